@@ -1,0 +1,272 @@
+"""The command line: parses, calls, prints. Heavy imports wait inside the commands, so `--help` is instant."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from selfmark._version import __version__
+from selfmark.errors import InputError, TrainingError
+
+app = typer.Typer(
+    help="Discover the landmarks of an object category from unlabelled images.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+out = Console()
+err = Console(stderr=True)
+
+
+def main() -> None:
+    """Run a command; what the user can mend ends in one sentence and exit code 2."""
+    # Threads that spin while they wait make a busy machine several times slower; read when torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        app()
+    except InputError as error:
+        err.print(f"selfmark: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        sys.exit(2)
+    except TrainingError as error:
+        err.print(f"selfmark: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        sys.exit(1)
+
+
+def _interrupt(number: int, frame: Any) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _version(shown: bool) -> None:
+    if shown:
+        out.print(f"selfmark {__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def _settings(pairs: list[str]) -> dict[str, Any]:
+    """`--set name=value` options as a dictionary; values are read as YAML."""
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise InputError(f"--set takes NAME=VALUE, not '{pair}'")
+        settings[name] = value
+    return settings
+
+
+@app.command()
+def discover(
+    inputs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Folders, globs, images, text lists, COCO JSON files or videos.", show_default=False
+        ),
+    ] = None,
+    landmarks: Annotated[
+        int | None, typer.Option("--landmarks", "-k", help="K, how many landmarks to discover.", min=1)
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Run folder; default runs/NAME.")
+    ] = None,
+    preset: Annotated[str, typer.Option(help="auto, paper, fast or tiny.")] = "auto",
+    detector: Annotated[
+        str | None,
+        typer.Option(help="First keypoints: sift, orb, superpoint, r2d2, alike-t, alike-n or file."),
+    ] = None,
+    weights: Annotated[Path | None, typer.Option(help="Weights file of the detector.")] = None,
+    points: Annotated[
+        Path | None, typer.Option(help="CSV of first keypoints (image,x,y); implies file.")
+    ] = None,
+    temporal: Annotated[
+        bool, typer.Option("--temporal", help="Pair nearby video frames by optical flow.")
+    ] = False,
+    every: Annotated[int, typer.Option(help="Of videos, take every Nth frame.", min=1)] = 1,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --output.")] = False,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="Any setting: NAME=VALUE, e.g. M=50 or flip.test=false.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+) -> None:
+    """Discover landmarks in unlabelled images: a trained detector and a report."""
+    from selfmark.keypoints.weights import licence_notice
+    from selfmark.pipeline import discover as run_discover
+    from selfmark.progress import ProgressDisplay
+
+    settings = _settings(change or [])
+    shortcuts = {
+        "keypoints.detector": "file" if points is not None else detector,
+        "keypoints.weights": None if weights is None else str(weights),
+        "keypoints.points_file": None if points is None else str(points),
+        "temporal.enabled": True if temporal else None,
+        "seed": seed,
+    }
+    settings |= {name: value for name, value in shortcuts.items() if value is not None}
+    notice = licence_notice(
+        str(settings.get("keypoints.detector", "superpoint" if preset == "paper" else ""))
+    )
+    if notice:
+        err.print(notice, highlight=False, markup=False)
+    with ProgressDisplay(out) as display:
+        try:
+            run_discover(
+                inputs or [],
+                landmarks=landmarks,
+                output=output,
+                preset=preset,
+                settings=settings,
+                every=every,
+                resume=resume,
+                device=device,
+                listener=(seen := _Seen(display)),
+            )
+        except KeyboardInterrupt:
+            where = output or seen.output
+            err.print(
+                f"stopped; go on with: selfmark discover -o {where} --resume", highlight=False, soft_wrap=True
+            )
+            raise typer.Exit(130) from None
+    out.print(
+        f"detector: {seen.output}\nreport:   {seen.output}/report/index.html", highlight=False, soft_wrap=True
+    )
+
+
+class _Seen:
+    """Passes events on and remembers where the run is."""
+
+    def __init__(self, listener: Any) -> None:
+        self.listener = listener
+        self.output = ""
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        self.output = event.get("output", self.output)
+        self.listener(event)
+
+
+@app.command()
+def predict(
+    run: Annotated[Path, typer.Argument(help="Run folder with a trained detector.")],
+    inputs: Annotated[list[str], typer.Argument(help="Images, folders, globs, lists, COCO files or videos.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the result.")] = Path(
+        "predictions"
+    ),
+    format: Annotated[str, typer.Option(help="csv or coco.")] = "csv",
+    every: Annotated[int, typer.Option(help="Of videos, take every Nth frame.", min=1)] = 1,
+    batch: Annotated[int, typer.Option(help="Images per forward pass.", min=1)] = 64,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+) -> None:
+    """Landmarks of new images or video, in pixels of those images."""
+    from rich.progress import track
+
+    from selfmark.detector import Detector
+    from selfmark.devices import pick
+    from selfmark.export import writer
+    from selfmark.images.sources import collect
+
+    write = writer(format)
+    detector = Detector.load(run, pick(device))
+    refs = collect(inputs, every)
+    total = -(-len(refs) // batch)
+    counted = _Counted(detector.predict(refs, batch))
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        path = write(track(counted, "predicting", total, console=err), detector.card, output)
+    except OSError as error:
+        raise InputError(f"cannot write to {output}: {error.strerror}") from error
+    if counted.images == 0:
+        path.unlink()
+        raise InputError(f"none of the {len(refs)} images could be read")
+    lost = len(refs) - counted.images
+    out.print(f"{counted.images} images: {path}", highlight=False, soft_wrap=True)
+    if lost:
+        err.print(f"{lost} of {len(refs)} images could not be read and were left out", highlight=False)
+
+
+class _Counted:
+    """Passes predictions on and counts their images."""
+
+    def __init__(self, predictions: Any) -> None:
+        self.predictions = predictions
+        self.images = 0
+
+    def __iter__(self) -> Any:
+        for prediction in self.predictions:
+            self.images += len(prediction.refs)
+            yield prediction
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for data, run and report.")] = Path(
+        "runs/demo"
+    ),
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+) -> None:
+    """The whole pipeline on a built-in generated data set: minutes on two CPU cores."""
+    from selfmark.demo.run import run_demo
+    from selfmark.progress import ProgressDisplay
+
+    with ProgressDisplay(out) as display:
+        result = run_demo(output, device, display)
+    table = Table(title="selfmark demo: error in % of the object's size")
+    for heading in ("", "forward", "backward"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    table.add_row("discovered landmarks", f"{result.forward:.2f}", f"{result.backward:.2f}")
+    table.add_row("mean shape", f"{result.mean_shape:.2f}", f"{result.mean_shape_backward:.2f}")
+    out.print(table)
+    out.print(f"report: {result.report}", highlight=False, soft_wrap=True)
+    result.require_useful()
+
+
+@app.command()
+def report(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
+    """Write the run's report anew."""
+    from selfmark.detector import Detector
+    from selfmark.report.build import report_on_run
+    from selfmark.run import Run
+
+    path = report_on_run(Run.open(run), Detector.load(run))
+    out.print(f"report: {path}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def weights(
+    name: Annotated[str, typer.Argument(help="superpoint, r2d2, alike-t or alike-n.")],
+    source: Annotated[
+        str | None, typer.Option("--from", help="A file you have; default: download from the authors.")
+    ] = None,
+) -> None:
+    """Get the weights of a learned keypoint detector into the cache, checked by checksum."""
+    from selfmark.keypoints.weights import install, licence_notice
+
+    notice = licence_notice(name)
+    if notice:
+        err.print(notice, highlight=False, markup=False)
+    out.print(f"installed: {install(name, source)}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def doctor() -> None:
+    """What this machine offers: versions, devices, weights in the cache."""
+    from selfmark.doctor import findings
+
+    table = Table(show_header=False)
+    for name, value in findings():
+        table.add_row(name, value)
+    out.print(table)

@@ -1,0 +1,412 @@
+"""Every number of the method, once, named as in the paper.
+
+Three presets: `paper` (the paper's own numbers; where it is silent, the authors' published program),
+`fast` (one modern GPU, minutes) and `tiny` (two CPU cores, minutes). A config is written to every run
+folder as YAML and read back from there on resume.
+
+>>> preset("tiny").images.size
+128
+>>> override(preset("paper"), {"K": 20, "stage2.iterations": 1000}).stage2.iterations
+1000
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import yaml
+
+from selfmark.errors import InputError
+
+DetectorName = Literal["sift", "orb", "superpoint", "r2d2", "alike-t", "alike-n", "file"]
+
+
+@dataclass(frozen=True)
+class Images:
+    size: int = 256  # side of the square the network sees, pixels (Implementation Details)
+    box_rule: Literal["loose", "body"] = "loose"  # loose: longer side plus margin; body: side c*H (Datasets)
+    margin: float = 0.1  # loose rule: added on each side, as a share of the longer side
+    body_scale: float = 1.1  # body rule: c in s = c*H/200, so the side is 200*s = c*H (1.35 for PennAction)
+    max_megapixels: float = 200.0  # larger images are skipped, not decoded
+    minimum: int = 8  # fewer usable images than this cannot be clustered
+
+
+@dataclass(frozen=True)
+class FirstKeypoints:
+    detector: DetectorName = (
+        "superpoint"  # the paper's choice; orb and sift need no weights, orb is the better
+    )
+    weights: str = ""  # weights file for the learned detectors; empty: the cache
+    points_file: str = ""  # for detector "file": points from elsewhere (synthetic initialisations)
+    image_size: int = 256  # images are resized to this side before detection
+    threshold: float = 0.015  # learned detectors: least confidence
+    nms_radius: int = 8  # learned detectors: non-maximum suppression, pixels of image_size
+    max_points: int = 40  # most points per image
+    random_share: float = 0.0  # share of points replaced by uniform random ones (Robustness to noise)
+    outlier_neighbours: int = 100  # outlier score = median distance to this many nearest descriptors
+    outlier_share: float = 0.4  # worst share dropped
+    outlier_sample: int = 100_000  # neighbours are sought among at most this many descriptors
+
+
+@dataclass(frozen=True)
+class Network:
+    channels: int = 256  # width of the hourglass
+    depth: int = 4  # halvings inside the hourglass
+    descriptor: int = 256  # d, length of a descriptor
+    norm_groups: int = 32  # GroupNorm groups
+
+
+@dataclass(frozen=True)
+class Heatmaps:
+    sigma: float = 0.75  # Gaussian width, cells: essentially a 3x3 patch
+    threshold: float = 0.15  # least confidence of a Stage 1 keypoint
+    nms_radius: int = 2  # cells
+    max_points: int = 64  # most Stage 1 keypoints per image before correspondence recovery
+    refine: Literal["quarter", "parabola"] = (
+        "quarter"  # sub-cell step: towards the higher neighbour, or log-fit
+    )
+
+
+@dataclass(frozen=True)
+class Loss:
+    margin: float = 0.8  # m of the contrastive loss
+    detector_weight: float = 0.1  # lambda on the detector loss
+    average: Literal["together", "apart"] = (
+        "together"  # all pairs in one mean, or positives and negatives apart
+    )
+    negative_weight: float = 1.0  # factor on the negatives' term
+    negatives: Literal["same-image", "different-cluster"] = "same-image"  # Negative-Pair Selection
+    random_negatives: int = 128  # random places per image that keypoints are pushed away from
+    negative_distance: float = 5.7  # cells; nearer places of the same image are no negatives
+
+
+@dataclass(frozen=True)
+class Correspondence:
+    mode: Literal["clustering", "equivariance"] = "clustering"  # where Stage 1 positives come from
+    assignment: Literal["nearest", "hungarian"] = "nearest"  # hungarian: the authors' earlier method
+    iterations: int = 100  # K-means
+    restarts: int = 10  # K-means, best of
+    sample: int = 800_000  # vectors K-means is fitted on, at most
+    least_points: int = 2  # images with fewer points are left out of the round
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    lr: float = 2e-4  # RMSprop
+    weight_decay: float = 1e-5
+    clip_norm: float = 0.0  # gradient norm; 0: no clipping
+
+
+@dataclass(frozen=True)
+class Warmup:
+    bootstrap: Literal["equivariance", "detector-descriptors"] = "equivariance"  # the latter: earlier method
+    iterations: int = 30_000
+
+
+@dataclass(frozen=True)
+class Rounds:
+    count: int = 34  # 30k + 34 x 5k = 200k iterations in all
+    iterations: int = 5_000  # between two label updates
+    lr_drops: tuple[float, ...] = (0.75, 0.9)  # x0.1 at these shares of warm-up plus rounds (150k, 180k)
+    same_image_share: float = 0.5  # pairs made of one image twice
+
+
+@dataclass(frozen=True)
+class Stage2:
+    iterations: int = 200_000
+    batch: int = 16  # images per iteration
+    lr_drops: tuple[float, ...] = (0.25, 0.35)  # x0.1 at these shares (50k, 70k)
+    backbone_lr: float = 0.1  # backbone learns at this share of lr
+    cutout: int = 80  # side of the square cut out, pixels at 256; scaled with the image
+    cutout_share: float = 0.5  # images that get one
+
+
+@dataclass(frozen=True)
+class Flip:
+    train: bool = True  # flipping augmentation in both stages
+    test: bool = True  # average with the mirror image at test time
+
+
+@dataclass(frozen=True)
+class Temporal:
+    enabled: bool = False  # pairs of nearby video frames
+    share: float = 0.5  # of the pairs of different images, how many are nearby frames
+    reach: int = 5  # most frames apart, counted in the frames used
+    neighbours: int = 2  # nearby frames drawn per frame and round
+    window: int = 15  # Lucas-Kanade window, pixels
+    levels: int = 3  # pyramid levels
+    check: float = 1.0  # most pixels between a point and itself carried there and back
+
+
+@dataclass(frozen=True)
+class Augment:
+    rotation: float = 40.0  # degrees, both ways
+    scale: tuple[float, float] = (0.8, 1.2)  # per axis
+    shift: float = 0.05  # share of the side
+    contrast: tuple[float, float] = (0.85, 1.3)
+    brightness: tuple[float, float] = (0.9, 1.1)
+    noise: float = 0.05  # largest sigma, of a 0..1 image
+    blur_share: float = 0.3  # images blurred
+    blur_sigma: tuple[float, float] = (0.3, 1.2)  # pixels
+    colour_share: float = 0.3  # images with changed hue and saturation
+    hue: float = 20.0  # degrees, both ways
+    saturation: tuple[float, float] = (0.7, 1.3)
+
+
+@dataclass(frozen=True)
+class Runtime:
+    batch: int = 16  # pairs per iteration (twice as many images)
+    predict_batch: int = 64  # images per forward pass outside training
+    precision: Literal["auto", "fp32", "bf16"] = "auto"  # auto: bf16 on CUDA, fp32 elsewhere
+    checkpoint_every: int = 1_000  # iterations
+    log_every: int = 50  # iterations
+    store_gigabytes: float = 16.0  # images are held in memory up to this size, beyond it memory-mapped
+
+
+@dataclass(frozen=True)
+class Config:
+    """All settings of one run. Change with `dataclasses.replace` or `override`."""
+
+    preset: str = "paper"
+    seed: int = 0
+    K: int = 30  # landmarks to discover
+    M: int = 100  # clusters that label the training set in Stage 1, M >> K
+    images: Images = field(default_factory=Images)
+    keypoints: FirstKeypoints = field(default_factory=FirstKeypoints)
+    network: Network = field(default_factory=Network)
+    heatmaps: Heatmaps = field(default_factory=Heatmaps)
+    loss: Loss = field(default_factory=Loss)
+    correspondence: Correspondence = field(default_factory=Correspondence)
+    optimiser: Optimiser = field(default_factory=Optimiser)
+    warmup: Warmup = field(default_factory=Warmup)
+    rounds: Rounds = field(default_factory=Rounds)
+    stage2: Stage2 = field(default_factory=Stage2)
+    flip: Flip = field(default_factory=Flip)
+    temporal: Temporal = field(default_factory=Temporal)
+    augment: Augment = field(default_factory=Augment)
+    runtime: Runtime = field(default_factory=Runtime)
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def map_size(self) -> int:
+        """Side of the heatmaps: the stem reduces the image fourfold."""
+        return self.images.size // STRIDE
+
+
+STRIDE = 4  # pixels per heatmap cell: 7x7 stride 2, then average pooling
+
+
+def _check(config: Config) -> None:
+    """Refuse settings that cannot work, before anything is written."""
+
+    def require(holds: bool, sentence: str) -> None:
+        if not holds:
+            raise InputError(f"config: {sentence}")
+
+    coarsest = STRIDE * 2**config.network.depth
+    require(config.K >= 1, f"K must be at least 1, not {config.K}")
+    require(config.M >= config.K, f"M must be at least K ({config.K}), not {config.M}")
+    require(
+        config.images.size >= coarsest and config.images.size % coarsest == 0,
+        f"images.size must be a multiple of {coarsest} for a depth of {config.network.depth}, "
+        f"not {config.images.size}",
+    )
+    require(
+        config.network.channels % (8 * config.network.norm_groups) == 0,
+        f"network.channels must be a multiple of 8 x norm_groups ({8 * config.network.norm_groups}), "
+        f"not {config.network.channels}",
+    )
+    require(
+        config.flip.train or not config.flip.test,
+        "flip.test needs flip.train, which finds the mirror partners; set both to false",
+    )
+    require(config.runtime.batch >= 1, "runtime.batch must be at least 1")
+    require(config.rounds.count >= 1, "rounds.count must be at least 1")
+    require(config.stage2.iterations >= 1, "stage2.iterations must be at least 1")
+    for name, share in (
+        ("keypoints.random_share", config.keypoints.random_share),
+        ("keypoints.outlier_share", config.keypoints.outlier_share),
+        ("rounds.same_image_share", config.rounds.same_image_share),
+        ("stage2.cutout_share", config.stage2.cutout_share),
+        ("temporal.share", config.temporal.share),
+    ):
+        require(0.0 <= share <= 1.0, f"{name} must lie between 0 and 1, not {share}")
+    require(config.keypoints.max_points >= 2, "keypoints.max_points must be at least 2")
+    require(
+        config.warmup.bootstrap == "detector-descriptors" or config.warmup.iterations >= 1,
+        "warmup.iterations must be at least 1 unless warmup.bootstrap is detector-descriptors",
+    )
+
+
+def preset(name: str) -> Config:
+    """The settings called `paper`, `fast` or `tiny`."""
+    if name not in PRESETS:
+        raise InputError(f"there is no preset '{name}'; choose one of {', '.join(PRESETS)}")
+    return PRESETS[name]
+
+
+def choose(preset_name: str, cuda: bool, images: int, K: int | None) -> tuple[Config, str]:
+    """Turn a preset's name, `auto` among them, into settings for this machine and data, and say why."""
+    if preset_name == "auto":
+        config = preset("fast" if cuda else "tiny")
+        why = (
+            "a CUDA device is here, and this preset takes minutes on it"
+            if cuda
+            else "no CUDA device is here, and this preset takes minutes on a few CPU cores"
+        )
+    else:
+        config, why = preset(preset_name), "you asked for it"
+    if K is not None:
+        config = replace(config, K=K, M=max(config.M, K))
+    # A cluster needs company: with few images M is lowered so that about ten points share each label.
+    affordable = max(config.K, images * config.K // 10)
+    if preset_name == "auto" and affordable < config.M:
+        config = replace(config, M=affordable)
+        why += f"; M lowered to {affordable} because {images} images hold few points"
+    return config, why
+
+
+# --- YAML ------------------------------------------------------------------------------------------
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """Plain dictionaries and lists, ready for YAML or JSON."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(item) for key, item in value.items()}
+        return [plain(item) for item in value] if isinstance(value, tuple) else value
+
+    result: dict[str, Any] = plain(dataclasses.asdict(config))
+    return result
+
+
+def from_dict(values: Mapping[str, Any], where: str = "config") -> Config:
+    """Build a config from dictionaries; missing entries take the `paper` preset's value."""
+    result: Config = _build(Config, values, where, "")
+    return result
+
+
+Section = TypeVar("Section")
+
+
+def section_from_dict(kind: type[Section], values: Mapping[str, Any], where: str) -> Section:
+    """Build one section of a config, e.g. `Images`, from a dictionary."""
+    result: Section = _build(kind, values, where, "")
+    return result
+
+
+def write_yaml(config: Config, path: Path) -> None:
+    path.write_text(yaml.safe_dump(to_dict(config), sort_keys=False), encoding="utf-8")
+
+
+def read_yaml(path: Path) -> Config:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not a YAML file: {str(error).splitlines()[0]}") from error
+    if not isinstance(values, dict):
+        raise InputError(f"{path} must hold settings as 'name: value' lines")
+    return from_dict(values, str(path))
+
+
+def override(config: Config, changes: Mapping[str, Any]) -> Config:
+    """Change settings by dotted name, e.g. {"K": 20, "flip.test": False}; text values are read as YAML."""
+    values = to_dict(config)
+    for name, value in changes.items():
+        *path, last = name.split(".")
+        section = values
+        for part in path:
+            section = section.get(part, {}) if isinstance(section, dict) else {}
+        if not isinstance(section, dict) or last not in section:
+            raise InputError(f"there is no setting '{name}'; docs/settings.md lists them")
+        section[last] = yaml.safe_load(value) if isinstance(value, str) and value else value
+    return from_dict(values, "settings")
+
+
+def _build(kind: type[Any], values: Mapping[str, Any], where: str, prefix: str) -> Any:
+    if not isinstance(values, Mapping):
+        raise InputError(f"{where}: '{prefix.rstrip('.')}' must hold settings, not {values!r}")
+    hints = typing.get_type_hints(kind)
+    unknown = sorted(str(name) for name in values if name not in hints)
+    if unknown:
+        raise InputError(f"{where}: there is no setting '{prefix}{unknown[0]}'")
+    return kind(
+        **{
+            item.name: _convert(hints[item.name], values[item.name], where, prefix + item.name)
+            for item in fields(kind)
+            if item.name in values
+        }
+    )
+
+
+def _convert(hint: Any, value: Any, where: str, name: str) -> Any:
+    """Check one value against its field's type; ints pass as floats, lists as tuples, nothing else bends."""
+
+    def wrong(expected: str) -> InputError:
+        return InputError(f"{where}: '{name}' must be {expected}, not {value!r}")
+
+    if dataclasses.is_dataclass(hint):
+        return _build(typing.cast(type[Any], hint), value, where, name + ".")
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        if value not in arguments:
+            raise wrong("one of " + ", ".join(map(str, arguments)))
+        return value
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise wrong("a list of numbers")
+        if arguments[-1] is not Ellipsis and len(value) != len(arguments):
+            raise wrong(f"a list of {len(arguments)} numbers")
+        return tuple(_convert(arguments[0], item, where, name) for item in value)
+    if hint is float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
+            raise wrong("a number")
+        return float(value)
+    if hint is int and (isinstance(value, bool) or not isinstance(value, int)):
+        raise wrong("a whole number")
+    if hint in (bool, str) and not isinstance(value, hint):
+        raise wrong("true or false" if hint is bool else "text")
+    return value
+
+
+PRESETS: dict[str, Config] = {
+    "paper": Config(),
+    "fast": Config(
+        preset="fast",
+        keypoints=FirstKeypoints(detector="orb"),
+        heatmaps=Heatmaps(refine="parabola"),
+        loss=Loss(average="apart", negative_weight=10.0),
+        correspondence=Correspondence(restarts=4),
+        optimiser=Optimiser(clip_norm=1.0),
+        warmup=Warmup(iterations=1_500),
+        rounds=Rounds(count=4, iterations=1_200, lr_drops=(0.81,)),
+        stage2=Stage2(iterations=1_800, batch=32, lr_drops=(0.75,)),
+        runtime=Runtime(checkpoint_every=500),
+    ),
+    "tiny": Config(
+        preset="tiny",
+        K=10,
+        M=30,
+        images=Images(size=128),
+        keypoints=FirstKeypoints(detector="orb", outlier_sample=20_000),
+        network=Network(channels=64, descriptor=64, norm_groups=8),
+        heatmaps=Heatmaps(sigma=1.0, threshold=0.1, refine="parabola"),
+        loss=Loss(average="apart", negative_weight=10.0, negative_distance=4.0),
+        correspondence=Correspondence(restarts=4, iterations=50),
+        optimiser=Optimiser(lr=5e-4, clip_norm=1.0),
+        warmup=Warmup(iterations=500),
+        rounds=Rounds(count=4, iterations=150, lr_drops=(0.85,)),
+        stage2=Stage2(iterations=350, lr_drops=(0.75,), backbone_lr=0.5),
+        runtime=Runtime(batch=8, checkpoint_every=100, log_every=10),
+    ),
+}

@@ -1,0 +1,204 @@
+"""The built-in data set: pictures of a jointed toy animal, with exact landmarks.
+
+Each picture shows another individual (proportions, colours) in another pose, view, light and clutter, in one
+of five behind an obstacle. Picture i depends on the seed and on i alone.
+
+>>> scene = generate(2, size=64)
+>>> scene.images.shape, scene.xy.shape == (2, len(scene.names), 2)
+((2, 64, 64, 3), True)
+"""
+
+from __future__ import annotations
+
+import colorsys
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from selfmark.demo import backdrop, render
+from selfmark.demo.shape import FLIP_IDX, NAMES, Array, Body, Pose, Proportions, build
+from selfmark.errors import InputError
+
+DISTANCE = 9.0  # from the camera to the animal, which is about 3.5 high: a mild perspective
+OCCLUDED_SHARE = 0.2  # pictures with an obstacle
+FILL = (0.70, 0.92)  # longer side of the animal's bounding box, as a share of the picture
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Pictures and the truth about them.
+
+    images:   [N, S, S, 3] uint8, RGB
+    xy:       [N, L, 2] float32, exact projections of the landmarks, pixels, centres at integers
+    visible:  [N, L] bool: inside the picture, hidden neither by the animal itself nor by an obstacle
+    names:    L names; left is the animal's own left
+    flip_idx: mirror partner of each landmark
+    """
+
+    images: npt.NDArray[np.uint8]
+    xy: npt.NDArray[np.float32]
+    visible: npt.NDArray[np.bool_]
+    names: tuple[str, ...]
+    flip_idx: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One animal before one camera: all that decides how it looks, clutter and obstacles apart."""
+
+    body: Body
+    camera: render.Camera
+    light: render.Light
+    palette: Array
+
+
+def generate(count: int, size: int = 128, seed: int = 0) -> Scene:
+    """Make `count` pictures of `size` x `size` pixels.
+
+    Args:
+        count: Number of pictures, at least 1.
+        size: Side of a picture, at least 32 pixels.
+        seed: The same seed gives the same pictures; a larger count only adds to them.
+    """
+    if count < 1:
+        raise InputError(f"the demo needs at least 1 picture, not {count}")
+    if size < 32:
+        raise InputError(f"the demo needs pictures of at least 32 pixels, not {size}")
+    images = np.empty((count, size, size, 3), np.uint8)
+    xy = np.empty((count, len(NAMES), 2), np.float32)
+    visible = np.empty((count, len(NAMES)), bool)
+    for index in range(count):
+        images[index], xy[index], visible[index] = _picture(np.random.default_rng([seed, index]), size)
+    return Scene(images, xy, visible, NAMES, FLIP_IDX)
+
+
+def write(scene: Scene, folder: Path) -> Path:
+    """Write the pictures to `folder`/images and the truth to `folder`/labels.json; return the JSON's path.
+
+    The JSON is in COCO keypoints form, file names relative to the images folder. Visible landmarks have v=2,
+    hidden ones v=1: their place is known all the same.
+    """
+    pictures = folder / "images"
+    pictures.mkdir(parents=True, exist_ok=True)
+    size = scene.images.shape[1]
+    images, annotations = [], []
+    for index, (image, xy, visible) in enumerate(zip(scene.images, scene.xy, scene.visible, strict=True)):
+        name = f"{index:06d}.png"
+        if not cv2.imwrite(str(pictures / name), cv2.cvtColor(image, cv2.COLOR_RGB2BGR)):
+            raise InputError(f"cannot write {pictures / name}; choose a folder that can be written to")
+        low, high = xy.min(axis=0) + 0.5, xy.max(axis=0) + 0.5  # boxes count from pixel corners
+        points = [
+            (round(float(x), 4), round(float(y), 4), 2 if seen else 1)
+            for (x, y), seen in zip(xy, visible, strict=True)
+        ]
+        box = [round(float(value), 4) for value in (*low, *(high - low))]
+        images.append({"id": index + 1, "file_name": name, "width": size, "height": size})
+        annotations.append(
+            {
+                "id": index + 1,
+                "image_id": index + 1,
+                "category_id": 1,
+                "keypoints": [value for point in points for value in point],
+                "num_keypoints": len(points),
+                "bbox": box,
+                "area": round(box[2] * box[3], 4),
+                "iscrowd": 0,
+            }
+        )
+    category = {
+        "id": 1,
+        "name": "toy",
+        "supercategory": "animal",
+        "keypoints": list(scene.names),
+        "skeleton": [],
+        "flip_idx": list(scene.flip_idx),
+        "normaliser": "bbox_sqrt_area",
+    }
+    labels = folder / "labels.json"
+    content = {"images": images, "annotations": annotations, "categories": [category]}
+    labels.write_text(json.dumps(content), encoding="utf-8")
+    return labels
+
+
+def _picture(
+    rng: np.random.Generator, size: int
+) -> tuple[npt.NDArray[np.uint8], Array, npt.NDArray[np.bool_]]:
+    """One image [S, S, 3], its landmarks [L, 2] and which of them are visible [L]."""
+    subject = draw_subject(rng, size)
+    colour, coverage = render.render(subject.body, subject.camera, subject.light, subject.palette, size)
+    xy, visible = render.landmarks(subject.body, subject.camera)
+    image = colour + (1.0 - coverage[..., None]) * backdrop.clutter(rng, size)
+    if rng.random() < OCCLUDED_SHARE:
+        obstacle = backdrop.occluder(rng, size, around=xy[rng.integers(len(xy))])
+        grid = render.pixel_grid(size, render.OVERSAMPLE)
+        places = np.stack(np.meshgrid(grid, grid), axis=-1)
+        hidden = render.shrink(obstacle.covers(places).astype(float), size)
+        pixels = np.stack(np.meshgrid(np.arange(size), np.arange(size)), axis=-1).astype(float)
+        image += hidden[..., None] * (obstacle.colour(pixels) - image)
+        visible &= ~obstacle.covers(xy)
+    visible &= np.all((xy >= -0.5) & (xy < size - 0.5), axis=1)
+    exposure, noise = rng.uniform(0.85, 1.1), rng.uniform(0.004, 0.015)
+    image = exposure * image + rng.normal(0.0, noise, image.shape)
+    return np.round(255.0 * np.clip(image, 0.0, 1.0)).astype(np.uint8), xy, visible
+
+
+def draw_subject(rng: np.random.Generator, size: int) -> Subject:
+    """A random animal, its whole bounding box inside the picture."""
+    body = build(_proportions(rng), _pose(rng), DISTANCE)
+    boxes = render.outline(body)
+    low, high = boxes[:, :2].min(axis=0), boxes[:, 2:].max(axis=0)
+    focal = rng.uniform(*FILL) * size / (high - low).max()
+    room = size - focal * (high - low)  # pixels left beside the animal along x and y
+    corner = rng.uniform(0.15, 0.85, 2) * room - 0.5  # the picture begins at -0.5: centres are at integers
+    camera = render.Camera(focal, corner - focal * low)
+    lamp = np.array([rng.uniform(-1, 1), rng.uniform(-1.2, 0.4), -1.0])
+    light = render.Light(lamp / np.linalg.norm(lamp), rng.uniform(0.25, 0.5), rng.uniform(0.05, 0.35))
+    return Subject(body, camera, light, _palette(rng))
+
+
+def _proportions(rng: np.random.Generator) -> Proportions:
+    return Proportions(
+        head=rng.uniform(0.93, 1.07, 3),
+        torso=rng.uniform(0.90, 1.12, 3),
+        muzzle=rng.uniform(0.88, 1.12),
+        ear=rng.uniform(0.80, 1.25),
+        arm=rng.uniform(0.90, 1.15),
+        leg=rng.uniform(0.85, 1.10),
+    )
+
+
+def _pose(rng: np.random.Generator) -> Pose:
+    def within(low: list[float], high: list[float], rows: int | None = None) -> Array:
+        """Uniform angles, given in degrees; `rows` of them, or one."""
+        shape = (len(low),) if rows is None else (rows, len(low))
+        return np.radians(rng.uniform(low, high, shape))
+
+    return Pose(
+        view=within([-50, -25, -20], [50, 25, 20]),
+        head=within([-15, -10, -12], [15, 10, 12]),
+        ears=within([15, -15], [55, 30], rows=2),
+        arms=within([5, 0, 0], [75, 60, 70], rows=2),
+        legs=within([8, -20], [35, 15], rows=2),
+        tail=within([-80, 0], [80, 40]),
+    )
+
+
+def _palette(rng: np.random.Generator) -> Array:
+    """Six colours in the order of `paint`: any hue, but pale stays pale and dark stays dark."""
+    hue = rng.random()
+    accent = hue + rng.uniform(0.25, 0.75)
+    contrast = rng.uniform(0.75, 1.0)
+    colours = [
+        (hue, rng.uniform(0.35, 0.75), rng.uniform(0.55, 0.85)),
+        (hue + rng.uniform(-0.06, 0.06), rng.uniform(0.10, 0.25), 0.95),
+        (hue + rng.uniform(-0.08, 0.08), rng.uniform(0.5, 0.8), rng.uniform(0.14, 0.28)),
+        (accent, rng.uniform(0.65, 0.95), rng.uniform(0.45, 0.7)),
+        (hue, 0.04, 1.0),
+        (hue, 0.30, 0.07),
+    ]
+    palette = np.array([colorsys.hsv_to_rgb(h % 1.0, s, v) for h, s, v in colours])
+    return 0.5 + contrast * (palette - 0.5)

@@ -1,0 +1,189 @@
+"""The thing the user keeps: a trained detector of K landmarks. Predict, save, load.
+
+>>> import selfmark
+>>> detector = selfmark.load("runs/cats")          # doctest: +SKIP
+>>> points = detector("cat.jpg")                   # doctest: +SKIP
+>>> points.xy.shape                                # doctest: +SKIP
+(1, 20, 2)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from selfmark._version import __version__
+from selfmark.config import Images, Network, section_from_dict
+from selfmark.errors import InputError
+from selfmark.images.crop import crop_regions, extract, to_original
+from selfmark.images.sources import ImageRef, collect
+from selfmark.images.store import ImageStore, iterate_crops
+from selfmark.model.heatmaps import Refine, highest, to_pixels
+from selfmark.model.network import Psi
+from selfmark.points import Landmarks
+from selfmark.run import FORMAT, read_json, require_format, write_json
+from selfmark.train.checkpoint import read_tensors, write_tensors
+
+_MOST_LANDMARKS = 10_000  # a model.json that claims more is not believed
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """What a detector knows of itself besides its weights; kept as model.json."""
+
+    names: tuple[str, ...]  # one per landmark, in index order
+    mirror: tuple[int, ...]  # the landmark each becomes in a mirrored image
+    skeleton: tuple[tuple[int, int], ...]  # pairs of landmarks to connect in drawings
+    images: Images  # preprocessing
+    network: Network
+    refine: Refine
+    flip_test: bool  # average with the mirror image
+    provenance: dict[str, Any]
+
+
+class Located(NamedTuple):
+    """Landmarks of B network images: `xy` [B, K, 2] network pixels, `score` [B, K] in 0..1."""
+
+    xy: Tensor
+    score: Tensor
+
+
+class Prediction(NamedTuple):
+    """Landmarks of some images, in their original pixels, and which images they are."""
+
+    refs: tuple[ImageRef, ...]
+    sizes: npt.NDArray[np.int64]  # [N, 2] width, height
+    landmarks: Landmarks
+
+
+class Detector:
+    """K heatmaps and how to read them."""
+
+    def __init__(self, psi: Psi, card: ModelCard, device: torch.device | str = "cpu") -> None:
+        self.device = torch.device(device)
+        self.psi = psi.to(self.device).eval()
+        self.card = card
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.card.names
+
+    @torch.no_grad()
+    def locate(self, pixels: Tensor) -> Located:
+        """Landmarks of network images [B, 3, S, S] uint8; with flipping, heatmaps of image and mirror averaged."""
+        images = pixels.to(self.device).float() / 255
+        maps = self.psi(images)
+        if self.card.flip_test:
+            partner = torch.tensor(self.card.mirror, device=self.device)
+            maps = (maps + self.psi(images.flip(-1)).flip(-1)[:, partner]) / 2
+        peaks = highest(maps, self.card.refine)
+        return Located(to_pixels(peaks.cells), peaks.score.clamp(0, 1))
+
+    def predict(self, refs: Sequence[ImageRef], batch: int = 64) -> Iterator[Prediction]:
+        """Landmarks batch by batch, so that an hour of video needs constant memory."""
+        for crops in iterate_crops(refs, self.card.images, batch):
+            yield Prediction(crops.refs, crops.sizes, self._in_original(crops))
+
+    def __call__(self, images: str | Path | npt.NDArray[np.uint8] | Sequence[Any]) -> Landmarks:
+        """Landmarks of one image or several: paths, or RGB arrays [H, W, 3].
+
+        Anything `selfmark discover` takes (folder, glob, video) is taken here too.
+        """
+        several: list[Any] = list(images) if isinstance(images, (list, tuple)) else [images]
+        if several and all(isinstance(one, np.ndarray) for one in several):
+            return self._of_arrays(several)
+        parts = [prediction.landmarks for prediction in self.predict(collect(several))]
+        if not parts:
+            raise InputError(f"none of the images could be read: {', '.join(map(str, several[:3]))}")
+        return Landmarks(
+            np.concatenate([part.xy for part in parts]),
+            np.concatenate([part.score for part in parts]),
+            self.names,
+        )
+
+    def _of_arrays(self, arrays: Sequence[npt.NDArray[np.uint8]]) -> Landmarks:
+        for array in arrays:
+            if array.ndim != 3 or array.shape[2] != 3 or array.dtype != np.uint8:
+                raise InputError(f"an image array must be [H, W, 3] uint8, not {array.shape} {array.dtype}")
+        size = self.card.images.size
+        sizes = np.array([(array.shape[1], array.shape[0]) for array in arrays], dtype=np.int64)
+        regions = crop_regions(sizes, np.full((len(arrays), 4), np.nan), self.card.images)
+        pixels = np.stack([extract(a, region, size) for a, region in zip(arrays, regions, strict=True)])
+        located = self.locate(torch.from_numpy(pixels).permute(0, 3, 1, 2))
+        return self._landmarks(located, regions)
+
+    def _in_original(self, crops: ImageStore) -> Landmarks:
+        return self._landmarks(self.locate(crops.pixels), crops.regions)
+
+    def _landmarks(self, located: Located, regions: npt.NDArray[np.float64]) -> Landmarks:
+        xy = to_original(located.xy.cpu().numpy(), regions[:, None], self.card.images.size)
+        return Landmarks(xy.astype(np.float32), located.score.cpu().numpy().astype(np.float32), self.names)
+
+    # --- on disk ----------------------------------------------------------------------------------
+
+    def save(self, folder: Path) -> None:
+        """Write weights.safetensors and then model.json, so that a model.json always has its weights."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_tensors(dict(self.psi.state_dict()), {}, folder / "weights.safetensors")
+        values = {
+            "format": FORMAT,
+            "selfmark": __version__,
+            "K": len(self.names),
+            **dataclasses.asdict(self.card),
+        }
+        write_json(values, folder / "model.json")
+
+    @classmethod
+    def load(cls, folder: str | Path, device: torch.device | str = "cpu") -> Detector:
+        """A detector from a run folder, or from its model folder."""
+        folder = Path(folder)
+        folder = folder / "model" if (folder / "model").is_dir() else folder
+        path = folder / "model.json"
+        if not path.exists():
+            unfinished = (folder / "run.json").exists()
+            raise InputError(
+                f"{folder} holds an unfinished run: finish it with 'selfmark discover -o {folder} --resume'"
+                if unfinished
+                else f"{folder} holds no model"
+            )
+        card = _card_from_json(read_json(path), path)
+        psi = Psi(card.network, len(card.names))
+        tensors, _ = read_tensors(folder / "weights.safetensors")
+        try:
+            psi.load_state_dict(tensors)
+        except RuntimeError as error:
+            raise InputError(f"{folder / 'weights.safetensors'} does not fit {path}") from error
+        return cls(psi, card, device)
+
+
+def _card_from_json(values: Any, path: Path) -> ModelCard:
+    require_format(values, path)
+    try:
+        names = tuple(str(name) for name in values["names"])
+        mirror = tuple(int(partner) for partner in values["mirror"])
+        if not 1 <= len(names) <= _MOST_LANDMARKS or values["K"] != len(names):
+            raise ValueError(f"{values['K']} landmarks with {len(names)} names")
+        if sorted(mirror) != list(range(len(names))):
+            raise ValueError("mirror partners are not a permutation")
+        if values["refine"] not in ("quarter", "parabola"):
+            raise ValueError(f"refine is {values['refine']!r}")
+        return ModelCard(
+            names=names,
+            mirror=mirror,
+            skeleton=tuple((int(a), int(b)) for a, b in values["skeleton"]),
+            images=section_from_dict(Images, values["images"], str(path)),
+            network=section_from_dict(Network, values["network"], str(path)),
+            refine=values["refine"],
+            flip_test=bool(values["flip_test"]),
+            provenance=dict(values["provenance"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path} is not a usable model description: {error}") from error

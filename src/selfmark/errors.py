@@ -1,0 +1,19 @@
+"""The two ways selfmark says no.
+
+`InputError` is the user's to mend: one clear sentence, exit code 2, nothing half-written.
+`TrainingError` means the run itself went wrong (loss not finite, landmarks collapsed): exit code 1.
+"""
+
+from __future__ import annotations
+
+
+class SelfmarkError(Exception):
+    """Base of every error selfmark raises on purpose."""
+
+
+class InputError(SelfmarkError):
+    """Something the user gave cannot be used; the message is one sentence that says what to do."""
+
+
+class TrainingError(SelfmarkError):
+    """Training could not reach a usable model; the message says what was seen and what to try."""

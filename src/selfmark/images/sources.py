@@ -1,0 +1,256 @@
+"""What the user named on the command line, as a list of references to single images.
+
+Folders, patterns, single files, text lists, COCO files and videos all become `ImageRef`s here; nothing
+is decoded yet.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from selfmark.errors import InputError
+from selfmark.images.video import count_frames
+
+Box = tuple[float, float, float, float]
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm")
+VIDEO_SUFFIXES = (".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv")
+
+
+@dataclass(frozen=True)
+class ImageRef:
+    """One object to look at: a still image or a frame of a video, and where in it.
+
+    path:  the file, as the user named it
+    frame: 0-based frame number for videos, None for stills
+    box:   x, y, w, h of the object in pixels of the upright original, corner convention; None: all of it
+
+    >>> ImageRef(Path("fly.mp4"), frame=7).name
+    'fly.mp4#7'
+    """
+
+    path: Path
+    frame: int | None = None
+    box: Box | None = None
+
+    @property
+    def name(self) -> str:
+        """What outputs call this image."""
+        return str(self.path) if self.frame is None else f"{self.path}#{self.frame}"
+
+
+def collect(inputs: Sequence[str | Path], every: int = 1) -> list[ImageRef]:
+    """Find the images behind folders, glob patterns, images, videos, text lists and COCO files.
+
+    The order is that of the inputs, files of a folder or pattern sorted by path; what was named twice (the
+    same file, frame and box) is taken once. Every `every`-th frame of a video is taken, unless a COCO file
+    names the frames.
+    """
+    if every < 1:
+        raise InputError(f"every {every} frames cannot be taken; give a whole number of at least 1")
+    if not inputs:
+        raise InputError("no images were named; give a folder, image files, a video, a list or a COCO file")
+    found = [ref for item in inputs for ref in _named(item, every)]
+    resolved = {path: path.resolve() for path in {ref.path for ref in found}}
+    unique: dict[tuple[Path, int | None, Box | None], ImageRef] = {}
+    for ref in found:
+        unique.setdefault((resolved[ref.path], ref.frame, ref.box), ref)
+    return list(unique.values())
+
+
+def _named(item: str | Path, every: int) -> list[ImageRef]:
+    path = Path(item).expanduser()
+    if path.is_dir():
+        refs = _media(_walk(path), every)
+        if not refs:
+            raise InputError(f"the folder {path} holds no images or videos; see that the path is right")
+        return refs
+    if path.is_file():
+        if path.suffix.lower() == ".txt":
+            return _text_list(path, every)
+        return _coco(path) if path.suffix.lower() == ".json" else _file(path, every, str(path))
+    if glob.has_magic(str(path)):
+        refs = _media(_matches(str(path)), every)
+        if not refs:
+            raise InputError(f"the pattern '{path}' matches no images or videos; see that it is right")
+        return refs
+    raise InputError(f"there is no file or folder {path}; see that the path is right")
+
+
+# --- files and folders -----------------------------------------------------------------------------
+
+
+def _file(path: Path, every: int, where: str, box: Box | None = None) -> list[ImageRef]:
+    """The references of one image or video file."""
+    if path.suffix.lower() in IMAGE_SUFFIXES:
+        return [ImageRef(path, box=box)]
+    if path.suffix.lower() in VIDEO_SUFFIXES:
+        return [ImageRef(path, frame, box) for frame in range(0, count_frames(path), every)]
+    raise InputError(
+        f"{where}: '{path.suffix}' is no image or video extension; name a file such as .jpg or .mp4"
+    )
+
+
+def _media(paths: Iterable[Path], every: int) -> list[ImageRef]:
+    """The references of all image and video files among `paths`, sorted by path; others are passed over."""
+    known = IMAGE_SUFFIXES + VIDEO_SUFFIXES
+    files = sorted(path for path in paths if path.suffix.lower() in known and path.is_file())
+    return [ref for path in files for ref in _file(path, every, str(path))]
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """All files below a folder but hidden ones, through links to folders too, each folder once."""
+
+    def refuse(error: OSError) -> None:
+        raise InputError(f"cannot look into the folder {error.filename}: {error.strerror}") from error
+
+    seen = set()
+    for here, folders, files in os.walk(folder, onerror=refuse, followlinks=True):
+        real = os.path.realpath(here)
+        if real in seen:  # a link led back here
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(here, name) for name in files if not name.startswith("."))
+
+
+def _matches(pattern: str) -> Iterator[Path]:
+    """The files a pattern matches, and those inside the folders it matches, as a shell would have it."""
+    for match in map(Path, set(glob.glob(pattern, recursive=True))):
+        yield from _walk(match) if match.is_dir() else (match,)
+
+
+# --- text lists ------------------------------------------------------------------------------------
+
+
+def _text_list(path: Path, every: int) -> list[ImageRef]:
+    refs: list[ImageRef] = []
+    for number, line in enumerate(_read_text(path).splitlines(), start=1):
+        entry = line.strip()
+        if not entry or entry.startswith("#"):
+            continue
+        where = f"{path} line {number}"
+        file, box = _list_entry(path.parent, entry, where)
+        if not file.is_file():
+            raise InputError(f"{where}: there is no file {file}; paths are relative to the list's folder")
+        refs += _file(file, every, where, box)
+    if not refs:
+        raise InputError(f"{path} lists no images; write one path per line")
+    return refs
+
+
+def _list_entry(folder: Path, entry: str, where: str) -> tuple[Path, Box | None]:
+    """Split `path,x,y,w,h`; a path may itself hold commas, so a file of the whole name comes first."""
+    whole = folder / entry
+    name, *numbers = entry.rsplit(",", 4)
+    if len(numbers) < 4 or whole.is_file():
+        return whole, None
+    try:
+        values = [float(number) for number in numbers]
+    except ValueError:
+        values = []
+    return folder / name.strip(), _box(values, where)
+
+
+# --- COCO files ------------------------------------------------------------------------------------
+
+
+def _coco(path: Path) -> list[ImageRef]:
+    """One reference per annotation with a box; one without a box for an image that has none."""
+    try:
+        content = json.loads(_read_text(path))
+    except ValueError as error:
+        raise InputError(f"{path} is not valid JSON: {error}") from error
+    images = _entries(path, content, "images", ("id", "file_name"))
+    annotations = _entries(path, content, "annotations", ("image_id",))
+    if not images:
+        raise InputError(f"{path} lists no images; a COCO file names them under 'images'")
+
+    boxes: dict[int | str, list[Box | None]] = {}
+    for where, image in images:
+        if image["id"] in boxes:
+            raise InputError(f"{where}: the id {image['id']!r} is taken; give each image an id of its own")
+        boxes[image["id"]] = []
+    for where, annotation in annotations:
+        if annotation["image_id"] not in boxes:
+            raise InputError(
+                f"{where}: there is no image with the id {annotation['image_id']!r}; add or remove it"
+            )
+        if annotation.get("bbox"):
+            boxes[annotation["image_id"]].append(_box(annotation["bbox"], where))
+
+    folder = _coco_folder(path, images[0][1]["file_name"])
+    refs: list[ImageRef] = []
+    for where, image in images:
+        file = folder / image["file_name"]
+        frame = _coco_frame(file, image, where)
+        refs += [ImageRef(file, frame, box) for box in boxes[image["id"]] or [None]]
+    return refs
+
+
+def _entries(path: Path, content: Any, key: str, needed: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
+    """The checked entries under a key of a COCO file, each with the words that name its place."""
+    entries = content.get(key, []) if isinstance(content, dict) else None
+    if not isinstance(entries, list):
+        raise InputError(f"{path} is not a COCO file: it needs a list under '{key}'")
+    placed = [(f"{path}: {key}[{number}]", entry) for number, entry in enumerate(entries)]
+    for where, entry in placed:
+        for name in needed:
+            value = entry.get(name) if isinstance(entry, dict) else None
+            if isinstance(value, bool) or not isinstance(value, str if name == "file_name" else (int, str)):
+                raise InputError(f"{where} needs a usable '{name}', not {value!r}")
+    return placed
+
+
+def _coco_folder(path: Path, first: str) -> Path:
+    """COCO files leave open what file names are relative to: take the first place where one exists."""
+    places = (path.parent, path.parent / "images", path.parent / "images" / path.stem)
+    for place in places:
+        if (place / first).is_file():
+            return place
+    raise InputError(f"{path}: '{first}' is in none of {', '.join(map(str, places))}; move the images there")
+
+
+def _coco_frame(file: Path, image: dict[str, Any], where: str) -> int | None:
+    if file.suffix.lower() in IMAGE_SUFFIXES:
+        return None
+    if file.suffix.lower() not in VIDEO_SUFFIXES:
+        raise InputError(
+            f"{where}: '{file.name}' has no image or video extension; name a file such as .jpg or .mp4"
+        )
+    frame = image.get("frame")
+    if isinstance(frame, bool) or not isinstance(frame, int) or frame < 0:
+        raise InputError(f"{where}: a video needs a 'frame' that counts from 0, not {frame!r}")
+    return frame
+
+
+# --- shared by lists and COCO files ----------------------------------------------------------------
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not a text file; save it as UTF-8") from error
+
+
+def _box(values: Any, where: str) -> Box:
+    numbers = values if isinstance(values, list) else []
+    real = all(isinstance(n, (int, float)) and not isinstance(n, bool) and math.isfinite(n) for n in numbers)
+    # Boxes without area occur in real label files; the store skips them and says so.
+    if len(numbers) != 4 or not real or numbers[2] < 0 or numbers[3] < 0:
+        raise InputError(
+            f"{where}: a box is four finite numbers x, y, w, h with w and h not negative, not {values!r}"
+        )
+    x, y, width, height = map(float, numbers)
+    return x, y, width, height

@@ -1,0 +1,111 @@
+"""ALIKE (Zhao et al. 2022): a light network with a freely licensed set of weights.
+
+Four blocks at 1, 1/2, 1/8 and 1/32 of the resolution; their features, brought back to full size, are
+stacked, and one 1 x 1 convolution turns the stack into a descriptor and a score for every pixel.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from selfmark.config import FirstKeypoints
+from selfmark.keypoints.learned import LearnedDetector, load_network
+
+# Channels of the four blocks; the descriptor is as long as the last block is wide.
+CHANNELS: dict[str, tuple[int, int, int, int]] = {
+    "alike-t": (8, 16, 32, 64),
+    "alike-n": (16, 32, 64, 128),
+}
+COARSEST = 32  # pixels per cell of the fourth block
+
+
+class Block(nn.Module):
+    """Two 3 x 3 convolutions with norm and ReLU; layers carry the names of the published state dict."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, kernel_size=3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, kernel_size=3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+
+    def residual(self, x: torch.Tensor) -> torch.Tensor:
+        inner = self.bn1(self.conv1(x)).relu()
+        result: torch.Tensor = self.bn2(self.conv2(inner))
+        return result
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.residual(x).relu()
+
+
+class SkipBlock(Block):
+    """The same around a 1 x 1 skip connection, which the authors call `downsample`."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs)
+        self.downsample = nn.Conv2d(inputs, outputs, kernel_size=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.residual(x) + self.downsample(x)
+        return result.relu()
+
+
+class Alike(nn.Module):
+    """RGB [B, 3, H, W] in 0..1 (sides multiples of 32) -> score [B, H, W], descriptors [B, D, H, W]."""
+
+    def __init__(self, channels: tuple[int, int, int, int]) -> None:
+        super().__init__()
+        c1, c2, c3, c4 = channels
+        self.block1, self.block2 = Block(3, c1), SkipBlock(c1, c2)
+        self.block3, self.block4 = SkipBlock(c2, c3), SkipBlock(c3, c4)
+        self.conv1, self.conv2, self.conv3, self.conv4 = (
+            nn.Conv2d(inputs, c4 // 4, kernel_size=1, bias=False) for inputs in channels
+        )
+        self.convhead2 = nn.Conv2d(c4, c4 + 1, kernel_size=1, bias=False)
+
+    def forward(self, rgb: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        full = self.block1(rgb)
+        half = self.block2(F.max_pool2d(full, 2))
+        eighth = self.block3(F.max_pool2d(half, 4))
+        coarsest = self.block4(F.max_pool2d(eighth, 4))
+
+        def at_full_size(features: torch.Tensor) -> torch.Tensor:
+            # Corners on corners is not how the rest of selfmark resizes, but how these weights were trained.
+            return F.interpolate(features, rgb.shape[-2:], mode="bilinear", align_corners=True)
+
+        stack = torch.cat(
+            (
+                self.conv1(full).relu(),
+                at_full_size(self.conv2(half).relu()),
+                at_full_size(self.conv3(eighth).relu()),
+                at_full_size(self.conv4(coarsest).relu()),
+            ),
+            dim=1,
+        )
+        head = self.convhead2(stack)
+        return head[:, -1].sigmoid(), F.normalize(head[:, :-1], dim=1)
+
+
+def alike(
+    name: Literal["alike-t", "alike-n"], settings: FirstKeypoints, device: torch.device
+) -> LearnedDetector:
+    """The tiny (t) or normal (n) network with its published weights.
+
+    Points are taken by rank: its score is no probability, and a threshold chosen with SuperPoint in mind
+    means nothing for it.
+    """
+    return LearnedDetector(
+        name=name,
+        network=load_network(Alike(CHANNELS[name]), settings, device),
+        stride=1,
+        multiple=COARSEST,
+        threshold=-math.inf,
+        nms_radius=settings.nms_radius,
+        max_points=settings.max_points,
+        device=device,
+    )

@@ -1,0 +1,1 @@
+"""The networks Phi and Psi, their heatmaps and their losses."""

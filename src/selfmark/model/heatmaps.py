@@ -1,0 +1,134 @@
+"""Heatmaps: draw Gaussians, find peaks, refine below one cell, read descriptors between cells.
+
+Cell coordinates put centres at integers, so image pixel x lies at cell (x + 0.5) / stride - 0.5.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from selfmark.config import STRIDE
+
+
+def to_cells(xy: Tensor) -> Tensor:
+    """Network pixels to cells of the heatmap.
+
+    >>> to_cells(torch.tensor([[1.5, 5.5]]))
+    tensor([[0., 1.]])
+    """
+    return (xy + 0.5) / STRIDE - 0.5
+
+
+def to_pixels(cells: Tensor) -> Tensor:
+    """Cells of the heatmap to network pixels; the inverse of `to_cells`."""
+    return (cells + 0.5) * STRIDE - 0.5
+
+
+def draw(cells: Tensor, size: int, sigma: float) -> Tensor:
+    """A Gaussian of height 1 around each point: [..., 2] cells to [..., size, size] maps."""
+    grid = torch.arange(size, device=cells.device, dtype=cells.dtype)
+    along = torch.exp(-((grid - cells[..., None]) ** 2) / (2 * sigma**2))  # [..., 2, size]
+    return along[..., 1, :, None] * along[..., 0, None, :]
+
+
+def draw_together(cells: Tensor, valid: Tensor, size: int, sigma: float) -> Tensor:
+    """One map [B, 1, size, size], a Gaussian at each valid point [B, P, 2]; where they meet, the higher."""
+    maps = draw(cells, size, sigma) * valid[..., None, None]
+    return maps.amax(dim=1, keepdim=True)
+
+
+class Peaks(NamedTuple):
+    """Peaks of B maps, padded: `cells` [B, P, 2] float, `score` [B, P], `valid` [B, P] bool."""
+
+    cells: Tensor
+    score: Tensor
+    valid: Tensor
+
+
+Refine = Literal["quarter", "parabola"]
+
+
+def local_maxima(score: Tensor, radius: int, threshold: float) -> Tensor:
+    """Where `score` ([B, H, W]) exceeds `threshold` and everything up to `radius` rows and columns away.
+
+    Ties: of equal maxima that lie in each other's window, one with another before it in reading order
+    (top to bottom, left to right) gives way. So no two survivors are ever within `radius` of each other.
+
+    >>> local_maxima(torch.tensor([[[3.0, 1.0, 2.0, 2.0]]]), radius=1, threshold=0.0).tolist()
+    [[[True, False, True, False]]]
+    """
+    peak = (score == _window_maximum(score, radius)) & (score > threshold)
+    height, width = score.shape[-2:]
+    # Reading order as falling numbers; float32 holds whole numbers exactly up to 4096 x 4096 pixels.
+    order = torch.arange(height * width, 0, -1, dtype=torch.float32, device=score.device)
+    rank = torch.where(peak, order.view(height, width), 0.0)
+    return peak & (rank == _window_maximum(rank, radius))
+
+
+def _window_maximum(values: Tensor, radius: int) -> Tensor:
+    """Maximum over (2 radius + 1)^2 windows; first along rows, then columns, which costs far less at once."""
+    side = 2 * radius + 1
+    rows = F.max_pool2d(values[:, None], (1, side), stride=1, padding=(0, radius))
+    return F.max_pool2d(rows, (side, 1), stride=1, padding=(radius, 0))[:, 0]
+
+
+def find_peaks(heat: Tensor, threshold: float, radius: int, most: int, refine: Refine) -> Peaks:
+    """Non-maximum suppression: the `most` highest local maxima of each map [B, H, W] above `threshold`."""
+    heat = heat.float()
+    width = heat.shape[-1]
+    kept = torch.where(local_maxima(heat, radius, threshold), heat, -torch.inf)
+    score, flat = kept.flatten(1).topk(min(most, kept[0].numel()), dim=1)
+    cells = torch.stack([flat % width, flat // width], dim=-1)
+    return Peaks(refined(heat, cells, refine), score, score > -torch.inf)
+
+
+def highest(maps: Tensor, refine: Refine) -> Peaks:
+    """The single highest cell of each landmark's map: [B, K, H, W] to cells [B, K, 2]; always valid."""
+    images, landmarks, height, width = maps.shape
+    maps = maps.float()
+    score, flat = maps.flatten(2).max(dim=2)
+    cells = torch.stack([flat % width, flat // width], dim=-1)
+    fine = refined(maps.reshape(-1, height, width), cells.reshape(-1, 1, 2), refine)
+    return Peaks(fine.reshape(images, landmarks, 2), score, torch.ones_like(score, dtype=torch.bool))
+
+
+def refined(heat: Tensor, cells: Tensor, refine: Refine) -> Tensor:
+    """Move whole cells [B, P, 2] of maps [B, H, W] by less than one cell towards the true peak."""
+    height, width = heat.shape[-2:]
+    padded = F.pad(heat[:, None], (1, 1, 1, 1), mode="replicate")[:, 0].flatten(1)
+    centre = (cells[..., 1] + 1) * (width + 2) + cells[..., 0] + 1
+
+    def at(step: int) -> Tensor:
+        return padded.gather(1, centre + step)
+
+    here = at(0)
+    before = torch.stack([at(-1), at(-(width + 2))], dim=-1)
+    after = torch.stack([at(1), at(width + 2)], dim=-1)
+    if refine == "quarter":
+        offset = 0.25 * torch.sign(after - before)
+    else:
+        # The logarithm of a Gaussian is a parabola; three samples give its vertex exactly.
+        floor = 1e-4
+        left, mid, right = (v.clamp_min(floor).log() for v in (before, here[..., None], after))
+        bend = (2 * mid - left - right).clamp_min(1e-6)
+        offset = (0.5 * (right - left) / bend).clamp(-0.5, 0.5)
+    limit = torch.tensor([width - 1, height - 1], device=heat.device, dtype=heat.dtype)
+    return torch.minimum((cells + offset).clamp_min(0), limit)
+
+
+def sample(maps: Tensor, cells: Tensor) -> Tensor:
+    """Read maps [B, C, H, W] at cells [B, P, 2] bilinearly: [B, P, C]; outside, the border's value."""
+    height, width = maps.shape[-2:]
+    scale = torch.tensor([2 / width, 2 / height], device=cells.device, dtype=maps.dtype)
+    grid = (cells.to(maps.dtype) + 0.5) * scale - 1
+    values = F.grid_sample(maps, grid[:, None], mode="bilinear", padding_mode="border", align_corners=False)
+    return values[:, :, 0].transpose(1, 2)
+
+
+def sample_descriptors(features: Tensor, cells: Tensor) -> Tensor:
+    """Unit descriptors [B, P, d] at cells [B, P, 2] of the feature map [B, d, h, w], in float32."""
+    return F.normalize(sample(features.float(), cells), dim=-1)

@@ -1,0 +1,413 @@
+"""The story of the method, top to bottom: unlabelled images in, a landmark detector out.
+
+    images -> generic keypoints -> outliers removed
+           -> warm-up: train Phi on an image and its deformation            (Sec. 3.5)
+           -> rounds:  apply Phi to every image, recover correspondence,    (Sec. 3.3)
+                       train Phi on it                                      (Sec. 3.4, Algorithm 1)
+           -> last clustering with K, mirror partners                       (Sec. 3.6, 3.7)
+           -> Stage 2: train Psi, K heatmaps                                (Sec. 3.6)
+           -> a detector and a report
+
+Every step leaves its result in the run folder, so a run that was stopped goes on from there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from selfmark.config import Config, choose, override
+from selfmark.correspondence.describe import describe
+from selfmark.correspondence.mirror import meetings, mirror_partners
+from selfmark.correspondence.recovery import DescribedPoints, label, recover
+from selfmark.detector import Detector, ModelCard
+from selfmark.devices import pick
+from selfmark.errors import InputError
+from selfmark.images.flow import CarriedPoints, carry, nearby_frames
+from selfmark.images.sources import collect
+from selfmark.images.store import ImageStore, load_store
+from selfmark.keypoints.first import first_keypoints, mix_random
+from selfmark.keypoints.outliers import remove_outliers
+from selfmark.keypoints.points_file import read_points_file
+from selfmark.model.network import Phi, Psi
+from selfmark.points import Keypoints, LabelledPoints
+from selfmark.report.build import report_on_run
+from selfmark.run import Listener, Run
+from selfmark.train.engine import Losses, Phase, TrainState, make_state, train
+from selfmark.train.feed import PixelFeed
+from selfmark.train.stages import (
+    LandmarkTable,
+    round_recipe,
+    stage1_losses,
+    stage2_losses,
+    warmup_recipe,
+)
+from selfmark.train.table import PointTable, self_labelled, tabulate
+
+
+def discover(
+    inputs: str | Path | Sequence[str | Path] = (),
+    landmarks: int | None = None,
+    output: str | Path | None = None,
+    preset: str = "auto",
+    settings: Mapping[str, Any] | None = None,
+    every: int = 1,
+    resume: bool = False,
+    device: str = "auto",
+    listener: Listener | None = None,
+) -> Detector:
+    """Discover K landmarks in unlabelled images and train a detector of them.
+
+    Args:
+        inputs: folders, globs, image files, text lists, COCO files or videos, one or several.
+        landmarks: K, how many landmarks to discover; None takes the preset's.
+        output: run folder; None makes `runs/NAME` after the first input.
+        preset: `auto`, `paper`, `fast` or `tiny`.
+        settings: changes by dotted name, e.g. `{"M": 50, "flip.test": False}`.
+        every: of videos, take every so manyth frame.
+        resume: go on with the run in `output`; its own inputs and settings are used.
+        device: `auto`, `cpu`, `cuda`, ...
+        listener: called with every event that goes to the log.
+
+    Returns:
+        The trained detector, also saved in the run folder.
+    """
+    given = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
+    where = pick(device)
+    if resume:
+        if output is None:
+            raise InputError("say which run to resume with --output")
+        run = Run.open(Path(output), listener)
+        if given and collect(given, every) != run.refs():
+            raise InputError(f"{run.path} was started on other images: leave the inputs out to resume it")
+    else:
+        run = _new_run(given, landmarks, output, preset, settings or {}, every, where, listener)
+    with run.locked():
+        return _discover(run, where, fresh=not resume)
+
+
+def _new_run(
+    given: Sequence[str | Path],
+    landmarks: int | None,
+    output: str | Path | None,
+    preset: str,
+    settings: Mapping[str, Any],
+    every: int,
+    device: torch.device,
+    listener: Listener | None,
+) -> Run:
+    if not given:
+        raise InputError("no images given: name a folder, image files or a video")
+    refs = collect(given, every)
+    config, why = choose(preset, device.type == "cuda", len(refs), landmarks)
+    config = override(config, settings)
+    path = Path(output) if output is not None else Path("runs") / (Path(given[0]).stem or "discovery")
+    run = Run.create(path, config, [str(one) for one in given], refs, listener)
+    run.log(
+        "start",
+        preset=config.preset,
+        why=why,
+        device=str(device),
+        images=len(refs),
+        K=config.K,
+        M=config.M,
+        output=str(path),
+    )
+    return run
+
+
+def _discover(run: Run, device: torch.device, fresh: bool) -> Detector:
+    config = run.config
+    _, rounds = stage1_phases(config)
+    run.log("plan", rounds=len(rounds), stage1=rounds[-1].stop, stage2=config.stage2.iterations)
+    try:
+        store = _load_images(run)
+        points = run.keypoints("first", lambda: _first_keypoints(run, store, device))
+    except InputError:
+        if fresh:
+            run.discard()  # bad input leaves nothing behind
+        raise
+    feed = PixelFeed(store.pixels, device)
+
+    phi = _stage1(run, store, feed, points.to(device))
+
+    landmarks = run.labelled("landmarks", device, lambda: _last_clustering(run, phi, feed))
+    table = _landmark_table(landmarks, len(store), config.K)
+
+    psi = _stage2(run, phi, feed, table)
+
+    detector = Detector(psi, _card(run, table.mirror.tolist(), len(store)), device)
+    detector.save(run.model)
+    report_on_run(run, detector)
+    run.log("done", landmarks=config.K, output=str(run.path))
+    return detector
+
+
+# --- images and first keypoints --------------------------------------------------------------------
+
+
+def _load_images(run: Run) -> ImageStore:
+    config = run.config
+    store = load_store(
+        run.refs(), config.images, config.runtime.store_gigabytes, run.path, run.progress("reading images")
+    )
+    for skipped in store.skipped:
+        run.log("skipped", name=skipped.name, reason=skipped.reason)
+    run.log("images", used=len(store), skipped=len(store.skipped))
+    if len(store) < config.images.minimum:
+        raise InputError(
+            f"{len(store)} usable images are too few to cluster; at least {config.images.minimum} are needed"
+        )
+    return store
+
+
+def _first_keypoints(run: Run, store: ImageStore, device: torch.device) -> Keypoints:
+    """Generic keypoints of every image, those without company in the data set removed."""
+    config, settings = run.config, run.config.keypoints
+    generator = _generator(config, "first keypoints", torch.device("cpu"))
+    if settings.detector == "file":
+        names = [ref.name for ref in store.refs]
+        points = read_points_file(Path(settings.points_file), names, store.regions, config.images.size)
+    else:
+        found = first_keypoints(
+            store.pixels,
+            store.bounds,
+            settings,
+            device,
+            config.runtime.predict_batch,
+            run.progress("first keypoints"),
+        )
+        points = remove_outliers(found, settings, _generator(config, "outliers", found.xy.device)).to("cpu")
+    if settings.random_share > 0:
+        points = mix_random(points, settings.random_share, len(store), config.images.size, generator)
+    most = int(points.counts(len(store)).max()) if len(points) else 0
+    run.log("keypoints", detector=config.keypoints.detector, points=len(points), most_per_image=most)
+    if most < config.K:
+        raise InputError(
+            f"K={config.K} is more than the {most} points that '{settings.detector}' found in any image: "
+            "lower K, or raise keypoints.max_points"
+        )
+    if len(points) < config.M:
+        raise InputError(
+            f"the {len(points)} keypoints of {len(store)} images are too few for M={config.M} clusters: "
+            "give more images or lower M"
+        )
+    if config.warmup.bootstrap == "equivariance":
+        points = replace(points, descriptor=None)  # no longer needed, and by far the largest part
+    return points
+
+
+# --- Stage 1 -------------------------------------------------------------------------------------------
+
+
+def _stage1(run: Run, store: ImageStore, feed: PixelFeed, points: Keypoints) -> Phi:
+    """Warm-up, then rounds of correspondence recovery and self-training (Algorithm 1)."""
+    config = run.config
+    warmup, rounds = stage1_phases(config)
+    with _seeded(config, "Phi"):
+        phi = Phi(config.network)
+    _place(phi, feed.device)
+    generator = _generator(config, "stage 1", feed.device)
+    state = make_state(phi, [(phi, 1.0)], config.optimiser, generator)
+    run.restore("stage1", state)
+
+    if state.iteration < warmup.stop:
+        table = _tabulate(self_labelled(points, len(store)), store, config, feed.device)
+        step = stage1_losses(phi, feed, table, None, warmup_recipe(), config, generator)
+        _advance(run, "stage1", state, warmup, step)
+
+    for phase in rounds:
+        if state.iteration >= phase.stop:
+            continue
+        labelled = run.labelled(
+            f"round-{phase.round:02d}",
+            feed.device,
+            lambda number=phase.round: _correspondence(run, phi, feed, points, number),  # type: ignore[misc]
+        )
+        table = _tabulate(labelled, store, config, feed.device)
+        carried = (
+            _carried(store, table, config, phase.round, feed.device) if config.temporal.enabled else None
+        )
+        mirrored = bool((labelled.mirrored_label >= 0).any())
+        step = stage1_losses(phi, feed, table, carried, round_recipe(config, mirrored), config, generator)
+        _advance(run, "stage1", state, phase, step)
+    return phi
+
+
+def _correspondence(run: Run, phi: Phi, feed: PixelFeed, first: Keypoints, number: int) -> LabelledPoints:
+    """Correspondence recovery before round `number`: filter with K, label with M."""
+    config = run.config
+    if number == 1 and config.warmup.bootstrap == "detector-descriptors":
+        described = DescribedPoints(
+            first, mirrored=None
+        )  # the earlier method: generic descriptors, no warm-up
+    else:
+        described = describe(phi, feed, config, run.progress("applying Phi", number))
+    labelled = recover(
+        described,
+        config.K,
+        config.M,
+        config.correspondence,
+        _generator(config, f"round {number}", feed.device),
+    )
+    _log_recovery(run, number, described, labelled, len(feed))
+    return labelled
+
+
+def _log_recovery(run: Run, number: int, found: DescribedPoints, kept: LabelledPoints, images: int) -> None:
+    run.log(
+        "recovery",
+        round=number,
+        found_per_image=round(len(found.points) / images, 2),
+        kept_per_image=round(len(kept.points) / images, 2),
+        labelled_share=round(float((kept.label >= 0).float().mean()), 4),
+    )
+
+
+def _carried(
+    store: ImageStore, table: PointTable, config: Config, number: int, device: torch.device
+) -> CarriedPoints:
+    rng = np.random.default_rng(_seed(config, f"nearby frames {number}"))
+    centre = store.regions[:, :2] + store.regions[:, 2:] / 2
+    near = nearby_frames(store.video, store.frame, centre, config.temporal, rng)
+    return carry(store.pixels, table.xy, table.valid, near, config.temporal).to(device)
+
+
+def stage1_phases(config: Config) -> tuple[Phase, list[Phase]]:
+    """The warm-up and the rounds, counted in iterations from the start of Stage 1."""
+    warmup = config.warmup.iterations if config.warmup.bootstrap == "equivariance" else 0
+    length = config.rounds.iterations
+    total = warmup + config.rounds.count * length
+    drops = tuple(round(share * total) for share in config.rounds.lr_drops)
+    starts = [warmup + index * length for index in range(config.rounds.count)]
+    rounds = [Phase("round", i + 1, start, start + length, drops) for i, start in enumerate(starts)]
+    return Phase("warm-up", 0, 0, warmup, drops), rounds
+
+
+# --- Stage 2 -------------------------------------------------------------------------------------------
+
+
+def _last_clustering(run: Run, phi: Phi, feed: PixelFeed) -> LabelledPoints:
+    """Populate the training set with K clusters only (Sec. 3.6)."""
+    config = run.config
+    described = describe(phi, feed, config, run.progress("applying Phi", config.rounds.count + 1))
+    generator = _generator(config, "last clustering", feed.device)
+    labelled = label(described, config.K, config.correspondence, generator)
+    _log_recovery(run, config.rounds.count + 1, described, labelled, len(feed))
+    return labelled
+
+
+def _landmark_table(labelled: LabelledPoints, images: int, K: int) -> LandmarkTable:
+    """Stage 2's pseudo ground truth: landmark k of image j where cluster k was detected there."""
+    chosen = labelled.label >= 0
+    image, landmark = labelled.points.image_index[chosen], labelled.label[chosen]
+    xy = torch.zeros(images, K, 2, device=image.device)
+    present = torch.zeros(images, K, dtype=torch.bool, device=image.device)
+    xy[image, landmark] = labelled.points.xy[chosen]
+    present[image, landmark] = True
+    table = meetings(labelled.label.cpu().numpy(), labelled.mirrored_label.cpu().numpy(), K)
+    return LandmarkTable(
+        xy=xy,
+        present=present,
+        usable=torch.nonzero(present.any(dim=1)).flatten(),
+        mirror=torch.tensor(mirror_partners(table), device=image.device),
+    )
+
+
+def _stage2(run: Run, phi: Phi, feed: PixelFeed, table: LandmarkTable) -> Psi:
+    """Plain heatmap regression from Stage 1's weights, on the landmarks that are there (Sec. 3.6)."""
+    config = run.config
+    with _seeded(config, "Psi"):
+        psi = Psi.from_phi(phi, config.network, config.K)
+    _place(psi, feed.device)
+    shares = [(psi.backbone, config.stage2.backbone_lr), (psi.head, 1.0)]
+    generator = _generator(config, "stage 2", feed.device)
+    state = make_state(psi, shares, config.optimiser, generator)
+    run.restore("stage2", state)
+    length = config.stage2.iterations
+    drops = tuple(round(share * length) for share in config.stage2.lr_drops)
+    phase = Phase("stage 2", 0, 0, length, drops)
+    if state.iteration < phase.stop:
+        _advance(run, "stage2", state, phase, stage2_losses(psi, feed, table, config, generator))
+    return psi
+
+
+def _card(run: Run, mirror: Sequence[int], images: int) -> ModelCard:
+    config = run.config
+    return ModelCard(
+        names=tuple(f"landmark_{index}" for index in range(config.K)),
+        mirror=tuple(mirror),
+        skeleton=(),
+        images=config.images,
+        network=config.network,
+        refine=config.heatmaps.refine,
+        flip_test=config.flip.test,
+        provenance={
+            "preset": config.preset,
+            "seed": config.seed,
+            "M": config.M,
+            "keypoints": config.keypoints.detector,
+            "images": images,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+    )
+
+
+# --- shared by both stages ----------------------------------------------------------------------------
+
+
+def _advance(run: Run, stage: str, state: TrainState, phase: Phase, step: Callable[[], Losses]) -> None:
+    def on_log(phase: Phase, iteration: int, means: dict[str, float], seconds: float) -> None:
+        run.log(
+            "train",
+            stage=phase.stage,
+            round=phase.round,
+            iteration=iteration,
+            start=phase.start,
+            stop=phase.stop,
+            seconds=round(seconds, 2),
+            loss={name: round(value, 6) for name, value in means.items()},
+        )
+
+    config = run.config
+    train(state, phase, step, config.optimiser, config.runtime, on_log, lambda: run.checkpoint(stage, state))
+
+
+def _tabulate(
+    labelled: LabelledPoints, store: ImageStore, config: Config, device: torch.device
+) -> PointTable:
+    return tabulate(labelled, len(store), config.correspondence.least_points, device)
+
+
+def _place(network: torch.nn.Module, device: torch.device) -> None:
+    """On the CPU convolutions are fastest with channels last; on the GPU eager GroupNorm is slow that way."""
+    network.to(device)
+    if device.type == "cpu":
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+def _seed(config: Config, purpose: str) -> int:
+    """A seed of its own for each purpose, so that resuming anywhere draws the same numbers."""
+    digest = hashlib.sha256(f"{config.seed}/{purpose}".encode()).digest()
+    return int.from_bytes(digest[:7], "big")
+
+
+def _generator(config: Config, purpose: str, device: torch.device) -> torch.Generator:
+    return torch.Generator(device).manual_seed(_seed(config, purpose))
+
+
+@contextmanager
+def _seeded(config: Config, purpose: str) -> Iterator[None]:
+    """Initialise weights from a seed of their own, leaving the global random state as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(_seed(config, purpose))
+        yield

@@ -1,0 +1,106 @@
+"""Events on the terminal: a bar for the whole and one for the step at hand; plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from selfmark.run import Event
+
+_QUIET_SECONDS = 15  # without a terminal, a line at most this often
+
+
+class ProgressDisplay:
+    """A listener for `discover`: shows stage, round, loss and time left. Use as a context manager."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.progress = Progress(
+            TextColumn("{task.description:<24}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self.tasks: dict[str, TaskID] = {}
+        self.rounds = 0
+        self.iterations: dict[str, int] = {}
+        self.last_line = 0.0
+
+    def __enter__(self) -> ProgressDisplay:
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.progress.stop()
+
+    def __call__(self, event: Event) -> None:
+        handler = getattr(self, f"_on_{event['event']}", None)
+        if handler is not None:
+            handler(event)
+
+    # --- one method per event -----------------------------------------------------------------------
+
+    def _on_start(self, event: Event) -> None:
+        self.console.print(
+            f"preset [bold]{event['preset']}[/bold] on {event['device']}: {event['why']}\n"
+            f"{event['images']} images, K={event['K']}, M={event['M']}, output {event['output']}",
+            highlight=False,
+        )
+
+    def _on_plan(self, event: Event) -> None:
+        self.rounds = event["rounds"]
+        self.iterations = {"stage1": event["stage1"], "stage2": event["stage2"]}
+        self.tasks["all"] = self.progress.add_task("training", total=sum(self.iterations.values()), note="")
+
+    def _on_images(self, event: Event) -> None:
+        if event["skipped"]:
+            self.console.print(f"{event['skipped']} images skipped; log.jsonl says which and why")
+
+    def _on_progress(self, event: Event) -> None:
+        self._show(event["stage"], event["round"], event["done"], event["of"], "")
+
+    def _on_resumed(self, event: Event) -> None:
+        self.console.print(f"resumed {event['stage']} at iteration {event['iteration']}")
+
+    def _on_recovery(self, event: Event) -> None:
+        self.console.print(
+            f"correspondence {event['round']}: {event['found_per_image']} points per image found, "
+            f"{event['kept_per_image']} kept",
+            highlight=False,
+        )
+
+    def _on_train(self, event: Event) -> None:
+        before = self.iterations.get("stage1", 0) if event["stage"] == "stage 2" else 0
+        if "all" in self.tasks:
+            self.progress.update(self.tasks["all"], completed=before + event["iteration"])
+        note = f"loss {event['loss']['total']:.4f}"
+        done, of = event["iteration"] - event["start"], event["stop"] - event["start"]
+        self._show(event["stage"], event["round"], done, of, note)
+
+    def _show(self, stage: str, number: int, done: int, of: int, note: str) -> None:
+        name = f"{stage} {number} of {self.rounds}" if stage == "round" else stage
+        if name not in self.tasks:
+            self.tasks[name] = self.progress.add_task(name, total=of, note="")
+        self.progress.update(self.tasks[name], completed=done, note=note, visible=done < of)
+        if not self.console.is_terminal and (
+            done == of or time.monotonic() - self.last_line > _QUIET_SECONDS
+        ):
+            self.last_line = time.monotonic()
+            self.console.print(f"{name}: {done} of {of} {note}", highlight=False)

@@ -1,0 +1,6 @@
+"""The report of a run: one HTML file that needs nothing else, and the pictures it is made of."""
+
+from selfmark.report.page import ReportData, write_report
+from selfmark.report.pictures import contact_sheet
+
+__all__ = ["ReportData", "contact_sheet", "write_report"]

@@ -1,0 +1,48 @@
+"""Mirror partners on data whose symmetry is known."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from selfmark.correspondence.mirror import meetings, mirror_partners
+
+
+def test_meetings_against_a_loop() -> None:
+    rng = np.random.default_rng(0)
+    label, mirrored = rng.integers(-1, 5, 200), rng.integers(-1, 5, 200)
+    expected = np.zeros((5, 5), dtype=int)
+    for one, other in zip(label, mirrored, strict=True):
+        if one >= 0 and other >= 0:
+            expected[one, other] += 1
+    np.testing.assert_array_equal(meetings(label, mirrored, 5), expected)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 12), st.floats(0, 0.3))
+def test_a_known_symmetry_is_recovered_from_noisy_labels(seed: int, pairs: int, noise: float) -> None:
+    rng = np.random.default_rng(seed)
+    landmarks = 2 * pairs + 1
+    truth = np.arange(landmarks)
+    for pair in range(pairs):
+        truth[2 * pair], truth[2 * pair + 1] = 2 * pair + 1, 2 * pair
+    order = rng.permutation(landmarks)  # landmarks come in no order
+    truth = order[truth[np.argsort(order)]]
+    label = np.repeat(np.arange(landmarks), 200)
+    mirrored = truth[label]
+    wrong = rng.random(len(label)) < noise
+    mirrored = np.where(wrong, rng.integers(0, landmarks, len(label)), mirrored)
+    assert mirror_partners(meetings(label, mirrored, landmarks)) == tuple(truth)
+
+
+@given(st.integers(0, 100_000), st.integers(1, 15))
+def test_flipping_twice_changes_nothing(seed: int, landmarks: int) -> None:
+    table = np.random.default_rng(seed).integers(0, 50, (landmarks, landmarks))
+    partner = mirror_partners(table)
+    assert [partner[partner[k]] for k in range(landmarks)] == list(range(landmarks))
+
+
+def test_a_landmark_nobody_meets_is_its_own_partner() -> None:
+    table = np.zeros((3, 3), dtype=np.int64)
+    table[0, 1] = 5
+    assert mirror_partners(table) == (1, 0, 2)

@@ -1,0 +1,85 @@
+"""Correspondence recovery on descriptors whose landmarks are known."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from selfmark.config import Correspondence
+from selfmark.correspondence.recovery import DescribedPoints, keep_one_per_cluster, label, recover
+from selfmark.errors import TrainingError
+from selfmark.points import Keypoints
+
+SETTINGS = Correspondence(restarts=4)
+
+
+def _known(images: int, landmarks: int, seed: int = 0) -> tuple[DescribedPoints, torch.Tensor]:
+    """Each image shows every landmark once, plus one noisy second copy; mirror partner of k is L-1-k."""
+    generator = torch.Generator().manual_seed(seed)
+    centres = normalize(torch.randn(landmarks, 32, generator=generator), dim=-1)
+    truth = torch.arange(landmarks + 1).remainder(landmarks).repeat(images)
+    image_index = torch.arange(images).repeat_interleave(landmarks + 1)
+    noise = torch.full((landmarks + 1, 1), 0.05)
+    noise[-1] = 0.2  # the copy of landmark 0 is farther from its centroid
+    spread = noise.repeat(images, 1)
+
+    def seen(which: torch.Tensor) -> torch.Tensor:
+        jitter = torch.randn(len(which), 32, generator=generator) * spread / 32**0.5
+        return normalize(centres[which] + jitter * 4, dim=-1)
+
+    points = Keypoints(
+        torch.rand(len(truth), 2, generator=generator) * 100, image_index, torch.ones(len(truth)), seen(truth)
+    )
+    return DescribedPoints(points, seen(landmarks - 1 - truth)), truth
+
+
+def _generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def test_filtering_keeps_one_keypoint_per_landmark() -> None:
+    described, _ = _known(images=30, landmarks=8)
+    kept = keep_one_per_cluster(described, 8, SETTINGS, _generator())
+    assert (kept.points.counts(30) == 8).all()
+    # The noisy copy is last in each image; nearly always it is the one that goes.
+    copies = torch.isin(kept.points.xy[:, 0], described.points.xy[8::9, 0]).float().mean() * 8
+    assert copies < 0.15
+
+
+def test_labels_agree_with_the_truth_and_its_mirror() -> None:
+    described, truth = _known(images=30, landmarks=8)
+    labelled = label(described, 8, SETTINGS, _generator())
+    chosen = labelled.label >= 0
+    name_of = {}
+    for cluster in range(8):
+        members = truth[chosen & (labelled.label == cluster)]
+        assert len(members.unique()) == 1, "a cluster mixes landmarks"
+        name_of[cluster] = int(members[0])
+    assert sorted(name_of.values()) == list(range(8))
+    both = chosen & (labelled.mirrored_label >= 0)
+    for here, there in zip(
+        labelled.label[both].tolist(), labelled.mirrored_label[both].tolist(), strict=True
+    ):
+        assert name_of[there] == 7 - name_of[here]
+
+
+def test_recover_limits_points_to_k_and_labels_with_m() -> None:
+    described, _ = _known(images=40, landmarks=10)
+    labelled = recover(described, 6, 25, SETTINGS, _generator())
+    assert labelled.points.counts(40).max() <= 6
+    assert labelled.clusters == 25
+    assert labelled.label.max() > 6, "M clusters, not K"
+    assert labelled.points.descriptor is None
+
+
+def test_without_mirror_images_there_are_no_mirrored_labels() -> None:
+    described, _ = _known(images=10, landmarks=5)
+    labelled = label(DescribedPoints(described.points, None), 5, SETTINGS, _generator())
+    assert (labelled.mirrored_label == -1).all()
+
+
+def test_too_few_keypoints_say_what_to_do() -> None:
+    described, _ = _known(images=2, landmarks=3)
+    with pytest.raises(TrainingError, match="too few for 100 clusters"):
+        recover(described, 3, 100, SETTINGS, _generator())

@@ -1,0 +1,158 @@
+"""Augmentation: points and pixels go through the same transform; flips and photometry do what they say."""
+
+from __future__ import annotations
+
+import colorsys
+from dataclasses import replace
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from selfmark.config import Augment
+from selfmark.images import augment
+
+SIZE = 64
+PLAIN = replace(
+    Augment(),
+    contrast=(1.0, 1.0),
+    brightness=(1.0, 1.0),
+    noise=0.0,
+    blur_share=0.0,
+    colour_share=0.0,
+)
+
+
+def _generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 10_000))
+def test_points_come_back_through_the_inverse(seed: int) -> None:
+    generator = _generator(seed)
+    matrix = augment.random_affine(4, SIZE, Augment(), generator)
+    matrix = augment.with_flip(matrix, torch.tensor([True, False, True, False]), SIZE)
+    xy = torch.rand(4, 9, 2, generator=generator) * SIZE
+    back = augment.move_points(augment.move_points(xy, matrix), augment.invert(matrix))
+    assert torch.allclose(back, xy, atol=1e-3)
+
+
+def _blob(x: float, y: float) -> torch.Tensor:
+    grid = torch.arange(SIZE).float()
+    return torch.exp(-((grid[None] - x) ** 2 + (grid[:, None] - y) ** 2) / (2 * 2.5**2)).expand(
+        1, 3, SIZE, SIZE
+    )
+
+
+def _centroid(image: torch.Tensor) -> tuple[float, float]:
+    weight = image[0, 0].double()
+    grid = torch.arange(SIZE).double()
+    return float((weight.sum(0) * grid).sum() / weight.sum()), float(
+        (weight.sum(1) * grid).sum() / weight.sum()
+    )
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 10_000), st.booleans())
+def test_pixels_and_points_move_together(seed: int, flip: bool) -> None:
+    generator = _generator(seed)
+    x, y = (torch.rand(2, generator=generator) * 14 + 25).tolist()
+    matrix = augment.random_affine(1, SIZE, Augment(), generator)
+    matrix = augment.with_flip(matrix, torch.tensor([flip]), SIZE)
+    seen_x, seen_y = _centroid(augment.warp(_blob(x, y), matrix))
+    moved = augment.move_points(torch.tensor([[[x, y]]]), matrix)[0, 0]
+    assert (seen_x, seen_y) == pytest.approx(tuple(moved.tolist()), abs=0.15)
+
+
+def test_warp_against_opencv() -> None:
+    rng = np.random.default_rng(0)
+    picture = cv2.GaussianBlur(rng.random((SIZE, SIZE, 3)).astype(np.float32), (0, 0), 2)
+    matrix = augment.random_affine(1, SIZE, Augment(), _generator(5))
+    ours = augment.warp(torch.from_numpy(picture).permute(2, 0, 1)[None], matrix)[0].permute(1, 2, 0).numpy()
+    theirs = cv2.warpAffine(
+        picture, matrix[0].numpy().astype(np.float64), (SIZE, SIZE), borderMode=cv2.BORDER_REPLICATE
+    )
+    assert np.abs(ours - theirs).max() < 0.02  # OpenCV rounds positions to 1/32 pixel
+
+
+def test_flip_is_torchs_flip() -> None:
+    images = torch.rand(2, 3, SIZE, SIZE)
+    matrix = augment.with_flip(augment.identity_affine(2, images.device), torch.tensor([True, False]), SIZE)
+    warped = augment.warp(images, matrix)
+    assert torch.allclose(warped[0], images[0].flip(-1), atol=1e-4)
+    assert torch.allclose(warped[1], images[1], atol=1e-4)
+    moved = augment.move_points(torch.tensor([[[10.0, 20.0]]] * 2), matrix)
+    assert moved[:, 0].tolist() == [[SIZE - 1 - 10.0, 20.0], [10.0, 20.0]]
+
+
+def test_affine_parameters_stay_in_range() -> None:
+    matrix = augment.random_affine(2000, SIZE, Augment(), _generator())[:, :, :2]
+    scale = matrix.norm(dim=1)
+    angle = torch.rad2deg(torch.atan2(matrix[:, 1, 0], matrix[:, 0, 0]))
+    assert 0.8 <= scale.min() < 0.81
+    assert 1.19 < scale.max() <= 1.2001
+    assert 39 < angle.abs().max() <= 40.001
+    assert (matrix[:, 0, 0] * matrix[:, 0, 1] + matrix[:, 1, 0] * matrix[:, 1, 1]).abs().max() < 1e-4
+
+
+def test_inside_is_the_pixel_grid() -> None:
+    xy = torch.tensor([[[-0.4, 0.0], [-0.6, 0.0], [63.4, 63.4], [63.6, 10.0]]])
+    assert augment.inside(xy, SIZE).tolist() == [[True, False, True, False]]
+
+
+def test_photometric_with_everything_off_changes_nothing() -> None:
+    images = torch.rand(3, 3, SIZE, SIZE)
+    assert torch.allclose(augment.photometric(images, PLAIN, _generator()), images, atol=1e-5)
+
+
+def test_brightness_and_contrast_have_their_meaning() -> None:
+    images = torch.rand(1, 3, SIZE, SIZE) * 0.4 + 0.3
+    darker = augment.photometric(images, replace(PLAIN, brightness=(0.9, 0.9)), _generator())
+    assert darker.mean() / images.mean() == pytest.approx(0.9, abs=1e-4)
+    flatter = augment.photometric(images, replace(PLAIN, contrast=(0.5, 0.5)), _generator())
+    assert flatter.std() / images.std() == pytest.approx(0.5, abs=1e-4)
+    assert flatter.mean() == pytest.approx(float(images.mean()), abs=1e-4)
+
+
+def test_saturation_zero_is_grey_and_hue_turns_colours() -> None:
+    images = torch.rand(2, 3, 8, 8)
+    grey = augment.photometric(
+        images, replace(PLAIN, colour_share=1.0, hue=0.0, saturation=(0, 0)), _generator()
+    )
+    assert torch.allclose(grey, grey.mean(dim=1, keepdim=True).expand_as(grey), atol=1e-5)
+    turned = augment._colour_matrix(
+        200, replace(PLAIN, colour_share=1.0, hue=30.0, saturation=(1, 1)), _generator()
+    )
+    red = torch.tensor([0.6, 0.4, 0.4])
+    hues = [((colorsys.rgb_to_hsv(*(matrix @ red).tolist())[0] * 360 + 180) % 360) - 180 for matrix in turned]
+    assert 25 < max(hues) <= 31
+    assert -31 <= min(hues) < -25
+
+
+def test_blur_against_opencv() -> None:
+    images = torch.rand(1, 3, SIZE, SIZE)
+    ours = augment._blur(images, replace(PLAIN, blur_share=1.0, blur_sigma=(0.9, 0.9)), _generator())
+    picture = images[0].permute(1, 2, 0).numpy()
+    theirs = cv2.GaussianBlur(picture, (5, 5), 0.9, borderType=cv2.BORDER_REPLICATE)
+    assert np.abs(ours[0].permute(1, 2, 0).numpy() - theirs).max() < 1e-4
+
+
+def test_cut_out_greys_one_square_in_a_share_of_images() -> None:
+    images = torch.zeros(400, 3, 32, 32)
+    cut = augment.cut_out(images, 10, 0.5, _generator())
+    area = (cut[:, 0] == 0.5).sum(dim=(1, 2))
+    assert set(area.tolist()) == {0, 100}
+    assert 150 < int((area > 0).sum()) < 250
+    rows = (cut[:, 0] == 0.5).any(dim=2).sum(dim=1)
+    assert set(rows.tolist()) == {0, 10}
+
+
+def test_same_seed_same_pictures() -> None:
+    images = torch.rand(2, 3, SIZE, SIZE)
+    one, again, other = (augment.photometric(images, Augment(), _generator(seed)) for seed in (3, 3, 4))
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)

@@ -1,0 +1,239 @@
+"""Crop rules by hand, coordinates there and back, and pixels where the coordinates say they are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from selfmark.config import Images
+from selfmark.images.crop import crop_regions, extract, inner_bounds, to_network, to_original
+from selfmark.images.decode import Pixels
+
+NO_BOX = [np.nan] * 4
+
+# --- which region ----------------------------------------------------------------------------------
+
+
+def test_regions_by_hand() -> None:
+    sizes = [[640, 480], [300, 500], [640, 480], [640, 480]]
+    boxes = [NO_BOX, NO_BOX, [100, 50, 40, 20], [-10, 0, 20, 60]]
+    expected = [
+        [0, -80, 640, 640],  # landscape: 80 rows above and below
+        [-100, 0, 500, 500],  # portrait: 100 columns on either side
+        [96, 36, 48, 48],  # centre (120, 60), side 40 * 1.2
+        [-36, -6, 72, 72],  # centre (0, 30), side 60 * 1.2
+    ]
+    np.testing.assert_allclose(crop_regions(sizes, boxes, Images(margin=0.1)), expected)
+
+
+def test_body_rule_by_hand() -> None:
+    images = Images(box_rule="body", body_scale=1.35)
+    # s = 1.35 * 200 / 200, so the side is 270, whatever the width; the margin plays no part.
+    regions = crop_regions([[640, 480]] * 3, [[100, 100, 50, 200], [100, 100, 500, 200], NO_BOX], images)
+    np.testing.assert_allclose(regions, [[-10, 65, 270, 270], [215, 65, 270, 270], [0, -80, 640, 640]])
+
+
+def test_no_images_no_regions() -> None:
+    assert crop_regions(np.zeros((0, 2)), np.zeros((0, 4)), Images()).shape == (0, 4)
+    assert inner_bounds(np.zeros((0, 2)), np.zeros((0, 4)), np.zeros((0, 4)), 64).shape == (0, 4)
+
+
+# --- coordinates -----------------------------------------------------------------------------------
+
+
+def test_corners_and_centres_by_hand() -> None:
+    region = [10.0, 20.0, 100.0, 100.0]  # ten original pixels per network pixel
+    # The first network pixel covers original pixels 10..19, whose centres average to 14.5.
+    np.testing.assert_allclose(to_original([0, 0], region, 10), [14.5, 24.5])
+    np.testing.assert_allclose(to_original([9, 9], region, 10), [104.5, 114.5])
+    np.testing.assert_allclose(to_network([14.5, 24.5], region, 10), [0, 0])
+    np.testing.assert_allclose(to_network([9.5, 19.5], region, 10), [-0.5, -0.5])
+
+
+def test_the_same_region_means_the_same_pixels() -> None:
+    points = np.array([[0.0, 0.0], [3.25, 100.0]])
+    np.testing.assert_allclose(to_network(points, [0, 0, 128, 128], 128), points)
+
+
+def test_regions_broadcast() -> None:
+    points = np.random.default_rng(0).uniform(0, 64, (3, 5, 2))
+    regions = np.array([[0.0, 0.0, 10.0, 10.0], [5.0, -3.0, 200.0, 200.0], [1.0, 2.0, 64.0, 64.0]])
+    together = to_original(points, regions[:, None], 64)
+    for image in range(3):
+        for point in range(5):
+            np.testing.assert_allclose(
+                together[image, point], to_original(points[image, point], regions[image], 64)
+            )
+
+
+coordinates = st.floats(-1e4, 1e4)
+
+
+@given(
+    xy=st.tuples(coordinates, coordinates),
+    corner=st.tuples(coordinates, coordinates),
+    extent=st.tuples(st.floats(0.5, 1e4), st.floats(0.5, 1e4)),
+    size=st.sampled_from([64, 128, 256]),
+)
+def test_round_trip(
+    xy: tuple[float, float], corner: tuple[float, float], extent: tuple[float, float], size: int
+) -> None:
+    region = (*corner, *extent)
+    np.testing.assert_allclose(to_original(to_network(xy, region, size), region, size), xy, atol=1e-3)
+
+
+# --- where keypoints may lie -----------------------------------------------------------------------
+
+
+def test_bounds_by_hand() -> None:
+    sizes = [[640, 480], [640, 480], [640, 480]]
+    boxes = [NO_BOX, [100, 50, 40, 20], [-20, 100, 40, 40]]
+    regions = [[0, -80, 640, 640], [96, 36, 48, 48], [-24, 96, 48, 48]]
+    expected = [
+        [0, 8 - 0.5, 63, 56 - 0.5],  # corner rows 80 to 560 of 640 at a tenth
+        [16 / 3 - 0.5, 56 / 3 - 0.5, 176 / 3 - 0.5, 136 / 3 - 0.5],
+        [32 - 0.5, 16 / 3 - 0.5, 176 / 3 - 0.5, 176 / 3 - 0.5],  # the box begins left of the image
+    ]
+    bounds = inner_bounds(sizes, boxes, regions, 64)
+    assert bounds.dtype == np.float32
+    np.testing.assert_allclose(bounds, expected, rtol=1e-6)
+
+
+def test_bounds_hold_exactly_the_pixel_centres_inside() -> None:
+    """Against a loop over all network pixels."""
+    generator = np.random.default_rng(3)
+    size = 32
+    for _ in range(20):
+        width, height = generator.integers(20, 200, 2)
+        x, y = generator.uniform(-10, (width - 5, height - 5))
+        box = [x, y, *generator.uniform(8, 100, 2)]
+        region = crop_regions([[width, height]], [box], Images(margin=0.25))
+        x0, y0, x1, y1 = inner_bounds([[width, height]], [box], region, size)[0]
+        for row in range(size):
+            for column in range(size):
+                # The corner coordinate of a pixel centre in the original.
+                cx, cy = to_original([column, row], region[0], size) + 0.5
+                in_image = 0 <= cx <= width and 0 <= cy <= height
+                in_box = box[0] <= cx <= box[0] + box[2] and box[1] <= cy <= box[1] + box[3]
+                assert (x0 <= column <= x1 and y0 <= row <= y1) == (in_image and in_box)
+
+
+# --- pixels ----------------------------------------------------------------------------------------
+
+
+def blob(width: int, height: int, x: float, y: float, sigma: float) -> Pixels:
+    """A Gaussian around a pixel position; each pixel holds its average, by 5 x 5 samples."""
+    offsets = (np.arange(5) - 2) / 5
+    across = np.exp(-0.5 * ((np.arange(width)[:, None] + offsets - x) / sigma) ** 2).mean(axis=1)
+    down = np.exp(-0.5 * ((np.arange(height)[:, None] + offsets - y) / sigma) ** 2).mean(axis=1)
+    return np.rint(250 * down[:, None] * across[None])[..., None].repeat(3, 2).astype(np.uint8)
+
+
+def centroid(image: Pixels) -> np.ndarray:
+    weights = image.mean(axis=2, dtype=np.float64)
+    weights[weights < 3] = 0
+    rows, columns = np.mgrid[: image.shape[0], : image.shape[1]]
+    return np.array([(weights * columns).sum(), (weights * rows).sum()]) / weights.sum()
+
+
+@pytest.mark.parametrize(
+    "region",
+    [
+        (0.0, 0.0, 64.0, 64.0),  # one to one
+        (100.0, 80.0, 64.0, 64.0),
+        (100.3, 80.7, 64.0, 64.0),  # shifted by parts of a pixel
+        (101.37, 81.91, 66.5, 66.5),  # barely shrunk
+        (90.2, 70.9, 97.3, 97.3),
+        (40.0, 20.0, 192.0, 192.0),
+        (-55.5, -81.25, 411.7, 411.7),  # leaves the image on all sides
+        (-800.3, -700.1, 1931.0, 1931.0),  # shrunk thirtyfold, most of it outside
+        (-900.9, -1000.2, 3200.5, 3200.5),  # fiftyfold
+        (110.4, 95.2, 40.7, 40.7),  # enlarged
+        (125.45, 109.15, 16.0, 16.0),
+        (129.21, 112.93, 8.0, 8.0),  # enlarged eightfold
+        (90.0, 100.0, 80.0, 40.0),  # not a square
+    ],
+)
+@pytest.mark.parametrize("position", [(133.0, 117.0), (132.6, 116.8), (133.5, 116.45)])
+def test_a_blob_lies_where_the_coordinates_say(
+    region: tuple[float, float, float, float], position: tuple[float, float]
+) -> None:
+    size = 64
+    if region[0] == 0.0:
+        position = (position[0] - 100, position[1] - 90)
+    scale = max(region[2], region[3]) / size
+    # The whole blob lies in the image, with room to spare.
+    room = int(12 * scale)
+    image = blob(301 + 2 * room, 243 + 2 * room, position[0] + room, position[1] + room, max(2 * scale, 0.7))
+    shifted = (region[0] + room, region[1] + room, region[2], region[3])
+    found = centroid(extract(image, shifted, size))
+    expected = to_network(position, region, size)
+    assert np.abs(found - expected).max() < 0.05
+
+
+@pytest.mark.parametrize("factor", [2, 3, 5, 16])
+def test_whole_number_shrinking_is_the_mean_of_blocks(factor: int) -> None:
+    size = 16
+    side = size * factor
+    image = np.random.default_rng(factor).integers(0, 256, (side + 7, side + 11, 3), np.uint8)
+    block = image[4 : 4 + side, 9 : 9 + side].astype(float)
+    expected = block.reshape(size, factor, size, factor, 3).mean(axis=(1, 3))
+    result = extract(image, (9, 4, side, side), size)
+    assert np.abs(result - expected).max() <= 1
+
+
+def test_one_to_one_is_a_copy() -> None:
+    image = np.random.default_rng(0).integers(0, 256, (50, 70, 3), np.uint8)
+    np.testing.assert_array_equal(extract(image, (13, 7, 32, 32), 32), image[7:39, 13:45])
+
+
+def test_enlarging_interpolates() -> None:
+    ramp = (np.arange(40) * 6).astype(np.uint8)
+    image = np.dstack([np.tile(ramp, (30, 1)), np.tile(ramp[:30, None], (1, 40)), np.full((30, 40), 77)])
+    region = (8.3, 5.1, 12.0, 12.0)
+    result = extract(image.astype(np.uint8), region, 64)
+    rows, columns = np.mgrid[:64, :64]
+    original = to_original(np.dstack([columns, rows]), region, 64)
+    assert np.abs(result[..., 0] - original[..., 0] * 6).max() <= 0.51
+    assert np.abs(result[..., 1] - original[..., 1] * 6).max() <= 0.51
+    assert (result[..., 2] == 77).all()
+
+
+@pytest.mark.parametrize(("shrink", "tolerance"), [(0.5, 1), (1.0, 1), (3.0, 10)])
+def test_the_border_is_repeated_outside(shrink: float, tolerance: int) -> None:
+    """Padding the image far beyond the region first must change next to nothing."""
+    noise = np.random.default_rng(8).integers(0, 256, (20, 30, 3), np.uint8)
+    ramps = np.add.outer(np.arange(20) * 5, np.arange(30) * 4)[..., None].repeat(3, 2).astype(np.uint8)
+    image = noise if shrink <= 1 else ramps  # when shrinking, border pixels are averaged before they repeat
+    side = 32 * shrink
+    region = np.array([-side / 3, -side / 4, side, side])
+    pad = 120
+    padded = np.pad(image, ((pad, pad), (pad, pad), (0, 0)), mode="edge")
+    expected = extract(padded, region + np.array([pad, pad, 0, 0]), 32)
+    result = extract(image, region, 32)
+    assert np.abs(result.astype(int) - expected).max() <= tolerance
+    outside = to_original(np.arange(32)[:, None].repeat(2, 1), region, 32) < -0.5
+    assert (result[outside[:, 1]] == result[outside[:, 1]][:1]).all()
+    assert (result[:, outside[:, 0]] == result[:, outside[:, 0]][:, :1]).all()
+
+
+@pytest.mark.parametrize(
+    "region", [(500, 500, 10, 10), (-90, 5, 20, 20), (-1e9, -1e9, 2e9, 2e9), (3.2, 3.2, 1e-3, 1e-3)]
+)
+def test_extreme_regions_stay_small_and_finite(region: tuple[float, ...]) -> None:
+    image = np.full((12, 17, 3), 91, np.uint8)
+    result = extract(image, region, 16)
+    assert result.shape == (16, 16, 3)
+    assert (result == 91).all()
+
+
+def test_shrinking_does_not_alias() -> None:
+    """Stripes of one pixel must turn grey, not into broad stripes, at any scale."""
+    stripes = np.zeros((400, 400, 3), np.uint8)
+    stripes[:, ::2] = 255
+    for scale in (2.0, 2.7, 3.1, 5.9):
+        result = extract(stripes, (10, 10, 64 * scale, 64 * scale), 64)
+        assert result[..., 0].std() < 255 / (2 * scale)
+        assert abs(float(result.mean()) - 127.5) < 3

@@ -1,0 +1,69 @@
+"""Temporal pairs: neighbours come from the same video, points are followed, lost points are noticed."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import torch
+
+from selfmark.config import Temporal
+from selfmark.images.flow import carry, nearby_frames, track
+
+SETTINGS = Temporal(enabled=True, reach=3, neighbours=4)
+
+
+def _texture(seed: int, size: int = 96) -> np.ndarray:
+    noise = np.random.default_rng(seed).random((size, size)).astype(np.float32)
+    smooth = cv2.GaussianBlur(noise, (0, 0), 2)
+    return ((smooth - smooth.min()) / np.ptp(smooth) * 255).astype(np.uint8)
+
+
+def test_track_follows_a_shift_and_flags_what_does_not_return() -> None:
+    here = _texture(0)
+    there = cv2.warpAffine(
+        here, np.float32([[1, 0, 2.5], [0, 1, -1.5]]), (96, 96), borderMode=cv2.BORDER_REFLECT
+    )
+    points = np.array([[30, 30], [60, 50], [40, 70]], dtype=np.float32)
+    moved, good = track(here, there, points, SETTINGS)
+    assert good.all()
+    np.testing.assert_allclose(moved - points, [[2.5, -1.5]] * 3, atol=0.1)
+    _, unrelated = track(
+        here, _texture(1), np.random.default_rng(0).uniform(20, 76, (60, 2)).astype(np.float32), SETTINGS
+    )
+    assert unrelated.mean() < 0.3
+
+
+def test_nearby_frames_stay_within_reach_and_within_the_video() -> None:
+    video = np.array([0] * 12 + [1] * 12 + [-1] * 3 + [2])
+    frame = np.array([*range(0, 24, 2), *range(12), -1, -1, -1, 0])
+    centre = np.zeros((len(video), 2))
+    near = nearby_frames(video, frame, centre, SETTINGS, np.random.default_rng(0))
+    for image in range(24):
+        assert (near[image] >= 0).all()
+        assert (video[near[image]] == video[image]).all()
+        step = 2 if video[image] == 0 else 1
+        apart = np.abs(frame[near[image]] - frame[image]) / step
+        assert ((apart >= 1) & (apart <= 3)).all()
+    assert (near[24:] == -1).all(), "stills and one-frame videos have no neighbours"
+
+
+def test_with_two_objects_the_neighbour_is_the_same_object() -> None:
+    frame = np.repeat(np.arange(10), 2)
+    centre = np.stack([np.tile([10.0, 90.0], 10) + frame, np.full(20, 50.0)], axis=1)
+    near = nearby_frames(np.zeros(20, dtype=np.int64), frame, centre, SETTINGS, np.random.default_rng(0))
+    assert (near % 2 == (np.arange(20) % 2)[:, None]).all()
+
+
+def test_carry_moves_valid_points_only() -> None:
+    here = _texture(3)
+    frames = [
+        cv2.warpAffine(here, np.float32([[1, 0, t], [0, 1, 0]]), (96, 96), borderMode=cv2.BORDER_REFLECT)
+        for t in range(3)
+    ]
+    pixels = torch.from_numpy(np.stack(frames))[:, None].expand(3, 3, 96, 96).contiguous()
+    xy = torch.tensor([[[40.0, 40.0], [60.0, 50.0], [0.0, 0.0]]]).expand(3, 3, 2).contiguous()
+    valid = torch.tensor([[True, True, False]]).expand(3, 3)
+    carried = carry(pixels, xy, valid, np.array([[1], [2], [-1]]), SETTINGS)
+    assert carried.valid[:2, 0].tolist() == [[True, True, False]] * 2
+    assert not carried.valid[2].any()
+    assert torch.allclose(carried.xy[:2, 0, :2, 0] - xy[:2, :2, 0], torch.ones(2, 2), atol=0.1)

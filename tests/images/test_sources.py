@@ -1,0 +1,339 @@
+"""Finding images: every kind of input, its order, and every way it can be wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from selfmark.errors import InputError
+from selfmark.images.sources import ImageRef, collect
+
+
+def touch(folder: Path, *names: str) -> list[Path]:
+    """Empty files: nothing is decoded here."""
+    paths = [folder / name for name in names]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    return paths
+
+
+def names(refs: list[ImageRef], folder: Path) -> list[str]:
+    return [ref.name.removeprefix(f"{folder}{os.sep}") for ref in refs]
+
+
+def test_names() -> None:
+    assert ImageRef(Path("a/b.jpg"), box=(0, 0, 1, 1)).name == str(Path("a/b.jpg"))
+    assert ImageRef(Path("a/b.mp4"), frame=0).name == f"{Path('a/b.mp4')}#0"
+
+
+# --- folders, files, patterns ----------------------------------------------------------------------
+
+
+def test_folder_is_walked_and_sorted(tmp_path: Path) -> None:
+    wanted = ["B.PNG", "a.jpg", "c.Jpeg", "deep/er/x.webp", "deep/y.tif", "deep/z.tiff", "e.bmp", "f.gif"]
+    wanted += ["g.ppm", "h.pgm"]
+    touch(tmp_path, *reversed(wanted), "notes.txt", "labels.json", "x.heic", "noextension", ".hidden.jpg")
+    touch(tmp_path, ".cache/thumb.jpg", "deep/.git/x.png")
+    assert names(collect([tmp_path]), tmp_path) == wanted
+    assert all(ref.frame is None and ref.box is None for ref in collect([str(tmp_path)]))
+
+
+def test_a_folder_named_like_an_image_is_no_image(tmp_path: Path) -> None:
+    touch(tmp_path, "odd.jpg/a.png")
+    assert names(collect([tmp_path]), tmp_path) == [str(Path("odd.jpg/a.png"))]
+
+
+def test_links_to_folders_are_followed_but_not_in_circles(tmp_path: Path) -> None:
+    touch(tmp_path, "elsewhere/b.jpg", "photos/a.jpg")
+    (tmp_path / "photos" / "linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "photos" / "round").symlink_to(tmp_path / "photos")
+    found = names(collect([tmp_path / "photos"]), tmp_path / "photos")
+    assert found == ["a.jpg", str(Path("linked/b.jpg"))]
+
+
+def test_a_hidden_folder_can_be_named(tmp_path: Path) -> None:
+    touch(tmp_path, ".secret/a.jpg")
+    assert len(collect([tmp_path / ".secret"])) == 1
+
+
+def test_single_files_keep_the_order_given(tmp_path: Path) -> None:
+    b, a = touch(tmp_path, "b.jpg", "a.JPG")
+    assert [ref.path for ref in collect([b, str(a)])] == [b, a]
+
+
+def test_patterns(tmp_path: Path) -> None:
+    touch(tmp_path, "a.jpg", "b.png", "x/c.jpg", "x/y/d.jpg", "x/y/e.txt", ".h/f.jpg")
+    assert names(collect([f"{tmp_path}/*.jpg"]), tmp_path) == ["a.jpg"]
+    assert names(collect([f"{tmp_path}/**/*.jpg"]), tmp_path) == ["a.jpg", "x/c.jpg", "x/y/d.jpg"]
+    assert names(collect([tmp_path / "**"]), tmp_path) == ["a.jpg", "b.png", "x/c.jpg", "x/y/d.jpg"]
+    assert names(collect([f"{tmp_path}/?"]), tmp_path) == ["x/c.jpg", "x/y/d.jpg"]
+
+
+def test_a_file_whose_name_looks_like_a_pattern(tmp_path: Path) -> None:
+    (path,) = touch(tmp_path, "a[1].jpg")
+    assert [ref.path for ref in collect([path])] == [path]
+
+
+def test_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    touch(tmp_path, "a.jpg")
+    assert [ref.path for ref in collect(["~/a.jpg"])] == [tmp_path / "a.jpg"]
+
+
+def test_the_same_file_is_taken_once_in_its_first_place(tmp_path: Path) -> None:
+    a, b = touch(tmp_path, "a.jpg", "b.jpg")
+    (tmp_path / "again.jpg").symlink_to(b)
+    roundabout = tmp_path / "x" / ".." / "b.jpg"
+    (tmp_path / "x").mkdir()
+    assert [ref.path for ref in collect([b, roundabout, tmp_path, a])] == [b, a]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("missing.jpg", "no file or folder"),
+        ("missing", "no file or folder"),
+        ("*.jpg", "matches no images"),
+        ("*.md", "matches no images"),
+        ("readme.md", "'.md' is no image or video extension"),
+        ("noextension", "extension"),
+        ("empty", "holds no images"),
+    ],
+)
+def test_unusable_inputs(tmp_path: Path, name: str, words: str) -> None:
+    touch(tmp_path, "readme.md", "noextension")
+    touch(tmp_path / "empty", ".hidden.jpg", "notes.doc")
+    with pytest.raises(InputError, match=words) as caught:
+        collect([tmp_path / name])
+    assert str(tmp_path / name) in str(caught.value)
+
+
+def test_nothing_named_and_no_frames_wanted(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no images were named"):
+        collect([])
+    with pytest.raises(InputError, match="at least 1"):
+        collect(touch(tmp_path, "a.jpg"), every=0)
+
+
+# --- videos ----------------------------------------------------------------------------------------
+
+
+def test_every_third_frame(tmp_path: Path, write_video: Callable[..., Path]) -> None:
+    path = write_video(tmp_path / "Clip.AVI", 10, "MJPG")
+    assert [ref.frame for ref in collect([path])] == list(range(10))
+    assert [(ref.path, ref.frame) for ref in collect([path], every=3)] == [(path, f) for f in (0, 3, 6, 9)]
+
+
+def test_videos_in_folders_and_patterns(tmp_path: Path, write_video: Callable[..., Path]) -> None:
+    write_video(tmp_path / "b.avi", 3, "MJPG")
+    touch(tmp_path, "a.jpg", "c.jpg")
+    expected = ["a.jpg", "b.avi#0", "b.avi#2", "c.jpg"]
+    assert names(collect([tmp_path], every=2), tmp_path) == expected
+    assert names(collect([f"{tmp_path}/*"], every=2), tmp_path) == expected
+
+
+def test_broken_video(tmp_path: Path) -> None:
+    (path,) = touch(tmp_path, "a.mp4")
+    with pytest.raises(InputError, match=r"a\.mp4 cannot be read as a video"):
+        collect([path])
+
+
+# --- text lists ------------------------------------------------------------------------------------
+
+
+def write_list(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode())
+    return path
+
+
+def test_text_list(tmp_path: Path) -> None:
+    touch(tmp_path, "lists/a.jpg", "lists/sub/b c.png", "up.jpg", "lists/odd,name.jpg", "lists/x,1,2,3,4.jpg")
+    text = (
+        "\ufeff# my images\n\na.jpg\r\n  sub/b c.png , 1, 2.5,30,4e1 \n../up.jpg,-3,0,7,8\n"
+        f"odd,name.jpg\nodd,name.jpg,0,0,5,5\nx,1,2,3,4.jpg\n{tmp_path / 'up.jpg'}\n"
+    )
+    folder = tmp_path / "lists"
+    refs = collect([write_list(folder / "all.TXT", text)])
+    assert refs == [
+        ImageRef(folder / "a.jpg"),
+        ImageRef(folder / "sub/b c.png", box=(1.0, 2.5, 30.0, 40.0)),
+        ImageRef(folder / "../up.jpg", box=(-3.0, 0.0, 7.0, 8.0)),
+        ImageRef(folder / "odd,name.jpg"),
+        ImageRef(folder / "odd,name.jpg", box=(0.0, 0.0, 5.0, 5.0)),
+        ImageRef(folder / "x,1,2,3,4.jpg"),
+        ImageRef(tmp_path / "up.jpg"),
+    ]
+
+
+def test_several_boxes_of_one_image(tmp_path: Path) -> None:
+    touch(tmp_path, "a.jpg")
+    refs = collect([write_list(tmp_path / "l.txt", "a.jpg,0,0,5,5\na.jpg,5,5,5,5\na.jpg,0,0,5.0,5\n")])
+    assert [ref.box for ref in refs] == [(0, 0, 5, 5), (5, 5, 5, 5)]
+
+
+def test_video_in_a_list(tmp_path: Path, write_video: Callable[..., Path]) -> None:
+    write_video(tmp_path / "v.avi", 4, "MJPG")
+    refs = collect([write_list(tmp_path / "l.txt", "v.avi,1,2,3,4\n")], every=2)
+    assert [(ref.frame, ref.box) for ref in refs] == [(0, (1, 2, 3, 4)), (2, (1, 2, 3, 4))]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("gone.jpg", "there is no file"),
+        ("a.jpg,1,2,3", "there is no file"),
+        ("gone.jpg,1,2,3,4", "there is no file"),
+        ("a.jpg,1,2,3,four", "four finite numbers"),
+        ("a.jpg,1,2,nan,4", "four finite numbers"),
+        ("a.jpg,1,inf,3,4", "four finite numbers"),
+        ("a.jpg,1,2,0,4", "four finite numbers"),
+        ("a.jpg,1,2,3,-4", "four finite numbers"),
+        ("b.heic", "'.heic' is no image or video extension"),
+        ("folder", "there is no file"),
+    ],
+)
+def test_unusable_list_entries(tmp_path: Path, line: str, words: str) -> None:
+    touch(tmp_path, "a.jpg", "b.heic", "folder/c.jpg")
+    path = write_list(tmp_path / "l.txt", f"# first\na.jpg\n{line}\n")
+    with pytest.raises(InputError, match=words) as caught:
+        collect([path])
+    assert f"{path} line 3" in str(caught.value)
+
+
+def test_empty_and_binary_lists(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="lists no images"):
+        collect([write_list(tmp_path / "l.txt", "# nothing\n\n")])
+    (tmp_path / "b.txt").write_bytes(b"\xff\xfe\x00\x01")
+    with pytest.raises(InputError, match="not a text file"):
+        collect([tmp_path / "b.txt"])
+
+
+# --- COCO ------------------------------------------------------------------------------------------
+
+
+def write_coco(path: Path, images: Any, annotations: Any = ()) -> Path:
+    path.write_text(json.dumps({"images": images, "annotations": list(annotations)}))
+    return path
+
+
+def test_coco_boxes(tmp_path: Path) -> None:
+    touch(tmp_path, "a.jpg", "b.jpg", "c.jpg")
+    images = [
+        {"id": 7, "file_name": "b.jpg"},
+        {"id": "x", "file_name": "a.jpg"},
+        {"id": 1, "file_name": "c.jpg"},
+    ]
+    annotations = [
+        {"image_id": 1, "bbox": [1, 2, 3, 4]},
+        {"image_id": 7, "bbox": [0, 0, 5.5, 5]},
+        {"image_id": 1, "bbox": [5, 6, 7, 8]},
+        {"image_id": 1, "keypoints": []},
+        {"image_id": "x", "bbox": None},
+        {"image_id": "x", "bbox": []},
+    ]
+    assert collect([write_coco(tmp_path / "l.JSON", images, annotations)]) == [
+        ImageRef(tmp_path / "b.jpg", box=(0.0, 0.0, 5.5, 5.0)),
+        ImageRef(tmp_path / "a.jpg"),
+        ImageRef(tmp_path / "c.jpg", box=(1.0, 2.0, 3.0, 4.0)),
+        ImageRef(tmp_path / "c.jpg", box=(5.0, 6.0, 7.0, 8.0)),
+    ]
+
+
+@pytest.mark.parametrize("place", ["", "images", "images/train"])
+def test_where_coco_images_lie(tmp_path: Path, place: str) -> None:
+    """The first file decides; others may be missing and are reported when they are read."""
+    touch(tmp_path / place, "s/a.jpg")
+    touch(tmp_path / "images" / "other", "s/a.jpg")
+    path = write_coco(
+        tmp_path / "train.json", [{"id": 1, "file_name": "s/a.jpg"}, {"id": 2, "file_name": "gone.jpg"}]
+    )
+    assert [ref.path for ref in collect([path])] == [
+        tmp_path / place / "s/a.jpg",
+        tmp_path / place / "gone.jpg",
+    ]
+
+
+def test_coco_places_are_tried_in_order(tmp_path: Path) -> None:
+    touch(tmp_path, "images/train/a.jpg", "images/a.jpg")
+    path = write_coco(tmp_path / "train.json", [{"id": 1, "file_name": "a.jpg"}])
+    assert collect([path])[0].path == tmp_path / "images" / "a.jpg"
+    touch(tmp_path, "a.jpg")
+    assert collect([path])[0].path == tmp_path / "a.jpg"
+
+
+def test_coco_frames(tmp_path: Path) -> None:
+    """The video is not opened, and `every` does not thin out frames that were named."""
+    touch(tmp_path, "v.mp4")
+    images = [{"id": i, "file_name": "v.mp4", "frame": frame} for i, frame in enumerate((5, 0, 9))]
+    refs = collect(
+        [write_coco(tmp_path / "l.json", images, [{"image_id": 1, "bbox": [1, 1, 2, 2]}])], every=4
+    )
+    assert [(ref.frame, ref.box) for ref in refs] == [(5, None), (0, (1, 1, 2, 2)), (9, None)]
+
+
+def test_a_still_may_carry_a_frame_number(tmp_path: Path) -> None:
+    touch(tmp_path, "a.jpg")
+    assert collect([write_coco(tmp_path / "l.json", [{"id": 1, "file_name": "a.jpg", "frame": 3}])]) == [
+        ImageRef(tmp_path / "a.jpg")
+    ]
+
+
+def test_coco_without_annotations(tmp_path: Path) -> None:
+    touch(tmp_path, "a.jpg")
+    (tmp_path / "l.json").write_text('{"images": [{"id": 1, "file_name": "a.jpg"}]}')
+    assert collect([tmp_path / "l.json"]) == [ImageRef(tmp_path / "a.jpg")]
+
+
+GOOD = {"id": 1, "file_name": "a.jpg"}
+
+
+@pytest.mark.parametrize(
+    ("images", "annotations", "words"),
+    [
+        ([], [], "lists no images"),
+        ({}, [], "needs a list under 'images'"),
+        ([GOOD, {"id": 2}], [], r"images\[1\] needs a usable 'file_name'"),
+        ([{"file_name": "a.jpg"}], [], r"images\[0\] needs a usable 'id'"),
+        ([GOOD, "a.jpg"], [], r"images\[1\] needs a usable"),
+        ([{"id": [1], "file_name": "a.jpg"}], [], r"images\[0\] needs a usable 'id'"),
+        ([{"id": 1, "file_name": 3}], [], r"images\[0\] needs a usable 'file_name'"),
+        ([GOOD, GOOD], [], r"images\[1\]: the id 1 is taken"),
+        ([GOOD], [{"bbox": [0, 0, 1, 1]}], r"annotations\[0\] needs a usable 'image_id'"),
+        ([GOOD], [{"image_id": 1}, {"image_id": 9}], r"annotations\[1\]: there is no image with the id 9"),
+        ([GOOD], [{"image_id": 1, "bbox": [0, 0, 0, 5]}], r"annotations\[0\]: a box is four finite"),
+        ([GOOD], [{"image_id": 1, "bbox": [0, 0, 5, -5]}], r"annotations\[0\]: a box is four finite"),
+        ([GOOD], [{"image_id": 1, "bbox": [0, float("nan"), 5, 5]}], r"annotations\[0\]: a box"),
+        ([GOOD], [{"image_id": 1, "bbox": [0, 0, float("inf"), 5]}], r"annotations\[0\]: a box"),
+        ([GOOD], [{"image_id": 1, "bbox": [0, 0, 5]}], r"annotations\[0\]: a box"),
+        ([GOOD], [{"image_id": 1, "bbox": ["0", 0, 5, 5]}], r"annotations\[0\]: a box"),
+        ([GOOD], [{"image_id": 1, "bbox": "0 0 5 5"}], r"annotations\[0\]: a box"),
+        ([{"id": 1, "file_name": "gone.jpg"}], [], "'gone.jpg' is in none of"),
+        ([GOOD, {"id": 2, "file_name": "b.heic"}], [], r"images\[1\]: 'b.heic' has no image or video ext"),
+        ([GOOD, {"id": 2, "file_name": "v.mp4"}], [], r"images\[1\]: a video needs a 'frame'"),
+        ([GOOD, {"id": 2, "file_name": "v.mp4", "frame": -1}], [], r"images\[1\]: a video needs a 'frame'"),
+        ([GOOD, {"id": 2, "file_name": "v.mp4", "frame": 1.5}], [], r"images\[1\]: a video needs a 'frame'"),
+    ],
+)
+def test_unusable_coco(tmp_path: Path, images: Any, annotations: Any, words: str) -> None:
+    touch(tmp_path, "a.jpg")
+    path = write_coco(tmp_path / "l.json", images, annotations)
+    with pytest.raises(InputError, match=words) as caught:
+        collect([path])
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[1, 2]", "null", '{"images": 3}', '{"images": [], "annotations": 3}']
+)
+def test_broken_json(tmp_path: Path, text: str) -> None:
+    (tmp_path / "l.json").write_text(text)
+    with pytest.raises(InputError, match=r"l\.json (is not|lists no)"):
+        collect([tmp_path / "l.json"])

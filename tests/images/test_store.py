@@ -1,0 +1,290 @@
+"""The store: order, what is left out and why, and that both ways of reading it agree."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from selfmark.config import Images
+from selfmark.errors import InputError
+from selfmark.images import store as store_module
+from selfmark.images.crop import crop_regions, extract, inner_bounds
+from selfmark.images.decode import Pixels, read_image
+from selfmark.images.sources import ImageRef
+from selfmark.images.store import ImageStore, Skipped, iterate_crops, load_store
+
+SMALL = Images(size=64)
+
+
+def write_images(folder: Path, count: int) -> list[Path]:
+    """Noise of different sizes, no two alike."""
+    generator = np.random.default_rng(count)
+    paths = []
+    for number in range(count):
+        pixels = generator.integers(0, 256, (30 + 3 * number, 70 - 2 * number, 3), np.uint8)
+        paths.append(folder / f"{number:03}.png")
+        Image.fromarray(pixels).save(paths[-1])
+    return paths
+
+
+def expected_pixels(ref: ImageRef, images: Images, original: Pixels | None = None) -> np.ndarray:
+    """One crop by the plain way, [3, S, S]."""
+    original = read_image(ref.path, 200.0) if original is None else original
+    box = [np.nan] * 4 if ref.box is None else list(ref.box)
+    region = crop_regions([[original.shape[1], original.shape[0]]], [box], images)[0]
+    return extract(original, region, images.size).transpose(2, 0, 1)
+
+
+def test_stills(tmp_path: Path) -> None:
+    paths = write_images(tmp_path, 9)
+    boxes = [None, (5.0, 6.0, 20.0, 15.5), None]
+    refs = [ImageRef(path, box=boxes[number % 3]) for number, path in enumerate(paths)]
+    store = load_store(refs, SMALL, 1.0, None)
+    assert len(store) == 9
+    assert store.refs == tuple(refs)
+    assert store.skipped == ()
+    assert store.pixels.shape == (9, 3, 64, 64)
+    assert store.pixels.dtype == torch.uint8
+    for ref, pixels in zip(refs, store.pixels.numpy(), strict=True):
+        np.testing.assert_array_equal(pixels, expected_pixels(ref, SMALL))
+    np.testing.assert_array_equal(store.sizes, [[70 - 2 * n, 30 + 3 * n] for n in range(9)])
+    rows = np.array([[np.nan] * 4 if ref.box is None else ref.box for ref in refs])
+    np.testing.assert_array_equal(store.regions, crop_regions(store.sizes, rows, SMALL))
+    np.testing.assert_array_equal(store.bounds, inner_bounds(store.sizes, rows, store.regions, 64))
+    assert (store.video == -1).all()
+    assert (store.frame == -1).all()
+    assert [
+        array.dtype for array in (store.sizes, store.regions, store.bounds, store.video, store.frame)
+    ] == [
+        np.int64,
+        np.float64,
+        np.float32,
+        np.int64,
+        np.int64,
+    ]
+
+
+def test_the_box_rule_is_obeyed(tmp_path: Path) -> None:
+    ref = ImageRef(write_images(tmp_path, 1)[0], box=(10.0, 5.0, 30.0, 20.0))
+    store = load_store([ref], Images(size=64, box_rule="body", body_scale=1.5), 1.0, None)
+    np.testing.assert_allclose(store.regions, [[10, 0, 30, 30]])
+
+
+def test_unreadable_images_are_left_out_and_listed(tmp_path: Path) -> None:
+    good = write_images(tmp_path, 4)
+    (tmp_path / "empty.jpg").touch()
+    (tmp_path / "text.jpg").write_text("no picture")
+    (tmp_path / "broken.avi").write_text("no video")
+    refs = [
+        ImageRef(tmp_path / "empty.jpg"),
+        ImageRef(good[0]),
+        ImageRef(tmp_path / "text.jpg"),
+        ImageRef(tmp_path / "gone.png"),
+        ImageRef(good[1], box=(500.0, 0.0, 5.0, 5.0)),
+        ImageRef(good[2]),
+        ImageRef(tmp_path / "broken.avi", frame=3),
+        ImageRef(good[1]),
+    ]
+    store = load_store(refs, SMALL, 1.0, None)
+    assert [ref.path for ref in store.refs] == [good[0], good[2], good[1]]
+    assert store.skipped == (
+        Skipped(str(tmp_path / "empty.jpg"), "empty file"),
+        Skipped(str(tmp_path / "text.jpg"), "not an image, or of a kind that cannot be read"),
+        Skipped(str(tmp_path / "gone.png"), "no such file or directory"),
+        Skipped(str(good[1]), "the box lies outside the image"),
+        Skipped(f"{tmp_path / 'broken.avi'}#3", "the video cannot be read"),
+    )
+    for ref, pixels in zip(store.refs, store.pixels.numpy(), strict=True):
+        np.testing.assert_array_equal(pixels, expected_pixels(ref, SMALL))
+
+
+def test_the_limit_of_the_settings_is_used(tmp_path: Path) -> None:
+    paths = write_images(tmp_path, 2)
+    store = load_store([ImageRef(path) for path in paths], Images(size=64, max_megapixels=0.0022), 1.0, None)
+    assert [ref.path for ref in store.refs] == [paths[0]]  # 70 x 30 pixels; the other has 68 x 33
+    assert "more than the 0.0022 allowed" in store.skipped[0].reason
+
+
+def test_nothing_usable(tmp_path: Path) -> None:
+    for name in ("a.jpg", "b.jpg"):
+        (tmp_path / name).touch()
+    with pytest.raises(
+        InputError, match=r"none of the 2 images could be read; first: .*a\.jpg \(empty file\)"
+    ):
+        load_store([ImageRef(tmp_path / "a.jpg"), ImageRef(tmp_path / "b.jpg")], SMALL, 1.0, None)
+    with pytest.raises(InputError, match="none of the 0 images"):
+        load_store([], SMALL, 1.0, None)
+    assert list(iterate_crops([], SMALL, 4)) == []
+
+
+# --- videos ----------------------------------------------------------------------------------------
+
+
+def frame_numbers(store: ImageStore) -> list[int]:
+    """Read back the numbers the `write_video` fixture wrote into the middle of the frames."""
+    return [round((float(pixels[1, 20:44].mean(dtype=torch.float64)) - 8) / 6) for pixels in store.pixels]
+
+
+def test_frames_of_several_videos_in_any_order(tmp_path: Path, write_video: Callable[..., Path]) -> None:
+    first, second = (write_video(tmp_path / name, 12, "MJPG") for name in ("a.avi", "b.avi"))
+    still = write_images(tmp_path, 1)[0]
+    refs = [
+        ImageRef(second, 3),
+        ImageRef(first, 9),
+        ImageRef(still),
+        ImageRef(first, 2, (0.0, 0.0, 64.0, 48.0)),
+        ImageRef(second, 11),
+        ImageRef(first, 2),
+        ImageRef(second, 50),
+        ImageRef(second, 0),
+    ]
+    store = load_store(refs, SMALL, 1.0, None)
+    assert store.refs == tuple(ref for ref in refs if ref.frame != 50)
+    assert store.skipped == (Skipped(f"{second}#50", "the video ends before this frame"),)
+    assert store.video.tolist() == [0, 1, -1, 1, 0, 1, 0]
+    assert store.frame.tolist() == [3, 9, -1, 2, 11, 2, 0]
+    shown = frame_numbers(store)
+    assert shown[:2] + shown[3:] == [3, 9, 2, 11, 2, 0]
+
+
+def test_each_file_is_decoded_once(
+    tmp_path: Path, write_video: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    video = write_video(tmp_path / "a.avi", 6, "MJPG")
+    still, other = write_images(tmp_path, 2)
+    reads: list[Path] = []
+    real_image, real_frames = store_module.read_image, store_module.read_frames
+
+    def counting_image(path: Path, limit: float) -> Pixels:
+        reads.append(path)
+        return real_image(path, limit)
+
+    def counting_frames(path: Path, frames: Sequence[int]) -> object:
+        assert sorted(frames) == [1, 4]
+        reads.append(path)
+        return real_frames(path, frames)
+
+    monkeypatch.setattr(store_module, "read_image", counting_image)
+    monkeypatch.setattr(store_module, "read_frames", counting_frames)
+    boxes = [(0.0, 0.0, 20.0, 20.0), (10.0, 5.0, 20.0, 20.0), (12.0, 8.0, 9.0, 20.0)]
+    refs = [ImageRef(still, box=box) for box in boxes]
+    refs += [ImageRef(video, frame, box) for frame in (1, 4) for box in boxes]
+    refs += [ImageRef(other)]
+    store = load_store(refs, SMALL, 1.0, None)
+    assert store.refs == tuple(refs)
+    assert sorted(reads) == sorted([still, video, other])
+    for ref, pixels in zip(store.refs[:3], store.pixels[:3].numpy(), strict=True):
+        np.testing.assert_array_equal(pixels, expected_pixels(ref, SMALL))
+
+
+def test_a_long_video_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a bounded number of frames is read ahead of what has been asked for."""
+    read = 0
+
+    def endless(path: Path, frames: Sequence[int]) -> object:
+        nonlocal read
+        for frame in frames:
+            read += 1
+            yield frame, np.full((10, 10, 3), frame % 256, np.uint8)
+
+    monkeypatch.setattr(store_module, "read_frames", endless)
+    before = threading.active_count()
+    batches = iterate_crops([ImageRef(tmp_path / "v.mp4", frame) for frame in range(5000)], SMALL, 8)
+    for number in range(3):
+        batch = next(batches)
+        assert batch.frame.tolist() == list(range(8 * number, 8 * number + 8))
+        assert batch.pixels[:, 0, 0, 0].tolist() == batch.frame.tolist()
+        assert read <= 8 * (number + 1) + 2 * store_module._WORKERS
+    batches.close()  # the threads end with the one who asked
+    assert threading.active_count() == before
+
+
+# --- both ways -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [1, 4, 100])
+def test_batches_add_up_to_the_store(tmp_path: Path, write_video: Callable[..., Path], batch: int) -> None:
+    refs = [ImageRef(path) for path in write_images(tmp_path, 7)]
+    refs += [ImageRef(write_video(tmp_path / "a.avi", 6, "MJPG"), frame) for frame in range(0, 9, 2)]
+    refs.insert(0, ImageRef(tmp_path / "gone0.jpg"))
+    refs.insert(5, ImageRef(tmp_path / "gone1.jpg"))
+    whole = load_store(refs, SMALL, 1.0, None)
+    parts = list(iterate_crops(refs, SMALL, batch))
+    assert all(len(part) == batch for part in parts[:-1])
+    assert torch.equal(torch.cat([part.pixels for part in parts]), whole.pixels)
+    assert [ref for part in parts for ref in part.refs] == list(whole.refs)
+    assert [item for part in parts for item in part.skipped] == list(whole.skipped)
+    assert len(whole.skipped) == 4  # frames 6 and 8 are beyond the end
+    for name in ("sizes", "regions", "bounds", "video", "frame"):
+        np.testing.assert_array_equal(
+            np.concatenate([getattr(part, name) for part in parts]), getattr(whole, name)
+        )
+
+
+def test_images_skipped_at_the_end_are_still_reported(tmp_path: Path) -> None:
+    refs = [ImageRef(write_images(tmp_path, 1)[0]), ImageRef(tmp_path / "gone.jpg")]
+    full, rest = iterate_crops(refs, SMALL, 1)
+    assert (len(full), full.skipped) == (1, ())
+    assert (len(rest), len(rest.skipped)) == (0, 1)
+    assert rest.pixels.shape == (0, 3, 64, 64)
+    assert rest.regions.shape == (0, 4)
+
+
+def test_beyond_memory_the_pixels_live_in_a_file(tmp_path: Path) -> None:
+    refs = [ImageRef(path) for path in write_images(tmp_path, 5)]
+    refs.insert(2, ImageRef(tmp_path / "gone.jpg"))
+    in_memory = load_store(refs, SMALL, 1.0, tmp_path / "unused")
+    assert not (tmp_path / "unused").exists()
+    size = 6 * 3 * 64 * 64
+    mapped = load_store(refs, SMALL, (size - 1) / 1e9, tmp_path / "new" / "scratch")
+    file = tmp_path / "new" / "scratch" / "images.u8"
+    assert torch.equal(mapped.pixels, in_memory.pixels)
+    assert file.read_bytes()[: mapped.pixels.numel()] == mapped.pixels.numpy().tobytes()
+    assert load_store(refs, SMALL, size / 1e9, None).pixels.shape == mapped.pixels.shape
+    with pytest.raises(ValueError, match="scratch"):
+        load_store(refs, SMALL, (size - 1) / 1e9, None)
+
+
+def test_a_second_store_does_not_disturb_the_first(tmp_path: Path) -> None:
+    paths = write_images(tmp_path, 2)
+    first = load_store([ImageRef(paths[0])], SMALL, 0.0, tmp_path)
+    before = first.pixels.clone()
+    second = load_store([ImageRef(paths[1])], SMALL, 0.0, tmp_path)
+    assert torch.equal(first.pixels, before)
+    assert not torch.equal(first.pixels, second.pixels)
+
+
+def test_a_full_disk_is_noticed_before_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 10})())
+    with pytest.raises(InputError, match="no room"):
+        load_store([ImageRef(path) for path in write_images(tmp_path, 1)], SMALL, 0.0, tmp_path / "s")
+
+
+def test_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "_LOAD_BATCH", 2)
+    refs = [ImageRef(path) for path in write_images(tmp_path, 5)]
+    refs.append(ImageRef(tmp_path / "gone.jpg"))
+    calls: list[tuple[int, int]] = []
+    load_store(refs, SMALL, 1.0, None, lambda done, total: calls.append((done, total)))
+    assert calls == [(2, 6), (4, 6), (6, 6)]
+
+
+def test_rows_must_match(tmp_path: Path) -> None:
+    store = load_store([ImageRef(write_images(tmp_path, 1)[0])], SMALL, 1.0, None)
+    with pytest.raises(ValueError, match="one row"):
+        ImageStore(**{**vars(store), "frame": np.zeros(2, np.int64)})
+
+
+@pytest.mark.parametrize("name", ["sources", "decode", "crop"])
+def test_examples_in_docstrings(name: str) -> None:
+    result = doctest.testmod(importlib.import_module(f"selfmark.images.{name}"))
+    assert result.attempted > 0
+    assert result.failed == 0

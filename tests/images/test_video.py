@@ -1,0 +1,79 @@
+"""Video frames: each frame's brightness is its number, so a frame out of place shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from selfmark.errors import InputError
+from selfmark.images.video import count_frames, read_frames
+
+
+def number_of(image: np.ndarray) -> int:
+    """The frame number written by the `write_video` fixture."""
+    return round((float(image[..., 1].mean()) - 8) / 6)
+
+
+@pytest.mark.parametrize("codec", [("mp4v", ".mp4"), ("MJPG", ".avi"), ("FFV1", ".mkv")])
+def test_every_third_frame(tmp_path: Path, write_video: Callable[..., Path], codec: tuple[str, str]) -> None:
+    path = write_video(tmp_path / f"clip{codec[1]}", 30, codec[0])
+    assert count_frames(path) == 30
+    frames = list(read_frames(path, range(0, 30, 3)))
+    assert [frame for frame, _ in frames] == list(range(0, 30, 3))
+    assert [number_of(image) for _, image in frames] == list(range(0, 30, 3))
+
+
+def test_channels_are_red_green_blue(tmp_path: Path, write_video: Callable[..., Path]) -> None:
+    """The fixture writes red 200 on the left half and blue 200 on the right half."""
+    ((_, image),) = read_frames(write_video(tmp_path / "clip.mkv", 1, "FFV1"), [0])
+    assert image.shape == (48, 64, 3)
+    assert image.dtype == np.uint8
+    np.testing.assert_allclose(image[24, 5], (200, 8, 0), atol=3)
+    np.testing.assert_allclose(image[24, 60], (0, 8, 200), atol=3)
+
+
+def test_unordered_and_repeated_frames_come_ascending_and_once(
+    tmp_path: Path, write_video: Callable[..., Path]
+) -> None:
+    path = write_video(tmp_path / "clip.avi", 12, "MJPG")
+    assert [frame for frame, _ in read_frames(path, [7, 2, 7, 0])] == [0, 2, 7]
+    assert list(read_frames(path, [])) == []
+
+
+def test_frames_after_the_end_are_not_yielded(tmp_path: Path, write_video: Callable[..., Path]) -> None:
+    path = write_video(tmp_path / "clip.mp4", 10, "mp4v")
+    assert [frame for frame, _ in read_frames(path, [8, 9, 10, 99])] == [8, 9]
+
+
+def test_frames_are_counted_where_the_header_is_silent(
+    tmp_path: Path, write_video: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Silent:
+        """A capture whose header does not say how many frames there are."""
+
+        def __init__(self, path: str) -> None:
+            self._capture = capture(path)
+
+        def get(self, _: int) -> float:
+            return -1.0
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._capture, name)
+
+    capture = cv2.VideoCapture
+    path = write_video(tmp_path / "clip.avi", 11, "MJPG")
+    monkeypatch.setattr(cv2, "VideoCapture", Silent)
+    assert count_frames(path) == 11
+
+
+def test_unreadable_videos(tmp_path: Path) -> None:
+    (tmp_path / "a.mp4").write_text("no video")
+    for path in (tmp_path / "a.mp4", tmp_path / "missing.mp4"):
+        with pytest.raises(InputError, match=path.name):
+            count_frames(path)
+        with pytest.raises(InputError, match=path.name):
+            list(read_frames(path, [0]))

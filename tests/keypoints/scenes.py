@@ -1,0 +1,68 @@
+"""Generated images whose structure is known, and the published weights where this machine has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from selfmark.errors import InputError
+from selfmark.keypoints import weights
+
+Floats = npt.NDArray[np.float64]
+Pixels = npt.NDArray[np.uint8]
+
+SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "weights"
+
+
+def published_weights(name: str) -> str:
+    """Path of the published weights, or skip the test."""
+    path = SHARED / weights.KNOWN[name].file
+    if path.is_file():
+        return str(path)
+    try:
+        return str(weights.find(name))
+    except InputError as reason:
+        pytest.skip(str(reason))
+
+
+def rectangles(side: int, seed: int) -> tuple[Pixels, Floats]:
+    """A grey image [side, side, 3] with a bright or dark rectangle in each 48-pixel tile, and all corners."""
+    rng = np.random.default_rng(seed)
+    image = np.full((side, side), 110, np.uint8)
+    corners = []
+    for top in range(0, side - 47, 48):
+        for left in range(0, side - 47, 48):
+            x0, y0 = left + rng.integers(8, 14), top + rng.integers(8, 14)
+            x1, y1 = x0 + rng.integers(16, 24), y0 + rng.integers(16, 24)
+            image[y0 : y1 + 1, x0 : x1 + 1] = rng.choice([20, 60, 180, 240])
+            corners += [(x0, y0), (x1, y0), (x0, y1), (x1, y1)]
+    blurred = cv2.GaussianBlur(image, (0, 0), 0.7)
+    return np.repeat(blurred[..., None], 3, axis=2).astype(np.uint8), np.array(corners, dtype=np.float64)
+
+
+def textured(side: int, seed: int) -> Pixels:
+    """An image [side, side, 3] of many overlapping coloured polygons: no two places look alike."""
+    rng = np.random.default_rng(seed)
+    image = np.full((side, side, 3), 128, np.uint8)
+    for _ in range(side // 2):
+        centre, radius = rng.uniform(0, side, 2), rng.uniform(6, 30)
+        angles = np.sort(rng.uniform(0, 2 * np.pi, rng.integers(3, 6)))
+        corners = centre + radius * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+        cv2.fillPoly(image, [corners.astype(np.int32)], rng.integers(0, 256, 3).tolist(), cv2.LINE_AA)
+    return np.asarray(cv2.GaussianBlur(image, (0, 0), 0.7), dtype=np.uint8)
+
+
+def batch(*images: Pixels) -> torch.Tensor:
+    """uint8 [B, 3, H, W]."""
+    return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
+
+
+def distances(a: Floats, b: Floats) -> Floats:
+    """Euclidean distances [len(a), len(b)]."""
+    result: Floats = np.linalg.norm(np.asarray(a)[:, None] - np.asarray(b)[None], axis=-1)
+    return result

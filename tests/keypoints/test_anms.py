@@ -1,0 +1,98 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.spatial.distance import pdist
+
+from selfmark.keypoints.anms import anms, cover
+
+
+def clustered(seed, count=600, width=200, height=140):
+    """Points that crowd around a few places, as corner detectors' do; strongest first by construction."""
+    rng = np.random.default_rng(seed)
+    centres = rng.uniform(0, [width, height], (6, 2))
+    near = centres[rng.integers(0, 6, count)] + rng.normal(0, 6, (count, 2))
+    points = np.where(rng.random((count, 1)) < 0.8, near, rng.uniform(0, [width, height], (count, 2)))
+    return np.clip(points, 0, [width - 1, height - 1])
+
+
+def naive_cover(xy, side):
+    """Every point against every survivor: it falls if their cells are at most two rows and columns apart."""
+    survivors = []
+    for index, point in enumerate(xy):
+        cell = np.floor((point + 0.5) / (side / 2))
+        if all(np.abs(cell - np.floor((xy[other] + 0.5) / (side / 2))).max() > 2 for other in survivors):
+            survivors.append(index)
+    return survivors
+
+
+@pytest.mark.parametrize("side", [1, 2, 5, 16, 33, 200])
+def test_cover_selects_what_the_naive_loop_selects(side):
+    xy = clustered(side)
+    assert cover(xy, side, 200, 140, limit=10_000).tolist() == naive_cover(xy, side)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, 10_000), st.integers(1, 60))
+def test_survivors_are_a_side_apart_and_every_fallen_point_has_a_stronger_neighbour(seed, side):
+    xy = clustered(seed, count=120)
+    survivors = cover(xy, side, 200, 140, limit=10_000)
+    if len(survivors) > 1:
+        assert pdist(xy[survivors], "chebyshev").min() > side
+    for index in set(range(len(xy))) - set(survivors.tolist()):
+        stronger = survivors[survivors < index]
+        assert np.abs(xy[stronger] - xy[index]).max(axis=1).min() < 1.5 * side
+
+
+def test_cover_stops_at_its_limit():
+    xy = clustered(3)
+    assert cover(xy, 4, 200, 140, limit=7).tolist() == naive_cover(xy, 4)[:7]
+
+
+@pytest.mark.parametrize("count", [1, 5, 20, 40, 100])
+@pytest.mark.parametrize("seed", range(4))
+def test_anms_gives_the_number_asked_for_and_spreads_it(count, seed):
+    xy = clustered(seed)
+    chosen = anms(xy, count, 200, 140)
+    assert len(chosen) == count
+    assert chosen[0] == 0
+    assert (np.diff(chosen) > 0).all()
+    if count > 1:
+        gain = 2 if count >= 20 else 1  # the strongest few may be far apart by luck
+        assert pdist(xy[chosen]).min() > gain * pdist(xy[:count]).min()
+
+
+@pytest.mark.parametrize("count", [5, 10, 30, 60])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_square_is_about_as_large_as_any_that_leaves_enough_points(count, seed):
+    xy = clustered(seed, count=150)
+    chosen = anms(xy, count, 200, 140, tolerance=0.0)
+    apart = pdist(xy[chosen], "chebyshev").min()
+    largest = max(side for side in range(1, 140) if len(naive_cover(xy, side)) >= count)
+    assert (
+        apart > 0.75 * largest
+    )  # not all of it: fewer points may survive a smaller square, which misleads bisection
+
+
+def test_the_square_shrinks_to_a_pixel_if_it_must():
+    lattice = np.stack(np.meshgrid(np.arange(0, 60, 2), np.arange(0, 40, 2)), axis=-1).reshape(-1, 2)
+    assert len(anms(lattice, len(lattice) - 1, 60, 40)) == len(lattice) - 1
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(-0.5, 63.4), st.floats(-0.5, 31.4)), max_size=60),
+    st.integers(1, 30),
+)
+def test_never_more_than_asked_for_and_the_strongest_stays(points, count):
+    xy = np.array(points, dtype=np.float64).reshape(-1, 2)
+    chosen = anms(xy, count, 64, 32)
+    assert len(chosen) <= count
+    assert len(set(chosen.tolist())) == len(chosen)
+    if len(xy):
+        assert chosen[0] == 0
+
+
+def test_points_in_one_place_count_once():
+    xy = np.tile([[10.0, 10.0]], (50, 1))
+    assert anms(xy, 5, 64, 64).tolist() == [0]

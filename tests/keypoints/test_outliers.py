@@ -1,0 +1,107 @@
+import numpy as np
+import pytest
+import torch
+
+from selfmark.config import FirstKeypoints
+from selfmark.keypoints import outliers, remove_outliers
+from selfmark.keypoints.outliers import outlier_scores
+from selfmark.points import Keypoints
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def naive_scores(descriptor, neighbours, among):
+    unit = descriptor.double().numpy()
+    unit = unit / np.linalg.norm(unit, axis=1, keepdims=True)
+    scores = []
+    for i, row in enumerate(unit):
+        apart = sorted(np.linalg.norm(row - unit[j]) for j in among if j != i)
+        scores.append(np.median(apart[:neighbours]))
+    return np.array(scores)
+
+
+@pytest.mark.parametrize("neighbours", [1, 6, 7, 500])
+def test_scores_match_a_naive_loop(neighbours):
+    descriptor = torch.randn(60, 8, generator=generator())
+    scores = outlier_scores(descriptor, neighbours, 1000, generator())
+    # Neighbours are capped at what every point has: all others.
+    expected = naive_scores(descriptor, min(neighbours, 59), range(60))
+    np.testing.assert_allclose(scores.numpy(), expected, atol=1e-4)
+
+
+def test_neighbours_are_sought_in_the_random_sample_only():
+    descriptor = torch.randn(60, 8, generator=generator())
+    among = torch.randperm(60, generator=generator(5))[:20].tolist()
+    scores = outlier_scores(descriptor, 6, 20, generator(5))
+    np.testing.assert_allclose(scores.numpy(), naive_scores(descriptor, 6, among), atol=1e-4)
+
+
+def test_cutting_the_work_into_pieces_changes_nothing(monkeypatch):
+    descriptor = torch.randn(101, 8, generator=generator())
+    whole = outlier_scores(descriptor, 9, 50, generator(1))
+    monkeypatch.setattr(outliers, "_SIMILARITIES", 7 * 50)
+    torch.testing.assert_close(outlier_scores(descriptor, 9, 50, generator(1)), whole)
+
+
+def crowd_and_loners():
+    """90 points whose descriptors come in three bundles and 60 that resemble nothing, shuffled."""
+    bundles = torch.eye(3, 64).repeat_interleave(30, dim=0) + 0.02 * torch.randn(
+        90, 64, generator=generator()
+    )
+    loners = torch.randn(60, 64, generator=generator(1))
+    order = torch.randperm(150, generator=generator(2))
+    descriptor = torch.cat((bundles, loners))[order] * torch.rand(150, 1, generator=generator(3)).add(0.5)
+    lonely = (torch.arange(150) >= 90)[order]
+    points = Keypoints(torch.rand(150, 2), torch.arange(150) // 15, torch.rand(150), descriptor)
+    return points, lonely
+
+
+def test_points_without_company_are_dropped_and_the_others_keep_their_order():
+    points, lonely = crowd_and_loners()
+    settings = FirstKeypoints(outlier_neighbours=10, outlier_share=0.4)
+    kept = remove_outliers(points, settings, generator())
+    assert torch.equal(kept.xy, points.xy[~lonely])
+    assert torch.equal(kept.image_index, points.image_index[~lonely])
+
+
+@pytest.mark.parametrize(("share", "left"), [(0.0, 150), (0.333, 100), (1.0, 0)])
+def test_the_share_is_kept_to(share, left):
+    points, _ = crowd_and_loners()
+    assert len(remove_outliers(points, FirstKeypoints(outlier_share=share), generator())) == left
+
+
+def test_equal_seeds_give_equal_points():
+    count = 200
+    points = Keypoints(
+        torch.rand(count, 2),
+        torch.zeros(count, dtype=torch.int64),
+        torch.rand(count),
+        torch.randn(count, 8, generator=generator()),
+    )
+    settings = FirstKeypoints(outlier_sample=30, outlier_neighbours=5)
+    first, second, other = (remove_outliers(points, settings, generator(seed)) for seed in (4, 4, 5))
+    assert torch.equal(first.xy, second.xy)
+    assert not torch.equal(first.xy, other.xy)
+
+
+def test_points_without_descriptors_come_back_unchanged():
+    points = Keypoints(torch.rand(5, 2), torch.zeros(5, dtype=torch.int64), torch.rand(5))
+    assert remove_outliers(points, FirstKeypoints(), generator()) is points
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_too_few_points_to_compare(count):
+    points = Keypoints(
+        torch.rand(count, 2), torch.zeros(count, dtype=torch.int64), torch.rand(count), torch.rand(count, 4)
+    )
+    assert len(remove_outliers(points, FirstKeypoints(outlier_share=0.4), generator())) == count
+
+
+@pytest.mark.gpu
+def test_cuda_drops_the_same_points():
+    points, lonely = crowd_and_loners()
+    settings = FirstKeypoints(outlier_neighbours=10, outlier_share=0.4)
+    kept = remove_outliers(points.to("cuda"), settings, torch.Generator("cuda").manual_seed(0))
+    assert torch.equal(kept.xy.cpu(), points.xy[~lonely])

@@ -1,0 +1,121 @@
+"""Heatmaps against naive loops, exact Gaussians and torch's own interpolation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.ndimage import map_coordinates
+
+from selfmark.model import heatmaps
+
+
+@given(st.floats(-50, 500), st.floats(-50, 500))
+def test_cells_and_pixels_round_trip(x: float, y: float) -> None:
+    xy = torch.tensor([[x, y]])
+    assert torch.allclose(heatmaps.to_pixels(heatmaps.to_cells(xy)), xy, atol=1e-3)
+
+
+def test_cell_centres_are_block_centres() -> None:
+    """Cell 0 covers pixels 0..3, whose middle is 1.5."""
+    assert heatmaps.to_pixels(torch.tensor([0.0, 1.0])).tolist() == [1.5, 5.5]
+
+
+def test_draw_against_the_formula() -> None:
+    cells = torch.tensor([[[2.3, 4.6], [0.0, 7.0]]])
+    maps = heatmaps.draw(cells, 8, 0.75)
+    for point in range(2):
+        for row in range(8):
+            for column in range(8):
+                x, y = cells[0, point].tolist()
+                expected = math.exp(-((column - x) ** 2 + (row - y) ** 2) / (2 * 0.75**2))
+                assert maps[0, point, row, column].item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_draw_together_takes_the_higher_and_leaves_out_the_invalid() -> None:
+    cells = torch.tensor([[[1.0, 1.0], [2.0, 1.0], [6.0, 6.0]]])
+    valid = torch.tensor([[True, True, False]])
+    together = heatmaps.draw_together(cells, valid, 8, 1.0)
+    separate = heatmaps.draw(cells, 8, 1.0)
+    assert torch.allclose(together[0, 0], torch.maximum(separate[0, 0], separate[0, 1]))
+    assert together[0, 0, 6, 6] < 1e-4
+
+
+def _naive_peaks(heat: np.ndarray, threshold: float, radius: int) -> set[tuple[int, int]]:
+    found = set()
+    height, width = heat.shape
+    for row in range(height):
+        for column in range(width):
+            window = heat[
+                max(row - radius, 0) : row + radius + 1, max(column - radius, 0) : column + radius + 1
+            ]
+            if heat[row, column] > threshold and heat[row, column] >= window.max():
+                found.add((column, row))
+    return found
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, 10_000), st.integers(1, 3), st.floats(0.0, 0.9))
+def test_non_maximum_suppression_against_brute_force(seed: int, radius: int, threshold: float) -> None:
+    heat = np.random.default_rng(seed).random((2, 13, 17)).astype(np.float32)
+    peaks = heatmaps.find_peaks(torch.from_numpy(heat), threshold, radius, 13 * 17, "quarter")
+    for image in range(2):
+        cells = peaks.cells[image][peaks.valid[image]]
+        # A quarter-cell step never leaves the cell, so rounding gives the whole cell back.
+        assert {(round(x), round(y)) for x, y in cells.tolist()} == _naive_peaks(
+            heat[image], threshold, radius
+        )
+        kept = peaks.score[image][peaks.valid[image]]
+        assert (kept[:-1] >= kept[1:]).all()
+
+
+def test_the_highest_peaks_are_kept_when_there_are_too_many() -> None:
+    heat = torch.zeros(1, 20, 20)
+    heat[0, 3, 3], heat[0, 10, 10], heat[0, 17, 3] = 0.5, 0.9, 0.7
+    peaks = heatmaps.find_peaks(heat, 0.1, 2, 2, "quarter")
+    assert peaks.cells[0].tolist() == [[10, 10], [3, 17]]
+    assert peaks.valid.all()
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.floats(2, 12), st.floats(2, 12), st.floats(0.6, 1.5))
+def test_parabola_finds_a_gaussians_centre_exactly(x: float, y: float, sigma: float) -> None:
+    maps = heatmaps.draw(torch.tensor([[[x, y]]], dtype=torch.float64), 16, sigma)
+    found = heatmaps.highest(maps, "parabola").cells[0, 0]
+    # Exact up to float32 and the floor under the logarithm.
+    assert torch.allclose(found.double(), torch.tensor([x, y], dtype=torch.float64), atol=0.02)
+
+
+def test_quarter_step_goes_towards_the_higher_neighbour() -> None:
+    maps = heatmaps.draw(torch.tensor([[[5.3, 6.8]]]), 16, 0.75)
+    assert heatmaps.highest(maps, "quarter").cells[0, 0].tolist() == [5.25, 6.75]
+
+
+def test_peaks_at_the_border_stay_on_the_map() -> None:
+    for corner in ((0, 0), (15, 0), (0, 15), (15, 15)):
+        maps = torch.rand(1, 1, 16, 16) * 0.1
+        maps[0, 0, corner[1], corner[0]] = 1.0
+        for refine in ("quarter", "parabola"):
+            cells = heatmaps.highest(maps, refine).cells[0, 0]  # type: ignore[arg-type]
+            assert ((cells >= 0) & (cells <= 15)).all()
+
+
+def test_sampling_against_scipy() -> None:
+    rng = np.random.default_rng(0)
+    maps = rng.random((2, 3, 9, 11)).astype(np.float32)
+    cells = np.stack([rng.uniform(0, 10, (2, 20)), rng.uniform(0, 8, (2, 20))], axis=-1).astype(np.float32)
+    ours = heatmaps.sample(torch.from_numpy(maps), torch.from_numpy(cells)).numpy()
+    for image in range(2):
+        for channel in range(3):
+            at = [cells[image, :, 1], cells[image, :, 0]]
+            expected = map_coordinates(maps[image, channel], at, order=1)
+            np.testing.assert_allclose(ours[image, :, channel], expected, atol=1e-5)
+
+
+def test_descriptors_have_unit_length() -> None:
+    found = heatmaps.sample_descriptors(torch.randn(2, 8, 6, 6), torch.rand(2, 5, 2) * 5)
+    assert torch.allclose(found.norm(dim=-1), torch.ones(2, 5), atol=1e-5)

@@ -1,0 +1,134 @@
+"""Every loss against a plain Python loop over pairs."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from selfmark.config import Loss
+from selfmark.model import losses
+
+B, P, D = 3, 6, 5
+
+
+def _views(seed: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "a": normalize(torch.randn(B, P, D, generator=generator), dim=-1),
+        "b": normalize(torch.randn(B, P, D, generator=generator), dim=-1),
+        "label_a": torch.randint(-1, 4, (B, P), generator=generator),
+        "label_b": torch.randint(-1, 4, (B, P), generator=generator),
+        "valid_a": torch.rand(B, P, generator=generator) < 0.8,
+        "valid_b": torch.rand(B, P, generator=generator) < 0.8,
+    }
+
+
+def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
+    return sum((x - y) ** 2 for x, y in zip(one.tolist(), other.tolist(), strict=True))
+
+
+def _naive_positives(v: dict[str, torch.Tensor]) -> list[float]:
+    return [
+        _distance(v["a"][image, i], v["b"][image, j])
+        for image in range(B)
+        for i in range(P)
+        for j in range(P)
+        if v["valid_a"][image, i]
+        and v["valid_b"][image, j]
+        and v["label_a"][image, i] >= 0
+        and v["label_a"][image, i] == v["label_b"][image, j]
+    ]
+
+
+@pytest.mark.parametrize("average", ["together", "apart"])
+@pytest.mark.parametrize("seed", range(5))
+def test_contrastive_loss_with_same_image_negatives(seed: int, average: str) -> None:
+    v = _views(seed)
+    generator = torch.Generator().manual_seed(seed + 100)
+    cells = torch.rand(B, P, 2, generator=generator) * 12
+    places = torch.rand(B, 9, 2, generator=generator) * 12
+    elsewhere = normalize(torch.randn(B, 9, D, generator=generator), dim=-1)
+    settings = Loss(average=average, negative_weight=3.0, margin=0.8)  # type: ignore[arg-type]
+
+    positives = _naive_positives(v)
+    hinges = [
+        max(0.0, 0.8 - _distance(v["a"][image, i], elsewhere[image, q]))
+        for image in range(B)
+        for i in range(P)
+        for q in range(9)
+        if v["valid_a"][image, i] and math.dist(cells[image, i].tolist(), places[image, q].tolist()) > 5.7
+    ]
+    if average == "together":
+        expected = (sum(positives) + 3 * sum(hinges)) / (len(positives) + len(hinges))
+    else:
+        expected = sum(positives) / len(positives) + 3 * sum(hinges) / len(hinges)
+
+    ours = losses.contrastive(
+        losses.positives(v["a"], v["b"], v["label_a"], v["label_b"], v["valid_a"], v["valid_b"]),
+        [losses.negatives_same_image(v["a"], cells, v["valid_a"], elsewhere, places, 5.7)],
+        settings,
+    )
+    assert ours.item() == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_contrastive_loss_with_different_cluster_negatives(seed: int) -> None:
+    v = _views(seed)
+    hinges = [
+        max(0.0, 0.8 - _distance(v["a"][image, i], v["b"][image, j]))
+        for image in range(B)
+        for i in range(P)
+        for j in range(P)
+        if v["valid_a"][image, i]
+        and v["valid_b"][image, j]
+        and v["label_a"][image, i] >= 0
+        and v["label_b"][image, j] >= 0
+        and v["label_a"][image, i] != v["label_b"][image, j]
+    ]
+    positives = _naive_positives(v)
+    arguments = (v["a"], v["b"], v["label_a"], v["label_b"], v["valid_a"], v["valid_b"])
+    ours = losses.contrastive(
+        losses.positives(*arguments), [losses.negatives_different_cluster(*arguments)], Loss()
+    )
+    expected = (sum(positives) + sum(hinges)) / (len(positives) + len(hinges))
+    assert ours.item() == pytest.approx(expected, abs=1e-5)
+
+
+def test_no_pairs_at_all_is_zero_and_finite() -> None:
+    nothing = losses.Pairs(torch.ones(1, 2, 2), torch.zeros(1, 2, 2, dtype=torch.bool))
+    for average in ("together", "apart"):
+        assert losses.contrastive(nothing, [nothing], Loss(average=average)).item() == 0  # type: ignore[arg-type]
+
+
+def test_detector_loss_is_the_mean_squared_error() -> None:
+    one, other = torch.rand(2, 1, 4, 4), torch.rand(2, 1, 4, 4)
+    expected = sum(
+        (x - y) ** 2 for x, y in zip(one.flatten().tolist(), other.flatten().tolist(), strict=True)
+    )
+    assert losses.detector(one, other).item() == pytest.approx(expected / 32, abs=1e-6)
+
+
+def test_stage2_error_counts_only_detected_landmarks() -> None:
+    """Eq. 4 by hand: mean over the detected set of each image, images without landmarks left out."""
+    generator = torch.Generator().manual_seed(1)
+    maps, target = (torch.rand(3, 4, 5, 5, generator=generator) for _ in range(2))
+    present = torch.tensor([[1, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1]], dtype=torch.bool)
+    per_image = []
+    for image in (0, 2):
+        detected = [k for k in range(4) if present[image, k]]
+        errors = [((maps[image, k] - target[image, k]) ** 2).mean().item() for k in detected]
+        per_image.append(sum(errors) / len(detected))
+    ours = losses.masked_regression(maps, target, present)
+    assert ours.item() == pytest.approx(sum(per_image) / 2, abs=1e-6)
+
+
+def test_missed_landmarks_get_no_gradient() -> None:
+    maps = torch.rand(2, 3, 4, 4, requires_grad=True)
+    present = torch.tensor([[True, False, True], [False, False, True]])
+    losses.masked_regression(maps, torch.zeros(2, 3, 4, 4), present).backward()
+    assert maps.grad is not None
+    touched = maps.grad.abs().sum(dim=(2, 3)) > 0
+    assert torch.equal(touched, present)

@@ -1,0 +1,50 @@
+"""The networks: the authors' size, the promised shapes, Stage 2 starting from Stage 1."""
+
+from __future__ import annotations
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from selfmark.config import preset
+from selfmark.model.network import Phi, Psi
+
+
+def test_phi_has_the_size_of_the_authors_network() -> None:
+    """6.77 M parameters and 20.8 GFLOP forward per image: what their program has at 256 channels."""
+    phi = Phi(preset("paper").network)
+    assert round(sum(p.numel() for p in phi.parameters()) / 1e6, 2) == 6.77
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        phi(torch.zeros(1, 3, 256, 256))
+    assert round(counter.get_total_flops() / 1e9, 1) == 20.8
+
+
+def test_maps_are_a_quarter_of_the_image() -> None:
+    tiny = preset("tiny")
+    maps = Phi(tiny.network)(torch.rand(2, 3, 128, 128))
+    assert maps.confidence.shape == (2, 1, 32, 32)
+    assert maps.features.shape == (2, 64, 32, 32)
+    assert ((maps.confidence > 0) & (maps.confidence < 1)).all()
+
+
+def test_psi_inherits_all_but_the_last_layer() -> None:
+    settings = preset("tiny").network
+    phi, psi = Phi(settings), None
+    psi = Psi.from_phi(phi, settings, 7)
+    ours, theirs = psi.state_dict(), phi.state_dict()
+    inherited = [name for name in ours if not name.startswith("head.last.")]
+    assert len(inherited) == len(ours) - 2
+    for name in inherited:
+        assert torch.equal(ours[name], theirs[name.replace("head.", "detector.")]), name
+    assert psi(torch.rand(1, 3, 128, 128)).shape == (1, 7, 32, 32)
+
+
+def test_a_shifted_image_gives_a_shifted_map() -> None:
+    """Cells line up with pixels: moving the image by a whole hourglass stride moves the inner map alike."""
+    torch.manual_seed(0)
+    phi = Phi(preset("tiny").network).eval()
+    image = torch.rand(1, 3, 256, 256)
+    with torch.no_grad():
+        here = phi.backbone.block1(torch.relu(phi.backbone.stem(image - 0.5)))
+        there = phi.backbone.block1(torch.relu(phi.backbone.stem(image.roll(8, dims=-1) - 0.5)))
+    difference = (there.roll(-4, dims=-1) - here)[..., 20:100, 20:100].abs().mean()
+    assert difference < 0.05 * here.abs().mean()

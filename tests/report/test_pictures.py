@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import base64
+
+import cv2
+import numpy as np
+import pytest
+
+from selfmark.report.pictures import (
+    contact_sheet,
+    data_uri,
+    draw_landmarks,
+    landmark_colours,
+    landmark_gallery,
+)
+
+GREY = 90
+
+
+def grey(count: int, size: int) -> np.ndarray:
+    return np.full((count, size, size, 3), GREY, np.uint8)
+
+
+def centre_of(picture: np.ndarray, colour: np.ndarray) -> np.ndarray:
+    """Centroid (x, y) of the pixels that have exactly this colour."""
+    rows, columns = np.nonzero((picture == colour).all(axis=2))
+    assert len(rows) > 0
+    return np.array([columns.mean(), rows.mean()])
+
+
+def test_colours_are_distinct_and_do_not_change_with_the_rank_of_the_landmark() -> None:
+    colours = landmark_colours(40).astype(int)
+    distance = np.abs(colours[:, None] - colours[None]).sum(axis=2) + 1000 * np.eye(40, dtype=int)
+    assert distance.min() > 10
+    assert np.array_equal(landmark_colours(7), landmark_colours(40)[:7])
+
+
+@pytest.mark.parametrize("size", [64, 128, 256, 512])
+def test_discs_are_where_the_points_are(size: int) -> None:
+    # Far apart, well inside, and not on whole pixels.
+    xy = np.array([[0.3, 0.35], [0.7, 0.3], [0.55, 0.8]]) * size + 0.25
+    picture = draw_landmarks(grey(1, size)[0], xy)
+    zoom = picture.shape[0] // size
+    assert zoom >= 2
+    assert picture.shape == (zoom * size, zoom * size, 3)
+    for place, colour in zip(xy, landmark_colours(3), strict=True):
+        assert centre_of(picture, colour) == pytest.approx((place + 0.5) * zoom - 0.5, abs=0.5)
+
+
+def test_a_disc_has_a_light_ring_inside_a_dark_one_and_a_number() -> None:
+    picture = draw_landmarks(grey(1, 128)[0], np.array([[64.0, 64.0]])).astype(int)
+    middle = (64 + 0.5) * picture.shape[0] / 128 - 0.5
+    row = picture[round(middle), : round(middle)].sum(
+        axis=1
+    )  # from the left edge to the disc, away from the number
+    light, dark = int(np.argmax(row)), int(np.argmin(row))
+    assert row[light] > 3 * 200
+    assert row[dark] < 3 * 60
+    assert dark < light
+    beside = picture[: round(middle) - 2, round(middle) + 6 :]
+    assert (beside > 240).all(axis=2).sum() > 10  # the number
+
+
+def test_missing_and_far_away_points_draw_nothing() -> None:
+    image = grey(1, 128)[0]
+    picture = draw_landmarks(image, np.array([[np.nan, 3.0], [np.inf, 0.0], [1e30, 5.0], [-500.0, 40.0]]))
+    assert (picture == GREY).all()
+
+
+def test_drawing_leaves_the_image_alone() -> None:
+    image = grey(1, 256)[0]
+    draw_landmarks(image, np.array([[100.0, 100.0]]))
+    assert (image == GREY).all()
+
+
+def test_contact_sheet_places_images_row_by_row() -> None:
+    images = np.stack([np.full((64, 64, 3), 40 * (i + 1), np.uint8) for i in range(5)])
+    nowhere = np.full((5, 2, 2), np.nan)
+    sheet = contact_sheet(images, nowhere, columns=3)
+    side = draw_landmarks(images[0], nowhere[0]).shape[0]
+    assert sheet.dtype == np.uint8
+    height, width, _ = sheet.shape
+    assert 2 * side <= height < 2 * side + 20
+    assert 3 * side <= width < 3 * side + 30
+    step = (width - side) // 2
+    for index in range(5):
+        top, left = index // 3 * step, index % 3 * step
+        assert (sheet[top : top + side, left : left + side] == 40 * (index + 1)).all()
+    assert (sheet[step:, 2 * step :] == 255).all()  # the empty place
+
+
+def test_gallery_is_sorted_centred_and_skips_images_without_the_landmark() -> None:
+    size, side = 128, 96
+    images = grey(5, size)
+    xy = np.full((5, 2, 2), 10.0)
+    xy[:, 1] = [[40, 50], [60.5, 61.5], [np.nan, 2], [90, 30], [1, 1]]
+    score = np.zeros((5, 2))
+    score[:, 1] = [0.3, 0.9, 1.0, 0.5, 0.4]
+    for image, (x, y) in zip(images, xy[:, 1], strict=True):
+        if np.isfinite(x) and x > 1:
+            rows, columns = np.mgrid[:size, :size]
+            image[np.hypot(columns - x, rows - y) < 2.2] = (250, 250, 250)
+    gallery = landmark_gallery(images, xy, score, landmark=1, most=3, side=side)
+    assert [row for row, _ in gallery] == [1, 3, 4]
+    for _, cut in gallery[:2]:
+        assert cut.shape == (side, side, 3)
+        bright = np.nonzero((cut > 200).all(axis=2))
+        assert [bright[1].mean(), bright[0].mean()] == pytest.approx([side / 2 - 0.5] * 2, abs=0.5)
+    ring = landmark_colours(2)[1]
+    assert all((cut == ring).all(axis=2).any() for _, cut in gallery)
+    assert landmark_gallery(images, np.full((5, 2, 2), np.nan), score, 1, 3, side) == []
+
+
+def test_data_uri_holds_the_picture() -> None:
+    picture = np.zeros((32, 32, 3), np.uint8)
+    picture[..., 0] = 200  # red: channel order matters
+    kind, _, payload = data_uri(picture).partition(",")
+    assert kind == "data:image/jpeg;base64"
+    decoded = cv2.imdecode(np.frombuffer(base64.b64decode(payload), np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
+    assert np.abs(decoded.astype(int) - picture).max() < 8

@@ -1,0 +1,96 @@
+"""Settings: presets hold the paper's numbers, YAML brings them back, nonsense is refused in one sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from selfmark import config
+from selfmark.errors import InputError
+
+
+def test_paper_preset_holds_the_papers_numbers() -> None:
+    paper = config.preset("paper")
+    assert (paper.images.size, paper.map_size, paper.network.descriptor) == (256, 64, 256)
+    assert (paper.M, paper.loss.margin, paper.loss.detector_weight) == (100, 0.8, 0.1)
+    assert (paper.optimiser.lr, paper.optimiser.weight_decay, paper.runtime.batch) == (2e-4, 1e-5, 16)
+    assert (paper.warmup.iterations, paper.rounds.iterations) == (30_000, 5_000)
+    assert paper.warmup.iterations + paper.rounds.count * paper.rounds.iterations == 200_000
+    assert paper.keypoints.detector == "superpoint"
+    assert (paper.keypoints.outlier_neighbours, paper.keypoints.outlier_share) == (100, 0.4)
+    assert paper.loss.negatives == "same-image"
+
+
+@pytest.mark.parametrize("name", config.PRESETS)
+def test_yaml_round_trip(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    config.write_yaml(config.preset(name), path)
+    assert config.read_yaml(path) == config.preset(name)
+
+
+def test_override_changes_only_what_it_names() -> None:
+    tiny = config.preset("tiny")
+    changed = config.override(tiny, {"K": "7", "flip.test": "false", "augment.scale": "[0.9, 1.1]"})
+    assert (changed.K, changed.flip.test, changed.augment.scale) == (7, False, (0.9, 1.1))
+    restored = dataclasses.replace(changed, K=tiny.K, flip=tiny.flip, augment=tiny.augment)
+    assert restored == tiny
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"nothing": 1}, "no setting 'nothing'"),
+        ({"images.nothing": 1}, "no setting 'images.nothing'"),
+        ({"K.deeper": 1}, "no setting 'K.deeper'"),
+        ({"K": "many"}, "'K' must be a whole number"),
+        ({"K": True}, "'K' must be a whole number"),
+        ({"K": 0}, "K must be at least 1"),
+        ({"M": 5}, "M must be at least K"),
+        ({"loss.margin": "nan"}, "'loss.margin' must be a number"),
+        ({"loss.margin": float("nan")}, "'loss.margin' must be a number"),
+        ({"flip.test": "maybe"}, "'flip.test' must be true or false"),
+        ({"flip.train": False}, "flip.test needs flip.train"),
+        ({"augment.scale": "[1.0]"}, "'augment.scale' must be a list of 2 numbers"),
+        ({"images.size": 100}, "images.size must be a multiple of 64"),
+        ({"network.channels": 100}, "network.channels must be a multiple"),
+        ({"keypoints.detector": "eyes"}, "'keypoints.detector' must be one of sift"),
+        ({"keypoints.outlier_share": 1.5}, "between 0 and 1"),
+        ({"images": 3}, "'images' must hold settings"),
+    ],
+)
+def test_bad_settings_get_one_sentence(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(InputError) as error:
+        config.override(config.preset("tiny"), changes)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["- a\n- b\n", "{", "K: [1\n", "\x00", "just text"])
+def test_unreadable_yaml_is_refused_by_name(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=r"config\.yaml"):
+        config.read_yaml(path)
+
+
+def test_auto_picks_by_device_and_says_why() -> None:
+    on_gpu, why_gpu = config.choose("auto", True, 5000, None)
+    on_cpu, why_cpu = config.choose("auto", False, 5000, 12)
+    assert (on_gpu.preset, on_cpu.preset, on_cpu.K) == ("fast", "tiny", 12)
+    assert "CUDA" in why_gpu
+    assert "no CUDA" in why_cpu
+
+
+def test_auto_lowers_m_for_few_images_but_never_below_k() -> None:
+    few, why = config.choose("auto", True, 20, 15)
+    assert few.M == 30
+    assert "M lowered to 30" in why
+    fewest, _ = config.choose("auto", True, 2, 15)
+    assert fewest.M == 15
+
+
+def test_unknown_preset() -> None:
+    with pytest.raises(InputError, match="paper, fast, tiny"):
+        config.preset("huge")

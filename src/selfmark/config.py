@@ -38,9 +38,7 @@ class Images:
 
 @dataclass(frozen=True)
 class FirstKeypoints:
-    detector: DetectorName = (
-        "superpoint"  # the paper's choice; orb and sift need no weights, orb is the better
-    )
+    detector: DetectorName = "superpoint"  # the paper's choice; orb and sift need no weights
     weights: str = ""  # weights file for the learned detectors; empty: the cache
     points_file: str = ""  # for detector "file": points from elsewhere (synthetic initialisations)
     image_size: int = 256  # images are resized to this side before detection
@@ -172,8 +170,8 @@ class Runtime:
 class Config:
     """All settings of one run. Change with `dataclasses.replace` or `override`."""
 
-    preset: str = "paper"
-    seed: int = 0
+    preset: str = "paper"  # the preset these settings started from
+    seed: int = 0  # of everything random
     K: int = 30  # landmarks to discover
     M: int = 100  # clusters that label the training set in Stage 1, M >> K
     images: Images = field(default_factory=Images)

@@ -78,7 +78,7 @@ class Detector:
 
     @torch.no_grad()
     def locate(self, pixels: Tensor) -> Located:
-        """Landmarks of network images [B, 3, S, S] uint8; with flipping, heatmaps of image and mirror averaged."""
+        """Landmarks of network images [B, 3, S, S] uint8; with flipping, averaged with the mirror image."""
         images = pixels.to(self.device).float() / 255
         maps = self.psi(images)
         if self.card.flip_test:

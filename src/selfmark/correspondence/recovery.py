@@ -38,7 +38,7 @@ class DescribedPoints:
 def keep_one_per_cluster(
     described: DescribedPoints, K: int, settings: Correspondence, generator: torch.Generator
 ) -> DescribedPoints:
-    """First clustering, with K: one keypoint per image and cluster survives, at most K; labels are discarded."""
+    """First clustering, with K: one keypoint per image and cluster stays, at most K; labels are dropped."""
     cluster = assign(
         _vectors(described.points),
         described.points.image_index,

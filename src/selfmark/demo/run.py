@@ -18,7 +18,7 @@ from selfmark.points import FloatArray
 from selfmark.report.build import report_on_run
 from selfmark.run import Listener, Run, write_json
 
-TRAIN_IMAGES, TEST_IMAGES, SIZE = 800, 200, 96
+TRAIN_IMAGES, TEST_IMAGES, SIZE = 1000, 200, 96
 TRAIN_SEED, TEST_SEED = 1, 2
 RIDGE = 1e-2  # of the regressors that judge the landmarks
 REQUIRED_FACTOR = 2.0  # landmarks must be this many times better than the mean shape
@@ -27,6 +27,9 @@ REQUIRED_FACTOR = 2.0  # landmarks must be this many times better than the mean 
 SETTINGS: dict[str, Any] = {
     "images.size": SIZE,
     "network.depth": 3,
+    "keypoints.detector": "sift",
+    "runtime.batch": 6,
+    "stage2.batch": 12,
     "heatmaps.sigma": 1.25,
     "loss.negative_weight": 3.0,
     "loss.negative_distance": 3.0,

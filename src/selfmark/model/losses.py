@@ -15,7 +15,7 @@ from selfmark.config import Loss
 
 
 class Pairs(NamedTuple):
-    """Descriptor pairs: squared `distance` [..., P, Q], and a `mask` of the same shape that says which count."""
+    """Descriptor pairs: squared `distance` [..., P, Q] and a `mask` of that shape: which pairs count."""
 
     distance: Tensor
     mask: Tensor

@@ -1,0 +1,36 @@
+# Two commands set everything up on a fresh machine with Python 3.11+ and pip:
+#   make demo   create .venv, install, run the whole pipeline on built-in data and show the result
+#   make test   create .venv, install, then lint, types and the whole test suite
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: install demo test lint types slow clean
+
+install: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+demo: install
+	rm -rf runs/demo
+	$(BIN)/selfmark demo --output runs/demo
+
+test: install lint types
+	$(BIN)/python -m pytest
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: install
+	$(BIN)/mypy
+
+slow: install
+	$(BIN)/python -m pytest -m "slow"
+
+clean:
+	rm -rf $(VENV) runs/demo build dist src/*.egg-info

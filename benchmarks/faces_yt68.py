@@ -1,0 +1,115 @@
+"""Discover landmarks on faces-yt68 and measure them: one row of docs/results/faces_yt68.json.
+
+    python benchmarks/faces_yt68.py DATA --out row.json --run runs/yt68 -- --preset fast --detector superpoint
+
+DATA is the unzipped data set (images/train, images/test, train.json, test.json). What follows `--` goes to
+`selfmark discover` as it is. Errors are in percent of the root of the ground-truth box's area, regressors
+fitted on all training images. `--images N` trains on N of the training images, evenly spaced.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+
+from selfmark.detector import Detector
+from selfmark.devices import pick
+from selfmark.evaluate import backward_nme, box_normaliser, forward_nme, mean_shape_nme
+from selfmark.images.sources import ImageRef
+from selfmark.report.pictures import contact_sheet
+from selfmark.run import Run, write_json
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--run", type=Path, required=True)
+    parser.add_argument("--images", type=int, default=0)
+    parser.add_argument("options", nargs="*")
+    arguments = parser.parse_args()
+
+    folder = arguments.data / "images" / "train"
+    inputs = [str(folder)]
+    if arguments.images:
+        every = sorted(folder.iterdir())
+        chosen = np.linspace(0, len(every) - 1, arguments.images).astype(int)
+        inputs = [str(every[index]) for index in chosen]
+    started = time.monotonic()
+    subprocess.run(
+        [sys.executable, "-m", "selfmark", "discover", *inputs, "-o", str(arguments.run), *arguments.options],
+        check=True,
+    )
+    minutes = (time.monotonic() - started) / 60
+    row = measure(arguments.data, arguments.run) | {
+        "minutes": round(minutes, 2),
+        "options": arguments.options,
+        "hardware": torch.cuda.get_device_name()
+        if torch.cuda.is_available()
+        else f"CPU, {platform.processor()}",
+        "versions": {
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+        },
+    }
+    write_json(row, arguments.out)
+    print(json.dumps(row))
+
+
+def measure(data: Path, run: Path) -> dict[str, Any]:
+    """Forward and backward errors of a finished run, and a contact sheet of test images beside the run."""
+    detector = Detector.load(run, pick("auto"))
+    train, train_xy = _predict(detector, data, "train")
+    test, test_xy = _predict(detector, data, "test")
+    seen_train, seen_test = (np.ones(xy.shape[:2], bool) for xy in (train_xy, test_xy))
+    size = box_normaliser(test_xy, seen_test)
+    errors: dict[str, Any] = {"mean_shape": mean_shape_nme(train_xy, seen_train, test_xy, seen_test, size)}
+    for ridge in (1e-1, 1e-2, 1e-3):
+        common = (train, train_xy, test, test_xy, seen_test, size, ridge, seen_train)
+        errors[f"forward_{ridge:g}"] = forward_nme(*common)
+        errors[f"backward_{ridge:g}"] = backward_nme(*common)
+    _, paths = _labels(data, "test")
+    pictures = np.stack([cv2.imread(str(path))[..., ::-1] for path in paths[::32][:24]])
+    shown = detector([np.ascontiguousarray(picture) for picture in pictures])
+    cv2.imwrite(str(run / "test_faces.png"), contact_sheet(pictures, shown.xy, 8)[..., ::-1])
+    config = Run.open(run).config
+    return {
+        "data": "faces-yt68",
+        "k": config.K,
+        "m": config.M,
+        "keypoints": config.keypoints.detector,
+        "preset": config.preset,
+        "seed": config.seed,
+        "images": len(Run.open(run).refs()),
+        **{name: round(value, 3) for name, value in errors.items()},
+    }
+
+
+def _labels(data: Path, split: str) -> tuple[np.ndarray, list[Path]]:
+    coco = json.loads((data / f"{split}.json").read_text())
+    names = {image["id"]: image["file_name"] for image in coco["images"]}
+    xy = np.array([annotation["keypoints"] for annotation in coco["annotations"]], float)
+    folder = data / "images" / split
+    paths = [folder / Path(names[annotation["image_id"]]).name for annotation in coco["annotations"]]
+    return xy.reshape(len(xy), -1, 3)[..., :2], paths
+
+
+def _predict(detector: Detector, data: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
+    xy, paths = _labels(data, split)
+    found = [part.landmarks.xy for part in detector.predict([ImageRef(path) for path in paths], 128)]
+    return np.concatenate(found), xy
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""Writes settings.md from config.py: every setting, its meaning and its value in each preset.
+
+Run `python docs/make_settings.py` after changing config.py; a test fails until it is done.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+from selfmark import config
+
+_LINE = re.compile(r"^    (\w+): [^#]*?(?:#\s*(.*))?$")
+
+
+def comments(kind: type[Any]) -> dict[str, str]:
+    """The one-line comment behind each field of a dataclass."""
+    found = {}
+    for line in inspect.getsource(kind).splitlines():
+        match = _LINE.match(line)
+        if match:
+            found[match[1]] = match[2] or ""
+    return found
+
+
+def page() -> str:
+    lines = [
+        "# Settings",
+        "",
+        "Every number of the method, from `src/selfmark/config.py`. Change one with `--set NAME=VALUE`, e.g.",
+        "`selfmark discover photos/ --set M=50 --set flip.test=false`, or from Python with",
+        '`selfmark.discover("photos/", settings={"M": 50, "flip.test": False})`. Each run keeps its own in',
+        "`config.yaml`.",
+        "",
+    ]
+    presets = config.PRESETS
+    top = [item for item in dataclasses.fields(config.Config) if not dataclasses.is_dataclass(item.type)]
+    sections: list[tuple[str, type[Any]]] = [("", config.Config)]
+    for item in top:
+        value = getattr(presets["paper"], item.name)
+        if dataclasses.is_dataclass(value):
+            sections.append((item.name, type(value)))
+    for name, kind in sections:
+        lines += [f"## {name or 'General'}", "", "| setting | " + " | ".join(presets) + " | meaning |"]
+        lines += ["| --- |" + " --- |" * (len(presets) + 1)]
+        meaning = comments(kind)
+        for item in dataclasses.fields(kind):
+            values = []
+            for preset in presets.values():
+                section = getattr(preset, name) if name else preset
+                values.append(getattr(section, item.name))
+            if dataclasses.is_dataclass(values[0]):
+                continue
+            dotted = f"{name}.{item.name}" if name else item.name
+            shown = " | ".join(_text(value) for value in values)
+            lines.append(f"| `{dotted}` | {shown} | {meaning.get(item.name, '')} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return "[" + ", ".join(f"{item:g}" for item in value) + "]"
+    return f"{value:g}" if isinstance(value, float) else str(value) or '""'
+
+
+if __name__ == "__main__":
+    Path(__file__).with_name("settings.md").write_text(page(), encoding="utf-8")

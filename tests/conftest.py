@@ -1,0 +1,60 @@
+"""What tests share: quiet threads, tiny settings that run the whole pipeline in seconds."""
+
+from __future__ import annotations
+
+import os
+
+# As in the command line: threads that spin long make a busy machine slow; read when torch is imported.
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+
+from pathlib import Path
+from typing import Any
+
+import cv2
+import pytest
+
+from selfmark.demo.scene import Scene, generate
+
+# A pipeline that goes through every phase in seconds; it learns nothing to speak of.
+QUICK: dict[str, Any] = {
+    "K": 4,
+    "M": 8,
+    "images.size": 64,
+    "network.channels": 32,
+    "network.norm_groups": 4,
+    "network.descriptor": 16,
+    "network.depth": 2,
+    "keypoints.image_size": 128,
+    "keypoints.outlier_sample": 2000,
+    "heatmaps.threshold": 0.0,
+    "correspondence.restarts": 1,
+    "correspondence.iterations": 5,
+    "loss.random_negatives": 8,
+    "warmup.iterations": 5,
+    "rounds.count": 2,
+    "rounds.iterations": 4,
+    "stage2.iterations": 6,
+    "stage2.batch": 4,
+    "runtime.batch": 3,
+    "runtime.checkpoint_every": 2,
+    "runtime.log_every": 2,
+}
+
+
+@pytest.fixture(scope="session")
+def scene() -> Scene:
+    return generate(24, 64, seed=5)
+
+
+@pytest.fixture(scope="session")
+def photos(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of 24 small pictures."""
+    folder = tmp_path_factory.mktemp("photos")
+    for index, image in enumerate(scene.images):
+        cv2.imwrite(str(folder / f"{index:03d}.png"), image[..., ::-1])
+    return folder
+
+
+@pytest.fixture
+def quick() -> dict[str, Any]:
+    return dict(QUICK)

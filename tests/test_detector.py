@@ -1,0 +1,159 @@
+"""The detector: original pixels, flipping at test time, saving and loading, files nobody should believe."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from selfmark.config import Images, Network
+from selfmark.detector import Detector, ModelCard
+from selfmark.errors import InputError
+from selfmark.images.sources import ImageRef
+from selfmark.model.network import Psi
+
+NETWORK = Network(channels=32, depth=2, descriptor=16, norm_groups=4)
+
+
+class _BrightestPixel(Psi):
+    """Stands in for a trained network: landmark 0 is the reddest place, landmark 1 the greenest."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.avg_pool2d(images[:, :2], 4)
+
+
+def _detector(**changes: Any) -> Detector:
+    card = ModelCard(("red", "green"), (0, 1), (), Images(size=64), NETWORK, "parabola", False, {})
+    return Detector(_BrightestPixel(NETWORK, 2), replace(card, **changes))
+
+
+def _picture(
+    width: int, height: int, red: tuple[float, float], green: tuple[float, float], radius: float
+) -> Any:
+    y, x = np.mgrid[:height, :width]
+    image = np.zeros((height, width, 3), np.uint8)
+    for channel, (cx, cy) in enumerate((red, green)):
+        image[..., channel] = 255 * np.exp(-((x - cx) ** 2 + (y - cy) ** 2) / (2 * radius**2))
+    return image
+
+
+@pytest.mark.parametrize(("width", "height"), [(64, 64), (200, 120), (90, 400), (40, 31)])
+def test_points_come_back_in_pixels_of_the_given_image(width: int, height: int) -> None:
+    red, green = (0.3 * width, 0.4 * height), (0.7 * width, 0.6 * height)
+    scale = max(width, height) / 64
+    points = _detector()(_picture(width, height, red, green, 3 * scale))
+    np.testing.assert_allclose(points.xy[0], [red, green], atol=0.8 * scale)
+
+
+def test_boxes_crop_and_map_back(tmp_path: Path) -> None:
+    path = tmp_path / "wide.png"
+    cv2.imwrite(str(path), _picture(300, 200, (210, 90), (240, 120), 3)[..., ::-1])
+    ref = ImageRef(path, box=(190, 70, 70, 70))
+    (prediction,) = _detector().predict([ref])
+    np.testing.assert_allclose(prediction.landmarks.xy[0], [[210, 90], [240, 120]], atol=1.0)
+    assert prediction.sizes.tolist() == [[300, 200]]
+
+
+def test_paths_arrays_and_lists_agree(tmp_path: Path) -> None:
+    pictures = [_picture(64, 64, (20 + i, 30), (40, 20 + i), 4) for i in range(3)]
+    paths = []
+    for index, picture in enumerate(pictures):
+        paths.append(tmp_path / f"{index}.png")
+        cv2.imwrite(str(paths[-1]), picture[..., ::-1])
+    detector = _detector()
+    from_arrays = detector(pictures)
+    np.testing.assert_array_equal(from_arrays.xy, detector(paths).xy)
+    np.testing.assert_array_equal(from_arrays.xy, detector(tmp_path).xy)
+    np.testing.assert_array_equal(from_arrays.xy[:1], detector(str(paths[0])).xy)
+
+
+class _PrefersLeft(Psi):
+    """A biased network: landmark 0 is bright at the left, landmark 1 at the right, whatever the picture."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        size = images.shape[-1] // 4
+        ramp = torch.linspace(1, 0, size).expand(len(images), 1, size, size)
+        red = torch.nn.functional.avg_pool2d(images[:, :1], 4)
+        return torch.cat([0.4 * ramp + red, 0.4 * ramp.flip(-1) + red], dim=1)
+
+
+def test_flipping_averages_with_the_partner_of_the_mirror_image() -> None:
+    card = _detector().card
+    images = (torch.rand(2, 3, 64, 64) * 255).to(torch.uint8)
+    flipping = Detector(_PrefersLeft(NETWORK, 2), replace(card, mirror=(1, 0), flip_test=True))
+    maps = flipping.psi(images.float() / 255)
+    mirrored = flipping.psi(images.flip(-1).float() / 255).flip(-1)
+    expected = torch.stack([(maps[:, 0] + mirrored[:, 1]) / 2, (maps[:, 1] + mirrored[:, 0]) / 2], dim=1)
+    flat = expected.flatten(2).argmax(dim=2)
+    cells = torch.stack([flat % 16, flat // 16], dim=-1)
+    found = (flipping.locate(images).xy + 0.5) / 4 - 0.5
+    assert (found - cells).abs().max() <= 0.5
+    # Mirroring the image mirrors the answer, partners swapped.
+    there = flipping.locate(images.flip(-1)).xy
+    here = flipping.locate(images).xy[:, [1, 0]]
+    assert torch.allclose(63 - there[..., 0], here[..., 0], atol=1e-3)
+
+
+def test_save_and_load_give_the_same_points(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    card = ModelCard(
+        ("a", "b", "c"), (1, 0, 2), ((0, 1),), Images(size=64), NETWORK, "parabola", True, {"seed": 0}
+    )
+    detector = Detector(Psi(NETWORK, 3), card)
+    detector.save(tmp_path / "model")
+    for folder in (tmp_path, tmp_path / "model"):
+        again = Detector.load(folder)
+        assert again.card == card
+        images = (torch.rand(2, 3, 64, 64) * 255).to(torch.uint8)
+        assert torch.equal(again.locate(images).xy, detector.locate(images).xy)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"K": 1_000_000_000}, "usable model description"),
+        ({"names": ["x"] * 20_000, "K": 20_000}, "usable model description"),
+        ({"mirror": [0, 0]}, "not a permutation"),
+        ({"format": 99, "selfmark": "9.9"}, r"newer selfmark \(9.9\)"),
+        ({"format": None}, "not written by selfmark"),
+        ({"network": {"channels": "wide"}}, "'channels' must be a whole number"),
+        ({"refine": "magic"}, "refine is 'magic'"),
+        ({"skeleton": 7}, "usable model description"),
+    ],
+)
+def test_a_model_description_that_cannot_be_true_is_refused(
+    changes: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    _detector().save(tmp_path)
+    path = tmp_path / "model.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(InputError, match=words):
+        Detector.load(tmp_path)
+
+
+def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    _detector().save(tmp_path)
+    path = tmp_path / "model.json"
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps(values | {"K": 3, "names": ["a", "b", "c"], "mirror": [0, 1, 2]}))
+    with pytest.raises(InputError, match="does not fit"):
+        Detector.load(tmp_path)
+
+
+def test_folders_without_a_model_say_so(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no model"):
+        Detector.load(tmp_path)
+    (tmp_path / "run.json").write_text('{"format": 1}')
+    with pytest.raises(InputError, match="unfinished run.*--resume"):
+        Detector.load(tmp_path)
+
+
+def test_arrays_of_the_wrong_kind_are_refused() -> None:
+    with pytest.raises(InputError, match=r"\[H, W, 3\] uint8"):
+        _detector()(np.zeros((10, 10), np.uint8))

@@ -1,0 +1,135 @@
+"""Docs are part of the work: every command shown is run, the settings page is up to date, links lead somewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import pytest
+
+from selfmark.config import PRESETS
+from selfmark.demo.scene import Scene, write
+from selfmark.keypoints.weights import KNOWN, cache_folder
+from tests.conftest import QUICK
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+# The photographs of the docs have K points; these make a run with them short.
+SHORT = [f"--set={name}={json.dumps(value)}" for name, value in QUICK.items() if name not in ("K", "M")]
+
+
+def _commands() -> list[str]:
+    found = []
+    for page in PAGES:
+        for block in re.findall(r"```(?:bash|console|sh)\n(.*?)```", page.read_text(), flags=re.DOTALL):
+            for line in block.splitlines():
+                command = line.strip().removeprefix("$ ").split("  #")[0].strip()
+                if command.startswith("selfmark "):
+                    found.append(command)
+    return list(dict.fromkeys(found))
+
+
+def test_the_docs_show_commands() -> None:
+    shown = {command.split()[1] for command in _commands()}
+    assert {"discover", "predict", "demo", "doctor", "report", "weights"} <= shown
+
+
+@pytest.fixture(scope="module")
+def workplace(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the docs' commands name: photos/, more_photos/, video.mp4, points.csv, labels.json."""
+    folder = tmp_path_factory.mktemp("docs")
+    write(scene, folder / "labelled")
+    for name in ("photos", "more_photos"):
+        (folder / name).mkdir()
+        for index, image in enumerate(scene.images):
+            cv2.imwrite(str(folder / name / f"{index:03d}.png"), image[..., ::-1])
+    video = cv2.VideoWriter(str(folder / "video.mp4"), cv2.VideoWriter.fourcc(*"mp4v"), 10, (64, 64))
+    for image in scene.images:
+        video.write(image[..., ::-1])
+    video.release()
+    rows = [
+        f"{index:03d}.png,{x:.2f},{y:.2f}"
+        for index, points in enumerate(scene.xy)
+        for x, y in points.clip(1, 62)
+    ]
+    (folder / "points.csv").write_text("\n".join(["image,x,y", *rows]))
+    shutil_source = folder / "labelled" / "labels.json"
+    (folder / "boxes.json").write_text(shutil_source.read_text())
+    os.symlink(folder / "labelled" / "images", folder / "images")
+    return folder
+
+
+@pytest.mark.parametrize("command", _commands())
+def test_every_command_shown_runs(command: str, workplace: Path) -> None:
+    words = shlex.split(command)
+    name = words[1]
+    if name == "demo":
+        pytest.skip("run by .ci/run as a whole, it takes minutes")
+    if name == "weights":
+        file = workplace / words[-1]
+        if "--from" not in words or not file.exists():
+            pytest.skip("needs the network or a weights file; tests/keypoints/test_weights.py covers both")
+    wanted = [word for word in words if word in KNOWN]
+    if name == "discover" and any(not (cache_folder() / KNOWN[one].file).exists() for one in wanted):
+        pytest.skip(f"needs the weights of {wanted[0]} in the cache")
+    if name == "discover" and "--resume" not in words:
+        words += [*SHORT, "--preset=tiny"]
+        if "--landmarks" not in words and "-k" not in words:
+            words += ["-k", "4"]
+        words += ["--set=M=24"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    result = subprocess.run(
+        [sys.executable, "-m", *words],
+        cwd=workplace,
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+
+
+def test_the_settings_page_is_up_to_date() -> None:
+    specification = importlib.util.spec_from_file_location(
+        "make_settings", ROOT / "docs" / "make_settings.py"
+    )
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    page = module.page()
+    assert (ROOT / "docs" / "settings.md").read_text() == page, "run: python docs/make_settings.py"
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    assert len(rows) > 60
+    for row in rows:
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        assert len(cells) == 2 + len(PRESETS)
+        assert cells[-1], f"{cells[0]} has no comment in config.py"
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    broken = []
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+            if "://" not in target and not (page.parent / target).exists():
+                broken.append(f"{page.name}: {target}")
+    assert broken == []
+
+
+def test_the_architecture_page_knows_every_room() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    source = ROOT / "src" / "selfmark"
+    rooms = [f"{path.name}/" for path in source.iterdir() if (path / "__init__.py").exists()]
+    rooms += [
+        path.name
+        for path in source.glob("*.py")
+        if not path.name.startswith("_") and path.name != "errors.py"
+    ]
+    assert [room for room in rooms if f"`{room}" not in page] == []

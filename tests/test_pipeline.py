@@ -1,0 +1,265 @@
+"""The whole pipeline: it learns, it resumes to the same result, its options take effect."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import selfmark
+from selfmark.config import override, preset
+from selfmark.demo.run import judge
+from selfmark.demo.scene import Scene, generate, write
+from selfmark.errors import InputError
+from selfmark.pipeline import discover, stage1_phases
+from selfmark.run import Event, Run
+from tests.conftest import QUICK
+
+
+def _tensors(run: Path) -> dict[str, torch.Tensor]:
+    """Every weight and every point a run left behind."""
+    files = [run / "model" / "weights.safetensors", *sorted((run / "points").iterdir())]
+    return {f"{file.name}/{name}": value for file in files for name, value in load_file(file).items()}
+
+
+def _assert_same(one: Path, other: Path) -> None:
+    ours, theirs = _tensors(one), _tensors(other)
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        assert torch.equal(value, theirs[name]), name
+
+
+@pytest.fixture(scope="module")
+def undisturbed(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("runs") / "undisturbed"
+    discover(photos, output=output, preset="tiny", settings=QUICK, device="cpu")
+    return output
+
+
+def test_landmarks_beat_the_mean_shape(tmp_path: Path) -> None:
+    """A short run on generated pictures: forward error at least 1.4 times better than guessing."""
+    train, test = generate(250, 64, seed=1), generate(100, 64, seed=2)
+    write(train, tmp_path / "data")
+    settings = QUICK | {
+        "K": 8,
+        "M": 24,
+        "loss.random_negatives": 64,
+        "loss.negative_distance": 2.5,
+        "loss.negative_weight": 3.0,
+        "heatmaps.threshold": 0.1,
+        "heatmaps.sigma": 1.0,
+        "correspondence.restarts": 3,
+        "correspondence.iterations": 50,
+        "warmup.iterations": 200,
+        "rounds.count": 2,
+        "rounds.iterations": 120,
+        "stage2.iterations": 250,
+        "stage2.batch": 16,
+        "optimiser.lr": 1e-3,
+        "runtime.batch": 8,
+        "runtime.log_every": 50,
+        "runtime.checkpoint_every": 500,
+    }
+    detector = discover(
+        tmp_path / "data" / "images", output=tmp_path / "run", preset="tiny", settings=settings, device="cpu"
+    )
+    result = judge(detector, train, test, tmp_path)
+    assert result.forward * 1.4 < result.mean_shape
+    assert result.backward < result.mean_shape_backward
+
+
+def test_a_run_folder_holds_what_it_promises(undisturbed: Path, photos: Path) -> None:
+    for name in ("config.yaml", "run.json", "images.json", "model/model.json", "report/index.html"):
+        assert (undisturbed / name).is_file(), name
+    run = Run.open(undisturbed)
+    assert run.config == override(preset("tiny"), QUICK)
+    assert len(run.refs()) == 24
+    events = run.events()
+    seen = [event["event"] for event in events]
+    for name in ("start", "plan", "images", "keypoints", "train", "recovery", "checkpoint", "done"):
+        assert name in seen, name
+    stages = [(event["stage"], event["round"]) for event in events if event["event"] == "train"]
+    assert list(dict.fromkeys(stages)) == [("warm-up", 0), ("round", 1), ("round", 2), ("stage 2", 0)]
+    assert not list(undisturbed.rglob("*.part"))
+    assert not [path for path in undisturbed.rglob("*") if path.suffix in (".pkl", ".pt", ".pth", ".npy")]
+
+
+def test_same_seed_same_result_other_seed_other_result(
+    undisturbed: Path, photos: Path, tmp_path: Path
+) -> None:
+    discover(photos, output=tmp_path / "again", preset="tiny", settings=QUICK, device="cpu")
+    _assert_same(undisturbed, tmp_path / "again")
+    discover(photos, output=tmp_path / "other", preset="tiny", settings=QUICK | {"seed": 1}, device="cpu")
+    with pytest.raises(AssertionError):
+        _assert_same(undisturbed, tmp_path / "other")
+
+
+def _stop_at(wanted: int) -> Any:
+    """A listener that interrupts at the event of that number, like Ctrl-C would."""
+    count = 0
+
+    def listener(event: Event) -> None:
+        nonlocal count
+        count += 1
+        if count == wanted:
+            raise KeyboardInterrupt
+
+    return listener
+
+
+@pytest.mark.parametrize("moment", [3, 5, 9, 12, 15, 19, 23, 27, 30])
+def test_interrupted_anywhere_a_run_resumes_to_the_same_bits(
+    moment: int, undisturbed: Path, photos: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        discover(
+            photos, output=output, preset="tiny", settings=QUICK, device="cpu", listener=_stop_at(moment)
+        )
+    discover(output=output, resume=True, device="cpu")
+    _assert_same(undisturbed, output)
+
+
+@pytest.mark.parametrize("moment", ["warm-up", "recovery", "stage 2"])
+def test_killed_a_run_resumes_to_the_same_bits(
+    moment: str, undisturbed: Path, photos: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "run"
+    options = [f"--set={name}={json.dumps(value)}" for name, value in QUICK.items()]
+    command = [sys.executable, "-m", "selfmark", "discover", str(photos), "-o", str(output)]
+    process = subprocess.Popen(
+        [*command, "--preset=tiny", "--device=cpu", *options],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 120
+    log = output / "log.jsonl"
+    while process.poll() is None and time.monotonic() < deadline:
+        if log.exists() and f'"{moment}"' in log.read_text():
+            process.send_signal(signal.SIGKILL)
+            break
+        time.sleep(0.002)
+    assert process.wait() == -signal.SIGKILL
+    discover(output=output, resume=True, device="cpu")
+    _assert_same(undisturbed, output)
+
+
+def test_resuming_a_finished_run_changes_nothing(undisturbed: Path) -> None:
+    before = _tensors(undisturbed)
+    discover(output=undisturbed, resume=True, device="cpu")
+    for name, value in _tensors(undisturbed).items():
+        assert torch.equal(value, before[name])
+
+
+def test_resume_refuses_other_images(undisturbed: Path, tmp_path: Path) -> None:
+    cv2.imwrite(str(tmp_path / "new.png"), np.zeros((64, 64, 3), np.uint8))
+    with pytest.raises(InputError, match="started on other images"):
+        discover(tmp_path, output=undisturbed, resume=True, device="cpu")
+
+
+def test_two_processes_cannot_work_on_one_run(undisturbed: Path) -> None:
+    with Run.open(undisturbed).locked(), pytest.raises(InputError, match="another process"):
+        discover(output=undisturbed, resume=True, device="cpu")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"loss.negatives": "different-cluster"},
+        {"correspondence.mode": "equivariance"},
+        {"correspondence.assignment": "hungarian"},
+        {"warmup.bootstrap": "detector-descriptors"},
+        {"flip.train": False, "flip.test": False},
+        {"flip.test": False},
+        {"keypoints.detector": "sift"},
+        {"keypoints.random_share": 0.8},
+        {"loss.average": "together", "heatmaps.refine": "quarter"},
+        {"M": 12},
+        {"warmup.iterations": 1},
+    ],
+    ids=lambda changes: ",".join(changes),
+)
+def test_every_ablation_runs_and_takes_effect(
+    changes: dict[str, Any], undisturbed: Path, photos: Path, tmp_path: Path
+) -> None:
+    detector = discover(
+        photos, output=tmp_path / "run", preset="tiny", settings=QUICK | changes, device="cpu"
+    )
+    assert len(detector.names) == 4
+    if changes == {"flip.test": False}:
+        assert not detector.card.flip_test  # same weights, read differently
+        return
+    with pytest.raises(AssertionError):
+        _assert_same(undisturbed, tmp_path / "run")
+
+
+def test_bootstrapping_from_detector_descriptors_has_no_warmup() -> None:
+    config = override(preset("tiny"), {"warmup.bootstrap": "detector-descriptors"})
+    warmup, rounds = stage1_phases(config)
+    assert (warmup.start, warmup.stop, rounds[0].start) == (0, 0, 0)
+
+
+def test_phases_of_the_paper() -> None:
+    warmup, rounds = stage1_phases(preset("paper"))
+    assert (warmup.stop, rounds[0].start, rounds[0].stop, rounds[-1].stop) == (
+        30_000,
+        30_000,
+        35_000,
+        200_000,
+    )
+    assert warmup.drops == (150_000, 180_000)
+
+
+def test_points_from_a_file(photos: Path, scene: Scene, tmp_path: Path) -> None:
+    """The paper's synthetic initialisation: true landmarks as first keypoints."""
+    path = tmp_path / "points.csv"
+    rows = [
+        f"{index:03d}.png,{x:.3f},{y:.3f}"
+        for index in range(len(scene.images))
+        for (x, y), seen in zip(scene.xy[index], scene.visible[index], strict=True)
+        if seen
+    ]
+    path.write_text("\n".join(["image,x,y", *rows]))
+    settings = QUICK | {"keypoints.detector": "file", "keypoints.points_file": str(path)}
+    discover(photos, output=tmp_path / "run", preset="tiny", settings=settings, device="cpu")
+    first = load_file(tmp_path / "run" / "points" / "first.safetensors")
+    for index in range(len(scene.images)):
+        ours = first["xy"][first["image_index"] == index].numpy()
+        np.testing.assert_allclose(ours, scene.xy[index][scene.visible[index]], atol=1e-2)
+
+
+def test_temporal_pairs_from_a_video(scene: Scene, tmp_path: Path) -> None:
+    path = tmp_path / "clip.avi"
+    video = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 10, (80, 64))
+    wide = cv2.copyMakeBorder(scene.images[0], 0, 0, 16, 16, cv2.BORDER_REFLECT)
+    for shift in range(20):
+        video.write(np.roll(wide, shift % 5, axis=1)[..., ::-1])
+    video.release()
+    settings = QUICK | {"temporal.enabled": True}
+    detector = discover(path, output=tmp_path / "run", preset="tiny", settings=settings, device="cpu")
+    points = detector(path)
+    assert points.xy.shape == (20, 4, 2)
+    assert Run.open(tmp_path / "run").refs()[3].frame == 3
+    plain = discover(path, output=tmp_path / "plain", preset="tiny", settings=QUICK, device="cpu")
+    with pytest.raises(AssertionError):
+        _assert_same(tmp_path / "run", tmp_path / "plain")
+    assert plain.names == detector.names
+
+
+def test_the_package_level_api(undisturbed: Path, photos: Path) -> None:
+    detector = selfmark.load(str(undisturbed))
+    points = detector(photos / "003.png")
+    assert isinstance(points, selfmark.Landmarks)
+    assert points.xy.shape == (1, 4, 2)
+    assert points.score.shape == (1, 4)
+    assert points.names == detector.names

@@ -1,0 +1,145 @@
+"""The step engine: learning rates, logging, guards, and checkpoints that resume bit for bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from selfmark.config import Optimiser, Runtime
+from selfmark.errors import InputError, TrainingError
+from selfmark.train.checkpoint import load_state, save_state
+from selfmark.train.engine import Phase, TrainState, make_state, train
+
+RUNTIME = Runtime(checkpoint_every=3, log_every=2)
+OPTIMISER = Optimiser(lr=0.01, clip_norm=1.0)
+
+
+def _state(seed: int = 0) -> TrainState:
+    torch.manual_seed(seed)
+    network = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+    generator = torch.Generator().manual_seed(7)
+    return make_state(network, [(network[0], 0.1), (network[2], 1.0)], OPTIMISER, generator)
+
+
+def _losses(state: TrainState):  # type: ignore[no-untyped-def]
+    def step() -> dict[str, torch.Tensor]:
+        inputs = torch.randn(16, 4, generator=state.generator)
+        error = (state.network(inputs)[:, 0] - inputs.sum(dim=1)).square().mean()
+        return {"total": error, "twice": 2 * error}
+
+    return step
+
+
+def _run(state: TrainState, stop: int, path: Path | None = None, drops: tuple[int, ...] = ()) -> list[tuple]:  # type: ignore[type-arg]
+    lines: list[tuple] = []  # type: ignore[type-arg]
+    train(
+        state,
+        Phase("test", 1, 0, stop, drops),
+        _losses(state),
+        OPTIMISER,
+        RUNTIME,
+        lambda phase, iteration, means, seconds: lines.append((iteration, means)),
+        (lambda: save_state(state, path)) if path else (lambda: None),
+    )
+    return lines
+
+
+def test_resuming_gives_bitwise_the_same_weights(tmp_path: Path) -> None:
+    whole = _state()
+    _run(whole, 12)
+    path = tmp_path / "checkpoint.safetensors"
+    _run(_state(), 5, path)
+    resumed = _state(seed=99)
+    load_state(resumed, path)
+    assert resumed.iteration == 5
+    _run(resumed, 12)
+    for (name, one), other in zip(
+        whole.network.state_dict().items(), resumed.network.state_dict().values(), strict=True
+    ):
+        assert torch.equal(one, other), name
+    assert torch.equal(whole.generator.get_state(), resumed.generator.get_state())
+
+
+def test_logs_are_means_since_the_last_line() -> None:
+    lines = _run(_state(), 5)
+    assert [iteration for iteration, _ in lines] == [2, 4, 5]
+    state = _state()
+    single = []
+    for iteration in range(1, 6):
+        single += _run_one(state, iteration)
+    assert lines[0][1]["total"] == pytest.approx((single[0] + single[1]) / 2)
+    assert lines[2][1]["twice"] == pytest.approx(2 * single[4])
+
+
+def _run_one(state: TrainState, stop: int) -> list[float]:
+    return [means["total"] for _, means in _run(state, stop)]
+
+
+def test_learning_rates_keep_their_shares_and_drop_tenfold() -> None:
+    state = _state()
+    _run(state, 4, drops=(3,))
+    assert [group["lr"] for group in state.optimiser.param_groups] == pytest.approx([1e-4, 1e-3])
+    _run(state, 6, drops=(3, 5))
+    assert [group["lr"] for group in state.optimiser.param_groups] == pytest.approx([1e-5, 1e-4])
+
+
+def test_a_loss_that_is_not_finite_ends_the_phase_in_words() -> None:
+    state = _state()
+    with pytest.raises(TrainingError, match="total loss is no longer a finite number at iteration 2 of test"):
+        train(
+            state,
+            Phase("test", 1, 0, 4, ()),
+            lambda: {"total": state.network(torch.randn(2, 4)).sum() * float("nan")},
+            OPTIMISER,
+            RUNTIME,
+            lambda *arguments: None,
+            lambda: None,
+        )
+
+
+def test_training_learns() -> None:
+    state = _state()
+    optimiser = replace(OPTIMISER, lr=0.02)
+    state.optimiser.param_groups[0]["full_lr"] = state.optimiser.param_groups[1]["full_lr"] = optimiser.lr
+    lines = _run(state, 300)
+    assert lines[-1][1]["total"] < 0.2 * lines[0][1]["total"]
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "text", "foreign"])
+def test_a_damaged_checkpoint_is_refused_by_name(damage: str, tmp_path: Path) -> None:
+    path = tmp_path / "stage1.safetensors"
+    save_state(_state(), path)
+    if damage == "truncated":
+        path.write_bytes(path.read_bytes()[:200])
+    elif damage == "empty":
+        path.write_bytes(b"")
+    elif damage == "text":
+        path.write_text("not a checkpoint")
+    else:
+        tensors = load_file(path)
+        tensors.pop("network.0.weight")
+        save_file(tensors, path, {"iteration": "3"})
+    with pytest.raises(InputError, match=r"stage1\.safetensors"):
+        load_state(_state(), path)
+
+
+def test_a_failed_write_leaves_the_previous_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "stage1.safetensors"
+    state = _state()
+    save_state(state, path)
+    before = path.read_bytes()
+
+    def fail(*arguments: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("os.fsync", fail)
+    state.iteration = 50
+    with pytest.raises(OSError, match="disk full"):
+        save_state(state, path)
+    assert path.read_bytes() == before

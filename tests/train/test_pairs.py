@@ -1,0 +1,157 @@
+"""Pairs: labels, pixels and points of the two sides really belong together.
+
+The pictures write their own coordinates: red is x, green is y, blue is the number of the image. Reading an
+augmented picture at a point tells which place of which image it shows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from selfmark.config import Augment, Config, preset
+from selfmark.images.flow import CarriedPoints
+from selfmark.model.heatmaps import sample
+from selfmark.points import Keypoints, LabelledPoints
+from selfmark.train.feed import PixelFeed
+from selfmark.train.pairs import PairBatch, PairRecipe, draw_pairs
+from selfmark.train.stages import round_recipe, warmup_recipe
+from selfmark.train.table import PointTable, tabulate
+
+SIZE, IMAGES, SLOTS = 128, 6, 5
+PLAIN = replace(
+    Augment(), contrast=(1.0, 1.0), brightness=(1.0, 1.0), noise=0.0, blur_share=0.0, colour_share=0.0
+)
+CONFIG: Config = replace(preset("tiny"), augment=PLAIN, runtime=replace(preset("tiny").runtime, batch=16))
+ROUND = PairRecipe(same_image=0.3, flip=True, flip_together=False)
+
+
+def _feed() -> PixelFeed:
+    ramp = torch.arange(SIZE, dtype=torch.uint8)
+    pixels = torch.empty(IMAGES, 3, SIZE, SIZE, dtype=torch.uint8)
+    pixels[:, 0] = ramp[None, None]
+    pixels[:, 1] = ramp[None, :, None]
+    pixels[:, 2] = (torch.arange(IMAGES, dtype=torch.uint8) * 40)[:, None, None]
+    return PixelFeed(pixels, torch.device("cpu"))
+
+
+def _table() -> PointTable:
+    generator = torch.Generator().manual_seed(3)
+    count = IMAGES * SLOTS
+    points = Keypoints(
+        torch.rand(count, 2, generator=generator) * 50 + 39,
+        torch.arange(IMAGES).repeat_interleave(SLOTS),
+        torch.ones(count),
+    )
+    label = torch.cat([torch.randperm(8, generator=generator)[:SLOTS] for _ in range(IMAGES)])
+    mirrored = torch.cat([torch.randperm(8, generator=generator)[:SLOTS] for _ in range(IMAGES)])
+    return tabulate(LabelledPoints(points, label, mirrored, 8), IMAGES, 2, torch.device("cpu"))
+
+
+def _read(batch: PairBatch, xy: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Original coordinates and image number at points of the augmented pictures."""
+    values = sample(batch.images, xy) * 255
+    return values[..., :2], (values[..., 2] / 40).round().long()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_points_lie_on_the_content_they_were_put_on(seed: int) -> None:
+    table = _table()
+    batch = draw_pairs(_feed(), table, None, ROUND, CONFIG, torch.Generator().manual_seed(seed))
+    for points, valid in ((batch.xy, batch.valid), (batch.target_xy, batch.target_valid)):
+        place, image = _read(batch, points)
+        assert valid.any(dim=1).all()
+        for view in range(len(image)):
+            shown = image[view][valid[view]].unique()
+            assert len(shown) == 1
+            expected = table.xy[shown[0]][valid[view]]
+            assert (place[view][valid[view]] - expected).abs().max() < 0.3
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_labels_follow_the_image_and_its_flip(seed: int) -> None:
+    table = _table()
+    batch = draw_pairs(_feed(), table, None, ROUND, CONFIG, torch.Generator().manual_seed(seed))
+    _, image = _read(batch, batch.xy)
+    flips = set()
+    for view in range(len(image)):
+        number = int(image[view][batch.valid[view]][0])
+        # Mirrored pictures turn the other way round: x and y of the source form a left-handed pair.
+        red = batch.images[view, 0, 62:66, 62:66]
+        green = batch.images[view, 1, 62:66, 62:66]
+        turn = (red[0, 3] - red[0, 0]) * (green[3, 0] - green[0, 0]) - (red[3, 0] - red[0, 0]) * (
+            green[0, 3] - green[0, 0]
+        )
+        flipped = bool(turn < 0)
+        flips.add(flipped)
+        expected = table.mirrored_label[number] if flipped else table.label[number]
+        assert batch.label[view].tolist() == expected.tolist()
+    assert flips == {True, False}
+
+
+def test_warmup_pairs_are_one_image_twice_and_never_flipped() -> None:
+    table = _table()
+    batch = draw_pairs(_feed(), table, None, warmup_recipe(), CONFIG, torch.Generator().manual_seed(0))
+    _, image = _read(batch, batch.xy)
+    first, second = image.chunk(2)
+    both = batch.valid.chunk(2)[0] & batch.valid.chunk(2)[1]
+    assert torch.equal(first[both], second[both])
+    assert torch.equal(*batch.label.chunk(2))
+
+
+def test_equivariance_mode_pairs_one_image_with_itself_flipped_alike() -> None:
+    settings = replace(CONFIG, correspondence=replace(CONFIG.correspondence, mode="equivariance"))
+    recipe = round_recipe(settings, mirrored_labels=True)
+    assert (recipe.same_image, recipe.flip, recipe.flip_together) == (1.0, True, True)
+    batch = draw_pairs(_feed(), _table(), None, recipe, settings, torch.Generator().manual_seed(0))
+    assert torch.equal(*batch.label.chunk(2))
+
+
+def test_no_flips_without_mirrored_labels_or_when_switched_off() -> None:
+    assert not round_recipe(CONFIG, mirrored_labels=False).flip
+    off = replace(CONFIG, flip=replace(CONFIG.flip, train=False, test=False))
+    assert not round_recipe(off, mirrored_labels=True).flip
+
+
+def test_the_share_of_same_image_pairs_is_the_recipes() -> None:
+    settings = replace(CONFIG, runtime=replace(CONFIG.runtime, batch=400))
+    recipe = PairRecipe(same_image=0.5, flip=False, flip_together=False)
+    batch = draw_pairs(_feed(), _table(), None, recipe, settings, torch.Generator().manual_seed(0))
+    _, image = _read(batch, torch.full((800, 1, 2), 63.5))
+    same = (image[:400] == image[400:]).float().mean()
+    # One in six of the other pairs draws the same image by chance.
+    assert same == pytest.approx(0.5 + 0.5 / IMAGES, abs=0.07)
+
+
+def test_temporal_pairs_match_carried_points_slot_by_slot() -> None:
+    table = _table()
+    neighbour = torch.tensor([[1], [0], [3], [2], [5], [4]])
+    carried = CarriedPoints(
+        neighbour, table.xy[:, None] + torch.tensor([3.0, -2.0]), table.valid[:, None].clone()
+    )
+    carried.valid[:, :, 0] = False  # the first point of each image got lost on the way
+    always = replace(CONFIG, temporal=replace(CONFIG.temporal, enabled=True, share=1.0))
+    recipe = PairRecipe(same_image=0.0, flip=True, flip_together=False)
+    batch = draw_pairs(_feed(), table, carried, recipe, always, torch.Generator().manual_seed(0))
+    place, image = _read(batch, batch.xy)
+    target_place, target_image = _read(batch, batch.target_xy)
+    pairs, temporal = len(image) // 2, 0
+    for pair in range(pairs):
+        one, other = int(image[pair, 1]), int(image[pairs + pair, 1])
+        if one == other:
+            continue  # drawn as the same image by chance, so not temporal
+        temporal += 1
+        assert other == int(neighbour[one, 0])
+        valid = batch.valid[pairs + pair]
+        assert not valid[0]
+        expected = table.xy[one] + torch.tensor([3.0, -2.0])
+        assert (place[pairs + pair] - expected)[valid].abs().max() < 0.3
+        # The detector of the second view is taught that frame's own keypoints, not the carried ones.
+        assert (target_image[pairs + pair] == other).all()
+        seen = batch.target_valid[pairs + pair]
+        assert (target_place[pairs + pair] - table.xy[other])[seen].abs().max() < 0.3
+        slots = list(range(SLOTS))
+        assert batch.label[pair].tolist() == batch.label[pairs + pair].tolist() == slots
+    assert temporal > pairs // 2

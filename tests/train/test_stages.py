@@ -1,0 +1,122 @@
+"""Stage losses put together: what the detector, the descriptors and Stage 2 are taught."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from selfmark.config import Config, override, preset
+from selfmark.model import losses
+from selfmark.model.heatmaps import sample_descriptors, to_cells
+from selfmark.model.network import Phi, Psi
+from selfmark.train.feed import PixelFeed
+from selfmark.train.pairs import PairBatch
+from selfmark.train.stages import LandmarkTable, descriptor_loss, stage2_losses
+from tests.conftest import QUICK
+
+
+def _config(**changes: object) -> Config:
+    return override(
+        preset("tiny"), QUICK | {name.replace("__", "."): value for name, value in changes.items()}
+    )
+
+
+def _batch(views: int, points: int, size: int) -> PairBatch:
+    generator = torch.Generator().manual_seed(0)
+    xy = torch.rand(views, points, 2, generator=generator) * (size - 1)
+    valid = torch.rand(views, points, generator=generator) < 0.8
+    label = torch.randint(-1, 5, (views, points), generator=generator)
+    return PairBatch(torch.zeros(views, 3, size, size), xy, valid, xy, valid, label)
+
+
+def test_same_image_negatives_are_keypoints_once_and_random_places() -> None:
+    """With no random places, the loss over same-image negatives equals a loop over pairs i < j."""
+    config = _config(loss__random_negatives=0, loss__average="together", loss__negative_weight=1.0)
+    batch = _batch(4, 6, 64)
+    features = torch.randn(4, 16, 16, 16, generator=torch.Generator().manual_seed(1))
+    ours = descriptor_loss(features, batch, config, torch.Generator().manual_seed(2))
+
+    cells = to_cells(batch.xy)
+    described = sample_descriptors(features, cells)
+    terms = []
+    for pair in range(2):
+        for i in range(6):
+            for j in range(6):
+                if (
+                    batch.valid[pair, i]
+                    and batch.valid[pair + 2, j]
+                    and 0 <= batch.label[pair, i] == batch.label[pair + 2, j]
+                ):
+                    terms.append((described[pair, i] - described[pair + 2, j]).square().sum())
+    for view in range(4):
+        for i in range(6):
+            for j in range(i + 1, 6):
+                away = (cells[view, i] - cells[view, j]).norm() > config.loss.negative_distance
+                if batch.valid[view, i] and batch.valid[view, j] and away:
+                    gap = (described[view, i] - described[view, j]).square().sum()
+                    terms.append((config.loss.margin - gap).clamp_min(0))
+    assert float(ours) == pytest.approx(float(torch.stack(terms).mean()), abs=1e-5)
+
+
+def test_random_places_are_negatives_too_and_different_cluster_ignores_them() -> None:
+    batch = _batch(4, 6, 64)
+    batch = replace(batch, label=torch.full_like(batch.label, -1))  # no positives, no clusters
+    features = torch.ones(4, 16, 16, 16)  # all descriptors alike: every negative costs the whole margin
+    same = descriptor_loss(
+        features, batch, _config(loss__average="together"), torch.Generator().manual_seed(0)
+    )
+    weight = _config().loss.negative_weight
+    assert float(same) == pytest.approx(0.8 * weight, abs=1e-5)
+    other = descriptor_loss(
+        features, batch, _config(loss__negatives="different-cluster"), torch.Generator().manual_seed(0)
+    )
+    assert float(other) == 0
+
+
+def test_gradients_reach_both_heads_and_the_backbone() -> None:
+    config = _config()
+    phi = Phi(config.network)
+    batch = _batch(4, 6, 64)
+    maps = phi(torch.rand(4, 3, 64, 64))
+    loss = descriptor_loss(maps.features, batch, config, torch.Generator())
+    (loss + losses.detector(maps.confidence, torch.zeros_like(maps.confidence))).backward()
+    missing = [name for name, p in phi.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
+    assert missing == []
+
+
+def test_stage2_learns_flipped_landmarks_as_their_partners() -> None:
+    """A picture with a dot left (landmark 0) and a dot right (landmark 1): mirror partners of each other.
+
+    Flipped or not, the left dot is landmark 0. If partners were not swapped, both channels would learn both
+    dots.
+    """
+    config = _config(
+        K=2,
+        stage2__iterations=1,
+        stage2__batch=8,
+        stage2__cutout_share=0.0,
+        augment__rotation=5.0,
+        augment__noise=0.0,
+        optimiser__lr=2e-3,
+    )
+    pixels = torch.zeros(4, 3, 64, 64, dtype=torch.uint8)
+    pixels[:, 0, 30:35, 14:19] = 255
+    pixels[:, 0, 30:35, 45:50] = 255
+    xy = torch.tensor([[16.0, 32.0], [47.0, 32.0]]).expand(4, 2, 2).contiguous()
+    table = LandmarkTable(xy, torch.ones(4, 2, dtype=torch.bool), torch.arange(4), torch.tensor([1, 0]))
+    torch.manual_seed(0)
+    psi = Psi(config.network, 2)
+    step = stage2_losses(
+        psi, PixelFeed(pixels, torch.device("cpu")), table, config, torch.Generator().manual_seed(0)
+    )
+    optimiser = torch.optim.RMSprop(psi.parameters(), lr=config.optimiser.lr)
+    for _ in range(150):
+        optimiser.zero_grad()
+        step()["total"].backward()
+        optimiser.step()
+    with torch.no_grad():
+        maps = psi(pixels[:1].float() / 255)[0]
+    left, right = maps[0].argmax() % 16, maps[1].argmax() % 16
+    assert left < 8 <= right

@@ -36,8 +36,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--images", type=int, default=0)
-    parser.add_argument("options", nargs="*")
-    arguments = parser.parse_args()
+    arguments, options = parser.parse_known_args()
+    options = [option for option in options if option != "--"]
 
     folder = arguments.data / "images" / "train"
     inputs = [str(folder)]
@@ -47,13 +47,13 @@ def main() -> None:
         inputs = [str(every[index]) for index in chosen]
     started = time.monotonic()
     subprocess.run(
-        [sys.executable, "-m", "selfmark", "discover", *inputs, "-o", str(arguments.run), *arguments.options],
+        [sys.executable, "-m", "selfmark", "discover", *inputs, "-o", str(arguments.run), *options],
         check=True,
     )
     minutes = (time.monotonic() - started) / 60
     row = measure(arguments.data, arguments.run) | {
         "minutes": round(minutes, 2),
-        "options": arguments.options,
+        "options": options,
         "hardware": torch.cuda.get_device_name()
         if torch.cuda.is_available()
         else f"CPU, {platform.processor()}",

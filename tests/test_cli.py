@@ -24,6 +24,9 @@ OPTIONS = [
 ]
 
 
+LONG = "--set=stage2.iterations=100000"
+
+
 def selfmark(*arguments: Any) -> int:
     """Run a command in this process and give its exit code."""
     before = sys.argv
@@ -233,8 +236,7 @@ def test_ctrl_c_says_how_to_go_on(photos: Path, tmp_path: Path) -> None:
 
     output = tmp_path / "run"
     process = subprocess.Popen(
-        [sys.executable, "-m", "selfmark", "discover", str(photos), "-o", str(output), *OPTIONS]
-        + ["--set=stage2.iterations=100000"],
+        [sys.executable, "-m", "selfmark", "discover", str(photos), "-o", str(output), *OPTIONS, LONG],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

@@ -150,7 +150,7 @@ def test_folders_without_a_model_say_so(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds no model"):
         Detector.load(tmp_path)
     (tmp_path / "run.json").write_text('{"format": 1}')
-    with pytest.raises(InputError, match="unfinished run.*--resume"):
+    with pytest.raises(InputError, match=r"unfinished run.*--resume"):
         Detector.load(tmp_path)
 
 

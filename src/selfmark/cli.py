@@ -27,8 +27,8 @@ err = Console(stderr=True)
 
 def main() -> None:
     """Run a command; what the user can mend ends in one sentence and exit code 2."""
-    # Threads that spin long while they wait make a busy machine several times slower, threads that do not spin
-    # at all an idle one; this is between (measured on two cores). Read when torch is imported.
+    # Threads that spin long while they wait make a busy machine several times slower, threads that do not
+    # spin at all an idle one; this is between (measured on two cores). Read when torch is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     signal.signal(signal.SIGTERM, _interrupt)
     try:

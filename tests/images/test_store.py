@@ -99,7 +99,7 @@ def test_unreadable_images_are_left_out_and_listed(tmp_path: Path) -> None:
         Skipped(str(tmp_path / "empty.jpg"), "empty file"),
         Skipped(str(tmp_path / "text.jpg"), "not an image, or of a kind that cannot be read"),
         Skipped(str(tmp_path / "gone.png"), "no such file or directory"),
-        Skipped(str(good[1]), "the box lies outside the image"),
+        Skipped(str(good[1]), "the box is empty or lies outside the image"),
         Skipped(f"{tmp_path / 'broken.avi'}#3", "the video cannot be read"),
     )
     for ref, pixels in zip(store.refs, store.pixels.numpy(), strict=True):
@@ -288,3 +288,13 @@ def test_examples_in_docstrings(name: str) -> None:
     result = doctest.testmod(importlib.import_module(f"selfmark.images.{name}"))
     assert result.attempted > 0
     assert result.failed == 0
+
+
+def test_boxes_without_area_are_skipped_not_fatal(tmp_path: Path) -> None:
+    """Real label files hold them, e.g. where only one point of an object was seen."""
+    path = tmp_path / "a.png"
+    Image.new("RGB", (40, 30), "red").save(path)
+    boxes = [(1.0, 1.0, 0.0, 9.0), (1.0, 1.0, 9.0, 9.0), (5.0, 5.0, 0.0, 0.0)]
+    store = load_store([ImageRef(path, box=box) for box in boxes], Images(size=64), 1, None)
+    assert [ref.box for ref in store.refs] == [boxes[1]]
+    assert [item.reason for item in store.skipped] == ["the box is empty or lies outside the image"] * 2

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -231,9 +233,6 @@ def test_help_is_instant_because_torch_stays_away() -> None:
 
 
 def test_ctrl_c_says_how_to_go_on(photos: Path, tmp_path: Path) -> None:
-    import signal
-    import time
-
     output = tmp_path / "run"
     process = subprocess.Popen(
         [sys.executable, "-m", "selfmark", "discover", str(photos), "-o", str(output), *OPTIONS, LONG],
@@ -244,7 +243,7 @@ def test_ctrl_c_says_how_to_go_on(photos: Path, tmp_path: Path) -> None:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         log = output / "log.jsonl"
-        if log.exists() and '"stage 2"' in log.read_text():
+        if log.exists() and '"checkpoint", "stage": "stage2"' in log.read_text():
             break
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)

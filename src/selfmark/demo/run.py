@@ -18,25 +18,23 @@ from selfmark.points import FloatArray
 from selfmark.report.build import report_on_run
 from selfmark.run import Listener, Run, write_json
 
-TRAIN_IMAGES, TEST_IMAGES, SIZE = 1000, 200, 96
+TRAIN_IMAGES, TEST_IMAGES, SIZE = 750, 200, 96
 TRAIN_SEED, TEST_SEED = 1, 2
 RIDGE = 1e-2  # of the regressors that judge the landmarks
 REQUIRED_FACTOR = 2.0  # landmarks must be this many times better than the mean shape
 
 # The preset tiny at a smaller size, so that two CPU cores are done in under six minutes.
 SETTINGS: dict[str, Any] = {
+    "K": 16,
+    "M": 48,
     "images.size": SIZE,
     "network.depth": 3,
-    "keypoints.detector": "sift",
-    "runtime.batch": 6,
-    "stage2.batch": 12,
-    "heatmaps.sigma": 1.25,
-    "loss.negative_weight": 3.0,
-    "loss.negative_distance": 3.0,
-    "warmup.iterations": 280,
-    "rounds.count": 3,
-    "rounds.iterations": 200,
-    "stage2.iterations": 370,
+    "heatmaps.nms_radius": 1,
+    "loss.negative_distance": 2.5,
+    "warmup.iterations": 300,
+    "rounds.count": 2,
+    "rounds.iterations": 180,
+    "stage2.iterations": 280,
 }
 
 

@@ -24,8 +24,9 @@ from selfmark.demo.shape import FLIP_IDX, NAMES, Array, Body, Pose, Proportions,
 from selfmark.errors import InputError
 
 DISTANCE = 9.0  # from the camera to the animal, which is about 3.5 high: a mild perspective
+COAT_HUES = (0.02, 0.14)  # from russet to sand
 OCCLUDED_SHARE = 0.2  # pictures with an obstacle
-FILL = (0.70, 0.92)  # longer side of the animal's bounding box, as a share of the picture
+FILL = (0.58, 0.88)  # longer side of the animal's bounding box, as a share of the picture
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ def draw_subject(rng: np.random.Generator, size: int) -> Subject:
     low, high = boxes[:, :2].min(axis=0), boxes[:, 2:].max(axis=0)
     focal = rng.uniform(*FILL) * size / (high - low).max()
     room = size - focal * (high - low)  # pixels left beside the animal along x and y
-    corner = rng.uniform(0.15, 0.85, 2) * room - 0.5  # the picture begins at -0.5: centres are at integers
+    corner = rng.uniform(0.02, 0.98, 2) * room - 0.5  # the picture begins at -0.5: centres are at integers
     camera = render.Camera(focal, corner - focal * low)
     lamp = np.array([rng.uniform(-1, 1), rng.uniform(-1.2, 0.4), -1.0])
     light = render.Light(lamp / np.linalg.norm(lamp), rng.uniform(0.25, 0.5), rng.uniform(0.05, 0.35))
@@ -178,7 +179,7 @@ def _pose(rng: np.random.Generator) -> Pose:
         return np.radians(rng.uniform(low, high, shape))
 
     return Pose(
-        view=within([-50, -25, -20], [50, 25, 20]),
+        view=within([-45, -20, -20], [45, 20, 20]),
         head=within([-15, -10, -12], [15, 10, 12]),
         ears=within([15, -15], [55, 30], rows=2),
         arms=within([5, 0, 0], [75, 60, 70], rows=2),
@@ -188,9 +189,9 @@ def _pose(rng: np.random.Generator) -> Pose:
 
 
 def _palette(rng: np.random.Generator) -> Array:
-    """Six colours in the order of `paint`: any hue, but pale stays pale and dark stays dark."""
-    hue = rng.random()
-    accent = hue + rng.uniform(0.25, 0.75)
+    """Six colours in the order of `paint`: one species, so coats are kin, marks stand out, pale stays pale."""
+    hue = rng.uniform(*COAT_HUES)
+    accent = hue + rng.uniform(0.45, 0.60)
     contrast = rng.uniform(0.75, 1.0)
     colours = [
         (hue, rng.uniform(0.35, 0.75), rng.uniform(0.55, 0.85)),

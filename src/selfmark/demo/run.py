@@ -31,10 +31,10 @@ SETTINGS: dict[str, Any] = {
     "network.depth": 3,
     "heatmaps.nms_radius": 1,
     "loss.negative_distance": 2.5,
-    "warmup.iterations": 300,
+    "warmup.iterations": 270,
     "rounds.count": 2,
-    "rounds.iterations": 180,
-    "stage2.iterations": 280,
+    "rounds.iterations": 150,
+    "stage2.iterations": 250,
 }
 
 

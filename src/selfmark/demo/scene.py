@@ -189,7 +189,7 @@ def _pose(rng: np.random.Generator) -> Pose:
 
 
 def _palette(rng: np.random.Generator) -> Array:
-    """Six colours in the order of `paint`: one species, so coats are kin, marks stand out, pale stays pale."""
+    """Six colours in the order of `paint`: one species, so coats are kin, and pale stays pale."""
     hue = rng.uniform(*COAT_HUES)
     accent = hue + rng.uniform(0.45, 0.60)
     contrast = rng.uniform(0.75, 1.0)

@@ -30,10 +30,14 @@ def page() -> str:
     lines = [
         "# Settings",
         "",
-        "Every number of the method, from `src/selfmark/config.py`. Change one with `--set NAME=VALUE`, e.g.",
-        "`selfmark discover photos/ --set M=50 --set flip.test=false`, or from Python with",
-        '`selfmark.discover("photos/", settings={"M": 50, "flip.test": False})`. Each run keeps its own in',
-        "`config.yaml`.",
+        "Every number of the method, from `src/selfmark/config.py`. Change one with `--set NAME=VALUE`:",
+        "",
+        "```bash",
+        "selfmark discover photos/ -o runs/changed --set M=50 --set flip.test=false",
+        "```",
+        "",
+        'From Python: `selfmark.discover("photos/", settings={"M": 50, "flip.test": False})`. Each run keeps its',
+        "own settings in `config.yaml`.",
         "",
     ]
     presets = config.PRESETS

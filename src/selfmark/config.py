@@ -65,18 +65,14 @@ class Heatmaps:
     threshold: float = 0.15  # least confidence of a Stage 1 keypoint
     nms_radius: int = 2  # cells
     max_points: int = 64  # most Stage 1 keypoints per image before correspondence recovery
-    refine: Literal["quarter", "parabola"] = (
-        "quarter"  # sub-cell step: towards the higher neighbour, or log-fit
-    )
+    refine: Literal["quarter", "parabola"] = "quarter"  # below one cell: a step, or the vertex
 
 
 @dataclass(frozen=True)
 class Loss:
     margin: float = 0.8  # m of the contrastive loss
     detector_weight: float = 0.1  # lambda on the detector loss
-    average: Literal["together", "apart"] = (
-        "together"  # all pairs in one mean, or positives and negatives apart
-    )
+    average: Literal["together", "apart"] = "together"  # one mean of all pairs, or one per kind
     negative_weight: float = 1.0  # factor on the negatives' term
     negatives: Literal["same-image", "different-cluster"] = "same-image"  # Negative-Pair Selection
     random_negatives: int = 128  # random places per image that keypoints are pushed away from
@@ -96,14 +92,14 @@ class Correspondence:
 @dataclass(frozen=True)
 class Optimiser:
     lr: float = 2e-4  # RMSprop
-    weight_decay: float = 1e-5
+    weight_decay: float = 1e-5  # of all weights
     clip_norm: float = 0.0  # gradient norm; 0: no clipping
 
 
 @dataclass(frozen=True)
 class Warmup:
     bootstrap: Literal["equivariance", "detector-descriptors"] = "equivariance"  # the latter: earlier method
-    iterations: int = 30_000
+    iterations: int = 30_000  # on an image and its deformation
 
 
 @dataclass(frozen=True)
@@ -116,7 +112,7 @@ class Rounds:
 
 @dataclass(frozen=True)
 class Stage2:
-    iterations: int = 200_000
+    iterations: int = 200_000  # of heatmap regression
     batch: int = 16  # images per iteration
     lr_drops: tuple[float, ...] = (0.25, 0.35)  # x0.1 at these shares (50k, 70k)
     backbone_lr: float = 0.1  # backbone learns at this share of lr
@@ -146,14 +142,14 @@ class Augment:
     rotation: float = 40.0  # degrees, both ways
     scale: tuple[float, float] = (0.8, 1.2)  # per axis
     shift: float = 0.05  # share of the side
-    contrast: tuple[float, float] = (0.85, 1.3)
-    brightness: tuple[float, float] = (0.9, 1.1)
+    contrast: tuple[float, float] = (0.85, 1.3)  # factor on what differs from the mean
+    brightness: tuple[float, float] = (0.9, 1.1)  # factor on the mean
     noise: float = 0.05  # largest sigma, of a 0..1 image
     blur_share: float = 0.3  # images blurred
     blur_sigma: tuple[float, float] = (0.3, 1.2)  # pixels
     colour_share: float = 0.3  # images with changed hue and saturation
     hue: float = 20.0  # degrees, both ways
-    saturation: tuple[float, float] = (0.7, 1.3)
+    saturation: tuple[float, float] = (0.7, 1.3)  # factor on what differs from grey
 
 
 @dataclass(frozen=True)

@@ -240,7 +240,7 @@ def test_points_from_a_file(photos: Path, scene: Scene, tmp_path: Path) -> None:
 
 def test_temporal_pairs_from_a_video(scene: Scene, tmp_path: Path) -> None:
     path = tmp_path / "clip.avi"
-    video = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 10, (80, 64))
+    video = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 10, (96, 64))
     wide = cv2.copyMakeBorder(scene.images[0], 0, 0, 16, 16, cv2.BORDER_REFLECT)
     for shift in range(20):
         video.write(np.roll(wide, shift % 5, axis=1)[..., ::-1])

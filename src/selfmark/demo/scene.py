@@ -154,7 +154,7 @@ def draw_subject(rng: np.random.Generator, size: int) -> Subject:
     low, high = boxes[:, :2].min(axis=0), boxes[:, 2:].max(axis=0)
     focal = rng.uniform(*FILL) * size / (high - low).max()
     room = size - focal * (high - low)  # pixels left beside the animal along x and y
-    corner = rng.uniform(0.02, 0.98, 2) * room - 0.5  # the picture begins at -0.5: centres are at integers
+    corner = rng.uniform(0.1, 0.9, 2) * room - 0.5  # the picture begins at -0.5: centres are at integers
     camera = render.Camera(focal, corner - focal * low)
     lamp = np.array([rng.uniform(-1, 1), rng.uniform(-1.2, 0.4), -1.0])
     light = render.Light(lamp / np.linalg.norm(lamp), rng.uniform(0.25, 0.5), rng.uniform(0.05, 0.35))

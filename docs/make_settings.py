@@ -36,8 +36,8 @@ def page() -> str:
         "selfmark discover photos/ -o runs/changed --set M=50 --set flip.test=false",
         "```",
         "",
-        'From Python: `selfmark.discover("photos/", settings={"M": 50, "flip.test": False})`. Each run keeps its',
-        "own settings in `config.yaml`.",
+        'From Python: `selfmark.discover("photos/", settings={"M": 50, "flip.test": False})`. Each run keeps',
+        "its own settings in `config.yaml`.",
         "",
     ]
     presets = config.PRESETS

@@ -81,7 +81,7 @@ def test_warp_against_opencv() -> None:
 
 def test_flip_is_torchs_flip() -> None:
     images = torch.rand(2, 3, SIZE, SIZE)
-    matrix = augment.with_flip(augment.identity_affine(2, images.device), torch.tensor([True, False]), SIZE)
+    matrix = augment.with_flip(torch.eye(2, 3).repeat(2, 1, 1), torch.tensor([True, False]), SIZE)
     warped = augment.warp(images, matrix)
     assert torch.allclose(warped[0], images[0].flip(-1), atol=1e-4)
     assert torch.allclose(warped[1], images[1], atol=1e-4)

@@ -42,11 +42,6 @@ def random_affine(count: int, size: int, settings: Augment, generator: torch.Gen
     return torch.cat([linear, offset[..., None]], dim=-1)
 
 
-def identity_affine(count: int, device: torch.device) -> Tensor:
-    """Matrices [count, 2, 3] that change nothing."""
-    return torch.eye(2, 3, device=device).expand(count, 2, 3).clone()
-
-
 def with_flip(matrix: Tensor, flip: Tensor, size: int) -> Tensor:
     """Matrices that first mirror the images where `flip` [B] says so (x to size-1-x), then do as before."""
     column = matrix[:, :, 0]

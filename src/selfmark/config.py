@@ -163,6 +163,27 @@ class Runtime:
 
 
 @dataclass(frozen=True)
+class Evaluation:
+    seed: int = 0  # of the draws below
+    ridges: tuple[float, ...] = (0.1, 0.01, 0.001, 0.0)  # lambda over the largest entry of X'X; authors: 0.1
+    ridge: float = 0.01  # of the headline figures, curves and breakdowns
+    fit_images: tuple[int, ...] = (1, 5, 10, 100, 300, 800)  # annotated images fitted on; all of them besides
+    draws: int = 10  # random draws of so many images
+    hit_pixels: float = 6.0  # a raw landmark hits its annotated point within this, of hit_side
+    hit_side: int = 128  # image side hit_pixels counts at
+    hit_share: float = 0.2  # a hit for faces: within this share of the inter-ocular distance
+    pck_share: float = 0.3  # a hit for bodies (PCK): within this share of the torso
+    oks_thresholds: tuple[float, ...] = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)  # of AP, AR
+    oks_single: tuple[float, ...] = (0.5, 0.4)  # thresholds reported on their own
+    oks_sigma: float = 0.05  # spread of points whose COCO value is not known
+    precision_share: float = 0.1  # a generic keypoint is right within this share of the inter-ocular distance
+    completion_iterations: int = 500  # singular value thresholding, at most
+    look_at: int = 400  # images the checks without labels look at, at most
+    deformations: int = 2  # known deformations of each of them
+    near: float = 0.05  # a landmark agrees with itself within this share of the image's side
+
+
+@dataclass(frozen=True)
 class Config:
     """All settings of one run. Change with `dataclasses.replace` or `override`."""
 
@@ -184,6 +205,7 @@ class Config:
     temporal: Temporal = field(default_factory=Temporal)
     augment: Augment = field(default_factory=Augment)
     runtime: Runtime = field(default_factory=Runtime)
+    evaluation: Evaluation = field(default_factory=Evaluation)
 
     def __post_init__(self) -> None:
         _check(self)

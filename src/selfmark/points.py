@@ -107,12 +107,14 @@ class LabelledPoints:
     label:          [P] int64, cluster of the point; -1 where the cluster is already taken in this image
     mirrored_label: [P] int64, cluster of the same point seen in the mirrored image; -1 where there is none
     clusters:       number of clusters labels count over
+    centroids:      [clusters, D] their centres in descriptor space; None where no clustering made the labels
     """
 
     points: Keypoints
     label: torch.Tensor
     mirrored_label: torch.Tensor
     clusters: int
+    centroids: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.label.shape != (len(self.points),) or self.mirrored_label.shape != (len(self.points),):

@@ -180,10 +180,14 @@ class Run:
             labelled = compute()
             tensors = _keypoint_tensors(labelled.points)
             tensors |= {"label": labelled.label, "mirrored_label": labelled.mirrored_label}
+            if labelled.centroids is not None:
+                tensors["centroids"] = labelled.centroids
             write_tensors(tensors, {"clusters": str(labelled.clusters)}, path)
         tensors, metadata = read_tensors(path)
         label, mirrored = tensors.pop("label").to(device), tensors.pop("mirrored_label").to(device)
-        return LabelledPoints(Keypoints(**tensors).to(device), label, mirrored, int(metadata["clusters"]))
+        centroids = tensors.pop("centroids").to(device) if "centroids" in tensors else None
+        points = Keypoints(**tensors).to(device)
+        return LabelledPoints(points, label, mirrored, int(metadata["clusters"]), centroids)
 
     def restore(self, stage: str, state: TrainState) -> None:
         """Bring the state to this stage's last checkpoint, if there is one."""

@@ -58,7 +58,7 @@ def label(
     mirrored = torch.full_like(labels, -1)
     if described.mirrored is not None:
         mirrored = assign(described.mirrored, images, centroids, settings.assignment)
-    return LabelledPoints(replace(described.points, descriptor=None), labels, mirrored, clusters)
+    return LabelledPoints(replace(described.points, descriptor=None), labels, mirrored, clusters, centroids)
 
 
 def recover(

@@ -1,12 +1,12 @@
 # Two commands set everything up on a fresh machine with Python 3.11+ and pip:
 #   make demo   create .venv, install, run the whole pipeline on built-in data and show the result
-#   make test   create .venv, install, then lint, types and the whole test suite
+#   make test   create .venv, install, then lint, types and the whole test suite (with Chromium, see browser)
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo test lint types slow clean
+.PHONY: install demo test browser lint types slow clean
 
 install: $(VENV)/.installed
 
@@ -19,8 +19,11 @@ demo: install
 	rm -rf runs/demo
 	$(BIN)/selfmark demo --output runs/demo
 
-test: install lint types
+test: install lint types browser
 	$(BIN)/python -m pytest
+
+browser: install
+	sh scripts/install_chromium.sh $(BIN)/python
 
 lint: install
 	$(BIN)/ruff check .

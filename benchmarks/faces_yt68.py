@@ -23,9 +23,7 @@ import numpy as np
 import torch
 
 from selfmark.detector import Detector
-from selfmark.devices import pick
-from selfmark.evaluate import backward_nme, box_normaliser, forward_nme, mean_shape_nme
-from selfmark.images.sources import ImageRef
+from selfmark.evaluate.study import evaluate_run
 from selfmark.report.pictures import contact_sheet
 from selfmark.run import Run, write_json
 
@@ -69,19 +67,17 @@ def main() -> None:
 
 def measure(data: Path, run: Path) -> dict[str, Any]:
     """Forward and backward errors of a finished run, and a contact sheet of test images beside the run."""
-    detector = Detector.load(run, pick("auto"))
-    train, train_xy = _predict(detector, data, "train")
-    test, test_xy = _predict(detector, data, "test")
-    seen_train, seen_test = (np.ones(xy.shape[:2], bool) for xy in (train_xy, test_xy))
-    size = box_normaliser(test_xy, seen_test)
-    errors: dict[str, Any] = {"mean_shape": mean_shape_nme(train_xy, seen_train, test_xy, seen_test, size)}
-    for ridge in (1e-1, 1e-2, 1e-3):
-        common = (train, train_xy, test, test_xy, seen_test, size, ridge, seen_train)
-        errors[f"forward_{ridge:g}"] = forward_nme(*common)
-        errors[f"backward_{ridge:g}"] = backward_nme(*common)
-    _, paths = _labels(data, "test")
+    metrics = evaluate_run(
+        run, data / "images", data / "test.json", train_labels=data / "train.json", by=["yaw_bucket"]
+    )
+    errors = {"mean_shape": metrics["guessing"]["forward"]}
+    for row in metrics["errors"]:
+        if row["all"] and row["regressor"].startswith("ridge"):
+            name = row["regressor"].removeprefix("ridge ")
+            errors |= {f"forward_{name}": row["forward"]["mean"], f"backward_{name}": row["backward"]["mean"]}
+    paths = sorted((data / "images" / "test").iterdir())
     pictures = np.stack([cv2.imread(str(path))[..., ::-1] for path in paths[::32][:24]])
-    shown = detector([np.ascontiguousarray(picture) for picture in pictures])
+    shown = Detector.load(run)([np.ascontiguousarray(picture) for picture in pictures])
     cv2.imwrite(str(run / "test_faces.png"), contact_sheet(pictures, shown.xy, 8)[..., ::-1])
     config = Run.open(run).config
     return {
@@ -94,21 +90,6 @@ def measure(data: Path, run: Path) -> dict[str, Any]:
         "images": len(Run.open(run).refs()),
         **{name: round(value, 3) for name, value in errors.items()},
     }
-
-
-def _labels(data: Path, split: str) -> tuple[np.ndarray, list[Path]]:
-    coco = json.loads((data / f"{split}.json").read_text())
-    names = {image["id"]: image["file_name"] for image in coco["images"]}
-    xy = np.array([annotation["keypoints"] for annotation in coco["annotations"]], float)
-    folder = data / "images" / split
-    paths = [folder / Path(names[annotation["image_id"]]).name for annotation in coco["annotations"]]
-    return xy.reshape(len(xy), -1, 3)[..., :2], paths
-
-
-def _predict(detector: Detector, data: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
-    xy, paths = _labels(data, split)
-    found = [part.landmarks.xy for part in detector.predict([ImageRef(path) for path in paths], 128)]
-    return np.concatenate(found), xy
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import cv2
 import pytest
 
 from selfmark.demo.scene import Scene, generate
+from selfmark.pipeline import discover
 
 # A pipeline that goes through every phase in seconds; it learns nothing to speak of.
 QUICK: dict[str, Any] = {
@@ -58,3 +59,11 @@ def photos(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def quick() -> dict[str, Any]:
     return dict(QUICK)
+
+
+@pytest.fixture(scope="session")
+def quick_run(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run on the photos, K=4, that learned nothing; copy it before changing it."""
+    output = tmp_path_factory.mktemp("quick") / "run"
+    discover(photos, output=output, preset="tiny", settings=QUICK, device="cpu")
+    return output

@@ -39,14 +39,21 @@ def _commands() -> list[str]:
 
 def test_the_docs_show_commands() -> None:
     shown = {command.split()[1] for command in _commands()}
-    assert {"discover", "predict", "doctor", "report", "weights"} <= shown
+    assert {"discover", "predict", "evaluate", "doctor", "report", "weights"} <= shown
 
 
 @pytest.fixture(scope="module")
 def workplace(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what the docs' commands name: photos/, more_photos/, video.mp4, points.csv and so on."""
     folder = tmp_path_factory.mktemp("docs")
-    write(scene, folder / "labelled")
+    labels = write(scene, folder / "labelled")
+    content = json.loads(labels.read_text())
+    for index, annotation in enumerate(content["annotations"]):
+        annotation["pose"] = "left" if index % 2 else "right"
+    labels.write_text(json.dumps(content))
+    for part in ("train", "test"):
+        shutil.copytree(folder / "labelled" / "images", folder / "labelled" / part / "images")
+        shutil.copy(labels, folder / "labelled" / part)
     for name in ("photos", "more_photos"):
         (folder / name).mkdir()
         for index, image in enumerate(scene.images):

@@ -48,8 +48,8 @@ def undisturbed(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_landmarks_beat_the_mean_shape(tmp_path: Path) -> None:
     """A short run on generated pictures: forward error at least 1.4 times better than guessing."""
-    train, test = generate(250, 64, seed=1), generate(100, 64, seed=2)
-    write(train, tmp_path / "data")
+    write(generate(250, 64, seed=1), tmp_path / "data" / "train")
+    write(generate(100, 64, seed=2), tmp_path / "data" / "test")
     settings = QUICK | {
         "K": 8,
         "M": 24,
@@ -70,10 +70,9 @@ def test_landmarks_beat_the_mean_shape(tmp_path: Path) -> None:
         "runtime.log_every": 50,
         "runtime.checkpoint_every": 500,
     }
-    detector = discover(
-        tmp_path / "data" / "images", output=tmp_path / "run", preset="tiny", settings=settings, device="cpu"
-    )
-    result = judge(detector, train, test, tmp_path)
+    images = tmp_path / "data" / "train" / "images"
+    discover(images, output=tmp_path / "run", preset="tiny", settings=settings, device="cpu")
+    result = judge(tmp_path / "run", tmp_path / "data", "cpu")
     assert result.forward * 1.4 < result.mean_shape
     assert result.backward < result.mean_shape_backward
 

@@ -213,6 +213,77 @@ class _Counted:
 
 
 @app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="Run folder with a trained detector.")],
+    images: Annotated[list[str], typer.Argument(help="Images, folders, globs, COCO files or videos.")],
+    labels: Annotated[
+        Path | None, typer.Option(help="COCO keypoints of the images; without them only label-free checks.")
+    ] = None,
+    train_labels: Annotated[
+        Path | None,
+        typer.Option(help="COCO keypoints the regressors are fitted on; default: a random half of --labels."),
+    ] = None,
+    train_images: Annotated[
+        list[str] | None, typer.Option(help="Images of --train-labels; default: the same as IMAGES.")
+    ] = None,
+    normaliser: Annotated[
+        str,
+        typer.Option(
+            help="Errors are divided by: box, bbox, inter_ocular, shoulders, torso, side or points:A,B."
+        ),
+    ] = "",
+    by: Annotated[
+        list[str] | None, typer.Option(help="Break the errors down by this annotation field; repeatable.")
+    ] = None,
+    detectors: Annotated[
+        str, typer.Option(help="Precision of these keypoint detectors as well, e.g. orb,sift.")
+    ] = "",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder for metrics.json and report; default RUN.")
+    ] = None,
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="Any setting of the evaluation, e.g. draws=3.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+) -> None:
+    """Measure a run: every metric of the paper with labels, trust in each landmark without."""
+    from selfmark.detector import Detector
+    from selfmark.evaluate.study import evaluate_run
+    from selfmark.progress import ProgressDisplay
+    from selfmark.report import present
+    from selfmark.report.build import report_on_run
+    from selfmark.run import Run
+
+    with ProgressDisplay(err) as display:
+        metrics = evaluate_run(
+            run,
+            images,
+            labels,
+            train_images,
+            train_labels,
+            normaliser,
+            by or [],
+            [name.strip() for name in detectors.split(",") if name.strip()],
+            _settings(change or []),
+            output,
+            device,
+            lambda done, of: display(
+                {"event": "progress", "stage": "predicting", "round": 0, "done": done, "of": of}
+            ),
+        )
+    for content in (*present.tables(metrics), present.trust_table(metrics)):
+        table = Table(*content.header, title=content.title, title_justify="left", caption_justify="left")
+        for row in content.rows:
+            table.add_row(*row)
+        out.print(table)
+    for note in metrics["notes"]:
+        err.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
+    page = report_on_run(Run.open(run), Detector.load(run), output)
+    folder = output if output is not None else run
+    out.print(f"metrics: {folder / 'metrics.json'}\nreport:  {page}", highlight=False, soft_wrap=True)
+
+
+@app.command()
 def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for data, run and report.")] = Path(
         "runs/demo"

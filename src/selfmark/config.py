@@ -165,10 +165,12 @@ class Runtime:
 @dataclass(frozen=True)
 class Evaluation:
     seed: int = 0  # of the draws below
+    least_visibility: int = 1  # annotated points of less are left out; 2 leaves out those COCO calls hidden
     ridges: tuple[float, ...] = (0.1, 0.01, 0.001, 0.0)  # lambda over the largest entry of X'X; authors: 0.1
     ridge: float = 0.01  # of the headline figures, curves and breakdowns
     fit_images: tuple[int, ...] = (1, 5, 10, 100, 300, 800)  # annotated images fitted on; all of them besides
     draws: int = 10  # random draws of so many images
+    worst_error: float = 20.0  # percent; how far the curve of the share of points within an error reaches
     hit_pixels: float = 6.0  # a raw landmark hits its annotated point within this, of hit_side
     hit_side: int = 128  # image side hit_pixels counts at
     hit_share: float = 0.2  # a hit for faces: within this share of the inter-ocular distance
@@ -178,7 +180,7 @@ class Evaluation:
     oks_sigma: float = 0.05  # spread of points whose COCO value is not known
     precision_share: float = 0.1  # a generic keypoint is right within this share of the inter-ocular distance
     completion_iterations: int = 500  # singular value thresholding, at most
-    look_at: int = 400  # images the checks without labels look at, at most
+    look_at: int = 200  # images the checks without labels look at, at most
     deformations: int = 2  # known deformations of each of them
     near: float = 0.05  # a landmark agrees with itself within this share of the image's side
 

@@ -31,6 +31,7 @@ from selfmark.correspondence.recovery import DescribedPoints, label, recover
 from selfmark.detector import Detector, ModelCard
 from selfmark.devices import pick
 from selfmark.errors import InputError
+from selfmark.evaluate.study import check_run
 from selfmark.images.flow import CarriedPoints, carry, nearby_frames
 from selfmark.images.sources import collect
 from selfmark.images.store import ImageStore, load_store
@@ -146,6 +147,7 @@ def _discover(run: Run, device: torch.device, fresh: bool) -> Detector:
 
     detector = Detector(psi, _card(run, table.mirror.tolist(), len(store)), device)
     detector.save(run.model)
+    check_run(run, detector, store.refs)
     report_on_run(run, detector)
     run.log("done", landmarks=config.K, output=str(run.path))
     return detector

@@ -1,23 +1,40 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
-from sklearn.linear_model import Ridge
+from sklearn.linear_model import LinearRegression, Ridge
 
 from selfmark.errors import InputError
-from selfmark.evaluate import (
-    backward_nme,
+from selfmark.evaluate.nme import (
+    Spread,
+    backward_prediction,
     box_normaliser,
-    forward_nme,
+    by_group,
+    forward_prediction,
+    image_errors,
+    mean_error,
     mean_shape,
-    mean_shape_nme,
     nme,
-    pair_normaliser,
+    over_draws,
+    point_errors,
 )
+from selfmark.evaluate.protocol import Examples, backward, forward, guesses
+from selfmark.evaluate.regression import Regressor, fit_ridge, fit_unbiased
 
 K, L, TRAIN, TEST = 5, 7, 50, 20
+
+
+def examples(world: dict[str, np.ndarray]) -> tuple[Examples, Examples]:
+    """The world as the protocol takes it; training images need no normaliser."""
+    train = [world[f"train_{name}"] for name in ("landmarks", "truth", "visible")]
+    test = [world[f"test_{name}"] for name in ("landmarks", "truth", "visible")]
+    return (
+        Examples(train[0], np.ones(train[0].shape[:2]), train[1], train[2], np.ones(len(train[0]))),
+        Examples(test[0], np.ones(test[0].shape[:2]), test[1], test[2], world["normaliser"]),
+    )
 
 
 def naive_nme(predicted: np.ndarray, truth: np.ndarray, visible: np.ndarray, normaliser: np.ndarray) -> float:
@@ -85,7 +102,8 @@ def test_forward_is_one_ridge_per_annotated_point(world: dict[str, np.ndarray]) 
         model = Ridge(alpha=ridge_alpha(x, 0.01), solver="cholesky").fit(x, world["train_truth"][rows, point])
         predicted[:, point] = model.predict(world["test_landmarks"].reshape(TEST, -1))
     expected = naive_nme(predicted, world["test_truth"], world["test_visible"], world["normaliser"])
-    assert forward_nme(**world, ridge=0.01) == pytest.approx(expected, rel=1e-8)
+    errors = forward(*examples(world), partial(fit_ridge, ridge=0.01))
+    assert mean_error(errors) == pytest.approx(expected, rel=1e-8)
 
 
 def test_backward_fills_hidden_annotations_with_their_training_mean(world: dict[str, np.ndarray]) -> None:
@@ -101,7 +119,8 @@ def test_backward_fills_hidden_annotations_with_their_training_mean(world: dict[
     predicted = model.predict(filled(world["test_truth"])).reshape(TEST, K, 2)
     everything = np.ones((TEST, K), bool)
     expected = naive_nme(predicted, world["test_landmarks"], everything, world["normaliser"])
-    assert backward_nme(**world, ridge=0.1) == pytest.approx(expected, rel=1e-8)
+    errors = backward(*examples(world), partial(fit_ridge, ridge=0.1))
+    assert mean_error(errors) == pytest.approx(expected, rel=1e-8)
 
 
 def test_mean_shape_baseline(world: dict[str, np.ndarray]) -> None:
@@ -109,26 +128,32 @@ def test_mean_shape_baseline(world: dict[str, np.ndarray]) -> None:
     np.testing.assert_allclose(mean_shape(world["train_truth"], world["train_visible"]), mean, rtol=1e-12)
     predicted = np.stack([mean] * TEST)
     expected = naive_nme(predicted, world["test_truth"], world["test_visible"], world["normaliser"])
-    names = ("train_truth", "train_visible", "test_truth", "test_visible", "normaliser")
-    assert mean_shape_nme(**{name: world[name] for name in names}) == pytest.approx(expected, rel=1e-12)
+    measured = guesses(*examples(world))
+    assert measured["forward"] == pytest.approx(expected, rel=1e-12)
+    found = np.stack([world["train_landmarks"].mean(axis=0)] * TEST)
+    everything = np.ones((TEST, K), bool)
+    expected = naive_nme(found, world["test_landmarks"], everything, world["normaliser"])
+    assert measured["backward"] == pytest.approx(expected, rel=1e-12)
 
 
 def test_perfect_landmarks_give_almost_no_error_and_useless_ones_the_mean_shape() -> None:
     rng = np.random.default_rng(2)
     truth = rng.normal(50, 10, (80, 4, 2))
-    visible, normaliser = np.ones((40, 4), bool), np.full(40, 30.0)
-    perfect = forward_nme(truth[:40], truth[:40], truth[40:], truth[40:], visible, normaliser, 1e-9, visible)
-    assert perfect < 1e-4
+    visible = np.ones((40, 4), bool)
+    known = {"train_truth": truth[:40], "test_truth": truth[40:], "normaliser": np.full(40, 30.0)}
+    known |= {"train_visible": visible, "test_visible": visible}
+    perfect = examples(known | {"train_landmarks": truth[:40], "test_landmarks": truth[40:]})
+    assert mean_error(forward(*perfect, partial(fit_ridge, ridge=1e-9))) < 1e-4
     still = np.full((40, 3, 2), 5.0)
-    useless = forward_nme(still, truth[:40], still, truth[40:], visible, normaliser, 0.1, visible)
-    assert useless == pytest.approx(mean_shape_nme(truth[:40], visible, truth[40:], visible, normaliser))
+    useless = examples(known | {"train_landmarks": still, "test_landmarks": still})
+    error = mean_error(forward(*useless, partial(fit_ridge, ridge=0.1)))
+    assert error == pytest.approx(guesses(*useless)["forward"])
 
 
 def test_normalisers() -> None:
     truth = np.array([[[0.0, 0.0], [8.0, 2.0], [100.0, 100.0]], [[1.0, 1.0], [4.0, 5.0], [1.0, 1.0]]])
     visible = np.array([[True, True, False], [False, False, False]])
     assert box_normaliser(truth, visible).tolist() == [4.0, 0.0]
-    assert pair_normaliser(truth, 0, 1).tolist() == pytest.approx([math.sqrt(68), 5.0])
 
 
 def test_what_cannot_be_evaluated_is_refused(world: dict[str, np.ndarray]) -> None:
@@ -141,8 +166,143 @@ def test_what_cannot_be_evaluated_is_refused(world: dict[str, np.ndarray]) -> No
         nme(truth, truth, np.ones((2, 3), bool), np.array([np.nan, 1.0]))
     with pytest.raises(ValueError, match="shapes do not agree"):
         nme(truth, truth[:1], np.ones((2, 3), bool), np.ones(2))
+    with pytest.raises(ValueError, match="wherever a point is visible"):
+        nme(np.full_like(truth, np.nan), truth, np.ones((2, 3), bool), np.ones(2))
+
+
+def test_a_point_annotated_in_no_training_image_does_not_count(world: dict[str, np.ndarray]) -> None:
     never = {**world, "train_visible": world["train_visible"] & (np.arange(L) != 2)}
-    with pytest.raises(InputError, match="landmark number 2"):
-        forward_nme(**never, ridge=0.1)
     unasked = {**never, "test_visible": never["test_visible"] & (np.arange(L) != 2)}
-    assert np.isfinite(forward_nme(**unasked, ridge=0.1))
+    fit = partial(fit_ridge, ridge=0.1)
+    errors = forward(*examples(never), fit)
+    assert np.isnan(errors[:, 2]).all()
+    assert mean_error(errors) == pytest.approx(mean_error(forward(*examples(unasked), fit)))
+    assert guesses(*examples(never))["forward"] == pytest.approx(guesses(*examples(unasked))["forward"])
+
+
+def test_point_errors_are_percentages_and_nan_where_unknown() -> None:
+    predicted = np.array([[[3.0, 4.0], [0.0, 1.0]], [[9.0, 9.0], [np.nan, 0.0]], [[1.0, 1.0], [1.0, 1.0]]])
+    visible = np.array([[True, False], [True, True], [False, False]])
+    errors = point_errors(predicted, np.zeros((3, 2, 2)), visible, np.array([50.0, 10.0, 0.0]))
+    nan = np.nan
+    np.testing.assert_allclose(errors, [[10.0, nan], [90 * math.sqrt(2), nan], [nan, nan]])
+    np.testing.assert_allclose(image_errors(errors), [10.0, 90 * math.sqrt(2), nan])
+    assert mean_error(errors) == pytest.approx(5 + 45 * math.sqrt(2))
+    assert np.isnan(mean_error(errors[2:]))
+
+
+def prediction_arguments(world: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+    return tuple(
+        world[name] for name in ("train_landmarks", "train_truth", "train_visible", "test_landmarks")
+    )
+
+
+def test_points_visible_in_the_same_images_share_a_fit(world: dict[str, np.ndarray]) -> None:
+    landmarks, truth, visible, test = prediction_arguments(world)
+    visible[:, 3] = visible[:, 5] = visible[:, 0]
+    visible[:, 6] = False
+    truth = np.where(visible[..., None], np.nan_to_num(truth, nan=7.0), np.nan)
+    fits = []
+
+    def fit(inputs: np.ndarray, targets: np.ndarray) -> Regressor:
+        fits.append(targets.shape[1])
+        return fit_unbiased(inputs, targets)
+
+    together = forward_prediction(landmarks, truth, visible, test, fit)
+    assert sorted(fits) == [2, 2, 2, 6]
+    assert np.isnan(together[:, 6]).all()
+    for point in range(6):
+        rows = visible[:, point]
+        model = LinearRegression(fit_intercept=False).fit(
+            landmarks[rows].reshape(rows.sum(), -1), truth[rows, point]
+        )
+        np.testing.assert_allclose(together[:, point], model.predict(test.reshape(TEST, -1)), atol=1e-8)
+
+
+def test_one_fit_for_all_equals_one_fit_each(world: dict[str, np.ndarray]) -> None:
+    landmarks, truth, visible, test = prediction_arguments(world)
+    truth, visible = np.nan_to_num(truth, nan=50.0), np.ones_like(visible)
+    fit = partial(fit_ridge, ridge=0.01)
+    together = forward_prediction(landmarks, truth, visible, test, fit)
+    for point in range(L):
+        one = slice(point, point + 1)
+        alone = forward_prediction(landmarks, truth[:, one], visible[:, one], test, fit)
+        np.testing.assert_allclose(together[:, one], alone, atol=1e-9)
+
+
+def test_backward_without_bias_is_plain_least_squares(world: dict[str, np.ndarray]) -> None:
+    landmarks, truth, visible, _ = prediction_arguments(world)
+    mean = np.nanmean(truth, axis=0)
+
+    def filled(points: np.ndarray) -> np.ndarray:
+        return np.where(np.isnan(points), mean, points).reshape(len(points), -1)
+
+    model = LinearRegression(fit_intercept=False).fit(filled(truth), landmarks.reshape(TRAIN, -1))
+    predicted = backward_prediction(
+        landmarks, truth, visible, world["test_truth"], world["test_visible"], fit_unbiased
+    )
+    np.testing.assert_allclose(
+        predicted.reshape(TEST, -1), model.predict(filled(world["test_truth"])), atol=1e-8
+    )
+
+
+def test_draws_are_subsets_without_repetition() -> None:
+    seen = []
+
+    def measure(rows: np.ndarray) -> float:
+        seen.append(tuple(rows.tolist()))
+        return float(rows.sum())
+
+    spread = over_draws(measure, 9, 4, 6, np.random.default_rng(0))
+    assert len(seen) == 6
+    assert len(set(seen)) > 1
+    assert all(len(set(rows)) == 4 and set(rows) <= set(range(9)) for rows in seen)
+    totals = [sum(rows) for rows in seen]
+    mean = sum(totals) / 6
+    deviation = math.sqrt(sum((total - mean) ** 2 for total in totals) / 6)
+    assert (spread.mean, spread.spread, spread.draws) == pytest.approx((mean, deviation, 6))
+    assert over_draws(measure, 9, 4, 6, np.random.default_rng(0)) == spread
+
+
+@pytest.mark.parametrize("fitted", [9, 50])
+def test_all_images_are_drawn_once(fitted: int) -> None:
+    seen = []
+    spread = over_draws(
+        lambda rows: seen.append(rows.tolist()) or 2.5, 9, fitted, 6, np.random.default_rng(0)
+    )
+    assert seen == [list(range(9))]
+    assert spread == Spread(2.5, 0.0, 1)
+
+
+def test_points_no_drawn_image_shows_are_left_out_of_the_draw() -> None:
+    # Point 0 is annotated in image 0 only, point 1 in the others only; the test image shows point 1 only.
+    rng = np.random.default_rng(0)
+    landmarks, truth = rng.uniform(0, 50, (5, 2, 2)), rng.uniform(0, 50, (5, 2, 2))
+    visible = np.array([[True, False]] + [[False, True]] * 4)
+    asked, size = np.array([[False, True]]), np.array([10.0])
+    answers = {}
+
+    def measure(rows: np.ndarray) -> float:
+        predicted = forward_prediction(
+            landmarks[rows], truth[rows], visible[rows], landmarks[:1], fit_unbiased
+        )
+        answers[int(rows[0])] = mean_error(point_errors(predicted, truth[:1], asked, size))
+        return answers[int(rows[0])]
+
+    spread = over_draws(measure, 5, 1, 40, np.random.default_rng(0))
+    assert set(answers) == set(range(5))
+    assert np.isnan(answers.pop(0))
+    assert spread.draws < 40
+    assert min(answers.values()) < spread.mean < max(answers.values())
+    with pytest.raises(InputError, match="3 training images drawn"):
+        over_draws(lambda rows: math.nan, 9, 3, 4, np.random.default_rng(0))
+    with pytest.raises(ValueError, match="at least 1"):
+        over_draws(measure, 5, 0, 1, np.random.default_rng(0))
+
+
+def test_groups_by_hand() -> None:
+    errors = np.array([1.0, 2.0, np.nan, 6.0, np.nan])
+    grouped = by_group(errors, [30, 60, 60, 30, 90])
+    assert grouped == {30: (3.5, 2), 60: (2.0, 1)}
+    with pytest.raises(ValueError):
+        by_group(errors, [1, 2])

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.linear_model import Ridge
+from sklearn.linear_model import LinearRegression, Ridge
 
-from selfmark.evaluate import fit_ridge
+from selfmark.evaluate.regression import fit_ridge, fit_unbiased
 
 
 def data(seed: int, images: int = 60, inputs: int = 14, targets: int = 6) -> tuple[np.ndarray, np.ndarray]:
@@ -26,6 +26,38 @@ def test_agrees_with_scikit_learn(ridge: float, images: int) -> None:
     np.testing.assert_allclose(ours.weights, reference.coef_.T, atol=1e-8)
     fresh, _ = data(2)
     np.testing.assert_allclose(ours.predict(fresh), reference.predict(fresh), atol=1e-8)
+
+
+@pytest.mark.parametrize("images", [1, 8, 60])  # fewer and more images than inputs
+def test_the_paper_s_regressor_is_least_squares_without_intercept(images: int) -> None:
+    x, y = data(1, images)
+    reference = LinearRegression(fit_intercept=False).fit(x, y)
+    ours = fit_unbiased(x, y)
+    np.testing.assert_allclose(ours.weights, reference.coef_.T, atol=1e-9)
+    fresh, _ = data(2)
+    np.testing.assert_allclose(ours.predict(fresh), reference.predict(fresh), atol=1e-8)
+    # The residual of least squares is orthogonal to the inputs.
+    np.testing.assert_allclose(x.T @ (ours.predict(x) - y), 0.0, atol=1e-6)
+
+
+def test_the_paper_s_regressor_has_no_bias() -> None:
+    # y = 2x + 1 at x = 1, 2: through the origin the best slope is (3 + 10) / (1 + 4).
+    regressor = fit_unbiased(np.array([[1.0], [2.0]]), np.array([[3.0], [5.0]]))
+    assert regressor.weights[0, 0] == pytest.approx(13 / 5)
+    assert regressor.predict(np.zeros((1, 1)))[0, 0] == 0.0
+
+
+def test_one_image_leaves_the_smallest_weights() -> None:
+    regressor = fit_unbiased(np.array([[3.0, 4.0]]), np.array([[10.0]]))
+    np.testing.assert_allclose(regressor.weights[:, 0], [1.2, 1.6])  # along the input, 10 = 3 * 1.2 + 4 * 1.6
+
+
+@pytest.mark.parametrize("images", [8, 60])
+def test_without_ridge_it_is_least_squares_with_intercept(images: int) -> None:
+    x, y = data(6, images)
+    reference = LinearRegression().fit(x, y)
+    fresh, _ = data(7)
+    np.testing.assert_allclose(fit_ridge(x, y, 0.0).predict(fresh), reference.predict(fresh), atol=1e-7)
 
 
 def test_without_ridge_an_exact_linear_relation_is_recovered() -> None:
@@ -76,3 +108,6 @@ def test_float32_points_are_computed_in_double() -> None:
 def test_nonsense_is_refused(images: int, targets: int, ridge: float) -> None:
     with pytest.raises(ValueError):
         fit_ridge(np.ones((images, 2)), np.ones((targets, 2)), ridge)
+    if images != targets or images == 0:
+        with pytest.raises(ValueError):
+            fit_unbiased(np.ones((images, 2)), np.ones((targets, 2)))

@@ -335,3 +335,20 @@ def test_broken_json(tmp_path: Path, text: str) -> None:
     (tmp_path / "l.json").write_text(text)
     with pytest.raises(InputError, match=r"l\.json (is not|lists no)"):
         collect([tmp_path / "l.json"])
+
+
+@pytest.mark.parametrize("box", ["[1, 2, 1" + "0" * 400 + ", 4]", "[1, 2, Infinity, 4]", "[1, 2, NaN, 4]"])
+def test_numbers_too_large_for_a_box_are_refused(tmp_path: Path, box: str) -> None:
+    labels = tmp_path / "labels.json"
+    labels.write_text(
+        '{"images": [{"id": 1, "file_name": "a.png"}], "annotations": [{"image_id": 1, "bbox": ' + box + "}]}"
+    )
+    with pytest.raises(InputError, match=r"annotations\[0\]"):
+        collect([labels])
+
+
+def test_json_nested_without_end_is_refused(tmp_path: Path) -> None:
+    labels = tmp_path / "labels.json"
+    labels.write_text("[" * 200_000)
+    with pytest.raises(InputError, match="not valid JSON"):
+        collect([labels])

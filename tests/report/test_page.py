@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import base64
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,8 @@ import numpy as np
 import pytest
 
 from selfmark.errors import InputError
-from selfmark.report import ReportData, write_report
-
-K, E, S = 4, 5, 64
-ATTACK = '<script>alert("x")</script>.png'
+from selfmark.report import ReportCurves, ReportTable, write_report
+from tests.report.example import ATTACK, E, K, evaluated_data, example_data
 
 
 class Page(HTMLParser):
@@ -33,35 +30,12 @@ class Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         self.text += data
 
+    def facts(self, name: str) -> list[str]:
+        """What stands beside a term, wherever the term occurs."""
+        return re.findall(rf"^\s*{name}(.*)$", self.text, re.MULTILINE)
+
     def all(self, tag: str) -> list[dict[str, str]]:
         return [attributes for name, attributes in self.elements if name == tag]
-
-
-def example_data(**changes: Any) -> ReportData:
-    rng = np.random.default_rng(0)
-    history: list[dict[str, Any]] = [{"event": "start"}, {"event": "images", "used": 5}]
-    history += [
-        {"stage": "warm-up", "round": 0, "iteration": i, "loss": {"total": 1 / i, "detector": 0.1}}
-        for i in range(10, 60, 10)
-    ]
-    history += [
-        {"stage": "round", "round": 1, "start": 50, "iteration": i, "loss": {"total": 0.5}} for i in (60, 70)
-    ]
-    history += [{"stage": "stage 2", "iteration": i, "loss": 0.01 * i} for i in (10, 20)]
-    data = ReportData(
-        title="cats & dogs",
-        names=("nose", "left <b>eye</b>", "right eye", "tail"),
-        examples=rng.integers(0, 255, (E, S, S, 3), dtype=np.uint8),
-        example_xy=rng.uniform(5, 58, (E, K, 2)),
-        example_score=rng.uniform(0, 1, (E, K)),
-        example_names=("a.png", ATTACK, "b.png", 'quote".png', "bad\udcff.png"),
-        mirror=(0, 2, 1, 3),
-        detection=np.array([0.914, 0.5, 0.25, 0.0]),
-        history=tuple(history),
-        figures=(("Forward error", "4.83%", "In percent of the object's size."),),
-        settings={"K": 4, "images": {"size": 64, "deep": {"er": [1, 2]}}},
-    )
-    return replace(data, **changes)
 
 
 @pytest.fixture
@@ -113,12 +87,11 @@ def test_untrusted_text_stays_text(source: str) -> None:
 
 def test_each_landmark_has_a_section_with_partner_and_detection_rate(source: str) -> None:
     page = Page(source)
-    sections = [section["id"] for section in page.all("section")]
-    assert sections == [f"landmark-{index}" for index in range(K)]
-    assert [link["href"] for link in page.all("a")] == ["#landmark-2", "#landmark-1"]
-    assert page.text.count("its own mirror image") == 2
-    for share in ("91%", "50%", "25%", "0%"):
-        assert f"found in {share} of the training images" in page.text
+    assert [section["id"] for section in page.all("article")] == [f"landmark-{index}" for index in range(K)]
+    partners = [link["href"] for link in page.all("a") if link["href"].startswith("#landmark-")]
+    assert partners == ["#landmark-2", "#landmark-1"]
+    assert page.facts("mirror partner") == ["itself", "2 · right eye", "1 · left <b>eye</b>", "itself"]
+    assert page.facts("found in") == ["91%", "50%", "25%", "0%"]
 
 
 def test_figures_and_settings_are_listed(source: str) -> None:
@@ -132,9 +105,9 @@ def test_figures_and_settings_are_listed(source: str) -> None:
 def test_a_chart_for_each_stage_and_loss(source: str) -> None:
     labels = [svg["aria-label"] for svg in Page(source).all("svg")]
     assert labels == [
-        "Stage 1: loss over the iterations",
-        "Stage 1: detector loss over the iterations",
-        "Stage 2: loss over the iterations",
+        "Stage 1: loss: its course against iteration",
+        "Stage 1: detector loss: its course against iteration",
+        "Stage 2: loss: its course against iteration",
     ]
 
 
@@ -149,7 +122,127 @@ def test_a_landmark_missing_everywhere_is_said_so(tmp_path: Path) -> None:
 def test_a_run_without_history_or_figures_still_has_a_report(tmp_path: Path) -> None:
     page = Page(write_report(example_data(history=(), figures=()), tmp_path).read_text(encoding="utf-8"))
     assert not page.all("svg")
-    assert len(page.all("section")) == K
+    assert len(page.all("article")) == K
+
+
+def test_no_parts_of_an_evaluation_without_one(source: str) -> None:
+    sections = [section["id"] for section in Page(source).all("section")]
+    assert sections == ["examples", "landmarks", "training", "words", "settings"]
+    assert not Page(source).all("table")
+
+
+@pytest.fixture
+def evaluated(tmp_path: Path) -> Page:
+    return Page(write_report(evaluated_data(), tmp_path).read_text(encoding="utf-8"))
+
+
+def test_an_evaluation_adds_its_sections_and_contents_lead_to_them(evaluated: Page) -> None:
+    sections = [section["id"] for section in evaluated.all("section")]
+    assert sections == [
+        *("trust", "examples", "evaluation", "landmarks", "clusters", "training", "words", "settings")
+    ]
+    ids = [attributes["id"] for _, attributes in evaluated.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    links = [link["href"].removeprefix("#") for link in evaluated.all("a")]
+    assert set(links) <= set(ids)
+    assert set(sections) <= set(links)
+
+
+def test_landmarks_are_ordered_by_trust_with_words(evaluated: Page) -> None:
+    order = [article["id"] for article in evaluated.all("article")]
+    assert order == ["landmark-1", "landmark-0", "landmark-2", "landmark-3"]
+    words = ["trustworthy", "use with care", "do not rely on", "not measured"]
+    assert [word for word in evaluated.text.split("\n") if word in words] == []  # never a line of their own
+    places = [evaluated.text.index(word.capitalize()) for word in words]
+    assert places == sorted(places)
+    widths = re.findall(r"width: (\d+)%", " ".join(e.get("style", "") for e in evaluated.all("i")))
+    assert widths == ["90", "30", "10", "0"] * 2  # in the table of all landmarks and in their own sections
+
+
+def test_the_order_given_is_kept(tmp_path: Path) -> None:
+    data = evaluated_data(order=np.array([3, 0, 2, 1]))
+    page = Page(write_report(data, tmp_path).read_text(encoding="utf-8"))
+    assert [article["id"] for article in page.all("article")] == [f"landmark-{i}" for i in (3, 0, 2, 1)]
+
+
+def test_where_the_limits_of_trust_lie_is_up_to_the_caller(tmp_path: Path) -> None:
+    data = evaluated_data(trust=np.full(K, 0.5), trust_limits=(0.5, 0.6))
+    text = Page(write_report(data, tmp_path).read_text(encoding="utf-8")).text
+    assert "Use with care4 of 4" in text
+    assert "Trustworthy" not in text
+
+
+def test_notes_tables_and_facts_are_shown_as_text(evaluated: Page) -> None:
+    assert f"No label for {ATTACK}." in evaluated.text
+    for text in ("6.10 ± 0.2", "quite a long body part 15", "deformation error", "3.5 %", "2 of 7 images"):
+        assert text in evaluated.text
+    assert not evaluated.all("b")
+    assert not evaluated.all("script")
+    assert len(evaluated.all("table")) == 2 + 1 + 1  # the evaluation's, all landmarks compared, the rounds
+
+
+def test_columns_of_numbers_are_set_to_the_right(tmp_path: Path) -> None:
+    table = ReportTable(
+        "t", "", ("a", "b", "c"), (("1", "2.5 ± 0.1", "word"), ("2", "none", "3"), ("3", "-1", "4"))
+    )
+    page = Page(write_report(example_data(tables=(table,)), tmp_path).read_text(encoding="utf-8"))
+    assert [cell.get("class", "") for cell in page.all("td")] == ["number", ""] * 3
+
+
+def test_values_that_are_not_finite_break_nothing(tmp_path: Path) -> None:
+    nowhere = np.full((3, 2), np.nan)
+    curve = ReportCurves("empty", "", "x", "y", (("line", np.array([1.0]), np.array([np.nan])),))
+    data = evaluated_data(
+        detection=np.full(K, np.nan),
+        example_xy=np.full((E, K, 2), np.inf),
+        example_score=np.full((E, K), np.nan),
+        trust=np.full(K, np.nan),
+        curves=(curve,),
+        cluster_xy=nowhere,
+        cluster_label=np.zeros(3, int),
+        cluster_cuts=None,
+    )
+    source = write_report(data, tmp_path).read_text(encoding="utf-8")
+    assert Page(source).facts("found in") == ["not measured"] * K
+    drawn = source[source.index("</style>") :]
+    assert not re.search(r"\b(nan|inf)\b", drawn)
+    assert "clusters" not in [section["id"] for section in Page(source).all("section")]
+
+
+def test_a_run_without_example_images_still_has_a_report(tmp_path: Path) -> None:
+    data = evaluated_data(
+        examples=np.zeros((0, 64, 64, 3), np.uint8),
+        example_xy=np.zeros((0, K, 2)),
+        example_score=np.zeros((0, K)),
+        example_names=(),
+        cluster_cuts=None,
+    )
+    page = Page(write_report(data, tmp_path).read_text(encoding="utf-8"))
+    assert "There are no example images." in page.text
+    assert page.all("img") == []
+
+
+def test_a_large_report_is_of_reasonable_size(tmp_path: Path) -> None:
+    # Smooth pictures with some noise are about as large as photographs of 256 pixels.
+    rng = np.random.default_rng(0)
+    count, landmarks, size = 24, 30, 256
+    coarse = rng.integers(0, 255, (count, 16, 16, 3), dtype=np.uint8)
+    images = np.stack([cv2.resize(image, (size, size), interpolation=cv2.INTER_CUBIC) for image in coarse])
+    images = np.clip(images + rng.normal(0, 4, images.shape), 0, 255).astype(np.uint8)
+    data = evaluated_data(
+        names=tuple(f"landmark {index}" for index in range(landmarks)),
+        examples=images,
+        example_xy=rng.uniform(0, size - 1, (count, landmarks, 2)),
+        example_score=rng.uniform(0, 1, (count, landmarks)),
+        example_names=tuple(f"{index}.png" for index in range(count)),
+        mirror=tuple(range(landmarks)),
+        detection=rng.uniform(0, 1, landmarks),
+        trust=rng.uniform(0, 1, landmarks),
+        facts=(),
+    )
+    path = write_report(data, tmp_path)
+    assert 1e6 < path.stat().st_size < 6e6
+    assert len(Page(path.read_text(encoding="utf-8")).all("img")) == count + 12 * landmarks
 
 
 def test_writing_again_replaces_the_report(tmp_path: Path) -> None:
@@ -172,8 +265,26 @@ def test_an_unwritable_folder_is_one_clear_sentence(tmp_path: Path) -> None:
         {"example_score": np.zeros((E, K + 1))},
         {"mirror": (0, 1)},
         {"detection": np.zeros(2)},
+        {"trust": np.zeros(K + 1)},
+        {"facts": ((),)},
+        {"order": np.array([0, 1, 2, 2])},
+        {"cluster_xy": np.zeros((5, 2))},
+        {"cluster_label": np.zeros(5, int)},
+        {"cluster_xy": np.zeros((5, 3)), "cluster_label": np.zeros(5, int)},
+        {
+            "cluster_xy": np.zeros((5, 2)),
+            "cluster_label": np.zeros(5, int),
+            "cluster_cuts": np.zeros((4, 8, 8, 3), np.uint8),
+        },
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         example_data(**change)
+
+
+def test_parts_that_do_not_fit_together_are_refused() -> None:
+    with pytest.raises(ValueError, match="must have 2 cells"):
+        ReportTable("t", "", ("a", "b"), (("1", "2"), ("1",)))
+    with pytest.raises(ValueError, match="of one length"):
+        ReportCurves("t", "", "x", "y", (("line", np.zeros(3), np.zeros(4)),))

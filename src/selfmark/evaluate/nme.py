@@ -1,129 +1,138 @@
 """Normalised mean errors: of points, of the maps between discovered and annotated points, of the mean shape.
 
-Shapes: K discovered landmarks, L annotated ones, N images. Errors are percentages of the normaliser [N], one
-length per image in the same pixels as the points. Where `visible` is false an annotated point is treated as
-unknown, whatever its coordinates say.
+Shapes: K discovered landmarks, L annotated ones, N images, T test images. Errors are percentages of the
+normaliser [N], one length per image in the same pixels as the points. Where `visible` is false an annotated
+point is treated as unknown, whatever its coordinates say; its error is NaN, and NaN means "left out".
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from selfmark.errors import InputError
-from selfmark.evaluate.regression import fit_ridge
+from selfmark.evaluate.regression import Fit
 from selfmark.points import FloatArray
 
 BoolArray = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.int64]
 
 
-def nme(predicted: FloatArray, truth: FloatArray, visible: BoolArray, normaliser: FloatArray) -> float:
-    """Mean over images of the mean, over an image's visible points, of distance / normaliser, in percent.
-
-    So every image weighs the same, however many of its points are visible. Images without any are left out.
-
-    >>> truth = np.zeros((1, 2, 2))
-    >>> predicted = np.array([[[3.0, 4.0], [99.0, 99.0]]])
-    >>> nme(predicted, truth, np.array([[True, False]]), np.array([50.0]))
-    10.0
+def point_errors(
+    predicted: FloatArray, truth: FloatArray, visible: BoolArray, normaliser: FloatArray
+) -> FloatArray:
+    """Distance / normaliser in percent, [N, L]; NaN where a point is not visible or not predicted.
 
     Args:
         predicted: [N, L, 2].
         truth: [N, L, 2].
         visible: [N, L].
-        normaliser: [N].
+        normaliser: [N], positive wherever a point is visible.
     """
     if predicted.shape != truth.shape or visible.shape != truth.shape[:2] or len(normaliser) != len(truth):
         raise ValueError(
             f"shapes do not agree: predicted {predicted.shape}, truth {truth.shape}, "
             f"visible {visible.shape}, normaliser {normaliser.shape}"
         )
-    counted = visible.any(axis=1)
-    if not counted.any():
-        raise InputError("no image has a visible landmark, so there is nothing to evaluate")
-    lengths = np.asarray(normaliser, np.float64)[counted]
-    if not np.all(lengths > 0):
-        worst = int(np.flatnonzero(counted)[np.flatnonzero(~(lengths > 0))[0]])
+    refused = visible.any(axis=1) & ~(normaliser > 0)
+    if refused.any():
+        worst = int(np.flatnonzero(refused)[0])
         raise InputError(
             f"image number {worst} has the normaliser {normaliser[worst]}; it must be positive, so leave out "
             "images whose visible points span no box"
         )
-    # Unknown points may hold anything, NaN included: they must not enter even multiplied by zero.
-    offset = np.where(visible[..., None], predicted.astype(np.float64) - truth, 0.0)[counted]
-    total = np.linalg.norm(offset, axis=2).sum(axis=1)
-    return float(100.0 * np.mean(total / visible[counted].sum(axis=1) / lengths))
+    # Divided only where it counts: an image without visible points may have no size at all.
+    size = np.where(visible.any(axis=1), normaliser, 1.0).astype(np.float64)
+    offset = predicted.astype(np.float64) - truth
+    distance = np.hypot(offset[..., 0], offset[..., 1])
+    errors: FloatArray = np.where(visible, 100.0 * distance / size[:, None], np.nan)
+    return errors
 
 
-def forward_nme(
+def image_errors(errors: FloatArray) -> FloatArray:
+    """Mean over the points of each image, [N, L] to [N]; NaN where an image has none."""
+    return mean_of_known(errors, axis=1)
+
+
+def mean_error(errors: FloatArray) -> float:
+    """Mean of `image_errors`: every image weighs the same, however many points it shows; NaN if none does."""
+    return float(mean_of_known(image_errors(errors), axis=0))
+
+
+def nme(predicted: FloatArray, truth: FloatArray, visible: BoolArray, normaliser: FloatArray) -> float:
+    """Mean over images of the mean, over an image's visible points, of distance / normaliser, in percent.
+
+    Images without visible points are left out. Arguments as in `point_errors`.
+
+    >>> truth = np.zeros((1, 2, 2))
+    >>> predicted = np.array([[[3.0, 4.0], [99.0, 99.0]]])
+    >>> nme(predicted, truth, np.array([[True, False]]), np.array([50.0]))
+    10.0
+    """
+    errors = point_errors(predicted, truth, visible, normaliser)
+    if not visible.any():
+        raise InputError("no image has a visible landmark, so there is nothing to evaluate")
+    # A missing prediction must not pass for a point left out.
+    if np.isnan(errors[visible]).any():
+        raise ValueError("predicted and truth must be numbers wherever a point is visible")
+    return mean_error(errors)
+
+
+def forward_prediction(
     train_landmarks: FloatArray,
     train_truth: FloatArray,
-    test_landmarks: FloatArray,
-    test_truth: FloatArray,
-    test_visible: BoolArray,
-    normaliser: FloatArray,
-    ridge: float,
     train_visible: BoolArray,
-) -> float:
-    """Error of predicting the annotated points from the discovered ones.
+    test_landmarks: FloatArray,
+    fit: Fit,
+) -> FloatArray:
+    """Annotated points [T, L, 2] predicted from the discovered ones.
 
-    Each annotated point has its own regressor, fitted on the training images in which it is visible.
+    Each annotated point has its own regressor, fitted on the training images in which it is visible; a point
+    visible in none is predicted as NaN.
 
     Args:
         train_landmarks: [N, K, 2] discovered, training images.
         train_truth: [N, L, 2] annotated, training images.
-        test_landmarks: [T, K, 2].
-        test_truth: [T, L, 2].
-        test_visible: [T, L].
-        normaliser: [T].
-        ridge: See `fit_ridge`.
         train_visible: [N, L].
+        test_landmarks: [T, K, 2].
+        fit: How to fit.
     """
-    predicted = np.zeros(test_truth.shape)
-    for index in range(train_truth.shape[1]):
-        known = train_visible[:, index]
+    predicted = np.full((len(test_landmarks), train_truth.shape[1], 2), np.nan)
+    # Points visible in the same images share one fit, as the targets of a linear regressor do not interact.
+    alike: dict[bytes, list[int]] = {}
+    for point, column in enumerate(train_visible.T):
+        alike.setdefault(column.tobytes(), []).append(point)
+    for points in alike.values():
+        known = train_visible[:, points[0]]
         if known.any():
-            regressor = fit_ridge(_flat(train_landmarks[known]), train_truth[known, index], ridge)
-            predicted[:, index] = regressor.predict(_flat(test_landmarks))
-        else:
-            _require_unseen(test_visible, index)
-    return nme(predicted, test_truth, test_visible, normaliser)
+            regressor = fit(_flat(train_landmarks[known]), _flat(train_truth[known][:, points]))
+            predicted[:, points] = regressor.predict(_flat(test_landmarks)).reshape(len(predicted), -1, 2)
+    return predicted
 
 
-def backward_nme(
+def backward_prediction(
     train_landmarks: FloatArray,
     train_truth: FloatArray,
-    test_landmarks: FloatArray,
+    train_visible: BoolArray,
     test_truth: FloatArray,
     test_visible: BoolArray,
-    normaliser: FloatArray,
-    ridge: float,
-    train_visible: BoolArray,
-) -> float:
-    """Error of predicting the discovered points from the annotated ones; arguments as in `forward_nme`.
+    fit: Fit,
+) -> FloatArray:
+    """Discovered points [T, K, 2] predicted from the annotated ones; arguments as in `forward_prediction`.
 
-    Low only if the discovered points stay put on the object: the forward error alone forgives bad points as
-    long as others make up for them. Invisible annotated points are replaced by their training mean.
+    Invisible annotated points are replaced by their training mean.
     """
     mean = mean_shape(train_truth, train_visible)
     known_train = np.where(train_visible[..., None], train_truth, mean)
     known_test = np.where(test_visible[..., None], test_truth, mean)
-    regressor = fit_ridge(_flat(known_train), _flat(train_landmarks), ridge)
-    predicted = regressor.predict(_flat(known_test)).reshape(test_landmarks.shape)
-    return nme(predicted, test_landmarks, np.ones(test_landmarks.shape[:2], bool), normaliser)
-
-
-def mean_shape_nme(
-    train_truth: FloatArray,
-    train_visible: BoolArray,
-    test_truth: FloatArray,
-    test_visible: BoolArray,
-    normaliser: FloatArray,
-) -> float:
-    """Error of the training set's mean shape as the answer for every test image: what guessing costs."""
-    for index in np.flatnonzero(~train_visible.any(axis=0)):
-        _require_unseen(test_visible, int(index))
-    predicted = np.broadcast_to(mean_shape(train_truth, train_visible), test_truth.shape)
-    return nme(predicted, test_truth, test_visible, normaliser)
+    regressor = fit(_flat(known_train), _flat(train_landmarks))
+    predicted: FloatArray = regressor.predict(_flat(known_test)).reshape(len(test_truth), -1, 2)
+    return predicted
 
 
 def mean_shape(truth: FloatArray, visible: BoolArray) -> FloatArray:
@@ -142,20 +151,79 @@ def box_normaliser(truth: FloatArray, visible: BoolArray) -> FloatArray:
     return root
 
 
-def pair_normaliser(truth: FloatArray, i: int, j: int) -> FloatArray:
-    """Distance [N] between annotated points i and j, e.g. the eyes (inter-ocular) or the shoulders."""
-    distance: FloatArray = np.linalg.norm(truth[:, i] - truth[:, j], axis=1)
-    return distance
+@dataclass(frozen=True)
+class Spread:
+    """A figure measured on several random draws: its mean and standard deviation over them."""
+
+    mean: float
+    spread: float
+    draws: int
+
+
+def over_draws(
+    measure: Callable[[IntArray], float], images: int, fitted: int, draws: int, rng: np.random.Generator
+) -> Spread:
+    """Measure with regressors fitted on random subsets of the training images (paper, Evaluation).
+
+    In a draw, annotated points visible in none of the drawn images cannot be predicted. They are left out of
+    that draw's error: `measure` is meant to be the `mean_error` of `point_errors`, where they are NaN. A draw
+    with nothing left, for which `measure` answers NaN, does not count.
+
+    >>> over_draws(lambda rows: float(len(rows)), 8, 5, 10, np.random.default_rng(0))
+    Spread(mean=5.0, spread=0.0, draws=10)
+
+    Args:
+        measure: Given the drawn rows, ascending, the error to average.
+        images: Training images to draw from.
+        fitted: Images per draw, without replacement; if there are no more, all are taken, once.
+        draws: Number of draws.
+        rng: Where the draws come from.
+    """
+    if fitted < 1 or draws < 1:
+        raise ValueError(f"fitted and draws must be at least 1, not {fitted} and {draws}")
+    if fitted >= images:
+        subsets = [np.arange(images, dtype=np.int64)]
+    else:
+        subsets = [np.sort(rng.choice(images, fitted, replace=False)) for _ in range(draws)]
+    measured = [value for value in (measure(rows) for rows in subsets) if not math.isnan(value)]
+    if not measured:
+        raise InputError(
+            f"no test image shows an annotated point that the {min(fitted, images)} training images drawn "
+            "show too, so there is nothing to evaluate; fit on more images"
+        )
+    return Spread(float(np.mean(measured)), float(np.std(measured)), len(measured))
+
+
+Group = TypeVar("Group", bound=Hashable)
+
+
+def by_group(errors: FloatArray, groups: Sequence[Group]) -> dict[Group, tuple[float, int]]:
+    """Mean error and number of images of each group, in order of appearance, e.g. of each range of yaw.
+
+    Images whose error is NaN do not count; a group without others is left out.
+
+    >>> by_group(np.array([1.0, 4.0, 3.0]), ["left", "right", "left"])
+    {'left': (2.0, 2), 'right': (4.0, 1)}
+
+    Args:
+        errors: [N] per image, see `image_errors`.
+        groups: The group of each image.
+    """
+    members: dict[Group, list[float]] = {}
+    for error, group in zip(errors.tolist(), groups, strict=True):
+        if not math.isnan(error):
+            members.setdefault(group, []).append(error)
+    return {group: (float(np.mean(values)), len(values)) for group, values in members.items()}
 
 
 def _flat(points: FloatArray) -> FloatArray:
     return points.reshape(len(points), -1)
 
 
-def _require_unseen(test_visible: BoolArray, index: int) -> None:
-    """A point never annotated in training cannot be predicted; harmless only if testing never asks for it."""
-    if test_visible[:, index].any():
-        raise InputError(
-            f"annotated landmark number {index} is visible in no training image but in some test image; "
-            "annotate it in training images or leave it out"
-        )
+def mean_of_known(values: FloatArray, axis: int) -> FloatArray:
+    """Mean of what is not NaN; NaN, without numpy's warning, where there is nothing."""
+    known = ~np.isnan(values)
+    count = known.sum(axis=axis)
+    total = np.where(known, values, 0.0).sum(axis=axis, dtype=np.float64)
+    mean: FloatArray = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    return mean

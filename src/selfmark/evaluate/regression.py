@@ -6,6 +6,7 @@ from them, and the other way round.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,8 +29,12 @@ class Regressor:
 
     def predict(self, inputs: FloatArray) -> FloatArray:
         """[N, A] to [N, B]."""
-        predicted: FloatArray = (inputs - self.input_mean) @ self.weights + self.target_mean
+        # The means go through the map once, not once per image.
+        predicted: FloatArray = inputs @ self.weights + (self.target_mean - self.input_mean @ self.weights)
         return predicted
+
+
+Fit = Callable[[FloatArray, FloatArray], Regressor]  # `fit_unbiased`, or `partial(fit_ridge, ridge=...)`
 
 
 def fit_ridge(inputs: FloatArray, targets: FloatArray, ridge: float) -> Regressor:
@@ -47,17 +52,44 @@ def fit_ridge(inputs: FloatArray, targets: FloatArray, ridge: float) -> Regresso
     >>> fit_ridge(inputs, 3.0 * inputs + 1.0, ridge=0.0).predict(np.array([[10.0]])).round(6)
     array([[31.]])
     """
+    if ridge < 0:
+        raise ValueError(f"ridge must be at least 0, not {ridge}")
+    x, y = _paired(inputs, targets)
+    input_mean, target_mean = x.mean(axis=0), y.mean(axis=0)
+    x, y = x - input_mean, y - target_mean
+    gram = x.T @ x
+    penalty = ridge * gram.max()
+    if penalty > 0:
+        weights = np.linalg.solve(gram + penalty * np.eye(len(gram)), x.T @ y)
+    else:  # too few images, or a landmark that never moves, leave the matrix singular
+        weights = np.linalg.lstsq(gram, x.T @ y, rcond=None)[0]
+    return Regressor(weights, input_mean, target_mean)
+
+
+def fit_unbiased(inputs: FloatArray, targets: FloatArray) -> Regressor:
+    """Plain least squares on raw coordinates: the paper's "simple regressor with no bias" (Evaluation).
+
+    Unlike `fit_ridge`, this depends on where the origin of the coordinates lies. Where fewer images than
+    inputs leave a choice, the smallest weights that fit are taken.
+
+    Args:
+        inputs: [N, A], N >= 1.
+        targets: [N, B].
+
+    >>> inputs = np.array([[1.0], [2.0]])
+    >>> fit_unbiased(inputs, 3.0 * inputs).predict(np.array([[10.0]])).round(6)
+    array([[30.]])
+    """
+    x, y = _paired(inputs, targets)
+    # On the inputs themselves: raw coordinates share one large mean, and X'X would square that condition.
+    weights = np.linalg.lstsq(x, y, rcond=None)[0]
+    return Regressor(weights, np.zeros(x.shape[1]), np.zeros(y.shape[1]))
+
+
+def _paired(inputs: FloatArray, targets: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Both in double precision, checked to be of the same images."""
     if len(inputs) != len(targets) or len(inputs) == 0:
         raise ValueError(
             f"inputs and targets must be of the same images, not {len(inputs)} and {len(targets)}"
         )
-    if ridge < 0:
-        raise ValueError(f"ridge must be at least 0, not {ridge}")
-    x, y = np.asarray(inputs, np.float64), np.asarray(targets, np.float64)
-    input_mean, target_mean = x.mean(axis=0), y.mean(axis=0)
-    x, y = x - input_mean, y - target_mean
-    gram = x.T @ x
-    penalty = ridge * gram.max() * np.eye(len(gram))
-    # lstsq, not solve: constant inputs (a landmark that never moves) leave the matrix singular.
-    weights = np.linalg.lstsq(gram + penalty, x.T @ y, rcond=None)[0]
-    return Regressor(weights, input_mean, target_mean)
+    return np.asarray(inputs, np.float64), np.asarray(targets, np.float64)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import glob
 import json
-import math
 import os
+import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,7 +133,7 @@ def _matches(pattern: str) -> Iterator[Path]:
 
 def _text_list(path: Path, every: int) -> list[ImageRef]:
     refs: list[ImageRef] = []
-    for number, line in enumerate(_read_text(path).splitlines(), start=1):
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
         entry = line.strip()
         if not entry or entry.startswith("#"):
             continue
@@ -166,11 +166,11 @@ def _list_entry(folder: Path, entry: str, where: str) -> tuple[Path, Box | None]
 def _coco(path: Path) -> list[ImageRef]:
     """One reference per annotation with a box; one without a box for an image that has none."""
     try:
-        content = json.loads(_read_text(path))
-    except ValueError as error:
+        content = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not valid JSON: {error}") from error
-    images = _entries(path, content, "images", ("id", "file_name"))
-    annotations = _entries(path, content, "annotations", ("image_id",))
+    images = coco_entries(path, content, "images", ("id", "file_name"))
+    annotations = coco_entries(path, content, "annotations", ("image_id",))
     if not images:
         raise InputError(f"{path} lists no images; a COCO file names them under 'images'")
 
@@ -196,7 +196,9 @@ def _coco(path: Path) -> list[ImageRef]:
     return refs
 
 
-def _entries(path: Path, content: Any, key: str, needed: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
+def coco_entries(
+    path: Path, content: Any, key: str, needed: Sequence[str]
+) -> list[tuple[str, dict[str, Any]]]:
     """The checked entries under a key of a COCO file, each with the words that name its place."""
     entries = content.get(key, []) if isinstance(content, dict) else None
     if not isinstance(entries, list):
@@ -235,7 +237,7 @@ def _coco_frame(file: Path, image: dict[str, Any], where: str) -> int | None:
 # --- shared by lists and COCO files ----------------------------------------------------------------
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -246,11 +248,13 @@ def _read_text(path: Path) -> str:
 
 def _box(values: Any, where: str) -> Box:
     numbers = values if isinstance(values, list) else []
-    real = all(isinstance(n, (int, float)) and not isinstance(n, bool) and math.isfinite(n) for n in numbers)
+    # Compared, not tested by isfinite, which fails on whole numbers too large for a float.
+    real = all(isinstance(n, (int, float)) and not isinstance(n, bool) and abs(n) < 1e18 for n in numbers)
     # Boxes without area occur in real label files; the store skips them and says so.
     if len(numbers) != 4 or not real or numbers[2] < 0 or numbers[3] < 0:
         raise InputError(
-            f"{where}: a box is four finite numbers x, y, w, h with w and h not negative, not {values!r}"
+            f"{where}: a box is four finite numbers x, y, w, h with w and h not negative, "
+            f"not {reprlib.repr(values)}"
         )
     x, y, width, height = map(float, numbers)
     return x, y, width, height

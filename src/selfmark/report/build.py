@@ -3,40 +3,88 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from selfmark.config import to_dict
 from selfmark.detector import Detector
+from selfmark.evaluate.predictions import run_fingerprint
+from selfmark.evaluate.stage1 import Stage1, stage1_landmarks
 from selfmark.images.store import load_store
 from selfmark.points import FloatArray
+from selfmark.report import present
 from selfmark.report.page import ReportData, write_report
+from selfmark.report.tsne import tsne
 from selfmark.run import Run, read_json
 from selfmark.train.checkpoint import read_tensors
 
 _EXAMPLES = 24  # images shown
+_CLUSTER_IMAGES = 100  # images whose descriptors are laid out in the cluster picture
+_CLUSTER_POINTS = 800  # descriptors in it, at most
 
 
-def report_on_run(run: Run, detector: Detector) -> Path:
-    """Write report/index.html of a finished run and return its path."""
+def report_on_run(run: Run, detector: Detector, output: Path | None = None) -> Path:
+    """Write report/index.html of a finished run and return its path.
+
+    Args:
+        run: the run.
+        detector: its detector.
+        output: folder of metrics.json, in which the report goes too; None is the run folder.
+    """
+    folder = output if output is not None else run.path
+    metrics = _metrics(run, detector, folder / "metrics.json")
     refs = run.refs()
-    chosen = [refs[index] for index in np.linspace(0, len(refs) - 1, min(_EXAMPLES, len(refs))).astype(int)]
-    store = load_store(chosen, run.config.images, run.config.runtime.store_gigabytes, run.path)
-    located = detector.locate(store.pixels)
+    pixels = load_store(_spread(refs, _CLUSTER_IMAGES), run.config.images, float("inf"), None)
+    shown = _spread(range(len(pixels)), _EXAMPLES)
+    located = detector.locate(pixels.pixels[shown])
+    cluster_xy, cluster_label = _clusters(run, detector, pixels.pixels)
+    checks = metrics.get("unlabelled")
     data = ReportData(
         title=run.path.resolve().name,
         names=detector.names,
-        examples=store.pixels.permute(0, 2, 3, 1).numpy(),
+        examples=pixels.pixels[shown].permute(0, 2, 3, 1).numpy(),
         example_xy=located.xy.cpu().numpy(),
         example_score=located.score.cpu().numpy(),
-        example_names=tuple(ref.name for ref in store.refs),
+        example_names=tuple(pixels.refs[row].name for row in shown),
         mirror=detector.card.mirror,
         detection=_detection(run),
         history=tuple(run.events()),
-        figures=_figures(run),
+        figures=(*present.figures(metrics), *_own_figures(run)),
         settings=to_dict(run.config),
+        tables=present.tables(metrics),
+        curves=present.curves(metrics),
+        cluster_xy=cluster_xy,
+        cluster_label=cluster_label,
+        trust=None if checks is None else np.array(checks["trust"], np.float64),
+        order=None if checks is None else np.array(checks["order"], np.int64),
+        facts=() if checks is None else present.facts(metrics),
+        notes=tuple(metrics.get("notes", ())),
     )
-    return write_report(data, run.path / "report")
+    return write_report(data, folder / "report")
+
+
+def _metrics(run: Run, detector: Detector, path: Path) -> dict[str, Any]:
+    """What an evaluation has left, unless it was of another model or other settings."""
+    metrics: dict[str, Any] = read_json(path) if path.exists() else {}
+    if metrics and metrics.get("model") != run_fingerprint(run, detector.card):
+        return {"notes": [f"{path.name} belongs to an earlier state of this run; evaluate it again."]}
+    return metrics
+
+
+def _spread(items: Any, most: int) -> list[Any]:
+    """At most so many of the items, evenly spaced."""
+    return [
+        items[row] for row in np.unique(np.linspace(0, len(items) - 1, min(most, len(items))).astype(int))
+    ]
+
+
+def _clusters(run: Run, detector: Detector, pixels: Any) -> tuple[FloatArray, npt.NDArray[np.int64]]:
+    """Stage 1's descriptors of the landmarks laid out in the plane, [P, 2], and their landmarks [P]."""
+    found = stage1_landmarks(Stage1.load(run, detector.device), pixels)
+    rows = _spread(range(len(found.label)), _CLUSTER_POINTS) if len(found.label) else []
+    return tsne(found.descriptor[rows]), found.label[rows]
 
 
 def _detection(run: Run) -> FloatArray:
@@ -48,15 +96,11 @@ def _detection(run: Run) -> FloatArray:
     return found
 
 
-def _figures(run: Run) -> tuple[tuple[str, str, str], ...]:
-    """Headline figures: what an evaluation has left in metrics.json, then what the run itself knows."""
-    path = run.path / "metrics.json"
-    measured = read_json(path)["figures"] if path.exists() else []
-    own = (
+def _own_figures(run: Run) -> tuple[tuple[str, str, str], ...]:
+    return (
         ("Landmarks", str(run.config.K), "K, the number of points the detector finds in every image."),
         ("Training images", str(_images_used(run)), "Images that could be read; none of them was labelled."),
     )
-    return (*((str(name), str(value), str(meaning)) for name, value, meaning in measured), *own)
 
 
 def _images_used(run: Run) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,15 @@ from selfmark._version import __version__
 from selfmark.errors import InputError
 from selfmark.points import FloatArray
 from selfmark.report import charts
-from selfmark.report.pictures import Picture, data_uri, draw_landmarks, landmark_colours, landmark_gallery
+from selfmark.report import scatter as maps
+from selfmark.report.parts import IntArray, ReportCurves, ReportTable
+from selfmark.report.pictures import Picture, data_uri, draw_landmarks, hex_colours, landmark_gallery
+from selfmark.report.rounds import rounds_history
+from selfmark.report.trust import Trust, by_trust, grouped, in_words
 
 _GALLERY = 12  # cut-outs per landmark
 _CUT_OUT = 96  # pixels of a cut-out
+_NUMBER = re.compile(r"[-\u2212+±]?\d.*|-?|none")  # a cell that belongs to a column of numbers
 
 
 @dataclass(frozen=True)
@@ -33,9 +39,23 @@ class ReportData:
     example_names: E file names, as the user's disk has them: untrusted text
     mirror:        mirror partner of each landmark
     detection:     [K] share of the training images in which Stage 1 found the landmark
-    history:       events of log.jsonl; those with `iteration` and `loss` make the curves
+    history:       events of log.jsonl; those with `iteration` and `loss` make the loss curves, `recovery`
+                   events the table of rounds
     figures:       headline figures as (name, value, explanation in plain words)
     settings:      the configuration as nested dictionaries
+
+    What an evaluation adds, each part shown only where it is there:
+
+    notes:         sentences shown near the top
+    tables:        results as text
+    curves:        results as curves
+    cluster_xy:    [P, 2] a map of descriptors; the first 1,000 or so are drawn, evenly picked
+    cluster_label: [P] landmark of each of them, -1 for none
+    cluster_cuts:  [P, c, c, 3] uint8, what is seen at each of them
+    trust:         [K] from 0 to 1; not finite where it was not measured
+    trust_limits:  trust from which a landmark is to be used with care, and from which it is trustworthy
+    order:         [K] landmarks in the order they are shown; default: by trust, else by number
+    facts:         for each landmark its (name, value) pairs
     """
 
     title: str
@@ -49,6 +69,18 @@ class ReportData:
     history: tuple[dict[str, Any], ...]
     figures: tuple[tuple[str, str, str], ...]
     settings: dict[str, Any]
+    notes: tuple[str, ...] = ()
+    tables: tuple[ReportTable, ...] = ()
+    curves: tuple[ReportCurves, ...] = ()
+    cluster_xy: FloatArray | None = None
+    cluster_label: IntArray | None = None
+    cluster_cuts: Picture | None = None
+    trust: FloatArray | None = None
+    # Trust is a product of three shares: right four times of five in each check makes a half, and below a
+    # quarter a landmark is wrong in more than a third of each.
+    trust_limits: tuple[float, float] = (0.25, 0.5)
+    order: IntArray | None = None
+    facts: tuple[tuple[tuple[str, str], ...], ...] = ()
 
     def __post_init__(self) -> None:
         K, E = len(self.names), len(self.example_names)
@@ -60,6 +92,25 @@ class ReportData:
             raise ValueError(f"example_xy must be [{E}, {K}, 2] and example_score [{E}, {K}]")
         if len(self.mirror) != K or len(self.detection) != K:
             raise ValueError(f"mirror and detection must have an entry for each of the {K} landmarks")
+        if (self.trust is not None and self.trust.shape != (K,)) or len(self.facts) not in (0, K):
+            raise ValueError(f"trust and facts must have an entry for each of the {K} landmarks")
+        if self.order is not None and sorted(self.order.tolist()) != list(range(K)):
+            raise ValueError(f"order must name each of the {K} landmarks once")
+        self._check_clusters()
+
+    def _check_clusters(self) -> None:
+        if self.cluster_xy is None or self.cluster_label is None:
+            if any(part is not None for part in (self.cluster_xy, self.cluster_label, self.cluster_cuts)):
+                raise ValueError("a map of descriptors needs both cluster_xy and cluster_label")
+            return
+        P = len(self.cluster_label)
+        if self.cluster_xy.shape != (P, 2) or self.cluster_label.ndim != 1:
+            raise ValueError(
+                f"cluster_xy must be [{P}, 2] to match cluster_label, not {self.cluster_xy.shape}"
+            )
+        cuts = self.cluster_cuts
+        if cuts is not None and (cuts.ndim != 4 or cuts.shape[0] != P or cuts.shape[3] != 3):
+            raise ValueError(f"cluster_cuts must be [{P}, c, c, 3], not {cuts.shape}")
 
 
 def write_report(data: ReportData, folder: Path) -> Path:
@@ -71,16 +122,8 @@ def write_report(data: ReportData, folder: Path) -> Path:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    page = environment.get_template("template.html").render(
-        title=data.title,
-        version=__version__,
-        figures=data.figures,
-        examples=_examples(data),
-        landmarks=_landmarks(data),
-        charts=charts.loss_charts(data.history),
-        chart_size=charts,
-        settings=list(_flatten(data.settings)),
-    )
+    environment.filters["columns"] = _numeric_columns
+    page = environment.get_template("template.html").render(_view(data), charts=charts, maps=maps)
     target = folder / "index.html"
     temporary = folder / "index.html.part"
     try:
@@ -93,40 +136,100 @@ def write_report(data: ReportData, folder: Path) -> Path:
     return target
 
 
+def _view(data: ReportData) -> dict[str, Any]:
+    """What the template is filled with."""
+    landmarks = _landmarks(data)
+    trusts: dict[int, Trust] = {row["index"]: row["trust"] for row in landmarks if row["trust"]}
+    round_tables, round_curves = rounds_history(data.history)
+    return {
+        "title": data.title,
+        "version": __version__,
+        "notes": data.notes,
+        "figures": data.figures,
+        "landmarks": landmarks,
+        "by_number": {row["index"]: row for row in landmarks},
+        "groups": grouped(trusts),
+        "comparison": _comparison(landmarks) if data.facts or trusts else None,
+        "examples": _examples(data),
+        "tables": data.tables,
+        "curves": charts.line_charts(data.curves),
+        "clusters": _clusters(data),
+        "round_tables": round_tables,
+        "training": charts.loss_charts(data.history) + charts.line_charts(round_curves),
+        "settings": list(_flatten(data.settings)),
+    }
+
+
 def _examples(data: ReportData) -> list[dict[str, Any]]:
     pictures = zip(data.example_names, data.examples, data.example_xy, strict=True)
     return [{"name": name, "picture": data_uri(draw_landmarks(image, xy))} for name, image, xy in pictures]
 
 
 def _landmarks(data: ReportData) -> list[dict[str, Any]]:
-    colours = ["#" + colour.tobytes().hex() for colour in landmark_colours(len(data.names))]
+    """One entry for each landmark, in the order the page shows them."""
+    colours = hex_colours(len(data.names))
+    trust = [] if data.trust is None else [in_words(float(value), data.trust_limits) for value in data.trust]
+    order = np.arange(len(data.names)) if data.trust is None else by_trust(data.trust)
     return [
         {
             "index": index,
-            "name": name,
+            "name": data.names[index],
             "colour": colours[index],
             "partner": data.mirror[index],
-            "partner_name": data.names[data.mirror[index]],
-            "detection": f"{100 * data.detection[index]:.0f}",
+            "trust": trust[index] if trust else None,
+            "detection": _percent(float(data.detection[index])),
             "score": _mean_score(data.example_score[:, index]),
-            "gallery": [
-                {
-                    "name": data.example_names[row],
-                    "score": f"{data.example_score[row, index]:.2f}",
-                    "picture": data_uri(picture),
-                }
-                for row, picture in landmark_gallery(
-                    data.examples, data.example_xy, data.example_score, index, _GALLERY, _CUT_OUT
-                )
-            ],
+            "facts": data.facts[index] if data.facts else (),
+            "gallery": _gallery(data, index),
         }
-        for index, name in enumerate(data.names)
+        for index in (order if data.order is None else data.order).tolist()
     ]
+
+
+def _gallery(data: ReportData, landmark: int) -> list[dict[str, str]]:
+    cuts = landmark_gallery(data.examples, data.example_xy, data.example_score, landmark, _GALLERY, _CUT_OUT)
+    return [
+        {
+            "name": data.example_names[row],
+            "score": f"{data.example_score[row, landmark]:.2f}",
+            "picture": data_uri(picture),
+        }
+        for row, picture in cuts
+    ]
+
+
+def _comparison(landmarks: list[dict[str, Any]]) -> dict[str, Any]:
+    """All landmarks in one table, a column for each fact that any of them has."""
+    names = list(dict.fromkeys(name for row in landmarks for name, _ in row["facts"]))
+    return {
+        "names": names,
+        "rows": [(row, [dict(row["facts"]).get(name, "none") for name in names]) for row in landmarks],
+    }
+
+
+def _clusters(data: ReportData) -> maps.Scatter | None:
+    if data.cluster_xy is None or data.cluster_label is None:
+        return None
+    drawn = maps.scatter(data.cluster_xy, data.cluster_label, len(data.names), data.cluster_cuts)
+    return drawn if drawn.clouds else None
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f}%" if np.isfinite(share) else "not measured"
 
 
 def _mean_score(scores: FloatArray) -> str:
     finite = scores[np.isfinite(scores)]
     return f"{finite.mean():.2f}" if len(finite) else "none"
+
+
+def _numeric_columns(table: ReportTable) -> list[bool]:
+    """Which columns hold numbers, so that these stand under each other; the first names the row."""
+    cells = zip(*table.rows, strict=True) if table.rows else ((),) * len(table.header)
+    return [
+        bool(place) and all(_NUMBER.fullmatch(cell.strip()) for cell in column)
+        for place, column in enumerate(cells)
+    ]
 
 
 def _flatten(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -32,6 +32,15 @@ def landmark_colours(count: int) -> Picture:
     return np.round(255.0 * np.array(rgb).reshape(-1, 3)).astype(np.uint8)
 
 
+def hex_colours(count: int) -> list[str]:
+    """The same colours the way a style sheet writes them.
+
+    >>> hex_colours(2)
+    ['#ff3333', '#2856c7']
+    """
+    return ["#" + colour.tobytes().hex() for colour in landmark_colours(count)]
+
+
 def draw_landmarks(image: Picture, xy: FloatArray) -> Picture:
     """Enlarge an image [S, S, 3] and draw its landmarks [K, 2], numbered; those not finite are left out."""
     zoom = _zoom(image.shape[0])
@@ -39,13 +48,13 @@ def draw_landmarks(image: Picture, xy: FloatArray) -> Picture:
     colours = landmark_colours(len(xy))
     places = (xy + 0.5) * zoom - 0.5
     present = np.flatnonzero(np.isfinite(places).all(axis=1))
-    radius = max(4, canvas.shape[0] // 90)
+    radius = max(4, canvas.shape[0] // 75)
     for index in present:
         _disc(canvas, places[index], radius + 2, _BLACK)
         _disc(canvas, places[index], radius + 1, _WHITE)
         _disc(canvas, places[index], radius, colours[index].tolist())
     for index in present:  # after all discs, so that no disc hides a number
-        _number(canvas, places[index] + (radius + 2, -radius), str(index))
+        _number(canvas, places[index] + (radius + 2, -radius), str(index), canvas.shape[0] / _TILE)
     return canvas.astype(np.uint8)
 
 
@@ -135,7 +144,7 @@ def _ring(
     cv2.circle(canvas, _fixed(place), int(radius * 2**_SUBPIXEL), colour, width, cv2.LINE_AA, _SUBPIXEL)
 
 
-def _number(canvas: Canvas, place: FloatArray, text: str) -> None:
+def _number(canvas: Canvas, place: FloatArray, text: str, zoom: float) -> None:
     x, y = np.round(np.clip(place, -1e4, 1e4)).astype(int).tolist()
     for colour, width in ((_BLACK, 3), (_WHITE, 1)):
-        cv2.putText(canvas, text, (x, y), cv2.FONT_HERSHEY_SIMPLEX, 0.5, colour, width, cv2.LINE_AA)
+        cv2.putText(canvas, text, (x, y), cv2.FONT_HERSHEY_SIMPLEX, 0.5 * zoom, colour, width, cv2.LINE_AA)

@@ -1,0 +1,384 @@
+"""`selfmark evaluate`: from a run, images and their labels to metrics.json.
+
+The labelled images are joined with what the run found in them, brought into network pixels, and handed to the
+protocol. Without labels only the checks that need none are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from selfmark._version import __version__
+from selfmark.config import Config, Evaluation, FirstKeypoints, override, section_from_dict
+from selfmark.detector import Detector
+from selfmark.devices import pick
+from selfmark.errors import InputError
+from selfmark.evaluate import protocol
+from selfmark.evaluate.checks import checks_without_labels
+from selfmark.evaluate.labels import GroundTruth, common_points, read_ground_truth, with_points
+from selfmark.evaluate.nme import box_normaliser, forward_prediction
+from selfmark.evaluate.normalise import available, default_spec, lengths, measured, part_groups
+from selfmark.evaluate.precision import keypoint_precision
+from selfmark.evaluate.predictions import Predictions, Progress, predictions, run_fingerprint
+from selfmark.evaluate.protocol import Examples, Figures
+from selfmark.evaluate.stage1 import Stage1
+from selfmark.images.crop import to_network
+from selfmark.images.sources import ImageRef, collect
+from selfmark.images.store import load_store
+from selfmark.keypoints.first import first_keypoints
+from selfmark.points import FloatArray
+from selfmark.run import Run, write_json
+
+_MOST_GROUPS = 12  # a numeric field with more values than this is cut into quarters
+
+
+@dataclass(frozen=True)
+class Named:
+    """Images as the user names them, and the file that labels them."""
+
+    images: Sequence[str | Path]
+    labels: Path
+
+
+@dataclass(frozen=True)
+class _Labelled:
+    """A label file joined with what the run found in its images."""
+
+    truth: GroundTruth
+    found: Predictions
+
+
+def evaluate_run(
+    folder: str | Path,
+    images: str | Path | Sequence[str | Path],
+    labels: str | Path | None = None,
+    train_images: str | Path | Sequence[str | Path] | None = None,
+    train_labels: str | Path | None = None,
+    normaliser: str = "",
+    by: Sequence[str] = (),
+    detectors: Sequence[str] = (),
+    settings: Mapping[str, Any] | None = None,
+    output: str | Path | None = None,
+    device: str = "auto",
+    on_progress: Progress | None = None,
+) -> Figures:
+    """Measure a finished run on images, with their labels if there are any, and write metrics.json.
+
+    Args:
+        folder: run folder.
+        images: folders, globs, image files, COCO files or videos to test on.
+        labels: COCO keypoints of these images; None leaves only the checks that need no labels.
+        train_images: images the regressors are fitted on; None takes `images`.
+        train_labels: COCO keypoints of those; None fits on a random half of `labels` and tests on the other.
+        normaliser: what errors are divided by (`box`, `bbox`, `inter_ocular`, `shoulders`, `torso`, `side`,
+            `points:A,B`); empty takes what the label file says, else what its point names suggest.
+        by: annotation fields to break the errors down by.
+        detectors: generic keypoint detectors whose precision to measure.
+        settings: changes to the evaluation's settings by name, e.g. `{"draws": 3}`.
+        output: where metrics.json goes; None is the run folder.
+        device: `auto`, `cpu`, `cuda`, ...
+        on_progress: called with images done and images in all.
+
+    Returns:
+        What metrics.json holds.
+    """
+    run = Run.open(Path(folder))
+    config = override(run.config, {f"evaluation.{name}": value for name, value in (settings or {}).items()})
+    where = pick(device)
+    detector, stage1 = Detector.load(run.path, where), Stage1.load(run, where)
+    refs = collect(_several(images))
+    metrics = _header(run, detector) | {"images": [str(one) for one in _several(images)]}
+    looked_at: Sequence[ImageRef] = refs
+    if labels is None:
+        if by or train_labels or normaliser or detectors:
+            raise InputError("--by, --train-labels, --normaliser and --detectors need --labels")
+    else:
+        test = _join(run, detector, stage1, Named(_several(images), Path(labels)), config, on_progress)
+        fitted_on = _several(train_images) if train_images is not None else _several(images)
+        if train_labels is not None:
+            fit = Named(fitted_on, Path(train_labels))
+            train = _join(run, detector, stage1, fit, config, on_progress)
+            train, test = _same_points(train, test)
+        else:
+            train, test = _halves(test, config.evaluation)
+        looked_at = test.truth.refs
+        spec = normaliser or default_spec(test.truth)
+        metrics |= _measure(train, test, spec, by, config)
+        metrics["precision"] = _precisions(run, train, test, spec, detectors, config, where)
+        metrics["notes"] = list(_notes(train, test, train_labels is None))
+    metrics["unlabelled"] = checks_without_labels(detector, stage1, looked_at, config)
+    target = Path(output) if output is not None else run.path
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        write_json(metrics, target / "metrics.json")
+    except OSError as error:
+        raise InputError(f"cannot write to {target}: {error.strerror}") from error
+    return metrics
+
+
+def check_run(run: Run, detector: Detector, refs: Sequence[ImageRef]) -> Figures:
+    """What can be measured of a fresh run without any labels, also written to its metrics.json."""
+    stage1 = Stage1.load(run, detector.device)
+    metrics = _header(run, detector)
+    metrics["unlabelled"] = checks_without_labels(detector, stage1, refs, run.config)
+    write_json(metrics, run.path / "metrics.json")
+    return metrics
+
+
+def _header(run: Run, detector: Detector) -> Figures:
+    return {
+        "selfmark": __version__,
+        "model": run_fingerprint(run, detector.card),
+        "run": str(run.path),
+        "landmarks": list(detector.names),
+        "notes": [],
+    }
+
+
+# --- labels and predictions together ------------------------------------------------------------------
+
+
+def _join(
+    run: Run,
+    detector: Detector,
+    stage1: Stage1,
+    named: Named,
+    config: Config,
+    on_progress: Progress | None,
+) -> _Labelled:
+    truth = read_ground_truth(named.labels, collect(named.images), config.evaluation.least_visibility)
+    found = predictions(run, detector, stage1, truth.refs, on_progress)
+    return _Labelled(truth.select(found.rows), found)
+
+
+def _same_points(train: _Labelled, test: _Labelled) -> tuple[_Labelled, _Labelled]:
+    """Across data sets only points annotated in both can be compared."""
+    names = common_points(train.truth, test.truth)
+    return (
+        replace(train, truth=with_points(train.truth, names)),
+        replace(test, truth=with_points(test.truth, names)),
+    )
+
+
+def _halves(labelled: _Labelled, settings: Evaluation) -> tuple[_Labelled, _Labelled]:
+    """One label file only: regressors are fitted on a random half of it and tested on the other half."""
+    count = len(labelled.truth)
+    if count < 2:
+        raise InputError(
+            f"{labelled.truth.source} labels one image only: give a second file with --train-labels"
+        )
+    order = np.random.default_rng(settings.seed).permutation(count)
+    first, second = np.sort(order[: count // 2]), np.sort(order[count // 2 :])
+    return _rows(labelled, first), _rows(labelled, second)
+
+
+def _rows(labelled: _Labelled, rows: npt.NDArray[np.int64]) -> _Labelled:
+    found = labelled.found
+    part = Predictions(
+        found.rows[rows],
+        found.xy[rows],
+        found.score[rows],
+        found.stage1[rows],
+        found.regions[rows],
+        found.skipped,
+    )
+    return _Labelled(labelled.truth.select(rows), part)
+
+
+def _examples(labelled: _Labelled, spec: str, size: int) -> Examples:
+    """In network pixels: originals may have any size, and one linear map must serve them all."""
+    truth, regions = labelled.truth, labelled.found.regions
+    return Examples(
+        landmarks=labelled.found.xy.astype(np.float64),
+        score=labelled.found.score.astype(np.float64),
+        truth=to_network(truth.xy, regions[:, None], size),
+        visible=truth.visible,
+        normaliser=_network_lengths(labelled, spec, size),
+    )
+
+
+def _network_lengths(labelled: _Labelled, spec: str, size: int) -> FloatArray:
+    regions = labelled.found.regions
+    scaled: FloatArray = lengths(labelled.truth, spec, regions) * (size / regions[:, 2])
+    return scaled
+
+
+# --- figures ----------------------------------------------------------------------------------------------
+
+
+def _measure(train: _Labelled, test: _Labelled, spec: str, by: Sequence[str], config: Config) -> Figures:
+    settings, size = config.evaluation, config.images.size
+    fit, judged = _examples(train, spec, size), _examples(test, spec, size)
+    stands_for = protocol.matched_landmarks(fit)
+    groups = part_groups(test.truth.names)
+    limits = _limits(test, config)
+    headline = protocol.regressors(replace(settings, ridges=(settings.ridge,)))[f"ridge {settings.ridge:g}"]
+    regressed = forward_prediction(fit.landmarks, fit.truth, fit.visible, judged.landmarks, headline)
+    return {
+        "labels": str(test.truth.source),
+        "train_labels": str(train.truth.source),
+        "normaliser": spec,
+        "train_images_used": len(fit),
+        "test_images_used": len(judged),
+        "points": list(test.truth.names),
+        "errors": protocol.errors_by_images(fit, judged, settings),
+        "guessing": protocol.guesses(fit, judged),
+        "headline": protocol.headline(fit, judged, settings),
+        "stage1": protocol.stage1_errors(fit, judged, (train.found.stage1, test.found.stage1), settings),
+        "matched": [int(landmark) for landmark in stands_for],
+        "raw": protocol.hits(judged.landmarks, stands_for, judged, limits, groups),
+        "regressed": protocol.hits(regressed, np.arange(len(stands_for)), judged, limits, groups),
+        "oks": protocol.average_precisions(
+            stands_for, judged, test.truth.names, _areas(test, judged, size), settings
+        ),
+        "by": {field: protocol.breakdown(fit, judged, _field(test, field), settings) for field in by},
+    }
+
+
+def _limits(test: _Labelled, config: Config) -> dict[str, FloatArray]:
+    """How far off a hit may be in each image, NaN where that cannot be told: by pixels, by eyes, by torso."""
+    settings, size = config.evaluation, config.images.size
+    pixels = settings.hit_pixels * size / settings.hit_side
+    limits: dict[str, FloatArray] = {
+        f"within {settings.hit_pixels:g} px at {settings.hit_side} px": np.full(len(test.truth), pixels)
+    }
+    regions = test.found.regions
+    for share, spec, words in (
+        (settings.hit_share, "inter_ocular", "of the inter-ocular distance"),
+        (settings.pck_share, "torso", "of the torso (PCK)"),
+    ):
+        if available(test.truth, spec):
+            length = share * measured(test.truth, spec, regions) * (size / regions[:, 2])
+            if (length > 0).any():
+                limits[f"within {share:g} {words}"] = length
+    return limits
+
+
+def _areas(test: _Labelled, judged: Examples, size: int) -> FloatArray:
+    """Area of each object for OKS: of its annotated box, or where there is none of its points' box."""
+    scale = size / test.found.regions[:, 2]
+    boxes = test.truth.boxes
+    tight = box_normaliser(judged.truth, judged.visible) ** 2
+    areas: FloatArray = np.where(np.isnan(boxes).any(axis=1), tight, boxes[:, 2] * boxes[:, 3] * scale**2)
+    return areas
+
+
+def _field(test: _Labelled, field: str) -> list[str]:
+    """The value of an annotation field for each test image; many different numbers are cut into quarters."""
+    if field not in test.truth.fields:
+        known = ", ".join(test.truth.fields) or "none"
+        raise InputError(f"{test.truth.source} has no field '{field}' to break down by; it has: {known}")
+    values = test.truth.fields[field]
+    numeric = [value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
+    if len(numeric) < len(values) or len(set(values)) <= _MOST_GROUPS:
+        return ["none" if value is None else str(value) for value in values]
+    array = np.array(numeric, dtype=np.float64)
+    edges = np.quantile(array, (0.0, 0.25, 0.5, 0.75, 1.0))
+    quarter = np.clip(np.searchsorted(edges, array, side="right") - 1, 0, 3)
+    return [f"{edges[q]:.3g} to {edges[q + 1]:.3g}" for q in quarter]
+
+
+def _notes(train: _Labelled, test: _Labelled, halves: bool) -> list[str]:
+    sides = (test,) if halves else (train, test)
+    notes = [note for side in sides for note in side.truth.notes]
+    for side in sides:
+        if side.found.skipped:
+            notes.append(
+                f"{len(side.found.skipped)} labelled images could not be read and were left out, "
+                f"first {side.found.skipped[0]}"
+            )
+    unseen = np.flatnonzero(~train.truth.visible.any(axis=0) & test.truth.visible.any(axis=0))
+    if len(unseen):
+        notes.append(
+            f"'{test.truth.names[unseen[0]]}' and {len(unseen) - 1} other points are annotated in no "
+            "training image, so no regressor could be fitted to them and they were left out."
+        )
+    if halves:
+        notes.append(
+            f"Only {test.truth.source} was given, so regressors were fitted on a random half of its "
+            f"{len(train.truth) + len(test.truth)} images and tested on the other; neighbouring video frames "
+            "in both halves make errors look small."
+        )
+    return notes
+
+
+# --- precision of generic keypoints -------------------------------------------------------------------------
+
+
+def _precisions(
+    run: Run,
+    train: _Labelled,
+    test: _Labelled,
+    spec: str,
+    detectors: Sequence[str],
+    config: Config,
+    device: torch.device,
+) -> Figures:
+    """Share of generic keypoints near an annotated point, in percent: the run's own, and of those asked for."""
+    figures: Figures = {}
+    own = _own_precision(run, train, spec, config)
+    if own is not None:
+        figures[f"{config.keypoints.detector}, outliers removed"] = own
+    if detectors:
+        store = load_store(test.truth.refs, config.images, config.runtime.store_gigabytes, run.path)
+        size = config.images.size
+        truth = to_network(test.truth.xy, store.regions[:, None], size)
+        radius = _precision_radius(test, spec, config)
+        for name in detectors:
+            kept = {
+                key: getattr(config.keypoints, key)
+                for key in ("image_size", "threshold", "nms_radius", "max_points")
+            }
+            settings = section_from_dict(FirstKeypoints, {**kept, "detector": name}, "--detectors")
+            found = first_keypoints(
+                store.pixels, store.bounds, settings, device, config.runtime.predict_batch
+            )
+            figures[name] = 100 * keypoint_precision(
+                found.xy.cpu().numpy(), found.image_index.cpu().numpy(), truth, test.truth.visible, radius
+            )
+    return figures
+
+
+def _own_precision(run: Run, train: _Labelled, spec: str, config: Config) -> float | None:
+    """Of the keypoints the run started from, where the images it started on are labelled."""
+    skipped = {event["name"] for event in run.events() if event["event"] == "skipped"}
+    used = [ref for ref in run.refs() if ref.name not in skipped]
+    labelled = {(ref.path.resolve(), ref.frame, ref.box): row for row, ref in enumerate(train.truth.refs)}
+    row_of = np.array([labelled.get((ref.path.resolve(), ref.frame, ref.box), -1) for ref in used])
+    if not (row_of >= 0).any():
+        return None
+    points = run.keypoints("first", _absent)
+    owner = row_of[points.image_index.numpy()]
+    truth = to_network(train.truth.xy, train.found.regions[:, None], config.images.size)
+    return 100 * keypoint_precision(
+        points.xy.numpy()[owner >= 0],
+        owner[owner >= 0],
+        truth,
+        train.truth.visible,
+        _precision_radius(train, spec, config),
+    )
+
+
+def _precision_radius(labelled: _Labelled, spec: str, config: Config) -> FloatArray:
+    """A tenth of the inter-ocular distance; for objects without eyes, of whatever errors are divided by."""
+    size = config.images.size
+    try:
+        length = _network_lengths(labelled, "inter_ocular", size)
+    except InputError:
+        length = _network_lengths(labelled, spec, size)
+    return config.evaluation.precision_share * length
+
+
+def _absent() -> Any:
+    raise InputError("this run has lost its first keypoints (points/first.safetensors)")
+
+
+def _several(named: str | Path | Sequence[str | Path]) -> list[str | Path]:
+    return [named] if isinstance(named, (str, Path)) else list(named)

@@ -1,0 +1,66 @@
+"""A detector whose landmarks are known to be good, or broken in a known way, and pictures to try it on."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from selfmark.config import Images, Network
+from selfmark.detector import Detector, ModelCard
+from selfmark.model.network import Psi
+
+SIZE = 64
+# Two good landmarks, three broken ones, and a good one that tests let Stage 1 find hardly ever.
+RED, GREEN, CENTRE, RANDOM, LEFTMOST, RARE = range(6)
+
+
+class Pictures(NamedTuple):
+    """Pictures [N, 3, S, S] with a red, a green and two blue blobs, and where the first two are, [N, 2]."""
+
+    pixels: Tensor
+    red: npt.NDArray[np.float64]
+    green: npt.NDArray[np.float64]
+
+
+def paint(count: int, seed: int = 0) -> Pictures:
+    rng = np.random.default_rng(seed)
+    places = rng.uniform(0.2, 0.8, (4, count, 2)) * (SIZE - 1)
+    places[2, :, 0], places[3, :, 0] = 0.3 * SIZE, 0.7 * SIZE  # one blue blob on each side
+    grid = np.arange(SIZE)
+    along = np.exp(-((grid - places[..., None]) ** 2) / (2 * 3.0**2))  # [4, N, 2, S]
+    blobs = along[:, :, 1, :, None] * along[:, :, 0, None, :]
+    channels = np.stack([blobs[0], blobs[1], np.maximum(blobs[2], blobs[3])], axis=1)
+    pixels = torch.from_numpy((255 * channels).round().astype(np.uint8))
+    return Pictures(pixels, places[0], places[1])
+
+
+class Painted(Psi):
+    """Stands in for a trained network: reads the blobs' places off the colours, or gets them wrong."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        red, green, blue = torch.nn.functional.avg_pool2d(images, 4).unbind(1)
+        side = red.shape[-1]
+        line = torch.arange(side) - (side - 1) / 2
+        centre = torch.exp(-(line[:, None] ** 2 + line**2) / 8).expand_as(red)
+        # In the mirror image the leftmost blob is the other one, so as its own partner this is always wrong.
+        leftmost = blue * torch.linspace(1.0, 0.5, side)
+        return torch.stack([red, green, centre, torch.rand_like(red), leftmost, green], dim=1)
+
+
+def detector(**changes: Any) -> Detector:
+    network = Network(channels=32, depth=2, descriptor=16, norm_groups=4)
+    settings: dict[str, Any] = {
+        "names": ("red", "green", "centre", "random", "leftmost", "rare"),
+        "mirror": tuple(range(6)),
+        "skeleton": (),
+        "images": Images(size=SIZE),
+        "network": network,
+        "refine": "parabola",
+        "flip_test": False,
+        "provenance": {},
+    }
+    return Detector(Painted(network, 6), ModelCard(**settings | changes))

@@ -1,0 +1,205 @@
+"""The report in a real Chromium: it loads, shows what it should, and on every screen and on paper."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from selfmark.report import write_report
+from selfmark.report.pictures import landmark_colours
+from tests import browser as chromium
+from tests.browser import cut_out, screenshot, visit
+from tests.report.example import S, evaluated_data, example_data
+
+INJECTION = '"><img src=x onerror="window.attacked=1"><script>window.attacked=1</script>'
+BLOCKS = ".notes, .figures, section.part, .landmark, .table, .charts figure, .map, .words"
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report(evaluated_data(), tmp_path_factory.mktemp("report"))
+
+
+def ink(picture: np.ndarray) -> float:
+    """Share of the pixels that differ from the commonest colour, which is the background."""
+    packed = picture @ [1 << 16, 1 << 8, 1]
+    colours, counts = np.unique(packed, return_counts=True)
+    background = picture[packed == colours[counts.argmax()]][0]
+    difference = np.abs(picture - background).max(axis=2)
+    return float((difference > 24).mean())
+
+
+def boxes(page: Any, selector: str) -> list[dict[str, float]]:
+    return [element.bounding_box() for element in page.query_selector_all(selector)]
+
+
+@pytest.mark.parametrize("width", [360, 768, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_has_no_problems(browser: Any, report: Path, width: int, scheme: str) -> None:
+    with visit(browser, report, width, color_scheme=scheme) as seen:
+        assert seen.problems() == []
+        # Nor with everything unfolded.
+        for summary in seen.page.query_selector_all("summary"):
+            summary.click()
+        assert seen.page.is_visible(".settings")
+        assert seen.problems() == []
+        blocks = boxes(seen.page, BLOCKS)
+        assert len(blocks) > 20
+        assert all(box is not None and box["height"] > 20 and box["width"] > 100 for box in blocks)
+
+
+def test_a_report_without_an_evaluation_has_no_problems(browser: Any, tmp_path: Path) -> None:
+    with visit(browser, write_report(example_data(), tmp_path), 360) as seen:
+        assert seen.problems() == []
+
+
+def test_a_wide_table_scrolls_in_its_own_box(browser: Any, report: Path) -> None:
+    with visit(browser, report, 360) as seen:
+        inside, box = seen.page.evaluate(
+            "() => { const box = [...document.querySelectorAll('#evaluation .scroll')].at(-1);"
+            " return [box.scrollWidth, box.clientWidth]; }"
+        )
+        assert inside > 2 * box > 400
+
+
+def test_what_is_wrong_with_a_page_is_noticed(browser: Any, tmp_path: Path) -> None:
+    page = tmp_path / "broken.html"
+    page.write_text(
+        "<!doctype html><div style='width: 3000px'>wide</div><img alt='torn' src='data:image/png;base64,AA'>"
+        "<img alt='elsewhere' src='missing.png'><script>nowhere.to.be.found()</script>"
+        "<script>console.error('shout'); alert('hello')</script>",
+        encoding="utf-8",
+    )
+    with visit(browser, page) as seen:
+        problems = "\n".join(seen.problems())
+    for expected in (
+        "picture does not load: torn",
+        "picture does not load: elsewhere",
+        r"30\d\d pixels wide in a window of 1280",
+        "request: file:.*missing.png",
+        "request failed: file:.*missing.png",
+        "script: nowhere is not defined",
+        "console: shout",
+        "dialog: hello",
+    ):
+        assert re.search(expected, problems), f"{expected} not in:\n{problems}"
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_no_text_of_the_user_runs(browser: Any, tmp_path: Path, clean: bool) -> None:
+    # With the content security policy switched off, so that escaping alone has to hold.
+    names = (INJECTION, "left eye", "right eye", "tail")
+    data = evaluated_data(title=INJECTION, names=names, notes=(INJECTION,), settings={INJECTION: INJECTION})
+    path = write_report(data, tmp_path)
+    if not clean:  # the same check, where it must see something
+        path.write_text(path.read_text(encoding="utf-8") + INJECTION, encoding="utf-8")
+    with visit(browser, path, bypass_csp=True) as seen:
+        seen.page.wait_for_timeout(50)
+        assert seen.page.evaluate("() => window.attacked === undefined") is clean
+        assert seen.page.inner_text("h1") == INJECTION
+        assert (seen.problems() == []) is clean
+
+
+def test_the_policy_of_the_page_stops_what_slipped_in(browser: Any, tmp_path: Path) -> None:
+    path = write_report(example_data(), tmp_path)
+    path.write_text(path.read_text(encoding="utf-8") + INJECTION, encoding="utf-8")
+    with visit(browser, path) as seen:
+        assert seen.page.evaluate("() => window.attacked === undefined")
+        assert any("Content Security Policy" in problem for problem in seen.problems())
+
+
+def test_landmarks_are_drawn_where_they_are(browser: Any, report: Path) -> None:
+    data = evaluated_data()
+    with visit(browser, report) as seen:
+        picture, box = screenshot(seen.page), boxes(seen.page, ".examples img")[0]
+    assert box["width"] > 200
+    first = cut_out(picture, box).astype(int)
+    for (x, y), colour in zip(data.example_xy[0], landmark_colours(4).astype(int), strict=True):
+        column, row = ((value + 0.5) / S * box["width"] for value in (x, y))
+        there = first[round(row) - 1 : round(row) + 1, round(column) - 1 : round(column) + 1].mean(
+            axis=(0, 1)
+        )
+        assert np.abs(there - colour).max() < 50  # JPEG bleeds the image's noise into a small disc
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_charts_and_maps_are_not_blank(browser: Any, report: Path, scheme: str) -> None:
+    with visit(browser, report, color_scheme=scheme) as seen:
+        picture = screenshot(seen.page)
+        assert (picture[2, 2].max() < 60) if scheme == "dark" else (picture[2, 2].min() > 240)
+        drawn = seen.page.query_selector_all("svg[role=img]")
+        assert len(drawn) == 1 + 2 + 3 + 1  # curves, maps, losses, rounds
+        for svg in drawn:
+            inside = cut_out(picture, svg.bounding_box()).astype(int)
+            assert ink(inside) > 0.01
+            for line in svg.query_selector_all(".line, .over"):
+                stroke = line.evaluate("line => getComputedStyle(line).stroke")
+                colour = np.array([int(part) for part in re.findall(r"\d+", stroke)[:3]])
+                assert (np.abs(inside - colour).max(axis=2) < 40).sum() > 15
+    blank = np.full((50, 50, 3), 245)
+    assert ink(blank) == 0.0
+
+
+def test_lines_differ_without_their_colours(browser: Any, report: Path) -> None:
+    with visit(browser, report) as seen:
+        dashes = seen.page.eval_on_selector_all(
+            "#evaluation .charts svg[role=img] .line",
+            "lines => lines.map(line => getComputedStyle(line).strokeDasharray)",
+        )
+        assert len(dashes) == len(set(dashes)) == 3
+        assert len(seen.page.query_selector_all("#evaluation .legend li")) == 3
+
+
+def test_links_lead_somewhere(browser: Any, report: Path) -> None:
+    with visit(browser, report) as seen:
+        links = seen.page.eval_on_selector_all("a", "links => links.map(link => link.getAttribute('href'))")
+        assert len(links) > 15
+        assert all(seen.page.query_selector(link) is not None for link in links)
+        seen.page.click(".chip[href='#landmark-2']")
+        seen.page.wait_for_function(
+            "() => document.querySelector('#landmark-2').getBoundingClientRect().top < 700"
+        )
+
+
+def test_print_shows_everything_and_folds_nothing(browser: Any, report: Path) -> None:
+    with visit(browser, report, 718) as seen:
+        assert not seen.page.is_visible(".settings")
+        before = set(seen.page.inner_text("main").split())
+        seen.page.emulate_media(media="print", color_scheme="dark")
+        assert seen.page.is_visible(".settings")
+        assert seen.page.is_visible("details .scroll")
+        assert all(box is not None and box["height"] > 15 for box in boxes(seen.page, f"{BLOCKS}, .settings"))
+        assert seen.problems() == []
+        handles = {"Compare", "all", "landmarks", "in", "one", "table", "Show", "settings"}  # to unfold by
+        assert before - set(seen.page.inner_text("main").split()) <= handles
+        assert screenshot(seen.page)[-2, 2].min() > 240  # paper is white
+        whole = seen.page.eval_on_selector_all(
+            "figure, .card, tr", "all => all.every(one => getComputedStyle(one).breakInside === 'avoid')"
+        )
+        assert whole
+        paper = seen.page.pdf(format="A4")
+    assert paper.startswith(b"%PDF-")
+    assert 2 <= len(re.findall(rb"/Type\s*/Page\b", paper)) <= 12
+
+
+def test_without_chromium_tests_are_skipped_but_not_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chromium, "find_chromium", lambda: None)
+    monkeypatch.delenv("CI", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="install Chromium"):
+        chromium.require_chromium()
+    monkeypatch.setenv("CI", "1")
+    with pytest.raises(pytest.fail.Exception, match="install Chromium"):
+        chromium.require_chromium()
+
+
+def test_a_stub_is_not_taken_for_chromium(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, status in (("chromium", 1), ("google-chrome", 0)):
+        (tmp_path / name).write_text(f"#!/bin/sh\nexit {status}\n", encoding="utf-8")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(chromium, "_COMMANDS", ("chromium", "google-chrome"))
+    assert chromium.find_chromium() == str(tmp_path / "google-chrome")

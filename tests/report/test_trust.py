@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from selfmark.report.trust import by_trust, grouped, in_words
+
+
+@pytest.mark.parametrize(
+    ("trust", "word", "percent"),
+    [
+        (1.0, "trustworthy", 100),
+        (0.6, "trustworthy", 60),
+        (0.599, "use with care", 60),
+        (0.3, "use with care", 30),
+        (0.0, "do not rely on", 0),
+        (-0.1, "do not rely on", 0),
+        (1.2, "trustworthy", 100),
+        (math.nan, "not measured", 0),
+    ],
+)
+def test_words(trust: float, word: str, percent: int) -> None:
+    said = in_words(trust, (0.3, 0.6))
+    assert (said.word, said.percent) == (word, percent)
+
+
+def test_order_and_groups() -> None:
+    trust = np.array([0.2, math.nan, 0.9, 0.5, 0.9])
+    order = by_trust(trust).tolist()
+    assert order == [2, 4, 3, 0, 1]
+    groups = grouped({index: in_words(float(trust[index]), (0.3, 0.6)) for index in order})
+    assert [(said.word, members) for said, members in groups] == [
+        ("trustworthy", [2, 4]),
+        ("use with care", [3]),
+        ("do not rely on", [0]),
+        ("not measured", [1]),
+    ]

@@ -60,8 +60,6 @@ def join(
         if chosen in taken:
             raise InputError(_twice(where, taken[chosen], refs[chosen].box))
         taken[chosen] = where
-    if len(taken) < len(refs):
-        notes.append(f"{path}: {len(refs) - len(taken)} of the {len(refs)} images given are not annotated")
     return tuple(refs[number] for number in taken), tuple(notes)
 
 

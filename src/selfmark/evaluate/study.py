@@ -321,7 +321,7 @@ def _precisions(
     config: Config,
     device: torch.device,
 ) -> Figures:
-    """Share of generic keypoints near an annotated point, in percent: the run's own, and of those asked for."""
+    """Share of keypoints near an annotated point, in percent: the run's own, and of detectors asked for."""
     figures: Figures = {}
     own = _own_precision(run, train, spec, config)
     if own is not None:

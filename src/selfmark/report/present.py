@@ -12,8 +12,8 @@ from selfmark.report.parts import ReportCurves, ReportTable
 Metrics = Mapping[str, Any]
 
 _WORDS_FOR = {
-    "box": "the size of the box around its annotated points",
-    "bbox": "the size of its annotated box",
+    "box": "the size of the box around an object's annotated points",
+    "bbox": "the size of an object's annotated box",
     "inter_ocular": "the distance between the eyes",
     "shoulders": "the distance between the shoulders",
     "torso": "the length of the torso",
@@ -144,8 +144,8 @@ def trust_table(metrics: Metrics) -> ReportTable:
     return ReportTable(
         title="Which landmarks to trust",
         note=f"From {checks['images']:,} images, without labels. Trust is the share of deformations "
-        "followed, times the share of images where left and right agree, times how often Stage 1 found the landmark "
-        "compared with the one it found most often.",
+        "followed, times the share of images where left and right agree, times how often Stage 1 found the "
+        "landmark compared with the one it found most often.",
         header=("landmark", "trust", "stays within reach", "left and right agree", "found by Stage 1"),
         rows=tuple(
             (
@@ -175,9 +175,9 @@ def _errors(metrics: Metrics, direction: str) -> ReportTable:
     return ReportTable(
         title=f"{direction.capitalize()} error by number of annotated images",
         note=f"Of the {target}, in percent of {unit(metrics)}, on {metrics['test_images_used']:,} test "
-        "images. The regressor is fitted on so many annotated training images; ± is the spread over random draws of "
-        "them. 'No bias' is the paper's regressor, 'ridge 0.1' its authors'. Guessing the mean gives "
-        f"{metrics['guessing'][direction]:.2f}.",
+        "images. The regressor is fitted on so many annotated training images; ± is the spread over random "
+        "draws of them. 'No bias' is the paper's regressor, 'ridge 0.1' its authors'. Guessing the mean "
+        f"gives {metrics['guessing'][direction]:.2f}.",
         header=("images", *regressors),
         rows=tuple(
             (f"{images:,}", *(row[regressor] for regressor in regressors)) for images, row in measured.items()
@@ -191,8 +191,8 @@ def _stages(metrics: Metrics) -> ReportTable:
     return ReportTable(
         title="Stage 1 and Stage 2",
         note=f"Stage 1 finds {points:.1f} of the {len(metrics['landmarks'])} landmarks in a test image; gaps "
-        "are completed by singular value thresholding in training images and by the mean in test images. Stage 2 "
-        "always answers with all of them.",
+        "are completed by singular value thresholding in training images and by the mean in test images. "
+        "Stage 2 always answers with all of them.",
         header=("regressor", "Stage 1 forward", "Stage 2 forward", "Stage 1 backward", "Stage 2 backward"),
         rows=tuple(
             (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 # As in the command line: threads that spin long make a busy machine slow; read when torch is imported.
@@ -13,7 +14,7 @@ from typing import Any
 import cv2
 import pytest
 
-from selfmark.demo.scene import Scene, generate
+from selfmark.demo.scene import Scene, generate, write
 from selfmark.pipeline import discover
 
 # A pipeline that goes through every phase in seconds; it learns nothing to speak of.
@@ -67,3 +68,15 @@ def quick_run(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("quick") / "run"
     discover(photos, output=output, preset="tiny", settings=QUICK, device="cpu")
     return output
+
+
+@pytest.fixture(scope="session")
+def labelled(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same pictures with their true points: images/ and labels.json, which has a field `pose`."""
+    folder = tmp_path_factory.mktemp("labelled")
+    labels = write(scene, folder)
+    content = json.loads(labels.read_text())
+    for index, annotation in enumerate(content["annotations"]):
+        annotation["pose"] = "left" if index % 2 else "right"
+    labels.write_text(json.dumps(content))
+    return folder

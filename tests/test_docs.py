@@ -16,7 +16,7 @@ import cv2
 import pytest
 
 from selfmark.config import PRESETS
-from selfmark.demo.scene import Scene, write
+from selfmark.demo.scene import Scene
 from selfmark.keypoints.weights import KNOWN, cache_folder
 from tests.conftest import QUICK
 
@@ -43,17 +43,13 @@ def test_the_docs_show_commands() -> None:
 
 
 @pytest.fixture(scope="module")
-def workplace(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workplace(scene: Scene, labelled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what the docs' commands name: photos/, more_photos/, video.mp4, points.csv and so on."""
     folder = tmp_path_factory.mktemp("docs")
-    labels = write(scene, folder / "labelled")
-    content = json.loads(labels.read_text())
-    for index, annotation in enumerate(content["annotations"]):
-        annotation["pose"] = "left" if index % 2 else "right"
-    labels.write_text(json.dumps(content))
+    shutil.copytree(labelled, folder / "labelled")
     for part in ("train", "test"):
         shutil.copytree(folder / "labelled" / "images", folder / "labelled" / part / "images")
-        shutil.copy(labels, folder / "labelled" / part)
+        shutil.copy(labelled / "labels.json", folder / "labelled" / part)
     for name in ("photos", "more_photos"):
         (folder / name).mkdir()
         for index, image in enumerate(scene.images):

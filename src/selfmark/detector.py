@@ -27,7 +27,7 @@ from selfmark.images.crop import crop_regions, extract, to_original
 from selfmark.images.sources import ImageRef, collect
 from selfmark.images.store import ImageStore, iterate_crops
 from selfmark.model.heatmaps import Refine, highest, to_pixels
-from selfmark.model.network import Psi
+from selfmark.model.network import Psi, place
 from selfmark.points import Landmarks
 from selfmark.run import FORMAT, read_json, require_format, write_json
 from selfmark.train.checkpoint import read_tensors, write_tensors
@@ -69,7 +69,8 @@ class Detector:
 
     def __init__(self, psi: Psi, card: ModelCard, device: torch.device | str = "cpu") -> None:
         self.device = torch.device(device)
-        self.psi = psi.to(self.device).eval()
+        self.psi = psi.eval()
+        place(self.psi, self.device)
         self.card = card
 
     @property

@@ -38,7 +38,7 @@ from selfmark.images.store import ImageStore, load_store
 from selfmark.keypoints.first import first_keypoints, mix_random
 from selfmark.keypoints.outliers import remove_outliers
 from selfmark.keypoints.points_file import read_points_file
-from selfmark.model.network import Phi, Psi
+from selfmark.model.network import Phi, Psi, place
 from selfmark.points import Keypoints, LabelledPoints
 from selfmark.report.build import report_on_run
 from selfmark.run import Listener, Run
@@ -216,7 +216,7 @@ def _stage1(run: Run, store: ImageStore, feed: PixelFeed, points: Keypoints) -> 
     warmup, rounds = stage1_phases(config)
     with _seeded(config, "Phi"):
         phi = Phi(config.network)
-    _place(phi, feed.device)
+    place(phi, feed.device)
     generator = _generator(config, "stage 1", feed.device)
     state = make_state(phi, [(phi, 1.0)], config.optimiser, generator)
     run.restore("stage1", state)
@@ -329,7 +329,7 @@ def _stage2(run: Run, phi: Phi, feed: PixelFeed, table: LandmarkTable) -> Psi:
     config = run.config
     with _seeded(config, "Psi"):
         psi = Psi.from_phi(phi, config.network, config.K)
-    _place(psi, feed.device)
+    place(psi, feed.device)
     shares = [(psi.backbone, config.stage2.backbone_lr), (psi.head, 1.0)]
     generator = _generator(config, "stage 2", feed.device)
     state = make_state(psi, shares, config.optimiser, generator)
@@ -388,13 +388,6 @@ def _tabulate(
     labelled: LabelledPoints, store: ImageStore, config: Config, device: torch.device
 ) -> PointTable:
     return tabulate(labelled, len(store), config.correspondence.least_points, device)
-
-
-def _place(network: torch.nn.Module, device: torch.device) -> None:
-    """On the CPU convolutions are fastest with channels last; on the GPU eager GroupNorm is slow that way."""
-    network.to(device)
-    if device.type == "cpu":
-        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 def _seed(config: Config, purpose: str) -> int:

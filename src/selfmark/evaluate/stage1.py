@@ -17,7 +17,7 @@ from selfmark.config import Config, Flip
 from selfmark.correspondence.assign import assign
 from selfmark.correspondence.describe import describe
 from selfmark.errors import InputError
-from selfmark.model.network import Phi
+from selfmark.model.network import Phi, place
 from selfmark.points import FloatArray, LabelledPoints
 from selfmark.run import Run
 from selfmark.train.checkpoint import read_tensors
@@ -58,9 +58,8 @@ class Stage1:
             for name, value in tensors.items()
             if name.startswith("network.")
         }
-        phi = Phi(run.config.network).to(device).eval()
-        if device.type == "cpu":  # as in training, to the last bit
-            phi.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        phi = Phi(run.config.network).eval()
+        place(phi, device)  # as in training, to the last bit
         try:
             phi.load_state_dict(weights)
         except RuntimeError as error:

@@ -26,6 +26,7 @@ from selfmark.images.sources import ImageRef
 from selfmark.images.video import read_frames
 
 _WORKERS = min(8, os.cpu_count() or 1)
+_AHEAD = 16 * _WORKERS  # images decoded before they are asked for, so that a network does not wait for them
 _LOAD_BATCH = 64  # crops copied into the store at a time
 
 
@@ -224,7 +225,7 @@ def _in_parallel(jobs: Iterable[_Job]) -> Iterator[tuple[list[int], list[_Outcom
     try:
         for positions, work in jobs:
             waiting.append((positions, pool.submit(work)))
-            if len(waiting) >= 2 * _WORKERS:
+            if len(waiting) >= _AHEAD:
                 ready, future = waiting.popleft()
                 yield ready, future.result()
         for ready, future in waiting:

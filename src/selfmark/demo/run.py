@@ -29,6 +29,7 @@ SETTINGS: dict[str, Any] = {
     "rounds.count": 2,
     "rounds.iterations": 150,
     "stage2.iterations": 250,
+    "evaluation.look_at": 80,
 }
 
 

@@ -202,7 +202,7 @@ def test_a_long_video_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         batch = next(batches)
         assert batch.frame.tolist() == list(range(8 * number, 8 * number + 8))
         assert batch.pixels[:, 0, 0, 0].tolist() == batch.frame.tolist()
-        assert read <= 8 * (number + 1) + 2 * store_module._WORKERS
+        assert read <= 8 * (number + 1) + store_module._AHEAD
     batches.close()  # the threads end with the one who asked
     assert threading.active_count() == before
 

@@ -26,7 +26,7 @@ from selfmark.images.sources import ImageRef
 from selfmark.images.video import read_frames
 
 _WORKERS = min(8, os.cpu_count() or 1)
-_AHEAD = 16 * _WORKERS  # images decoded before they are asked for, so that a network does not wait for them
+_AHEAD = 4 * _WORKERS  # images decoded before they are asked for; whole video frames among them
 _LOAD_BATCH = 64  # crops copied into the store at a time
 
 

@@ -143,9 +143,12 @@ def discover(
                 f"stopped; go on with: selfmark discover -o {where} --resume", highlight=False, soft_wrap=True
             )
             raise typer.Exit(130) from None
-    out.print(
-        f"detector: {seen.output}\nreport:   {seen.output}/report/index.html", highlight=False, soft_wrap=True
-    )
+    if seen.output:  # under torchrun, one process speaks
+        out.print(
+            f"detector: {seen.output}\nreport:   {seen.output}/report/index.html",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 class _Seen:

@@ -157,6 +157,8 @@ class Runtime:
     batch: int = 16  # pairs per iteration (twice as many images)
     predict_batch: int = 64  # images per forward pass outside training
     precision: Literal["auto", "fp32", "bf16"] = "auto"  # auto: bf16 on CUDA, fp32 elsewhere
+    kernels: Literal["auto", "plain"] = "auto"  # auto: fused ones for bf16 on CUDA where Triton is installed
+    device_share: float = 0.4  # images are held on the GPU if they take at most this share of what is free
     checkpoint_every: int = 1_000  # iterations
     log_every: int = 50  # iterations
     store_gigabytes: float = 16.0  # images are held in memory up to this size, beyond it memory-mapped

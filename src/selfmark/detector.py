@@ -81,10 +81,12 @@ class Detector:
     def locate(self, pixels: Tensor) -> Located:
         """Landmarks of network images [B, 3, S, S] uint8; with flipping, averaged with the mirror image."""
         images = pixels.to(self.device).float() / 255
-        maps = self.psi(images)
         if self.card.flip_test:
             partner = torch.tensor(self.card.mirror, device=self.device)
-            maps = (maps + self.psi(images.flip(-1)).flip(-1)[:, partner]) / 2
+            here, mirrored = self.psi(torch.cat([images, images.flip(-1)])).chunk(2)
+            maps = (here + mirrored.flip(-1)[:, partner]) / 2
+        else:
+            maps = self.psi(images)
         peaks = highest(maps, self.card.refine)
         return Located(to_pixels(peaks.cells), peaks.score.clamp(0, 1))
 

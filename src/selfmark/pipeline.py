@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -27,11 +27,12 @@ import torch
 from selfmark.config import Config, choose, override
 from selfmark.correspondence.describe import describe
 from selfmark.correspondence.mirror import meetings, mirror_partners
-from selfmark.correspondence.recovery import DescribedPoints, label, recover
+from selfmark.correspondence.recovery import DescribedPoints, gather, label, recover
 from selfmark.detector import Detector, ModelCard
 from selfmark.devices import pick
 from selfmark.errors import InputError
 from selfmark.evaluate.study import check_run
+from selfmark.group import Group, restarted
 from selfmark.images.flow import CarriedPoints, carry, nearby_frames
 from selfmark.images.sources import collect
 from selfmark.images.store import ImageStore, load_store
@@ -42,13 +43,13 @@ from selfmark.model.network import Phi, Psi, place
 from selfmark.points import Keypoints, LabelledPoints
 from selfmark.report.build import report_on_run
 from selfmark.run import Listener, Run
-from selfmark.train.engine import Losses, Phase, TrainState, make_state, train
+from selfmark.train.engine import Phase, Task, TrainState, make_state, train
 from selfmark.train.feed import PixelFeed
 from selfmark.train.stages import (
     LandmarkTable,
     round_recipe,
-    stage1_losses,
-    stage2_losses,
+    stage1_task,
+    stage2_task,
     warmup_recipe,
 )
 from selfmark.train.table import PointTable, self_labelled, tabulate
@@ -83,36 +84,49 @@ def discover(
     """
     given = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
     where = pick(device)
+    group = Group.of_environment(where)
+    path = _run_folder(given, output, resume)
+    # Processes that torchrun has started again go on where the last checkpoint stands.
+    resume = resume or (restarted() and (path / "run.json").exists())
+    if not resume:
+        group.first(lambda: _new_run(path, given, landmarks, preset, settings or {}, every, where, listener))
+    run = Run.open(path, listener, group)
+    if resume and given and collect(given, every) != run.refs():
+        raise InputError(f"{run.path} was started on other images: leave the inputs out to resume it")
+    try:
+        with run.locked():
+            return _discover(run, where, fresh=not resume)
+    finally:
+        group.close()
+
+
+def _run_folder(given: Sequence[str | Path], output: str | Path | None, resume: bool) -> Path:
+    if output is not None:
+        return Path(output)
     if resume:
-        if output is None:
-            raise InputError("say which run to resume with --output")
-        run = Run.open(Path(output), listener)
-        if given and collect(given, every) != run.refs():
-            raise InputError(f"{run.path} was started on other images: leave the inputs out to resume it")
-    else:
-        run = _new_run(given, landmarks, output, preset, settings or {}, every, where, listener)
-    with run.locked():
-        return _discover(run, where, fresh=not resume)
+        raise InputError("say which run to resume with --output")
+    if not given:
+        raise InputError("no images given: name a folder, image files or a video")
+    return Path("runs") / (Path(given[0]).stem or "discovery")
 
 
 def _new_run(
+    path: Path,
     given: Sequence[str | Path],
     landmarks: int | None,
-    output: str | Path | None,
     preset: str,
     settings: Mapping[str, Any],
     every: int,
     device: torch.device,
     listener: Listener | None,
-) -> Run:
+) -> None:
     if not given:
         raise InputError("no images given: name a folder, image files or a video")
     refs = collect(given, every)
     config, why = choose(preset, device.type == "cuda", len(refs), landmarks)
     config = override(config, settings)
-    path = Path(output) if output is not None else Path("runs") / (Path(given[0]).stem or "discovery")
-    run = Run.create(path, config, [str(one) for one in given], refs, listener)
-    run.log(
+    Run.create(path, config, [str(one) for one in given], refs)
+    Run.open(path, listener).log(
         "start",
         preset=config.preset,
         why=why,
@@ -122,7 +136,6 @@ def _new_run(
         M=config.M,
         output=str(path),
     )
-    return run
 
 
 def _discover(run: Run, device: torch.device, fresh: bool) -> Detector:
@@ -133,10 +146,10 @@ def _discover(run: Run, device: torch.device, fresh: bool) -> Detector:
         store = _load_images(run)
         points = run.keypoints("first", lambda: _first_keypoints(run, store, device))
     except InputError:
-        if fresh:
+        if fresh and run.group.leads:
             run.discard()  # bad input leaves nothing behind
         raise
-    feed = PixelFeed(store.pixels, device)
+    feed = PixelFeed(store.pixels, device, config.runtime.device_share)
 
     phi = _stage1(run, store, feed, points.to(device))
 
@@ -146,11 +159,17 @@ def _discover(run: Run, device: torch.device, fresh: bool) -> Detector:
     psi = _stage2(run, phi, feed, table)
 
     detector = Detector(psi, _card(run, table.mirror.tolist(), len(store)), device)
-    detector.save(run.model)
-    check_run(run, detector, store.refs)
-    report_on_run(run, detector)
-    run.log("done", landmarks=config.K, output=str(run.path))
+    run.group.first(lambda: _finish(run, detector, store))
     return detector
+
+
+def _finish(run: Run, detector: Detector, store: ImageStore) -> None:
+    """What the leading process does by itself: the others must not be asked for anything here."""
+    detector.save(run.model)
+    finished = Run.open(run.path)
+    check_run(finished, detector, store.refs)
+    report_on_run(finished, detector)
+    run.log("done", landmarks=run.config.K, output=str(run.path))
 
 
 # --- images and first keypoints --------------------------------------------------------------------
@@ -216,15 +235,16 @@ def _stage1(run: Run, store: ImageStore, feed: PixelFeed, points: Keypoints) -> 
     warmup, rounds = stage1_phases(config)
     with _seeded(config, "Phi"):
         phi = Phi(config.network)
-    place(phi, feed.device)
+    place(phi, feed.device, config.runtime)
     generator = _generator(config, "stage 1", feed.device)
-    state = make_state(phi, [(phi, 1.0)], config.optimiser, generator)
+    state = make_state(phi, [(phi, 1.0)], config.optimiser, generator, run.group)
+    seed = _seed(config, "stage 1 pairs")
     run.restore("stage1", state)
 
     if state.iteration < warmup.stop:
         table = _tabulate(self_labelled(points, len(store)), store, config, feed.device)
-        step = stage1_losses(phi, feed, table, None, warmup_recipe(), config, generator)
-        _advance(run, "stage1", state, warmup, step)
+        task = stage1_task(phi, feed, table, None, warmup_recipe(), config, generator, seed, run.group)
+        _advance(run, "stage1", state, warmup, task)
 
     for phase in rounds:
         if state.iteration >= phase.stop:
@@ -239,8 +259,9 @@ def _stage1(run: Run, store: ImageStore, feed: PixelFeed, points: Keypoints) -> 
             _carried(store, table, config, phase.round, feed.device) if config.temporal.enabled else None
         )
         mirrored = bool((labelled.mirrored_label >= 0).any())
-        step = stage1_losses(phi, feed, table, carried, round_recipe(config, mirrored), config, generator)
-        _advance(run, "stage1", state, phase, step)
+        recipe = round_recipe(config, mirrored)
+        task = stage1_task(phi, feed, table, carried, recipe, config, generator, seed, run.group)
+        _advance(run, "stage1", state, phase, task)
     return phi
 
 
@@ -248,30 +269,37 @@ def _correspondence(run: Run, phi: Phi, feed: PixelFeed, first: Keypoints, numbe
     """Correspondence recovery before round `number`: filter with K, label with M."""
     config = run.config
     if number == 1 and config.warmup.bootstrap == "detector-descriptors":
-        described = DescribedPoints(
-            first, mirrored=None
-        )  # the earlier method: generic descriptors, no warm-up
+        # The earlier method: generic descriptors, no warm-up.
+        rows = run.group.share(len(feed))
+        mine = (first.image_index >= rows.start) & (first.image_index < rows.stop)
+        described = DescribedPoints(first.select(mine), mirrored=None)
     else:
-        described = describe(phi, feed, config, run.progress("applying Phi", number))
+        described = describe(phi, feed, config, run.progress("applying Phi", number), run.group)
     labelled = recover(
         described,
         config.K,
         config.M,
         config.correspondence,
         _generator(config, f"round {number}", feed.device),
+        run.group,
     )
-    _log_recovery(run, number, described, labelled, len(feed))
-    return labelled
+    return _gathered(run, number, described, labelled, len(feed))
 
 
-def _log_recovery(run: Run, number: int, found: DescribedPoints, kept: LabelledPoints, images: int) -> None:
+def _gathered(
+    run: Run, number: int, described: DescribedPoints, labelled: LabelledPoints, images: int
+) -> LabelledPoints:
+    """The labels of all processes together, and a line in the log on how the recovery went."""
+    found = sum(run.group.counts(len(described.points)))
+    kept = gather(labelled, run.group)
     run.log(
         "recovery",
         round=number,
-        found_per_image=round(len(found.points) / images, 2),
+        found_per_image=round(found / images, 2),
         kept_per_image=round(len(kept.points) / images, 2),
         labelled_share=round(float((kept.label >= 0).float().mean()), 4),
     )
+    return kept
 
 
 def _carried(
@@ -300,11 +328,11 @@ def stage1_phases(config: Config) -> tuple[Phase, list[Phase]]:
 def _last_clustering(run: Run, phi: Phi, feed: PixelFeed) -> LabelledPoints:
     """Populate the training set with K clusters only (Sec. 3.6)."""
     config = run.config
-    described = describe(phi, feed, config, run.progress("applying Phi", config.rounds.count + 1))
+    number = config.rounds.count + 1
+    described = describe(phi, feed, config, run.progress("applying Phi", number), run.group)
     generator = _generator(config, "last clustering", feed.device)
-    labelled = label(described, config.K, config.correspondence, generator)
-    _log_recovery(run, config.rounds.count + 1, described, labelled, len(feed))
-    return labelled
+    labelled = label(described, config.K, config.correspondence, generator, run.group)
+    return _gathered(run, number, described, labelled, len(feed))
 
 
 def _landmark_table(labelled: LabelledPoints, images: int, K: int) -> LandmarkTable:
@@ -329,16 +357,18 @@ def _stage2(run: Run, phi: Phi, feed: PixelFeed, table: LandmarkTable) -> Psi:
     config = run.config
     with _seeded(config, "Psi"):
         psi = Psi.from_phi(phi, config.network, config.K)
-    place(psi, feed.device)
+    place(psi, feed.device, config.runtime)
     shares = [(psi.backbone, config.stage2.backbone_lr), (psi.head, 1.0)]
     generator = _generator(config, "stage 2", feed.device)
-    state = make_state(psi, shares, config.optimiser, generator)
+    state = make_state(psi, shares, config.optimiser, generator, run.group)
     run.restore("stage2", state)
     length = config.stage2.iterations
     drops = tuple(round(share * length) for share in config.stage2.lr_drops)
     phase = Phase("stage 2", 0, 0, length, drops)
     if state.iteration < phase.stop:
-        _advance(run, "stage2", state, phase, stage2_losses(psi, feed, table, config, generator))
+        seed = _seed(config, "stage 2 images")
+        task = stage2_task(psi, feed, table, config, generator, seed, run.group)
+        _advance(run, "stage2", state, phase, task)
     return psi
 
 
@@ -367,7 +397,7 @@ def _card(run: Run, mirror: Sequence[int], images: int) -> ModelCard:
 # --- shared by both stages ----------------------------------------------------------------------------
 
 
-def _advance(run: Run, stage: str, state: TrainState, phase: Phase, step: Callable[[], Losses]) -> None:
+def _advance(run: Run, stage: str, state: TrainState, phase: Phase, task: Task) -> None:
     def on_log(phase: Phase, iteration: int, means: dict[str, float], seconds: float) -> None:
         run.log(
             "train",
@@ -381,7 +411,7 @@ def _advance(run: Run, stage: str, state: TrainState, phase: Phase, step: Callab
         )
 
     config = run.config
-    train(state, phase, step, config.optimiser, config.runtime, on_log, lambda: run.checkpoint(stage, state))
+    train(state, phase, task, config.runtime, on_log, lambda: run.checkpoint(stage, state))
 
 
 def _tabulate(

@@ -28,6 +28,7 @@ from selfmark import config as configuration
 from selfmark._version import __version__
 from selfmark.config import Config
 from selfmark.errors import InputError
+from selfmark.group import ALONE, Group
 from selfmark.images.sources import ImageRef
 from selfmark.points import Keypoints, LabelledPoints
 from selfmark.train.checkpoint import load_state, read_tensors, save_state, write_tensors
@@ -73,9 +74,12 @@ def require_format(values: Any, path: Path) -> None:
 class Run:
     """One run folder. Make it with `create`, come back to it with `open`."""
 
-    def __init__(self, path: Path, config: Config, listener: Listener | None = None) -> None:
+    def __init__(
+        self, path: Path, config: Config, listener: Listener | None = None, group: Group = ALONE
+    ) -> None:
         self.path = path
         self.config = config
+        self.group = group
         self._listener = listener
 
     @classmethod
@@ -85,9 +89,8 @@ class Run:
         config: Config,
         inputs: Sequence[str],
         refs: Sequence[ImageRef],
-        listener: Listener | None,
-    ) -> Run:
-        """Start a new run in a folder that holds none yet."""
+    ) -> None:
+        """Start a new run in a folder that holds none yet; `open` it to work on it."""
         if (path / "run.json").exists():
             raise InputError(
                 f"{path} already holds a run: add --resume to go on with it, or choose another output folder"
@@ -105,14 +108,13 @@ class Run:
             write_json({"format": FORMAT, "selfmark": __version__, "inputs": list(inputs)}, path / "run.json")
         except OSError as error:
             raise InputError(f"cannot write to {path}: {error.strerror}") from error
-        return cls(path, config, listener)
 
     @classmethod
-    def open(cls, path: Path, listener: Listener | None = None) -> Run:
+    def open(cls, path: Path, listener: Listener | None = None, group: Group = ALONE) -> Run:
         if not (path / "run.json").exists():
             raise InputError(f"{path} holds no run")
         require_format(read_json(path / "run.json"), path / "run.json")
-        return cls(path, configuration.read_yaml(path / "config.yaml"), listener)
+        return cls(path, configuration.read_yaml(path / "config.yaml"), listener, group)
 
     @property
     def model(self) -> Path:
@@ -129,7 +131,9 @@ class Run:
     # --- events ---------------------------------------------------------------------------------
 
     def log(self, event: str, **fields: Any) -> None:
-        """Append one event to log.jsonl and show it to whoever listens."""
+        """Append one event to log.jsonl and show it to whoever listens; one process of a job does so."""
+        if not self.group.leads:
+            return
         entry: Event = {"time": round(time.time(), 3), "event": event, **fields}
         with open(self.path / "log.jsonl", "a", encoding="utf-8") as handle:
             handle.write(json.dumps(entry) + "\n")
@@ -162,27 +166,31 @@ class Run:
     # --- what a run has computed so far ---------------------------------------------------------
 
     def keypoints(self, name: str, compute: Callable[[], Keypoints]) -> Keypoints:
-        """Keypoints computed once: from points/NAME if they are there, else computed and written there."""
+        """Keypoints computed once, by one process: from points/NAME if there, else computed and written."""
         path = self.path / "points" / f"{name}.safetensors"
-        if path.exists():
-            tensors, _ = read_tensors(path)
-            return Keypoints(**tensors)
-        points = compute()
-        write_tensors(_keypoint_tensors(points), {}, path)
-        return points
+
+        def settle() -> None:
+            if not path.exists():
+                write_tensors(_keypoint_tensors(compute()), {}, path)
+
+        self.group.first(settle)
+        tensors, _ = read_tensors(path)
+        return Keypoints(**tensors)
 
     def labelled(
         self, name: str, device: torch.device, compute: Callable[[], LabelledPoints]
     ) -> LabelledPoints:
-        """Labelled points computed once, like `keypoints`, on the given device."""
+        """Labelled points computed once, by all processes together, and read back on the given device."""
         path = self.path / "points" / f"{name}.safetensors"
-        if not path.exists():
+        there = path.exists()
+        self.group.barrier()  # all have looked before one of them writes
+        if not there:
             labelled = compute()
             tensors = _keypoint_tensors(labelled.points)
             tensors |= {"label": labelled.label, "mirrored_label": labelled.mirrored_label}
             if labelled.centroids is not None:
                 tensors["centroids"] = labelled.centroids
-            write_tensors(tensors, {"clusters": str(labelled.clusters)}, path)
+            self.group.first(lambda: write_tensors(tensors, {"clusters": str(labelled.clusters)}, path))
         tensors, metadata = read_tensors(path)
         label, mirrored = tensors.pop("label").to(device), tensors.pop("mirrored_label").to(device)
         centroids = tensors.pop("centroids").to(device) if "centroids" in tensors else None
@@ -197,12 +205,17 @@ class Run:
             self.log("resumed", stage=stage, iteration=state.iteration)
 
     def checkpoint(self, stage: str, state: TrainState) -> None:
-        save_state(state, self.path / "checkpoints" / f"{stage}.safetensors")
+        """Keep the state; all processes have the same weights, so one of them writes."""
+        if self.group.leads:
+            save_state(state, self.path / "checkpoints" / f"{stage}.safetensors")
         self.log("checkpoint", stage=stage, iteration=state.iteration)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Only one process at a time may work on a run."""
+        """Only one job at a time may work on a run; its first process holds the lock."""
+        if not self.group.leads:
+            yield
+            return
         with open(self.path / ".lock", "w", encoding="utf-8") as handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -8,7 +8,8 @@ import torch
 from sklearn.cluster import KMeans
 
 from selfmark.correspondence import kmeans as module
-from selfmark.correspondence.kmeans import kmeans, nearest_centroid
+from selfmark.correspondence.kmeans import kmeans, nearest_centroid, sample_rows
+from selfmark.group import ALONE
 
 
 def _blobs(clusters: int, each: int, seed: int = 0, spread: float = 0.05) -> tuple[torch.Tensor, np.ndarray]:
@@ -33,15 +34,16 @@ def test_nearest_centroid_against_a_loop() -> None:
 
 def test_blocks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors, centroids = torch.randn(100, 6), torch.randn(7, 6)
-    whole = nearest_centroid(vectors, centroids)
-    monkeypatch.setattr(module, "_CHUNK", 13)
+    whole, fitted = nearest_centroid(vectors, centroids), kmeans(vectors, 7, 50, 3, _generator())
+    monkeypatch.setattr(module, "_block", lambda vectors: 13)
     assert torch.equal(nearest_centroid(vectors, centroids).cluster, whole.cluster)
+    torch.testing.assert_close(kmeans(vectors, 7, 50, 3, _generator()), fitted)
 
 
 def test_lloyd_against_a_plain_loop() -> None:
     vectors = torch.randn(200, 4, dtype=torch.float64)
     start = vectors[:6].clone()
-    ours = module._lloyd(vectors, start, 20)
+    ours = module._lloyd(vectors, start, 20, ALONE)
     centroids = start.numpy().copy()
     points = vectors.numpy()
     for _ in range(20):
@@ -52,7 +54,7 @@ def test_lloyd_against_a_plain_loop() -> None:
 
 def test_finds_well_separated_clusters() -> None:
     vectors, centres = _blobs(12, 40)
-    found = kmeans(vectors, 12, 100, 5, 10_000, _generator()).numpy()
+    found = kmeans(vectors, 12, 100, 5, _generator()).numpy()
     gaps = np.linalg.norm(found[:, None] - centres[None], axis=-1)
     assert sorted(gaps.argmin(axis=0)) == list(range(12))
     assert gaps.min(axis=0).max() < 0.1
@@ -60,14 +62,14 @@ def test_finds_well_separated_clusters() -> None:
 
 def test_as_good_as_scikit_learn() -> None:
     vectors = torch.randn(600, 5, generator=_generator(3))
-    cost = float(nearest_centroid(vectors, kmeans(vectors, 15, 100, 10, 10_000, _generator())).distance.sum())
+    cost = float(nearest_centroid(vectors, kmeans(vectors, 15, 100, 10, _generator())).distance.sum())
     reference = KMeans(15, n_init=10, max_iter=100, random_state=0).fit(vectors.numpy()).inertia_
     assert cost < 1.02 * reference
 
 
 def test_same_seed_same_centroids_other_seed_other_run() -> None:
     vectors = torch.randn(300, 5)
-    one, again, other = (kmeans(vectors, 20, 5, 1, 200, _generator(seed)) for seed in (1, 1, 2))
+    one, again, other = (kmeans(vectors, 20, 5, 1, _generator(seed)) for seed in (1, 1, 2))
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
 
@@ -75,17 +77,90 @@ def test_same_seed_same_centroids_other_seed_other_run() -> None:
 def test_an_empty_cluster_is_given_the_farthest_vector() -> None:
     vectors = torch.tensor([[0.0], [0.1], [0.2], [9.0]])
     centroids = torch.tensor([[0.1], [100.0]])  # nothing is nearest to the second
-    found = module._lloyd(vectors, centroids, 10)
+    found = module._lloyd(vectors, centroids, 10, ALONE)
     assert sorted(round(float(c), 3) for c in found) == [0.1, 9.0]
 
 
 def test_duplicates_beyond_the_distinct_vectors_do_no_harm() -> None:
     vectors = torch.tensor([[0.0, 0.0], [1.0, 0.0]]).repeat(20, 1)
-    found = kmeans(vectors, 5, 10, 2, 1000, _generator())
+    found = kmeans(vectors, 5, 10, 2, _generator())
     assert torch.isfinite(found).all()
     assert float(nearest_centroid(vectors, found).distance.max()) < 1e-6
 
 
 def test_too_few_vectors_are_refused() -> None:
     with pytest.raises(ValueError, match="3 vectors cannot form 4 clusters"):
-        kmeans(torch.randn(3, 2), 4, 10, 1, 100, _generator())
+        kmeans(torch.randn(3, 2), 4, 10, 1, _generator())
+
+
+def test_seeding_against_a_plain_loop() -> None:
+    """k-means++ with the same random numbers, one run and one row at a time."""
+    vectors = torch.randn(80, 3, generator=_generator(1))
+    draws = torch.rand(4, 6, generator=_generator(2), dtype=torch.float64)
+    expected = []
+    for run in draws.tolist():
+        points = vectors.double().numpy()
+        seeds: list[np.ndarray] = []
+        for draw in run:
+            weights = [min((((p - s) ** 2).sum() for s in seeds), default=1.0) for p in points]
+            passed, row = weights[0], 0
+            while passed <= draw * sum(weights):
+                row += 1
+                passed += weights[row]
+            seeds.append(points[row])
+        expected.append(seeds)
+    np.testing.assert_array_equal(module._seed(vectors, draws, ALONE).double().numpy(), np.array(expected))
+
+
+def test_every_row_is_as_likely_to_be_sampled() -> None:
+    generator = _generator(4)
+    drawn = [sample_rows(10, 7, generator) for _ in range(4_000)]
+    assert all(len(rows.unique()) == 7 for rows in drawn)
+    frequency = torch.bincount(torch.cat(drawn), minlength=10) / len(drawn)
+    # One standard deviation is 0.007.
+    assert frequency.tolist() == pytest.approx([0.7] * 10, abs=0.03)
+
+
+def test_a_sample_reaches_over_all_rows() -> None:
+    """One of each stretch: no part of the data is left out, whatever the seed."""
+    rows = sample_rows(1_000_000, 1_000, _generator(5))
+    assert len(rows) == 1_000
+    assert int(rows.diff().max()) < 2_000
+    assert int(rows[0]) < 2_000
+    assert int(rows[-1]) >= 998_000
+
+
+def test_the_precision_of_products_is_left_as_it_was() -> None:
+    """Inside, products are full float32; what training asked for holds again afterwards."""
+    before = torch.get_float32_matmul_precision()
+    inside = []
+
+    class Watched(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, function, types, arguments=(), options=None):  # type: ignore[no-untyped-def]
+            inside.append(torch.get_float32_matmul_precision())
+            return super().__torch_function__(function, types, arguments, options or {})
+
+    torch.set_float32_matmul_precision("medium")
+    try:
+        nearest_centroid(torch.randn(5, 2), torch.randn(3, 2).as_subclass(Watched))
+        assert set(inside) == {"highest"}
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_same_sums_and_always_the_same_bits() -> None:
+    vectors = torch.randn(300_000, 64, generator=_generator(6))
+    centroids = vectors[:40]
+    total, count = module._sums(vectors, centroids, ALONE)
+    there = [module._sums(vectors.cuda(), centroids.cuda(), ALONE) for _ in range(3)]
+    torch.testing.assert_close(there[0][0].cpu(), total, atol=0.05, rtol=1e-5)
+    assert torch.equal(there[0][1].cpu(), count)
+    assert all(torch.equal(sums, there[0][0]) for sums, _ in there)
+
+    def fitted() -> torch.Tensor:
+        return kmeans(vectors.cuda(), 40, 20, 2, torch.Generator("cuda").manual_seed(0))
+
+    assert torch.equal(fitted(), fitted())

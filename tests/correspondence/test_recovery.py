@@ -83,3 +83,17 @@ def test_too_few_keypoints_say_what_to_do() -> None:
     described, _ = _known(images=2, landmarks=3)
     with pytest.raises(TrainingError, match="too few for 100 clusters"):
         recover(described, 3, 100, SETTINGS, _generator())
+
+
+@pytest.mark.gpu
+def test_descriptors_in_host_memory_give_the_same_labels_on_the_gpu() -> None:
+    described, _ = _known(images=40, landmarks=10)
+    assert described.mirrored is not None
+    there = DescribedPoints(described.points.to("cuda"), described.mirrored.cuda())
+    for settings in (SETTINGS, Correspondence(restarts=2, assignment="hungarian", sample=500)):
+        generators = [torch.Generator("cuda").manual_seed(0) for _ in range(2)]
+        pairs = zip((described, there), generators, strict=True)
+        found = [recover(one, 6, 25, settings, generator) for one, generator in pairs]
+        assert found[0].label.device == found[0].points.xy.device == found[1].label.device
+        assert torch.equal(found[0].label, found[1].label)
+        assert torch.equal(found[0].mirrored_label, found[1].mirrored_label)

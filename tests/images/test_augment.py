@@ -89,6 +89,13 @@ def test_flip_is_torchs_flip() -> None:
     assert moved[:, 0].tolist() == [[SIZE - 1 - 10.0, 20.0], [10.0, 20.0]]
 
 
+def test_inverse_against_numpy() -> None:
+    matrix = augment.random_affine(5, SIZE, Augment(), _generator(2))
+    matrix = augment.with_flip(matrix, torch.tensor([True, False, True, False, True]), SIZE)
+    square = np.concatenate([matrix.numpy(), np.tile([[[0.0, 0.0, 1.0]]], (5, 1, 1))], axis=1)
+    np.testing.assert_allclose(augment.invert(matrix).numpy(), np.linalg.inv(square)[:, :2], atol=1e-4)
+
+
 def test_affine_parameters_stay_in_range() -> None:
     matrix = augment.random_affine(2000, SIZE, Augment(), _generator())[:, :, :2]
     scale = matrix.norm(dim=1)
@@ -135,7 +142,7 @@ def test_saturation_zero_is_grey_and_hue_turns_colours() -> None:
 
 def test_blur_against_opencv() -> None:
     images = torch.rand(1, 3, SIZE, SIZE)
-    ours = augment._blur(images, replace(PLAIN, blur_share=1.0, blur_sigma=(0.9, 0.9)), _generator())
+    ours = augment.photometric(images, replace(PLAIN, blur_share=1.0, blur_sigma=(0.9, 0.9)), _generator())
     picture = images[0].permute(1, 2, 0).numpy()
     theirs = cv2.GaussianBlur(picture, (5, 5), 0.9, borderType=cv2.BORDER_REPLICATE)
     assert np.abs(ours[0].permute(1, 2, 0).numpy() - theirs).max() < 1e-4
@@ -143,7 +150,7 @@ def test_blur_against_opencv() -> None:
 
 def test_cut_out_greys_one_square_in_a_share_of_images() -> None:
     images = torch.zeros(400, 3, 32, 32)
-    cut = augment.cut_out(images, 10, 0.5, _generator())
+    cut = augment.grey_out(images, augment.random_square(400, 32, 10, 0.5, _generator()))
     area = (cut[:, 0] == 0.5).sum(dim=(1, 2))
     assert set(area.tolist()) == {0, 100}
     assert 150 < int((area > 0).sum()) < 250

@@ -9,6 +9,7 @@ import torch
 from torch.nn.functional import normalize
 
 from selfmark.config import Loss
+from selfmark.group import Group
 from selfmark.model import losses
 
 B, P, D = 3, 6, 5
@@ -28,6 +29,17 @@ def _views(seed: int) -> dict[str, torch.Tensor]:
 
 def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
     return sum((x - y) ** 2 for x, y in zip(one.tolist(), other.tolist(), strict=True))
+
+
+def _contrastive(
+    between: torch.Tensor,
+    positive: torch.Tensor,
+    within: torch.Tensor,
+    negative: torch.Tensor,
+    settings: Loss,
+) -> torch.Tensor:
+    attract, repel = losses.weights(positive, negative, settings)
+    return losses.contrastive(between, attract, within, repel, settings)
 
 
 def _naive_positives(v: dict[str, torch.Tensor]) -> list[float]:
@@ -60,15 +72,25 @@ def test_contrastive_loss_with_same_image_negatives(seed: int, average: str) -> 
         for i in range(P)
         for q in range(9)
         if v["valid_a"][image, i] and math.dist(cells[image, i].tolist(), places[image, q].tolist()) > 5.7
+    ] + [
+        max(0.0, 0.8 - _distance(v["a"][image, i], v["a"][image, j]))
+        for image in range(B)
+        for i in range(P)
+        for j in range(i + 1, P)
+        if v["valid_a"][image, i]
+        and v["valid_a"][image, j]
+        and math.dist(cells[image, i].tolist(), cells[image, j].tolist()) > 5.7
     ]
     if average == "together":
         expected = (sum(positives) + 3 * sum(hinges)) / (len(positives) + len(hinges))
     else:
         expected = sum(positives) / len(positives) + 3 * sum(hinges) / len(hinges)
 
-    ours = losses.contrastive(
-        losses.positives(v["a"], v["b"], v["label_a"], v["label_b"], v["valid_a"], v["valid_b"]),
-        [losses.negatives_same_image(v["a"], cells, v["valid_a"], elsewhere, places, 5.7)],
+    ours = _contrastive(
+        losses.squared_distances(v["a"], v["b"]),
+        losses.positives(v["label_a"], v["label_b"], v["valid_a"], v["valid_b"]),
+        losses.squared_distances(v["a"], torch.cat([v["a"], elsewhere], dim=1)),
+        losses.negatives_same_image(cells, v["valid_a"], places, 5.7),
         settings,
     )
     assert ours.item() == pytest.approx(expected, abs=1e-5)
@@ -89,18 +111,46 @@ def test_contrastive_loss_with_different_cluster_negatives(seed: int) -> None:
         and v["label_a"][image, i] != v["label_b"][image, j]
     ]
     positives = _naive_positives(v)
-    arguments = (v["a"], v["b"], v["label_a"], v["label_b"], v["valid_a"], v["valid_b"])
-    ours = losses.contrastive(
-        losses.positives(*arguments), [losses.negatives_different_cluster(*arguments)], Loss()
-    )
+    arguments = (v["label_a"], v["label_b"], v["valid_a"], v["valid_b"])
+    across = losses.squared_distances(v["a"], v["b"])
+    positive, negative = losses.positives(*arguments), losses.negatives_different_cluster(*arguments)
+    ours = _contrastive(across, positive, across, negative, Loss())
     expected = (sum(positives) + sum(hinges)) / (len(positives) + len(hinges))
     assert ours.item() == pytest.approx(expected, abs=1e-5)
 
 
 def test_no_pairs_at_all_is_zero_and_finite() -> None:
-    nothing = losses.Pairs(torch.ones(1, 2, 2), torch.zeros(1, 2, 2, dtype=torch.bool))
+    ones, nothing = torch.ones(1, 2, 2), torch.zeros(1, 2, 2, dtype=torch.bool)
     for average in ("together", "apart"):
-        assert losses.contrastive(nothing, [nothing], Loss(average=average)).item() == 0  # type: ignore[arg-type]
+        settings = Loss(average=average)  # type: ignore[arg-type]
+        assert _contrastive(ones, nothing, ones, nothing, settings).item() == 0
+
+
+class _Two(Group):
+    """Two processes in one: sums add what the other process would bring."""
+
+    other: dict[str, torch.Tensor]
+
+    def all_sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor + self.other["counts"]
+
+
+@pytest.mark.parametrize("average", ["together", "apart"])
+def test_the_mean_over_processes_is_the_loss_of_one(average: str) -> None:
+    v = _views(3)
+    settings = Loss(average=average, negative_weight=3.0)  # type: ignore[arg-type]
+    across = losses.squared_distances(v["a"], v["b"])
+    arguments = (v["label_a"], v["label_b"], v["valid_a"], v["valid_b"])
+    positive, negative = losses.positives(*arguments), losses.negatives_different_cluster(*arguments)
+    whole = _contrastive(across, positive, across, negative, settings)
+    parts = []
+    for rows, others in ((slice(0, 1), slice(1, B)), (slice(1, B), slice(0, 1))):
+        group = _Two(0, 2)
+        counts = torch.stack([positive[others].sum(), negative[others].sum()]).float()
+        object.__setattr__(group, "other", {"counts": counts})
+        attract, repel = losses.weights(positive[rows], negative[rows], settings, group)
+        parts.append(losses.contrastive(across[rows], attract, across[rows], repel, settings))
+    assert torch.stack(parts).mean().item() == pytest.approx(whole.item(), abs=1e-6)
 
 
 def test_detector_loss_is_the_mean_squared_error() -> None:

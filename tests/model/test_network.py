@@ -6,6 +6,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from selfmark.config import preset
+from selfmark.model.heatmaps import sample_descriptors
 from selfmark.model.network import Phi, Psi
 
 
@@ -14,7 +15,8 @@ def test_phi_has_the_size_of_the_authors_network() -> None:
     phi = Phi(preset("paper").network)
     assert round(sum(p.numel() for p in phi.parameters()) / 1e6, 2) == 6.77
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        phi(torch.zeros(1, 3, 256, 256))
+        maps = phi(torch.zeros(1, 3, 256, 256))
+        phi.descriptor.last(maps.features)  # a descriptor in every cell
     assert round(counter.get_total_flops() / 1e9, 1) == 20.8
 
 
@@ -24,6 +26,15 @@ def test_maps_are_a_quarter_of_the_image() -> None:
     assert maps.confidence.shape == (2, 1, 32, 32)
     assert maps.features.shape == (2, 64, 32, 32)
     assert ((maps.confidence > 0) & (maps.confidence < 1)).all()
+
+
+def test_descriptors_may_be_read_before_or_after_the_last_layer() -> None:
+    torch.manual_seed(0)
+    phi = Phi(preset("tiny").network)
+    features = torch.randn(2, 64, 16, 16)
+    cells = torch.rand(2, 9, 2) * 18 - 1.5  # some beyond the border
+    after = sample_descriptors(phi.descriptor.last(features), cells)
+    torch.testing.assert_close(phi.describe(features, cells), after, rtol=1e-4, atol=1e-5)
 
 
 def test_psi_inherits_all_but_the_last_layer() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -12,26 +12,32 @@ from safetensors.torch import load_file, save_file
 from selfmark.config import Optimiser, Runtime
 from selfmark.errors import InputError, TrainingError
 from selfmark.train.checkpoint import load_state, save_state
-from selfmark.train.engine import Phase, TrainState, make_state, train
+from selfmark.train.engine import Batch, Losses, Phase, Task, TrainState, make_state, train
 
 RUNTIME = Runtime(checkpoint_every=3, log_every=2)
 OPTIMISER = Optimiser(lr=0.01, clip_norm=1.0)
 
 
-def _state(seed: int = 0) -> TrainState:
+def _state(seed: int = 0, settings: Optimiser = OPTIMISER) -> TrainState:
     torch.manual_seed(seed)
     network = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
     generator = torch.Generator().manual_seed(7)
-    return make_state(network, [(network[0], 0.1), (network[2], 1.0)], OPTIMISER, generator)
+    return make_state(network, [(network[0], 0.1), (network[2], 1.0)], settings, generator)
 
 
-def _losses(state: TrainState):  # type: ignore[no-untyped-def]
-    def step() -> dict[str, torch.Tensor]:
-        inputs = torch.randn(16, 4, generator=state.generator)
+def _task(state: TrainState) -> Task:
+    """Inputs are drawn by the generator and shifted by a number that the iteration gives."""
+
+    def losses(shift: torch.Tensor) -> Losses:
+        inputs = torch.randn(16, 4, generator=state.generator) + shift
         error = (state.network(inputs)[:, 0] - inputs.sum(dim=1)).square().mean()
         return {"total": error, "twice": 2 * error}
 
-    return step
+    def batches(start: int, stop: int) -> Generator[Batch]:
+        for iteration in range(start, stop):
+            yield (torch.tensor(0.01 * iteration),)
+
+    return Task(losses, batches)
 
 
 def _run(state: TrainState, stop: int, path: Path | None = None, drops: tuple[int, ...] = ()) -> list[tuple]:  # type: ignore[type-arg]
@@ -39,8 +45,7 @@ def _run(state: TrainState, stop: int, path: Path | None = None, drops: tuple[in
     train(
         state,
         Phase("test", 1, 0, stop, drops),
-        _losses(state),
-        OPTIMISER,
+        _task(state),
         RUNTIME,
         lambda phase, iteration, means, seconds: lines.append((iteration, means)),
         (lambda: save_state(state, path)) if path else (lambda: None),
@@ -82,9 +87,9 @@ def _run_one(state: TrainState, stop: int) -> list[float]:
 def test_learning_rates_keep_their_shares_and_drop_tenfold() -> None:
     state = _state()
     _run(state, 4, drops=(3,))
-    assert [group["lr"] for group in state.optimiser.param_groups] == pytest.approx([1e-4, 1e-3])
+    assert state.optimiser.rates == pytest.approx([1e-4, 1e-3])
     _run(state, 6, drops=(3, 5))
-    assert [group["lr"] for group in state.optimiser.param_groups] == pytest.approx([1e-5, 1e-4])
+    assert state.optimiser.rates == pytest.approx([1e-5, 1e-4])
 
 
 def test_a_loss_that_is_not_finite_ends_the_phase_in_words() -> None:
@@ -93,8 +98,10 @@ def test_a_loss_that_is_not_finite_ends_the_phase_in_words() -> None:
         train(
             state,
             Phase("test", 1, 0, 4, ()),
-            lambda: {"total": state.network(torch.randn(2, 4)).sum() * float("nan")},
-            OPTIMISER,
+            Task(
+                lambda: {"total": state.network(torch.randn(2, 4)).sum() * float("nan")},
+                lambda start, stop: (() for _ in range(start, stop)),
+            ),
             RUNTIME,
             lambda *arguments: None,
             lambda: None,
@@ -102,9 +109,7 @@ def test_a_loss_that_is_not_finite_ends_the_phase_in_words() -> None:
 
 
 def test_training_learns() -> None:
-    state = _state()
-    optimiser = replace(OPTIMISER, lr=0.02)
-    state.optimiser.param_groups[0]["full_lr"] = state.optimiser.param_groups[1]["full_lr"] = optimiser.lr
+    state = _state(settings=Optimiser(lr=0.02, clip_norm=1.0))
     lines = _run(state, 300)
     assert lines[-1][1]["total"] < 0.2 * lines[0][1]["total"]
 

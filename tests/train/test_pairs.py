@@ -6,17 +6,20 @@ augmented picture at a point tells which place of which image it shows.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 import torch
 
 from selfmark.config import Augment, Config, preset
+from selfmark.group import ALONE, Group
 from selfmark.images.flow import CarriedPoints
 from selfmark.model.heatmaps import sample
+from selfmark.model.operations import PLAIN as OPERATIONS
 from selfmark.points import Keypoints, LabelledPoints
-from selfmark.train.feed import PixelFeed
 from selfmark.train.pairs import PairBatch, PairRecipe, draw_pairs
+from selfmark.train.plan import Part, plan_pairs
 from selfmark.train.stages import round_recipe, warmup_recipe
 from selfmark.train.table import PointTable, tabulate
 
@@ -28,13 +31,13 @@ CONFIG: Config = replace(preset("tiny"), augment=PLAIN, runtime=replace(preset("
 ROUND = PairRecipe(same_image=0.3, flip=True, flip_together=False)
 
 
-def _feed() -> PixelFeed:
+def _pixels() -> torch.Tensor:
     ramp = torch.arange(SIZE, dtype=torch.uint8)
     pixels = torch.empty(IMAGES, 3, SIZE, SIZE, dtype=torch.uint8)
     pixels[:, 0] = ramp[None, None]
     pixels[:, 1] = ramp[None, :, None]
     pixels[:, 2] = (torch.arange(IMAGES, dtype=torch.uint8) * 40)[:, None, None]
-    return PixelFeed(pixels, torch.device("cpu"))
+    return pixels
 
 
 def _table() -> PointTable:
@@ -50,6 +53,26 @@ def _table() -> PointTable:
     return tabulate(LabelledPoints(points, label, mirrored, 8), IMAGES, 2, torch.device("cpu"))
 
 
+def _draw(
+    table: PointTable,
+    carried: CarriedPoints | None,
+    recipe: PairRecipe,
+    config: Config,
+    seed: int,
+    group: Group = ALONE,
+) -> PairBatch:
+    """Plan a batch and draw it, or this process's part of it."""
+    part = Part.of_group(config.runtime.batch, group, "runtime.batch")
+    neighbour = None if carried is None else carried.neighbour.numpy()
+    share = config.temporal.share
+    plan = plan_pairs(table.usable.numpy(), part.whole, recipe.same_image, neighbour, share, seed)
+    pairs = plan(0).of(part)
+    planned = torch.from_numpy(np.stack([pairs.one, pairs.other, pairs.slot]))
+    pixels = _pixels()[torch.from_numpy(pairs.images)]
+    generator = torch.Generator().manual_seed(seed)
+    return draw_pairs(pixels, planned, table, carried, recipe, config, generator, part, OPERATIONS)
+
+
 def _read(batch: PairBatch, xy: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Original coordinates and image number at points of the augmented pictures."""
     values = sample(batch.images, xy) * 255
@@ -59,7 +82,7 @@ def _read(batch: PairBatch, xy: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
 @pytest.mark.parametrize("seed", range(4))
 def test_points_lie_on_the_content_they_were_put_on(seed: int) -> None:
     table = _table()
-    batch = draw_pairs(_feed(), table, None, ROUND, CONFIG, torch.Generator().manual_seed(seed))
+    batch = _draw(table, None, ROUND, CONFIG, seed)
     for points, valid in ((batch.xy, batch.valid), (batch.target_xy, batch.target_valid)):
         place, image = _read(batch, points)
         assert valid.any(dim=1).all()
@@ -73,7 +96,7 @@ def test_points_lie_on_the_content_they_were_put_on(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_labels_follow_the_image_and_its_flip(seed: int) -> None:
     table = _table()
-    batch = draw_pairs(_feed(), table, None, ROUND, CONFIG, torch.Generator().manual_seed(seed))
+    batch = _draw(table, None, ROUND, CONFIG, seed)
     _, image = _read(batch, batch.xy)
     flips = set()
     for view in range(len(image)):
@@ -93,7 +116,7 @@ def test_labels_follow_the_image_and_its_flip(seed: int) -> None:
 
 def test_warmup_pairs_are_one_image_twice_and_never_flipped() -> None:
     table = _table()
-    batch = draw_pairs(_feed(), table, None, warmup_recipe(), CONFIG, torch.Generator().manual_seed(0))
+    batch = _draw(table, None, warmup_recipe(), CONFIG, 0)
     _, image = _read(batch, batch.xy)
     first, second = image.chunk(2)
     both = batch.valid.chunk(2)[0] & batch.valid.chunk(2)[1]
@@ -105,7 +128,7 @@ def test_equivariance_mode_pairs_one_image_with_itself_flipped_alike() -> None:
     settings = replace(CONFIG, correspondence=replace(CONFIG.correspondence, mode="equivariance"))
     recipe = round_recipe(settings, mirrored_labels=True)
     assert (recipe.same_image, recipe.flip, recipe.flip_together) == (1.0, True, True)
-    batch = draw_pairs(_feed(), _table(), None, recipe, settings, torch.Generator().manual_seed(0))
+    batch = _draw(_table(), None, recipe, settings, 0)
     assert torch.equal(*batch.label.chunk(2))
 
 
@@ -118,7 +141,7 @@ def test_no_flips_without_mirrored_labels_or_when_switched_off() -> None:
 def test_the_share_of_same_image_pairs_is_the_recipes() -> None:
     settings = replace(CONFIG, runtime=replace(CONFIG.runtime, batch=400))
     recipe = PairRecipe(same_image=0.5, flip=False, flip_together=False)
-    batch = draw_pairs(_feed(), _table(), None, recipe, settings, torch.Generator().manual_seed(0))
+    batch = _draw(_table(), None, recipe, settings, 0)
     _, image = _read(batch, torch.full((800, 1, 2), 63.5))
     same = (image[:400] == image[400:]).float().mean()
     # One in six of the other pairs draws the same image by chance.
@@ -134,7 +157,7 @@ def test_temporal_pairs_match_carried_points_slot_by_slot() -> None:
     carried.valid[:, :, 0] = False  # the first point of each image got lost on the way
     always = replace(CONFIG, temporal=replace(CONFIG.temporal, enabled=True, share=1.0))
     recipe = PairRecipe(same_image=0.0, flip=True, flip_together=False)
-    batch = draw_pairs(_feed(), table, carried, recipe, always, torch.Generator().manual_seed(0))
+    batch = _draw(table, carried, recipe, always, 0)
     place, image = _read(batch, batch.xy)
     target_place, target_image = _read(batch, batch.target_xy)
     pairs, temporal = len(image) // 2, 0
@@ -155,3 +178,13 @@ def test_temporal_pairs_match_carried_points_slot_by_slot() -> None:
         slots = list(range(SLOTS))
         assert batch.label[pair].tolist() == batch.label[pairs + pair].tolist() == slots
     assert temporal > pairs // 2
+
+
+def test_processes_together_draw_the_batch_of_one() -> None:
+    table, config = _table(), replace(CONFIG, augment=Augment())
+    whole = _draw(table, None, ROUND, config, 0)
+    parts = [_draw(table, None, ROUND, config, 0, Group(rank, 2)) for rank in range(2)]
+    for field in fields(PairBatch):
+        sides = [getattr(part, field.name).chunk(2) for part in parts]
+        joined = torch.cat([sides[0][0], sides[1][0], sides[0][1], sides[1][1]])
+        torch.testing.assert_close(joined, getattr(whole, field.name))

@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from selfmark.config import Config, override, preset
-from selfmark.model import losses
-from selfmark.model.heatmaps import sample_descriptors, to_cells
+from selfmark.model.heatmaps import draw_together, sample_descriptors, to_cells
 from selfmark.model.network import Phi, Psi
+from selfmark.model.operations import PLAIN
 from selfmark.train.feed import PixelFeed
 from selfmark.train.pairs import PairBatch
-from selfmark.train.stages import LandmarkTable, descriptor_loss, stage2_losses
+from selfmark.train.plan import Part
+from selfmark.train.stages import LandmarkTable, expected, stage1_loss, stage2_task
 from tests.conftest import QUICK
 
 
@@ -31,12 +32,20 @@ def _batch(views: int, points: int, size: int) -> PairBatch:
     return PairBatch(torch.zeros(views, 3, size, size), xy, valid, xy, valid, label)
 
 
+def _descriptor_loss(features: torch.Tensor, batch: PairBatch, config: Config, seed: int) -> torch.Tensor:
+    views = len(batch.xy)
+    part = Part(0, views // 2, views // 2)
+    wanted = expected(batch, config, torch.Generator().manual_seed(seed), part, PLAIN)
+    described = sample_descriptors(features, wanted.cells)
+    return stage1_loss(torch.zeros_like(wanted.target), described, wanted, config)["descriptor"]
+
+
 def test_same_image_negatives_are_keypoints_once_and_random_places() -> None:
     """With no random places, the loss over same-image negatives equals a loop over pairs i < j."""
     config = _config(loss__random_negatives=0, loss__average="together", loss__negative_weight=1.0)
     batch = _batch(4, 6, 64)
     features = torch.randn(4, 16, 16, 16, generator=torch.Generator().manual_seed(1))
-    ours = descriptor_loss(features, batch, config, torch.Generator().manual_seed(2))
+    ours = _descriptor_loss(features, batch, config, 2)
 
     cells = to_cells(batch.xy)
     described = sample_descriptors(features, cells)
@@ -64,24 +73,38 @@ def test_random_places_are_negatives_too_and_different_cluster_ignores_them() ->
     batch = _batch(4, 6, 64)
     batch = replace(batch, label=torch.full_like(batch.label, -1))  # no positives, no clusters
     features = torch.ones(4, 16, 16, 16)  # all descriptors alike: every negative costs the whole margin
-    same = descriptor_loss(
-        features, batch, _config(loss__average="together"), torch.Generator().manual_seed(0)
-    )
+    same = _descriptor_loss(features, batch, _config(loss__average="together"), 0)
     weight = _config().loss.negative_weight
     assert float(same) == pytest.approx(0.8 * weight, abs=1e-5)
-    other = descriptor_loss(
-        features, batch, _config(loss__negatives="different-cluster"), torch.Generator().manual_seed(0)
-    )
+    other = _descriptor_loss(features, batch, _config(loss__negatives="different-cluster"), 0)
     assert float(other) == 0
+
+
+def test_the_total_is_weighed_as_the_settings_say() -> None:
+    config = _config(loss__detector_weight=0.3)
+    batch = _batch(4, 6, 64)
+    wanted = expected(batch, config, torch.Generator(), Part(0, 2, 2), PLAIN)
+    torch.testing.assert_close(
+        wanted.target,
+        draw_together(to_cells(batch.target_xy), batch.target_valid, 16, config.heatmaps.sigma),
+    )
+    described = torch.nn.functional.normalize(torch.randn(*wanted.cells.shape[:2], 16), dim=-1)
+    confidence = torch.rand(4, 1, 16, 16)
+    terms = stage1_loss(confidence, described, wanted, config)
+    error = (confidence - wanted.target).square().mean()
+    assert float(terms["detector"]) == pytest.approx(float(error))
+    assert float(terms["total"]) == pytest.approx(float(terms["descriptor"]) + 0.3 * float(error))
 
 
 def test_gradients_reach_both_heads_and_the_backbone() -> None:
     config = _config()
     phi = Phi(config.network)
     batch = _batch(4, 6, 64)
+    wanted = expected(batch, config, torch.Generator(), Part(0, 2, 2), PLAIN)
     maps = phi(torch.rand(4, 3, 64, 64))
-    loss = descriptor_loss(maps.features, batch, config, torch.Generator())
-    (loss + losses.detector(maps.confidence, torch.zeros_like(maps.confidence))).backward()
+    stage1_loss(maps.confidence, phi.describe(maps.features, wanted.cells), wanted, config)[
+        "total"
+    ].backward()
     missing = [name for name, p in phi.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
     assert missing == []
 
@@ -108,13 +131,12 @@ def test_stage2_learns_flipped_landmarks_as_their_partners() -> None:
     table = LandmarkTable(xy, torch.ones(4, 2, dtype=torch.bool), torch.arange(4), torch.tensor([1, 0]))
     torch.manual_seed(0)
     psi = Psi(config.network, 2)
-    step = stage2_losses(
-        psi, PixelFeed(pixels, torch.device("cpu")), table, config, torch.Generator().manual_seed(0)
-    )
+    feed = PixelFeed(pixels, torch.device("cpu"))
+    task = stage2_task(psi, feed, table, config, torch.Generator().manual_seed(0), seed=0)
     optimiser = torch.optim.RMSprop(psi.parameters(), lr=config.optimiser.lr)
-    for _ in range(150):
+    for batch in task.batches(0, 150):
         optimiser.zero_grad()
-        step()["total"].backward()
+        task.losses(*batch)["total"].backward()
         optimiser.step()
     with torch.no_grad():
         maps = psi(pixels[:1].float() / 255)[0]

@@ -21,6 +21,8 @@ def assign(
 ) -> Tensor:
     """Cluster of each keypoint, [P] int64, each cluster at most once per image; -1 for those left over.
 
+    The result is on the centroids' device; the vectors may be in host memory.
+
     Args:
         vectors: [P, D] descriptors.
         image_index: [P] image of each.
@@ -30,7 +32,8 @@ def assign(
     if method == "hungarian":
         return _hungarian(vectors, image_index, centroids)
     cluster, distance = nearest_centroid(vectors, centroids)
-    return torch.where(_first_of_group(image_index * len(centroids) + cluster, distance), cluster, -1)
+    group = image_index.to(cluster.device) * len(centroids) + cluster
+    return torch.where(_first_of_group(group, distance), cluster, -1)
 
 
 def _first_of_group(group: Tensor, cost: Tensor) -> Tensor:
@@ -47,7 +50,7 @@ def _first_of_group(group: Tensor, cost: Tensor) -> Tensor:
 
 def _hungarian(vectors: Tensor, image_index: Tensor, centroids: Tensor) -> Tensor:
     """One small assignment problem per image; an ablation, so a loop over images is good enough here."""
-    distances = torch.cdist(vectors.double(), centroids.double()).square().cpu().numpy()
+    distances = torch.cdist(vectors.double(), centroids.double().to(vectors.device)).square().cpu().numpy()
     images = image_index.cpu().numpy()
     cluster = np.full(len(images), -1, dtype=np.int64)
     order = np.argsort(images, kind="stable")
@@ -56,4 +59,4 @@ def _hungarian(vectors: Tensor, image_index: Tensor, centroids: Tensor) -> Tenso
         if len(rows):
             point, assigned = linear_sum_assignment(distances[rows])
             cluster[rows[point]] = assigned
-    return torch.from_numpy(cluster).to(vectors.device)
+    return torch.from_numpy(cluster).to(centroids.device)

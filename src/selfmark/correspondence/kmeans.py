@@ -1,16 +1,24 @@
 """K-means on the device the vectors are on: k-means++ seeding, restarts, empty-cluster repair.
 
+The vectors may be spread over the processes of a group. Each works on its own rows and only sums are joined,
+so no process ever holds them all. Random numbers are drawn alike everywhere and located among the rows of all
+processes, in rank order, so the clusters do not depend on how the rows are spread (up to rounding).
+
 Deterministic under a seed: sums are matrix products, never atomic additions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-_CHUNK = 262_144  # vectors per block, so that the distance matrix stays small
+from selfmark.group import ALONE, Group
+
+_LOOK_EVERY = 4  # Lloyd iterations between two looks at the result, each of which waits for the device
 
 
 class Nearest(NamedTuple):
@@ -20,81 +28,205 @@ class Nearest(NamedTuple):
     distance: Tensor
 
 
+@contextmanager
+def _full_precision() -> Iterator[None]:
+    """Products in float32 even where training allows TF32, whose rounding moves vectors between clusters."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@_full_precision()
 def nearest_centroid(vectors: Tensor, centroids: Tensor) -> Nearest:
-    """The nearest of [C, D] centroids for each of [P, D] vectors, by squared Euclidean distance."""
-    norms = centroids.square().sum(dim=1)
+    """The nearest of [C, D] centroids for each of [P, D] vectors, by squared Euclidean distance.
+
+    The result is where the centroids are. Vectors that are elsewhere, because they are too many for the
+    device, are fetched a block at a time.
+    """
+    target = _Target.of(centroids)
     clusters, distances = [], []
-    for block in torch.split(vectors, _CHUNK):
-        partial, cluster = (norms - 2 * block @ centroids.T).min(dim=1)
-        clusters.append(cluster)
-        distances.append((partial + block.square().sum(dim=1)).clamp_min(0))
+    for block in torch.split(vectors, _block(centroids)):
+        block = block.to(centroids.device)
+        scores = target.compare(block)
+        clusters.append(_least(scores))
+        partial = scores.gather(1, clusters[-1][:, None])[:, 0]
+        distances.append((partial + torch.linalg.vecdot(block, block)).clamp_min(0))
     return Nearest(torch.cat(clusters), torch.cat(distances))
 
 
+def sample_rows(rows: int, most: int, generator: torch.Generator, group: Group = ALONE) -> Tensor:
+    """Which of this process's rows to take so that all processes together take at most `most`: [S] int64.
+
+    The rows of all processes are cut into `most` stretches of equal length and one is taken of each. The
+    first cut falls at random, so every row is as likely to be taken as any other.
+
+    >>> sample_rows(10, 20, torch.Generator()).tolist()
+    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    >>> len(sample_rows(1_000_000, 1000, torch.Generator()))
+    1000
+    """
+    device = generator.device
+    counts = group.counts(rows)
+    before, count = sum(counts[: group.rank]), sum(counts)
+    if count <= most:
+        return torch.arange(rows, device=device)
+    draws = torch.rand(most + 1, generator=generator, device=device, dtype=torch.float64)
+    cuts = ((torch.arange(most, device=device) + draws[0]) * (count / most)).long()
+    lengths = torch.diff(cuts, append=cuts[:1] + count)
+    # The last stretch goes on at the front, up to the first cut.
+    chosen = (cuts + (draws[1:] * lengths).long()) % count - before
+    return chosen[(chosen >= 0) & (chosen < rows)].sort().values
+
+
+@_full_precision()
 def kmeans(
-    vectors: Tensor, clusters: int, iterations: int, restarts: int, sample: int, generator: torch.Generator
+    vectors: Tensor,
+    clusters: int,
+    iterations: int,
+    restarts: int,
+    generator: torch.Generator,
+    group: Group = ALONE,
 ) -> Tensor:
     """Centroids [clusters, D] of vectors [P, D]: the best of several runs by within-cluster distance.
 
     Args:
-        vectors: [P, D] float32, at least as many as clusters.
+        vectors: [P, D] float32, those of this process; in all processes together at least `clusters`.
         clusters: number of centroids.
-        iterations: most Lloyd iterations per run; a run ends early once no vector changes its cluster.
+        iterations: most Lloyd iterations per run; a run ends early once it stands still.
         restarts: independent runs.
-        sample: fitted on at most this many vectors, drawn at random.
-        generator: on the vectors' device.
+        generator: on the vectors' device, in the same state in every process.
+        group: the processes that hold the vectors.
     """
-    if len(vectors) < clusters:
-        raise ValueError(f"{len(vectors)} vectors cannot form {clusters} clusters")
-    if len(vectors) > sample:
-        chosen = torch.randperm(len(vectors), generator=generator, device=vectors.device)[:sample]
-        vectors = vectors[chosen]
-    best, best_cost = vectors[:clusters], float("inf")
-    for _ in range(restarts):
-        centroids = _lloyd(vectors, _seed(vectors, clusters, generator), iterations)
-        cost = float(nearest_centroid(vectors, centroids).distance.sum())
-        if cost < best_cost:
-            best, best_cost = centroids, cost
-    return best
+    count = sum(group.counts(len(vectors)))
+    if count < clusters:
+        raise ValueError(f"{count} vectors cannot form {clusters} clusters")
+    draws = torch.rand(restarts, clusters, generator=generator, device=vectors.device, dtype=torch.float64)
+    runs = torch.stack([_lloyd(vectors, seeds, iterations, group) for seeds in _seed(vectors, draws, group)])
+    costs = torch.stack([nearest_centroid(vectors, run).distance.double().sum() for run in runs])
+    return runs[group.all_sum(costs).argmin()]
 
 
-def _seed(vectors: Tensor, clusters: int, generator: torch.Generator) -> Tensor:
-    """k-means++: each next seed is drawn in proportion to its squared distance from those before."""
-    draws = torch.rand(clusters, generator=generator, device=vectors.device, dtype=torch.float64)
-    first = (draws[0] * len(vectors)).long().clamp_max(len(vectors) - 1)
-    seeds = [vectors[first]]
-    closest = (vectors - seeds[0]).square().sum(dim=1)
-    for draw in draws[1:]:
-        # Inverse transform sampling in float64; multinomial is limited to 2^24 entries.
-        cumulative = closest.double().cumsum(dim=0)
-        index = torch.searchsorted(cumulative, draw * cumulative[-1], right=True).clamp_max(len(vectors) - 1)
-        seeds.append(vectors[index])
-        closest = torch.minimum(closest, (vectors - seeds[-1]).square().sum(dim=1))
-    return torch.stack(seeds)
+# --- seeding ---------------------------------------------------------------------------------------
 
 
-def _lloyd(vectors: Tensor, centroids: Tensor, iterations: int) -> Tensor:
-    previous = torch.full((len(vectors),), -1, device=vectors.device)
-    for _ in range(iterations):
-        cluster, distance = nearest_centroid(vectors, centroids)
-        if torch.equal(cluster, previous):
+def _seed(vectors: Tensor, draws: Tensor, group: Group) -> Tensor:
+    """k-means++: each next seed is drawn in proportion to its squared distance from those before.
+
+    All R runs at once, so that the vectors are read C times, not R x C times. In float64, because a draw
+    falls between neighbouring rows, and which of them it hits must not depend on how a product is rounded.
+
+    Args:
+        vectors: [P, D].
+        draws: [R, C] uniform random numbers.
+        group: the processes that hold the vectors.
+
+    Returns:
+        [R, C, D].
+    """
+    restarts, clusters = draws.shape
+    seeds = vectors.new_empty(restarts, clusters, vectors.shape[1])
+    exact = vectors.double()
+    norms = torch.linalg.vecdot(exact, exact)
+    weight = draws.new_ones(restarts, len(vectors))
+    for index in range(clusters):
+        seeds[:, index] = _draw(vectors, weight, draws[:, index], group)
+        seed = seeds[:, index].double()
+        distance = torch.addmm(norms, -2 * seed, exact.T) + torch.linalg.vecdot(seed, seed)[:, None]
+        weight = torch.minimum(weight, distance.clamp_min_(0)) if index else distance.clamp_min_(0)
+    return seeds
+
+
+def _draw(vectors: Tensor, weight: Tensor, draws: Tensor, group: Group) -> Tensor:
+    """One row for each run, [R, D], drawn by weight [R, P] among the rows of all processes."""
+    cumulative = weight.cumsum(dim=1)
+    totals = weight.new_zeros(group.size, len(weight))
+    if len(vectors):
+        totals[group.rank] = cumulative[:, -1]
+    ends = group.all_sum(totals).cumsum(dim=0)
+    target = draws * ends[-1] * (1 - 1e-15)  # never quite the end
+    start = ends[group.rank - 1] if group.rank else torch.zeros_like(target)
+    mine = (start <= target) & (target < ends[group.rank])
+    drawn = vectors.new_zeros(len(weight), vectors.shape[1])
+    if len(vectors):
+        row = torch.searchsorted(cumulative, (target - start)[:, None], right=True)[:, 0]
+        drawn = torch.where(mine[:, None], vectors[row.clamp_max(len(vectors) - 1)], drawn)
+    return group.all_sum(drawn)
+
+
+# --- Lloyd's iterations ---------------------------------------------------------------------------
+
+
+class _Target(NamedTuple):
+    """Centroids made ready to be compared with many vectors."""
+
+    norms: Tensor  # [C]
+    weights: Tensor  # [D, C]
+
+    @classmethod
+    def of(cls, centroids: Tensor) -> _Target:
+        return cls(torch.linalg.vecdot(centroids, centroids), -2 * centroids.T)
+
+    def compare(self, block: Tensor) -> Tensor:
+        """Squared distances [B, C] of vectors [B, D], less the vectors' own squared lengths."""
+        return torch.addmm(self.norms, block, self.weights)
+
+
+def _least(scores: Tensor) -> Tensor:
+    """Column [B] of the least of each row of [B, C]; of equals the first."""
+    if scores.device.type == "cpu":
+        return torch.from_numpy(scores.numpy().argmin(axis=1))  # three times as fast as torch's
+    return scores.argmin(dim=1)
+
+
+def _lloyd(vectors: Tensor, centroids: Tensor, iterations: int, group: Group) -> Tensor:
+    for iteration in range(1, iterations + 1):
+        before = centroids
+        total, count = _sums(vectors, centroids, group)
+        means = (total / count.clamp_min(1)[:, None]).to(centroids.dtype)
+        centroids = torch.where(count[:, None] > 0, means, before)
+        if iteration % _LOOK_EVERY and iteration < iterations:
+            continue
+        empty = torch.nonzero(count == 0).flatten()
+        if len(empty):
+            centroids[empty] = _farthest(vectors, centroids, len(empty), group)
+        if torch.equal(centroids, before):
             break
-        previous = cluster
-        centroids = _repair(*_sums(vectors, cluster, len(centroids)), vectors, distance)
     return centroids
 
 
-def _sums(vectors: Tensor, cluster: Tensor, clusters: int) -> tuple[Tensor, Tensor]:
-    """Sum [clusters, D] and count [clusters] of the vectors of each cluster."""
-    total = torch.zeros(clusters, vectors.shape[1], device=vectors.device, dtype=vectors.dtype)
-    for block, members in zip(torch.split(vectors, _CHUNK), torch.split(cluster, _CHUNK), strict=True):
-        total += torch.nn.functional.one_hot(members, clusters).to(block.dtype).T @ block
-    return total, torch.bincount(cluster, minlength=clusters)
+def _sums(vectors: Tensor, centroids: Tensor, group: Group) -> tuple[Tensor, Tensor]:
+    """Sum [C, D] and count [C] of the vectors nearest to each centroid, float64, over all processes."""
+    target = _Target.of(centroids)
+    joined = torch.zeros(len(centroids), vectors.shape[1] + 1, device=vectors.device, dtype=torch.float64)
+    for block in torch.split(vectors, _block(vectors)):
+        total, count = _add_up(block, _least(target.compare(block)), len(centroids))
+        joined[:, :-1] += total
+        joined[:, -1] += count
+    group.all_sum(joined)
+    return joined[:, :-1], joined[:, -1]
 
 
-def _repair(total: Tensor, count: Tensor, vectors: Tensor, distance: Tensor) -> Tensor:
-    """Means, with the vectors farthest from their centroid standing in for clusters that lost all members."""
-    rank = torch.cumsum((count == 0).long(), dim=0) - 1
-    farthest = vectors[distance.topk(min(len(count), len(vectors))).indices]
-    means = total / count.clamp_min(1)[:, None]
-    return torch.where((count == 0)[:, None], farthest[rank.clamp_min(0)], means)
+def _add_up(block: Tensor, cluster: Tensor, clusters: int) -> tuple[Tensor, Tensor]:
+    """Sum [C, D] and count [C] of the vectors [B, D] of each cluster."""
+    if block.device.type == "cpu":
+        total = block.new_zeros(clusters, block.shape[1]).index_add_(0, cluster, block)
+        return total, torch.bincount(cluster, minlength=clusters)
+    # CUDA adds by index in no fixed order; a product with zeros and ones always adds in the same.
+    member = block.new_zeros(len(block), clusters).scatter_(1, cluster[:, None], 1)
+    return member.T @ block, member.sum(dim=0)
+
+
+def _farthest(vectors: Tensor, centroids: Tensor, wanted: int, group: Group) -> Tensor:
+    """The vectors [wanted, D] farthest from their centroids, in all processes; of equals the earlier row."""
+    distance = nearest_centroid(vectors, centroids).distance
+    own = distance.argsort(descending=True, stable=True)[:wanted]
+    distances, candidates = group.gather_rows(distance[own]), group.gather_rows(vectors[own])
+    return candidates[distances.argsort(descending=True, stable=True)[:wanted]]
+
+
+def _block(vectors: Tensor) -> int:
+    """Vectors to work on at a time: enough to keep all threads busy, few enough for a matrix of distances."""
+    return 32_768 if vectors.device.type == "cpu" else 262_144

@@ -1,7 +1,11 @@
 """Correspondence recovery over the whole training set (Sec. 3.3): filter with K, label with M.
 
 Descriptors of the images and of their mirror images are clustered together (Sec. 3.7), so every keypoint
-gets a second label for when its image is flipped.
+gets a second label for when its image is flipped. In a group each process brings the keypoints of its own
+images; centroids are those of all of them, and everything else concerns one image at a time.
+
+Work is done, and labels are, on the generator's device. Descriptors may be in host memory: of them the device
+holds the sample that K-means is fitted on and one block at a time, however many images there are.
 """
 
 from __future__ import annotations
@@ -13,8 +17,9 @@ from torch import Tensor
 
 from selfmark.config import Correspondence
 from selfmark.correspondence.assign import assign
-from selfmark.correspondence.kmeans import kmeans
+from selfmark.correspondence.kmeans import kmeans, sample_rows
 from selfmark.errors import TrainingError
+from selfmark.group import ALONE, Group
 from selfmark.points import Keypoints, LabelledPoints
 
 
@@ -36,36 +41,62 @@ class DescribedPoints:
 
 
 def keep_one_per_cluster(
-    described: DescribedPoints, K: int, settings: Correspondence, generator: torch.Generator
+    described: DescribedPoints,
+    K: int,
+    settings: Correspondence,
+    generator: torch.Generator,
+    group: Group = ALONE,
 ) -> DescribedPoints:
     """First clustering, with K: one keypoint per image and cluster stays, at most K; labels are dropped."""
     cluster = assign(
         _vectors(described.points),
         described.points.image_index,
-        _centroids(described, K, settings, generator),
+        _centroids(described, K, settings, generator, group),
         settings.assignment,
     )
-    return described.select(cluster >= 0)
+    return described.select((cluster >= 0).to(described.points.xy.device))
 
 
 def label(
-    described: DescribedPoints, clusters: int, settings: Correspondence, generator: torch.Generator
+    described: DescribedPoints,
+    clusters: int,
+    settings: Correspondence,
+    generator: torch.Generator,
+    group: Group = ALONE,
 ) -> LabelledPoints:
     """Cluster the descriptors and label every keypoint, and its mirror image, each cluster once per image."""
-    centroids = _centroids(described, clusters, settings, generator)
+    centroids = _centroids(described, clusters, settings, generator, group)
     images = described.points.image_index
     labels = assign(_vectors(described.points), images, centroids, settings.assignment)
     mirrored = torch.full_like(labels, -1)
     if described.mirrored is not None:
         mirrored = assign(described.mirrored, images, centroids, settings.assignment)
-    return LabelledPoints(replace(described.points, descriptor=None), labels, mirrored, clusters, centroids)
+    points = replace(described.points, descriptor=None).to(generator.device)
+    return LabelledPoints(points, labels, mirrored, clusters, centroids)
 
 
 def recover(
-    described: DescribedPoints, K: int, M: int, settings: Correspondence, generator: torch.Generator
+    described: DescribedPoints,
+    K: int,
+    M: int,
+    settings: Correspondence,
+    generator: torch.Generator,
+    group: Group = ALONE,
 ) -> LabelledPoints:
     """One correspondence recovery: the modified K-means twice (Eq. 2)."""
-    return label(keep_one_per_cluster(described, K, settings, generator), M, settings, generator)
+    kept = keep_one_per_cluster(described, K, settings, generator, group)
+    return label(kept, M, settings, generator, group)
+
+
+def gather(labelled: LabelledPoints, group: Group) -> LabelledPoints:
+    """The labelled points of all processes, in rank order, in each of them; about 36 bytes per point."""
+    points = Keypoints(
+        group.gather_rows(labelled.points.xy),
+        group.gather_rows(labelled.points.image_index),
+        group.gather_rows(labelled.points.score),
+    )
+    labels, mirrored = group.gather_rows(labelled.label), group.gather_rows(labelled.mirrored_label)
+    return LabelledPoints(points, labels, mirrored, labelled.clusters, labelled.centroids)
 
 
 def _vectors(points: Keypoints) -> Tensor:
@@ -75,14 +106,33 @@ def _vectors(points: Keypoints) -> Tensor:
 
 
 def _centroids(
-    described: DescribedPoints, clusters: int, settings: Correspondence, generator: torch.Generator
+    described: DescribedPoints,
+    clusters: int,
+    settings: Correspondence,
+    generator: torch.Generator,
+    group: Group,
 ) -> Tensor:
     vectors = _vectors(described.points)
-    if described.mirrored is not None:
-        vectors = torch.cat([vectors, described.mirrored])
-    if len(vectors) < clusters:
+    views = [vectors] if described.mirrored is None else [vectors, described.mirrored]
+    points = sum(group.counts(len(vectors)))
+    if points * len(views) < clusters:
         raise TrainingError(
-            f"only {len(described.points)} keypoints were found in all images, too few for {clusters} "
+            f"only {points} keypoints were found in all images, too few for {clusters} "
             "clusters: lower M, give more images, or lower heatmaps.threshold"
         )
-    return kmeans(vectors, clusters, settings.iterations, settings.restarts, settings.sample, generator)
+    rows = sample_rows(len(vectors) * len(views), settings.sample, generator, group)
+    fitted = _rows_of(views, rows.to(vectors.device)).to(generator.device)
+    return kmeans(fitted, clusters, settings.iterations, settings.restarts, generator, group)
+
+
+def _rows_of(views: list[Tensor], rows: Tensor) -> Tensor:
+    """Chosen rows [S, D] of descriptors counted point by point: the first in all its views, then the next.
+
+    In this order the rows of one process follow those of another, however many share the images. All views
+    are never put together: that would double the memory of by far the largest thing here.
+    """
+    point, view = rows // len(views), rows % len(views)
+    chosen = views[0][point]
+    for index, vectors in enumerate(views[1:], start=1):
+        chosen = torch.where((view == index)[:, None], vectors[point], chosen)
+    return chosen

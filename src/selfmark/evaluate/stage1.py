@@ -59,7 +59,7 @@ class Stage1:
             if name.startswith("network.")
         }
         phi = Phi(run.config.network).eval()
-        place(phi, device)  # as in training, to the last bit
+        place(phi, device, run.config.runtime)  # as in training, to the last bit
         try:
             phi.load_state_dict(weights)
         except RuntimeError as error:

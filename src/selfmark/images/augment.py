@@ -8,6 +8,7 @@ the augmented one.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -61,7 +62,9 @@ def inside(xy: Tensor, size: int) -> Tensor:
 
 def invert(matrix: Tensor) -> Tensor:
     """The inverse [B, 2, 3] of each matrix."""
-    linear = torch.linalg.inv_ex(matrix[:, :, :2]).inverse  # inv_ex: no host synchronisation
+    a, b, c, d = matrix[:, 0, 0], matrix[:, 0, 1], matrix[:, 1, 0], matrix[:, 1, 1]
+    # By hand: library inverses cannot be recorded in a CUDA graph.
+    linear = torch.stack([d, -b, -c, a], dim=-1).view(-1, 2, 2) / (a * d - b * c)[:, None, None]
     return torch.cat([linear, -linear @ matrix[:, :, 2:]], dim=-1)
 
 
@@ -78,18 +81,54 @@ def warp(images: Tensor, matrix: Tensor) -> Tensor:
     return F.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False)
 
 
-def photometric(images: Tensor, settings: Augment, generator: torch.Generator) -> Tensor:
-    """Colour, contrast, brightness, blur and noise, drawn anew for each image [B, 3, S, S] in 0..1."""
-    count = len(images)
+@dataclass(frozen=True)
+class Photometry:
+    """How the colours of B images change; `noise_sigma` is the strength of the noise that comes on top.
+
+    colour:      [B, 3, 3], acting on RGB
+    contrast:    [B], factor on what differs from the image's mean
+    brightness:  [B], factor on the mean
+    taps:        [B, 5], one-dimensional blur; 0, 0, 1, 0, 0 for none
+    noise_sigma: [B]
+    """
+
+    colour: Tensor
+    contrast: Tensor
+    brightness: Tensor
+    taps: Tensor
+    noise_sigma: Tensor
+
+
+def random_photometry(count: int, settings: Augment, generator: torch.Generator) -> Photometry:
+    """Changes for `count` images, drawn anew for each."""
     contrast = _uniform(count, *settings.contrast, generator)
     brightness = _uniform(count, *settings.brightness, generator)
-    images = torch.einsum("bij,bjhw->bihw", _colour_matrix(count, settings, generator), images)
+    colour = _colour_matrix(count, settings, generator)
+    taps = _blur_taps(count, settings, generator)
+    return Photometry(colour, contrast, brightness, taps, _uniform(count, 0.0, settings.noise, generator))
+
+
+def random_noise(count: int, size: int, generator: torch.Generator) -> Tensor:
+    """[count, 3, size, size] of deviation 1."""
+    return torch.randn((count, 3, size, size), generator=generator, device=generator.device)
+
+
+def recolour(images: Tensor, changes: Photometry, noise: Tensor) -> Tensor:
+    """Colour, contrast and brightness, blur, noise: images [B, 3, S, S] in 0..1 to images in 0..1."""
+    images = torch.einsum("bij,bjhw->bihw", changes.colour, images)
     mean = images.mean(dim=(1, 2, 3), keepdim=True)
-    images = (images - mean) * contrast[:, None, None, None] + mean * brightness[:, None, None, None]
-    images = _blur(images, settings, generator)
-    sigma = _uniform(count, 0.0, settings.noise, generator)[:, None, None, None]
-    noise = torch.randn(images.shape, generator=generator, device=images.device)
-    return (images + sigma * noise).clamp(0, 1)
+    contrast, brightness, sigma = (
+        value[:, None, None, None] for value in (changes.contrast, changes.brightness, changes.noise_sigma)
+    )
+    images = (images - mean) * contrast + mean * brightness
+    return (_blur(images, changes.taps) + sigma * noise).clamp(0, 1)
+
+
+def photometric(images: Tensor, settings: Augment, generator: torch.Generator) -> Tensor:
+    """Colour, contrast, brightness, blur and noise, drawn anew for each image [B, 3, S, S] in 0..1."""
+    count, size = len(images), images.shape[-1]
+    changes = random_photometry(count, settings, generator)
+    return recolour(images, changes, random_noise(count, size, generator))
 
 
 def _colour_matrix(count: int, settings: Augment, generator: torch.Generator) -> Tensor:
@@ -99,33 +138,42 @@ def _colour_matrix(count: int, settings: Augment, generator: torch.Generator) ->
     stretch = torch.where(chosen, _uniform(count, *settings.saturation, generator), 1.0)
     device = generator.device
     grey = torch.full((3, 3), 1 / 3, device=device)
-    cross = torch.tensor([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]], device=device) / math.sqrt(3)
+    third = torch.eye(3, device=device).roll(1, 0)  # red to green to blue: a turn by 120 degrees
+    cross = (third - third.T) / math.sqrt(3)
     around = torch.eye(3, device=device) - grey
     turn = torch.cos(hue)[:, None, None] * around + torch.sin(hue)[:, None, None] * cross
     return grey + stretch[:, None, None] * turn
 
 
-def _blur(images: Tensor, settings: Augment, generator: torch.Generator) -> Tensor:
-    """A Gaussian of its own width for each chosen image, separable, 5 taps; the others get a delta."""
-    count, channels, size, _ = images.shape
+def _blur_taps(count: int, settings: Augment, generator: torch.Generator) -> Tensor:
+    """[count, 5]: a Gaussian of its own width for each chosen image; the others get a delta."""
     sigma = _uniform(count, *settings.blur_sigma, generator)
     chosen = _chance(count, settings.blur_share, generator)
-    taps = torch.arange(-2, 3, device=images.device)
-    kernel = torch.exp(-(taps**2) / (2 * sigma[:, None] ** 2))
-    kernel = torch.where(chosen[:, None], kernel, (taps == 0).to(kernel.dtype))
-    kernel = (kernel / kernel.sum(dim=1, keepdim=True)).repeat_interleave(channels, dim=0)
+    place = torch.arange(-2, 3, device=generator.device)
+    taps = torch.exp(-(place**2) / (2 * sigma[:, None] ** 2))
+    taps = torch.where(chosen[:, None], taps, (place == 0).to(taps.dtype))
+    return taps / taps.sum(dim=1, keepdim=True)
+
+
+def _blur(images: Tensor, taps: Tensor) -> Tensor:
+    """Each image [B, C, S, S] by its own taps [B, 5], along rows and then columns; borders are repeated."""
+    count, channels, size, _ = images.shape
+    kernel = taps.repeat_interleave(channels, dim=0)
     flat = F.pad(images.reshape(1, count * channels, size, size), (2, 2, 2, 2), mode="replicate")
     flat = F.conv2d(flat, kernel[:, None, None, :], groups=count * channels)
     flat = F.conv2d(flat, kernel[:, None, :, None], groups=count * channels)
     return flat.reshape(images.shape)
 
 
-def cut_out(images: Tensor, side: int, share: float, generator: torch.Generator) -> Tensor:
-    """Grey out a random square in a share of the images (Stage 2)."""
-    count, _, size, _ = images.shape
+def random_square(count: int, size: int, side: int, share: float, generator: torch.Generator) -> Tensor:
+    """Masks [count, size, size] of a random square of that side in a share of the images (Stage 2)."""
     chosen = _chance(count, share, generator)
     corner = torch.stack([_uniform(count, 0, max(size - side, 1), generator) for _ in range(2)], dim=-1)
-    line = torch.arange(size, device=images.device)
+    line = torch.arange(size, device=generator.device)
     within = (line >= corner[..., None]) & (line < corner[..., None] + side)  # [B, 2, S]
-    square = within[:, 1, :, None] & within[:, 0, None, :] & chosen[:, None, None]
-    return images.masked_fill(square[:, None], 0.5)
+    return within[:, 1, :, None] & within[:, 0, None, :] & chosen[:, None, None]
+
+
+def grey_out(images: Tensor, mask: Tensor) -> Tensor:
+    """Images [B, 3, S, S], grey where the mask [B, S, S] is set."""
+    return images.masked_fill(mask[:, None], 0.5)

@@ -123,8 +123,8 @@ def refined(heat: Tensor, cells: Tensor, refine: Refine) -> Tensor:
 def sample(maps: Tensor, cells: Tensor) -> Tensor:
     """Read maps [B, C, H, W] at cells [B, P, 2] bilinearly: [B, P, C]; outside, the border's value."""
     height, width = maps.shape[-2:]
-    scale = torch.tensor([2 / width, 2 / height], device=cells.device, dtype=maps.dtype)
-    grid = (cells.to(maps.dtype) + 0.5) * scale - 1
+    x, y = (cells.to(maps.dtype) + 0.5).unbind(-1)
+    grid = torch.stack([x * (2 / width), y * (2 / height)], dim=-1) - 1
     values = F.grid_sample(maps, grid[:, None], mode="bilinear", padding_mode="border", align_corners=False)
     return values[:, :, 0].transpose(1, 2)
 

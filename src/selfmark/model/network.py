@@ -7,13 +7,16 @@ with their deformations.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from selfmark.config import Network
+from selfmark.config import Network, Runtime
+from selfmark.model.operations import PLAIN, Operations, Plain
+
+_RUNTIME = Runtime()
 
 
 class Block(nn.Module):
@@ -34,12 +37,8 @@ class Block(nn.Module):
                 nn.GroupNorm(groups, inputs), nn.ReLU(), nn.Conv2d(inputs, outputs, 1, bias=False)
             )
 
-    def forward(self, x: Tensor) -> Tensor:
-        first = self.conv1(F.relu(self.norm1(x)))
-        second = self.conv2(F.relu(self.norm2(first)))
-        third = self.conv3(F.relu(self.norm3(second)))
-        result: Tensor = torch.cat([first, second, third], dim=1) + self.skip(x)
-        return result
+    def forward(self, x: Tensor, operations: Operations = PLAIN) -> Tensor:
+        return operations.block(self, x)
 
 
 class Hourglass(nn.Module):
@@ -54,10 +53,16 @@ class Hourglass(nn.Module):
         )
         self.up = Block(channels, channels, groups)
 
-    def forward(self, x: Tensor) -> Tensor:
-        below = self.up(self.inner(self.down(F.avg_pool2d(x, 2))))
-        result: Tensor = self.here(x) + F.interpolate(below, scale_factor=2.0, mode="nearest")
-        return result
+    def forward(self, x: Tensor, operations: Operations = PLAIN) -> Tensor:
+        x, half = operations.with_half(x)
+
+        def through_half() -> Tensor:
+            inner = self.inner(self.down(half, operations), operations)
+            result: Tensor = self.up(inner, operations)
+            return result
+
+        here, below = operations.both(lambda: self.here(x, operations), through_half)
+        return operations.add_doubled(here, below)
 
 
 class Backbone(nn.Module):
@@ -73,10 +78,11 @@ class Backbone(nn.Module):
         self.block3 = Block(width // 2, width, groups)
         self.hourglass = Hourglass(settings.depth, width, groups)
 
-    def forward(self, images: Tensor) -> Tensor:
-        x = F.relu(self.stem_norm(self.stem(images - 0.5)))
-        x = F.avg_pool2d(self.block1(x), 2)
-        result: Tensor = self.hourglass(self.block3(self.block2(x)))
+    def forward(self, images: Tensor, operations: Operations = PLAIN) -> Tensor:
+        x = operations.stem(self.stem, self.stem_norm, images)
+        x = operations.halved_block(self.block1, x)
+        x = self.block3(self.block2(x, operations), operations)
+        result: Tensor = self.hourglass(x, operations)
         return result
 
 
@@ -91,13 +97,20 @@ class Head(nn.Module):
         self.norm = nn.GroupNorm(groups, width)
         self.last = nn.Conv2d(width, outputs, 1)
 
-    def forward(self, features: Tensor) -> Tensor:
-        result: Tensor = self.last(F.relu(self.norm(self.mix(self.block(features)))))
-        return result
+    def hidden(self, features: Tensor, operations: Operations = PLAIN) -> Tensor:
+        """All but the last layer: [B, channels, h, w]."""
+        return operations.mix(self.mix, self.norm, self.block(features, operations))
+
+    def forward(self, features: Tensor, operations: Operations = PLAIN) -> Tensor:
+        return operations.last(self.last, self.hidden(features, operations))
 
 
 class PhiMaps(NamedTuple):
-    """What Phi sees in B images: `confidence` [B, 1, h, w] in 0..1 and `features` [B, d, h, w]."""
+    """What Phi sees in B images.
+
+    confidence: [B, 1, h, w] in 0..1, where landmarks are
+    features:   [B, channels, h, w], what `Phi.describe` makes descriptors of
+    """
 
     confidence: Tensor
     features: Tensor
@@ -108,13 +121,33 @@ class Phi(nn.Module):
 
     def __init__(self, settings: Network) -> None:
         super().__init__()
+        self.operations: Operations = PLAIN
         self.backbone = Backbone(settings)
         self.detector = Head(settings, 1)
         self.descriptor = Head(settings, settings.descriptor)
 
     def forward(self, images: Tensor) -> PhiMaps:
-        shared = self.backbone(images)
-        return PhiMaps(torch.sigmoid(self.detector(shared)), self.descriptor(shared))
+        operations = self.operations
+        with operations.running(self):
+            shared = self.backbone(images, operations)
+            confidence, features = operations.both(
+                lambda: torch.sigmoid(self.detector(shared, operations)),
+                lambda: self.descriptor.hidden(shared, operations),
+            )
+        return PhiMaps(confidence, features)
+
+    def features(self, images: Tensor) -> Tensor:
+        """The features alone."""
+        with self.operations.running(self):
+            return self.descriptor.hidden(self.backbone(images, self.operations), self.operations)
+
+    def describe(self, features: Tensor, cells: Tensor) -> Tensor:
+        """Unit descriptors [B, P, d] at cells [B, P, 2].
+
+        The descriptor head's last layer is linear and sees one cell at a time, so it may follow the reading
+        between cells, where there are far fewer points than cells.
+        """
+        return self.operations.describe(self.descriptor.last, features, cells)
 
 
 class Psi(nn.Module):
@@ -122,11 +155,14 @@ class Psi(nn.Module):
 
     def __init__(self, settings: Network, landmarks: int) -> None:
         super().__init__()
+        self.operations: Operations = PLAIN
         self.backbone = Backbone(settings)
         self.head = Head(settings, landmarks)
 
     def forward(self, images: Tensor) -> Tensor:
-        result: Tensor = self.head(self.backbone(images))
+        operations = self.operations
+        with operations.running(self):
+            result: Tensor = self.head(self.backbone(images, operations), operations)
         return result
 
     @classmethod
@@ -141,8 +177,26 @@ class Psi(nn.Module):
         return psi
 
 
-def place(network: nn.Module, device: torch.device) -> None:
-    """On the CPU convolutions are fastest with channels last; on the GPU eager GroupNorm is slow that way."""
+def place(network: Phi | Psi, device: torch.device, runtime: Runtime = _RUNTIME) -> None:
+    """Move a network to the device, laid out for it and with the operations that are fastest there."""
     network.to(device)
-    if device.type == "cpu":
+    bf16 = runtime.precision == "bf16" or (runtime.precision == "auto" and device.type == "cuda")
+    fused = bf16 and runtime.kernels == "auto" and _fusable(network, device)
+    if fused or device.type == "cpu":  # elsewhere eager GroupNorm is slow with channels last
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if fused:
+        from selfmark.model.fused.operations import Fused  # needs Triton
+
+        network.operations = Fused()
+    else:
+        network.operations = Plain(bf16)
+
+
+def _fusable(network: Phi | Psi, device: torch.device) -> bool:
+    """Kernels take powers of two, and groups that fit into the 64 channels a program works on."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
+        return False
+    norm = network.backbone.block3.norm1
+    width, group = 2 * norm.num_channels, 2 * norm.num_channels // norm.num_groups
+    powers = width & (width - 1) == 0 and group & (group - 1) == 0
+    return powers and group <= 64 and find_spec("triton") is not None

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -21,12 +19,16 @@ from selfmark.train.engine import TrainState
 def write_tensors(tensors: dict[str, Tensor], metadata: dict[str, str], path: Path) -> None:
     """Write tensors as safetensors, whole or not at all."""
     temporary = path.with_name(path.name + ".part")
-    save_file(
-        {name: value.detach().cpu().contiguous() for name, value in tensors.items()}, temporary, metadata
-    )
+    save_file({name: _on_its_own(value) for name, value in tensors.items()}, temporary, metadata)
     with open(temporary, "rb") as handle:
         os.fsync(handle.fileno())
     os.replace(temporary, path)
+
+
+def _on_its_own(value: Tensor) -> Tensor:
+    """On the CPU, in memory that no other tensor shares, as safetensors demands."""
+    value = value.detach().cpu().contiguous()
+    return value if value.nbytes == value.untyped_storage().nbytes() else value.clone()
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -41,12 +43,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 def save_state(state: TrainState, path: Path) -> None:
     tensors: dict[str, Tensor] = {"generator": state.generator.get_state()}
     tensors |= {f"network.{name}": value for name, value in state.network.state_dict().items()}
-    for index, entries in state.optimiser.state_dict()["state"].items():
-        tensors |= {
-            f"optimiser.{index}.{name}": torch.as_tensor(value)
-            for name, value in entries.items()
-            if value is not None
-        }
+    squares = state.optimiser.squares(state.network)
+    tensors |= {f"optimiser.{name}": value for name, value in squares.items()}
     write_tensors(tensors, {"iteration": str(state.iteration)}, path)
 
 
@@ -55,12 +53,9 @@ def load_state(state: TrainState, path: Path) -> None:
     tensors, metadata = read_tensors(path)
     try:
         state.network.load_state_dict(_under("network.", tensors))
-        entries: dict[int, dict[str, Any]] = {}
-        for name, value in _under("optimiser.", tensors).items():
-            index, key = name.split(".", 1)
-            entries.setdefault(int(index), {})[key] = value
-        groups = state.optimiser.state_dict()["param_groups"]
-        state.optimiser.load_state_dict({"state": entries, "param_groups": groups})
+        for name, square in state.optimiser.squares(state.network).items():
+            square.copy_(tensors[f"optimiser.{name}"])
+        state.optimiser.refresh()
         state.generator.set_state(tensors["generator"])
         state.iteration = int(metadata["iteration"])
     except (KeyError, ValueError, RuntimeError) as error:

@@ -1,14 +1,15 @@
-"""The step engine all phases share: precision, optimiser step, learning rate, logging, checkpoints.
+"""The step engine all phases share: backward pass, update, learning rate, logging, checkpoints.
 
 Losses are summed on the device and read back only when a line is logged, so steps never wait for the host.
+Where the network's operations allow it, a step is recorded once per phase and then replayed.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +17,10 @@ from torch import Tensor, nn
 
 from selfmark.config import Optimiser, Runtime
 from selfmark.errors import TrainingError
+from selfmark.group import ALONE, Group
+from selfmark.model.operations import PLAIN, Operations
+from selfmark.train.captured import Captured
+from selfmark.train.optimiser import FlatRMSprop
 
 
 @dataclass
@@ -23,8 +28,10 @@ class TrainState:
     """Everything a phase changes: what a checkpoint must hold to go on as if nothing had happened."""
 
     network: nn.Module
-    optimiser: torch.optim.RMSprop
+    optimiser: FlatRMSprop
     generator: torch.Generator
+    group: Group  # the processes that train together
+    record: bool  # whether steps are recorded and replayed
     iteration: int = 0
 
 
@@ -40,69 +47,94 @@ class Phase:
 
 
 Losses = Mapping[str, Tensor]
+Batch = tuple[Tensor, ...]
 OnLog = Callable[[Phase, int, dict[str, float], float], None]
 
 
-def autocast(device: torch.device, runtime: Runtime) -> AbstractContextManager[None]:
-    """Mixed precision as the settings say: bf16 on CUDA unless told otherwise, fp32 elsewhere."""
-    bf16 = runtime.precision == "bf16" or (runtime.precision == "auto" and device.type == "cuda")
-    context: AbstractContextManager[None] = torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16)
-    return context
+@dataclass(frozen=True)
+class Task:
+    """What a phase minimises, and on what.
+
+    losses:  terms of a batch; "total" is minimised, all are logged
+    batches: the batches of iterations start..stop-1, in order
+    """
+
+    losses: Callable[..., Losses]
+    batches: Callable[[int, int], Generator[Batch]]
 
 
 def make_state(
-    network: nn.Module, shares: list[tuple[nn.Module, float]], settings: Optimiser, generator: torch.Generator
+    network: nn.Module,
+    shares: list[tuple[nn.Module, float]],
+    settings: Optimiser,
+    generator: torch.Generator,
+    group: Group = ALONE,
 ) -> TrainState:
     """RMSprop over parts of the network, each at its share of the learning rate."""
-    groups = [{"params": list(part.parameters()), "lr": settings.lr * share} for part, share in shares]
-    optimiser = torch.optim.RMSprop(groups, lr=settings.lr, weight_decay=settings.weight_decay)
-    for group in optimiser.param_groups:
-        group["full_lr"] = group["lr"]
-    return TrainState(network, optimiser, generator)
+    operations: Operations = getattr(network, "operations", PLAIN)
+    optimiser = FlatRMSprop(shares, settings, operations.copy_dtype)
+    operations.adopt(optimiser.copies)
+    record = operations.recordable and group.size == 1
+    return TrainState(network, optimiser, generator, group, record)
 
 
 def train(
     state: TrainState,
     phase: Phase,
-    losses: Callable[[], Losses],
-    optimiser: Optimiser,
+    task: Task,
     runtime: Runtime,
     on_log: OnLog,
     on_checkpoint: Callable[[], None],
 ) -> None:
-    """Run a phase from wherever the state stands to its end; `losses` draws a batch and returns its terms.
+    """Run a phase from wherever the state stands to its end.
 
-    The entry "total" is minimised, all entries are logged. A checkpoint is written every so many iterations
-    and at the end of the phase.
+    A checkpoint is written every so many iterations and at the end of the phase.
     """
     state.network.train()
-    sums: dict[str, Tensor] = {}
-    logged, began = state.iteration, time.monotonic()
-    while state.iteration < phase.stop:
-        _set_learning_rate(state.optimiser, state.iteration, phase.drops)
-        terms = losses()
-        state.optimiser.zero_grad(set_to_none=True)
-        terms["total"].backward()  # type: ignore[no-untyped-call]
-        if optimiser.clip_norm > 0:
-            nn.utils.clip_grad_norm_(state.network.parameters(), optimiser.clip_norm)
-        state.optimiser.step()
-        state.iteration += 1
-        for name, value in terms.items():
-            sums[name] = sums[name] + value.detach() if name in sums else value.detach()
-        if state.iteration % runtime.log_every == 0 or state.iteration == phase.stop:
-            means = {name: float(value) / (state.iteration - logged) for name, value in sums.items()}
-            _require_finite(means, phase, state.iteration)
-            on_log(phase, state.iteration, means, time.monotonic() - began)
-            sums, logged = {}, state.iteration
-        if state.iteration % runtime.checkpoint_every == 0 and state.iteration < phase.stop:
-            on_checkpoint()
+    running = _Step(state, task.losses)
+    step = Captured(running, state.generator) if state.record else running
+    began = time.monotonic()
+    with closing(task.batches(state.iteration, phase.stop)) as batches:
+        for batch in batches:
+            state.optimiser.scale_rate(0.1 ** sum(state.iteration >= drop for drop in phase.drops))
+            step(*batch)
+            state.iteration += 1
+            if state.iteration % runtime.log_every == 0 or state.iteration == phase.stop:
+                means = running.means()
+                _require_finite(means, phase, state.iteration)
+                on_log(phase, state.iteration, means, time.monotonic() - began)
+            if state.iteration % runtime.checkpoint_every == 0 and state.iteration < phase.stop:
+                on_checkpoint()
+    state.optimiser.zero_grad()
     on_checkpoint()
 
 
-def _set_learning_rate(optimiser: torch.optim.Optimizer, iteration: int, drops: tuple[int, ...]) -> None:
-    factor = 0.1 ** sum(iteration >= drop for drop in drops)
-    for group in optimiser.param_groups:
-        group["lr"] = group["full_lr"] * factor
+class _Step:
+    """Losses, backward pass, update; the terms add up on the device until their means are asked for."""
+
+    def __init__(self, state: TrainState, losses: Callable[..., Losses]) -> None:
+        self._state, self._losses = state, losses
+        self._names: tuple[str, ...] = ()
+        self._sums = torch.empty(0)
+        self._since = state.iteration
+
+    def __call__(self, *batch: Tensor) -> None:
+        self._state.optimiser.zero_grad()
+        terms = self._losses(*batch)
+        terms["total"].backward()  # type: ignore[no-untyped-call]
+        self._state.optimiser.step(self._state.group)
+        values = torch.stack([term.detach() for term in terms.values()])
+        if not self._names:
+            self._names, self._sums = tuple(terms), torch.zeros_like(values)
+        self._sums += values
+
+    def means(self) -> dict[str, float]:
+        """Of each term over the steps since the last call and over all processes."""
+        group, steps = self._state.group, self._state.iteration - self._since
+        sums = group.all_sum(self._sums.clone()).tolist()
+        self._sums.zero_()
+        self._since = self._state.iteration
+        return {name: value / (steps * group.size) for name, value in zip(self._names, sums, strict=True)}
 
 
 def _require_finite(means: dict[str, float], phase: Phase, iteration: int) -> None:

@@ -1,4 +1,4 @@
-"""Batches of image pairs for Stage 1, drawn and deformed entirely on the training device."""
+"""Batches of image pairs for Stage 1: planned images, deformed on the training device with their points."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from selfmark.config import Config
-from selfmark.images.augment import inside, move_points, photometric, random_affine, warp, with_flip
+from selfmark.images.augment import inside, move_points, random_affine, with_flip
 from selfmark.images.flow import CarriedPoints
-from selfmark.train.feed import PixelFeed
+from selfmark.model.operations import Operations
+from selfmark.train.deform import deform
+from selfmark.train.plan import Part
 from selfmark.train.table import PointTable
 
 
@@ -46,59 +48,57 @@ class PairRecipe:
 
 
 def draw_pairs(
-    feed: PixelFeed,
+    pixels: Tensor,
+    planned: Tensor,
     table: PointTable,
     carried: CarriedPoints | None,
     recipe: PairRecipe,
     config: Config,
     generator: torch.Generator,
+    part: Part,
+    operations: Operations,
 ) -> PairBatch:
-    """Draw one batch. Nothing here waits for the device."""
-    pairs, size, device = config.runtime.batch, config.images.size, generator.device
+    """Deform one batch and its points. Nothing here waits for the device.
 
-    def chance(share: float) -> Tensor:
-        return torch.rand(pairs, generator=generator, device=device) < share
+    Args:
+        pixels: [2B, 3, S, S] uint8, first sides then second sides.
+        planned: [3, B] int64, rows `one`, `other` and `slot` of `plan.Planned`.
+        part: which pairs of the batch these are.
+    """
+    size, device = config.images.size, generator.device
+    one, other, slot = planned
 
-    def some_images() -> Tensor:
-        return table.usable[torch.randint(len(table.usable), (pairs,), generator=generator, device=device)]
+    def flips() -> Tensor:
+        share = 0.5 if recipe.flip else 0.0
+        return part.of(torch.rand(part.whole, generator=generator, device=device) < share)
 
-    one = some_images()
-    other = torch.where(chance(recipe.same_image), one, some_images())
-    flip_one = chance(0.5 if recipe.flip else 0.0)
-    flip_other = flip_one if recipe.flip_together else chance(0.5 if recipe.flip else 0.0)
-
-    target_xy, target_valid = table.xy[torch.cat([one, other])], table.valid[torch.cat([one, other])]
+    flip_one = flips()
+    flip_other = flip_one if recipe.flip_together else flips()
+    if carried is not None:
+        flip_other = torch.where(slot >= 0, flip_one, flip_other)
+    images, flip = torch.cat([one, other]), torch.cat([flip_one, flip_other])
+    target_xy, target_valid = table.xy[images], table.valid[images]
     xy, valid = target_xy, target_valid
-    label_one, label_other = _labels(table, one, flip_one), _labels(table, other, flip_other)
+    label = torch.where(flip[:, None], table.mirrored_label[images], table.label[images])
     if carried is not None:
         # A nearby frame: the same points, carried there by optical flow, so slot i matches slot i.
-        slot = torch.randint(carried.neighbour.shape[1], (pairs,), generator=generator, device=device)
-        near = carried.neighbour[one, slot]
-        temporal = (other != one) & chance(config.temporal.share) & (near >= 0)
-        other = torch.where(temporal, near, other)
-        flip_other = torch.where(temporal, flip_one, flip_other)
-        at = temporal[:, None]
-        slots = torch.arange(table.xy.shape[1], device=device).expand(pairs, -1)
-        target_xy, target_valid = table.xy[torch.cat([one, other])], table.valid[torch.cat([one, other])]
-        xy = torch.cat([table.xy[one], torch.where(at[..., None], carried.xy[one, slot], table.xy[other])])
-        valid = torch.cat([table.valid[one], torch.where(at, carried.valid[one, slot], table.valid[other])])
-        label_one = torch.where(at, slots, label_one)
-        label_other = torch.where(at, slots, _labels(table, other, flip_other))
+        frame = slot.clamp_min(0)
+        near = (slot >= 0)[:, None]
+        xy = torch.cat([table.xy[one], torch.where(near[..., None], carried.xy[one, frame], table.xy[other])])
+        valid = torch.cat(
+            [table.valid[one], torch.where(near, carried.valid[one, frame], table.valid[other])]
+        )
+        order = torch.arange(table.xy.shape[1], device=device)
+        label = torch.where(near.repeat(2, 1), order, label)
 
-    matrix = with_flip(
-        random_affine(2 * pairs, size, config.augment, generator), torch.cat([flip_one, flip_other]), size
-    )
-    images = warp(feed.gather(torch.cat([one, other])), matrix)
+    matrix = part.of(random_affine(2 * part.whole, size, config.augment, generator))
+    matrix = with_flip(matrix, flip, size)
     moved, moved_target = move_points(xy, matrix), move_points(target_xy, matrix)
     return PairBatch(
-        images=photometric(images, config.augment, generator),
+        images=deform(pixels, matrix, config.augment, generator, part, operations),
         target_xy=moved_target,
         target_valid=target_valid & inside(moved_target, size),
         xy=moved,
         valid=valid & inside(moved, size),
-        label=torch.cat([label_one, label_other]),
+        label=label,
     )
-
-
-def _labels(table: PointTable, images: Tensor, flipped: Tensor) -> Tensor:
-    return torch.where(flipped[:, None], table.mirrored_label[images], table.label[images])

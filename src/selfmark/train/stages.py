@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from selfmark.config import Config
-from selfmark.images.augment import cut_out, inside, move_points, photometric, random_affine, warp, with_flip
+from selfmark.group import ALONE, Group
+from selfmark.images.augment import grey_out, inside, move_points, random_affine, random_square, with_flip
 from selfmark.images.flow import CarriedPoints
 from selfmark.model import losses
-from selfmark.model.heatmaps import draw, draw_together, sample_descriptors, to_cells
+from selfmark.model.heatmaps import draw, to_cells
 from selfmark.model.network import Phi, Psi
-from selfmark.train.engine import Losses, autocast
-from selfmark.train.feed import PixelFeed
+from selfmark.model.operations import Operations
+from selfmark.train.deform import deform
+from selfmark.train.engine import Batch, Losses, Task
+from selfmark.train.feed import PixelFeed, to_device
 from selfmark.train.pairs import PairBatch, PairRecipe, draw_pairs
+from selfmark.train.plan import IntArray, Part, Planned, plan_images, plan_pairs
 from selfmark.train.table import PointTable
 
 
@@ -35,7 +40,10 @@ def round_recipe(config: Config, mirrored_labels: bool) -> PairRecipe:
     )
 
 
-def stage1_losses(
+# --- Stage 1 -------------------------------------------------------------------------------------------
+
+
+def stage1_task(
     phi: Phi,
     feed: PixelFeed,
     table: PointTable,
@@ -43,55 +51,97 @@ def stage1_losses(
     recipe: PairRecipe,
     config: Config,
     generator: torch.Generator,
-) -> Callable[[], Losses]:
-    """A function that draws a batch of pairs and returns L = L_f + lambda L_d and its terms (Sec. 3.4)."""
+    seed: int,
+    group: Group = ALONE,
+) -> Task:
+    """L = L_f + lambda L_d (Sec. 3.4) on planned pairs.
 
-    def step() -> Losses:
-        batch = draw_pairs(feed, table, carried, recipe, config, generator)
-        with autocast(feed.device, config.runtime):
-            maps = phi(batch.images)
-        target = draw_together(
-            to_cells(batch.target_xy), batch.target_valid, config.map_size, config.heatmaps.sigma
+    `seed` decides which pairs, `generator` how they look.
+    """
+    part = Part.of_group(config.runtime.batch, group, "runtime.batch")
+    neighbour = None if carried is None else carried.neighbour.cpu().numpy()
+    plan = plan_pairs(
+        table.usable.cpu().numpy(), part.whole, recipe.same_image, neighbour, config.temporal.share, seed
+    )
+    operations = phi.operations
+
+    def terms(pixels: Tensor, planned: Tensor) -> Losses:
+        batch = draw_pairs(pixels, planned, table, carried, recipe, config, generator, part, operations)
+        wanted, maps = operations.both(
+            lambda: expected(batch, config, generator, part, operations, group),
+            lambda: phi(batch.images),
         )
-        detector = losses.detector(maps.confidence, target)
-        descriptor = descriptor_loss(maps.features, batch, config, generator)
-        return {
-            "total": descriptor + config.loss.detector_weight * detector,
-            "descriptor": descriptor,
-            "detector": detector,
-        }
+        return stage1_loss(maps.confidence, phi.describe(maps.features, wanted.cells), wanted, config)
 
-    return step
+    def batches(start: int, stop: int) -> Generator[Batch]:
+        def planned(iteration: int) -> Planned:
+            return plan(iteration).of(part)
+
+        iterations = range(start, stop)
+        images = feed.batches(planned(iteration).images for iteration in iterations)
+        for iteration, pixels in zip(iterations, images, strict=True):
+            pairs = planned(iteration)
+            yield pixels, to_device(np.stack([pairs.one, pairs.other, pairs.slot]), feed.device)
+
+    return Task(terms, batches)
 
 
-def descriptor_loss(features: Tensor, batch: PairBatch, config: Config, generator: torch.Generator) -> Tensor:
-    """L_f over a batch: positives across the two views, negatives as the settings choose them."""
-    settings = config.loss
-    cells = to_cells(batch.xy)
-    count = len(cells)
-    places = torch.rand(count, settings.random_negatives, 2, generator=generator, device=generator.device)
-    places = places * config.map_size - 0.5
-    both = sample_descriptors(features, torch.cat([cells, places], dim=1))
-    points, elsewhere = both[:, : cells.shape[1]], both[:, cells.shape[1] :]
-    a, b = points.chunk(2)
+@dataclass(frozen=True)
+class Expected:
+    """What a batch asks of the network. Weights are those of `losses.weights`.
+
+    target:   [2B, 1, h, w] where the detector should fire
+    cells:    [2B, P + R, 2] where descriptors are read: keypoints, then random places
+    positive: [B, P, P] weights of the pairs across the two views
+    negative: [2B, P, P + R] weights of the pairs within each view; or [B, P, P], across the two views
+    """
+
+    target: Tensor
+    cells: Tensor
+    positive: Tensor
+    negative: Tensor
+
+
+def expected(
+    batch: PairBatch,
+    config: Config,
+    generator: torch.Generator,
+    part: Part,
+    operations: Operations,
+    group: Group = ALONE,
+) -> Expected:
+    """What follows from the batch alone: has no gradient and can run beside the network."""
+    settings, cells = config.loss, to_cells(batch.xy)
+    target = operations.targets(
+        to_cells(batch.target_xy), batch.target_valid, config.map_size, config.heatmaps.sigma
+    )
     label_a, label_b = batch.label.chunk(2)
     valid_a, valid_b = batch.valid.chunk(2)
+    positive = losses.positives(label_a, label_b, valid_a, valid_b)
     if settings.negatives == "same-image":
-        negatives = [
-            losses.negatives_same_image(
-                points, cells, batch.valid, elsewhere, places, settings.negative_distance
-            ),
-            _keypoint_negatives(points, cells, batch.valid, settings.negative_distance),
-        ]
+        shape = (2 * part.whole, settings.random_negatives, 2)
+        drawn = torch.rand(shape, generator=generator, device=generator.device)
+        places = part.of(drawn) * config.map_size - 0.5
+        negative = losses.negatives_same_image(cells, batch.valid, places, settings.negative_distance)
+        cells = torch.cat([cells, places], dim=1)
     else:
-        negatives = [losses.negatives_different_cluster(a, b, label_a, label_b, valid_a, valid_b)]
-    return losses.contrastive(losses.positives(a, b, label_a, label_b, valid_a, valid_b), negatives, settings)
+        negative = losses.negatives_different_cluster(label_a, label_b, valid_a, valid_b)
+    return Expected(target, cells, *losses.weights(positive, negative, settings, group))
 
 
-def _keypoint_negatives(points: Tensor, cells: Tensor, valid: Tensor, least_distance: float) -> losses.Pairs:
-    pairs = losses.negatives_same_image(points, cells, valid, points, cells, least_distance)
-    once = torch.ones(pairs.mask.shape[1:], dtype=torch.bool, device=cells.device).triu(1)
-    return losses.Pairs(pairs.distance, pairs.mask & valid[:, None, :] & once)
+def stage1_loss(confidence: Tensor, descriptors: Tensor, wanted: Expected, config: Config) -> Losses:
+    """The terms of L, from descriptors [2B, P + R, d] at `wanted.cells`."""
+    points = descriptors[:, : wanted.positive.shape[1]]
+    between = losses.squared_distances(*points.chunk(2))
+    same_image = config.loss.negatives == "same-image"
+    within = losses.squared_distances(points, descriptors) if same_image else between
+    descriptor = losses.contrastive(between, wanted.positive, within, wanted.negative, config.loss)
+    detector = losses.detector(confidence, wanted.target)
+    total = descriptor + config.loss.detector_weight * detector
+    return {"total": total, "descriptor": descriptor, "detector": detector}
+
+
+# --- Stage 2 -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -109,28 +159,56 @@ class LandmarkTable:
     mirror: Tensor
 
 
-def stage2_losses(
-    psi: Psi, feed: PixelFeed, table: LandmarkTable, config: Config, generator: torch.Generator
-) -> Callable[[], Losses]:
-    """A function that draws a batch of images and returns the masked heatmap regression error (Sec. 3.6)."""
-    size, count = config.images.size, config.stage2.batch
+def stage2_task(
+    psi: Psi,
+    feed: PixelFeed,
+    table: LandmarkTable,
+    config: Config,
+    generator: torch.Generator,
+    seed: int,
+    group: Group = ALONE,
+) -> Task:
+    """The masked heatmap regression error (Sec. 3.6) on planned images."""
+    part = Part.of_group(config.stage2.batch, group, "stage2.batch")
+    plan = plan_images(table.usable.cpu().numpy(), part.whole, seed)
+    return Task(
+        _stage2_losses(psi, table, config, generator, part, group),
+        lambda start, stop: _image_batches(feed, plan, part, range(start, stop)),
+    )
+
+
+def _image_batches(
+    feed: PixelFeed, plan: Callable[[int], IntArray], part: Part, iterations: range
+) -> Generator[Batch]:
+    def planned(iteration: int) -> IntArray:
+        return plan(iteration)[part.start : part.stop]
+
+    images = feed.batches(planned(iteration) for iteration in iterations)
+    for iteration, pixels in zip(iterations, images, strict=True):
+        yield pixels, to_device(planned(iteration), feed.device)
+
+
+def _stage2_losses(
+    psi: Psi, table: LandmarkTable, config: Config, generator: torch.Generator, part: Part, group: Group
+) -> Callable[[Tensor, Tensor], Losses]:
+    size, whole, device = config.images.size, part.whole, generator.device
     cutout = round(config.stage2.cutout * size / 256)
 
-    def step() -> Losses:
-        chosen = torch.randint(len(table.usable), (count,), generator=generator, device=generator.device)
-        index = table.usable[chosen]
+    def terms(pixels: Tensor, index: Tensor) -> Losses:
         xy, present = table.xy[index], table.present[index]
-        flip = torch.rand(count, generator=generator, device=generator.device) < 0.5 * config.flip.train
+        flip = part.of(torch.rand(whole, generator=generator, device=device) < 0.5 * config.flip.train)
         # In a flipped image, channel k holds the point that was its partner's.
         xy = torch.where(flip[:, None, None], xy[:, table.mirror], xy)
         present = torch.where(flip[:, None], present[:, table.mirror], present)
-        matrix = with_flip(random_affine(count, size, config.augment, generator), flip, size)
-        images = photometric(warp(feed.gather(index), matrix), config.augment, generator)
-        images = cut_out(images, cutout, config.stage2.cutout_share, generator)
+        matrix = with_flip(part.of(random_affine(whole, size, config.augment, generator)), flip, size)
+        images = deform(pixels, matrix, config.augment, generator, part, psi.operations)
+        square = random_square(whole, size, cutout, config.stage2.cutout_share, generator)
+        images = grey_out(images, part.of(square))
         moved = move_points(xy, matrix)
-        with autocast(feed.device, config.runtime):
-            maps = psi(images)
-        target = draw(to_cells(moved), config.map_size, config.heatmaps.sigma)
-        return {"total": losses.masked_regression(maps, target, present & inside(moved, size))}
+        target, maps = psi.operations.both(
+            lambda: draw(to_cells(moved), config.map_size, config.heatmaps.sigma), lambda: psi(images)
+        )
+        present = present & inside(moved, size)
+        return {"total": losses.masked_regression(maps, target, present, group)}
 
-    return step
+    return terms

@@ -1,0 +1,116 @@
+"""Does the cost of an image stay flat as the data set grows? Stage 1 steps on up to 200,000 generated images.
+
+    python benchmarks/scale.py --images 1000 10000 50000 200000 --out scale.json
+
+Images are random bytes (500 different ones) held in host memory, as a store of that size would be; they are
+fetched ahead of need (`device_share` 0), so the GPU holds a few batches whatever the number of images. For
+comparison the smallest set is also measured with the images on the device. Every image has 30 points. Memory
+is the process's and the GPU's peak; bytes per image are what the points and, in a correspondence recovery,
+the descriptors take.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from selfmark.config import Config, override, preset
+from selfmark.model.network import Phi, place
+from selfmark.points import Keypoints
+from selfmark.run import write_json
+from selfmark.train.engine import Phase, make_state, train
+from selfmark.train.feed import PixelFeed
+from selfmark.train.stages import stage1_task, warmup_recipe
+from selfmark.train.table import PointTable, self_labelled, tabulate
+
+POINTS = 30  # per image
+WARM = 20  # steps before the clock starts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--images", type=int, nargs="+", required=True)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--set", nargs="*", default=[], help="settings, e.g. images.size=64")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--one", choices=("host", "device"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    changes: dict[str, Any] = dict(pair.split("=", 1) for pair in arguments.set)
+    if arguments.one:
+        config = override(preset("fast"), changes)
+        print(json.dumps(measure(arguments.images[0], arguments.one, arguments.steps, config)))
+        return
+    # A process for each, so that the peaks are its own.
+    jobs = [(min(arguments.images), "device"), *((count, "host") for count in arguments.images)]
+    rows = []
+    for count, where in jobs:
+        words = [sys.executable, __file__, "--one", where, "--images", str(count)]
+        words += ["--steps", str(arguments.steps), "--set", *arguments.set]
+        result = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True)
+        rows.append(json.loads(result.stdout.splitlines()[-1]))
+        print(rows[-1], flush=True)
+    hardware = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    versions = {"torch": torch.__version__, "python": platform.python_version()}
+    if arguments.out:
+        write_json({"hardware": hardware, "versions": versions, "rows": rows}, arguments.out)
+
+
+def measure(count: int, where: str, steps: int, config: Config) -> dict[str, Any]:
+    """Images per second of warm Stage 1 steps on so many images, and what memory that took."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    pixels = torch.empty(count, 3, config.images.size, config.images.size, dtype=torch.uint8)
+    block = torch.randint(0, 256, (min(count, 500), *pixels.shape[1:]), dtype=torch.uint8)
+    for part in torch.split(pixels, len(block)):
+        part.copy_(block[: len(part)])
+    table = generated_table(count, config, device)
+    feed = PixelFeed(pixels, device, 0.0 if where == "host" else 1.0)
+    phi = Phi(config.network)
+    place(phi, device, config.runtime)
+    generator = torch.Generator(device).manual_seed(0)
+    state = make_state(phi, [(phi, 1.0)], config.optimiser, generator)
+    task = stage1_task(phi, feed, table, None, warmup_recipe(), config, generator, seed=0)
+    runtime = replace(config.runtime, log_every=10**9, checkpoint_every=10**9)
+    spans = []
+    for stop in (WARM, WARM + steps):
+        began = time.monotonic()
+        phase = Phase("warm-up", 0, state.iteration, stop, ())
+        train(state, phase, task, runtime, lambda *_: None, lambda: None)
+        spans.append(time.monotonic() - began)
+    # The second span records the step anew; its time is part of the figure, spread over the steps.
+    points = sum(value.nbytes for value in vars(table).values())
+    return {
+        "name": f"scale_{count}_{where}",
+        "value": round(2 * config.runtime.batch * steps / spans[1], 1),
+        "unit": "images/s",
+        "gpu_peak_gib": _gpu_peak(device),
+        "host_peak_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
+        "pixel_bytes_per_image": pixels.nbytes // count,
+        "point_bytes_per_image": points // count,
+        "descriptor_bytes_per_image": POINTS * 2 * config.network.descriptor * 4,
+    }
+
+
+def _gpu_peak(device: torch.device) -> float | None:
+    return round(torch.cuda.max_memory_allocated() / 2**30, 2) if device.type == "cuda" else None
+
+
+def generated_table(count: int, config: Config, device: torch.device) -> PointTable:
+    generator = torch.Generator().manual_seed(0)
+    xy = torch.rand(count * POINTS, 2, generator=generator) * (config.images.size - 1)
+    owner = torch.arange(count).repeat_interleave(POINTS)
+    points = Keypoints(xy, owner, torch.ones(len(xy)))
+    return tabulate(self_labelled(points, count), count, config.correspondence.least_points, device)
+
+
+if __name__ == "__main__":
+    main()

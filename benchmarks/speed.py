@@ -1,0 +1,207 @@
+"""Images per second of training, descriptor extraction and prediction, and the time to the first step.
+
+    python benchmarks/speed.py --out docs/results/speed.json        the paper's network at 256 pixels
+    python benchmarks/speed.py --tiny --device cpu --out rows.json  a quick try of the script itself
+
+A training step is a whole one: fetch, augment, forward, losses, backward, update. Pictures and points are
+generated and lie on the device. Warm-up is left out: 10 steps (the first three run plainly, the fourth is
+recorded) or 3 batches; then rates are the median of several stretches. `first_step_s` counts from the start
+of a new process, with nothing compiled before, to the end of its fourth step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from selfmark.config import Config, override, preset
+from selfmark.correspondence.describe import describe
+from selfmark.detector import Detector, ModelCard
+from selfmark.model.network import Phi, Psi, place
+from selfmark.run import write_json
+from selfmark.train.engine import Phase, make_state, train
+from selfmark.train.feed import PixelFeed
+from selfmark.train.stages import round_recipe, stage1_task
+from selfmark.train.table import PointTable
+
+SEED = 0
+POINTS = 30  # keypoints per image
+WARM_UP_STEPS, WARM_UP_BATCHES = 10, 3
+STRETCHES = 5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--tiny", action="store_true", help="a small network and few steps")
+    parser.add_argument("--kernels", choices=["auto", "plain"], default="auto")
+    parser.add_argument("--pairs", type=int, nargs="+", default=[16, 64])
+    parser.add_argument("--skip-first-step", action="store_true", help="leave the cold start out")
+    parser.add_argument("--only-first-step", action="store_true", help="what the new process does")
+    arguments = parser.parse_args()
+    device = torch.device(arguments.device)
+    config = override(preset("tiny" if arguments.tiny else "fast"), {"runtime.kernels": arguments.kernels})
+    if arguments.only_first_step:
+        _train_steps(config, device, pairs=arguments.pairs[0], steps=4, images=64)
+        return
+    rows: list[dict[str, Any]] = []
+
+    def note(name: str, value: float, unit: str) -> None:
+        rows.append({"name": name, "value": round(value, 2), "unit": unit})
+        print(f"{name:28s} {value:10.1f} {unit}", flush=True)
+
+    if not arguments.skip_first_step:
+        note("first_step_s", _first_step(), "s")
+    images, count = (64, 40) if arguments.tiny else (1024, 100)
+    for pairs in arguments.pairs:
+        _reset_memory(device)
+        seconds = _train_steps(config, device, pairs, WARM_UP_STEPS + STRETCHES * count, images, count)
+        note(f"stage1_{pairs}_pairs", 2 * pairs / seconds, "images/s")
+        note(f"stage1_{pairs}_pairs_step", 1e3 * seconds, "ms")
+        note(f"stage1_{pairs}_pairs_memory", _peak_gigabytes(device), "GB")
+    for name, rate in (("extract", _extraction), ("predict_gpu", _prediction)):
+        _reset_memory(device)
+        if device.type == "cpu":
+            name = name.replace("gpu", "cpu_eager")
+        note(name, rate(config, device, images), "images/s")
+        note(f"{name}_memory", _peak_gigabytes(device), "GB")
+    if arguments.out is not None:
+        cuda = device.type == "cuda"
+        write_json(
+            {
+                "hardware": torch.cuda.get_device_name() if cuda else f"CPU, {os.cpu_count()} cores",
+                "versions": {"torch": torch.__version__, "python": platform.python_version()},
+                "commit": _commit(),
+                "settings": {"preset": config.preset, "seed": SEED, "warm_up_steps": WARM_UP_STEPS},
+                "rows": rows,
+            },
+            arguments.out,
+        )
+
+
+def _pictures(config: Config, device: torch.device, images: int) -> torch.Tensor:
+    generator = torch.Generator(device).manual_seed(SEED)
+    coarse = torch.rand((images, 3, 16, 16), generator=generator, device=device)
+    size = config.images.size
+    return (torch.nn.functional.interpolate(coarse, size=(size, size)) * 255).to(torch.uint8)
+
+
+def _train_steps(
+    config: Config, device: torch.device, pairs: int, steps: int, images: int, stretch: int = 1
+) -> float:
+    """Seconds per step: the median over stretches of so many steps after the warm-up."""
+    config = override(
+        config, {"runtime.batch": pairs, "runtime.log_every": stretch, "runtime.checkpoint_every": 10**9}
+    )
+    generator = torch.Generator(device).manual_seed(SEED)
+    xy = torch.rand((images, POINTS, 2), generator=generator, device=device) * config.images.size
+    valid = torch.ones((images, POINTS), dtype=torch.bool, device=device)
+    label = torch.randint(config.M, (images, POINTS), generator=generator, device=device)
+    table = PointTable(xy, valid, label, label, torch.arange(images, device=device))
+    torch.manual_seed(SEED)
+    phi = Phi(config.network)
+    place(phi, device, config.runtime)
+    state = make_state(phi, [(phi, 1.0)], config.optimiser, generator)
+    feed = PixelFeed(_pictures(config, device, images), device)
+    task = stage1_task(phi, feed, table, None, round_recipe(config, True), config, generator, SEED)
+    moments: list[float] = []
+
+    def on_log(phase: Phase, iteration: int, means: dict[str, float], seconds: float) -> None:
+        moments.append(seconds)  # the means were read back, so the device has done all steps up to here
+
+    # The phase starts so that a line is logged at the end of the warm-up and after each stretch.
+    state.iteration = -(WARM_UP_STEPS % stretch) % stretch
+    stop = state.iteration + steps
+    train(state, Phase("speed", 0, 0, stop, ()), task, config.runtime, on_log, lambda: None)
+    lengths = np.diff(moments)[-STRETCHES:]
+    return float(np.median(lengths)) / stretch if len(lengths) else float("nan")
+
+
+def _rate(batch: Callable[[], int], device: torch.device) -> float:
+    """Images per second of a function that works on some and says how many."""
+    for _ in range(WARM_UP_BATCHES):
+        batch()
+    rates = []
+    for _ in range(STRETCHES):
+        _wait(device)
+        began = time.perf_counter()
+        done = sum(batch() for _ in range(3))
+        _wait(device)
+        rates.append(done / (time.perf_counter() - began))
+    return float(np.median(rates))
+
+
+def _extraction(config: Config, device: torch.device, images: int) -> float:
+    """Keypoints and descriptors of pictures and their mirror images: two network passes for each picture."""
+    torch.manual_seed(SEED)
+    phi = Phi(config.network)
+    place(phi, device, config.runtime)
+    feed = PixelFeed(_pictures(config, device, images), device)
+
+    def batch() -> int:
+        describe(phi, feed, config)
+        return len(feed)
+
+    return _rate(batch, device)
+
+
+def _prediction(config: Config, device: torch.device, images: int) -> float:
+    """Landmarks averaged over pictures and their mirror images: two network passes for each picture."""
+    names = tuple(f"landmark_{index}" for index in range(config.K))
+    mirror = tuple(range(config.K))
+    card = ModelCard(names, mirror, (), config.images, config.network, config.heatmaps.refine, True, {})
+    torch.manual_seed(SEED)
+    detector = Detector(Psi(config.network, config.K), card, device)
+    parts = _pictures(config, device, images).split(config.runtime.predict_batch)  # type: ignore[no-untyped-call]
+
+    def batch() -> int:
+        return sum(len(detector.locate(part).xy) for part in parts)
+
+    return _rate(batch, device)
+
+
+def _first_step() -> float:
+    """Seconds of a new process, from its start to the end of its fourth step, with an empty Triton cache."""
+    with tempfile.TemporaryDirectory() as cache:
+        environment = os.environ | {"TRITON_CACHE_DIR": cache}
+        began = time.perf_counter()
+        subprocess.run([sys.executable, *sys.argv, "--only-first-step"], check=True, env=environment)
+        return time.perf_counter() - began
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def _reset_memory(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def _peak_gigabytes(device: torch.device) -> float:
+    """Most memory reserved on the GPU at once; 0 on the CPU."""
+    return torch.cuda.max_memory_reserved() / 1e9 if device.type == "cuda" else 0.0
+
+
+def _commit() -> str:
+    words = ["git", "describe", "--always", "--dirty"]
+    found = subprocess.run(words, capture_output=True, text=True, cwd=Path(__file__).parent, check=False)
+    return found.stdout.strip() or "unknown"
+
+
+if __name__ == "__main__":
+    main()

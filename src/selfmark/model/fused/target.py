@@ -1,0 +1,32 @@
+"""The detector's target: the highest of the Gaussians at an image's points, without a map for each point."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+@triton.jit
+def _draw(cells, valid, out, points, size, scale, BLOCK: tl.constexpr):
+    image = tl.program_id(0).to(tl.int64)
+    cell = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    cx, cy = (cell % size).to(tl.float32), (cell // size).to(tl.float32)
+    nearest = tl.full([BLOCK], 1e9, tl.float32)
+    for point in range(points):
+        at = image * points + point
+        dx, dy = cx - tl.load(cells + 2 * at), cy - tl.load(cells + 2 * at + 1)
+        distance = tl.where(tl.load(valid + at) != 0, dx * dx + dy * dy, 1e9)
+        nearest = tl.minimum(nearest, distance)
+    tl.store(out + image * size * size + cell, tl.exp(-nearest * scale), mask=cell < size * size)
+
+
+def draw_together(cells: Tensor, valid: Tensor, size: int, sigma: float) -> Tensor:
+    """As model.heatmaps.draw_together: [B, P, 2] and [B, P] to [B, 1, size, size]."""
+    out = torch.empty((len(cells), 1, size, size), device=cells.device)
+    block = 512
+    _draw[(len(cells), triton.cdiv(size * size, block))](
+        cells.contiguous(), valid.to(torch.uint8), out, cells.shape[1], size, 1 / (2 * sigma**2), BLOCK=block
+    )
+    return out

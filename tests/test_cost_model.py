@@ -1,0 +1,121 @@
+"""The cost model on paper: its formulas against counting and playing through, its tables against the page."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def scripts() -> Iterator[Path]:
+    folder = ROOT / "benchmarks"
+    sys.path.insert(0, str(folder))
+    yield folder
+    sys.path.remove(str(folder))
+
+
+@pytest.fixture(scope="module")
+def formulas(scripts: Path) -> ModuleType:
+    return import_module("cost_formulas")
+
+
+@pytest.fixture(scope="module")
+def simulation(scripts: Path) -> ModuleType:
+    return import_module("cost_simulation")
+
+
+def test_the_page_shows_what_the_script_prints(scripts: Path) -> None:
+    model = import_module("cost_model")
+    page, made = (ROOT / "docs" / "scale.md").read_text(), model.tables()
+    assert model.put(page, made) == page, "run: python benchmarks/cost_model.py --write docs/scale.md"
+    assert page.count("<!-- table: ") == len(made)
+
+
+def _ring_all_reduce(values: np.ndarray) -> tuple[np.ndarray, list[int]]:
+    """A ring that really sums [n, n * part] numbers, and how many numbers each member sent."""
+    members = len(values)
+    chunks = values.reshape(members, members, -1).copy()
+    sent = [0] * members
+    for phase in range(2 * (members - 1)):
+        messages = []
+        for member in range(members):
+            which = (
+                (member - phase) % members
+                if phase < members - 1
+                else (member + 1 - (phase - members + 1)) % members
+            )
+            messages.append((member, which, chunks[member, which].copy()))
+            sent[member] += len(chunks[member, which])
+        for member, which, content in messages:
+            target = (member + 1) % members
+            if phase < members - 1:
+                chunks[target, which] += content
+            else:
+                chunks[target, which] = content
+    return chunks.reshape(members, -1), sent
+
+
+def test_traffic_is_what_a_real_ring_sends(formulas: ModuleType) -> None:
+    values = np.random.default_rng(0).normal(size=(8, 8 * 3))
+    result, sent = _ring_all_reduce(values)
+    np.testing.assert_allclose(result, np.tile(values.sum(axis=0), (8, 1)))
+    inside, outside = formulas.traffic(8, 24.0)
+    assert sent == [pytest.approx(inside)] * 8
+    assert outside == 0
+
+
+@pytest.mark.parametrize("gpus", [8, 64])
+def test_without_chance_formula_and_simulation_are_the_same(
+    gpus: int, formulas: ModuleType, simulation: ModuleType
+) -> None:
+    calm = replace(formulas.GIVEN, jitter=0.0, hiccup_share=0.0, link_jitter=0.0)
+    played = simulation.simulate_steps(gpus, 0.01, 27e6, 5, calm, np.random.default_rng(0))
+    assert played == pytest.approx(0.01 + formulas.all_reduce(gpus, 27e6, calm), rel=1e-9)
+
+
+@pytest.mark.parametrize("gpus", [8, 64])
+def test_with_chance_they_are_within_six_percent(
+    gpus: int, formulas: ModuleType, simulation: ModuleType
+) -> None:
+    for compute, size in ((0.028, 27e6), (2e-4, 2e5)):
+        played = simulation.simulate_steps(gpus, compute, size, 400, formulas.GIVEN, np.random.default_rng(1))
+        said = compute * formulas.slowest(gpus) + formulas.all_reduce(gpus, size)
+        assert said == pytest.approx(played, rel=0.06)
+
+
+@pytest.mark.parametrize("count", [2, 8, 64, 1024])
+def test_the_largest_of_many(count: int, formulas: ModuleType) -> None:
+    drawn = np.random.default_rng(2).normal(size=(3_000, count)).max(axis=1).mean()
+    assert formulas.expected_largest(count) == pytest.approx(drawn, abs=0.06)
+
+
+def test_measured_rates_replace_assumed_ones(scripts: Path, tmp_path: Path) -> None:
+    model = import_module("cost_model")
+    (tmp_path / "speed.json").write_text(
+        '{"hardware": "a GPU", "rows": [{"name": "extract", "value": 7000, "unit": "images/s"},'
+        ' {"name": "other", "value": 1, "unit": "s"}]}'
+    )
+    rates, origins = model.read_rates(tmp_path)
+    assert rates.extract == 7000
+    assert "a GPU" in origins["extract"]
+    assert origins["stage1_16_pairs"] == "assumed"
+
+
+def test_more_gpus_do_not_cost_fewer_gpu_hours(formulas: ModuleType) -> None:
+    """Work is divided, never made less: a formula that loses a factor of the number of GPUs shows here."""
+    for images in (1e7, 1e9):
+        costs = [
+            gpus * sum(formulas.parts(images, gpus, formulas.Rates(), False).values())
+            for gpus in (8, 64, 1024)
+        ]
+        assert costs == sorted(costs)
+        assert costs[0] > images * 35 * 2 / 6000  # applying Phi alone

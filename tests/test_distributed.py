@@ -1,0 +1,144 @@
+"""Several processes on one run: `torchrun -m selfmark discover`, here with gloo on the CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from selfmark.run import Run
+from tests.conftest import QUICK
+
+# Batches that two and three processes can share, and no noise: noise is drawn by each process for itself.
+SHARED = QUICK | {
+    "runtime.batch": 6,
+    "stage2.batch": 6,
+    "runtime.log_every": 1,
+    "augment.noise": 0.0,
+    "optimiser.lr": 1e-4,
+}
+
+
+def _environment() -> dict[str, str]:
+    root = Path(__file__).parent.parent
+    return os.environ | {"PYTHONPATH": str(root / "src"), "OMP_NUM_THREADS": "1"}
+
+
+def _command(photos: Path, output: Path, processes: int, *options: str) -> list[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = [f"--set={name}={json.dumps(value)}" for name, value in SHARED.items()]
+    words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
+    words += ["--master-port", str(port), "-m", "selfmark", "discover", str(photos), "-o", str(output)]
+    return [*words, "--preset", "tiny", "--device", "cpu", *settings, *options]
+
+
+def _discover(photos: Path, output: Path, processes: int) -> Run:
+    result = subprocess.run(
+        _command(photos, output, processes), env=_environment(), capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-3000:]
+    return Run.open(output)
+
+
+@pytest.fixture(scope="module")
+def runs(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Run]:
+    """The same discovery by one, two and three processes."""
+    folder = tmp_path_factory.mktemp("distributed")
+    return {processes: _discover(photos, folder / str(processes), processes) for processes in (1, 2, 3)}
+
+
+def _losses(run: Run) -> dict[str, Any]:
+    curves: dict[str, list[float]] = {}
+    for event in run.events():
+        if event["event"] == "train":
+            curves.setdefault(event["stage"], []).append(event["loss"]["total"])
+    return {stage: np.array(values) for stage, values in curves.items()}
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_loss_curves_are_those_of_one_process(runs: dict[int, Run], processes: int) -> None:
+    alone, together = _losses(runs[1]), _losses(runs[processes])
+    assert alone.keys() == together.keys() == {"warm-up", "round", "stage 2"}
+    for stage in alone:
+        assert len(alone[stage]) == len(together[stage])
+    # The first step has the same weights and the same pairs; means over parts of a batch weigh a little
+    # differently from the mean over all of it.
+    np.testing.assert_allclose(together["warm-up"], alone["warm-up"], rtol=0.1)
+    np.testing.assert_allclose(together["warm-up"].mean(), alone["warm-up"].mean(), rtol=0.05)
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_every_round_finds_points_in_every_image(runs: dict[int, Run], processes: int) -> None:
+    for name in ("round-01", "round-02", "landmarks"):
+        alone = load_file(runs[1].path / "points" / f"{name}.safetensors")
+        together = load_file(runs[processes].path / "points" / f"{name}.safetensors")
+        assert sorted(set(together["image_index"].tolist())) == sorted(set(alone["image_index"].tolist()))
+        assert (together["image_index"].diff() >= 0).all()
+        assert together["label"].max() < runs[1].config.M
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_one_process_writes(runs: dict[int, Run], processes: int) -> None:
+    events = [event["event"] for event in runs[processes].events()]
+    assert events.count("start") == events.count("plan") == events.count("done") == 1
+    iterations = [event["iteration"] for event in runs[processes].events() if event["event"] == "train"]
+    assert len(iterations) == len([e for e in runs[1].events() if e["event"] == "train"])
+    assert (runs[processes].path / "report" / "index.html").exists()
+
+
+def test_a_killed_process_ends_the_job_and_the_run_goes_on(photos: Path, tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    longer = "--set=rounds.iterations=80"
+    job = subprocess.Popen(
+        _command(photos, output, 2, longer),
+        env=_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not (output / "points" / "round-01.safetensors").exists():
+            assert time.monotonic() < deadline
+            assert job.poll() is None, job.communicate()[0][-3000:]
+            time.sleep(0.1)
+        children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
+        os.kill(int(children[-1]), signal.SIGKILL)
+        said, _ = job.communicate(timeout=120)
+    finally:
+        job.kill()
+    assert job.returncode != 0
+    assert "another process of this job has ended" in said or "Signal 9" in said
+    assert (output / "checkpoints" / "stage1.safetensors").exists()
+    words = [sys.executable, "-m", "selfmark", "discover", "-o", str(output), "--resume", "--device", "cpu"]
+    finished = subprocess.run(words, env=_environment(), capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr[-2000:]
+    assert "resumed" in [event["event"] for event in Run.open(output).events()]
+    assert (output / "model" / "model.json").exists()
+
+
+def test_bad_input_ends_all_processes_with_one_sentence(tmp_path: Path) -> None:
+    result = subprocess.run(
+        _command(tmp_path / "nowhere", tmp_path / "run", 2),
+        env=_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode != 0
+    said = [line for line in result.stderr.splitlines() if line.startswith("selfmark:")]
+    assert len(said) == 1
+    assert "nowhere" in said[0]
+    assert not (tmp_path / "run").exists()

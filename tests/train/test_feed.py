@@ -1,0 +1,25 @@
+"""Pixels come in the order they are asked for (fetching from the host is tested with the other GPU tests)."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from selfmark.train.feed import PixelFeed
+
+PIXELS = torch.arange(10 * 3 * 4 * 4).to(torch.uint8).reshape(10, 3, 4, 4)
+
+
+def test_batches_are_the_images_asked_for() -> None:
+    feed = PixelFeed(PIXELS, torch.device("cpu"))
+    wanted = [np.array([3, 3, 9]), np.array([0])]
+    for rows, images in zip(wanted, feed.batches(wanted), strict=True):
+        assert torch.equal(images, PIXELS[torch.from_numpy(rows)])
+    assert len(feed) == 10
+
+
+def test_in_order_covers_every_image_once() -> None:
+    feed = PixelFeed(PIXELS, torch.device("cpu"))
+    assert torch.equal(torch.cat(list(feed.in_order(4))), PIXELS)
+    assert [len(images) for images in feed.in_order(4)] == [4, 4, 2]
+    assert torch.equal(torch.cat(list(feed.in_order(2, slice(3, 8)))), PIXELS[3:8])

@@ -1,0 +1,65 @@
+"""Plans: what a batch holds follows from seed and iteration, and processes share it out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from selfmark.errors import InputError
+from selfmark.group import Group
+from selfmark.train.plan import Part, plan_images, plan_pairs
+
+USABLE = np.array([2, 3, 5, 7, 11])
+
+
+def test_any_iteration_is_to_be_had_at_once() -> None:
+    plan = plan_pairs(USABLE, 8, 0.5, None, 0.0, seed=1)
+    forward = [plan(i) for i in range(20)]
+    for iteration in (13, 4):
+        again = plan_pairs(USABLE, 8, 0.5, None, 0.0, seed=1)(iteration)
+        assert again.images.tolist() == forward[iteration].images.tolist()
+    batches = {tuple(planned.images.tolist()) for planned in forward}
+    assert len(batches) == 20
+    assert plan_pairs(USABLE, 8, 0.5, None, 0.0, seed=2)(0).images.tolist() != forward[0].images.tolist()
+
+
+def test_pairs_are_of_usable_images_in_the_asked_share() -> None:
+    planned = plan_pairs(USABLE, 4000, 0.5, None, 0.0, seed=1)(0)
+    assert set(planned.images.tolist()) == set(USABLE.tolist())
+    same = (planned.one == planned.other).mean()
+    assert same == pytest.approx(0.5 + 0.5 / len(USABLE), abs=0.03)
+    assert (planned.slot == -1).all()
+    counts = np.bincount(planned.images, minlength=12)[USABLE]
+    assert counts.min() > 0.9 * counts.mean()
+
+
+def test_nearby_frames_come_in_their_share_and_from_their_slot() -> None:
+    neighbour = np.full((12, 2), -1)
+    neighbour[USABLE, 0] = USABLE + 100
+    neighbour[USABLE[:3], 1] = USABLE[:3] + 200
+    planned = plan_pairs(USABLE, 4000, 0.25, neighbour, 0.5, seed=1)(7)
+    near = planned.slot >= 0
+    assert (planned.other[near] == neighbour[planned.one[near], planned.slot[near]]).all()
+    assert (planned.other[near] >= 100).all()
+    assert (planned.other[~near] < 100).all()
+    # Of the pairs of different images half are meant to be near; slot 1 exists for three images of five.
+    different = 0.75 * (1 - 1 / len(USABLE))
+    assert near.mean() == pytest.approx(different * 0.5 * (1 + 3 / 5) / 2, abs=0.03)
+
+
+def test_images_of_stage_2() -> None:
+    plan = plan_images(USABLE, 1000, seed=3)
+    assert set(plan(0).tolist()) == set(USABLE.tolist())
+    assert plan(0).tolist() == plan_images(USABLE, 1000, seed=3)(0).tolist() != plan(1).tolist()
+
+
+def test_processes_share_a_batch_out() -> None:
+    planned = plan_pairs(USABLE, 6, 0.5, None, 0.0, seed=1)(0)
+    values = torch.arange(12)  # two views of each pair
+    parts = [Part.of_group(6, Group(rank, 3), "runtime.batch") for rank in range(3)]
+    assert np.concatenate([planned.of(part).one for part in parts]).tolist() == planned.one.tolist()
+    assert [part.of(values).tolist() for part in parts] == [[0, 1, 6, 7], [2, 3, 8, 9], [4, 5, 10, 11]]
+    assert parts[0].count == 2
+    with pytest.raises(InputError, match=r"runtime\.batch is 7, which 3 processes cannot share equally"):
+        Part.of_group(7, Group(0, 3), "runtime.batch")

@@ -15,7 +15,7 @@ class Rates:
 
     stage1_16_pairs: float = 3_200.0  # images/s; training, 32 images per step
     stage1_64_pairs: float = 4_500.0  # images/s; training, 128 images per step
-    extract: float = 6_000.0  # images/s; passes of the network over images, forward only
+    extract: float = 3_000.0  # images/s; points and descriptors, two passes: the image and its mirror image
     recovery_fit_200k: float = 10.0  # s; K-means with K and with M on the sample, all restarts and iterations
     recovery_assign_200k: float = 1.0  # s; assigning the 200,000 x 30 x 2 vectors, with K and with M
 
@@ -165,7 +165,7 @@ def parts(
         "reading images": spread_out(gpus, images, given.decode, given),
         "first keypoints": spread_out(gpus, images, given.first_keypoints, given),
         "Stage 1 training": training(gpus, stage1, rates, given).seconds,
-        "applying Phi": spread_out(gpus, 2 * labelled, rates.extract, given),
+        "applying Phi": spread_out(gpus, labelled, rates.extract, given),
         "K-means, fitting": given.recoveries * kmeans_fit(gpus, rates, given),
         "K-means, assigning": assignment(gpus, labelled, rates, given),
         "Stage 2 training": training(gpus, stage2, rates, given).seconds,

@@ -79,7 +79,7 @@ def simulate_round(
     GPUs are those of many sets of GPUs, averaged.
     """
     slowness = np.maximum(rng.normal(1, given.speed_spread, (200, gpus)), 0.5)
-    alone = 2 * images / rates.extract + images * rates.recovery_assign_200k / 200_000
+    alone = images / rates.extract + images * rates.recovery_assign_200k / 200_000
     seconds = float((alone / gpus * slowness).max(axis=1).mean())
     each = given.restarts * given.iterations
     compute = max(rates.recovery_fit_200k / gpus / (2 * each), given.iteration_floor)

@@ -1,11 +1,12 @@
 """How long one correspondence recovery takes beyond the network passes, and how much memory it needs.
 
-    python benchmarks/recovery.py --images 1000 10000 50000 200000 --out docs/results/recovery.json
+    python benchmarks/recovery.py --out docs/results/recovery.json
 
-Descriptors are generated on the device: every image shows 30 of 60 landmarks, each a direction of its own,
-with so much noise that clusters overlap; a second descriptor stands for the mirror image. Times are those of
-`recover` (filter with K, label with M) with the settings of the preset `paper`, after one small recovery as
-a warm-up.
+Every image shows 30 of 60 landmarks, each a direction of its own, with so much noise that clusters overlap; a
+second descriptor stands for the mirror image. Times are those of `recover` (filter with K, label with M) with
+the settings of the preset `paper`, after one small recovery as a warm-up. On a GPU each recovery is done
+twice: with the descriptors on the device and with the same ones in host memory. The peak counts all tensors
+on the GPU, descriptors among them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from selfmark.correspondence import recovery
 from selfmark.correspondence.kmeans import nearest_centroid
 from selfmark.correspondence.recovery import DescribedPoints, recover
 from selfmark.devices import pick
-from selfmark.points import Keypoints
+from selfmark.points import Keypoints, LabelledPoints
 from selfmark.run import write_json
 
 SEED = 0
@@ -38,20 +39,18 @@ NOISE = 1.0  # length of the noise added to a direction of length one
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--images", type=int, nargs="+", default=[200_000])
+    parser.add_argument("--images", type=int, nargs="+", default=[1_000, 10_000, 50_000, 200_000])
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     device = pick(arguments.device)
-    measure(500, device)
-    rows = []
-    for images in arguments.images:
-        found = measure(images, device)
-        rows += [{"name": f"{name}_{_short(images)}", **row} for name, row in found.items()]
-        print(
-            f"{images:>8,} images  "
-            + "  ".join(f"{name} {row['value']} {row['unit']}" for name, row in found.items())
-        )
+    measure(min(500, *arguments.images), device)
+    found = {images: measure(images, device) for images in arguments.images}
+    rows = [
+        {"name": f"{name}_{_short(images)}", **row}
+        for images, values in found.items()
+        for name, row in values.items()
+    ]
     write_json(
         {
             "script": "benchmarks/recovery.py",
@@ -70,35 +69,69 @@ def main() -> None:
         },
         arguments.out,
     )
+    print_table(found)
 
 
 def measure(images: int, device: torch.device) -> dict[str, dict[str, Any]]:
-    """Seconds of one recovery, of its parts, and the memory it took beyond the descriptors."""
-    config = preset("paper")
+    """Seconds and memory of one recovery, and on a GPU of the same one with descriptors in host memory."""
     described = generate(images, device)
+    labelled, found = recover_timed(described, device, "recovery")
+    if device.type != "cuda":
+        return found
+    assert described.points.descriptor is not None
+    assert described.mirrored is not None
+    assert labelled.centroids is not None
+    size = described.points.descriptor.nbytes + described.mirrored.nbytes
+    found["recovery_descriptors"] = _value(size / 2**30, "GiB")
+    found["recovery_tf32_changes"] = _value(
+        _changed_by_tf32(described, labelled.centroids), "share of points"
+    )
+    described = DescribedPoints(described.points.to("cpu"), described.mirrored.cpu())
+    expected, centroids = labelled.label.cpu(), labelled.centroids.cpu()
+    del labelled
+    labelled, values = recover_timed(described, device, "recovery_host")
+    assert labelled.centroids is not None
+    same = torch.equal(labelled.label.cpu(), expected) and torch.equal(labelled.centroids.cpu(), centroids)
+    return found | values | {"recovery_host_same": _value(float(same), "1: the same labels and centroids")}
+
+
+def recover_timed(
+    described: DescribedPoints, device: torch.device, name: str
+) -> tuple[LabelledPoints, dict[str, dict[str, Any]]]:
+    """One recovery, its seconds and those of its parts, and the most GPU memory held meanwhile."""
+    config = preset("paper")
     generator = torch.Generator(device).manual_seed(SEED)
     parts: dict[str, float] = {}
-    before = _reset_peak(device)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
     with _timed(parts, "fit", "kmeans", device), _timed(parts, "assign", "assign", device):
         _wait(device)
         started = time.perf_counter()
         labelled = recover(described, config.K, config.M, config.correspondence, generator)
         _wait(device)
         seconds = time.perf_counter() - started
-    row = {
-        "recovery": _value(seconds, "s"),
-        "recovery_fit": _value(parts["fit"], "s"),
-        "recovery_assign": _value(parts["assign"], "s"),
-        "recovery_labelled": _value(float((labelled.label >= 0).float().mean()), "share of kept points"),
+    values = {
+        name: _value(seconds, "s"),
+        f"{name}_fit": _value(parts["fit"], "s"),
+        f"{name}_assign": _value(parts["assign"], "s"),
+        f"{name}_labelled": _value(float((labelled.label >= 0).float().mean()), "share of kept points"),
     }
     if device.type == "cuda":
-        row["recovery_descriptors"] = _value(before / 2**30, "GiB")
-        row["recovery_peak"] = _value(torch.cuda.max_memory_allocated() / 2**30, "GiB")
-        assert labelled.centroids is not None
-        row["recovery_tf32_changes"] = _value(
-            _changed_by_tf32(described, labelled.centroids), "share of points"
-        )
-    return row
+        values[f"{name}_peak"] = _value(torch.cuda.max_memory_allocated() / 2**30, "GiB")
+    return labelled, values
+
+
+def print_table(found: dict[int, dict[str, dict[str, Any]]]) -> None:
+    """A line for each size and place of the descriptors."""
+    columns = ("", "_fit", "_assign", "_peak")
+    print(f"{'images':>8}  {'descriptors':11}  {'s':>6}  {'fit s':>6}  {'assign s':>8}  {'GPU peak GiB':>12}")
+    for images, values in found.items():
+        for where, name in (("on device", "recovery"), ("on host", "recovery_host")):
+            if name in values:
+                cells = [f"{values[name + c]['value']:.3g}" if name + c in values else "" for c in columns]
+                print(
+                    f"{images:>8,}  {where:11}  {cells[0]:>6}  {cells[1]:>6}  {cells[2]:>8}  {cells[3]:>12}"
+                )
 
 
 def generate(images: int, device: torch.device) -> DescribedPoints:
@@ -112,7 +145,7 @@ def generate(images: int, device: torch.device) -> DescribedPoints:
     def seen(centres: torch.Tensor) -> torch.Tensor:
         vectors = torch.randn(len(shown), DIMENSIONS, generator=generator, device=device)
         vectors.mul_(NOISE / DIMENSIONS**0.5)
-        for rows in torch.arange(len(shown), device=device).split(1_000_000):
+        for rows in torch.split(torch.arange(len(shown), device=device), 1_000_000):
             vectors[rows] = normalize(vectors[rows] + centres[shown[rows]], dim=-1)
         return vectors
 
@@ -159,13 +192,6 @@ def _timed(parts: dict[str, float], name: str, function: str, device: torch.devi
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize()
-
-
-def _reset_peak(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 0
-    torch.cuda.reset_peak_memory_stats()
-    return torch.cuda.memory_allocated()
 
 
 def _value(value: float, unit: str) -> dict[str, Any]:

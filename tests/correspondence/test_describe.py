@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from selfmark.config import override, preset
+from selfmark.config import Config, override, preset
+from selfmark.correspondence import describe as module
 from selfmark.correspondence.describe import describe
+from selfmark.correspondence.recovery import DescribedPoints
 from selfmark.group import Group
 from selfmark.model.heatmaps import to_cells
-from selfmark.model.network import Phi
+from selfmark.model.network import Phi, place
 from selfmark.points import concatenate
 from selfmark.train.feed import PixelFeed
 from tests.conftest import QUICK
@@ -55,3 +58,74 @@ def test_processes_describe_their_share() -> None:
     assert whole.mirrored is not None
     torch.testing.assert_close(torch.cat(mirrored), whole.mirrored)
     assert done == [(2, 2), (3, 3), (3, 3)]
+
+
+def test_images_without_points_have_no_descriptors() -> None:
+    config = override(CONFIG, {"heatmaps.threshold": 2.0})  # more than any confidence
+    found = describe(_phi(), PixelFeed(PIXELS, torch.device("cpu")), config)
+    assert found.points.descriptor is not None
+    assert found.mirrored is not None
+    assert found.points.descriptor.shape == found.mirrored.shape == (0, CONFIG.network.descriptor)
+
+
+def test_there_is_room_for_the_most_points_there_can_be() -> None:
+    config = override(CONFIG, {"heatmaps.threshold": -1.0, "heatmaps.nms_radius": 0})  # every cell is a peak
+    found = describe(_phi(), PixelFeed(PIXELS, torch.device("cpu")), config)
+    assert (found.points.counts(8) == 5).all()
+
+
+@pytest.mark.parametrize(("free", "fits"), [(4_000, True), (3_999, False)])
+def test_descriptors_fit_if_they_take_no_more_than_their_share(
+    free: int, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 10_000))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    assert module._fits(1_000, torch.device("cuda"), 0.25) is fits
+
+
+def test_memory_that_torch_holds_back_is_asked_for_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = [1_000]
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free[0], 10_000))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: free.insert(0, 8_000))
+    assert module._fits(2_000, torch.device("cuda"), 0.25)
+
+
+def test_without_enough_memory_on_the_gpu_room_is_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(module, "_fits", lambda size, device, share: asked.append(size))
+    room = module._room(100, CONFIG, torch.device("cuda"))
+    assert room.device.type == "cpu"
+    assert room.shape == (2, 500, CONFIG.network.descriptor)
+    assert asked == [room.nbytes]
+
+
+@pytest.mark.gpu
+def test_on_the_host_the_same_descriptors_and_gpu_memory_that_does_not_grow() -> None:
+    cuda = torch.device("cuda")
+    base = override(CONFIG, {"runtime.predict_batch": 64, "network.descriptor": 128})
+    torch.manual_seed(0)
+    phi = Phi(base.network)
+    place(phi, cuda, base.runtime)
+
+    def described(images: int, config: Config) -> tuple[DescribedPoints, int]:
+        feed = PixelFeed(PIXELS.repeat(images // 8, 1, 1, 1), cuda)
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        return describe(phi, feed, config), torch.cuda.max_memory_allocated() - before
+
+    away = override(base, {"runtime.device_share": 0.0})
+    here, _ = described(640, base)
+    few, taken_by_few = described(640, away)
+    assert here.points.descriptor is not None
+    assert few.points.descriptor is not None
+    assert here.mirrored is not None
+    assert few.mirrored is not None
+    assert here.mirrored.is_cuda
+    assert not few.mirrored.is_cuda
+    torch.testing.assert_close(few.points.xy, here.points.xy.cpu())
+    torch.testing.assert_close(few.points.descriptor, here.points.descriptor.cpu(), atol=1e-3, rtol=0)
+    torch.testing.assert_close(few.mirrored, here.mirrored.cpu(), atol=1e-3, rtol=0)
+    many, taken_by_many = described(6_400, away)
+    assert many.mirrored is not None
+    assert taken_by_many - taken_by_few < 0.2 * 2 * many.mirrored.nbytes

@@ -27,9 +27,10 @@ def _descriptors(points: int, centres: int, spread: float, seed: int = 0) -> tor
     return normalize(normalize(torch.randn(centres, 64, generator=generator), dim=1)[which] + noise, dim=1)
 
 
-# name: (vectors, clusters). The second kind overlaps and has more centres than clusters, as descriptors do.
+# name: (vectors, clusters). In the first kind many runs find the same clusters in another order; the second
+# overlaps and has more centres than clusters, as descriptors do.
 DATA = {
-    "well separated": (_descriptors(2_000, 20, 0.3), 20),
+    "well separated": (_descriptors(1_000, 6, 0.3), 6),
     "overlapping": (_descriptors(6_000, 60, 1.0), 30),
     "two values": (torch.eye(64)[torch.arange(500) % 2], 5),
 }
@@ -53,7 +54,7 @@ def _everything(group: Group) -> dict[str, Any]:
     for name, (vectors, clusters) in DATA.items():
         for uneven in (False, True):
             own = vectors[_part(len(vectors), group, uneven)]
-            found[f"{name}, {uneven=}"] = kmeans(own, clusters, 100, 3, _generator(), group)
+            found[f"{name}, {uneven=}"] = kmeans(own, clusters, 100, 5, _generator(), group)
     # Nothing is nearest to the last three: they take the farthest vectors of all processes.
     vectors = DATA["overlapping"][0]
     start = torch.cat([vectors[:4], 100 + torch.rand(3, 64, generator=_generator())])

@@ -7,6 +7,8 @@ import torch
 from torch.nn.functional import normalize
 
 from selfmark.config import Correspondence
+from selfmark.correspondence import kmeans as kmeans_module
+from selfmark.correspondence import recovery as module
 from selfmark.correspondence.recovery import DescribedPoints, keep_one_per_cluster, label, recover
 from selfmark.errors import TrainingError
 from selfmark.points import Keypoints
@@ -83,6 +85,61 @@ def test_too_few_keypoints_say_what_to_do() -> None:
     described, _ = _known(images=2, landmarks=3)
     with pytest.raises(TrainingError, match="too few for 100 clusters"):
         recover(described, 3, 100, SETTINGS, _generator())
+
+
+def test_chosen_rows_count_point_by_point_through_all_views() -> None:
+    views = [torch.randn(7, 3), torch.randn(7, 3)]
+    every = [view[point] for point in range(7) for view in views]
+    rows = torch.tensor([0, 3, 4, 5, 13])
+    assert torch.equal(module._rows_of(views, rows), torch.stack([every[row] for row in rows]))
+    assert torch.equal(module._rows_of(views[:1], torch.tensor([2, 6])), views[0][[2, 6]])
+
+
+@pytest.mark.parametrize("assignment", ["nearest", "hungarian"])
+def test_a_block_at_a_time_gives_the_same_labels(assignment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    described, _ = _known(images=40, landmarks=10)
+    settings = Correspondence(restarts=2, sample=500, assignment=assignment)  # type: ignore[arg-type]
+    whole = recover(described, 6, 25, settings, _generator())
+    monkeypatch.setattr(kmeans_module, "_block", lambda device: 37)
+    assert len(list(kmeans_module.blocks(described.points.xy, torch.device("cpu")))) == 12  # of 440 points
+    blockwise = recover(described, 6, 25, settings, _generator())
+    assert torch.equal(blockwise.points.xy, whole.points.xy)
+    assert torch.equal(blockwise.label, whole.label)
+    assert torch.equal(blockwise.mirrored_label, whole.mirrored_label)
+
+
+@pytest.mark.gpu
+def test_gpu_memory_stays_within_the_stated_bound_and_labels_the_same() -> None:
+    """The formula of docs/performance.md, for descriptors that take several blocks."""
+    images, each, length, K, M = 60_000, 20, 256, 10, 20
+    settings = Correspondence(restarts=2, iterations=8, sample=40_000)
+    generator = torch.Generator().manual_seed(0)
+    views = [
+        normalize(torch.randn(40_000, length, generator=generator), dim=1).repeat(30, 1) for _ in range(2)
+    ]
+    points = Keypoints(
+        torch.rand(images * each, 2, generator=generator),
+        torch.arange(images).repeat_interleave(each),
+        torch.ones(images * each),
+        views[0],
+    )
+
+    def recovered(described: DescribedPoints) -> tuple[torch.Tensor, int]:
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        found = recover(described, K, M, settings, torch.Generator("cuda").manual_seed(0))
+        return found.label.cpu(), torch.cuda.max_memory_allocated() - before
+
+    away, taken = recovered(DescribedPoints(points, views[1]))
+    fit = settings.sample * (12 * length + 32 * settings.restarts)
+    block = kmeans_module._block(torch.device("cuda"))
+    assignment = 8 * block * (length + M) + 100 * images * each
+    bound = max(fit, assignment) + 128 * 2**20  # cuBLAS's workspace
+    assert taken <= bound
+    assert bound < 0.4 * 2 * views[0].nbytes, "the descriptors would have to fit to tell"
+    here, _ = recovered(DescribedPoints(points.to("cuda"), views[1].cuda()))
+    assert torch.equal(away, here)
 
 
 @pytest.mark.gpu

@@ -13,7 +13,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from selfmark.correspondence.kmeans import nearest_centroid
+from selfmark.correspondence.kmeans import blocks, nearest_centroid
 
 
 def assign(
@@ -50,7 +50,9 @@ def _first_of_group(group: Tensor, cost: Tensor) -> Tensor:
 
 def _hungarian(vectors: Tensor, image_index: Tensor, centroids: Tensor) -> Tensor:
     """One small assignment problem per image; an ablation, so a loop over images is good enough here."""
-    distances = torch.cdist(vectors.double(), centroids.double().to(vectors.device)).square().cpu().numpy()
+    exact = centroids.double()
+    parts = [torch.cdist(part.double(), exact).square().cpu() for part in blocks(vectors, centroids.device)]
+    distances = torch.cat(parts).numpy()
     images = image_index.cpu().numpy()
     cluster = np.full(len(images), -1, dtype=np.int64)
     order = np.argsort(images, kind="stable")

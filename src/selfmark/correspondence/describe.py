@@ -1,7 +1,13 @@
-"""Apply Phi to the whole training set: keypoints by non-maximum suppression, two descriptors for each."""
+"""Apply Phi to the whole training set: keypoints by non-maximum suppression, two descriptors for each.
+
+Descriptors are by far the largest thing a round makes. Room for as many as there can be is set aside before
+the first image: on the device if there is plenty of memory, otherwise on the host, where pages that stay
+empty cost nothing.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -26,16 +32,17 @@ def describe(
 ) -> DescribedPoints:
     """Keypoints and descriptors of all images and, with flipping, of the same points in the mirror images.
 
-    Each process of a group describes its share of the images; `image_index` counts all of them.
+    Each process of a group describes its share of the images; `image_index` counts all of them. The result is
+    on the device or, where its descriptors would take too much memory there, on the host.
     """
     phi.eval()
     rows = group.share(len(feed))
+    room = _room(rows.stop - rows.start, config, feed.device)
     parts: list[Keypoints] = []
-    mirrored: list[Tensor] = []
-    start = rows.start
+    start, filled = rows.start, 0
     for pixels in feed.in_order(config.runtime.predict_batch, rows):
         images = pixels.float() / 255
-        maps = phi(images)
+        maps, mirrored = phi.with_mirror(images) if config.flip.train else (phi(images), None)
         peaks = find_peaks(
             maps.confidence[:, 0],
             config.heatmaps.threshold,
@@ -43,25 +50,41 @@ def describe(
             config.heatmaps.max_points,
             config.heatmaps.refine,
         )
-        described = phi.describe(maps.features, peaks.cells)
-        across = described
-        if config.flip.train:
+        views = [phi.describe(maps.features, peaks.cells)]
+        if mirrored is not None:
             # Cell x of the image is cell w-1-x of its mirror image.
             cells = torch.stack([config.map_size - 1 - peaks.cells[..., 0], peaks.cells[..., 1]], dim=-1)
-            across = phi.describe(phi.features(images.flip(-1)), cells)
+            views.append(phi.describe(mirrored, cells))
         # How many points there are is asked of the device once, after everything of this batch is under way.
         image, slot = torch.nonzero(peaks.valid, as_tuple=True)
-        parts.append(
-            Keypoints(
-                xy=to_pixels(peaks.cells[image, slot]),
-                image_index=image + start,
-                score=peaks.score[image, slot],
-                descriptor=described[image, slot],
-            )
-        )
-        if config.flip.train:
-            mirrored.append(across[image, slot])
+        parts.append(Keypoints(to_pixels(peaks.cells[image, slot]), image + start, peaks.score[image, slot]))
+        for place, view in zip(room, views, strict=True):
+            place[filled : filled + len(image)] = view[image, slot]
+        filled += len(image)
         start += len(pixels)
         if on_progress is not None:
             on_progress(start - rows.start, rows.stop - rows.start)
-    return DescribedPoints(concatenate(parts), torch.cat(mirrored) if mirrored else None)
+    points = concatenate(parts).to(room.device)
+    described = Keypoints(points.xy, points.image_index, points.score, room[0, :filled])
+    return DescribedPoints(described, room[1, :filled] if config.flip.train else None)
+
+
+def _room(images: int, config: Config, device: torch.device) -> Tensor:
+    """Room [views, P, D] for the descriptors of as many points as so many images can have.
+
+    It is on the device if it takes at most `device_share` of the memory free there.
+    """
+    shape = (1 + config.flip.train, images * config.heatmaps.max_points, config.network.descriptor)
+    size = torch.float32.itemsize * math.prod(shape)
+    if device.type == "cuda" and not _fits(size, device, config.runtime.device_share):
+        device = torch.device("cpu")
+    return torch.empty(shape, dtype=torch.float32, device=device)
+
+
+def _fits(size: int, device: torch.device, share: float) -> bool:
+    """Whether so many bytes are at most this share of the GPU memory that is free."""
+    if size <= share * torch.cuda.mem_get_info(device)[0]:
+        return True
+    # What torch keeps for later counts as taken; an earlier round's descriptors may be most of that.
+    torch.cuda.empty_cache()
+    return size <= share * torch.cuda.mem_get_info(device)[0]

@@ -18,6 +18,9 @@ from torch import Tensor
 
 from selfmark.group import ALONE, Group
 
+# Runs whose costs differ by less have found the same clusters in another order; the first of them counts,
+# because which is cheaper by a rounding error depends on how the vectors are spread over processes.
+_SAME_COST = 1 + 1e-6
 _LOOK_EVERY = 4  # Lloyd iterations between two looks at the result, each of which waits for the device
 
 
@@ -43,18 +46,29 @@ def _full_precision() -> Iterator[None]:
 def nearest_centroid(vectors: Tensor, centroids: Tensor) -> Nearest:
     """The nearest of [C, D] centroids for each of [P, D] vectors, by squared Euclidean distance.
 
-    The result is where the centroids are. Vectors that are elsewhere, because they are too many for the
-    device, are fetched a block at a time.
+    The result is where the centroids are, and so is the work; the vectors may be in host memory.
     """
     target = _Target.of(centroids)
     clusters, distances = [], []
-    for block in torch.split(vectors, _block(centroids)):
-        block = block.to(centroids.device)
+    for block in blocks(vectors, centroids.device):
         scores = target.compare(block)
         clusters.append(_least(scores))
         partial = scores.gather(1, clusters[-1][:, None])[:, 0]
         distances.append((partial + torch.linalg.vecdot(block, block)).clamp_min(0))
     return Nearest(torch.cat(clusters), torch.cat(distances))
+
+
+def blocks(vectors: Tensor, device: torch.device) -> Iterator[Tensor]:
+    """Vectors [P, D] a block [B, D] at a time, on a device that need not have room for all of them.
+
+    Blocks are the same wherever the vectors are, so what is computed from them is too, bit by bit.
+    """
+    for block in torch.split(vectors, _block(device)):
+        if block.device.type == device.type:
+            yield block
+        else:
+            # Pinned, so that the device works on this block while the host gets the next one ready.
+            yield block.pin_memory().to(device, non_blocking=True)
 
 
 def sample_rows(rows: int, most: int, generator: torch.Generator, group: Group = ALONE) -> Tensor:
@@ -106,7 +120,9 @@ def kmeans(
     draws = torch.rand(restarts, clusters, generator=generator, device=vectors.device, dtype=torch.float64)
     runs = torch.stack([_lloyd(vectors, seeds, iterations, group) for seeds in _seed(vectors, draws, group)])
     costs = torch.stack([nearest_centroid(vectors, run).distance.double().sum() for run in runs])
-    return runs[group.all_sum(costs).argmin()]
+    costs = group.all_sum(costs)
+    best = costs <= costs.min() * _SAME_COST
+    return runs[best.int().argmax()]
 
 
 # --- seeding ---------------------------------------------------------------------------------------
@@ -200,8 +216,8 @@ def _lloyd(vectors: Tensor, centroids: Tensor, iterations: int, group: Group) ->
 def _sums(vectors: Tensor, centroids: Tensor, group: Group) -> tuple[Tensor, Tensor]:
     """Sum [C, D] and count [C] of the vectors nearest to each centroid, float64, over all processes."""
     target = _Target.of(centroids)
-    joined = torch.zeros(len(centroids), vectors.shape[1] + 1, device=vectors.device, dtype=torch.float64)
-    for block in torch.split(vectors, _block(vectors)):
+    joined = torch.zeros(len(centroids), vectors.shape[1] + 1, device=centroids.device, dtype=torch.float64)
+    for block in blocks(vectors, centroids.device):
         total, count = _add_up(block, _least(target.compare(block)), len(centroids))
         joined[:, :-1] += total
         joined[:, -1] += count
@@ -227,6 +243,6 @@ def _farthest(vectors: Tensor, centroids: Tensor, wanted: int, group: Group) -> 
     return candidates[distances.argsort(descending=True, stable=True)[:wanted]]
 
 
-def _block(vectors: Tensor) -> int:
+def _block(device: torch.device) -> int:
     """Vectors to work on at a time: enough to keep all threads busy, few enough for a matrix of distances."""
-    return 32_768 if vectors.device.type == "cpu" else 262_144
+    return 32_768 if device.type == "cpu" else 262_144

@@ -5,7 +5,8 @@ gets a second label for when its image is flipped. In a group each process bring
 images; centroids are those of all of them, and everything else concerns one image at a time.
 
 Work is done, and labels are, on the generator's device. Descriptors may be in host memory: of them the device
-holds the sample that K-means is fitted on and one block at a time, however many images there are.
+then holds the sample that K-means is fitted on and a block or two, however many images there are. Labels are
+the same wherever descriptors are.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from selfmark.points import Keypoints, LabelledPoints
 
 @dataclass(frozen=True)
 class DescribedPoints:
-    """Keypoints with two descriptors each.
+    """Keypoints with two descriptors each, all on the device or all in host memory.
 
     points:   P keypoints with descriptors [P, D], unit vectors
     mirrored: [P, D] descriptors of the same points in the mirrored images; None without flipping
@@ -132,7 +133,8 @@ def _rows_of(views: list[Tensor], rows: Tensor) -> Tensor:
     are never put together: that would double the memory of by far the largest thing here.
     """
     point, view = rows // len(views), rows % len(views)
-    chosen = views[0][point]
-    for index, vectors in enumerate(views[1:], start=1):
-        chosen = torch.where((view == index)[:, None], vectors[point], chosen)
+    chosen = views[0].new_empty(len(rows), views[0].shape[1])
+    for index, vectors in enumerate(views):
+        mine = torch.nonzero(view == index).flatten()
+        chosen[mine] = vectors[point[mine]]
     return chosen

@@ -112,7 +112,7 @@ def stage1_landmarks(stage1: Stage1, pixels: Tensor) -> Stage1Landmarks:
 def _of_batch(stage1: Stage1, pixels: Tensor) -> Stage1Landmarks:
     # Mirrored descriptors serve to find mirror partners, which are settled by now.
     config = replace(stage1.config, flip=Flip(train=False, test=False))
-    points = describe(stage1.phi, PixelFeed(pixels, stage1.device), config).points
+    points = describe(stage1.phi, PixelFeed(pixels, stage1.device), config).points.to(stage1.device)
     if points.descriptor is None:
         raise ValueError("Phi describes every point it finds")
     labels = assign(points.descriptor, points.image_index, stage1.centroids, config.correspondence.assignment)

@@ -136,10 +136,17 @@ class Phi(nn.Module):
             )
         return PhiMaps(confidence, features)
 
-    def features(self, images: Tensor) -> Tensor:
-        """The features alone."""
-        with self.operations.running(self):
-            return self.descriptor.hidden(self.backbone(images, self.operations), self.operations)
+    def with_mirror(self, images: Tensor) -> tuple[PhiMaps, Tensor]:
+        """What Phi sees in the images, and the features of their mirror images; both in one pass."""
+        operations = self.operations
+        with operations.running(self):
+            shared = self.backbone(torch.cat([images, images.flip(-1)]), operations)
+            confidence, features = operations.both(
+                lambda: torch.sigmoid(self.detector(shared[: len(images)], operations)),
+                lambda: self.descriptor.hidden(shared, operations),
+            )
+        here, mirrored = features.chunk(2)
+        return PhiMaps(confidence, here), mirrored
 
     def describe(self, features: Tensor, cells: Tensor) -> Tensor:
         """Unit descriptors [B, P, d] at cells [B, P, 2].

@@ -23,7 +23,7 @@ import yaml
 
 from selfmark.errors import InputError
 
-DetectorName = Literal["sift", "orb", "superpoint", "r2d2", "alike-t", "alike-n", "file"]
+DetectorName = Literal["sift", "orb", "selfmark", "superpoint", "r2d2", "alike-t", "alike-n", "file"]
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,11 @@ class Network:
 
 @dataclass(frozen=True)
 class Heatmaps:
-    sigma: float = 0.75  # Gaussian width, cells: essentially a 3x3 patch
+    sigma: float = 0.75  # Gaussian width of Stage 1, cells: essentially a 3x3 patch
     threshold: float = 0.15  # least confidence of a Stage 1 keypoint
     nms_radius: int = 2  # cells
     max_points: int = 64  # most Stage 1 keypoints per image before correspondence recovery
-    refine: Literal["quarter", "parabola"] = "quarter"  # below one cell: a step, or the vertex
+    refine: Literal["quarter", "parabola"] = "quarter"  # Stage 1 below one cell: a step, or the vertex
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,8 @@ class Stage2:
     batch: int = 16  # images per iteration
     lr_drops: tuple[float, ...] = (0.25, 0.35)  # x0.1 at these shares (50k, 70k)
     backbone_lr: float = 0.1  # backbone learns at this share of lr
+    sigma: float = 0.75  # Gaussian width, cells
+    refine: Literal["quarter", "parabola", "centroid"] = "quarter"  # of the highest cell; mean of heat
     cutout: int = 80  # side of the square cut out, pixels at 256; scaled with the image
     cutout_share: float = 0.5  # images that get one
 
@@ -158,7 +160,7 @@ class Runtime:
     predict_batch: int = 64  # images per forward pass outside training
     precision: Literal["auto", "fp32", "bf16"] = "auto"  # auto: bf16 on CUDA, fp32 elsewhere
     kernels: Literal["auto", "plain"] = "auto"  # auto: fused ones for bf16 on CUDA where Triton is installed
-    device_share: float = 0.4  # images are held on the GPU if they take at most this share of what is free
+    device_share: float = 0.4  # images, and descriptors, are held on the GPU up to this share of what is free
     checkpoint_every: int = 1_000  # iterations
     log_every: int = 50  # iterations
     store_gigabytes: float = 16.0  # images are held in memory up to this size, beyond it memory-mapped
@@ -410,7 +412,7 @@ PRESETS: dict[str, Config] = {
         optimiser=Optimiser(clip_norm=1.0),
         warmup=Warmup(iterations=1_500),
         rounds=Rounds(count=4, iterations=1_200, lr_drops=(0.81,)),
-        stage2=Stage2(iterations=1_800, batch=32, lr_drops=(0.75,)),
+        stage2=Stage2(iterations=1_800, batch=32, lr_drops=(0.75,), sigma=2.0, refine="centroid"),
         runtime=Runtime(checkpoint_every=500),
     ),
     "tiny": Config(
@@ -426,7 +428,7 @@ PRESETS: dict[str, Config] = {
         optimiser=Optimiser(lr=5e-4, clip_norm=1.0),
         warmup=Warmup(iterations=500),
         rounds=Rounds(count=4, iterations=150, lr_drops=(0.85,)),
-        stage2=Stage2(iterations=350, lr_drops=(0.75,), backbone_lr=0.5),
+        stage2=Stage2(iterations=350, lr_drops=(0.75,), backbone_lr=0.5, sigma=1.0, refine="parabola"),
         runtime=Runtime(batch=8, checkpoint_every=100, log_every=10),
     ),
 }

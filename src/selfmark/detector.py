@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ from selfmark.errors import InputError
 from selfmark.images.crop import crop_regions, extract, to_original
 from selfmark.images.sources import ImageRef, collect
 from selfmark.images.store import ImageStore, iterate_crops
-from selfmark.model.heatmaps import Refine, highest, to_pixels
+from selfmark.model.heatmaps import Reading, read, to_pixels
 from selfmark.model.network import Psi, place
 from selfmark.points import Landmarks
 from selfmark.run import FORMAT, read_json, require_format, write_json
@@ -44,7 +44,7 @@ class ModelCard:
     skeleton: tuple[tuple[int, int], ...]  # pairs of landmarks to connect in drawings
     images: Images  # preprocessing
     network: Network
-    refine: Refine
+    refine: Reading  # how a heatmap becomes a position
     flip_test: bool  # average with the mirror image
     provenance: dict[str, Any]
 
@@ -87,7 +87,7 @@ class Detector:
             maps = (here + mirrored.flip(-1)[:, partner]) / 2
         else:
             maps = self.psi(images)
-        peaks = highest(maps, self.card.refine)
+        peaks = read(maps, self.card.refine)
         return Located(to_pixels(peaks.cells), peaks.score.clamp(0, 1))
 
     def predict(self, refs: Sequence[ImageRef], batch: int = 64) -> Iterator[Prediction]:
@@ -176,7 +176,7 @@ def _card_from_json(values: Any, path: Path) -> ModelCard:
             raise ValueError(f"{values['K']} landmarks with {len(names)} names")
         if sorted(mirror) != list(range(len(names))):
             raise ValueError("mirror partners are not a permutation")
-        if values["refine"] not in ("quarter", "parabola"):
+        if values["refine"] not in get_args(Reading):
             raise ValueError(f"refine is {values['refine']!r}")
         return ModelCard(
             names=names,

@@ -380,7 +380,7 @@ def _card(run: Run, mirror: Sequence[int], images: int) -> ModelCard:
         skeleton=(),
         images=config.images,
         network=config.network,
-        refine=config.heatmaps.refine,
+        refine=config.stage2.refine,
         flip_test=config.flip.test,
         provenance={
             "preset": config.preset,

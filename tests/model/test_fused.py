@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import torch
 
 from selfmark.config import Config, Network, override, preset
 from selfmark.detector import Detector, ModelCard
-from selfmark.model.heatmaps import Refine, draw, find_peaks, to_cells, to_pixels
+from selfmark.model.heatmaps import Reading, draw, find_peaks, to_cells, to_pixels
 from selfmark.model.network import Phi, Psi, place
 from selfmark.model.operations import Plain
 from selfmark.train.checkpoint import load_state, save_state
@@ -228,8 +229,7 @@ def test_landmarks_are_where_float32_finds_them() -> None:
     names = tuple(f"landmark_{index}" for index in mirror)
     plain = Psi(config.network, 8)
     plain.load_state_dict(psi.state_dict())
-    refines: tuple[Refine, ...] = ("quarter", "parabola")
-    for refine in refines:
+    for refine in get_args(Reading):
         card = ModelCard(names, mirror, (), config.images, config.network, refine, True, {})
         ours = Detector(psi, card, "cuda").locate(pixels[:16])
         theirs = Detector(plain, card, "cpu").locate(pixels[:16].cpu())

@@ -95,6 +95,30 @@ def test_quarter_step_goes_towards_the_higher_neighbour() -> None:
     assert heatmaps.highest(maps, "quarter").cells[0, 0].tolist() == [5.25, 6.75]
 
 
+def test_centroid_against_a_naive_loop() -> None:
+    maps = torch.randn(2, 3, 5, 7, generator=torch.Generator().manual_seed(0))
+    read = heatmaps.read(maps, "centroid")
+    for image, landmark in np.ndindex(2, 3):
+        total, sum_x, sum_y, most = 0.0, 0.0, 0.0, -np.inf
+        for y, x in np.ndindex(5, 7):
+            heat = float(maps[image, landmark, y, x])
+            weight = max(heat, 0.0) ** 2
+            total, most = total + weight, max(most, heat)
+            sum_x, sum_y = sum_x + weight * x, sum_y + weight * y
+        expected = [sum_x / total, sum_y / total]
+        np.testing.assert_allclose(read.cells[image, landmark].numpy(), expected, rtol=1e-5)
+        assert float(read.score[image, landmark]) == pytest.approx(most)
+    assert read.valid.all()
+
+
+def test_centroid_of_one_gaussian_is_its_centre_and_of_two_lies_between() -> None:
+    one = heatmaps.draw(torch.tensor([[[20.3, 31.8]]]), 64, 2.0)
+    np.testing.assert_allclose(heatmaps.centroid(one).cells[0, 0].numpy(), [20.3, 31.8], atol=1e-3)
+    two = heatmaps.draw(torch.tensor([[[20.0, 30.0], [40.0, 30.0]]]), 64, 2.0).sum(dim=1, keepdim=True)
+    np.testing.assert_allclose(heatmaps.centroid(two).cells[0, 0].numpy(), [30.0, 30.0], atol=1e-3)
+    assert heatmaps.centroid(-one).cells[0, 0].tolist() == pytest.approx([31.5, 31.5])
+
+
 def test_peaks_at_the_border_stay_on_the_map() -> None:
     for corner in ((0, 0), (15, 0), (0, 15), (15, 15)):
         maps = torch.rand(1, 1, 16, 16) * 0.1

@@ -10,6 +10,7 @@ from selfmark.config import FirstKeypoints
 from selfmark.errors import InputError
 from selfmark.keypoints.alike import alike
 from selfmark.keypoints.opencv import orb, sift
+from selfmark.keypoints.own import selfmark
 from selfmark.keypoints.r2d2 import r2d2
 from selfmark.keypoints.superpoint import superpoint
 from selfmark.points import Keypoints
@@ -33,6 +34,8 @@ class KeypointDetector(Protocol):
 def create(settings: FirstKeypoints, device: torch.device) -> KeypointDetector:
     """The detector the settings name, with its weights loaded."""
     match settings.detector:
+        case "selfmark":
+            return selfmark(settings, device)
         case "sift":
             return sift(settings, device)
         case "orb":

@@ -50,6 +50,7 @@ class Peaks(NamedTuple):
 
 
 Refine = Literal["quarter", "parabola"]
+Reading = Literal["quarter", "parabola", "centroid"]
 
 
 def local_maxima(score: Tensor, radius: int, threshold: float) -> Tensor:
@@ -94,6 +95,27 @@ def highest(maps: Tensor, refine: Refine) -> Peaks:
     cells = torch.stack([flat % width, flat // width], dim=-1)
     fine = refined(maps.reshape(-1, height, width), cells.reshape(-1, 1, 2), refine)
     return Peaks(fine.reshape(images, landmarks, 2), score, torch.ones_like(score, dtype=torch.bool))
+
+
+def centroid(maps: Tensor) -> Peaks:
+    """The mean cell of each landmark's map, weighted by its squared heat: [B, K, H, W] to cells [B, K, 2].
+
+    A sharp map gives its peak. Where a map hesitates between places this lies between them, in proportion,
+    which errs less on average than to take one of them. The score is the highest heat.
+    """
+    height, width = maps.shape[-2:]
+    maps = maps.float()
+    weight = maps.clamp_min(0).square() + 1e-12  # a map without heat gives its middle
+    total = weight.sum(dim=(2, 3))
+    rows, columns = (torch.arange(n, device=maps.device, dtype=maps.dtype) for n in (height, width))
+    x, y = weight.sum(dim=2) @ columns / total, weight.sum(dim=3) @ rows / total
+    score = maps.amax(dim=(2, 3))
+    return Peaks(torch.stack([x, y], dim=-1), score, torch.ones_like(score, dtype=torch.bool))
+
+
+def read(maps: Tensor, reading: Reading) -> Peaks:
+    """One place for each landmark's map: [B, K, H, W] to cells [B, K, 2]; always valid."""
+    return centroid(maps) if reading == "centroid" else highest(maps, reading)
 
 
 def refined(heat: Tensor, cells: Tensor, refine: Refine) -> Tensor:

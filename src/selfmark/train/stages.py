@@ -206,7 +206,7 @@ def _stage2_losses(
         images = grey_out(images, part.of(square))
         moved = move_points(xy, matrix)
         target, maps = psi.operations.both(
-            lambda: draw(to_cells(moved), config.map_size, config.heatmaps.sigma), lambda: psi(images)
+            lambda: draw(to_cells(moved), config.map_size, config.stage2.sigma), lambda: psi(images)
         )
         present = present & inside(moved, size)
         return {"total": losses.masked_regression(maps, target, present, group)}

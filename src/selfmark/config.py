@@ -157,7 +157,7 @@ class Augment:
 @dataclass(frozen=True)
 class Runtime:
     batch: int = 16  # pairs per iteration (twice as many images)
-    predict_batch: int = 64  # images per forward pass outside training
+    predict_batch: int = 128  # images per forward pass outside training; fewer where memory is short
     precision: Literal["auto", "fp32", "bf16"] = "auto"  # auto: bf16 on CUDA, fp32 elsewhere
     kernels: Literal["auto", "plain"] = "auto"  # auto: fused ones for bf16 on CUDA where Triton is installed
     device_share: float = 0.4  # images, and descriptors, are held on the GPU up to this share of what is free

@@ -21,13 +21,14 @@ import torch
 from torch import Tensor
 
 from selfmark._version import __version__
-from selfmark.config import Images, Network, section_from_dict
+from selfmark.config import Images, Network, Runtime, section_from_dict
+from selfmark.devices import images_per_pass
 from selfmark.errors import InputError
 from selfmark.images.crop import crop_regions, extract, to_original
 from selfmark.images.sources import ImageRef, collect
 from selfmark.images.store import ImageStore, iterate_crops
 from selfmark.model.heatmaps import Reading, read, to_pixels
-from selfmark.model.network import Psi, place
+from selfmark.model.network import Psi, bytes_per_image, place
 from selfmark.points import Landmarks
 from selfmark.run import FORMAT, read_json, require_format, write_json
 from selfmark.train.checkpoint import read_tensors, write_tensors
@@ -72,14 +73,20 @@ class Detector:
         self.psi = psi.eval()
         place(self.psi, self.device)
         self.card = card
+        each = bytes_per_image(card.network, card.images.size) * (1 + card.flip_test)
+        self._at_once = images_per_pass(Runtime().predict_batch, each, self.device)
 
     @property
     def names(self) -> tuple[str, ...]:
         return self.card.names
 
-    @torch.no_grad()
     def locate(self, pixels: Tensor) -> Located:
         """Landmarks of network images [B, 3, S, S] uint8; with flipping, averaged with the mirror image."""
+        parts = [self._pass(part) for part in torch.split(pixels, self._at_once)]
+        return Located(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+    @torch.no_grad()
+    def _pass(self, pixels: Tensor) -> Located:
         images = pixels.to(self.device).float() / 255
         if self.card.flip_test:
             partner = torch.tensor(self.card.mirror, device=self.device)

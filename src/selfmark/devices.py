@@ -1,4 +1,4 @@
-"""Which device to work on."""
+"""Which device to work on, and how much of it there is."""
 
 from __future__ import annotations
 
@@ -18,3 +18,23 @@ def pick(name: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError("there is no CUDA device here: use --device cpu")
     return device
+
+
+HOST_PASS = 2 << 30  # bytes one pass of a network may take on the CPU, where larger ones bring nothing
+GPU_PASS = 0.5  # the same on a GPU, as a share of the memory free there
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that can still be had on a GPU; what torch keeps for later among them."""
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + kept
+
+
+def images_per_pass(wanted: int, bytes_each: int, device: torch.device) -> int:
+    """As many of the images wanted as one pass of a network has memory for, at least one.
+
+    >>> images_per_pass(64, HOST_PASS // 10, torch.device("cpu"))
+    10
+    """
+    room = HOST_PASS if device.type == "cpu" else int(GPU_PASS * free_memory(device))
+    return max(1, min(wanted, room // bytes_each))

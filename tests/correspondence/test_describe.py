@@ -74,29 +74,22 @@ def test_there_is_room_for_the_most_points_there_can_be() -> None:
     assert (found.points.counts(8) == 5).all()
 
 
-@pytest.mark.parametrize(("free", "fits"), [(4_000, True), (3_999, False)])
-def test_descriptors_fit_if_they_take_no_more_than_their_share(
-    free: int, fits: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("missing", "where"), [(0, "cuda"), (1, "cpu")])
+def test_without_enough_memory_on_the_gpu_room_is_on_the_host(
+    missing: int, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 10_000))
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    assert module._fits(1_000, torch.device("cuda"), 0.25) is fits
+    config = override(CONFIG, {"runtime.device_share": 0.25})
+    size = 4 * 2 * 500 * config.network.descriptor
+    asked: list[torch.device] = []
 
+    def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[int, ...]:
+        asked.append(device)
+        return shape
 
-def test_memory_that_torch_holds_back_is_asked_for_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    free = [1_000]
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free[0], 10_000))
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: free.insert(0, 8_000))
-    assert module._fits(2_000, torch.device("cuda"), 0.25)
-
-
-def test_without_enough_memory_on_the_gpu_room_is_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr(module, "_fits", lambda size, device, share: asked.append(size))
-    room = module._room(100, CONFIG, torch.device("cuda"))
-    assert room.device.type == "cpu"
-    assert room.shape == (2, 500, CONFIG.network.descriptor)
-    assert asked == [room.nbytes]
+    monkeypatch.setattr(module, "free_memory", lambda device: 4 * size - missing)
+    monkeypatch.setattr(torch, "empty", empty)
+    assert module._room(100, config, torch.device("cuda")) == (2, 500, config.network.descriptor)
+    assert asked == [torch.device(where)]
 
 
 @pytest.mark.gpu

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from selfmark.config import Config
 from selfmark.correspondence.recovery import DescribedPoints
+from selfmark.devices import free_memory, images_per_pass
 from selfmark.group import ALONE, Group
 from selfmark.model.heatmaps import find_peaks, to_pixels
-from selfmark.model.network import Phi
+from selfmark.model.network import Phi, bytes_per_image
 from selfmark.points import Keypoints, concatenate
 from selfmark.train.feed import PixelFeed
 
@@ -40,7 +41,9 @@ def describe(
     room = _room(rows.stop - rows.start, config, feed.device)
     parts: list[Keypoints] = []
     start, filled = rows.start, 0
-    for pixels in feed.in_order(config.runtime.predict_batch, rows):
+    each = bytes_per_image(config.network, config.images.size) * (1 + config.flip.train)
+    batch = images_per_pass(config.runtime.predict_batch, each, feed.device)
+    for pixels in feed.in_order(batch, rows):
         images = pixels.float() / 255
         maps, mirrored = phi.with_mirror(images) if config.flip.train else (phi(images), None)
         peaks = find_peaks(
@@ -76,15 +79,6 @@ def _room(images: int, config: Config, device: torch.device) -> Tensor:
     """
     shape = (1 + config.flip.train, images * config.heatmaps.max_points, config.network.descriptor)
     size = torch.float32.itemsize * math.prod(shape)
-    if device.type == "cuda" and not _fits(size, device, config.runtime.device_share):
+    if device.type == "cuda" and size > config.runtime.device_share * free_memory(device):
         device = torch.device("cpu")
     return torch.empty(shape, dtype=torch.float32, device=device)
-
-
-def _fits(size: int, device: torch.device, share: float) -> bool:
-    """Whether so many bytes are at most this share of the GPU memory that is free."""
-    if size <= share * torch.cuda.mem_get_info(device)[0]:
-        return True
-    # What torch keeps for later counts as taken; an earlier round's descriptors may be most of that.
-    torch.cuda.empty_cache()
-    return size <= share * torch.cuda.mem_get_info(device)[0]

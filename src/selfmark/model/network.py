@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from selfmark.config import Network, Runtime
+from selfmark.config import STRIDE, Network, Runtime
 from selfmark.model.operations import PLAIN, Operations, Plain
 
 _RUNTIME = Runtime()
@@ -182,6 +182,11 @@ class Psi(nn.Module):
         }
         psi.head.load_state_dict(inherited, strict=False)
         return psi
+
+
+def bytes_per_image(settings: Network, size: int) -> int:
+    """Memory one image of `size` pixels takes in a pass without gradients: nine maps of full width."""
+    return 9 * settings.channels * (size // STRIDE) ** 2 * torch.float32.itemsize
 
 
 def place(network: Phi | Psi, device: torch.device, runtime: Runtime = _RUNTIME) -> None:

@@ -17,6 +17,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from selfmark.devices import free_memory
+
 _AHEAD = 3  # batches fetched before they are needed
 
 Rows = npt.NDArray[np.int64]
@@ -30,10 +32,8 @@ class PixelFeed:
         """Move the store to the device if it takes at most `device_share` of the memory free there."""
         self.device = device
         self.pixels = pixels
-        if device.type == "cuda":
-            free, _ = torch.cuda.mem_get_info(device)
-            if pixels.numel() <= device_share * free:
-                self.pixels = pixels.to(device)
+        if device.type == "cuda" and pixels.numel() <= device_share * free_memory(device):
+            self.pixels = pixels.to(device)
 
     def __len__(self) -> int:
         return len(self.pixels)

@@ -132,8 +132,8 @@ def test_gpu_memory_stays_within_the_stated_bound_and_labels_the_same() -> None:
         return found.label.cpu(), torch.cuda.max_memory_allocated() - before
 
     away, taken = recovered(DescribedPoints(points, views[1]))
-    fit = settings.sample * (12 * length + 32 * settings.restarts)
     block = kmeans_module._block(torch.device("cuda"))
+    fit = settings.sample * (12 * length + 32 * settings.restarts) + 8 * min(block, settings.sample) * length
     assignment = 8 * block * (length + M) + 100 * images * each
     bound = max(fit, assignment) + 128 * 2**20  # cuBLAS's workspace
     assert taken <= bound

@@ -145,7 +145,8 @@ def _seed(vectors: Tensor, draws: Tensor, group: Group) -> Tensor:
     restarts, clusters = draws.shape
     seeds = vectors.new_empty(restarts, clusters, vectors.shape[1])
     exact = vectors.double()
-    norms = torch.linalg.vecdot(exact, exact)
+    # A block at a time: the product behind it is as large as what it is taken of.
+    norms = torch.cat([torch.linalg.vecdot(b, b) for b in torch.split(exact, _block(exact.device))])
     weight = draws.new_ones(restarts, len(vectors))
     for index in range(clusters):
         seeds[:, index] = _draw(vectors, weight, draws[:, index], group)

@@ -39,7 +39,7 @@ def _commands() -> list[str]:
 
 def test_the_docs_show_commands() -> None:
     shown = {command.split()[1] for command in _commands()}
-    assert {"discover", "predict", "evaluate", "doctor", "report", "weights"} <= shown
+    assert {"discover", "predict", "export", "evaluate", "doctor", "report", "weights"} <= shown
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +80,8 @@ def test_every_command_shown_runs(command: str, workplace: Path) -> None:
     wanted = [word for word in words if word in KNOWN]
     if name == "discover" and any(not (cache_folder() / KNOWN[one].file).exists() for one in wanted):
         pytest.skip(f"needs the weights of {wanted[0]} in the cache")
+    if name == "export" or "--runtime" in words:
+        pytest.importorskip("onnxruntime")
     if name == "discover" and "--resume" not in words:
         words += [*SHORT, "--preset=tiny"]
         if "--landmarks" not in words and "-k" not in words:

@@ -173,18 +173,20 @@ def predict(
     format: Annotated[str, typer.Option(help="csv or coco.")] = "csv",
     every: Annotated[int, typer.Option(help="Of videos, take every Nth frame.", min=1)] = 1,
     batch: Annotated[int, typer.Option(help="Images per forward pass.", min=1)] = 64,
+    runtime: Annotated[
+        str, typer.Option(help="torch; or onnx or onnx-int8, which 'selfmark export' prepares.")
+    ] = "torch",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
     """Landmarks of new images or video, in pixels of those images."""
     from rich.progress import track
 
-    from selfmark.detector import Detector
-    from selfmark.devices import pick
+    from selfmark.backend import load_detector
     from selfmark.export import writer
     from selfmark.images.sources import collect
 
     write = writer(format)
-    detector = Detector.load(run, pick(device))
+    detector = load_detector(run, runtime, device)
     refs = collect(inputs, every)
     total = -(-len(refs) // batch)
     counted = _Counted(detector.predict(refs, batch))
@@ -213,6 +215,26 @@ class _Counted:
         for prediction in self.predictions:
             self.images += len(prediction.refs)
             yield prediction
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="Run folder with a trained detector.")],
+    onnx: Annotated[bool, typer.Option("--onnx", help="As an ONNX file.")] = False,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="With --onnx: also in 8 bits, faster and a little less exact.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder for the model; default that of RUN.")
+    ] = None,
+) -> None:
+    """The trained detector in the format of another runtime."""
+    from selfmark.export.onnx import export_onnx
+
+    if not onnx:
+        raise InputError("say what to export: --onnx")
+    for path in export_onnx(run, int8, output):
+        out.print(f"exported: {path}", highlight=False, soft_wrap=True)
 
 
 @app.command()

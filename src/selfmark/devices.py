@@ -20,7 +20,7 @@ def pick(name: str) -> torch.device:
     return device
 
 
-HOST_PASS = 2 << 30  # bytes one pass of a network may take on the CPU, where larger ones bring nothing
+HOST_PASS = 128 << 20  # bytes one pass of a network may take on the CPU, where larger ones are slower
 GPU_PASS = 0.5  # the same on a GPU, as a share of the memory free there
 
 

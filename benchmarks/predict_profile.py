@@ -1,0 +1,73 @@
+"""Prediction on a CPU: which operators ONNX Runtime spends its time on, in percent.
+
+    python benchmarks/predict_profile.py --out docs/results/predict_cpu.json
+
+One thread, one image and its mirror image; of every node the median of all calls counts. Busy neighbours
+change the shares little. Rows go beside those of `predict_cpu.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+import onnxruntime
+import torch
+from predict_cpu import NETWORKS, SEED, Rows, make_detectors, write_rows
+
+from selfmark.config import Config, preset
+from selfmark.demo.scene import generate
+
+CALLS = 20
+SHOWN = 8  # operators per network
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    rows: Rows = {}
+    for name, preset_name in NETWORKS.items():
+        rows |= profile(name, preset(preset_name))
+    write_rows(rows, torch.get_num_threads(), arguments.out)
+
+
+def profile(name: str, config: Config) -> Rows:
+    images = torch.from_numpy(generate(2, config.images.size, SEED).images).permute(0, 3, 1, 2).contiguous()
+    rows: Rows = {}
+    with tempfile.TemporaryDirectory() as folder:
+        make_detectors(config, True, images, Path(folder))
+        for runtime, file in (("onnx", "model.onnx"), ("int8", "model-int8.onnx")):
+            spent = operators(Path(folder) / file, images[:1])
+            total = sum(spent.values())
+            for operator in sorted(spent, key=lambda one: -spent[one])[:SHOWN]:
+                title = f"predict_cpu_{name}_{runtime}_profile_{operator}"
+                rows[title] = 100 * spent[operator] / total, "% of the time"
+    return rows
+
+
+def operators(path: Path, images: torch.Tensor) -> dict[str, float]:
+    """Microseconds that each kind of operator takes."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.enable_profiling = True
+    options.profile_file_prefix = str(path)
+    session = onnxruntime.InferenceSession(str(path), options)
+    for _ in range(CALLS):
+        session.run(None, {"images": images.numpy()})
+    nodes: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for event in json.loads(Path(session.end_profiling()).read_text()):
+        if event["name"].endswith("kernel_time"):
+            nodes[event["args"]["op_name"], event["name"]].append(event["dur"])
+    spent: dict[str, float] = defaultdict(float)
+    for (operator, _), durations in nodes.items():
+        spent[operator] += statistics.median(durations)
+    return spent
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,384 @@
+"""ONNX: the graph finds what torch finds, refuses what does not belong to it, and int8 stays close."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from selfmark import cli
+from selfmark.backend import OnnxDetector, load_detector
+from selfmark.config import Images, Network, preset
+from selfmark.demo.scene import Scene
+from selfmark.detector import Detector, ModelCard
+from selfmark.errors import InputError
+from selfmark.export.onnx import FILES, export_onnx, write_float32, write_int8
+from selfmark.export.onnx_graph import OPSET, Graph, Maps, add_places
+from selfmark.export.onnx_int8 import Reach, fold_scales, plan_conv
+from selfmark.model.heatmaps import Reading, draw, read, to_cells, to_pixels
+from selfmark.model.network import Psi
+
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+TensorProto, helper = onnx.TensorProto, onnx.helper
+
+NETWORK = Network(channels=32, depth=2, descriptor=16, norm_groups=4)
+CARD = ModelCard(
+    ("nose", "left", "right"), (0, 2, 1), (), Images(size=64), NETWORK, "parabola", True, {"seed": 0}
+)
+
+
+def _network(settings: Network, landmarks: int, seed: int = 0) -> Psi:
+    """Random weights; norms scale and shift as if trained, some channels the wrong way round."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        psi = Psi(settings, landmarks)
+    for module in psi.modules():
+        if isinstance(module, nn.GroupNorm):
+            module.weight.data.normal_(1.0, 0.5, generator=generator)
+            module.bias.data.normal_(0.0, 0.5, generator=generator)
+    return psi
+
+
+def _pixels(scene: Scene, count: int) -> torch.Tensor:
+    return torch.from_numpy(scene.images[:count]).permute(0, 3, 1, 2)
+
+
+def _written(detector: Detector, folder: Path) -> OnnxDetector:
+    return OnnxDetector(detector, write_float32(detector, folder / "model.onnx"))
+
+
+@pytest.mark.parametrize("refine", get_args(Reading))
+@pytest.mark.parametrize("flip", [True, False])
+def test_the_graph_finds_what_torch_finds(refine: Reading, flip: bool, scene: Scene, tmp_path: Path) -> None:
+    detector = Detector(_network(NETWORK, 3), replace(CARD, refine=refine, flip_test=flip))
+    images = _pixels(scene, 12)
+    expected, found = detector.locate(images), _written(detector, tmp_path).locate(images)
+    assert expected.xy.std(dim=0).min() > 1  # the landmarks do move from image to image
+    assert (found.xy - expected.xy).abs().max() < 0.05
+    assert (found.score - expected.score).abs().max() < 1e-4
+
+
+def test_the_network_of_the_preset_tiny(tmp_path: Path) -> None:
+    config = preset("tiny")
+    card = replace(
+        CARD,
+        names=tuple(f"landmark_{index}" for index in range(config.K)),
+        mirror=tuple(reversed(range(config.K))),
+        images=config.images,
+        network=config.network,
+    )
+    detector = Detector(_network(config.network, config.K), card)
+    generator = torch.Generator().manual_seed(0)
+    coarse = torch.rand(2, 3, 9, 9, generator=generator)
+    images = (nn.functional.interpolate(coarse, (128, 128), mode="bicubic").clamp(0, 1) * 255).to(torch.uint8)
+    found = _written(detector, tmp_path).locate(images)
+    assert (found.xy - detector.locate(images).xy).abs().max() < 0.05
+
+
+@pytest.mark.parametrize("refine", get_args(Reading))
+def test_peaks_at_borders_and_between_cells(refine: Reading, tmp_path: Path) -> None:
+    side = 16
+    places = [(0.0, 0.0), (15.0, 0.0), (0.3, 15.0), (15.0, 14.6), (7.25, 3.8), (8.5, 8.4), (0.0, 7.7)]
+    maps = torch.stack([draw(torch.tensor(place), side, 1.0) for place in places])[None]
+    maps = torch.cat([maps, maps - 1.0, 2.0 * maps])  # scores beyond 0..1, and logarithms of nothing
+    graph = Graph()
+    xy, score = add_places(graph, Maps("maps", len(places), side), refine)
+    model = helper.make_model(
+        helper.make_graph(
+            graph.nodes,
+            "peaks",
+            [helper.make_tensor_value_info("maps", TensorProto.FLOAT, ["batch", len(places), side, side])],
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in (xy, score)],
+            graph.constants,
+        ),
+        opset_imports=[helper.make_opsetid("", OPSET)],
+        ir_version=8,
+    )
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    found, height = session.run([xy, score], {"maps": maps.numpy()})
+    expected = read(maps, refine)
+    np.testing.assert_allclose(found, to_pixels(expected.cells), atol=1e-4)
+    np.testing.assert_allclose(height, expected.score.clamp(0, 1), atol=1e-6)
+    np.testing.assert_allclose(to_cells(torch.from_numpy(found[0])), places, atol=0.51)
+
+
+def test_any_number_of_images_at_a_time(scene: Scene, tmp_path: Path) -> None:
+    detector = Detector(_network(NETWORK, 3), CARD)
+    exported = _written(detector, tmp_path)
+    session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
+    images = _pixels(scene, 5)
+    for count in (1, 2, 5):
+        together = session.run(["xy"], {"images": images[:count].numpy()})[0]
+        np.testing.assert_allclose(together, exported.locate(images[:count]).xy, atol=1e-3)
+    assert exported.locate(images[:0]).xy.shape == (0, 3, 2)
+    assert exported.locate(images[:0]).score.shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    "images",
+    [
+        torch.zeros(2, 3, 64, 64),
+        torch.zeros(2, 3, 32, 32, dtype=torch.uint8),
+        torch.zeros(3, 64, 64, dtype=torch.uint8),
+    ],
+)
+def test_images_of_another_kind_are_refused(images: torch.Tensor, tmp_path: Path) -> None:
+    exported = _written(Detector(_network(NETWORK, 3), CARD), tmp_path)
+    with pytest.raises(ValueError, match=r"\[B, 3, 64, 64\] uint8, not"):
+        exported.locate(images)
+
+
+def test_a_graph_of_another_model_is_refused(tmp_path: Path) -> None:
+    detector = Detector(_network(NETWORK, 3), CARD)
+    path = write_float32(detector, tmp_path / "model.onnx")
+    renamed = Detector(detector.psi, replace(CARD, names=("a", "b", "c"), provenance={}))
+    assert OnnxDetector(renamed, path).names == ("a", "b", "c")
+    for other in (
+        Detector(_network(NETWORK, 3, seed=1), CARD),
+        Detector(detector.psi, replace(CARD, refine="quarter")),
+        Detector(detector.psi, replace(CARD, images=Images(size=64, margin=0.2))),
+    ):
+        with pytest.raises(InputError, match="not made from the model beside it"):
+            OnnxDetector(other, path)
+    path.write_bytes(b"a shopping list")
+    with pytest.raises(InputError, match="cannot read"):
+        OnnxDetector(detector, path)
+
+
+def test_files_are_plain_onnx_without_other_domains(scene: Scene, tmp_path: Path) -> None:
+    detector = Detector(_network(NETWORK, 3), CARD)
+    for path in (
+        write_float32(detector, tmp_path / "a.onnx"),
+        write_int8(detector, _pixels(scene, 4), tmp_path / "b.onnx"),
+    ):
+        model = onnx.load(path)
+        assert [(one.domain, one.version) for one in model.opset_import] == [("", OPSET)]
+        assert {node.domain for node in model.graph.node} == {""}
+        assert [value.name for value in model.graph.input] == ["images"]
+        assert [value.name for value in model.graph.output] == ["xy", "score"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.onnx", "b.onnx"]
+
+
+# --- int8 ---------------------------------------------------------------------------------------------
+
+
+def test_folding_scales_changes_nothing_but_the_form(scene: Scene) -> None:
+    psi = _network(NETWORK, 3).eval()
+    images = _pixels(scene, 4).float() / 255
+    with torch.no_grad():
+        for norms, share in ((0.1, 0.9), (0.5, 0.1)):  # mild scales fold, those that change sign do not
+            for module in psi.modules():
+                if isinstance(module, nn.GroupNorm):
+                    module.weight.data = 1 + norms * torch.linspace(-2.1, 2.1, module.num_channels)
+            folded = copy.deepcopy(psi)
+            fold_scales(folded)
+            weights = [m.weight for m in folded.modules() if isinstance(m, nn.GroupNorm)]
+            assert (np.mean([bool((w == 1).all()) for w in weights]) > share) == (norms == 0.1)
+            torch.testing.assert_close(folded(images), psi(images), atol=1e-4, rtol=1e-4)
+
+
+def test_whole_numbers_keep_small_channels_beside_large_ones() -> None:
+    """Integer arithmetic by hand, against the convolution in floats, channel by channel."""
+    rng = np.random.default_rng(0)
+    size = np.array([30.0, 1.0, 0.1], np.float32)
+    weight = (rng.normal(size=(3, 8, 1, 1)) * size[:, None, None, None]).astype(np.float32)
+    values = rng.exponential(size=(8, 500)).astype(np.float32)
+    exact = weight[:, :, 0, 0] @ values
+    reach = Reach.of(
+        torch.from_numpy(values)[None, :, :, None],
+        torch.from_numpy(exact.astype(np.float32))[None, :, :, None],
+    )
+    plan = plan_conv(weight, reach)
+    levels_in = np.clip(np.round(values / plan.step_in), 0, 255)
+    total = plan.weight[:, :, 0, 0].astype(np.int64) @ levels_in.astype(np.int64) + plan.shift[:, None]
+    scaled = total * (plan.step_in * plan.step_weight)[:, None]
+    levels_out = np.clip(np.round(scaled) + 128, 0, 255)
+    restored = (levels_out - plan.zero_out[:, None]) * plan.step_out[:, None]
+    span = exact.max(axis=1) - exact.min(axis=1)
+    assert (np.abs(restored - exact).max(axis=1) < 0.02 * span).all()
+
+
+def test_a_convolution_that_saw_nothing_but_zeros_is_still_written() -> None:
+    none = torch.zeros(1, 4, 2, 2)
+    plan = plan_conv(np.zeros((4, 4, 3, 3), np.float32), Reach.of(none, none))
+    for values in (plan.step_in, plan.step_weight, plan.step_out):
+        assert np.isfinite(values).all()
+        assert (values > 0).all()
+
+
+@pytest.fixture(scope="module")
+def pupil() -> tuple[Detector, torch.Tensor]:
+    """A detector trained to find a red and a green spot, and pictures it has not seen."""
+    generator = torch.Generator().manual_seed(0)
+    network, size = replace(NETWORK, depth=1), 32
+
+    def pictures(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        xy = 4 + (size - 8) * torch.rand(count, 2, 2, generator=generator)
+        images = 0.3 * torch.rand(count, 3, size, size, generator=generator)
+        images[:, :2] += 0.7 * draw(xy, size, 2.0)
+        return (images * 255).to(torch.uint8), xy
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        psi = Psi(network, 2)
+    optimiser = torch.optim.Adam(psi.parameters(), lr=2e-3)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # maps this small are not worth sharing
+    for _ in range(60):
+        images, xy = pictures(8)
+        target = draw(to_cells(xy), size // 4, 1.0)
+        loss = (psi(images.float() / 255) - target).square().mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    torch.set_num_threads(threads)
+    card = replace(CARD, names=("red", "green"), mirror=(0, 1), images=Images(size=size), network=network)
+    images, xy = pictures(48)
+    detector = Detector(psi, card)
+    assert (detector.locate(images).xy - xy).norm(dim=-1).median() < 2  # it has learned its lesson
+    return detector, images
+
+
+def test_int8_stays_close(pupil: tuple[Detector, torch.Tensor], tmp_path: Path) -> None:
+    detector, images = pupil
+    small = OnnxDetector(detector, write_int8(detector, images[:24], tmp_path / "int8.onnx"))
+    model = onnx.load(tmp_path / "int8.onnx")
+    weights = [
+        one for one in model.graph.initializer if one.data_type == TensorProto.INT8 and len(one.dims) == 4
+    ]
+    assert len(weights) > 20
+    away = (small.locate(images[24:]).xy - detector.locate(images[24:]).xy).norm(dim=-1)
+    assert 0 < away.mean() < 0.5
+    assert away.max() < 4
+
+
+# --- folders and commands -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(quick_run: Path, tmp_path: Path) -> Path:
+    shutil.copytree(quick_run, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def _selfmark(*arguments: Any) -> int:
+    before = sys.argv
+    sys.argv = ["selfmark", *map(str, arguments)]
+    try:
+        cli.main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    finally:
+        sys.argv = before
+    return 0
+
+
+def _table(folder: Path) -> tuple[Sequence[str], np.ndarray]:
+    with open(folder / "landmarks.csv", newline="", encoding="utf-8") as handle:
+        rows = list(csv.DictReader(handle))
+    keys = [f"{row['image']} {row['landmark']}" for row in rows]
+    return keys, np.array([[float(row["x"]), float(row["y"]), float(row["score"])] for row in rows])
+
+
+def test_export_and_predict_from_the_command_line(
+    run: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _selfmark("export", run, "--onnx", "--int8") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"exported: {run / 'model' / name}" for name in FILES.values()
+    ]
+    for runtime in ("torch", "onnx", "onnx-int8"):
+        options = ["-o", tmp_path / runtime, "--runtime", runtime, "--device=cpu", "--batch=5"]
+        assert _selfmark("predict", run, photos, *options) == 0
+    names, expected = _table(tmp_path / "torch")
+    assert len(names) == 24 * 4
+    same, found = _table(tmp_path / "onnx")
+    assert same == names
+    assert np.abs(found - expected)[:, :2].max() < 0.05
+    assert np.abs(found - expected)[:, 2].max() < 0.001
+    same, found = _table(tmp_path / "onnx-int8")
+    assert same == names
+    assert np.abs(found - expected)[:, 2].max() < 0.05
+
+
+def test_an_exported_folder_needs_no_run(run: Path, scene: Scene, tmp_path: Path) -> None:
+    (written,) = export_onnx(run, int8=False, output=tmp_path / "model")
+    assert written == tmp_path / "model" / "model.onnx"
+    images = list(scene.images[:2])
+    expected = Detector.load(run)(images)
+    shutil.rmtree(run)
+    for runtime in ("torch", "onnx"):
+        found = load_detector(tmp_path / "model", runtime)(images)
+        np.testing.assert_allclose(found.xy, expected.xy, atol=0.05)
+
+
+def test_one_sentence_for_what_is_missing(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=rf"make it with 'selfmark export {run} --onnx'"):
+        load_detector(run, "onnx")
+    with pytest.raises(InputError, match=rf"make it with 'selfmark export {run} --onnx --int8'"):
+        load_detector(run, "onnx-int8")
+    with pytest.raises(InputError, match="no runtime 'abacus'; choose one of torch, onnx, onnx-int8"):
+        load_detector(run, "abacus")
+    with pytest.raises(InputError, match="works on the CPU"):
+        load_detector(run, "onnx", "cuda")
+    with pytest.raises(InputError, match="is not a run folder"):
+        export_onnx(run / "model", int8=True, output=None)
+    with pytest.raises(InputError, match="holds no model"):
+        export_onnx(tmp_path, int8=False, output=None)
+    taken = tmp_path / "taken"
+    taken.write_text("a file where a folder should be")
+    with pytest.raises(InputError, match="cannot write to"):
+        export_onnx(run, int8=False, output=taken)
+    (run / "images.json").write_text('[{"path": "gone.png", "frame": null, "box": null}]')
+    with pytest.raises(
+        InputError, match=r"needs the images the run was trained on, but none of the 1 images"
+    ):
+        export_onnx(run, int8=True, output=None)
+    assert not (run / "model" / "model.onnx").exists()
+
+
+@pytest.mark.parametrize("package", ["onnx", "onnxruntime"])
+def test_packages_that_are_not_installed(
+    package: str,
+    run: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if package == "onnxruntime":
+        export_onnx(run, int8=False, output=None)
+    monkeypatch.setitem(sys.modules, package, None)
+    command = ["export", run, "--onnx"] if package == "onnx" else ["predict", run, run, "--runtime=onnx"]
+    assert _selfmark(*command) == 2
+    sentence = (
+        f"selfmark: this needs the package {package}, which is not installed: pip install onnx onnxruntime"
+    )
+    assert capsys.readouterr().err.strip() == sentence
+
+
+def test_what_to_export_must_be_said(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _selfmark("export", run) == 2
+    assert "say what to export: --onnx" in capsys.readouterr().err
+
+
+def test_torch_needs_neither_package(run: Path, photos: Path, tmp_path: Path) -> None:
+    """A fresh process in which importing either fails, as where they are not installed."""
+    program = "import sys; sys.modules['onnx'] = sys.modules['onnxruntime'] = None\n"
+    program += "from selfmark import cli; cli.main()"
+    command = [sys.executable, "-c", program, "predict", run, photos, "-o", tmp_path / "out", "--device=cpu"]
+    source = str(Path(cli.__file__).parent.parent)
+    subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": source})
+    assert len(_table(tmp_path / "out")[0]) == 24 * 4

@@ -1,0 +1,78 @@
+"""Figures of quality.json as text: means over seeds, tables, and sentences on how rows rank."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scipy.stats import spearmanr
+
+RIDGE = 0.01  # of figures that name none
+NONE = "—"  # not run yet
+
+Quality = Mapping[str, Any]  # what quality.json holds
+Values = dict[str, float | None]  # a figure by what it is of; None: not run
+
+
+def values(quality: Quality, name: str, field: str, stage: int = 2, ridge: float = RIDGE) -> list[float]:
+    """A figure of a row for every seed that has been run."""
+    found = [
+        row[field]
+        for row in quality["rows"]
+        if (row["name"], row["stage"], row["ridge"]) == (name, stage, ridge) and field in row
+    ]
+    return [float(value) for value in found]
+
+
+def mean(numbers: Sequence[float]) -> float | None:
+    return statistics.fmean(numbers) if numbers else None
+
+
+def spread(numbers: Sequence[float]) -> float | None:
+    """Sample standard deviation, of two seeds or more."""
+    return statistics.stdev(numbers) if len(numbers) > 1 else None
+
+
+def shown(numbers: Sequence[float], digits: int = 2) -> str:
+    """Mean and spread over seeds.
+
+    >>> shown([2.0, 3.0, 4.0]), shown([2.5]), shown([])
+    ('3.00 ± 1.00', '2.50', '—')
+    """
+    middle, deviation = mean(numbers), spread(numbers)
+    if middle is None:
+        return NONE
+    return f"{middle:.{digits}f}" + ("" if deviation is None else f" ± {deviation:.{digits}f}")
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Markdown; the first column is text, the others numbers."""
+    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+# --- our order and the paper's ---------------------------------------------------------------------------
+
+
+def agreement(ours: Values, theirs: Mapping[str, float], what: str) -> str:
+    """A sentence on whether errors rank alike here and in the paper, over what both have.
+
+    >>> agreement({"a": 1.0, "b": 2.0, "c": 9.0}, {"a": 5.0, "b": 6.0, "d": 1.0}, "forward error")
+    'By forward error, from best to worst: a, b; in the paper: a, b. The same order.'
+    """
+    both = {name: value for name, value in ours.items() if value is not None and name in theirs}
+    if len(both) < 2:
+        return f"By {what}: too few rows have been run to compare the order with the paper's."
+    here, there = sorted(both, key=lambda name: both[name]), sorted(both, key=lambda name: theirs[name])
+    sentence = f"By {what}, from best to worst: {', '.join(here)}; in the paper: {', '.join(there)}. "
+    if here == there:
+        return sentence + "The same order."
+    rank = spearmanr(list(both.values()), [theirs[name] for name in both]).statistic
+    best = "The same row is best" if here[0] == there[0] else "Another row is best"
+    return sentence + f"{best}; Spearman's rank correlation is {rank:.2f}."
+
+
+def column(quality: Quality, names: Mapping[str, str], field: str = "forward", stage: int = 1) -> Values:
+    """By label, the mean of a figure over seeds; `names` gives the row behind each label."""
+    return {label: mean(values(quality, name, field, stage)) for label, name in names.items()}

@@ -1,0 +1,190 @@
+"""docs/results/quality.md: the results on every data set, beside what was to be reached."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from figures import NONE, Quality, mean, shown, table, values
+from rows import RESULTS, RIDGES, Declared
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a figure of Stage 2 was to reach; `share`: of the mean shape's error instead of a percentage."""
+
+    row: str
+    field: str
+    ridge: float
+    most: float
+    share: bool = False
+
+
+TARGETS = (
+    Target("yt68-superpoint", "forward", 0.01, 3.0),
+    Target("yt68-superpoint", "forward", 0.1, 3.2),
+    Target("yt68-superpoint", "backward", 0.01, 6.5),
+    Target("yt68-superpoint", "minutes", 0.01, 10.0),
+    Target("yt68-selfmark", "forward", 0.01, 3.3),
+    Target("aflw-superpoint", "forward", 0.01, 7.0),
+    Target("aflw-selfmark", "forward", 0.01, 7.0),
+    *(
+        Target(f"birds-{detector}-{K}", "forward", 0.01, 0.6, share=True)
+        for detector in ("superpoint", "selfmark")
+        for K in (20, 30)
+    ),
+)
+
+
+def results_page(quality: Quality) -> str:
+    """docs/results/quality.md."""
+    parts = [_introduction(quality), _errors(quality), _targets(quality)]
+    parts += [_by_field(quality, "yaw_bucket", "By yaw", "faces-yt68, degrees as estimated by the data set.")]
+    parts += [
+        _by_field(quality, "pose", "By pose", "faces-mtfl-aflw: 1 left profile, 3 frontal, 5 right profile.")
+    ]
+    parts += [_film(quality), _notes(quality)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _introduction(quality: Quality) -> str:
+    machines = sorted({row["hardware"] for row in quality["rows"]})
+    return (
+        "# Results\n\n"
+        "<!-- made by benchmarks/quality/tables.py from quality.json: edit there -->\n\n"
+        f"Each row is `selfmark discover` and `selfmark evaluate` by `benchmarks/quality/run.py` on "
+        f"{' and '.join(machines) or 'no machine yet'}. Errors are percentages, of the root of the box's "
+        "area unless said otherwise, with regressors fitted on all training images; `ridge` is the factor on "
+        "the largest entry of X'X (the authors use 0.1). Several seeds are given as mean ± sample standard "
+        "deviation, one seed as it is. The mean shape is what guessing gives: the mean annotated points for "
+        "every image (forward), the mean landmarks for every image (backward). A backward error must be read "
+        "beside the latter, for landmarks that hardly move are easy to predict. Minutes are those of "
+        "`discover`."
+    )
+
+
+def _errors(quality: Quality) -> str:
+    header = ["row", "data", "K", "M", "seeds", "stage", *(f"forward, ridge {ridge:g}" for ridge in RIDGES)]
+    header += [
+        "backward, ridge 0.01",
+        "mean shape forward",
+        "mean shape backward",
+        "points per image",
+        "minutes",
+    ]
+    rows = [_row(quality, declared, stage) for declared in RESULTS for stage in (1, 2)]
+    return "## Errors\n\n" + table(header, rows)
+
+
+def _row(quality: Quality, declared: Declared, stage: int) -> list[str]:
+    name, settings = declared.name, declared.settings
+    done = len(values(quality, name, "seed", stage))
+    return [
+        name,
+        declared.data,
+        str(settings["K"]),
+        str(settings["M"]),
+        str(done) if done else NONE,
+        str(stage),
+        *(shown(values(quality, name, "forward", stage, ridge)) for ridge in RIDGES),
+        shown(values(quality, name, "backward", stage)),
+        shown(values(quality, name, "mean_shape", stage)[:1]),
+        shown(values(quality, name, "mean_shape_backward", stage)),
+        shown(values(quality, name, "points_per_image", stage), 1),
+        shown(values(quality, name, "minutes", stage), 1),
+    ]
+
+
+def _targets(quality: Quality) -> str:
+    rows = []
+    for target in TARGETS:
+        found = mean(values(quality, target.row, target.field, ridge=target.ridge))
+        shape = mean(values(quality, target.row, "mean_shape", ridge=target.ridge))
+        if found is not None and target.share:
+            found = found / shape if shape else None
+        unit = " of the mean shape" if target.share else " min" if target.field == "minutes" else ""
+        what = f"{target.field}, ridge {target.ridge:g}" if target.field != "minutes" else "minutes"
+        reached = NONE if found is None else "yes" if found <= target.most else "no"
+        rows.append(
+            [target.row, what, f"{target.most:g}{unit}", NONE if found is None else f"{found:.2f}", reached]
+        )
+    return "## What was to be reached\n\n" + table(
+        ["row", "figure of stage 2", "at most", "found", "reached"], rows
+    )
+
+
+def _by_field(quality: Quality, field: str, title: str, words: str) -> str:
+    """Errors of each group, means over the seeds of a row."""
+    parts: dict[str, list[dict[str, dict[str, float]]]] = {}
+    for declared in RESULTS:
+        runs = [quality["runs"][name] for name in declared.runs() if name in quality["runs"]]
+        groups = [run["by"][field] for run in runs if field in run["by"]]
+        if groups:
+            parts[declared.name] = groups
+    if not parts:
+        return ""
+    names = list(next(iter(parts.values()))[0])
+    images = next(iter(parts.values()))[0]
+    rows = [
+        [row, way, *(shown([group[name][way] for group in groups if name in group]) for name in names)]
+        for row, groups in parts.items()
+        for way in ("forward", "backward")
+    ]
+    header = ["row", "error", *(f"{name} ({images[name]['images']:.0f} images)" for name in names)]
+    return f"## {title}\n\n{words} Stage 2, ridge 0.01.\n\n" + table(header, rows)
+
+
+# --- films -----------------------------------------------------------------------------------------------
+
+_MOTION = {
+    "median_from_flow": "from where flow leads, median, % of side",
+    "jumps": "jumps (> 5 % of side), share",
+    "on_animal": "on the animal, share",
+}
+
+
+def _film(quality: Quality) -> str:
+    rows, sentences = [], []
+    for animal in ("flies", "mouse"):
+        runs = {name: quality["runs"].get(f"{name}-s0") for name in (animal, f"{animal}-temporal")}
+        for name, run in runs.items():
+            motion = run["motion"] if run else {}
+            rows.append([name, *(f"{motion[key]:.3f}" if motion else NONE for key in _MOTION)])
+        plain, temporal = runs.values()
+        if plain and temporal:
+            sentences.append(_help(animal, plain["motion"], temporal["motion"], _forward(quality, animal)))
+    return "\n\n".join(
+        [
+            "## Films, with and without temporal pairs",
+            "On consecutive frames that were not trained on: how far a landmark is from where optical flow "
+            "carries the spot under it, as a share of the network image's side; how often that is a jump; "
+            "and how many landmarks lie on the animal (by brightness).",
+            table(["row", *_MOTION.values()], rows),
+            *sentences,
+        ]
+    )
+
+
+def _forward(quality: Quality, animal: str) -> tuple[float | None, float | None]:
+    return mean(values(quality, animal, "forward")), mean(values(quality, f"{animal}-temporal", "forward"))
+
+
+def _help(
+    animal: str,
+    plain: dict[str, float],
+    temporal: dict[str, float],
+    forward: tuple[float | None, float | None],
+) -> str:
+    def fell(before: float, after: float) -> str:
+        word = "falls" if after < before else "rises" if after > before else "stays"
+        return f"{word} from {before:.2f} to {after:.2f}"
+
+    words = f"{animal.capitalize()}: with temporal pairs the distance from flow "
+    words += fell(plain["median_from_flow"], temporal["median_from_flow"])
+    if forward[0] is not None and forward[1] is not None:
+        words += f", the forward error {fell(forward[0], forward[1])}"
+    return words + "."
+
+
+def _notes(quality: Quality) -> str:
+    notes = {run["data"]: run["note"] for run in quality["runs"].values() if run.get("note")}
+    return "## Notes\n\n" + "\n".join(f"- {data}: {note}." for data, note in notes.items()) if notes else ""

@@ -1,0 +1,180 @@
+"""The runs behind docs/results/quality.json, as data: which settings on which data set, with which seeds.
+
+Everything is stated as a preset and what differs from it. `run.py` makes the runs, `merge.py` gathers their
+figures, `tables.py` lays them out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from selfmark.config import override, preset, to_dict
+
+Settings = Mapping[str, Any]
+
+DETECTORS = ("selfmark", "superpoint", "r2d2", "alike-t", "alike-n", "sift", "orb")
+CLUSTERS = (30, 50, 100, 250, 500)
+REAL_SHARES = (100, 60, 40, 20)  # percent of first keypoints that are annotated points, the rest random
+RIDGES = (0.1, 0.01, 0.001)
+
+# The one schedule of all ablations, about a third of the preset `fast`. As there, the learning rate drops
+# with the last round: (700 + 2 x 500) / (700 + 3 x 500).
+SHORT: Settings = {
+    "warmup.iterations": 700,
+    "rounds.count": 3,
+    "rounds.iterations": 500,
+    "rounds.lr_drops": [0.7727],
+    "stage2.iterations": 700,
+}
+# Every row is fitted on all training images, so draws of fewer are not needed.
+EVALUATION: Settings = {
+    "evaluation.ridges": list(RIDGES),
+    "evaluation.fit_images": [],
+    "evaluation.draws": 1,
+}
+# Animals seen from above turn all the way round, so descriptors must not care about direction.
+FROM_ABOVE: Settings = {"augment.rotation": 180.0}
+
+
+@dataclass(frozen=True)
+class Declared:
+    """One discovery and what is measured of it.
+
+    name:     of the run and of its rows
+    data:     one of `sets.SETS`
+    settings: what differs from the preset, by dotted name
+    seeds:    one run each
+    variants: by row name, settings under which the same trained model is measured once more
+    points:   "annotated": the first keypoints are annotated points (a synthetic initialisation)
+    seconds:  how long one run takes on an H200, roughly, evaluation included
+    """
+
+    name: str
+    data: str
+    settings: Settings
+    preset: str = "fast"
+    seeds: tuple[int, ...] = (0,)
+    variants: Mapping[str, Settings] = field(default_factory=dict)
+    points: str = ""
+    seconds: int = 75
+
+    def digest(self) -> str:
+        """Changes with every setting that a run is made with, those of the preset among them."""
+        config = to_dict(override(preset(self.preset), self.settings))
+        for apart in ("evaluation", "runtime"):
+            del config[apart]
+        return hashlib.sha256(json.dumps([config, self.points]).encode()).hexdigest()[:12]
+
+    def runs(self) -> list[str]:
+        """The name of each run: that of the row and the seed."""
+        return [run_name(self.name, seed) for seed in self.seeds]
+
+
+def run_name(name: str, seed: int) -> str:
+    """What a run's files are called.
+
+    >>> run_name("yt68-superpoint", 2)
+    'yt68-superpoint-s2'
+    """
+    return f"{name}-s{seed}"
+
+
+# --- results ---------------------------------------------------------------------------------------------
+
+
+def _faces(detector: str) -> Declared:
+    settings = {"K": 30, "M": 100, "keypoints.detector": detector}
+    return Declared(f"yt68-{detector}", "faces-yt68", settings, seeds=(0, 1, 2), seconds=150)
+
+
+def _aflw(detector: str) -> Declared:
+    settings = {"K": 10, "M": 100, "keypoints.detector": detector}
+    return Declared(f"aflw-{detector}", "faces-mtfl-aflw", settings, seconds=210)
+
+
+def _birds(detector: str, K: int) -> Declared:
+    settings = {"K": K, "M": 100, "keypoints.detector": detector}
+    return Declared(f"birds-{detector}-{K}", "birds-cub", settings, seconds=200)
+
+
+def _animals(data: str, temporal: bool) -> Declared:
+    # Few frames of one animal: a schedule between that of the ablations and the whole preset.
+    settings = {
+        "K": 10,
+        "M": 50,
+        "keypoints.detector": "superpoint",
+        "warmup.iterations": 800,
+        "rounds.count": 3,
+        "rounds.iterations": 700,
+        "rounds.lr_drops": [0.7586],
+        "stage2.iterations": 900,
+        "temporal.enabled": temporal,
+        **FROM_ABOVE,
+    }
+    short = data.split("-")[0]
+    return Declared(f"{short}-temporal" if temporal else short, data, settings, seconds=110)
+
+
+RESULTS = (
+    *(_faces(detector) for detector in ("superpoint", "selfmark")),
+    *(_aflw(detector) for detector in ("superpoint", "selfmark")),
+    *(_birds("superpoint", K) for K in (20, 30)),
+    *(_birds("selfmark", K) for K in (20, 30)),
+    *(
+        _animals(data, temporal)
+        for data in ("flies-pair-video", "mouse-openfield")
+        for temporal in (False, True)
+    ),
+)
+
+
+# --- ablations -------------------------------------------------------------------------------------------
+
+BASE = "short"  # the row every ablation table shares: SuperPoint, K=30, M=100, all parts of the method
+
+
+def _ablation(name: str, settings: Settings, **more: Any) -> Declared:
+    base = {"K": 30, "M": 100, "keypoints.detector": "superpoint", **SHORT, "evaluation.look_at": 64}
+    return Declared(name, "faces-yt68", {**base, **settings}, **more)
+
+
+ABLATIONS = (
+    _ablation(BASE, {}, variants={"flip-train": {"flip.test": False}}),
+    *(_ablation(f"clusters-{M}", {"M": M}) for M in CLUSTERS if M != 100),
+    _ablation("different-clusters-clustering", {"loss.negatives": "different-cluster"}),
+    _ablation("same-image-equivariance", {"correspondence.mode": "equivariance"}),
+    _ablation(
+        "different-clusters-equivariance",
+        {"loss.negatives": "different-cluster", "correspondence.mode": "equivariance"},
+    ),
+    *(
+        _ablation(f"keypoints-{name}", {"keypoints.detector": name})
+        for name in DETECTORS
+        if name != "superpoint"
+    ),
+    _ablation("flip-none", {"flip.train": False, "flip.test": False}),
+    *(
+        _ablation(
+            f"real-{share}",
+            {"K": 15, "keypoints.detector": "file", "keypoints.random_share": round(1 - share / 100, 2)},
+            points="annotated",
+        )
+        for share in REAL_SHARES
+    ),
+)
+
+DECLARED = (*RESULTS, *ABLATIONS)
+
+
+def by_name(name: str) -> Declared:
+    """The declaration of a row or of one of its runs."""
+    for declared in DECLARED:
+        if name == declared.name or name in declared.runs():
+            return declared
+    raise ValueError(
+        f"there is no declared run '{name}'; there are {', '.join(one.name for one in DECLARED)}"
+    )

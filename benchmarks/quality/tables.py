@@ -1,0 +1,34 @@
+"""docs/results/quality.md and docs/results/ablations.md from docs/results/quality.json.
+
+    python benchmarks/quality/tables.py
+
+Every figure, and every sentence that draws a conclusion from figures, is worked out here; nothing on these
+pages is written by hand. A row that has not been run yet shows as a dash.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ablations_page import ablations_page
+from figures import Quality
+from results_page import results_page
+
+from selfmark.run import read_json
+
+RESULTS = Path(__file__).resolve().parent.parent.parent / "docs" / "results"
+
+
+def main() -> None:
+    for name, page in pages(read_json(RESULTS / "quality.json")).items():
+        (RESULTS / name).write_text(page, encoding="utf-8")
+        print(RESULTS / name)
+
+
+def pages(quality: Quality) -> dict[str, str]:
+    """Both pages by file name."""
+    return {"quality.md": results_page(quality), "ablations.md": ablations_page(quality)}
+
+
+if __name__ == "__main__":
+    main()

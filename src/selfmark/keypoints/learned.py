@@ -32,7 +32,10 @@ def load_network(network: Network, settings: FirstKeypoints, device: torch.devic
         raise InputError(
             f"{path} does not hold weights of the {settings.detector} network: {reason}"
         ) from error
-    return network.eval().requires_grad_(False).to(device)
+    network.eval().requires_grad_(False).to(device)
+    if device.type == "cpu":
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # 1.7 times as fast there
+    return network
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,128 @@
+import cv2
+import numpy as np
+import pytest
+
+from training.keypoints import photographs, scenes, shapes
+from training.keypoints.drawing import polygons
+from training.keypoints.shapes import (
+    almond,
+    checkerboard,
+    cube,
+    dots,
+    horn,
+    lines,
+    oval,
+    polygon,
+    star,
+    stripes,
+)
+
+SIDE = 192
+
+
+def painted(maker, seed):
+    """A shape alone on even ground, and its points."""
+    rng = np.random.default_rng(seed)
+    shape = maker(rng, SIDE, np.array([95.0, 97.0]), 60.0, 0.5)
+    canvas = np.full((SIDE, SIDE), 0.5, np.float32)
+    for mask, value in shape.layers:
+        assert mask.min() >= 0
+        assert mask.max() <= 1
+        canvas += mask * (value - canvas)
+    return canvas, shape.points
+
+
+def cornerness(image):
+    """The smaller eigenvalue of the structure tensor."""
+    return cv2.cornerMinEigenVal(image, blockSize=3, ksize=3)
+
+
+@pytest.mark.parametrize("maker", [polygon, star, lines, checkerboard, stripes, cube, almond, horn])
+def test_points_lie_on_corners(maker):
+    offsets, strengths = [], []
+    for seed in range(6):
+        image, points = painted(maker, seed)
+        points = points[:2] if maker is almond else points  # its third is the middle of the iris
+        strength = cornerness(image)
+        typical = np.percentile(strength[strength > 1e-5], 50)
+        for x, y in np.round(points).astype(int):
+            near = strength[y - 4 : y + 5, x - 4 : x + 5]
+            row, column = np.unravel_index(near.argmax(), near.shape)
+            offsets.append(np.hypot(row - 4, column - 4))
+            strengths.append(near.max() / typical)
+    # Outlines are a pixel soft and the tensor's window is wide, so its peak lies a little inside a corner.
+    assert np.median(offsets) <= 2.3
+    assert np.mean(np.array(strengths) > 2) > 0.8
+
+
+def test_an_oval_has_no_points():
+    assert all(len(painted(oval, seed)[1]) == 0 for seed in range(4))
+
+
+def test_dots_have_their_points_in_the_middle():
+    for seed in range(6):
+        image, points = painted(dots, seed)
+        difference = np.abs(image - 0.5)
+        for x, y in points:
+            rows, columns = np.mgrid[:SIDE, :SIDE]
+            weight = difference * (np.hypot(columns - x, rows - y) < 13)
+            centroid = (weight * columns).sum() / weight.sum(), (weight * rows).sum() / weight.sum()
+            assert np.hypot(centroid[0] - x, centroid[1] - y) < 0.3
+
+
+def test_a_polygon_lies_where_its_corners_say():
+    rows, columns = np.mgrid[:64, :64]
+    offsets = []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        angle = np.arange(5) * 2 * np.pi / 5 + rng.uniform(0, 6)
+        centre, radius = rng.uniform(28, 36, 2), rng.uniform(8, 20)
+        mask = polygons(64, [centre + radius * np.stack([np.cos(angle), np.sin(angle)], axis=1)])
+        total = mask.sum()
+        offsets.append(np.array([(mask * columns).sum(), (mask * rows).sum()]) / total - centre)
+        exact = 2.5 * radius**2 * np.sin(2 * np.pi / 5)
+        assert exact < total < exact * (1 + 0.6 / radius) ** 2  # OpenCV paints half a pixel around
+    assert np.abs(offsets).max() < 0.25
+    assert np.abs(np.mean(offsets, axis=0)).max() < 0.05
+
+
+@pytest.mark.parametrize("draw", [shapes.draw, scenes.draw, scenes.animal])
+def test_an_image_depends_on_its_generator_alone(draw):
+    one, points = draw(np.random.default_rng([0, 5]), 96)
+    two, again = draw(np.random.default_rng([0, 5]), 96)
+    other, _ = draw(np.random.default_rng([0, 6]), 96)
+    assert one.dtype == np.float32
+    assert one.shape == (96, 96)
+    assert one.min() >= 0
+    assert one.max() <= 1
+    np.testing.assert_array_equal(one, two)
+    np.testing.assert_array_equal(points, again)
+    assert np.abs(one - other).max() > 0.05
+
+
+def test_there_is_something_to_see_at_every_point():
+    seen = []
+    for seed in range(10):
+        image, points = shapes.draw(np.random.default_rng([9, seed]), 256)
+        for x, y in np.round(points).astype(int):
+            if 8 <= x < 248 and 8 <= y < 248:
+                seen.append(np.ptp(image[y - 8 : y + 9, x - 8 : x + 9]))
+    assert len(seen) > 100
+    assert min(seen) > 0.04
+
+
+def test_photographs_are_collected_and_cut(tmp_path, capsys):
+    written = photographs.collect(tmp_path)
+    assert tmp_path / "grace_hopper.png" in written  # matplotlib is always installed
+    sources = photographs.load(tmp_path)
+    assert len(sources) == len(written)
+    for seed in range(5):
+        image, points = photographs.crop(np.random.default_rng(seed), sources, 64, (40, 200))
+        assert image.shape == (64, 64)
+        assert len(points) == 0
+        assert image.std() > 0.005
+
+
+def test_without_photographs_it_says_how_to_get_them(tmp_path):
+    with pytest.raises(photographs.InputError, match=r"training\.keypoints\.photographs"):
+        photographs.load(tmp_path)

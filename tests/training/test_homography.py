@@ -1,0 +1,94 @@
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from training.keypoints.homography import (
+    inverse,
+    random_homographies,
+    random_pairs,
+    warp_images,
+    warp_points,
+)
+from training.keypoints.settings import Views
+
+VIEWS = Views(side=48, rotation=60.0)
+
+
+@pytest.fixture
+def generator():
+    return torch.Generator().manual_seed(3)
+
+
+@pytest.fixture
+def homographies(generator):
+    return random_homographies(6, 64, VIEWS, generator)
+
+
+def smooth_images(count, side):
+    rng = np.random.default_rng(0)
+    return np.stack([cv2.GaussianBlur(rng.random((side, side), np.float32), (0, 0), 2) for _ in range(count)])
+
+
+def test_views_are_what_opencv_shows(homographies):
+    images = smooth_images(6, 64)
+    views, inside = warp_images(torch.from_numpy(images)[:, None], homographies, 48)
+    assert 0.3 < inside.float().mean() < 1
+    for image, view, seen, matrix in zip(images, views[:, 0], inside, homographies, strict=True):
+        flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+        expected = cv2.warpPerspective(image, matrix.double().numpy(), (48, 48), flags=flags)
+        # OpenCV rounds places to 1/32 of a pixel.
+        np.testing.assert_allclose(view.numpy()[seen], expected[seen], atol=2e-3)
+
+
+def test_points_go_where_opencv_sends_them(homographies):
+    xy = torch.rand(6, 9, 2) * 47
+    expected = [
+        cv2.perspectiveTransform(points[None].double().numpy(), matrix.double().numpy())[0]
+        for points, matrix in zip(xy, homographies, strict=True)
+    ]
+    np.testing.assert_allclose(warp_points(xy, homographies), np.stack(expected), atol=1e-3)
+
+
+def test_a_point_of_the_image_lies_at_the_same_thing_in_the_view(homographies):
+    images = torch.zeros(6, 1, 64, 64)
+    centre = random_places = torch.full((6, 1, 2), 31.0) + torch.arange(6.0)[:, None, None] - 3
+    for index, (x, y) in enumerate(centre[:, 0].long().tolist()):
+        images[index, 0, y - 1 : y + 2, x - 1 : x + 2] = 1.0
+    views, _ = warp_images(images, homographies, 48)
+    there = warp_points(random_places, inverse(homographies))[:, 0]
+    steps = torch.arange(48.0)
+    weight = views[:, 0].sum(dim=(1, 2))
+    centroid = torch.stack(
+        ((views[:, 0].sum(1) * steps).sum(1) / weight, (views[:, 0].sum(2) * steps).sum(1) / weight), dim=1
+    )
+    torch.testing.assert_close(there, centroid, atol=0.3, rtol=0)
+
+
+def test_missing_points_stay_missing(homographies):
+    assert warp_points(torch.full((6, 2, 2), torch.nan), homographies).isnan().all()
+
+
+def test_ranges_are_kept(generator):
+    still = Views(side=40, zoom=(0.5, 0.5), stretch=0, rotation=0, shear=0, perspective=0, shift=0, roam=0)
+    matrix = random_homographies(1, 80, still, generator)[0]
+    # Half a pixel per pixel, centre on centre.
+    torch.testing.assert_close(matrix, torch.tensor([[0.5, 0, 29.75], [0, 0.5, 29.75], [0, 0, 1]]))
+
+
+def test_pairs_roam_together(generator):
+    views = Views(side=40, zoom=(1, 1), stretch=0, rotation=0, shear=0, perspective=0, shift=0, roam=0.25)
+    first, second = random_pairs(50, 80, views, generator)
+    torch.testing.assert_close(first, second)
+    shift = first[:, :2, 2] - 20
+    assert shift.abs().max() <= 20.0
+    assert shift.std() > 8
+
+
+def test_the_inverse_leads_back(homographies):
+    xy = torch.rand(6, 9, 2) * 47
+    torch.testing.assert_close(
+        warp_points(warp_points(xy, homographies), inverse(homographies)), xy, atol=1e-3, rtol=0
+    )
+    exact = torch.linalg.inv(homographies.double())
+    torch.testing.assert_close(inverse(homographies).double(), exact / exact[:, 2:, 2:], atol=1e-4, rtol=1e-4)

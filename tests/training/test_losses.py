@@ -1,0 +1,94 @@
+import math
+
+import torch
+from torch.nn import functional as F
+
+from training.keypoints.losses import cell_labels, descriptor_loss, detector_loss, whole_cells
+
+
+def generator():
+    return torch.Generator().manual_seed(0)
+
+
+def test_labels_name_the_pixel_of_the_cell():
+    xy = torch.tensor(
+        [[[0.0, 0.0], [9.3, 2.6], [23.4, 15.5], [math.nan, math.nan], [24.0, 3.0], [-0.6, 5.0]]]
+    )
+    expected = torch.full((3, 3), 64)
+    for x, y in ((0, 0), (9, 3), (23, 16)):  # halves are rounded to even
+        expected[y // 8, x // 8] = 8 * (y % 8) + x % 8
+    assert torch.equal(cell_labels(xy, 24, generator())[0], expected)
+
+
+def test_of_several_points_in_a_cell_each_wins_sometimes():
+    xy = torch.tensor([[1.0, 1.0], [6.0, 2.0], [3.0, 7.0]]).expand(600, 3, 2)
+    labels = cell_labels(xy, 8, generator()).flatten()
+    counts = torch.bincount(labels, minlength=65)
+    assert counts[[9, 22, 59]].sum() == 600
+    assert counts[[9, 22, 59]].min() > 150
+
+
+def test_a_cell_counts_only_if_every_pixel_does():
+    inside = torch.ones(1, 16, 24, dtype=torch.bool)
+    inside[0, 8, 15] = False
+    assert whole_cells(inside)[0].tolist() == [[True, True, True], [True, False, True]]
+
+
+def test_detector_loss_is_the_mean_over_counted_cells():
+    torch.manual_seed(0)
+    logits, labels = torch.randn(2, 65, 3, 4), torch.randint(65, (2, 3, 4))
+    counted = torch.rand(2, 3, 4) > 0.5
+    terms = [
+        -logits[b, :, r, c].double().log_softmax(0)[labels[b, r, c]].item()
+        for b, r, c in counted.nonzero().tolist()
+    ]
+    assert math.isclose(detector_loss(logits, labels, counted).item(), sum(terms) / len(terms), rel_tol=1e-5)
+    assert detector_loss(logits, labels, torch.zeros_like(counted)).item() == 0
+
+
+def naive_descriptor_loss(first, second, xy1, xy2, valid, temperature, apart):
+    def at(field, x, y):  # bilinear, cells of 8 pixels
+        u, v = (x + 0.5) / 8 - 0.5, (y + 0.5) / 8 - 0.5
+        c, r = math.floor(u), math.floor(v)
+        a, b = u - c, v - r
+        value = (1 - b) * ((1 - a) * field[:, r, c] + a * field[:, r, c + 1])
+        value = value + b * ((1 - a) * field[:, r + 1, c] + a * field[:, r + 1, c + 1])
+        return F.normalize(value, dim=0)
+
+    total = 0.0
+    for fields, places in (((first, second), (xy1, xy2)), ((second, first), (xy2, xy1))):
+        terms = []
+        for b in range(len(valid)):
+            here = [at(fields[0][b], *xy.tolist()) for xy in places[0][b]]
+            there = [at(fields[1][b], *xy.tolist()) for xy in places[1][b]]
+            for i in valid[b].nonzero().flatten().tolist():
+                rivals = [
+                    j
+                    for j in valid[b].nonzero().flatten().tolist()
+                    if j == i or math.dist(places[1][b, i].tolist(), places[1][b, j].tolist()) >= apart
+                ]
+                scores = torch.stack([here[i] @ there[j] / temperature for j in rivals])
+                terms.append((scores.logsumexp(0) - scores[rivals.index(i)]).item())
+        total += sum(terms) / len(terms) / 2
+    return total
+
+
+def test_descriptor_loss_against_a_loop():
+    torch.manual_seed(1)
+    first, second = torch.randn(2, 6, 5, 5), torch.randn(2, 6, 5, 5)
+    xy1, xy2 = torch.rand(2, 7, 2) * 30 + 4, torch.rand(2, 7, 2) * 30 + 4
+    valid = torch.rand(2, 7) > 0.3
+    assert 0 < valid.sum() < 14
+    loss = descriptor_loss(first, second, xy1, xy2, valid, 0.2, 9.0)
+    expected = naive_descriptor_loss(first, second, xy1, xy2, valid, 0.2, 9.0)
+    assert math.isclose(loss.item(), expected, rel_tol=1e-4)
+
+
+def test_descriptors_that_know_their_place_cost_nothing():
+    field = torch.eye(16).reshape(1, 16, 4, 4)  # every cell is unlike every other
+    rows, columns = torch.meshgrid(torch.arange(4), torch.arange(4), indexing="ij")
+    centres = (torch.stack((columns, rows), dim=-1).reshape(1, 16, 2) * 8 + 3.5).float()
+    valid = torch.ones(1, 16, dtype=torch.bool)
+    assert descriptor_loss(field, field, centres, centres, valid, 0.05, 4.0) < 1e-6
+    turned = field.flip(-1)
+    assert descriptor_loss(field, turned, centres, centres, valid, 0.05, 4.0) > 10

@@ -1,0 +1,51 @@
+import cv2
+import numpy as np
+import pytest
+
+from training.keypoints.measure import Found, compare, euclidean, mean, random_homography
+
+SHIFT = np.array([[1.0, 0, 10], [0, 1, 0], [0, 0, 1]])
+
+
+def found(points):
+    xy = np.array(points, float)
+    return Found(xy, np.eye(8)[: len(xy)])
+
+
+def test_perfect_points_score_one():
+    score = compare(found([[20, 20], [40, 60]]), found([[30, 20], [50, 60]]), SHIFT, 100, 3.0, euclidean)
+    assert (score.repeatability, score.matching, score.points) == (1.0, 1.0, 2.0)
+
+
+def test_points_out_of_sight_do_not_count():
+    # (95, 5) leaves the view; (4, 5) of the second view was not in the first.
+    first, second = found([[20, 20], [95, 5]]), found([[30, 22], [4, 5]])
+    score = compare(first, second, SHIFT, 100, 3.0, euclidean)
+    assert (score.repeatability, score.matching, score.points) == (1.0, 1.0, 1.0)
+
+
+def test_matches_must_be_right_and_mutual():
+    first = Found(np.array([[20.0, 20], [40, 60], [60, 30]]), np.array([[1.0, 0], [0, 1], [0, 0.9]]))
+    second = Found(np.array([[30.0, 20], [50, 60], [70, 38]]), np.array([[0.0, 1], [1, 0], [5, 5]]))
+    # Third points are 8 pixels off; descriptors of the first two are swapped.
+    score = compare(first, second, SHIFT, 100, 3.0, euclidean)
+    assert score.repeatability == pytest.approx(2 / 3)
+    assert score.matching == 0
+
+
+def test_mean_of_scores():
+    scores = [compare(found([[20, 20]]), found([[x, 20]]), SHIFT, 100, 3.0, euclidean) for x in (30, 50)]
+    assert mean(scores).repeatability == 0.5
+
+
+def test_a_random_homography_keeps_its_ranges():
+    rng = np.random.default_rng(0)
+    corners = np.array([[[0, 0], [99, 0], [99, 99], [0, 99]]], float)
+    for _ in range(20):
+        matrix = random_homography(rng, 100, rotation=20, zoom=1.2, perspective=0.0, shift=0.1)
+        moved = cv2.perspectiveTransform(corners, matrix)[0]
+        assert np.abs(moved.mean(axis=0) - 49.5).max() <= 10.01
+        side = np.linalg.norm(moved[1] - moved[0])
+        assert 99 / 1.2 - 0.01 <= side <= 99 * 1.2 + 0.01
+        angle = np.degrees(np.arctan2(*(moved[1] - moved[0])[::-1]))
+        assert abs(angle) <= 20.01

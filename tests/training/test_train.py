@@ -1,0 +1,254 @@
+"""Adaptation, the training steps and the whole command, on very small images."""
+
+import contextlib
+import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from training.keypoints import photographs, shapes, speed, train
+from training.keypoints.adapt import adapt
+from training.keypoints.data import Labelled
+from training.keypoints.homography import inverse, random_pairs, warp_points
+from training.keypoints.light import blur, compress, relight
+from training.keypoints.network import Trainee
+from training.keypoints.optimise import Log, learning_rate, optimise
+from training.keypoints.phases import common_places, joint_step, shapes_step
+from training.keypoints.settings import TINY, Adapt, Data, Light, Views
+
+SMALL = replace(
+    TINY,
+    data=Data(side=64, most_points=32, shapes=8, scenes=2, animals=1, photographs=3, held_out=1),
+    shape_views=Views(side=32, rotation=180.0, shift=0.2),
+    views=Views(side=32),
+    adapt_views=Views(side=64),
+    adapt=Adapt(views=2, batch=4),
+    training=replace(TINY.training, batch=4, shapes_iterations=2, joint_iterations=(1, 1), described=16),
+)
+
+
+def drawn(count, side=64):
+    images, points = [], np.full((count, 32, 2), np.nan, np.float32)
+    for index in range(count):
+        image, xy = shapes.draw(np.random.default_rng([4, index]), side)
+        images.append(np.round(image * 255).astype(np.uint8))
+        points[index, : len(xy)] = xy[:32]
+    return Labelled(torch.from_numpy(np.stack(images)), torch.from_numpy(points))
+
+
+@pytest.mark.parametrize("phase", ["shapes", "joint"])
+def test_twenty_steps_lower_the_loss(phase):
+    torch.manual_seed(0)
+    images, network = drawn(16), Trainee()
+    settings = replace(SMALL, views=Views(side=48, shift=0.05, roam=0.05))
+
+    def step(seed):
+        generator = torch.Generator().manual_seed(seed)
+        if phase == "shapes":
+            return shapes_step(network, images, settings, generator)
+        return joint_step(network, images, images, settings, generator)
+
+    def losses():
+        always_the_same = step(1)
+        with torch.no_grad():
+            drawn_losses = [always_the_same() for _ in range(6)]
+        return {name: torch.stack([loss[name] for loss in drawn_losses]).mean() for name in drawn_losses[0]}
+
+    before = losses()
+    generator = torch.Generator()
+    optimise(network, step(2), 20, 2e-3, settings.training, generator, phase, Log())
+    after = losses()
+    assert set(after) == ({"detector"} if phase == "shapes" else {"detector", "descriptor"})
+    for name in after:
+        assert after[name] < 0.8 * before[name], name
+
+
+class Spots(torch.nn.Module):
+    """A detector that finds bright spots, as a score for every pixel."""
+
+    def forward(self, rgb):
+        return torch.sigmoid(rgb[:, 0] * 40 - 20), None
+
+
+def test_adaptation_finds_what_recurs_where_it_is():
+    image = torch.zeros(2, 64, 64, dtype=torch.uint8)
+    places = [[(20, 30), (44, 18)], [(33, 33)]]
+    for index, spots in enumerate(places):
+        for x, y in spots:
+            image[index, y - 1 : y + 2, x - 1 : x + 2] = 255
+    settings = replace(
+        SMALL, adapt=Adapt(views=8, batch=1), adapt_light=replace(SMALL.adapt_light, noise=0.0)
+    )
+    labelled = adapt(Spots(), image, settings, torch.Generator().manual_seed(0))
+    for index, spots in enumerate(places):
+        found = labelled.points[index][~labelled.points[index, :, 0].isnan()]
+        assert len(found) == len(spots)
+        gaps = torch.cdist(found, torch.tensor(spots, dtype=torch.float32))
+        assert gaps.min(dim=1).values.max() < 0.8
+    assert labelled.points_per_image() == 1.5
+
+
+def test_common_places_are_the_same_place_in_both_views():
+    generator = torch.Generator().manual_seed(0)
+    images = drawn(12)
+    first, second = random_pairs(12, 64, SMALL.views, generator)
+    ahead = torch.cat((first, second))
+    one, two, valid = common_places(images.points, ahead, inverse(ahead), 32, 64, SMALL, generator)
+    assert one.shape == (12, 16, 2)
+    assert 0.1 < valid.float().mean() < 1
+    torch.testing.assert_close(
+        warp_points(one, first)[valid], warp_points(two, second)[valid], atol=1e-2, rtol=0
+    )
+    assert all(((xy[valid] >= 4) & (xy[valid] <= 27)).all() for xy in (one, two))
+
+
+# --- light -----------------------------------------------------------------------------------------
+
+
+def test_relighting_keeps_everything_in_place():
+    view = torch.full((64, 1, 48, 48), 0.2)
+    view[..., 24:, 24:] = 0.8
+    everything = torch.ones(64, dtype=torch.bool)
+
+    def contrast(views):
+        return views[..., 32:44, 32:44].mean(dim=(1, 2, 3)) - views[..., 4:16, 4:16].mean(dim=(1, 2, 3))
+
+    changed = relight(view, Light(), torch.Generator().manual_seed(0))
+    assert changed.min() >= 0
+    assert changed.max() <= 1
+    assert (changed - view).abs().amax(dim=(1, 2, 3)).min() > 0.01
+    assert (contrast(changed) > 0.05).float().mean() > 0.9
+    inverted = relight(view, Light(), torch.Generator().manual_seed(0), everything)
+    assert (contrast(inverted) < -0.05).float().mean() > 0.9
+
+
+def test_blur_is_opencvs():
+    image = np.random.default_rng(0).random((40, 40), np.float32)
+    views = torch.from_numpy(image)[None, None].repeat(3, 1, 1, 1)
+    blurred = blur(views, torch.tensor([0.0, 1.5, 3.0]))
+    torch.testing.assert_close(blurred[0], views[0])
+    for sigma, view in ((1.5, blurred[1, 0]), (3.0, blurred[2, 0])):
+        expected = cv2.GaussianBlur(image, (39, 39), sigma, borderType=cv2.BORDER_REFLECT_101)
+        np.testing.assert_allclose(view, expected, atol=1e-5)
+
+
+def test_compression_rounds_blocks_as_a_cosine_transform():
+    image = np.random.default_rng(0).random((24, 24), np.float32) * 0.2 + 0.4
+    views = torch.from_numpy(image)[None, None].repeat(2, 1, 1, 1)
+    result = compress(views, torch.tensor([1e-6, 0.1]))
+    torch.testing.assert_close(result[0], views[0], atol=1e-4, rtol=0)
+    block = cv2.dct(image[8:16, 16:24])
+    rows, columns = np.mgrid[:8, :8]
+    steps = 0.1 * (0.5 + (rows + columns) / 4)
+    expected = cv2.idct(np.round(block / steps) * steps)
+    np.testing.assert_allclose(result[1, 0, 8:16, 16:24], expected, atol=1e-4)
+
+
+def test_a_change_with_a_share_of_a_quarter_meets_a_quarter():
+    view = torch.full((32, 1, 16, 16), 0.5)
+    still = Light(
+        contrast=(1, 1), brightness=0, gamma=(1, 1), field_share=0, blur_share=0, streak_share=0,
+        coarse_share=0, block_share=0, noise_share=0.25,
+    )  # fmt: skip
+    changed = (relight(view, still, torch.Generator().manual_seed(0)) - view).abs().amax(dim=(1, 2, 3)) > 1e-4
+    assert changed.sum() == 8
+    again = (relight(view, still, torch.Generator().manual_seed(1)) - view).abs().amax(dim=(1, 2, 3)) > 1e-4
+    assert not torch.equal(changed, again)
+
+
+def test_the_rate_rises_then_falls_to_nothing():
+    rules = replace(SMALL.training, warm=0.1)
+    rates = [learning_rate(done, 100, 2e-3, rules) for done in range(100)]
+    assert np.argmax(rates) in (9, 10)
+    assert (np.diff(rates[:10]) > 0).all()
+    assert (np.diff(rates[10:]) < 0).all()
+    assert 1.9e-3 < max(rates) <= 2e-3
+    assert rates[-1] < 1e-5
+
+
+# --- the command -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch):
+    """Runs the command with very small settings in this process; returns the folder it left."""
+    photographs.collect(tmp_path / "photos")
+    monkeypatch.setitem(train.CHOICES, "tiny", SMALL)
+    monkeypatch.setattr(train, "draughtsmen", one_thread)
+
+    def run(name, *more):
+        out = tmp_path / name
+        words = ["train", "--out", str(out), "--photos", str(tmp_path / "photos"), "--settings", "tiny"]
+        monkeypatch.setattr(sys, "argv", [*words, "--device", "cpu", *more])
+        train.main()
+        return out
+
+    return run
+
+
+@contextlib.contextmanager
+def one_thread():
+    """Draws where it is asked to: processes take seconds to start."""
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+def test_the_command_leaves_weights_log_and_sheet(command):
+    out = command("out", "--seed", "3")
+    names = {"phase0-shapes.safetensors", "phase1-joint.safetensors", "selfmark.safetensors"}
+    assert {path.name for path in out.iterdir()} == names | {"log.json", "sheet.png", "state.safetensors"}
+    weights = load_file(out / "selfmark.safetensors")
+    assert sum(tensor.numel() for tensor in weights.values()) == 1_300_865
+    assert all(tensor.isfinite().all() for tensor in weights.values())
+    record = json.loads((out / "log.json").read_text())
+    assert record["settings"]["seed"] == 3
+    assert set(record["scores"]) == {"shapes", "joint 1", "joint 2"}
+    assert record["events"][0]["event"] == "start"
+
+
+def test_a_training_that_was_cut_off_twice_ends_as_if_it_had_not_been(command, monkeypatch):
+    whole = load_file(command("whole") / "selfmark.safetensors")
+    original, begun = train.optimise, []
+
+    def cut_off(*arguments):
+        begun.append(arguments[-2])
+        if begun in (["shapes", "joint 1"], ["shapes", "joint 1", "joint 1", "joint 2"]):
+            raise KeyboardInterrupt
+        original(*arguments)
+
+    monkeypatch.setattr(train, "optimise", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        command("cut")
+    with pytest.raises(KeyboardInterrupt):
+        command("cut", "--resume")
+    out = command("cut", "--resume")
+    assert begun == ["shapes", "joint 1", "joint 1", "joint 2", "joint 2"]
+    resumed = load_file(out / "selfmark.safetensors")
+    assert all(torch.equal(resumed[name], whole[name]) for name in whole)
+    record = json.loads((out / "log.json").read_text())
+    assert set(record["scores"]) == {"shapes", "joint 1", "joint 2"}
+
+
+def test_what_cannot_be_resumed_says_so(command, capsys):
+    with pytest.raises(SystemExit):
+        command("nothing", "--resume")
+    assert "nothing to resume" in capsys.readouterr().err
+    command("done")
+    with pytest.raises(SystemExit):
+        command("done", "--resume", "--seed", "1")
+    assert "other settings" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        command("done", "--resume")
+    assert "finished" in capsys.readouterr().err
+
+
+def test_profile_names_speeds_and_operations(monkeypatch):
+    monkeypatch.setattr(speed, "draughtsmen", one_thread)
+    text = speed.measure_speed(SMALL, 1, torch.device("cpu"))
+    assert all(word in text for word in ("shapes: ", "joint: ", "adaptation: ", "convolution"))

@@ -1,0 +1,1 @@
+"""How selfmark's own first keypoints are trained; `python -m training.keypoints.train` does all of it."""

@@ -1,0 +1,109 @@
+"""Drawing many images at once, in as many processes as there are cores."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from training.keypoints import photographs, scenes, shapes
+from training.keypoints.drawing import Array, Image
+from training.keypoints.settings import Data
+
+PART = 64  # images a process draws at a time
+
+Draw = Callable[[np.random.Generator, int], tuple[Image, Array]]
+Drawn = tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Images and their points on one device.
+
+    images: [N, S, S] uint8, grey
+    points: [N, P, 2] float32 pixels, NaN where there are fewer
+    """
+
+    images: Tensor
+    points: Tensor
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def points_per_image(self) -> float:
+        return float((~self.points[..., 0].isnan()).sum(dim=1).float().mean())
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Images being drawn by other processes; `ready` waits for them."""
+
+    parts: list[Future[Drawn]]
+
+    def ready(self, device: torch.device) -> Labelled:
+        images, points = (
+            np.concatenate(arrays) for arrays in zip(*(p.result() for p in self.parts), strict=True)
+        )
+        return Labelled(torch.from_numpy(images).to(device), torch.from_numpy(points).to(device))
+
+
+@contextlib.contextmanager
+def draughtsmen() -> Iterator[Executor]:
+    """A process for every core but the one that trains meanwhile.
+
+    Spawned, since forking one that holds a CUDA device breaks it.
+    """
+    context = multiprocessing.get_context("spawn")
+    cores = max(1, (os.cpu_count() or 1) - 1)
+    with ProcessPoolExecutor(cores, context, initializer=cv2.setNumThreads, initargs=(1,)) as pool:
+        yield pool
+
+
+def draw_shapes(pool: Executor, data: Data, seed: int) -> Drawing:
+    """Images whose points are known."""
+    return Drawing(_submit(pool, shapes.draw, data.shapes, data, (seed, 1)))
+
+
+def draw_unlabelled(pool: Executor, data: Data, seed: int, photograph_folder: Path) -> Drawing:
+    """Scenes, toy animals and crops of photographs; all points are NaN."""
+    cut = functools.partial(_crop, sources=photographs.load(photograph_folder), lengths=data.photograph_side)
+    return Drawing(
+        _submit(pool, scenes.draw, data.scenes, data, (seed, 2))
+        + _submit(pool, scenes.animal, data.animals, data, (seed, 3))
+        + _submit(pool, cut, data.photographs, data, (seed, 4))
+    )
+
+
+def _crop(
+    rng: np.random.Generator, side: int, sources: list[Image], lengths: tuple[int, int]
+) -> tuple[Image, Array]:
+    return photographs.crop(rng, sources, side, lengths)
+
+
+def _submit(pool: Executor, draw: Draw, count: int, data: Data, seed: tuple[int, int]) -> list[Future[Drawn]]:
+    """Image i depends on the seed and i alone, whoever draws it."""
+    return [
+        pool.submit(_draw_part, draw, data, seed, start, min(start + PART, count))
+        for start in range(0, count, PART)
+    ]
+
+
+def _draw_part(draw: Draw, data: Data, seed: tuple[int, int], start: int, stop: int) -> Drawn:
+    images = np.empty((stop - start, data.side, data.side), np.uint8)
+    points = np.full((stop - start, data.most_points, 2), np.nan, np.float32)
+    for row, index in enumerate(range(start, stop)):
+        image, xy = draw(np.random.default_rng([*seed, index]), data.side)
+        images[row] = np.round(image * 255)
+        points[row, : len(xy)] = xy[: data.most_points]
+    return images, points

@@ -1,0 +1,126 @@
+"""Masks, tones and textures: what generated images are made of. Pixel centres lie at integers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+Image = npt.NDArray[np.float32]  # [S, S], tones in 0..1 or coverage in 0..1
+
+FINE = 2  # masks are drawn this many times finer, so that outlines are smooth and where they should be
+_SHIFT = 4  # OpenCV reads coordinates as whole 1/16ths of a pixel
+CONTRAST = 0.12  # least difference between tones that touch
+
+
+def _fine(xy: Array) -> npt.NDArray[np.int32]:
+    scaled = ((np.asarray(xy) + 0.5) * FINE - 0.5) * (1 << _SHIFT)
+    return np.round(scaled).astype(np.int32)
+
+
+def _coarse(fine: npt.NDArray[np.uint8], side: int) -> Image:
+    small = cv2.resize(fine, (side, side), interpolation=cv2.INTER_AREA)
+    return small.astype(np.float32) / np.float32(255)
+
+
+def polygons(side: int, outlines: Sequence[Array]) -> Image:
+    """Coverage of polygons, each [n, 2]."""
+    fine = np.zeros((side * FINE, side * FINE), np.uint8)
+    for outline in outlines:
+        cv2.fillPoly(fine, [_fine(outline)], 255, cv2.LINE_AA, _SHIFT)
+    return _coarse(fine, side)
+
+
+def strokes(side: int, segments: Sequence[tuple[Array, Array]], width: float) -> Image:
+    """Coverage of straight strokes."""
+    fine = np.zeros((side * FINE, side * FINE), np.uint8)
+    for start, end in segments:
+        a, b = _fine(start).tolist(), _fine(end).tolist()
+        cv2.line(fine, a, b, 255, max(1, round(width * FINE)), cv2.LINE_AA, _SHIFT)
+    return _coarse(fine, side)
+
+
+def _offsets(side: int, centre: Array, turn: float) -> tuple[Image, Image]:
+    """Coordinates along and across a direction, from `centre`, [S, S] each."""
+    x = np.arange(side, dtype=np.float32)[None, :] - np.float32(centre[0])
+    y = np.arange(side, dtype=np.float32)[:, None] - np.float32(centre[1])
+    cos, sin = np.float32(np.cos(turn)), np.float32(np.sin(turn))
+    return cos * x + sin * y, cos * y - sin * x
+
+
+def ellipse(side: int, centre: Array, radii: Sequence[float], turn: float) -> Image:
+    """Coverage of an ellipse."""
+    angle = np.linspace(0, 2 * np.pi, 64, endpoint=False)
+    rim = np.stack([radii[0] * np.cos(angle), radii[1] * np.sin(angle)], axis=1)
+    return polygons(side, [centre + rim @ rotation(turn).T])
+
+
+def gaussian(side: int, centre: Array, sigmas: Sequence[float], turn: float) -> Image:
+    """A soft blob of height 1."""
+    along, across = _offsets(side, centre, turn)
+    result: Image = np.exp(-0.5 * ((along / sigmas[0]) ** 2 + (across / sigmas[1]) ** 2)).astype(np.float32)
+    return result
+
+
+def closed_curve(rng: np.random.Generator, centre: Array, radius: float, wobble: float) -> Array:
+    """A smooth closed outline [72, 2] without any corner."""
+    angle = np.linspace(0, 2 * np.pi, 72, endpoint=False)
+    reach = np.ones_like(angle)
+    for order in range(2, 6):
+        reach += rng.normal(0, wobble / order) * np.cos(order * angle + rng.uniform(0, 2 * np.pi))
+    stretch = np.exp(rng.uniform(-0.4, 0.4))
+    flat = np.stack([np.cos(angle) * stretch, np.sin(angle) / stretch], axis=1) * (radius * reach)[:, None]
+    result: Array = centre + flat @ rotation(rng.uniform(0, np.pi)).T
+    return result
+
+
+def rotation(angle: float) -> Array:
+    return np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+
+
+def tone(rng: np.random.Generator, *neighbours: float) -> float:
+    """A random grey that differs from its neighbours."""
+    for _ in range(20):
+        value = float(rng.uniform(0.02, 0.98))
+        if all(abs(value - other) >= CONTRAST for other in neighbours):
+            return value
+    return 1.0 - round(float(np.mean(neighbours)))
+
+
+def smooth(rng: np.random.Generator, side: int, knots: int) -> Image:
+    """A smooth random surface, about -1..1, with `knots` knots along a side."""
+    grid = rng.uniform(-1, 1, (knots, knots)).astype(np.float32)
+    return np.asarray(cv2.resize(grid, (side, side), interpolation=cv2.INTER_CUBIC), np.float32)
+
+
+def clouds(rng: np.random.Generator, side: int, roughness: float) -> Image:
+    """Noise of all sizes, about -1..1: each halving of size has `roughness` times the strength."""
+    total, weight, knots = np.zeros((side, side), np.float32), 1.0, 3
+    while knots <= side:
+        total += np.float32(weight) * smooth(rng, side, knots)
+        weight, knots = weight * roughness, knots * 2
+    result: Image = total / max(1e-6, float(np.abs(total).max()))
+    return result
+
+
+def texture(rng: np.random.Generator, side: int) -> Image:
+    """One of several surfaces, about -1..1."""
+    kind = rng.integers(6)
+    if kind == 0:
+        return np.zeros((side, side), np.float32)
+    if kind == 1:
+        along, _ = _offsets(side, np.full(2, side / 2), rng.uniform(0, 2 * np.pi))
+        return along / np.float32(side)
+    if kind == 2:
+        return clouds(rng, side, rng.uniform(0.3, 0.9))
+    if kind == 3:
+        along, _ = _offsets(side, np.zeros(2), rng.uniform(0, np.pi))
+        period = np.float32(2 * np.pi / rng.uniform(3, 24))
+        return np.asarray(np.sin(along * period + 2 * smooth(rng, side, 4)), np.float32)
+    if kind == 4:
+        return smooth(rng, side, int(rng.integers(2, 8)))
+    grain = rng.standard_normal((side, side), dtype=np.float32) / np.float32(3)
+    return np.asarray(cv2.GaussianBlur(grain, (0, 0), float(rng.uniform(0.3, 2.0))), np.float32)

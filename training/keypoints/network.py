@@ -1,0 +1,98 @@
+"""The network while it is trained: SuperPoint's convolutions with norms, which are folded away at the end."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from selfmark.keypoints.superpoint import SuperPoint
+
+ENCODER = ("conv1a", "conv1b", "conv2a", "conv2b", "conv3a", "conv3b", "conv4a", "conv4b")
+POOLED_BEFORE = ("conv2a", "conv3a", "conv4a")
+NORMED = (*ENCODER, "convPa", "convDa")
+COLUMNS = 16  # nine pixels of a patch and zeros: GPUs multiply matrices fast whose sides are multiples of 8
+
+
+class Trainee(nn.Module):
+    """Grey images [B, 1, H, W] in 0..1 -> cell logits [B, 65, H/8, W/8], raw descriptors [B, 256, H/8, W/8].
+
+    Norms let it learn at a high rate; they stand between convolution and ReLU, where they can be folded. What
+    they would only subtract again, the biases before them, is not computed. On a GPU everything between the
+    image and the results is bfloat16, channels last.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = SuperPoint()
+        self.norms = nn.ModuleDict(
+            {name: nn.BatchNorm2d(getattr(self.net, name).out_channels) for name in NORMED}
+        )
+        for name in NORMED:
+            convolution = getattr(self.net, name)
+            nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")
+            convolution.bias.requires_grad_(False).zero_()
+        for layer in self.net.children():  # the layout in which GPUs convolve fastest; activations follow it
+            assert isinstance(layer, nn.Conv2d)
+            layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
+
+    def _layer(self, name: str, x: Tensor) -> Tensor:
+        weight = getattr(self.net, name).weight.to(x.dtype)
+        convolved = convolve_patches(x, weight) if name == "conv1a" else F.conv2d(x, weight, padding=1)
+        result: Tensor = self.norms[name](convolved)
+        return result.relu_()
+
+    def forward(self, grey: Tensor) -> tuple[Tensor, Tensor]:
+        x = grey.bfloat16() if grey.is_cuda else grey
+        for name in ENCODER:
+            x = self._layer(name, F.max_pool2d(x, 2) if name in POOLED_BEFORE else x)
+        logits = _last(self.net.convPb, self._layer("convPa", x))
+        return logits, _last(self.net.convDb, self._layer("convDa", x))
+
+
+def _last(layer: nn.Conv2d, x: Tensor) -> Tensor:
+    assert layer.bias is not None
+    return F.conv2d(x, layer.weight.to(x.dtype), layer.bias.to(x.dtype)).float()
+
+
+def convolve_patches(grey: Tensor, weight: Tensor) -> Tensor:
+    """The 3 x 3 convolution of one channel, [B, 1, H, W] with [C, 1, 3, 3], as products of matrices.
+
+    The gradient of such a kernel is slow as a convolution, because it leaves most of a GPU idle; as one small
+    product for every image it is not. The result lies in memory channels last.
+    """
+    count, _, height, width = grey.shape
+    padded = F.pad(grey[:, 0], (1, 1, 1, 1))
+    patches = grey.new_zeros(count, height, width, COLUMNS)
+    for column in range(9):
+        row = column // 3
+        patches[..., column] = padded[:, row : row + height, column % 3 : column % 3 + width]
+    kernels = F.pad(weight.flatten(1), (0, COLUMNS - 9)).T.expand(count, -1, -1)
+    result = torch.bmm(patches.reshape(count, height * width, COLUMNS), kernels)
+    return result.reshape(count, height, width, -1).permute(0, 3, 1, 2)
+
+
+@torch.no_grad()
+def fold(trainee: Trainee) -> dict[str, Tensor]:
+    """The state dict of a plain `SuperPoint` that computes what `trainee` does in evaluation mode."""
+    state = {name: tensor.detach().double() for name, tensor in trainee.net.state_dict().items()}
+    for name in NORMED:
+        norm = trainee.norms[name]
+        assert isinstance(norm, nn.BatchNorm2d)
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        factor = norm.weight.double() / (norm.running_var.double() + norm.eps).sqrt()
+        state[f"{name}.weight"] *= factor[:, None, None, None]
+        state[f"{name}.bias"] = norm.bias.double() - norm.running_mean.double() * factor
+    return {name: tensor.float().cpu().contiguous() for name, tensor in state.items()}
+
+
+def plain(state: dict[str, Tensor], device: torch.device) -> SuperPoint:
+    """A folded network, ready to be run and never to be trained."""
+    network = SuperPoint()
+    network.load_state_dict(state)
+    network.eval().requires_grad_(False)
+    for parameter in network.parameters():
+        if parameter.ndim == 4:
+            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+    return network.to(device)

@@ -1,0 +1,292 @@
+"""Generated images with exactly known points: corners, junctions, tips and small blobs.
+
+Shapes never touch each other, since where outlines cross there are points that nobody listed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+
+from training.keypoints.drawing import (
+    Array,
+    Image,
+    closed_curve,
+    clouds,
+    ellipse,
+    gaussian,
+    polygons,
+    rotation,
+    smooth,
+    strokes,
+    texture,
+    tone,
+)
+
+NO_POINTS = np.zeros((0, 2))
+CLEARANCE = 7  # pixels between shapes
+SURROUNDINGS = np.ones((2 * CLEARANCE + 1, 2 * CLEARANCE + 1), np.uint8)
+SHARPEST, BLUNTEST = np.radians(20), np.radians(145)  # angles that make a corner
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is painted, one layer over the other, and the points it has.
+
+    layers: coverage [S, S] and tone of each
+    points: [P, 2] pixels
+    """
+
+    layers: list[tuple[Image, float]]
+    points: Array
+
+
+Maker = Callable[[np.random.Generator, int, Array, float, float], Shape]
+
+
+def polygon(rng: np.random.Generator, side: int, centre: Array, radius: float, ground: float) -> Shape:
+    """Three to seven corners, none too sharp or too blunt."""
+    for _ in range(30):
+        count = int(rng.integers(3, 8))
+        angle = np.sort(rng.uniform(0, 2 * np.pi, count))
+        reach = radius * rng.uniform(0.5, 1, count)
+        corners = centre + reach[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+        if _are_corners(corners, least_edge=max(8.0, 0.3 * radius)):
+            break
+    else:
+        turn = rotation(rng.uniform(0, np.pi))
+        corners = centre + radius * 0.7 * np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) @ turn.T
+    return Shape([(polygons(side, [corners]), tone(rng, ground))], corners)
+
+
+def _are_corners(corners: Array, least_edge: float) -> bool:
+    back, ahead = np.roll(corners, 1, axis=0) - corners, np.roll(corners, -1, axis=0) - corners
+    lengths = np.linalg.norm(ahead, axis=1)
+    cosine = (back * ahead).sum(axis=1) / np.maximum(1e-9, np.linalg.norm(back, axis=1) * lengths)
+    angle = np.arccos(np.clip(cosine, -1, 1))
+    turn = ahead[:, 0] * back[:, 1] - ahead[:, 1] * back[:, 0]
+    one_way = bool((turn > 0).all() or (turn < 0).all()) or len(corners) > 4
+    return (
+        one_way and bool(((angle > SHARPEST) & (angle < BLUNTEST)).all()) and bool(lengths.min() > least_edge)
+    )
+
+
+def star(rng: np.random.Generator, side: int, centre: Array, radius: float, ground: float) -> Shape:
+    """Rays from a centre: the centre and the ends are points."""
+    count = int(rng.integers(3, 7))
+    angle = np.linspace(0, 2 * np.pi, count, endpoint=False) + rng.uniform(0, 2 * np.pi)
+    angle += rng.uniform(-0.3, 0.3, count)
+    ends = centre + (radius * rng.uniform(0.5, 1, count))[:, None] * np.stack(
+        [np.cos(angle), np.sin(angle)], 1
+    )
+    mask = strokes(side, [(centre, end) for end in ends], rng.uniform(1.5, 4))
+    return Shape([(mask, tone(rng, ground))], np.concatenate([centre[None], ends]))
+
+
+def lines(rng: np.random.Generator, side: int, centre: Array, radius: float, ground: float) -> Shape:
+    """A few strokes: their ends and where they cross."""
+    segments: list[tuple[Array, Array]] = []
+    for _ in range(int(rng.integers(2, 6))):
+        angle, middle = rng.uniform(0, np.pi), centre + rng.uniform(-0.3, 0.3, 2) * radius
+        half = radius * rng.uniform(0.4, 0.7) * np.array([np.cos(angle), np.sin(angle)])
+        segments.append((middle - half, middle + half))
+    points = [end for segment in segments for end in segment]
+    for (a, b), (c, d) in itertools.combinations(segments, 2):
+        one, two = b - a, d - c
+        cross = one[0] * two[1] - one[1] * two[0]
+        if abs(cross) < 0.35 * np.linalg.norm(one) * np.linalg.norm(two):
+            if _near_segments(a, b, c, d):  # nearly parallel and touching: no telling where they meet
+                return polygon(rng, side, centre, radius, ground)
+            continue
+        s = ((c - a)[0] * two[1] - (c - a)[1] * two[0]) / cross
+        t = ((c - a)[0] * one[1] - (c - a)[1] * one[0]) / cross
+        if 0 <= s <= 1 and 0 <= t <= 1:
+            points.append(a + s * one)
+    return Shape([(strokes(side, segments, rng.uniform(1, 3.5)), tone(rng, ground))], np.array(points))
+
+
+def _near_segments(a: Array, b: Array, c: Array, d: Array) -> bool:
+    steps = np.linspace(0, 1, 12)[:, None]
+    gaps = np.linalg.norm((a + steps * (b - a))[:, None] - (c + steps * (d - c))[None], axis=-1)
+    return bool(gaps.min() < 10)
+
+
+def _grid(rng: np.random.Generator, centre: Array, radius: float, rows: int, columns: int) -> Array:
+    """Nodes [rows + 1, columns + 1, 2] of a grid seen in perspective."""
+    corners = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * 0.72 * radius
+    corners = corners * np.array([1.0, rng.uniform(0.6, 1.0)]) + rng.uniform(-0.15, 0.15, (4, 2)) * radius
+    corners = centre + corners @ rotation(rng.uniform(0, 2 * np.pi)).T
+    unit = np.array([[0, 0], [columns, 0], [columns, rows], [0, rows]], np.float32)
+    matrix = cv2.getPerspectiveTransform(unit, corners.astype(np.float32))
+    y, x = np.mgrid[: rows + 1, : columns + 1].astype(np.float64)
+    nodes = cv2.perspectiveTransform(np.stack([x, y], axis=-1).reshape(-1, 1, 2), matrix)
+    return np.asarray(nodes, np.float64).reshape(rows + 1, columns + 1, 2)
+
+
+def _cell(nodes: Array, row: int, column: int) -> Array:
+    return np.array(
+        [nodes[row, column], nodes[row, column + 1], nodes[row + 1, column + 1], nodes[row + 1, column]]
+    )
+
+
+def checkerboard(rng: np.random.Generator, side: int, centre: Array, radius: float, ground: float) -> Shape:
+    """Dark and light cells, each of its own shade; every node is a point."""
+    most = max(2, min(8, int(radius / 9)))
+    rows, columns = int(rng.integers(2, most + 1)), int(rng.integers(2, most + 1))
+    nodes = _grid(rng, centre, radius, rows, columns)
+    light = tone(rng, ground)
+    dark = tone(rng, ground, light)
+    board = np.concatenate([nodes[0], nodes[1:, -1], nodes[-1, -2::-1], nodes[-2:0:-1, 0]])
+    cells = [_cell(nodes, r, c) for r in range(rows) for c in range(columns) if (r + c) % 2]
+    return Shape([(polygons(side, [board]), light), (polygons(side, cells), dark)], nodes.reshape(-1, 2))
+
+
+def stripes(rng: np.random.Generator, side: int, centre: Array, radius: float, ground: float) -> Shape:
+    """Parallel bars; their corners are points."""
+    columns = 2 * int(rng.integers(1, max(2, min(5, int(radius / 14))) + 1)) + 1
+    nodes = _grid(rng, centre, radius, 1, columns)
+    bars = [_cell(nodes, 0, column) for column in range(0, columns, 2)]
+    return Shape([(polygons(side, bars), tone(rng, ground))], np.concatenate(bars))
+
+
+def cube(rng: np.random.Generator, side: int, centre: Array, radius: float, ground: float) -> Shape:
+    """A box seen from a corner: seven points."""
+    yaw, pitch = rng.uniform(0.35, 1.2), rng.uniform(0.3, 0.8)
+    size = rng.uniform(0.6, 1.0, 3)
+    corners = np.array(list(itertools.product((-1, 1), repeat=3))) * size
+    x = corners[:, 0] * np.cos(yaw) - corners[:, 2] * np.sin(yaw)
+    z = corners[:, 0] * np.sin(yaw) + corners[:, 2] * np.cos(yaw)
+    y = corners[:, 1] * np.cos(pitch) - z * np.sin(pitch)
+    flat = np.stack([x, y], axis=1) * radius * 0.55
+    seen = centre + flat @ rotation(rng.uniform(0, 2 * np.pi)).T
+    depth = corners[:, 1] * np.sin(pitch) + z * np.cos(pitch)
+    nearest = int(depth.argmin())
+    layers: list[tuple[Image, float]] = []
+    tones: list[float] = []
+    for axis in range(3):
+        face = [i for i in range(8) if corners[i, axis] == corners[nearest, axis]]
+        ring = np.array([face[0], face[1], face[3], face[2]])
+        tones.append(tone(rng, ground, *tones))
+        layers.append((polygons(side, [seen[ring]]), tones[-1]))
+    hidden = int(depth.argmax())
+    return Shape(layers, np.delete(seen, hidden, axis=0))
+
+
+def oval(rng: np.random.Generator, side: int, centre: Array, radius: float, ground: float) -> Shape:
+    """A large ellipse or smooth blob: no points."""
+    radius = max(radius, 22.0)
+    if rng.random() < 0.5:
+        mask = ellipse(side, centre, (radius, radius * rng.uniform(0.6, 1)), rng.uniform(0, np.pi))
+    else:
+        mask = polygons(side, [closed_curve(rng, centre, 0.8 * radius, 0.12)])
+    return Shape([(mask, tone(rng, ground))], NO_POINTS)
+
+
+def dots(rng: np.random.Generator, side: int, centre: Array, radius: float, ground: float) -> Shape:
+    """Small discs, rings and soft blobs; their centres are points."""
+    places: list[Array] = []
+    mask = np.zeros((side, side), np.float32)
+    for _ in range(int(rng.integers(1, 7))):
+        size = rng.uniform(1.8, 9.0)
+        place = centre + rng.uniform(-0.8, 0.8, 2) * radius
+        if any(np.linalg.norm(place - other) < 28 for other in places):
+            continue
+        places.append(place)
+        radii, turn = (size, size * rng.uniform(0.6, 1.0)), rng.uniform(0, np.pi)
+        kind = rng.integers(3)
+        if kind == 0:
+            spot = gaussian(side, place, (0.6 * radii[0], 0.6 * radii[1]), turn)
+        else:
+            spot = ellipse(side, place, radii, turn)
+            if kind == 2 and size > 4:
+                spot = spot - ellipse(side, place, (0.5 * radii[0], 0.5 * radii[1]), turn)
+        mask = np.maximum(mask, spot)
+    return Shape([(mask, tone(rng, ground))], np.array(places))
+
+
+def almond(rng: np.random.Generator, side: int, centre: Array, radius: float, ground: float) -> Shape:
+    """Two arcs that meet in two cusps, as lids and lips do, perhaps around an iris."""
+    half, turn = radius * rng.uniform(0.6, 0.95), rotation(rng.uniform(0, 2 * np.pi))
+    heights = half * rng.uniform(0.2, 0.75, 2)
+    along = np.linspace(-1, 1, 25)
+    upper = np.stack([half * along, -heights[0] * (1 - along**2)], axis=1)
+    lower = np.stack([half * along, heights[1] * (1 - along**2)], axis=1)[::-1]
+    outline = centre + np.concatenate([upper, lower[1:-1]]) @ turn.T
+    white = tone(rng, ground)
+    layers = [(polygons(side, [outline]), white)]
+    points = [centre + turn @ np.array([-half, 0]), centre + turn @ np.array([half, 0])]
+    if rng.random() < 0.6:
+        middle = centre + turn @ np.array([half * rng.uniform(-0.3, 0.3), (heights[1] - heights[0]) / 2])
+        iris = min(8.0, 0.33 * float(heights.sum()))
+        layers.append((ellipse(side, middle, (iris, iris), 0.0), tone(rng, white)))
+        points.append(middle)
+    return Shape(layers, np.array(points))
+
+
+def horn(rng: np.random.Generator, side: int, centre: Array, radius: float, ground: float) -> Shape:
+    """A bent taper with a round base, as beaks, tails and ears: its tip is a point."""
+    turn, bend = rotation(rng.uniform(0, 2 * np.pi)), rng.uniform(-0.5, 0.5)
+    base = max(5.0, radius * rng.uniform(0.18, 0.4))
+    along = np.linspace(0, 1, 25)
+    spine = np.stack([(2 * along - 1) * 0.9 * radius, bend * radius * (1 - (2 * along - 1) ** 2)], axis=1)
+    normal = np.gradient(spine, axis=0)
+    normal = np.stack([-normal[:, 1], normal[:, 0]], axis=1) / np.linalg.norm(normal, axis=1, keepdims=True)
+    width = (base * (1 - along))[:, None]
+    outline = centre + np.concatenate([spine + width * normal, (spine - width * normal)[::-1]]) @ turn.T
+    foot = ellipse(side, centre + turn @ spine[0], (base, base), 0.0)
+    mask = np.maximum(polygons(side, [outline]), foot)
+    return Shape([(mask, tone(rng, ground))], (centre + turn @ spine[-1])[None])
+
+
+MAKERS: tuple[Maker, ...] = (
+    polygon,
+    polygon,
+    star,
+    lines,
+    checkerboard,
+    stripes,
+    cube,
+    oval,
+    dots,
+    dots,
+    almond,
+    almond,
+    horn,
+)
+
+
+def draw(rng: np.random.Generator, side: int) -> tuple[Image, Array]:
+    """An image [side, side] in 0..1 and its points [P, 2]."""
+    ground = float(rng.uniform(0.05, 0.95))
+    surfaces = [texture(rng, side) for _ in range(3)]
+    canvas = np.float32(ground) + np.float32(rng.uniform(0, 0.05)) * surfaces[0]
+    taken = np.zeros((side, side), bool)
+    found = [NO_POINTS]
+    unit = side / 256
+    crowd = rng.random()  # nothing, one large shape, or many small ones
+    for _ in range(0 if crowd < 0.04 else 1 if crowd < 0.12 else int(30 * crowd)):
+        if crowd < 0.12:
+            radius, centre = unit * rng.uniform(60, 115), np.full(2, side / 2)
+        else:
+            radius, centre = unit * rng.uniform(14, 48), rng.uniform(0.03, 0.97, 2) * side
+            if taken[tuple(np.round(centre[::-1]).astype(int))]:
+                continue
+        shape = MAKERS[rng.integers(len(MAKERS))](rng, side, centre, radius, ground)
+        footprint = np.maximum.reduce([mask for mask, _ in shape.layers])
+        reach = cv2.dilate((footprint > 0.05).astype(np.uint8), SURROUNDINGS).astype(bool)
+        if (taken & reach).any():
+            continue
+        taken |= reach
+        for mask, value in shape.layers:
+            strength = np.float32(rng.choice([0.0, 0.03, 0.06]))
+            canvas += mask * (value + strength * surfaces[rng.integers(3)] - canvas)
+        found.append(shape.points)
+    canvas *= 1 + np.float32(rng.uniform(0, 0.25)) * smooth(rng, side, 3)
+    canvas += np.float32(rng.uniform(0, 0.03)) * clouds(rng, side, 0.9)
+    # Scaled, not clipped: a white dot on overexposed ground would be a point that nobody can see.
+    canvas = np.maximum(canvas, 0)
+    return canvas / max(np.float32(1), canvas.max()), np.concatenate(found)

@@ -93,7 +93,7 @@ def test_k_larger_than_the_points_found(
     assert selfmark("discover", photos, "-o", tmp_path / "run", *options) == 2
     text = sentence(capsys)
     assert "K=60 is more than the" in text
-    assert "orb" in text
+    assert "selfmark" in text
     assert not (tmp_path / "run").exists()
 
 

@@ -88,7 +88,7 @@ def discover(
     preset: Annotated[str, typer.Option(help="auto, paper, fast or tiny.")] = "auto",
     detector: Annotated[
         str | None,
-        typer.Option(help="First keypoints: sift, orb, superpoint, r2d2, alike-t, alike-n or file."),
+        typer.Option(help="First keypoints: selfmark, orb, sift, superpoint, r2d2, alike-t, alike-n, file."),
     ] = None,
     weights: Annotated[Path | None, typer.Option(help="Weights file of the detector.")] = None,
     points: Annotated[

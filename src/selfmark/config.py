@@ -38,7 +38,7 @@ class Images:
 
 @dataclass(frozen=True)
 class FirstKeypoints:
-    detector: DetectorName = "superpoint"  # the paper's choice; orb and sift need no weights
+    detector: DetectorName = "superpoint"  # the paper's choice; selfmark, orb and sift need no weights
     weights: str = ""  # weights file for the learned detectors; empty: the cache
     points_file: str = ""  # for detector "file": points from elsewhere (synthetic initialisations)
     image_size: int = 256  # images are resized to this side before detection
@@ -405,7 +405,7 @@ PRESETS: dict[str, Config] = {
     "paper": Config(),
     "fast": Config(
         preset="fast",
-        keypoints=FirstKeypoints(detector="orb"),
+        keypoints=FirstKeypoints(detector="selfmark"),
         heatmaps=Heatmaps(refine="parabola"),
         loss=Loss(average="apart", negative_weight=10.0),
         correspondence=Correspondence(restarts=4),
@@ -420,7 +420,7 @@ PRESETS: dict[str, Config] = {
         K=10,
         M=30,
         images=Images(size=128),
-        keypoints=FirstKeypoints(detector="orb", outlier_sample=20_000),
+        keypoints=FirstKeypoints(detector="selfmark", image_size=128, nms_radius=4, outlier_sample=20_000),
         network=Network(channels=64, descriptor=64, norm_groups=8),
         heatmaps=Heatmaps(sigma=1.0, threshold=0.1, refine="parabola"),
         loss=Loss(average="apart", negative_weight=10.0, negative_distance=4.0),
@@ -428,7 +428,7 @@ PRESETS: dict[str, Config] = {
         optimiser=Optimiser(lr=5e-4, clip_norm=1.0),
         warmup=Warmup(iterations=500),
         rounds=Rounds(count=4, iterations=150, lr_drops=(0.85,)),
-        stage2=Stage2(iterations=350, lr_drops=(0.75,), backbone_lr=0.5, sigma=1.0, refine="parabola"),
+        stage2=Stage2(iterations=350, lr_drops=(0.75,), backbone_lr=0.5, sigma=1.5, refine="centroid"),
         runtime=Runtime(batch=8, checkpoint_every=100, log_every=10),
     ),
 }

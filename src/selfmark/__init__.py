@@ -30,7 +30,7 @@ __all__ = [
 
 
 def load(folder: str, device: str = "cpu") -> Detector:
-    """The detector of a run folder."""
+    """The detector of a run folder, or `demo`, the one of the demo's toy animal that comes with selfmark."""
     from selfmark.detector import Detector
 
     return Detector.load(folder, device)

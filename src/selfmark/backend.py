@@ -11,10 +11,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from selfmark.detector import Detector, Located
+from selfmark.detector import Detector, Located, model_folder
 from selfmark.devices import pick
 from selfmark.errors import InputError
-from selfmark.export.onnx import FILES, MODEL, Precision, fingerprint, model_folder, need
+from selfmark.export.onnx import FILES, MODEL, Precision, fingerprint, need
 
 RuntimeName = Literal["torch", "onnx", "onnx-int8"]
 

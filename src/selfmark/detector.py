@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -153,9 +154,8 @@ class Detector:
 
     @classmethod
     def load(cls, folder: str | Path, device: torch.device | str = "cpu") -> Detector:
-        """A detector from a run folder, or from its model folder."""
-        folder = Path(folder)
-        folder = folder / "model" if (folder / "model").is_dir() else folder
+        """A detector from a run folder or its model folder, or one that comes with selfmark: `demo`."""
+        folder = model_folder(Path(folder))
         path = folder / "model.json"
         if not path.exists():
             unfinished = (folder / "run.json").exists()
@@ -172,6 +172,18 @@ class Detector:
         except RuntimeError as error:
             raise InputError(f"{folder / 'weights.safetensors'} does not fit {path}") from error
         return cls(psi, card, device)
+
+
+def model_folder(folder: Path) -> Path:
+    """Where the model is: of a run, of a model folder itself, or of the detector that comes with selfmark."""
+    if is_packaged(folder):
+        return Path(str(resources.files("selfmark.demo") / "model"))
+    return folder / "model" if (folder / "model").is_dir() else folder
+
+
+def is_packaged(folder: Path) -> bool:
+    """Whether this names the detector of the demo's toy animal; a folder of the user's comes first."""
+    return str(folder) == "demo" and not folder.exists()
 
 
 def _card_from_json(values: Any, path: Path) -> ModelCard:

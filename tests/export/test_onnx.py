@@ -382,3 +382,10 @@ def test_torch_needs_neither_package(run: Path, photos: Path, tmp_path: Path) ->
     source = str(Path(cli.__file__).parent.parent)
     subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": source})
     assert len(_table(tmp_path / "out")[0]) == 24 * 4
+
+
+def test_the_packages_own_detector_is_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="belongs to selfmark: say where to write with --output"):
+        export_onnx(Path("demo"), False, None)
+    assert export_onnx(Path("demo"), False, tmp_path / "out") == [tmp_path / "out" / "model.onnx"]

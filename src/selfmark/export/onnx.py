@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from selfmark._version import __version__
-from selfmark.detector import Detector, ModelCard
+from selfmark.detector import Detector, ModelCard, is_packaged, model_folder
 from selfmark.errors import InputError
 from selfmark.export.onnx_graph import OPSET, Graph, Recorder, add_maps, add_mirrored_maps, add_places
 from selfmark.export.onnx_int8 import Int8Recorder, fold_scales, observe
@@ -46,6 +46,8 @@ def export_onnx(run: Path, int8: bool, output: Path | None) -> list[Path]:
         output: becomes a model folder with the files beside the weights; None is the run's model folder.
     """
     need("onnx")
+    if output is None and is_packaged(run):
+        raise InputError(f"the detector '{run}' belongs to selfmark: say where to write with --output")
     detector = Detector.load(run)
     sample = _sample(run, detector.card) if int8 else None
     folder = output if output is not None else model_folder(run)
@@ -72,11 +74,6 @@ def write_int8(detector: Detector, sample: torch.Tensor, path: Path) -> Path:
     fold_scales(psi)
     reaches = observe(psi, sample, card.flip_test)
     return _write(detector, psi, Int8Recorder(Graph(), reaches), path)
-
-
-def model_folder(folder: Path) -> Path:
-    """Where a run, or a model folder itself, keeps the model."""
-    return folder / "model" if (folder / "model").is_dir() else folder
 
 
 def fingerprint(detector: Detector) -> str:

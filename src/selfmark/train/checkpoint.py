@@ -19,7 +19,10 @@ from selfmark.train.engine import TrainState
 def write_tensors(tensors: dict[str, Tensor], metadata: dict[str, str], path: Path) -> None:
     """Write tensors as safetensors, whole or not at all."""
     temporary = path.with_name(path.name + ".part")
+    temporary.touch()
+    usual = temporary.stat().st_mode  # safetensors makes files that nobody but their owner can read
     save_file({name: _on_its_own(value) for name, value in tensors.items()}, temporary, metadata)
+    temporary.chmod(usual)
     with open(temporary, "rb") as handle:
         os.fsync(handle.fileno())
     os.replace(temporary, path)

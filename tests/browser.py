@@ -120,7 +120,7 @@ def visit(browser: Any, path: Path, width: int = 1280, **context: Any) -> Iterat
         page.on("console", on_console)
         page.on("pageerror", lambda error: complain(f"script: {error}"))
         page.on("request", on_request)
-        page.on("requestfailed", lambda request: complain(f"request failed: {request.url[:80]}"))
+        page.on("requestfailed", lambda request: complain(f"request failed: {request.url[:400]}"))
         page.on("dialog", on_dialog)
         page.goto(address, wait_until="load")
         yield seen

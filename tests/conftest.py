@@ -8,12 +8,14 @@ import os
 # As in the command line: threads that spin long make a busy machine slow; read when torch is imported.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import cv2
 import pytest
 
+from selfmark import cli
 from selfmark.demo.scene import Scene, generate, write
 from selfmark.pipeline import discover
 
@@ -41,6 +43,19 @@ QUICK: dict[str, Any] = {
     "runtime.checkpoint_every": 2,
     "runtime.log_every": 2,
 }
+
+
+def selfmark(*arguments: Any) -> int:
+    """Run a command in this process, where torch is loaded already, and give its exit code."""
+    before = sys.argv
+    sys.argv = ["selfmark", *map(str, arguments)]
+    try:
+        cli.main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    finally:
+        sys.argv = before
+    return 0
 
 
 @pytest.fixture(scope="session")

@@ -9,15 +9,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
 import pytest
 
-from selfmark import cli
 from selfmark.run import FORMAT
-from tests.conftest import QUICK
+from tests.conftest import QUICK, selfmark
 
 OPTIONS = [
     "--preset=tiny",
@@ -27,19 +25,6 @@ OPTIONS = [
 
 
 LONG = "--set=stage2.iterations=100000"
-
-
-def selfmark(*arguments: Any) -> int:
-    """Run a command in this process and give its exit code."""
-    before = sys.argv
-    sys.argv = ["selfmark", *map(str, arguments)]
-    try:
-        cli.main()
-    except SystemExit as end:
-        return int(end.code or 0)
-    finally:
-        sys.argv = before
-    return 0
 
 
 def sentence(capsys: pytest.CaptureFixture[str]) -> str:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import cv2
@@ -18,7 +15,7 @@ import pytest
 from selfmark.config import PRESETS
 from selfmark.demo.scene import Scene
 from selfmark.keypoints.weights import KNOWN, cache_folder
-from tests.conftest import QUICK
+from tests.conftest import QUICK, selfmark
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -70,7 +67,9 @@ def workplace(scene: Scene, labelled: Path, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.mark.parametrize("command", _commands())
-def test_every_command_shown_runs(command: str, workplace: Path) -> None:
+def test_every_command_shown_runs(
+    command: str, workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = shlex.split(command)
     name = words[1]
     if name == "weights":
@@ -87,16 +86,9 @@ def test_every_command_shown_runs(command: str, workplace: Path) -> None:
         if "--landmarks" not in words and "-k" not in words:
             words += ["-k", "4"]
         words += ["--set=M=24"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    result = subprocess.run(
-        [sys.executable, "-m", *words],
-        cwd=workplace,
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr[-2000:]
+    monkeypatch.chdir(workplace)
+    code = selfmark(*words[1:])
+    assert code == 0, capsys.readouterr().err[-2000:]
 
 
 def test_the_settings_page_is_up_to_date() -> None:

@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo test browser lint types slow clean
+.PHONY: install demo test readers browser lint types slow clean
 
 install: $(VENV)/.installed
 
@@ -19,8 +19,14 @@ demo: install
 	rm -rf runs/demo
 	$(BIN)/selfmark demo --output runs/demo
 
-test: install lint types browser
+test: install lint types readers browser
 	$(BIN)/python -m pytest
+
+# Programs whose own code reads our files back in the tests; alone, because what they would bring along is large
+# or in conflict with ours.
+readers: install
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps \
+	  label-studio-sdk lightning-pose ultralytics
 
 browser: install
 	sh scripts/install_chromium.sh $(BIN)/python

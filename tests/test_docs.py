@@ -18,7 +18,7 @@ from selfmark.keypoints.weights import KNOWN, cache_folder
 from tests.conftest import QUICK, selfmark
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # The photographs of the docs have K points; these make a run with them short.
 SHORT = [f"--set={name}={json.dumps(value)}" for name, value in QUICK.items() if name not in ("K", "M")]
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -14,6 +16,9 @@ from rich.table import Table
 
 from selfmark._version import __version__
 from selfmark.errors import InputError, TrainingError
+
+if TYPE_CHECKING:
+    from selfmark.detector import Prediction
 
 app = typer.Typer(
     help="Discover the landmarks of an object category from unlabelled images.",
@@ -170,7 +175,13 @@ def predict(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the result.")] = Path(
         "predictions"
     ),
-    format: Annotated[str, typer.Option(help="csv or coco.")] = "csv",
+    format: Annotated[
+        str,
+        typer.Option(
+            help="csv, parquet, coco, coco-results, cvat, dlc, dlc-h5, label-studio, lightning-pose, nwb, "
+            "sleap, sleap-analysis or ultralytics."
+        ),
+    ] = "csv",
     every: Annotated[int, typer.Option(help="Of videos, take every Nth frame.", min=1)] = 1,
     batch: Annotated[int, typer.Option(help="Images per forward pass.", min=1)] = 64,
     runtime: Annotated[
@@ -190,31 +201,32 @@ def predict(
     refs = collect(inputs, every)
     total = -(-len(refs) // batch)
     counted = _Counted(detector.predict(refs, batch))
+    first = next(counted, None)  # before anything is written
+    if first is None:
+        raise InputError(f"none of the {len(refs)} images could be read")
     try:
         output.mkdir(parents=True, exist_ok=True)
-        path = write(track(counted, "predicting", total, console=err), detector.card, output)
+        found = track(itertools.chain([first], counted), "predicting", total, console=err)
+        path = write(found, detector.card, output)
     except OSError as error:
         raise InputError(f"cannot write to {output}: {error.strerror}") from error
-    if counted.images == 0:
-        path.unlink()
-        raise InputError(f"none of the {len(refs)} images could be read")
     lost = len(refs) - counted.images
     out.print(f"{counted.images} images: {path}", highlight=False, soft_wrap=True)
     if lost:
         err.print(f"{lost} of {len(refs)} images could not be read and were left out", highlight=False)
 
 
-class _Counted:
+class _Counted(Iterator["Prediction"]):
     """Passes predictions on and counts their images."""
 
-    def __init__(self, predictions: Any) -> None:
+    def __init__(self, predictions: Iterator[Prediction]) -> None:
         self.predictions = predictions
         self.images = 0
 
-    def __iter__(self) -> Any:
-        for prediction in self.predictions:
-            self.images += len(prediction.refs)
-            yield prediction
+    def __next__(self) -> Prediction:
+        prediction = next(self.predictions)
+        self.images += len(prediction.refs)
+        return prediction
 
 
 @app.command()

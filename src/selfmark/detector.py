@@ -101,7 +101,8 @@ class Detector:
     def predict(self, refs: Sequence[ImageRef], batch: int = 64) -> Iterator[Prediction]:
         """Landmarks batch by batch, so that an hour of video needs constant memory."""
         for crops in iterate_crops(refs, self.card.images, batch):
-            yield Prediction(crops.refs, crops.sizes, self._in_original(crops))
+            if crops.refs:  # none where no image of the batch could be read
+                yield Prediction(crops.refs, crops.sizes, self._in_original(crops))
 
     def __call__(self, images: str | Path | npt.NDArray[np.uint8] | Sequence[Any]) -> Landmarks:
         """Landmarks of one image or several: paths, or RGB arrays [H, W, 3].

@@ -475,9 +475,10 @@ def test_unusable_entries(tmp_path: Path, change: Callable[[dict[str, Any]], Non
     ("text", "words"),
     [
         ("{", "not valid JSON"),
-        ("[1, 2]", "not a COCO file"),
+        ("[1, 2]", "not a task"),
         ("{}", "annotates no objects"),
         ("[" * 200_000, "nested too deeply"),
+        ('{"images": ' + "[" * 200_000, "nested too deeply"),
         ('{"images": [{"id": ' + "9" * 5000 + "}]}", "not valid JSON"),
     ],
 )

@@ -87,5 +87,5 @@ def test_coco_follows_the_specification(tmp_path: Path) -> None:
 
 
 def test_unknown_format() -> None:
-    with pytest.raises(InputError, match="csv, coco"):
+    with pytest.raises(InputError, match="csv, parquet, coco"):
         writer("papyrus")

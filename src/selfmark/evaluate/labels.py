@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from selfmark.errors import InputError
+from selfmark.evaluate import coco_points, dlc_points, label_studio_points
 from selfmark.evaluate.coco_points import (
     Entry,
     box_of,
@@ -19,12 +20,11 @@ from selfmark.evaluate.coco_points import (
     declared_normaliser,
     is_crowd,
     keypoints_of,
-    load,
     mirror_of,
     point_names,
 )
 from selfmark.evaluate.join import join
-from selfmark.images.sources import ImageRef
+from selfmark.images.sources import ImageRef, read_text
 from selfmark.points import FloatArray
 
 # What COCO itself puts on annotations and images; every other single value describes the object.
@@ -117,7 +117,10 @@ def common_points(one: GroundTruth, other: GroundTruth) -> tuple[str, ...]:
 
 
 def read_ground_truth(path: Path, images: Sequence[ImageRef], least_visibility: int = 1) -> GroundTruth:
-    """Read a COCO keypoint file and find each annotated object among the images given.
+    """Read annotated points and find each object among the images given.
+
+    The file is one of COCO keypoints, a table of DeepLabCut or Lightning Pose (CSV), or an export of Label
+    Studio (JSON).
 
     An entry's `file_name` means the image whose path ends in the same folders and name; where no folder
     agrees, the name alone must do.
@@ -127,7 +130,7 @@ def read_ground_truth(path: Path, images: Sequence[ImageRef], least_visibility: 
         images: What was given as the images, see `images.sources.collect`.
         least_visibility: Points of a smaller v count as not annotated; COCO's 1 is annotated but hidden.
     """
-    content, named, annotations = load(path)
+    content, named, annotations = _load(path)
     labelled = [entry for entry in annotations if not is_crowd(entry)]
     if not labelled:
         raise InputError(f"{path} annotates no objects; name a file that holds points of the images")
@@ -161,6 +164,15 @@ def read_ground_truth(path: Path, images: Sequence[ImageRef], least_visibility: 
             *join_notes,
         ),
     )
+
+
+def _load(path: Path) -> tuple[Any, dict[int | str, Entry], list[Entry]]:
+    """Whatever the file is, as the pieces of a COCO file."""
+    if path.suffix.lower() in (".csv", ".h5", ".hdf5"):
+        return dlc_points.load(path)
+    # A COCO file is an object, Label Studio's a list.
+    studio = read_text(path).lstrip().startswith("[")
+    return label_studio_points.load(path) if studio else coco_points.load(path)
 
 
 def _fields(

@@ -1,6 +1,7 @@
 """Predictions in the formats of other tools: one file per target, one way in.
 
-A format is a function that takes predictions batch by batch, so that an hour of video needs constant memory.
+A format is a function that takes predictions batch by batch, so that an hour of video needs little memory.
+Packages that only one format needs are imported when it is used.
 """
 
 from __future__ import annotations
@@ -11,11 +12,34 @@ from pathlib import Path
 from selfmark.detector import ModelCard, Prediction
 from selfmark.errors import InputError
 from selfmark.export.coco import write_coco
+from selfmark.export.coco_results import write_coco_results
 from selfmark.export.csv import write_csv
+from selfmark.export.cvat import write_cvat
+from selfmark.export.dlc import write_dlc, write_dlc_h5
+from selfmark.export.label_studio import write_label_studio
+from selfmark.export.lightning_pose import write_lightning_pose
+from selfmark.export.nwb import write_nwb
+from selfmark.export.parquet import write_parquet
+from selfmark.export.sleap import write_analysis, write_slp
+from selfmark.export.ultralytics import write_ultralytics
 
 Writer = Callable[[Iterable[Prediction], ModelCard, Path], Path]
 
-FORMATS: dict[str, Writer] = {"csv": write_csv, "coco": write_coco}
+FORMATS: dict[str, Writer] = {
+    "csv": write_csv,
+    "parquet": write_parquet,
+    "coco": write_coco,
+    "coco-results": write_coco_results,
+    "cvat": write_cvat,
+    "dlc": write_dlc,
+    "dlc-h5": write_dlc_h5,
+    "label-studio": write_label_studio,
+    "lightning-pose": write_lightning_pose,
+    "nwb": write_nwb,
+    "sleap": write_slp,
+    "sleap-analysis": write_analysis,
+    "ultralytics": write_ultralytics,
+}
 
 
 def writer(name: str) -> Writer:

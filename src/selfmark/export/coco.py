@@ -2,58 +2,119 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
 from selfmark.detector import ModelCard, Prediction
-from selfmark.run import write_json
+from selfmark.export.media import require_writable, writing
+from selfmark.images.sources import ImageRef
+
+CATEGORY = 1  # the id of the only category
+VISIBLE = 2
+
+
+class Image(NamedTuple):
+    """An image or a frame, and the id under which annotations know it."""
+
+    id: int
+    ref: ImageRef
+    width: int
+    height: int
 
 
 def write_coco(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
     """Write `folder`/landmarks.json; every landmark has v=2, its score stands in `keypoint_scores`."""
-    images: dict[str, dict[str, Any]] = {}
-    annotations: list[dict[str, Any]] = []
+    require_writable(folder)
+    path = folder / "landmarks.json"
+    with writing(path) as part, open(part, "w", encoding="utf-8") as handle:
+        write_ground_truth(predictions, card, handle, as_named)
+    return path
+
+
+def write_ground_truth(
+    predictions: Iterable[Prediction],
+    card: ModelCard,
+    handle: TextIO,
+    file_names: Callable[[Sequence[ImageRef]], list[str]],
+) -> None:
+    """Annotations as they come; of the images, which stand last, only names and sizes are kept till then."""
+    images: dict[str, Image] = {}
+    handle.write('{"annotations": ')
+    write_list(_annotations(predictions, images), handle)
+    handle.write(',\n"images": ')
+    write_list(image_entries(images, file_names), handle)
+    handle.write(f',\n"categories": {json.dumps([category(card)])}}}\n')
+
+
+def as_named(refs: Sequence[ImageRef]) -> list[str]:
+    """File names as the user gave them."""
+    return [str(ref.path) for ref in refs]
+
+
+def objects(predictions: Iterable[Prediction], images: dict[str, Image]) -> Iterator[tuple[Image, Any, Any]]:
+    """Image, xy [K, 2] and score [K] of every object; images met for the first time are added, from id 1."""
     for refs, sizes, landmarks in predictions:
         for row, ref in enumerate(refs):
-            image = images.setdefault(
-                ref.name,
-                {
-                    "id": len(images) + 1,
-                    "file_name": str(ref.path),
-                    "width": int(sizes[row, 0]),
-                    "height": int(sizes[row, 1]),
-                    **({} if ref.frame is None else {"frame": ref.frame}),
-                },
-            )
-            xy = np.round(landmarks.xy[row].astype(float), 3)
-            low, high = xy.min(axis=0), xy.max(axis=0)
-            width, height = (high - low).tolist()
-            annotations.append(
-                {
-                    "id": len(annotations) + 1,
-                    "image_id": image["id"],
-                    "category_id": 1,
-                    "keypoints": [value for x, y in xy.tolist() for value in (x, y, 2)],
-                    "num_keypoints": len(xy),
-                    # Points are pixel centres, boxes count from pixel corners.
-                    "bbox": [low[0] + 0.5, low[1] + 0.5, width, height],
-                    "area": width * height,
-                    "iscrowd": 0,
-                    "score": round(float(landmarks.score[row].mean()), 4),
-                    "keypoint_scores": np.round(landmarks.score[row].astype(float), 4).tolist(),
-                }
-            )
-    category = {
-        "id": 1,
+            width, height = sizes[row].tolist()
+            image = images.setdefault(ref.name, Image(len(images) + 1, ref, width, height))
+            yield image, np.round(landmarks.xy[row].astype(float), 3), landmarks.score[row].astype(float)
+
+
+def image_entries(
+    images: dict[str, Image], file_names: Callable[[Sequence[ImageRef]], list[str]]
+) -> Iterator[dict[str, Any]]:
+    """What a COCO file says of its images; a frame of a video has its number as `frame`."""
+    names = file_names([image.ref for image in images.values()])
+    for image, name in zip(images.values(), names, strict=True):
+        yield {
+            "id": image.id,
+            "file_name": name,
+            "width": image.width,
+            "height": image.height,
+            **({} if image.ref.frame is None else {"frame": image.ref.frame}),
+        }
+
+
+def category(card: ModelCard) -> dict[str, Any]:
+    """The one category: names, skeleton (which counts from 1) and mirror partners (which count from 0)."""
+    return {
+        "id": CATEGORY,
         "name": "object",
         "supercategory": "object",
         "keypoints": list(card.names),
         "skeleton": [[a + 1, b + 1] for a, b in card.skeleton],
         "flip_idx": list(card.mirror),
     }
-    path = folder / "landmarks.json"
-    write_json({"images": list(images.values()), "annotations": annotations, "categories": [category]}, path)
-    return path
+
+
+def write_list(entries: Iterable[Any], handle: TextIO) -> None:
+    """A JSON list, entry by entry and one a line, so that it never has to fit into memory."""
+    handle.write("[")
+    for number, entry in enumerate(entries):
+        handle.write(",\n" if number else "\n")
+        handle.write(json.dumps(entry))
+    handle.write("\n]")
+
+
+def _annotations(predictions: Iterable[Prediction], images: dict[str, Image]) -> Iterator[dict[str, Any]]:
+    for number, (image, xy, score) in enumerate(objects(predictions, images), start=1):
+        low, high = xy.min(axis=0), xy.max(axis=0)
+        width, height = (high - low).tolist()
+        yield {
+            "id": number,
+            "image_id": image.id,
+            "category_id": CATEGORY,
+            "keypoints": [value for x, y in xy.tolist() for value in (x, y, VISIBLE)],
+            "num_keypoints": len(xy),
+            # Points are pixel centres, boxes count from pixel corners.
+            "bbox": [low[0] + 0.5, low[1] + 0.5, width, height],
+            "area": width * height,
+            "segmentation": [],  # some readers, CVAT's among them, refuse annotations without one
+            "iscrowd": 0,
+            "score": round(float(score.mean()), 4),
+            "keypoint_scores": np.round(score, 4).tolist(),
+        }

@@ -1,0 +1,53 @@
+"""A zip that CVAT imports as "COCO Keypoints": skeletons on the images of one task."""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from selfmark.detector import ModelCard, Prediction
+from selfmark.errors import InputError
+from selfmark.export.coco import write_ground_truth
+from selfmark.export.media import require_writable, writing
+from selfmark.images.sources import ImageRef
+
+ANNOTATIONS = "annotations/person_keypoints_default.json"  # CVAT knows the kind of points by this name
+
+
+def write_cvat(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
+    """Write `folder`/cvat.zip for a task made of the same images, or of the same one video."""
+    require_writable(folder)
+    path = folder / "cvat.zip"
+    with (
+        writing(path) as part,
+        zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open(ANNOTATIONS, "w", force_zip64=True) as entry,
+        io.TextIOWrapper(entry, encoding="utf-8") as handle,
+    ):
+        write_ground_truth(_of_one_task(predictions), card, handle, _file_names)
+    return path
+
+
+def _of_one_task(predictions: Iterable[Prediction]) -> Iterator[Prediction]:
+    """The same predictions, as long as they are of images only or of one video only."""
+    tasks: set[Path | None] = set()
+    for prediction in predictions:
+        tasks |= {None if ref.frame is None else ref.path for ref in prediction.refs}
+        if len(tasks) > 1:
+            raise InputError(
+                "a CVAT task is either images or one video: predict each video on its own, "
+                "into a folder of its own"
+            )
+        yield prediction
+
+
+def _file_names(refs: Sequence[ImageRef]) -> list[str]:
+    """The names a task gives them: frames are numbered, images named from the folder they all lie in."""
+    if any(ref.frame is not None for ref in refs):
+        return [f"frame_{ref.frame:06d}.PNG" for ref in refs]
+    paths = [os.path.abspath(ref.path) for ref in refs]
+    folder = os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ""
+    return [Path(os.path.relpath(path, folder)).as_posix() for path in paths]

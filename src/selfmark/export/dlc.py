@@ -1,0 +1,212 @@
+"""DeepLabCut's predictions, CSV or HDF5: a row per frame, columns scorer / bodyparts / coords.
+
+Each video has a table of its own, and all still images one. Where frames hold several objects, the level
+`individuals` stands below `scorer`, and objects a frame lacks are empty.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import tempfile
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from selfmark.detector import ModelCard, Prediction
+from selfmark.errors import InputError
+from selfmark.export.media import need, require_distinct, require_writable, writing
+from selfmark.points import FloatArray
+
+SCORER = "DLC_selfmark"  # stands in file names too, as DeepLabCut has it: VIDEO + SCORER
+COORDS = ("x", "y", "likelihood")
+KEY = "df_with_missing"
+LAYOUT = "0.15.2"  # of pandas' HDF5 tables; pandas 3 no longer says so, and pandas 2, DeepLabCut's, asks
+STILLS = "images"  # what the table of still images is called
+
+_CHUNK = 1024  # rows in memory at a time
+
+Label = int | str  # frame number, or path of an image
+
+
+def write_dlc(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
+    """Write VIDEO`DLC_selfmark.csv` of each video and `imagesDLC_selfmark.csv` of still images.
+
+    Returns:
+        The file, or the folder if there are several.
+    """
+    return _write(predictions, card, folder, ".csv", _save_csv)
+
+
+def write_dlc_h5(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
+    """The same tables as HDF5 under the key `df_with_missing`, which pandas 2 and 3 can read."""
+    need("pandas", "pandas tables")
+    need("tables", "pandas tables")
+    return _write(predictions, card, folder, ".h5", _save_h5)
+
+
+def _write(
+    predictions: Iterable[Prediction],
+    card: ModelCard,
+    folder: Path,
+    suffix: str,
+    save: Callable[[_Table, Sequence[str], Path], None],
+) -> Path:
+    require_distinct(card.names, "DeepLabCut")
+    require_writable(folder)
+    # How many individuals the header names is known at the end, so rows wait on the disk, not in memory.
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".rows") as waiting, ExitStack() as files:
+        tables = _gather(predictions, Path(waiting))
+        if not tables:
+            raise InputError("there is nothing to write: none of the images could be read")
+        paths = []
+        for source, name in _names(list(tables)).items():
+            path = folder / name.with_name(f"{name.name}{SCORER}{suffix}")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save(tables[source], card.names, files.enter_context(writing(path)))
+            paths.append(path)
+    return paths[0] if len(paths) == 1 else folder
+
+
+# --- rows ------------------------------------------------------------------------------------------
+
+
+class _Table:
+    """Rows of one video or of all still images, of which memory holds only the labels.
+
+    The file has one record per object, [K, 3] float32; `_row` and `_instance` say where it belongs.
+    """
+
+    def __init__(self, file: Path, landmarks: int) -> None:
+        self._file = file
+        self._shape = (landmarks, len(COORDS))
+        self._rows: dict[Label, int] = {}
+        self._row = array("q")
+        self._instance = array("q")
+        self._seen: Counter[int] = Counter()
+
+    @property
+    def labels(self) -> list[Label]:
+        """Frames in their order, images in the order given."""
+        frames = [label for label in self._rows if isinstance(label, int)]
+        return list(sorted(frames) or self._rows)
+
+    @property
+    def individuals(self) -> int:
+        return max(self._seen.values())
+
+    def add(self, labels: Sequence[Label], values: FloatArray) -> None:
+        """Objects [N, K, 3] of the rows with these labels."""
+        for label in labels:
+            row = self._rows.setdefault(label, len(self._rows))
+            self._row.append(row)
+            self._instance.append(self._seen[row])
+            self._seen[row] += 1
+        with open(self._file, "ab") as handle:
+            handle.write(values.astype(np.float32).tobytes())
+
+    def chunks(self) -> Iterator[tuple[list[Label], FloatArray]]:
+        """Labels of some rows and values [rows, individuals * K * 3] float64, NaN where an object lacks."""
+        labels = self.labels
+        place = {label: number for number, label in enumerate(labels)}
+        row = np.array([place[label] for label in self._rows])[np.array(self._row)]
+        instance = np.array(self._instance)
+        records = np.memmap(self._file, np.float32, "r", shape=(len(row), *self._shape))
+        order = np.argsort(row, kind="stable")
+        for start in range(0, len(labels), _CHUNK):
+            some = labels[start : start + _CHUNK]
+            first, last = np.searchsorted(row[order], [start, start + len(some)])
+            chosen = order[first:last]
+            values = np.full((len(some), self.individuals, *self._shape), np.nan)
+            values[row[chosen] - start, instance[chosen]] = records[chosen]
+            yield some, values.reshape(len(some), -1)
+
+
+def _gather(predictions: Iterable[Prediction], waiting: Path) -> dict[Path | None, _Table]:
+    """The table of each video, and of still images under None."""
+    tables: dict[Path | None, _Table] = {}
+    for refs, _, landmarks in predictions:
+        values = np.concatenate([landmarks.xy, landmarks.score[..., None]], axis=2)
+        videos = [None if ref.frame is None else ref.path for ref in refs]
+        for video, group in groupby(range(len(refs)), key=videos.__getitem__):
+            rows = list(group)
+            if video not in tables:
+                tables[video] = _Table(waiting / str(len(tables)), len(landmarks.names))
+            labels = [str(ref.path) if ref.frame is None else ref.frame for ref in (refs[r] for r in rows)]
+            tables[video].add(labels, values[rows])
+    return tables
+
+
+def _names(sources: Sequence[Path | None]) -> dict[Path | None, Path]:
+    """Where each table goes, laid out as the videos are below the folder that holds them all.
+
+    DeepLabCut calls a table by its video's name without the extension; where two would meet, it stays on.
+
+    >>> names = _names([Path("a/day.mp4"), Path("b/day.mp4"), Path("b/day.avi"), None])
+    >>> [name.as_posix() for name in names.values()]
+    ['a/day', 'b/day.mp4', 'b/day.avi', 'images']
+    """
+    paths = {video: Path(os.path.abspath(video)) for video in sources if video is not None}
+    common = os.path.commonpath([path.parent for path in paths.values()]) if paths else ""
+    files = {video: path.relative_to(common) for video, path in paths.items()}
+    taken = Counter(file.with_suffix("") for file in files.values())
+    taken[Path(STILLS)] += None in sources
+    names: dict[Path | None, Path] = {
+        video: file if taken[file.with_suffix("")] > 1 else file.with_suffix("")
+        for video, file in files.items()
+    }
+    return names | ({None: Path(STILLS)} if None in sources else {})
+
+
+# --- files -----------------------------------------------------------------------------------------
+
+
+def _columns(individuals: int, names: Sequence[str]) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Names of the header's levels, and the header of each column."""
+    if individuals == 1:
+        return ["scorer", "bodyparts", "coords"], [
+            (SCORER, name, coordinate) for name in names for coordinate in COORDS
+        ]
+    return ["scorer", "individuals", "bodyparts", "coords"], [
+        (SCORER, f"individual{number}", name, coordinate)
+        for number in range(1, individuals + 1)
+        for name in names
+        for coordinate in COORDS
+    ]
+
+
+def _save_csv(table: _Table, names: Sequence[str], path: Path) -> None:
+    levels, columns = _columns(table.individuals, names)
+    with open(path, "w", newline="", encoding="utf-8") as handle:
+        rows = csv.writer(handle)
+        rows.writerows(
+            [level, *heads] for level, heads in zip(levels, zip(*columns, strict=True), strict=True)
+        )
+        for labels, values in table.chunks():
+            for label, numbers in zip(labels, values.tolist(), strict=True):
+                rows.writerow([label, *("" if np.isnan(number) else f"{number:.4f}" for number in numbers)])
+
+
+def _save_h5(table: _Table, names: Sequence[str], path: Path) -> None:
+    pandas: Any = need("pandas", "pandas tables")
+    levels, columns = _columns(table.individuals, names)
+    header = pandas.MultiIndex.from_tuples(columns, names=levels)
+    # Later rows must fit the room the first ones are given.
+    room = max(len(label.encode()) if isinstance(label, str) else 0 for label in table.labels)
+    try:
+        with pandas.HDFStore(path, mode="w") as store:
+            for labels, values in table.chunks():
+                frame = pandas.DataFrame(values, index=labels, columns=header)
+                store.append(KEY, frame, format="table", min_itemsize={"index": room} if room else None)
+            store.get_storer(KEY).attrs.pandas_version = LAYOUT
+    except need("tables", "pandas tables").HDF5ExtError as error:
+        raise InputError(
+            f"HDF5 could not take the table, whose header of {len(columns)} columns may be too long for it: "
+            "write CSV with --format dlc"
+        ) from error

@@ -1,0 +1,57 @@
+"""Parquet with the columns of the plain CSV, typed: for pandas, polars, DuckDB and R."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from selfmark.detector import ModelCard, Prediction
+from selfmark.export.csv import COLUMNS
+from selfmark.export.media import need, require_writable, writing
+
+_GROUP = 1 << 16  # rows of a row group, at least; one is in memory at a time
+
+
+def write_parquet(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
+    """Write `folder`/landmarks.parquet; `frame` is null for still images."""
+    arrow, parquet = need("pyarrow", "pyarrow"), need("pyarrow.parquet", "pyarrow")
+    require_writable(folder)
+    words, whole_number, real = arrow.string(), arrow.int32(), arrow.float32()
+    types = (words, whole_number, whole_number, words, real, real, real)
+    schema = arrow.schema(list(zip(COLUMNS, types, strict=True)))
+    path = folder / "landmarks.parquet"
+    seen: Counter[str] = Counter()
+    waiting: list[Any] = []
+    with writing(path) as part, parquet.ParquetWriter(part, schema) as writer:
+        for prediction in predictions:
+            waiting.append(arrow.table(_columns(prediction, seen), schema=schema))
+            if sum(len(table) for table in waiting) >= _GROUP:
+                writer.write_table(arrow.concat_tables(waiting))
+                waiting.clear()
+        if waiting:
+            writer.write_table(arrow.concat_tables(waiting))
+    return path
+
+
+def _columns(prediction: Prediction, seen: Counter[str]) -> dict[str, Any]:
+    """One row per landmark; `seen` counts the objects of each image over all batches."""
+    refs, _, landmarks = prediction
+    instances = []
+    for ref in refs:
+        instances.append(seen[ref.name])
+        seen[ref.name] += 1
+    each = len(landmarks.names)
+    values = (
+        [str(ref.path) for ref in refs for _ in range(each)],
+        [ref.frame for ref in refs for _ in range(each)],
+        np.repeat(np.array(instances, np.int32), each),
+        list(landmarks.names) * len(refs),
+        landmarks.xy[..., 0].ravel(),
+        landmarks.xy[..., 1].ravel(),
+        landmarks.score.ravel(),
+    )
+    return dict(zip(COLUMNS, values, strict=True))

@@ -1,0 +1,136 @@
+"""SLEAP: a project file (.slp) of everything, or one analysis file (HDF5) per video; both by sleap-io."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from selfmark._version import __version__
+from selfmark.detector import ModelCard, Prediction
+from selfmark.errors import InputError
+from selfmark.export.media import (
+    Media,
+    gather,
+    mirror_pairs,
+    need,
+    require_distinct,
+    require_writable,
+    writing,
+)
+from selfmark.images.video import count_frames
+
+
+def write_slp(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
+    """Write `folder`/landmarks.slp: each video, and the still images of each size, as a video of the project.
+
+    Objects of a video's frame belong to tracks by their order; objects in still images have no track.
+    """
+    sio = need("sleap_io", "sleap-io")
+    require_distinct(card.names, "SLEAP")
+    require_writable(folder)
+    labels = _labels(sio, gather(predictions), card)
+    path = folder / "landmarks.slp"
+    with writing(path) as temporary:
+        sio.save_slp(labels, str(temporary), verbose=False)
+    return path
+
+
+def write_analysis(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
+    """Write `folder`/landmarks.000_VIDEO.analysis.h5 and so on, named as SLEAP names them.
+
+    Returns:
+        The file, or the folder if there are several.
+    """
+    sio = need("sleap_io", "sleap-io")
+    require_distinct(card.names, "SLEAP")
+    require_writable(folder)
+    media = gather(_of_videos(predictions))
+    labels = _labels(sio, media, card)
+    paths = [
+        folder / f"landmarks.{number:03d}_{one.paths[0].stem}.analysis.h5" for number, one in enumerate(media)
+    ]
+    with ExitStack() as files:  # renamed when all are written
+        for number, path in enumerate(paths):
+            sio.save_analysis_h5(labels, str(files.enter_context(writing(path))), video=number)
+    return paths[0] if len(paths) == 1 else folder
+
+
+def _of_videos(predictions: Iterable[Prediction]) -> Iterator[Prediction]:
+    """The predictions as they come, up to the first still image."""
+    for prediction in predictions:
+        if any(ref.frame is None for ref in prediction.refs):
+            raise InputError("SLEAP's analysis files are of videos; write still images with --format sleap")
+        yield prediction
+
+
+def _labels(sio: ModuleType, media: list[Media], card: ModelCard) -> Any:
+    skeleton = sio.Skeleton(
+        nodes=list(card.names),
+        edges=[(card.names[a], card.names[b]) for a, b in card.skeleton],
+        symmetries=[(card.names[a], card.names[b]) for a, b in mirror_pairs(card)],
+        name="object",
+    )
+    most = max((int(one.instance.max()) + 1 for one in media if one.is_video), default=0)
+    tracks = [sio.Track(f"track_{number}") for number in range(most)]
+    videos = [_video(sio, one) for one in media]
+    frames = [
+        frame
+        for one, video in zip(media, videos, strict=True)
+        for frame in _frames(sio, one, video, skeleton, tracks)
+    ]
+    return sio.Labels(
+        labeled_frames=frames,
+        videos=videos,
+        skeletons=[skeleton],
+        tracks=tracks,
+        provenance={"source": f"selfmark {__version__}"},
+    )
+
+
+def _video(sio: ModuleType, media: Media) -> Any:
+    """A reference by absolute path, with what sleap-io would else open the files for."""
+    width, height = media.size
+    names = [path.absolute().as_posix() for path in media.paths]
+    length = count_frames(media.paths[0]) if media.is_video else len(names)
+    about = {"filename": names[0], "shape": [length, height, width, 3], "grayscale": False}
+    if media.is_video:
+        about |= {"type": "MediaVideo"}
+    else:
+        about |= {
+            "type": "ImageVideo",
+            "filenames": names,
+            "height_": height,
+            "width_": width,
+            "channels_": 3,
+        }
+    return sio.Video(
+        filename=names[0] if media.is_video else names, backend_metadata=about, open_backend=False
+    )
+
+
+def _frames(sio: ModuleType, media: Media, video: Any, skeleton: Any, tracks: list[Any]) -> list[Any]:
+    numbers, first = np.unique(media.frame, return_index=True)
+    ends = [*first[1:].tolist(), len(media.frame)]
+    return [
+        sio.LabeledFrame(
+            video=video,
+            frame_idx=int(number),
+            instances=[_instance(sio, media, row, skeleton, tracks) for row in range(start, end)],
+        )
+        for number, start, end in zip(numbers, first.tolist(), ends, strict=True)
+    ]
+
+
+def _instance(sio: ModuleType, media: Media, row: int, skeleton: Any, tracks: list[Any]) -> Any:
+    return sio.PredictedInstance.from_numpy(
+        points_data=media.xy[row].astype(np.float64),
+        skeleton=skeleton,
+        point_scores=media.score[row].astype(np.float64),
+        score=float(media.score[row].mean()),
+        track=tracks[media.instance[row]] if media.is_video else None,
+    )

@@ -1,0 +1,115 @@
+"""COCO files read back by pycocotools and faster-coco-eval."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from selfmark.detector import Prediction
+from selfmark.export.coco import write_coco
+from selfmark.export.coco_results import write_coco_results
+from tests.export.fakes import CARD, CROWD, FRAMES, NAMES, SEVERAL, STILLS, expected, predictions
+
+EVERYTHING = [*STILLS, *SEVERAL, *FRAMES, *CROWD]
+
+
+def _pycocotools() -> tuple[Any, Any]:
+    coco = pytest.importorskip("pycocotools.coco")
+    return coco.COCO, pytest.importorskip("pycocotools.cocoeval").COCOeval
+
+
+def _faster() -> tuple[Any, Any]:
+    package = pytest.importorskip("faster_coco_eval")
+    return package.COCO, package.COCOeval_faster
+
+
+READERS = [pytest.param(_pycocotools, id="pycocotools"), pytest.param(_faster, id="faster-coco-eval")]
+
+
+def _open(reader: Any, path: Path) -> Any:
+    with contextlib.redirect_stdout(io.StringIO()):
+        return reader(str(path))
+
+
+@pytest.mark.parametrize("tools", READERS)
+def test_the_ground_truth_form_is_read_back(tools: Callable[[], Any], tmp_path: Path) -> None:
+    reader, _ = tools()
+    batches = predictions(EVERYTHING)
+    data = _open(reader, write_coco(batches, CARD, tmp_path))
+    (category,) = data.loadCats(data.getCatIds())
+    assert category["keypoints"] == list(NAMES)
+    assert category["skeleton"] == [[1, 2], [3, 4]], "COCO counts keypoints from 1"
+    assert category["flip_idx"] == [0, 1, 3, 2]
+    found = list(expected(batches))
+    assert len(data.getImgIds()) == len({one.ref.name for one in found}) == 11
+    annotations = data.loadAnns(sorted(data.getAnnIds()))
+    for annotation, one in zip(annotations, found, strict=True):
+        (image,) = data.loadImgs(annotation["image_id"])
+        assert (image["file_name"], image.get("frame")) == (str(one.ref.path), one.ref.frame)
+        assert (image["width"], image["height"]) == one.size
+        points = np.array(annotation["keypoints"]).reshape(-1, 3)
+        np.testing.assert_allclose(points[:, :2], one.xy, atol=6e-4)
+        assert (points[:, 2] == 2).all()
+        assert annotation["num_keypoints"] == len(NAMES)
+        np.testing.assert_allclose(annotation["keypoint_scores"], one.score, atol=6e-5)
+        assert annotation["score"] == pytest.approx(one.score.mean(), abs=6e-5)
+        x, y, width, height = annotation["bbox"]
+        np.testing.assert_allclose([x, y], one.xy.min(0) + 0.5, atol=6e-4)
+        np.testing.assert_allclose([x + width, y + height], one.xy.max(0) + 0.5, atol=2e-3)
+
+
+@pytest.mark.parametrize("tools", READERS)
+def test_results_are_evaluated_against_the_ground_truth_form(
+    tools: Callable[[], Any], tmp_path: Path
+) -> None:
+    """The same points find themselves: average precision 1. Points that moved do not."""
+    reader, evaluate = tools()
+    batches = predictions(EVERYTHING)
+    moved = [
+        batch._replace(landmarks=type(batch.landmarks)(batch.landmarks.xy + 40, batch.landmarks.score, NAMES))
+        for batch in batches
+    ]
+    truth = _open(reader, write_coco(batches, CARD, tmp_path))
+    precision = []
+    for number, results in enumerate((batches, moved)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with contextlib.redirect_stdout(io.StringIO()):
+            path = write_coco_results(results, CARD, folder)
+            run = evaluate(truth, truth.loadRes(str(path)), "keypoints")
+            run.params.kpt_oks_sigmas = np.full(len(NAMES), 0.05)
+            run.evaluate()
+            run.accumulate()
+            run.summarize()
+        precision.append(run.stats[0])
+    assert precision[0] == pytest.approx(1)
+    assert precision[1] < 0.5
+
+
+def test_results_hold_four_fields_and_their_images_lie_beside(tmp_path: Path) -> None:
+    batches = predictions(EVERYTHING)
+    path = write_coco_results(batches, CARD, tmp_path)
+    results = json.loads(path.read_text())
+    companion = json.loads((tmp_path / "images.json").read_text())
+    images = {image["id"]: image for image in companion["images"]}
+    assert companion["categories"][0]["keypoints"] == list(NAMES)
+    for result, one in zip(results, expected(batches), strict=True):
+        assert set(result) == {"image_id", "category_id", "keypoints", "score"}
+        image = images[result["image_id"]]
+        assert (image["file_name"], image.get("frame")) == (str(one.ref.path), one.ref.frame)
+        assert (image["width"], image["height"]) == one.size
+        np.testing.assert_allclose(np.reshape(result["keypoints"], (-1, 3))[:, :2], one.xy, atol=6e-4)
+        assert result["score"] == pytest.approx(one.score.mean(), abs=6e-5)
+
+
+def test_no_images_at_all_are_still_a_file(tmp_path: Path) -> None:
+    nothing: list[Prediction] = []
+    data = json.loads(write_coco(nothing, CARD, tmp_path).read_text())
+    assert data["images"] == data["annotations"] == []

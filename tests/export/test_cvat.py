@@ -1,0 +1,57 @@
+"""The zip unpacked and read by pycocotools; file names as a CVAT task knows them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from selfmark.errors import InputError
+from selfmark.export.cvat import write_cvat
+from selfmark.images.sources import ImageRef
+from tests.export.fakes import CARD, CROWD, FRAMES, NAMES, SEVERAL, STILLS, expected, predictions
+
+
+def _unpacked(path: Path) -> Any:
+    coco: Any = pytest.importorskip("pycocotools.coco")
+    with zipfile.ZipFile(path) as archive:
+        assert archive.namelist() == ["annotations/person_keypoints_default.json"]
+        archive.extractall(path.parent)
+    with contextlib.redirect_stdout(io.StringIO()):
+        return coco.COCO(str(path.parent / "annotations" / "person_keypoints_default.json"))
+
+
+@pytest.mark.parametrize("objects", [[*STILLS, *SEVERAL], FRAMES, CROWD])
+def test_pycocotools_reads_the_annotations(objects: Any, tmp_path: Path) -> None:
+    batches = predictions(objects)
+    data = _unpacked(write_cvat(batches, CARD, tmp_path))
+    (category,) = data.loadCats(data.getCatIds())
+    assert category["keypoints"] == list(NAMES)
+    assert category["skeleton"] == [[1, 2], [3, 4]]
+    for annotation, one in zip(data.loadAnns(sorted(data.getAnnIds())), expected(batches), strict=True):
+        (image,) = data.loadImgs(annotation["image_id"])
+        assert (image["width"], image["height"]) == one.size
+        np.testing.assert_allclose(np.reshape(annotation["keypoints"], (-1, 3))[:, :2], one.xy, atol=6e-4)
+        if one.ref.frame is None:  # set/left/a.jpg is left/a.jpg in a task made of the folder set
+            assert image["file_name"] == one.ref.path.relative_to("set").as_posix()
+        else:
+            assert image["file_name"] == f"frame_{one.ref.frame:06d}.PNG"
+
+
+def test_image_names_do_not_depend_on_how_they_were_given(tmp_path: Path) -> None:
+    given = [(ImageRef(Path("/data/x/a.jpg")), (9, 9)), (ImageRef(Path("/data/y/../x/b.jpg")), (9, 9))]
+    data = _unpacked(write_cvat(predictions(given), CARD, tmp_path))
+    assert [image["file_name"] for image in data.loadImgs(data.getImgIds())] == ["a.jpg", "b.jpg"]
+
+
+@pytest.mark.parametrize("objects", [[*FRAMES, *CROWD], [*STILLS, *FRAMES], [*FRAMES, *STILLS]])
+@pytest.mark.parametrize("batch", [1, 100])
+def test_a_zip_is_of_one_task(objects: Any, batch: int, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="either images or one video"):
+        write_cvat(predictions(objects, batch), CARD, tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,186 @@
+"""DeepLabCut tables read back with pandas, as DeepLabCut itself does, and with sleap-io where it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from selfmark.detector import Prediction
+from selfmark.errors import InputError
+from selfmark.export import dlc
+from selfmark.export.dlc import write_dlc, write_dlc_h5
+from selfmark.images.sources import ImageRef
+from selfmark.points import Landmarks
+from tests.export.fakes import CARD, CROWD, FRAMES, NAMES, SEVERAL, STILLS, expected, predictions
+
+pandas: Any = pytest.importorskip("pandas")
+
+SCORER = "DLC_selfmark"
+
+
+def _csv(batches: Sequence[Prediction], folder: Path) -> Path:
+    return write_dlc(batches, CARD, folder)
+
+
+def _h5(batches: Sequence[Prediction], folder: Path) -> Path:
+    pytest.importorskip("tables")
+    return write_dlc_h5(batches, CARD, folder)
+
+
+def _read(path: Path, levels: int) -> Any:
+    """As DeepLabCut opens its own files."""
+    if path.suffix == ".h5":
+        return pandas.read_hdf(path, "df_with_missing")
+    with open(path, encoding="utf-8") as handle:
+        assert ("individuals" in handle.readlines()[1]) == (levels == 4), "how DeepLabCut tells them apart"
+    return pandas.read_csv(path, header=list(range(levels)), index_col=0)
+
+
+BOTH = pytest.mark.parametrize("write", [_csv, _h5])
+Write = Callable[[Sequence[Prediction], Path], Path]
+
+
+@BOTH
+def test_a_video_with_one_object_a_frame(write: Write, tmp_path: Path) -> None:
+    batches = predictions(FRAMES)
+    path = write(batches, tmp_path)
+    assert path.stem == "clipDLC_selfmark"
+    assert path.parent == tmp_path
+    table = _read(path, 3)
+    assert table.columns.names == ["scorer", "bodyparts", "coords"]
+    assert list(table.index) == [0, 2, 10]
+    assert table.shape == (3, 3 * len(NAMES))
+    for one in expected(batches):
+        for index, name in enumerate(NAMES):
+            x, y, likelihood = (table.loc[one.ref.frame, (SCORER, name, c)] for c in ("x", "y", "likelihood"))
+            np.testing.assert_allclose([x, y], one.xy[index], atol=1e-4)
+            assert likelihood == pytest.approx(one.score[index], abs=1e-4)
+
+
+@BOTH
+def test_several_objects_add_the_level_individuals(write: Write, tmp_path: Path) -> None:
+    batches = predictions(CROWD, batch=4)
+    table = _read(write(batches, tmp_path), 4)
+    assert table.columns.names == ["scorer", "individuals", "bodyparts", "coords"]
+    assert list(table.columns.unique("individuals")) == ["individual1", "individual2", "individual3"]
+    assert list(table.index) == [5, 6, 7]
+    for one in expected(batches):
+        part = table.loc[one.ref.frame, (SCORER, f"individual{one.instance + 1}")]
+        values = part.to_numpy(float).reshape(-1, 3)
+        np.testing.assert_allclose(values[:, :2], one.xy, atol=1e-4)
+        np.testing.assert_allclose(values[:, 2], one.score, atol=1e-4)
+    assert table.loc[5, (SCORER, "individual2")].isna().all()
+    assert table.loc[7, (SCORER, "individual3")].isna().all()
+    assert table.notna().to_numpy().sum() == len(CROWD) * 3 * len(NAMES)
+
+
+@BOTH
+def test_images_share_a_table_with_their_paths_as_index(write: Write, tmp_path: Path) -> None:
+    batches = predictions([*STILLS, *SEVERAL])
+    table = _read(write(batches, tmp_path), 4)
+    paths = dict.fromkeys(str(one.ref.path) for one in expected(batches))
+    assert list(table.index) == list(paths)
+    for one in expected(batches):
+        part = table.loc[str(one.ref.path), (SCORER, f"individual{one.instance + 1}")]
+        values = part.to_numpy(float).reshape(-1, 3)
+        np.testing.assert_allclose(values[:, :2], one.xy, atol=1e-4)
+        np.testing.assert_allclose(values[:, 2], one.score, atol=1e-4)
+
+
+@BOTH
+def test_tables_lie_as_their_videos_do(write: Write, tmp_path: Path) -> None:
+    videos = ["a/day.mp4", "b/day.mp4", "b/day.avi", "b/images.mp4", "images.mov"]
+    objects = [(ImageRef(Path(video), frame), (64, 48)) for video in videos for frame in range(2)]
+    assert write(predictions([*objects, *STILLS], batch=3), tmp_path) == tmp_path
+    stems = {"a/day", "b/day.mp4", "b/day.avi", "b/images", "images.mov", "images"}
+    found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert {name.split(SCORER)[0] for name in found} == stems
+    assert len(found) == len(stems)
+
+
+@BOTH
+def test_long_tables_are_written_in_pieces(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later pieces, longer names among them, join the first; frames come in order whatever came first."""
+    batches = predictions([*FRAMES, *CROWD, *STILLS, *SEVERAL])[::-1]
+    whole, pieces = tmp_path / "whole", tmp_path / "pieces"
+    for folder in (whole, pieces):
+        folder.mkdir()
+        write(batches, folder)
+        monkeypatch.setattr(dlc, "_CHUNK", 2)
+    files = sorted(path.relative_to(whole) for path in whole.rglob("*") if path.is_file())
+    assert len(files) == 3
+    for file in files:
+        levels = 3 if "clip" in file.name else 4
+        pandas.testing.assert_frame_equal(_read(whole / file, levels), _read(pieces / file, levels))
+        if "images" not in file.name:
+            assert _read(whole / file, levels).index.is_monotonic_increasing
+
+
+def test_pandas_2_can_read_the_hdf5_file(tmp_path: Path) -> None:
+    """A table that does not say its layout is one of before 2012 to it, and pandas 3 says nothing."""
+    tables: Any = pytest.importorskip("tables")
+    path = write_dlc_h5(predictions(FRAMES), CARD, tmp_path)
+    with tables.open_file(path) as file:
+        assert [node._v_name for node in file.root] == ["df_with_missing"], "one table, as read_hdf wants"
+        assert file.root.df_with_missing._v_attrs["pandas_version"] == "0.15.2"
+    assert len(pandas.read_hdf(path)) == len(FRAMES)
+
+
+@pytest.mark.parametrize(("landmarks", "fits"), [(100, True), (400, False)])
+def test_an_hdf5_header_takes_only_so_many_columns(landmarks: int, fits: bool, tmp_path: Path) -> None:
+    pytest.importorskip("tables")
+    names = tuple(f"landmark number {number}" for number in range(landmarks))
+    values = np.random.default_rng(0).random((len(CROWD), landmarks, 3)).astype(np.float32)
+    refs, sizes = zip(*CROWD, strict=True)
+    batch = Prediction(refs, np.array(sizes), Landmarks(values[..., :2], values[..., 2], names))
+    card = replace(CARD, names=names)
+    if not fits:
+        with pytest.raises(InputError, match=r"header of 3600 columns .*: write CSV with --format dlc$"):
+            write_dlc_h5([batch], card, tmp_path)
+        assert list(tmp_path.iterdir()) == []
+        return
+    table = pandas.read_hdf(write_dlc_h5([batch], card, tmp_path))
+    np.testing.assert_allclose(table.loc[5].to_numpy()[: 3 * landmarks], values[0].ravel())
+
+
+def test_sleap_io_reads_the_csv_of_images(tmp_path: Path) -> None:
+    """Its reader is made for labels, so it wants the images themselves beside the table."""
+    sleap: Any = pytest.importorskip("sleap_io")
+    objects = [*STILLS[1:], *SEVERAL]
+    for ref, size in objects:
+        (tmp_path / ref.path).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", size).save(tmp_path / ref.path)
+    batches = predictions(objects)
+    labels = sleap.load_file(str(write_dlc(batches, CARD, tmp_path)), format="dlc")
+    nodes = [node.name for node in labels.skeletons[0].nodes]  # sorted by name
+    assert sorted(nodes) == sorted(NAMES)
+    read = {
+        (str(Path(frame.video.filename[frame.frame_idx]).relative_to(tmp_path)), number): instance.numpy()
+        for frame in labels.labeled_frames
+        for number, instance in enumerate(frame.instances)
+    }
+    found = list(expected(batches))
+    assert set(read) == {(str(one.ref.path), one.instance) for one in found}
+    for one in found:
+        points = read[str(one.ref.path), one.instance][[nodes.index(name) for name in NAMES]]
+        np.testing.assert_allclose(points[:, :2], one.xy, atol=1e-4)
+
+
+def test_two_landmarks_of_one_name_are_refused(tmp_path: Path) -> None:
+    card = replace(CARD, names=("nose", "nose", "ear", "eye"))
+    with pytest.raises(InputError, match="2 landmarks are called 'nose'"):
+        write_dlc(predictions(FRAMES), card, tmp_path)
+
+
+def test_nothing_to_write_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="none of the images could be read"):
+        write_dlc([], CARD, tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,158 @@
+"""Tasks read back by label-studio-sdk: its interface checks them, its converters find every point again."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlparse
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from selfmark._version import __version__
+from selfmark.errors import InputError
+from selfmark.export.label_studio import write_label_studio
+from selfmark.images.sources import ImageRef
+from tests.export.fakes import CARD, CLIP, FRAMES, NAMES, SEVERAL, STILLS, Found, expected, predictions
+
+OBJECTS = [*STILLS, *SEVERAL]
+
+
+def _by_image(found: list[Found]) -> dict[str, list[Found]]:
+    images: dict[str, list[Found]] = {}
+    for one in found:
+        images.setdefault(str(one.ref.path), []).append(one)
+    return images
+
+
+def test_percent_are_of_each_image_s_own_size(tmp_path: Path) -> None:
+    batches = predictions(OBJECTS)
+    tasks = json.loads(write_label_studio(batches, CARD, tmp_path).read_text())
+    images = _by_image(list(expected(batches)))
+    assert len(tasks) == len(images) == 5
+    for task, (path, found) in zip(tasks, images.items(), strict=True):
+        url = urlparse(task["data"]["image"])
+        assert url.path == "/data/local-files/"
+        # All images lie below the folder "set", so the document root is the folder above it.
+        assert parse_qs(url.query)["d"] == [path]
+        (prediction,) = task["predictions"]
+        assert prediction["model_version"] == f"selfmark {__version__}"
+        assert prediction["score"] == pytest.approx(np.mean([one.score for one in found]), abs=6e-5)
+        regions = prediction["result"]
+        assert len({region["id"] for region in regions}) == len(regions) == len(found) * (1 + len(NAMES))
+        boxes = [region for region in regions if region["type"] == "rectanglelabels"]
+        for box, one in zip(boxes, found, strict=True):
+            points = [region for region in regions if region.get("parentID") == box["id"]]
+            assert [point["value"]["keypointlabels"] for point in points] == [[name] for name in NAMES]
+            assert {(p["original_width"], p["original_height"]) for p in [box, *points]} == {one.size}
+            percent = np.array([(point["value"]["x"], point["value"]["y"]) for point in points])
+            # Percent count from the corner, pixels from the centre of the first one.
+            np.testing.assert_allclose(percent * one.size / 100 - 0.5, one.xy, atol=6e-4)
+            np.testing.assert_allclose([point["score"] for point in points], one.score, atol=6e-5)
+            corner = np.array([box["value"]["x"], box["value"]["y"]])
+            np.testing.assert_allclose(corner, percent.min(0))
+            extent = np.array([box["value"]["width"], box["value"]["height"]])
+            np.testing.assert_allclose(corner + extent, percent.max(0))
+
+
+def test_label_studio_s_own_checks_pass(tmp_path: Path) -> None:
+    label_interface: Any = pytest.importorskip("label_studio_sdk.label_interface")
+    tasks = json.loads(write_label_studio(predictions(OBJECTS), CARD, tmp_path).read_text())
+    interface = label_interface.LabelInterface((tmp_path / "label_config.xml").read_text(encoding="utf-8"))
+    interface.validate()
+    assert set(interface.get_control("landmarks").labels) == set(NAMES)
+    for task in tasks:
+        assert interface.validate_prediction(task["predictions"][0], return_errors=True) == []
+    wrong = copy.deepcopy(tasks[0]["predictions"][0])
+    wrong["result"][1]["value"]["keypointlabels"] = ["beak"]
+    assert interface.validate_prediction(wrong, return_errors=True) != [], "the check can fail"
+
+
+def _converted(tmp_path: Path, format: str, objects: Any) -> tuple[list[Found], Path]:
+    """Predictions accepted as they are, as a person would, and exported by Label Studio's converter."""
+    converter: Any = pytest.importorskip("label_studio_sdk.converter.converter")
+    batches = predictions(objects)
+    tasks = json.loads(write_label_studio(batches, CARD, tmp_path).read_text())
+    for number, task in enumerate(tasks, start=1):
+        task |= {"id": number, "annotations": [{"id": number, **task.pop("predictions")[0]}]}
+    exported = tmp_path / "export.json"
+    exported.write_text(json.dumps(tasks))
+    for ref, size in objects:
+        path = tmp_path / ref.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", size).save(path)
+    output = tmp_path / format
+    tool = converter.Converter(str(tmp_path / "label_config.xml"), str(tmp_path), download_resources=False)
+    convert = {"coco": tool.convert_to_coco, "yolo": tool.convert_to_yolo}[format]
+    convert(str(exported), str(output), is_dir=False)
+    return list(expected(batches)), output
+
+
+def test_its_coco_converter_finds_the_landmarks_in_our_order(tmp_path: Path) -> None:
+    found, output = _converted(tmp_path, "coco", STILLS)
+    data = json.loads((output / "result.json").read_text())
+    (names,) = [category["keypoints"] for category in data["categories"] if "keypoints" in category]
+    assert names == list(NAMES)
+    annotations = [annotation for annotation in data["annotations"] if "keypoints" in annotation]
+    for annotation, one in zip(annotations, found, strict=True):
+        points = np.reshape(annotation["keypoints"], (-1, 3))
+        # It rounds to whole pixels and counts from the corner.
+        np.testing.assert_allclose(points[:, :2], one.xy + 0.5, atol=0.501)
+        assert (points[:, 2] == 2).all()
+        (image,) = [image for image in data["images"] if image["id"] == annotation["image_id"]]
+        assert (image["width"], image["height"]) == one.size
+
+
+def test_its_yolo_converter_keeps_the_objects_of_an_image_apart(tmp_path: Path) -> None:
+    found, output = _converted(tmp_path, "yolo", SEVERAL)
+    rows = [
+        np.array(line.split(), float)
+        for path in sorted((output / "labels").iterdir())
+        for line in path.read_text().splitlines()
+    ]
+    ordered = sorted(found, key=lambda one: (one.ref.path, one.instance))
+    assert len(rows) == len(ordered) == 3
+    for row, one in zip(rows, ordered, strict=True):
+        points = row[5:].reshape(-1, 3)
+        np.testing.assert_allclose(points[:, :2] * one.size - 0.5, one.xy, atol=6e-4)
+
+
+def test_files_are_found_below_the_document_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    io: Any = pytest.importorskip("label_studio_sdk._extensions.label_studio_tools.core.utils.io")
+    photos = tmp_path / "my photos é & co"
+    photos.mkdir()
+    objects = [(ImageRef(photos / f"{name}.png"), (9, 9)) for name in ("a+b", "100%", 'c"?#')]
+    for ref, size in objects:
+        Image.new("RGB", size).save(ref.path)
+    tasks = json.loads(write_label_studio(predictions(objects), CARD, tmp_path).read_text())
+    monkeypatch.setattr(io, "LOCAL_FILES_DOCUMENT_ROOT", str(tmp_path))
+    for task, (ref, _) in zip(tasks, objects, strict=True):
+        found = io.get_local_path(task["data"]["image"], download_resources=False)
+        assert Path(found).samefile(ref.path)
+
+
+def test_points_beyond_the_border_are_put_onto_it(tmp_path: Path) -> None:
+    (batch,) = predictions(STILLS[:1])
+    batch.landmarks.xy[0, 0] = (-7, 1e4)
+    (task,) = json.loads(write_label_studio([batch], CARD, tmp_path).read_text())
+    values = [region["value"] for region in task["predictions"][0]["result"]]
+    assert (values[1]["x"], values[1]["y"]) == (0, 100)
+
+
+def test_the_interface_names_every_landmark_once(tmp_path: Path) -> None:
+    write_label_studio(predictions(STILLS), CARD, tmp_path)
+    view = ElementTree.parse(tmp_path / "label_config.xml").getroot()
+    labels = view.findall("KeyPointLabels/Label")
+    assert [label.get("value") for label in labels] == list(NAMES)
+    assert [label.get("model_index") for label in labels] == ["0", "1", "2", "3"]
+    assert len({label.get("background") for label in labels}) == len(NAMES)
+
+
+def test_videos_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"image files, and {CLIP} is a video"):
+        write_label_studio(predictions(FRAMES), CARD, tmp_path)
+    assert list(tmp_path.iterdir()) == []

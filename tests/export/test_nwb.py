@@ -1,0 +1,136 @@
+"""NWB files read back and validated by pynwb with ndx-pose."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from selfmark.config import Images, Network
+from selfmark.detector import ModelCard, Prediction
+from selfmark.errors import InputError
+from selfmark.export import media as shared
+from selfmark.export.nwb import write_nwb
+from selfmark.images.sources import ImageRef, collect
+from selfmark.points import Landmarks
+
+pynwb = pytest.importorskip("pynwb")
+pytest.importorskip("ndx_pose")
+
+NAMES = ("nose", "left ear", "right ear", "tail/tip")
+EDGES = ((0, 1), (0, 2), (3, 0))
+CARD = ModelCard(NAMES, (0, 2, 1, 3), EDGES, Images(), Network(), "parabola", False, {})
+
+
+def _found(refs: list[ImageRef], size: tuple[int, int], seed: int) -> Prediction:
+    rng = np.random.default_rng(seed)
+    landmarks = Landmarks(
+        rng.uniform(0, 30, (len(refs), 4, 2)).astype(np.float32),
+        rng.random((len(refs), 4)).astype(np.float32),
+        NAMES,
+    )
+    return Prediction(tuple(refs), np.array([size] * len(refs)), landmarks)
+
+
+def _clip(path: Path, frames: int, rate: float) -> Path:
+    video = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"MJPG"), rate, (48, 32))
+    for _ in range(frames):
+        video.write(np.zeros((32, 48, 3), np.uint8))
+    video.release()
+    return path
+
+
+def _agree(pose: Any, prediction: Prediction, rows: list[int], times: list[float]) -> None:
+    assert pose.skeleton.nodes[:].tolist() == list(NAMES)
+    assert pose.skeleton.edges[:].tolist() == [list(edge) for edge in EDGES]
+    for index, name in enumerate(("nose", "left ear", "right ear", "tail_tip")):
+        series = pose[name]
+        np.testing.assert_array_equal(series.data[:], prediction.landmarks.xy[rows, index])
+        np.testing.assert_array_equal(series.confidence[:], prediction.landmarks.score[rows, index])
+        np.testing.assert_allclose(series.timestamps[:], times, atol=1e-9)
+        assert series.unit == "pixels"
+        assert series.description == f"Landmark {NAMES[index]}"
+
+
+def test_every_second_frame_of_a_video(tmp_path: Path) -> None:
+    clip = _clip(tmp_path / "clip.avi", 7, 12.5)
+    prediction = _found(collect([clip], every=2), (48, 32), 0)
+    path = write_nwb([prediction], CARD, tmp_path)
+    assert path == tmp_path / "landmarks.nwb"
+    assert not list(tmp_path.glob("*.part*"))
+    errors = pynwb.validate(path=str(path))
+    assert not errors, errors
+    with pynwb.NWBHDF5IO(str(path), "r") as handle:
+        file = handle.read()
+        pose = file.processing["behavior"]["PoseEstimation"]
+        _agree(pose, prediction, [0, 1, 2, 3], [frame / 12.5 for frame in (0, 2, 4, 6)])
+        video = pose.source_video
+        assert video.external_file[:].tolist() == [clip.absolute().as_posix()]
+        assert (video.rate, video.num_samples, video.dimension[:].tolist()) == (12.5, 7, [48, 32])
+        assert pose.source_software == "selfmark"
+
+
+def test_objects_videos_and_image_sizes_stay_apart(tmp_path: Path) -> None:
+    clip = _clip(tmp_path / "a:b.avi", 4, 10.0)
+    frames = [ImageRef(clip, 0), ImageRef(clip, 2), ImageRef(clip, 2, (1, 1, 9, 9)), ImageRef(clip, 3)]
+    stills = [ImageRef(Path("x.png")), ImageRef(Path("y.png"))]
+    first, small, large = (
+        _found(frames, (48, 32), 1),
+        _found(stills, (40, 30), 2),
+        _found([ImageRef(Path("z.png"))], (64, 50), 3),
+    )
+    path = write_nwb([first, small, large], CARD, tmp_path)
+    assert not pynwb.validate(path=str(path))
+    with pynwb.NWBHDF5IO(str(path), "r") as handle:
+        file = handle.read()
+        poses = [
+            file.processing["behavior"][f"PoseEstimation_{key}"]
+            for key in ("000_0", "000_1", "001_0", "002_0")
+        ]
+        _agree(poses[0], first, [0, 1, 3], [0.0, 0.2, 0.3])
+        _agree(poses[1], first, [2], [0.2])
+        _agree(poses[2], small, [0, 1], [0.0, 1.0])
+        _agree(poses[3], large, [0], [0.0])
+        assert poses[1].description == "Object 2 of a:b.avi (48 x 32 pixels)"
+        sizes = [pose.source_video.dimension[:].tolist() for pose in poses]
+        assert sizes == [[48, 32], [48, 32], [40, 30], [64, 50]]
+        names = [Path(name).name for name in poses[2].source_video.external_file[:]]
+        assert names == ["x.png", "y.png"]
+        assert len(file.acquisition) == 3, "one source for both objects of the video"
+
+
+def test_no_edges_and_one_landmark(tmp_path: Path) -> None:
+    card = ModelCard(("dot",), (0,), (), Images(), Network(), "parabola", False, {})
+    landmarks = Landmarks(np.ones((1, 1, 2), np.float32), np.ones((1, 1), np.float32), ("dot",))
+    path = write_nwb([Prediction((ImageRef(Path("x.png")),), np.array([[9, 9]]), landmarks)], card, tmp_path)
+    assert not pynwb.validate(path=str(path))
+    with pynwb.NWBHDF5IO(str(path), "r") as handle:
+        pose = handle.read().processing["behavior"]["PoseEstimation"]
+        assert pose.skeleton.edges.shape == (0, 2)
+        assert pose["dot"].data[:].tolist() == [[1, 1]]
+
+
+def test_refusals_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = _found([ImageRef(Path("x.png"))], (40, 30), 0)
+    with pytest.raises(InputError, match="nothing to write"):
+        write_nwb([], CARD, tmp_path)
+    alike = ModelCard(("a/b", "a:b", "c", "d"), (0, 1, 2, 3), (), Images(), Network(), "parabola", False, {})
+    with pytest.raises(InputError, match="2 landmarks are called 'a_b', but NWB"):
+        write_nwb([one], alike, tmp_path)
+    with pytest.raises(InputError, match=r"cannot write to .*absent"):
+        write_nwb([one], CARD, tmp_path / "absent")
+    (tmp_path / "still.avi").write_bytes(b"")
+    with pytest.raises(InputError, match="frames a second"):
+        write_nwb([_found([ImageRef(tmp_path / "still.avi", 0)], (40, 30), 0)], CARD, tmp_path)
+    (tmp_path / "still.avi").unlink()
+
+    def absent(package: str) -> None:
+        raise ModuleNotFoundError(package)
+
+    monkeypatch.setattr(shared.importlib, "import_module", absent)
+    with pytest.raises(InputError, match="pynwb, which is not installed: pip install pynwb ndx-pose"):
+        write_nwb([one], CARD, tmp_path)
+    assert not list(tmp_path.iterdir())

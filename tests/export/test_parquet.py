@@ -1,0 +1,59 @@
+"""Parquet read back by pyarrow and compared with the CSV of the same predictions."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from selfmark.export import parquet as module
+from selfmark.export.csv import COLUMNS, write_csv
+from selfmark.export.parquet import write_parquet
+from tests.export.fakes import CARD, CROWD, FRAMES, NAMES, SEVERAL, STILLS, expected, predictions
+
+parquet: Any = pytest.importorskip("pyarrow.parquet")
+
+EVERYTHING = [*STILLS, *SEVERAL, *FRAMES, *CROWD]
+
+
+def test_every_value_comes_back_in_its_type(tmp_path: Path) -> None:
+    batches = predictions(EVERYTHING)
+    table = parquet.read_table(write_parquet(batches, CARD, tmp_path))
+    assert table.column_names == list(COLUMNS)
+    types = ["string", "int32", "int32", "string", "float", "float", "float"]
+    assert [str(field.type) for field in table.schema] == types
+    found = list(expected(batches))
+    rows = table.to_pylist()
+    assert len(rows) == len(found) * len(NAMES)
+    for number, row in enumerate(rows):
+        one, index = found[number // len(NAMES)], number % len(NAMES)
+        assert (row["image"], row["frame"], row["instance"], row["landmark"]) == (
+            str(one.ref.path),
+            one.ref.frame,
+            one.instance,
+            NAMES[index],
+        )
+        x, y = one.xy[index]
+        assert (row["x"], row["y"], row["score"]) == (x, y, one.score[index]), "not rounded"
+
+
+def test_it_says_what_the_csv_says(tmp_path: Path) -> None:
+    batches = predictions(EVERYTHING)
+    with open(write_csv(batches, CARD, tmp_path), newline="", encoding="utf-8") as handle:
+        rows = list(csv.DictReader(handle))
+    table = parquet.read_table(write_parquet(batches, CARD, tmp_path)).to_pylist()
+    for row, other in zip(rows, table, strict=True):
+        words = {key: "" if value is None else str(value) for key, value in other.items()}
+        assert {key: row[key] for key in COLUMNS[:4]} == {key: words[key] for key in COLUMNS[:4]}
+        np.testing.assert_allclose([float(row[key]) for key in "xy"], [other[key] for key in "xy"], atol=6e-4)
+
+
+def test_row_groups_keep_memory_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_GROUP", 3 * len(NAMES))
+    path = write_parquet(predictions(EVERYTHING, batch=2), CARD, tmp_path)
+    file = parquet.ParquetFile(path)
+    sizes = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+    assert sizes == [4 * len(NAMES)] * 3 + [3 * len(NAMES)]

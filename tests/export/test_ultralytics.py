@@ -1,0 +1,253 @@
+"""Ultralytics folders read back by Ultralytics' own label check and, apart from it, by sleap-io.
+
+Ultralytics cannot be imported without torchvision, which selfmark does not use. Its label check does not need
+it: the functions are taken as they stand from the installed source (`pip install --no-deps ultralytics`).
+What data.yaml means is tested by its documented rules.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from selfmark.config import Images, Network
+from selfmark.detector import ModelCard, Prediction
+from selfmark.errors import InputError
+from selfmark.export import ultralytics as module
+from selfmark.export.ultralytics import label_row, write_ultralytics
+from selfmark.images.sources import ImageRef, collect
+from selfmark.points import Landmarks
+
+NAMES = ("nose", "left ear", "right ear: inner", "yes")
+EDGES = ((0, 1), (0, 2), (3, 0))
+CARD = ModelCard(NAMES, (0, 2, 1, 3), EDGES, Images(), Network(), "parabola", False, {})
+
+
+def _found(refs: list[ImageRef], size: tuple[int, int], seed: int) -> Prediction:
+    """Landmarks anywhere in an image of this size, to its outermost corners."""
+    rng = np.random.default_rng(seed)
+    landmarks = Landmarks(
+        (rng.random((len(refs), 4, 2)) * size - 0.5).astype(np.float32),
+        rng.random((len(refs), 4)).astype(np.float32),
+        NAMES,
+    )
+    return Prediction(tuple(refs), np.array([size] * len(refs)), landmarks)
+
+
+def _picture(path: Path, size: tuple[int, int], value: int = 255) -> ImageRef:
+    path.parent.mkdir(exist_ok=True)
+    Image.new("RGB", size, (value,) * 3).save(path)
+    return ImageRef(path)
+
+
+def _clip(path: Path, frames: int) -> Path:
+    """A video of 48 x 32 pixels whose frames differ in brightness."""
+    video = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"MJPG"), 25.0, (48, 32))
+    for number in range(frames):
+        video.write(np.full((32, 48, 3), 20 * number, np.uint8))
+    video.release()
+    return path
+
+
+def _read(folder: Path) -> dict[str, tuple[tuple[int, int], np.ndarray, np.ndarray]]:
+    """By image stem: width and height, boxes [N, 4], points [N, K, 3], by the documented rules."""
+    found = {}
+    for image in sorted(folder.glob("*/images/*")):
+        label = image.parent.parent / "labels" / f"{image.stem}.txt"
+        rows = np.array(
+            [[float(number) for number in line.split()] for line in label.read_text().splitlines()]
+        )
+        assert (rows[:, 0] == 0).all()
+        with Image.open(image) as opened:
+            found[image.stem] = (opened.size, rows[:, 1:5], rows[:, 5:].reshape(len(rows), -1, 3))
+    return found
+
+
+def _ultralytics_check() -> Callable[[tuple[Any, ...]], Any]:
+    """`ultralytics.data.utils.verify_image_label`, compiled from the installed source."""
+    spec = importlib.util.find_spec("ultralytics")
+    if spec is None or spec.origin is None:
+        pytest.skip("ultralytics is not installed (pip install --no-deps ultralytics)")
+    source = Path(spec.origin).parent / "data" / "utils.py"
+    wanted = {
+        "verify_image_label",
+        "check_image",
+        "exif_size",
+        "IMG_FORMATS",
+        "VID_FORMATS",
+        "FORMATS_HELP_MSG",
+    }
+    tree = ast.parse(source.read_text(encoding="utf-8"))
+
+    def names(node: ast.stmt) -> set[str]:
+        if isinstance(node, ast.Assign):
+            return {target.id for target in node.targets if isinstance(target, ast.Name)}
+        return {node.name} if isinstance(node, ast.FunctionDef) else set()
+
+    future = ast.parse("from __future__ import annotations").body
+    kept = [node for node in tree.body if names(node) & wanted]
+    assert set().union(*map(names, kept)) == wanted
+    scope: dict[str, Any] = {"np": np, "os": os, "Image": Image}
+    exec(compile(ast.Module([*future, *kept], []), str(source), "exec"), scope)
+    check: Callable[[tuple[Any, ...]], Any] = scope["verify_image_label"]
+    return check
+
+
+@pytest.fixture
+def stills(tmp_path: Path) -> list[Prediction]:
+    """Images of two sizes, two of one name, one with two objects, one Ultralytics cannot read."""
+    a = _picture(tmp_path / "one" / "a.png", (40, 30))
+    b = _picture(tmp_path / "two" / "a.png", (64, 50))
+    c = _picture(tmp_path / "one" / "c.ppm", (64, 50), 90)
+    boxes = ((1.0, 2.0, 20.0, 10.0), (30.0, 5.0, 20.0, 25.0))  # the second reaches out of the image
+    return [_found([ImageRef(a.path, box=box) for box in boxes], (40, 30), 1), _found([b, c], (64, 50), 2)]
+
+
+def test_labels_are_shares_of_each_image(tmp_path: Path, stills: list[Prediction]) -> None:
+    path = write_ultralytics(stills, CARD, tmp_path)
+    assert path == tmp_path / "ultralytics" / "data.yaml"
+    assert not (tmp_path / "ultralytics.part").exists()
+    found = _read(path.parent)
+    assert list(found) == ["000000_a", "000001_a", "000002_c"]
+    assert [entry[0] for entry in found.values()] == [(40, 30), (64, 50), (64, 50)]
+    xy = np.concatenate([prediction.landmarks.xy for prediction in stills])
+    back = np.concatenate([points[:, :, :2] * size - 0.5 for size, _, points in found.values()])
+    np.testing.assert_allclose(back, xy, atol=1e-4)
+    assert all((points[:, :, 2] == 2).all() for _, _, points in found.values())
+    np.testing.assert_allclose(
+        found["000000_a"][1] * [40, 30, 40, 30], [[11, 7, 20, 10], [35, 17.5, 10, 25]], atol=1e-4
+    )
+    low, high = xy[2].min(axis=0) + 0.5, xy[2].max(axis=0) + 0.5
+    expected = [*(low + high) / 2, *(high - low)]
+    np.testing.assert_allclose(found["000001_a"][1][0] * [64, 50, 64, 50], expected, atol=1e-4)
+    train, val = (sorted(path.parent.glob(f"{split}/images/*")) for split in ("train", "val"))
+    assert (len(train), len(val)) == (2, 1)
+    assert [image.is_symlink() for image in (*train, *val)] == [True, True, False]
+    assert val[0].name == "000002_c.png"
+    assert np.asarray(Image.open(val[0])).mean() == 90
+
+
+def test_ultralytics_accepts_every_label(tmp_path: Path, stills: list[Prediction]) -> None:
+    check = _ultralytics_check()
+    clip = _found(collect([_clip(tmp_path / "clip.avi", 5)], every=2), (48, 32), 3)
+    path = write_ultralytics([*stills, clip], CARD, tmp_path)
+    rows = []
+    for image in sorted(path.parent.glob("*/images/*")):
+        label = str(image).replace("/images/", "/labels/").rsplit(".", 1)[0] + ".txt"
+        _, boxes, shape, _, points, missing, present, empty, corrupt, message = check(
+            (str(image), label, "", True, 1, 4, 3, False)
+        )
+        assert (missing, present, empty, corrupt, message) == (0, 1, 0, 0, ""), message
+        assert (boxes[:, 3:] > 0).all()
+        rows.append(points[:, :, :2] * [shape[1], shape[0]] - 0.5)
+    xy = np.concatenate([prediction.landmarks.xy for prediction in (*stills, clip)])
+    # Ultralytics keeps rows in 32 bits.
+    np.testing.assert_allclose(np.concatenate(rows), xy, atol=1e-4)
+
+
+def test_ultralytics_check_tells_good_from_bad(tmp_path: Path, stills: list[Prediction]) -> None:
+    check = _ultralytics_check()
+    path = write_ultralytics(stills, CARD, tmp_path)
+    image, label = path.parent / "train/images/000000_a.png", path.parent / "train/labels/000000_a.txt"
+    label.write_text(label.read_text().replace("0 0.", "0 1.", 1).replace(" 2 0.", " 2 1.", 1))
+    assert check((str(image), str(label), "", True, 1, 4, 3, False))[-2] == 1
+
+
+def test_data_yaml(tmp_path: Path, stills: list[Prediction]) -> None:
+    path = write_ultralytics(stills, CARD, tmp_path)
+    data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert data["kpt_shape"] == [4, 3]
+    assert data["names"] == {0: "object"}
+    assert data["kpt_names"] == {0: list(NAMES)}
+    assert "path" not in data, "else the folder could not be moved"
+    assert all((path.parent / data[split]).is_dir() for split in ("train", "val"))
+    # As Ultralytics flips: mirror x, then take landmark i from place flip_idx[i].
+    points = np.array([[0.5, 0.1], [0.3, 0.2], [0.7, 0.2], [0.5, 0.9]])  # a symmetric animal
+    flipped = np.column_stack([1 - points[:, 0], points[:, 1]])[data["flip_idx"]]
+    np.testing.assert_allclose(flipped, points)
+
+
+def test_sleap_io_reads_it(tmp_path: Path, stills: list[Prediction]) -> None:
+    sio = pytest.importorskip("sleap_io")
+    path = write_ultralytics(stills, CARD, tmp_path)
+    labels = sio.load_ultralytics(str(path), split="train")
+    (skeleton,) = labels.skeletons
+    assert skeleton.node_names == list(NAMES)
+    assert [tuple(edge) for edge in skeleton.edge_inds] == list(EDGES)
+    back = [instance.numpy() for frame in labels.labeled_frames for instance in frame.instances]
+    xy = [*stills[0].landmarks.xy, stills[1].landmarks.xy[0]]
+    # sleap-io multiplies by the size alone, so its points count from the pixel's corner.
+    np.testing.assert_allclose(np.stack(back) - 0.5, np.stack(xy), atol=1e-4)
+
+
+def test_frames_of_a_video_become_images(tmp_path: Path) -> None:
+    refs = collect([_clip(tmp_path / "clip.avi", 11)], every=2)
+    prediction = _found(refs, (48, 32), 4)
+    folder = write_ultralytics([prediction], CARD, tmp_path).parent
+    images = sorted(folder.glob("*/images/*"), key=lambda image: image.name)
+    assert [image.name for image in images] == [
+        f"{order:06d}_clip_frame{frame:06d}.jpg" for order, frame in enumerate((0, 2, 4, 6, 8, 10))
+    ]
+    brightness = [np.asarray(Image.open(image)).mean() for image in images]
+    np.testing.assert_allclose(brightness, [0, 40, 80, 120, 160, 200], atol=3)
+    assert [image.parent.parent.name for image in images] == ["train"] * 5 + ["val"]
+    points = np.concatenate([entry[2] for _, entry in sorted(_read(folder).items())])
+    np.testing.assert_allclose(points[:, :, :2] * [48, 32] - 0.5, prediction.landmarks.xy, atol=1e-4)
+
+
+def test_points_outside_the_image_are_absent() -> None:
+    outside = np.array([[-2.0, 5.0], [50.0, 5.0]])
+    assert label_row(outside, None, np.array([40.0, 20.0])) == "0 0.5 0.5 1 1 0 0 0 0 0 0", "all of the image"
+    single = label_row(np.array([[9.5, 4.5]]), None, np.array([40.0, 20.0]))
+    assert single == "0 0.25 0.25 0.025 0.05 0.25 0.25 2", "a box of one pixel"
+
+
+def test_links_fall_back_to_copies(
+    tmp_path: Path, stills: list[Prediction], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("a privilege is not held")
+
+    monkeypatch.setattr(os, "symlink", refuse)
+    folder = write_ultralytics(stills, CARD, tmp_path).parent
+    image = folder / "train" / "images" / "000000_a.png"
+    assert not image.is_symlink()
+    assert image.read_bytes() == stills[0].refs[0].path.read_bytes()
+
+
+def test_refusals_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clip = _clip(tmp_path / "clip.avi", 4)
+    two = _found([ImageRef(clip, 0), ImageRef(clip, 1)], (48, 32), 0)
+    one = _found([ImageRef(clip, 0)], (48, 32), 0)
+    out = tmp_path / "out"
+    with pytest.raises(InputError, match=r"cannot write to .*out"):
+        write_ultralytics([two], CARD, out)
+    out.mkdir()
+    with pytest.raises(InputError, match="two images or more"):
+        write_ultralytics([one], CARD, out)
+    with pytest.raises(InputError, match=r"frame 99 of .* second time"):
+        write_ultralytics([two, _found([ImageRef(clip, 99)], (48, 32), 0)], CARD, out)
+    assert not list(out.iterdir())
+    write_ultralytics([two], CARD, out)
+    with pytest.raises(InputError, match="is there already"):
+        write_ultralytics([two], CARD, out)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    other = tmp_path / "other"
+    other.mkdir()
+    monkeypatch.setattr(module, "_data_yaml", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_ultralytics([two], CARD, other)
+    assert not list(other.iterdir())

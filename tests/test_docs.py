@@ -36,7 +36,7 @@ def _commands() -> list[str]:
 
 def test_the_docs_show_commands() -> None:
     shown = {command.split()[1] for command in _commands()}
-    assert {"discover", "predict", "export", "evaluate", "doctor", "report", "weights"} <= shown
+    assert {"discover", "predict", "export", "map", "evaluate", "doctor", "report", "weights"} <= shown
 
 
 @pytest.fixture(scope="module")

@@ -187,6 +187,9 @@ def predict(
     runtime: Annotated[
         str, typer.Option(help="torch; or onnx or onnx-int8, which 'selfmark export' prepares.")
     ] = "torch",
+    mapped: Annotated[
+        bool, typer.Option("--mapped", help="Your own points, as 'selfmark map' learned them.")
+    ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
     """Landmarks of new images or video, in pixels of those images."""
@@ -195,9 +198,12 @@ def predict(
     from selfmark.backend import load_detector
     from selfmark.export import writer
     from selfmark.images.sources import collect
+    from selfmark.mapping.state import MappedDetector, load_mapping
 
     write = writer(format)
     detector = load_detector(run, runtime, device)
+    if mapped:
+        detector = MappedDetector(detector, load_mapping(run, detector))
     refs = collect(inputs, every)
     total = -(-len(refs) // batch)
     counted = _Counted(detector.predict(refs, batch))
@@ -227,6 +233,40 @@ class _Counted(Iterator["Prediction"]):
         prediction = next(self.predictions)
         self.images += len(prediction.refs)
         return prediction
+
+
+@app.command("map")
+def map_points(
+    run: Annotated[Path, typer.Argument(help="Run folder with a trained detector.")],
+    labels: Annotated[Path, typer.Option(help="COCO keypoints of a few images, 1 to 50.")],
+    images: Annotated[
+        list[str] | None,
+        typer.Argument(help="The annotated images; default: those the label file names.", show_default=False),
+    ] = None,
+    normaliser: Annotated[str, typer.Option(help="Errors are divided by: as in 'selfmark evaluate'.")] = "",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+) -> None:
+    """Learn your own points from a few annotated images; 'predict --mapped' then speaks their names."""
+    from selfmark.mapping.learn import learn_map
+
+    learned = learn_map(run, labels, images or [], normaliser, device)
+    mapping = learned.mapping
+    title = f"{len(mapping.names)} points from {mapping.images} images"
+    if mapping.error is not None:
+        table = Table("point", "error", title=title, title_justify="left")
+        for name, error in zip(mapping.names, mapping.errors, strict=True):
+            table.add_row(name, "" if error is None else f"{error:.2f}")
+        out.print(table)
+        out.print(
+            f"error on images left out: {mapping.error:.2f} % of {mapping.normaliser}",
+            highlight=False,
+            soft_wrap=True,
+        )
+    else:
+        out.print(title, highlight=False)
+    for note in learned.notes:
+        err.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
+    out.print(f"map: {learned.path}", highlight=False, soft_wrap=True)
 
 
 @app.command()

@@ -1,0 +1,198 @@
+"""Error of `selfmark map` by the number of annotated images, beside simpler ways: docs/results/few_shot.json.
+
+    python benchmarks/few_shot.py RUN DATA --out row.json --cache landmarks/
+
+DATA is an unzipped data set (images/train, images/test, train.json, test.json). Annotated images are drawn at
+random from the training images, the error is of the test images, in percent of what the label file declares.
+Landmarks are kept in the cache folder, as finding them takes far longer than all the rest; `--most N` looks
+at N images of each part only, evenly spaced.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+import torch
+
+from selfmark.detector import Detector
+from selfmark.devices import pick
+from selfmark.evaluate.labels import GroundTruth, read_ground_truth
+from selfmark.evaluate.nme import forward_prediction, image_errors, mean_error, point_errors
+from selfmark.evaluate.normalise import default_spec, lengths
+from selfmark.evaluate.regression import fit_ridge
+from selfmark.images.crop import to_network
+from selfmark.images.sources import collect
+from selfmark.mapping import fit as mapping_fit
+from selfmark.mapping.choose import RIDGES, Way, choose, fitted
+from selfmark.mapping.fit import Annotated, IntArray, Mirror
+from selfmark.mapping.learn import Found, find
+from selfmark.points import FloatArray
+from selfmark.run import write_json
+
+ANNOTATED = (1, 2, 3, 5, 10, 20, 50)
+
+
+class Part(NamedTuple):
+    """Objects of the training or the test images, and what their errors are divided by, in network pixels."""
+
+    examples: Annotated
+    lengths: FloatArray
+    truth: GroundTruth
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run", type=Path)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument("--draws", type=int, default=20)
+    parser.add_argument("--most", type=int, default=0)
+    arguments = parser.parse_args()
+    detector = Detector.load(arguments.run, pick("auto"))
+    train = read(detector, arguments.data, "train", arguments.cache, arguments.most)
+    test = read(detector, arguments.data, "test", arguments.cache, arguments.most)
+    write_json(measure(detector, train, test, arguments.draws) | {"data": arguments.data.name}, arguments.out)
+
+
+def read(detector: Detector, data: Path, part: str, cache: Path, most: int) -> Part:
+    """A part of the data set with the landmarks of its images, from the cache if they are there."""
+    truth = read_ground_truth(data / f"{part}.json", collect([data / "images" / part]))
+    if most and most < len(truth):
+        truth = truth.select(np.linspace(0, len(truth) - 1, most).astype(int))
+    kept = cache / f"{data.name}-{part}-{len(truth)}.npz"
+    if not kept.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        found = find(detector, truth.refs)
+        np.savez(kept, xy=found.xy, score=found.score, regions=found.regions, rows=found.rows)
+    with np.load(kept) as arrays:
+        found = Found(**arrays, skipped=())
+    truth, size = truth.select(found.rows), detector.card.images.size
+    points = to_network(np.nan_to_num(truth.xy), found.regions[:, None], size)
+    examples = Annotated(found.xy, found.score, points, truth.visible, np.arange(len(truth), dtype=np.int64))
+    scale = size / found.regions[:, 2]
+    return Part(examples, lengths(truth, default_spec(truth), found.regions) * scale, truth)
+
+
+def measure(detector: Detector, train: Part, test: Part, draws: int) -> dict[str, Any]:
+    mirror = Mirror(detector.card.mirror, train.truth.mirror, detector.card.images.size)
+    rng = np.random.default_rng(0)
+    rows = []
+    for annotated in ANNOTATED:
+        ridge, moved, plain, first, mapped, alike, promised, seconds = ([] for _ in range(8))
+        chosen: dict[str, int] = {}
+        for _ in range(draws):
+            drawn = rng.choice(len(train.truth), annotated, replace=False)
+            some, divide = train.examples.select(drawn), train.lengths[drawn]
+            ridge.append(_error(test, partial(_ridge, some)))
+            # A ridge beyond all measure leaves the mean of the points, moved, turned and scaled.
+            moved.append(_error(test, fitted(some, mirror, Way(True, False, 1e3)).predict))
+            first.append(_error(test, fitted(some, mirror, Way(True, True, RIDGES[0])).predict))
+            plain.append(_error(test, choose(some, divide, None).map.predict))
+            started = time.perf_counter()
+            found = choose(some, divide, mirror)
+            seconds.append(time.perf_counter() - started)
+            mapped.append(_error(test, found.map.predict))
+            alike.append(_error(_without(train, drawn), found.map.predict))
+            promised.append(mean_error(found.errors))
+            way = found.way
+            name = f"{'aligned' if way.aligned else 'crop'}{', mirrored' * way.mirrored}, ridge {way.ridge:g}"
+            chosen[name] = chosen.get(name, 0) + 1
+        row = {
+            "annotated": annotated,
+            "ridge_of_evaluate": _spread(ridge),
+            "mean_moved_along": _spread(moved),
+            "map_without_mirror_images": _spread(plain),
+            "map_without_choosing": _spread(first),
+            "map": _spread(mapped),
+            "map_on_other_training_images": _spread(alike),
+        }
+        if annotated > 1:
+            row["leave_one_out"] = _spread(promised)
+            for name, truly in (("test", mapped), ("other_training_images", alike)):
+                off = np.array(promised) / np.array(truly) - 1
+                row[f"leave_one_out_beyond_{name}"] = _spread(off.tolist())
+                row[f"leave_one_out_within_a_fifth_of_{name}"] = float(np.mean(np.abs(off) < 0.2))
+        rows.append(row | {"seconds_to_fit": round(float(np.median(seconds)), 3), "chosen": chosen})
+        print(json.dumps(rows[-1]), flush=True)
+    return {
+        "landmarks": len(detector.names),
+        "points": len(train.truth.names),
+        "normaliser": default_spec(test.truth),
+        "train_images": len(train.truth),
+        "test_images": len(test.truth),
+        "all_train_images": round(_error(test, partial(_ridge, train.examples)), 3),
+        "draws": draws,
+        "seed": 0,
+        "rows": rows,
+        "other_constants": other_constants(detector, train, test, draws),
+        "hardware": f"CPU, {platform.machine()}, {torch.get_num_threads()} threads, shared with other work",
+        "versions": {
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "torch": torch.__version__,
+        },
+    }
+
+
+def other_constants(detector: Detector, train: Part, test: Part, draws: int) -> dict[str, dict[str, float]]:
+    """Errors with each constant of the belief halved and doubled, by number of images, nothing chosen."""
+    mirror = Mirror(detector.card.mirror, train.truth.mirror, detector.card.images.size)
+
+    def errors() -> dict[str, float]:
+        rng = np.random.default_rng(0)
+        return {
+            str(annotated): _first_way(train, test, mirror, annotated, draws, rng)
+            for annotated in (1, 5, 10, 50)
+        }
+
+    found = {"as they are": errors()}
+    for name in ("PRIOR_IMAGES", "MOTION", "BENDING", "REACH"):
+        for factor in (0.5, 2.0):
+            with mock.patch.object(mapping_fit, name, factor * getattr(mapping_fit, name)):
+                found[f"{name} times {factor:g}"] = errors()
+    return found
+
+
+def _first_way(
+    train: Part, test: Part, mirror: Mirror, annotated: int, draws: int, rng: np.random.Generator
+) -> float:
+    drawn = (rng.choice(len(train.truth), annotated, replace=False) for _ in range(draws))
+    maps = (fitted(train.examples.select(rows), mirror, Way(True, True, RIDGES[0])) for rows in drawn)
+    return round(float(np.mean([_error(test, one.predict) for one in maps])), 3)
+
+
+def _without(part: Part, rows: IntArray) -> Part:
+    rest = np.setdiff1d(np.arange(len(part.truth)), rows)
+    return Part(part.examples.select(rest), part.lengths[rest], part.truth.select(rest))
+
+
+def _ridge(some: Annotated, landmarks: FloatArray, score: FloatArray) -> FloatArray:
+    """What `selfmark evaluate` fits."""
+    return forward_prediction(
+        some.landmarks, some.points, some.visible, landmarks, partial(fit_ridge, ridge=0.01)
+    )
+
+
+def _error(test: Part, predict: Callable[[FloatArray, FloatArray], FloatArray]) -> float:
+    given = test.examples
+    predicted = predict(given.landmarks, given.score)
+    errors = point_errors(predicted, given.points, given.visible, test.lengths)
+    return float(np.nanmean(image_errors(errors)))
+
+
+def _spread(values: list[float]) -> dict[str, float]:
+    return {"mean": round(float(np.mean(values)), 3), "spread": round(float(np.std(values)), 3)}
+
+
+if __name__ == "__main__":
+    main()

@@ -31,7 +31,7 @@ def figures(scripts: None) -> ModuleType:
 
 @pytest.fixture(scope="module")
 def tables(scripts: None) -> ModuleType:
-    return import_module("tables")
+    return import_module("quality_pages")
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +146,7 @@ def test_the_committed_pages_are_those_of_the_committed_figures(tables: ModuleTy
     quality = json.loads(path.read_text(encoding="utf-8"))
     for name, page in tables.pages(quality).items():
         written = (RESULTS / name).read_text(encoding="utf-8")
-        assert written == page, "run: python benchmarks/quality/tables.py"
+        assert written == page, "run: python benchmarks/quality/quality_pages.py"
 
 
 def test_every_row_says_what_the_file_promises() -> None:

@@ -32,7 +32,7 @@ def _introduction(quality: Quality) -> str:
     )
     return (
         "# Ablations\n\n"
-        "<!-- made by benchmarks/quality/tables.py from quality.json: edit there -->\n\n"
+        "<!-- made by benchmarks/quality/quality_pages.py from quality.json: edit there -->\n\n"
         "The paper's ablations on faces-yt68 (3,095 training images, 759 test images of other persons, 68 "
         f"points). All rows share one short schedule, the preset `fast` with {schedule}{length}, and one "
         "seed. Unless a table says otherwise: SuperPoint, K = 30, M = 100. Errors are percentages of the "

@@ -50,7 +50,7 @@ def _introduction(quality: Quality) -> str:
     machines = sorted({row["hardware"] for row in quality["rows"]})
     return (
         "# Results\n\n"
-        "<!-- made by benchmarks/quality/tables.py from quality.json: edit there -->\n\n"
+        "<!-- made by benchmarks/quality/quality_pages.py from quality.json: edit there -->\n\n"
         f"Each row is `selfmark discover` and `selfmark evaluate` by `benchmarks/quality/run.py` on "
         f"{' and '.join(machines) or 'no machine yet'}. Errors are percentages, of the root of the box's "
         "area unless said otherwise, with regressors fitted on all training images; `ridge` is the factor on "

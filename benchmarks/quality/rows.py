@@ -1,7 +1,7 @@
 """The runs behind docs/results/quality.json, as data: which settings on which data set, with which seeds.
 
 Everything is stated as a preset and what differs from it. `run.py` makes the runs, `merge.py` gathers their
-figures, `tables.py` lays them out.
+figures, `quality_pages.py` lays them out.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ NAME is a row ("clusters-50"), one run of it ("yt68-superpoint-s1"), or `results
 them. D holds the data sets, zipped or not, W the weights of the learned detectors. Every finished run is at
 once DIR/RUN.json (its rows) and DIR/RUN.jpg (a contact sheet of test images). What is already in DIR or in
 docs/results/quality.json is not made again, and a run that was stopped goes on where it stood if its folder
-below --work is still there. `merge.py` gathers the rows, `tables.py` lays them out.
+below --work is still there. `merge.py` gathers the rows, `quality_pages.py` lays them out.
 
 Several runs share the GPU (--processes): while one reads images, clusters or is evaluated, another trains.
 Each worker process makes one run after the other, so that start-up is paid once.

@@ -1,6 +1,6 @@
 """docs/results/quality.md and docs/results/ablations.md from docs/results/quality.json.
 
-    python benchmarks/quality/tables.py
+    python benchmarks/quality/quality_pages.py
 
 Every figure, and every sentence that draws a conclusion from figures, is worked out here; nothing on these
 pages is written by hand. A row that has not been run yet shows as a dash.

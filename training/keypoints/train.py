@@ -1,7 +1,7 @@
 """Train selfmark's own first keypoints, from nothing but generated images and public-domain photographs.
 
-    python -m training.keypoints.photographs --out carry/photos
-    PYTHONPATH=src python -m training.keypoints.train --photos carry/photos --out runs/keypoints
+    python -m training.keypoints.photographs --out photos
+    PYTHONPATH=src python -m training.keypoints.train --photos photos --out runs/keypoints
 
 1. A detector learns from shapes whose points are known.
 2. Homographic adaptation: points it finds again and again in deformed scenes and photographs become labels.

@@ -11,10 +11,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from selfmark.detector import Detector, Located, model_folder
+from selfmark.detector import Detector, Located, fingerprint, model_folder
 from selfmark.devices import pick
 from selfmark.errors import InputError
-from selfmark.export.onnx import FILES, MODEL, Precision, fingerprint, need
+from selfmark.export.media import need
+from selfmark.export.onnx import FILES, INSTALL, MODEL, Precision
 
 RuntimeName = Literal["torch", "onnx", "onnx-int8"]
 
@@ -76,7 +77,7 @@ class OnnxDetector(Detector):
 
 
 def _session(path: Path, threads: int) -> Any:
-    runtime = need("onnxruntime")
+    runtime = need("onnxruntime", INSTALL)
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_ALL

@@ -10,6 +10,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -173,6 +175,17 @@ class Detector:
         except RuntimeError as error:
             raise InputError(f"{folder / 'weights.safetensors'} does not fit {path}") from error
         return cls(psi, card, device)
+
+
+def fingerprint(detector: Detector) -> str:
+    """Changes whenever landmarks may: with the weights, the preprocessing and the way maps are read."""
+    card = detector.card
+    sections = dataclasses.asdict(card.images), dataclasses.asdict(card.network)
+    digest = hashlib.sha256(json.dumps([card.mirror, card.flip_test, card.refine, *sections]).encode())
+    for name, tensor in sorted(detector.psi.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def model_folder(folder: Path) -> Path:

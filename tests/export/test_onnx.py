@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -29,6 +29,7 @@ from selfmark.export.onnx_graph import OPSET, Graph, Maps, add_places
 from selfmark.export.onnx_int8 import Reach, fold_scales, plan_conv
 from selfmark.model.heatmaps import Reading, draw, read, to_cells, to_pixels
 from selfmark.model.network import Psi
+from tests.conftest import selfmark
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -275,18 +276,6 @@ def run(quick_run: Path, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def _selfmark(*arguments: Any) -> int:
-    before = sys.argv
-    sys.argv = ["selfmark", *map(str, arguments)]
-    try:
-        cli.main()
-    except SystemExit as end:
-        return int(end.code or 0)
-    finally:
-        sys.argv = before
-    return 0
-
-
 def _table(folder: Path) -> tuple[Sequence[str], np.ndarray]:
     with open(folder / "landmarks.csv", newline="", encoding="utf-8") as handle:
         rows = list(csv.DictReader(handle))
@@ -297,13 +286,13 @@ def _table(folder: Path) -> tuple[Sequence[str], np.ndarray]:
 def test_export_and_predict_from_the_command_line(
     run: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _selfmark("export", run, "--onnx", "--int8") == 0
+    assert selfmark("export", run, "--onnx", "--int8") == 0
     assert capsys.readouterr().out.splitlines() == [
         f"exported: {run / 'model' / name}" for name in FILES.values()
     ]
     for runtime in ("torch", "onnx", "onnx-int8"):
         options = ["-o", tmp_path / runtime, "--runtime", runtime, "--device=cpu", "--batch=5"]
-        assert _selfmark("predict", run, photos, *options) == 0
+        assert selfmark("predict", run, photos, *options) == 0
     names, expected = _table(tmp_path / "torch")
     assert len(names) == 24 * 4
     same, found = _table(tmp_path / "onnx")
@@ -362,7 +351,7 @@ def test_packages_that_are_not_installed(
         export_onnx(run, int8=False, output=None)
     monkeypatch.setitem(sys.modules, package, None)
     command = ["export", run, "--onnx"] if package == "onnx" else ["predict", run, run, "--runtime=onnx"]
-    assert _selfmark(*command) == 2
+    assert selfmark(*command) == 2
     sentence = (
         f"selfmark: this needs the package {package}, which is not installed: pip install onnx onnxruntime"
     )
@@ -370,7 +359,7 @@ def test_packages_that_are_not_installed(
 
 
 def test_what_to_export_must_be_said(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _selfmark("export", run) == 2
+    assert selfmark("export", run) == 2
     assert "say what to export: --onnx" in capsys.readouterr().err
 
 

@@ -114,7 +114,7 @@ def need(package: str, install: str) -> ModuleType:
         return importlib.import_module(package)
     except ImportError as error:
         raise InputError(
-            f"this format needs the package {package}, which is not installed: pip install {install}"
+            f"this needs the package {package}, which is not installed: pip install {install}"
         ) from error
 
 

@@ -8,21 +8,17 @@ from is written into it, so that one left over from an earlier training is not t
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import importlib
-import json
 import os
 from pathlib import Path
-from types import ModuleType
 from typing import Literal
 
 import numpy as np
 import torch
 
 from selfmark._version import __version__
-from selfmark.detector import Detector, ModelCard, is_packaged, model_folder
+from selfmark.detector import Detector, ModelCard, fingerprint, is_packaged, model_folder
 from selfmark.errors import InputError
+from selfmark.export.media import need
 from selfmark.export.onnx_graph import OPSET, Graph, Recorder, add_maps, add_mirrored_maps, add_places
 from selfmark.export.onnx_int8 import Int8Recorder, fold_scales, observe
 from selfmark.images.store import load_store
@@ -31,6 +27,7 @@ from selfmark.run import Run
 
 Precision = Literal["float32", "int8"]
 FILES: dict[Precision, str] = {"float32": "model.onnx", "int8": "model-int8.onnx"}
+INSTALL = "onnx onnxruntime"  # what pip calls the packages
 MODEL = "selfmark.model"  # the entry of the file's metadata that says which model it was made from
 
 _SAMPLE = 64  # training images on which the reach of values is observed for int8
@@ -45,7 +42,7 @@ def export_onnx(run: Path, int8: bool, output: Path | None) -> list[Path]:
         int8: observes value ranges on the run's own training images, which must still be there.
         output: becomes a model folder with the files beside the weights; None is the run's model folder.
     """
-    need("onnx")
+    need("onnx", INSTALL)
     if output is None and is_packaged(run):
         raise InputError(f"the detector '{run}' belongs to selfmark: say where to write with --output")
     detector = Detector.load(run)
@@ -74,27 +71,6 @@ def write_int8(detector: Detector, sample: torch.Tensor, path: Path) -> Path:
     fold_scales(psi)
     reaches = observe(psi, sample, card.flip_test)
     return _write(detector, psi, Int8Recorder(Graph(), reaches), path)
-
-
-def fingerprint(detector: Detector) -> str:
-    """Changes whenever landmarks may: with the weights, the preprocessing and the way maps are read."""
-    card = detector.card
-    sections = dataclasses.asdict(card.images), dataclasses.asdict(card.network)
-    digest = hashlib.sha256(json.dumps([card.mirror, card.flip_test, card.refine, *sections]).encode())
-    for name, tensor in sorted(detector.psi.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(tensor.cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
-
-
-def need(package: str) -> ModuleType:
-    """An optional package, or one sentence about how to get it."""
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        raise InputError(
-            f"this needs the package {package}, which is not installed: pip install onnx onnxruntime"
-        ) from error
 
 
 def _sample(run: Path, card: ModelCard) -> torch.Tensor:

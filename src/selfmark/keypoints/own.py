@@ -11,8 +11,8 @@ from importlib import resources
 import torch
 
 from selfmark.config import FirstKeypoints
-from selfmark.keypoints.learned import LearnedDetector, load_network
-from selfmark.keypoints.superpoint import CELL, SuperPoint
+from selfmark.keypoints.learned import LearnedDetector
+from selfmark.keypoints.superpoint import superpoint
 
 WEIGHTS = resources.files("selfmark.keypoints") / "selfmark.safetensors"
 
@@ -24,14 +24,4 @@ def selfmark(settings: FirstKeypoints, device: torch.device) -> LearnedDetector:
     """
     with resources.as_file(WEIGHTS) as packaged:
         named = replace(settings, weights=settings.weights or str(packaged))
-        network = load_network(SuperPoint(), named, device)
-    return LearnedDetector(
-        name="selfmark",
-        network=network,
-        stride=CELL,
-        multiple=CELL,
-        threshold=settings.threshold,
-        nms_radius=settings.nms_radius,
-        max_points=settings.max_points,
-        device=device,
-    )
+        return replace(superpoint(named, device), name="selfmark")

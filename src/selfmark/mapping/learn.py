@@ -11,14 +11,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from selfmark.detector import Detector, is_packaged, model_folder
+from selfmark.detector import Detector, fingerprint, is_packaged, model_folder
 from selfmark.devices import pick
 from selfmark.errors import InputError
 from selfmark.evaluate.coco_points import category_of, is_crowd, load
 from selfmark.evaluate.labels import GroundTruth, read_ground_truth
 from selfmark.evaluate.nme import mean_error, mean_of_known
 from selfmark.evaluate.normalise import canonical, default_spec, lengths, measured
-from selfmark.export.onnx import fingerprint
 from selfmark.images.crop import to_network
 from selfmark.images.sources import ImageRef, collect
 from selfmark.images.store import iterate_crops

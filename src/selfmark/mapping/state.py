@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from selfmark._version import __version__
-from selfmark.detector import Detector, Located, model_folder
+from selfmark.detector import Detector, Located, fingerprint, model_folder
 from selfmark.errors import InputError
-from selfmark.export.onnx import fingerprint
 from selfmark.mapping.choose import Way
 from selfmark.mapping.fit import PointMap
 from selfmark.points import FloatArray

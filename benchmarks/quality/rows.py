@@ -106,7 +106,7 @@ def _animals(data: str, temporal: bool) -> Declared:
     settings = {
         "K": 10,
         "M": 50,
-        "keypoints.detector": "superpoint",
+        "keypoints.detector": "selfmark",
         "warmup.iterations": 800,
         "rounds.count": 3,
         "rounds.iterations": 700,

@@ -58,7 +58,11 @@ def _introduction(quality: Quality) -> str:
         "deviation, one seed as it is. The mean shape is what guessing gives: the mean annotated points for "
         "every image (forward), the mean landmarks for every image (backward). A backward error must be read "
         "beside the latter, for landmarks that hardly move are easy to predict. Minutes are those of "
-        "`discover`."
+        "`discover`, while as many runs shared the GPU as quality.json says.\n\n"
+        "To make a row again, with the data sets in `DATA` and the weights of other detectors in `WEIGHTS`:\n\n"
+        "```\nPYTHONPATH=src python benchmarks/quality/run.py --data-folder DATA --weights-folder WEIGHTS "
+        "--out made --only ROW && \\\nPYTHONPATH=src python benchmarks/quality/merge.py made && "
+        "PYTHONPATH=src python benchmarks/quality/quality_pages.py\n```"
     )
 
 

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 from rich.console import Console
@@ -76,6 +76,15 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
     return settings
 
 
+def _landmark_count(text: str | None) -> int | Literal["auto"] | None:
+    """What `-k` was given."""
+    if text is None or text == "auto":
+        return text  # type: ignore[return-value]
+    if not text.isdecimal() or int(text) < 1:
+        raise InputError(f"-k takes a number of landmarks, at least 1, or 'auto', not '{text}'")
+    return int(text)
+
+
 @app.command()
 def discover(
     inputs: Annotated[
@@ -85,7 +94,8 @@ def discover(
         ),
     ] = None,
     landmarks: Annotated[
-        int | None, typer.Option("--landmarks", "-k", help="K, how many landmarks to discover.", min=1)
+        str | None,
+        typer.Option("--landmarks", "-k", help="K, how many landmarks to discover: a number, or auto."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Run folder; default runs/NAME.")
@@ -133,7 +143,7 @@ def discover(
         try:
             run_discover(
                 inputs or [],
-                landmarks=landmarks,
+                landmarks=_landmark_count(landmarks),
                 output=output,
                 preset=preset,
                 settings=settings,

@@ -90,6 +90,16 @@ class Correspondence:
 
 
 @dataclass(frozen=True)
+class AutoK:
+    candidates: tuple[int, ...] = (4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 50)  # tried where K is 0
+    splits: int = 5  # times the images are split into halves that are clustered on their own
+    blocks: int = 20  # stretches of neighbouring images (frames of a video, say) that stay in one half
+    images: int = 600  # images looked at, at most, evenly spaced
+    clear: float = 0.1  # a point is clear from this share of the way from a cluster's border to its centroid
+    dissolved: float = 0.5  # a landmark on which halves agree no more than this counts as none
+
+
+@dataclass(frozen=True)
 class Optimiser:
     lr: float = 2e-4  # RMSprop
     weight_decay: float = 1e-5  # of all weights
@@ -195,7 +205,7 @@ class Config:
 
     preset: str = "paper"  # the preset these settings started from
     seed: int = 0  # of everything random
-    K: int = 30  # landmarks to discover
+    K: int = 30  # landmarks to discover; 0: chosen from the images once the warm-up is done (auto_k)
     M: int = 100  # clusters that label the training set in Stage 1, M >> K
     images: Images = field(default_factory=Images)
     keypoints: FirstKeypoints = field(default_factory=FirstKeypoints)
@@ -203,6 +213,7 @@ class Config:
     heatmaps: Heatmaps = field(default_factory=Heatmaps)
     loss: Loss = field(default_factory=Loss)
     correspondence: Correspondence = field(default_factory=Correspondence)
+    auto_k: AutoK = field(default_factory=AutoK)
     optimiser: Optimiser = field(default_factory=Optimiser)
     warmup: Warmup = field(default_factory=Warmup)
     rounds: Rounds = field(default_factory=Rounds)
@@ -233,7 +244,7 @@ def _check(config: Config) -> None:
             raise InputError(f"config: {sentence}")
 
     coarsest = STRIDE * 2**config.network.depth
-    require(config.K >= 1, f"K must be at least 1, not {config.K}")
+    require(config.K >= 0, f"K must be at least 1, or 0 for a number chosen from the images, not {config.K}")
     require(config.M >= config.K, f"M must be at least K ({config.K}), not {config.M}")
     require(
         config.images.size >= coarsest and config.images.size % coarsest == 0,
@@ -262,6 +273,13 @@ def _check(config: Config) -> None:
         require(0.0 <= share <= 1.0, f"{name} must lie between 0 and 1, not {share}")
     require(config.keypoints.max_points >= 2, "keypoints.max_points must be at least 2")
     require(
+        len(config.auto_k.candidates) > 0 and min(config.auto_k.candidates) >= 2,
+        "auto_k.candidates must be numbers of at least 2",
+    )
+    require(config.auto_k.splits >= 2, "auto_k.splits must be at least 2")
+    require(config.auto_k.blocks >= 2, "auto_k.blocks must be at least 2")
+    require(config.auto_k.images >= config.images.minimum, "auto_k.images must be at least images.minimum")
+    require(
         config.warmup.bootstrap == "detector-descriptors" or config.warmup.iterations >= 1,
         "warmup.iterations must be at least 1 unless warmup.bootstrap is detector-descriptors",
     )
@@ -274,7 +292,7 @@ def preset(name: str) -> Config:
     return PRESETS[name]
 
 
-def choose(preset_name: str, cuda: bool, images: int, K: int | None) -> tuple[Config, str]:
+def choose(preset_name: str, cuda: bool, images: int, K: int | Literal["auto"] | None) -> tuple[Config, str]:
     """Turn a preset's name, `auto` among them, into settings for this machine and data, and say why."""
     if preset_name == "auto":
         config = preset("fast" if cuda else "tiny")
@@ -285,14 +303,19 @@ def choose(preset_name: str, cuda: bool, images: int, K: int | None) -> tuple[Co
         )
     else:
         config, why = preset(preset_name), "you asked for it"
-    if K is not None:
-        config = replace(config, K=K, M=max(config.M, K))
+    if isinstance(K, int):
+        config = with_landmarks(config, K)
     # A cluster needs company: with few images M is lowered so that about ten points share each label.
     affordable = max(config.K, images * config.K // 10)
     if preset_name == "auto" and affordable < config.M:
         config = replace(config, M=affordable)
         why += f"; M lowered to {affordable} because {images} images hold few points"
-    return config, why
+    return (replace(config, K=0) if K == "auto" else config), why
+
+
+def with_landmarks(config: Config, K: int) -> Config:
+    """The same with K landmarks, and at least as many clusters."""
+    return replace(config, K=K, M=max(config.M, K))
 
 
 # --- YAML ------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
     images -> generic keypoints -> outliers removed
            -> warm-up: train Phi on an image and its deformation            (Sec. 3.5)
+           -> where K is left open: choose it by what holds under resampling
            -> rounds:  apply Phi to every image, recover correspondence,    (Sec. 3.3)
                        train Phi on it                                      (Sec. 3.4, Algorithm 1)
            -> last clustering with K, mirror partners                       (Sec. 3.6, 3.7)
@@ -17,14 +18,15 @@ import hashlib
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from selfmark.config import Config, choose, override
+from selfmark.correspondence.count import count_landmarks, reason, sample_images
 from selfmark.correspondence.describe import describe
 from selfmark.correspondence.mirror import meetings, mirror_partners
 from selfmark.correspondence.recovery import DescribedPoints, gather, label, recover
@@ -57,7 +59,7 @@ from selfmark.train.table import PointTable, self_labelled, tabulate
 
 def discover(
     inputs: str | Path | Sequence[str | Path] = (),
-    landmarks: int | None = None,
+    landmarks: int | Literal["auto"] | None = None,
     output: str | Path | None = None,
     preset: str = "auto",
     settings: Mapping[str, Any] | None = None,
@@ -70,7 +72,7 @@ def discover(
 
     Args:
         inputs: folders, globs, image files, text lists, COCO files or videos, one or several.
-        landmarks: K, how many landmarks to discover; None takes the preset's.
+        landmarks: K, how many landmarks to discover; "auto" chooses from the images, None takes the preset's.
         output: run folder; None makes `runs/NAME` after the first input.
         preset: `auto`, `paper`, `fast` or `tiny`.
         settings: changes by dotted name, e.g. `{"M": 50, "flip.test": False}`.
@@ -113,7 +115,7 @@ def _run_folder(given: Sequence[str | Path], output: str | Path | None, resume: 
 def _new_run(
     path: Path,
     given: Sequence[str | Path],
-    landmarks: int | None,
+    landmarks: int | Literal["auto"] | None,
     preset: str,
     settings: Mapping[str, Any],
     every: int,
@@ -122,6 +124,8 @@ def _new_run(
 ) -> None:
     if not given:
         raise InputError("no images given: name a folder, image files or a video")
+    if landmarks is not None and landmarks != "auto" and not (isinstance(landmarks, int) and landmarks >= 1):
+        raise InputError(f"the number of landmarks must be at least 1, or 'auto', not {landmarks!r}")
     refs = collect(given, every)
     config, why = choose(preset, device.type == "cuda", len(refs), landmarks)
     config = override(config, settings)
@@ -132,7 +136,7 @@ def _new_run(
         why=why,
         device=str(device),
         images=len(refs),
-        K=config.K,
+        K=config.K or "auto",
         M=config.M,
         output=str(path),
     )
@@ -154,7 +158,7 @@ def _discover(run: Run, device: torch.device, fresh: bool) -> Detector:
     phi = _stage1(run, store, feed, points.to(device))
 
     landmarks = run.labelled("landmarks", device, lambda: _last_clustering(run, phi, feed))
-    table = _landmark_table(landmarks, len(store), config.K)
+    table = _landmark_table(landmarks, len(store), run.config.K)
 
     psi = _stage2(run, phi, feed, table)
 
@@ -211,9 +215,10 @@ def _first_keypoints(run: Run, store: ImageStore, device: torch.device) -> Keypo
         points = mix_random(points, settings.random_share, len(store), config.images.size, generator)
     most = int(points.counts(len(store)).max()) if len(points) else 0
     run.log("keypoints", detector=config.keypoints.detector, points=len(points), most_per_image=most)
-    if most < config.K:
+    least = config.K or min(config.auto_k.candidates)
+    if most < least:
         raise InputError(
-            f"K={config.K} is more than the {most} points that '{settings.detector}' found in any image: "
+            f"K={least} is more than the {most} points that '{settings.detector}' found in any image: "
             "lower K, or raise keypoints.max_points"
         )
     if len(points) < config.M:
@@ -267,14 +272,16 @@ def _stage1(run: Run, store: ImageStore, feed: PixelFeed, points: Keypoints) -> 
 
 def _correspondence(run: Run, phi: Phi, feed: PixelFeed, first: Keypoints, number: int) -> LabelledPoints:
     """Correspondence recovery before round `number`: filter with K, label with M."""
-    config = run.config
-    if number == 1 and config.warmup.bootstrap == "detector-descriptors":
+    if number == 1 and run.config.warmup.bootstrap == "detector-descriptors":
         # The earlier method: generic descriptors, no warm-up.
         rows = run.group.share(len(feed))
         mine = (first.image_index >= rows.start) & (first.image_index < rows.stop)
         described = DescribedPoints(first.select(mine), mirrored=None)
     else:
-        described = describe(phi, feed, config, run.progress("applying Phi", number), run.group)
+        described = describe(phi, feed, run.config, run.progress("applying Phi", number), run.group)
+    if run.config.K == 0:
+        _settle_landmarks(run, described, feed)
+    config = run.config
     labelled = recover(
         described,
         config.K,
@@ -284,6 +291,20 @@ def _correspondence(run: Run, phi: Phi, feed: PixelFeed, first: Keypoints, numbe
         run.group,
     )
     return _gathered(run, number, described, labelled, len(feed))
+
+
+def _settle_landmarks(run: Run, described: DescribedPoints, feed: PixelFeed) -> None:
+    """Choose K from the first descriptors that Phi has learned; nothing before them depends on it."""
+    config = run.config
+    some, images = sample_images(described, len(feed), config.auto_k.images, feed.device, run.group)
+
+    def compute() -> dict[str, Any]:
+        generator = _generator(config, "landmark count", feed.device)
+        progress = run.progress("how many landmarks")
+        count = count_landmarks(some, images, config.auto_k, config.correspondence, generator, progress)
+        return {"why": reason(count), **asdict(count)}
+
+    run.settle_landmarks(compute)
 
 
 def _gathered(

@@ -86,6 +86,9 @@ class ProgressDisplay:
             highlight=False,
         )
 
+    def _on_landmark_count(self, event: Event) -> None:
+        self.console.print(event["why"], highlight=False)
+
     def _on_train(self, event: Event) -> None:
         before = self.iterations.get("stage1", 0) if event["stage"] == "stage 2" else 0
         if "all" in self.tasks:

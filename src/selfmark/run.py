@@ -3,6 +3,7 @@
 config.yaml            every setting
 run.json               format and version, the inputs as given
 images.json            the images used, in order
+landmark_count.json    the K chosen and what it was chosen from, where it was left open
 log.jsonl              one line per event: what a plot, a progress bar and a test all read
 points/                first keypoints, labels of each round, landmarks of Stage 2
 checkpoints/           training state of each stage
@@ -17,7 +18,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,10 @@ class Run:
         if not (path / "run.json").exists():
             raise InputError(f"{path} holds no run")
         require_format(read_json(path / "run.json"), path / "run.json")
-        return cls(path, configuration.read_yaml(path / "config.yaml"), listener, group)
+        run = cls(path, configuration.read_yaml(path / "config.yaml"), listener, group)
+        if run.config.K == 0 and run._count.exists():
+            run._take_count()
+        return run
 
     @property
     def model(self) -> Path:
@@ -196,6 +200,30 @@ class Run:
         centroids = tensors.pop("centroids").to(device) if "centroids" in tensors else None
         points = Keypoints(**tensors).to(device)
         return LabelledPoints(points, label, mirrored, int(metadata["clusters"]), centroids)
+
+    def settle_landmarks(self, compute: Callable[[], Mapping[str, Any]]) -> None:
+        """Where K was left open, let one process choose it, keep the choice, and take it everywhere.
+
+        Args:
+            compute: returns what is kept in landmark_count.json and logged; "K" is the choice.
+        """
+
+        def settle() -> None:
+            chosen = compute()
+            self.log("landmark_count", **chosen)  # before it is kept: rather twice than never
+            write_json({"format": FORMAT, **chosen}, self._count)
+
+        self.group.first(settle)
+        self._take_count()
+
+    @property
+    def _count(self) -> Path:
+        return self.path / "landmark_count.json"
+
+    def _take_count(self) -> None:
+        chosen = read_json(self._count)
+        require_format(chosen, self._count)
+        self.config = configuration.with_landmarks(self.config, int(chosen["K"]))
 
     def restore(self, stage: str, state: TrainState) -> None:
         """Bring the state to this stage's last checkpoint, if there is one."""

@@ -33,10 +33,10 @@ def assign(
         return _hungarian(vectors, image_index, centroids)
     cluster, distance = nearest_centroid(vectors, centroids)
     group = image_index.to(cluster.device) * len(centroids) + cluster
-    return torch.where(_first_of_group(group, distance), cluster, -1)
+    return torch.where(first_of_group(group, distance), cluster, -1)
 
 
-def _first_of_group(group: Tensor, cost: Tensor) -> Tensor:
+def first_of_group(group: Tensor, cost: Tensor) -> Tensor:
     """Mask of the cheapest member of each group; ties go to the earlier one."""
     order = torch.argsort(cost, stable=True)
     order = order[torch.argsort(group[order], stable=True)]

@@ -52,7 +52,7 @@ def keep_one_per_cluster(
     cluster = assign(
         _vectors(described.points),
         described.points.image_index,
-        _centroids(described, K, settings, generator, group),
+        centroids_of(described, K, settings, generator, group),
         settings.assignment,
     )
     return described.select((cluster >= 0).to(described.points.xy.device))
@@ -66,7 +66,7 @@ def label(
     group: Group = ALONE,
 ) -> LabelledPoints:
     """Cluster the descriptors and label every keypoint, and its mirror image, each cluster once per image."""
-    centroids = _centroids(described, clusters, settings, generator, group)
+    centroids = centroids_of(described, clusters, settings, generator, group)
     images = described.points.image_index
     labels = assign(_vectors(described.points), images, centroids, settings.assignment)
     mirrored = torch.full_like(labels, -1)
@@ -106,13 +106,14 @@ def _vectors(points: Keypoints) -> Tensor:
     return points.descriptor
 
 
-def _centroids(
+def centroids_of(
     described: DescribedPoints,
     clusters: int,
     settings: Correspondence,
     generator: torch.Generator,
-    group: Group,
+    group: Group = ALONE,
 ) -> Tensor:
+    """Centroids [clusters, D] of the descriptors of the points and of their mirror images."""
     vectors = _vectors(described.points)
     views = [vectors] if described.mirrored is None else [vectors, described.mirrored]
     points = sum(group.counts(len(vectors)))

@@ -17,6 +17,7 @@ from selfmark.errors import InputError
 from selfmark.points import FloatArray
 from selfmark.report import charts
 from selfmark.report import scatter as maps
+from selfmark.report.count import landmark_count
 from selfmark.report.parts import IntArray, ReportCurves, ReportTable
 from selfmark.report.pictures import Picture, data_uri, draw_landmarks, hex_colours, landmark_gallery
 from selfmark.report.rounds import rounds_history
@@ -40,7 +41,7 @@ class ReportData:
     mirror:        mirror partner of each landmark
     detection:     [K] share of the training images in which Stage 1 found the landmark
     history:       events of log.jsonl; those with `iteration` and `loss` make the loss curves, `recovery`
-                   events the table of rounds
+                   events the table of rounds, `landmark_count` events the part on how K was chosen
     figures:       headline figures as (name, value, explanation in plain words)
     settings:      the configuration as nested dictionaries
 
@@ -141,6 +142,7 @@ def _view(data: ReportData) -> dict[str, Any]:
     landmarks = _landmarks(data)
     trusts: dict[int, Trust] = {row["index"]: row["trust"] for row in landmarks if row["trust"]}
     round_tables, round_curves = rounds_history(data.history)
+    count_words, count_tables, count_curves = landmark_count(data.history)
     return {
         "title": data.title,
         "version": __version__,
@@ -154,6 +156,9 @@ def _view(data: ReportData) -> dict[str, Any]:
         "tables": data.tables,
         "curves": charts.line_charts(data.curves),
         "clusters": _clusters(data),
+        "count_words": count_words,
+        "count_tables": count_tables,
+        "count_curves": charts.line_charts(count_curves),
         "round_tables": round_tables,
         "training": charts.loss_charts(data.history) + charts.line_charts(round_curves),
         "settings": list(_flatten(data.settings)),

@@ -1,0 +1,257 @@
+"""What `-k auto` chooses where the answer is known, and what other K bring: docs/results/auto_k.json.
+
+    python benchmarks/auto_k.py mixtures --out mixtures.json
+    python benchmarks/auto_k.py toy RUN --out toy.json
+    python benchmarks/auto_k.py sweep DATA --folder runs/ --out sweep.json
+    python benchmarks/auto_k.py speed --out speed.json
+
+`mixtures` are descriptors drawn around a known number of centres, with clutter. `toy` takes the descriptors
+that Stage 1 of a demo run (`selfmark demo`) gives to the toy animal's 20 true points. `sweep` chooses on an
+unzipped data set (images/train, images/test, train.json, test.json), then trains with several K from the same
+warm-up and measures each. `speed` is the time of the choice alone, on descriptors of 2,000 images.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import shutil
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.functional import normalize
+
+from selfmark.config import AutoK, preset
+from selfmark.correspondence.count import Count, count_landmarks, plateau, sample_images
+from selfmark.correspondence.recovery import DescribedPoints
+from selfmark.demo.run import SETTINGS, SIZE, TRAIN_IMAGES, TRAIN_SEED
+from selfmark.demo.scene import generate
+from selfmark.demo.shape import NAMES
+from selfmark.devices import pick
+from selfmark.evaluate.stage1 import Stage1
+from selfmark.evaluate.study import evaluate_run
+from selfmark.group import ALONE
+from selfmark.pipeline import discover
+from selfmark.points import Keypoints
+from selfmark.run import FORMAT, Event, Run, write_json
+
+MIXTURES = (
+    {"K": 8, "spread": 1.0, "clutter": 10},
+    {"K": 16, "spread": 1.0, "clutter": 4},
+    {"K": 16, "spread": 1.0, "clutter": 10},
+    {"K": 16, "spread": 2.0, "clutter": 10},
+    {"K": 24, "spread": 1.5, "clutter": 8},
+    {"K": 32, "spread": 1.5, "clutter": 8},
+    {"K": 0, "spread": 1.0, "clutter": 16},
+)
+# As in the demo, so that two CPU cores are done with a K in minutes; clusters of M = 3 K as in the presets.
+SWEEP: dict[str, Any] = SETTINGS | {"K": 0, "M": 60, "stage2.iterations": 300}
+SWEEP_K = (4, 8, 12, 16, 20)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("part", choices=("mixtures", "toy", "sweep", "speed"))
+    parser.add_argument("input", type=Path, nargs="?")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--most", type=int, default=400, help="training and test images of a sweep")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--device", default="auto")
+    given = parser.parse_args()
+    device = pick(given.device)
+    result = {
+        "mixtures": lambda: mixtures(given.seeds, device),
+        "toy": lambda: toy(given.input, given.seeds, device),
+        "sweep": lambda: sweep(given.input, given.folder, given.most, given.device),
+        "speed": lambda: speed(device),
+    }[given.part]()
+    where = (
+        torch.cuda.get_device_name() if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
+    )
+    versions = {"hardware": where, "torch": torch.__version__, "python": platform.python_version()}
+    write_json({"part": given.part, **versions, **result}, given.out)
+
+
+# --- known answers -------------------------------------------------------------------------------------
+
+
+def mixture(
+    K: int, spread: float, clutter: int, seed: int, images: int = 300, D: int = 64
+) -> DescribedPoints:
+    """Points of K landmarks, each in 60 to 100 percent of the images, and as many of clutter in every image.
+
+    A landmark's descriptors lie around its own random direction; `spread` is the length of what is added.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    centre = normalize(torch.randn(K, D, generator=generator), dim=1)
+    seen = torch.rand(images, K, generator=generator) < 0.6 + 0.4 * torch.rand(K, generator=generator)
+    image, landmark = torch.nonzero(seen, as_tuple=True)
+    noise = torch.randn(len(image), D, generator=generator) / D**0.5
+    vectors = torch.cat(
+        [centre[landmark] + spread * noise, torch.randn(images * clutter, D, generator=generator)]
+    )
+    image = torch.cat([image, torch.arange(images).repeat_interleave(clutter)])
+    order = torch.argsort(image, stable=True)
+    points = Keypoints(
+        torch.zeros(len(image), 2), image[order], torch.ones(len(image)), normalize(vectors[order], dim=1)
+    )
+    return DescribedPoints(points, None)
+
+
+def mixtures(seeds: int, device: torch.device) -> dict[str, Any]:
+    rows = []
+    for settings in MIXTURES:
+        counts = [_count(mixture(**settings, seed=seed), 300, seed, device) for seed in range(seeds)]
+        best = [max(trial.score for trial in count.trials) for count in counts]
+        rows.append(
+            {**settings, "chosen": [count.K for count in counts], "best_score": [round(b, 3) for b in best]}
+        )
+        print(rows[-1], flush=True)
+    return {"candidates": AutoK().candidates, "rows": rows}
+
+
+def toy(run: Path, seeds: int, device: torch.device) -> dict[str, Any]:
+    scene = generate(TRAIN_IMAGES, SIZE, TRAIN_SEED)
+    stage1 = Stage1.load(Run.open(run), device)
+    last = stage1.config.map_size - 1
+    views: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
+    with torch.no_grad():
+        for start in range(0, len(scene.images), 50):
+            pixels = torch.from_numpy(scene.images[start : start + 50]).permute(0, 3, 1, 2).to(device)
+            maps, mirrored = stage1.phi.with_mirror(pixels.float() / 255)
+            xy = torch.from_numpy(scene.xy[start : start + 50]).float().clamp(0, SIZE - 1).to(device)
+            cells = (xy + 0.5) / 4 - 0.5
+            views[0].append(stage1.phi.describe(maps.features, cells))
+            flipped = torch.stack([last - cells[..., 0], cells[..., 1]], dim=-1)
+            views[1].append(stage1.phi.describe(mirrored, flipped))
+    visible = torch.from_numpy(scene.visible).to(device)
+    image = torch.nonzero(visible)[:, 0]
+    points = Keypoints(
+        torch.zeros(len(image), 2, device=device), image, torch.ones(len(image), device=device)
+    )
+    described = [torch.cat(view)[visible] for view in views]
+    points = Keypoints(points.xy, points.image_index, points.score, described[0])
+    counts = [
+        _count(DescribedPoints(points, described[1]), len(scene.images), seed, device)
+        for seed in range(seeds)
+    ]
+    return {"true_points": len(NAMES), "chosen": [count.K for count in counts], "first": _shown(counts[0])}
+
+
+def _count(described: DescribedPoints, images: int, seed: int, device: torch.device) -> Count:
+    some, images = sample_images(described, images, AutoK().images, device, ALONE)
+    generator = torch.Generator(device).manual_seed(seed)
+    return count_landmarks(some, images, AutoK(), preset("tiny").correspondence, generator)
+
+
+def _shown(count: Count) -> dict[str, Any]:
+    trials = [{name: round(value, 4) for name, value in asdict(trial).items()} for trial in count.trials]
+    return {
+        "chosen": count.K,
+        "plateau": plateau(count.trials),
+        "points_per_image": count.points,
+        "trials": trials,
+    }
+
+
+# --- what other K bring --------------------------------------------------------------------------------
+
+
+def sweep(data: Path, folder: Path, most: int, device: str) -> dict[str, Any]:
+    chosen = _start(data, folder / "start", most, device)
+    rows = []
+    for K in sorted({*SWEEP_K, chosen["K"]}):
+        output = folder / f"k{K}"
+        if not output.exists():
+            shutil.copytree(folder / "start", output)
+            write_json({"format": FORMAT, "K": K}, output / "landmark_count.json")
+        started = time.perf_counter()
+        discover(output=output, resume=True, device=device)
+        seconds = time.perf_counter() - started
+        metrics = evaluate_run(
+            output,
+            [str(path) for path in _some(data / "images" / "test", most)],
+            data / "test.json",
+            [str(path) for path in _some(data / "images" / "train", most)],
+            data / "train.json",
+            device=device,
+        )
+        headline, checks = metrics["headline"], metrics["unlabelled"]
+        rows.append(
+            {
+                "K": K,
+                "forward": round(headline["forward"]["error"], 2),
+                "backward": round(headline["backward"]["error"], 2),
+                "mean_trust": round(sum(checks["trust"]) / K, 3),
+                "trusted": sum(trust >= 0.5 for trust in checks["trust"]),
+                "stage1_points_per_image": round(metrics["stage1"]["points_per_image"], 2),
+                "seconds": round(seconds),
+            }
+        )
+        print(rows[-1], flush=True)
+        guessing = metrics["guessing"]
+    return {
+        "data": data.name,
+        "settings": SWEEP,
+        "images": most,
+        "choice": chosen,
+        "guessing": guessing,
+        "rows": rows,
+    }
+
+
+def _start(data: Path, output: Path, most: int, device: str) -> dict[str, Any]:
+    """The warm-up, which does not depend on K, and the choice after it."""
+    seen: list[Event] = []
+
+    def listener(event: Event) -> None:
+        if event["event"] == "landmark_count":
+            seen.append(event)
+            raise KeyboardInterrupt  # before the choice is kept, so that each K can be put in its place
+
+    started = time.perf_counter()
+    images = [str(path) for path in _some(data / "images" / "train", most)]
+    try:
+        discover(
+            images,
+            landmarks="auto",
+            output=output,
+            preset="tiny",
+            settings=SWEEP,
+            device=device,
+            listener=listener,
+        )
+    except KeyboardInterrupt:
+        print(f"{time.perf_counter() - started:.0f} s", seen[0]["why"], flush=True)
+    return {name: seen[0][name] for name in ("K", "why", "images", "points", "trials")}
+
+
+def _some(folder: Path, most: int) -> list[Path]:
+    paths = sorted(folder.iterdir())
+    return paths[:: max(1, len(paths) // most)][:most]
+
+
+# --- speed ---------------------------------------------------------------------------------------------
+
+
+def speed(device: torch.device) -> dict[str, Any]:
+    described = mixture(16, 1.5, 8, seed=0, images=2000)
+    mirrored = DescribedPoints(described.points, described.points.descriptor)
+    started, cpu = time.perf_counter(), time.process_time()
+    count = _count(mirrored, 2000, 0, device)
+    return {
+        "images": 2000,
+        "looked_at": count.images,
+        "points_per_image": round(count.points, 1),
+        "dimensions": 64,
+        "seconds": round(time.perf_counter() - started, 1),
+        "cpu_seconds": round(time.process_time() - cpu, 1),
+    }
+
+
+if __name__ == "__main__":
+    main()

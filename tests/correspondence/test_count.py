@@ -1,0 +1,217 @@
+"""How many landmarks: known answers, and what must hold of any answer."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from selfmark.config import AutoK, Correspondence
+from selfmark.correspondence.count import (
+    Count,
+    Trial,
+    agreement,
+    choose,
+    count_landmarks,
+    plateau,
+    reason,
+    sample_images,
+)
+from selfmark.correspondence.recovery import DescribedPoints
+from selfmark.group import ALONE, Group
+from selfmark.points import Keypoints
+from tests.processes import in_processes
+
+CANDIDATES = (4, 6, 8, 10, 12, 14, 16, 20, 24)
+SETTINGS = AutoK(candidates=CANDIDATES, splits=3)
+QUICK = Correspondence(restarts=3, iterations=12)
+
+
+def mixture(
+    K: int, spread: float, clutter: int, seed: int = 0, images: int = 60, D: int = 24
+) -> DescribedPoints:
+    """Points of K landmarks, each seen in 60 to 100 percent of the images, and clutter in every image."""
+    generator = torch.Generator().manual_seed(seed)
+    centre = normalize(torch.randn(K, D, generator=generator), dim=1)
+    seen = torch.rand(images, K, generator=generator) < 0.6 + 0.4 * torch.rand(K, generator=generator)
+    image, landmark = torch.nonzero(seen, as_tuple=True)
+    noise = torch.randn(len(image), D, generator=generator) / D**0.5
+    vectors = [centre[landmark] + spread * noise, torch.randn(images * clutter, D, generator=generator)]
+    image = torch.cat([image, torch.arange(images).repeat_interleave(clutter)])
+    order = torch.argsort(image, stable=True)
+    vector = normalize(torch.cat(vectors)[order], dim=1)
+    return DescribedPoints(
+        Keypoints(torch.zeros(len(image), 2), image[order], torch.ones(len(image)), vector), None
+    )
+
+
+def count(described: DescribedPoints, settings: AutoK = SETTINGS, seed: int = 0, images: int = 60) -> Count:
+    return count_landmarks(described, images, settings, QUICK, torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("K", [6, 12])
+def test_known_numbers_are_found_give_or_take_two(K: int, seed: int) -> None:
+    found = count(mixture(K, spread=1.0, clutter=3, seed=seed), seed=seed)
+    assert found.trials[-1].K >= K + 4  # the truth is not the end of what was tried
+    assert abs(found.K - K) <= 2
+
+
+@pytest.mark.parametrize("clutter", [5, 15])
+@pytest.mark.parametrize("spread", [0.5, 1.5])
+def test_noise_never_makes_many_landmarks(spread: float, clutter: int) -> None:
+    """Clutter takes clusters of its own, but far fewer than there are points of it."""
+    found = count(mixture(8, spread, clutter)).K
+    assert found <= 8 + max(4, clutter / 3)
+
+
+def test_points_without_structure_have_low_scores_and_the_reason_says_so() -> None:
+    nothing = count(mixture(0, spread=1.0, clutter=12))
+    something = count(mixture(12, spread=1.0, clutter=3))
+    assert max(trial.score for trial in nothing.trials) < 0.3 < max(trial.score for trial in something.trials)
+    assert nothing.K <= 8
+    assert "this is a guess" in reason(nothing)
+    assert "this is a guess" not in reason(something)
+
+
+def test_the_score_is_made_of_its_parts() -> None:
+    found = count(mixture(8, spread=1.0, clutter=3), replace(SETTINGS, splits=2))
+    assert found.points == pytest.approx(len(mixture(8, 1.0, 3).points) / 60)
+    for trial in found.trials:
+        shares = trial.detection, trial.separation, trial.agreement
+        assert all(-0.05 < share <= 1 for share in shares)
+        # A mean of products is near the product of means.
+        made = 2 * trial.K * np.prod(shares) / (trial.K + found.points)
+        assert trial.score == pytest.approx(made, abs=0.02)
+
+
+def test_same_seed_same_count_and_images_without_points_count() -> None:
+    described = mixture(6, 1.0, 2)
+    few = replace(SETTINGS, candidates=(4, 6, 8), splits=2)
+    assert count(described, few) == count(described, few)
+    more = count(described, few, images=120)
+    assert more.trials[1].detection < 0.55 * count(described, few).trials[1].detection
+
+
+# --- agreement ------------------------------------------------------------------------------------------
+
+
+def _naive_agreement(one: list[int], other: list[int], K: int, dissolved: float) -> float:
+    """The same by trying every pairing of landmarks and counting point by point."""
+    best, value = -1, 0.0
+    for names in itertools.permutations(range(K)):
+        shared = [sum(a == k and b == names[k] for a, b in zip(one, other, strict=True)) for k in range(K)]
+        if sum(shared) <= best:
+            continue
+        best, total, weight = sum(shared), 0.0, 0.0
+        for k in range(K):
+            first, second = one.count(k), other.count(names[k])
+            chance, mean = first * second / len(one), (first + second) / 2
+            kappa = (shared[k] - chance) / (mean - chance)
+            total += mean * kappa if kappa > dissolved else 0.0
+            weight += mean
+        value = total / weight
+    return value
+
+
+@pytest.mark.parametrize("dissolved", [-1.0, 0.5, 0.6])
+@pytest.mark.parametrize("seed", range(4))
+def test_agreement_is_that_of_a_naive_loop(seed: int, dissolved: float) -> None:
+    rng = np.random.default_rng(seed)
+    one = rng.integers(-1, 4, 200)
+    other = np.where(rng.random(200) < 0.6, np.array([2, 0, 3, 1, -1])[one], rng.integers(-1, 4, 200))
+    ours = agreement(torch.from_numpy(one), torch.from_numpy(other), 4, dissolved).item()
+    assert ours == pytest.approx(_naive_agreement(one.tolist(), other.tolist(), 4, dissolved))
+
+
+def test_agreement_of_equals_is_one_and_of_strangers_none() -> None:
+    generator = torch.Generator().manual_seed(0)
+    one = torch.randint(-1, 6, (20_000,), generator=generator)
+    assert agreement(one, (one + 3).remainder(7) - 1, 6, -1).item() < 1  # -1 became a landmark
+    assert agreement(one, torch.where(one < 0, one, (one + 2) % 6), 6, -1).item() == pytest.approx(1)
+    stranger = torch.randint(-1, 6, (20_000,), generator=generator)
+    assert abs(agreement(one, stranger, 6, -1).item()) < 0.02
+    assert agreement(one, stranger, 6, 0.5).item() == 0
+    nobody = torch.full_like(one, -1)
+    assert agreement(nobody, nobody, 6, -1).item() == 0
+
+
+# --- the rule ---------------------------------------------------------------------------------------------
+
+
+def trial(K: int, score: float, error: float = 0.02) -> Trial:
+    return Trial(K, 0.8, 0.9, 0.7, score, error)
+
+
+def test_the_least_number_within_one_standard_error_is_chosen_and_its_equals_are_named() -> None:
+    trials = (trial(4, 0.3), trial(8, 0.585), trial(10, 0.60), trial(12, 0.581), trial(16, 0.4))
+    assert plateau(trials) == (8, 10, 12)
+    assert choose(trials) == 8
+    words = reason(Count(8, 100, 9.5, trials))
+    assert words.startswith("8 landmarks: of 4 to 16 tried on 100 images with 9.5 keypoints each,")
+    assert "0.58 ± 0.02, and the highest is 0.60 at 10." in words
+    assert "8, 10 and 12 cannot be told apart; the least is taken, pick what you need." in words
+
+
+def test_a_clear_best_needs_no_more_words_but_the_end_of_the_range_does() -> None:
+    peak = (trial(4, 0.3), trial(8, 0.60), trial(10, 0.5))
+    assert "told apart" not in reason(Count(choose(peak), 100, 9.5, peak))
+    assert "there may be more" not in reason(Count(choose(peak), 100, 9.5, peak))
+    rising = (trial(4, 0.3), trial(8, 0.5), trial(10, 0.6))
+    assert "there may be more" in reason(Count(choose(rising), 100, 9.5, rising))
+
+
+def test_a_best_that_happens_to_have_no_spread_is_not_believed() -> None:
+    trials = (trial(4, 0.5, 0.03), trial(8, 0.60, 0.0), trial(10, 0.58, 0.03))
+    assert plateau(trials) == (8, 10)
+
+
+def test_candidates_end_where_no_image_has_half_as_many_points() -> None:
+    found = count(mixture(4, 1.0, 1), replace(SETTINGS, candidates=(4, 6, 10, 40), splits=2))
+    assert [one.K for one in found.trials] == [4, 6, 10]
+
+
+# --- which images are looked at -----------------------------------------------------------------------------
+
+
+def _own(group: Group, described: DescribedPoints, images: int) -> DescribedPoints:
+    rows = group.share(images)
+    index = described.points.image_index
+    return described.select((index >= rows.start) & (index < rows.stop))
+
+
+def _sampled(group: Group, described: DescribedPoints, most: int) -> dict[str, Any]:
+    mine = _own(group, described, 120)
+    some, images = sample_images(mine, 60, most, torch.device("cpu"), group)
+    assert some.points.descriptor is not None
+    assert some.mirrored is not None
+    return {
+        "images": images,
+        "index": some.points.image_index.tolist(),
+        "sum": some.points.descriptor.double().sum().item(),
+        "mirrored": some.mirrored.double().sum().item(),
+    }
+
+
+def test_processes_look_at_the_same_images_as_one_alone() -> None:
+    described = mixture(6, 1.0, 2)
+    vectors = described.points.descriptor
+    assert vectors is not None
+    described = DescribedPoints(described.points, vectors.flip(1) * torch.arange(24))
+    alone = _sampled(ALONE, described, 50)
+    assert alone["images"] == 50
+    assert sorted(set(alone["index"])) == list(range(50))
+    assert in_processes(3, _sampled, described, 50) == [alone] * 3
+
+
+def test_all_images_are_looked_at_if_they_are_few() -> None:
+    described = mixture(6, 1.0, 2)
+    some, images = sample_images(described, 60, 500, torch.device("cpu"), ALONE)
+    assert images == 60
+    assert torch.equal(some.points.image_index, described.points.image_index)
+    assert some.mirrored is None

@@ -156,6 +156,10 @@ def test_a_run_made_by_a_newer_version(
         (["--detector=eyes"], "'keypoints.detector' must be one of"),
         (["--device=cuda"], "no CUDA device here"),
         (["--device=abacus"], "no device 'abacus'"),
+        (["-k", "many"], "-k takes a number of landmarks, at least 1, or 'auto', not 'many'"),
+        (["-k", "0"], "not '0'"),
+        (["-k", "-3"], "not '-3'"),
+        (["-k", "2.5"], "not '2.5'"),
     ],
 )
 def test_bad_options(

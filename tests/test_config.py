@@ -46,8 +46,11 @@ def test_override_changes_only_what_it_names() -> None:
         ({"K.deeper": 1}, "no setting 'K.deeper'"),
         ({"K": "many"}, "'K' must be a whole number"),
         ({"K": True}, "'K' must be a whole number"),
-        ({"K": 0}, "K must be at least 1"),
         ({"M": 5}, "M must be at least K"),
+        ({"K": -1}, "K must be at least 1, or 0 for"),
+        ({"auto_k.candidates": []}, "auto_k.candidates must be"),
+        ({"auto_k.candidates": [1, 4]}, "auto_k.candidates must be"),
+        ({"auto_k.splits": 1}, "auto_k.splits must be"),
         ({"loss.margin": "nan"}, "'loss.margin' must be a number"),
         ({"loss.margin": float("nan")}, "'loss.margin' must be a number"),
         ({"flip.test": "maybe"}, "'flip.test' must be true or false"),
@@ -89,6 +92,14 @@ def test_auto_lowers_m_for_few_images_but_never_below_k() -> None:
     assert "M lowered to 30" in why
     fewest, _ = config.choose("auto", True, 2, 15)
     assert fewest.M == 15
+
+
+def test_a_number_left_open_is_settled_later_as_if_it_had_been_given() -> None:
+    left_open, _ = config.choose("tiny", False, 5000, "auto")
+    assert left_open.K == 0
+    for K in (6, 50):
+        given, _ = config.choose("tiny", False, 5000, K)
+        assert config.with_landmarks(left_open, K) == given
 
 
 def test_unknown_preset() -> None:

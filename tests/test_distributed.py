@@ -98,6 +98,26 @@ def test_one_process_writes(runs: dict[int, Run], processes: int) -> None:
     assert (runs[processes].path / "report" / "index.html").exists()
 
 
+def test_one_process_chooses_how_many_landmarks_and_all_agree(photos: Path, tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    options = ["-k", "auto", "--set=K=0", "--set=auto_k.candidates=[3, 4, 6]", "--set=auto_k.splits=2"]
+    result = subprocess.run(
+        _command(photos, output, 2, *options, "--set=rounds.count=1"),
+        env=_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-3000:]
+    run = Run.open(output)
+    (event,) = [event for event in run.events() if event["event"] == "landmark_count"]
+    assert event["images"] == 24  # of both processes
+    assert event["K"] == run.config.K
+    tensors = load_file(output / "points" / "landmarks.safetensors")
+    assert tensors["centroids"].shape[0] == event["K"]
+    assert tensors["label"].max() < event["K"]
+
+
 def test_a_killed_process_ends_the_job_and_the_run_goes_on(photos: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
     longer = "--set=rounds.iterations=80"

@@ -160,6 +160,81 @@ def test_resuming_a_finished_run_changes_nothing(undisturbed: Path) -> None:
         assert torch.equal(value, before[name])
 
 
+# K left open, and few numbers to choose from.
+OPEN = {name: value for name, value in QUICK.items() if name not in ("K", "M")} | {
+    "M": 12,
+    "auto_k.candidates": [3, 4, 6],
+    "auto_k.splits": 2,
+    "rounds.count": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def chosen(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that chose the number of landmarks itself."""
+    output = tmp_path_factory.mktemp("runs") / "chosen"
+    discover(photos, landmarks="auto", output=output, preset="tiny", settings=OPEN, device="cpu")
+    return output
+
+
+def _choices(run: Path) -> list[Event]:
+    return [event for event in Run.open(run).events() if event["event"] == "landmark_count"]
+
+
+def test_a_chosen_number_is_kept_logged_and_shown(chosen: Path) -> None:
+    (event,) = _choices(chosen)
+    kept = json.loads((chosen / "landmark_count.json").read_text())
+    assert kept["K"] == event["K"] in (3, 4, 6)
+    assert [trial["K"] for trial in kept["trials"]] == [3, 4, 6]
+    assert kept["K"] == Run.open(chosen).config.K
+    assert len(selfmark.load(str(chosen)).names) == kept["K"]
+    page = (chosen / "report" / "index.html").read_text()
+    assert "How many landmarks" in page
+    assert event["why"][:40] in page
+
+
+def test_a_number_chosen_is_as_good_as_given(chosen: Path, photos: Path, tmp_path: Path) -> None:
+    """The choice disturbs nothing: with the same number given, the same bits come out."""
+    K = Run.open(chosen).config.K
+    discover(photos, landmarks=K, output=tmp_path / "given", preset="tiny", settings=OPEN, device="cpu")
+    _assert_same(chosen, tmp_path / "given")
+    assert "How many landmarks" not in (tmp_path / "given" / "report" / "index.html").read_text()
+
+
+@pytest.mark.parametrize("moment", ["how many landmarks", "landmark_count", "recovery"])
+def test_interrupted_around_the_choice_a_run_resumes_to_the_same_bits(
+    moment: str, chosen: Path, photos: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "run"
+
+    def listener(event: Event) -> None:
+        if moment in (event["event"], event.get("stage")):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        discover(
+            photos,
+            landmarks="auto",
+            output=output,
+            preset="tiny",
+            settings=OPEN,
+            device="cpu",
+            listener=listener,
+        )
+    assert (output / "landmark_count.json").exists() == (moment == "recovery")
+    before = len(_choices(output))
+    discover(output=output, resume=True, device="cpu")
+    _assert_same(chosen, output)
+    assert len(_choices(output)) == before + (moment != "recovery")
+
+
+def test_the_number_of_landmarks_must_be_one(photos: Path, tmp_path: Path) -> None:
+    for wrong in (0, -2, "many", 2.5):
+        with pytest.raises(InputError, match="at least 1, or 'auto'"):
+            discover(photos, landmarks=wrong, output=tmp_path / "run", device="cpu")  # type: ignore[arg-type]
+    assert not (tmp_path / "run").exists()
+
+
 def test_resume_refuses_other_images(undisturbed: Path, tmp_path: Path) -> None:
     cv2.imwrite(str(tmp_path / "new.png"), np.zeros((64, 64, 3), np.uint8))
     with pytest.raises(InputError, match="started on other images"):

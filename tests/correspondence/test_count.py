@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import cohen_kappa_score
 from torch.nn.functional import normalize
 
 from selfmark.config import AutoK, Correspondence
@@ -102,7 +103,7 @@ def test_same_seed_same_count_and_images_without_points_count() -> None:
 
 
 def _naive_agreement(one: list[int], other: list[int], K: int, dissolved: float) -> float:
-    """The same by trying every pairing of landmarks and counting point by point."""
+    """The same by trying every pairing of landmarks, with scikit-learn's kappa of each pair."""
     best, value = -1, 0.0
     for names in itertools.permutations(range(K)):
         shared = [sum(a == k and b == names[k] for a, b in zip(one, other, strict=True)) for k in range(K)]
@@ -110,9 +111,8 @@ def _naive_agreement(one: list[int], other: list[int], K: int, dissolved: float)
             continue
         best, total, weight = sum(shared), 0.0, 0.0
         for k in range(K):
-            first, second = one.count(k), other.count(names[k])
-            chance, mean = first * second / len(one), (first + second) / 2
-            kappa = (shared[k] - chance) / (mean - chance)
+            kappa = cohen_kappa_score([a == k for a in one], [b == names[k] for b in other])
+            mean = (one.count(k) + other.count(names[k])) / 2
             total += mean * kappa if kappa > dissolved else 0.0
             weight += mean
         value = total / weight

@@ -8,7 +8,7 @@ import torch
 from sklearn.cluster import KMeans
 
 from selfmark.correspondence import kmeans as module
-from selfmark.correspondence.kmeans import kmeans, nearest_centroid, sample_rows
+from selfmark.correspondence.kmeans import kmeans, nearest_centroid, place, sample_rows
 from selfmark.group import ALONE
 
 
@@ -30,6 +30,25 @@ def test_nearest_centroid_against_a_loop() -> None:
         distances = [float(((vector - centroid) ** 2).sum()) for centroid in centroids]
         assert int(found.cluster[index]) == int(np.argmin(distances))
         assert float(found.distance[index]) == pytest.approx(min(distances), abs=1e-4)
+
+
+def test_margins_against_projections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Along the line to another centroid, the margin is what is left of the way to the middle, twice over."""
+    vectors, centroids = torch.randn(50, 6), torch.randn(7, 6)
+    monkeypatch.setattr(module, "_block", lambda device: 8)
+    placed = place(vectors, centroids)
+    nearest = nearest_centroid(vectors, centroids)
+    assert torch.equal(placed.cluster, nearest.cluster)
+    assert torch.equal(placed.distance, nearest.distance)
+    for index, vector in enumerate(vectors):
+        own = centroids[placed.cluster[index]]
+        ways = [other - own for k, other in enumerate(centroids) if k != placed.cluster[index]]
+        along = [float((vector - own) @ way / (way @ way)) for way in ways]
+        assert float(placed.margin[index]) == pytest.approx(1 - 2 * max(along), abs=1e-4)
+
+
+def test_vectors_between_equal_centroids_have_no_margin() -> None:
+    assert place(torch.randn(5, 3), torch.zeros(2, 3)).margin.tolist() == [0.0] * 5
 
 
 def test_blocks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,9 +54,7 @@ MIXTURES = (
     {"K": 8, "spread": 1.0, "clutter": 10},
     {"K": 16, "spread": 1.0, "clutter": 4},
     {"K": 16, "spread": 1.0, "clutter": 10},
-    {"K": 16, "spread": 2.0, "clutter": 10},
     {"K": 24, "spread": 1.5, "clutter": 8},
-    {"K": 32, "spread": 1.5, "clutter": 8},
     {"K": 0, "spread": 1.0, "clutter": 16},
 )
 SWEEP: dict[str, Any] = SETTINGS | {"K": 0}  # as in the demo, so that two CPU cores are done in minutes

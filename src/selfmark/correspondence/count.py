@@ -87,7 +87,7 @@ def count_landmarks(
         on_progress: called with the trials done and their number.
     """
     counts = described.points.counts(images)
-    candidates = possible(settings.candidates, int(counts.max()))
+    candidates = possible(settings.candidates, int(counts.max()), len(described.points))
     halves = [_half(images, settings.blocks, generator) for _ in range(settings.splits)]
     points = len(described.points) / images
     trials = []
@@ -101,16 +101,17 @@ def count_landmarks(
     return Count(choose(trials), images, points, tuple(trials))
 
 
-def possible(candidates: Sequence[int], most: int) -> tuple[int, ...]:
-    """The candidates, ascending, up to twice as many as any image has points; always the least one.
+def possible(candidates: Sequence[int], most: int, points: int) -> tuple[int, ...]:
+    """The candidates, ascending, up to twice the most points of an image; always the least one.
 
-    Beyond that nothing can hold, and up to there the curve is seen to fall.
+    Beyond that nothing can hold, and up to there the curve is seen to fall. A half of all the points must
+    also have some for each cluster.
 
-    >>> possible((10, 4, 30), most=12)
+    >>> possible((10, 4, 30), most=12, points=500)
     (4, 10)
     """
     order = sorted(set(candidates))
-    limit = max(2 * most, order[0])
+    limit = max(min(2 * most, points // 4), order[0])
     return tuple(K for K in order if limit >= K)
 
 

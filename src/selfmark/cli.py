@@ -78,8 +78,10 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
 
 def _landmark_count(text: str | None) -> int | Literal["auto"] | None:
     """What `-k` was given."""
-    if text is None or text == "auto":
-        return text  # type: ignore[return-value]
+    if text is None:
+        return None
+    if text == "auto":
+        return "auto"
     if not text.isdecimal() or int(text) < 1:
         raise InputError(f"-k takes a number of landmarks, at least 1, or 'auto', not '{text}'")
     return int(text)

@@ -94,7 +94,7 @@ class AutoK:
     candidates: tuple[int, ...] = (4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 50)  # tried where K is 0
     splits: int = 5  # times the images are split into halves that are clustered on their own
     blocks: int = 20  # stretches of neighbouring images (frames of a video, say) that stay in one half
-    images: int = 600  # images looked at, at most, evenly spaced
+    images: int = 400  # images looked at, at most, evenly spaced
     clear: float = 0.1  # a point is clear from this share of the way from a cluster's border to its centroid
     dissolved: float = 0.5  # a landmark on which halves agree no more than this counts as none
 

@@ -15,7 +15,8 @@ from selfmark.detector import Detector, Located, fingerprint, model_folder
 from selfmark.devices import pick
 from selfmark.errors import InputError
 from selfmark.export.media import need
-from selfmark.export.onnx import FILES, INSTALL, MODEL, Precision
+from selfmark.export.onnx import CROPS, FILES, INSTALL, PLACES, Precision
+from selfmark.export.onnx_metadata import MODEL
 
 RuntimeName = Literal["torch", "onnx", "onnx-int8"]
 
@@ -37,15 +38,15 @@ class OnnxDetector(Detector):
     def __init__(self, detector: Detector, path: Path) -> None:
         """As `detector`, but with the graph in `path`, which must have been made from it."""
         super().__init__(detector.psi, detector.card)
-        # Each image is the work of one core from beginning to end: its maps stay in that core's cache, and no
-        # core waits for another. Sharing every operation between the cores is far slower.
-        self._session = _session(path, threads=1)
-        self._workers = ThreadPoolExecutor(torch.get_num_threads())
-        made_from = self._session.get_modelmeta().custom_metadata_map.get(MODEL)
-        if made_from != fingerprint(self):
+        model = _read(path)
+        if {one.key: one.value for one in model.metadata_props}.get(MODEL) != fingerprint(self):
             raise InputError(
                 f"{path} was not made from the model beside it: make it anew with 'selfmark export'"
             )
+        # Each image is the work of one core from beginning to end: its maps stay in that core's cache, and no
+        # core waits for another. Sharing every operation between the cores is far slower.
+        self._session = _session(_without_cropping(model), path, threads=1)
+        self._workers = ThreadPoolExecutor(torch.get_num_threads())
 
     @classmethod
     def load_exported(cls, folder: Path, precision: Precision) -> OnnxDetector:
@@ -62,7 +63,7 @@ class OnnxDetector(Detector):
         if pixels.dtype != torch.uint8 or pixels.shape[1:] != (3, size, size):
             shape, dtype = tuple(pixels.shape), pixels.dtype
             raise ValueError(f"network images must be [B, 3, {size}, {size}] uint8, not {shape} {dtype}")
-        images = pixels.cpu().numpy()
+        images = pixels.cpu().float().numpy()
         xy = np.empty((len(images), landmarks, 2), np.float32)
         score = np.empty((len(images), landmarks), np.float32)
 
@@ -72,17 +73,34 @@ class OnnxDetector(Detector):
         list(self._workers.map(find, range(len(images))))
         return Located(torch.from_numpy(xy), torch.from_numpy(score))
 
-    def _run(self, images: npt.NDArray[np.uint8]) -> Any:
-        return self._session.run(["xy", "score"], {"images": images})
+    def _run(self, crops: npt.NDArray[np.float32]) -> Any:
+        return self._session.run([PLACES, "scores"], {CROPS: crops})
 
 
-def _session(path: Path, threads: int) -> Any:
+def _read(path: Path) -> Any:
+    onnx = need("onnx", INSTALL)
+    try:
+        return onnx.load(path)
+    except Exception as error:  # its errors have no common class of their own
+        raise InputError(f"{path} is not an ONNX file: {str(error).splitlines()[0]}") from error
+
+
+def _without_cropping(model: Any) -> bytes:
+    """The part of an exported graph between crops and places.
+
+    Crops are made elsewhere already, by threads that decode the next images while the network works.
+    """
+    extract = need("onnx.utils", INSTALL).Extractor(model).extract_model
+    return bytes(extract([CROPS], [PLACES, "scores"]).SerializeToString())
+
+
+def _session(model: bytes, path: Path, threads: int) -> Any:
     runtime = need("onnxruntime", INSTALL)
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = 3  # errors; they are raised besides
     try:
-        return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its errors have no common class of their own
         raise InputError(f"ONNX Runtime cannot read {path}: {str(error).splitlines()[0]}") from error

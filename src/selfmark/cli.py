@@ -288,16 +288,20 @@ def export(
     int8: Annotated[
         bool, typer.Option("--int8", help="With --onnx: also in 8 bits, faster and a little less exact.")
     ] = False,
+    fp16: Annotated[
+        bool, typer.Option("--fp16", help="With --onnx: also in half precision, half as large.")
+    ] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder for the model; default that of RUN.")
     ] = None,
 ) -> None:
     """The trained detector in the format of another runtime."""
-    from selfmark.export.onnx import export_onnx
+    from selfmark.export.onnx import Precision, export_onnx
 
     if not onnx:
         raise InputError("say what to export: --onnx")
-    for path in export_onnx(run, int8, output):
+    wanted: dict[Precision, bool] = {"float32": True, "float16": fp16, "int8": int8}
+    for path in export_onnx(run, [precision for precision, asked in wanted.items() if asked], output):
         out.print(f"exported: {path}", highlight=False, soft_wrap=True)
 
 

@@ -24,9 +24,10 @@ from selfmark.config import Images, Network, preset
 from selfmark.demo.scene import Scene
 from selfmark.detector import Detector, ModelCard
 from selfmark.errors import InputError
-from selfmark.export.onnx import FILES, export_onnx, write_float32, write_int8
-from selfmark.export.onnx_graph import OPSET, Graph, Maps, add_places
+from selfmark.export.onnx import FILES, export_onnx, write_float16, write_float32, write_int8
+from selfmark.export.onnx_graph import Maps, add_places
 from selfmark.export.onnx_int8 import Reach, fold_scales, plan_conv
+from selfmark.export.onnx_nodes import OPSET, Graph
 from selfmark.model.heatmaps import Reading, draw, read, to_cells, to_pixels
 from selfmark.model.network import Psi
 from tests.conftest import selfmark
@@ -123,7 +124,8 @@ def test_any_number_of_images_at_a_time(scene: Scene, tmp_path: Path) -> None:
     session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
     images = _pixels(scene, 5)
     for count in (1, 2, 5):
-        together = session.run(["xy"], {"images": images[:count].numpy()})[0]
+        feed = {"images": scene.images[:count], "boxes": np.zeros((1, 4), np.float32)}
+        together = session.run(["points"], feed)[0]
         np.testing.assert_allclose(together, exported.locate(images[:count]).xy, atol=1e-3)
     assert exported.locate(images[:0]).xy.shape == (0, 3, 2)
     assert exported.locate(images[:0]).score.shape == (0, 3)
@@ -156,7 +158,7 @@ def test_a_graph_of_another_model_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="not made from the model beside it"):
             OnnxDetector(other, path)
     path.write_bytes(b"a shopping list")
-    with pytest.raises(InputError, match="cannot read"):
+    with pytest.raises(InputError, match="is not an ONNX file"):
         OnnxDetector(detector, path)
 
 
@@ -165,13 +167,14 @@ def test_files_are_plain_onnx_without_other_domains(scene: Scene, tmp_path: Path
     for path in (
         write_float32(detector, tmp_path / "a.onnx"),
         write_int8(detector, _pixels(scene, 4), tmp_path / "b.onnx"),
+        write_float16(detector, tmp_path / "c.onnx"),
     ):
         model = onnx.load(path)
         assert [(one.domain, one.version) for one in model.opset_import] == [("", OPSET)]
         assert {node.domain for node in model.graph.node} == {""}
-        assert [value.name for value in model.graph.input] == ["images"]
-        assert [value.name for value in model.graph.output] == ["xy", "score"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.onnx", "b.onnx"]
+        assert [value.name for value in model.graph.input] == ["images", "boxes"]
+        assert [value.name for value in model.graph.output] == ["points", "scores"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.onnx", "b.onnx", "c.onnx"]
 
 
 # --- int8 ---------------------------------------------------------------------------------------------
@@ -286,7 +289,7 @@ def _table(folder: Path) -> tuple[Sequence[str], np.ndarray]:
 def test_export_and_predict_from_the_command_line(
     run: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert selfmark("export", run, "--onnx", "--int8") == 0
+    assert selfmark("export", run, "--onnx", "--int8", "--fp16") == 0
     assert capsys.readouterr().out.splitlines() == [
         f"exported: {run / 'model' / name}" for name in FILES.values()
     ]
@@ -305,7 +308,7 @@ def test_export_and_predict_from_the_command_line(
 
 
 def test_an_exported_folder_needs_no_run(run: Path, scene: Scene, tmp_path: Path) -> None:
-    (written,) = export_onnx(run, int8=False, output=tmp_path / "model")
+    (written,) = export_onnx(run, ["float32"], output=tmp_path / "model")
     assert written == tmp_path / "model" / "model.onnx"
     images = list(scene.images[:2])
     expected = Detector.load(run)(images)
@@ -325,18 +328,18 @@ def test_one_sentence_for_what_is_missing(run: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="works on the CPU"):
         load_detector(run, "onnx", "cuda")
     with pytest.raises(InputError, match="is not a run folder"):
-        export_onnx(run / "model", int8=True, output=None)
+        export_onnx(run / "model", ["float32", "int8"], output=None)
     with pytest.raises(InputError, match="holds no model"):
-        export_onnx(tmp_path, int8=False, output=None)
+        export_onnx(tmp_path, ["float32"], output=None)
     taken = tmp_path / "taken"
     taken.write_text("a file where a folder should be")
     with pytest.raises(InputError, match="cannot write to"):
-        export_onnx(run, int8=False, output=taken)
+        export_onnx(run, ["float32"], output=taken)
     (run / "images.json").write_text('[{"path": "gone.png", "frame": null, "box": null}]')
     with pytest.raises(
         InputError, match=r"needs the images the run was trained on, but none of the 1 images"
     ):
-        export_onnx(run, int8=True, output=None)
+        export_onnx(run, ["float32", "int8"], output=None)
     assert not (run / "model" / "model.onnx").exists()
 
 
@@ -348,7 +351,7 @@ def test_packages_that_are_not_installed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     if package == "onnxruntime":
-        export_onnx(run, int8=False, output=None)
+        export_onnx(run, ["float32"], output=None)
     monkeypatch.setitem(sys.modules, package, None)
     command = ["export", run, "--onnx"] if package == "onnx" else ["predict", run, run, "--runtime=onnx"]
     assert selfmark(*command) == 2
@@ -376,5 +379,5 @@ def test_torch_needs_neither_package(run: Path, photos: Path, tmp_path: Path) ->
 def test_the_packages_own_detector_is_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="belongs to selfmark: say where to write with --output"):
-        export_onnx(Path("demo"), False, None)
-    assert export_onnx(Path("demo"), False, tmp_path / "out") == [tmp_path / "out" / "model.onnx"]
+        export_onnx(Path("demo"), ["float32"], None)
+    assert export_onnx(Path("demo"), ["float32"], tmp_path / "out") == [tmp_path / "out" / "model.onnx"]

@@ -5,8 +5,7 @@ The graph is written by hand rather than traced, because its form decides how fa
 - GroupNorm is `InstanceNormalization` over groups, then a 1x1 depthwise convolution with the norm's own scale
   and shift. Convolutions run in a blocked layout there, and this one takes the ReLU along, so that scale,
   shift and ReLU cost one pass over the memory instead of three.
-- Image and mirror image go through as one batch, all sizes but the batch are constants, and the brightness
-  scale is folded into the first convolution.
+- Image and mirror image go through as one batch, and all sizes of maps but the batch are constants.
 
 `benchmarks/predict_cpu.py` measures what that brings.
 """
@@ -15,54 +14,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
 from selfmark.config import STRIDE
+from selfmark.export.onnx_nodes import Graph, Value, floats, integers
 from selfmark.model.heatmaps import Reading, Refine
 
 if TYPE_CHECKING:
-    import onnx
-
     from selfmark.model.network import Block, Psi
 
 A = TypeVar("A")
 B = TypeVar("B")
-
-OPSET = 18
-
-
-class Graph:
-    """Nodes and constants so far. Values are known by their names."""
-
-    def __init__(self) -> None:
-        self.nodes: list[onnx.NodeProto] = []
-        self.constants: list[onnx.TensorProto] = []
-
-    def add(self, operator: str, *inputs: str | npt.NDArray[Any], **attributes: Any) -> str:
-        """Append a node with one output and return the output's name; arrays become constants."""
-        return self.add_several(operator, 1, *inputs, **attributes)[0]
-
-    def add_several(
-        self, operator: str, outputs: int, *inputs: str | npt.NDArray[Any], **attributes: Any
-    ) -> list[str]:
-        from onnx import helper
-
-        name = f"{operator}_{len(self.nodes)}"
-        results = [f"{name}_{index}" for index in range(outputs)]
-        sources = [value if isinstance(value, str) else self._constant(value) for value in inputs]
-        self.nodes.append(helper.make_node(operator, sources, results, name, **attributes))
-        return results
-
-    def _constant(self, value: npt.NDArray[Any]) -> str:
-        from onnx import numpy_helper
-
-        name = f"constant_{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
-        return name
 
 
 @dataclass(frozen=True)
@@ -75,15 +41,19 @@ class Maps:
 
 
 class Recorder:
-    """`model.operations.Operations` for `Maps`: nothing is computed, every step is added to the graph."""
+    """`model.operations.Operations` for `Maps`: nothing is computed, every step is added to the graph.
 
-    def __init__(self, graph: Graph) -> None:
+    Weights, and what the network makes of the images, are numbers of type `dtype`.
+    """
+
+    def __init__(self, graph: Graph, dtype: type[np.floating] = np.float32) -> None:
         self.graph = graph
+        self.dtype = dtype
 
     def stem(self, conv: nn.Conv2d, norm: nn.GroupNorm, images: Maps) -> Maps:
-        """Images are floats 0..255."""
-        centred = self.graph.add("Sub", images.name, _floats(127.5))
-        first = self.conv(conv, Maps(centred, images.channels, images.side), scale=1 / 255)
+        """Images are float32, 0..255."""
+        centred = (Value(self.graph, images.name) - 127.5) / 255.0
+        first = self.conv(conv, Maps(centred.as_type(self.dtype).name, images.channels, images.side))
         return self._activate(norm, self._normalise(norm, first))
 
     def block(self, block: Block, x: Maps) -> Maps:
@@ -111,7 +81,7 @@ class Recorder:
             "Resize",
             below.name,
             "",
-            _floats([1, 1, 2, 2]),
+            floats([1, 1, 2, 2]),
             mode="nearest",
             coordinate_transformation_mode="asymmetric",
             nearest_mode="floor",
@@ -129,11 +99,8 @@ class Recorder:
 
     # --- what they are made of ------------------------------------------------------------------------
 
-    def conv(self, conv: nn.Conv2d, x: Maps, scale: float = 1.0) -> Maps:
-        """The convolution of `scale` times x."""
-        parameters = [scale * array(conv.weight)]
-        if conv.bias is not None:
-            parameters.append(array(conv.bias))
+    def conv(self, conv: nn.Conv2d, x: Maps) -> Maps:
+        parameters = [self._numbers(one) for one in (conv.weight, conv.bias) if one is not None]
         result = self.graph.add("Conv", x.name, *parameters, **conv_attributes(conv))
         return Maps(result, conv.out_channels, x.side // conv.stride[0])
 
@@ -144,16 +111,16 @@ class Recorder:
         """Each group of channels with mean 0 and variance 1."""
         groups = norm.num_groups
         grouped = self.graph.add(
-            "Reshape", x.name, _integers([0, groups, x.channels // groups * x.side * x.side])
+            "Reshape", x.name, integers([0, groups, x.channels // groups * x.side * x.side])
         )
-        one, none = np.ones(groups, np.float32), np.zeros(groups, np.float32)
+        one, none = np.ones(groups, self.dtype), np.zeros(groups, self.dtype)
         normal = self.graph.add("InstanceNormalization", grouped, one, none, epsilon=norm.eps)
-        apart = self.graph.add("Reshape", normal, _integers([0, x.channels, x.side, x.side]))
+        apart = self.graph.add("Reshape", normal, integers([0, x.channels, x.side, x.side]))
         return Maps(apart, x.channels, x.side)
 
     def _activate(self, norm: nn.GroupNorm, x: Maps) -> Maps:
         """relu(scale x + shift) with the scale and shift of the norm; `fold_scales` may have made scale 1."""
-        scale, shift = array(norm.weight), array(norm.bias)
+        scale, shift = self._numbers(norm.weight), self._numbers(norm.bias)
         if (scale == 1).all():
             moved = self.graph.add("Add", x.name, shift.reshape(-1, 1, 1))
         else:
@@ -162,49 +129,54 @@ class Recorder:
             )
         return Maps(self.graph.add("Relu", moved), x.channels, x.side)
 
-
-def add_maps(recorder: Recorder, psi: Psi, images: str, size: int) -> Maps:
-    """Psi's K heatmaps of images [B, 3, size, size] uint8."""
-    floats = Maps(recorder.graph.add("Cast", images, to=_float_type()), 3, size)
-    maps: Maps = psi.head(psi.backbone(floats, recorder), recorder)
-    return maps
+    def _numbers(self, parameter: Tensor) -> npt.NDArray[np.floating]:
+        return array(parameter).astype(self.dtype)
 
 
-def add_mirrored_maps(recorder: Recorder, psi: Psi, images: str, size: int, mirror: tuple[int, ...]) -> Maps:
+def add_maps(recorder: Recorder, psi: Psi, images: Value, size: int) -> Maps:
+    """Psi's K heatmaps of images [B, 3, size, size], floats 0..255."""
+    maps: Maps = psi.head(psi.backbone(Maps(images.name, 3, size), recorder), recorder)
+    return Maps(Value(recorder.graph, maps.name).as_type(np.float32).name, maps.channels, maps.side)
+
+
+def add_mirrored_maps(
+    recorder: Recorder, psi: Psi, images: Value, size: int, mirror: tuple[int, ...]
+) -> Maps:
     """The mean of the images' heatmaps and their mirror images', mirrored back, partners exchanged."""
     graph = recorder.graph
-    maps = add_maps(recorder, psi, graph.add("Concat", images, _mirrored(graph, images), axis=0), size)
-    here, there = graph.add_several("Split", 2, maps.name, axis=0, num_outputs=2)
-    back = graph.add("Gather", _mirrored(graph, there), _integers(mirror), axis=1)
+    mirrored = Value(graph, _mirrored(graph, images.name))
+    maps = add_maps(recorder, psi, images.then("Concat", mirrored, axis=0), size)
+    here, there = graph.add_several("Split", 2, maps.name, axis=0)
+    back = graph.add("Gather", _mirrored(graph, there), integers(mirror), axis=1)
     total = graph.add("Add", here, back)
-    return Maps(graph.add("Mul", total, _floats(0.5)), maps.channels, maps.side)
+    return Maps(graph.add("Mul", total, floats(0.5)), maps.channels, maps.side)
 
 
 def _mirrored(graph: Graph, value: str) -> str:
     """[B, C, H, W] with the columns reversed."""
     beyond = np.iinfo(np.int64).min
-    return graph.add("Slice", value, _integers([-1]), _integers([beyond]), _integers([3]), _integers([-1]))
+    return graph.add("Slice", value, integers([-1]), integers([beyond]), integers([3]), integers([-1]))
 
 
 def add_places(graph: Graph, maps: Maps, reading: Reading) -> tuple[str, str]:
     """One place for each map as `heatmaps.read` finds it: xy [B, K, 2] in pixels, score [B, K]."""
     cells = _centroids(graph, maps) if reading == "centroid" else _peaks(graph, maps, reading)
     # (cells + 0.5) * STRIDE - 0.5, see heatmaps.to_pixels
-    xy = graph.add("Add", graph.add("Mul", cells, _floats(STRIDE)), _floats(0.5 * STRIDE - 0.5))
-    score = graph.add("ReduceMax", maps.name, _integers([2, 3]), keepdims=0)
-    return xy, graph.add("Clip", score, _floats(0), _floats(1))
+    xy = graph.add("Add", graph.add("Mul", cells, floats(STRIDE)), floats(0.5 * STRIDE - 0.5))
+    score = graph.add("ReduceMax", maps.name, axes=[2, 3], keepdims=0)
+    return xy, graph.add("Clip", score, floats(0), floats(1))
 
 
 def _centroids(graph: Graph, maps: Maps) -> str:
     """The mean cell, weighted by the squared heat: [B, K, 2]."""
-    heat = graph.add("Max", maps.name, _floats(0))
-    weight = graph.add("Add", graph.add("Mul", heat, heat), _floats(1e-12))
-    total = graph.add("ReduceSum", weight, _integers([2, 3]), keepdims=0)
+    heat = graph.add("Max", maps.name, floats(0))
+    weight = graph.add("Add", graph.add("Mul", heat, heat), floats(1e-12))
+    total = graph.add("ReduceSum", weight, integers([2, 3]), keepdims=0)
     numbers = np.arange(maps.side, dtype=np.float32)
 
     def mean(position: npt.NDArray[np.float32]) -> str:
-        moment = graph.add("ReduceSum", graph.add("Mul", weight, position), _integers([2, 3]), keepdims=0)
-        return graph.add("Unsqueeze", graph.add("Div", moment, total), _integers([2]))
+        moment = graph.add("ReduceSum", graph.add("Mul", weight, position), integers([2, 3]), keepdims=0)
+        return graph.add("Unsqueeze", graph.add("Div", moment, total), integers([2]))
 
     return graph.add("Concat", mean(numbers), mean(numbers[:, None]), axis=2)
 
@@ -212,40 +184,40 @@ def _centroids(graph: Graph, maps: Maps) -> str:
 def _peaks(graph: Graph, maps: Maps, refine: Refine) -> str:
     """The highest cell and the step to its neighbours' peak: [B, K, 2]."""
     side = maps.side
-    flat = graph.add("Reshape", maps.name, _integers([0, maps.channels, side * side]))
+    flat = graph.add("Reshape", maps.name, integers([0, maps.channels, side * side]))
     index = graph.add("ArgMax", flat, axis=2, keepdims=1)
-    column, row = graph.add("Mod", index, _integers(side)), graph.add("Div", index, _integers(side))
+    column, row = graph.add("Mod", index, integers(side)), graph.add("Div", index, integers(side))
 
     def moved(along: str, steps: list[int]) -> str:
         """Steps along columns or rows that end at the border, where the outermost value goes on."""
-        return graph.add("Clip", graph.add("Add", along, _integers(steps)), _integers(0), _integers(side - 1))
+        return graph.add("Clip", graph.add("Add", along, integers(steps)), integers(0), integers(side - 1))
 
     # Here, left and above, right and below.
     columns, rows = moved(column, [0, -1, 0, 1, 0]), moved(row, [0, 0, -1, 0, 1])
-    places = graph.add("Add", graph.add("Mul", rows, _integers(side)), columns)
+    places = graph.add("Add", graph.add("Mul", rows, integers(side)), columns)
     here, before, after = graph.add_several(
-        "Split", 3, graph.add("GatherElements", flat, places, axis=2), _integers([1, 2, 2]), axis=2
+        "Split", 3, graph.add("GatherElements", flat, places, axis=2), integers([1, 2, 2]), axis=2
     )
     offset = (_quarter if refine == "quarter" else _parabola)(graph, here, before, after)
-    cells = graph.add("Cast", graph.add("Concat", column, row, axis=2), to=_float_type())
-    return graph.add("Clip", graph.add("Add", cells, offset), _floats(0), _floats(side - 1))
+    cells = Value(graph, graph.add("Concat", column, row, axis=2)).as_type(np.float32)
+    return graph.add("Clip", graph.add("Add", cells.name, offset), floats(0), floats(side - 1))
 
 
 def _quarter(graph: Graph, here: str, before: str, after: str) -> str:
     """A quarter of a cell towards the higher neighbour."""
-    return graph.add("Mul", graph.add("Sign", graph.add("Sub", after, before)), _floats(0.25))
+    return graph.add("Mul", graph.add("Sign", graph.add("Sub", after, before)), floats(0.25))
 
 
 def _parabola(graph: Graph, here: str, before: str, after: str) -> str:
     """The vertex of the parabola through three logarithms."""
     left, mid, right = (
-        graph.add("Log", graph.add("Max", value, _floats(1e-4))) for value in (before, here, after)
+        graph.add("Log", graph.add("Max", value, floats(1e-4))) for value in (before, here, after)
     )
     sides = graph.add("Add", left, right)
-    bend = graph.add("Sub", graph.add("Mul", mid, _floats(2)), sides)
-    slope = graph.add("Mul", graph.add("Sub", right, left), _floats(0.5))
-    vertex = graph.add("Div", slope, graph.add("Max", bend, _floats(1e-6)))
-    return graph.add("Clip", vertex, _floats(-0.5), _floats(0.5))
+    bend = graph.add("Sub", graph.add("Mul", mid, floats(2)), sides)
+    slope = graph.add("Mul", graph.add("Sub", right, left), floats(0.5))
+    vertex = graph.add("Div", slope, graph.add("Max", bend, floats(1e-6)))
+    return graph.add("Clip", vertex, floats(-0.5), floats(0.5))
 
 
 def norm_and_conv(skip: nn.Sequential) -> tuple[nn.GroupNorm, nn.Conv2d]:
@@ -268,17 +240,3 @@ def conv_attributes(conv: nn.Conv2d) -> dict[str, list[int]]:
 
 def array(parameter: Tensor) -> npt.NDArray[np.float32]:
     return np.asarray(parameter.detach().cpu().float().contiguous().numpy())
-
-
-def _floats(value: float | list[float]) -> npt.NDArray[np.float32]:
-    return np.array(value, np.float32)
-
-
-def _integers(value: int | list[int] | tuple[int, ...]) -> npt.NDArray[np.int64]:
-    return np.array(value, np.int64)
-
-
-def _float_type() -> int:
-    from onnx import TensorProto
-
-    return int(TensorProto.FLOAT)

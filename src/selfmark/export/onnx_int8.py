@@ -16,7 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from selfmark.export.onnx_graph import Graph, Maps, Recorder, array, conv_attributes, norm_and_conv
+from selfmark.export.onnx_graph import Maps, Recorder, array, conv_attributes, norm_and_conv
+from selfmark.export.onnx_nodes import Graph
 from selfmark.model.network import Block, Psi
 
 Floats = npt.NDArray[np.float32]
@@ -122,9 +123,9 @@ class Int8Recorder(Recorder):
         super().__init__(graph)
         self._reaches = reaches
 
-    def conv(self, conv: nn.Conv2d, x: Maps, scale: float = 1.0) -> Maps:
+    def conv(self, conv: nn.Conv2d, x: Maps) -> Maps:
         if conv not in self._reaches:
-            return super().conv(conv, x, scale)
+            return super().conv(conv, x)
         plan = plan_conv(array(conv.weight), self._reaches[conv])
         graph = self.graph
         same = plan.step_in, np.array(0, np.uint8)

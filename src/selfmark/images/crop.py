@@ -16,6 +16,8 @@ from selfmark.images.decode import Pixels
 
 Floats = npt.NDArray[np.float64]
 
+SNAP = 1e-3  # a region that ends this little beyond a pixel's edge ends there: rounding errors need no pixels
+
 
 def crop_regions(sizes: npt.ArrayLike, boxes: npt.ArrayLike, images: Images) -> Floats:
     """The square each image is cropped to (paper, Datasets), as [N, 4] x, y, w, h.
@@ -118,8 +120,8 @@ def _axis(start: float, extent: float, limit: int, size: int) -> tuple[slice, in
     """
     shrink = extent / size
     margin = 1 if shrink < 1 else 0  # enlarging interpolates with the neighbours outside the region
-    first = int(np.clip(np.floor(start) - margin, 0, limit - 1))
-    last = int(np.clip(np.ceil(start + extent) + margin, first + 1, limit))
+    first = int(np.clip(np.floor(start + SNAP) - margin, 0, limit - 1))
+    last = int(np.clip(np.ceil(start + extent - SNAP) + margin, first + 1, limit))
     count = max(1, round((last - first) / max(shrink, 1.0)))
     centres = start + (np.arange(size, dtype=np.float64) + 0.5) * shrink
     return slice(first, last), count, (centres - first) * (count / (last - first)) - 0.5

@@ -1,0 +1,143 @@
+"""The exported ONNX file against torch: how far landmarks differ, how large the files are, what crops cost.
+
+    python benchmarks/onnx_parity.py --out docs/results/onnx_parity.json --run NAME RUN IMAGES
+
+100 of the images are cut and resized to as many sizes, from less to much more than the network's own square,
+and given whole to `Detector` and to ONNX Runtime. Differences are in pixels of those images; an image of a
+thousand pixels has several in one pixel of the network. Speed is the processor time of one thread, median.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+import torch
+from predict_cpu import SEED, Rows, _commit, _processor
+
+from selfmark.detector import Detector
+from selfmark.export.onnx import write_float16, write_float32
+from selfmark.images.decode import read_image
+from selfmark.images.sources import collect
+from selfmark.run import write_json
+
+COUNT = 100
+SIDES = 60, 1600  # shortest and longest longer side of the pictures, pixels
+PHOTO = 3000, 4000  # height and width of the one whose crop is timed
+CALLS = 5
+
+Pixels = npt.NDArray[np.uint8]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--run", nargs=3, metavar=("NAME", "RUN", "IMAGES"), required=True)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    name, run, images = arguments.run
+    rows = compare(name, Detector.load(run), pictures(images))
+    write_rows(rows, arguments.out)
+
+
+def pictures(images: str) -> list[Pixels]:
+    """Parts of real images, each of a size of its own."""
+    rng = np.random.default_rng(SEED)
+    refs = collect([images])
+    chosen = []
+    for row in np.linspace(0, len(refs) - 1, COUNT).round().astype(int):
+        image = read_image(refs[row].path, np.inf)
+        height, width = image.shape[:2]
+        top, left, bottom, right = (rng.integers(0, side // 4 + 1) for side in (height, width, height, width))
+        part = image[top : height - bottom, left : width - right]
+        side = np.exp(rng.uniform(*np.log(SIDES)))
+        scale = side / max(part.shape[:2])
+        kind = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
+        chosen.append(np.asarray(cv2.resize(part, None, fx=scale, fy=scale, interpolation=kind), np.uint8))
+    return chosen
+
+
+def compare(name: str, detector: Detector, images: list[Pixels]) -> Rows:
+    rows: Rows = {}
+    size = detector.card.images.size
+    expected = [detector(image).xy[0] for image in images]
+    scales = np.array([max(image.shape[:2]) / size for image in images])[:, None]
+    rows[f"onnx_{name}_images"] = len(images), "images"
+    rows[f"onnx_{name}_sizes"] = len({image.shape for image in images}), "sizes"
+    with tempfile.TemporaryDirectory() as folder:
+        for precision, write in (("float32", write_float32), ("float16", write_float16)):
+            path = write(detector, Path(folder) / f"{precision}.onnx")
+            session = _session(path)
+            found = [_points(session, image)[0] for image in images]
+            away = np.linalg.norm(np.stack(found) - np.stack(expected), axis=-1)
+            for title, values in (("", away), ("_network", away / scales)):
+                unit = "px of the network" if title else "px of the image"
+                rows[f"onnx_{name}_{precision}{title}_median"] = float(np.median(values)), unit
+                rows[f"onnx_{name}_{precision}{title}_99"] = float(np.percentile(values, 99)), unit
+                rows[f"onnx_{name}_{precision}{title}_max"] = float(values.max()), unit
+            within = 100 * float((away.max(axis=1) < 0.05).mean())
+            rows[f"onnx_{name}_{precision}_within"] = within, "% of images within 0.05 px everywhere"
+            rows[f"onnx_{name}_{precision}_file"] = path.stat().st_size / 1e6, "MB"
+            photo = cv2.resize(images[0], PHOTO[::-1], interpolation=cv2.INTER_CUBIC)
+            square = cv2.resize(images[0], (size, size), interpolation=cv2.INTER_AREA)
+            for title, image in (("photo_12mp", photo), ("square", square)):
+                rows[f"onnx_{name}_{precision}_{title}"] = _milliseconds(session, image), "ms"
+    return rows
+
+
+def _session(path: Path) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(str(path), options)
+
+
+def _points(session: Any, image: Pixels) -> Any:
+    feed = {"images": image[None], "boxes": np.zeros((1, 4), np.float32)}
+    return session.run(["points"], feed)[0]
+
+
+def _milliseconds(session: Any, image: Pixels) -> float:
+    durations = []
+    for _ in range(CALLS):
+        began = time.process_time()
+        _points(session, np.asarray(image))
+        durations.append(time.process_time() - began)
+    return 1000 * statistics.median(durations)
+
+
+def write_rows(rows: Rows, path: Path) -> None:
+    """Rows of the same name are replaced, others in the file stay."""
+    before = json.loads(path.read_text())["rows"] if path.exists() else []
+    merged = {row["name"]: row for row in before}
+    for name, (value, unit) in rows.items():
+        print(f"{name:44s} {value:10.4f} {unit}", flush=True)
+        merged[name] = {"name": name, "value": round(value, 5), "unit": unit}
+    content = {
+        "script": "benchmarks/onnx_parity.py",
+        "hardware": f"1 core, {_processor()}",
+        "versions": {
+            "torch": torch.__version__,
+            "onnxruntime": onnxruntime.__version__,
+            "opencv": cv2.__version__,
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+        },
+        "commit": _commit(),
+        "seed": SEED,
+        "rows": list(merged.values()),
+    }
+    write_json(content, path)
+
+
+if __name__ == "__main__":
+    main()

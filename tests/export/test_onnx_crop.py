@@ -1,0 +1,155 @@
+"""Cropping inside the ONNX graph, against `images.crop`: the same pixels, the same places."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from selfmark.config import Images
+from selfmark.export.onnx_crop import add_crops, add_to_original
+from selfmark.export.onnx_nodes import IR_VERSION, OPSET, Graph, Value
+from selfmark.images.crop import crop_regions, extract, to_original
+
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+TensorProto, helper = onnx.TensorProto, onnx.helper
+
+WHOLE = [np.nan] * 4
+SETTINGS = Images(size=64)
+
+
+def _model(settings: Images) -> Any:
+    """Images and boxes in; crops, and the crops' point `places` in the original, out."""
+    graph = Graph()
+    crops, regions = add_crops(graph, "images", "boxes", settings)
+    graph.call(crops, "crops")
+    graph.call(add_to_original(Value(graph, "places"), regions, settings.size), "points")
+    inputs = {
+        "images": (TensorProto.UINT8, ["images", "height", "width", 3]),
+        "boxes": (TensorProto.FLOAT, ["boxes", 4]),
+        "places": (TensorProto.FLOAT, ["batch", "points", 2]),
+    }
+    return helper.make_model(
+        helper.make_graph(
+            graph.nodes,
+            "crop",
+            [helper.make_tensor_value_info(name, *kind) for name, kind in inputs.items()],
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("crops", "points")],
+            graph.constants,
+        ),
+        opset_imports=[helper.make_opsetid("", OPSET)],
+        ir_version=IR_VERSION,
+    )
+
+
+def _feed(images: npt.NDArray[np.uint8], boxes: list[list[float]]) -> dict[str, npt.NDArray[Any]]:
+    places = np.array([[[0, 0], [63, 0], [20.25, 41.5]]], np.float32)
+    return {"images": images, "boxes": np.array(boxes, np.float32), "places": places}
+
+
+def _picture(height: int, width: int, seed: int = 0) -> npt.NDArray[np.uint8]:
+    """Noise of every scale, so that one pixel too many would show."""
+    rng = np.random.default_rng(seed)
+    fine, coarse = rng.integers(0, 256, (height, width, 3)), rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    smooth = cv2.resize(coarse, (width, height), interpolation=cv2.INTER_LINEAR)
+    return ((fine + 2 * smooth.astype(int)) // 3).astype(np.uint8)
+
+
+def _expected(
+    image: npt.NDArray[np.uint8], box: list[float], settings: Images
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float64]]:
+    size = settings.size
+    (region,) = crop_regions([image.shape[1::-1]], [box], settings)
+    points = to_original(_feed(image, [box])["places"], region, size)
+    return extract(image, region, size).transpose(2, 0, 1), points
+
+
+def _compare(session: Any, image: npt.NDArray[np.uint8], box: list[float], settings: Images) -> None:
+    crops, points = session.run(["crops", "points"], _feed(image[None], [box]))
+    expected, places = _expected(image, box, settings)
+    # In float32 another last bit may tip a value that lies between two whole numbers: rarely, and by one;
+    # beyond the border the outermost pixels repeat.
+    away = np.abs(crops[0] - expected)
+    assert away.max() <= 1
+    assert (away > 0).mean() < 0.02
+    np.testing.assert_allclose(points, places, atol=2e-3)
+
+
+@pytest.fixture(scope="module")
+def session() -> Any:
+    return onnxruntime.InferenceSession(_model(SETTINGS).SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("height", "width"),
+    [
+        (64, 64),
+        (128, 128),  # 2 x 2 pixels, where OpenCV rounds halves upwards
+        (256, 256),  # 4 x 4, where it rounds them to even numbers
+        (384, 384),  # 6 x 6: the inverse of 36 is no float
+        (96, 96),  # a pixel and a half
+        (48, 48),  # 4/3 the other way: enlarged
+        (32, 32),
+        (480, 640),
+        (427, 640),
+        (640, 361),
+        (33, 1000),
+        (1, 1),
+        (5, 3),
+        (1200, 900),
+    ],
+)
+def test_whole_images_of_any_size(height: int, width: int, session: Any) -> None:
+    _compare(session, _picture(height, width), WHOLE, SETTINGS)
+    exact = height == width and height % 64 == 0
+    if exact:  # every average is a whole multiple of one number: not one pixel may differ
+        crops, _ = session.run(["crops", "points"], _feed(_picture(height, width)[None], [[0] * 4]))
+        np.testing.assert_array_equal(crops[0], _expected(_picture(height, width), WHOLE, SETTINGS)[0])
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, replace(SETTINGS, box_rule="body", body_scale=1.35)])
+def test_boxes_inside_across_and_beyond_the_border(settings: Images) -> None:
+    session = onnxruntime.InferenceSession(_model(settings).SerializeToString())
+    rng = np.random.default_rng(1)
+    for seed in range(25):
+        height, width = (int(side) for side in rng.integers(30, 500, 2))
+        corner = rng.integers(-40, [width, height])
+        box = [*corner, *rng.integers(2, [width, height])]
+        if seed % 2:
+            box = [value + share for value, share in zip(box, rng.random(4), strict=True)]
+        _compare(session, _picture(height, width, seed), [float(value) for value in box], settings)
+
+
+def test_one_image_may_have_many_boxes_and_one_box_many_images(session: Any) -> None:
+    images = np.stack([_picture(200, 300, seed) for seed in range(3)])
+    boxes = [[10.0, 20.0, 50.0, 80.0], [150.0, 90.0, 100.0, 100.0], [0.0] * 4]
+    paired = session.run(["crops", "points"], _feed(images, boxes))
+    for row, (image, box) in enumerate(zip(images, boxes, strict=True)):
+        alone = session.run(["crops", "points"], _feed(image[None], [box]))
+        for together, one in zip(paired, alone, strict=True):
+            np.testing.assert_allclose(together[row], one[0], atol=1)
+    crops, points = session.run(["crops", "points"], _feed(images[:1], boxes))
+    np.testing.assert_array_equal(crops[1], _single(session, images[0], boxes[1]))
+    assert crops.shape == (3, 3, 64, 64)
+    assert points.shape == (3, 3, 2)
+    crops, _ = session.run(["crops", "points"], _feed(images, boxes[:1]))
+    np.testing.assert_array_equal(crops[2], _single(session, images[2], boxes[0]))
+
+
+def _single(session: Any, image: npt.NDArray[np.uint8], box: list[float]) -> Any:
+    return session.run(["crops"], _feed(image[None], [box]))[0][0]
+
+
+def test_as_the_specification_of_onnx_has_it(session: Any) -> None:
+    """ONNX's own reference implementation, which is slow and knows no runtime."""
+    evaluator = pytest.importorskip("onnx.reference").ReferenceEvaluator(_model(SETTINGS))
+    for box in ([0.0] * 4, [20.5, 10.0, 70.0, 30.0]):
+        feed = _feed(_picture(90, 140)[None], [box])
+        for ours, theirs in zip(session.run(None, feed), evaluator.run(None, feed), strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1)
+            assert (np.abs(ours - theirs) > 1e-3).mean() < 0.005

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import cv2
@@ -21,6 +24,8 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # The photographs of the docs have K points; these make a run with them short.
 SHORT = [f"--set={name}={json.dumps(value)}" for name, value in QUICK.items() if name not in ("K", "M")]
+
+AWAITED = {"--find-animals"}
 
 
 def _commands() -> list[str]:
@@ -72,6 +77,10 @@ def test_every_command_shown_runs(
 ) -> None:
     words = shlex.split(command)
     name = words[1]
+    if name == "name":
+        pytest.skip("serves a page until it is stopped")
+    if AWAITED & {*words}:
+        pytest.skip("not part of this version yet")
     if name == "weights":
         file = workplace / words[-1]
         if "--from" not in words or not file.exists():
@@ -89,6 +98,21 @@ def test_every_command_shown_runs(
     monkeypatch.chdir(workplace)
     code = selfmark(*words[1:])
     assert code == 0, capsys.readouterr().err[-2000:]
+
+
+def test_the_batch_script_starts_a_run_and_goes_on_with_it(workplace: Path) -> None:
+    """Outside a cluster it is a shell script."""
+    paths = [str(Path(sys.executable).parent), os.environ["PATH"]]
+    settings = os.environ | {"PATH": os.pathsep.join(paths), "PYTHONPATH": str(ROOT / "src")}
+    options = [*SHORT, "--preset=tiny", "-k", "4", "--set=M=24", "--device=cpu"]
+    command = ["bash", str(ROOT / "examples" / "discover.sbatch"), "photos/", "runs/batch", *options]
+    for _ in range(2):
+        subprocess.run(command, cwd=workplace, env=settings, check=True, capture_output=True)
+        assert (workplace / "runs/batch/model/model.json").exists()
+    log = (workplace / "runs/batch/log.jsonl").read_text().splitlines()
+    events = [json.loads(line)["event"] for line in log]
+    assert events.count("keypoints") == 1  # the second time nothing was done twice
+    assert events[-1] == "done"
 
 
 def test_the_settings_page_is_up_to_date() -> None:

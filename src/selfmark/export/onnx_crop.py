@@ -17,7 +17,7 @@ from selfmark.export.onnx_nodes import Graph, Value, integers
 from selfmark.images.crop import SNAP
 
 _SLIVER = 1e-3  # OpenCV leaves out a pixel of which less than this is covered
-_TIE = 1e-4  # lifts halves, and halves that came out a little low, so that they are rounded upwards
+_TIE = 1e-4  # lifts halves among the averages of 2 x 2 pixels, which are multiples of 1/4, and nothing else
 _SPARE = 4  # pixels beside the region that may be needed, at most
 
 
@@ -73,12 +73,14 @@ def add_crops(graph: Graph, images: str, boxes: str, settings: Images) -> tuple[
     rounding = _rounding(down, across)
     lines = _weights(down, rows, rounding, size) @ window.shaped(0, 0, -1)
     planes = lines.shaped(0, 0, -1, 3).then("Transpose", perm=[0, 3, 1, 2])
-    averages = planes @ _turned(_weights(across, columns, rounding, size))
+    averages = planes @ _turned(_for_colours(_weights(across, columns, rounding, size)))
     whole = (averages * rounding.factor + rounding.tie).then("Round")
-    sampled = _for_colours(_places(down, regions.side, size)) @ whole
-    sampled = sampled @ _turned(_places(across, regions.side, size))
+    below, above, share = _places(down, regions.side, size)
+    sampled = _between(below @ whole, above @ whole, share.shaped(-1, 1, size, 1))
+    left, right, share = _places(across, regions.side, size)
+    sampled = _between(sampled @ _turned(left), sampled @ _turned(right), share.shaped(-1, 1, 1, size))
     # The last shape says nothing new, but by constants, which runtimes need to plan with.
-    return (sampled + (0.5 + _TIE)).then("Floor").shaped(-1, 3, size, size), regions
+    return (sampled + 0.5).then("Floor").shaped(-1, 3, size, size), regions
 
 
 def add_to_original(xy: Value, regions: Regions, size: int) -> Value:
@@ -156,13 +158,30 @@ def _weights(axis: _Axis, window: _Window, rounding: _Rounding, size: int) -> Va
     return kept / count.where(_for_matrix(rounding.sums), length)
 
 
-def _places(axis: _Axis, side: Value, size: int) -> Value:
-    """How much each average counts in each pixel of the crop, linearly interpolated: [N, S, S + _SPARE]."""
-    centres = side * ((np.arange(size) + 0.5) / size).astype(np.float32) + (axis.start - axis.first)
-    places = centres * (axis.count / (axis.last - axis.first)) - 0.5
-    places = places.within(0.0, axis.count - 1).then("Unsqueeze", integers([2]))
-    distance = (places - np.arange(size + _SPARE, dtype=np.float32)).then("Abs")
-    return (distance * -1.0 + 1.0).then("Relu")
+def _places(axis: _Axis, side: Value, size: int) -> tuple[Value, Value, Value]:
+    """Between which averages each pixel of the crop lies, and where between them.
+
+    Pixel s of the crop lies at s + offset among the averages. Offsets are small, and small floats are fine.
+
+    Returns:
+        Matrices [N, 1, S, S + _SPARE] that pick the average before and the one after it, and how far it is
+        on the way from one to the other, [N, S].
+    """
+    length, numbers = axis.last - axis.first, np.arange(size, dtype=np.float32)
+    drift = (side * axis.count - length * size) / (length * size)
+    shift = (axis.start - axis.first) * axis.count / length
+    offset = (drift * (numbers + 0.5) + shift).within(-numbers, axis.count - 1 - numbers)
+    whole = offset.then("Floor")
+    steps = np.arange(size + _SPARE, dtype=np.float32) - numbers[:, None]
+    before, after = (
+        (whole + further).shaped(-1, 1, size, 1).then("Equal", steps).as_type(np.float32)
+        for further in (0.0, 1.0)
+    )
+    return before, after, offset - whole
+
+
+def _between(before: Value, after: Value, share: Value) -> Value:
+    return (after - before) * share + before
 
 
 def _joined(*numbers: Value) -> Value:
@@ -181,5 +200,5 @@ def _for_colours(matrix: Value) -> Value:
 
 
 def _turned(matrix: Value) -> Value:
-    """The transpose, once for all colours."""
-    return _for_colours(matrix.then("Transpose", perm=[0, 2, 1]))
+    """[N, 1, rows, columns] transposed."""
+    return matrix.then("Transpose", perm=[0, 1, 3, 2])

@@ -172,10 +172,10 @@ def _places(axis: _Axis, side: Value, size: int) -> tuple[Value, Value, Value]:
     shift = (axis.start - axis.first) * axis.count / length
     offset = (drift * (numbers + 0.5) + shift).within(-numbers, axis.count - 1 - numbers)
     whole = offset.then("Floor")
-    steps = np.arange(size + _SPARE, dtype=np.float32) - numbers[:, None]
+    averages = np.arange(size + _SPARE, dtype=np.float32)
     before, after = (
-        (whole + further).shaped(-1, 1, size, 1).then("Equal", steps).as_type(np.float32)
-        for further in (0.0, 1.0)
+        (whole + reached).shaped(-1, 1, size, 1).then("Equal", averages).as_type(np.float32)
+        for reached in (numbers, numbers + 1)
     )
     return before, after, offset - whole
 

@@ -133,13 +133,29 @@ def test_the_settings_page_is_up_to_date() -> None:
         assert cells[-1], f"{cells[0]} has no comment in config.py"
 
 
+def _anchors(page: Path) -> set[str]:
+    """What forges make of a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     broken = []
     for page in PAGES:
-        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
-            if "://" not in target and not (page.parent / target).exists():
-                broken.append(f"{page.name}: {target}")
+        for target, anchor in re.findall(r"\]\(([^)#]+)(?:#([^)]*))?\)", page.read_text()):
+            if "://" in target:
+                continue
+            path = page.parent / target
+            if not path.exists() or (anchor and anchor not in _anchors(path)):
+                broken.append(f"{page.name}: {target}#{anchor}")
     assert broken == []
+
+
+def test_the_map_shows_every_page() -> None:
+    index = ROOT / "docs" / "index.md"
+    targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", index.read_text())
+    shown = {(index.parent / target).resolve() for target in targets if "://" not in target}
+    assert [page.name for page in PAGES if page != index and page.resolve() not in shown] == []
 
 
 def test_the_architecture_page_knows_every_room() -> None:

@@ -6,15 +6,20 @@ import cv2
 import numpy as np
 import pytest
 
+from selfmark.colours import palette, to_rgb
 from selfmark.report.pictures import (
     contact_sheet,
     data_uri,
     draw_landmarks,
-    landmark_colours,
     landmark_gallery,
 )
 
 GREY = 90
+
+
+def landmark_colours(count: int) -> np.ndarray:
+    """The usual colours as [count, 3]."""
+    return np.array([to_rgb(colour) for colour in palette(count)], np.uint8)
 
 
 def grey(count: int, size: int) -> np.ndarray:
@@ -100,7 +105,7 @@ def test_gallery_is_sorted_centred_and_skips_images_without_the_landmark() -> No
         if np.isfinite(x) and x > 1:
             rows, columns = np.mgrid[:size, :size]
             image[np.hypot(columns - x, rows - y) < 2.2] = (250, 250, 250)
-    gallery = landmark_gallery(images, xy, score, landmark=1, most=3, side=side)
+    gallery = landmark_gallery(images, xy, score, landmark=1, most=3, side=side, colour=palette(2)[1])
     assert [row for row, _ in gallery] == [1, 3, 4]
     for _, cut in gallery[:2]:
         assert cut.shape == (side, side, 3)
@@ -108,7 +113,7 @@ def test_gallery_is_sorted_centred_and_skips_images_without_the_landmark() -> No
         assert [bright[1].mean(), bright[0].mean()] == pytest.approx([side / 2 - 0.5] * 2, abs=0.5)
     ring = landmark_colours(2)[1]
     assert all((cut == ring).all(axis=2).any() for _, cut in gallery)
-    assert landmark_gallery(images, np.full((5, 2, 2), np.nan), score, 1, 3, side) == []
+    assert landmark_gallery(images, np.full((5, 2, 2), np.nan), score, 1, 3, side, palette(2)[1]) == []
 
 
 def test_data_uri_holds_the_picture() -> None:

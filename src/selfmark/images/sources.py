@@ -46,6 +46,19 @@ class ImageRef:
         return str(self.path) if self.frame is None else f"{self.path}#{self.frame}"
 
 
+def refs_to_json(refs: Sequence[ImageRef]) -> list[dict[str, Any]]:
+    """References as a run folder keeps them."""
+    return [{"path": str(ref.path), "frame": ref.frame, "box": ref.box} for ref in refs]
+
+
+def refs_from_json(entries: Any) -> list[ImageRef]:
+    """What `refs_to_json` wrote."""
+    return [
+        ImageRef(Path(entry["path"]), entry["frame"], tuple(entry["box"]) if entry["box"] else None)
+        for entry in entries
+    ]
+
+
 def collect(inputs: Sequence[str | Path], every: int = 1) -> list[ImageRef]:
     """Find the images behind folders, glob patterns, images, videos, text lists and COCO files.
 

@@ -1,0 +1,189 @@
+"""What the server answers: the page, what there is to see, and edits. Images go by their number alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from fastapi import Body, FastAPI, HTTPException, Query, Request
+from fastapi.responses import FileResponse, JSONResponse, Response
+from starlette.types import ASGIApp
+
+from selfmark._version import __version__
+from selfmark.card import ModelCard
+from selfmark.colours import colours_of, palette
+from selfmark.errors import InputError
+from selfmark.images.decode import UnreadableImage
+from selfmark.web.edits import LONGEST_NAME, edits_from_json, edits_to_json
+from selfmark.web.guard import Guard
+from selfmark.web.images import Shown
+from selfmark.web.ledger import Ledger, revision
+from selfmark.web.pictures import CROP_SHARE, Pictures
+
+_PAGE = Path(__file__).parent / "page"
+_KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_FILES = {path.name: _KINDS[path.suffix] for path in _PAGE.iterdir() if path.suffix in _KINDS}
+_MOST = 200  # images or cut-outs in one answer
+_FRESH = {"cache-control": "no-store"}
+_KEEP = {"cache-control": "private, max-age=3600"}
+
+Order = Literal["mixed", "surest", "least"]
+
+
+def make_app(
+    title: str,
+    ledger: Ledger,
+    shown: Shown,
+    notes: Callable[[ModelCard], list[str]],
+    token: str,
+    port: int,
+) -> ASGIApp:
+    """The application, guarded.
+
+    Args:
+        title: what the page is called.
+        ledger: where names are kept.
+        shown: the images.
+        notes: sentences the user should see, given the card as it is.
+        token: what a browser must know.
+        port: where the server listens.
+    """
+    app = FastAPI(title="selfmark", docs_url=None, redoc_url=None, openapi_url=None)
+    _add_page(app)
+    _add_names(app, title, ledger, len(shown), notes)
+    _add_images(app, shown, Pictures(shown, ledger.read().images.max_megapixels))
+
+    @app.exception_handler(InputError)
+    def refused(request: Request, error: InputError) -> JSONResponse:
+        return JSONResponse({"error": str(error)}, 409, _FRESH)
+
+    @app.exception_handler(UnreadableImage)
+    def unreadable(request: Request, error: UnreadableImage) -> JSONResponse:
+        return JSONResponse({"error": f"the image cannot be read: {error}"}, 404, _FRESH)
+
+    return Guard(app, token, port)
+
+
+def _add_page(app: FastAPI) -> None:
+    @app.get("/")
+    def index() -> FileResponse:
+        return FileResponse(_PAGE / "index.html", headers=_FRESH)
+
+    @app.get("/page/{name}")
+    def part(name: str) -> FileResponse:
+        if name not in _FILES:
+            raise HTTPException(404)
+        return FileResponse(_PAGE / name, media_type=_FILES[name], headers={"cache-control": "no-cache"})
+
+
+# --- names -------------------------------------------------------------------------------------------
+
+
+def _add_names(
+    app: FastAPI, title: str, ledger: Ledger, images: int, notes: Callable[[ModelCard], list[str]]
+) -> None:
+    def said(card: ModelCard) -> dict[str, Any]:
+        return {
+            "revision": revision(card),
+            "names": card.names,
+            "mirror": card.mirror,
+            "skeleton": card.skeleton,
+            "colours": colours_of(card),
+            "hidden": card.hidden,
+            "confirmed": card.confirmed,
+            "notes": notes(card),
+        }
+
+    @app.get("/api/run")
+    def run() -> JSONResponse:
+        landmarks = len(ledger.read().names)
+        about = {"title": title, "version": __version__, "images": images, "landmarks": landmarks}
+        usual = palette(landmarks)
+        return JSONResponse(about | {"longest_name": LONGEST_NAME, "usual_colours": usual}, headers=_FRESH)
+
+    @app.get("/api/names")
+    def names(known: str = "") -> Response:
+        """All that was said; nothing if the asker knows it already."""
+        card = ledger.read()
+        if known == revision(card):
+            return Response(status_code=204, headers=_FRESH)
+        return JSONResponse(said(card), headers=_FRESH)
+
+    @app.post("/api/edits")
+    def edit(edits: Annotated[Any, Body(embed=True)]) -> JSONResponse:
+        card, back = ledger.edit(edits_from_json(edits))
+        return JSONResponse(said(card) | {"back": edits_to_json(back)}, headers=_FRESH)
+
+
+# --- images ------------------------------------------------------------------------------------------
+
+
+def _add_images(app: FastAPI, shown: Shown, pictures: Pictures) -> None:
+    count, landmarks = shown.score.shape
+
+    def require(row: int, landmark: int = 0) -> None:
+        if not (0 <= row < count and 0 <= landmark < landmarks):
+            raise HTTPException(404)
+
+    @app.get("/api/images")
+    def images(
+        start: Annotated[int, Query(ge=0)] = 0, most: Annotated[int, Query(ge=1, le=_MOST)] = 24
+    ) -> JSONResponse:
+        rows = range(start, min(start + most, count))
+        return JSONResponse({"of": count, "images": [_image(shown, pictures, row) for row in rows]})
+
+    @app.get("/api/gallery/{landmark}")
+    def gallery(
+        landmark: int,
+        order: Order = "mixed",
+        start: Annotated[int, Query(ge=0)] = 0,
+        most: Annotated[int, Query(ge=1, le=_MOST)] = 24,
+    ) -> JSONResponse:
+        require(0, landmark)
+        rows = _ordered(shown.score[:, landmark], order)[start : start + most].tolist()
+        found = [{"row": row, "score": round(float(shown.score[row, landmark]), 3)} for row in rows]
+        return JSONResponse({"of": count, "share": CROP_SHARE, "crops": found})
+
+    @app.get("/pictures/{row}/large")
+    def large(row: int) -> Response:
+        require(row)
+        return _jpeg(pictures.large(row))
+
+    @app.get("/pictures/{row}/tile")
+    def tile(row: int) -> Response:
+        require(row)
+        return _jpeg(pictures.tile(row))
+
+    @app.get("/pictures/{row}/landmark/{landmark}")
+    def crop(row: int, landmark: int) -> Response:
+        require(row, landmark)
+        return _jpeg(pictures.crop(row, landmark))
+
+
+def _image(shown: Shown, pictures: Pictures, row: int) -> dict[str, Any]:
+    left, top, right, bottom = pictures.view(row)
+    return {
+        "row": row,
+        # Names that are no valid text on this disk hold halves of characters, which JSON cannot carry.
+        "name": shown.refs[row].name.encode("utf-8", errors="replace").decode(),
+        "view": [left, top, right - left, bottom - top],
+        "xy": np.round(shown.xy[row].astype(float) + 0.5, 1).tolist(),  # counted from corners, as screens do
+        "score": np.round(shown.score[row].astype(float), 3).tolist(),
+    }
+
+
+def _ordered(score: np.ndarray[Any, Any], order: Order) -> np.ndarray[Any, Any]:
+    """Rows in the order a gallery shows them; mixed steps through all images again and again."""
+    if order == "surest":
+        return np.argsort(-score, kind="stable")
+    if order == "least":
+        return np.argsort(score, kind="stable")
+    step = max(1, len(score) // 24)
+    rows = np.arange(len(score))
+    return rows[np.lexsort((rows, rows % step))]
+
+
+def _jpeg(content: bytes) -> Response:
+    return Response(content, media_type="image/jpeg", headers=_KEEP)

@@ -94,25 +94,20 @@ class Guard:
         return cookies[self._cookie].value if self._cookie in cookies else ""
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Count what comes: a body sent in pieces does not say its length beforehand."""
-        seen = 0
-
-        async def counted() -> Message:
-            nonlocal seen
+        """Hand over a request whose body has come and is small; one sent in pieces does not say its length."""
+        body, more = b"", scope["method"] not in _READS
+        while more:
             message = await receive()
-            seen += len(message.get("body", b""))
-            if seen > MOST_BYTES:
-                raise _TooLarge
-            return message
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+            if len(body) > MOST_BYTES:
+                await PlainTextResponse("The request is too large.", 413)(scope, receive, send)
+                return
+        parts: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
-        try:
-            await self._app(scope, counted, send)
-        except _TooLarge:
-            await PlainTextResponse("The request is too large.", 413)(scope, receive, send)
+        async def replayed() -> Message:
+            return parts.pop() if parts else await receive()
 
-
-class _TooLarge(Exception):
-    pass
+        await self._app(scope, replayed, send)
 
 
 def _query_token(scope: Scope) -> str:

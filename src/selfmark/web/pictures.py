@@ -14,7 +14,7 @@ from selfmark.images.decode import read_image
 from selfmark.web.images import Shown
 
 LARGE, TILE, CROP = 1100, 320, 168  # longer side of a picture, pixels
-CROP_SHARE = 0.3  # side of a landmark's cut-out, as a share of what the network saw
+CROP_SHARE = 0.35  # side of a landmark's cut-out, as a share of what the network saw
 _AROUND = 0.08  # shown around what the network saw, as a share of its side
 _CACHE_BYTES = 32 * 2**20
 _AT_ONCE = 2  # originals decoded at a time: each may be large

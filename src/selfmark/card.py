@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from selfmark._version import __version__
+from selfmark.colours import colours_of
 from selfmark.config import Images, Network, Reading, section_from_dict
 from selfmark.errors import InputError
 from selfmark.files import FORMAT, read_json, require_format, write_json
@@ -76,7 +77,9 @@ def visible(card: ModelCard) -> list[int]:
 
 
 def visible_card(card: ModelCard) -> ModelCard:
-    """The card of the visible landmarks alone, counted anew; the partner of a hidden one is its own.
+    """The card of the visible landmarks alone, counted anew, in the colours they have.
+
+    A landmark whose mirror partner is hidden becomes its own.
 
     >>> card = ModelCard(("a", "b", "c"), (0, 2, 1), ((0, 1), (0, 2)), Images(), Network(), "parabola",
     ...                  True, {}, hidden=(1,))
@@ -91,7 +94,7 @@ def visible_card(card: ModelCard) -> ModelCard:
         names=tuple(card.names[old] for old in kept),
         mirror=tuple(new.get(card.mirror[old], new[old]) for old in kept),
         skeleton=tuple((new[a], new[b]) for a, b in card.skeleton if a in new and b in new),
-        colors=tuple(card.colors[old] for old in kept) if card.colors else (),
+        colors=tuple(colours_of(card)[old] for old in kept) if card.hidden else card.colors,
         hidden=(),
         confirmed=tuple(new[old] for old in card.confirmed if old in new),
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import colorsys
+from typing import TYPE_CHECKING
 
-from selfmark.card import ModelCard
+if TYPE_CHECKING:
+    from selfmark.card import ModelCard
 
 
 def palette(count: int) -> tuple[str, ...]:

@@ -123,3 +123,16 @@ def test_data_uri_holds_the_picture() -> None:
     assert kind == "data:image/jpeg;base64"
     decoded = cv2.imdecode(np.frombuffer(base64.b64decode(payload), np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
     assert np.abs(decoded.astype(int) - picture).max() < 8
+
+
+def test_colours_and_connections_of_the_user_are_drawn() -> None:
+    xy = np.array([[20.0, 64.0], [108.0, 64.0], [64.0, 20.0]])
+    picture = draw_landmarks(grey(1, 128)[0], xy, ["#00ff00", "#0000ff", "#ff00ff"], [(0, 1)])
+    zoom = picture.shape[0] / 128
+    assert centre_of(picture, np.array([0, 0, 255])) == pytest.approx((xy[1] + 0.5) * zoom - 0.5, abs=0.5)
+    middle = picture[round(64.5 * zoom), round(64.5 * zoom)]
+    assert middle.min() > 200, "half way between the two"
+    beside = picture[round(42 * zoom), round(42 * zoom)]  # half way to the third, which is not connected
+    assert (beside == GREY).all()
+    absent = draw_landmarks(grey(1, 128)[0], np.where([[False], [True], [False]], np.nan, xy), None, [(0, 1)])
+    assert (absent[round(64.5 * zoom), round(64.5 * zoom)] == GREY).all()

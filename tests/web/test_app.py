@@ -8,6 +8,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 from PIL import Image
@@ -19,7 +20,7 @@ from selfmark.web.edits import Hide, Rename
 from selfmark.web.images import Shown
 from selfmark.web.ledger import Ledger
 from selfmark.web.pictures import CROP, Cache, Pictures
-from tests.web.places import CARD, K, Served, served, toy_folder
+from tests.web.places import CARD, WRITE, K, Served, served, toy_folder
 
 
 def test_edits_are_in_the_file_when_they_are_answered(toy: Served) -> None:
@@ -70,16 +71,22 @@ def test_eight_people_at_once_lose_no_edit(tmp_path: Path) -> None:
         problems: list[str] = []
 
         def work(person: int) -> None:
-            for step in range(each):
-                mine = person * each + step
-                for edit in (
-                    {"kind": "rename", "landmark": mine, "name": f"person {person} step {step}"},
-                    {"kind": "connect", "landmark": mine, "other": (mine + 1) % count, "connected": True},
-                    {"kind": "hide", "landmark": mine, "hidden": bool(mine % 2)},
-                ):
-                    answer = running.edit(edit)
-                    if answer.status_code != 200:
-                        problems.append(answer.text)
+            with httpx.Client(
+                base_url=running.origin, cookies=running.client.cookies, headers=WRITE
+            ) as client:
+                for step in range(each):
+                    name_and_connect(client, person, step)
+
+        def name_and_connect(client: httpx.Client, person: int, step: int) -> None:
+            mine = person * each + step
+            for edit in (
+                {"kind": "rename", "landmark": mine, "name": f"person {person} step {step}"},
+                {"kind": "connect", "landmark": mine, "other": (mine + 1) % count, "connected": True},
+                {"kind": "hide", "landmark": mine, "hidden": bool(mine % 2)},
+            ):
+                answer = client.post("/api/edits", json={"edits": [edit]})
+                if answer.status_code != 200:
+                    problems.append(answer.text)
 
         threads = [threading.Thread(target=work, args=(person,)) for person in range(people)]
         for thread in threads:

@@ -94,7 +94,7 @@ class Guard:
         return cookies[self._cookie].value if self._cookie in cookies else ""
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand over a request whose body has come and is small; one sent in pieces does not say its length."""
+        """Hand over a request whose body is small; one that comes in pieces does not say its length."""
         body, more = b"", scope["method"] not in _READS
         while more:
             message = await receive()

@@ -35,7 +35,8 @@ def find_landmarks(folder: Path, refs: Sequence[ImageRef], fingerprint: str, dev
     home = folder / FOLDER
     try:
         home.mkdir(exist_ok=True)
-        with Progress(console=Console(stderr=True), transient=True) as bar:
+        console = Console(stderr=True)
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
             task = bar.add_task("finding landmarks", total=len(refs))
             _find(detector, refs, fingerprint, home, lambda count: bar.update(task, advance=count))
     except OSError as error:

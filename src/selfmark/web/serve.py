@@ -54,11 +54,11 @@ def name_landmarks(
     with listen(port) as listening:  # before minutes of work, not after
         shown = prepare(folder, images, most, device)
         address, server = make_server(folder, ledger, before, shown, listening)
-        say(f"naming page: {address}")
-        say(f"{len(shown):,} images; end with Ctrl-C, every change is saved as you make it")
-        if browser:
-            webbrowser.open(address)
-        with suppress(KeyboardInterrupt):  # raised anew when the server has ended in order
+        with suppress(KeyboardInterrupt):  # the usual end; the server raises it when it has ended in order
+            say(f"naming page: {address}")
+            say(f"{len(shown):,} images; end with Ctrl-C, every change is saved as you make it")
+            if browser:
+                webbrowser.open(address)
             server.run(sockets=[listening])
     say(f"names are in {model / 'model.json'}")
     for note in to_redo(folder, before, ledger.read()):

@@ -8,25 +8,26 @@ const SAFE = [["orange", "#e69f00"], ["sky blue", "#56b4e9"], ["green", "#009e73
   ["vermilion", "#d55e00"], ["pink", "#cc79a7"], ["white", "#ffffff"], ["black", "#000000"]];
 const SAMPLES = 6;
 
-let shownFor = -1;
+let shownFor = -1; // whose samples these are
 let crops = [];
+let input, trouble; // of the name; they stay while everything around them is made anew, so that nobody is interrupted
 
 export function startInspector() {
-  const place = document.getElementById("inspector");
+  input = nameInput();
+  trouble = element("p", { id: "name-trouble", class: "trouble", role: "alert" });
+  const slots = { head, suggestion, samples, colourField, mirrorField, skeletonField };
+  const places = Object.fromEntries(Object.keys(slots).map((name) => [name, element("div")]));
+  const name = element("div", { class: "field" }, element("label", { for: "name" }, "Name"), input, trouble, places.suggestion);
+  document.getElementById("inspector").append(places.head, name, places.samples, places.colourField, places.mirrorField, places.skeletonField);
   watch((changed) => {
     if (!state.said || !(changed.has("said") || changed.has("selected"))) return;
-    const held = place.contains(document.activeElement) ? document.activeElement.id : "";
-    const typing = held === "name" && !changed.has("selected") ? document.activeElement.value : null;
-    place.replaceChildren(...parts());
-    if (held && document.getElementById(held)) document.getElementById(held).focus();
-    if (typing !== null) document.getElementById("name").value = typing;
+    const held = document.activeElement?.id;
+    for (const [slot, make] of Object.entries(slots)) places[slot].replaceChildren(make(state.selected) ?? "");
+    if (held && document.activeElement?.id !== held) document.getElementById(held)?.focus();
+    input.maxLength = state.run.longest_name;
+    if (changed.has("selected") || document.activeElement !== input) show(state.said.names[state.selected], "");
     if (shownFor !== state.selected) sample(state.selected);
   });
-}
-
-function parts() {
-  const index = state.selected;
-  return [head(index), nameField(index), samples(), colourField(index), mirrorField(index), skeletonField(index)];
 }
 
 // --- name and visibility -----------------------------------------------------------------------------
@@ -51,37 +52,44 @@ function unfold(event) {
 
 export const toggleHidden = () => edit({ kind: "hide", landmark: state.selected, hidden: !isHidden(state.selected) });
 
-function nameField(index) {
-  const input = element("input", { id: "name", type: "text", maxlength: state.run.longest_name, value: state.said.names[index],
-    autocomplete: "off", autocapitalize: "off", spellcheck: "false", enterkeyhint: "next", "aria-describedby": "name-trouble" });
-  const words = element("p", { id: "name-trouble", class: "trouble", role: "alert" });
-  const save = async (onwards) => {
-    if (input.value.trim() !== state.said.names[index]) {
-      const refused = await edit({ kind: "rename", landmark: index, name: input.value });
-      if (refused) {
-        const now = document.getElementById("name");
-        now.setAttribute("aria-invalid", "true");
-        document.getElementById("name-trouble").textContent = refused;
-        now.focus();
-        return;
-      }
-      document.getElementById("name").value = state.said.names[index];
+function show(name, words) {
+  input.value = name;
+  trouble.textContent = words;
+  input.setAttribute("aria-invalid", String(Boolean(words)));
+}
+
+function nameInput() {
+  const field = element("input", { id: "name", type: "text", autocomplete: "off", autocapitalize: "off", spellcheck: "false",
+    enterkeyhint: "next", "aria-describedby": "name-trouble" });
+  field.addEventListener("focus", () => field.select());
+  field.addEventListener("change", () => save());
+  field.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") {
+      event.preventDefault();
+      save();
+      focusName(Math.min(state.selected + 1, state.run.landmarks - 1)); // without waiting: fast typists are not held up
     }
-    if (onwards) focusName(Math.min(index + 1, state.run.landmarks - 1));
-  };
-  input.addEventListener("focus", () => input.select());
-  input.addEventListener("keydown", (event) => {
-    if (event.key === "Enter") { event.preventDefault(); save(true); }
-    if (event.key === "Escape") { input.value = state.said.names[index]; input.blur(); }
+    if (event.key === "Escape") {
+      show(state.said.names[state.selected], "");
+      field.blur();
+    }
   });
-  // Leaving the field saves too, unless it leads to another landmark's page first.
-  input.addEventListener("change", () => { if (state.selected === index) save(false); });
-  return element("div", { class: "field" }, element("label", { for: "name" }, "Name"), input, words, suggestion(index));
+  return field;
+}
+
+async function save() {
+  const index = state.selected, name = input.value;
+  if (name.trim() === state.said.names[index]) return;
+  const refused = await edit({ kind: "rename", landmark: index, name });
+  if (!refused) return;
+  focusName(index); // back to where it was typed, to be mended
+  show(name, refused);
 }
 
 export function focusName(index) {
   look({ selected: index });
-  document.getElementById("name").focus();
+  input.focus();
+  input.select();
 }
 
 // A left ear has a right ear for a partner.
@@ -94,8 +102,8 @@ function suggestion(index) {
 
 // --- what it looks like ------------------------------------------------------------------------------
 
-function samples() {
-  const mine = shownFor === state.selected ? crops : []; // those of another until they have come
+function samples(index) {
+  const mine = shownFor === index ? crops : []; // those of another until they have come
   return element("div", { class: "samples", id: "samples" }, mine.map(({ row, score }) =>
     element("button", { class: "crop", title: `image ${row + 1}, score ${score}`, "aria-label": `Open image ${row + 1}`,
       onclick: () => look({ row, view: "images" }) },
@@ -108,7 +116,7 @@ async function sample(landmark) {
     const answer = await get(`/api/gallery/${landmark}?most=${SAMPLES}`);
     if (landmark !== state.selected) return; // another was chosen meanwhile
     [shownFor, crops] = [landmark, answer.crops];
-    document.getElementById("samples").replaceWith(samples());
+    document.getElementById("samples").replaceWith(samples(landmark));
   } catch { /* the page says so where it asks for names */ }
 }
 

@@ -46,6 +46,7 @@ function startHistory() {
       byId("title").textContent = state.run.title;
       document.title = `${state.run.title} · naming · selfmark`;
     }
+    if (state.said) document.body.dataset.revision = state.said.revision; // of what the page shows
     byId("undo").disabled = !canUndo();
     byId("redo").disabled = !canRedo();
   });

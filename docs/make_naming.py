@@ -29,7 +29,7 @@ NAMES = {
     0: "right brow",
     12: "left brow",
     9: "right cheek",
-    15: "nose, right",
+    15: "nose",
     7: "left eye",
     4: "mouth",
     14: "right ear",

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -26,6 +30,7 @@ _PAGE = Path(__file__).parent / "page"
 _KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _FILES = {path.name: _KINDS[path.suffix] for path in _PAGE.iterdir() if path.suffix in _KINDS}
 _MOST = 200  # images or cut-outs in one answer
+_MAKERS = min(4, os.cpu_count() or 1)  # threads that make pictures
 _FRESH = {"cache-control": "no-store"}
 _KEEP = {"cache-control": "private, max-age=3600"}
 
@@ -52,7 +57,9 @@ def make_app(
     """
     app = FastAPI(title="selfmark", docs_url=None, redoc_url=None, openapi_url=None)
     _add_page(app)
-    _add_names(app, title, ledger, len(shown), notes)
+    pictures = hashlib.sha256(token.encode()).hexdigest()[:12]  # other in each start, as the images may be
+    about = {"title": title, "version": __version__, "images": len(shown), "pictures": pictures}
+    _add_names(app, about, ledger, notes)
     _add_images(app, shown, Pictures(shown, ledger.read().images.max_megapixels))
 
     @app.exception_handler(InputError)
@@ -82,7 +89,7 @@ def _add_page(app: FastAPI) -> None:
 
 
 def _add_names(
-    app: FastAPI, title: str, ledger: Ledger, images: int, notes: Callable[[ModelCard], list[str]]
+    app: FastAPI, about: dict[str, Any], ledger: Ledger, notes: Callable[[ModelCard], list[str]]
 ) -> None:
     def said(card: ModelCard) -> dict[str, Any]:
         return {
@@ -99,9 +106,8 @@ def _add_names(
     @app.get("/api/run")
     def run() -> JSONResponse:
         landmarks = len(ledger.read().names)
-        about = {"title": title, "version": __version__, "images": images, "landmarks": landmarks}
-        usual = palette(landmarks)
-        return JSONResponse(about | {"longest_name": LONGEST_NAME, "usual_colours": usual}, headers=_FRESH)
+        limits = {"landmarks": landmarks, "longest_name": LONGEST_NAME, "usual_colours": palette(landmarks)}
+        return JSONResponse(about | limits, headers=_FRESH)
 
     @app.get("/api/names")
     def names(known: str = "") -> Response:
@@ -146,20 +152,27 @@ def _add_images(app: FastAPI, shown: Shown, pictures: Pictures) -> None:
         found = [{"row": row, "score": round(float(shown.score[row, landmark]), 3)} for row in rows]
         return JSONResponse({"of": count, "share": CROP_SHARE, "crops": found})
 
+    # Few threads make pictures: each holds a decoded original, and keeps its share of memory for the next.
+    makers = ThreadPoolExecutor(_MAKERS, thread_name_prefix="picture")
+
+    async def jpeg(make: Callable[..., bytes], *which: int) -> Response:
+        content = await asyncio.get_running_loop().run_in_executor(makers, make, *which)
+        return Response(content, media_type="image/jpeg", headers=_KEEP)
+
     @app.get("/pictures/{row}/large")
-    def large(row: int) -> Response:
+    async def large(row: int) -> Response:
         require(row)
-        return _jpeg(pictures.large(row))
+        return await jpeg(pictures.large, row)
 
     @app.get("/pictures/{row}/tile")
-    def tile(row: int) -> Response:
+    async def tile(row: int) -> Response:
         require(row)
-        return _jpeg(pictures.tile(row))
+        return await jpeg(pictures.tile, row)
 
     @app.get("/pictures/{row}/landmark/{landmark}")
-    def crop(row: int, landmark: int) -> Response:
+    async def crop(row: int, landmark: int) -> Response:
         require(row, landmark)
-        return _jpeg(pictures.crop(row, landmark))
+        return await jpeg(pictures.crop, row, landmark)
 
 
 def _image(shown: Shown, pictures: Pictures, row: int) -> dict[str, Any]:
@@ -183,7 +196,3 @@ def _ordered(score: np.ndarray[Any, Any], order: Order) -> np.ndarray[Any, Any]:
     step = max(1, len(score) // 24)
     rows = np.arange(len(score))
     return rows[np.lexsort((rows, rows % step))]
-
-
-def _jpeg(content: bytes) -> Response:
-    return Response(content, media_type="image/jpeg", headers=_KEEP)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -66,7 +68,7 @@ def choose_images(folder: Path, given: Sequence[str], most: int) -> list[ImageRe
         refs = own
     rows = np.unique(np.linspace(0, len(refs) - 1, min(most, len(refs))).round().astype(int))
     chosen = [refs[row] for row in rows]
-    if not any(path.is_file() for path in dict.fromkeys(ref.path for ref in chosen)):
+    if not any(os.path.isfile(ref.path) for ref in chosen):
         raise InputError(
             f"the images of {folder} are no longer where they were (first: {chosen[0].path}): name their new "
             f"place with 'selfmark name {folder} IMAGES'"
@@ -138,14 +140,14 @@ def fingerprint_of(model: Path, card: ModelCard, refs: Sequence[ImageRef]) -> st
     with open(model / "weights.safetensors", "rb") as handle:
         digest.update(hashlib.file_digest(handle, "sha256").digest())
     sections = dataclasses.asdict(card.images), dataclasses.asdict(card.network)
-    mirror = card.mirror if card.flip_test else None
-    states = {}
-    for path in dict.fromkeys(ref.path for ref in refs):
+    digest.update(json.dumps([card.mirror if card.flip_test else None, card.refine, *sections]).encode())
+    # One by one and without keeping anything: there may be very many.
+    for path, group in groupby(refs, key=lambda ref: os.fspath(ref.path)):
         try:
-            status = path.stat()
-            states[str(path.resolve())] = (status.st_size, status.st_mtime_ns)
+            status = os.stat(path)
+            state = status.st_size, status.st_mtime_ns
         except OSError:
-            states[str(path)] = (-1, -1)
-    listing = [(str(ref.path), ref.frame, ref.box) for ref in refs]
-    digest.update(json.dumps([mirror, card.refine, *sections, listing, states]).encode())
+            state = -1, -1
+        boxes = [(ref.frame, ref.box) for ref in group]
+        digest.update(json.dumps([os.path.abspath(path), state, boxes]).encode())
     return digest.hexdigest()

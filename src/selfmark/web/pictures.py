@@ -13,11 +13,11 @@ from PIL import Image, ImageOps
 from selfmark.images.decode import read_image
 from selfmark.web.images import Shown
 
-LARGE, TILE, CROP = 1100, 320, 168  # longer side of a picture, pixels
+# Longer side in pixels of the picture itself, of the one that tiles and cut-outs are made from, and of these.
+LARGE, MEDIUM, TILE, CROP = 1100, 640, 320, 168
 CROP_SHARE = 0.35  # side of a landmark's cut-out, as a share of what the network saw
 _AROUND = 0.08  # shown around what the network saw, as a share of its side
-_CACHE_BYTES = 32 * 2**20
-_AT_ONCE = 2  # originals decoded at a time: each may be large
+_CACHE_BYTES = 24 * 2**20
 _QUALITY = 86
 _FILL = (127, 127, 127)  # beyond the border of an image
 
@@ -31,7 +31,6 @@ class Pictures:
         self._shown = shown
         self._max_megapixels = max_megapixels
         self._cache = Cache(_CACHE_BYTES)
-        self._decoding = threading.Semaphore(_AT_ONCE)
 
     def view(self, row: int) -> View:
         """The part of an original that its pictures show: the object with some of its surroundings."""
@@ -43,11 +42,11 @@ class Pictures:
         return left, top, max(right, left + 1), max(bottom, top + 1)
 
     def large(self, row: int) -> bytes:
-        return self._cache.get((row, "large"), lambda: self._make_large(row))
+        return self._cache.get((row, "large"), lambda: self._make(row, LARGE))
 
     def tile(self, row: int) -> bytes:
         def make() -> bytes:
-            picture = _decoded(self.large(row))
+            picture = _decoded(self._medium(row))
             picture.thumbnail((TILE, TILE))
             return _encoded(picture)
 
@@ -57,7 +56,7 @@ class Pictures:
         """The surroundings of a landmark, which lies in the middle."""
 
         def make() -> bytes:
-            picture = _decoded(self.large(row))
+            picture = _decoded(self._medium(row))
             left, top, right, _ = self.view(row)
             scale = picture.width / (right - left)
             half = CROP_SHARE * self._shown.regions[row, 2] / 2 * scale
@@ -67,26 +66,22 @@ class Pictures:
 
         return self._cache.get((row, f"crop {landmark}"), make)
 
-    def _make_large(self, row: int) -> bytes:
-        with self._decoding:
-            original = self._original(row)
-            width, height = self._shown.sizes[row].tolist()
-            across, down = (
-                original.width / width,
-                original.height / height,
-            )  # it may have been decoded smaller
-            left, top, right, bottom = self.view(row)
-            box = (round(left * across), round(top * down), round(right * across), round(bottom * down))
-            picture = original if box == (0, 0, *original.size) else original.crop(box)
-            picture.thumbnail((LARGE, LARGE))
-            return _encoded(picture)
+    def _medium(self, row: int) -> bytes:
+        return self._cache.get((row, "medium"), lambda: self._make(row, MEDIUM))
 
-    def _original(self, row: int) -> Image.Image:
+    def _make(self, row: int, side: int) -> bytes:
+        """The view of an original, its longer side at most so many pixels."""
         frame = self._shown.frames[row]
         path = self._shown.refs[row].path if frame is None else frame
         left, top, right, bottom = self.view(row)
-        share = max((right - left) / self._shown.sizes[row, 0], (bottom - top) / self._shown.sizes[row, 1])
-        return _open(path, int(LARGE / share), self._max_megapixels)
+        width, height = self._shown.sizes[row].tolist()
+        share = max((right - left) / width, (bottom - top) / height)
+        original = _open(path, int(side / share), self._max_megapixels)
+        across, down = original.width / width, original.height / height  # it may have been decoded smaller
+        box = (round(left * across), round(top * down), round(right * across), round(bottom * down))
+        picture = original if box == (0, 0, *original.size) else original.crop(box)
+        picture.thumbnail((side, side))
+        return _encoded(picture)
 
 
 def _open(path: Path, needed: int, max_megapixels: float) -> Image.Image:

@@ -1,7 +1,7 @@
 // The chosen landmark cut out of many images: does it sit on the same spot in each?
 
 import { badge, element } from "./dom.js";
-import { get, look, state, trouble, watch } from "./store.js";
+import { get, look, picture, state, trouble, watch } from "./store.js";
 
 const PAGE = 48; // cut-outs asked for at a time
 const ORDERS = [["mixed", "Mixed"], ["surest", "Surest first"], ["least", "Least sure first"]];
@@ -50,7 +50,7 @@ function paint() {
   grid.replaceChildren(...shown.map(({ row, score }) =>
     element("button", { class: "crop", "aria-label": `${name} in image ${row + 1}, score ${score}`,
       onclick: () => look({ row, view: "images" }) },
-      element("img", { src: `/pictures/${row}/landmark/${of_landmark}`, alt: "", loading: "lazy", width: 168, height: 168 }),
+      element("img", { src: picture(row, `landmark/${of_landmark}`), alt: "", loading: "lazy", width: 168, height: 168 }),
       element("span", { class: "ring", style: { "border-color": colour } }),
       element("span", { class: "score" }, score.toFixed(2)))));
   more.hidden = shown.length >= of;

@@ -1,7 +1,7 @@
 // One image at a time, large, with its landmarks; below it the others.
 
 import { drawn, element, icon, ICONS, inkOn } from "./dom.js";
-import { get, isHidden, join, look, state, trouble, watch } from "./store.js";
+import { get, isHidden, join, look, picture, state, trouble, watch } from "./store.js";
 
 const STRIP = 24; // images asked for at a time
 const TOOLS = [["choose", "Choose", "V", ICONS.choose], ["connect", "Connect", "C", ICONS.connect], ["pair", "Pair", "M", ICONS.mirror]];
@@ -12,7 +12,7 @@ const HINTS = {
 };
 
 const known = new Map(); // image entries by row
-let picture, overlay, caption, strip, number, tools, hint;
+let photo, overlay, caption, strip, number, tools, hint;
 let finger = null; // where a pointer went down, and on which landmark
 
 export function startImages() {
@@ -23,13 +23,13 @@ export function startImages() {
     if (changed.has("view") && state.view === "images") draw();
     if (changed.has("tool") || changed.has("run")) markTools();
   });
-  new ResizeObserver(draw).observe(picture);
+  new ResizeObserver(draw).observe(photo);
 }
 
 function build(place) {
   tools = element("div", { class: "segments", role: "group", "aria-label": "Tool" }, TOOLS.map(([tool, name, key, path]) =>
     element("button", { data: { tool }, title: `${name} (${key})`, onclick: () => look({ tool, first: null }) }, icon(path), name)));
-  picture = element("img", { class: "picture", alt: "", draggable: "false", onload: draw });
+  photo = element("img", { class: "picture", alt: "", draggable: "false", onload: draw });
   overlay = drawn("svg", { class: "overlay", role: "img", "aria-label": "Landmarks in this image" });
   overlay.addEventListener("pointerdown", down);
   overlay.addEventListener("pointermove", move);
@@ -42,7 +42,7 @@ function build(place) {
   hint = element("p", { class: "hint soft" });
   place.append(
     element("div", { class: "toolbar" }, tools, hint),
-    element("div", { class: "stage" }, arrow(-1, "Image before", ICONS.previous), element("div", { class: "frame" }, picture, overlay),
+    element("div", { class: "stage" }, arrow(-1, "Image before", ICONS.previous), element("div", { class: "frame" }, photo, overlay),
       arrow(1, "Image after", ICONS.next)),
     element("p", { class: "caption" }, number, element("span", { class: "soft", id: "of" }), caption),
     strip);
@@ -72,10 +72,10 @@ async function show() {
   }
   if (row !== state.row) return; // already elsewhere
   const image = known.get(row);
-  picture.src = `/pictures/${row}/large`;
-  picture.alt = `Image ${row + 1}, ${image.name}`;
-  picture.style.setProperty("--ratio", `${image.view[2]} / ${image.view[3]}`);
-  for (const part of [picture, overlay]) part.style.setProperty("--shape", String(image.view[2] / image.view[3]));
+  photo.src = picture(row, "large");
+  photo.alt = `Image ${row + 1}, ${image.name}`;
+  photo.style.setProperty("--ratio", `${image.view[2]} / ${image.view[3]}`);
+  for (const part of [photo, overlay]) part.style.setProperty("--shape", String(image.view[2] / image.view[3]));
   caption.textContent = image.name.split("/").slice(-2).join("/");
   caption.title = image.name;
   number.value = row + 1;
@@ -90,7 +90,7 @@ function fillStrip(start) {
     strip.dataset.start = start;
     const rows = [...Array(STRIP).keys()].map((at) => start + at).filter((row) => row < state.run.images);
     strip.replaceChildren(...rows.map((row) => element("button", { class: "tile", data: { row }, "aria-label": `Image ${row + 1}`,
-      onclick: () => look({ row }) }, element("img", { src: `/pictures/${row}/tile`, alt: "", loading: "lazy" }))));
+      onclick: () => look({ row }) }, element("img", { src: picture(row, "tile"), alt: "", loading: "lazy" }))));
   }
   for (const tile of strip.children) {
     const current = Number(tile.dataset.row) === state.row;

@@ -1,7 +1,7 @@
 // Everything that can be said of the chosen landmark.
 
 import { badge, element, icon, ICONS } from "./dom.js";
-import { connections, edit, get, indices, isConfirmed, isHidden, isNamed, look, otherSide, partner, state, watch } from "./store.js";
+import { connections, edit, get, indices, isConfirmed, isHidden, isNamed, look, otherSide, partner, picture, state, watch } from "./store.js";
 
 // Distinguished by people with any kind of colour vision (Okabe and Ito), and black and white.
 const SAFE = [["orange", "#e69f00"], ["sky blue", "#56b4e9"], ["green", "#009e73"], ["yellow", "#f0e442"], ["blue", "#0072b2"],
@@ -107,7 +107,7 @@ function samples(index) {
   return element("div", { class: "samples", id: "samples" }, mine.map(({ row, score }) =>
     element("button", { class: "crop", title: `image ${row + 1}, score ${score}`, "aria-label": `Open image ${row + 1}`,
       onclick: () => look({ row, view: "images" }) },
-      element("img", { src: `/pictures/${row}/landmark/${shownFor}`, alt: "", width: 84, height: 84 }),
+      element("img", { src: picture(row, `landmark/${shownFor}`), alt: "", width: 84, height: 84 }),
       element("span", { class: "ring", style: { "border-color": state.said.colours[shownFor] } }))));
 }
 
@@ -139,7 +139,7 @@ export const titled = (index) => `${index} · ${state.said.names[index]}`;
 function mirrorField(index) {
   const sure = isConfirmed(index);
   return element("div", { class: "field" }, element("label", { for: "partner" }, "Becomes in a mirrored image"),
-    element("div", { class: "row" },
+    element("div", { class: "stack" },
       element("select", { id: "partner", onchange: (event) => edit({ kind: "pair", landmark: index, partner: Number(event.target.value) }) },
         indices().map((other) => element("option", { value: other, selected: other === partner(index) },
           other === index ? "itself" : titled(other)))),

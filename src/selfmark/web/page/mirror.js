@@ -1,7 +1,7 @@
 // Mirror pairs, side by side: the partner is shown mirrored, so that a true pair looks alike.
 
 import { badge, element, icon, ICONS } from "./dom.js";
-import { edit, indices, isConfirmed, isHidden, look, partner, state, watch } from "./store.js";
+import { edit, indices, isConfirmed, isHidden, look, partner, picture, state, watch } from "./store.js";
 import { titled, toggleConfirmed } from "./inspector.js";
 
 const SAMPLES = 4;
@@ -52,6 +52,6 @@ function side(index, mirrored) {
       element("span", {}, state.said.names[index]), mirrored ? element("span", { class: "soft" }, "mirrored") : null),
     element("div", { class: mirrored ? "four mirrored" : "four" }, [...new Set(rows)].map((row) =>
       element("span", { class: "crop" },
-        element("img", { src: `/pictures/${row}/landmark/${index}`, alt: "", loading: "lazy", width: 84, height: 84 }),
+        element("img", { src: picture(row, `landmark/${index}`), alt: "", loading: "lazy", width: 84, height: 84 }),
         element("span", { class: "ring", style: { "border-color": state.said.colours[index] } })))));
 }

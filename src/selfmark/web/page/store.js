@@ -48,6 +48,9 @@ async function ask(address, options = {}) {
 
 export const get = (address) => ask(address);
 
+// A picture's address; browsers keep pictures, so those of another run on the same port must have another.
+export const picture = (row, kind) => `/pictures/${row}/${kind}?of=${state.run.pictures}`;
+
 export async function start() {
   [state.run, state.said] = await Promise.all([get("/api/run"), get("/api/names")]);
   recall();

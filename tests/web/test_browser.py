@@ -52,6 +52,14 @@ def choose(page: Any, landmark: int) -> None:
     page.click(f".entry[data-landmark='{landmark}']")
 
 
+def _faults(seen: Visit) -> list[str]:
+    """What is wrong with the page once all its pictures are there, those too that wait to be scrolled to."""
+    seen.page.evaluate("() => { for (const image of document.images) image.loading = 'eager'; }")
+    seen.page.wait_for_load_state("networkidle")
+    seen.page.wait_for_function("() => [...document.images].every(image => image.complete)")
+    return seen.problems()
+
+
 # --- the whole way -----------------------------------------------------------------------------------
 
 
@@ -97,7 +105,7 @@ def test_from_the_page_to_exports_and_report(
         ready(seen)
         texts = page.locator(".entry .name").all_inner_texts()
         assert texts == ["left ear", "right ear", "landmark_2", "landmark_3"]
-        assert seen.problems() == []
+        assert _faults(seen) == []
     card = card_of(real)
     assert card.names == ("left ear", "right ear", "landmark_2", "landmark_3")
     assert card.mirror[:2] == (1, 0)
@@ -125,7 +133,7 @@ def test_from_the_page_to_exports_and_report(
         assert "landmark_2" in seen.page.inner_text("header")
         dot = seen.page.locator("#landmark-1 .dot").first
         assert dot.evaluate("dot => getComputedStyle(dot).backgroundColor") == "rgb(213, 94, 0)"
-        assert seen.problems() == []
+        assert _faults(seen) == []
 
 
 # --- ways of doing it ----------------------------------------------------------------------------------
@@ -165,7 +173,7 @@ def test_everything_can_be_done_with_keys(browser: Any, toy: Served) -> None:
         assert page.is_visible("#help-box")
         keys.press("Escape")
         assert not page.is_visible("#help-box")
-        assert seen.problems() == []
+        assert _faults(seen) == []
 
 
 def test_points_are_connected_and_paired_by_pointing(browser: Any, toy: Served) -> None:
@@ -191,7 +199,7 @@ def test_points_are_connected_and_paired_by_pointing(browser: Any, toy: Served) 
         saved(page, lambda: page.mouse.click(*centre(page, 5)))
         assert card_of(toy).mirror == (1, 0, 5, 4, 3, 2)
         assert card_of(toy).confirmed == (2, 5)
-        assert seen.problems() == []
+        assert _faults(seen) == []
 
 
 def test_a_finger_does_as_well_as_a_mouse(browser: Any, toy: Served) -> None:
@@ -221,7 +229,7 @@ def test_a_finger_does_as_well_as_a_mouse(browser: Any, toy: Served) -> None:
             ".map(one => one.id || one.className || one.textContent)"
         )
         assert small == [], "too small for a finger"
-        assert seen.problems() == []
+        assert _faults(seen) == []
 
 
 def _reachable(page: Any, selector: str) -> bool:
@@ -277,8 +285,7 @@ def test_the_gallery_leads_to_the_image(browser: Any, toy: Served) -> None:
         saved(page, lambda: page.select_option("#partner-0", "0"))
         assert card_of(toy).mirror[:2] == (0, 1)
         assert "landmarks move a little" in page.inner_text("#view-mirror .note")
-        seen.page.wait_for_load_state("networkidle")
-        assert seen.problems() == []
+        assert _faults(seen) == []
 
 
 # --- trouble -------------------------------------------------------------------------------------------
@@ -394,17 +401,9 @@ def test_the_page_has_no_problems(browser: Any, still: Served, scheme: str) -> N
             page.set_viewport_size({"width": width, "height": 800})
             for key in "231":
                 page.keyboard.press(key)
-                _settle(page)
-                assert seen.problems() == []
+                assert _faults(seen) == []
                 assert page.evaluate(_UNNAMED) == []
                 assert page.evaluate(_PALE) == []
-
-
-def _settle(page: Any) -> None:
-    """Wait for all pictures, those too that would wait to be scrolled to."""
-    page.wait_for_load_state("networkidle")
-    page.evaluate("() => { for (const image of document.images) image.loading = 'eager'; }")
-    page.wait_for_function("() => [...document.images].every(image => image.complete)")
 
 
 # Controls a screen reader could not name.

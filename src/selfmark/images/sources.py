@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from selfmark.errors import InputError
-from selfmark.images.video import count_frames
 
 Box = tuple[float, float, float, float]
 
@@ -105,6 +104,10 @@ def _file(path: Path, every: int, where: str, box: Box | None = None) -> list[Im
     if path.suffix.lower() in IMAGE_SUFFIXES:
         return [ImageRef(path, box=box)]
     if path.suffix.lower() in VIDEO_SUFFIXES:
+        from selfmark.images.video import (
+            count_frames,
+        )  # heavy, and many who know references never see a video
+
         return [ImageRef(path, frame, box) for frame in range(0, count_frames(path), every)]
     raise InputError(
         f"{where}: '{path.suffix}' is no image or video extension; name a file such as .jpg or .mp4"

@@ -1,4 +1,8 @@
-"""What the server answers: the page, what there is to see, and edits. Images go by their number alone."""
+"""What the server answers: the page, what there is to see, and edits. Images go by their number alone.
+
+What takes a few milliseconds is answered at once; pictures and edits are the work of a few threads. A thread
+for every request, as is usual, would keep far more memory.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ _PAGE = Path(__file__).parent / "page"
 _KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _FILES = {path.name: _KINDS[path.suffix] for path in _PAGE.iterdir() if path.suffix in _KINDS}
 _MOST = 200  # images or cut-outs in one answer
-_MAKERS = min(4, os.cpu_count() or 1)  # threads that make pictures
+_MAKERS = min(3, os.cpu_count() or 1)  # threads that make pictures
 _FRESH = {"cache-control": "no-store"}
 _KEEP = {"cache-control": "private, max-age=3600"}
 
@@ -75,11 +79,11 @@ def make_app(
 
 def _add_page(app: FastAPI) -> None:
     @app.get("/")
-    def index() -> FileResponse:
+    async def index() -> FileResponse:
         return FileResponse(_PAGE / "index.html", headers=_FRESH)
 
     @app.get("/page/{name}")
-    def part(name: str) -> FileResponse:
+    async def part(name: str) -> FileResponse:
         if name not in _FILES:
             raise HTTPException(404)
         return FileResponse(_PAGE / name, media_type=_FILES[name], headers={"cache-control": "no-cache"})
@@ -104,22 +108,27 @@ def _add_names(
         }
 
     @app.get("/api/run")
-    def run() -> JSONResponse:
+    async def run() -> JSONResponse:
         landmarks = len(ledger.read().names)
         limits = {"landmarks": landmarks, "longest_name": LONGEST_NAME, "usual_colours": palette(landmarks)}
         return JSONResponse(about | limits, headers=_FRESH)
 
     @app.get("/api/names")
-    def names(known: str = "") -> Response:
+    async def names(known: str = "") -> Response:
         """All that was said; nothing if the asker knows it already."""
         card = ledger.read()
         if known == revision(card):
             return Response(status_code=204, headers=_FRESH)
         return JSONResponse(said(card), headers=_FRESH)
 
+    writer = ThreadPoolExecutor(
+        1, thread_name_prefix="edits"
+    )  # a disk may take its time; others need not wait
+
     @app.post("/api/edits")
-    def edit(edits: Annotated[Any, Body(embed=True)]) -> JSONResponse:
-        card, back = ledger.edit(edits_from_json(edits))
+    async def edit(edits: Annotated[Any, Body(embed=True)]) -> JSONResponse:
+        wanted = edits_from_json(edits)
+        card, back = await asyncio.get_running_loop().run_in_executor(writer, ledger.edit, wanted)
         return JSONResponse(said(card) | {"back": edits_to_json(back)}, headers=_FRESH)
 
 
@@ -134,14 +143,14 @@ def _add_images(app: FastAPI, shown: Shown, pictures: Pictures) -> None:
             raise HTTPException(404)
 
     @app.get("/api/images")
-    def images(
+    async def images(
         start: Annotated[int, Query(ge=0)] = 0, most: Annotated[int, Query(ge=1, le=_MOST)] = 24
     ) -> JSONResponse:
         rows = range(start, min(start + most, count))
         return JSONResponse({"of": count, "images": [_image(shown, pictures, row) for row in rows]})
 
     @app.get("/api/gallery/{landmark}")
-    def gallery(
+    async def gallery(
         landmark: int,
         order: Order = "mixed",
         start: Annotated[int, Query(ge=0)] = 0,

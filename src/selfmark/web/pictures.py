@@ -17,7 +17,7 @@ from selfmark.web.images import Shown
 LARGE, MEDIUM, TILE, CROP = 1100, 640, 320, 168
 CROP_SHARE = 0.35  # side of a landmark's cut-out, as a share of what the network saw
 _AROUND = 0.08  # shown around what the network saw, as a share of its side
-_CACHE_BYTES = 24 * 2**20
+_CACHE_BYTES = 20 * 2**20
 _QUALITY = 86
 _FILL = (127, 127, 127)  # beyond the border of an image
 
@@ -90,7 +90,8 @@ def _open(path: Path, needed: int, max_megapixels: float) -> Image.Image:
         with Image.open(path, formats=["JPEG"]) as image:
             if image.mode in ("RGB", "L") and image.width * image.height <= max_megapixels * 1e6:
                 image.draft("RGB", (needed, needed))
-                return ImageOps.exif_transpose(image).convert("RGB")
+                ImageOps.exif_transpose(image, in_place=True)
+                return image.convert("RGB")
     except Exception:  # no JPEG, or a damaged one: the careful reader says what is wrong with it
         pass
     return Image.fromarray(read_image(path, max_megapixels))

@@ -248,10 +248,10 @@ def _swipe(page: Any) -> None:
     """A finger that moves to the left over the picture, where there is no landmark."""
     box = page.locator(".overlay").bounding_box()
     y = box["y"] + box["height"] / 2
-    session = page.context.new_cdp_session(page)
+    devtools = page.context.new_cdp_session(page)
 
     def touch(kind: str, *points: dict[str, float]) -> None:
-        session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": list(points)})
+        devtools.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": list(points)})
 
     start = box["x"] + 0.85 * box["width"]
     touch("touchStart", {"x": start, "y": y})

@@ -59,7 +59,8 @@ def _find(
         if len(crops):
             found = detector.locate(crops.pixels)
             xy = to_original(found.xy.cpu().numpy(), crops.regions[:, None], detector.card.images.size)
-            parts = (crops.sizes, crops.regions, xy.astype(np.float32), found.score.cpu().numpy())
+            score = found.score.cpu().numpy()
+            parts: list[npt.NDArray[Any]] = [crops.sizes, crops.regions, xy.astype(np.float32), score]
             for name, part in zip(columns, parts, strict=True):
                 columns[name].append(part)
             used.update(crops.refs)

@@ -92,13 +92,15 @@ class Visit:
 
 
 @contextmanager
-def visit(browser: Any, path: Path, width: int = 1280, **context: Any) -> Iterator[Visit]:
-    """Open a file of this disk in a window of its own; further arguments are playwright's of a context.
+def visit(browser: Any, place: Path | str, width: int = 1280, **context: Any) -> Iterator[Visit]:
+    """Open a file of this disk, or the address of a server, in a window of its own.
 
     Console errors (which include what the content security policy refuses), script errors, dialogs, and every
-    request but for the file itself and data addresses count as complaints.
+    request but for the file itself, the server that was named and data addresses count as complaints.
+    Further arguments are playwright's of a context.
     """
-    address = path.resolve().as_uri()
+    address = place if isinstance(place, str) else place.resolve().as_uri()
+    own = address.split("?")[0] if isinstance(place, str) else None
     window = browser.new_context(viewport={"width": width, "height": 800}, **context)
     try:
         page = window.new_page()
@@ -110,7 +112,8 @@ def visit(browser: Any, path: Path, width: int = 1280, **context: Any) -> Iterat
                 complain(f"console: {message.text}")
 
         def on_request(request: Any) -> None:
-            if request.url != address and not request.url.startswith("data:"):
+            known = request.url == address if own is None else request.url.startswith(own)
+            if not known and not request.url.startswith("data:"):
                 complain(f"request: {request.url}")
 
         def on_dialog(dialog: Any) -> None:

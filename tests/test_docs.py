@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -41,7 +42,17 @@ def _commands() -> list[str]:
 
 def test_the_docs_show_commands() -> None:
     shown = {command.split()[1] for command in _commands()}
-    assert {"discover", "predict", "export", "map", "evaluate", "doctor", "report", "weights"} <= shown
+    assert {
+        "discover",
+        "predict",
+        "export",
+        "map",
+        "name",
+        "evaluate",
+        "doctor",
+        "report",
+        "weights",
+    } <= shown
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +88,6 @@ def test_every_command_shown_runs(
 ) -> None:
     words = shlex.split(command)
     name = words[1]
-    if name == "name":
-        pytest.skip("serves a page until it is stopped")
     if AWAITED & {*words}:
         pytest.skip("not part of this version yet")
     if name == "weights":
@@ -96,6 +105,9 @@ def test_every_command_shown_runs(
             words += ["-k", "4"]
         words += ["--set=M=24"]
     monkeypatch.chdir(workplace)
+    if name == "name":
+        _open_and_end(words)
+        return
     code = selfmark(*words[1:])
     assert code == 0, capsys.readouterr().err[-2000:]
 
@@ -113,6 +125,23 @@ def test_the_batch_script_starts_a_run_and_goes_on_with_it(workplace: Path) -> N
     events = [json.loads(line)["event"] for line in log]
     assert events.count("keypoints") == 1  # the second time nothing was done twice
     assert events[-1] == "done"
+
+
+def _open_and_end(words: list[str]) -> None:
+    """A command that goes on until the user ends it: wait for its page, ask for it, press Ctrl-C."""
+    httpx = pytest.importorskip("httpx")
+    pytest.importorskip("fastapi")
+    command = [sys.executable, "-m", *words, "--no-browser", "--port", "0"]  # whichever is free here
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = next((line for line in process.stdout if "http://" in line), "")
+        try:
+            answer = httpx.get(line.split()[-1], follow_redirects=True)
+        finally:
+            process.send_signal(signal.SIGINT)
+        assert "names are in" in process.stdout.read()
+    assert answer.status_code == 200
+    assert process.returncode == 0
 
 
 def test_the_settings_page_is_up_to_date() -> None:

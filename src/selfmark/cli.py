@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from selfmark._version import __version__
-from selfmark.errors import InputError, TrainingError
+from selfmark.errors import InputError, TrainingError, need
 
 if TYPE_CHECKING:
     from selfmark.detector import Prediction
@@ -279,6 +279,29 @@ def map_points(
     for note in learned.notes:
         err.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
     out.print(f"map: {learned.path}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def name(
+    run: Annotated[Path, typer.Argument(help="Run folder with a trained detector.")],
+    images: Annotated[
+        list[str] | None,
+        typer.Argument(help="Images to show, or where the run's images are now.", show_default=False),
+    ] = None,
+    most: Annotated[int, typer.Option(help="Show at most so many images, evenly spread.", min=1)] = 400,
+    port: Annotated[int, typer.Option(help="Port of this machine; 0: any.", min=0, max=65535)] = 0,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page.")] = True,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+) -> None:
+    """Name, colour, hide, pair and connect landmarks on a page in your browser."""
+    need("fastapi", "'selfmark[web]'")
+    need("uvicorn", "'selfmark[web]'")
+    from selfmark.web.serve import name_landmarks
+
+    def say(line: str) -> None:
+        out.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    name_landmarks(run, images or [], most, port, browser, device, say)
 
 
 @app.command()

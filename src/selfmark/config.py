@@ -24,6 +24,7 @@ import yaml
 from selfmark.errors import InputError
 
 DetectorName = Literal["sift", "orb", "selfmark", "superpoint", "r2d2", "alike-t", "alike-n", "file"]
+Reading = Literal["quarter", "parabola", "centroid"]  # how Stage 2 finds a landmark below one cell of its map
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ class Stage2:
     lr_drops: tuple[float, ...] = (0.25, 0.35)  # x0.1 at these shares (50k, 70k)
     backbone_lr: float = 0.1  # backbone learns at this share of lr
     sigma: float = 0.75  # Gaussian width, cells
-    refine: Literal["quarter", "parabola", "centroid"] = "quarter"  # of the highest cell; mean of heat
+    refine: Reading = "quarter"  # of the highest cell; mean of heat
     cutout: int = 80  # side of the square cut out, pixels at 256; scaled with the image
     cutout_share: float = 0.5  # images that get one
 

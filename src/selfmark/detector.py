@@ -13,44 +13,28 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from selfmark._version import __version__
-from selfmark.config import Images, Network, Runtime, section_from_dict
+from selfmark.card import ModelCard as ModelCard
+from selfmark.card import is_packaged as is_packaged
+from selfmark.card import model_folder as model_folder
+from selfmark.card import read_card, write_card
+from selfmark.config import Runtime
 from selfmark.devices import images_per_pass
 from selfmark.errors import InputError
 from selfmark.images.crop import crop_regions, extract, to_original
 from selfmark.images.sources import ImageRef, collect
 from selfmark.images.store import ImageStore, iterate_crops
-from selfmark.model.heatmaps import Reading, read, to_pixels
+from selfmark.model.heatmaps import read, to_pixels
 from selfmark.model.network import Psi, bytes_per_image, place
 from selfmark.points import Landmarks
-from selfmark.run import FORMAT, read_json, require_format, write_json
 from selfmark.train.checkpoint import read_tensors, write_tensors
-
-_MOST_LANDMARKS = 10_000  # a model.json that claims more is not believed
-
-
-@dataclass(frozen=True)
-class ModelCard:
-    """What a detector knows of itself besides its weights; kept as model.json."""
-
-    names: tuple[str, ...]  # one per landmark, in index order
-    mirror: tuple[int, ...]  # the landmark each becomes in a mirrored image
-    skeleton: tuple[tuple[int, int], ...]  # pairs of landmarks to connect in drawings
-    images: Images  # preprocessing
-    network: Network
-    refine: Reading  # how a heatmap becomes a position
-    flip_test: bool  # average with the mirror image
-    provenance: dict[str, Any]
 
 
 class Located(NamedTuple):
@@ -147,33 +131,21 @@ class Detector:
         """Write weights.safetensors and then model.json, so that a model.json always has its weights."""
         folder.mkdir(parents=True, exist_ok=True)
         write_tensors(dict(self.psi.state_dict()), {}, folder / "weights.safetensors")
-        values = {
-            "format": FORMAT,
-            "selfmark": __version__,
-            "K": len(self.names),
-            **dataclasses.asdict(self.card),
-        }
-        write_json(values, folder / "model.json")
+        write_card(self.card, folder)
 
     @classmethod
     def load(cls, folder: str | Path, device: torch.device | str = "cpu") -> Detector:
         """A detector from a run folder or its model folder, or one that comes with selfmark: `demo`."""
         folder = model_folder(Path(folder))
-        path = folder / "model.json"
-        if not path.exists():
-            unfinished = (folder / "run.json").exists()
-            raise InputError(
-                f"{folder} holds an unfinished run: finish it with 'selfmark discover -o {folder} --resume'"
-                if unfinished
-                else f"{folder} holds no model"
-            )
-        card = _card_from_json(read_json(path), path)
+        card = read_card(folder)
         psi = Psi(card.network, len(card.names))
         tensors, _ = read_tensors(folder / "weights.safetensors")
         try:
             psi.load_state_dict(tensors)
         except RuntimeError as error:
-            raise InputError(f"{folder / 'weights.safetensors'} does not fit {path}") from error
+            raise InputError(
+                f"{folder / 'weights.safetensors'} does not fit {folder / 'model.json'}"
+            ) from error
         return cls(psi, card, device)
 
 
@@ -186,40 +158,3 @@ def fingerprint(detector: Detector) -> str:
         digest.update(name.encode())
         digest.update(tensor.cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
-
-
-def model_folder(folder: Path) -> Path:
-    """Where the model is: of a run, of a model folder itself, or of the detector that comes with selfmark."""
-    if is_packaged(folder):
-        return Path(str(resources.files("selfmark.demo") / "model"))
-    return folder / "model" if (folder / "model").is_dir() else folder
-
-
-def is_packaged(folder: Path) -> bool:
-    """Whether this names the detector of the demo's toy animal; a folder of the user's comes first."""
-    return str(folder) == "demo" and not folder.exists()
-
-
-def _card_from_json(values: Any, path: Path) -> ModelCard:
-    require_format(values, path)
-    try:
-        names = tuple(str(name) for name in values["names"])
-        mirror = tuple(int(partner) for partner in values["mirror"])
-        if not 1 <= len(names) <= _MOST_LANDMARKS or values["K"] != len(names):
-            raise ValueError(f"{values['K']} landmarks with {len(names)} names")
-        if sorted(mirror) != list(range(len(names))):
-            raise ValueError("mirror partners are not a permutation")
-        if values["refine"] not in get_args(Reading):
-            raise ValueError(f"refine is {values['refine']!r}")
-        return ModelCard(
-            names=names,
-            mirror=mirror,
-            skeleton=tuple((int(a), int(b)) for a, b in values["skeleton"]),
-            images=section_from_dict(Images, values["images"], str(path)),
-            network=section_from_dict(Network, values["network"], str(path)),
-            refine=values["refine"],
-            flip_test=bool(values["flip_test"]),
-            provenance=dict(values["provenance"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path} is not a usable model description: {error}") from error

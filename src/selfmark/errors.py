@@ -6,6 +6,9 @@
 
 from __future__ import annotations
 
+import importlib
+from types import ModuleType
+
 
 class SelfmarkError(Exception):
     """Base of every error selfmark raises on purpose."""
@@ -17,3 +20,13 @@ class InputError(SelfmarkError):
 
 class TrainingError(SelfmarkError):
     """Training could not reach a usable model; the message says what was seen and what to try."""
+
+
+def need(package: str, install: str) -> ModuleType:
+    """An optional package, or one sentence about how to get it."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise InputError(
+            f"this needs the package {package}, which is not installed: pip install {install}"
+        ) from error

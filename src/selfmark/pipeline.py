@@ -25,6 +25,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from selfmark.card import read_card
 from selfmark.config import Config, choose, override
 from selfmark.correspondence.count import count_landmarks, reason, sample_images
 from selfmark.correspondence.describe import describe
@@ -45,6 +46,7 @@ from selfmark.model.network import Phi, Psi, place
 from selfmark.points import Keypoints, LabelledPoints
 from selfmark.report.build import report_on_run
 from selfmark.run import Listener, Run
+from selfmark.train.checkpoint import read_tensors
 from selfmark.train.engine import Phase, Task, TrainState, make_state, train
 from selfmark.train.feed import PixelFeed
 from selfmark.train.stages import (
@@ -162,7 +164,7 @@ def _discover(run: Run, device: torch.device, fresh: bool) -> Detector:
 
     psi = _stage2(run, phi, feed, table)
 
-    detector = Detector(psi, _card(run, table.mirror.tolist(), len(store)), device)
+    detector = Detector(psi, _as_named(run, psi, _card(run, table.mirror.tolist(), len(store))), device)
     run.group.first(lambda: _finish(run, detector, store))
     return detector
 
@@ -413,6 +415,18 @@ def _card(run: Run, mirror: Sequence[int], images: int) -> ModelCard:
             "python": platform.python_version(),
         },
     )
+
+
+def _as_named(run: Run, psi: Psi, card: ModelCard) -> ModelCard:
+    """A run resumed after its end has the same landmarks as before, and keeps what was said of them."""
+    if not (run.model / "model.json").exists():
+        return card
+    before, (weights, _) = read_card(run.model), read_tensors(run.model / "weights.safetensors")
+    now = psi.state_dict()
+    if weights.keys() != now.keys() or any(not torch.equal(weights[name], now[name].cpu()) for name in now):
+        return card
+    said = ("names", "mirror", "skeleton", "colors", "hidden", "confirmed")
+    return replace(card, **{field: getattr(before, field) for field in said})
 
 
 # --- shared by both stages ----------------------------------------------------------------------------

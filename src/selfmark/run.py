@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,47 +28,18 @@ from selfmark import config as configuration
 from selfmark._version import __version__
 from selfmark.config import Config
 from selfmark.errors import InputError
+from selfmark.files import FORMAT as FORMAT
+from selfmark.files import read_json as read_json
+from selfmark.files import require_format as require_format
+from selfmark.files import write_json as write_json
 from selfmark.group import ALONE, Group
-from selfmark.images.sources import ImageRef
+from selfmark.images.sources import ImageRef, refs_from_json, refs_to_json
 from selfmark.points import Keypoints, LabelledPoints
 from selfmark.train.checkpoint import load_state, read_tensors, save_state, write_tensors
 from selfmark.train.engine import TrainState
 
-FORMAT = 1  # of run folders and models; raised when an older selfmark could not read them
-
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
-
-
-def write_json(value: Any, path: Path) -> None:
-    """Write JSON, whole or not at all."""
-    temporary = path.with_name(path.name + ".part")
-    with open(temporary, "w", encoding="utf-8") as handle:
-        json.dump(value, handle, indent=1)
-        handle.flush()
-        os.fsync(handle.fileno())
-    os.replace(temporary, path)
-
-
-def read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise InputError(f"{path} is not valid JSON: {error}") from error
-
-
-def require_format(values: Any, path: Path) -> None:
-    """Refuse what a newer selfmark wrote, and what no selfmark wrote."""
-    written = values.get("format") if isinstance(values, dict) else None
-    if not isinstance(written, int):
-        raise InputError(f"{path} was not written by selfmark")
-    if written > FORMAT:
-        raise InputError(
-            f"{path} was made by a newer selfmark ({values.get('selfmark', 'version unknown')}); "
-            f"this is {__version__}: upgrade with 'pip install -U selfmark'"
-        )
 
 
 class Run:
@@ -102,10 +72,7 @@ class Run:
             for part in ("points", "checkpoints"):
                 (path / part).mkdir(parents=True, exist_ok=True)
             configuration.write_yaml(config, path / "config.yaml")
-            write_json(
-                [{"path": str(ref.path), "frame": ref.frame, "box": ref.box} for ref in refs],
-                path / "images.json",
-            )
+            write_json(refs_to_json(refs), path / "images.json")
             write_json({"format": FORMAT, "selfmark": __version__, "inputs": list(inputs)}, path / "run.json")
         except OSError as error:
             raise InputError(f"cannot write to {path}: {error.strerror}") from error
@@ -126,11 +93,7 @@ class Run:
 
     def refs(self) -> list[ImageRef]:
         """The images this run was started on."""
-        entries = read_json(self.path / "images.json")
-        return [
-            ImageRef(Path(entry["path"]), entry["frame"], tuple(entry["box"]) if entry["box"] else None)
-            for entry in entries
-        ]
+        return refs_from_json(read_json(self.path / "images.json"))
 
     # --- events ---------------------------------------------------------------------------------
 

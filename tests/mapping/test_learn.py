@@ -311,3 +311,20 @@ def test_a_folder_that_cannot_be_written_is_refused(run: Path, tmp_path: Path) -
 )
 def test_partners_are_told_from_names(names: list[str], partners: tuple[int, ...]) -> None:
     assert mirror_by_name(names) == partners
+
+
+def test_what_was_said_of_landmarks_does_not_reach_mapped_points(run: Path, tmp_path: Path) -> None:
+    """Hidden landmarks still carry the map, and the user's own points are all there."""
+    learn_map(run, _write(tmp_path / "few", _shapes(8)))
+    image = tmp_path / "few" / "images" / "0.png"
+    before = _mapped(run)(image)
+    _change(
+        run / "model" / "model.json",
+        lambda card: card.update(hidden=[0, 2], colors=["#102030"] * K, confirmed=[1], skeleton=[[0, 1]]),
+    )
+    mapped = _mapped(run)
+    assert (mapped.card.colors, mapped.card.hidden, mapped.card.confirmed) == ((), (), ())
+    np.testing.assert_array_equal(mapped(image).xy, before.xy)
+    path = writer("csv")(mapped.predict(collect([image])), mapped.card, tmp_path)
+    with open(path, newline="") as handle:
+        assert [row["landmark"] for row in csv.DictReader(handle)] == list(before.names)

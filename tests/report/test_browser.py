@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from selfmark.colours import palette, to_rgb
 from selfmark.report import write_report
-from selfmark.report.pictures import landmark_colours
 from tests import browser as chromium
 from tests.browser import cut_out, screenshot, visit
 from tests.report.example import S, evaluated_data, example_data
@@ -118,7 +118,7 @@ def test_landmarks_are_drawn_where_they_are(browser: Any, report: Path) -> None:
         picture, box = screenshot(seen.page), boxes(seen.page, ".examples img")[0]
     assert box["width"] > 200
     first = cut_out(picture, box).astype(int)
-    for (x, y), colour in zip(data.example_xy[0], landmark_colours(4).astype(int), strict=True):
+    for (x, y), colour in zip(data.example_xy[0], map(to_rgb, palette(4)), strict=True):
         column, row = ((value + 0.5) / S * box["width"] for value in (x, y))
         there = first[round(row) - 1 : round(row) + 1, round(column) - 1 : round(column) + 1].mean(
             axis=(0, 1)

@@ -288,3 +288,21 @@ def test_parts_that_do_not_fit_together_are_refused() -> None:
         ReportTable("t", "", ("a", "b"), (("1", "2"), ("1",)))
     with pytest.raises(ValueError, match="of one length"):
         ReportCurves("t", "", "x", "y", (("line", np.zeros(3), np.zeros(4)),))
+
+
+def test_hidden_landmarks_are_not_shown_and_the_others_keep_number_and_colour(tmp_path: Path) -> None:
+    names = ("nose", "wobble", "right eye", "tail")
+    colours = ("#111111", "#222222", "#333333", "#444444")
+    data = evaluated_data(
+        names=names, mirror=(0, 2, 1, 3), hidden=(1,), colours=colours, skeleton=((0, 1), (0, 3))
+    )
+    page = write_report(data, tmp_path).read_text()
+    assert "3 landmarks that selfmark found" in page
+    assert "left out here and" in page
+    assert 'id="landmark-1"' not in page
+    for index in (0, 2, 3):
+        assert f"<h3>{index} · {names[index]}</h3>" in page
+        assert colours[index] in page
+    assert "#222222" not in page, "neither on the map of the landmarks"
+    assert page.count("wobble") == 1, "said once, that it is hidden"
+    assert "1 · hidden" in page, "the mirror partner of the right eye"

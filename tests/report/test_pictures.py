@@ -6,15 +6,20 @@ import cv2
 import numpy as np
 import pytest
 
+from selfmark.colours import palette, to_rgb
 from selfmark.report.pictures import (
     contact_sheet,
     data_uri,
     draw_landmarks,
-    landmark_colours,
     landmark_gallery,
 )
 
 GREY = 90
+
+
+def landmark_colours(count: int) -> np.ndarray:
+    """The usual colours as [count, 3]."""
+    return np.array([to_rgb(colour) for colour in palette(count)], np.uint8)
 
 
 def grey(count: int, size: int) -> np.ndarray:
@@ -100,7 +105,7 @@ def test_gallery_is_sorted_centred_and_skips_images_without_the_landmark() -> No
         if np.isfinite(x) and x > 1:
             rows, columns = np.mgrid[:size, :size]
             image[np.hypot(columns - x, rows - y) < 2.2] = (250, 250, 250)
-    gallery = landmark_gallery(images, xy, score, landmark=1, most=3, side=side)
+    gallery = landmark_gallery(images, xy, score, landmark=1, most=3, side=side, colour=palette(2)[1])
     assert [row for row, _ in gallery] == [1, 3, 4]
     for _, cut in gallery[:2]:
         assert cut.shape == (side, side, 3)
@@ -108,7 +113,7 @@ def test_gallery_is_sorted_centred_and_skips_images_without_the_landmark() -> No
         assert [bright[1].mean(), bright[0].mean()] == pytest.approx([side / 2 - 0.5] * 2, abs=0.5)
     ring = landmark_colours(2)[1]
     assert all((cut == ring).all(axis=2).any() for _, cut in gallery)
-    assert landmark_gallery(images, np.full((5, 2, 2), np.nan), score, 1, 3, side) == []
+    assert landmark_gallery(images, np.full((5, 2, 2), np.nan), score, 1, 3, side, palette(2)[1]) == []
 
 
 def test_data_uri_holds_the_picture() -> None:
@@ -118,3 +123,16 @@ def test_data_uri_holds_the_picture() -> None:
     assert kind == "data:image/jpeg;base64"
     decoded = cv2.imdecode(np.frombuffer(base64.b64decode(payload), np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
     assert np.abs(decoded.astype(int) - picture).max() < 8
+
+
+def test_colours_and_connections_of_the_user_are_drawn() -> None:
+    xy = np.array([[20.0, 64.0], [108.0, 64.0], [64.0, 20.0]])
+    picture = draw_landmarks(grey(1, 128)[0], xy, ["#00ff00", "#0000ff", "#ff00ff"], [(0, 1)])
+    zoom = picture.shape[0] / 128
+    assert centre_of(picture, np.array([0, 0, 255])) == pytest.approx((xy[1] + 0.5) * zoom - 0.5, abs=0.5)
+    middle = picture[round(64.5 * zoom), round(64.5 * zoom)]
+    assert middle.min() > 200, "half way between the two"
+    beside = picture[round(42 * zoom), round(42 * zoom)]  # half way to the third, which is not connected
+    assert (beside == GREY).all()
+    absent = draw_landmarks(grey(1, 128)[0], np.where([[False], [True], [False]], np.nan, xy), None, [(0, 1)])
+    assert (absent[round(64.5 * zoom), round(64.5 * zoom)] == GREY).all()

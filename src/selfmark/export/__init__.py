@@ -6,9 +6,11 @@ Packages that only one format needs are imported when it is used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
+from selfmark.card import visible, visible_card
 from selfmark.detector import ModelCard, Prediction
 from selfmark.errors import InputError
 from selfmark.export.coco import write_coco
@@ -22,6 +24,7 @@ from selfmark.export.nwb import write_nwb
 from selfmark.export.parquet import write_parquet
 from selfmark.export.sleap import write_analysis, write_slp
 from selfmark.export.ultralytics import write_ultralytics
+from selfmark.points import Landmarks
 
 Writer = Callable[[Iterable[Prediction], ModelCard, Path], Path]
 
@@ -43,7 +46,20 @@ FORMATS: dict[str, Writer] = {
 
 
 def writer(name: str) -> Writer:
-    """The function that writes format `name`."""
+    """The function that writes format `name`, of every detector only the landmarks that are not hidden."""
     if name not in FORMATS:
         raise InputError(f"there is no format '{name}'; choose one of {', '.join(FORMATS)}")
-    return FORMATS[name]
+    return partial(_write_visible, FORMATS[name])
+
+
+def visible_points(predictions: Iterable[Prediction], card: ModelCard) -> Iterator[Prediction]:
+    """The same predictions without the landmarks that `card` hides; `card.visible_card` is their card."""
+    kept = visible(card)
+    for prediction in predictions:
+        found = prediction.landmarks
+        names = tuple(found.names[index] for index in kept)
+        yield prediction._replace(landmarks=Landmarks(found.xy[:, kept], found.score[:, kept], names))
+
+
+def _write_visible(write: Writer, predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
+    return write(visible_points(predictions, card), visible_card(card), folder)

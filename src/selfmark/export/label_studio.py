@@ -6,7 +6,6 @@ landmarks as children, which is how Label Studio keeps the objects of an image a
 
 from __future__ import annotations
 
-import colorsys
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from xml.etree import ElementTree
 import numpy as np
 
 from selfmark._version import __version__
+from selfmark.colours import colours_of
 from selfmark.detector import ModelCard, Prediction
 from selfmark.errors import InputError
 from selfmark.export.coco import Image, objects, write_list
@@ -58,9 +58,7 @@ def _interface(card: ModelCard) -> str:
     view = ElementTree.Element("View")
     ElementTree.SubElement(view, "Image", name=IMAGE, value=f"${IMAGE}", zoom="true")
     points = ElementTree.SubElement(view, "KeyPointLabels", name=LANDMARKS, toName=IMAGE)
-    for index, name in enumerate(card.names):
-        colour = colorsys.hsv_to_rgb(index / len(card.names), 0.8, 0.9)
-        background = "#" + "".join(f"{round(255 * part):02x}" for part in colour)
+    for index, (name, background) in enumerate(zip(card.names, colours_of(card), strict=True)):
         ElementTree.SubElement(points, "Label", value=name, model_index=str(index), background=background)
     boxes = ElementTree.SubElement(view, "RectangleLabels", name=OBJECTS, toName=IMAGE)
     ElementTree.SubElement(boxes, "Label", value=OBJECT)

@@ -6,7 +6,6 @@ images of mixed sizes keep theirs.
 
 from __future__ import annotations
 
-import importlib
 import os
 import tempfile
 from collections import Counter
@@ -14,13 +13,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
 
 from selfmark.detector import ModelCard, Prediction
 from selfmark.errors import InputError
+from selfmark.errors import need as need
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
@@ -106,16 +105,6 @@ def require_distinct(names: Iterable[str], target: str) -> None:
     name, times = Counter(names).most_common(1)[0]
     if times > 1:
         raise InputError(f"{times} landmarks are called '{name}', but {target} needs different names; rename")
-
-
-def need(package: str, install: str) -> ModuleType:
-    """An optional package, or one sentence about how to get it."""
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        raise InputError(
-            f"this needs the package {package}, which is not installed: pip install {install}"
-        ) from error
 
 
 def require_writable(folder: Path) -> None:

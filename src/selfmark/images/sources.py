@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from selfmark.errors import InputError
-from selfmark.images.video import count_frames
 
 Box = tuple[float, float, float, float]
 
@@ -44,6 +43,19 @@ class ImageRef:
     def name(self) -> str:
         """What outputs call this image."""
         return str(self.path) if self.frame is None else f"{self.path}#{self.frame}"
+
+
+def refs_to_json(refs: Sequence[ImageRef]) -> list[dict[str, Any]]:
+    """References as a run folder keeps them."""
+    return [{"path": str(ref.path), "frame": ref.frame, "box": ref.box} for ref in refs]
+
+
+def refs_from_json(entries: Any) -> list[ImageRef]:
+    """What `refs_to_json` wrote."""
+    return [
+        ImageRef(Path(entry["path"]), entry["frame"], tuple(entry["box"]) if entry["box"] else None)
+        for entry in entries
+    ]
 
 
 def collect(inputs: Sequence[str | Path], every: int = 1) -> list[ImageRef]:
@@ -92,6 +104,10 @@ def _file(path: Path, every: int, where: str, box: Box | None = None) -> list[Im
     if path.suffix.lower() in IMAGE_SUFFIXES:
         return [ImageRef(path, box=box)]
     if path.suffix.lower() in VIDEO_SUFFIXES:
+        from selfmark.images.video import (
+            count_frames,
+        )  # heavy, and many who know references never see a video
+
         return [ImageRef(path, frame, box) for frame in range(0, count_frames(path), every)]
     raise InputError(
         f"{where}: '{path.suffix}' is no image or video extension; name a file such as .jpg or .mp4"

@@ -161,6 +161,9 @@ class MappedDetector(Detector):
             names=mapping.names,
             mirror=mapping.mirror or tuple(range(len(mapping.names))),
             skeleton=mapping.skeleton,
+            colors=(),  # what was said of the landmarks says nothing of these points
+            hidden=(),
+            confirmed=(),
             provenance=detector.card.provenance
             | {"mapped": {"labels": mapping.labels, "images": mapping.images, "error": mapping.error}},
         )

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from selfmark.config import STRIDE
+from selfmark.config import Reading as Reading
 
 
 def to_cells(xy: Tensor) -> Tensor:
@@ -50,7 +51,6 @@ class Peaks(NamedTuple):
 
 
 Refine = Literal["quarter", "parabola"]
-Reading = Literal["quarter", "parabola", "centroid"]
 
 
 def local_maxima(score: Tensor, radius: int, threshold: float) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from selfmark.colours import colours_of
 from selfmark.config import to_dict
 from selfmark.detector import Detector
 from selfmark.evaluate.predictions import run_fingerprint
@@ -49,6 +50,9 @@ def report_on_run(run: Run, detector: Detector, output: Path | None = None) -> P
         example_score=located.score.cpu().numpy(),
         example_names=tuple(pixels.refs[row].name for row in shown),
         mirror=detector.card.mirror,
+        colours=colours_of(detector.card),
+        skeleton=detector.card.skeleton,
+        hidden=detector.card.hidden,
         detection=_detection(run),
         history=tuple(run.events()),
         figures=(*present.figures(metrics), *_own_figures(run)),

@@ -13,13 +13,14 @@ import jinja2
 import numpy as np
 
 from selfmark._version import __version__
+from selfmark.colours import palette
 from selfmark.errors import InputError
 from selfmark.points import FloatArray
 from selfmark.report import charts
 from selfmark.report import scatter as maps
 from selfmark.report.count import landmark_count
 from selfmark.report.parts import IntArray, ReportCurves, ReportTable
-from selfmark.report.pictures import Picture, data_uri, draw_landmarks, hex_colours, landmark_gallery
+from selfmark.report.pictures import Picture, data_uri, draw_landmarks, landmark_gallery
 from selfmark.report.rounds import rounds_history
 from selfmark.report.trust import Trust, by_trust, grouped, in_words
 
@@ -39,6 +40,9 @@ class ReportData:
     example_score: [E, K]
     example_names: E file names, as the user's disk has them: untrusted text
     mirror:        mirror partner of each landmark
+    colours:       "#rrggbb" of each landmark; empty: the usual ones
+    skeleton:      pairs of landmarks to connect in the examples
+    hidden:        landmarks that are not shown; the others keep their numbers
     detection:     [K] share of the training images in which Stage 1 found the landmark
     history:       events of log.jsonl; those with `iteration` and `loss` make the loss curves, `recovery`
                    events the table of rounds, `landmark_count` events the part on how K was chosen
@@ -70,6 +74,9 @@ class ReportData:
     history: tuple[dict[str, Any], ...]
     figures: tuple[tuple[str, str, str], ...]
     settings: dict[str, Any]
+    colours: tuple[str, ...] = ()
+    skeleton: tuple[tuple[int, int], ...] = ()
+    hidden: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     tables: tuple[ReportTable, ...] = ()
     curves: tuple[ReportCurves, ...] = ()
@@ -93,11 +100,18 @@ class ReportData:
             raise ValueError(f"example_xy must be [{E}, {K}, 2] and example_score [{E}, {K}]")
         if len(self.mirror) != K or len(self.detection) != K:
             raise ValueError(f"mirror and detection must have an entry for each of the {K} landmarks")
+        if len(self.colours) not in (0, K):
+            raise ValueError(f"colours must have an entry for each of the {K} landmarks")
         if (self.trust is not None and self.trust.shape != (K,)) or len(self.facts) not in (0, K):
             raise ValueError(f"trust and facts must have an entry for each of the {K} landmarks")
         if self.order is not None and sorted(self.order.tolist()) != list(range(K)):
             raise ValueError(f"order must name each of the {K} landmarks once")
         self._check_clusters()
+
+    @property
+    def fills(self) -> tuple[str, ...]:
+        """The colour of each landmark."""
+        return self.colours or palette(len(self.names))
 
     def _check_clusters(self) -> None:
         if self.cluster_xy is None or self.cluster_label is None:
@@ -149,6 +163,7 @@ def _view(data: ReportData) -> dict[str, Any]:
         "notes": data.notes,
         "figures": data.figures,
         "landmarks": landmarks,
+        "hidden": [data.names[index] for index in data.hidden],
         "by_number": {row["index"]: row for row in landmarks},
         "groups": grouped(trusts),
         "comparison": _comparison(landmarks) if data.facts or trusts else None,
@@ -166,20 +181,24 @@ def _view(data: ReportData) -> dict[str, Any]:
 
 
 def _examples(data: ReportData) -> list[dict[str, Any]]:
-    pictures = zip(data.example_names, data.examples, data.example_xy, strict=True)
-    return [{"name": name, "picture": data_uri(draw_landmarks(image, xy))} for name, image, xy in pictures]
+    places = data.example_xy.copy()
+    places[:, list(data.hidden)] = np.nan
+    pictures = zip(data.example_names, data.examples, places, strict=True)
+    return [
+        {"name": name, "picture": data_uri(draw_landmarks(image, xy, data.fills, data.skeleton))}
+        for name, image, xy in pictures
+    ]
 
 
 def _landmarks(data: ReportData) -> list[dict[str, Any]]:
     """One entry for each landmark, in the order the page shows them."""
-    colours = hex_colours(len(data.names))
     trust = [] if data.trust is None else [in_words(float(value), data.trust_limits) for value in data.trust]
     order = np.arange(len(data.names)) if data.trust is None else by_trust(data.trust)
     return [
         {
             "index": index,
             "name": data.names[index],
-            "colour": colours[index],
+            "colour": data.fills[index],
             "partner": data.mirror[index],
             "trust": trust[index] if trust else None,
             "detection": _percent(float(data.detection[index])),
@@ -188,11 +207,14 @@ def _landmarks(data: ReportData) -> list[dict[str, Any]]:
             "gallery": _gallery(data, index),
         }
         for index in (order if data.order is None else data.order).tolist()
+        if index not in data.hidden
     ]
 
 
 def _gallery(data: ReportData, landmark: int) -> list[dict[str, str]]:
-    cuts = landmark_gallery(data.examples, data.example_xy, data.example_score, landmark, _GALLERY, _CUT_OUT)
+    cuts = landmark_gallery(
+        data.examples, data.example_xy, data.example_score, landmark, _GALLERY, _CUT_OUT, data.fills[landmark]
+    )
     return [
         {
             "name": data.example_names[row],
@@ -215,7 +237,9 @@ def _comparison(landmarks: list[dict[str, Any]]) -> dict[str, Any]:
 def _clusters(data: ReportData) -> maps.Scatter | None:
     if data.cluster_xy is None or data.cluster_label is None:
         return None
-    drawn = maps.scatter(data.cluster_xy, data.cluster_label, len(data.names), data.cluster_cuts)
+    shown = ~np.isin(data.cluster_label, data.hidden)
+    cuts = None if data.cluster_cuts is None else data.cluster_cuts[shown]
+    drawn = maps.scatter(data.cluster_xy[shown], data.cluster_label[shown], data.fills, cuts)
     return drawn if drawn.clouds else None
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
-import colorsys
+from collections.abc import Sequence
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
+from selfmark.colours import palette, to_rgb
 from selfmark.points import FloatArray
 
 Picture = npt.NDArray[np.uint8]  # [H, W, 3]
@@ -20,39 +21,32 @@ _SUBPIXEL = 4  # binary digits after the point in cv2's drawing coordinates
 _BLACK, _WHITE = (0, 0, 0), (255, 255, 255)
 
 
-def landmark_colours(count: int) -> Picture:
-    """[count, 3] distinct colours: hues a golden angle apart, in two brightnesses by turns.
+def draw_landmarks(
+    image: Picture,
+    xy: FloatArray,
+    colours: Sequence[str] | None = None,
+    skeleton: Sequence[tuple[int, int]] = (),
+) -> Picture:
+    """Enlarge an image [S, S, 3] and draw its landmarks [K, 2], numbered; those not finite are left out.
 
-    >>> landmark_colours(2).tolist()
-    [[255, 51, 51], [40, 86, 199]]
+    Args:
+        colours: "#rrggbb" of each landmark; None takes the usual ones.
+        skeleton: pairs of landmarks to connect.
     """
-    golden = 0.618034
-    hues = [index * golden % 1.0 for index in range(count)]
-    rgb = [colorsys.hsv_to_rgb(hue, 0.8, 0.78 if index % 2 else 1.0) for index, hue in enumerate(hues)]
-    return np.round(255.0 * np.array(rgb).reshape(-1, 3)).astype(np.uint8)
-
-
-def hex_colours(count: int) -> list[str]:
-    """The same colours the way a style sheet writes them.
-
-    >>> hex_colours(2)
-    ['#ff3333', '#2856c7']
-    """
-    return ["#" + colour.tobytes().hex() for colour in landmark_colours(count)]
-
-
-def draw_landmarks(image: Picture, xy: FloatArray) -> Picture:
-    """Enlarge an image [S, S, 3] and draw its landmarks [K, 2], numbered; those not finite are left out."""
     zoom = _zoom(image.shape[0])
     canvas = np.ascontiguousarray(cv2.resize(image, None, fx=zoom, fy=zoom, interpolation=cv2.INTER_CUBIC))
-    colours = landmark_colours(len(xy))
+    fills = [to_rgb(colour) for colour in colours or palette(len(xy))]
     places = (xy + 0.5) * zoom - 0.5
     present = np.flatnonzero(np.isfinite(places).all(axis=1))
     radius = max(4, canvas.shape[0] // 75)
+    for one, other in skeleton:
+        if one in present and other in present:
+            _line(canvas, places[one], places[other], radius // 2 + 2, _BLACK)
+            _line(canvas, places[one], places[other], radius // 2, _WHITE)
     for index in present:
         _disc(canvas, places[index], radius + 2, _BLACK)
         _disc(canvas, places[index], radius + 1, _WHITE)
-        _disc(canvas, places[index], radius, colours[index].tolist())
+        _disc(canvas, places[index], radius, fills[index])
     for index in present:  # after all discs, so that no disc hides a number
         _number(canvas, places[index] + (radius + 2, -radius), str(index), canvas.shape[0] / _TILE)
     return canvas.astype(np.uint8)
@@ -77,7 +71,7 @@ def contact_sheet(images: Picture, xy: FloatArray, columns: int) -> Picture:
 
 
 def landmark_gallery(
-    images: Picture, xy: FloatArray, score: FloatArray, landmark: int, most: int, side: int
+    images: Picture, xy: FloatArray, score: FloatArray, landmark: int, most: int, side: int, colour: str
 ) -> list[tuple[int, Picture]]:
     """One landmark cut out of the images where it is surest, a ring around it.
 
@@ -88,11 +82,11 @@ def landmark_gallery(
         landmark: Which of the K.
         most: Images shown at most.
         side: Pixels of a cut-out.
+        colour: "#rrggbb" of the ring.
 
     Returns:
         (row of the image, cut-out [side, side, 3]), highest score first; images without it are left out.
     """
-    colour = landmark_colours(xy.shape[1])[landmark].tolist()
     window = max(16, round(_CROP * images.shape[1]))
     middle = np.array([side / 2 - 0.5, side / 2 - 0.5])
     usable = np.isfinite(xy[:, landmark]).all(axis=1) & np.isfinite(score[:, landmark])
@@ -107,7 +101,7 @@ def landmark_gallery(
             images[row], matrix, (side, side), flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE
         )
         _ring(cut, middle, side // 8, 4, _BLACK)
-        _ring(cut, middle, side // 8, 2, colour)
+        _ring(cut, middle, side // 8, 2, to_rgb(colour))
         gallery.append((row, cut.astype(np.uint8)))
     return gallery
 
@@ -132,6 +126,10 @@ def _fixed(place: FloatArray) -> tuple[int, int]:
 
 def _disc(canvas: Canvas, place: FloatArray, radius: float, colour: tuple[int, ...]) -> None:
     cv2.circle(canvas, _fixed(place), int(radius * 2**_SUBPIXEL), colour, -1, cv2.LINE_AA, _SUBPIXEL)
+
+
+def _line(canvas: Canvas, one: FloatArray, other: FloatArray, width: int, colour: tuple[int, ...]) -> None:
+    cv2.line(canvas, _fixed(one), _fixed(other), colour, max(width, 1), cv2.LINE_AA, _SUBPIXEL)
 
 
 def _ring(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from selfmark.points import FloatArray
 from selfmark.report.parts import IntArray
-from selfmark.report.pictures import Picture, data_uri, hex_colours
+from selfmark.report.pictures import Picture, data_uri
 
 WIDTH, HEIGHT = 580, 440  # of the map, SVG units
 CUT = 30  # side of a cut-out on the map
@@ -37,13 +38,13 @@ class Scatter:
     shown: int
 
 
-def scatter(xy: FloatArray, label: IntArray, K: int, cuts: Picture | None) -> Scatter:
+def scatter(xy: FloatArray, label: IntArray, colours: Sequence[str], cuts: Picture | None) -> Scatter:
     """Lay a map out; points that are not finite are left out.
 
     Args:
         xy: [P, 2] places on the map, in any unit; both axes keep the same scale.
         label: [P] landmark of each point; outside 0..K-1: none.
-        K: Number of landmarks, which decides the colours.
+        colours: "#rrggbb" of each of the K landmarks.
         cuts: [P, c, c, 3] what is seen at each point, or None.
     """
     kept = np.flatnonzero(np.isfinite(xy).all(axis=1))
@@ -52,11 +53,9 @@ def scatter(xy: FloatArray, label: IntArray, K: int, cuts: Picture | None) -> Sc
     if not len(kept):
         return Scatter((), (), 0)
     places = _fit(xy[kept])
-    label = np.where((label[kept] >= 0) & (label[kept] < K), label[kept], -1)
-    colours = [*hex_colours(K), _GREY]  # the last is what -1 picks
-    clouds = tuple(
-        _cloud(index, colours[index], places[label == index]) for index in np.unique(label).tolist()
-    )
+    label = np.where((label[kept] >= 0) & (label[kept] < len(colours)), label[kept], -1)
+    fills = [*colours, _GREY]  # the last is what -1 picks
+    clouds = tuple(_cloud(index, fills[index], places[label == index]) for index in np.unique(label).tolist())
     shown = _apart(places) if cuts is not None else []
     pictures = () if cuts is None else tuple(data_uri(cuts[kept[row]]) for row in shown)
     corners = tuple(
@@ -65,7 +64,7 @@ def scatter(xy: FloatArray, label: IntArray, K: int, cuts: Picture | None) -> Sc
     return Scatter(
         clouds=clouds,
         cuts=tuple(
-            (*corner, colours[label[row]], picture)
+            (*corner, fills[label[row]], picture)
             for corner, row, picture in zip(corners, shown, pictures, strict=True)
         ),
         shown=len(kept),

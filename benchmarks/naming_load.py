@@ -1,0 +1,217 @@
+"""The naming page of a run with 50,000 images: how much memory the server needs, and how fast it answers.
+
+    python benchmarks/naming_load.py --out docs/results/naming_load.json
+
+A run folder is made with as many file names (links to 200 JPEGs of 1280 x 960) and 30 landmarks in each,
+served by `selfmark name` in a process of its own, and asked for everything the page asks for: by one client
+request after request, then by eight at once who also edit. Memory is the greatest the server ever held.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import closing
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+from PIL import Image
+from safetensors.numpy import save_file
+
+from selfmark.card import ModelCard, read_card, write_card
+from selfmark.config import Images, Network
+from selfmark.files import FORMAT, write_json
+from selfmark.images.sources import ImageRef, refs_to_json
+from selfmark.web.images import FOLDER, POINTS, fingerprint_of
+
+K, SIZE, FILES, SEED = 30, (1280, 960), 200, 0
+KINDS = ("names", "images", "gallery", "large", "tile", "crop", "edit")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--images", type=int, default=50_000)
+    parser.add_argument("--requests", type=int, default=700, help="by one client")
+    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="naming-load-"))
+    try:
+        make_run(folder / "run", folder / "photos", arguments.images)
+        rows = measure(folder / "run", arguments.images, arguments.requests, arguments.clients)
+    finally:
+        shutil.rmtree(folder)
+    for row in rows:
+        print(row, flush=True)
+    write_json(
+        {
+            "script": "benchmarks/naming_load.py",
+            "hardware": _hardware(),
+            "load_average_meanwhile": [round(value, 1) for value in os.getloadavg()],
+            "versions": {name: version(name) for name in ("fastapi", "uvicorn", "numpy", "pillow")}
+            | {"python": platform.python_version()},
+            "commit": _commit(),
+            "seed": SEED,
+            "rows": rows,
+        },
+        arguments.out,
+    )
+
+
+def make_run(folder: Path, photos: Path, images: int) -> None:
+    """A run folder as `discover` and an earlier `selfmark name` leave it, but without a network."""
+    (folder / "model").mkdir(parents=True)
+    photos.mkdir()
+    rng = np.random.default_rng(SEED)
+    for number in range(FILES):
+        coarse = Image.fromarray(rng.integers(0, 255, (30, 40, 3), dtype=np.uint8))
+        coarse.resize(SIZE, Image.Resampling.BICUBIC).save(photos / f"photo{number}.jpg", quality=90)
+    refs = []
+    for row in range(images):
+        path = folder / "images" / f"{row // 1000:03d}" / f"a file with a rather long name {row:06d}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.link(photos / f"photo{row % FILES}.jpg", path)
+        refs.append(ImageRef(path))
+    names = tuple(f"landmark_{index}" for index in range(K))
+    card = ModelCard(names, tuple(range(K)), (), Images(), Network(), "centroid", True, {})
+    write_card(card, folder / "model")
+    (folder / "model" / "weights.safetensors").write_bytes(bytes(25_000_000))
+    write_json(refs_to_json(refs), folder / "images.json")
+    write_json({"format": FORMAT, "selfmark": "0", "inputs": []}, folder / "run.json")
+    (folder / FOLDER).mkdir()
+    arrays = {
+        "rows": np.arange(images),
+        "sizes": np.tile(np.array(SIZE, np.int64), (images, 1)),
+        "regions": np.tile([0.0, -160.0, 1280.0, 1280.0], (images, 1)),
+        "xy": (rng.random((images, K, 2)) * SIZE).astype(np.float32),
+        "score": rng.random((images, K)).astype(np.float32),
+    }
+    fingerprint = fingerprint_of(folder / "model", read_card(folder / "model"), refs)
+    save_file(arrays, folder / FOLDER / POINTS, {"fingerprint": fingerprint})
+
+
+def measure(run: Path, images: int, requests: int, clients: int) -> list[dict[str, Any]]:
+    begun = time.perf_counter()
+    words = [sys.executable, "-m", "selfmark", "name", str(run), "--most", str(images), "--no-browser"]
+    server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    try:
+        found = re.search(r"http\S+", server.stdout.readline())
+        assert found is not None
+        rows = []
+        with closing(_client(found.group())) as client:
+            _row(rows, "start", time.perf_counter() - begun, "s until the page can be opened")
+            _row(rows, "memory at the start", _memory(server.pid, "VmRSS"), "MB resident")
+            rng = np.random.default_rng(SEED)
+            everything: list[float] = []
+            for kind in KINDS:
+                processor = _processor_seconds(server.pid)
+                seconds = [_ask(client, kind, rng, images, 0) for _ in range(requests // len(KINDS))]
+                processor = (_processor_seconds(server.pid) - processor) / len(seconds)
+                _spread(rows, f"one client, {kind}", seconds)
+                _row(rows, f"one client, {kind}, the server's processor time", 1000 * processor, "ms")
+                everything += seconds
+            _spread(rows, "one client, all", everything)
+        together: list[float] = []
+        crowd = (found.group(), images, requests // clients, together)
+        threads = [threading.Thread(target=_crowd, args=(number, *crowd)) for number in range(clients)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        _spread(rows, f"{clients} clients at once, all", together)
+        names = read_card(run / "model").names
+        kept = sum(name.startswith(f"client {number} ") for number, name in enumerate(names[:clients]))
+        _row(rows, "clients whose last edit is in model.json", kept, f"of {clients}")
+        _row(rows, "greatest memory", _memory(server.pid, "VmHWM"), "MB resident")
+        torch = any("libtorch" in line for line in Path(f"/proc/{server.pid}/maps").read_text().splitlines())
+        _row(rows, "torch loaded", int(torch), "0 or 1")
+        return rows
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def _client(address: str) -> httpx.Client:
+    client = httpx.Client(base_url=address.split("/?")[0], timeout=60, headers={"x-selfmark": "1"})
+    client.get(address)
+    return client
+
+
+def _crowd(number: int, address: str, images: int, requests: int, together: list[float]) -> None:
+    rng = np.random.default_rng(number + 1)
+    with closing(_client(address)) as client:
+        for step in range(requests):
+            together.append(_ask(client, KINDS[step % len(KINDS)], rng, images, number))
+        _ask(client, "edit", rng, images, number)
+
+
+def _ask(client: httpx.Client, kind: str, rng: np.random.Generator, images: int, number: int) -> float:
+    """One request of the page for a place in the data that nobody has asked for before; its seconds."""
+    row, landmark = int(rng.integers(images)), int(rng.integers(K))
+    order = ("mixed", "surest", "least")[int(rng.integers(3))]
+    address = {
+        "names": "/api/names",
+        "images": f"/api/images?start={row}&most=24",
+        "gallery": f"/api/gallery/{landmark}?order={order}&start={row}&most=48",
+        "large": f"/pictures/{row}/large",
+        "tile": f"/pictures/{row}/tile",
+        "crop": f"/pictures/{row}/landmark/{landmark}",
+        "edit": "/api/edits",
+    }[kind]
+    begun = time.perf_counter()
+    if kind == "edit":
+        edit = {"kind": "rename", "landmark": number, "name": f"client {number} {int(rng.integers(1e9))}"}
+        answer = client.post(address, json={"edits": [edit]})
+    else:
+        answer = client.get(address)
+    seconds = time.perf_counter() - begun
+    answer.raise_for_status()
+    return seconds
+
+
+def _row(rows: list[dict[str, Any]], name: str, value: float, unit: str) -> None:
+    rows.append({"name": name, "value": round(value, 3), "unit": unit})
+
+
+def _spread(rows: list[dict[str, Any]], name: str, seconds: list[float]) -> None:
+    for word, share in (("median", 50), ("95 of 100", 95), ("slowest", 100)):
+        _row(rows, f"{name}, {word}", 1000 * float(np.percentile(seconds, share)), "ms")
+
+
+def _memory(pid: int, field: str) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    found = re.search(rf"{field}:\s+(\d+) kB", status)
+    assert found is not None
+    return int(found.group(1)) / 1024
+
+
+def _processor_seconds(pid: int) -> float:
+    """What a process has used so far, which says the same on a busy machine as on an idle one."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _hardware() -> str:
+    model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    return f"{os.cpu_count()} cores, {model.group(1) if model else platform.machine()}"
+
+
+def _commit() -> str:
+    words = ["git", "describe", "--always", "--dirty"]
+    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
+
+
+if __name__ == "__main__":
+    main()

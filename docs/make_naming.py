@@ -1,0 +1,93 @@
+"""Draw docs/images/naming.jpg: the naming page over the demo's animals. Needs playwright and Chromium.
+
+python docs/make_naming.py
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import cv2
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from playwright.sync_api import sync_playwright  # noqa: E402
+
+import selfmark  # noqa: E402
+from selfmark.demo.scene import generate  # noqa: E402
+from selfmark.web.edits import Colour, Connect, Edit, Hide, Pair, Rename  # noqa: E402
+from selfmark.web.ledger import Ledger  # noqa: E402
+from selfmark.web.serve import listen, make_server, prepare  # noqa: E402
+from tests.browser import find_chromium  # noqa: E402
+
+NAMES = {
+    0: "right brow",
+    12: "left brow",
+    9: "right cheek",
+    15: "nose",
+    7: "left eye",
+    4: "mouth",
+    14: "right ear",
+    11: "left ear",
+    10: "right shoulder",
+    3: "left shoulder",
+    5: "chest",
+    8: "belly",
+    2: "right foot",
+    1: "left foot",
+}
+BONES = [(14, 0), (11, 12), (0, 12), (10, 5), (3, 5), (5, 8), (8, 2), (8, 1)]
+
+
+def edits() -> list[Edit]:
+    return [
+        *(Rename(landmark, name) for landmark, name in NAMES.items()),
+        *(Connect(one, other, True) for one, other in BONES),
+        *(Pair(one, other) for one, other in ((14, 11), (0, 12), (10, 3), (2, 1))),
+        Hide(13, True),
+        Hide(6, True),
+        Colour(14, "#d55e00"),
+        Colour(11, "#0072b2"),
+    ]
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as place:
+        folder, photos = Path(place) / "toy animals", Path(place) / "photos"
+        photos.mkdir()
+        for index, image in enumerate(generate(24, 384, seed=5).images):
+            cv2.imwrite(str(photos / f"animal {index:02d}.jpg"), image[..., ::-1])
+        selfmark.load("demo").save(folder / "model")
+        ledger = Ledger(folder / "model")
+        ledger.edit(edits())
+        shown = prepare(folder, [str(photos)], 24, "cpu")
+        with listen(0) as listening:
+            address, server = make_server(folder, ledger, ledger.read(), shown, listening)
+            thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+            thread.start()
+            while not server.started:
+                time.sleep(0.01)
+            _draw(address, ROOT / "docs" / "images" / "naming.jpg")
+            server.should_exit = True
+            thread.join()
+
+
+def _draw(address: str, path: Path) -> None:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--disable-gpu"])
+        page = browser.new_page(viewport={"width": 1280, "height": 820})
+        page.goto(address)
+        page.wait_for_selector(".point")
+        page.click(".entry[data-landmark='14']")
+        page.wait_for_load_state("networkidle")
+        page.screenshot(path=path, type="jpeg", quality=82)
+        browser.close()
+
+
+if __name__ == "__main__":  # landmarks are found in a process that imports this file again
+    main()

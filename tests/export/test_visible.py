@@ -1,0 +1,240 @@
+"""Hidden landmarks are in no format: every one is written and read back by independent means."""
+
+from __future__ import annotations
+
+import csv
+import json
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import cv2
+import numpy as np
+import pytest
+import yaml
+
+from selfmark.card import visible_card
+from selfmark.colours import colours_of, palette
+from selfmark.config import Images, Network
+from selfmark.detector import ModelCard, Prediction
+from selfmark.export import FORMATS, visible_points, writer
+from selfmark.images.sources import ImageRef
+from selfmark.points import Landmarks
+
+NAMES = ("nose", "left ear", "right ear", "left foot", "right foot", "tail")
+CARD = ModelCard(
+    names=NAMES,
+    mirror=(0, 2, 1, 4, 3, 5),
+    skeleton=((0, 1), (0, 2), (3, 5), (1, 4), (4, 5)),
+    images=Images(),
+    network=Network(),
+    refine="parabola",
+    flip_test=False,
+    provenance={},
+    colors=("", "#e69f00", "", "", "#000000", ""),
+    hidden=(0, 3),
+    confirmed=(1, 2, 3),
+)
+KEPT = ["left ear", "right ear", "right foot", "tail"]  # 1, 2, 4, 5
+EDGES = {("left ear", "right foot"), ("right foot", "tail")}
+PAIRS = {frozenset({"left ear", "right ear"})}  # right foot has lost its partner
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> list[Prediction]:
+    """Two frames of a real video, two still images of two sizes; places tell landmarks apart."""
+    video = tmp_path / "clip.mp4"
+    writing = cv2.VideoWriter(str(video), cv2.VideoWriter.fourcc(*"mp4v"), 10, (64, 48))
+    for level in (30, 90):
+        writing.write(np.full((48, 64, 3), level, np.uint8))
+    writing.release()
+    for name, size in (("a.png", (48, 64)), ("b.png", (50, 70))):
+        cv2.imwrite(str(tmp_path / name), np.zeros((*size, 3), np.uint8))
+    places = np.array([[5.0, 6], [11, 8], [17, 10], [23, 12], [29, 14], [35, 16]], np.float32)
+
+    def some(*refs: ImageRef) -> Prediction:
+        xy = places + np.arange(len(refs), dtype=np.float32)[:, None, None]
+        sizes = np.array([(70, 50) if ref.path.name == "b.png" else (64, 48) for ref in refs], np.int64)
+        score = np.tile(np.linspace(0.1, 0.6, 6, dtype=np.float32), (len(refs), 1))
+        return Prediction(refs, sizes, Landmarks(xy, score, NAMES))
+
+    return [
+        some(ImageRef(video, 0), ImageRef(video, 1)),
+        some(ImageRef(tmp_path / "a.png"), ImageRef(tmp_path / "b.png")),
+    ]
+
+
+# Names in order, edges and pairs as names (None: the format has none), and x of the first object.
+Read = tuple[list[str], set[tuple[str, str]] | None, set[frozenset[str]] | None, list[float]]
+
+
+def _category(category: dict[str, object], x: list[float]) -> Read:
+    names, skeleton, flip = category["keypoints"], category["skeleton"], category["flip_idx"]
+    assert isinstance(names, list)
+    assert isinstance(skeleton, list)
+    assert isinstance(flip, list)
+    edges = {(names[a - 1], names[b - 1]) for a, b in skeleton}
+    return names, edges, {frozenset({names[a], names[b]}) for a, b in enumerate(flip) if a != b}, x
+
+
+def _coco(path: Path) -> Read:
+    content = json.loads(path.read_text())
+    return _category(content["categories"][0], content["annotations"][0]["keypoints"][::3])
+
+
+def _coco_results(path: Path) -> Read:
+    companion = json.loads(path.with_name("images.json").read_text())
+    return _category(companion["categories"][0], json.loads(path.read_text())[0]["keypoints"][::3])
+
+
+def _cvat(path: Path) -> Read:
+    with zipfile.ZipFile(path) as archive:
+        content = json.loads(archive.read(archive.namelist()[0]))
+    return _category(content["categories"][0], content["annotations"][0]["keypoints"][::3])
+
+
+def _csv(path: Path) -> Read:
+    with open(path, newline="") as handle:
+        rows = list(csv.DictReader(handle))
+    first = [row for row in rows if (row["image"], row["frame"]) == (rows[0]["image"], rows[0]["frame"])]
+    return [row["landmark"] for row in first], None, None, [float(row["x"]) for row in first]
+
+
+def _parquet(path: Path) -> Read:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = parquet.read_table(path).to_pylist()[: len(KEPT)]
+    return [row["landmark"] for row in rows], None, None, [row["x"] for row in rows]
+
+
+def _dlc(path: Path) -> Read:
+    with open(path, newline="") as handle:
+        rows = list(csv.reader(handle))
+    x = [column for column in range(1, len(rows[1])) if rows[2][column] == "x"]
+    return [rows[1][column] for column in x], None, None, [float(rows[3][column]) for column in x]
+
+
+def _dlc_h5(path: Path) -> Read:
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("tables")
+    table = pandas.read_hdf(path)
+    x = [column for column in table.columns if column[2] == "x"]
+    return [column[1] for column in x], None, None, [float(table.iloc[0][column]) for column in x]
+
+
+def _label_studio(path: Path) -> Read:
+    (task, *_) = json.loads(path.read_text())
+    points = [one for one in task["predictions"][0]["result"] if one["type"] == "keypointlabels"]
+    interface = ElementTree.parse(path.with_name("label_config.xml"))
+    labels = [label.attrib for label in interface.getroot().findall("KeyPointLabels/Label")]
+    assert [label["value"] for label in labels] == KEPT
+    usual = palette(len(NAMES))  # each keeps its colour, though it is counted anew
+    assert [label["background"] for label in labels] == ["#e69f00", usual[2], "#000000", usual[5]]
+    x = [point["value"]["x"] / 100 * point["original_width"] - 0.5 for point in points]
+    return [point["value"]["keypointlabels"][0] for point in points], None, None, x
+
+
+def _nwb(path: Path) -> Read:
+    pynwb = pytest.importorskip("pynwb")
+    pytest.importorskip("ndx_pose")
+    with pynwb.NWBHDF5IO(path, "r", load_namespaces=True) as io:
+        file = io.read()
+        module = file.processing["behavior"]
+        pose = next(one for one in module.data_interfaces.values() if one.neurodata_type == "PoseEstimation")
+        names = [str(name) for name in pose.skeleton.nodes[:]]
+        edges = {(names[a], names[b]) for a, b in pose.skeleton.edges[:]}
+        x = [float(pose.pose_estimation_series[_series(pose, name)].data[0, 0]) for name in names]
+        assert len(pose.pose_estimation_series) == len(names)
+    return names, edges, None, x
+
+
+def _series(pose: object, name: str) -> str:
+    (found,) = [key for key in pose.pose_estimation_series if name in key]  # type: ignore[attr-defined]
+    return str(found)
+
+
+def _slp(path: Path) -> Read:
+    sio = pytest.importorskip("sleap_io")
+    labels = sio.load_slp(str(path), open_videos=False)
+    skeleton = labels.skeletons[0]
+    pairs = {frozenset(node.name for node in one.nodes) for one in skeleton.symmetries}
+    edges = {(edge.source.name, edge.destination.name) for edge in skeleton.edges}
+    return skeleton.node_names, edges, pairs, labels[0].instances[0].numpy()[:, 0].tolist()
+
+
+def _analysis(path: Path) -> Read:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(path) as file:
+        names = [name.decode() for name in file["node_names"][:]]
+        edges = {(names[a], names[b]) for a, b in file["edge_inds"][:]}
+        tracks = np.asarray(file["tracks"][:])
+    nodes = tracks.shape.index(len(names))
+    first = np.moveaxis(tracks, nodes, 0).reshape(len(names), -1)[:, 0]
+    return names, edges, None, first.tolist()
+
+
+def _ultralytics(path: Path) -> Read:
+    values = yaml.safe_load(path.read_text())
+    names = values["kpt_names"][0]
+    assert values["kpt_shape"] == [len(names), 3]
+    edges = {(names[a], names[b]) for a, b in values["skeleton"]}
+    pairs = {frozenset({names[a], names[b]}) for a, b in enumerate(values["flip_idx"]) if a != b}
+    (label, *_) = sorted((path.parent / "train" / "labels").iterdir())
+    numbers = np.array(label.read_text().split()[5:], float).reshape(-1, 3)
+    return names, edges, pairs, (numbers[:, 0] * 64 - 0.5).tolist()
+
+
+READERS: dict[str, Callable[[Path], Read]] = {
+    "csv": _csv,
+    "parquet": _parquet,
+    "coco": _coco,
+    "coco-results": _coco_results,
+    "cvat": _cvat,
+    "dlc": _dlc,
+    "dlc-h5": _dlc_h5,
+    "label-studio": _label_studio,
+    "lightning-pose": _dlc,
+    "nwb": _nwb,
+    "sleap": _slp,
+    "sleap-analysis": _analysis,
+    "ultralytics": _ultralytics,
+}
+STILLS = ("label-studio", "lightning-pose", "cvat")  # formats that take no video, or not together with images
+VIDEOS = ("sleap-analysis", "dlc", "dlc-h5", "nwb")  # that take only video, or write it to a file of its own
+
+
+def test_every_format_is_looked_at() -> None:
+    assert READERS.keys() == FORMATS.keys()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_hidden_landmarks_are_in_no_format(name: str, found: list[Prediction], tmp_path: Path) -> None:
+    chosen = found[1:] if name in STILLS else found[:1] if name in VIDEOS else found
+    out = tmp_path / "out"
+    out.mkdir()
+    path = writer(name)(chosen, CARD, out)
+    names, edges, pairs, x = READERS[name](path)
+    assert names == KEPT
+    assert edges is None or edges == EDGES
+    assert pairs is None or pairs == PAIRS
+    assert x == pytest.approx([11, 17, 29, 35], abs=0.01)
+
+
+def test_points_and_card_are_reduced_alike(found: list[Prediction]) -> None:
+    card = visible_card(CARD)
+    for before, after in zip(found, visible_points(found, CARD), strict=True):
+        assert after.landmarks.names == card.names
+        assert (after.refs, after.sizes is before.sizes) == (before.refs, True)
+        np.testing.assert_array_equal(after.landmarks.xy, before.landmarks.xy[:, [1, 2, 4, 5]])
+        np.testing.assert_array_equal(after.landmarks.score, before.landmarks.score[:, [1, 2, 4, 5]])
+    assert card.mirror == (1, 0, 2, 3)
+    assert card.confirmed == (0, 1)
+    assert list(colours_of(card)) == [colours_of(CARD)[index] for index in (1, 2, 4, 5)]
+
+
+def test_nothing_changes_where_nothing_is_hidden(found: list[Prediction]) -> None:
+    plain = replace(CARD, hidden=())
+    assert visible_card(plain) == plain
+    for before, after in zip(found, visible_points(found, plain), strict=True):
+        np.testing.assert_array_equal(before.landmarks.xy, after.landmarks.xy)

@@ -103,7 +103,10 @@ class Run:
                 (path / part).mkdir(parents=True, exist_ok=True)
             configuration.write_yaml(config, path / "config.yaml")
             write_json(
-                [{"path": str(ref.path), "frame": ref.frame, "box": ref.box} for ref in refs],
+                [
+                    {"path": str(ref.path), "frame": ref.frame, "box": ref.box, "track": ref.track}
+                    for ref in refs
+                ],
                 path / "images.json",
             )
             write_json({"format": FORMAT, "selfmark": __version__, "inputs": list(inputs)}, path / "run.json")
@@ -128,7 +131,12 @@ class Run:
         """The images this run was started on."""
         entries = read_json(self.path / "images.json")
         return [
-            ImageRef(Path(entry["path"]), entry["frame"], tuple(entry["box"]) if entry["box"] else None)
+            ImageRef(
+                Path(entry["path"]),
+                entry["frame"],
+                tuple(entry["box"]) if entry["box"] else None,
+                entry.get("track"),  # runs from before there were tracks have none
+            )
             for entry in entries
         ]
 

@@ -1,4 +1,4 @@
-"""Codecs, containers, orders, times, turns and damage: the same frames under the same numbers by both readers."""
+"""Codecs, containers, order, times, turns, damage: the same frames under the same numbers by both readers."""
 
 from __future__ import annotations
 
@@ -75,9 +75,7 @@ def test_leaps_to_far_frames_land_on_them(name: str, tmp_path: Path, monkeypatch
     monkeypatch.setattr(video_av, "_LEAP", 5)
     decoded = []
     original = video_av._number
-    monkeypatch.setattr(
-        video_av, "_number", lambda *given: decoded.append(original(*given)) or decoded[-1]
-    )
+    monkeypatch.setattr(video_av, "_number", lambda *given: decoded.append(original(*given)) or decoded[-1])
     found = [(number, number_of(image)) for number, image in video_av.read_frames(path, [2, 30, 38])]
     assert found == [(2, 2), (30, 30), (38, 38)]
     assert len(decoded) < 30, "most frames were never decoded"

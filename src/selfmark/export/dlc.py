@@ -7,7 +7,6 @@ Each video has a table of its own, and all still images one. Where frames hold s
 from __future__ import annotations
 
 import csv
-import os
 import tempfile
 from array import array
 from collections import Counter
@@ -21,14 +20,13 @@ import numpy as np
 
 from selfmark.detector import ModelCard, Prediction
 from selfmark.errors import InputError
-from selfmark.export.media import need, require_distinct, require_writable, writing
+from selfmark.export.media import laid_out, need, require_distinct, require_writable, writing
 from selfmark.points import FloatArray
 
 SCORER = "DLC_selfmark"  # stands in file names too, as DeepLabCut has it: VIDEO + SCORER
 COORDS = ("x", "y", "likelihood")
 KEY = "df_with_missing"
 LAYOUT = "0.15.2"  # of pandas' HDF5 tables; pandas 3 no longer says so, and pandas 2, DeepLabCut's, asks
-STILLS = "images"  # what the table of still images is called
 
 _CHUNK = 1024  # rows in memory at a time
 
@@ -66,7 +64,7 @@ def _write(
         if not tables:
             raise InputError("there is nothing to write: none of the images could be read")
         paths = []
-        for source, name in _names(list(tables)).items():
+        for source, name in laid_out(list(tables)).items():
             path = folder / name.with_name(f"{name.name}{SCORER}{suffix}")
             path.parent.mkdir(parents=True, exist_ok=True)
             save(tables[source], card.names, files.enter_context(writing(path)))
@@ -141,27 +139,6 @@ def _gather(predictions: Iterable[Prediction], waiting: Path) -> dict[Path | Non
             labels = [str(ref.path) if ref.frame is None else ref.frame for ref in (refs[r] for r in rows)]
             tables[video].add(labels, values[rows])
     return tables
-
-
-def _names(sources: Sequence[Path | None]) -> dict[Path | None, Path]:
-    """Where each table goes, laid out as the videos are below the folder that holds them all.
-
-    DeepLabCut calls a table by its video's name without the extension; where two would meet, it stays on.
-
-    >>> names = _names([Path("a/day.mp4"), Path("b/day.mp4"), Path("b/day.avi"), None])
-    >>> [name.as_posix() for name in names.values()]
-    ['a/day', 'b/day.mp4', 'b/day.avi', 'images']
-    """
-    paths = {video: Path(os.path.abspath(video)) for video in sources if video is not None}
-    common = os.path.commonpath([path.parent for path in paths.values()]) if paths else ""
-    files = {video: path.relative_to(common) for video, path in paths.items()}
-    taken = Counter(file.with_suffix("") for file in files.values())
-    taken[Path(STILLS)] += None in sources
-    names: dict[Path | None, Path] = {
-        video: file if taken[file.with_suffix("")] > 1 else file.with_suffix("")
-        for video, file in files.items()
-    }
-    return names | ({None: Path(STILLS)} if None in sources else {})
 
 
 # --- files -----------------------------------------------------------------------------------------

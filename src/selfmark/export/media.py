@@ -10,7 +10,7 @@ import importlib
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,8 @@ from selfmark.errors import InputError
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
+
+STILLS = "images"  # what a file of still images is called
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,28 @@ def _media(key: _Key, rows: _Found) -> Media:
         xy=np.stack(rows.xy)[order].astype(np.float32),
         score=np.stack(rows.score)[order].astype(np.float32),
     )
+
+
+def laid_out(sources: Sequence[Path | None]) -> dict[Path | None, Path]:
+    """Where a file of each video goes, laid out as the videos are below the folder that holds them all.
+
+    A file is called by its video's name without the extension; where two would meet, it stays on. None stands
+    for all still images.
+
+    >>> names = laid_out([Path("a/day.mp4"), Path("b/day.mp4"), Path("b/day.avi"), None])
+    >>> [name.as_posix() for name in names.values()]
+    ['a/day', 'b/day.mp4', 'b/day.avi', 'images']
+    """
+    paths = {video: Path(os.path.abspath(video)) for video in sources if video is not None}
+    common = os.path.commonpath([path.parent for path in paths.values()]) if paths else ""
+    files = {video: path.relative_to(common) for video, path in paths.items()}
+    taken = Counter(file.with_suffix("") for file in files.values())
+    taken[Path(STILLS)] += None in sources
+    names: dict[Path | None, Path] = {
+        video: file if taken[file.with_suffix("")] > 1 else file.with_suffix("")
+        for video, file in files.items()
+    }
+    return names | ({None: Path(STILLS)} if None in sources else {})
 
 
 def mirror_pairs(card: ModelCard) -> list[tuple[int, int]]:

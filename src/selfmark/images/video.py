@@ -1,8 +1,8 @@
 """Frames of a video, numbered in the order they are shown, whatever the codec.
 
-PyAV reads them where it is installed (`pip install selfmark[video]`), else OpenCV, which every installation has.
-PyAV is the better of the two: it knows when each frame is shown and keeps the numbers right behind a damaged
-part. On sound videos both give the same frames.
+PyAV reads them where it is installed (`pip install selfmark[video]`), else OpenCV, which every installation
+has. PyAV is the better of the two: it knows when each frame is shown and keeps the numbers right behind a
+damaged part. On sound videos both give the same frames.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Videos read by PyAV.
 
 A frame's number is the rank of its time among all times in the file. So numbers follow the order of showing
-where frames are stored in another order, they stay right behind a frame that cannot be decoded, and a frame far
-ahead can be reached by a leap to the key frame before it.
+where frames are stored in another order, they stay right behind a frame that cannot be decoded, and a frame
+far ahead can be reached by a leap to the key frame before it.
 """
 
 from __future__ import annotations
@@ -49,11 +49,13 @@ class _Index:
 def look_at(path: Path) -> tuple[int, float, tuple[int, int], npt.NDArray[np.float64]]:
     """Frames, rate, size and times. What the header promises beyond the end of the file is counted too."""
     index = _indexed(path)
-    first = next(read_frames(path, range(min(index.frames, 1000))), None)  # the header knows nothing of turning
+    first = next(
+        read_frames(path, range(min(index.frames, 1000))), None
+    )  # the header knows nothing of turning
     if first is None:
         return 0, index.rate, index.size, np.zeros(0)
     size = (first[1].shape[1], first[1].shape[0])
-    seconds = (index.times - index.times[:1]) * index.unit
+    seconds = np.asarray((index.times - index.times[:1]) * index.unit, dtype=np.float64)
     beyond = np.arange(1, index.frames - len(seconds) + 1) / (index.rate or 1.0)
     if len(seconds):
         seconds = np.concatenate([seconds, seconds[-1] + beyond])
@@ -80,7 +82,8 @@ def read_frames(path: Path, frames: Sequence[int]) -> Iterator[tuple[int, Pixels
             start = _key_before(index, target) if leaps else 0
             if start > here + _LEAP:
                 container.seek(int(index.times[start]), stream=stream)
-            for here, frame in _numbered(container, stream, index, here):
+            for number, frame in _numbered(container, stream, index, here):
+                here = number
                 while target is not None and target < here:  # could not be decoded
                     target = next(wanted, None)
                 if target == here:
@@ -133,8 +136,9 @@ def _key_before(index: _Index, frame: int) -> int:
     return int(index.keys[rank]) if rank >= 0 else 0
 
 
-def _upright(pixels: Pixels, frame: Any) -> Pixels:
+def _upright(rgb: Any, frame: Any) -> Pixels:
     """Pixels turned and mirrored as the frame's display matrix says (phones film on their side)."""
+    pixels: Pixels = rgb
     matrix = frame.side_data.get("DISPLAYMATRIX")
     if matrix is None:
         return pixels
@@ -194,7 +198,7 @@ def _missing(container: Any, stream: Any, times: Sequence[int | None]) -> int:
     last = max((time for time in times if time is not None), default=None)
     if last is None:
         return 0
-    # Without its index, at the end, an AVI file is as long as what was found; its header counts units of time.
+    # Without the index at its end, an AVI file is as long as what was found; its header counts units of time.
     length = (stream.frames if container.format.name == "avi" else 0) or stream.duration
     if length is not None:
         seconds = (length + (stream.start_time or 0) - last) * float(stream.time_base)
@@ -213,7 +217,9 @@ def _opened(path: Path) -> Iterator[Any]:
     try:
         container = av.open(str(path))
     except (av.FFmpegError, OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read as a video; convert it, for example to MP4 (H.264)") from error
+        raise InputError(
+            f"{path} cannot be read as a video; convert it, for example to MP4 (H.264)"
+        ) from error
     with container:
         if not container.streams.video:
             raise InputError(f"{path} holds no video; see that the path is right")

@@ -23,7 +23,12 @@ os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
 
 
-_COUNTED = (".mp4", ".mov", ".m4v", ".avi")  # whose headers count frames; of others OpenCV's number is a guess
+_COUNTED = (
+    ".mp4",
+    ".mov",
+    ".m4v",
+    ".avi",
+)  # whose headers count frames; of others OpenCV's number is a guess
 
 
 def look_at(path: Path) -> tuple[int, float, tuple[int, int], npt.NDArray[np.float64]]:

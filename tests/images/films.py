@@ -33,7 +33,7 @@ def film(
     options: dict[str, str] | None = None,
     container: dict[str, str] | None = None,
 ) -> Path:
-    """Green is 8 + 6 i in frame i, from 41 on anew; red fills the left half, blue the right, or noise both."""
+    """Green is 8 + 6 i in frame i, from 41 on anew; red fills the left half, blue the right; or noise."""
     rng = np.random.default_rng(0)
     if codec not in av.codecs_available:
         pytest.skip(f"this PyAV cannot write {codec}")

@@ -21,6 +21,7 @@ _JUMP = (
     0.35  # of the object's size; a landmark that moves so far in one frame was mistaken, and draws no trail
 )
 _SMOOTH = 1.5  # frames, width of the bell that smooths a trail
+_OPACITY = 200  # of a trail where it is newest, of 255
 _FAINT = 0.3  # opacity of a landmark the detector does not see
 _BLACK, _WHITE = (0, 0, 0), (255, 255, 255)
 
@@ -67,16 +68,18 @@ def draw(frame: Pixels, objects: Sequence[Seen], style: Style) -> Pixels:
 
 
 def smooth_trail(history: deque[FloatArray] | Sequence[FloatArray], size: float) -> FloatArray:
-    """The last places [T, K, 2] of landmarks, smoothed; up to a jump of a landmark, NaN."""
+    """The last places [T, K, 2] of landmarks, smoothed; before a landmark's last jump, NaN."""
     trail = np.stack(list(history)).astype(np.float64)
     if len(trail) < 2:
         return trail
     jumps = np.linalg.norm(np.diff(trail, axis=0), axis=2) > _JUMP * size  # [T - 1, K]
-    before = np.flip(np.cumsum(np.flip(jumps, axis=0), axis=0), axis=0) > 0
-    smooth = gaussian_filter1d(trail, _SMOOTH, axis=0, mode="nearest")
-    smooth[:-1][before] = np.nan
-    smooth[-1] = trail[-1]  # it leads to where the landmark is
-    return smooth
+    for landmark in range(trail.shape[1]):
+        start = int(np.flatnonzero(jumps[:, landmark])[-1]) + 1 if jumps[:, landmark].any() else 0
+        trail[start:-1, landmark] = gaussian_filter1d(
+            trail[start:, landmark], _SMOOTH, axis=0, mode="nearest"
+        )[:-1]  # the last place stays: a trail leads to where the landmark is
+        trail[:start, landmark] = np.nan
+    return trail
 
 
 def trust(score: FloatArray, usual: FloatArray) -> FloatArray:
@@ -97,14 +100,14 @@ def _trails(frame: Pixels, objects: Sequence[Seen], colours: npt.NDArray[np.uint
     for seen in objects:
         steps = len(seen.trail) - 1
         width = max(1, round(float(np.clip(_RADIUS * seen.size, _LEAST, _MOST)) * 0.5))
-        for step in range(steps):
-            shade = round(200 * ((step + 1) / steps) ** 1.5)
-            for index, colour in enumerate(colours.tolist()):
-                start, end = seen.trail[step, index], seen.trail[step + 1, index]
-                if np.isfinite(start).all() and np.isfinite(end).all():
-                    # The colour is drawn wider: what is blended in at the edge must not be the background's.
-                    cv2.line(layer, _fixed(start), _fixed(end), colour, width + 2, cv2.LINE_8, _SUBPIXEL)
-                    cv2.line(opacity, _fixed(start), _fixed(end), shade, width, cv2.LINE_AA, _SUBPIXEL)
+        known = np.isfinite(seen.trail).min(axis=2)  # [T, K]
+        places = _fixed(np.where(known[..., None], seen.trail, 0)).tolist()
+        for step, index in np.argwhere(known[:-1] & known[1:]).tolist():
+            start, end = places[step][index], places[step + 1][index]
+            shade = round(_OPACITY * ((step + 1) / steps) ** 1.5)
+            # The colour is drawn wider: what is blended in at the edge must not be the background's.
+            cv2.line(layer, start, end, colours[index].tolist(), width + 2, cv2.LINE_8, _SUBPIXEL)
+            cv2.line(opacity, start, end, shade, width, cv2.LINE_AA, _SUBPIXEL)
     if not opacity.any():
         return layer
     x, y, w, h = cv2.boundingRect(opacity)
@@ -123,7 +126,7 @@ def _disc(
         return
     corner, window = part
     layer = window.copy()
-    centre = _fixed(place - corner)
+    centre = _fixed(place - corner).tolist()
     cv2.circle(layer, centre, int((radius + 1.2) * 2**_SUBPIXEL), _BLACK, -1, cv2.LINE_AA, _SUBPIXEL)
     cv2.circle(layer, centre, int(radius * 2**_SUBPIXEL), colour.tolist(), -1, cv2.LINE_AA, _SUBPIXEL)
     cv2.addWeighted(layer, opacity, window, 1 - opacity, 0, dst=window)
@@ -142,7 +145,8 @@ def _line(
         return
     corner, window = part
     layer = window.copy()
-    cv2.line(layer, _fixed(start - corner), _fixed(end - corner), colour, width, cv2.LINE_AA, _SUBPIXEL)
+    ends = _fixed(np.stack([start, end]) - corner).tolist()
+    cv2.line(layer, ends[0], ends[1], colour, width, cv2.LINE_AA, _SUBPIXEL)
     cv2.addWeighted(layer, opacity, window, 1 - opacity, 0, dst=window)
 
 
@@ -171,6 +175,6 @@ def _part(canvas: Pixels, low: FloatArray, high: FloatArray) -> tuple[FloatArray
     return np.array([left, top], dtype=np.float64), canvas[top:bottom, left:right]
 
 
-def _fixed(place: FloatArray) -> tuple[int, int]:
-    x, y = np.round(np.clip(place, -1e4, 1e4) * 2**_SUBPIXEL).astype(int).tolist()
-    return x, y
+def _fixed(places: FloatArray) -> npt.NDArray[np.int64]:
+    """cv2's fixed-point coordinates, so that a disc is centred to a sixteenth of a pixel."""
+    return np.asarray(np.round(np.clip(places, -1e4, 1e4) * 2**_SUBPIXEL), dtype=np.int64)

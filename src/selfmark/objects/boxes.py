@@ -44,6 +44,8 @@ class Given:
 
 def read_boxes(path: Path) -> list[Given]:
     """The boxes of a COCO file (.json), a table (.csv), or YOLO's text files (a .txt or a folder of them)."""
+    if not path.exists():
+        raise InputError(f"there is no file or folder {path}; see that the path is right")
     if path.is_dir():
         files = sorted(path.rglob("*.txt"))
         if not files:
@@ -55,10 +57,8 @@ def read_boxes(path: Path) -> list[Given]:
         boxes = list(_table(path))
     elif path.suffix.lower() == ".txt":
         boxes = _yolo([path])
-    elif path.exists():
-        raise InputError(f"{path}: boxes are read from .json (COCO), .csv, and .txt or folders of it (YOLO)")
     else:
-        raise InputError(f"there is no file or folder {path}; see that the path is right")
+        raise InputError(f"{path}: boxes are read from .json (COCO), .csv, and .txt or folders of it (YOLO)")
     if not boxes:
         raise InputError(f"{path} holds no boxes")
     return boxes

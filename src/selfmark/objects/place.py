@@ -218,8 +218,9 @@ def _require_tracks(refs: Sequence[ImageRef]) -> None:
     for ref in refs:
         first = known.setdefault(None if ref.frame is None else ref.path, ref)
         if (first.track is None) != (ref.track is None):
+            one, other = (ref, first) if first.track is None else (first, ref)
             raise InputError(
-                f"{first.name} has a box with a track and {ref.name} one without, or the other way round"
+                f"a box of {one.name} has a track and one of {other.name} has none; give all one, or none"
             )
         if ref.track is not None:
             if (ref.name, ref.track) in seen:

@@ -253,8 +253,9 @@ def predict(
     tracking = override(
         Config(), {f"tracking.{name}": value for name, value in _settings(change or []).items()}
     )
+    where, notes = _where(boxes, crop, find_animals), list[str]()
     with CountDisplay(err, "finding animals", "frames") as display:
-        refs = locate(inputs, every, _where(boxes, crop, find_animals), tracking.tracking, display)
+        refs = locate(inputs, every, where, tracking.tracking, display, notes.append)
     films = film_names(refs, output) if draw else {}
     with CountDisplay(err, "predicting", "images") as display:
         counted = Watched(detector.predict(refs, batch), len(refs), display)
@@ -274,7 +275,7 @@ def predict(
     )
     for film in films.values():
         out.print(f"labelled video: {film}", highlight=False, soft_wrap=True)
-    for sentence in lost_images(refs, counted):
+    for sentence in (*notes, *lost_images(refs, counted)):
         err.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
 

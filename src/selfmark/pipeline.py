@@ -143,11 +143,15 @@ def _new_run(
         if listener is not None and (done % 25 == 0 or done == of):
             listener({"event": "progress", "stage": "finding animals", "round": 0, "done": done, "of": of})
 
-    refs = locate(named.inputs, named.every, named.where, tracking, looked)
+    notes: list[str] = []
+    refs = locate(named.inputs, named.every, named.where, tracking, looked, notes.append)
     config, why = choose(preset, device.type == "cuda", len(refs), landmarks)
     config = override(config, settings)
     Run.create(path, config, [str(one) for one in named.inputs], refs)
-    Run.open(path, listener).log(
+    run = Run.open(path, listener)
+    for note in notes:
+        run.log("note", text=note)
+    run.log(
         "start",
         preset=config.preset,
         why=why,

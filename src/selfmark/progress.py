@@ -72,6 +72,9 @@ class ProgressDisplay:
             highlight=False,
         )
 
+    def _on_note(self, event: Event) -> None:
+        self.console.print(f"note: {event['text']}", highlight=False, markup=False, soft_wrap=True)
+
     def _on_plan(self, event: Event) -> None:
         self.rounds = event["rounds"]
         self.iterations = {"stage1": event["stage1"], "stage2": event["stage2"]}

@@ -100,6 +100,7 @@ class _Film:
         self._rate = (about.rate or 25.0) / every
         self._seconds = about.seconds
         self._frames = read_frames(video, range(0, about.frames, every))
+        self._head = next(self._frames, None)  # the frame to be shown next
         self._style = Style(landmark_colours(len(card.names)), card.skeleton)
         self._steps = max(1, round(trail * self._rate))
         self._tagged = tagged
@@ -118,8 +119,9 @@ class _Film:
         try:
             if error is None:
                 self._draw_waiting()
-                for number, frame in self._frames:  # behind the last object
-                    self._show(number, frame, [])
+                while self._head is not None:  # behind the last object
+                    self._show(*self._head, objects=[])
+                    self._head = next(self._frames, None)
         finally:
             if self._sink is not None:
                 self._sink.close()
@@ -134,15 +136,15 @@ class _Film:
 
     def _draw_waiting(self) -> None:
         """Frames up to that of the objects that wait, the last with them."""
-        if not self._waiting:
-            return
-        target = self._waiting[0][0].frame
-        for number, frame in self._frames:
-            if number == target:
-                self._open(frame)
-                self._show(number, frame, self._seen())
-                break
-            self._show(number, frame, [])
+        target = self._waiting[0][0].frame if self._waiting else None
+        if target is not None:
+            while self._head is not None and self._head[0] < target:
+                self._show(*self._head, objects=[])
+                self._head = next(self._frames, None)
+            if self._head is not None and self._head[0] == target:  # it is not where frames come out of order
+                self._open(self._head[1])
+                self._show(*self._head, objects=self._seen())
+                self._head = next(self._frames, None)
         self._waiting = []
 
     def _seen(self) -> list[Seen]:

@@ -21,7 +21,10 @@ from selfmark.images.video import count_frames
 Box = tuple[float, float, float, float]
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm")
-VIDEO_SUFFIXES = (".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv")
+VIDEO_SUFFIXES = (
+    *(".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv"),
+    *(".ts", ".mts", ".m2ts", ".flv", ".3gp", ".ogv", ".mxf", ".h264", ".asf"),
+)
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,15 @@ def _media(paths: Iterable[Path], every: int) -> list[ImageRef]:
     """The references of all image and video files among `paths`, sorted by path; others are passed over."""
     known = IMAGE_SUFFIXES + VIDEO_SUFFIXES
     files = sorted(path for path in paths if path.suffix.lower() in known and path.is_file())
-    return [ref for path in files for ref in _file(path, every, str(path))]
+    return [ref for path in files for ref in _file_among_others(path, every)]
+
+
+def _file_among_others(path: Path, every: int) -> list[ImageRef]:
+    """As `_file`; but a video that cannot be read stays as its first frame, to be counted as lost."""
+    try:
+        return _file(path, every, str(path))
+    except InputError:
+        return [ImageRef(path, 0)]
 
 
 def _walk(folder: Path) -> Iterator[Path]:

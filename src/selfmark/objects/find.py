@@ -27,10 +27,12 @@ class Tracks:
 
     centre: [frames, A, 2] pixels of the video, centres at integers; NaN where an animal is not seen
     side:   of the square that holds an animal, the same for all animals and frames
+    unread: frames that could not be read
     """
 
     centre: Floats
     side: float
+    unread: int = 0
 
 
 def find_animals(path: Path, animals: int, settings: Tracking, on_progress: Progress | None = None) -> Tracks:
@@ -40,7 +42,9 @@ def find_animals(path: Path, animals: int, settings: Tracking, on_progress: Prog
     follower = Follower(animals, background.area, settings)
     centre = np.full((video.frames, animals, 2), np.nan)
     radius = np.full((video.frames, animals), np.nan)
+    unread = video.frames
     for number, frame in read_frames(path, range(video.frames)):
+        unread -= 1
         require_size(path, number, frame, video.size)
         seen = follower.step(background.foreground(frame))
         centre[number] = (seen.centre + 0.5) / background.scale - 0.5
@@ -62,7 +66,7 @@ def find_animals(path: Path, animals: int, settings: Tracking, on_progress: Prog
         axis=1,
     )
     side = 2 * float(np.nanquantile(radius, settings.size_share)) * (1 + 2 * settings.margin)
-    return Tracks(smooth, side)
+    return Tracks(smooth, side, unread)
 
 
 def squares(path: Path, tracks: Tracks, every: int) -> list[ImageRef]:

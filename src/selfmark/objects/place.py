@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path, PurePath
 
+import numpy as np
 from PIL import Image
 
 from selfmark.config import Tracking
@@ -21,6 +22,7 @@ from selfmark.objects.boxes import Given, read_boxes
 from selfmark.objects.find import find_animals, squares
 
 Progress = Callable[[int, int], None]
+Notes = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ def locate(
     where: Where | None = None,
     settings: Tracking | None = None,
     on_progress: Progress | None = None,
+    on_note: Notes = lambda sentence: None,
 ) -> list[ImageRef]:
     """One reference per object in the images and videos named.
 
@@ -60,6 +63,7 @@ def locate(
         where: where the objects are; None: an object fills its image.
         settings: how animals are found.
         on_progress: called with frames looked at and frames in all of a video in which animals are found.
+        on_note: called with a sentence on what is left out.
     """
     refs, where = collect(inputs, every), where or Where()
     if where == Where():
@@ -70,9 +74,9 @@ def locate(
     if where.crop is not None:
         return _cropped(refs, where.crop)
     if where.animals:
-        return _found(refs, every, where.animals, settings or Tracking(), on_progress)
+        return _found(refs, every, where.animals, settings or Tracking(), on_progress, on_note)
     assert where.boxes is not None
-    return _boxed(refs, where.boxes, read_boxes(where.boxes))
+    return _boxed(refs, where.boxes, read_boxes(where.boxes), on_note)
 
 
 def read_crop(text: str) -> Box:
@@ -92,29 +96,52 @@ def read_crop(text: str) -> Box:
 
 def _cropped(refs: Sequence[ImageRef], crop: Box) -> list[ImageRef]:
     for path in dict.fromkeys(ref.path for ref in refs if ref.frame is not None):
-        width, height = look_at(path).size
+        try:
+            width, height = look_at(path).size
+        except InputError:
+            continue  # counted among what cannot be read
         if crop[0] >= width or crop[1] >= height or crop[0] + crop[2] <= 0 or crop[1] + crop[3] <= 0:
             raise InputError(f"the crop lies outside {path}, whose frames are {width} x {height} pixels")
     return [replace(ref, box=crop) for ref in refs]
 
 
 def _found(
-    refs: Sequence[ImageRef], every: int, animals: int, settings: Tracking, on_progress: Progress | None
+    refs: Sequence[ImageRef],
+    every: int,
+    animals: int,
+    settings: Tracking,
+    on_progress: Progress | None,
+    on_note: Notes,
 ) -> list[ImageRef]:
+    """Animals of all videos; one in which none are found is no reason to lose the others."""
     stills = [ref.path for ref in refs if ref.frame is None]
     if stills:
         raise InputError(f"animals are found in videos, and {stills[0]} is an image; give --boxes or --crop")
-    return [
-        square
-        for path in dict.fromkeys(ref.path for ref in refs)
-        for square in squares(path, find_animals(path, animals, settings, on_progress), every)
-    ]
+    found: list[ImageRef] = []
+    refusals: list[InputError] = []
+    for path in dict.fromkeys(ref.path for ref in refs):
+        try:
+            tracks = find_animals(path, animals, settings, on_progress)
+        except InputError as error:
+            refusals.append(error)
+            continue
+        found += squares(path, tracks, every)
+        if tracks.unread:
+            on_note(f"{tracks.unread} of {len(tracks.centre)} frames of {path} could not be read")
+        absent = int(np.isnan(tracks.centre[..., 0]).all(axis=1).sum()) - tracks.unread
+        if absent > 0:
+            on_note(f"no animal was seen in {absent} of {len(tracks.centre)} frames of {path}")
+    if not found:
+        raise refusals[0]
+    for refusal in refusals:
+        on_note(f"left out: {refusal}")
+    return found
 
 
 # --- boxes of a file -------------------------------------------------------------------------------
 
 
-def _boxed(refs: Sequence[ImageRef], file: Path, boxes: Sequence[Given]) -> list[ImageRef]:
+def _boxed(refs: Sequence[ImageRef], file: Path, boxes: Sequence[Given], on_note: Notes) -> list[ImageRef]:
     """The objects of the images that have boxes, in the order of the images; others are left out."""
     find = _Finder(file, refs)
     objects: dict[tuple[Path, int | None], list[ImageRef]] = defaultdict(list)
@@ -129,6 +156,9 @@ def _boxed(refs: Sequence[ImageRef], file: Path, boxes: Sequence[Given]) -> list
             f"the first is of {_said(boxes[0])}, the first image is {refs[0].name}"
         )
     _require_tracks(placed)
+    without = sum((ref.path, ref.frame) not in objects for ref in refs)
+    if without:
+        on_note(f"{without} of {len(refs)} images have no box in {file} and were left out")
     return placed
 
 

@@ -204,9 +204,7 @@ class Tracking:
     samples: int = 60  # frames from all over a video whose median is its background
     side: int = 480  # longer side at which frames are looked at for animals, at most
     contrast: float = 12.0  # grey levels an animal differs from the background, at least
-    opening: float = (
-        0.07  # parts thinner than twice this share of an animal's length are no part of its place
-    )
+    opening: float = 0.07  # parts thinner than twice this share of an animal's length are taken away
     least_area: float = 0.25  # blobs of less than this share of an animal's area are no animal
     reach: float = 2.0  # animal lengths one can move from frame to frame
     gap: float = 0.5  # seconds an animal may be lost and its place still be filled in

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 SIZE = (200, 150)  # width, height
 BODY = (16, 8)  # half axes of an animal
+SPOTS = ((0.7, 0.0, 25), (0.2, 0.5, 20), (0.2, -0.5, 25), (-0.4, 0.4, 20), (-0.4, -0.4, 25), (-0.75, 0, 20))
 Floats = npt.NDArray[np.float64]
 
 
@@ -40,9 +41,14 @@ def scene(ways: Floats, number: int, bright: bool = False) -> npt.NDArray[np.uin
         angle = np.degrees(np.arctan2(y, x)) if np.isfinite([x, y]).all() else 0.0
         centre = tuple(int(value) for value in np.round(place * 16))
         cv2.ellipse(picture, centre, (BODY[0] * 16, BODY[1] * 16), angle, 0, 360, shade, -1, cv2.LINE_AA, 4)
-        tail = place - 2.2 * BODY[0] * np.array([np.cos(np.radians(angle)), np.sin(np.radians(angle))])
+        along = np.array([np.cos(np.radians(angle)), np.sin(np.radians(angle))])
+        for forward, sideways, spot in SPOTS:  # what keypoints are found on
+            at = place + forward * BODY[0] * along + sideways * BODY[1] * along[::-1] * (-1, 1)
+            where = tuple(int(value) for value in np.round(at * 16))
+            cv2.circle(picture, where, 2 * 16, shade - spot if bright else shade + spot, -1, cv2.LINE_AA, 4)
+        tail = place - 2.2 * BODY[0] * along
         end = tuple(int(value) for value in np.round(tail * 16))
-        cv2.line(picture, centre, end, shade, 2, cv2.LINE_AA, 4)
+        cv2.line(picture, centre, end, shade, 1, cv2.LINE_AA, 4)
     return np.repeat(picture[..., None], 3, axis=2)
 
 

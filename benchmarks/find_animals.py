@@ -1,6 +1,7 @@
-"""How well animals before a fixed camera are found and followed, and what an hour of video takes.
+r"""How well animals before a fixed camera are found and followed, and what an hour of video takes.
 
-    python benchmarks/find_animals.py --flies flies-pair-video --mouse mouse-openfield --hour --out rows.json
+    python benchmarks/find_animals.py --flies flies-pair-video --mouse mouse-openfield \
+      --touches --hour --out find_animals.json
 
 The folders are the unzipped data sets. The flies' reference points are a model's, not a person's. Labelled
 frames of the mouse are single pictures of one recording: put together as a video, they say whether the mouse
@@ -30,11 +31,14 @@ from selfmark.detector import Detector, Located
 from selfmark.export import writer
 from selfmark.images.video import look_at, reader
 from selfmark.objects.find import Tracks, find_animals
+from selfmark.objects.follow import Follower
 from selfmark.objects.place import Where, locate
 from selfmark.run import write_json
 
 Floats = npt.NDArray[np.float64]
 RATE = 30
+BODY = (16, 8)  # half axes of a generated animal
+CONTACTS = ("meet and part again", "pass side by side", "one runs over the other")
 
 
 def flies(folder: Path) -> dict[str, Any]:
@@ -118,6 +122,47 @@ def mouse(folder: Path) -> list[dict[str, Any]]:
     return [labelled, video_row]
 
 
+def touches(kind: str, frames: int, trials: int = 50) -> dict[str, Any]:
+    """How often two generated animals are still themselves after a contact of so many frames."""
+    kept = 0
+    for trial in range(trials):
+        places, angles = _contact(kind, frames, np.random.default_rng([frames, trial]))
+        follower = Follower(2, np.pi * BODY[0] * BODY[1], Tracking())
+        found = np.stack([follower.step(_mask(*one)).centre for one in zip(places, angles, strict=True)])
+        before, after = (np.linalg.norm(found[at, 0] - places[at], axis=1).argmin() for at in (3, -1))
+        kept += int(before == after)
+    return {"contact": kind, "frames": frames, "trials": trials, "identities_kept": kept / trials}
+
+
+def _contact(kind: str, frames: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """Places [T, 2, 2] and angles [T, 2] in degrees of two animals that come, touch and go."""
+    direction = rng.uniform(0, 2 * np.pi)
+    along = np.array([np.cos(direction), np.sin(direction)])
+    across = np.array([-along[1], along[0]])
+    if kind == "meet and part again":
+        apart = np.concatenate([np.linspace(70, 13, 25), np.full(frames, 13), np.linspace(13, 70, 25)])
+        places = np.array([100, 75]) + np.stack([-apart, apart], axis=1)[..., None] * along
+        turned = np.array([rng.uniform(-30, 30), rng.uniform(90, 270)])
+        angles = np.degrees(direction) + turned + np.cumsum(rng.normal(0, 3, (len(apart), 2)), axis=0)
+        places = places + np.cumsum(rng.normal(0, 0.5, (len(apart), 1, 2)), axis=0)
+    else:
+        steps = np.arange(-70, 70, 2 * BODY[0] / frames)
+        beside = BODY[1] if kind == "pass side by side" else 2.0
+        places = np.array([100, 75]) + np.stack([steps, -steps], axis=1)[..., None] * along
+        places = places + np.array([[beside], [-beside]]) * across
+        angles = np.degrees(direction) + rng.normal(0, 3, (len(steps), 2))
+    return places + rng.normal(0, 0.4, places.shape), angles
+
+
+def _mask(places: Floats, angles: Floats) -> npt.NDArray[np.uint8]:
+    mask = np.zeros((150, 200), np.uint8)
+    for place, angle in zip(places, angles, strict=True):
+        centre = tuple(int(value) for value in np.round(place * 16))
+        axes = (BODY[0] * 16, BODY[1] * 16)
+        cv2.ellipse(mask, centre, axes, float(angle), 0, 360, 1, -1, cv2.LINE_8, 4)
+    return mask
+
+
 def _timed(video: Path, animals: int, settings: Tracking) -> tuple[Tracks, float]:
     started = time.monotonic()
     tracks = find_animals(video, animals, settings)
@@ -182,6 +227,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--flies", type=Path)
     parser.add_argument("--mouse", type=Path)
+    parser.add_argument("--touches", action="store_true", help="also let generated animals touch")
     parser.add_argument("--hour", action="store_true", help="also measure the memory an hour of video takes")
     parser.add_argument("--out", type=Path, help="file of the result; what was measured before stays in it")
     parser.add_argument("--minutes", type=int, default=0, help="measure the memory of so much video, no more")
@@ -201,11 +247,13 @@ def main() -> None:
         "python": platform.python_version(),
         "opencv": cv2.__version__,
         "reader": reader().__name__.rpartition("_")[2],
-        "seed": "nothing is random",
+        "seed": "touches: [frames, trial]; nothing else is random",
         "settings": "config.Tracking, as in docs/settings.md",
     }
     if arguments.flies and arguments.mouse:
         result["rows"] = [flies(arguments.flies), *mouse(arguments.mouse)]
+    if arguments.touches:
+        result["touches"] = [touches(kind, frames) for kind in CONTACTS for frames in (5, 15, 50)]
     if arguments.hour:
         result["memory"] = hour()
     print(json.dumps(result, indent=1))

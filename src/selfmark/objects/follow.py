@@ -7,7 +7,7 @@ start with the shape and place they had before.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import cv2
 import numpy as np
@@ -21,6 +21,8 @@ Floats = npt.NDArray[np.float64]
 
 _ROUNDS = 8  # of dividing a blob; it settles in three or four
 _VELOCITY = 0.5  # share of the newest step in the expected one
+_HELD = 0.9  # of that, how much is not believed while animals touch
+_HIDDEN = 0.82  # share of the area of the animals in a blob; where it has less, one covers another
 _OUTER = 97  # percentile of a body's pixels, by distance from its centre, that says how far it reaches
 
 
@@ -42,6 +44,7 @@ class _Body:
 
     centre: Floats  # [2]
     shape: Floats  # [2, 2] covariance of its pixels
+    radius: float  # how far it reaches from its centre; NaN where it is covered
     step: Floats = field(default_factory=lambda: np.zeros(2))
     unseen: int = 0
 
@@ -64,19 +67,33 @@ class Follower:
         blobs = self._blobs(mask)
         centre = np.full((len(self._bodies), 2), np.nan)
         radius = np.full(len(self._bodies), np.nan)
-        for number, pixels in self._share_out(blobs).items():
-            body = _Body(pixels.mean(axis=0), _covariance(pixels))
-            before = self._bodies[number]
-            if before is not None and before.unseen == 0:
-                body.step = (1 - _VELOCITY) * before.step + _VELOCITY * (body.centre - before.centre)
-            self._bodies[number] = body
-            centre[number] = body.centre
-            radius[number] = np.percentile(np.linalg.norm(pixels - body.centre, axis=1), _OUTER)
-        for number in np.flatnonzero(np.isnan(radius)).tolist():
-            lost = self._bodies[number]
+        owners: dict[int, list[int]] = {}
+        for animal, blob in self._assign(blobs).items():
+            owners.setdefault(blob, []).append(animal)
+        for blob, animals in owners.items():
+            for animal, body in zip(animals, self._look(blobs[blob], animals), strict=True):
+                if body is not None:
+                    self._bodies[animal] = body
+                    centre[animal], radius[animal] = body.centre, body.radius
+        for animal in np.flatnonzero(np.isnan(centre[:, 0])).tolist():
+            lost = self._bodies[animal]
             if lost is not None:
                 lost.unseen += 1
         return Sighting(centre, radius)
+
+    def _look(self, pixels: Floats, animals: list[int]) -> list[_Body | None]:
+        """The animals in a blob as they are now; None for one that is not to be seen in it."""
+        bodies = [self._bodies[animal] for animal in animals]
+        if len(animals) == 1:
+            return [_moved(bodies[0], pixels)]
+        known = [body for body in bodies if body is not None and body.unseen == 0]
+        if len(known) == len(bodies) and len(pixels) < _HIDDEN * len(animals) * self._area:
+            # One covers the other: pixels say nothing of who is where, and each goes on as it went before.
+            return [replace(body, centre=body.expected, radius=float("nan")) for body in known]
+        return [
+            _moved(body, own, _HELD) if len(own) >= self._settings.least_area * self._area else None
+            for body, own in zip(bodies, divide(pixels, bodies), strict=True)
+        ]
 
     def _blobs(self, mask: Mask) -> list[Floats]:
         """Pixels [P, 2] (x, y) of every blob large enough, largest first."""
@@ -88,22 +105,6 @@ class Follower:
                 rows, columns = np.nonzero(labels[top : top + height, left : left + width] == label)
                 blobs.append(np.stack([columns + left, rows + top], axis=1).astype(np.float64))
         return sorted(blobs, key=len, reverse=True)
-
-    def _share_out(self, blobs: list[Floats]) -> dict[int, Floats]:
-        """Pixels of each animal that is seen."""
-        owners: dict[int, list[int]] = {}
-        for animal, blob in self._assign(blobs).items():
-            owners.setdefault(blob, []).append(animal)
-        shared: dict[int, Floats] = {}
-        for blob, animals in owners.items():
-            if len(animals) == 1:
-                shared[animals[0]] = blobs[blob]
-                continue
-            bodies = [self._bodies[animal] for animal in animals]
-            for animal, pixels in zip(animals, divide(blobs[blob], bodies), strict=True):
-                if len(pixels) >= self._settings.least_area * self._area:
-                    shared[animal] = pixels
-        return shared
 
     def _assign(self, blobs: list[Floats]) -> dict[int, int]:
         """The blob of each animal; a blob with the area of two takes two."""
@@ -150,6 +151,17 @@ class Follower:
         if body is None:
             return float("inf")
         return float(self._settings.reach * self._area**0.5 * (1 + body.unseen))
+
+
+def _moved(before: _Body | None, pixels: Floats, held: float = 0.0) -> _Body:
+    """An animal that now has these pixels; of its step a share `held` stays, because pixels are uncertain."""
+    centre = pixels.mean(axis=0)
+    radius = float(np.percentile(np.linalg.norm(pixels - centre, axis=1), _OUTER))
+    body = _Body(centre, _covariance(pixels), radius)
+    if before is not None and before.unseen == 0:
+        share = _VELOCITY * (1 - held)
+        body.step = (1 - share) * before.step + share * (centre - before.centre)
+    return body
 
 
 def divide(pixels: Floats, bodies: list[_Body | None]) -> list[Floats]:

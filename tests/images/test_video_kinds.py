@@ -69,16 +69,34 @@ def test_times_are_those_of_the_file(tmp_path: Path) -> None:
     np.testing.assert_allclose(video_av.look_at(path)[3], seconds, atol=1e-3)
 
 
+@pytest.mark.parametrize("pixels", ["yuv420p", "yuv444p"])  # the latter needs the first packet to be decoded
 @pytest.mark.parametrize("name", ["long.mp4", "long.mkv"])
-def test_leaps_to_far_frames_land_on_them(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = film(tmp_path / name, "libx264", options={"bf": "3", "b_strategy": "0", **FINE})
+def test_leaps_to_far_frames_land_on_them(
+    name: str, pixels: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"bf": "3", "b_strategy": "0", **FINE}
+    path = film(tmp_path / name, "libx264", options=options, pixels=pixels)
+    whole = dict(video_av.read_frames(path, range(40)))
     monkeypatch.setattr(video_av, "_LEAP", 5)
     decoded = []
     original = video_av._number
     monkeypatch.setattr(video_av, "_number", lambda *given: decoded.append(original(*given)) or decoded[-1])
-    found = [(number, number_of(image)) for number, image in video_av.read_frames(path, [2, 30, 38])]
-    assert found == [(2, 2), (30, 30), (38, 38)]
-    assert len(decoded) < 30, "most frames were never decoded"
+    for wanted in ([2, 30, 38], [38]):
+        decoded.clear()
+        found = dict(video_av.read_frames(path, wanted))
+        assert list(found) == wanted
+        assert all((found[number] == whole[number]).all() for number in wanted)
+        assert len(decoded) < 30, "most frames were never decoded"
+
+
+def test_an_index_that_is_wrong_costs_time_and_no_frame(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = film(tmp_path / "clip.mp4", "libx264", options={"bf": "3", "b_strategy": "0", **FINE})
+    monkeypatch.setattr(video_av, "_LEAP", 5)
+    monkeypatch.setattr(video_av, "_key_before", lambda index, frame: frame - 1)  # no key frame at all
+    found = [(number, number_of(image)) for number, image in video_av.read_frames(path, [2, 19, 38])]
+    assert found == [(2, 2), (19, 19), (38, 38)]
 
 
 @pytest.mark.parametrize(

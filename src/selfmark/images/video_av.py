@@ -80,10 +80,17 @@ def read_frames(path: Path, frames: Sequence[int]) -> Iterator[tuple[int, Pixels
         here = -1
         while target is not None:
             start = _key_before(index, target) if leaps else 0
-            if start > here + _LEAP:
+            leapt = start > here + _LEAP
+            if leapt:
+                if here < 0:  # the first packet may say how to decode all the others
+                    next(_numbered(container, stream, index, here), None)
                 container.seek(int(index.times[start]), stream=stream)
             for number, frame in _numbered(container, stream, index, here):
-                here = number
+                if leapt and number != start:  # not a place to begin at, or not where the index has it
+                    leaps, here = False, -1
+                    container.seek(int(index.times[0]), stream=stream)
+                    break
+                here, leapt = number, False
                 while target is not None and target < here:  # could not be decoded
                     target = next(wanted, None)
                 if target == here:

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from selfmark.detector import Detector, Located, fingerprint, model_folder
 from selfmark.devices import pick
-from selfmark.errors import InputError
-from selfmark.export.media import need
+from selfmark.errors import InputError, need
 from selfmark.export.onnx import CROPS, FILES, INSTALL, PLACES, Precision
 from selfmark.export.onnx_metadata import MODEL
 

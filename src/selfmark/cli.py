@@ -19,6 +19,17 @@ from selfmark.errors import InputError, TrainingError, need
 
 if TYPE_CHECKING:
     from selfmark.detector import Prediction
+    from selfmark.objects.place import Where
+
+# Where in the images the objects are: the same for all commands that look at images.
+Boxes = Annotated[
+    Path | None,
+    typer.Option(help="Boxes of the objects: COCO .json, .csv, or YOLO .txt files in a folder."),
+]
+Crop = Annotated[str, typer.Option(help="X,Y,W,H: look at this part of every image only.")]
+FindAnimals = Annotated[
+    int, typer.Option("--find-animals", help="Of a fixed camera: find and follow so many animals.", min=0)
+]
 
 app = typer.Typer(
     help="Discover the landmarks of an object category from unlabelled images.",
@@ -87,6 +98,12 @@ def _landmark_count(text: str | None) -> int | Literal["auto"] | None:
     return int(text)
 
 
+def _where(boxes: Path | None, crop: str, animals: int) -> Where:
+    from selfmark.objects.place import Where, read_crop
+
+    return Where(boxes, read_crop(crop) if crop else None, animals)
+
+
 @app.command()
 def discover(
     inputs: Annotated[
@@ -115,6 +132,9 @@ def discover(
         bool, typer.Option("--temporal", help="Pair nearby video frames by optical flow.")
     ] = False,
     every: Annotated[int, typer.Option(help="Of videos, take every Nth frame.", min=1)] = 1,
+    boxes: Boxes = None,
+    crop: Crop = "",
+    find_animals: FindAnimals = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --output.")] = False,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     change: Annotated[
@@ -150,6 +170,7 @@ def discover(
                 preset=preset,
                 settings=settings,
                 every=every,
+                where=_where(boxes, crop, find_animals),
                 resume=resume,
                 device=device,
                 listener=(seen := _Seen(display)),
@@ -195,6 +216,15 @@ def predict(
         ),
     ] = "csv",
     every: Annotated[int, typer.Option(help="Of videos, take every Nth frame.", min=1)] = 1,
+    boxes: Boxes = None,
+    crop: Crop = "",
+    find_animals: FindAnimals = 0,
+    draw: Annotated[
+        bool, typer.Option("--draw", help="Also a labelled video of each video: VIDEO_landmarks.mp4.")
+    ] = False,
+    trail: Annotated[
+        float, typer.Option(help="Seconds the trails of a labelled video last; 0 for none.", min=0)
+    ] = 1.0,
     batch: Annotated[int, typer.Option(help="Images per forward pass.", min=1)] = 64,
     runtime: Annotated[
         str, typer.Option(help="torch; or onnx or onnx-int8, which 'selfmark export' prepares.")
@@ -202,49 +232,51 @@ def predict(
     mapped: Annotated[
         bool, typer.Option("--mapped", help="Your own points, as 'selfmark map' learned them.")
     ] = False,
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="How animals are found: e.g. contrast=20.")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
     """Landmarks of new images or video, in pixels of those images."""
-    from rich.progress import track
-
     from selfmark.backend import load_detector
+    from selfmark.config import Config, override
+    from selfmark.draw.film import film_names, filmed
     from selfmark.export import writer
-    from selfmark.images.sources import collect
     from selfmark.mapping.state import MappedDetector, load_mapping
+    from selfmark.objects.place import locate
+    from selfmark.progress import CountDisplay, Watched, lost_images
 
     write = writer(format)
     detector = load_detector(run, runtime, device)
     if mapped:
         detector = MappedDetector(detector, load_mapping(run, detector))
-    refs = collect(inputs, every)
-    total = -(-len(refs) // batch)
-    counted = _Counted(detector.predict(refs, batch))
-    first = next(counted, None)  # before anything is written
-    if first is None:
-        raise InputError(f"none of the {len(refs)} images could be read")
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        found = track(itertools.chain([first], counted), "predicting", total, console=err)
-        path = write(found, detector.card, output)
-    except OSError as error:
-        raise InputError(f"cannot write to {output}: {error.strerror}") from error
-    lost = len(refs) - counted.images
-    out.print(f"{counted.images} images: {path}", highlight=False, soft_wrap=True)
-    if lost:
-        err.print(f"{lost} of {len(refs)} images could not be read and were left out", highlight=False)
-
-
-class _Counted(Iterator["Prediction"]):
-    """Passes predictions on and counts their images."""
-
-    def __init__(self, predictions: Iterator[Prediction]) -> None:
-        self.predictions = predictions
-        self.images = 0
-
-    def __next__(self) -> Prediction:
-        prediction = next(self.predictions)
-        self.images += len(prediction.refs)
-        return prediction
+    tracking = override(
+        Config(), {f"tracking.{name}": value for name, value in _settings(change or []).items()}
+    )
+    where, notes = _where(boxes, crop, find_animals), list[str]()
+    with CountDisplay(err, "finding animals", "frames") as display:
+        refs = locate(inputs, every, where, tracking.tracking, display, notes.append)
+    films = film_names(refs, output) if draw else {}
+    with CountDisplay(err, "predicting", "images") as display:
+        counted = Watched(detector.predict(refs, batch), len(refs), display)
+        first = next(counted, None)  # before anything is written
+        if first is None:
+            raise InputError(f"none of the {len(refs)} images could be read")
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+            found: Iterator[Prediction] = itertools.chain([first], counted)
+            if films:
+                found = filmed(found, refs, detector.card, output, every, trail)
+            path = write(found, detector.card, output)
+        except OSError as error:
+            raise InputError(f"cannot write to {output}: {error.strerror}") from error
+    out.print(
+        f"{counted.images} images, {display.rate:.1f} a second: {path}", highlight=False, soft_wrap=True
+    )
+    for film in films.values():
+        out.print(f"labelled video: {film}", highlight=False, soft_wrap=True)
+    for sentence in (*notes, *lost_images(refs, counted)):
+        err.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
 
 @app.command("map")

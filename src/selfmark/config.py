@@ -201,6 +201,20 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
+class Tracking:
+    samples: int = 60  # frames from all over a video whose median is its background
+    side: int = 480  # longer side at which frames are looked at for animals, at most
+    contrast: float = 12.0  # grey levels an animal differs from the background, at least
+    opening: float = 0.07  # parts thinner than twice this share of an animal's length are taken away
+    least_area: float = 0.25  # blobs of less than this share of an animal's area are no animal
+    reach: float = 2.0  # animal lengths one can move from frame to frame
+    gap: float = 0.5  # seconds an animal may be lost and its place still be filled in
+    smooth: float = 0.08  # seconds, width of the bell that smooths an animal's way
+    size_share: float = 0.95  # share of frames in which the square holds all of an animal
+    margin: float = 0.1  # added to that square on each side, for legs and tails
+
+
+@dataclass(frozen=True)
 class Config:
     """All settings of one run. Change with `dataclasses.replace` or `override`."""
 
@@ -224,6 +238,7 @@ class Config:
     augment: Augment = field(default_factory=Augment)
     runtime: Runtime = field(default_factory=Runtime)
     evaluation: Evaluation = field(default_factory=Evaluation)
+    tracking: Tracking = field(default_factory=Tracking)
 
     def __post_init__(self) -> None:
         _check(self)

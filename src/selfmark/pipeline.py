@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -37,12 +37,12 @@ from selfmark.errors import InputError
 from selfmark.evaluate.study import check_run
 from selfmark.group import Group, restarted
 from selfmark.images.flow import CarriedPoints, carry, nearby_frames
-from selfmark.images.sources import collect
 from selfmark.images.store import ImageStore, load_store
 from selfmark.keypoints.first import first_keypoints, mix_random
 from selfmark.keypoints.outliers import remove_outliers
 from selfmark.keypoints.points_file import read_points_file
 from selfmark.model.network import Phi, Psi, place
+from selfmark.objects.place import Where, locate
 from selfmark.points import Keypoints, LabelledPoints
 from selfmark.report.build import report_on_run
 from selfmark.run import Listener, Run
@@ -59,6 +59,14 @@ from selfmark.train.stages import (
 from selfmark.train.table import PointTable, self_labelled, tabulate
 
 
+class Named(NamedTuple):
+    """What the user asks landmarks for, as they say it."""
+
+    inputs: Sequence[str | Path]
+    every: int
+    where: Where | None
+
+
 def discover(
     inputs: str | Path | Sequence[str | Path] = (),
     landmarks: int | Literal["auto"] | None = None,
@@ -66,6 +74,7 @@ def discover(
     preset: str = "auto",
     settings: Mapping[str, Any] | None = None,
     every: int = 1,
+    where: Where | None = None,
     resume: bool = False,
     device: str = "auto",
     listener: Listener | None = None,
@@ -79,6 +88,7 @@ def discover(
         preset: `auto`, `paper`, `fast` or `tiny`.
         settings: changes by dotted name, e.g. `{"M": 50, "flip.test": False}`.
         every: of videos, take every so manyth frame.
+        where: where in the images the objects are: boxes from a file, a crop, or animals to be found.
         resume: go on with the run in `output`; its own inputs and settings are used.
         device: `auto`, `cpu`, `cuda`, ...
         listener: called with every event that goes to the log.
@@ -87,19 +97,20 @@ def discover(
         The trained detector, also saved in the run folder.
     """
     given = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
-    where = pick(device)
-    group = Group.of_environment(where)
+    processor = pick(device)
+    group = Group.of_environment(processor)
     path = _run_folder(given, output, resume)
     # Processes that torchrun has started again go on where the last checkpoint stands.
     resume = resume or (restarted() and (path / "run.json").exists())
     if not resume:
-        group.first(lambda: _new_run(path, given, landmarks, preset, settings or {}, every, where, listener))
+        named = Named(given, every, where)
+        group.first(lambda: _new_run(path, named, landmarks, preset, settings or {}, processor, listener))
     run = Run.open(path, listener, group)
-    if resume and given and collect(given, every) != run.refs():
+    if resume and given and locate(given, every, where, run.config.tracking) != run.refs():
         raise InputError(f"{run.path} was started on other images: leave the inputs out to resume it")
     try:
         with run.locked():
-            return _discover(run, where, fresh=not resume)
+            return _discover(run, processor, fresh=not resume)
     finally:
         group.close()
 
@@ -116,23 +127,33 @@ def _run_folder(given: Sequence[str | Path], output: str | Path | None, resume: 
 
 def _new_run(
     path: Path,
-    given: Sequence[str | Path],
+    named: Named,
     landmarks: int | Literal["auto"] | None,
     preset: str,
     settings: Mapping[str, Any],
-    every: int,
     device: torch.device,
     listener: Listener | None,
 ) -> None:
-    if not given:
+    if not named.inputs:
         raise InputError("no images given: name a folder, image files or a video")
     if landmarks is not None and landmarks != "auto" and not (isinstance(landmarks, int) and landmarks >= 1):
         raise InputError(f"the number of landmarks must be at least 1, or 'auto', not {landmarks!r}")
-    refs = collect(given, every)
+    about_tracking = {name: value for name, value in settings.items() if name.startswith("tracking.")}
+    tracking = override(Config(), about_tracking).tracking
+
+    def looked(done: int, of: int) -> None:
+        if listener is not None and (done % 25 == 0 or done == of):
+            listener({"event": "progress", "stage": "finding animals", "round": 0, "done": done, "of": of})
+
+    notes: list[str] = []
+    refs = locate(named.inputs, named.every, named.where, tracking, looked, notes.append)
     config, why = choose(preset, device.type == "cuda", len(refs), landmarks)
     config = override(config, settings)
-    Run.create(path, config, [str(one) for one in given], refs)
-    Run.open(path, listener).log(
+    Run.create(path, config, [str(one) for one in named.inputs], refs)
+    run = Run.open(path, listener)
+    for note in notes:
+        run.log("note", text=note)
+    run.log(
         "start",
         preset=config.preset,
         why=why,
@@ -330,7 +351,7 @@ def _carried(
 ) -> CarriedPoints:
     rng = np.random.default_rng(_seed(config, f"nearby frames {number}"))
     centre = store.regions[:, :2] + store.regions[:, 2:] / 2
-    near = nearby_frames(store.video, store.frame, centre, config.temporal, rng)
+    near = nearby_frames(store.video, store.frame, store.track, centre, config.temporal, rng)
     return carry(store.pixels, table.xy, table.valid, near, config.temporal).to(device)
 
 

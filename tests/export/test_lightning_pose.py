@@ -39,9 +39,22 @@ def test_pandas_reads_it_with_lightning_poses_options(tmp_path: Path) -> None:
         np.testing.assert_allclose(values, one.xy, atol=6e-4)
 
 
-def test_videos_and_several_objects_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=f"image files, and {CLIP} is a video"):
+def test_several_objects_of_an_image_go_to_files_of_their_own(tmp_path: Path) -> None:
+    pandas: Any = pytest.importorskip("pandas")
+    batches = predictions(SEVERAL)
+    assert write_lightning_pose(batches, CARD, tmp_path) == tmp_path
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "CollectedData_individual1.csv",
+        "CollectedData_individual2.csv",
+    }
+    for one in expected(batches):
+        path = tmp_path / f"CollectedData_individual{one.instance + 1}.csv"
+        table = pandas.read_csv(path, header=[0, 1, 2], index_col=0)
+        values = table.loc[str(one.ref.path)].to_numpy(float).reshape(-1, 2)
+        np.testing.assert_allclose(values, one.xy, atol=6e-4)
+
+
+def test_a_video_that_is_gone_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=CLIP.name):
         write_lightning_pose(predictions(FRAMES), CARD, tmp_path)
-    with pytest.raises(InputError, match=r"one object per image, and set/b\.jpg has several"):
-        write_lightning_pose(predictions(SEVERAL), CARD, tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -13,8 +13,10 @@ from selfmark.config import Images, Network
 from selfmark.detector import ModelCard, Prediction
 from selfmark.errors import InputError
 from selfmark.export import media as shared
+from selfmark.export import nwb
 from selfmark.export.nwb import write_nwb
 from selfmark.images.sources import ImageRef, collect
+from selfmark.images.video import Video
 from selfmark.points import Landmarks
 
 pynwb = pytest.importorskip("pynwb")
@@ -122,10 +124,10 @@ def test_refusals_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.Monke
         write_nwb([one], alike, tmp_path)
     with pytest.raises(InputError, match=r"cannot write to .*absent"):
         write_nwb([one], CARD, tmp_path / "absent")
-    (tmp_path / "still.avi").write_bytes(b"")
+    timeless = Video(1, 0.0, (40, 30), np.zeros(1))
+    monkeypatch.setattr(nwb, "look_at", lambda path: timeless)
     with pytest.raises(InputError, match="frames a second"):
         write_nwb([_found([ImageRef(tmp_path / "still.avi", 0)], (40, 30), 0)], CARD, tmp_path)
-    (tmp_path / "still.avi").unlink()
 
     def absent(package: str) -> None:
         raise ModuleNotFoundError(package)

@@ -23,7 +23,7 @@ def test_every_value_comes_back_in_its_type(tmp_path: Path) -> None:
     batches = predictions(EVERYTHING)
     table = parquet.read_table(write_parquet(batches, CARD, tmp_path))
     assert table.column_names == list(COLUMNS)
-    types = ["string", "int32", "int32", "string", "float", "float", "float"]
+    types = ["string", "int32", "int32", "int32", "string", "float", "float", "float"]
     assert [str(field.type) for field in table.schema] == types
     found = list(expected(batches))
     rows = table.to_pylist()
@@ -47,7 +47,7 @@ def test_it_says_what_the_csv_says(tmp_path: Path) -> None:
     table = parquet.read_table(write_parquet(batches, CARD, tmp_path)).to_pylist()
     for row, other in zip(rows, table, strict=True):
         words = {key: "" if value is None else str(value) for key, value in other.items()}
-        assert {key: row[key] for key in COLUMNS[:4]} == {key: words[key] for key in COLUMNS[:4]}
+        assert {key: row[key] for key in COLUMNS[:5]} == {key: words[key] for key in COLUMNS[:5]}
         np.testing.assert_allclose([float(row[key]) for key in "xy"], [other[key] for key in "xy"], atol=6e-4)
 
 

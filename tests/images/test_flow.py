@@ -37,7 +37,8 @@ def test_nearby_frames_stay_within_reach_and_within_the_video() -> None:
     video = np.array([0] * 12 + [1] * 12 + [-1] * 3 + [2])
     frame = np.array([*range(0, 24, 2), *range(12), -1, -1, -1, 0])
     centre = np.zeros((len(video), 2))
-    near = nearby_frames(video, frame, centre, SETTINGS, np.random.default_rng(0))
+    unknown = np.full(len(video), -1)
+    near = nearby_frames(video, frame, unknown, centre, SETTINGS, np.random.default_rng(0))
     for image in range(24):
         assert (near[image] >= 0).all()
         assert (video[near[image]] == video[image]).all()
@@ -50,8 +51,31 @@ def test_nearby_frames_stay_within_reach_and_within_the_video() -> None:
 def test_with_two_objects_the_neighbour_is_the_same_object() -> None:
     frame = np.repeat(np.arange(10), 2)
     centre = np.stack([np.tile([10.0, 90.0], 10) + frame, np.full(20, 50.0)], axis=1)
-    near = nearby_frames(np.zeros(20, dtype=np.int64), frame, centre, SETTINGS, np.random.default_rng(0))
+    video, unknown = np.zeros(20, dtype=np.int64), np.full(20, -1)
+    near = nearby_frames(video, frame, unknown, centre, SETTINGS, np.random.default_rng(0))
     assert (near % 2 == (np.arange(20) % 2)[:, None]).all()
+
+
+def test_a_track_is_paired_with_itself_even_where_animals_change_places() -> None:
+    """Two animals run through each other: in the middle the nearer crop is the other one's."""
+    frame = np.repeat(np.arange(20), 2)
+    track = np.tile([4, 9], 20)
+    centre = np.stack([np.where(track == 4, frame * 10.0, 190.0 - frame * 10.0), np.full(40, 50.0)], axis=1)
+    video = np.zeros(40, dtype=np.int64)
+    near = nearby_frames(video, frame, track, centre, SETTINGS, np.random.default_rng(0))
+    assert (near >= 0).all()
+    assert (track[near] == track[:, None]).all()
+    by_place = nearby_frames(video, frame, np.full(40, -1), centre, SETTINGS, np.random.default_rng(0))
+    assert (track[by_place] != track[:, None]).any(), "which by place alone goes wrong"
+
+
+def test_an_animal_that_is_gone_is_not_paired_with_the_other() -> None:
+    frame, track = np.array([0, 0, 1, 2, 2]), np.array([1, 2, 1, 1, 2])
+    centre = np.zeros((5, 2))
+    settings = Temporal(enabled=True, reach=1, neighbours=3)
+    near = nearby_frames(np.zeros(5, np.int64), frame, track, centre, settings, np.random.default_rng(0))
+    assert (near[[1, 4]] == -1).all(), "track 2 is not in frame 1, the only one within reach"
+    assert set(near[[0, 2, 3]].ravel().tolist()) <= {0, 2, 3}
 
 
 def test_carry_moves_valid_points_only() -> None:

@@ -4,13 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import cv2
 import numpy as np
 import pytest
 
 from selfmark.errors import InputError
-from selfmark.images.video import count_frames, read_frames
+from selfmark.images import video, video_av, video_opencv
+from selfmark.images.video import count_frames, look_at, read_frames
+
+WITH_AV = pytest.param(video_av, id="av")
+WITH_OPENCV = pytest.param(video_opencv, id="opencv")
+
+
+@pytest.fixture(params=[WITH_AV, WITH_OPENCV])
+def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Both ways to read videos, the second as on a machine without PyAV."""
+    if request.param is video_av:
+        pytest.importorskip("av")
+    monkeypatch.setattr(video, "reader", lambda: request.param)
+    video._look_at.cache_clear()
+    return request.param
 
 
 def number_of(image: np.ndarray) -> int:
@@ -19,6 +34,7 @@ def number_of(image: np.ndarray) -> int:
 
 
 @pytest.mark.parametrize("codec", [("mp4v", ".mp4"), ("MJPG", ".avi"), ("FFV1", ".mkv")])
+@pytest.mark.usefixtures("reader")
 def test_every_third_frame(tmp_path: Path, write_video: Callable[..., Path], codec: tuple[str, str]) -> None:
     path = write_video(tmp_path / f"clip{codec[1]}", 30, codec[0])
     assert count_frames(path) == 30
@@ -27,6 +43,7 @@ def test_every_third_frame(tmp_path: Path, write_video: Callable[..., Path], cod
     assert [number_of(image) for _, image in frames] == list(range(0, 30, 3))
 
 
+@pytest.mark.usefixtures("reader")
 def test_channels_are_red_green_blue(tmp_path: Path, write_video: Callable[..., Path]) -> None:
     """The fixture writes red 200 on the left half and blue 200 on the right half."""
     ((_, image),) = read_frames(write_video(tmp_path / "clip.mkv", 1, "FFV1"), [0])
@@ -36,6 +53,7 @@ def test_channels_are_red_green_blue(tmp_path: Path, write_video: Callable[..., 
     np.testing.assert_allclose(image[24, 60], (0, 8, 200), atol=3)
 
 
+@pytest.mark.usefixtures("reader")
 def test_unordered_and_repeated_frames_come_ascending_and_once(
     tmp_path: Path, write_video: Callable[..., Path]
 ) -> None:
@@ -44,12 +62,36 @@ def test_unordered_and_repeated_frames_come_ascending_and_once(
     assert list(read_frames(path, [])) == []
 
 
+@pytest.mark.usefixtures("reader")
 def test_frames_after_the_end_are_not_yielded(tmp_path: Path, write_video: Callable[..., Path]) -> None:
     path = write_video(tmp_path / "clip.mp4", 10, "mp4v")
     assert [frame for frame, _ in read_frames(path, [8, 9, 10, 99])] == [8, 9]
 
 
-def test_frames_are_counted_where_the_header_is_silent(
+@pytest.mark.usefixtures("reader")
+def test_rate_size_and_times(tmp_path: Path, write_video: Callable[..., Path]) -> None:
+    found = look_at(write_video(tmp_path / "clip.mp4", 10, "mp4v"))
+    assert (found.frames, found.rate, found.size) == (10, 25.0, (64, 48))
+    np.testing.assert_allclose(found.seconds, np.arange(10) / 25, atol=1e-6)
+
+
+@pytest.mark.usefixtures("reader")
+def test_a_file_that_changes_is_looked_at_again(tmp_path: Path, write_video: Callable[..., Path]) -> None:
+    assert count_frames(write_video(tmp_path / "clip.mp4", 10, "mp4v")) == 10
+    assert count_frames(write_video(tmp_path / "clip.mp4", 20, "mp4v")) == 20
+
+
+@pytest.mark.usefixtures("reader")
+def test_unreadable_videos(tmp_path: Path) -> None:
+    (tmp_path / "a.mp4").write_text("no video")
+    for path in (tmp_path / "a.mp4", tmp_path / "missing.mp4"):
+        with pytest.raises(InputError, match=path.name):
+            count_frames(path)
+        with pytest.raises(InputError, match=path.name):
+            list(read_frames(path, [0]))
+
+
+def test_opencv_counts_frames_where_the_header_is_silent(
     tmp_path: Path, write_video: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Silent:
@@ -67,13 +109,11 @@ def test_frames_are_counted_where_the_header_is_silent(
     capture = cv2.VideoCapture
     path = write_video(tmp_path / "clip.avi", 11, "MJPG")
     monkeypatch.setattr(cv2, "VideoCapture", Silent)
-    assert count_frames(path) == 11
+    assert video_opencv.look_at(path)[0] == 11
 
 
-def test_unreadable_videos(tmp_path: Path) -> None:
-    (tmp_path / "a.mp4").write_text("no video")
-    for path in (tmp_path / "a.mp4", tmp_path / "missing.mp4"):
-        with pytest.raises(InputError, match=path.name):
-            count_frames(path)
-        with pytest.raises(InputError, match=path.name):
-            list(read_frames(path, [0]))
+def test_pyav_is_chosen_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(video.importlib.util, "find_spec", lambda name: object() if name == "av" else None)
+    assert video.reader() is video_av
+    monkeypatch.setattr(video.importlib.util, "find_spec", lambda name: None)
+    assert video.reader() is video_opencv

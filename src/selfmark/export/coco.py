@@ -55,13 +55,28 @@ def as_named(refs: Sequence[ImageRef]) -> list[str]:
     return [str(ref.path) for ref in refs]
 
 
-def objects(predictions: Iterable[Prediction], images: dict[str, Image]) -> Iterator[tuple[Image, Any, Any]]:
-    """Image, xy [K, 2] and score [K] of every object; images met for the first time are added, from id 1."""
+class Object(NamedTuple):
+    """One object: its image, the track it belongs to (None where not known), xy [K, 2] and score [K]."""
+
+    image: Image
+    track: int | None
+    xy: Any
+    score: Any
+
+
+def objects(predictions: Iterable[Prediction], images: dict[str, Image]) -> Iterator[Object]:
+    """Every object; images met for the first time are added, from id 1."""
     for refs, sizes, landmarks in predictions:
         for row, ref in enumerate(refs):
             width, height = sizes[row].tolist()
             image = images.setdefault(ref.name, Image(len(images) + 1, ref, width, height))
-            yield image, np.round(landmarks.xy[row].astype(float), 3), landmarks.score[row].astype(float)
+            xy, score = np.round(landmarks.xy[row].astype(float), 3), landmarks.score[row].astype(float)
+            yield Object(image, ref.track, xy, score)
+
+
+def track_entries(track: int | None) -> dict[str, Any]:
+    """What an annotation says of its track: `track_id` for most readers, `attributes` for CVAT."""
+    return {} if track is None else {"track_id": track, "attributes": {"track_id": track}}
 
 
 def image_entries(
@@ -101,7 +116,7 @@ def write_list(entries: Iterable[Any], handle: TextIO) -> None:
 
 
 def _annotations(predictions: Iterable[Prediction], images: dict[str, Image]) -> Iterator[dict[str, Any]]:
-    for number, (image, xy, score) in enumerate(objects(predictions, images), start=1):
+    for number, (image, track, xy, score) in enumerate(objects(predictions, images), start=1):
         low, high = xy.min(axis=0), xy.max(axis=0)
         width, height = (high - low).tolist()
         yield {
@@ -117,4 +132,5 @@ def _annotations(predictions: Iterable[Prediction], images: dict[str, Image]) ->
             "iscrowd": 0,
             "score": round(float(score.mean()), 4),
             "keypoint_scores": np.round(score, 4).tolist(),
+            **track_entries(track),
         }

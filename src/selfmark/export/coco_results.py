@@ -32,11 +32,12 @@ def write_coco_results(predictions: Iterable[Prediction], card: ModelCard, folde
 
 
 def _results(predictions: Iterable[Prediction], images: dict[str, Image]) -> Iterator[dict[str, Any]]:
-    for image, xy, score in objects(predictions, images):
+    for image, track, xy, score in objects(predictions, images):
         yield {
             "image_id": image.id,
             "category_id": CATEGORY,
             # The third number has no meaning in results; the specification asks for 1.
             "keypoints": [value for x, y in xy.tolist() for value in (x, y, 1)],
             "score": round(float(score.mean()), 4),
+            **({} if track is None else {"track_id": track}),
         }

@@ -1,35 +1,36 @@
-"""Plain CSV, one row per landmark: `image,frame,instance,landmark,x,y,score`, in original pixels."""
+"""Plain CSV, one row per landmark: `image,frame,instance,track,landmark,x,y,score`, in original pixels."""
 
 from __future__ import annotations
 
 import csv
 import os
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
 from selfmark.detector import ModelCard, Prediction
+from selfmark.export.media import Instances
 
-COLUMNS = ("image", "frame", "instance", "landmark", "x", "y", "score")
+COLUMNS = ("image", "frame", "instance", "track", "landmark", "x", "y", "score")
 
 
 def write_csv(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
-    """Write `folder`/landmarks.csv; `instance` counts the objects of one image or frame."""
+    """Write `folder`/landmarks.csv; `instance` counts objects, by track where it is known."""
     path = folder / "landmarks.csv"
     temporary = folder / "landmarks.csv.part"
-    seen: Counter[str] = Counter()
+    instances = Instances()
     with open(temporary, "w", newline="", encoding="utf-8") as handle:
         table = csv.writer(handle)
         table.writerow(COLUMNS)
         for refs, _, landmarks in predictions:
             for row, ref in enumerate(refs):
                 frame = "" if ref.frame is None else ref.frame
+                track = "" if ref.track is None else ref.track
+                instance = instances.number(ref)
                 for index, name in enumerate(landmarks.names):
                     x, y = landmarks.xy[row, index]
                     score = landmarks.score[row, index]
                     table.writerow(
-                        [ref.path, frame, seen[ref.name], name, f"{x:.3f}", f"{y:.3f}", f"{score:.4f}"]
+                        [ref.path, frame, instance, track, name, f"{x:.3f}", f"{y:.3f}", f"{score:.4f}"]
                     )
-                seen[ref.name] += 1
     os.replace(temporary, path)
     return path

@@ -1,16 +1,15 @@
 """DeepLabCut's predictions, CSV or HDF5: a row per frame, columns scorer / bodyparts / coords.
 
-Each video has a table of its own, and all still images one. Where frames hold several objects, the level
-`individuals` stands below `scorer`, and objects a frame lacks are empty.
+Each video has a table of its own, and all still images one. Where there are several objects, the level
+`individuals` stands below `scorer`, and objects a frame lacks are empty. Where tracks are known, they are the
+individuals.
 """
 
 from __future__ import annotations
 
 import csv
-import os
 import tempfile
 from array import array
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import groupby
@@ -20,15 +19,14 @@ from typing import Any
 import numpy as np
 
 from selfmark.detector import ModelCard, Prediction
-from selfmark.errors import InputError
-from selfmark.export.media import need, require_distinct, require_writable, writing
+from selfmark.errors import InputError, need
+from selfmark.export.media import Instances, laid_out, require_distinct, require_writable, writing
 from selfmark.points import FloatArray
 
 SCORER = "DLC_selfmark"  # stands in file names too, as DeepLabCut has it: VIDEO + SCORER
 COORDS = ("x", "y", "likelihood")
 KEY = "df_with_missing"
 LAYOUT = "0.15.2"  # of pandas' HDF5 tables; pandas 3 no longer says so, and pandas 2, DeepLabCut's, asks
-STILLS = "images"  # what the table of still images is called
 
 _CHUNK = 1024  # rows in memory at a time
 
@@ -66,7 +64,7 @@ def _write(
         if not tables:
             raise InputError("there is nothing to write: none of the images could be read")
         paths = []
-        for source, name in _names(list(tables)).items():
+        for source, name in laid_out(list(tables)).items():
             path = folder / name.with_name(f"{name.name}{SCORER}{suffix}")
             path.parent.mkdir(parents=True, exist_ok=True)
             save(tables[source], card.names, files.enter_context(writing(path)))
@@ -81,6 +79,7 @@ class _Table:
     """Rows of one video or of all still images, of which memory holds only the labels.
 
     The file has one record per object, [K, 3] float32; `_row` and `_instance` say where it belongs.
+    `individuals` are the names of the objects, known at the end.
     """
 
     def __init__(self, file: Path, landmarks: int) -> None:
@@ -89,7 +88,7 @@ class _Table:
         self._rows: dict[Label, int] = {}
         self._row = array("q")
         self._instance = array("q")
-        self._seen: Counter[int] = Counter()
+        self.individuals: list[str] = []
 
     @property
     def labels(self) -> list[Label]:
@@ -97,19 +96,18 @@ class _Table:
         frames = [label for label in self._rows if isinstance(label, int)]
         return list(sorted(frames) or self._rows)
 
-    @property
-    def individuals(self) -> int:
-        return max(self._seen.values())
-
-    def add(self, labels: Sequence[Label], values: FloatArray) -> None:
-        """Objects [N, K, 3] of the rows with these labels."""
+    def add(self, labels: Sequence[Label], instances: Sequence[int], values: FloatArray) -> None:
+        """Objects [N, K, 3] of the rows with these labels, and which of the individuals they are."""
         for label in labels:
-            row = self._rows.setdefault(label, len(self._rows))
-            self._row.append(row)
-            self._instance.append(self._seen[row])
-            self._seen[row] += 1
+            self._row.append(self._rows.setdefault(label, len(self._rows)))
+        self._instance.extend(instances)
         with open(self._file, "ab") as handle:
             handle.write(values.astype(np.float32).tobytes())
+
+    @property
+    def most(self) -> int:
+        """Objects of a row, at most."""
+        return max(self._instance) + 1
 
     def chunks(self) -> Iterator[tuple[list[Label], FloatArray]]:
         """Labels of some rows and values [rows, individuals * K * 3] float64, NaN where an object lacks."""
@@ -123,7 +121,7 @@ class _Table:
             some = labels[start : start + _CHUNK]
             first, last = np.searchsorted(row[order], [start, start + len(some)])
             chosen = order[first:last]
-            values = np.full((len(some), self.individuals, *self._shape), np.nan)
+            values = np.full((len(some), len(self.individuals), *self._shape), np.nan)
             values[row[chosen] - start, instance[chosen]] = records[chosen]
             yield some, values.reshape(len(some), -1)
 
@@ -131,6 +129,7 @@ class _Table:
 def _gather(predictions: Iterable[Prediction], waiting: Path) -> dict[Path | None, _Table]:
     """The table of each video, and of still images under None."""
     tables: dict[Path | None, _Table] = {}
+    instances = Instances()
     for refs, _, landmarks in predictions:
         values = np.concatenate([landmarks.xy, landmarks.score[..., None]], axis=2)
         videos = [None if ref.frame is None else ref.path for ref in refs]
@@ -139,43 +138,25 @@ def _gather(predictions: Iterable[Prediction], waiting: Path) -> dict[Path | Non
             if video not in tables:
                 tables[video] = _Table(waiting / str(len(tables)), len(landmarks.names))
             labels = [str(ref.path) if ref.frame is None else ref.frame for ref in (refs[r] for r in rows)]
-            tables[video].add(labels, values[rows])
+            tables[video].add(labels, [instances.number(refs[r]) for r in rows], values[rows])
+    for video, table in tables.items():
+        tracks = [f"track_{track}" for track in instances.tracks(video)]
+        table.individuals = tracks or [f"individual{number + 1}" for number in range(table.most)]
     return tables
-
-
-def _names(sources: Sequence[Path | None]) -> dict[Path | None, Path]:
-    """Where each table goes, laid out as the videos are below the folder that holds them all.
-
-    DeepLabCut calls a table by its video's name without the extension; where two would meet, it stays on.
-
-    >>> names = _names([Path("a/day.mp4"), Path("b/day.mp4"), Path("b/day.avi"), None])
-    >>> [name.as_posix() for name in names.values()]
-    ['a/day', 'b/day.mp4', 'b/day.avi', 'images']
-    """
-    paths = {video: Path(os.path.abspath(video)) for video in sources if video is not None}
-    common = os.path.commonpath([path.parent for path in paths.values()]) if paths else ""
-    files = {video: path.relative_to(common) for video, path in paths.items()}
-    taken = Counter(file.with_suffix("") for file in files.values())
-    taken[Path(STILLS)] += None in sources
-    names: dict[Path | None, Path] = {
-        video: file if taken[file.with_suffix("")] > 1 else file.with_suffix("")
-        for video, file in files.items()
-    }
-    return names | ({None: Path(STILLS)} if None in sources else {})
 
 
 # --- files -----------------------------------------------------------------------------------------
 
 
-def _columns(individuals: int, names: Sequence[str]) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Names of the header's levels, and the header of each column."""
-    if individuals == 1:
+def _columns(individuals: Sequence[str], names: Sequence[str]) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Names of the header's levels, and the header of each column; one individual needs no name."""
+    if len(individuals) == 1:
         return ["scorer", "bodyparts", "coords"], [
             (SCORER, name, coordinate) for name in names for coordinate in COORDS
         ]
     return ["scorer", "individuals", "bodyparts", "coords"], [
-        (SCORER, f"individual{number}", name, coordinate)
-        for number in range(1, individuals + 1)
+        (SCORER, individual, name, coordinate)
+        for individual in individuals
         for name in names
         for coordinate in COORDS
     ]

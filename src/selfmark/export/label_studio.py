@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,12 +19,13 @@ import numpy as np
 from selfmark._version import __version__
 from selfmark.colours import colours_of
 from selfmark.detector import ModelCard, Prediction
-from selfmark.errors import InputError
-from selfmark.export.coco import Image, objects, write_list
+from selfmark.export.coco import Image, Object, objects, write_list
+from selfmark.export.frames import require_absent, save_frames, whole_folder
 from selfmark.export.media import require_distinct, require_writable, writing
 
 IMAGE, LANDMARKS, OBJECTS = "image", "landmarks", "objects"  # names of the interface's parts
 OBJECT = "object"
+FRAMES = "frames"  # folder of the frames of videos
 
 _POINT = 0.5  # percent of the image's width: how large a point is drawn
 
@@ -31,26 +33,47 @@ _POINT = 0.5  # percent of the image's width: how large a point is drawn
 def write_label_studio(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
     """Write `folder`/tasks.json, and label_config.xml to paste into the project's labelling interface.
 
-    Images are named from the folder above the one that holds them all; Label Studio's local storage wants
-    that as its document root. Tasks hold whole images, so all objects are kept until the end.
+    Frames of videos become image files in `folder`/frames. Images are named from the folder above the one
+    that holds them all, which Label Studio's local storage wants as its document root. Tasks are images,
+    so all objects are kept until the end.
     """
     require_distinct(card.names, "Label Studio")
     require_writable(folder)
     images: dict[str, Image] = {}
-    found: dict[str, list[tuple[Any, Any]]] = {}
-    for image, xy, score in objects(predictions, images):
-        if image.ref.frame is not None:
-            raise InputError(
-                f"Label Studio takes key points of image files, and {image.ref.path} is a video: save the "
-                "frames you want as images"
-            )
-        found.setdefault(image.ref.name, []).append((xy, score))
+    found: dict[str, list[Object]] = {}
+    for one in objects(predictions, images):
+        found.setdefault(one.image.ref.name, []).append(one)
+    files = {name: image.ref.path for name, image in images.items() if image.ref.frame is None}
     path = folder / "tasks.json"
-    with writing(path) as tasks, writing(folder / "label_config.xml") as interface:
+    with (
+        writing(path) as tasks,
+        writing(folder / "label_config.xml") as interface,
+        ExitStack() as frames,
+    ):
+        if len(files) < len(images):
+            require_absent(folder / FRAMES)
+            temporary = frames.enter_context(whole_folder(folder / FRAMES))
+            files |= _save_frames(images.values(), temporary, folder / FRAMES)
         interface.write_text(_interface(card), encoding="utf-8")
         with open(tasks, "w", encoding="utf-8") as handle:
-            write_list(_tasks(images, found, card), handle)
+            write_list(_tasks(images, files, found, card), handle)
     return path
+
+
+def _save_frames(images: Iterable[Image], temporary: Path, target: Path) -> dict[str, Path]:
+    """Write the frames among the images into a folder that becomes `target`: where each will be, by name."""
+    wanted: dict[Path, dict[int, Path]] = {}
+    files = {}
+    for image in images:
+        video, frame = image.ref.path, image.ref.frame
+        if frame is not None:
+            number = len(wanted) if video not in wanted else list(wanted).index(video)
+            name = f"{number:03d}_{video.stem}_{frame:08d}.jpg"
+            wanted.setdefault(video, {})[frame] = temporary / name
+            files[image.ref.name] = target / name
+    for video, targets in wanted.items():
+        save_frames(video, targets)
+    return files
 
 
 def _interface(card: ModelCard) -> str:
@@ -67,28 +90,27 @@ def _interface(card: ModelCard) -> str:
 
 
 def _tasks(
-    images: dict[str, Image], found: dict[str, list[tuple[Any, Any]]], card: ModelCard
+    images: dict[str, Image], files: dict[str, Path], found: dict[str, list[Object]], card: ModelCard
 ) -> Iterator[dict[str, Any]]:
-    paths = {name: os.path.abspath(image.ref.path) for name, image in images.items()}
+    paths = {name: os.path.abspath(file) for name, file in files.items()}
     shared = os.path.commonpath([os.path.dirname(path) for path in paths.values()]) if paths else os.sep
     root = os.path.dirname(shared)
-    for name, image in images.items():
+    for name in images:
         place = Path(os.path.relpath(paths[name], root)).as_posix()
-        scores = np.concatenate([score for _, score in found[name]])
+        scores = np.concatenate([one.score for one in found[name]])
         prediction = {
             "model_version": f"selfmark {__version__}",
             "score": round(float(scores.mean()), 4),
             "result": [
-                region
-                for number, (xy, score) in enumerate(found[name])
-                for region in _regions(number, image, xy, score, card)
+                region for number, one in enumerate(found[name]) for region in _regions(number, one, card)
             ],
         }
         yield {"data": {IMAGE: f"/data/local-files/?d={quote(place)}"}, "predictions": [prediction]}
 
 
-def _regions(number: int, image: Image, xy: Any, score: Any, card: ModelCard) -> Iterator[dict[str, Any]]:
-    """The rectangle of an object, then its landmarks."""
+def _regions(number: int, found: Object, card: ModelCard) -> Iterator[dict[str, Any]]:
+    """The rectangle of an object, its track as a note where it is known, then its landmarks."""
+    image, track, xy, score = found
     size = {"original_width": image.width, "original_height": image.height, "image_rotation": 0}
     # From pixel centres at integers to percent from the corner. What lies beyond the border is put onto it,
     # because Label Studio takes nothing above 100.
@@ -102,6 +124,7 @@ def _regions(number: int, image: Image, xy: Any, score: Any, card: ModelCard) ->
         "to_name": IMAGE,
         **size,
         "score": round(float(score.mean()), 4),
+        **({} if track is None else {"meta": {"text": [f"track {track}"]}}),
         "value": {
             "x": low[0],
             "y": low[1],

@@ -9,14 +9,14 @@ from types import ModuleType
 from typing import Any
 from uuid import uuid4
 
-import cv2
 import numpy as np
 
 from selfmark._version import __version__
 from selfmark.detector import ModelCard, Prediction
-from selfmark.errors import InputError
-from selfmark.export.media import Media, gather, need, require_distinct, require_writable, writing
-from selfmark.images.video import count_frames
+from selfmark.errors import InputError, need
+from selfmark.export.media import Media, gather, require_distinct, require_writable, writing
+from selfmark.images.video import count_frames, look_at
+from selfmark.points import FloatArray
 
 _INSTALL = "pynwb ndx-pose"
 _ORIGIN = "(0, 0) is the centre of the top left pixel; x grows to the right, y downwards"
@@ -46,15 +46,15 @@ def write_nwb(predictions: Iterable[Prediction], card: ModelCard, folder: Path) 
     behavior.add(ndx_pose.Skeletons(skeletons=[skeleton]))
     alone = sum(len(np.unique(one.instance)) for one in media) == 1
     for number, one in enumerate(media):
-        rate = _frames_per_second(one)
+        times, rate = _times(one)
         source = _image_series(pynwb, one, number, rate)
         file.add_acquisition(source)
         for instance in np.unique(one.instance).tolist():
             pose = ndx_pose.PoseEstimation(
                 # The name readers look for, where there is nothing to choose from.
-                name="PoseEstimation" if alone else f"PoseEstimation_{number:03d}_{instance}",
-                description=f"Object {instance + 1} of {_describe(one)}",
-                pose_estimation_series=_series(ndx_pose, one, instance, rate, card.names),
+                name="PoseEstimation" if alone else f"PoseEstimation_{number:03d}_{_name(one, instance)}",
+                description=f"Object {_name(one, instance, first=1)} of {_describe(one)}",
+                pose_estimation_series=_series(ndx_pose, one, instance, times, card.names),
                 skeleton=skeleton,
                 source_video=source,
                 scorer="selfmark",
@@ -69,7 +69,7 @@ def write_nwb(predictions: Iterable[Prediction], card: ModelCard, folder: Path) 
 
 
 def _series(
-    ndx_pose: ModuleType, media: Media, instance: int, rate: float, names: tuple[str, ...]
+    ndx_pose: ModuleType, media: Media, instance: int, times: FloatArray, names: tuple[str, ...]
 ) -> list[Any]:
     """One series per landmark; all share the times of the first, which are stored once."""
     rows = np.flatnonzero(media.instance == instance)
@@ -82,7 +82,7 @@ def _series(
                 data=media.xy[rows, index],
                 unit="pixels",
                 reference_frame=_ORIGIN,
-                timestamps=series[0] if series else media.frame[rows] / rate,
+                timestamps=series[0] if series else times[rows],
                 confidence=media.score[rows, index],
                 confidence_definition="Height of the peak in the landmark's heatmap, 0 to 1",
             )
@@ -111,17 +111,21 @@ def _describe(media: Media) -> str:
     return f"{what} ({width} x {height} pixels)"
 
 
-def _frames_per_second(media: Media) -> float:
+def _name(media: Media, instance: int, first: int = 0) -> str:
+    """An object's track where it is known, else its number, counted from `first`."""
+    return f"track_{media.tracks[instance]}" if media.tracks else str(instance + first)
+
+
+def _times(media: Media) -> tuple[FloatArray, float]:
+    """When each row was seen, in seconds, and how many frames a second there are."""
     if not media.is_video:
-        return 1.0
-    capture = cv2.VideoCapture(str(media.paths[0]))
-    rate = float(capture.get(cv2.CAP_PROP_FPS))
-    capture.release()
-    if not 0 < rate < float("inf"):
+        return media.frame.astype(np.float64), 1.0
+    video = look_at(media.paths[0])
+    if not video.rate:
         raise InputError(
             f"{media.paths[0]} does not say how many frames a second it has, which NWB needs; convert it"
         )
-    return rate
+    return video.seconds[media.frame], video.rate
 
 
 def _object_name(name: str) -> str:

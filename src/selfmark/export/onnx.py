@@ -22,8 +22,7 @@ import torch
 
 from selfmark._version import __version__
 from selfmark.detector import Detector, ModelCard, is_packaged, model_folder
-from selfmark.errors import InputError
-from selfmark.export.media import need
+from selfmark.errors import InputError, need
 from selfmark.export.onnx_crop import add_crops, add_to_original
 from selfmark.export.onnx_graph import Recorder, add_maps, add_mirrored_maps, add_places
 from selfmark.export.onnx_int8 import Int8Recorder, fold_scales, observe

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -10,25 +9,26 @@ from typing import Any
 import numpy as np
 
 from selfmark.detector import ModelCard, Prediction
+from selfmark.errors import need
 from selfmark.export.csv import COLUMNS
-from selfmark.export.media import need, require_writable, writing
+from selfmark.export.media import Instances, require_writable, writing
 
 _GROUP = 1 << 16  # rows of a row group, at least; one is in memory at a time
 
 
 def write_parquet(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
-    """Write `folder`/landmarks.parquet; `frame` is null for still images."""
+    """Write `folder`/landmarks.parquet; `frame` is null for still images, `track` where it is not known."""
     arrow, parquet = need("pyarrow", "pyarrow"), need("pyarrow.parquet", "pyarrow")
     require_writable(folder)
     words, whole_number, real = arrow.string(), arrow.int32(), arrow.float32()
-    types = (words, whole_number, whole_number, words, real, real, real)
+    types = (words, whole_number, whole_number, whole_number, words, real, real, real)
     schema = arrow.schema(list(zip(COLUMNS, types, strict=True)))
     path = folder / "landmarks.parquet"
-    seen: Counter[str] = Counter()
+    instances = Instances()
     waiting: list[Any] = []
     with writing(path) as part, parquet.ParquetWriter(part, schema) as writer:
         for prediction in predictions:
-            waiting.append(arrow.table(_columns(prediction, seen), schema=schema))
+            waiting.append(arrow.table(_columns(prediction, instances), schema=schema))
             if sum(len(table) for table in waiting) >= _GROUP:
                 writer.write_table(arrow.concat_tables(waiting))
                 waiting.clear()
@@ -37,18 +37,16 @@ def write_parquet(predictions: Iterable[Prediction], card: ModelCard, folder: Pa
     return path
 
 
-def _columns(prediction: Prediction, seen: Counter[str]) -> dict[str, Any]:
-    """One row per landmark; `seen` counts the objects of each image over all batches."""
+def _columns(prediction: Prediction, instances: Instances) -> dict[str, Any]:
+    """One row per landmark; `instances` numbers the objects over all batches."""
     refs, _, landmarks = prediction
-    instances = []
-    for ref in refs:
-        instances.append(seen[ref.name])
-        seen[ref.name] += 1
+    numbers = [instances.number(ref) for ref in refs]
     each = len(landmarks.names)
     values = (
         [str(ref.path) for ref in refs for _ in range(each)],
         [ref.frame for ref in refs for _ in range(each)],
-        np.repeat(np.array(instances, np.int32), each),
+        np.repeat(np.array(numbers, np.int32), each),
+        [ref.track for ref in refs for _ in range(each)],
         list(landmarks.names) * len(refs),
         landmarks.xy[..., 0].ravel(),
         landmarks.xy[..., 1].ravel(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
@@ -12,12 +12,11 @@ import numpy as np
 
 from selfmark._version import __version__
 from selfmark.detector import ModelCard, Prediction
-from selfmark.errors import InputError
+from selfmark.errors import InputError, need
 from selfmark.export.media import (
     Media,
     gather,
     mirror_pairs,
-    need,
     require_distinct,
     require_writable,
     writing,
@@ -28,7 +27,8 @@ from selfmark.images.video import count_frames
 def write_slp(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
     """Write `folder`/landmarks.slp: each video, and the still images of each size, as a video of the project.
 
-    Objects of a video's frame belong to tracks by their order; objects in still images have no track.
+    Objects of a video belong to their tracks; where none are known, to tracks by their order in the frame.
+    Objects in still images have no track.
     """
     sio = need("sleap_io", "sleap-io")
     require_distinct(card.names, "SLEAP")
@@ -75,21 +75,26 @@ def _labels(sio: ModuleType, media: list[Media], card: ModelCard) -> Any:
         symmetries=[(card.names[a], card.names[b]) for a, b in mirror_pairs(card)],
         name="object",
     )
-    most = max((int(one.instance.max()) + 1 for one in media if one.is_video), default=0)
-    tracks = [sio.Track(f"track_{number}") for number in range(most)]
+    numbers = sorted({number for one in media if one.is_video for number in _track_numbers(one)})
+    tracks = {number: sio.Track(f"track_{number}") for number in numbers}
     videos = [_video(sio, one) for one in media]
     frames = [
         frame
         for one, video in zip(media, videos, strict=True)
-        for frame in _frames(sio, one, video, skeleton, tracks)
+        for frame in _frames(sio, one, video, skeleton, [tracks.get(n) for n in _track_numbers(one)])
     ]
     return sio.Labels(
         labeled_frames=frames,
         videos=videos,
         skeletons=[skeleton],
-        tracks=tracks,
+        tracks=list(tracks.values()),
         provenance={"source": f"selfmark {__version__}"},
     )
+
+
+def _track_numbers(media: Media) -> Sequence[int]:
+    """The track of each instance."""
+    return media.tracks or range(int(media.instance.max()) + 1)
 
 
 def _video(sio: ModuleType, media: Media) -> Any:

@@ -19,17 +19,16 @@ from PIL import Image
 
 from selfmark.detector import ModelCard, Prediction
 from selfmark.errors import InputError
+from selfmark.export.frames import require_absent, save_frames, whole_folder
 from selfmark.export.media import require_writable
 from selfmark.images.decode import read_image
 from selfmark.images.sources import Box, ImageRef
-from selfmark.images.video import read_frames
 
 FloatArray = npt.NDArray[np.float64]
 
 VALIDATION_SHARE = (
     0.1  # the last images, so that neighbouring frames of a video are on one side but at the cut
 )
-_JPEG_QUALITY = 95  # of video frames
 _READABLE = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")  # by Ultralytics
 
 
@@ -48,22 +47,16 @@ def write_ultralytics(predictions: Iterable[Prediction], card: ModelCard, folder
     The last tenth of the images is for validation. Frames of videos are written as JPEG.
     """
     target = folder / "ultralytics"
-    if target.exists():
-        raise InputError(f"{target} is there already; remove it or name another folder with -o")
+    require_absent(target)
     require_writable(folder)
     images = _label(predictions)
     if len(images) < 2:
         raise InputError("Ultralytics needs two images or more, to train on some and to validate on others")
     validation = max(1, int(len(images) * VALIDATION_SHARE))
-    temporary = folder / "ultralytics.part"
-    shutil.rmtree(temporary, ignore_errors=True)  # of a run that was broken off
-    try:
+    with whole_folder(target) as temporary:
         _write_split(images[:-validation], temporary / "train")
         _write_split(images[-validation:], temporary / "val")
         (temporary / "data.yaml").write_text(_data_yaml(card), encoding="utf-8")
-        os.replace(temporary, target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return target / "data.yaml"
 
 
@@ -147,7 +140,7 @@ def _write_split(images: list[_Labelled], folder: Path) -> None:
             target = folder / "images" / f"{image.name}.jpg"
             frames.setdefault(image.ref.path, {})[image.ref.frame] = target
     for video, targets in frames.items():
-        _extract(video, targets)
+        save_frames(video, targets)
 
 
 def _place(path: Path, target: Path) -> None:
@@ -160,11 +153,3 @@ def _place(path: Path, target: Path) -> None:
         os.symlink(path.absolute(), f"{target}{suffix}")
     except (OSError, NotImplementedError):
         shutil.copyfile(path, f"{target}{suffix}")
-
-
-def _extract(video: Path, targets: dict[int, Path]) -> None:
-    left = dict(targets)
-    for frame, pixels in read_frames(video, sorted(targets)):
-        Image.fromarray(pixels).save(left.pop(frame), quality=_JPEG_QUALITY)
-    if left:
-        raise InputError(f"frame {min(left)} of {video} could not be read a second time; try again")

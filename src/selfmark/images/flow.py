@@ -37,13 +37,15 @@ class CarriedPoints:
 def nearby_frames(
     video: npt.NDArray[np.int64],
     frame: npt.NDArray[np.int64],
+    track: npt.NDArray[np.int64],
     centre: npt.NDArray[np.float64],
     settings: Temporal,
     rng: np.random.Generator,
 ) -> npt.NDArray[np.int64]:
     """For each image T random images of nearby frames of its video, [N, T]; -1 where there is none.
 
-    With several objects per frame, the crop whose `centre` [N, 2] lies nearest is taken for the same object.
+    An object is paired with itself: with the object of its `track` [N], and where no track is known (-1) with
+    the one whose crop's `centre` [N, 2] lies nearest. A frame without it is no neighbour.
     """
     chosen = np.full((len(video), settings.neighbours), -1, dtype=np.int64)
     for number in np.unique(video[video >= 0]):
@@ -61,6 +63,9 @@ def nearby_frames(
             for column in range(settings.neighbours):
                 if target[row, column] != position[row]:
                     options = by_frame[target[row, column]]
+                    options = options[track[options] == track[image]]
+                    if not len(options):
+                        continue
                     away = np.square(centre[options] - centre[image]).sum(axis=1)
                     chosen[image, column] = options[int(away.argmin())]
     return chosen

@@ -20,7 +20,10 @@ from selfmark.errors import InputError
 Box = tuple[float, float, float, float]
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm")
-VIDEO_SUFFIXES = (".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv")
+VIDEO_SUFFIXES = (
+    *(".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv"),
+    *(".ts", ".mts", ".m2ts", ".flv", ".3gp", ".ogv", ".mxf", ".h264", ".asf"),
+)
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class ImageRef:
     path:  the file, as the user named it
     frame: 0-based frame number for videos, None for stills
     box:   x, y, w, h of the object in pixels of the upright original, corner convention; None: all of it
+    track: which of a video's objects this is, the same number in every frame; None where nobody knows
 
     >>> ImageRef(Path("fly.mp4"), frame=7).name
     'fly.mp4#7'
@@ -38,6 +42,7 @@ class ImageRef:
     path: Path
     frame: int | None = None
     box: Box | None = None
+    track: int | None = None
 
     @property
     def name(self) -> str:
@@ -47,13 +52,18 @@ class ImageRef:
 
 def refs_to_json(refs: Sequence[ImageRef]) -> list[dict[str, Any]]:
     """References as a run folder keeps them."""
-    return [{"path": str(ref.path), "frame": ref.frame, "box": ref.box} for ref in refs]
+    return [{"path": str(ref.path), "frame": ref.frame, "box": ref.box, "track": ref.track} for ref in refs]
 
 
 def refs_from_json(entries: Any) -> list[ImageRef]:
     """What `refs_to_json` wrote."""
     return [
-        ImageRef(Path(entry["path"]), entry["frame"], tuple(entry["box"]) if entry["box"] else None)
+        ImageRef(
+            Path(entry["path"]),
+            entry["frame"],
+            tuple(entry["box"]) if entry["box"] else None,
+            entry.get("track"),  # runs from before there were tracks have none
+        )
         for entry in entries
     ]
 
@@ -62,8 +72,8 @@ def collect(inputs: Sequence[str | Path], every: int = 1) -> list[ImageRef]:
     """Find the images behind folders, glob patterns, images, videos, text lists and COCO files.
 
     The order is that of the inputs, files of a folder or pattern sorted by path; what was named twice (the
-    same file, frame and box) is taken once. Every `every`-th frame of a video is taken, unless a COCO file
-    names the frames.
+    same file, frame, box and track) is taken once. Every `every`-th frame of a video is taken, unless a COCO
+    file names the frames.
     """
     if every < 1:
         raise InputError(f"every {every} frames cannot be taken; give a whole number of at least 1")
@@ -71,9 +81,9 @@ def collect(inputs: Sequence[str | Path], every: int = 1) -> list[ImageRef]:
         raise InputError("no images were named; give a folder, image files, a video, a list or a COCO file")
     found = [ref for item in inputs for ref in _named(item, every)]
     resolved = {path: path.resolve() for path in {ref.path for ref in found}}
-    unique: dict[tuple[Path, int | None, Box | None], ImageRef] = {}
+    unique: dict[tuple[Path, int | None, Box | None, int | None], ImageRef] = {}
     for ref in found:
-        unique.setdefault((resolved[ref.path], ref.frame, ref.box), ref)
+        unique.setdefault((resolved[ref.path], ref.frame, ref.box, ref.track), ref)
     return list(unique.values())
 
 
@@ -118,7 +128,15 @@ def _media(paths: Iterable[Path], every: int) -> list[ImageRef]:
     """The references of all image and video files among `paths`, sorted by path; others are passed over."""
     known = IMAGE_SUFFIXES + VIDEO_SUFFIXES
     files = sorted(path for path in paths if path.suffix.lower() in known and path.is_file())
-    return [ref for path in files for ref in _file(path, every, str(path))]
+    return [ref for path in files for ref in _file_among_others(path, every)]
+
+
+def _file_among_others(path: Path, every: int) -> list[ImageRef]:
+    """As `_file`; but a video that cannot be read stays as its first frame, to be counted as lost."""
+    try:
+        return _file(path, every, str(path))
+    except InputError:
+        return [ImageRef(path, 0)]
 
 
 def _walk(folder: Path) -> Iterator[Path]:
@@ -173,7 +191,7 @@ def _list_entry(folder: Path, entry: str, where: str) -> tuple[Path, Box | None]
         values = [float(number) for number in numbers]
     except ValueError:
         values = []
-    return folder / name.strip(), _box(values, where)
+    return folder / name.strip(), read_box(values, where)
 
 
 # --- COCO files ------------------------------------------------------------------------------------
@@ -190,7 +208,7 @@ def _coco(path: Path) -> list[ImageRef]:
     if not images:
         raise InputError(f"{path} lists no images; a COCO file names them under 'images'")
 
-    boxes: dict[int | str, list[Box | None]] = {}
+    boxes: dict[int | str, list[tuple[Box, int | None]]] = {}
     for where, image in images:
         if image["id"] in boxes:
             raise InputError(f"{where}: the id {image['id']!r} is taken; give each image an id of its own")
@@ -201,15 +219,30 @@ def _coco(path: Path) -> list[ImageRef]:
                 f"{where}: there is no image with the id {annotation['image_id']!r}; add or remove it"
             )
         if annotation.get("bbox"):
-            boxes[annotation["image_id"]].append(_box(annotation["bbox"], where))
+            track = coco_track(annotation, where)
+            boxes[annotation["image_id"]].append((read_box(annotation["bbox"], where), track))
 
     folder = _coco_folder(path, images[0][1]["file_name"])
     refs: list[ImageRef] = []
     for where, image in images:
         file = folder / image["file_name"]
-        frame = _coco_frame(file, image, where)
-        refs += [ImageRef(file, frame, box) for box in boxes[image["id"]] or [None]]
+        frame = coco_frame(file, image, where)
+        refs += [ImageRef(file, frame, box, track) for box, track in boxes[image["id"]]]
+        refs += [] if boxes[image["id"]] else [ImageRef(file, frame)]
     return refs
+
+
+def coco_track(annotation: dict[str, Any], where: str) -> int | None:
+    """Which of a video's objects an annotation is of, in the words of trackers, of CVAT or of SLEAP."""
+    attributes = annotation.get("attributes")
+    words = [annotation.get("track_id"), annotation.get("track")]
+    words += (
+        [attributes.get(name) for name in ("track_id", "object_id")] if isinstance(attributes, dict) else []
+    )
+    track = next((word for word in words if word is not None), None)
+    if isinstance(track, bool) or not isinstance(track, int | None):
+        raise InputError(f"{where}: a track is a whole number, not {track!r}")
+    return track
 
 
 def coco_entries(
@@ -237,7 +270,8 @@ def _coco_folder(path: Path, first: str) -> Path:
     raise InputError(f"{path}: '{first}' is in none of {', '.join(map(str, places))}; move the images there")
 
 
-def _coco_frame(file: Path, image: dict[str, Any], where: str) -> int | None:
+def coco_frame(file: Path, image: dict[str, Any], where: str) -> int | None:
+    """The frame number of an image entry, None for still images."""
     if file.suffix.lower() in IMAGE_SUFFIXES:
         return None
     if file.suffix.lower() not in VIDEO_SUFFIXES:
@@ -262,7 +296,8 @@ def read_text(path: Path) -> str:
         raise InputError(f"{path} is not a text file; save it as UTF-8") from error
 
 
-def _box(values: Any, where: str) -> Box:
+def read_box(values: Any, where: str) -> Box:
+    """Four numbers as a box, or one sentence on why they are none."""
     numbers = values if isinstance(values, list) else []
     # Compared, not tested by isfinite, which fails on whole numbers too large for a float.
     real = all(isinstance(n, (int, float)) and not isinstance(n, bool) and abs(n) < 1e18 for n in numbers)

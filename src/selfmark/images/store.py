@@ -49,6 +49,7 @@ class ImageStore:
     bounds:  [N, 4] float32, x0, y0, x1, y1 in network pixels: where keypoints may lie
     video:   [N] int64, number of the video an image is a frame of, -1 for stills
     frame:   [N] int64, frame number, -1 for stills
+    track:   [N] int64, which of its video's objects this is, -1 where nobody knows
     skipped: the references that could not be used
     """
 
@@ -59,10 +60,11 @@ class ImageStore:
     bounds: npt.NDArray[np.float32]
     video: npt.NDArray[np.int64]
     frame: npt.NDArray[np.int64]
+    track: npt.NDArray[np.int64]
     skipped: tuple[Skipped, ...]
 
     def __post_init__(self) -> None:
-        columns = (self.pixels, self.sizes, self.regions, self.bounds, self.video, self.frame)
+        columns = (self.pixels, self.sizes, self.regions, self.bounds, self.video, self.frame, self.track)
         if any(len(column) != len(self.refs) for column in columns):
             raise ValueError(f"every array of the store needs one row for each of its {len(self.refs)} refs")
 
@@ -106,6 +108,7 @@ def load_store(
         bounds=np.concatenate([part.bounds for part in parts]),
         video=np.concatenate([part.video for part in parts]),
         frame=np.concatenate([part.frame for part in parts]),
+        track=np.concatenate([part.track for part in parts]),
         skipped=skipped,
     )
 
@@ -263,6 +266,7 @@ def _assemble(
         bounds=inner_bounds(sizes, _boxes(refs), regions, size),
         video=np.array([-1 if ref.frame is None else videos[ref.path] for ref in refs], dtype=np.int64),
         frame=np.array([-1 if ref.frame is None else ref.frame for ref in refs], dtype=np.int64),
+        track=np.array([-1 if ref.track is None else ref.track for ref in refs], dtype=np.int64),
         skipped=tuple(skipped),
     )
 

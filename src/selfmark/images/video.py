@@ -1,66 +1,74 @@
-"""Frames of a video, in order and frame-accurate.
+"""Frames of a video, numbered in the order they are shown, whatever the codec.
 
-Seeking by frame number is off by some frames in many files (variable frame rate, sparse key frames), so
-frames are always counted from the start: unwanted ones are grabbed and thrown away.
+PyAV reads them where it is installed (`pip install selfmark[video]`), else OpenCV, which every installation
+has. PyAV is the better of the two: it knows when each frame is shown and keeps the numbers right behind a
+damaged part. On sound videos both give the same frames.
 """
 
 from __future__ import annotations
 
-import os
+import importlib.util
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from types import ModuleType
 
-import cv2
 import numpy as np
+import numpy.typing as npt
 
 from selfmark.errors import InputError
+from selfmark.images import video_av, video_opencv
 from selfmark.images.decode import Pixels
 
-# Damaged videos make ffmpeg and OpenCV write pages to the terminal; what matters is said by our own errors.
-os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
-cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+
+@dataclass(frozen=True)
+class Video:
+    """What is known of a video before its frames are decoded.
+
+    frames:  how many it should have; damaged ones and those cut off at its end count too
+    rate:    frames per second on average, 0 where nobody knows
+    size:    width and height of an upright frame
+    seconds: [frames] float64, when each is shown, counted from the first
+    """
+
+    frames: int
+    rate: float
+    size: tuple[int, int]
+    seconds: npt.NDArray[np.float64]
+
+
+def look_at(path: Path) -> Video:
+    """Count a video's frames and find out when they are shown; none of them is decoded for that."""
+    try:
+        state = path.stat()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    return _look_at(path, state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=16)
+def _look_at(path: Path, changed: int, size: int) -> Video:
+    """Remembered until the file changes: counting reads all of it."""
+    video: Video = Video(*reader().look_at(path))
+    if video.frames == 0:
+        raise InputError(f"{path} holds no frames that can be read; convert it, for example to MP4 (H.264)")
+    return video
 
 
 def count_frames(path: Path) -> int:
-    """How many frames the video says it has; where it does not say, how many it has.
-
-    The header may promise a few more frames than can be read; `read_frames` then yields fewer.
-    """
-    with _opened(path) as capture:
-        stated = int(capture.get(cv2.CAP_PROP_FRAME_COUNT))
-        if stated > 0:
-            return stated
-        count = 0
-        while capture.grab():
-            count += 1
-    if count == 0:
-        raise InputError(f"{path} holds no frames that can be read; convert it, for example to MP4 (H.264)")
-    return count
+    """How many frames the video should have; `read_frames` yields fewer where it is damaged."""
+    return look_at(path).frames
 
 
 def read_frames(path: Path, frames: Sequence[int]) -> Iterator[tuple[int, Pixels]]:
-    """Yield (frame, [H, W, 3] uint8 RGB) for the wanted 0-based frames, ascending, each once.
+    """Yield (frame, [H, W, 3] uint8 RGB, upright) for the wanted 0-based frames, ascending, each once.
 
-    Frames beyond the last one that can be read are not yielded.
+    Frames that cannot be read are not yielded.
     """
-    wanted = set(frames)
-    with _opened(path) as capture:
-        for frame in range(max(wanted, default=-1) + 1):
-            if not capture.grab():
-                return
-            if frame in wanted:
-                found, image = capture.retrieve()
-                if found:
-                    yield frame, np.asarray(cv2.cvtColor(image, cv2.COLOR_BGR2RGB), dtype=np.uint8)
+    yield from reader().read_frames(path, frames)
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[cv2.VideoCapture]:
-    capture = cv2.VideoCapture(str(path))
-    try:
-        if not capture.isOpened():
-            raise InputError(f"{path} cannot be read as a video; convert it, for example to MP4 (H.264)")
-        yield capture
-    finally:
-        capture.release()
+def reader() -> ModuleType:
+    """The module that reads videos on this machine."""
+    return video_av if importlib.util.find_spec("av") is not None else video_opencv

@@ -1,0 +1,264 @@
+r"""How well animals before a fixed camera are found and followed, and what an hour of video takes.
+
+    python benchmarks/find_animals.py --flies flies-pair-video --mouse mouse-openfield \
+      --touches --hour --out find_animals.json
+
+The folders are the unzipped data sets. The flies' reference points are a model's, not a person's. Labelled
+frames of the mouse are single pictures of one recording: put together as a video, they say whether the mouse
+is found, though not whether it is followed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from selfmark.config import Images, Tracking
+from selfmark.detector import Detector, Located
+from selfmark.export import writer
+from selfmark.images.video import look_at, reader
+from selfmark.objects.find import Tracks, find_animals
+from selfmark.objects.follow import Follower
+from selfmark.objects.place import Where, locate
+from selfmark.run import write_json
+
+Floats = npt.NDArray[np.float64]
+RATE = 30
+BODY = (16, 8)  # half axes of a generated animal
+CONTACTS = ("meet and part again", "pass side by side", "one runs over the other")
+
+
+def flies(folder: Path) -> dict[str, Any]:
+    """Two flies against the points of the data set, whose tracks 1 and 2 are the flies."""
+    content = json.loads((folder / "points.json").read_text())
+    names = content["categories"][0]["keypoints"]
+    frame_of = {image["id"]: image["frame"] for image in content["images"]}
+    points = np.full((len(content["images"]), 2, len(names), 2), np.nan)
+    for annotation in content["annotations"]:
+        if annotation["track"] in (1, 2):
+            values = np.array(annotation["keypoints"], float).reshape(-1, 3)
+            seen = values[:, 2] > 0
+            points[frame_of[annotation["image_id"]], annotation["track"] - 1, seen] = values[seen, :2]
+    tracks, speed = _timed(folder / "video.mp4", 2, Tracking())
+    body = points[:, :, names.index("thorax")]
+    straight = np.linalg.norm(tracks.centre - body, axis=2)  # [frames, 2]
+    crossed = np.linalg.norm(tracks.centre[:, ::-1] - body, axis=2)
+    known = np.isfinite(straight).all(axis=1)
+    swapped = (crossed.sum(axis=1) < straight.sum(axis=1))[known]
+    if swapped.mean() > 0.5:
+        tracks, straight, swapped = Tracks(tracks.centre[:, ::-1], tracks.side), crossed, ~swapped
+    size = np.sqrt(np.prod(np.nanmax(points, axis=2) - np.nanmin(points, axis=2), axis=2))
+    return {
+        "data": "flies-pair-video",
+        "frames": len(points),
+        "animals": 2,
+        "frames_found": round(float(np.isfinite(tracks.centre).all(axis=(1, 2)).mean()), 4),
+        "identity_changes": int(np.abs(np.diff(swapped.astype(int))).sum()),
+        "frames_of_the_other_fly": round(float(swapped.mean()), 4),
+        "centre_to_thorax_median_px": round(float(np.nanmedian(straight)), 2),
+        "centre_to_thorax_median_percent": round(float(np.nanmedian(straight / size) * 100), 2),
+        "centre_to_thorax_worst_px": round(float(np.nanmax(straight)), 2),
+        **_covered(tracks, points),
+        "frames_per_second": speed,
+    }
+
+
+def mouse(folder: Path) -> list[dict[str, Any]]:
+    """The mouse in the labelled frames, put together as a video, and in the unlabelled video."""
+    pictures, labels = [], []
+    for part in ("train", "test"):
+        content = json.loads((folder / f"{part}.json").read_text())
+        by_image = {annotation["image_id"]: annotation for annotation in content["annotations"]}
+        for image in content["images"]:
+            pictures.append(folder / "images" / part / Path(image["file_name"]).name)
+            labels.append(np.array(by_image[image["id"]]["keypoints"], float).reshape(-1, 3)[:, :2])
+    points = np.stack(labels)[:, None]  # [frames, 1, 4, 2]
+    with tempfile.TemporaryDirectory() as scratch:
+        video = Path(scratch, "frames.avi")
+        size = cv2.imread(str(pictures[0])).shape[1::-1]
+        film = cv2.VideoWriter(str(video), cv2.VideoWriter.fourcc(*"MJPG"), RATE, size)
+        for picture in pictures:
+            film.write(cv2.imread(str(picture)))
+        film.release()
+        # The pictures follow each other at random: nothing to smooth, and any distance is possible.
+        tracks, _ = _timed(video, 1, Tracking(reach=1e6, smooth=0.0, gap=0.0))
+    snout, tail_base = points[:, :, 0], points[:, :, 3]
+    away = np.linalg.norm(tracks.centre - (snout + tail_base) / 2, axis=2)
+    length = np.linalg.norm(snout - tail_base, axis=2)
+    labelled = {
+        "data": "mouse-openfield, labelled frames",
+        "frames": len(points),
+        "animals": 1,
+        "frames_found": round(float(np.isfinite(away).mean()), 4),
+        "centre_to_middle_median_px": round(float(np.nanmedian(away)), 2),
+        "centre_to_middle_worst_px": round(float(np.nanmax(away)), 2),
+        "centre_to_middle_median_percent_of_length": round(float(np.nanmedian(away / length) * 100), 2),
+        **_covered(tracks, points),
+    }
+    tracks, speed = _timed(folder / "video.mp4", 1, Tracking())
+    steps = np.linalg.norm(np.diff(tracks.centre[:, 0], axis=0), axis=1)
+    video_row = {
+        "data": "mouse-openfield, video",
+        "frames": len(tracks.centre),
+        "animals": 1,
+        "frames_found": round(float(np.isfinite(tracks.centre[:, 0, 0]).mean()), 4),
+        "largest_step_px": round(float(np.nanmax(steps)), 2),
+        "side_px": round(tracks.side, 1),
+        "frames_per_second": speed,
+    }
+    return [labelled, video_row]
+
+
+def touches(kind: str, frames: int, trials: int = 50) -> dict[str, Any]:
+    """How often two generated animals are still themselves after a contact of so many frames."""
+    kept = 0
+    for trial in range(trials):
+        places, angles = _contact(kind, frames, np.random.default_rng([frames, trial]))
+        follower = Follower(2, np.pi * BODY[0] * BODY[1], Tracking())
+        found = np.stack([follower.step(_mask(*one)).centre for one in zip(places, angles, strict=True)])
+        before, after = (np.linalg.norm(found[at, 0] - places[at], axis=1).argmin() for at in (3, -1))
+        kept += int(before == after)
+    return {"contact": kind, "frames": frames, "trials": trials, "identities_kept": kept / trials}
+
+
+def _contact(kind: str, frames: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """Places [T, 2, 2] and angles [T, 2] in degrees of two animals that come, touch and go."""
+    direction = rng.uniform(0, 2 * np.pi)
+    along = np.array([np.cos(direction), np.sin(direction)])
+    across = np.array([-along[1], along[0]])
+    if kind == "meet and part again":
+        apart = np.concatenate([np.linspace(70, 13, 25), np.full(frames, 13), np.linspace(13, 70, 25)])
+        places = np.array([100, 75]) + np.stack([-apart, apart], axis=1)[..., None] * along
+        turned = np.array([rng.uniform(-30, 30), rng.uniform(90, 270)])
+        angles = np.degrees(direction) + turned + np.cumsum(rng.normal(0, 3, (len(apart), 2)), axis=0)
+        places = places + np.cumsum(rng.normal(0, 0.5, (len(apart), 1, 2)), axis=0)
+    else:
+        steps = np.arange(-70, 70, 2 * BODY[0] / frames)
+        beside = BODY[1] if kind == "pass side by side" else 2.0
+        places = np.array([100, 75]) + np.stack([steps, -steps], axis=1)[..., None] * along
+        places = places + np.array([[beside], [-beside]]) * across
+        angles = np.degrees(direction) + rng.normal(0, 3, (len(steps), 2))
+    return places + rng.normal(0, 0.4, places.shape), angles
+
+
+def _mask(places: Floats, angles: Floats) -> npt.NDArray[np.uint8]:
+    mask = np.zeros((150, 200), np.uint8)
+    for place, angle in zip(places, angles, strict=True):
+        centre = tuple(int(value) for value in np.round(place * 16))
+        axes = (BODY[0] * 16, BODY[1] * 16)
+        cv2.ellipse(mask, centre, axes, float(angle), 0, 360, 1, -1, cv2.LINE_8, 4)
+    return mask
+
+
+def _timed(video: Path, animals: int, settings: Tracking) -> tuple[Tracks, float]:
+    started = time.monotonic()
+    tracks = find_animals(video, animals, settings)
+    return tracks, round(look_at(video).frames / (time.monotonic() - started), 1)
+
+
+def _covered(tracks: Tracks, points: Floats) -> dict[str, float]:
+    """The share of reference points [frames, animals, K, 2] in the square, and in what the network sees."""
+    off = np.abs(points - tracks.centre[:, :, None]).max(axis=3)
+    known = np.isfinite(off)
+    half = tracks.side / 2
+    seen = half * (1 + 2 * Images().margin)
+    return {
+        "side_px": round(tracks.side, 1),
+        "points_in_square": round(float((off[known] <= half).mean()), 4),
+        "points_in_crop": round(float((off[known] <= seen).mean()), 4),
+    }
+
+
+# --- memory ----------------------------------------------------------------------------------------
+
+
+class Blind(Detector):
+    """Finds every landmark at once: what is measured is everything else."""
+
+    def locate(self, pixels: torch.Tensor) -> Located:
+        count, landmarks = len(pixels), len(self.names)
+        return Located(torch.full((count, landmarks, 2), 20.0), torch.ones(count, landmarks))
+
+
+def hour() -> list[dict[str, Any]]:
+    """Peak memory of finding an animal, predicting and writing CSV, for a minute and for an hour of video."""
+    rows = []
+    for minutes in (1, 60):
+        command = [sys.executable, __file__, "--minutes", str(minutes)]
+        result = subprocess.run(command, capture_output=True, text=True, check=True)
+        rows.append(json.loads(result.stdout.splitlines()[-1]))
+    return rows
+
+
+def measure(minutes: int) -> dict[str, Any]:
+    """In a process of its own: a square that wanders over 160 x 120 pixels."""
+    with tempfile.TemporaryDirectory() as scratch:
+        video, frames = Path(scratch, "long.avi"), minutes * 60 * RATE
+        film = cv2.VideoWriter(str(video), cv2.VideoWriter.fourcc(*"MJPG"), RATE, (160, 120))
+        for number in range(frames):
+            picture = np.full((120, 160, 3), 200, np.uint8)
+            x, y = int(70 + 60 * np.sin(number / 50)), int(50 + 45 * np.cos(number / 37))
+            picture[y : y + 16, x : x + 16] = 30
+            film.write(picture)
+        film.release()
+        detector = Blind.load("demo")
+        started = time.monotonic()
+        refs = locate([video], 1, Where(animals=1))
+        writer("csv")(detector.predict(refs), detector.card, Path(scratch))
+        seconds = time.monotonic() - started
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"minutes": minutes, "frames": frames, "peak_MiB": round(peak), "seconds": round(seconds, 1)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--flies", type=Path)
+    parser.add_argument("--mouse", type=Path)
+    parser.add_argument("--touches", action="store_true", help="also let generated animals touch")
+    parser.add_argument("--hour", action="store_true", help="also measure the memory an hour of video takes")
+    parser.add_argument("--out", type=Path, help="file of the result; what was measured before stays in it")
+    parser.add_argument("--minutes", type=int, default=0, help="measure the memory of so much video, no more")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    if arguments.minutes:
+        print(json.dumps(measure(arguments.minutes)))
+        return
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+    )
+    result = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
+    result |= {
+        "script": "benchmarks/find_animals.py",
+        "commit": commit.stdout.strip(),
+        "hardware": f"{platform.machine()} CPU, 2 cores shared with much other work: speeds are lower bounds",
+        "python": platform.python_version(),
+        "opencv": cv2.__version__,
+        "reader": reader().__name__.rpartition("_")[2],
+        "seed": "touches: [frames, trial]; nothing else is random",
+        "settings": "config.Tracking, as in docs/settings.md",
+    }
+    if arguments.flies and arguments.mouse:
+        result["rows"] = [flies(arguments.flies), *mouse(arguments.mouse)]
+    if arguments.touches:
+        result["touches"] = [touches(kind, frames) for kind in CONTACTS for frames in (5, 15, 50)]
+    if arguments.hour:
+        result["memory"] = hour()
+    print(json.dumps(result, indent=1))
+    write_json(result, arguments.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,263 @@
+"""Two animals in a video, in every format: read by the target's library, each is itself in every frame.
+
+Animal 7 is missing in one frame, animal 3 in another, and in a third they come in the other order.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+
+from selfmark.detector import Prediction
+from selfmark.export import FORMATS, writer
+from selfmark.images.sources import ImageRef, collect
+from selfmark.points import Landmarks
+from tests.export.fakes import CARD, NAMES
+
+SIZE = (48, 32)
+SEEN = [(0, 7), (0, 3), (1, 3), (1, 7), (2, 3), (3, 7), (3, 3), (4, 7)]  # frame, track
+Found = dict[tuple[int, int], np.ndarray]  # by frame and track: xy [K, 2]
+
+
+@pytest.fixture
+def clip(tmp_path: Path) -> Path:
+    path = tmp_path / "arena.avi"
+    video = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 25.0, SIZE)
+    for number in range(6):
+        video.write(np.full((SIZE[1], SIZE[0], 3), 40 * number, np.uint8))
+    video.release()
+    return path
+
+
+@pytest.fixture
+def truth() -> Found:
+    rng = np.random.default_rng(0)
+    return {key: (rng.random((len(NAMES), 2)) * 28 + 1).astype(np.float32) for key in SEEN}
+
+
+def _predictions(clip: Path, truth: Found) -> list[Prediction]:
+    refs = [ImageRef(clip, frame, (float(track), 1.0, 20.0, 20.0), track) for frame, track in SEEN]
+    score = np.full((1, len(NAMES)), 0.5, np.float32)
+    return [  # batches end in the middle of frames
+        Prediction(
+            tuple(refs[start : start + 3]),
+            np.array([SIZE] * len(refs[start : start + 3])),
+            Landmarks(
+                np.stack([truth[key] for key in SEEN[start : start + 3]]),
+                score.repeat(len(refs[start : start + 3]), axis=0),
+                NAMES,
+            ),
+        )
+        for start in range(0, len(refs), 3)
+    ]
+
+
+def _table(rows: list[dict[str, Any]]) -> Found:
+    found: Found = {}
+    animals: dict[str, set[str]] = {}
+    for row in rows:
+        animals.setdefault(str(row["instance"]), set()).add(str(row["track"]))
+        points = found.setdefault((int(row["frame"]), int(row["track"])), np.zeros((len(NAMES), 2)))
+        points[NAMES.index(row["landmark"])] = float(row["x"]), float(row["y"])
+    assert animals == {"0": {"7"}, "1": {"3"}}, "an instance is one animal"
+    return found
+
+
+def _csv(path: Path) -> Found:
+    with open(path, newline="", encoding="utf-8") as handle:
+        return _table(list(csv.DictReader(handle)))
+
+
+def _parquet(path: Path) -> Found:
+    return _table(pytest.importorskip("pyarrow.parquet").read_table(path).to_pylist())
+
+
+def _coco(path: Path) -> Found:
+    coco: Any = pytest.importorskip("pycocotools.coco").COCO(str(path))
+    return {
+        (coco.imgs[one["image_id"]]["frame"], one["track_id"]): np.reshape(one["keypoints"], (-1, 3))[:, :2]
+        for one in coco.anns.values()
+    }
+
+
+def _coco_results(path: Path) -> Found:
+    coco: Any = pytest.importorskip("pycocotools.coco").COCO(str(path.with_name("images.json")))
+    results = coco.loadRes(str(path))
+    return {
+        (coco.imgs[one["image_id"]]["frame"], one["track_id"]): np.reshape(one["keypoints"], (-1, 3))[:, :2]
+        for one in results.anns.values()
+    }
+
+
+def _cvat(path: Path) -> Found:
+    """CVAT makes tracks of annotations whose attributes hold a `track_id`."""
+    with zipfile.ZipFile(path) as archive:
+        data = json.loads(archive.read("annotations/person_keypoints_default.json"))
+    frames = {
+        image["id"]: int(Path(image["file_name"]).stem.removeprefix("frame_")) for image in data["images"]
+    }
+    return {
+        (frames[one["image_id"]], one["attributes"]["track_id"]): np.reshape(one["keypoints"], (-1, 3))[:, :2]
+        for one in data["annotations"]
+    }
+
+
+def _dlc(path: Path) -> Found:
+    pandas: Any = pytest.importorskip("pandas")
+    table = (
+        pandas.read_hdf(path, "df_with_missing")
+        if path.suffix == ".h5"
+        else pandas.read_csv(path, header=[0, 1, 2, 3], index_col=0)
+    )
+    found = {}
+    for frame in table.index:
+        for individual in table.columns.unique("individuals"):
+            values = table.loc[frame, ("DLC_selfmark", individual)].to_numpy(float).reshape(-1, 3)
+            if not np.isnan(values).any():
+                found[frame, int(individual.removeprefix("track_"))] = values[:, :2]
+    return found
+
+
+def _dlc_h5(path: Path) -> Found:
+    pytest.importorskip("tables")
+    return _dlc(path)
+
+
+def _sleap(path: Path) -> Found:
+    labels = pytest.importorskip("sleap_io").load_slp(str(path))
+    assert [track.name for track in labels.tracks] == ["track_3", "track_7"]
+    return {
+        (frame.frame_idx, int(instance.track.name.removeprefix("track_"))): instance.numpy()
+        for frame in labels
+        for instance in frame.instances
+    }
+
+
+def _sleap_analysis(path: Path) -> Found:
+    pytest.importorskip("sleap_io")
+    found = {}
+    with pytest.importorskip("h5py").File(path) as file:
+        names = [name.decode() for name in file["track_names"][:]]
+        tracks = file["tracks"][:].T  # [frames, landmarks, 2, tracks]
+        for frame, _, _, number in np.argwhere(np.isfinite(tracks[:, :1, :1])):
+            found[int(frame), int(names[number].removeprefix("track_"))] = tracks[frame, ..., number]
+    return found
+
+
+def _nwb(path: Path) -> Found:
+    pynwb: Any = pytest.importorskip("pynwb")
+    pytest.importorskip("ndx_pose")
+    found: Found = {}
+    with pynwb.NWBHDF5IO(str(path), "r") as handle:
+        behavior = handle.read().processing["behavior"]
+        for track in (3, 7):
+            pose = behavior[f"PoseEstimation_000_track_{track}"]
+            assert pose.description.startswith(f"Object track_{track} of arena.avi")
+            first = pose[NAMES[0]]
+            for row, time in enumerate(first.timestamps[:]):
+                points = [pose[name].data[row] for name in NAMES]
+                found[round(time * 25), track] = np.array(points)
+    return found
+
+
+def _ultralytics(path: Path) -> Found:
+    """The format has no tracks: objects are told apart by their boxes, which say the track here."""
+    found = {}
+    for file in path.parent.glob("*/labels/*.txt"):
+        for line in file.read_text().splitlines():
+            row = np.array(line.split(), float)
+            left = (row[1] - row[3] / 2) * SIZE[0]
+            frame = int(file.stem.split("_frame")[1])
+            found[frame, round(left)] = row[5:].reshape(-1, 3)[:, :2] * SIZE - 0.5
+    return found
+
+
+def _label_studio(path: Path) -> Found:
+    interface: Any = pytest.importorskip("label_studio_sdk.label_interface").LabelInterface(
+        path.with_name("label_config.xml").read_text(encoding="utf-8")
+    )
+    found = {}
+    for task in json.loads(path.read_text()):
+        (prediction,) = task["predictions"]
+        assert interface.validate_prediction(prediction, return_errors=True) == []
+        picture = path.parent / "frames" / task["data"]["image"].split("/")[-1]
+        frame = int(picture.stem.split("_")[-1])
+        assert np.array(Image.open(picture)).mean() == pytest.approx(40 * frame, abs=4), "its own frame"
+        for box in (region for region in prediction["result"] if region["type"] == "rectanglelabels"):
+            points = [
+                region["value"] for region in prediction["result"] if region.get("parentID") == box["id"]
+            ]
+            percent = np.array([(point["x"], point["y"]) for point in points])
+            found[frame, int(box["meta"]["text"][0].removeprefix("track "))] = percent * SIZE / 100 - 0.5
+    return found
+
+
+@pytest.mark.filterwarnings("ignore:register_new_resolver")
+def _lightning_pose(folder: Path) -> Found:
+    io: Any = pytest.importorskip("lightning_pose.utils.io")
+    found = {}
+    for track in (3, 7):
+        labels = io.parse_label_csv(str(folder / f"CollectedData_track_{track}.csv"))
+        assert labels.keypoint_names == list(NAMES)
+        for name, points in zip(labels.image_names, labels.keypoints.numpy(), strict=True):
+            frame = int(Path(name).stem.removeprefix("img"))
+            assert np.array(Image.open(folder / name)).mean() == pytest.approx(40 * frame, abs=4)
+            found[frame, track] = points
+    return found
+
+
+READERS: dict[str, Callable[[Path], Found]] = {
+    "csv": _csv,
+    "parquet": _parquet,
+    "coco": _coco,
+    "coco-results": _coco_results,
+    "cvat": _cvat,
+    "dlc": _dlc,
+    "dlc-h5": _dlc_h5,
+    "sleap": _sleap,
+    "sleap-analysis": _sleap_analysis,
+    "nwb": _nwb,
+    "ultralytics": _ultralytics,
+    "label-studio": _label_studio,
+    "lightning-pose": _lightning_pose,
+}
+
+
+def test_every_format_is_here() -> None:
+    assert set(READERS) == set(FORMATS)
+
+
+@pytest.mark.filterwarnings("ignore:register_new_resolver")
+@pytest.mark.parametrize("name", READERS)
+def test_animals_keep_their_identity(name: str, clip: Path, truth: Found, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    found = READERS[name](writer(name)(_predictions(clip, truth), CARD, folder))
+    assert set(found) == set(SEEN)
+    for key, points in found.items():
+        np.testing.assert_allclose(points, truth[key], atol=2e-3, err_msg=str(key))
+
+
+@pytest.mark.parametrize("name", ["label-studio", "lightning-pose", "ultralytics"])
+def test_a_folder_of_frames_is_never_overwritten(name: str, clip: Path, truth: Found, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    writer(name)(_predictions(clip, truth), CARD, folder)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(Exception, match="is there already; remove it or name another folder"):
+        writer(name)(_predictions(clip, truth), CARD, folder)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_what_we_write_as_coco_comes_back_with_its_tracks(clip: Path, truth: Found, tmp_path: Path) -> None:
+    path = writer("coco")(_predictions(clip, truth), CARD, tmp_path)
+    assert {(ref.frame, ref.track) for ref in collect([path])} == set(SEEN)

@@ -22,6 +22,7 @@ from typing import Any, Literal, TypeVar
 import yaml
 
 from selfmark.errors import InputError
+from selfmark.files import whole
 
 DetectorName = Literal["sift", "orb", "selfmark", "superpoint", "r2d2", "alike-t", "alike-n", "file"]
 Reading = Literal["quarter", "parabola", "centroid"]  # how Stage 2 finds a landmark below one cell of its map
@@ -350,7 +351,8 @@ def section_from_dict(kind: type[Section], values: Mapping[str, Any], where: str
 
 
 def write_yaml(config: Config, path: Path) -> None:
-    path.write_text(yaml.safe_dump(to_dict(config), sort_keys=False), encoding="utf-8")
+    with whole(path) as temporary:
+        temporary.write_text(yaml.safe_dump(to_dict(config), sort_keys=False), encoding="utf-8")
 
 
 def read_yaml(path: Path) -> Config:

@@ -18,6 +18,14 @@ class InputError(SelfmarkError):
     """Something the user gave cannot be used; the message is one sentence that says what to do."""
 
 
+class DamagedFile(InputError):
+    """A file of selfmark's own whose content is not what was written."""
+
+
+class DiskError(InputError):
+    """The run folder cannot be written; what is there is kept, and the run can go on once that is mended."""
+
+
 class TrainingError(SelfmarkError):
     """Training could not reach a usable model; the message says what was seen and what to try."""
 

@@ -83,6 +83,12 @@ class Group:
                 dist.all_reduce(tensor, dist.ReduceOp.MAX)
         return tensor
 
+    def any(self, own: bool) -> bool:
+        """Whether it holds in one process at least, where it is `own` in this one."""
+        if self.size == 1:
+            return own
+        return bool(self.all_max(torch.tensor([float(own)], device=self._device)).item())
+
     def broadcast(self, tensor: Tensor, source: int = 0) -> Tensor:
         """What process `source` has, in place."""
         with _peers_needed():

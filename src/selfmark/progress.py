@@ -79,6 +79,9 @@ class ProgressDisplay:
     def _on_resumed(self, event: Event) -> None:
         self.console.print(f"resumed {event['stage']} at iteration {event['iteration']}")
 
+    def _on_damaged(self, event: Event) -> None:
+        self.console.print(f"{event['reason']}; instead: {event['instead']}", highlight=False, markup=False)
+
     def _on_recovery(self, event: Event) -> None:
         self.console.print(
             f"correspondence {event['round']}: {event['found_per_image']} points per image found, "

@@ -283,4 +283,14 @@ def _allocate(shape: tuple[int, ...], store_gigabytes: float, scratch: Path | No
         raise InputError(
             f"{scratch} has no room for {size / 1e9:.1f} GB of images; free some or take fewer images"
         )
-    return torch.from_numpy(np.memmap(file, dtype=np.uint8, mode="w+", shape=shape))
+    try:
+        with open(file, "xb") as handle:
+            handle.truncate(size)
+            if hasattr(os, "posix_fallocate"):  # without it a disk that fills up later ends in a signal
+                os.posix_fallocate(handle.fileno(), 0, size)
+        return torch.from_numpy(np.memmap(file, dtype=np.uint8, mode="r+", shape=shape))
+    except OSError as error:
+        file.unlink(missing_ok=True)
+        raise InputError(
+            f"cannot keep {size / 1e9:.1f} GB of images in {scratch}: {error.strerror}"
+        ) from error

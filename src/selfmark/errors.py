@@ -38,3 +38,12 @@ def need(package: str, install: str) -> ModuleType:
         raise InputError(
             f"this needs the package {package}, which is not installed: pip install {install}"
         ) from error
+
+
+def printable(text: str) -> str:
+    """The text on one line, without what a terminal would obey instead of show.
+
+    >>> printable("no file 'a\\x1b[2J.png'")
+    "no file 'a\\\\x1b[2J.png'"
+    """
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)

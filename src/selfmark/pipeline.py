@@ -50,6 +50,7 @@ from selfmark.run import Listener, Run
 from selfmark.train.checkpoint import read_tensors
 from selfmark.train.engine import Phase, Task, TrainState, make_state, train
 from selfmark.train.feed import PixelFeed
+from selfmark.train.guards import check_labels, check_landmarks, check_points
 from selfmark.train.stages import (
     LandmarkTable,
     round_recipe,
@@ -178,6 +179,8 @@ def _discover(run: Run, device: torch.device, fresh: bool) -> Detector:
 
 def _finish(run: Run, detector: Detector, store: ImageStore) -> None:
     """What the leading process does by itself: the others must not be asked for anything here."""
+    guards = run.config.guards
+    check_landmarks(*detector.locate(store.pixels[: guards.look_at]), run.config.images.size, guards)
     with run.writing():
         detector.save(run.model)
         finished = Run.open(run.path)
@@ -321,7 +324,9 @@ def _settle_landmarks(run: Run, described: DescribedPoints, feed: PixelFeed) -> 
 def _described(run: Run, phi: Phi, feed: PixelFeed, number: int) -> DescribedPoints:
     """Phi's keypoints and descriptors of every image, before round `number`."""
     with _enough_memory(run, "runtime.predict_batch", run.config.runtime.predict_batch):
-        return describe(phi, feed, run.config, run.progress("applying Phi", number), run.group)
+        described = describe(phi, feed, run.config, run.progress("applying Phi", number), run.group)
+    check_points(described, len(feed), run.config.images.size, run.config.guards, run.group)
+    return described
 
 
 def _gathered(
@@ -330,6 +335,7 @@ def _gathered(
     """The labels of all processes together, and a line in the log on how the recovery went."""
     found = sum(run.group.counts(len(described.points)))
     kept = gather(labelled, run.group)
+    check_labels(kept, run.config.guards)
     run.log(
         "recovery",
         round=number,

@@ -59,7 +59,7 @@ class ProgressDisplay:
 
     def _on_start(self, event: Event) -> None:
         self.console.print(
-            f"preset [bold]{event['preset']}[/bold] on {event['device']}: {event['why']}\n"
+            f"preset {event['preset']} on {event['device']}: {event['why']}\n"
             f"{event['images']} images, K={event['K']}, M={event['M']}, output {event['output']}",
             highlight=False,
         )

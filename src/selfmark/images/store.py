@@ -20,6 +20,7 @@ import torch
 
 from selfmark.config import Images
 from selfmark.errors import InputError
+from selfmark.images.containers import require_video
 from selfmark.images.crop import crop_regions, extract, inner_bounds
 from selfmark.images.decode import Pixels, UnreadableImage, read_image
 from selfmark.images.sources import ImageRef
@@ -168,6 +169,7 @@ def _video_jobs(path: Path, positions: list[int], refs: Sequence[ImageRef], imag
         missing.setdefault(refs[position].frame or 0, []).append(position)
     reason = "the video ends before this frame"
     try:
+        require_video(path)
         for frame, image in read_frames(path, list(missing)):
             here = missing.pop(frame)
             yield here, partial(_crop_all, image, [refs[position] for position in here], images)

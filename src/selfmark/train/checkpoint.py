@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -24,6 +25,7 @@ from selfmark.train.engine import TrainState
 
 # Two entries of the metadata: no single damage makes a file look like one of before there were checksums.
 _SUM, _OF = "sha256", "sha256_of"
+_TYPES = {torch.float32: "F32"}  # what networks are kept in, in the words of safetensors
 _WORDS = "metadata, names, types, shapes, bytes"
 
 
@@ -65,14 +67,21 @@ def _digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
     return digest.hexdigest()
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def read_tensors(
+    path: Path, expected: Mapping[str, Tensor] | None = None
+) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Tensors and metadata of a safetensors file; a damaged one is refused by name.
+
+    Given `expected`, tensors on any device (meta among them), the file must hold exactly these names, shapes
+    and types. That is read off its header, before memory is taken for anything in it.
 
     Files of a selfmark from before there were checksums, and of other programs, have none to compare.
     """
     try:
         with safe_open(path, framework="pt") as file:
             metadata = dict(file.metadata() or {})
+            if expected is not None:
+                _require_same(file, expected, path)
             tensors = {name: file.get_tensor(name) for name in list(file.keys())}
     except FileNotFoundError as error:
         raise InputError(f"{path} is missing") from error
@@ -82,6 +91,19 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     if (summed, words) != (None, None) and (words != _WORDS or summed != _digest(tensors, metadata)):
         raise DamagedFile(f"{path} is damaged: its content does not have the checksum written with it")
     return tensors, metadata
+
+
+def _require_same(file: Any, expected: Mapping[str, Tensor], path: Path) -> None:
+    if set(file.keys()) != set(expected):
+        other = sorted(set(file.keys()) ^ set(expected))[0]
+        raise InputError(f"{path} holds other tensors than expected: '{other[:100]}' is in one only")
+    for name, tensor in expected.items():
+        found = file.get_slice(name)
+        if list(found.get_shape()) != list(tensor.shape) or found.get_dtype() != _TYPES.get(tensor.dtype):
+            raise InputError(
+                f"{path}: '{name}' is {found.get_dtype()} {found.get_shape()}, "
+                f"not {_TYPES.get(tensor.dtype)} {list(tensor.shape)}"
+            )
 
 
 def save_state(state: TrainState, path: Path, previous: Path | None = None) -> None:

@@ -470,7 +470,7 @@ def _convert(hint: Any, value: Any, where: str, name: str) -> Any:
         return tuple(_convert(arguments[0], item, where, name) for item in value)
     if hint is float:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not _fits(value):
-            raise wrong("a finite number")
+            raise wrong("a number")
         return float(value)
     if hint is int and (isinstance(value, bool) or not isinstance(value, int) or not _fits(value)):
         raise wrong("a whole number")

@@ -42,8 +42,10 @@ PHASES: dict[str, Callable[[Event], bool]] = {
     "reading images": lambda event: event["event"] == "plan",
     "keypoints": lambda event: event["event"] == "images",
     "warm-up": lambda event: event["event"] == "keypoints",
-    "recovery": lambda event: event["event"] == "checkpoint" and event["iteration"] >= 5,
-    "round": lambda event: event["event"] == "recovery" and event["round"] == 1,
+    "recovery": lambda event: (
+        event["event"] == "checkpoint" and event["stage"] == "stage1" and event["iteration"] in (5, 9, 13)
+    ),
+    "round": lambda event: event["event"] == "recovery" and event["round"] < 3,
     "stage 2": lambda event: event["event"] == "recovery" and event["round"] == 3,
     "saving": lambda event: event.get("stage") == "stage 2" and event.get("iteration") == 6,
 }

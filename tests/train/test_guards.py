@@ -173,7 +173,7 @@ def test_nothing_that_is_not_finite_reaches_a_checkpoint(
         real(step, *batch)
         if calls == 7:
             target = step._sums if what == "loss" else next(step._state.network.parameters()).data
-            target.view(-1)[0] = float("nan")
+            target[(0,) * target.ndim] = float("nan")
 
     monkeypatch.setattr(engine._Step, "__call__", broken)
     settings = QUICK | {"runtime.log_every": 100}

@@ -21,4 +21,4 @@ def require_video(path: Path) -> None:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     lowered = head.lower()
     if not head.translate(None, _TEXT) or any(word in lowered for word in _PLAYLISTS):
-        raise InputError(f"{path} is a text or a playlist, not a video")
+        raise InputError(f"{path} cannot be read as a video: it is a text or a playlist")

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from selfmark import pipeline
+from tests.browser import browser
+
+__all__ = ["browser"]
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from selfmark.config import override, preset
+from selfmark.errors import InputError
 from tests.fuzz.__main__ import fuzz
 from tests.fuzz.readers import Reader, make_pictures, readers
 
@@ -39,6 +41,17 @@ def test_only_errors_of_our_own_come_out(kind: str, tmp_path: Path) -> None:
     assert tally.failures == []
     assert tally.inputs == 150
     assert tally.refused > 15  # the files really are spoilt
+
+
+def test_what_was_found_before_stays_mended(tmp_path: Path) -> None:
+    """A rectangle of Label Studio whose id is no word; settings that are no YAML."""
+    make_pictures(tmp_path)
+    studio = readers(tmp_path)["label studio"]
+    (tmp_path / studio.file).write_bytes(studio.seeds[0].replace(b'"id": "r"', b'"id": {"id": {}}'))
+    studio.read(tmp_path / studio.file)
+    for value in ("[", "2001-99-99", "&a [*a]", "!!int x"):
+        with pytest.raises(InputError):
+            override(preset("tiny"), {"K": value})
 
 
 def test_what_is_not_ours_is_noticed(tmp_path: Path) -> None:

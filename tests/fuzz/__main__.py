@@ -6,10 +6,13 @@ out; anything else is printed with the file that caused it, kept beside OUTPUT, 
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
+import os
 import platform
 import random
 import resource
+import subprocess
 import sys
 import tempfile
 import time
@@ -60,6 +63,18 @@ def fuzz(reader: Reader, folder: Path, count: int, rng: random.Random) -> Tally:
     return tally
 
 
+def made_on() -> dict[str, object]:
+    """The machine, the versions and the commit, for files under docs/results."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout
+    packages = ("torch", "numpy", "pillow", "safetensors", "PyYAML")
+    return {
+        "machine": f"{platform.machine()}, {os.cpu_count()} CPU cores",
+        "python": platform.python_version(),
+        "versions": {name: importlib.metadata.version(name) for name in packages},
+        "commit": commit.strip(),
+    }
+
+
 def main(count: int, seed: int, output: Path) -> int:
     warnings.simplefilter("ignore")
     tallies: dict[str, Tally] = {}
@@ -93,7 +108,7 @@ def main(count: int, seed: int, output: Path) -> int:
         },
         "seconds": round(time.perf_counter() - began),
         "peak_megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
-        "python": platform.python_version(),
+        "made_on": made_on(),
     }
     output.write_text(json.dumps(result, indent=1) + "\n")
     return 1 if result["failures"] else 0

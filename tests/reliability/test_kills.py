@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fuzz.__main__ import made_on
 from tests.reliability.runs import PHASES, Moment, durations, phase_reached, same_bits, work
 
 CHANGES = 120  # changes of files in a tiny run, about
@@ -76,4 +77,5 @@ def test_killed_again_and_again_runs_end_in_the_same_bits(
         turn += 1
     assert set(PHASES) - {"reading images"} <= set(killed)
     if target := os.environ.get("SELFMARK_COUNTS"):
-        Path(target).write_text(json.dumps({"kills": killed.total(), "by phase": killed}, indent=1) + "\n")
+        counts = {"kills": killed.total(), "by_phase": dict(killed), "made_on": made_on()}
+        Path(target).write_text(json.dumps(counts, indent=1) + "\n")

@@ -1,14 +1,15 @@
-"""Files that are whole or not there; JSON among them, refused if a newer selfmark wrote it."""
+"""Files that are whole or not there, folders that one process holds, and JSON."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from selfmark._version import __version__
 from selfmark.errors import InputError
@@ -52,6 +53,23 @@ def _sync(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+def append(path: Path) -> TextIO:
+    """Open a file for appending, but not one elsewhere that a link leads to."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+    return open(os.open(path, flags, 0o666), "a", encoding="utf-8")
+
+
+def hold(folder: Path) -> TextIO:
+    """The open lock of a folder, which no other process gets until it is closed."""
+    handle = append(folder / ".lock")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        handle.close()
+        raise InputError(f"another process is working on {folder}") from error
+    return handle
 
 
 def write_json(value: Any, path: Path) -> None:

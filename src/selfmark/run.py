@@ -13,15 +13,13 @@ report/index.html
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 
@@ -30,6 +28,7 @@ from selfmark._version import __version__
 from selfmark.config import Config
 from selfmark.errors import DamagedFile, DiskError, InputError
 from selfmark.files import FORMAT as FORMAT
+from selfmark.files import append, hold
 from selfmark.files import read_json as read_json
 from selfmark.files import require_format as require_format
 from selfmark.files import write_json as write_json
@@ -69,18 +68,21 @@ class Run:
         refs: Sequence[ImageRef],
     ) -> None:
         """Start a new run in a folder that holds none yet; `open` it to work on it."""
-        if (path / "run.json").exists():
-            raise InputError(
-                f"{path} already holds a run: add --resume to go on with it, or choose another output folder"
-            )
-        if path.exists() and not _is_free(path):
+        if path.exists() and not (path / "run.json").exists() and not _is_free(path):
             raise InputError(f"{path} exists and is not an empty folder: choose another output folder")
         try:
             for part in _PARTS:
                 (path / part).mkdir(parents=True, exist_ok=True)
-            configuration.write_yaml(config, path / "config.yaml")
-            write_json(refs_to_json(refs), path / "images.json")
-            write_json({"format": FORMAT, "selfmark": __version__, "inputs": list(inputs)}, path / "run.json")
+            with hold(path):  # of two that start here at once, one comes second
+                if (path / "run.json").exists():
+                    raise InputError(
+                        f"{path} already holds a run: add --resume to go on with it, or choose another "
+                        "output folder"
+                    )
+                configuration.write_yaml(config, path / "config.yaml")
+                write_json(refs_to_json(refs), path / "images.json")
+                values = {"format": FORMAT, "selfmark": __version__, "inputs": list(inputs)}
+                write_json(values, path / "run.json")
         except OSError as error:
             raise InputError(f"cannot write to {path}: {error.strerror}") from error
 
@@ -115,7 +117,10 @@ class Run:
 
     def refs(self) -> list[ImageRef]:
         """The images this run was started on."""
-        return refs_from_json(read_json(self.path / "images.json"))
+        path = self.path / "images.json"
+        entries = read_json(path)
+        with _fitting(path):
+            return refs_from_json(entries)
 
     # --- events ---------------------------------------------------------------------------------
 
@@ -124,7 +129,7 @@ class Run:
         if not self.group.leads:
             return
         entry: Event = {"time": round(time.time(), 3), "event": event, **fields}
-        with self.writing(), self._append("log.jsonl") as handle:
+        with self.writing(), append(self.path / "log.jsonl") as handle:
             handle.write(json.dumps(entry) + "\n")
         if self._listener is not None:
             self._listener(entry)
@@ -283,12 +288,8 @@ class Run:
             yield
             return
         with self.writing():
-            handle = self._append(".lock")
-        with handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise InputError(f"another process is working on {self.path}") from error
+            held = hold(self.path)
+        with held:
             self._end_last_line()
             yield
 
@@ -304,14 +305,9 @@ class Run:
                 f"'selfmark discover -o {self.path} --resume'"
             ) from error
 
-    def _append(self, name: str) -> TextIO:
-        """Open a file for appending, but not one elsewhere that a link leads to."""
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
-        return open(os.open(self.path / name, flags, 0o666), "a", encoding="utf-8")
-
     def _end_last_line(self) -> None:
         """A kill or a full disk may have cut the log short; what follows must not share that line."""
-        with self.writing(), self._append("log.jsonl") as handle:
+        with self.writing(), append(self.path / "log.jsonl") as handle:
             if handle.tell() and (self.path / "log.jsonl").read_bytes()[-1:] != b"\n":
                 handle.write("\n")
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
+from selfmark import files
 from selfmark.config import preset
 from selfmark.errors import DiskError, InputError, TrainingError
 from selfmark.pipeline import _enough_memory, discover
@@ -101,7 +102,7 @@ def test_the_command_line_says_it_in_one_sentence(
     def refuse(*arguments: object) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(Run, "_append", refuse)
+    monkeypatch.setattr(files, "append", refuse)
     assert selfmark("discover", "-o", finished, "--resume", "--device", "cpu") == 2
     said = capsys.readouterr().err.strip()
     assert said.startswith("selfmark: cannot write to")
@@ -119,6 +120,24 @@ def test_a_start_that_was_cut_short_is_no_obstacle(photos: Path, tmp_path: Path)
     assert Run.open(output).refs() == []
     with pytest.raises(InputError, match="already holds a run"):
         Run.create(output, preset("tiny"), ["x"], [])
+
+
+def test_of_two_that_start_at_once_one_comes_second(tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    output.mkdir()
+    with files.hold(output), pytest.raises(InputError, match="another process is working on"):
+        Run.create(output, preset("tiny"), ["x"], [])
+    assert not (output / "run.json").exists()
+
+
+@pytest.mark.parametrize("content", ["{}", "[1]", '[{"path": 3}]', '[{"path": "a", "frame": 1, "box": 5}]'])
+def test_a_list_of_images_that_is_none(content: str, finished: Path) -> None:
+    (finished / "images.json").write_text(content)
+    if content == "{}":
+        assert Run.open(finished).refs() == []
+        return
+    with pytest.raises(InputError, match=r"images.json does not belong to this run"):
+        Run.open(finished).refs()
 
 
 def test_other_peoples_files_are_an_obstacle(tmp_path: Path) -> None:
@@ -178,7 +197,7 @@ def test_a_small_gpu_ends_in_a_sentence_and_the_run_goes_on_with_a_smaller_batch
 
 
 def test_memory_messages_name_the_setting(finished: Path) -> None:
-    run = Run.open(finished)
+    opened = Run.open(finished)
     for value, words in ((8, "--resume --set stage2.batch=4"), (1, "smaller images.size")):
-        with pytest.raises(TrainingError, match=words), _enough_memory(run, "stage2.batch", value):
+        with pytest.raises(TrainingError, match=words), _enough_memory(opened, "stage2.batch", value):
             raise torch.OutOfMemoryError("CUDA out of memory")

@@ -232,7 +232,8 @@ class Run:
         def settle() -> None:
             chosen = compute()
             self.log("landmark_count", **chosen)  # before it is kept: rather twice than never
-            write_json({"format": FORMAT, **chosen}, self._count)
+            with self.writing():
+                write_json({"format": FORMAT, **chosen}, self._count)
 
         self.group.first(settle)
         self._take_count()
@@ -244,7 +245,8 @@ class Run:
     def _take_count(self) -> None:
         chosen = read_json(self._count)
         require_format(chosen, self._count)
-        self.config = configuration.with_landmarks(self.config, int(chosen["K"]))
+        with _fitting(self._count):
+            self.config = configuration.with_landmarks(self.config, int(chosen["K"]))
 
     def restore(self, stage: str, state: TrainState) -> None:
         """Bring the state to this stage's last checkpoint that is sound, if there is one."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import reprlib
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -16,11 +17,13 @@ from typing import Any, get_args
 
 from selfmark._version import __version__
 from selfmark.colours import colours_of
-from selfmark.config import Images, Network, Reading, section_from_dict
+from selfmark.config import Images, Network, Reading, check_model, section_from_dict
 from selfmark.errors import InputError
 from selfmark.files import FORMAT, read_json, require_format, write_json
 
 _MOST_LANDMARKS = 10_000  # a model.json that claims more is not believed
+_LONGEST_NAME = 1_000
+_MOST_BYTES = 64 << 20  # of model.json; one of that many landmarks is far smaller
 _COLOUR = re.compile(r"#[0-9a-f]{6}")
 
 
@@ -50,6 +53,8 @@ def read_card(folder: Path) -> ModelCard:
             if (folder / "run.json").exists()
             else f"{folder} holds no model"
         )
+    if path.stat().st_size > _MOST_BYTES:
+        raise InputError(f"{path} is too large to be a model description")
     return _card_from_json(read_json(path), path)
 
 
@@ -103,22 +108,25 @@ def visible_card(card: ModelCard) -> ModelCard:
 def _card_from_json(values: Any, path: Path) -> ModelCard:
     require_format(values, path)
     try:
-        names = tuple(str(name) for name in values["names"])
+        names = _names(values["names"])
         mirror = tuple(int(partner) for partner in values["mirror"])
         if not 1 <= len(names) <= _MOST_LANDMARKS or values["K"] != len(names):
-            raise ValueError(f"{values['K']} landmarks with {len(names)} names")
+            raise ValueError(f"{reprlib.repr(values['K'])} landmarks with {len(names)} names")
         if sorted(mirror) != list(range(len(names))):
             raise ValueError("mirror partners are not a permutation")
         if any(mirror[partner] != index for index, partner in enumerate(mirror)):
             raise ValueError("mirror partners do not pair up")
         if values["refine"] not in get_args(Reading):
-            raise ValueError(f"refine is {values['refine']!r}")
+            raise ValueError(f"refine is {reprlib.repr(values['refine'])}")
+        images = section_from_dict(Images, values["images"], str(path))
+        network = section_from_dict(Network, values["network"], str(path))
+        check_model(images, network)
         return ModelCard(
             names=names,
             mirror=mirror,
             skeleton=_edges(values["skeleton"], len(names)),
-            images=section_from_dict(Images, values["images"], str(path)),
-            network=section_from_dict(Network, values["network"], str(path)),
+            images=images,
+            network=network,
             refine=values["refine"],
             flip_test=bool(values["flip_test"]),
             provenance=dict(values["provenance"]),
@@ -126,8 +134,17 @@ def _card_from_json(values: Any, path: Path) -> ModelCard:
             hidden=_indices("hidden", values.get("hidden", ()), len(names)),
             confirmed=_indices("confirmed", values.get("confirmed", ()), len(names)),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, InputError) as error:
         raise InputError(f"{path} is not a usable model description: {error}") from error
+
+
+def _names(values: Any) -> tuple[str, ...]:
+    names = tuple(values)
+    for name in names:
+        if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
+            raise ValueError(f"{reprlib.repr(name)} is no name of a landmark")
+        name.encode()  # halves of characters, which JSON can write, would fail wherever the name is written
+    return names
 
 
 def _edges(values: Any, landmarks: int) -> tuple[tuple[int, int], ...]:
@@ -143,7 +160,7 @@ def _colors(values: Any, landmarks: int) -> tuple[str, ...]:
         raise ValueError(f"{len(colors)} colors for {landmarks} landmarks")
     for color in colors:
         if not isinstance(color, str) or (color and not _COLOUR.fullmatch(color)):
-            raise ValueError(f"{color!r} is no color such as #1f77b4")
+            raise ValueError(f"{reprlib.repr(color)} is no color such as #1f77b4")
     return colors
 
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from selfmark._version import __version__
-from selfmark.errors import InputError, TrainingError, need
+from selfmark.errors import InputError, TrainingError, need, printable
 
 if TYPE_CHECKING:
     from selfmark.detector import Prediction
@@ -37,8 +37,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-out = Console()
-err = Console(stderr=True)
+# Names of files and landmarks are the user's, or a stranger's: nothing in them is markup.
+out = Console(markup=False)
+err = Console(stderr=True, markup=False)
 
 
 def main() -> None:
@@ -50,11 +51,15 @@ def main() -> None:
     try:
         app()
     except InputError as error:
-        err.print(f"selfmark: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        _complain(error)
         sys.exit(2)
     except TrainingError as error:
-        err.print(f"selfmark: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        _complain(error)
         sys.exit(1)
+
+
+def _complain(error: Exception) -> None:
+    err.print(f"selfmark: {printable(str(error))}", style="red", highlight=False, soft_wrap=True)
 
 
 def _interrupt(number: int, frame: Any) -> NoReturn:

@@ -13,6 +13,8 @@ folder as YAML and read back from there on resume.
 from __future__ import annotations
 
 import dataclasses
+import math
+import reprlib
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -22,6 +24,7 @@ from typing import Any, Literal, TypeVar
 import yaml
 
 from selfmark.errors import InputError
+from selfmark.files import whole
 
 DetectorName = Literal["sift", "orb", "selfmark", "superpoint", "r2d2", "alike-t", "alike-n", "file"]
 Reading = Literal["quarter", "parabola", "centroid"]  # how Stage 2 finds a landmark below one cell of its map
@@ -178,6 +181,16 @@ class Runtime:
 
 
 @dataclass(frozen=True)
+class Guards:
+    least_found: float = 0.5  # points per image Phi must still find, on average
+    least_spread: float = 0.01  # mean square distance of descriptors from their mean; sound ones: 0.3 to 1
+    least_reach: float = 0.01  # mean distance of points from their image's middle point, of its side
+    most_empty: float = 0.5  # share of clusters that may be given to no point
+    least_score: float = 1e-3  # of the surest landmark in any of the images looked at
+    look_at: int = 64  # images the finished detector is tried on before it is saved
+
+
+@dataclass(frozen=True)
 class Evaluation:
     seed: int = 0  # of the draws below
     least_visibility: int = 1  # annotated points of less are left out; 2 leaves out those COCO calls hidden
@@ -237,6 +250,7 @@ class Config:
     temporal: Temporal = field(default_factory=Temporal)
     augment: Augment = field(default_factory=Augment)
     runtime: Runtime = field(default_factory=Runtime)
+    guards: Guards = field(default_factory=Guards)
     evaluation: Evaluation = field(default_factory=Evaluation)
     tracking: Tracking = field(default_factory=Tracking)
 
@@ -252,26 +266,54 @@ class Config:
 STRIDE = 4  # pixels per heatmap cell: 7x7 stride 2, then average pooling
 
 
+_MOST_CLUSTERS = 1_000_000
+# What a model may ask for, whoever made it: each is far above any use and far below what harms a machine.
+_LIMITS = {"size": 4_096, "channels": 1_024, "descriptor": 4_096, "depth": 8, "norm_groups": 128}
+_MOST_MEGAPIXELS = 2_000.0
+
+
+def check_model(images: Images, network: Network) -> None:
+    """Refuse a network that cannot be built, or would take all memory to build or to feed."""
+    given = {"size": images.size, **dataclasses.asdict(network)}
+    for name, most in _LIMITS.items():
+        section = "images" if name == "size" else "network"
+        _require(
+            1 <= given[name] <= most, f"{section}.{name} must lie between 1 and {most}, not {given[name]}"
+        )
+    coarsest = STRIDE * 2**network.depth
+    _require(
+        images.size >= coarsest and images.size % coarsest == 0,
+        f"images.size must be a multiple of {coarsest} for a depth of {network.depth}, not {images.size}",
+    )
+    _require(
+        network.channels % (8 * network.norm_groups) == 0,
+        f"network.channels must be a multiple of 8 x norm_groups ({8 * network.norm_groups}), "
+        f"not {network.channels}",
+    )
+    _require(
+        0 < images.max_megapixels <= _MOST_MEGAPIXELS,
+        f"images.max_megapixels must be positive and at most {_MOST_MEGAPIXELS:g}, "
+        f"not {images.max_megapixels:g}",
+    )
+    _require(
+        -0.5 < images.margin <= 10 and 0 < images.body_scale <= 10,
+        "images.margin and images.body_scale must be small shares",
+    )
+
+
+def _require(holds: bool, sentence: str) -> None:
+    if not holds:
+        raise InputError(f"config: {sentence}")
+
+
 def _check(config: Config) -> None:
     """Refuse settings that cannot work, before anything is written."""
 
-    def require(holds: bool, sentence: str) -> None:
-        if not holds:
-            raise InputError(f"config: {sentence}")
-
-    coarsest = STRIDE * 2**config.network.depth
+    check_model(config.images, config.network)
+    require = _require
     require(config.K >= 0, f"K must be at least 1, or 0 for a number chosen from the images, not {config.K}")
+    require(config.M <= _MOST_CLUSTERS, f"M must be at most {_MOST_CLUSTERS}, not {config.M}")
     require(config.M >= config.K, f"M must be at least K ({config.K}), not {config.M}")
-    require(
-        config.images.size >= coarsest and config.images.size % coarsest == 0,
-        f"images.size must be a multiple of {coarsest} for a depth of {config.network.depth}, "
-        f"not {config.images.size}",
-    )
-    require(
-        config.network.channels % (8 * config.network.norm_groups) == 0,
-        f"network.channels must be a multiple of 8 x norm_groups ({8 * config.network.norm_groups}), "
-        f"not {config.network.channels}",
-    )
     require(
         config.flip.train or not config.flip.test,
         "flip.test needs flip.train, which finds the mirror partners; set both to false",
@@ -365,19 +407,29 @@ def section_from_dict(kind: type[Section], values: Mapping[str, Any], where: str
 
 
 def write_yaml(config: Config, path: Path) -> None:
-    path.write_text(yaml.safe_dump(to_dict(config), sort_keys=False), encoding="utf-8")
+    with whole(path) as temporary:
+        temporary.write_text(yaml.safe_dump(to_dict(config), sort_keys=False), encoding="utf-8")
 
 
 def read_yaml(path: Path) -> Config:
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = _from_yaml(path.read_text(encoding="utf-8"), str(path))
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not a YAML file: {str(error).splitlines()[0]}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not a text file in UTF-8") from error
     if not isinstance(values, dict):
         raise InputError(f"{path} must hold settings as 'name: value' lines")
     return from_dict(values, str(path))
+
+
+def _from_yaml(text: str, where: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    # Besides its own errors PyYAML lets through what building dates, numbers and keys raises.
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"{where} is not YAML: {reason}") from error
 
 
 def override(config: Config, changes: Mapping[str, Any]) -> Config:
@@ -390,17 +442,19 @@ def override(config: Config, changes: Mapping[str, Any]) -> Config:
             section = section.get(part, {}) if isinstance(section, dict) else {}
         if not isinstance(section, dict) or last not in section:
             raise InputError(f"there is no setting '{name}'; docs/settings.md lists them")
-        section[last] = yaml.safe_load(value) if isinstance(value, str) and value else value
+        section[last] = (
+            _from_yaml(value, f"the value of {name}") if isinstance(value, str) and value else value
+        )
     return from_dict(values, "settings")
 
 
 def _build(kind: type[Any], values: Mapping[str, Any], where: str, prefix: str) -> Any:
     if not isinstance(values, Mapping):
-        raise InputError(f"{where}: '{prefix.rstrip('.')}' must hold settings, not {values!r}")
+        raise InputError(f"{where}: '{prefix.rstrip('.')}' must hold settings, not {reprlib.repr(values)}")
     hints = typing.get_type_hints(kind)
     unknown = sorted(str(name) for name in values if name not in hints)
     if unknown:
-        raise InputError(f"{where}: there is no setting '{prefix}{unknown[0]}'")
+        raise InputError(f"{where}: there is no setting '{prefix}{unknown[0][:100]}'")
     return kind(
         **{
             item.name: _convert(hints[item.name], values[item.name], where, prefix + item.name)
@@ -414,13 +468,13 @@ def _convert(hint: Any, value: Any, where: str, name: str) -> Any:
     """Check one value against its field's type; ints pass as floats, lists as tuples, nothing else bends."""
 
     def wrong(expected: str) -> InputError:
-        return InputError(f"{where}: '{name}' must be {expected}, not {value!r}")
+        return InputError(f"{where}: '{name}' must be {expected}, not {reprlib.repr(value)}")
 
     if dataclasses.is_dataclass(hint):
         return _build(typing.cast(type[Any], hint), value, where, name + ".")
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
-        if value not in arguments:
+        if not isinstance(value, str) or value not in arguments:
             raise wrong("one of " + ", ".join(map(str, arguments)))
         return value
     if origin is tuple:
@@ -430,14 +484,19 @@ def _convert(hint: Any, value: Any, where: str, name: str) -> Any:
             raise wrong(f"a list of {len(arguments)} numbers")
         return tuple(_convert(arguments[0], item, where, name) for item in value)
     if hint is float:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not _fits(value):
             raise wrong("a number")
         return float(value)
-    if hint is int and (isinstance(value, bool) or not isinstance(value, int)):
+    if hint is int and (isinstance(value, bool) or not isinstance(value, int) or not _fits(value)):
         raise wrong("a whole number")
     if hint in (bool, str) and not isinstance(value, hint):
         raise wrong("true or false" if hint is bool else "text")
     return value
+
+
+def _fits(value: float) -> bool:
+    """Whether a number is finite and not beyond what 64 bits hold."""
+    return -(2**63) <= value < 2**63 if isinstance(value, int) else math.isfinite(value)
 
 
 PRESETS: dict[str, Config] = {

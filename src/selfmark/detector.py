@@ -27,7 +27,7 @@ from selfmark.card import model_folder as model_folder
 from selfmark.card import read_card, write_card
 from selfmark.config import Runtime
 from selfmark.devices import images_per_pass
-from selfmark.errors import InputError
+from selfmark.errors import DamagedFile, InputError
 from selfmark.images.crop import crop_regions, extract, to_original
 from selfmark.images.sources import ImageRef, collect
 from selfmark.images.store import ImageStore, iterate_crops
@@ -138,14 +138,17 @@ class Detector:
         """A detector from a run folder or its model folder, or one that comes with selfmark: `demo`."""
         folder = model_folder(Path(folder))
         card = read_card(folder)
-        psi = Psi(card.network, len(card.names))
-        tensors, _ = read_tensors(folder / "weights.safetensors")
+        with torch.device("meta"):  # shapes alone: no memory is taken before the file is known to fit
+            psi = Psi(card.network, len(card.names))
+        path = folder / "weights.safetensors"
         try:
-            psi.load_state_dict(tensors)
-        except RuntimeError as error:
-            raise InputError(
-                f"{folder / 'weights.safetensors'} does not fit {folder / 'model.json'}"
-            ) from error
+            tensors, _ = read_tensors(path, psi.state_dict())
+        except DamagedFile:
+            raise
+        except InputError as error:
+            raise InputError(f"{path} does not fit {folder / 'model.json'}: {error}") from error
+        psi = psi.to_empty(device="cpu")
+        psi.load_state_dict(tensors)
         return cls(psi, card, device)
 
 

@@ -18,6 +18,14 @@ class InputError(SelfmarkError):
     """Something the user gave cannot be used; the message is one sentence that says what to do."""
 
 
+class DamagedFile(InputError):
+    """A file of selfmark's own whose content is not what was written."""
+
+
+class DiskError(InputError):
+    """The run folder cannot be written; what is there is kept, and the run can go on once that is mended."""
+
+
 class TrainingError(SelfmarkError):
     """Training could not reach a usable model; the message says what was seen and what to try."""
 
@@ -30,3 +38,12 @@ def need(package: str, install: str) -> ModuleType:
         raise InputError(
             f"this needs the package {package}, which is not installed: pip install {install}"
         ) from error
+
+
+def printable(text: str) -> str:
+    """The text on one line, without what a terminal would obey instead of show.
+
+    >>> printable("no file 'a\\x1b[2J.png'")
+    "no file 'a\\\\x1b[2J.png'"
+    """
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)

@@ -1,26 +1,81 @@
-"""JSON files that are whole or not there, and refused if a newer selfmark wrote them."""
+"""Files that are whole or not there, folders that one process holds, and JSON."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from selfmark._version import __version__
 from selfmark.errors import InputError
 
 FORMAT = 1  # of run folders and models; raised when an older selfmark could not read them
 
+_UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)  # some file systems sync files but not folders
+
+
+@contextmanager
+def whole(path: Path, previous: Path | None = None) -> Iterator[Path]:
+    """An empty file under a temporary name; at the end it is synced and takes the place of `path`.
+
+    A kill, a full disk or an error at any moment leaves what was there. Given `previous`, what was at `path`
+    is kept there: after a kill between the two renames the newest is the one under that name.
+    """
+    temporary = path.with_name(path.name + ".part")
+    try:
+        # Left over from a kill; or a link put there, through which nothing may be written.
+        temporary.unlink(missing_ok=True)
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        yield temporary
+        _sync(temporary)
+        if previous is not None:
+            with suppress(FileNotFoundError):
+                os.replace(path, previous)
+        os.replace(temporary, path)
+        _sync(path.parent)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _UNSYNCABLE:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def append(path: Path) -> TextIO:
+    """Open a file for appending, but not one elsewhere that a link leads to."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+    return open(os.open(path, flags, 0o666), "a", encoding="utf-8")
+
+
+def hold(folder: Path) -> TextIO:
+    """The open lock of a folder, which no other process gets until it is closed."""
+    handle = append(folder / ".lock")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        handle.close()
+        raise InputError(f"another process is working on {folder}") from error
+    return handle
+
 
 def write_json(value: Any, path: Path) -> None:
     """Write JSON, whole or not at all."""
-    temporary = path.with_name(path.name + ".part")
-    with open(temporary, "w", encoding="utf-8") as handle:
+    with whole(path) as temporary, open(temporary, "w", encoding="utf-8") as handle:
         json.dump(value, handle, indent=1)
-        handle.flush()
-        os.fsync(handle.fileno())
-    os.replace(temporary, path)
 
 
 def read_json(path: Path) -> Any:
@@ -28,7 +83,7 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not valid JSON: {error}") from error
 
 

@@ -83,6 +83,12 @@ class Group:
                 dist.all_reduce(tensor, dist.ReduceOp.MAX)
         return tensor
 
+    def any(self, own: bool) -> bool:
+        """Whether it holds in one process at least, where it is `own` in this one."""
+        if self.size == 1:
+            return own
+        return bool(self.all_max(torch.tensor([float(own)], device=self.device)).item())
+
     def broadcast(self, tensor: Tensor, source: int = 0) -> Tensor:
         """What process `source` has, in place."""
         with _peers_needed():
@@ -107,7 +113,7 @@ class Group:
         """How many of something each process has, where this one has `own`."""
         if self.size == 1:
             return [own]
-        table = torch.zeros(self.size, dtype=torch.int64, device=self._device)
+        table = torch.zeros(self.size, dtype=torch.int64, device=self.device)
         table[self.rank] = own
         return [int(count) for count in self.all_sum(table).tolist()]
 
@@ -121,7 +127,7 @@ class Group:
         """Do something in the leading process alone; the others go on once it is done, or end if it fails."""
         if self.size == 1:
             return action()
-        failed = torch.zeros(1, device=self._device)
+        failed = torch.zeros(1, device=self.device)
         try:
             if self.leads:
                 action()
@@ -133,7 +139,7 @@ class Group:
         return None
 
     @property
-    def _device(self) -> torch.device:
+    def device(self) -> torch.device:
         """Where this group's tensors live."""
         return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
 

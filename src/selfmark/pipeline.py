@@ -33,11 +33,12 @@ from selfmark.correspondence.mirror import meetings, mirror_partners
 from selfmark.correspondence.recovery import DescribedPoints, gather, label, recover
 from selfmark.detector import Detector, ModelCard
 from selfmark.devices import pick
-from selfmark.errors import InputError
+from selfmark.errors import DiskError, InputError, TrainingError
 from selfmark.evaluate.study import check_run
 from selfmark.group import Group, restarted
 from selfmark.images.flow import CarriedPoints, carry, nearby_frames
 from selfmark.images.store import ImageStore, load_store
+from selfmark.interrupt import postponed
 from selfmark.keypoints.first import first_keypoints, mix_random
 from selfmark.keypoints.outliers import remove_outliers
 from selfmark.keypoints.points_file import read_points_file
@@ -49,6 +50,7 @@ from selfmark.run import Listener, Run
 from selfmark.train.checkpoint import read_tensors
 from selfmark.train.engine import Phase, Task, TrainState, make_state, train
 from selfmark.train.feed import PixelFeed
+from selfmark.train.guards import check_labels, check_landmarks, check_points
 from selfmark.train.stages import (
     LandmarkTable,
     round_recipe,
@@ -89,7 +91,8 @@ def discover(
         settings: changes by dotted name, e.g. `{"M": 50, "flip.test": False}`.
         every: of videos, take every so manyth frame.
         where: where in the images the objects are: boxes from a file, a crop, or animals to be found.
-        resume: go on with the run in `output`; its own inputs and settings are used.
+        resume: go on with the run in `output`; its own inputs and settings are used, but for changes of how
+            it is computed (`runtime`, `optimiser`, ...).
         device: `auto`, `cpu`, `cuda`, ...
         listener: called with every event that goes to the log.
 
@@ -110,6 +113,8 @@ def discover(
         raise InputError(f"{run.path} was started on other images: leave the inputs out to resume it")
     try:
         with run.locked():
+            if resume:
+                run.change(settings or {})
             return _discover(run, processor, fresh=not resume)
     finally:
         group.close()
@@ -171,7 +176,10 @@ def _discover(run: Run, device: torch.device, fresh: bool) -> Detector:
     run.log("plan", rounds=len(rounds), stage1=rounds[-1].stop, stage2=config.stage2.iterations)
     try:
         store = _load_images(run)
-        points = run.keypoints("first", lambda: _first_keypoints(run, store, device))
+        with _enough_memory(run, "runtime.predict_batch", config.runtime.predict_batch):
+            points = run.keypoints("first", lambda: _first_keypoints(run, store, device))
+    except DiskError:
+        raise
     except InputError:
         if fresh and run.group.leads:
             run.discard()  # bad input leaves nothing behind
@@ -192,10 +200,13 @@ def _discover(run: Run, device: torch.device, fresh: bool) -> Detector:
 
 def _finish(run: Run, detector: Detector, store: ImageStore) -> None:
     """What the leading process does by itself: the others must not be asked for anything here."""
-    detector.save(run.model)
-    finished = Run.open(run.path)
-    check_run(finished, detector, store.refs)
-    report_on_run(finished, detector)
+    guards = run.config.guards
+    check_landmarks(*detector.locate(store.pixels[: guards.look_at]), run.config.images.size, guards)
+    with run.writing():
+        detector.save(run.model)
+        finished = Run.open(run.path)
+        check_run(finished, detector, store.refs)
+        report_on_run(finished, detector)
     run.log("done", landmarks=run.config.K, output=str(run.path))
 
 
@@ -281,6 +292,7 @@ def _stage1(run: Run, store: ImageStore, feed: PixelFeed, points: Keypoints) -> 
             f"round-{phase.round:02d}",
             feed.device,
             lambda number=phase.round: _correspondence(run, phi, feed, points, number),  # type: ignore[misc]
+            repeatable=state.iteration == phase.start,
         )
         table = _tabulate(labelled, store, config, feed.device)
         carried = (
@@ -301,7 +313,7 @@ def _correspondence(run: Run, phi: Phi, feed: PixelFeed, first: Keypoints, numbe
         mine = (first.image_index >= rows.start) & (first.image_index < rows.stop)
         described = DescribedPoints(first.select(mine), mirrored=None)
     else:
-        described = describe(phi, feed, run.config, run.progress("applying Phi", number), run.group)
+        described = _described(run, phi, feed, number)
     if run.config.K == 0:
         _settle_landmarks(run, described, feed)
     config = run.config
@@ -330,12 +342,21 @@ def _settle_landmarks(run: Run, described: DescribedPoints, feed: PixelFeed) -> 
     run.settle_landmarks(compute)
 
 
+def _described(run: Run, phi: Phi, feed: PixelFeed, number: int) -> DescribedPoints:
+    """Phi's keypoints and descriptors of every image, before round `number`."""
+    with _enough_memory(run, "runtime.predict_batch", run.config.runtime.predict_batch):
+        described = describe(phi, feed, run.config, run.progress("applying Phi", number), run.group)
+    check_points(described, len(feed), run.config.images.size, run.config.guards, run.group)
+    return described
+
+
 def _gathered(
     run: Run, number: int, described: DescribedPoints, labelled: LabelledPoints, images: int
 ) -> LabelledPoints:
     """The labels of all processes together, and a line in the log on how the recovery went."""
     found = sum(run.group.counts(len(described.points)))
     kept = gather(labelled, run.group)
+    check_labels(kept, run.config.guards)
     run.log(
         "recovery",
         round=number,
@@ -373,7 +394,7 @@ def _last_clustering(run: Run, phi: Phi, feed: PixelFeed) -> LabelledPoints:
     """Populate the training set with K clusters only (Sec. 3.6)."""
     config = run.config
     number = config.rounds.count + 1
-    described = describe(phi, feed, config, run.progress("applying Phi", number), run.group)
+    described = _described(run, phi, feed, number)
     generator = _generator(config, "last clustering", feed.device)
     labelled = label(described, config.K, config.correspondence, generator, run.group)
     return _gathered(run, number, described, labelled, len(feed))
@@ -467,7 +488,27 @@ def _advance(run: Run, stage: str, state: TrainState, phase: Phase, task: Task) 
         )
 
     config = run.config
-    train(state, phase, task, config.runtime, on_log, lambda: run.checkpoint(stage, state))
+    setting, batch = ("runtime.batch", config.runtime.batch)
+    if stage == "stage2":
+        setting, batch = ("stage2.batch", config.stage2.batch)
+    with postponed() as stop_asked, _enough_memory(run, setting, batch):
+        train(state, phase, task, config.runtime, on_log, lambda: run.checkpoint(stage, state), stop_asked)
+
+
+@contextmanager
+def _enough_memory(run: Run, setting: str, value: int) -> Iterator[None]:
+    """A GPU that is too small ends in a sentence on how to go on from the last checkpoint."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        smaller = (
+            f"go on with 'selfmark discover -o {run.path} --resume --set {setting}={value // 2}'"
+            if value > 1
+            else "take a smaller images.size or another GPU"
+        )
+        raise TrainingError(
+            f"the GPU has too little memory for {setting}={value}; what was reached is kept: {smaller}"
+        ) from error
 
 
 def _tabulate(

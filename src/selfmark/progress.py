@@ -67,7 +67,7 @@ class ProgressDisplay:
 
     def _on_start(self, event: Event) -> None:
         self.console.print(
-            f"preset [bold]{event['preset']}[/bold] on {event['device']}: {event['why']}\n"
+            f"preset {event['preset']} on {event['device']}: {event['why']}\n"
             f"{event['images']} images, K={event['K']}, M={event['M']}, output {event['output']}",
             highlight=False,
         )
@@ -89,6 +89,9 @@ class ProgressDisplay:
 
     def _on_resumed(self, event: Event) -> None:
         self.console.print(f"resumed {event['stage']} at iteration {event['iteration']}")
+
+    def _on_damaged(self, event: Event) -> None:
+        self.console.print(f"{event['reason']}; instead: {event['instead']}", highlight=False, markup=False)
 
     def _on_recovery(self, event: Event) -> None:
         self.console.print(

@@ -6,14 +6,13 @@ images.json            the images used, in order
 landmark_count.json    the K chosen and what it was chosen from, where it was left open
 log.jsonl              one line per event: what a plot, a progress bar and a test all read
 points/                first keypoints, labels of each round, landmarks of Stage 2
-checkpoints/           training state of each stage
+checkpoints/           training state of each stage, and the one before it
 model/                 what `selfmark.load` needs
 report/index.html
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import shutil
 import time
@@ -27,8 +26,9 @@ import torch
 from selfmark import config as configuration
 from selfmark._version import __version__
 from selfmark.config import Config
-from selfmark.errors import InputError
+from selfmark.errors import DamagedFile, DiskError, InputError
 from selfmark.files import FORMAT as FORMAT
+from selfmark.files import append, hold
 from selfmark.files import read_json as read_json
 from selfmark.files import require_format as require_format
 from selfmark.files import write_json as write_json
@@ -40,6 +40,12 @@ from selfmark.train.engine import TrainState
 
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
+Stored = tuple[dict[str, torch.Tensor], dict[str, str]]  # tensors and metadata of a file
+
+_PARTS = ("points", "checkpoints")
+_FIRST = {*_PARTS, "config.yaml", "images.json", ".lock"}  # all there is before run.json makes it a run
+# What may still change when a run goes on: nothing that was computed so far follows from it.
+_CHANGEABLE = ("runtime.", "optimiser.", "guards.", "evaluation.", "stage2.batch")
 
 
 class Run:
@@ -62,18 +68,21 @@ class Run:
         refs: Sequence[ImageRef],
     ) -> None:
         """Start a new run in a folder that holds none yet; `open` it to work on it."""
-        if (path / "run.json").exists():
-            raise InputError(
-                f"{path} already holds a run: add --resume to go on with it, or choose another output folder"
-            )
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if path.exists() and not (path / "run.json").exists() and not _is_free(path):
             raise InputError(f"{path} exists and is not an empty folder: choose another output folder")
         try:
-            for part in ("points", "checkpoints"):
+            for part in _PARTS:
                 (path / part).mkdir(parents=True, exist_ok=True)
-            configuration.write_yaml(config, path / "config.yaml")
-            write_json(refs_to_json(refs), path / "images.json")
-            write_json({"format": FORMAT, "selfmark": __version__, "inputs": list(inputs)}, path / "run.json")
+            with hold(path):  # of two that start here at once, one comes second
+                if (path / "run.json").exists():
+                    raise InputError(
+                        f"{path} already holds a run: add --resume to go on with it, or choose another "
+                        "output folder"
+                    )
+                configuration.write_yaml(config, path / "config.yaml")
+                write_json(refs_to_json(refs), path / "images.json")
+                values = {"format": FORMAT, "selfmark": __version__, "inputs": list(inputs)}
+                write_json(values, path / "run.json")
         except OSError as error:
             raise InputError(f"cannot write to {path}: {error.strerror}") from error
 
@@ -87,13 +96,31 @@ class Run:
             run._take_count()
         return run
 
+    def change(self, settings: Mapping[str, Any]) -> None:
+        """Go on with other settings, of those that may change in a run that has begun."""
+        fixed = [name for name in settings if not name.startswith(_CHANGEABLE)]
+        if fixed:
+            raise InputError(
+                f"'{fixed[0]}' cannot change in a run that has begun: start another one, or leave it out; "
+                f"only {', '.join(name.rstrip('.') for name in _CHANGEABLE)} can"
+            )
+        if settings:
+            self.config = configuration.override(self.config, settings)
+            with self.writing():
+                if self.group.leads:
+                    configuration.write_yaml(self.config, self.path / "config.yaml")
+            self.log("changed", settings={name: str(value) for name, value in settings.items()})
+
     @property
     def model(self) -> Path:
         return self.path / "model"
 
     def refs(self) -> list[ImageRef]:
         """The images this run was started on."""
-        return refs_from_json(read_json(self.path / "images.json"))
+        path = self.path / "images.json"
+        entries = read_json(path)
+        with _fitting(path):
+            return refs_from_json(entries)
 
     # --- events ---------------------------------------------------------------------------------
 
@@ -102,7 +129,7 @@ class Run:
         if not self.group.leads:
             return
         entry: Event = {"time": round(time.time(), 3), "event": event, **fields}
-        with open(self.path / "log.jsonl", "a", encoding="utf-8") as handle:
+        with self.writing(), append(self.path / "log.jsonl") as handle:
             handle.write(json.dumps(entry) + "\n")
         if self._listener is not None:
             self._listener(entry)
@@ -133,36 +160,67 @@ class Run:
     # --- what a run has computed so far ---------------------------------------------------------
 
     def keypoints(self, name: str, compute: Callable[[], Keypoints]) -> Keypoints:
-        """Keypoints computed once, by one process: from points/NAME if there, else computed and written."""
+        """Keypoints computed once, by one process: from points/NAME if there, else computed and written.
+
+        They follow from images and settings alone, so damaged ones are simply computed anew.
+        """
         path = self.path / "points" / f"{name}.safetensors"
 
         def settle() -> None:
-            if not path.exists():
-                write_tensors(_keypoint_tensors(compute()), {}, path)
+            if self._stored(path) is None:
+                tensors = _keypoint_tensors(compute())
+                with self.writing():
+                    write_tensors(tensors, {}, path)
 
         self.group.first(settle)
         tensors, _ = read_tensors(path)
-        return Keypoints(**tensors)
+        with _fitting(path):
+            return Keypoints(**tensors)
 
     def labelled(
-        self, name: str, device: torch.device, compute: Callable[[], LabelledPoints]
+        self,
+        name: str,
+        device: torch.device,
+        compute: Callable[[], LabelledPoints],
+        repeatable: bool = True,
     ) -> LabelledPoints:
-        """Labelled points computed once, by all processes together, and read back on the given device."""
+        """Labelled points computed once, by all processes together, and read back on the given device.
+
+        Damaged ones are computed anew where that gives the same again, else refused: `repeatable` says
+        whether the network is still the one they came from.
+        """
         path = self.path / "points" / f"{name}.safetensors"
-        there = path.exists()
+        stored = self._stored(path) if repeatable or not path.exists() else _intact(path)
         self.group.barrier()  # all have looked before one of them writes
-        if not there:
+        if stored is None:
             labelled = compute()
             tensors = _keypoint_tensors(labelled.points)
             tensors |= {"label": labelled.label, "mirrored_label": labelled.mirrored_label}
             if labelled.centroids is not None:
                 tensors["centroids"] = labelled.centroids
-            self.group.first(lambda: write_tensors(tensors, {"clusters": str(labelled.clusters)}, path))
-        tensors, metadata = read_tensors(path)
-        label, mirrored = tensors.pop("label").to(device), tensors.pop("mirrored_label").to(device)
-        centroids = tensors.pop("centroids").to(device) if "centroids" in tensors else None
-        points = Keypoints(**tensors).to(device)
-        return LabelledPoints(points, label, mirrored, int(metadata["clusters"]), centroids)
+
+            def write() -> None:
+                with self.writing():
+                    write_tensors(tensors, {"clusters": str(labelled.clusters)}, path)
+
+            self.group.first(write)
+            stored = read_tensors(path)
+        tensors, metadata = stored
+        with _fitting(path):
+            label, mirrored = tensors.pop("label").to(device), tensors.pop("mirrored_label").to(device)
+            centroids = tensors.pop("centroids").to(device) if "centroids" in tensors else None
+            points = Keypoints(**tensors).to(device)
+            return LabelledPoints(points, label, mirrored, int(metadata["clusters"]), centroids)
+
+    def _stored(self, path: Path) -> Stored | None:
+        """What a file holds; None where there is none or, which is logged, a damaged one."""
+        if not path.exists():
+            return None
+        try:
+            return read_tensors(path)
+        except DamagedFile as error:
+            self.log("damaged", path=str(path), reason=str(error), instead="computed anew")
+            return None
 
     def settle_landmarks(self, compute: Callable[[], Mapping[str, Any]]) -> None:
         """Where K was left open, let one process choose it, keep the choice, and take it everywhere.
@@ -174,7 +232,8 @@ class Run:
         def settle() -> None:
             chosen = compute()
             self.log("landmark_count", **chosen)  # before it is kept: rather twice than never
-            write_json({"format": FORMAT, **chosen}, self._count)
+            with self.writing():
+                write_json({"format": FORMAT, **chosen}, self._count)
 
         self.group.first(settle)
         self._take_count()
@@ -186,20 +245,43 @@ class Run:
     def _take_count(self) -> None:
         chosen = read_json(self._count)
         require_format(chosen, self._count)
-        self.config = configuration.with_landmarks(self.config, int(chosen["K"]))
+        with _fitting(self._count):
+            self.config = configuration.with_landmarks(self.config, int(chosen["K"]))
 
     def restore(self, stage: str, state: TrainState) -> None:
-        """Bring the state to this stage's last checkpoint, if there is one."""
-        path = self.path / "checkpoints" / f"{stage}.safetensors"
-        if path.exists():
-            load_state(state, path)
+        """Bring the state to this stage's last checkpoint that is sound, if there is one."""
+        damaged: DamagedFile | None = None
+        for path in self._generations(stage):
+            if not path.exists():
+                continue
+            try:
+                load_state(state, path)
+            except DamagedFile as error:
+                damaged = error
+                self.log("damaged", path=str(path), reason=str(error), instead="the checkpoint before it")
+                continue
             self.log("resumed", stage=stage, iteration=state.iteration)
+            return
+        if damaged is not None:
+            raise InputError(
+                f"{damaged}; no sound checkpoint of {stage} is left: delete those in "
+                f"{self.path / 'checkpoints'} to train it anew"
+            ) from damaged
 
     def checkpoint(self, stage: str, state: TrainState) -> None:
         """Keep the state; all processes have the same weights, so one of them writes."""
         if self.group.leads:
-            save_state(state, self.path / "checkpoints" / f"{stage}.safetensors")
+            newest, before = self._generations(stage)
+            with self.writing():
+                save_state(state, newest, before)
         self.log("checkpoint", stage=stage, iteration=state.iteration)
+
+    def _generations(self, stage: str) -> tuple[Path, Path]:
+        """Where the newest checkpoint of a stage is, and the one before it."""
+        folder = self.path / "checkpoints"
+        return folder / f"{stage}.safetensors", folder / f"{stage}.previous.safetensors"
+
+    # --- the folder itself ----------------------------------------------------------------------
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -207,12 +289,29 @@ class Run:
         if not self.group.leads:
             yield
             return
-        with open(self.path / ".lock", "w", encoding="utf-8") as handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise InputError(f"another process is working on {self.path}") from error
+        with self.writing():
+            held = hold(self.path)
+        with held:
+            self._end_last_line()
             yield
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """What the disk refuses within is said in one sentence."""
+        try:
+            yield
+        except OSError as error:
+            reason = error.strerror if self.path.is_dir() else "the folder is no longer there"
+            raise DiskError(
+                f"cannot write to {self.path}: {reason}; what is there is kept: mend that, then go on with "
+                f"'selfmark discover -o {self.path} --resume'"
+            ) from error
+
+    def _end_last_line(self) -> None:
+        """A kill or a full disk may have cut the log short; what follows must not share that line."""
+        with self.writing(), append(self.path / "log.jsonl") as handle:
+            if handle.tell() and (self.path / "log.jsonl").read_bytes()[-1:] != b"\n":
+                handle.write("\n")
 
     def discard(self) -> None:
         """Remove a run that came to nothing."""
@@ -224,3 +323,30 @@ def _keypoint_tensors(points: Keypoints) -> dict[str, torch.Tensor]:
     if points.descriptor is not None:
         tensors["descriptor"] = points.descriptor
     return tensors
+
+
+def _is_free(folder: Path) -> bool:
+    """Whether a folder is empty, or holds no more than a start that was cut short left there."""
+    if not folder.is_dir():
+        return False
+    names = {path.name.removesuffix(".part") for path in folder.iterdir()}
+    return names <= _FIRST and not any(any((folder / part).glob("*")) for part in _PARTS)
+
+
+def _intact(path: Path) -> Stored:
+    """Labels that cannot be made again as they were; without them the run cannot go on as it was."""
+    try:
+        return read_tensors(path)
+    except DamagedFile as error:
+        raise DamagedFile(
+            f"{error}; put a copy back, or delete it to have these labels made anew by the network as it is "
+            "now, which gives another result than an undisturbed run"
+        ) from error
+
+
+@contextmanager
+def _fitting(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{path} does not belong to this run: {error}") from error

@@ -91,12 +91,13 @@ def _objects(
     where: str, result: list[Any]
 ) -> list[tuple[str, dict[str, tuple[float, float]], list[float] | None]]:
     """Place, points by name in pixels and box of each object with at least one point."""
-    boxes = {}
+    boxes: dict[str, tuple[str, dict[str, Any]]] = {}
     points: dict[str | None, dict[str, tuple[float, float]]] = {}
     places: dict[str | None, str] = {}
     for number, region in enumerate(result):
-        if region.get("type") == "rectanglelabels":
-            boxes[region.get("id")] = (f"{where}.result[{number}]", region)
+        key = region.get("id")
+        if region.get("type") == "rectanglelabels" and isinstance(key, str):
+            boxes[key] = (f"{where}.result[{number}]", region)
     for number, region in enumerate(result):
         if region.get("type") != "keypointlabels":
             continue

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
 from selfmark.detector import ModelCard, Prediction
 from selfmark.export.media import Instances
+from selfmark.files import whole
 
 COLUMNS = ("image", "frame", "instance", "track", "landmark", "x", "y", "score")
 
@@ -16,9 +16,8 @@ COLUMNS = ("image", "frame", "instance", "track", "landmark", "x", "y", "score")
 def write_csv(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
     """Write `folder`/landmarks.csv; `instance` counts objects, by track where it is known."""
     path = folder / "landmarks.csv"
-    temporary = folder / "landmarks.csv.part"
     instances = Instances()
-    with open(temporary, "w", newline="", encoding="utf-8") as handle:
+    with whole(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as handle:
         table = csv.writer(handle)
         table.writerow(COLUMNS)
         for refs, _, landmarks in predictions:
@@ -32,5 +31,4 @@ def write_csv(predictions: Iterable[Prediction], card: ModelCard, folder: Path) 
                     table.writerow(
                         [ref.path, frame, instance, track, name, f"{x:.3f}", f"{y:.3f}", f"{score:.4f}"]
                     )
-    os.replace(temporary, path)
     return path

@@ -171,6 +171,7 @@ def writing(path: Path) -> Iterator[Path]:
     """A temporary name beside `path` to write to, renamed when all went well and removed when not."""
     temporary = path.with_name(f"{path.stem}.part{path.suffix}")  # some libraries look at the suffix
     try:
+        temporary.unlink(missing_ok=True)  # it might be a link that leads elsewhere
         yield temporary
         os.replace(temporary, path)
     except OSError as error:  # h5py's may come without the usual words

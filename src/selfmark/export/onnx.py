@@ -11,7 +11,6 @@ taken for the present one.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -28,6 +27,7 @@ from selfmark.export.onnx_graph import Recorder, add_maps, add_mirrored_maps, ad
 from selfmark.export.onnx_int8 import Int8Recorder, fold_scales, observe
 from selfmark.export.onnx_metadata import metadata
 from selfmark.export.onnx_nodes import IR_VERSION, OPSET, Graph, Value
+from selfmark.files import whole
 from selfmark.images.store import load_store
 from selfmark.model.network import Psi
 from selfmark.run import Run
@@ -143,7 +143,6 @@ def _write(detector: Detector, psi: Psi, recorder: Recorder, path: Path) -> Path
     )
     helper.set_model_props(model, metadata(detector))
     onnx.checker.check_model(model, full_check=True)
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_bytes(model.SerializeToString())
-    os.replace(temporary, path)
+    with whole(path) as temporary:
+        temporary.write_bytes(model.SerializeToString())
     return path

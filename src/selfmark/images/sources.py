@@ -10,12 +10,13 @@ import glob
 import json
 import os
 import reprlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from selfmark.errors import InputError
+from selfmark.images.containers import require_video
 
 Box = tuple[float, float, float, float]
 
@@ -24,6 +25,7 @@ VIDEO_SUFFIXES = (
     *(".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv"),
     *(".ts", ".mts", ".m2ts", ".flv", ".3gp", ".ogv", ".mxf", ".h264", ".asf"),
 )
+_LEAST_FRAME_BYTES = 8  # of a video file; frames in which nothing changes take about twice as much
 
 
 @dataclass(frozen=True)
@@ -80,21 +82,46 @@ def collect(inputs: Sequence[str | Path], every: int = 1) -> list[ImageRef]:
     if not inputs:
         raise InputError("no images were named; give a folder, image files, a video, a list or a COCO file")
     found = [ref for item in inputs for ref in _named(item, every)]
-    resolved = {path: path.resolve() for path in {ref.path for ref in found}}
+    resolved = {path: Path(os.path.realpath(path)) for path in {ref.path for ref in found}}
+    for path in resolved:
+        _require_text(str(path), "the name of the file")
     unique: dict[tuple[Path, int | None, Box | None, int | None], ImageRef] = {}
     for ref in found:
         unique.setdefault((resolved[ref.path], ref.frame, ref.box, ref.track), ref)
     return list(unique.values())
 
 
+def _expanded(item: str | Path) -> Path:
+    try:
+        return Path(item).expanduser()
+    except RuntimeError as error:  # ~ of a user who is not there
+        raise InputError(f"there is no file or folder {item}: {error}") from error
+
+
+def _is(path: Path, kind: Callable[[Path], bool]) -> bool:
+    """Whether a path is a file, or a folder; one that nothing can have, being too long, is not."""
+    try:
+        return kind(path)
+    except (OSError, ValueError):
+        return False
+
+
+def _require_text(name: str, what: str) -> None:
+    """Refuse names that are no text: they could be written to no file that is, such as CSV or JSON."""
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(f"{what} {name!a} is not text in UTF-8: rename it") from error
+
+
 def _named(item: str | Path, every: int) -> list[ImageRef]:
-    path = Path(item).expanduser()
-    if path.is_dir():
+    path = _expanded(item)
+    if _is(path, Path.is_dir):
         refs = _media(_walk(path), every)
         if not refs:
             raise InputError(f"the folder {path} holds no images or videos; see that the path is right")
         return refs
-    if path.is_file():
+    if _is(path, Path.is_file):
         if path.suffix.lower() == ".txt":
             return _text_list(path, every)
         return _coco(path) if path.suffix.lower() == ".json" else _file(path, every, str(path))
@@ -114,20 +141,30 @@ def _file(path: Path, every: int, where: str, box: Box | None = None) -> list[Im
     if path.suffix.lower() in IMAGE_SUFFIXES:
         return [ImageRef(path, box=box)]
     if path.suffix.lower() in VIDEO_SUFFIXES:
-        from selfmark.images.video import (
-            count_frames,
-        )  # heavy, and many who know references never see a video
-
-        return [ImageRef(path, frame, box) for frame in range(0, count_frames(path), every)]
+        return [ImageRef(path, frame, box) for frame in range(0, _believable_frames(path), every)]
     raise InputError(
         f"{where}: '{path.suffix}' is no image or video extension; name a file such as .jpg or .mp4"
     )
 
 
+def _believable_frames(path: Path) -> int:
+    """How many frames a video has. A header may lie: no frame takes less than a few bytes."""
+    from selfmark.images.video import count_frames  # heavy, and many who know references never see a video
+
+    require_video(path)
+    frames, most = count_frames(path), path.stat().st_size // _LEAST_FRAME_BYTES
+    if frames > most:
+        raise InputError(
+            f"{path} says it has {frames} frames, but is far too small for that: convert it, for example to "
+            "MP4 (H.264)"
+        )
+    return frames
+
+
 def _media(paths: Iterable[Path], every: int) -> list[ImageRef]:
     """The references of all image and video files among `paths`, sorted by path; others are passed over."""
     known = IMAGE_SUFFIXES + VIDEO_SUFFIXES
-    files = sorted(path for path in paths if path.suffix.lower() in known and path.is_file())
+    files = sorted(path for path in paths if path.suffix.lower() in known and _is(path, Path.is_file))
     return [ref for path in files for ref in _file_among_others(path, every)]
 
 
@@ -173,7 +210,7 @@ def _text_list(path: Path, every: int) -> list[ImageRef]:
             continue
         where = f"{path} line {number}"
         file, box = _list_entry(path.parent, entry, where)
-        if not file.is_file():
+        if not _is(file, Path.is_file):
             raise InputError(f"{where}: there is no file {file}; paths are relative to the list's folder")
         refs += _file(file, every, where, box)
     if not refs:
@@ -185,7 +222,7 @@ def _list_entry(folder: Path, entry: str, where: str) -> tuple[Path, Box | None]
     """Split `path,x,y,w,h`; a path may itself hold commas, so a file of the whole name comes first."""
     whole = folder / entry
     name, *numbers = entry.rsplit(",", 4)
-    if len(numbers) < 4 or whole.is_file():
+    if len(numbers) < 4 or _is(whole, Path.is_file):
         return whole, None
     try:
         values = [float(number) for number in numbers]
@@ -257,7 +294,9 @@ def coco_entries(
         for name in needed:
             value = entry.get(name) if isinstance(entry, dict) else None
             if isinstance(value, bool) or not isinstance(value, str if name == "file_name" else (int, str)):
-                raise InputError(f"{where} needs a usable '{name}', not {value!r}")
+                raise InputError(f"{where} needs a usable '{name}', not {reprlib.repr(value)}")
+            if isinstance(value, str):
+                _require_text(value, f"{where}: the '{name}'")
     return placed
 
 
@@ -265,7 +304,7 @@ def _coco_folder(path: Path, first: str) -> Path:
     """COCO files leave open what file names are relative to: take the first place where one exists."""
     places = (path.parent, path.parent / "images", path.parent / "images" / path.stem)
     for place in places:
-        if (place / first).is_file():
+        if _is(place / first, Path.is_file):
             return place
     raise InputError(f"{path}: '{first}' is in none of {', '.join(map(str, places))}; move the images there")
 

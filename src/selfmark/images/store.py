@@ -20,6 +20,7 @@ import torch
 
 from selfmark.config import Images
 from selfmark.errors import InputError
+from selfmark.images.containers import require_video
 from selfmark.images.crop import crop_regions, extract, inner_bounds
 from selfmark.images.decode import Pixels, UnreadableImage, read_image
 from selfmark.images.sources import ImageRef
@@ -171,6 +172,7 @@ def _video_jobs(path: Path, positions: list[int], refs: Sequence[ImageRef], imag
         missing.setdefault(refs[position].frame or 0, []).append(position)
     reason = "the video ends before this frame"
     try:
+        require_video(path)
         for frame, image in read_frames(path, list(missing)):
             here = missing.pop(frame)
             yield here, partial(_crop_all, image, [refs[position] for position in here], images)
@@ -287,4 +289,14 @@ def _allocate(shape: tuple[int, ...], store_gigabytes: float, scratch: Path | No
         raise InputError(
             f"{scratch} has no room for {size / 1e9:.1f} GB of images; free some or take fewer images"
         )
-    return torch.from_numpy(np.memmap(file, dtype=np.uint8, mode="w+", shape=shape))
+    try:
+        with open(file, "xb") as handle:
+            handle.truncate(size)
+            if hasattr(os, "posix_fallocate"):  # without it a disk that fills up later ends in a signal
+                os.posix_fallocate(handle.fileno(), 0, size)
+        return torch.from_numpy(np.memmap(file, dtype=np.uint8, mode="r+", shape=shape))
+    except OSError as error:
+        file.unlink(missing_ok=True)
+        raise InputError(
+            f"cannot keep {size / 1e9:.1f} GB of images in {scratch}: {error.strerror}"
+        ) from error

@@ -98,15 +98,18 @@ def load_mapping(folder: str | Path, detector: Detector) -> Mapping:
     values = read_json(path)
     require_format(values, path)
     tensors, _ = read_tensors(path.with_name(TENSORS))
-    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
     again = f"learn it anew with 'selfmark map {folder} --labels FILE'"
+    try:
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+    except TypeError as error:  # a type of number that only torch knows
+        raise InputError(f"{path.with_name(TENSORS)} is not a usable map: {error}; {again}") from error
     if values.get("numbers") != _digest(arrays):
         raise InputError(f"{path} and {path.with_name(TENSORS)} do not belong together: {again}")
     if values.get("model") != fingerprint(detector):
         raise InputError(f"{path} was learned on another model than the one beside it: {again}")
     try:
         return _mapping(values, PointMap(**arrays), len(detector.names))
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{path} is not a usable map: {error}; {again}") from error
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import numpy as np
 from selfmark._version import __version__
 from selfmark.colours import palette
 from selfmark.errors import InputError
+from selfmark.files import whole
 from selfmark.points import FloatArray
 from selfmark.report import charts
 from selfmark.report import scatter as maps
@@ -140,12 +140,11 @@ def write_report(data: ReportData, folder: Path) -> Path:
     environment.filters["columns"] = _numeric_columns
     page = environment.get_template("template.html").render(_view(data), charts=charts, maps=maps)
     target = folder / "index.html"
-    temporary = folder / "index.html.part"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # File names that are not valid text on this disk arrive as lone surrogates, which UTF-8 cannot hold.
-        temporary.write_text(page, encoding="utf-8", errors="replace")
-        os.replace(temporary, target)
+        with whole(target) as temporary:
+            # File names that are not text on this disk arrive as lone surrogates, which UTF-8 cannot hold.
+            temporary.write_text(page, encoding="utf-8", errors="replace")
     except OSError as error:
         raise InputError(f"cannot write {target}: {error.strerror}") from error
     return target

@@ -1,31 +1,54 @@
 """Checkpoints: one safetensors file with weights, optimiser, random state and iteration; no pickles.
 
-Written to a temporary name, synced, then renamed, so a kill at any moment leaves a whole file behind.
+Written to a temporary name, synced, then renamed, so a kill at any moment leaves a whole file behind. Each
+file carries a checksum of all it says, so that a disk that changes a bit later is noticed.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from selfmark.errors import InputError
+from selfmark.errors import DamagedFile, InputError
+from selfmark.files import whole
 from selfmark.train.engine import TrainState
 
+# Two entries of the metadata: no single damage makes a file look like one of before there were checksums.
+_SUM, _OF = "sha256", "sha256_of"
+_TYPES = {torch.float32: "F32"}  # what networks are kept in, in the words of safetensors
+_WORDS = "metadata, names, types, shapes, bytes"
 
-def write_tensors(tensors: dict[str, Tensor], metadata: dict[str, str], path: Path) -> None:
-    """Write tensors as safetensors, whole or not at all."""
-    temporary = path.with_name(path.name + ".part")
-    temporary.touch()
-    usual = temporary.stat().st_mode  # safetensors makes files that nobody but their owner can read
-    save_file({name: _on_its_own(value) for name, value in tensors.items()}, temporary, metadata)
-    temporary.chmod(usual)
-    with open(temporary, "rb") as handle:
-        os.fsync(handle.fileno())
-    os.replace(temporary, path)
+
+def write_tensors(
+    tensors: dict[str, Tensor], metadata: dict[str, str], path: Path, previous: Path | None = None
+) -> None:
+    """Write tensors as safetensors, whole or not at all; the file before is kept as `previous` if given."""
+    own = {name: _on_its_own(value) for name, value in tensors.items()}
+    with whole(path, previous) as temporary:
+        usual = temporary.stat().st_mode  # safetensors makes files that nobody but their owner can read
+        try:
+            save_file(own, temporary, metadata | {_SUM: _digest(own, metadata), _OF: _WORDS})
+        except SafetensorError as error:
+            raise _as_os_error(error) from error
+        temporary.chmod(usual)
+
+
+def _as_os_error(error: SafetensorError) -> OSError:
+    """What the system said when safetensors could not write; it passes that on in words only."""
+    number = re.search(r"os error (\d+)", str(error))
+    if number is None:
+        return OSError(0, str(error))
+    return OSError(int(number[1]), os.strerror(int(number[1])))
 
 
 def _on_its_own(value: Tensor) -> Tensor:
@@ -34,21 +57,62 @@ def _on_its_own(value: Tensor) -> Tensor:
     return value if value.nbytes == value.untyped_storage().nbytes() else value.clone()
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and metadata of a safetensors file; a damaged one is refused by name."""
+def _digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+    names = sorted(tensors)
+    described = [(name, str(tensors[name].dtype), list(tensors[name].shape)) for name in names]
+    digest = hashlib.sha256(json.dumps([sorted(metadata.items()), described]).encode())
+    for name in names:
+        if tensors[name].numel():
+            digest.update(tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def read_tensors(
+    path: Path, expected: Mapping[str, Tensor] | None = None
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and metadata of a safetensors file; a damaged one is refused by name.
+
+    Given `expected`, tensors on any device (meta among them), the file must hold exactly these names, shapes
+    and types. That is read off its header, before memory is taken for anything in it.
+
+    Files of a selfmark from before there were checksums, and of other programs, have none to compare.
+    """
     try:
         with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in list(file.keys())}, dict(file.metadata() or {})
+            metadata = dict(file.metadata() or {})
+            if expected is not None:
+                _require_same(file, expected, path)
+            tensors = {name: file.get_tensor(name) for name in list(file.keys())}
+    except FileNotFoundError as error:
+        raise InputError(f"{path} is missing") from error
     except (OSError, SafetensorError) as error:
-        raise InputError(f"{path} is missing or damaged and cannot be read: {error}") from error
+        raise DamagedFile(f"{path} is damaged and cannot be read: {error}") from error
+    summed, words = metadata.pop(_SUM, None), metadata.pop(_OF, None)
+    if (summed, words) != (None, None) and (words != _WORDS or summed != _digest(tensors, metadata)):
+        raise DamagedFile(f"{path} is damaged: its content does not have the checksum written with it")
+    return tensors, metadata
 
 
-def save_state(state: TrainState, path: Path) -> None:
+def _require_same(file: Any, expected: Mapping[str, Tensor], path: Path) -> None:
+    if set(file.keys()) != set(expected):
+        other = sorted(set(file.keys()) ^ set(expected))[0]
+        raise InputError(f"{path} holds other tensors than expected: '{other[:100]}' is in one only")
+    for name, tensor in expected.items():
+        found = file.get_slice(name)
+        if list(found.get_shape()) != list(tensor.shape) or found.get_dtype() != _TYPES.get(tensor.dtype):
+            raise InputError(
+                f"{path}: '{name}' is {found.get_dtype()} {found.get_shape()}, "
+                f"not {_TYPES.get(tensor.dtype)} {list(tensor.shape)}"
+            )
+
+
+def save_state(state: TrainState, path: Path, previous: Path | None = None) -> None:
+    """Write a checkpoint; the one before is kept as `previous` if given."""
     tensors: dict[str, Tensor] = {"generator": state.generator.get_state()}
     tensors |= {f"network.{name}": value for name, value in state.network.state_dict().items()}
     squares = state.optimiser.squares(state.network)
     tensors |= {f"optimiser.{name}": value for name, value in squares.items()}
-    write_tensors(tensors, {"iteration": str(state.iteration)}, path)
+    write_tensors(tensors, {"iteration": str(state.iteration)}, path, previous)
 
 
 def load_state(state: TrainState, path: Path) -> None:
@@ -61,7 +125,7 @@ def load_state(state: TrainState, path: Path) -> None:
         state.optimiser.refresh()
         state.generator.set_state(tensors["generator"])
         state.iteration = int(metadata["iteration"])
-    except (KeyError, ValueError, RuntimeError) as error:
+    except (KeyError, ValueError, RuntimeError, TypeError) as error:
         raise InputError(f"{path} does not belong to this run: {str(error).splitlines()[0]}") from error
 
 

@@ -85,10 +85,15 @@ def train(
     runtime: Runtime,
     on_log: OnLog,
     on_checkpoint: Callable[[], None],
+    stop_asked: Callable[[], bool] = lambda: False,
 ) -> None:
     """Run a phase from wherever the state stands to its end.
 
-    A checkpoint is written every so many iterations and at the end of the phase.
+    A checkpoint is written every so many iterations and at the end of the phase; never one with a loss or a
+    weight that is not finite.
+
+    Raises:
+        KeyboardInterrupt: `stop_asked` said so; the state is checkpointed first.
     """
     state.network.train()
     running = _Step(state, task.losses)
@@ -99,14 +104,31 @@ def train(
             state.optimiser.scale_rate(0.1 ** sum(state.iteration >= drop for drop in phase.drops))
             step(*batch)
             state.iteration += 1
-            if state.iteration % runtime.log_every == 0 or state.iteration == phase.stop:
+            to_log = state.iteration % runtime.log_every == 0 or state.iteration == phase.stop
+            if to_log:
                 means = running.means()
                 _require_finite(means, phase, state.iteration)
                 on_log(phase, state.iteration, means, time.monotonic() - began)
-            if state.iteration % runtime.checkpoint_every == 0 and state.iteration < phase.stop:
+            stop = _all_stop(stop_asked, state.group, to_log)
+            due = state.iteration % runtime.checkpoint_every == 0 or stop
+            if due and state.iteration < phase.stop:
+                _require_sound(state, running, phase)
                 on_checkpoint()
+            if stop:
+                break
     state.optimiser.zero_grad()
-    on_checkpoint()
+    if state.iteration == phase.stop:
+        _require_sound(state, running, phase)
+        on_checkpoint()
+    else:
+        raise KeyboardInterrupt
+
+
+def _all_stop(asked: Callable[[], bool], group: Group, together: bool) -> bool:
+    """Whether to stop now. Processes agree on it where they wait for each other anyway: at a line logged."""
+    if group.size == 1:
+        return asked()
+    return together and group.any(asked())
 
 
 class _Step:
@@ -128,6 +150,10 @@ class _Step:
             self._names, self._sums = tuple(terms), torch.zeros_like(values)
         self._sums += values
 
+    def finite(self) -> bool:
+        """Whether all terms since the last call of `means` were finite."""
+        return bool(self._sums.isfinite().all())
+
     def means(self) -> dict[str, float]:
         """Of each term over the steps since the last call and over all processes."""
         group, steps = self._state.group, self._state.iteration - self._since
@@ -137,10 +163,21 @@ class _Step:
         return {name: value / (steps * group.size) for name, value in zip(self._names, sums, strict=True)}
 
 
+def _require_sound(state: TrainState, running: _Step, phase: Phase) -> None:
+    """What is about to be kept must be worth resuming; asked only where the device is waited for anyway."""
+    if not (running.finite() and all(bool(p.isfinite().all()) for p in state.network.parameters())):
+        raise TrainingError(_diverged("a loss or a weight is", phase, state.iteration))
+
+
+def _diverged(what: str, phase: Phase, iteration: int) -> str:
+    return (
+        f"{what} no longer a finite number at iteration {iteration} of {phase.stage}: what was reached "
+        "before is kept; resume with a lower optimiser.lr or with optimiser.clip_norm set, e.g. "
+        "--resume --set optimiser.clip_norm=1"
+    )
+
+
 def _require_finite(means: dict[str, float], phase: Phase, iteration: int) -> None:
     bad = [name for name, value in means.items() if not math.isfinite(value)]
     if bad:
-        raise TrainingError(
-            f"the {bad[0]} loss is no longer a finite number at iteration {iteration} of {phase.stage}: "
-            "resume with a lower optimiser.lr or with optimiser.clip_norm set"
-        )
+        raise TrainingError(_diverged(f"the {bad[0]} loss is", phase, iteration))

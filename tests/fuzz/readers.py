@@ -1,0 +1,186 @@
+"""Every reader of files that strangers make, valid files for it, and how its files are spoilt."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from PIL import Image
+
+from selfmark.card import ModelCard, read_card
+from selfmark.config import Images, Network, preset, read_yaml, to_dict
+from selfmark.evaluate.labels import read_ground_truth
+from selfmark.files import FORMAT
+from selfmark.images.decode import read_image
+from selfmark.images.sources import collect
+from selfmark.keypoints.points_file import read_points_file
+from selfmark.train.checkpoint import read_tensors, write_tensors
+from tests.fuzz.mutate import Mutator, change_bytes, change_json
+
+PICTURES = ("a.png", "b.png", "sub/c.png")
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A reader under test.
+
+    file:  name under which it finds its file
+    read:  what reads it
+    seeds: valid files
+    spoil: ways to make them invalid
+    cost:  how many times slower than the others it is; it gets as many times fewer files
+    """
+
+    file: str
+    read: Callable[[Path], object]
+    seeds: tuple[bytes, ...]
+    spoil: tuple[Mutator, ...]
+    cost: int = 1
+
+
+def make_pictures(folder: Path) -> None:
+    """The pictures that label files name."""
+    (folder / "sub").mkdir(exist_ok=True)
+    for name in PICTURES:
+        Image.new("RGB", (8, 6), "red").save(folder / name)
+
+
+def readers(folder: Path) -> dict[str, Reader]:
+    """All readers; `folder` holds the pictures of `make_pictures`, and files are to be put there."""
+    given = collect([folder / name for name in PICTURES])
+    names = [str(ref.path) for ref in given]
+    regions = np.array([[0.0, 0.0, 8.0, 6.0]] * 3)
+
+    def labels(path: Path) -> object:
+        return read_ground_truth(path, given)
+
+    return {
+        "images": Reader("image.png", lambda path: read_image(path, 4.0), _images(), (change_bytes,)),
+        "coco as images": Reader(
+            "set.json", lambda path: collect([path]), _coco(), (change_bytes, change_json)
+        ),
+        "coco as labels": Reader("labels.json", labels, _coco(), (change_bytes, change_json)),
+        "deeplabcut csv": Reader("labels.csv", labels, _dlc(), (change_bytes,)),
+        "label studio": Reader("studio.json", labels, _studio(), (change_bytes, change_json)),
+        "model.json": Reader(
+            "model.json", lambda path: read_card(path.parent), _model(), (change_bytes, change_json)
+        ),
+        "config.yaml": Reader("config.yaml", read_yaml, _config(), (change_bytes, _as_json), cost=5),
+        "text list": Reader("list.txt", lambda path: collect([path]), _list(), (change_bytes,)),
+        "points csv": Reader(
+            "points.csv", lambda path: read_points_file(path, names, regions, 64), _points(), (change_bytes,)
+        ),
+        "safetensors": Reader("tensors.safetensors", read_tensors, _tensors(folder), (change_bytes,)),
+    }
+
+
+def _images() -> tuple[bytes, ...]:
+    rng = np.random.default_rng(0)
+    colours = Image.fromarray(rng.integers(0, 255, (9, 11, 3), dtype=np.uint8))
+    deep = Image.fromarray(rng.integers(0, 65535, (7, 5)).astype(np.uint16))
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    made = [
+        (colours, "PNG", {}),
+        (colours, "JPEG", {"exif": turned}),
+        (colours, "JPEG", {"progressive": True}),
+        (colours.convert("P"), "GIF", {}),
+        (colours.convert("CMYK"), "TIFF", {"compression": "tiff_lzw"}),
+        (deep, "TIFF", {}),
+        (deep, "PNG", {}),
+        (colours, "BMP", {}),
+        (colours.convert("RGBA"), "WEBP", {}),
+        (colours.convert("L"), "PPM", {}),
+        (colours.convert("1"), "PNG", {}),
+    ]
+    return tuple(_encoded(image, kind, options) for image, kind, options in made)
+
+
+def _encoded(image: Image.Image, kind: str, options: dict[str, Any]) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, kind, **options)
+    return stream.getvalue()
+
+
+def _coco() -> tuple[bytes, ...]:
+    images = [
+        {"id": number, "file_name": name, "width": 8, "height": 6} for number, name in enumerate(PICTURES)
+    ]
+    points = [1.5, 2, 2, 0, 0, 0, 3, 4.25, 1]
+    annotations = [
+        {"id": number, "image_id": number, "category_id": 1, "keypoints": points, "bbox": [0, 0, 8, 6]}
+        for number in range(3)
+    ]
+    category = {"id": 1, "name": "cat", "keypoints": ["nose", "left", "right"], "flip_idx": [0, 2, 1]}
+    category |= {"normaliser": "points", "normaliser_points": [1, 2]}
+    whole = {"images": images, "annotations": annotations, "categories": [category]}
+    bare = {"images": images[:1], "annotations": [{"image_id": 0, "keypoints": points, "pose": "left"}]}
+    return json.dumps(whole).encode(), json.dumps(bare).encode()
+
+
+def _dlc() -> tuple[bytes, ...]:
+    single = (
+        "scorer,me,me,me,me\nbodyparts,nose,nose,tail,tail\ncoords,x,y,x,y\na.png,1,2,3,4\nsub/c.png,,,5,5\n"
+    )
+    several = (
+        "scorer,,,me,me,me,me\nindividuals,,,one,one,two,two\nbodyparts,,,nose,nose,nose,nose\n"
+        "coords,,,x,y,x,y\nlabeled-data,v,a.png,1,2,,\nlabeled-data,v,b.png,1.5,2.5,,\n"
+    )
+    return single.encode(), several.encode()
+
+
+def _studio() -> tuple[bytes, ...]:
+    size = {"original_width": 8, "original_height": 6}
+    box = {"id": "r", "type": "rectanglelabels", "value": {"x": 0, "y": 0, "width": 50, "height": 50}, **size}
+    point = {"type": "keypointlabels", "value": {"x": 20, "y": 30, "keypointlabels": ["nose"]}, **size}
+    tasks = [
+        {"data": {"image": "/data/upload/1/0123abcd-a.png"}, "annotations": [{"result": [point]}]},
+        {
+            "data": {"image": "/data/local-files/?d=sub/c.png"},
+            "annotations": [{"result": [box, point | {"parentID": "r"}], "was_cancelled": False}],
+        },
+    ]
+    return (json.dumps(tasks).encode(),)
+
+
+def _model() -> tuple[bytes, ...]:
+    card = ModelCard(
+        ("nose", "left", "right"), (0, 2, 1), ((0, 1),), Images(), Network(), "parabola", True, {"seed": 1}
+    )
+    return (json.dumps({"format": FORMAT, "selfmark": "0", "K": 3, **asdict(card)}).encode(),)
+
+
+def _config() -> tuple[bytes, ...]:
+    settings = to_dict(preset("tiny"))
+    some = ("preset", "K", "M", "images", "network", "rounds", "flip")
+    whole = yaml.safe_dump({name: settings[name] for name in some}, sort_keys=False)
+    return whole.encode(), b"K: 5\nM: 20\nimages: {size: 64}\n"
+
+
+def _as_json(content: bytes, rng: random.Random) -> bytes:
+    """Settings changed part by part; JSON is YAML too."""
+    return change_json(json.dumps(yaml.safe_load(content)).encode(), rng)
+
+
+def _list() -> tuple[bytes, ...]:
+    return b"# pictures\na.png\nb.png,0,0,4,4\nsub/c.png,1.5,1,2,2\n", "\ufeffa.png\r\nb.png\r\n".encode()
+
+
+def _points() -> tuple[bytes, ...]:
+    return b"image,x,y\na.png,1,2\nsub/c.png,3,4\n", b"image,x,y,score\nb.png,1.5,2.5,0.9\na.png,0,0,1\n"
+
+
+def _tensors(folder: Path) -> tuple[bytes, ...]:
+    path = folder / "seed.safetensors"
+    write_tensors({"a": torch.arange(6.0).view(2, 3), "b": torch.zeros(0, 2)}, {"iteration": "3"}, path)
+    content = path.read_bytes()
+    path.unlink()
+    return (content,)

@@ -1,0 +1,31 @@
+"""Runs without the work that follows training, which these tests do not look at."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from selfmark import pipeline
+from tests.browser import browser
+
+__all__ = ["browser"]
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the checks and the report at the end of a run."""
+
+    def nothing(*arguments: Any) -> None:
+        pass
+
+    monkeypatch.setattr(pipeline, "check_run", nothing)
+    monkeypatch.setattr(pipeline, "report_on_run", nothing)
+
+
+@pytest.fixture
+def finished(quick_run: Path, tmp_path: Path) -> Path:
+    """A finished run of one's own to damage."""
+    return Path(shutil.copytree(quick_run, tmp_path / "finished"))

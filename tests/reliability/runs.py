@@ -1,0 +1,141 @@
+"""Tiny runs in processes of their own, which can be killed at any moment, and what they leave behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from selfmark.pipeline import discover
+from selfmark.run import Event, Run
+from tests.conftest import QUICK
+
+TINY: dict[str, Any] = QUICK | {"evaluation.look_at": 6, "evaluation.deformations": 1}
+WRITES = ("open", "os.rename", "os.remove", "os.mkdir", "os.chmod")  # audit events, raised before they happen
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When a process is to die: so many seconds into a phase, or right before its nth change of a file.
+
+    phase:   one of `PHASES`; "" counts changes of files from the start
+    seconds: after the phase began
+    change:  from 1; 0 to go by time
+    """
+
+    phase: str = ""
+    seconds: float = 0.0
+    change: int = 0
+
+
+# Each phase begins with the first event of which this holds.
+PHASES: dict[str, Callable[[Event], bool]] = {
+    "reading images": lambda event: event["event"] == "plan",
+    "keypoints": lambda event: event["event"] == "images",
+    "warm-up": lambda event: event["event"] == "keypoints",
+    "recovery": lambda event: (
+        event["event"] == "checkpoint" and event["stage"] == "stage1" and event["iteration"] in (5, 9, 13)
+    ),
+    "round": lambda event: event["event"] == "recovery" and event["round"] < 3,
+    "stage 2": lambda event: event["event"] == "recovery" and event["round"] == 3,
+    "saving": lambda event: event.get("stage") == "stage 2" and event.get("iteration") == 6,
+}
+
+
+def durations(run: Path) -> dict[str, float]:
+    """Seconds each phase took in a finished run."""
+    events = Run.open(run).events()
+    starts = [next(event["time"] for event in events if begins(event)) for begins in PHASES.values()]
+    ends = [*starts[1:], events[-1]["time"]]
+    return {phase: end - start for phase, start, end in zip(PHASES, starts, ends, strict=True)}
+
+
+def phase_reached(run: Path) -> str:
+    """The phase that the log of an unfinished run ends in."""
+    reached = "start"
+    events = Run.open(run).events() if (run / "run.json").exists() else []
+    for event in events:
+        reached = next((phase for phase, begins in PHASES.items() if begins(event)), reached)
+    return reached
+
+
+def work(photos: Path, output: Path, moment: Moment | None) -> int:
+    """Start the run in `output`, or go on with it, in a process that dies at the moment; its exit code."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.reliability.runs"])
+    process = context.Process(target=_child, args=(photos, output, moment))
+    process.start()
+    process.join()
+    code = process.exitcode
+    assert code is not None
+    return code
+
+
+def same_bits(one: Path, other: Path) -> None:
+    """Fail unless two finished runs have the same weights, model description and points."""
+    assert (one / "model" / "model.json").read_text() == (other / "model" / "model.json").read_text()
+    ours, theirs = _tensors(one), _tensors(other)
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        assert torch.equal(value, theirs[name]), name
+    assert not list(other.rglob("*.part"))
+
+
+def _tensors(run: Path) -> dict[str, torch.Tensor]:
+    files = [run / "model" / "weights.safetensors", *sorted((run / "points").iterdir())]
+    files += sorted((run / "checkpoints").glob("stage?.safetensors"))
+    return {f"{file.name}/{name}": value for file in files for name, value in load_file(file).items()}
+
+
+def _child(photos: Path, output: Path, moment: Moment | None) -> None:
+    torch.set_num_threads(1)
+    if moment is not None and moment.change:
+        _die_before_change(output, moment.change)
+    began = False
+
+    def listener(event: Event) -> None:
+        nonlocal began
+        if moment is not None and moment.phase and not began and PHASES[moment.phase](event):
+            began = True
+            threading.Timer(moment.seconds, _die).start()
+
+    resume = (output / "run.json").exists()
+    given = [] if resume else [photos]
+    settings = {} if resume else TINY
+    discover(
+        given,
+        output=output,
+        preset="tiny",
+        settings=settings,
+        resume=resume,
+        device="cpu",
+        listener=listener,
+    )
+
+
+def _die_before_change(output: Path, number: int) -> None:
+    seen = 0
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal seen
+        if event in WRITES and str(arguments[0]).startswith(str(output)):
+            if event == "open" and not arguments[2] & (os.O_WRONLY | os.O_RDWR):
+                return
+            seen += 1
+            if seen == number:
+                _die()
+
+    sys.addaudithook(hook)
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,203 @@
+"""Disks that are full, read-only or gone; two processes on one folder; a start that was cut short."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import SafetensorError
+
+from selfmark import files
+from selfmark.config import preset
+from selfmark.errors import DiskError, InputError, TrainingError
+from selfmark.pipeline import _enough_memory, discover
+from selfmark.run import Event, Run
+from selfmark.train import checkpoint, engine
+from tests.conftest import QUICK, selfmark
+from tests.reliability.runs import same_bits
+
+pytestmark = pytest.mark.usefixtures("bare")
+
+
+def start(photos: Path, output: Path, **options: object) -> None:
+    discover(photos, output=output, preset="tiny", settings=QUICK, device="cpu", **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one megabyte."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True
+    ).returncode
+    if made != 0:
+        pytest.skip("needs to be allowed to mount a file system; an injected fault covers the same below")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def remount(folder: Path, options: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{options}", str(folder)], check=True)
+
+
+def test_a_full_disk_and_one_that_turns_read_only(photos: Path, quick_run: Path, small_disk: Path) -> None:
+    output = small_disk / "run"
+    with pytest.raises(DiskError, match=r"cannot write to .*: No space left on device; .*--resume"):
+        start(photos, output)
+    remount(small_disk, "ro")
+    with pytest.raises(DiskError, match=r"cannot write to .*: Read-only file system"):
+        discover(output=output, resume=True, device="cpu")
+    with pytest.raises(InputError, match=r"cannot write to .*: Read-only file system"):
+        start(photos, small_disk / "another")
+    remount(small_disk, "rw,size=64m")
+    discover(output=output, resume=True, device="cpu")
+    same_bits(quick_run, output)
+
+
+@pytest.mark.parametrize("write", [3, 9])
+def test_a_disk_that_fills_up_at_any_write(
+    write: int, photos: Path, quick_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, count = checkpoint.save_file, 0
+
+    def filling(tensors: object, path: Path, metadata: object) -> None:
+        nonlocal count
+        count += 1
+        if count == write:
+            path.write_bytes(b"half of it")
+            raise SafetensorError("I/O error: No space left on device (os error 28)")
+        real(tensors, path, metadata)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save_file", filling)
+        with pytest.raises(DiskError, match="No space left on device"):
+            start(photos, tmp_path / "run")
+    assert not list(tmp_path.rglob("*.part"))
+    discover(output=tmp_path / "run", resume=True, device="cpu")
+    same_bits(quick_run, tmp_path / "run")
+
+
+def test_a_folder_that_vanishes(photos: Path, quick_run: Path, tmp_path: Path) -> None:
+    output, away = tmp_path / "run", tmp_path / "away"
+
+    def listener(event: Event) -> None:
+        if event["event"] == "train" and event["stage"] == "round" and output.exists():
+            output.rename(away)
+
+    with pytest.raises(DiskError, match=r"the folder is no longer there"):
+        start(photos, output, listener=listener)
+    assert not output.exists()  # nothing half-made in its place
+    away.rename(output)
+    discover(output=output, resume=True, device="cpu")
+    same_bits(quick_run, output)
+
+
+def test_the_command_line_says_it_in_one_sentence(
+    finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(files, "append", refuse)
+    assert selfmark("discover", "-o", finished, "--resume", "--device", "cpu") == 2
+    said = capsys.readouterr().err.strip()
+    assert said.startswith("selfmark: cannot write to")
+    assert "\n" not in said
+
+
+def test_a_start_that_was_cut_short_is_no_obstacle(photos: Path, tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    for part in ("points", "checkpoints"):
+        (output / part).mkdir(parents=True)
+    (output / "config.yaml.part").write_text("K: ")
+    with pytest.raises(InputError, match="holds no run"):
+        Run.open(output)
+    Run.create(output, preset("tiny"), ["x"], [])
+    assert Run.open(output).refs() == []
+    with pytest.raises(InputError, match="already holds a run"):
+        Run.create(output, preset("tiny"), ["x"], [])
+
+
+def test_of_two_that_start_at_once_one_comes_second(tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    output.mkdir()
+    with files.hold(output), pytest.raises(InputError, match="another process is working on"):
+        Run.create(output, preset("tiny"), ["x"], [])
+    assert not (output / "run.json").exists()
+
+
+@pytest.mark.parametrize("content", ["{}", "[1]", '[{"path": 3}]', '[{"path": "a", "frame": 1, "box": 5}]'])
+def test_a_list_of_images_that_is_none(content: str, finished: Path) -> None:
+    (finished / "images.json").write_text(content)
+    if content == "{}":
+        assert Run.open(finished).refs() == []
+        return
+    with pytest.raises(InputError, match=r"images.json does not belong to this run"):
+        Run.open(finished).refs()
+
+
+def test_other_peoples_files_are_an_obstacle(tmp_path: Path) -> None:
+    for name in ("points/mine.csv", "notes.txt"):
+        folder = tmp_path / name.replace("/", "-")
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text("mine")
+        with pytest.raises(InputError, match="not an empty folder"):
+            Run.create(folder, preset("tiny"), ["x"], [])
+        assert (folder / name).read_text() == "mine"
+
+
+def test_nothing_is_written_through_links_in_a_run_folder(finished: Path, tmp_path: Path) -> None:
+    for name in (".lock", "log.jsonl"):
+        victim = tmp_path / "victim"
+        victim.write_text("untouched")
+        kept = finished / name
+        content = kept.read_bytes()
+        kept.unlink()
+        kept.symlink_to(victim)
+        with pytest.raises(DiskError):
+            discover(output=finished, resume=True, device="cpu")
+        assert victim.read_text() == "untouched"
+        kept.unlink()
+        kept.write_bytes(content)
+
+
+def test_a_small_gpu_ends_in_a_sentence_and_the_run_goes_on_with_a_smaller_batch(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = engine._Step.__call__, 0
+
+    def short_of_memory(step: object, *batch: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 8:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        real(step, *batch)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._Step, "__call__", short_of_memory)
+        code = selfmark(
+            "discover", photos, "-o", tmp_path / "run", "--preset=tiny", "--device=cpu",
+            *(f"--set={name}={value}" for name, value in QUICK.items()),
+        )  # fmt: skip
+    assert code == 1
+    assert [
+        event["iteration"] for event in Run.open(tmp_path / "run").events() if event["event"] == "checkpoint"
+    ]
+    with pytest.raises(InputError, match=r"'K' cannot change in a run that has begun"):
+        discover(output=tmp_path / "run", resume=True, settings={"K": 3}, device="cpu")
+    events: list[Event] = []
+    settings = {"runtime.batch": "1"}
+    discover(output=tmp_path / "run", resume=True, settings=settings, device="cpu", listener=events.append)
+    assert Run.open(tmp_path / "run").config.runtime.batch == 1
+    assert next(event["iteration"] for event in events if event["event"] == "resumed") == 8
+
+
+def test_memory_messages_name_the_setting(finished: Path) -> None:
+    opened = Run.open(finished)
+    for value, words in ((8, "--resume --set stage2.batch=4"), (1, "smaller images.size")):
+        with pytest.raises(TrainingError, match=words), _enough_memory(opened, "stage2.batch", value):
+            raise torch.OutOfMemoryError("CUDA out of memory")

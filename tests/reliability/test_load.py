@@ -1,0 +1,51 @@
+"""Many small images: prediction needs no more memory for the last than for the first."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from selfmark.detector import Detector, Prediction
+from selfmark.export import writer
+from selfmark.images.sources import collect
+
+IMAGES = 5_000
+MOST_BYTES = 2_000  # per image; a single crop kept by mistake would be 12,000
+
+
+def memory() -> int:
+    """Bytes of this process that are in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
+def test_prediction_over_many_images_runs_in_constant_memory(quick_run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "images"
+    folder.mkdir()
+    Image.new("RGB", (16, 16), "blue").save(folder / "00000.png")
+    for number in range(1, IMAGES):
+        os.link(folder / "00000.png", folder / f"{number:05d}.png")
+    refs = collect([folder])
+    assert len(refs) == IMAGES
+    samples: list[tuple[int, int]] = []
+
+    def watched(predictions: Iterator[Prediction]) -> Iterator[Prediction]:
+        done = 0
+        for prediction in predictions:
+            done += len(prediction.refs)
+            samples.append((done, memory()))
+            yield prediction
+
+    detector = Detector.load(quick_run)
+    path = writer("csv")(watched(detector.predict(refs, 64)), detector.card, tmp_path)
+    assert sum(1 for _ in path.open()) == 1 + 4 * IMAGES
+    done, used = np.array(samples, dtype=float).T
+    settled = done > IMAGES / 4  # until then buffers and caches grow to their size
+    slope = np.polyfit(done[settled], used[settled], 1)[0]
+    print(f"{slope:.0f} bytes per image")
+    assert slope < MOST_BYTES

@@ -1,0 +1,111 @@
+"""File names with anything a file system allows: nothing runs, and every format says them right."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from selfmark.demo.scene import Scene
+from selfmark.errors import InputError
+from selfmark.images.sources import collect
+from selfmark.pipeline import discover
+from selfmark.run import Run
+from tests.browser import visit
+from tests.conftest import QUICK, selfmark
+
+ATTACK = "<img src=x onerror=window.attacked=1>"
+NAMES = (
+    f"{ATTACK}.png",
+    "\"><svg onload='window.attacked=1'>.png",
+    "line\nbreak.png",
+    "comma, \"quotes\" and 'more'.png",
+    "=HYPERLINK(1).png",
+    "[red]markup[bold].png",
+    "\x1b[31mcolour.png",
+    "{{ 7 * 7 }}.png",
+    "emoji \N{CAT FACE}\N{COMBINING ACUTE ACCENT}.png",
+    " leading and trailing .png",
+    "%s %d $HOME `true` \\n.png",
+    "é" * 125 + ".png",  # 254 bytes, and 255 is the most
+)
+
+
+@pytest.fixture(scope="module")
+def hostile(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pictures with hostile names in a folder with one, and a broken one among them."""
+    folder = tmp_path_factory.mktemp("names") / ATTACK
+    folder.mkdir()
+    for name, image in zip(NAMES, scene.images, strict=False):
+        Image.fromarray(image).save(folder / name)
+    (folder / f"broken {ATTACK}.png").write_bytes(b"nothing")
+    return folder
+
+
+def test_they_are_found(hostile: Path) -> None:
+    assert {ref.path.name for ref in collect([hostile])} == {*NAMES, f"broken {ATTACK}.png"}
+
+
+def test_tables_and_coco_say_them_right(hostile: Path, quick_run: Path, tmp_path: Path) -> None:
+    expected = {str(hostile / name) for name in NAMES}
+    assert selfmark("predict", quick_run, hostile, "-o", tmp_path, "--device", "cpu") == 0
+    with open(tmp_path / "landmarks.csv", newline="", encoding="utf-8") as handle:
+        rows = list(csv.DictReader(handle))
+    assert {row["image"] for row in rows} == expected
+    assert len(rows) == 4 * len(NAMES)
+    assert selfmark("predict", quick_run, hostile, "-o", tmp_path, "--format", "coco") == 0
+    content = json.loads((tmp_path / "landmarks.json").read_text(encoding="utf-8"))
+    assert {image["file_name"] for image in content["images"]} == expected
+
+
+@pytest.mark.parametrize("format", ["coco-results", "cvat", "dlc", "label-studio", "ultralytics"])
+def test_other_formats_can_be_written(format: str, hostile: Path, quick_run: Path, tmp_path: Path) -> None:
+    assert selfmark("predict", quick_run, hostile, "-o", tmp_path, "--format", format) in (0, 2)
+
+
+def test_nothing_runs_in_the_report(browser: Any, hostile: Path, tmp_path: Path) -> None:
+    """With the content security policy switched off, so that escaping alone has to hold."""
+    output = tmp_path / ATTACK
+    discover(hostile, output=output, preset="tiny", settings=QUICK | {"M": 6}, device="cpu")
+    assert any(event["event"] == "skipped" for event in Run.open(output).events())
+    page = output / "report" / "index.html"
+    assert ATTACK not in page.read_text(encoding="utf-8")
+    with visit(browser, page, bypass_csp=True) as seen:
+        seen.page.wait_for_timeout(50)
+        assert seen.page.evaluate("() => window.attacked === undefined")
+        assert seen.problems() == []
+
+
+def test_names_that_are_no_text_are_refused_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "good.png")
+    os.rename(tmp_path / "good.png", os.fsencode(tmp_path) + b"/\xff\xfe.png")
+    with pytest.raises(InputError, match=r"is not text in UTF-8: rename it"):
+        collect([tmp_path])
+    assert selfmark("discover", tmp_path, "-o", tmp_path / "run") == 2
+    assert "\\udcff" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "a\0b.png", "x" * 300 + ".png"])
+def test_names_that_no_file_can_have(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no file"):
+        collect([tmp_path / name])
+    (tmp_path / "list.txt").write_text(f"{name}\n")
+    with pytest.raises(InputError, match="line 1: there is no file"):
+        collect([tmp_path / "list.txt"])
+    (tmp_path / "set.json").write_text(json.dumps({"images": [{"id": 1, "file_name": name}]}))
+    with pytest.raises(InputError):
+        collect([tmp_path / "set.json"])
+
+
+def test_messages_do_not_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert selfmark("discover", tmp_path / "\x1b[2J[/red]\n.png", "-o", tmp_path / "run") == 2
+    said = capsys.readouterr().err
+    assert "\x1b[2J" not in said
+    assert "\\x1b[2J[/red]\\n.png" in said

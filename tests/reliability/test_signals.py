@@ -1,0 +1,103 @@
+"""Ctrl-C and SIGTERM: the step is finished, the state saved, and the run goes on from there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from selfmark.interrupt import postponed
+from selfmark.pipeline import discover
+from selfmark.run import Event, Run
+from tests.conftest import QUICK, selfmark
+from tests.reliability.runs import same_bits
+
+pytestmark = pytest.mark.usefixtures("bare")
+
+
+@pytest.mark.parametrize(
+    ("number", "stage"),
+    [(signal.SIGTERM, "warm-up"), (signal.SIGINT, "round"), (signal.SIGTERM, "stage 2")],
+)
+def test_the_state_is_saved_at_the_next_step(
+    number: signal.Signals, stage: str, photos: Path, quick_run: Path, tmp_path: Path
+) -> None:
+    def listener(event: Event) -> None:
+        if event["event"] == "train" and event["stage"] == stage:
+            os.kill(os.getpid(), number)
+
+    rare = QUICK | {"runtime.checkpoint_every": 1000}
+    handlers = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(KeyboardInterrupt):
+        discover(photos, output=tmp_path, preset="tiny", settings=rare, device="cpu", listener=listener)
+    assert handlers == [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+    events = Run.open(tmp_path).events()
+    last = [event for event in events if event["event"] == "train"][-1]
+    assert events[-1]["event"] == "checkpoint"
+    assert events[-1]["iteration"] == last["iteration"] < last["stop"]
+    discover(output=tmp_path, resume=True, device="cpu")
+    # All but the checkpoint before the last, which is of another iteration here.
+    same_bits(quick_run, tmp_path)
+
+
+def test_the_command_line_ends_with_130_and_says_how_to_go_on(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = QUICK | {"warmup.iterations": 3000, "runtime.checkpoint_every": 10_000}
+    output, log = tmp_path / "run", tmp_path / "run" / "log.jsonl"
+
+    def end() -> None:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and not (log.exists() and '"train"' in log.read_text()):
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    options = [f"--set={name}={value}" for name, value in settings.items()]
+    assert selfmark("discover", photos, "-o", output, "--preset=tiny", "--device=cpu", *options) == 130
+    thread.join()
+    assert f"selfmark discover -o {output} --resume" in capsys.readouterr().err.replace("\n", "")
+    assert Run.open(output).events()[-1]["event"] == "checkpoint"
+
+
+def test_a_second_request_ends_at_once() -> None:
+    reached = []
+
+    def insist() -> None:
+        with postponed() as asked:
+            os.kill(os.getpid(), signal.SIGINT)
+            reached.append(asked())
+            os.kill(os.getpid(), signal.SIGINT)
+            reached.append("too far")
+
+    with pytest.raises(KeyboardInterrupt):
+        insist()
+    assert reached == [True]
+
+
+def test_signals_that_are_ignored_stay_so() -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with postponed() as asked:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert not asked()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_other_threads_are_left_alone() -> None:
+    answers = []
+
+    def inside() -> None:
+        with postponed() as asked:
+            answers.append(asked())
+
+    thread = threading.Thread(target=inside)
+    thread.start()
+    thread.join()
+    assert answers == [False]

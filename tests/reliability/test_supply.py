@@ -1,0 +1,57 @@
+"""The lock file says what the constraints say, with checksums; what is required is what is imported."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "selfmark"
+# Where a package is imported under another name than it is installed by.
+IMPORTED_AS = {"opencv-python-headless": "cv2", "pillow": "PIL", "pyyaml": "yaml"}
+
+
+def _constraints() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return dict(line.split("==") for line in lines if line and not line.startswith("#"))
+
+
+def test_the_lock_holds_every_constraint_but_torch_with_a_checksum() -> None:
+    text = (ROOT / "requirements.lock").read_text()
+    locked = dict(re.findall(r"^(\S+)==(\S+) \\\n    --hash=sha256:[0-9a-f]{64}$", text, re.MULTILINE))
+    expected = _constraints()
+    assert expected.pop("torch") in text.splitlines()[1]
+    assert locked == expected
+    assert "://" not in text  # no address: pip takes the files from where it is configured to
+
+
+def test_what_is_required_is_what_is_imported() -> None:
+    """The required dependencies are exactly the packages that modules import when they are imported."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    required = {re.split(r"[<>=\[ ]", line)[0] for line in project["dependencies"]}
+    expected = {IMPORTED_AS.get(name, name) for name in required}
+    found = set()
+    for path in SOURCE.rglob("*.py"):
+        if "fused" in path.parts:  # Triton comes with the CUDA builds of torch and is asked for before
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                found.add(node.module.split(".")[0])
+    found -= {*sys.stdlib_module_names, "selfmark", "__future__"}
+    optional = {
+        "onnx",
+        "onnxruntime",
+        "pandas",
+        "pyarrow",
+        "tables",
+        "sleap_io",
+        "pynwb",
+        "ndx_pose",
+        "triton",
+    }
+    assert found - optional == expected

@@ -1,0 +1,206 @@
+"""Each guard fires on the fault it is for, in words, and a run that trips one leaves no model behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from selfmark import pipeline
+from selfmark.config import Guards
+from selfmark.correspondence.recovery import DescribedPoints
+from selfmark.detector import Detector, Located
+from selfmark.errors import TrainingError
+from selfmark.group import ALONE, Group
+from selfmark.points import Keypoints, LabelledPoints
+from selfmark.run import Event, Run
+from selfmark.train import engine
+from selfmark.train.guards import check_labels, check_landmarks, check_points, reach_of, spread_of
+from tests.conftest import QUICK, selfmark
+
+SOUND = Guards()
+
+
+def found(per_image: int = 5, images: int = 4, seed: int = 0) -> DescribedPoints:
+    """Points all over images of 64 pixels, with descriptors in all directions."""
+    generator = torch.Generator().manual_seed(seed)
+    count = per_image * images
+    vectors = torch.nn.functional.normalize(torch.randn(count, 16, generator=generator), dim=1)
+    xy = 64 * torch.rand(count, 2, generator=generator)
+    index = torch.arange(images).repeat_interleave(per_image)
+    return DescribedPoints(Keypoints(xy, index, torch.ones(count), vectors), None)
+
+
+def test_sound_points_pass() -> None:
+    check_points(found(), 4, 64, SOUND)
+
+
+def _alike(described: DescribedPoints) -> DescribedPoints:
+    vectors = described.points.descriptor
+    assert vectors is not None
+    near = torch.nn.functional.normalize(vectors[:1] + 0.01 * vectors, dim=1)
+    return DescribedPoints(replace(described.points, descriptor=near), None)
+
+
+def _in_one_place(described: DescribedPoints) -> DescribedPoints:
+    return DescribedPoints(replace(described.points, xy=30 + described.points.xy / 1000), None)
+
+
+def _hardly_any(described: DescribedPoints) -> DescribedPoints:
+    return DescribedPoints(described.points.select(torch.tensor([0])), None)
+
+
+FAULTS: dict[str, Callable[[DescribedPoints], DescribedPoints]] = {
+    "descriptors of all points are alike": _alike,
+    "all points of an image lie in one place": _in_one_place,
+    "only 0.0. points per image": _hardly_any,
+}
+
+
+@pytest.mark.parametrize("words", FAULTS)
+def test_points_that_have_collapsed(words: str) -> None:
+    with pytest.raises(TrainingError, match=f"collapsed: .*{words}.*start again with"):
+        check_points(FAULTS[words](found(images=24)), 24, 64, SOUND)
+
+
+def test_descriptors_that_are_not_numbers() -> None:
+    described = found()
+    assert described.points.descriptor is not None
+    described.points.descriptor[3] = float("nan")
+    with pytest.raises(TrainingError, match="alike"):
+        check_points(described, 4, 64, SOUND)
+
+
+def test_spread_and_reach_are_those_of_numpy() -> None:
+    points = found(7, 3).points
+    assert points.descriptor is not None
+    vectors = points.descriptor.double().numpy()
+    assert spread_of(points.descriptor) == pytest.approx(vectors.var(axis=0).sum(), abs=1e-6)
+    xy = points.xy.double().numpy().reshape(3, 7, 2)
+    expected = ((xy - xy.mean(axis=1, keepdims=True)) ** 2).sum(axis=2) ** 0.5
+    assert reach_of(points) == pytest.approx(expected.mean(), rel=1e-6)
+
+
+def labels(given: list[int], clusters: int) -> LabelledPoints:
+    count = len(given)
+    points = Keypoints(torch.zeros(count, 2), torch.arange(count), torch.ones(count))
+    label = torch.tensor(given)
+    return LabelledPoints(points, label, torch.full_like(label, -1), clusters)
+
+
+def test_clusters_without_points() -> None:
+    check_labels(labels([0, 1, 2, 3, -1], 8), SOUND)
+    with pytest.raises(TrainingError, match=r"5 of 8 clusters have no points; start again with a smaller K"):
+        check_labels(labels([0, 1, 2, 0, -1], 8), SOUND)
+
+
+def test_landmarks_of_a_finished_detector() -> None:
+    xy, score = found().points.xy.view(4, 5, 2), torch.full((4, 5), 0.5)
+    check_landmarks(xy, score, 64, SOUND)
+    for bad_xy, bad_score, words in (
+        (30 + xy / 1000, score, "all landmarks lie in one place"),
+        (xy, score * 0, "no landmark is found"),
+        (xy * float("nan"), score, "no finite numbers"),
+    ):
+        with pytest.raises(TrainingError, match=words):
+            check_landmarks(bad_xy, bad_score, 64, SOUND)
+
+
+# --- in a run ---------------------------------------------------------------------------------------
+
+
+def run_with_fault(photos: Path, output: Path) -> tuple[int, list[Event]]:
+    options = [f"--set={name}={value}" for name, value in QUICK.items()]
+    code = selfmark("discover", photos, "-o", output, "--preset=tiny", "--device=cpu", *options)
+    return code, Run.open(output).events()
+
+
+@pytest.mark.parametrize("words", FAULTS)
+def test_a_run_ends_within_the_round_without_a_model(
+    words: str,
+    photos: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The fault appears in the descriptions before round 2; none of its iterations happens."""
+    real, calls = pipeline.describe, 0
+
+    def describe(*arguments: Any) -> DescribedPoints:
+        nonlocal calls
+        calls += 1
+        described = real(*arguments)
+        return FAULTS[words](described) if calls == 2 else described
+
+    monkeypatch.setattr(pipeline, "describe", describe)
+    code, events = run_with_fault(photos, tmp_path / "run")
+    assert code == 1
+    assert "training has collapsed" in capsys.readouterr().err
+    assert {event["round"] for event in events if event["event"] == "train"} == {0, 1}
+    assert not (tmp_path / "run" / "model").exists()
+
+
+def test_a_detector_that_collapsed_in_stage_2_is_not_saved(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = Detector.locate
+
+    def locate(detector: Detector, pixels: torch.Tensor) -> Located:
+        located = real(detector, pixels)
+        return Located(torch.full_like(located.xy, 31.0), located.score)
+
+    monkeypatch.setattr(Detector, "locate", locate)
+    code, _ = run_with_fault(photos, tmp_path / "run")
+    assert code == 1
+    assert "all landmarks lie in one place" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "model").exists()
+
+
+@pytest.mark.parametrize("what", ["loss", "weight"])
+def test_nothing_that_is_not_finite_reaches_a_checkpoint(
+    what: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At iteration 7, between two lines of the log: the checkpoint of iteration 8 is refused."""
+    real, calls = engine._Step.__call__, 0
+
+    def broken(step: Any, *batch: Any) -> None:
+        nonlocal calls
+        calls += 1
+        real(step, *batch)
+        if calls == 7:
+            target = step._sums if what == "loss" else next(step._state.network.parameters()).data
+            target[(0,) * target.ndim] = float("nan")
+
+    monkeypatch.setattr(engine._Step, "__call__", broken)
+    settings = QUICK | {"runtime.log_every": 100}
+    with pytest.raises(TrainingError, match=r"no longer a finite number at iteration .* of round: .*resume"):
+        pipeline.discover(photos, output=tmp_path / "run", preset="tiny", settings=settings, device="cpu")
+    events = Run.open(tmp_path / "run").events()
+    assert [event["iteration"] for event in events if event["event"] == "checkpoint"][-1] == 6
+    assert not (tmp_path / "run" / "model").exists()
+
+
+@pytest.mark.parametrize(
+    "measure", [lambda d, g: spread_of(d.points.descriptor, g), lambda d, g: reach_of(d.points, g)]
+)
+def test_shares_of_a_group_are_judged_together(
+    measure: Callable[[DescribedPoints, Group], float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two halves as two processes would have them: the sums they join are those of the whole."""
+    whole, pair = found(6, 4), Group(rank=0, size=2)
+    expected = measure(whole, ALONE)
+    sums: list[torch.Tensor] = []
+
+    def join(group: Group, tensor: torch.Tensor) -> torch.Tensor:
+        sums.append(tensor)
+        return sum(sums, torch.zeros_like(tensor))
+
+    monkeypatch.setattr(Group, "device", torch.device("cpu"))
+    monkeypatch.setattr(Group, "all_sum", join)
+    halves = [whole.select(whole.points.image_index // 2 == half) for half in (0, 1)]
+    assert measure(halves[0], pair) != pytest.approx(expected)
+    assert measure(halves[1], pair) == pytest.approx(expected)

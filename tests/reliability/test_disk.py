@@ -58,7 +58,7 @@ def test_a_full_disk_and_one_that_turns_read_only(photos: Path, quick_run: Path,
     same_bits(quick_run, output)
 
 
-@pytest.mark.parametrize("write", [3, 9])
+@pytest.mark.parametrize("write", [9])
 def test_a_disk_that_fills_up_at_any_write(
     write: int, photos: Path, quick_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("bare")
 
 @pytest.mark.parametrize(
     ("number", "stage"),
-    [(signal.SIGTERM, "warm-up"), (signal.SIGINT, "round"), (signal.SIGTERM, "stage 2")],
+    [(signal.SIGINT, "round"), (signal.SIGTERM, "stage 2")],
 )
 def test_the_state_is_saved_at_the_next_step(
     number: signal.Signals, stage: str, photos: Path, quick_run: Path, tmp_path: Path

@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from selfmark.config import Images, read_yaml
 from selfmark.detector import Detector
 from selfmark.errors import InputError
-from selfmark.images import sources
+from selfmark.images import video
 from selfmark.images.decode import UnreadableImage, read_image
 from selfmark.images.sources import collect
 from selfmark.images.store import load_store
@@ -200,7 +200,7 @@ def test_a_video_that_claims_to_have_more_frames_than_bytes(
 ) -> None:
     path = tmp_path / "long.mp4"
     path.write_bytes(b"\0\0\0\x18ftypisom" + bytes(4_000))
-    monkeypatch.setattr(sources, "count_frames", lambda path: 2**31)
+    monkeypatch.setattr(video, "count_frames", lambda path: 2**31)
     with pytest.raises(InputError, match="2147483648 frames, but is far too small"):
         collect([path])
 

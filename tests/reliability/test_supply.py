@@ -19,6 +19,12 @@ def _constraints() -> dict[str, str]:
     return dict(line.split("==") for line in lines if line and not line.startswith("#"))
 
 
+def _name(requirement: str) -> str:
+    """What a required package is imported as."""
+    name = re.split(r"[<>=\[ ]", requirement)[0]
+    return IMPORTED_AS.get(name, name.replace("-", "_"))
+
+
 def test_the_lock_holds_every_constraint_but_torch_with_a_checksum() -> None:
     text = (ROOT / "requirements.lock").read_text()
     locked = dict(re.findall(r"^(\S+)==(\S+) \\\n    --hash=sha256:[0-9a-f]{64}$", text, re.MULTILINE))
@@ -31,8 +37,7 @@ def test_the_lock_holds_every_constraint_but_torch_with_a_checksum() -> None:
 def test_what_is_required_is_what_is_imported() -> None:
     """The required dependencies are exactly the packages that modules import when they are imported."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    required = {re.split(r"[<>=\[ ]", line)[0] for line in project["dependencies"]}
-    expected = {IMPORTED_AS.get(name, name) for name in required}
+    expected = {_name(line) for line in project["dependencies"]}
     found = set()
     for path in SOURCE.rglob("*.py"):
         if "fused" in path.parts:  # Triton comes with the CUDA builds of torch and is asked for before
@@ -43,15 +48,7 @@ def test_what_is_required_is_what_is_imported() -> None:
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 found.add(node.module.split(".")[0])
     found -= {*sys.stdlib_module_names, "selfmark", "__future__"}
-    optional = {
-        "onnx",
-        "onnxruntime",
-        "pandas",
-        "pyarrow",
-        "tables",
-        "sleap_io",
-        "pynwb",
-        "ndx_pose",
-        "triton",
-    }
+    extras = project["optional-dependencies"]
+    optional = {_name(line) for extra, lines in extras.items() if extra != "dev" for line in lines}
+    optional |= {"triton", "starlette"}  # which come with the CUDA builds of torch and with fastapi
     assert found - optional == expected

@@ -18,6 +18,7 @@ import pytest
 from selfmark import cli
 from selfmark.demo.scene import Scene, generate, write
 from selfmark.pipeline import discover
+from tests.browser import browser as browser  # one for all: two cannot run side by side in a process
 
 # A pipeline that goes through every phase in seconds; it learns nothing to speak of.
 QUICK: dict[str, Any] = {

@@ -135,7 +135,8 @@ def _open_and_end(words: list[str]) -> None:
     httpx = pytest.importorskip("httpx")
     pytest.importorskip("fastapi")
     command = [sys.executable, "-m", *words, "--no-browser", "--port", "0"]  # whichever is free here
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    settings = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=settings) as process:
         assert process.stdout is not None
         line = next((line for line in process.stdout if "http://" in line), "")
         try:

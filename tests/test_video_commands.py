@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from selfmark import pipeline
+from selfmark.config import read_yaml
 from selfmark.images.video import look_at
 from selfmark.run import Run
 from tests.conftest import QUICK, selfmark
@@ -53,6 +54,7 @@ def test_from_a_video_to_landmarks_of_each_animal(
     monkeypatch.setattr(pipeline, "nearby_frames", spy)
     run = tmp_path / "run"
     assert selfmark("discover", arena, "-o", run, *FIND, "--temporal", *OPTIONS) == 0
+    assert read_yaml(run / "config.yaml").augment.rotation == 180, "animals seen from above turn all the way"
     refs = Run.open(run).refs()
     assert [(ref.frame, ref.track) for ref in refs] == [
         (frame, t) for frame in range(0, 120, 10) for t in (1, 2)

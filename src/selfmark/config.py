@@ -225,6 +225,7 @@ class Tracking:
     smooth: float = 0.08  # seconds, width of the bell that smooths an animal's way
     size_share: float = 0.95  # share of frames in which the square holds all of an animal
     margin: float = 0.1  # added to that square on each side, for legs and tails
+    rotation: float = 180.0  # augment.rotation of a discovery among found animals: seen from above they turn
 
 
 @dataclass(frozen=True)

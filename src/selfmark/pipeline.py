@@ -153,6 +153,8 @@ def _new_run(
     notes: list[str] = []
     refs = locate(named.inputs, named.every, named.where, tracking, looked, notes.append)
     config, why = choose(preset, device.type == "cuda", len(refs), landmarks)
+    if named.where is not None and named.where.animals:
+        config = replace(config, augment=replace(config.augment, rotation=tracking.rotation))
     config = override(config, settings)
     Run.create(path, config, [str(one) for one in named.inputs], refs)
     run = Run.open(path, listener)

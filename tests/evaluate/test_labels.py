@@ -287,11 +287,18 @@ def test_a_missing_image_is_named_unless_nothing_is_annotated_on_it(tmp_path: Pa
         read(tmp_path, content, [])
 
 
-@pytest.mark.parametrize("folder", ["a\0b", "\ud800", "x" * 300])
-def test_names_that_no_file_can_have_are_refused_like_others(tmp_path: Path, folder: str) -> None:
+@pytest.mark.parametrize(
+    ("folder", "words"),
+    [
+        ("a\0b", r"images\[0\] .* may be .*test/1.jpg or .*train/1.jpg"),
+        ("\ud800", r"images\[0\]: .* is not text in UTF-8"),
+        ("x" * 300, r"images\[0\] .* may be .*test/1.jpg or .*train/1.jpg"),
+    ],
+)
+def test_names_that_no_file_can_have_are_refused(tmp_path: Path, folder: str, words: str) -> None:
     content = valid()
     content["images"][0]["file_name"] = f"{folder}/1.jpg"
-    with pytest.raises(InputError, match=r"images\[0\] .* may be .*test/1.jpg or .*train/1.jpg"):
+    with pytest.raises(InputError, match=words):
         read(tmp_path, content, [*TRAIN, *refs_of("test/1.jpg")])
 
 

@@ -9,10 +9,10 @@ import cv2
 import numpy as np
 import pytest
 
+from selfmark import errors as shared
 from selfmark.config import Images, Network
 from selfmark.detector import ModelCard, Prediction
 from selfmark.errors import InputError
-from selfmark.export import media as shared
 from selfmark.export import nwb
 from selfmark.export.nwb import write_nwb
 from selfmark.images.sources import ImageRef, collect

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from selfmark import errors as shared
 from selfmark.config import Images, Network
 from selfmark.detector import ModelCard, Prediction
 from selfmark.errors import InputError
-from selfmark.export import media as shared
 from selfmark.export.sleap import write_analysis, write_slp
 from selfmark.images.sources import ImageRef, collect
 from selfmark.points import Landmarks

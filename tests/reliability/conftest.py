@@ -9,9 +9,6 @@ from typing import Any
 import pytest
 
 from selfmark import pipeline
-from tests.browser import browser
-
-__all__ = ["browser"]
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from tests.browser import browser  # noqa: F401
 from tests.web.places import Served, served, toy_folder
 
 

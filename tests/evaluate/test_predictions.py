@@ -24,7 +24,8 @@ from selfmark.run import Run
 
 @pytest.fixture
 def folder(quick_run: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(quick_run, tmp_path / "run"))
+    others = shutil.ignore_patterns("predictions")  # those of tests that ran before
+    return Path(shutil.copytree(quick_run, tmp_path / "run", ignore=others))
 
 
 @pytest.fixture

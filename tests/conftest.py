@@ -8,6 +8,7 @@ import os
 # As in the command line: threads that spin long make a busy machine slow; read when torch is imported.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,10 @@ from selfmark import cli
 from selfmark.demo.scene import Scene, generate, write
 from selfmark.pipeline import discover
 from tests.browser import browser as browser  # one for all: two cannot run side by side in a process
+
+# Started in the background of a script, this process and its children would ignore Ctrl-C, which tests press.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A pipeline that goes through every phase in seconds; it learns nothing to speak of.
 QUICK: dict[str, Any] = {

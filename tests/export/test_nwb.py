@@ -18,23 +18,10 @@ from selfmark.export.nwb import write_nwb
 from selfmark.images.sources import ImageRef, collect
 from selfmark.images.video import Video
 from selfmark.points import Landmarks
+from tests.export.eared import CARD, EDGES, NAMES, found
 
 pynwb = pytest.importorskip("pynwb")
 pytest.importorskip("ndx_pose")
-
-NAMES = ("nose", "left ear", "right ear", "tail/tip")
-EDGES = ((0, 1), (0, 2), (3, 0))
-CARD = ModelCard(NAMES, (0, 2, 1, 3), EDGES, Images(), Network(), "parabola", False, {})
-
-
-def _found(refs: list[ImageRef], size: tuple[int, int], seed: int) -> Prediction:
-    rng = np.random.default_rng(seed)
-    landmarks = Landmarks(
-        rng.uniform(0, 30, (len(refs), 4, 2)).astype(np.float32),
-        rng.random((len(refs), 4)).astype(np.float32),
-        NAMES,
-    )
-    return Prediction(tuple(refs), np.array([size] * len(refs)), landmarks)
 
 
 def _clip(path: Path, frames: int, rate: float) -> Path:
@@ -59,7 +46,7 @@ def _agree(pose: Any, prediction: Prediction, rows: list[int], times: list[float
 
 def test_every_second_frame_of_a_video(tmp_path: Path) -> None:
     clip = _clip(tmp_path / "clip.avi", 7, 12.5)
-    prediction = _found(collect([clip], every=2), (48, 32), 0)
+    prediction = found(collect([clip], every=2), (48, 32), 0)
     path = write_nwb([prediction], CARD, tmp_path)
     assert path == tmp_path / "landmarks.nwb"
     assert not list(tmp_path.glob("*.part*"))
@@ -80,9 +67,9 @@ def test_objects_videos_and_image_sizes_stay_apart(tmp_path: Path) -> None:
     frames = [ImageRef(clip, 0), ImageRef(clip, 2), ImageRef(clip, 2, (1, 1, 9, 9)), ImageRef(clip, 3)]
     stills = [ImageRef(Path("x.png")), ImageRef(Path("y.png"))]
     first, small, large = (
-        _found(frames, (48, 32), 1),
-        _found(stills, (40, 30), 2),
-        _found([ImageRef(Path("z.png"))], (64, 50), 3),
+        found(frames, (48, 32), 1),
+        found(stills, (40, 30), 2),
+        found([ImageRef(Path("z.png"))], (64, 50), 3),
     )
     path = write_nwb([first, small, large], CARD, tmp_path)
     assert not pynwb.validate(path=str(path))
@@ -116,7 +103,7 @@ def test_no_edges_and_one_landmark(tmp_path: Path) -> None:
 
 
 def test_refusals_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = _found([ImageRef(Path("x.png"))], (40, 30), 0)
+    one = found([ImageRef(Path("x.png"))], (40, 30), 0)
     with pytest.raises(InputError, match="nothing to write"):
         write_nwb([], CARD, tmp_path)
     alike = ModelCard(("a/b", "a:b", "c", "d"), (0, 1, 2, 3), (), Images(), Network(), "parabola", False, {})
@@ -127,7 +114,7 @@ def test_refusals_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.Monke
     timeless = Video(1, 0.0, (40, 30), np.zeros(1))
     monkeypatch.setattr(nwb, "look_at", lambda path: timeless)
     with pytest.raises(InputError, match="frames a second"):
-        write_nwb([_found([ImageRef(tmp_path / "still.avi", 0)], (40, 30), 0)], CARD, tmp_path)
+        write_nwb([found([ImageRef(tmp_path / "still.avi", 0)], (40, 30), 0)], CARD, tmp_path)
 
     def absent(package: str) -> None:
         raise ModuleNotFoundError(package)

@@ -16,23 +16,10 @@ from selfmark.errors import InputError
 from selfmark.export.sleap import write_analysis, write_slp
 from selfmark.images.sources import ImageRef, collect
 from selfmark.points import Landmarks
+from tests.export.eared import CARD, EDGES, NAMES, found
 
 sio = pytest.importorskip("sleap_io")
 h5py = pytest.importorskip("h5py")
-
-NAMES = ("nose", "left ear", "right ear", "tail/tip")
-EDGES = ((0, 1), (0, 2), (3, 0))
-CARD = ModelCard(NAMES, (0, 2, 1, 3), EDGES, Images(), Network(), "parabola", False, {})
-
-
-def _found(refs: list[ImageRef], size: tuple[int, int], seed: int) -> Prediction:
-    rng = np.random.default_rng(seed)
-    landmarks = Landmarks(
-        rng.uniform(0, 30, (len(refs), 4, 2)).astype(np.float32),
-        rng.random((len(refs), 4)).astype(np.float32),
-        NAMES,
-    )
-    return Prediction(tuple(refs), np.array([size] * len(refs)), landmarks)
 
 
 def _clip(path: Path, frames: int = 7) -> Path:
@@ -67,7 +54,7 @@ def test_slp_keeps_points_scores_and_skeleton(tmp_path: Path) -> None:
         ImageRef(stills[0].path, box=(9, 9, 9, 9)),
         stills[2],
     ]
-    small, large = _found(twice, (40, 30), 1), _found([stills[1]], (64, 50), 2)
+    small, large = found(twice, (40, 30), 1), found([stills[1]], (64, 50), 2)
     path = write_slp([small, large], CARD, tmp_path)
 
     labels = sio.load_slp(str(path))
@@ -97,7 +84,7 @@ def test_slp_of_every_second_frame(tmp_path: Path) -> None:
     clip = _clip(tmp_path / "clip.avi")
     refs = collect([clip], every=2)
     refs = [ref for ref in refs for _ in range(1 + (ref.frame == 4))]  # two objects in frame 4
-    prediction = _found(refs, (48, 32), 3)
+    prediction = found(refs, (48, 32), 3)
     halves = [
         Prediction(refs_, prediction.sizes[part], Landmarks(xy, score, NAMES))
         for part in (slice(0, 2), slice(2, None))
@@ -121,7 +108,7 @@ def test_slp_of_every_second_frame(tmp_path: Path) -> None:
 def test_analysis_has_one_row_per_frame_of_the_video(tmp_path: Path) -> None:
     clip = _clip(tmp_path / "clip.avi")
     refs = [ImageRef(clip, 0), ImageRef(clip, 2), ImageRef(clip, 2, (1, 1, 9, 9)), ImageRef(clip, 4)]
-    prediction = _found(refs, (48, 32), 4)
+    prediction = found(refs, (48, 32), 4)
     xy, score = prediction.landmarks.xy, prediction.landmarks.score
     path = write_analysis([prediction], CARD, tmp_path)
     assert path.name == "landmarks.000_clip.analysis.h5"
@@ -146,7 +133,7 @@ def test_analysis_has_one_row_per_frame_of_the_video(tmp_path: Path) -> None:
 def test_analysis_of_several_videos(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     clips = [_clip(tmp_path / "clip.avi", 3), _clip(tmp_path / "other" / "clip.avi", 5)]
-    parts = [_found([ImageRef(clip, 1)], (48, 32), seed) for seed, clip in enumerate(clips)]
+    parts = [found([ImageRef(clip, 1)], (48, 32), seed) for seed, clip in enumerate(clips)]
     assert write_analysis(parts, CARD, tmp_path) == tmp_path
     for number, part in enumerate(parts):
         with h5py.File(tmp_path / f"landmarks.{number:03d}_clip.analysis.h5") as file:
@@ -157,13 +144,13 @@ def test_analysis_of_several_videos(tmp_path: Path) -> None:
 def test_analysis_without_edges(tmp_path: Path) -> None:
     clip = _clip(tmp_path / "clip.avi", 2)
     card = ModelCard(NAMES, (0, 1, 2, 3), (), Images(), Network(), "parabola", False, {})
-    labels = sio.load_file(str(write_analysis([_found([ImageRef(clip, 1)], (48, 32), 0)], card, tmp_path)))
+    labels = sio.load_file(str(write_analysis([found([ImageRef(clip, 1)], (48, 32), 0)], card, tmp_path)))
     assert labels.skeletons[0].edges == []
     assert [frame.frame_idx for frame in labels.labeled_frames] == [1]
 
 
 def test_refusals_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = _found([_picture(tmp_path / "a.png", (40, 30))], (40, 30), 0)
+    one = found([_picture(tmp_path / "a.png", (40, 30))], (40, 30), 0)
     out = tmp_path / "out"
     out.mkdir()
     with pytest.raises(InputError, match="still images with --format sleap"):

@@ -1,0 +1,25 @@
+"""An eared animal with four points, for formats that know skeletons: its card, and landmarks at random."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from selfmark.config import Images, Network
+from selfmark.detector import ModelCard, Prediction
+from selfmark.images.sources import ImageRef
+from selfmark.points import Landmarks
+
+NAMES = ("nose", "left ear", "right ear", "tail/tip")
+EDGES = ((0, 1), (0, 2), (3, 0))
+CARD = ModelCard(NAMES, (0, 2, 1, 3), EDGES, Images(), Network(), "parabola", False, {})
+
+
+def found(refs: list[ImageRef], size: tuple[int, int], seed: int) -> Prediction:
+    """Landmarks of images of one size."""
+    rng = np.random.default_rng(seed)
+    landmarks = Landmarks(
+        rng.uniform(0, 30, (len(refs), 4, 2)).astype(np.float32),
+        rng.random((len(refs), 4)).astype(np.float32),
+        NAMES,
+    )
+    return Prediction(tuple(refs), np.array([size] * len(refs)), landmarks)

@@ -78,7 +78,7 @@ def measure(count: int, where: str, steps: int, config: Config) -> dict[str, Any
     place(phi, device, config.runtime)
     generator = torch.Generator(device).manual_seed(0)
     state = make_state(phi, [(phi, 1.0)], config.optimiser, generator)
-    task = stage1_task(phi, feed, table, None, warmup_recipe(), config, generator, seed=0)
+    task = stage1_task(phi, feed, table, None, warmup_recipe(config), config, generator, seed=0)
     runtime = replace(config.runtime, log_every=10**9, checkpoint_every=10**9)
     spans = []
     for stop in (WARM, WARM + steps):

@@ -227,6 +227,7 @@ def test_two_processes_cannot_work_on_one_run(undisturbed: Path) -> None:
         {"warmup.bootstrap": "detector-descriptors"},
         {"flip.train": False, "flip.test": False},
         {"flip.test": False},
+        {"flip.partner": "itself"},
         {"keypoints.detector": "sift"},
         {"keypoints.random_share": 0.8},
         {"loss.average": "together", "heatmaps.refine": "quarter"},
@@ -245,6 +246,8 @@ def test_every_ablation_runs_and_takes_effect(
     if changes == {"flip.test": False}:
         assert not detector.card.flip_test  # same weights, read differently
         return
+    if changes == {"flip.partner": "itself"}:
+        assert detector.card.mirror == (0, 1, 2, 3)
     with pytest.raises(AssertionError):
         _assert_same(undisturbed, tmp_path / "run")
 

@@ -140,6 +140,12 @@ class Stage2:
 class Flip:
     train: bool = True  # flipping augmentation in both stages
     test: bool = True  # average with the mirror image at test time
+    partner: Literal["found", "itself"] = "found"  # a landmark's, in the mirror image; itself: side views
+
+    @property
+    def finds_partners(self) -> bool:
+        """Whether points get a label of their own for when their image is flipped (Sec. 3.7)."""
+        return self.train and self.partner == "found"
 
 
 @dataclass(frozen=True)

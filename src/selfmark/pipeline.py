@@ -284,7 +284,7 @@ def _stage1(run: Run, store: ImageStore, feed: PixelFeed, points: Keypoints) -> 
 
     if state.iteration < warmup.stop:
         table = _tabulate(self_labelled(points, len(store)), store, config, feed.device)
-        task = stage1_task(phi, feed, table, None, warmup_recipe(), config, generator, seed, run.group)
+        task = stage1_task(phi, feed, table, None, warmup_recipe(config), config, generator, seed, run.group)
         _advance(run, "stage1", state, warmup, task)
 
     for phase in rounds:
@@ -359,6 +359,8 @@ def _gathered(
     found = sum(run.group.counts(len(described.points)))
     kept = gather(labelled, run.group)
     check_labels(kept, run.config.guards)
+    if run.config.flip.partner == "itself":
+        kept = replace(kept, mirrored_label=kept.label)
     run.log(
         "recovery",
         round=number,

@@ -101,7 +101,7 @@ def _training(config: Config, pixels: torch.Tensor, table: PointTable, feed: Pix
     place(phi, CUDA, config.runtime)
     state = make_state(phi, [(phi, 1.0)], config.optimiser, torch.Generator(CUDA).manual_seed(5))
     feed = feed or PixelFeed(pixels, CUDA)
-    task = stage1_task(phi, feed, table, None, warmup_recipe(), config, state.generator, seed=3)
+    task = stage1_task(phi, feed, table, None, warmup_recipe(config), config, state.generator, seed=3)
 
     def until(stop: int) -> np.ndarray:
         totals: list[float] = []

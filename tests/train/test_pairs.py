@@ -21,7 +21,7 @@ from selfmark.points import Keypoints, LabelledPoints
 from selfmark.train.pairs import PairBatch, PairRecipe, draw_pairs
 from selfmark.train.plan import Part, plan_pairs
 from selfmark.train.stages import round_recipe, warmup_recipe
-from selfmark.train.table import PointTable, tabulate
+from selfmark.train.table import PointTable, self_labelled, tabulate
 
 SIZE, IMAGES, SLOTS = 128, 6, 5
 PLAIN = replace(
@@ -116,12 +116,30 @@ def test_labels_follow_the_image_and_its_flip(seed: int) -> None:
 
 def test_warmup_pairs_are_one_image_twice_and_never_flipped() -> None:
     table = _table()
-    batch = _draw(table, None, warmup_recipe(), CONFIG, 0)
+    batch = _draw(table, None, warmup_recipe(CONFIG), CONFIG, 0)
     _, image = _read(batch, batch.xy)
     first, second = image.chunk(2)
     both = batch.valid.chunk(2)[0] & batch.valid.chunk(2)[1]
     assert torch.equal(first[both], second[both])
     assert torch.equal(*batch.label.chunk(2))
+
+
+def test_where_landmarks_are_their_own_partners_warmup_flips_each_side_and_labels_stay() -> None:
+    settings = replace(CONFIG, flip=replace(CONFIG.flip, partner="itself"))
+    recipe = warmup_recipe(settings)
+    assert (recipe.same_image, recipe.flip, recipe.flip_together) == (1.0, True, False)
+    image = torch.arange(IMAGES).repeat_interleave(SLOTS)
+    points = Keypoints(torch.rand(len(image), 2) * 50 + 39, image, torch.ones(len(image)))
+    table = tabulate(self_labelled(points, IMAGES), IMAGES, 2, torch.device("cpu"))
+    batch = _draw(table, None, recipe, settings, 0)
+    assert torch.equal(*batch.label.chunk(2))
+    left, right = _read(batch, batch.xy)[0].chunk(2)  # equal labels lie on the same spot of the original
+    both = batch.valid.chunk(2)[0] & batch.valid.chunk(2)[1]
+    assert (left - right)[both].abs().max() < 0.3
+    # Red is x of the original: where it falls to the right, the view is mirrored.
+    mirrored = batch.images[:, 0, 64, 72] < batch.images[:, 0, 64, 56]
+    one, other = mirrored.chunk(2)
+    assert set((one == other).tolist()) == {True, False}
 
 
 def test_equivariance_mode_pairs_one_image_with_itself_flipped_alike() -> None:

@@ -31,7 +31,7 @@ def describe(
     on_progress: Callable[[int, int], None] | None = None,
     group: Group = ALONE,
 ) -> DescribedPoints:
-    """Keypoints and descriptors of all images and, with flipping, of the same points in the mirror images.
+    """Keypoints and descriptors of all images and, for mirror partners, of these points in the mirror images.
 
     Each process of a group describes its share of the images; `image_index` counts all of them. The result is
     on the device or, where its descriptors would take too much memory there, on the host.
@@ -41,11 +41,11 @@ def describe(
     room = _room(rows.stop - rows.start, config, feed.device)
     parts: list[Keypoints] = []
     start, filled = rows.start, 0
-    each = bytes_per_image(config.network, config.images.size) * (1 + config.flip.train)
+    each = bytes_per_image(config.network, config.images.size) * (1 + config.flip.finds_partners)
     batch = images_per_pass(config.runtime.predict_batch, each, feed.device)
     for pixels in feed.in_order(batch, rows):
         images = pixels.float() / 255
-        maps, mirrored = phi.with_mirror(images) if config.flip.train else (phi(images), None)
+        maps, mirrored = phi.with_mirror(images) if config.flip.finds_partners else (phi(images), None)
         peaks = find_peaks(
             maps.confidence[:, 0],
             config.heatmaps.threshold,
@@ -69,7 +69,7 @@ def describe(
             on_progress(start - rows.start, rows.stop - rows.start)
     points = concatenate(parts).to(room.device)
     described = Keypoints(points.xy, points.image_index, points.score, room[0, :filled])
-    return DescribedPoints(described, room[1, :filled] if config.flip.train else None)
+    return DescribedPoints(described, room[1, :filled] if config.flip.finds_partners else None)
 
 
 def _room(images: int, config: Config, device: torch.device) -> Tensor:
@@ -77,7 +77,7 @@ def _room(images: int, config: Config, device: torch.device) -> Tensor:
 
     It is on the device if it takes at most `device_share` of the memory free there.
     """
-    shape = (1 + config.flip.train, images * config.heatmaps.max_points, config.network.descriptor)
+    shape = (1 + config.flip.finds_partners, images * config.heatmaps.max_points, config.network.descriptor)
     size = torch.float32.itemsize * math.prod(shape)
     if device.type == "cuda" and size > config.runtime.device_share * free_memory(device):
         device = torch.device("cpu")

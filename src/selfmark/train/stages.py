@@ -25,9 +25,13 @@ from selfmark.train.plan import IntArray, Part, Planned, plan_images, plan_pairs
 from selfmark.train.table import PointTable
 
 
-def warmup_recipe() -> PairRecipe:
-    """Bootstrapping (Sec. 3.5): an image and its synthetic deformation, no flips while labels are unknown."""
-    return PairRecipe(same_image=1.0, flip=False, flip_together=True)
+def warmup_recipe(config: Config) -> PairRecipe:
+    """Bootstrapping (Sec. 3.5): an image and its synthetic deformation, no flips while labels are unknown.
+
+    Where every landmark is its own mirror partner, a mirrored view is one more deformation.
+    """
+    itself = config.flip.train and config.flip.partner == "itself"
+    return PairRecipe(same_image=1.0, flip=itself, flip_together=not itself)
 
 
 def round_recipe(config: Config, mirrored_labels: bool) -> PairRecipe:

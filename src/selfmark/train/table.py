@@ -65,4 +65,4 @@ def self_labelled(points: Keypoints, images: int) -> LabelledPoints:
     count = points.counts(images)
     start = torch.cumsum(count, dim=0) - count
     slot = torch.arange(len(points), device=points.xy.device) - start[points.image_index]
-    return LabelledPoints(points, slot, torch.full_like(slot, -1), clusters=int(count.max()) if images else 0)
+    return LabelledPoints(points, slot, slot, clusters=int(count.max()) if images else 0)

@@ -360,7 +360,7 @@ def _gathered(
     kept = gather(labelled, run.group)
     check_labels(kept, run.config.guards)
     if run.config.flip.partner == "itself":
-        kept = replace(kept, mirrored_label=kept.label)
+        kept = replace(kept, mirrored_label=kept.label.clone())
     run.log(
         "recovery",
         round=number,

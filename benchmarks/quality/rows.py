@@ -60,7 +60,7 @@ class Declared:
     seeds: tuple[int, ...] = (0,)
     variants: Mapping[str, Settings] = field(default_factory=dict)
     points: str = ""
-    seconds: int = 75
+    seconds: int = 60
 
     def digest(self) -> str:
         """Changes with every setting that a run is made with, those of the preset among them."""

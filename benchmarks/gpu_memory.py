@@ -1,0 +1,105 @@
+"""A GPU that is too small, for real: does following the sentence that `discover` ends with finish the run?
+
+    python benchmarks/gpu_memory.py --gigabytes 12 --batch 64 --out gpu_memory.json
+
+The process may take so much of the GPU's memory and no more. A short discovery starts with a batch far too
+large for that; whenever it ends for want of memory, the command it names is carried out, until it is done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from selfmark.demo.scene import generate, write
+from selfmark.run import Run, write_json
+
+SHORT = {
+    "warmup.iterations": 30,
+    "rounds.count": 1,
+    "rounds.iterations": 30,
+    "stage2.iterations": 30,
+    "runtime.checkpoint_every": 10,
+    "K": 5,
+    "M": 20,
+}
+LIMITED = (
+    "import sys, torch; share, *sys.argv[1:] = sys.argv[1:]; "
+    "torch.cuda.set_per_process_memory_fraction(float(share)); "
+    "from selfmark.cli import main; main()"
+)
+ADVICE = re.compile(r"'selfmark (discover .*?)'", re.DOTALL)
+MOST_ATTEMPTS = 12
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--gigabytes", type=float, default=12.0)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--images", type=int, default=64)
+    parser.add_argument("--commit", default="unknown")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    share = arguments.gigabytes * 2**30 / torch.cuda.get_device_properties(0).total_memory
+    with tempfile.TemporaryDirectory() as folder:
+        rows = follow(Path(folder), share, arguments.batch, arguments.images)
+    result = {
+        "script": "benchmarks/gpu_memory.py",
+        "what": "attempts at one discovery under a limit on the GPU's memory, each as the last one advised",
+        "gigabytes": arguments.gigabytes,
+        "attempts": rows,
+        "hardware": torch.cuda.get_device_name(),
+        "versions": {"torch": torch.__version__, "python": platform.python_version()},
+        "commit": arguments.commit,
+    }
+    if arguments.out:
+        write_json(result, arguments.out)
+    if rows[-1]["code"] != 0:
+        sys.exit(1)
+
+
+def follow(folder: Path, share: float, batch: int, images: int) -> list[dict[str, object]]:
+    """Attempts until the run is done, or its last words are no advice."""
+    write(generate(images), folder / "toys")
+    run = folder / "run"
+    settings = {**SHORT, "runtime.batch": batch, "stage2.batch": batch}
+    words = ["discover", str(folder / "toys" / "images"), "-o", str(run), "--preset", "fast"]
+    words += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    rows: list[dict[str, object]] = []
+    while len(rows) < MOST_ATTEMPTS:
+        began = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, "-c", LIMITED, str(share), *words], capture_output=True, text=True, check=False
+        )
+        said = " ".join(done.stderr.split()) if done.returncode else ""
+        iterations = [
+            event["iteration"] for event in Run.open(run).events() if event["event"] == "checkpoint"
+        ]
+        rows.append(
+            {
+                "settings": [word for word in words if "batch" in word],
+                "code": done.returncode,
+                "said": said[-400:].replace(str(folder), ""),
+                "last_checkpoint": iterations[-1] if iterations else 0,
+                "seconds": round(time.monotonic() - began, 1),
+            }
+        )
+        print(rows[-1], flush=True)
+        advice = ADVICE.search(said)
+        if done.returncode == 0 or advice is None:
+            break
+        words = shlex.split(advice.group(1))
+    return rows
+
+
+if __name__ == "__main__":
+    main()

@@ -63,15 +63,35 @@ class Declared:
     seconds: int = 60
 
     def digest(self) -> str:
-        """Changes with every setting that a run is made with, those of the preset among them."""
-        config = to_dict(override(preset(self.preset), self.settings))
-        for apart in ("evaluation", "runtime"):
-            del config[apart]
-        return hashlib.sha256(json.dumps([config, self.points]).encode()).hexdigest()[:12]
+        """Changes with every setting that a run is made with, those of the preset among them.
+
+        Only what differs from the paper's settings counts: a setting that is added later, and at first leaves
+        everything as it was, makes no run out of date.
+        """
+        config = _flat(to_dict(override(preset(self.preset), self.settings)))
+        plain = _flat(to_dict(preset("paper")))
+        changed = {
+            name: value
+            for name, value in config.items()
+            if value != plain[name] and name.split(".")[0] not in ("evaluation", "runtime", "preset")
+        }
+        return hashlib.sha256(json.dumps([changed, self.points], sort_keys=True).encode()).hexdigest()[:12]
 
     def runs(self) -> list[str]:
         """The name of each run: that of the row and the seed."""
         return [run_name(self.name, seed) for seed in self.seeds]
+
+
+def _flat(settings: Settings, within: str = "") -> dict[str, Any]:
+    """Settings of all sections by dotted name.
+
+    >>> _flat({"K": 3, "flip": {"train": True}})
+    {'K': 3, 'flip.train': True}
+    """
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        flat |= _flat(value, f"{within}{name}.") if isinstance(value, dict) else {within + name: value}
+    return flat
 
 
 def run_name(name: str, seed: int) -> str:

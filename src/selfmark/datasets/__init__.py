@@ -1,0 +1,1 @@
+"""The paper's data sets: thin readers of the official layouts."""

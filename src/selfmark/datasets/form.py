@@ -1,0 +1,170 @@
+"""The one form that every data set of the paper is brought into, and how it is written down.
+
+A reader (one module per official layout) turns folders and list files into a `DataSet`. Written as COCO files
+that name the original images where they are, it is what `discover` and `evaluate` take from anyone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from selfmark.errors import InputError
+from selfmark.files import whole
+from selfmark.points import FloatArray
+
+Scalar = str | int | float | bool
+
+
+@dataclass(frozen=True)
+class Objects:
+    """N annotated objects of one split, in the order of the official lists.
+
+    files:  N paths of images or videos, below the data set's root
+    frame:  [N] int64, 0-based frame of a video; -1 for a still image
+    box:    [N, 4] float64 x, y, w, h in pixels of the original, corner convention; NaN: the whole image
+    xy:     [N, L, 2] float64 in pixels of the original, pixel centres at integers; NaN where not annotated
+    hidden: [N, L] bool, annotated but said to be out of sight
+    fields: by name, N values to break errors down by (yaw_bucket, activity, ...)
+    """
+
+    files: tuple[Path, ...]
+    frame: npt.NDArray[np.int64]
+    box: FloatArray
+    xy: FloatArray
+    hidden: npt.NDArray[np.bool_]
+    fields: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        count, points = len(self.files), self.xy.shape[1]
+        shapes = (self.frame.shape, self.box.shape, self.xy.shape, self.hidden.shape)
+        if shapes != ((count,), (count, 4), (count, points, 2), (count, points)):
+            raise ValueError(f"arrays of {count} objects and {points} points have shapes {shapes}")
+        if any(len(values) != count for values in self.fields.values()):
+            raise ValueError(f"every field needs {count} values")
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def select(self, rows: npt.NDArray[np.integer | np.bool_]) -> Objects:
+        rows = np.arange(len(self))[rows]
+        return Objects(
+            tuple(self.files[row] for row in rows),
+            self.frame[rows],
+            self.box[rows],
+            self.xy[rows],
+            self.hidden[rows],
+            {name: tuple(values[row] for row in rows) for name, values in self.fields.items()},
+        )
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A category of objects with the paper's split.
+
+    name:       as in `registry.DATASETS`
+    root:       folder that `Objects.files` are relative to
+    category:   what the objects are, e.g. "face"
+    names:      L names of the points
+    mirror:     L: each point's partner in the mirrored image
+    normaliser: what errors are divided by, a spec of `evaluate.normalise` (Sec. 4.2)
+    settings:   what the paper's section on data sets changes, by dotted name, e.g. images.body_scale
+    train:      what landmarks are discovered in and regressors fitted on
+    test:       what errors are measured on
+    notes:      sentences on what was left out or could not be done as in the paper
+    """
+
+    name: str
+    root: Path
+    category: str
+    names: tuple[str, ...]
+    mirror: tuple[int, ...]
+    normaliser: str
+    settings: Mapping[str, Any]
+    train: Objects
+    test: Objects
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if sorted(self.mirror) != list(range(len(self.names))):
+            raise ValueError("mirror must name every point once")
+        for split in (self.train, self.test):
+            if split.xy.shape[1] != len(self.names):
+                raise ValueError(f"{split.xy.shape[1]} points for {len(self.names)} names")
+
+
+def write_coco(dataset: DataSet, folder: Path) -> tuple[Path, Path]:
+    """Write train.json and test.json, which name the images where they are; returns their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = folder / "train.json", folder / "test.json"
+    for path, split in zip(paths, (dataset.train, dataset.test), strict=True):
+        with whole(path) as temporary:
+            temporary.write_text(json.dumps(_coco(dataset, split)), encoding="utf-8")
+    return paths
+
+
+def _coco(dataset: DataSet, split: Objects) -> dict[str, Any]:
+    category = {
+        "id": 1,
+        "name": dataset.category,
+        "keypoints": list(dataset.names),
+        "skeleton": [],
+        "flip_idx": list(dataset.mirror),
+        "normaliser": dataset.normaliser,
+    }
+    root = dataset.root.resolve()
+    images: dict[tuple[str, int], dict[str, Any]] = {}
+    annotations = []
+    for row, file in enumerate(split.files):
+        key = (str(root / file), int(split.frame[row]))
+        if key not in images:
+            image: dict[str, Any] = {"id": len(images) + 1, "file_name": key[0]}
+            images[key] = image | ({"frame": key[1]} if key[1] >= 0 else {})
+        known = np.isfinite(split.xy[row]).all(axis=1)
+        sight = np.where(known, np.where(split.hidden[row], 1, 2), 0)
+        xy = np.where(known[:, None], split.xy[row], 0.0)
+        annotation: dict[str, Any] = {
+            "id": row + 1,
+            "image_id": images[key]["id"],
+            "category_id": 1,
+            "keypoints": [
+                value for (x, y), v in zip(xy.tolist(), sight.tolist(), strict=True) for value in (x, y, v)
+            ],
+            "num_keypoints": int(known.sum()),
+            "iscrowd": 0,
+        }
+        if np.isfinite(split.box[row]).all():
+            annotation["bbox"] = split.box[row].tolist()
+        annotations.append(annotation | {name: values[row] for name, values in split.fields.items()})
+    return {"images": list(images.values()), "annotations": annotations, "categories": [category]}
+
+
+# --- what readers share ------------------------------------------------------------------------------------
+
+
+def find(root: Path, *names: str, of: str) -> Path:
+    """The first of these paths that exists below the root; which files were looked for if none does."""
+    for name in names:
+        if (root / name).exists():
+            return root / name
+    looked = " or ".join(f"'{name}'" for name in names)
+    raise InputError(
+        f"{root} is not laid out as {of} is: there is no {looked} in it; 'selfmark datasets list' says where "
+        "to get it"
+    )
+
+
+def tight_box(xy: FloatArray) -> FloatArray:
+    """The tightest boxes [N, 4] around annotated points [N, L, 2], pixel centres at integers.
+
+    >>> tight_box(np.array([[[2.0, 3.0], [np.nan, np.nan], [5.0, 3.0]]])).tolist()
+    [[2.5, 3.5, 3.0, 0.0]]
+    """
+    low, high = np.nanmin(xy, axis=1), np.nanmax(xy, axis=1)
+    return np.concatenate([low + 0.5, high - low], axis=1)

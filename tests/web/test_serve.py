@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
@@ -105,6 +106,27 @@ def test_a_port_in_use(ready_run: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert f"cannot listen on port {port} (Address already in use): choose another with --port" in sentence(
         capsys
     )
+
+
+def test_answers_are_sent_at_once() -> None:
+    """Without TCP_NODELAY every answer waits 40 ms for the browser to acknowledge its first packet."""
+
+    async def accepted() -> int:
+        seen: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            line = writer.get_extra_info("socket")
+            seen.set_result(line.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        with listen(0) as listening:
+            async with await asyncio.start_server(answer, sock=listening):
+                _, writer = await asyncio.open_connection(*listening.getsockname())
+                found = await seen
+                writer.close()
+        return found
+
+    assert asyncio.run(accepted())
 
 
 def test_a_port_asked_for(ready_run: Path) -> None:

@@ -10,6 +10,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -101,3 +102,21 @@ def labelled(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
         annotation["pose"] = "left" if index % 2 else "right"
     labels.write_text(json.dumps(content))
     return folder
+
+
+@pytest.fixture(autouse=True)
+def _untouched(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What all tests share must not be written to, or tests would depend on which of them ran before."""
+    shared = [name for name in ("photos", "quick_run") if name in request.fixturenames]
+    folders: list[Path] = [request.getfixturevalue(name) for name in shared]
+    before = [_state(folder) for folder in folders]
+    yield
+    for name, folder, state in zip(shared, folders, before, strict=True):
+        changed = sorted(path for path, _, _ in _state(folder) ^ state)
+        assert not changed, f"{name} was written to ({', '.join(sorted(set(changed)))}): work on a copy"
+
+
+def _state(folder: Path) -> set[tuple[str, int, int]]:
+    """Every file's name, size and time of its last change."""
+    files = ((path, path.lstat()) for path in folder.rglob("*") if not path.is_dir())
+    return {(str(path.relative_to(folder)), one.st_size, one.st_mtime_ns) for path, one in files}

@@ -28,8 +28,8 @@ TARGETS = (
     Target("aflw-superpoint", "forward", 0.01, 7.0),
     Target("aflw-selfmark", "forward", 0.01, 7.0),
     *(
-        Target(f"birds-{detector}-{K}", "forward", 0.01, 0.6, share=True)
-        for detector in ("superpoint", "selfmark")
+        Target(f"{name}-{K}", "forward", 0.01, 0.6, share=True)
+        for name in ("birds", "birds-side")
         for K in (20, 30)
     ),
 )

@@ -152,6 +152,13 @@ def test_the_interface_names_every_landmark_once(tmp_path: Path) -> None:
     assert len({label.get("background") for label in labels}) == len(NAMES)
 
 
+def test_nothing_dims_the_photo(tmp_path: Path) -> None:
+    """Label Studio fills rectangles unless it is told not to, and an object's covers all its landmarks."""
+    write_label_studio(predictions(STILLS), CARD, tmp_path)
+    (boxes,) = ElementTree.parse(tmp_path / "label_config.xml").getroot().findall("RectangleLabels")
+    assert boxes.get("fillOpacity") == "0"
+
+
 def test_a_video_that_is_gone_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=CLIP.name):
         write_label_studio(predictions(FRAMES), CARD, tmp_path)

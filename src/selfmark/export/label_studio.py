@@ -27,7 +27,7 @@ IMAGE, LANDMARKS, OBJECTS = "image", "landmarks", "objects"  # names of the inte
 OBJECT = "object"
 FRAMES = "frames"  # folder of the frames of videos
 
-_POINT = 0.5  # percent of the image's width: how large a point is drawn
+_POINT = 0.8  # percent of the image's width: how large a point is drawn
 
 
 def write_label_studio(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
@@ -77,13 +77,16 @@ def _save_frames(images: Iterable[Image], temporary: Path, target: Path) -> dict
 
 
 def _interface(card: ModelCard) -> str:
-    """The labelling interface. `model_index` gives Label Studio's own exports the order of the landmarks."""
+    """The labelling interface. `model_index` gives Label Studio's own exports the order of the landmarks.
+
+    Rectangles are not filled, else they would dim just the part of the photo one has to look at.
+    """
     view = ElementTree.Element("View")
     ElementTree.SubElement(view, "Image", name=IMAGE, value=f"${IMAGE}", zoom="true")
-    points = ElementTree.SubElement(view, "KeyPointLabels", name=LANDMARKS, toName=IMAGE)
+    points = ElementTree.SubElement(view, "KeyPointLabels", name=LANDMARKS, toName=IMAGE, opacity="1")
     for index, (name, background) in enumerate(zip(card.names, colours_of(card), strict=True)):
         ElementTree.SubElement(points, "Label", value=name, model_index=str(index), background=background)
-    boxes = ElementTree.SubElement(view, "RectangleLabels", name=OBJECTS, toName=IMAGE)
+    boxes = ElementTree.SubElement(view, "RectangleLabels", name=OBJECTS, toName=IMAGE, fillOpacity="0")
     ElementTree.SubElement(boxes, "Label", value=OBJECT)
     ElementTree.indent(view)
     return ElementTree.tostring(view, encoding="unicode") + "\n"

@@ -26,33 +26,31 @@ from selfmark.web.serve import listen, make_server, prepare  # noqa: E402
 from tests.browser import find_chromium  # noqa: E402
 
 NAMES = {
-    0: "right brow",
-    12: "left brow",
-    9: "right cheek",
-    15: "nose",
-    7: "left eye",
-    4: "mouth",
-    14: "right ear",
-    11: "left ear",
+    3: "right ear",
+    12: "left ear",
+    9: "forehead",
+    11: "right muzzle",
+    0: "left muzzle",
+    5: "chin",
     10: "right shoulder",
-    3: "left shoulder",
-    5: "chest",
-    8: "belly",
-    2: "right foot",
-    1: "left foot",
+    8: "left shoulder",
+    1: "right arm",
+    14: "left arm",
+    2: "belly",
+    4: "right foot",
+    7: "left foot",
 }
-BONES = [(14, 0), (11, 12), (0, 12), (10, 5), (3, 5), (5, 8), (8, 2), (8, 1)]
+BONES = [(3, 9), (12, 9), (10, 5), (8, 5), (10, 1), (8, 14), (5, 2), (2, 4), (2, 7)]
 
 
 def edits() -> list[Edit]:
     return [
         *(Rename(landmark, name) for landmark, name in NAMES.items()),
         *(Connect(one, other, True) for one, other in BONES),
-        *(Pair(one, other) for one, other in ((14, 11), (0, 12), (10, 3), (2, 1))),
-        Hide(13, True),
-        Hide(6, True),
-        Colour(14, "#d55e00"),
-        Colour(11, "#0072b2"),
+        *(Pair(one, other) for one, other in ((3, 12), (11, 0), (10, 8), (1, 14), (4, 7))),
+        *(Hide(landmark, True) for landmark in (6, 13, 15)),
+        Colour(3, "#d55e00"),
+        Colour(12, "#0072b2"),
     ]
 
 
@@ -83,7 +81,7 @@ def _draw(address: str, path: Path) -> None:
         page = browser.new_page(viewport={"width": 1280, "height": 820})
         page.goto(address)
         page.wait_for_selector(".point")
-        page.click(".entry[data-landmark='14']")
+        page.click(".entry[data-landmark='3']")
         page.wait_for_load_state("networkidle")
         page.screenshot(path=path, type="jpeg", quality=82)
         browser.close()

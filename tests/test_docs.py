@@ -82,9 +82,24 @@ def workplace(scene: Scene, labelled: Path, tmp_path_factory: pytest.TempPathFac
     (folder / "labels").mkdir()
     for frame in range(1, 41, 3):
         (folder / "labels" / f"arena_{frame}.txt").write_text("0 0.5 0.5 0.4 0.5 0.9\n")
+    _corrected(scene, folder / "corrected.json")
     shutil.copy(folder / "labelled" / "labels.json", folder / "boxes.json")
     shutil.copytree(folder / "labelled" / "images", folder / "images")
     return folder
+
+
+def _corrected(scene: Scene, path: Path) -> None:
+    """photos/ as exported from Label Studio, with their true points."""
+    height, width = scene.images[0].shape[:2]
+    size = {"original_width": width, "original_height": height}
+    tasks = []
+    for index, points in enumerate(scene.xy):
+        percent = (points.clip(1, 62) + 0.5) / (width, height) * 100
+        values = [{"x": x, "y": y, "keypointlabels": [f"p{k}"]} for k, (x, y) in enumerate(percent.tolist())]
+        result = [{"type": "keypointlabels", "value": value, **size} for value in values]
+        data = {"image": f"/data/local-files/?d=photos/{index:03d}.png"}
+        tasks.append({"data": data, "annotations": [{"result": result}]})
+    path.write_text(json.dumps(tasks))
 
 
 @pytest.mark.parametrize("command", _commands())

@@ -287,10 +287,12 @@ def predict(
 @app.command("map")
 def map_points(
     run: Annotated[Path, typer.Argument(help="Run folder with a trained detector.")],
-    labels: Annotated[Path, typer.Option(help="COCO keypoints of a few images, 1 to 50.")],
+    labels: Annotated[
+        Path, typer.Option(help="Points of 1 to 50 images, of COCO, DeepLabCut (CSV) or Label Studio (JSON).")
+    ],
     images: Annotated[
         list[str] | None,
-        typer.Argument(help="The annotated images; default: those the label file names.", show_default=False),
+        typer.Argument(help="The annotated images; default: those a COCO file names.", show_default=False),
     ] = None,
     normaliser: Annotated[str, typer.Option(help="Errors are divided by: as in 'selfmark evaluate'.")] = "",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
@@ -370,11 +372,15 @@ def evaluate(
     run: Annotated[Path, typer.Argument(help="Run folder with a trained detector.")],
     images: Annotated[list[str], typer.Argument(help="Images, folders, globs, COCO files or videos.")],
     labels: Annotated[
-        Path | None, typer.Option(help="COCO keypoints of the images; without them only label-free checks.")
+        Path | None,
+        typer.Option(
+            help="Points of the images, of COCO, DeepLabCut (CSV) or Label Studio (JSON); without them only "
+            "label-free checks."
+        ),
     ] = None,
     train_labels: Annotated[
         Path | None,
-        typer.Option(help="COCO keypoints the regressors are fitted on; default: a random half of --labels."),
+        typer.Option(help="Points the regressors are fitted on; default: a random half of --labels."),
     ] = None,
     train_images: Annotated[
         list[str] | None, typer.Option(help="Images of --train-labels; default: the same as IMAGES.")

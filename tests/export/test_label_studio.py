@@ -140,7 +140,7 @@ def test_points_beyond_the_border_are_put_onto_it(tmp_path: Path) -> None:
     batch.landmarks.xy[0, 0] = (-7, 1e4)
     (task,) = json.loads(write_label_studio([batch], CARD, tmp_path).read_text())
     values = [region["value"] for region in task["predictions"][0]["result"]]
-    assert (values[1]["x"], values[1]["y"]) == (0, 100)
+    assert (values[0]["x"], values[0]["y"]) == (0, 100)
 
 
 def test_the_interface_names_every_landmark_once(tmp_path: Path) -> None:
@@ -150,6 +150,22 @@ def test_the_interface_names_every_landmark_once(tmp_path: Path) -> None:
     assert [label.get("value") for label in labels] == list(NAMES)
     assert [label.get("model_index") for label in labels] == ["0", "1", "2", "3"]
     assert len({label.get("background") for label in labels}) == len(NAMES)
+
+
+def test_landmarks_can_be_grabbed(tmp_path: Path) -> None:
+    """In Label Studio (1.23) a click takes the first of the regions under it: no rectangle may come first."""
+    tasks = json.loads(write_label_studio(predictions(SEVERAL), CARD, tmp_path).read_text())
+    for task in tasks:
+        kinds = [region["type"] for region in task["predictions"][0]["result"]]
+        assert set(kinds) == {"keypointlabels", "rectanglelabels"}
+        assert kinds == sorted(kinds)
+
+
+def test_nothing_dims_the_photo(tmp_path: Path) -> None:
+    """Label Studio fills rectangles unless it is told not to, and an object's covers all its landmarks."""
+    write_label_studio(predictions(STILLS), CARD, tmp_path)
+    (boxes,) = ElementTree.parse(tmp_path / "label_config.xml").getroot().findall("RectangleLabels")
+    assert boxes.get("fillOpacity") == "0"
 
 
 def test_a_video_that_is_gone_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 from selfmark.detector import Detector
+from selfmark.errors import InputError
 from selfmark.mapping.learn import learn_map
 from selfmark.mapping.state import MappedDetector, load_mapping
 
@@ -34,3 +38,54 @@ def test_a_run_learns_the_points_of_a_label_file(quick_run: Path, labelled: Path
     distance = np.linalg.norm(found.xy - truth[..., :2], axis=2)[truth[..., 2] > 0]
     assert distance.mean() < 0.25 * content["images"][0]["width"]
     assert ((found.score >= 0) & (found.score <= 1)).all()
+
+
+def _label_studio(content: dict[str, Any], path: Path) -> None:
+    """The points of a COCO file as a person would have set them in Label Studio."""
+    names = content["categories"][0]["keypoints"]
+    tasks = []
+    for image, annotation in zip(content["images"], content["annotations"], strict=True):
+        size = {"original_width": image["width"], "original_height": image["height"]}
+        result = []
+        for name, (x, y, v) in zip(names, np.reshape(annotation["keypoints"], (-1, 3)).tolist(), strict=True):
+            percent = {"x": (x + 0.5) / image["width"] * 100, "y": (y + 0.5) / image["height"] * 100}
+            if v:
+                value = {**percent, "keypointlabels": [name]}
+                result.append({"type": "keypointlabels", "value": value, **size})
+        address = f"/data/local-files/?d=photos/{image['file_name']}"
+        tasks.append({"data": {"image": address}, "annotations": [{"result": result}]})
+    path.write_text(json.dumps(tasks))
+
+
+def _deeplabcut(content: dict[str, Any], path: Path) -> None:
+    """The same as a table of DeepLabCut."""
+    names = content["categories"][0]["keypoints"]
+    lines = [["scorer", *["me"] * 2 * len(names)]]
+    lines += [["bodyparts", *(name for name in names for _ in "xy")], ["coords", *"xy" * len(names)]]
+    for image, annotation in zip(content["images"], content["annotations"], strict=True):
+        points = np.reshape(annotation["keypoints"], (-1, 3)).tolist()
+        lines.append([image["file_name"], *(repr(one) if v else "" for x, y, v in points for one in (x, y))])
+    with open(path, "w", newline="") as file:
+        csv.writer(file).writerows(lines)
+
+
+@pytest.mark.parametrize(("name", "write"), [("studio.json", _label_studio), ("table.csv", _deeplabcut)])
+def test_labels_of_other_tools_teach_the_same(
+    name: str, write: Any, quick_run: Path, labelled: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(quick_run, run)
+    content = json.loads((labelled / "labels.json").read_text())
+    category = content["categories"][0]
+    content["categories"] = [{"id": category["id"], "keypoints": category["keypoints"]}]  # what all can say
+    for annotation in content["annotations"]:
+        del annotation["bbox"]
+    (tmp_path / "coco.json").write_text(json.dumps(content))
+    write(content, tmp_path / name)
+    images = [labelled / "images"]
+    coco = learn_map(run, tmp_path / "coco.json", images, device="cpu").mapping
+    other = learn_map(run, tmp_path / name, images, device="cpu").mapping
+    assert other.names == coco.names
+    np.testing.assert_allclose(other.map.weights, coco.map.weights, atol=1e-6)
+    with pytest.raises(InputError, match="does not say in which folder its images are"):
+        learn_map(run, tmp_path / name, device="cpu")

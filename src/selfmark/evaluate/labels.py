@@ -31,6 +31,8 @@ from selfmark.points import FloatArray
 STANDARD = {"keypoints", "num_keypoints", "bbox", "area", "segmentation", "iscrowd"}
 STANDARD |= {"id", "image_id", "category_id", "file_name", "width", "height"}
 
+_TABLES = (".csv", ".h5", ".hdf5")
+
 Scalar = str | int | float | bool | None
 
 
@@ -130,7 +132,7 @@ def read_ground_truth(path: Path, images: Sequence[ImageRef], least_visibility: 
         images: What was given as the images, see `images.sources.collect`.
         least_visibility: Points of a smaller v count as not annotated; COCO's 1 is annotated but hidden.
     """
-    content, named, annotations = _load(path)
+    content, named, annotations = load(path)
     labelled = [entry for entry in annotations if not is_crowd(entry)]
     if not labelled:
         raise InputError(f"{path} annotates no objects; name a file that holds points of the images")
@@ -166,13 +168,17 @@ def read_ground_truth(path: Path, images: Sequence[ImageRef], least_visibility: 
     )
 
 
-def _load(path: Path) -> tuple[Any, dict[int | str, Entry], list[Entry]]:
+def load(path: Path) -> tuple[Any, dict[int | str, Entry], list[Entry]]:
     """Whatever the file is, as the pieces of a COCO file."""
-    if path.suffix.lower() in (".csv", ".h5", ".hdf5"):
+    if path.suffix.lower() in _TABLES:
         return dlc_points.load(path)
+    return coco_points.load(path) if is_coco(path) else label_studio_points.load(path)
+
+
+def is_coco(path: Path) -> bool:
+    """Whether a label file is of COCO's kind, which says where its images are, as no other one does."""
     # A COCO file is an object, Label Studio's a list.
-    studio = read_text(path).lstrip().startswith("[")
-    return label_studio_points.load(path) if studio else coco_points.load(path)
+    return path.suffix.lower() not in _TABLES and not read_text(path).lstrip().startswith("[")
 
 
 def _fields(

@@ -15,6 +15,7 @@ from urllib.parse import quote
 from xml.etree import ElementTree
 
 import numpy as np
+import numpy.typing as npt
 
 from selfmark._version import __version__
 from selfmark.colours import colours_of
@@ -27,7 +28,7 @@ IMAGE, LANDMARKS, OBJECTS = "image", "landmarks", "objects"  # names of the inte
 OBJECT = "object"
 FRAMES = "frames"  # folder of the frames of videos
 
-_POINT = 0.5  # percent of the image's width: how large a point is drawn
+_POINT = 0.8  # percent of the image's width: how large a point is drawn
 
 
 def write_label_studio(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
@@ -77,13 +78,16 @@ def _save_frames(images: Iterable[Image], temporary: Path, target: Path) -> dict
 
 
 def _interface(card: ModelCard) -> str:
-    """The labelling interface. `model_index` gives Label Studio's own exports the order of the landmarks."""
+    """The labelling interface. `model_index` gives Label Studio's own exports the order of the landmarks.
+
+    Rectangles are not filled, else they would dim just the part of the photo one has to look at.
+    """
     view = ElementTree.Element("View")
     ElementTree.SubElement(view, "Image", name=IMAGE, value=f"${IMAGE}", zoom="true")
-    points = ElementTree.SubElement(view, "KeyPointLabels", name=LANDMARKS, toName=IMAGE)
+    points = ElementTree.SubElement(view, "KeyPointLabels", name=LANDMARKS, toName=IMAGE, opacity="1")
     for index, (name, background) in enumerate(zip(card.names, colours_of(card), strict=True)):
         ElementTree.SubElement(points, "Label", value=name, model_index=str(index), background=background)
-    boxes = ElementTree.SubElement(view, "RectangleLabels", name=OBJECTS, toName=IMAGE)
+    boxes = ElementTree.SubElement(view, "RectangleLabels", name=OBJECTS, toName=IMAGE, fillOpacity="0")
     ElementTree.SubElement(boxes, "Label", value=OBJECT)
     ElementTree.indent(view)
     return ElementTree.tostring(view, encoding="unicode") + "\n"
@@ -101,30 +105,48 @@ def _tasks(
         prediction = {
             "model_version": f"selfmark {__version__}",
             "score": round(float(scores.mean()), 4),
-            "result": [
-                region for number, one in enumerate(found[name]) for region in _regions(number, one, card)
-            ],
+            "result": _regions(found[name], card),
         }
         yield {"data": {IMAGE: f"/data/local-files/?d={quote(place)}"}, "predictions": [prediction]}
 
 
-def _regions(number: int, found: Object, card: ModelCard) -> Iterator[dict[str, Any]]:
-    """The rectangle of an object, its track as a note where it is known, then its landmarks."""
-    image, track, xy, score = found
-    size = {"original_width": image.width, "original_height": image.height, "image_rotation": 0}
-    # From pixel centres at integers to percent from the corner. What lies beyond the border is put onto it,
-    # because Label Studio takes nothing above 100.
-    percent = np.clip((xy + 0.5) / (image.width, image.height) * 100, 0, 100)
-    low, high = percent.min(axis=0), percent.max(axis=0)
-    parent = f"object{number}"
-    yield {
-        "id": parent,
+def _regions(found: list[Object], card: ModelCard) -> list[dict[str, Any]]:
+    """The landmarks of an image's objects, then their rectangles.
+
+    Label Studio puts earlier regions above later ones: behind a rectangle no landmark could be grabbed.
+    """
+    numbered = list(enumerate(found))
+    landmarks = [region for number, one in numbered for region in _landmarks(number, one, card)]
+    return landmarks + [_rectangle(number, one) for number, one in numbered]
+
+
+def _landmarks(number: int, found: Object, card: ModelCard) -> Iterator[dict[str, Any]]:
+    parent = _name(number)
+    for index, (name, (x, y)) in enumerate(zip(card.names, _percent(found).tolist(), strict=True)):
+        yield {
+            "id": f"{parent}-{index}",
+            "parentID": parent,
+            "type": "keypointlabels",
+            "from_name": LANDMARKS,
+            "to_name": IMAGE,
+            **_size(found),
+            "score": round(float(found.score[index]), 4),
+            "value": {"x": x, "y": y, "width": _POINT, "keypointlabels": [name]},
+        }
+
+
+def _rectangle(number: int, found: Object) -> dict[str, Any]:
+    """Just around the landmarks; the object's track is a note at it where it is known."""
+    percent = _percent(found)
+    low, high = percent.min(axis=0).tolist(), percent.max(axis=0).tolist()
+    return {
+        "id": _name(number),
         "type": "rectanglelabels",
         "from_name": OBJECTS,
         "to_name": IMAGE,
-        **size,
-        "score": round(float(score.mean()), 4),
-        **({} if track is None else {"meta": {"text": [f"track {track}"]}}),
+        **_size(found),
+        "score": round(float(found.score.mean()), 4),
+        **({} if found.track is None else {"meta": {"text": [f"track {found.track}"]}}),
         "value": {
             "x": low[0],
             "y": low[1],
@@ -134,15 +156,21 @@ def _regions(number: int, found: Object, card: ModelCard) -> Iterator[dict[str, 
             "rectanglelabels": [OBJECT],
         },
     }
-    for index, name in enumerate(card.names):
-        x, y = percent[index].tolist()
-        yield {
-            "id": f"{parent}-{index}",
-            "parentID": parent,
-            "type": "keypointlabels",
-            "from_name": LANDMARKS,
-            "to_name": IMAGE,
-            **size,
-            "score": round(float(score[index]), 4),
-            "value": {"x": x, "y": y, "width": _POINT, "keypointlabels": [name]},
-        }
+
+
+def _name(number: int) -> str:
+    return f"object{number}"
+
+
+def _size(found: Object) -> dict[str, int]:
+    return {"original_width": found.image.width, "original_height": found.image.height, "image_rotation": 0}
+
+
+def _percent(found: Object) -> npt.NDArray[np.float64]:
+    """Landmarks [K, 2] from pixel centres at integers to percent from the corner.
+
+    What lies beyond the border is put onto it, because Label Studio takes nothing above 100.
+    """
+    size = np.array((found.image.width, found.image.height), np.float64)
+    percent: npt.NDArray[np.float64] = np.clip((found.xy + 0.5) / size * 100, 0, 100)
+    return percent

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from selfmark.detector import Detector, fingerprint, is_packaged, model_folder
 from selfmark.devices import pick
 from selfmark.errors import InputError
-from selfmark.evaluate.coco_points import category_of, is_crowd, load
-from selfmark.evaluate.labels import GroundTruth, read_ground_truth
+from selfmark.evaluate.coco_points import category_of, is_crowd
+from selfmark.evaluate.labels import GroundTruth, is_coco, load, read_ground_truth
 from selfmark.evaluate.nme import mean_error, mean_of_known
 from selfmark.evaluate.normalise import canonical, default_spec, lengths, measured
 from selfmark.images.crop import to_network
@@ -50,8 +50,8 @@ def learn_map(
 
     Args:
         folder: run folder, or the model folder of one.
-        labels: COCO keypoints, of one image or more.
-        images: the images labelled; none takes those the label file names.
+        labels: COCO keypoints, a table of DeepLabCut or an export of Label Studio, of one image or more.
+        images: the images labelled; none takes those a COCO file names.
         normaliser: what errors are divided by, as in `selfmark evaluate`; empty takes what the file suggests.
         device: `auto`, `cpu`, `cuda`, ...
     """
@@ -59,7 +59,7 @@ def learn_map(
     if is_packaged(folder):
         raise InputError("the model that comes with selfmark keeps no map: save it to a folder of your own")
     detector = Detector.load(folder, pick(device))
-    refs = collect(images) if images else _as_the_run_saw(collect([labels]), folder)
+    refs = collect(images) if images else _as_the_run_saw(_named_by(labels), folder)
     truth = read_ground_truth(labels, refs)
     found = find(detector, truth.refs)
     truth = truth.select(found.rows)
@@ -67,6 +67,12 @@ def learn_map(
     target = model_folder(folder)
     save_mapping(mapping, target)
     return Learned(mapping, target / "map.json", (*truth.notes, *_notes(truth, found, mapping)))
+
+
+def _named_by(labels: Path) -> list[ImageRef]:
+    if not is_coco(labels):
+        raise InputError(f"{labels} does not say in which folder its images are: name that before --labels")
+    return collect([labels])
 
 
 def _as_the_run_saw(refs: Sequence[ImageRef], folder: Path) -> list[ImageRef]:

@@ -20,7 +20,7 @@ demo: install
 	$(BIN)/selfmark demo --output runs/demo
 
 test: install lint types readers browser
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 # Programs whose own code reads our files back in the tests; alone, because what they would bring along is large
 # or in conflict with ours.

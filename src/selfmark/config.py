@@ -101,6 +101,7 @@ class AutoK:
     images: int = 400  # images looked at, at most, evenly spaced
     clear: float = 0.1  # a point is clear from this share of the way from a cluster's border to its centroid
     dissolved: float = 0.5  # a landmark on which halves agree no more than this counts as none
+    weak: float = 0.3  # a best score below this says little: descriptors in front of clutter reach as much
 
 
 @dataclass(frozen=True)

@@ -339,7 +339,7 @@ def _settle_landmarks(run: Run, described: DescribedPoints, feed: PixelFeed) -> 
         generator = _generator(config, "landmark count", feed.device)
         progress = run.progress("how many landmarks")
         count = count_landmarks(some, images, config.auto_k, config.correspondence, generator, progress)
-        return {"why": reason(count), **asdict(count)}
+        return {"why": reason(count, config.auto_k), **asdict(count)}
 
     run.settle_landmarks(compute)
 

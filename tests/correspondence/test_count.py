@@ -76,8 +76,8 @@ def test_points_without_structure_have_low_scores_and_the_reason_says_so() -> No
     something = count(mixture(12, spread=1.0, clutter=3))
     assert max(trial.score for trial in nothing.trials) < 0.3 < max(trial.score for trial in something.trials)
     assert nothing.K <= 8
-    assert "this is a guess" in reason(nothing)
-    assert "this is a guess" not in reason(something)
+    assert "this is a guess" in reason(nothing, AutoK())
+    assert "this is a guess" not in reason(something, AutoK())
 
 
 def test_the_score_is_made_of_its_parts() -> None:
@@ -152,7 +152,7 @@ def test_the_least_number_within_one_standard_error_is_chosen_and_its_equals_are
     trials = (trial(4, 0.3), trial(8, 0.585), trial(10, 0.60), trial(12, 0.581), trial(16, 0.4))
     assert plateau(trials) == (8, 10, 12)
     assert choose(trials) == 8
-    words = reason(Count(8, 100, 9.5, trials))
+    words = reason(Count(8, 100, 9.5, trials), AutoK())
     assert words.startswith("8 landmarks: of 4 to 16 tried on 100 images with 9.5 keypoints each,")
     assert "0.58 ± 0.02, and the highest is 0.60 at 10." in words
     assert "8, 10 and 12 cannot be told apart; the least is taken, pick what you need." in words
@@ -160,10 +160,10 @@ def test_the_least_number_within_one_standard_error_is_chosen_and_its_equals_are
 
 def test_a_clear_best_needs_no_more_words_but_the_end_of_the_range_does() -> None:
     peak = (trial(4, 0.3), trial(8, 0.60), trial(10, 0.5))
-    assert "told apart" not in reason(Count(choose(peak), 100, 9.5, peak))
-    assert "there may be more" not in reason(Count(choose(peak), 100, 9.5, peak))
+    assert "told apart" not in reason(Count(choose(peak), 100, 9.5, peak), AutoK())
+    assert "there may be more" not in reason(Count(choose(peak), 100, 9.5, peak), AutoK())
     rising = (trial(4, 0.3), trial(8, 0.5), trial(10, 0.6))
-    assert "there may be more" in reason(Count(choose(rising), 100, 9.5, rising))
+    assert "there may be more" in reason(Count(choose(rising), 100, 9.5, rising), AutoK())
 
 
 def test_a_best_that_happens_to_have_no_spread_is_not_believed() -> None:

@@ -36,8 +36,6 @@ from selfmark.correspondence.recovery import DescribedPoints, centroids_of
 from selfmark.group import Group
 from selfmark.points import Keypoints
 
-_WEAK = 0.3  # best scores below this say so: descriptors in front of clutter reach about as much
-
 
 @dataclass(frozen=True)
 class Trial:
@@ -158,7 +156,7 @@ def sample_images(
     return DescribedPoints(gathered, None if mirrored is None else everywhere(mirrored)), len(taken)
 
 
-def reason(count: Count) -> str:
+def reason(count: Count, settings: AutoK) -> str:
     """Why this K, in words."""
     trials, alike = count.trials, plateau(count.trials)
     own = next(trial for trial in trials if trial.K == count.K)
@@ -175,7 +173,7 @@ def reason(count: Count) -> str:
         words.append(
             f"{others} and {alike[-1]} cannot be told apart; the least is taken, pick what you need."
         )
-    if own.score < _WEAK:
+    if own.score < settings.weak:
         words.append("All scores are low: the images say little about the number, so this is a guess.")
     if own == trials[-1]:
         words.append("It is the largest number tried; there may be more.")

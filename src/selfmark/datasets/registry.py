@@ -39,6 +39,61 @@ DATASETS: dict[str, Known] = {
         "https://www.vision.caltech.edu/datasets/cub_200_2011/",
         ("images.txt", "train_test_split.txt", "bounding_boxes.txt", "parts/part_locs.txt", "images/"),
     ),
+    "bbcpose": Known(
+        "BBCPose",
+        "bbcpose",
+        "https://www.robots.ox.ac.uk/~vgg/data/pose/",
+        ("1/1.jpg to 20/ (or 1.mp4 to 20.mp4)", "code/bbcpose.mat", "boxes.json or boxes.csv (optional)"),
+    ),
+    "human36m": Known(
+        "Human3.6M",
+        "human36m",
+        "http://vision.imar.ro/human3.6m/",
+        (
+            "S1/Videos/*.mp4, and so for S5, S6, S7, S8, S9 and S11",
+            "S1/MyPoseFeatures/D2_Positions/*.cdf",
+            "S1/MySegmentsMat/ground_truth_bb/*.mat (optional)",
+        ),
+    ),
+    "pennaction": Known(
+        "Penn Action",
+        "pennaction",
+        "https://dreamdragon.github.io/PennAction/",
+        ("frames/0001/000001.jpg", "labels/0001.mat"),
+    ),
+    "cats": Known(
+        "Cat Heads",
+        "cats",
+        "https://archive.org/details/CAT_DATASET",
+        (
+            "CAT_00/00000001_000.jpg to CAT_06/",
+            "CAT_00/00000001_000.jpg.cat to CAT_06/",
+            "cat_data/cat_train_images.txt and cat_data/cat_test_images.txt (optional)",
+        ),
+    ),
+    "lsp": Known(
+        "Leeds Sports Pose",
+        "lsp",
+        "http://sam.johnson.io/research/lsp.html",
+        ("joints.mat", "images/im0001.jpg"),
+    ),
+    "lspet": Known(
+        "Leeds Sports Pose Extended",
+        "lspet",
+        "http://sam.johnson.io/research/lspet.html",
+        ("joints.mat", "images/im00001.jpg"),
+    ),
+    "coco": Known(
+        "COCO keypoints",
+        "coco",
+        "https://cocodataset.org/#download",
+        (
+            "annotations/person_keypoints_train2017.json (or annotations/train.json)",
+            "annotations/person_keypoints_val2017.json (or annotations/val.json)",
+            "train2017/",
+            "val2017/",
+        ),
+    ),
 }
 
 

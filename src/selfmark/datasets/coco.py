@@ -1,0 +1,111 @@
+"""COCO keypoints: photographs with any number of people, 17 points each, in the layout of 2017.
+
+Below the root `annotations/person_keypoints_train2017.json` and `...val2017.json`, the images in `train2017`
+and `val2017`, or both in `images`. Files of another category, called `train.json` and `val.json`, do as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from selfmark.datasets.bodies import mirror, present
+from selfmark.datasets.form import DataSet, Objects, find
+from selfmark.errors import InputError
+from selfmark.evaluate.coco_points import (
+    box_of,
+    category_of,
+    is_crowd,
+    keypoints_of,
+    load,
+    mirror_of,
+    point_names,
+)
+
+ENOUGH = 0.5  # share of the points that must be annotated: many people are a hand or a dot
+SAMPLE = 20  # images that are looked for to find out where they lie
+
+
+@dataclass(frozen=True)
+class _Split:
+    """What one file says: names of the points, mirror partners if any, objects, what was left out."""
+
+    category: str
+    names: tuple[str, ...]
+    mirror: tuple[int, ...]
+    objects: Objects
+    notes: tuple[str, ...]
+
+
+def read(root: Path) -> DataSet:
+    """Objects with at least half of their points, crowds left out; the official validation set tests."""
+    train, test = _split(root, "train"), _split(root, "val")
+    if train.names != test.names:
+        raise InputError(f"{root}: the annotations for training and for testing name different points")
+    return DataSet(
+        name="coco",
+        root=root,
+        category=train.category,
+        names=train.names,
+        mirror=train.mirror or mirror(train.names),
+        normaliser="bbox",
+        settings={},
+        train=train.objects,
+        test=test.objects,
+        notes=(*train.notes, *test.notes),
+    )
+
+
+def _split(root: Path, kind: str) -> _Split:
+    own = (f"annotations/{kind}.json", f"{kind}.json")
+    path = find(root, f"annotations/person_keypoints_{kind}2017.json", *own, of="COCO keypoints")
+    content, images, annotations = load(path)
+    single = [entry for entry in annotations if not is_crowd(entry)]
+    if not single:
+        raise InputError(f"{path} annotates no single objects")
+    where, category = category_of(path, content, single)
+    names = point_names(where, category, single[0])
+    points = keypoints_of(single, names)
+    box = np.array([box_of(entry) or (np.nan,) * 4 for entry in single], np.float64)
+    named = [Path(images[entry["image_id"]][1]["file_name"]) for _, entry in single]
+    folder = _folder(root, path, kind, named)
+    files = [folder.relative_to(root) / name for name in named]
+
+    known = points[..., 2] > 0
+    enough = known.sum(axis=1) >= ENOUGH * len(names)
+    boxed = (box[:, 2:] > 0).all(axis=1)
+    there = present([root / file for file in files])
+    kept = np.flatnonzero(enough & boxed & there)
+    left_out = {
+        "crowds": len(annotations) - len(single),
+        "objects with too few annotated points": int((~enough).sum()),
+        "objects without a box": int((enough & ~boxed).sum()),
+        "objects whose image is not there": int((enough & boxed & ~there).sum()),
+    }
+    return _Split(
+        str(category.get("name", "object")),
+        names,
+        mirror_of(where, category, len(names)),
+        Objects(
+            tuple(files[row] for row in kept),
+            np.full(len(kept), -1, np.int64),
+            box[kept],
+            # Used as they are, like all COCO points in this program.
+            np.where(known[..., None], points[..., :2], np.nan)[kept],
+            (points[..., 2] == 1)[kept],
+        ),
+        tuple(f"{path.name}: {count} {what} were left out" for what, count in left_out.items() if count),
+    )
+
+
+def _folder(root: Path, path: Path, kind: str, named: list[Path]) -> Path:
+    """Where the images lie: COCO files leave open what their names are relative to."""
+    below = (f"{kind}2017", f"images/{kind}2017", kind, f"images/{kind}", "images")
+    places = [*(root / folder for folder in below), root, path.parent]
+    sample = named[:SAMPLE]
+    found = [sum((place / name).is_file() for name in sample) for place in places]
+    if not any(found):
+        raise InputError(f"{path}: '{sample[0]}' is in none of {', '.join(map(str, places))}")
+    return places[found.index(max(found))]

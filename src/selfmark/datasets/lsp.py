@@ -1,0 +1,72 @@
+"""Leeds Sports Pose: 2,000 photographs of athletes, 14 joints each.
+
+Below the root (the folder lsp_dataset) `joints.mat` holds `joints`, 3 x 14 x 2000, and `images/im0001.jpg` is
+the first image.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from selfmark.datasets import matlab
+from selfmark.datasets.bodies import mirror, present
+from selfmark.datasets.form import DataSet, Objects, find, tight_box
+from selfmark.errors import InputError
+from selfmark.points import FloatArray
+
+NAMES = (
+    "right_ankle", "right_knee", "right_hip", "left_hip", "left_knee", "left_ankle", "right_wrist",
+    "right_elbow", "right_shoulder", "left_shoulder", "left_elbow", "left_wrist", "neck", "head",
+)  # fmt: skip
+TRAINING = 1000  # images; the others are for testing
+
+
+def read(root: Path) -> DataSet:
+    """The official halves: the first thousand images for training, the second for testing."""
+    of = "Leeds Sports Pose"
+    inner = root / "lsp_dataset"
+    root = inner if inner.is_dir() else root
+    path = find(root, "joints.mat", of=of)
+    find(root, "images", of=of)
+    # Used as they are, as other readers do: nothing says whether pixels were counted from 0 or from 1.
+    joints = matlab.numbers(path, matlab.load(path), "joints", (3, len(NAMES), None)).transpose(2, 1, 0)
+    # The third number is called visibility, but is 1 where a joint is hidden. All joints have places.
+    return data_set("lsp", root, joints[..., :2], joints[..., 2] != 0, digits=4, training=TRAINING)
+
+
+def data_set(
+    name: str, root: Path, xy: FloatArray, hidden: npt.NDArray[np.bool_], digits: int, training: int
+) -> DataSet:
+    """Images numbered from 1 with so many digits; boxes around the joints, NaN where not annotated."""
+    files = [Path("images") / f"im{number:0{digits}d}.jpg" for number in range(1, len(xy) + 1)]
+    there = present([root / file for file in files])
+    # One joint gives no box.
+    annotated = np.isfinite(xy).all(axis=2).sum(axis=1) > 1
+    kept = np.flatnonzero(there & annotated)
+    if not len(kept):
+        raise InputError(f"{root} holds no image that joints.mat is of, such as {files[0]}")
+    objects = Objects(
+        tuple(files[row] for row in kept),
+        np.full(len(kept), -1, np.int64),
+        tight_box(xy[kept]),
+        xy[kept],
+        hidden[kept],
+    )
+    missing, bare = int((~there).sum()), int((there & ~annotated).sum())
+    notes = [f"{missing} annotated images are not there and were left out"] if missing else []
+    notes += [f"{bare} images with fewer than two joints in sight were left out"] if bare else []
+    return DataSet(
+        name=name,
+        root=root,
+        category="person",
+        names=NAMES,
+        mirror=mirror(NAMES),
+        normaliser="box",
+        settings={},
+        train=objects.select(kept < training),
+        test=objects.select(kept >= training),
+        notes=tuple(notes),
+    )

@@ -57,7 +57,7 @@ def read(root: Path) -> DataSet:
             raise InputError(f"{place}: none of the frames that {table} lists for '{kind}' videos is there")
     split = len(joined(parts["train"], len(NAMES)))
     objects, notes = _boxed(joined(parts["train"] + parts["test"], len(NAMES)), root)
-    absence = f"{missing} annotated frames are not there and were left out"
+    absence = f"annotated frames left out, because they are not there: {missing}"
     return DataSet(
         name="bbcpose",
         root=root,
@@ -101,6 +101,6 @@ def _boxed(objects: Objects, root: Path) -> tuple[Objects, list[str]]:
     given = next((root / name for name in BOX_FILES if (root / name).exists()), None)
     boxed = objects if given is None else with_given_boxes(objects, root, given)
     box, made = without_gaps(boxed.box, boxed.xy, MARGIN)
-    why = f"there is no {' or '.join(BOX_FILES)}" if given is None else f"{given} has none of them"
-    note = f"{made} boxes were made around the joints, not by a detector as in the paper, because {why}"
+    why = f"there is no {' or '.join(BOX_FILES)}" if given is None else f"{given} does not have them"
+    note = f"boxes made around the joints, not by a detector as in the paper, because {why}: {made}"
     return replace(boxed, box=box), [note] if made else []

@@ -43,7 +43,9 @@ def read(root: Path) -> DataSet:
     }
     train, test, notes = _split(root, annotated)
     if len(annotated) < len(images):
-        notes.append(f"{len(images) - len(annotated)} images have no points of their own and were left out")
+        notes.append(
+            f"images left out, because they have no points of their own: {len(images) - len(annotated)}"
+        )
     splits, coinciding = [], 0
     for names in (train, test):
         split = _objects(root, [annotated[name] for name in names])
@@ -51,7 +53,7 @@ def read(root: Path) -> DataSet:
         coinciding += int((~apart).sum())
         splits.append(split.select(apart))
     if coinciding:
-        notes.append(f"{coinciding} images were left out, because their eyes lie in one place")
+        notes.append(f"images left out, because both eyes lie in one place: {coinciding}")
     return DataSet(
         name="cats",
         root=root,
@@ -89,7 +91,7 @@ def _split(root: Path, annotated: dict[str, Path]) -> tuple[list[str], list[str]
                 missing = sum(map(len, lists)) - sum(map(len, known))
                 if not all(known):
                     raise InputError(f"{folder}: {' and '.join(pair)} name none of the images of {root}")
-                why = f"{missing} listed images are not there or have no points and were left out"
+                why = f"listed images left out, because they are not there or have no points: {missing}"
                 return known[0], known[1], [why] if missing else []
     names = list(annotated)
     test = names[TEST_EVERY - 1 :: TEST_EVERY]

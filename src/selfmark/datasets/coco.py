@@ -96,7 +96,7 @@ def _split(root: Path, kind: str) -> _Split:
             np.where(known[..., None], points[..., :2], np.nan)[kept],
             (points[..., 2] == 1)[kept],
         ),
-        tuple(f"{path.name}: {count} {what} were left out" for what, count in left_out.items() if count),
+        tuple(f"{path.name}: {what} left out: {count}" for what, count in left_out.items() if count),
     )
 
 

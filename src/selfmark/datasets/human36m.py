@@ -54,9 +54,11 @@ def read(root: Path) -> DataSet:
         count += len(splits[-1])
         if not len(splits[-1]):
             raise InputError(f"{base}: the videos of {', '.join(subjects)} have no joints")
-    notes = [f"{len(without)} videos have no joints and were left out, first {without[0]}"] if without else []
+    notes = [f"videos left out, because they have no joints: {', '.join(without)}"] if without else []
     if made:
-        notes.append(f"{made} of {count} boxes were made around the joints, because ground_truth_bb has none")
+        notes.append(
+            f"boxes made around the joints, because ground_truth_bb does not have them: {made} of {count}"
+        )
     return DataSet(
         name="human36m",
         root=root,
@@ -108,7 +110,7 @@ def _joints(path: Path) -> FloatArray:
         pose = np.asarray(cdflib.CDF(path).varget("Pose"), np.float64)
         joints: FloatArray = pose.reshape(-1, 32, 2)
     except Exception as error:  # cdflib trusts the file: a damaged one ends in errors of every kind
-        raise InputError(f"{path} is not a CDF file with 64 numbers 'Pose' per frame: {error}") from error
+        raise InputError(f"{path} is not a CDF file with 64 numbers 'Pose' per frame") from error
     if not np.isfinite(joints).all():
         raise InputError(f"{path}: some joints are not numbers")
     return joints
@@ -134,5 +136,5 @@ def _boxes(path: Path, frames: list[int]) -> FloatArray:
                     x, y = across[0], down[0]
                     boxes[row] = x, y, across[-1] + 1 - x, down[-1] + 1 - y
     except Exception as error:  # as above
-        raise InputError(f"{path} is not a MATLAB file of masks of boxes: {error}") from error
+        raise InputError(f"{path} is not a MATLAB file of masks of boxes") from error
     return boxes

@@ -56,8 +56,8 @@ def data_set(
         hidden[kept],
     )
     missing, bare = int((~there).sum()), int((there & ~annotated).sum())
-    notes = [f"{missing} annotated images are not there and were left out"] if missing else []
-    notes += [f"{bare} images with fewer than two joints in sight were left out"] if bare else []
+    notes = [f"annotated images left out, because they are not there: {missing}"] if missing else []
+    notes += [f"images left out, because fewer than two joints are in sight: {bare}"] if bare else []
     return DataSet(
         name=name,
         root=root,

@@ -25,7 +25,7 @@ def load(path: Path) -> Content:
     except NotImplementedError as error:
         raise InputError(f"{path} is of MATLAB's version 7.3; save it anew with save(..., '-v7')") from error
     except Exception as error:  # scipy trusts the file: a damaged one ends in errors of every kind
-        raise InputError(f"{path} is not a MATLAB file that can be read: {error}") from error
+        raise InputError(f"{path} is not a MATLAB file that can be read") from error
     return content
 
 

@@ -54,7 +54,7 @@ def read(root: Path) -> DataSet:
         settings={"images.box_rule": "body", "images.body_scale": 1.35},
         train=train,
         test=test,
-        notes=tuple(f"{count} {what}" for what, count in left_out.items() if count),
+        notes=tuple(f"{what}: {count}" for what, count in left_out.items() if count),
     )
 
 
@@ -74,12 +74,12 @@ def _video(
     there = present(files)
     annotated = np.isfinite(xy[..., 0]).any(axis=1)
     kept = np.flatnonzero(there & annotated)
-    left_out["labelled frames are not there and were left out"] += int((~there).sum())
-    left_out["frames have no label and were left out"] += len(set(folder.glob("*.jpg")) - set(files))
-    left_out["frames without any joint were left out"] += int((there & ~annotated).sum())
+    left_out["labelled frames left out, because they are not there"] += int((~there).sum())
+    left_out["frames left out, because they have no label"] += len(set(folder.glob("*.jpg")) - set(files))
+    left_out["frames left out, because no joint is in the picture"] += int((there & ~annotated).sum())
 
     box, made = without_gaps(_boxes(path, content, len(x))[kept], xy[kept], MARGIN)
-    left_out["boxes were missing and were made around the joints"] += made
+    left_out["boxes made around the joints, because there are none"] += made
     count = len(kept)
     return Objects(
         tuple(files[row].relative_to(root) for row in kept),

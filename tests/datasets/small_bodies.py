@@ -83,7 +83,7 @@ def make_bbcpose(root: Path, films: bool = False) -> Path:
     for column, row in enumerate(rows):
         structs[0, column] = row
     (root / "code").mkdir(parents=True)
-    scipy.io.savemat(root / "code" / "bbcpose.mat", {"bbcpose": structs})
+    scipy.io.savemat(root / "code" / "bbcpose.mat", {"bbcpose": structs}, do_compression=True)
     return root
 
 
@@ -203,7 +203,7 @@ def make_pennaction(root: Path) -> Path:
         if number == 5:
             label["visibility"][:, [3, 12]] = 0
             label["x"][:, 12] = label["y"][:, 12] = (1.0, 0.75)
-        scipy.io.savemat(inner / "labels" / f"{number:04d}.mat", label)
+        scipy.io.savemat(inner / "labels" / f"{number:04d}.mat", label, do_compression=True)
         for frame in range(1, 4 if number == 2 else 3):
             picture(inner / "frames" / f"{number:04d}" / f"{frame:06d}.jpg", seed=number)
     return root
@@ -259,7 +259,7 @@ def make_lsp(root: Path) -> Path:
     hidden[5, 0, 1] = 1
     joints = np.concatenate([lsp_joints(2000), hidden], axis=1).transpose(1, 0, 2)
     root.mkdir(exist_ok=True)
-    scipy.io.savemat(root / "joints.mat", {"joints": joints})
+    scipy.io.savemat(root / "joints.mat", {"joints": joints}, do_compression=True)
     for number in (1, 2, 1000, 1001, 2000):
         picture(root / "images" / f"im{number:04d}.jpg", seed=number)
     return root

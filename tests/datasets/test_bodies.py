@@ -392,6 +392,9 @@ def test_a_cat_with_eight_points_is_refused(tmp_path: Path) -> None:
     file.write_text("8 " + " ".join(["5"] * 16))
     with pytest.raises(InputError, match=r"00001000_001.jpg.cat must hold the number 9"):
         read("cats", tmp_path)
+    file.write_text(small_bodies.FIRST_CAT.replace("175", "1" * 400))
+    with pytest.raises(InputError, match=r"00001000_001.jpg.cat must hold the number 9"):
+        read("cats", tmp_path)
 
 
 # --- Leeds Sports Pose -----------------------------------------------------------------------------

@@ -46,6 +46,8 @@ def read(root: Path) -> DataSet:
             continue  # validation
         frames = matlab.numbers(table, video, f"{kind}_frames", (1, None))[0].astype(np.int64)
         joints = matlab.numbers(table, video, f"{kind}_joints", (2, len(NAMES), len(frames)))
+        if (frames < 1).any():
+            raise InputError(f"{table}: '{kind}_frames' of video {number} must count from 1")
         step = EVERY if kind == "train" else 1
         # 1-based: MATLAB, and the official evaluation shrinks images by x -> (x - 1) / 2 + 1.
         xy = joints.transpose(2, 1, 0)[::step] - 1

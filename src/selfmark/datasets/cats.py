@@ -13,6 +13,7 @@ import numpy as np
 from selfmark.datasets.bodies import mirror
 from selfmark.datasets.form import DataSet, Objects, find, tight_box
 from selfmark.errors import InputError
+from selfmark.evaluate.coco_points import LARGEST
 from selfmark.images.sources import read_text
 from selfmark.points import FloatArray
 
@@ -124,6 +125,7 @@ def _points(image: Path) -> FloatArray:
         values = [int(word) for word in words]
     except ValueError:
         values = []
-    if len(values) != 1 + 2 * POINTS or values[0] != POINTS:
+    small = all(abs(value) < LARGEST for value in values)
+    if len(values) != 1 + 2 * POINTS or values[0] != POINTS or not small:
         raise InputError(f"{path} must hold the number {POINTS} and x and y of {POINTS} points")
     return np.array(values[1:], np.float64).reshape(POINTS, 2)

@@ -1,4 +1,9 @@
-"""MATLAB files of strangers: what is read is what was expected, or one sentence says what is not."""
+"""MATLAB files: what is read is what was expected, or one sentence says what is not.
+
+Damage of compressed files, which are MATLAB's default, is noticed by their checksums. In others scipy's
+compiled reader trusts the lengths it finds, so a file made on purpose can end the program: read only those of
+people you trust.
+"""
 
 from __future__ import annotations
 

@@ -91,25 +91,28 @@ def make_bbcpose(root: Path, films: bool = False) -> Path:
 
 
 def film(path: Path, frames: int) -> None:
-    """A video whose frames show their number, see `number_of`."""
+    """A video of corners that move, whose frames show their number, see `number_of`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(_film(frames))
 
 
 def number_of(pixels: np.ndarray) -> int:
-    """Which frame this is: eight stripes, white for the digits 1 of its binary number, the lowest first."""
-    stripes = pixels[:, 6::12].mean(axis=(0, 2)) > 127
+    """Which frame this is: eight blocks at the top, white for the digits 1, the lowest first."""
+    stripes = pixels[4:12, 6::12].mean(axis=(0, 2)) > 127
     return sum(1 << place for place, one in enumerate(stripes) if one)
 
 
 @lru_cache
 def _film(frames: int) -> bytes:
+    texture = cv2.resize(np.random.default_rng(0).integers(0, 256, (6, 8, 3), np.uint8), (96, 80))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "film.mp4"
         writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), 25, (96, 80))
         for number in range(frames):
             stripes = np.array([number >> place & 1 for place in range(8)], np.uint8) * 255
-            writer.write(np.broadcast_to(np.repeat(stripes, 12)[None, :, None], (80, 96, 3)).copy())
+            frame = np.roll(texture, number // 10, axis=1)
+            frame[:16] = np.repeat(stripes, 12)[None, :, None]
+            writer.write(frame)
         writer.release()
         return path.read_bytes()
 

@@ -35,6 +35,7 @@ from tests.datasets.small_bodies import (
 MAKERS: dict[str, Callable[[Path], Path]] = {
     "bbcpose": make_bbcpose,
     "human36m": make_human36m,
+    "human36m32": make_human36m,
     "pennaction": make_pennaction,
     "cats": make_cats,
     "lsp": make_lsp,
@@ -225,6 +226,14 @@ def test_human36m_joints_are_those_of_motion_capture(tmp_path: Path) -> None:
         assert _point(data, "train", 2, name) == [10 + 2 * joint, 5 + 2 * joint + 2]
     for name, joint in (("left_wrist", 19), ("right_elbow", 26), ("left_knee", 7), ("right_ankle", 3)):
         assert _point(data, "train", 0, name) == [10 + 2 * joint, 5 + 2 * joint]
+    everything = read("human36m32", tmp_path)
+    assert everything.train.xy[2].tolist() == [[10 + 2 * j, 5 + 2 * j + 2] for j in range(32)]
+    np.testing.assert_array_equal(everything.train.box, data.train.box)
+    # The pairs of joints that the authors' program exchanges, and the collars.
+    pairs = {1: 6, 2: 7, 3: 8, 4: 9, 5: 10, 17: 25, 18: 26, 19: 27, 20: 28, 21: 29, 22: 30, 23: 31, 16: 24}
+    assert {a: b for a, b in enumerate(everything.mirror) if a != b} == pairs | {
+        b: a for a, b in pairs.items()
+    }
     # The left shoulder is on the left of the picture here, so the back is seen.
     assert set(data.train.fields["facing"]) == {"away"}
 

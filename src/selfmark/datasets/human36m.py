@@ -25,12 +25,23 @@ TRAIN, TEST = ("S1", "S5", "S6", "S7", "S8", "S9"), ("S11",)
 EVERY_TRAIN, EVERY_TEST = 50, 100  # frames
 # Not the walks in pairs and with a dog, whose names begin alike.
 FILM = re.compile(r"(Directions|Discussion|Posing|Waiting|Greeting|Walking)(?: \d)?\.(\d+)\.mp4")
-# Which of the 32 joints are those of `bodies.JOINTS`: the top of the head, then left and right.
-PLACES = (15, 17, 25, 18, 26, 19, 27, 6, 1, 7, 2, 8, 3)
+# In the order of the files. Some lie in one place: the ends of the spine and the collars, wrists and thumbs.
+ALL = (
+    "hips", "right_hip", "right_knee", "right_ankle", "right_toe", "right_toe_end", "left_hip", "left_knee",
+    "left_ankle", "left_toe", "left_toe_end", "spine", "spine_middle", "neck", "nose", "head", "left_collar",
+    "left_shoulder", "left_elbow", "left_wrist", "left_thumb", "left_thumb_end", "left_hand", "left_hand_end",
+    "right_collar", "right_shoulder", "right_elbow", "right_wrist", "right_thumb", "right_thumb_end",
+    "right_hand", "right_hand_end",
+)  # fmt: skip
 MARGIN = 0.1  # of boxes around the joints
 
 
 def read(root: Path) -> DataSet:
+    """The joints that the paper's tables name."""
+    return with_joints(root, "human36m", JOINTS)
+
+
+def with_joints(root: Path, name: str, names: tuple[str, ...]) -> DataSet:
     """Six activities; a frame in 50 of six subjects for training, in 100 of one for testing (Sec. 4.1)."""
     folders = ("", "training/subjects/", "subjects/", "training/")
     base = find(root, *(f"{folder}S1" for folder in folders), of=OF).parent
@@ -47,10 +58,10 @@ def read(root: Path) -> DataSet:
                 if not (find(base, poses, of=OF) / f"{film.stem}.cdf").is_file():
                     without.append(f"{subject}/{film.stem}")
                     continue
-                part, gaps = _video(root, base, subject, film, every)
+                part, gaps = _video(root, base, subject, film, every, names)
                 parts.append(part)
                 made += gaps
-        splits.append(joined(parts, len(JOINTS)))
+        splits.append(joined(parts, len(names)))
         count += len(splits[-1])
         if not len(splits[-1]):
             raise InputError(f"{base}: the videos of {', '.join(subjects)} have no joints")
@@ -60,11 +71,11 @@ def read(root: Path) -> DataSet:
             f"boxes made around the joints, because ground_truth_bb does not have them: {made} of {count}"
         )
     return DataSet(
-        name="human36m",
+        name=name,
         root=root,
         category="person",
-        names=JOINTS,
-        mirror=mirror(JOINTS),
+        names=names,
+        mirror=mirror(names),
         normaliser="shoulders",
         settings={"images.box_rule": "body", "images.body_scale": 1.1},
         train=splits[0],
@@ -73,19 +84,23 @@ def read(root: Path) -> DataSet:
     )
 
 
-def _video(root: Path, base: Path, subject: str, film: Path, every: int) -> tuple[Objects, int]:
+def _video(
+    root: Path, base: Path, subject: str, film: Path, every: int, names: tuple[str, ...]
+) -> tuple[Objects, int]:
     """Every so manyth frame of a video, and how many have no box of their own."""
     joints = _joints(base / subject / "MyPoseFeatures" / "D2_Positions" / f"{film.stem}.cdf")
     frames = np.arange(0, len(joints), every)
+    joints = joints[frames]
     # Projections of motion capture, used as they are: nothing says that pixels were counted from 1.
-    xy = joints[frames][:, list(PLACES)]
+    xy = joints[:, [ALL.index(name) for name in names]]
     masks = base / subject / "MySegmentsMat" / "ground_truth_bb" / f"{film.stem}.mat"
     given = _boxes(masks, frames.tolist()) if masks.is_file() else np.full((len(frames), 4), np.nan)
-    box, made = without_gaps(given, joints[frames], MARGIN)
+    box, made = without_gaps(given, joints, MARGIN)
     matched = FILM.fullmatch(film.name)
     assert matched is not None
     # Whoever faces the camera has the left shoulder on the right.
-    facing = np.where(xy[:, 1, 0] > xy[:, 2, 0], "camera", "away").tolist()
+    left, right = (joints[:, ALL.index(name), 0] for name in ("left_shoulder", "right_shoulder"))
+    facing = np.where(left > right, "camera", "away").tolist()
     count = len(frames)
     part = Objects(
         (film.relative_to(root),) * count,

@@ -32,6 +32,12 @@ class Known:
     layout: tuple[str, ...]
 
 
+_HUMAN36M = (
+    "S1/Videos/*.mp4, and so for S5, S6, S7, S8, S9 and S11",
+    "S1/MyPoseFeatures/D2_Positions/*.cdf",
+    "S1/MySegmentsMat/ground_truth_bb/*.mat (optional)",
+)
+
 DATASETS: dict[str, Known] = {
     "cub": Known(
         "CUB-200-2011",
@@ -45,15 +51,9 @@ DATASETS: dict[str, Known] = {
         "https://www.robots.ox.ac.uk/~vgg/data/pose/",
         ("1/1.jpg to 20/ (or 1.mp4 to 20.mp4)", "code/bbcpose.mat", "boxes.json or boxes.csv (optional)"),
     ),
-    "human36m": Known(
-        "Human3.6M",
-        "human36m",
-        "http://vision.imar.ro/human3.6m/",
-        (
-            "S1/Videos/*.mp4, and so for S5, S6, S7, S8, S9 and S11",
-            "S1/MyPoseFeatures/D2_Positions/*.cdf",
-            "S1/MySegmentsMat/ground_truth_bb/*.mat (optional)",
-        ),
+    "human36m": Known("Human3.6M", "human36m", "http://vision.imar.ro/human3.6m/", _HUMAN36M),
+    "human36m32": Known(
+        "Human3.6M, all 32 joints", "human36m32", "http://vision.imar.ro/human3.6m/", _HUMAN36M
     ),
     "pennaction": Known(
         "Penn Action",

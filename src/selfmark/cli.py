@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from selfmark._version import __version__
+from selfmark.datasets.commands import app as datasets_app
 from selfmark.errors import InputError, TrainingError, need, printable
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+app.add_typer(datasets_app, name="datasets")
 # Names of files and landmarks are the user's, or a stranger's: nothing in them is markup.
 out = Console(markup=False)
 err = Console(stderr=True, markup=False)

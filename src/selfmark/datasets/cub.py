@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from selfmark.datasets.form import DataSet, Objects, find
+from selfmark.datasets.lists import numbers, rows
 from selfmark.errors import InputError
 from selfmark.points import FloatArray
 
@@ -36,27 +37,26 @@ SEABIRDS = (
 def read(root: Path) -> DataSet:
     """Birds without sea birds, official split; boxes with a margin on each side as for faces (Sec. 4.1)."""
     of = "CUB-200-2011"
-    inner = root / "CUB_200_2011"
-    root = inner if inner.is_dir() else root
-    names = dict(_numbered(find(root, "images.txt", of=of), 1))
-    training = dict(_numbered(find(root, "train_test_split.txt", of=of), 1))
-    boxes = dict(_numbered(find(root, "bounding_boxes.txt", of=of), 4))
+    names = _numbered(find(root, "images.txt", of=of), 1)
+    training = _numbered(find(root, "train_test_split.txt", of=of), 1)
+    boxes = _numbered(find(root, "bounding_boxes.txt", of=of), 4)
     parts = find(root, "parts/part_locs.txt", of=of)
     find(root, "images", of=of)
 
     order = list(names)
     place = {number: row for row, number in enumerate(order)}
     xy = np.full((len(order), len(NAMES), 2), np.nan)
-    for line, (number, (part, x, y, seen)) in enumerate(_numbered(parts, 4), 1):
-        if number not in place or not 1 <= int(part) <= len(NAMES):
-            raise InputError(f"{parts}, line {line}: there is no image {number} or no part {part}")
-        if int(seen):
-            xy[place[number], int(part) - 1] = float(x), float(y)
+    for where, (number, *words) in rows(parts, 5):
+        part, x, y, seen = numbers(words, where)
+        if number not in place or part not in range(1, len(NAMES) + 1):
+            raise InputError(f"{where}: there is no image {number} or no part {words[0]}")
+        if seen:
+            xy[place[number], int(part) - 1] = x, y
     missing = [number for number in order if number not in training or number not in boxes]
     if missing:
         raise InputError(f"{root}: image {missing[0]} of images.txt has no box or is in no split")
-    box: FloatArray = np.array([[float(value) for value in boxes[number]] for number in order])
-    files = [Path("images") / names[number][0] for number in order]
+    box: FloatArray = np.array([numbers(boxes[number][1], boxes[number][0]) for number in order])
+    files = [Path("images") / names[number][1][0] for number in order]
     species = [file.parent.name for file in files]
     objects = Objects(
         tuple(files),
@@ -68,7 +68,7 @@ def read(root: Path) -> DataSet:
     )
     land = np.array([name.split("_")[-1] not in SEABIRDS for name in species], dtype=bool)
     in_sight = np.isfinite(xy).all(axis=2).any(axis=1)
-    first = np.array([training[number][0] == "1" for number in order], dtype=bool)
+    first = np.array([training[number][1] == ["1"] for number in order], dtype=bool)
     unseen = int((land & ~in_sight).sum())
     return DataSet(
         name="cub",
@@ -84,14 +84,6 @@ def read(root: Path) -> DataSet:
     )
 
 
-def _numbered(path: Path, count: int) -> list[tuple[str, list[str]]]:
-    """Lines of an image's number and `count` words."""
-    rows = []
-    for line, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        words = text.split()
-        if not words:
-            continue
-        if len(words) != count + 1:
-            raise InputError(f"{path}, line {line}: {count + 1} words are expected, not {len(words)}")
-        rows.append((words[0], words[1:]))
-    return rows
+def _numbered(path: Path, count: int) -> dict[str, tuple[str, list[str]]]:
+    """By an image's number, the place of its line and the `count` words after the number."""
+    return {words[0]: (where, words[1:]) for where, words in rows(path, count + 1)}

@@ -7,8 +7,9 @@ that name the original images where they are, it is what `discover` and `evaluat
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +76,10 @@ class DataSet:
     mirror:     L: each point's partner in the mirrored image
     normaliser: what errors are divided by, a spec of `evaluate.normalise` (Sec. 4.2)
     settings:   what the paper's section on data sets changes, by dotted name, e.g. images.body_scale
-    train:      what landmarks are discovered in and regressors fitted on
+    train:      what landmarks are discovered in and, unless `fit` is given, regressors fitted on
     test:       what errors are measured on
     notes:      sentences on what was left out or could not be done as in the paper
+    fit:        what regressors are fitted on, where that is not `train`
     """
 
     name: str
@@ -90,23 +92,46 @@ class DataSet:
     train: Objects
     test: Objects
     notes: tuple[str, ...] = ()
+    fit: Objects | None = None
 
     def __post_init__(self) -> None:
         if sorted(self.mirror) != list(range(len(self.names))):
             raise ValueError("mirror must name every point once")
-        for split in (self.train, self.test):
+        for split in self.splits.values():
             if split.xy.shape[1] != len(self.names):
                 raise ValueError(f"{split.xy.shape[1]} points for {len(self.names)} names")
 
+    @property
+    def splits(self) -> dict[str, Objects]:
+        """The splits by name: train, fit where there is one, test."""
+        fit = {} if self.fit is None else {"fit": self.fit}
+        return {"train": self.train, **fit, "test": self.test}
+
+    def changed(self, splits: Mapping[str, Objects], notes: Sequence[str]) -> DataSet:
+        """The same with other objects in these splits, and with further notes."""
+        return replace(
+            self,
+            train=splits.get("train", self.train),
+            fit=splits.get("fit", self.fit),
+            test=splits.get("test", self.test),
+            notes=(*self.notes, *notes),
+        )
+
 
 def write_coco(dataset: DataSet, folder: Path) -> tuple[Path, Path]:
-    """Write train.json and test.json, which name the images where they are; returns their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = folder / "train.json", folder / "test.json"
-    for path, split in zip(paths, (dataset.train, dataset.test), strict=True):
-        with whole(path) as temporary:
-            temporary.write_text(json.dumps(_coco(dataset, split)), encoding="utf-8")
-    return paths
+    """Write train.json and test.json, which name the images where they are; returns their paths.
+
+    Where regressors are fitted on other images than those of train.json, those are in fit.json.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "fit.json").unlink(missing_ok=True)  # of another data set
+        for name, split in dataset.splits.items():
+            with whole(folder / f"{name}.json") as temporary:
+                temporary.write_text(json.dumps(_coco(dataset, split)), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write to {folder}: {error.strerror}") from error
+    return folder / "train.json", folder / "test.json"
 
 
 def _coco(dataset: DataSet, split: Objects) -> dict[str, Any]:
@@ -121,21 +146,18 @@ def _coco(dataset: DataSet, split: Objects) -> dict[str, Any]:
     root = dataset.root.resolve()
     images: dict[tuple[str, int], dict[str, Any]] = {}
     annotations = []
+    unknown = [0] * (3 * len(dataset.names))  # one for all: there may be 200,000 of them
     for row, file in enumerate(split.files):
         key = (str(root / file), int(split.frame[row]))
         if key not in images:
             image: dict[str, Any] = {"id": len(images) + 1, "file_name": key[0]}
             images[key] = image | ({"frame": key[1]} if key[1] >= 0 else {})
         known = np.isfinite(split.xy[row]).all(axis=1)
-        sight = np.where(known, np.where(split.hidden[row], 1, 2), 0)
-        xy = np.where(known[:, None], split.xy[row], 0.0)
         annotation: dict[str, Any] = {
             "id": row + 1,
             "image_id": images[key]["id"],
             "category_id": 1,
-            "keypoints": [
-                value for (x, y), v in zip(xy.tolist(), sight.tolist(), strict=True) for value in (x, y, v)
-            ],
+            "keypoints": _triples(split.xy[row], known, split.hidden[row]) if known.any() else unknown,
             "num_keypoints": int(known.sum()),
             "iscrowd": 0,
         }
@@ -143,6 +165,13 @@ def _coco(dataset: DataSet, split: Objects) -> dict[str, Any]:
             annotation["bbox"] = split.box[row].tolist()
         annotations.append(annotation | {name: values[row] for name, values in split.fields.items()})
     return {"images": list(images.values()), "annotations": annotations, "categories": [category]}
+
+
+def _triples(xy: FloatArray, known: npt.NDArray[np.bool_], hidden: npt.NDArray[np.bool_]) -> list[float]:
+    """x, y, v of each point; zeros where it is not annotated."""
+    sight = np.where(known, np.where(hidden, 1, 2), 0)
+    places = np.where(known[:, None], xy, 0.0)
+    return [value for (x, y), v in zip(places.tolist(), sight.tolist(), strict=True) for value in (x, y, v)]
 
 
 # --- what readers share ------------------------------------------------------------------------------------
@@ -158,6 +187,17 @@ def find(root: Path, *names: str, of: str) -> Path:
         f"{root} is not laid out as {of} is: there is no {looked} in it; 'selfmark datasets list' says where "
         "to get it"
     )
+
+
+def present(root: Path, files: Sequence[Path]) -> npt.NDArray[np.bool_]:
+    """Which of these files are there, [N]; every folder is listed once, as 200,000 questions take minutes."""
+    names: dict[Path, frozenset[str]] = {}
+    for folder in {file.parent for file in files}:
+        try:
+            names[folder] = frozenset(os.listdir(root / folder))
+        except OSError:
+            names[folder] = frozenset()
+    return np.array([file.name in names[file.parent] for file in files], dtype=bool)
 
 
 def tight_box(xy: FloatArray) -> FloatArray:

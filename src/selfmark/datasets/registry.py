@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, cast
 
-from selfmark.datasets.form import DataSet
+import numpy as np
+
+from selfmark.datasets.form import DataSet, Objects, present
 from selfmark.errors import InputError
 
 
@@ -24,12 +27,16 @@ class Known:
     module: of `selfmark.datasets`, with a function `read(root)`
     source: where its official files are given out
     layout: what must lie below the root, one line per file or folder
+    folder: what the archive unpacks to; the root is this folder or the one it lies in
+    counts: how many images the paper has in each split, or where it has none the authors
     """
 
     title: str
     module: str
     source: str
     layout: tuple[str, ...]
+    folder: str = ""
+    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 _HUMAN36M = (
@@ -39,11 +46,59 @@ _HUMAN36M = (
 )
 
 DATASETS: dict[str, Known] = {
+    "celeba": Known(
+        "CelebA with MAFL",
+        "celeba",
+        "https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html; with the lists of MAFL as celeba.zip at "
+        "https://www.robots.ox.ac.uk/~vgg/research/unsupervised_landmarks/",
+        (
+            "Img/img_align_celeba_hq/ or Img/img_align_celeba/ or Img/img_celeba/",
+            "Anno/list_landmarks_align_celeba.txt or Anno/list_landmarks_celeba.txt",
+            "MAFL/training.txt",
+            "MAFL/testing.txt",
+        ),
+        folder="celeba",
+        counts={"train": 201_599, "fit": 19_000, "test": 1_000},
+    ),
+    "aflw": Known(
+        "AFLW",
+        "aflw",
+        "aflw_release-2.zip at https://www.robots.ox.ac.uk/~vgg/research/unsupervised_landmarks/",
+        (
+            "output/",
+            "aflw_train_images.txt",
+            "aflw_train_keypoints.mat",
+            "aflw_test_images.txt",
+            "aflw_test_keypoints.mat",
+        ),
+        folder="aflw_release-2",
+        counts={"train": 10_112, "test": 2_991},
+    ),
+    "ls3d": Known(
+        "LS3D (300W-LP and LS3D-W Balanced)",
+        "ls3d",
+        "http://www.cbsr.ia.ac.cn/users/xiangyuzhu/projects/3DDFA/main.htm (300W-LP) and "
+        "https://www.adrianbulat.com/face-alignment (LS3D-W Balanced)",
+        (
+            *(f"300W_LP/{part}/" for part in ("AFW", "HELEN", "IBUG", "LFPW", "landmarks")),
+            "LS3D-W-balanced-20-03-2017/new_dataset/",
+        ),
+        counts={"train": 61_225, "test": 7_200},
+    ),
+    "mtfl": Known(
+        "MTFL",
+        "mtfl",
+        "https://mmlab.ie.cuhk.edu.hk/projects/TCDCN.html (MTFL.zip)",
+        ("training.txt", "testing.txt", "lfw_5590/", "net_7876/", "AFLW/"),
+        folder="MTFL",
+        counts={"train": 10_000, "test": 2_995},
+    ),
     "cub": Known(
         "CUB-200-2011",
         "cub",
         "https://www.vision.caltech.edu/datasets/cub_200_2011/",
         ("images.txt", "train_test_split.txt", "bounding_boxes.txt", "parts/part_locs.txt", "images/"),
+        folder="CUB_200_2011",
     ),
     "bbcpose": Known(
         "BBCPose",
@@ -97,13 +152,44 @@ DATASETS: dict[str, Known] = {
 }
 
 
-def read(name: str, root: Path) -> DataSet:
-    """The data set of this name, read from its official layout."""
+def known(name: str) -> Known:
+    """The data set of this name."""
     if name not in DATASETS:
         raise InputError(f"there is no data set '{name}'; there are {', '.join(DATASETS)}")
+    return DATASETS[name]
+
+
+def home(name: str, root: Path) -> Path:
+    """The folder that the layout begins in: the root, or the archive's own folder in it."""
+    data = known(name)
     if not root.is_dir():
-        raise InputError(
-            f"{root} is not a folder; give the one that holds the files of {DATASETS[name].title}"
-        )
-    module = importlib.import_module(f"selfmark.datasets.{DATASETS[name].module}")
-    return cast(Reader, module.read)(root)
+        raise InputError(f"{root} is not a folder; give the one that holds the files of {data.title}")
+    inner = root / data.folder
+    return inner if inner.is_dir() else root
+
+
+def read(name: str, root: Path) -> DataSet:
+    """The data set of this name, read from its official layout, as far as its images are there."""
+    folder = home(name, root)
+    module = importlib.import_module(f"selfmark.datasets.{known(name).module}")
+    return _present(cast(Reader, module.read)(folder))
+
+
+def _present(dataset: DataSet) -> DataSet:
+    """The same without objects whose images are not there, which a note counts."""
+    notes = []
+    kept: dict[str, Objects] = {}
+    for name, split in dataset.splits.items():
+        there = present(dataset.root, split.files)
+        kept[name] = split if there.all() else split.select(there)
+        if not there.any():
+            first = f", the first is {dataset.root / split.files[0]}" if len(split) else ""
+            raise InputError(
+                f"none of the {len(split)} images of {dataset.name}'s {name} split is there{first}"
+            )
+        if not there.all():
+            first = str(split.files[int(np.argmin(there))])
+            notes.append(
+                f"{int((~there).sum())} images of the {name} split are not there, the first is {first}"
+            )
+    return dataset.changed(kept, notes)

@@ -76,7 +76,7 @@ def locate(
     if where.animals:
         return _found(refs, every, where.animals, settings or Tracking(), on_progress, on_note)
     assert where.boxes is not None
-    return _boxed(refs, where.boxes, read_boxes(where.boxes), on_note)
+    return with_boxes(refs, where.boxes, on_note)
 
 
 def read_crop(text: str) -> Box:
@@ -141,8 +141,9 @@ def _found(
 # --- boxes of a file -------------------------------------------------------------------------------
 
 
-def _boxed(refs: Sequence[ImageRef], file: Path, boxes: Sequence[Given], on_note: Notes) -> list[ImageRef]:
-    """The objects of the images that have boxes, in the order of the images; others are left out."""
+def with_boxes(refs: Sequence[ImageRef], file: Path, on_note: Notes) -> list[ImageRef]:
+    """The objects of images that have boxes in a file, in the order of the images; others are left out."""
+    boxes = read_boxes(file)
     find = _Finder(file, refs)
     objects: dict[tuple[Path, int | None], list[ImageRef]] = defaultdict(list)
     for given in boxes:

@@ -1,0 +1,50 @@
+"""AFLW as Jakab et al. (2018) gave it out: 10,122 training and 2,991 test faces, cropped, with five points.
+
+Below the root (the folder aflw_release-2 of their archive) `aflw_train_images.txt` and `aflw_test_images.txt`
+name images of the folder `output`; in the files `..._keypoints.mat` beside `gt` [N, 5, 2] holds the points.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from selfmark.datasets import matlab
+from selfmark.datasets.facial import FIVE, FIVE_MIRROR
+from selfmark.datasets.form import DataSet, Objects, find
+from selfmark.datasets.lists import rows
+
+_OF = "AFLW of earlier work (aflw_release-2)"
+
+
+def read(root: Path) -> DataSet:
+    """The split of earlier work; images are taken whole, since they are cropped already (Sec. 4.1)."""
+    find(root, "output", of=_OF)
+    return DataSet(
+        name="aflw",
+        root=root,
+        category="face",
+        names=FIVE,
+        mirror=FIVE_MIRROR,
+        normaliser="inter_ocular",
+        settings={},
+        train=_split(root, "train"),
+        test=_split(root, "test"),
+    )
+
+
+def _split(root: Path, part: str) -> Objects:
+    listed = rows(find(root, f"aflw_{part}_images.txt", of=_OF), 1)
+    labels = find(root, f"aflw_{part}_keypoints.mat", of=_OF)
+    points = matlab.numbers(labels, matlab.load(labels), "gt", (len(listed), len(FIVE), 2))
+    # Rows come before columns: earlier work swaps the two and divides by the width and height of `hw`. It
+    # takes the numbers as counted from 0, and so do we, although a MATLAB program made them.
+    xy = points[:, :, ::-1].copy()
+    return Objects(
+        tuple(Path("output") / name for _, (name,) in listed),
+        np.full(len(listed), -1, dtype=np.int64),
+        np.full((len(listed), 4), np.nan),
+        xy,
+        np.zeros(xy.shape[:2], dtype=bool),
+    )

@@ -1,0 +1,74 @@
+"""What of a data set lies in a folder, before hours are spent on it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from selfmark.datasets.form import DataSet
+from selfmark.datasets.registry import home, known
+
+_SAMPLE = 50  # images of a split that are opened
+_ASTRAY = 0.1  # share of their points outside the image from which on they belong to other images
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the layout, and which of the files and folders it names are there."""
+
+    wanted: str
+    found: tuple[str, ...]
+
+
+def layout(name: str, root: Path) -> list[Line]:
+    """The official layout, line by line, as far as it lies in a folder."""
+    folder = home(name, root)
+    lines = []
+    for wanted in known(name).layout:
+        # The line is for people, "A or B (optional)": its words with a slash, dot or star are the paths.
+        paths = [word for word in re.split(r"[\s,()]+", wanted) if re.search(r"[./*]", word)]
+        lines.append(Line(wanted, tuple(path for path in paths if _exists(folder, path))))
+    return lines
+
+
+def _exists(folder: Path, pattern: str) -> bool:
+    return next(folder.glob(pattern.rstrip("/")), None) is not None
+
+
+def counts(dataset: DataSet) -> list[tuple[str, int, int | None]]:
+    """Per split how many images are there, and how many there should be; None where no one says."""
+    expected: Mapping[str, int] = known(dataset.name).counts
+    return [(name, len(split), expected.get(name)) for name, split in dataset.splits.items()]
+
+
+def doubts(dataset: DataSet) -> list[str]:
+    """Sentences on splits whose images cannot be opened or whose points lie outside of them, by a sample."""
+    found = []
+    for name, split in dataset.splits.items():
+        outside, seen, unreadable = 0, 0, []
+        for row in np.unique(np.linspace(0, len(split) - 1, min(_SAMPLE, len(split))).astype(int)):
+            if split.frame[row] >= 0:
+                continue  # a frame of a video
+            path = dataset.root / split.files[row]
+            try:
+                with Image.open(path) as image:
+                    size = np.array(image.size)
+            except OSError:
+                unreadable.append(path)
+                continue
+            points = split.xy[row][np.isfinite(split.xy[row]).all(axis=1)]
+            outside += int(((points < -1) | (points > size)).any(axis=1).sum())
+            seen += len(points)
+        if unreadable:
+            found.append(f"images of the {name} split cannot be opened, the first is {unreadable[0]}")
+        if outside > _ASTRAY * seen:
+            found.append(
+                f"{outside} of {seen} points in a sample of the {name} split lie outside their images: the "
+                "lists may be of another version of the images"
+            )
+    return found

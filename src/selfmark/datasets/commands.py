@@ -1,0 +1,100 @@
+"""`selfmark datasets`: which there are, whether one is complete, and its files for the other commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+app = typer.Typer(help="The paper's data sets, read from their official files.", no_args_is_help=True)
+# Names of files are the user's: nothing in them is markup.
+out = Console(markup=False)
+err = Console(stderr=True, markup=False)
+
+Name = Annotated[str, typer.Argument(help="As 'selfmark datasets list' names it.")]
+Root = Annotated[Path, typer.Argument(help="Folder with the official files.")]
+
+
+@app.command("list")
+def list_datasets() -> None:
+    """The data sets that can be read, and where to get them."""
+    from selfmark.datasets.registry import DATASETS
+
+    for name, data in DATASETS.items():
+        _say(f"{name:<11}{data.title}\n{'':<11}{data.source}")
+
+
+@app.command()
+def check(name: Name, root: Root) -> None:
+    """What of a data set is there, what is missing, and where to get it."""
+    from selfmark.datasets import check as checks
+    from selfmark.datasets.registry import known, read
+
+    layout = Table("file or folder", "found", title=known(name).title, title_justify="left")
+    for line in checks.layout(name, root):
+        layout.add_row(line.wanted, ", ".join(line.found) or "-")
+    out.print(layout)
+    _say(f"source: {known(name).source}")
+    dataset = read(name, root)
+    splits = Table("split", "images", "expected", title_justify="left")
+    for split, here, expected in checks.counts(dataset):
+        splits.add_row(split, str(here), "-" if expected is None else str(expected))
+    out.print(splits)
+    for note in (*dataset.notes, *checks.doubts(dataset)):
+        err.print(f"note: {note}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def write(
+    name: Name,
+    root: Root,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for train.json and test.json.")],
+    points: Annotated[
+        Path | None,
+        typer.Option(
+            help="Points of a detector in place of the annotated ones: COCO .json, .csv, .npz or .npy."
+        ),
+    ] = None,
+    boxes: Annotated[
+        Path | None,
+        typer.Option(help="Boxes of a detector: COCO .json, .csv, or YOLO .txt files in a folder."),
+    ] = None,
+    find_faces: Annotated[
+        bool,
+        typer.Option("--find-faces", help="Boxes found by OpenCV's own face detector, which is a weak one."),
+    ] = False,
+) -> None:
+    """A data set as COCO files for 'selfmark discover' and 'selfmark evaluate'; images stay in place."""
+    from selfmark.datasets.detections import boxed, reannotated
+    from selfmark.datasets.findfaces import with_found_faces
+    from selfmark.datasets.form import write_coco
+    from selfmark.datasets.registry import read
+    from selfmark.errors import InputError
+    from selfmark.progress import CountDisplay
+
+    if boxes is not None and find_faces:
+        raise InputError("--boxes and --find-faces each say where the faces are; give one of them")
+    dataset = read(name, root)
+    # Boxes first: which of several belongs to an object is told by the points annotated by hand.
+    if boxes is not None:
+        dataset = boxed(dataset, boxes)
+    if find_faces:
+        with CountDisplay(err, "finding faces", "images") as display:
+            dataset = with_found_faces(dataset, display)
+    if points is not None:
+        dataset = reannotated(dataset, points)
+    write_coco(dataset, output)
+    for split, objects in dataset.splits.items():
+        _say(f"{output / split}.json: {len(objects)} objects, {len(dataset.names)} points")
+    changed = [f"--set {key}={value}" for key, value in dataset.settings.items()]
+    if changed:
+        _say(f"discover as the paper does with: {' '.join(changed)}")
+    for note in dataset.notes:
+        err.print(f"note: {note}", highlight=False, soft_wrap=True)
+
+
+def _say(line: str) -> None:
+    out.print(line, highlight=False, soft_wrap=True)

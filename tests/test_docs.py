@@ -14,12 +14,14 @@ import sys
 from pathlib import Path
 
 import cv2
+import numpy as np
 import pytest
 
 from selfmark.config import PRESETS
 from selfmark.demo.scene import Scene
 from selfmark.keypoints.weights import KNOWN, cache_folder
 from tests.conftest import QUICK, selfmark
+from tests.datasets import miniatures
 from tests.objects.arena import film_of, wander
 
 ROOT = Path(__file__).parent.parent
@@ -85,6 +87,7 @@ def workplace(scene: Scene, labelled: Path, tmp_path_factory: pytest.TempPathFac
     _corrected(scene, folder / "corrected.json")
     shutil.copy(folder / "labelled" / "labels.json", folder / "boxes.json")
     shutil.copytree(folder / "labelled" / "images", folder / "images")
+    _datasets(folder)
     return folder
 
 
@@ -100,6 +103,19 @@ def _corrected(scene: Scene, path: Path) -> None:
         data = {"image": f"/data/local-files/?d=photos/{index:03d}.png"}
         tasks.append({"data": data, "annotations": [{"result": result}]})
     path.write_text(json.dumps(tasks))
+
+
+def _datasets(folder: Path) -> None:
+    """Miniatures of data sets, and what detectors found in one of them."""
+    miniatures.make_celeba(folder / "celeba", images=16, fitted=12)
+    miniatures.make_aflw(folder / "aflw_release-2")
+    miniatures.make_ls3d(folder / "ls3d", train=4, test=6)
+    miniatures.make_mtfl(folder / "MTFL")
+    miniatures.make_cub(folder / "CUB_200_2011")
+    names = [f"{number:06d}.jpg" for number in range(1, 17)]
+    points = [miniatures.sixty_eight(-60) for _ in names]
+    np.savez(folder / "points68.npz", names=np.array(names), xy=np.stack(points))
+    miniatures.write(folder / "faces.csv", ["image,x,y,w,h", *(f"{name},40,70,100,110" for name in names)])
 
 
 @pytest.mark.parametrize("command", _commands())

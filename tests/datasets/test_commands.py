@@ -11,6 +11,8 @@ from selfmark.datasets.check import Line, doubts, layout
 from selfmark.datasets.registry import DATASETS, Known, read
 from tests.conftest import selfmark
 from tests.datasets import miniatures
+from tests.datasets.test_bodies import MAKERS as BODIES
+from tests.datasets.test_form import MAKERS as FACES
 
 
 def test_the_list_says_where_to_get_each(capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,6 +56,22 @@ def test_lines_of_a_layout_are_for_people(
         (tmp_path / file).touch()
     monkeypatch.setitem(DATASETS, "one", Known("One", "one", "https://one", (line,)))
     assert layout("one", tmp_path) == [Line(line, found)]
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_every_data_set_can_be_checked_and_written(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = (FACES | BODIES)[name](tmp_path / "data")
+    for line in layout(name, root):
+        assert line.found or "optional" in line.wanted, line
+    assert selfmark("datasets", "check", name, root) == 0
+    assert selfmark("datasets", "write", name, root, "-o", tmp_path / "out") == 0
+    said = capsys.readouterr().out
+    for split, objects in read(name, root).splits.items():
+        content = json.loads((tmp_path / "out" / f"{split}.json").read_text())
+        assert len(content["annotations"]) == len(objects)
+        assert f"{split}.json: {len(objects)} objects" in said
 
 
 def test_a_check_of_what_cannot_be_used_ends_in_one_sentence(

@@ -16,7 +16,7 @@ from selfmark.datasets.findfaces import with_found_faces
 from selfmark.datasets.form import DataSet
 from selfmark.datasets.registry import read
 from selfmark.errors import InputError
-from tests.datasets import miniatures
+from tests.datasets import miniatures, small_bodies
 from tests.datasets.miniatures import five, sixty_eight, write
 
 MAFL = ("000001.jpg", "000002.jpg", "000003.jpg", "000007.jpg", "000008.jpg")
@@ -198,6 +198,22 @@ def test_boxes_in_the_shares_of_yolo(aflw: DataSet, tmp_path: Path) -> None:
         for file in split.files:
             (tmp_path / "labels" / f"{file.stem}.txt").write_text("0 0.5 0.5 0.5 1.0\n")
     assert (boxed(aflw, tmp_path / "labels").test.box == [37.5, 0, 75, 170]).all()  # of 150 x 170 pixels
+
+
+def test_boxes_of_frames(tmp_path: Path) -> None:
+    """Of a film, boxes and points go to the frame they name."""
+    data = read("bbcpose", small_bodies.make_bbcpose(tmp_path / "data", films=True))
+    lines = [
+        f"{file},{frame},{frame},2,30,40"
+        for split in data.splits.values()
+        for file, frame in zip(split.files, split.frame.tolist(), strict=True)
+    ]
+    assert data.test.frame.min() >= 0
+    write(tmp_path / "boxes.csv", ["image,frame,x,y,w,h", *lines])
+    found = boxed(data, tmp_path / "boxes.csv")
+    assert len(found.test) == len(data.test)
+    np.testing.assert_array_equal(found.test.box[:, 0], data.test.frame)
+    np.testing.assert_array_equal(found.train.box[:, 0], data.train.frame)
 
 
 # --- found faces ------------------------------------------------------------------------------------

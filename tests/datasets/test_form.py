@@ -77,8 +77,8 @@ def test_a_folder_that_cannot_be_written_is_the_users_to_mend(tmp_path: Path) ->
 def test_present_looks_file_by_file(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.jpg").touch()
-    files = [Path("a/1.jpg"), Path("a/2.jpg"), Path("b/1.jpg")]
-    assert present(tmp_path, files).tolist() == [(tmp_path / file).exists() for file in files]
+    files = [tmp_path / name for name in ("a/1.jpg", "a/2.jpg", "b/1.jpg")]
+    assert present(files).tolist() == [file.exists() for file in files] == [True, False, False]
 
 
 def test_tight_boxes_pass_over_what_is_not_annotated() -> None:

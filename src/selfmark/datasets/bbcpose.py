@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from selfmark.datasets import matlab
-from selfmark.datasets.bodies import BOX_FILES, joined, mirror, present, with_given_boxes, without_gaps
-from selfmark.datasets.form import DataSet, Objects, find
+from selfmark.datasets.bodies import BOX_FILES, joined, mirror, with_given_boxes, without_gaps
+from selfmark.datasets.form import DataSet, Objects, find, present
 from selfmark.errors import InputError
 from selfmark.points import FloatArray
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from selfmark.datasets.form import Objects, tight_box
 from selfmark.images.sources import Box
@@ -47,16 +45,6 @@ def around(xy: FloatArray, margin: float) -> FloatArray:
     box = tight_box(xy)
     more = margin * box[:, 2:].max(axis=1, keepdims=True)
     return np.concatenate([box[:, :2] - more, box[:, 2:] + 2 * more], axis=1)
-
-
-def present(paths: Sequence[Path]) -> npt.NDArray[np.bool_]:
-    """Whether each of the files is there, [N].
-
-    Every folder is listed once: to ask for many thousand files one by one takes minutes on a disk far away.
-    """
-    folders = {path.parent for path in paths}
-    there = {folder: set(os.listdir(folder)) if folder.is_dir() else set() for folder in folders}
-    return np.array([path.name in there[path.parent] for path in paths], bool)
 
 
 def joined(parts: Sequence[Objects], points: int) -> Objects:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from selfmark.datasets.bodies import mirror, present
-from selfmark.datasets.form import DataSet, Objects, find
+from selfmark.datasets.bodies import mirror
+from selfmark.datasets.form import DataSet, Objects, find, present
 from selfmark.errors import InputError
 from selfmark.evaluate.coco_points import (
     box_of,

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from selfmark.datasets import matlab
-from selfmark.datasets.bodies import mirror, present
-from selfmark.datasets.form import DataSet, Objects, find, tight_box
+from selfmark.datasets.bodies import mirror
+from selfmark.datasets.form import DataSet, Objects, find, present, tight_box
 from selfmark.errors import InputError
 from selfmark.points import FloatArray
 
@@ -27,8 +27,6 @@ TRAINING = 1000  # images; the others are for testing
 def read(root: Path) -> DataSet:
     """The official halves: the first thousand images for training, the second for testing."""
     of = "Leeds Sports Pose"
-    inner = root / "lsp_dataset"
-    root = inner if inner.is_dir() else root
     path = find(root, "joints.mat", of=of)
     find(root, "images", of=of)
     # Used as they are, as other readers do: nothing says whether pixels were counted from 0 or from 1.

@@ -20,8 +20,6 @@ TRAINING = 9000  # images; the others are for testing
 def read(root: Path) -> DataSet:
     """Joints in sight only: those that are not have no place."""
     of = "Leeds Sports Pose Extended"
-    inner = root / "lspet_dataset"
-    root = inner if inner.is_dir() else root
     path = find(root, "joints.mat", of=of)
     find(root, "images", of=of)
     joints = matlab.numbers(path, matlab.load(path), "joints", (len(NAMES), 3, None)).transpose(2, 0, 1)

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from selfmark.datasets import matlab
-from selfmark.datasets.bodies import JOINTS, joined, mirror, present, without_gaps
-from selfmark.datasets.form import DataSet, Objects, find
+from selfmark.datasets.bodies import JOINTS, joined, mirror, without_gaps
+from selfmark.datasets.form import DataSet, Objects, find, present
 from selfmark.errors import InputError
 from selfmark.points import FloatArray
 
@@ -27,8 +27,6 @@ MARGIN = 0.15  # of boxes around the joints, whose head is the middle of the hea
 
 def read(root: Path) -> DataSet:
     """Six actions; the first five videos of each for testing, all others for training (Sec. 4.1)."""
-    inner = root / "Penn_Action"
-    root = inner if inner.is_dir() else root
     labels, frames = find(root, "labels", of=OF), find(root, "frames", of=OF)
     seen: Counter[str] = Counter()
     left_out: Counter[str] = Counter()

@@ -105,16 +105,29 @@ DATASETS: dict[str, Known] = {
         "bbcpose",
         "https://www.robots.ox.ac.uk/~vgg/data/pose/",
         ("1/1.jpg to 20/ (or 1.mp4 to 20.mp4)", "code/bbcpose.mat", "boxes.json or boxes.csv (optional)"),
+        counts={"train": 60_885, "test": 1_000},
     ),
-    "human36m": Known("Human3.6M", "human36m", "http://vision.imar.ro/human3.6m/", _HUMAN36M),
+    "human36m": Known(
+        "Human3.6M",
+        "human36m",
+        "http://vision.imar.ro/human3.6m/",
+        _HUMAN36M,
+        counts={"train": 48_240, "test": 2_760},
+    ),
     "human36m32": Known(
-        "Human3.6M, all 32 joints", "human36m32", "http://vision.imar.ro/human3.6m/", _HUMAN36M
+        "Human3.6M, all 32 joints",
+        "human36m32",
+        "http://vision.imar.ro/human3.6m/",
+        _HUMAN36M,
+        counts={"train": 48_240, "test": 2_760},
     ),
     "pennaction": Known(
         "Penn Action",
         "pennaction",
         "https://dreamdragon.github.io/PennAction/",
         ("frames/0001/000001.jpg", "labels/0001.mat"),
+        folder="Penn_Action",
+        counts={"train": 51_661, "test": 1_776},
     ),
     "cats": Known(
         "Cat Heads",
@@ -125,18 +138,21 @@ DATASETS: dict[str, Known] = {
             "CAT_00/00000001_000.jpg.cat to CAT_06/",
             "cat_data/cat_train_images.txt and cat_data/cat_test_images.txt (optional)",
         ),
+        counts={"train": 7_747, "test": 1_257},
     ),
     "lsp": Known(
         "Leeds Sports Pose",
         "lsp",
         "http://sam.johnson.io/research/lsp.html",
         ("joints.mat", "images/im0001.jpg"),
+        folder="lsp_dataset",
     ),
     "lspet": Known(
         "Leeds Sports Pose Extended",
         "lspet",
         "http://sam.johnson.io/research/lspet.html",
         ("joints.mat", "images/im00001.jpg"),
+        folder="lspet_dataset",
     ),
     "coco": Known(
         "COCO keypoints",
@@ -180,12 +196,14 @@ def _present(dataset: DataSet) -> DataSet:
     notes = []
     kept: dict[str, Objects] = {}
     for name, split in dataset.splits.items():
-        there = present(dataset.root, split.files)
+        there = present([dataset.root / file for file in split.files])
         kept[name] = split if there.all() else split.select(there)
+        if not len(split):
+            raise InputError(f"{dataset.root} has no images for the {name} split of {dataset.name}")
         if not there.any():
-            first = f", the first is {dataset.root / split.files[0]}" if len(split) else ""
             raise InputError(
-                f"none of the {len(split)} images of {dataset.name}'s {name} split is there{first}"
+                f"none of the {len(split)} images of {dataset.name}'s {name} split is there, the first is "
+                f"{dataset.root / split.files[0]}"
             )
         if not there.all():
             first = str(split.files[int(np.argmin(there))])

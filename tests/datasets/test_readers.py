@@ -6,7 +6,9 @@ import json
 import zipfile
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 from scipy.io import loadmat, savemat
@@ -313,6 +315,36 @@ def test_mtfl_lists_rebuilt_from_the_shared_crops_give_the_known_poses(tmp_path:
     # The training crops were cut so that they are framed as test crops are: our boxes find that again.
     side = data.train.box[:, 2] * 1.2
     assert np.median(side) == pytest.approx(144, rel=0.03)
+
+
+def test_mtfl_points_lie_right_of_the_pupils_so_they_count_from_1() -> None:
+    """In the mean of many eyes the dark of the pupil is left of the point, for left and right eyes alike."""
+    archive = SHARED / "faces-mtfl-aflw.zip"
+    if not archive.exists():
+        pytest.skip("the shared crops of MTFL are not here")
+    patches: tuple[list[Any], list[Any]] = ([], [])
+    with zipfile.ZipFile(archive) as content:
+        root = next(name for name in content.namelist() if name.endswith("test.json")).removesuffix(
+            "test.json"
+        )
+        labels = json.loads(content.read(f"{root}test.json"))
+        for image, annotation in list(zip(labels["images"], labels["annotations"], strict=True))[:600]:
+            if annotation["pose"] != 3:
+                continue
+            encoded = np.frombuffer(content.read(f"{root}images/{image['file_name']}"), np.uint8)
+            grey = cv2.imdecode(encoded, cv2.IMREAD_GRAYSCALE).astype(np.float32)
+            # From 150 to 144 pixels, both counted from 0; the labels there were only multiplied.
+            xy = np.array(annotation["keypoints"], np.float64).reshape(5, 3)[:2, :2]
+            xy = (xy * 150 / 144 + 0.5) * 144 / 150 - 0.5
+            for eye in (0, 1):
+                patch = cv2.getRectSubPix(grey, (13, 13), tuple(xy[eye].tolist()))
+                patches[eye].append((patch - patch.mean()) / (patch.std() + 1))
+    for eye in (0, 1):
+        assert len(patches[eye]) > 300
+        mean = np.mean(patches[eye], axis=0)
+        dark = (mean.max() - mean) ** 4
+        column = (dark * np.arange(-6, 7)).sum() / dark.sum()
+        assert column < -0.5
 
 
 # --- CUB --------------------------------------------------------------------------------------------

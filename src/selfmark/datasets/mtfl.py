@@ -49,8 +49,8 @@ def _split(root: Path, name: str) -> Objects:
     pose = attributes[:, _ATTRIBUTES.index("pose")]
     for row in np.flatnonzero(~np.isin(pose, range(1, _POSES + 1))):
         raise InputError(f"{listed[row][0]}: a pose is 1 to {_POSES}, not {pose[row]:g}")
-    # Counted from 1, as earlier work has it (Thewlis et al., 2019). That the pupils of both eyes lie, in the
-    # mean over all images, one to two pixels left of these points speaks for it.
+    # Counted from 1, as earlier work has it (Thewlis et al., 2019). That the pupils of both eyes lie left of
+    # these points, as a test shows in the images, speaks for it.
     xy = np.stack([xs, ys], axis=2) - 1
     return Objects(
         # Training images are named with the backslashes of Windows, test images with slashes.

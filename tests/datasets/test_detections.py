@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from selfmark.datasets import findfaces
-from selfmark.datasets.detections import boxed, read_points, reannotated
+from selfmark.datasets.detections import boxed, reannotated
 from selfmark.datasets.facial import FIVE, FIVE_MIRROR, SIXTY_EIGHT, SIXTY_EIGHT_MIRROR
 from selfmark.datasets.findfaces import with_found_faces
 from selfmark.datasets.form import DataSet
+from selfmark.datasets.pointfiles import read_points
 from selfmark.datasets.registry import read
 from selfmark.errors import InputError
 from tests.datasets import miniatures, small_bodies

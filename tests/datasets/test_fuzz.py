@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from selfmark.datasets import celeba, mtfl
-from selfmark.datasets.detections import read_points
+from selfmark.datasets.pointfiles import read_points
 from selfmark.datasets.torch7 import read_tensor
 from tests.datasets import miniatures
 from tests.fuzz.__main__ import fuzz

@@ -468,6 +468,57 @@ def demo(
 
 
 @app.command()
+def reproduce(
+    tables: Annotated[
+        list[str],
+        typer.Argument(
+            help="Tables and figures of the paper; 'all'; or 'list' to see their names.", show_default=False
+        ),
+    ],
+    data: Annotated[
+        Path | None, typer.Option(help="Folder with a folder for each data set: celeba, ls3d and so on.")
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder for trainings, measurements and tables.")
+    ] = Path("reproduced"),
+    preset: Annotated[str, typer.Option(help="paper, fast or tiny.")] = "paper",
+    allow_missing: Annotated[
+        bool, typer.Option("--allow-missing", help="Make what can be made where a data set is missing.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be trained, and what it would cost.")
+    ] = False,
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="Any setting, over those of the tables: NAME=VALUE.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+) -> None:
+    """The paper's tables and figures, beside its own numbers; what is there already is not made again."""
+    from selfmark.progress import ProgressDisplay
+    from selfmark.reproduce import command
+
+    settings = _settings(change or [])
+
+    def say(line: str) -> None:
+        out.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    if tables == ["list"]:
+        for name, place, title in command.listing():
+            say(f"{name:<18} {place:<21} {title}")
+        return
+    if dry_run:
+        for line in command.preview(tables, data, preset, settings):
+            say(line)
+        return
+    if data is None:
+        raise InputError("say where the data sets are with --data")
+    with ProgressDisplay(out) as display:
+        paths = command.reproduce(tables, data, output, preset, settings, device, allow_missing, say, display)
+    for path in paths:
+        say(f"written: {path}")
+
+
+@app.command()
 def report(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
     """Write the run's report anew."""
     from selfmark.detector import Detector

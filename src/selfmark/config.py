@@ -123,6 +123,7 @@ class Rounds:
     iterations: int = 5_000  # between two label updates
     lr_drops: tuple[float, ...] = (0.75, 0.9)  # x0.1 at these shares of warm-up plus rounds (150k, 180k)
     same_image_share: float = 0.5  # pairs made of one image twice
+    keep: bool = False  # keep the weights of every round: checkpoints/round-01.safetensors and so on
 
 
 @dataclass(frozen=True)
@@ -217,6 +218,7 @@ class Evaluation:
     completion_iterations: int = 500  # singular value thresholding, at most
     look_at: int = 200  # images the checks without labels look at, at most
     deformations: int = 2  # known deformations of each of them
+    flip: Literal["as-trained", "never"] = "as-trained"  # at test time
     near: float = 0.05  # a landmark agrees with itself within this share of the image's side
 
 

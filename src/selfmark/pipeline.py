@@ -100,22 +100,62 @@ def discover(
         The trained detector, also saved in the run folder.
     """
     given = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
+    named = Named(given, every, where)
+    with _at_work(named, landmarks, output, preset, settings or {}, resume, device, listener) as work:
+        return _discover(*work)
+
+
+def train_stage1(
+    inputs: str | Path | Sequence[str | Path] = (),
+    output: str | Path | None = None,
+    preset: str = "auto",
+    settings: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    device: str = "auto",
+    listener: Listener | None = None,
+) -> None:
+    """The first stage alone, up to its last clustering; arguments as in `discover`.
+
+    The run can be asked for what Stage 1 finds (`evaluate.stage1`), and `discover(resume=True)` goes on to
+    Stage 2 from here.
+    """
+    given = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
+    named = Named(given, 1, None)
+    with _at_work(named, None, output, preset, settings or {}, resume, device, listener) as work:
+        _first_stage(*work)
+
+
+@contextmanager
+def _at_work(
+    named: Named,
+    landmarks: int | Literal["auto"] | None,
+    output: str | Path | None,
+    preset: str,
+    settings: Mapping[str, Any],
+    resume: bool,
+    device: str,
+    listener: Listener | None,
+) -> Iterator[tuple[Run, torch.device, bool]]:
+    """A new run or one to go on with, locked; where to compute, and whether it is new."""
     processor = pick(device)
     group = Group.of_environment(processor)
-    path = _run_folder(given, output, resume)
+    path = _run_folder(named.inputs, output, resume)
     # Processes that torchrun has started again go on where the last checkpoint stands.
     resume = resume or (restarted() and (path / "run.json").exists())
     if not resume:
-        named = Named(given, every, where)
-        group.first(lambda: _new_run(path, named, landmarks, preset, settings or {}, processor, listener))
+        group.first(lambda: _new_run(path, named, landmarks, preset, settings, processor, listener))
     run = Run.open(path, listener, group)
-    if resume and given and locate(given, every, where, run.config.tracking) != run.refs():
+    if (
+        resume
+        and named.inputs
+        and locate(named.inputs, named.every, named.where, run.config.tracking) != run.refs()
+    ):
         raise InputError(f"{run.path} was started on other images: leave the inputs out to resume it")
     try:
         with run.locked():
             if resume:
-                run.change(settings or {})
-            return _discover(run, processor, fresh=not resume)
+                run.change(settings)
+            yield run, processor, not resume
     finally:
         group.close()
 
@@ -173,6 +213,20 @@ def _new_run(
 
 
 def _discover(run: Run, device: torch.device, fresh: bool) -> Detector:
+    store, feed, phi, landmarks = _first_stage(run, device, fresh)
+    table = _landmark_table(landmarks, len(store), run.config.K)
+
+    psi = _stage2(run, phi, feed, table)
+
+    detector = Detector(psi, _as_named(run, psi, _card(run, table.mirror.tolist(), len(store))), device)
+    run.group.first(lambda: _finish(run, detector, store))
+    return detector
+
+
+def _first_stage(
+    run: Run, device: torch.device, fresh: bool
+) -> tuple[ImageStore, PixelFeed, Phi, LabelledPoints]:
+    """From images to labelled landmarks: all that Stage 2 is taught from."""
     config = run.config
     _, rounds = stage1_phases(config)
     run.log("plan", rounds=len(rounds), stage1=rounds[-1].stop, stage2=config.stage2.iterations)
@@ -191,13 +245,7 @@ def _discover(run: Run, device: torch.device, fresh: bool) -> Detector:
     phi = _stage1(run, store, feed, points.to(device))
 
     landmarks = run.labelled("landmarks", device, lambda: _last_clustering(run, phi, feed))
-    table = _landmark_table(landmarks, len(store), run.config.K)
-
-    psi = _stage2(run, phi, feed, table)
-
-    detector = Detector(psi, _as_named(run, psi, _card(run, table.mirror.tolist(), len(store))), device)
-    run.group.first(lambda: _finish(run, detector, store))
-    return detector
+    return store, feed, phi, landmarks
 
 
 def _finish(run: Run, detector: Detector, store: ImageStore) -> None:
@@ -288,22 +336,24 @@ def _stage1(run: Run, store: ImageStore, feed: PixelFeed, points: Keypoints) -> 
         _advance(run, "stage1", state, warmup, task)
 
     for phase in rounds:
-        if state.iteration >= phase.stop:
-            continue
-        labelled = run.labelled(
-            f"round-{phase.round:02d}",
-            feed.device,
-            lambda number=phase.round: _correspondence(run, phi, feed, points, number),  # type: ignore[misc]
-            repeatable=state.iteration == phase.start,
-        )
-        table = _tabulate(labelled, store, config, feed.device)
-        carried = (
-            _carried(store, table, config, phase.round, feed.device) if config.temporal.enabled else None
-        )
-        mirrored = bool((labelled.mirrored_label >= 0).any())
-        recipe = round_recipe(config, mirrored)
-        task = stage1_task(phi, feed, table, carried, recipe, config, generator, seed, run.group)
-        _advance(run, "stage1", state, phase, task)
+        if state.iteration < phase.stop:
+            labelled = run.labelled(
+                f"round-{phase.round:02d}",
+                feed.device,
+                lambda number=phase.round: _correspondence(run, phi, feed, points, number),  # type: ignore[misc]
+                repeatable=state.iteration == phase.start,
+            )
+            table = _tabulate(labelled, store, config, feed.device)
+            carried = (
+                _carried(store, table, config, phase.round, feed.device) if config.temporal.enabled else None
+            )
+            mirrored = bool((labelled.mirrored_label >= 0).any())
+            recipe = round_recipe(config, mirrored)
+            task = stage1_task(phi, feed, table, carried, recipe, config, generator, seed, run.group)
+            _advance(run, "stage1", state, phase, task)
+        # Here, not after training: a run killed between the two has the round's weights in its checkpoint.
+        if config.rounds.keep and state.iteration == phase.stop:
+            run.keep_round(phase.round, phi)
     return phi
 
 

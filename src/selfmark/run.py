@@ -276,6 +276,16 @@ class Run:
                 save_state(state, newest, before)
         self.log("checkpoint", stage=stage, iteration=state.iteration)
 
+    def keep_round(self, number: int, network: torch.nn.Module) -> None:
+        """Keep the weights of a round for ever; a checkpoint keeps only the newest."""
+        if self.group.leads:
+            with self.writing():
+                write_tensors(dict(network.state_dict()), {}, self.round_weights(number))
+
+    def round_weights(self, number: int) -> Path:
+        """Where the weights of a round are, if `rounds.keep` asked for them."""
+        return self.path / "checkpoints" / f"round-{number:02d}.safetensors"
+
     def _generations(self, stage: str) -> tuple[Path, Path]:
         """Where the newest checkpoint of a stage is, and the one before it."""
         folder = self.path / "checkpoints"

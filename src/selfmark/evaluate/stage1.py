@@ -7,6 +7,7 @@ was free. The paper compares the two, and the descriptors show how well the land
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -58,13 +59,18 @@ class Stage1:
             for name, value in tensors.items()
             if name.startswith("network.")
         }
-        phi = Phi(run.config.network).eval()
-        place(phi, device, run.config.runtime)  # as in training, to the last bit
-        try:
-            phi.load_state_dict(weights)
-        except RuntimeError as error:
-            raise InputError(f"{path} does not fit {run.path / 'config.yaml'}") from error
-        return cls(phi, centroids, run.config, device)
+        return cls(phi_of(run, weights, path, device), centroids, run.config, device)
+
+
+def phi_of(run: Run, weights: dict[str, Tensor], path: Path, device: torch.device) -> Phi:
+    """Phi with these weights, which were read from `path`."""
+    phi = Phi(run.config.network).eval()
+    place(phi, device, run.config.runtime)  # as in training, to the last bit
+    try:
+        phi.load_state_dict(weights)
+    except RuntimeError as error:
+        raise InputError(f"{path} does not fit {run.path / 'config.yaml'}") from error
+    return phi
 
 
 @dataclass(frozen=True)

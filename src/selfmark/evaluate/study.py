@@ -7,52 +7,32 @@ protocol. Without labels only the checks that need none are made.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from selfmark._version import __version__
-from selfmark.config import Config, Evaluation, FirstKeypoints, override, section_from_dict
+from selfmark.config import Config, override
 from selfmark.detector import Detector
 from selfmark.devices import pick
 from selfmark.errors import InputError
 from selfmark.evaluate import protocol
 from selfmark.evaluate.checks import checks_without_labels
-from selfmark.evaluate.labels import GroundTruth, common_points, read_ground_truth, with_points
+from selfmark.evaluate.detectors import detector_precisions, own_precision
+from selfmark.evaluate.labelled import Labelled, Named, examples, halves, join_found, same_points
 from selfmark.evaluate.nme import box_normaliser, forward_prediction
-from selfmark.evaluate.normalise import available, default_spec, lengths, measured, part_groups
-from selfmark.evaluate.precision import keypoint_precision
-from selfmark.evaluate.predictions import Predictions, Progress, predictions, run_fingerprint
+from selfmark.evaluate.normalise import available, default_spec, measured, part_groups
+from selfmark.evaluate.predictions import Progress, run_fingerprint
 from selfmark.evaluate.protocol import Examples, Figures
 from selfmark.evaluate.stage1 import Stage1
-from selfmark.images.crop import to_network
 from selfmark.images.sources import ImageRef, collect
-from selfmark.images.store import load_store
-from selfmark.keypoints.first import first_keypoints
 from selfmark.points import FloatArray
 from selfmark.run import Run, write_json
 
 _MOST_GROUPS = 12  # a numeric field with more values than this is cut into quarters
-
-
-@dataclass(frozen=True)
-class Named:
-    """Images as the user names them, and the file that labels them."""
-
-    images: Sequence[str | Path]
-    labels: Path
-
-
-@dataclass(frozen=True)
-class _Labelled:
-    """A label file joined with what the run found in its images."""
-
-    truth: GroundTruth
-    found: Predictions
 
 
 def evaluate_run(
@@ -93,6 +73,8 @@ def evaluate_run(
     config = override(run.config, {f"evaluation.{name}": value for name, value in (settings or {}).items()})
     where = pick(device)
     detector, stage1 = Detector.load(run.path, where), Stage1.load(run, where)
+    if config.evaluation.flip == "never":
+        detector = Detector(detector.psi, replace(detector.card, flip_test=False), where)
     refs = collect(_several(images))
     metrics = _header(run, detector) | {"images": [str(one) for one in _several(images)]}
     looked_at: Sequence[ImageRef] = refs
@@ -100,14 +82,14 @@ def evaluate_run(
         if by or train_labels or normaliser or detectors:
             raise InputError("--by, --train-labels, --normaliser and --detectors need --labels")
     else:
-        test = _join(run, detector, stage1, Named(_several(images), Path(labels)), config, on_progress)
+        test = join_found(run, detector, stage1, Named(_several(images), Path(labels)), config, on_progress)
         fitted_on = _several(train_images) if train_images is not None else _several(images)
         if train_labels is not None:
             fit = Named(fitted_on, Path(train_labels))
-            train = _join(run, detector, stage1, fit, config, on_progress)
-            train, test = _same_points(train, test)
+            train = join_found(run, detector, stage1, fit, config, on_progress)
+            train, test = same_points(train, test)
         else:
-            train, test = _halves(test, config.evaluation)
+            train, test = halves(test, config.evaluation)
         looked_at = test.truth.refs
         spec = normaliser or default_spec(test.truth)
         metrics |= _measure(train, test, spec, by, config)
@@ -142,80 +124,12 @@ def _header(run: Run, detector: Detector) -> Figures:
     }
 
 
-# --- labels and predictions together ------------------------------------------------------------------
-
-
-def _join(
-    run: Run,
-    detector: Detector,
-    stage1: Stage1,
-    named: Named,
-    config: Config,
-    on_progress: Progress | None,
-) -> _Labelled:
-    truth = read_ground_truth(named.labels, collect(named.images), config.evaluation.least_visibility)
-    found = predictions(run, detector, stage1, truth.refs, on_progress)
-    return _Labelled(truth.select(found.rows), found)
-
-
-def _same_points(train: _Labelled, test: _Labelled) -> tuple[_Labelled, _Labelled]:
-    """Across data sets only points annotated in both can be compared."""
-    names = common_points(train.truth, test.truth)
-    return (
-        replace(train, truth=with_points(train.truth, names)),
-        replace(test, truth=with_points(test.truth, names)),
-    )
-
-
-def _halves(labelled: _Labelled, settings: Evaluation) -> tuple[_Labelled, _Labelled]:
-    """One label file only: regressors are fitted on a random half of it and tested on the other half."""
-    count = len(labelled.truth)
-    if count < 2:
-        raise InputError(
-            f"{labelled.truth.source} labels one image only: give a second file with --train-labels"
-        )
-    order = np.random.default_rng(settings.seed).permutation(count)
-    first, second = np.sort(order[: count // 2]), np.sort(order[count // 2 :])
-    return _rows(labelled, first), _rows(labelled, second)
-
-
-def _rows(labelled: _Labelled, rows: npt.NDArray[np.int64]) -> _Labelled:
-    found = labelled.found
-    part = Predictions(
-        found.rows[rows],
-        found.xy[rows],
-        found.score[rows],
-        found.stage1[rows],
-        found.regions[rows],
-        found.skipped,
-    )
-    return _Labelled(labelled.truth.select(rows), part)
-
-
-def _examples(labelled: _Labelled, spec: str, size: int) -> Examples:
-    """In network pixels: originals may have any size, and one linear map must serve them all."""
-    truth, regions = labelled.truth, labelled.found.regions
-    return Examples(
-        landmarks=labelled.found.xy.astype(np.float64),
-        score=labelled.found.score.astype(np.float64),
-        truth=to_network(truth.xy, regions[:, None], size),
-        visible=truth.visible,
-        normaliser=_network_lengths(labelled, spec, size),
-    )
-
-
-def _network_lengths(labelled: _Labelled, spec: str, size: int) -> FloatArray:
-    regions = labelled.found.regions
-    scaled: FloatArray = lengths(labelled.truth, spec, regions) * (size / regions[:, 2])
-    return scaled
-
-
 # --- figures ----------------------------------------------------------------------------------------------
 
 
-def _measure(train: _Labelled, test: _Labelled, spec: str, by: Sequence[str], config: Config) -> Figures:
+def _measure(train: Labelled, test: Labelled, spec: str, by: Sequence[str], config: Config) -> Figures:
     settings, size = config.evaluation, config.images.size
-    fit, judged = _examples(train, spec, size), _examples(test, spec, size)
+    fit, judged = examples(train, spec, size), examples(test, spec, size)
     stands_for = protocol.matched_landmarks(fit)
     groups = part_groups(test.truth.names)
     limits = _limits(test, config)
@@ -242,7 +156,7 @@ def _measure(train: _Labelled, test: _Labelled, spec: str, by: Sequence[str], co
     }
 
 
-def _limits(test: _Labelled, config: Config) -> dict[str, FloatArray]:
+def _limits(test: Labelled, config: Config) -> dict[str, FloatArray]:
     """How far off a hit may be in each image, NaN where that cannot be told: by pixels, by eyes, by torso."""
     settings, size = config.evaluation, config.images.size
     pixels = settings.hit_pixels * size / settings.hit_side
@@ -261,7 +175,7 @@ def _limits(test: _Labelled, config: Config) -> dict[str, FloatArray]:
     return limits
 
 
-def _areas(test: _Labelled, judged: Examples, size: int) -> FloatArray:
+def _areas(test: Labelled, judged: Examples, size: int) -> FloatArray:
     """Area of each object for OKS: of its annotated box, or where there is none of its points' box."""
     scale = size / test.found.regions[:, 2]
     boxes = test.truth.boxes
@@ -270,7 +184,7 @@ def _areas(test: _Labelled, judged: Examples, size: int) -> FloatArray:
     return areas
 
 
-def _field(test: _Labelled, field: str) -> list[str]:
+def _field(test: Labelled, field: str) -> list[str]:
     """The value of an annotation field for each test image; many different numbers are cut into quarters."""
     if field not in test.truth.fields:
         known = ", ".join(test.truth.fields) or "none"
@@ -285,7 +199,7 @@ def _field(test: _Labelled, field: str) -> list[str]:
     return [f"{edges[q]:.3g} to {edges[q + 1]:.3g}" for q in quarter]
 
 
-def _notes(train: _Labelled, test: _Labelled, halves: bool) -> list[str]:
+def _notes(train: Labelled, test: Labelled, halves: bool) -> list[str]:
     sides = (test,) if halves else (train, test)
     notes = [note for side in sides for note in side.truth.notes]
     for side in sides:
@@ -309,75 +223,21 @@ def _notes(train: _Labelled, test: _Labelled, halves: bool) -> list[str]:
     return notes
 
 
-# --- precision of generic keypoints -------------------------------------------------------------------------
-
-
 def _precisions(
     run: Run,
-    train: _Labelled,
-    test: _Labelled,
+    train: Labelled,
+    test: Labelled,
     spec: str,
     detectors: Sequence[str],
     config: Config,
     device: torch.device,
 ) -> Figures:
     """Share of keypoints near an annotated point, in percent: the run's own, and of detectors asked for."""
-    figures: Figures = {}
-    own = _own_precision(run, train, spec, config)
-    if own is not None:
-        figures[f"{config.keypoints.detector}, outliers removed"] = own
+    own = own_precision(run, train, spec, config)
+    figures: Figures = {} if own is None else {f"{config.keypoints.detector}, outliers removed": own}
     if detectors:
-        store = load_store(test.truth.refs, config.images, config.runtime.store_gigabytes, run.path)
-        size = config.images.size
-        truth = to_network(test.truth.xy, store.regions[:, None], size)
-        radius = _precision_radius(test, spec, config)
-        for name in detectors:
-            kept = {
-                key: getattr(config.keypoints, key)
-                for key in ("image_size", "threshold", "nms_radius", "max_points")
-            }
-            settings = section_from_dict(FirstKeypoints, {**kept, "detector": name}, "--detectors")
-            found = first_keypoints(
-                store.pixels, store.bounds, settings, device, config.runtime.predict_batch
-            )
-            figures[name] = 100 * keypoint_precision(
-                found.xy.cpu().numpy(), found.image_index.cpu().numpy(), truth, test.truth.visible, radius
-            )
+        figures |= detector_precisions(test.truth, spec, detectors, config, device, run.path)
     return figures
-
-
-def _own_precision(run: Run, train: _Labelled, spec: str, config: Config) -> float | None:
-    """Of the keypoints the run started from, where the images it started on are labelled."""
-    skipped = {event["name"] for event in run.events() if event["event"] == "skipped"}
-    used = [ref for ref in run.refs() if ref.name not in skipped]
-    labelled = {(ref.path.resolve(), ref.frame, ref.box): row for row, ref in enumerate(train.truth.refs)}
-    row_of = np.array([labelled.get((ref.path.resolve(), ref.frame, ref.box), -1) for ref in used])
-    if not (row_of >= 0).any():
-        return None
-    points = run.keypoints("first", _absent)
-    owner = row_of[points.image_index.numpy()]
-    truth = to_network(train.truth.xy, train.found.regions[:, None], config.images.size)
-    return 100 * keypoint_precision(
-        points.xy.numpy()[owner >= 0],
-        owner[owner >= 0],
-        truth,
-        train.truth.visible,
-        _precision_radius(train, spec, config),
-    )
-
-
-def _precision_radius(labelled: _Labelled, spec: str, config: Config) -> FloatArray:
-    """A tenth of the inter-ocular distance; for objects without eyes, of whatever errors are divided by."""
-    size = config.images.size
-    try:
-        length = _network_lengths(labelled, "inter_ocular", size)
-    except InputError:
-        length = _network_lengths(labelled, spec, size)
-    return config.evaluation.precision_share * length
-
-
-def _absent() -> Any:
-    raise InputError("this run has lost its first keypoints (points/first.safetensors)")
 
 
 def _several(named: str | Path | Sequence[str | Path]) -> list[str | Path]:

@@ -1,0 +1,218 @@
+"""`selfmark reproduce`: experiments from their files to tables and figures."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from selfmark._version import __version__
+from selfmark.config import override, preset
+from selfmark.devices import pick
+from selfmark.errors import InputError
+from selfmark.files import whole
+from selfmark.keypoints.weights import KNOWN, cache_folder
+from selfmark.reproduce import cost, experiment, work
+from selfmark.reproduce.claims import work_through
+from selfmark.reproduce.experiment import Experiment
+from selfmark.reproduce.figures import write_figure
+from selfmark.reproduce.metrics import Value, metric
+from selfmark.reproduce.plan import Job, Plan, data_needed, make_plan
+from selfmark.reproduce.shelf import Shelf
+from selfmark.reproduce.table import ABSENT, Origin, paragraphs, write_tables
+from selfmark.reproduce.work import Bench
+from selfmark.run import Listener
+
+Say = Callable[[str], None]
+
+
+def reproduce(
+    names: Sequence[str],
+    data: Path,
+    output: Path,
+    preset_name: str = "paper",
+    changes: Mapping[str, Any] | None = None,
+    device: str = "auto",
+    allow_missing: bool = False,
+    say: Say = print,
+    listener: Listener | None = None,
+) -> list[Path]:
+    """Make experiments: train and measure what is not there yet, and write tables and figures.
+
+    Started several times by torchrun, each process takes trainings that no other has, on a GPU of its own,
+    and the first writes once all are done.
+
+    Args:
+        names: of the experiments, or "all".
+        data: folder with a folder for each data set, called as the data set.
+        output: what is made is kept here, and found again the next time.
+        preset_name: `paper`, `fast` or `tiny`.
+        changes: settings by dotted name, over those of the experiments; `evaluation.ridge` and the like too.
+        device: `auto`, `cpu`, `cuda`, ...
+        allow_missing: make what can be made where a data set is missing; otherwise nothing is.
+        say: called with lines on what is being done.
+        listener: called with the events of trainings.
+
+    Returns:
+        The files written.
+    """
+    experiments, changed = chosen(names), dict(changes or {})
+    settings = override(preset(preset_name), changed)
+    rank, device = _own_device(device)
+    shelf = Shelf(data, output / "data")
+    missing = _missing(experiments, shelf, allow_missing, say)
+    plan = make_plan(experiments, shelf, preset_name, changed, missing)
+    _require_weights(plan)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write to {output}: {error.strerror}") from error
+    bench = Bench(shelf, output, device, listener if rank == 0 else None)
+    jobs = plan.jobs()
+    numbers = {job.key: number for number, job in enumerate(jobs, 1)}
+
+    def do(job: Job) -> None:
+        what = (
+            job.training.folder
+            if job.training is not None
+            else f"{job.measurements[0].need} without training"
+        )
+        say(f"{numbers[job.key]} of {len(jobs)}: {what}")
+        work.do(bench, job)
+
+    work_through(jobs, output / "claims", lambda job: work.is_done(bench, job), do)
+    if rank != 0:
+        return []
+    origin = Origin(
+        preset_name,
+        settings.seed,
+        {name: str(value) for name, value in changed.items()},
+        __version__,
+        f"ridge {settings.evaluation.ridge:g}",
+        _device_name(device),
+    )
+    return [path for one in experiments for path in _write(one, plan, bench, origin)]
+
+
+def chosen(names: Sequence[str]) -> list[Experiment]:
+    """The experiments of these names, each once; all of them for "all"."""
+    wanted = experiment.names() if list(names) == ["all"] else list(dict.fromkeys(names))
+    if not wanted:
+        raise InputError("name a table, or 'all'; 'selfmark reproduce list' shows those there are")
+    return [experiment.load(name) for name in wanted]
+
+
+def preview(
+    names: Sequence[str], data: Path | None, preset_name: str, changes: Mapping[str, Any]
+) -> list[str]:
+    """What would be trained, in lines, and an estimate of its cost; works without the data too."""
+    experiments = chosen(names)
+    plan = make_plan(experiments, cost.Catalogue(), preset_name, changes)
+    lines = []
+    for name, points in data_needed(experiments):
+        words = "" if data is None else Shelf(data, data).missing(name, points)
+        lines.append(f"data  {name}{f' with {points} points' if points else ''}: {words or 'is there'}")
+    if data is None:
+        lines = []
+    for training in plan.trainings.values():
+        minutes = cost.training_seconds(training) / 60
+        what = "both stages" if training.stages > 1 else "Stage 1"
+        given = " ".join(f"{key}={value}" for key, value in sorted(training.settings.items()))
+        lines.append(f"train {training.data}: {what}, {given}, {minutes:.1f} GPU min")
+    lines.append(
+        f"in all {len(plan.trainings)} trainings and {len(plan.measurements)} measurements, about "
+        f"{cost.minutes(plan):.0f} minutes of one NVIDIA H200 (extrapolated to the paper's images)"
+    )
+    return lines
+
+
+def listing() -> list[tuple[str, str, str]]:
+    """Name, place in the paper and title of every experiment."""
+    return [(one.name, one.place, one.title) for one in map(experiment.load, experiment.names())]
+
+
+# --- before anything is trained --------------------------------------------------------------------------
+
+
+def _own_device(device: str) -> tuple[int, str]:
+    """This process's number and GPU.
+
+    Processes of torchrun work on trainings of their own here: what would make them share one is taken away.
+    """
+    rank, local = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
+    several = int(os.environ.pop("WORLD_SIZE", "1")) > 1
+    where = pick(device)
+    if where.type != "cuda" or not several:
+        return rank, device
+    if local >= torch.cuda.device_count():
+        raise InputError(
+            f"this machine has {torch.cuda.device_count()} GPUs: --nproc-per-node must not be more"
+        )
+    torch.cuda.set_device(local)
+    return rank, f"cuda:{local}"
+
+
+def _missing(
+    experiments: Sequence[Experiment], shelf: Shelf, allowed: bool, say: Say
+) -> frozenset[tuple[str, int | None]]:
+    """Data sets that cannot be used; unless that is allowed, the first is said and nothing is made."""
+    needed = data_needed(experiments)
+    reasons = {key: reason for key in needed if (reason := shelf.missing(*key))}
+    if reasons and (not allowed or len(reasons) == len(needed)):
+        more = "" if allowed else "; --allow-missing makes what can be made without it"
+        raise InputError(next(iter(reasons.values())) + more)
+    for reason in reasons.values():
+        say(f"left out: {reason}")
+    return frozenset(reasons)
+
+
+def _require_weights(plan: Plan) -> None:
+    """Learned detectors need their weights; better said now than after hours."""
+    for measurement in plan.measurements.values():
+        training = measurement.training
+        own = training.config.keypoints
+        asked = set(measurement.detectors)
+        asked |= {own.detector} if training.start is None and not own.weights and not asked else set()
+        for name in sorted(asked & set(KNOWN)):
+            if not (cache_folder() / KNOWN[name].file).exists():
+                raise InputError(
+                    f"the keypoint detector '{name}' has no weights here; get them with 'selfmark weights "
+                    f"{name}', or start from another with --set keypoints.detector=selfmark"
+                )
+
+
+# --- when all is done ------------------------------------------------------------------------------------
+
+
+def _write(one: Experiment, plan: Plan, bench: Bench, origin: Origin) -> list[Path]:
+    values = {
+        (row.name, column.name): _value(one.name, row.name, column.name, plan, bench)
+        for row in one.own_rows
+        for column in one.columns
+    }
+    if one.kind == "table":
+        return write_tables(one, values, origin, bench.output)
+    paths = write_figure(one, values, bench.output)
+    page = bench.output / f"{one.name}.md"
+    lines = [f"# {one.title}", "", *paragraphs(one, origin), f"![{one.title}]({one.name}.png)", ""]
+    with whole(page) as temporary:
+        temporary.write_text("\n".join(lines), encoding="utf-8")
+    return [page, *paths]
+
+
+def _value(name: str, row: str, column: str, plan: Plan, bench: Bench) -> Value:
+    cell = plan.cells[name, row, column]
+    if cell.measurement is None:
+        return ABSENT
+    measurement = plan.measurements[cell.measurement]
+    found, argument = metric(cell.metric)
+    value = found.read(bench.figures(measurement), argument)
+    return str(bench.folder(measurement) / str(value)) if found.kind == "picture" else value
+
+
+def _device_name(device: str) -> str:
+    where = pick(device)
+    return torch.cuda.get_device_name(where) if where.type == "cuda" else "CPU"

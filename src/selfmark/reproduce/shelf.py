@@ -1,0 +1,202 @@
+"""The data sets of a folder, each read once, and the files made of them for `discover` and `evaluate`."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from selfmark.config import Config
+from selfmark.datasets import registry
+from selfmark.datasets.form import DataSet, Objects, write_coco
+from selfmark.errors import InputError
+from selfmark.files import whole
+from selfmark.images.crop import crop_regions
+from selfmark.points import FloatArray
+from selfmark.reproduce.experiment import Start
+
+_PIXELS = 256  # side of the image that a start's jitter is counted in, whatever the preset's
+
+
+@dataclass(frozen=True)
+class Held:
+    """A data set, and the folder for what is made of it.
+
+    base: as its reader gives it: what landmarks are discovered in
+    data: with the points asked for: what errors are measured on
+    """
+
+    base: DataSet
+    data: DataSet
+    folder: Path
+
+    @property
+    def fit(self) -> Objects:
+        """What regressors are fitted on: the training images, or those set aside for it."""
+        chosen: Objects | None = getattr(self.data, "fit", None)
+        return self.data.train if chosen is None else chosen
+
+    def labels(self, seed: int, fit_images: int | None) -> str:
+        """Changes whenever errors are measured on, or regressors fitted on, something else."""
+        digest = hashlib.sha256(f"{self.data.names}/{self.data.normaliser}".encode())
+        for split in (self.data.test, some(self.fit, fit_images, seed)):
+            digest.update(identity(split).encode())
+            digest.update(np.ascontiguousarray(split.xy).tobytes())
+            digest.update(repr(sorted(split.fields.items())).encode())
+        return digest.hexdigest()
+
+    def train_file(self) -> Path:
+        return self._written("train", self.base, self.base.train)
+
+    def test_file(self) -> Path:
+        return self._written(f"test-{len(self.data.names)}", self.data, self.data.test)
+
+    def fit_file(self, seed: int, fit_images: int | None) -> Path:
+        """The labelled images that regressors are fitted on, all or so many of them."""
+        drawn = f"-{fit_images}-{seed}" if fit_images else ""
+        return self._written(
+            f"fit-{len(self.data.names)}{drawn}", self.data, some(self.fit, fit_images, seed)
+        )
+
+    def start_file(self, start: Start, seed: int, config: Config) -> Path:
+        """First keypoints of the training images as CSV: annotated points, each moved at random."""
+        path = self.folder / f"start-{seed}-{hashlib.sha256(repr(start).encode()).hexdigest()[:8]}.csv"
+        if path.exists():
+            return path
+        if max(start.points) >= len(self.data.names):
+            raise InputError(
+                f"first keypoints are to be point {max(start.points)} of {self.data.name}, which has "
+                f"{len(self.data.names)} points only"
+            )
+        train = self.data.train
+        scale = self._sides(config)[:, None, None] / _PIXELS
+        rng = np.random.default_rng(seed)
+        moved = rng.uniform(-start.jitter, start.jitter, (len(train), len(start.points), 2)) * scale
+        points = train.xy[:, list(start.points)] + moved
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with whole(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as handle:
+            writer = csv.writer(handle)
+            writer.writerow(["image", "x", "y"])
+            for row, file in enumerate(train.files):
+                name = str(self.data.root.resolve() / file)
+                name += f"#{train.frame[row]}" if train.frame[row] >= 0 else ""
+                known = points[row][np.isfinite(points[row]).all(axis=1)]
+                writer.writerows([name, f"{x:.3f}", f"{y:.3f}"] for x, y in known.tolist())
+        return path
+
+    def _sides(self, config: Config) -> FloatArray:
+        """Side [N] of what the network sees of each training image, in pixels of the original."""
+        train = self.data.train
+        whole_image = np.isnan(train.box).any(axis=1)
+        sizes = np.ones((len(train), 2))
+        for row in np.flatnonzero(whole_image):
+            with Image.open(self.data.root / train.files[row]) as image:  # the header alone
+                sizes[row] = image.size
+        sides: FloatArray = crop_regions(sizes, train.box, config.images)[:, 2]
+        return sides
+
+    def _written(self, name: str, data: DataSet, objects: Objects) -> Path:
+        """A COCO file of these objects, written once."""
+        folder = self.folder / f"{name}-{identity(objects)[:8]}"
+        if not (folder / "complete").exists():
+            others: dict[str, Any] = {"fit": None} if hasattr(data, "fit") else {}
+            write_coco(replace(data, train=objects, test=objects.select(np.arange(0)), **others), folder)
+            (folder / "complete").touch()
+        return folder / "train.json"
+
+
+class Shelf:
+    """Data sets below `root`, one folder each called as the data set, and where files are made of them.
+
+    Faces come with five points. Where an experiment needs 68, the points of a detector are read from a file
+    beside the data set's folder, e.g. celeba-68.json; boxes of a detector from celeba-boxes.json or .csv.
+    """
+
+    def __init__(self, root: Path, output: Path) -> None:
+        self.root = root
+        self.output = output
+        self._read: dict[tuple[str, int | None], Held] = {}  # reading a large data set takes minutes
+
+    def missing(self, name: str, points: int | None) -> str:
+        """One sentence on why a data set cannot be used; empty if it can."""
+        try:
+            self.hold(name, points)
+        except InputError as error:
+            return str(error)
+        return ""
+
+    def hold(self, name: str, points: int | None = None) -> Held:
+        """A data set, with so many annotated points if that is said."""
+        if (name, points) not in self._read:
+            base = self._base(name) if points is None else self.hold(name).base
+            data = base if points in (None, len(base.names)) else self._with_points(base, name, points)
+            self._read[name, points] = Held(base, data, self.output / name)
+        return self._read[name, points]
+
+    # --- what a plan asks, see `plan.Library` ----------------------------------------------------------
+
+    def settings(self, name: str) -> Mapping[str, Any]:
+        return self.hold(name).base.settings
+
+    def trained_on(self, name: str, points: int | None) -> str:
+        return identity(self.hold(name).base.train)
+
+    def measured_on(self, name: str, points: int | None, seed: int, fit_images: int | None) -> str:
+        return self.hold(name, points).labels(seed, fit_images)
+
+    def _base(self, name: str) -> DataSet:
+        folder = self.root / name
+        if name not in registry.DATASETS:
+            raise InputError(f"this selfmark has no reader of the data set '{name}'")
+        if not folder.is_dir():
+            raise InputError(
+                f"the data set {registry.DATASETS[name].title} was looked for in {folder}, which is not "
+                f"there; 'selfmark datasets check {name} {folder}' says what must be in it"
+            )
+        data = registry.read(name, folder)
+        boxes = self._beside(name, "boxes", (".json", ".csv"))
+        return data if boxes is None else _detections().boxed(data, boxes)
+
+    def _with_points(self, base: DataSet, name: str, points: int) -> DataSet:
+        suffixes = (".json", ".csv", ".npz", ".npy")
+        file = self._beside(name, str(points), suffixes)
+        if file is None:
+            raise InputError(
+                f"{self.root / name} has {len(base.names)} annotated points where {points} are needed; put "
+                f"those of a detector beside it as {name}-{points}{', '.join(suffixes[:-1])} or {suffixes[-1]}"
+            )
+        data: DataSet = _detections().reannotated(base, file)
+        if len(data.names) != points:
+            raise InputError(f"{file} has {len(data.names)} points of each image, not {points}")
+        return data
+
+    def _beside(self, name: str, what: str, suffixes: Sequence[str]) -> Path | None:
+        files = (self.root / f"{name}-{what}{suffix}" for suffix in suffixes)
+        return next((file for file in files if file.is_file()), None)
+
+
+def _detections() -> Any:
+    return importlib.import_module("selfmark.datasets.detections")
+
+
+def some(objects: Objects, count: int | None, seed: int) -> Objects:
+    """So many of the objects, drawn at random, in their order; all where there are no more."""
+    if count is None or count >= len(objects):
+        return objects
+    rows = np.sort(np.random.default_rng(seed).choice(len(objects), count, replace=False))
+    return objects.select(rows)
+
+
+def identity(objects: Objects) -> str:
+    """A digest of which objects these are: files, frames, boxes."""
+    digest = hashlib.sha256("\n".join(map(str, objects.files)).encode("utf-8", errors="surrogateescape"))
+    digest.update(np.ascontiguousarray(objects.frame).tobytes())
+    digest.update(np.ascontiguousarray(objects.box).tobytes())
+    return digest.hexdigest()

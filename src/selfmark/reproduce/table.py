@@ -1,0 +1,181 @@
+"""An experiment's numbers beside the paper's: as Markdown, as CSV and as LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from selfmark.files import whole
+from selfmark.reproduce.experiment import Experiment, Row
+from selfmark.reproduce.metrics import Value
+
+ABSENT = "absent"  # a cell whose data set is not here
+
+Values = Mapping[tuple[str, str], Value]  # by row and column
+
+
+@dataclass(frozen=True)
+class Origin:
+    """How numbers were made: what a reader must know to compare them."""
+
+    preset: str
+    seed: int
+    changes: Mapping[str, str]
+    version: str
+    regressor: str
+    device: str
+
+    def sentence(self) -> str:
+        """
+        >>> Origin("fast", 0, {"M": "50"}, "0.1", "ridge 0.01", "cpu").sentence()
+        'selfmark 0.1, preset fast, seed 0, set M=50, regressor ridge 0.01, cpu.'
+        """
+        changed = [f"set {' '.join(f'{name}={value}' for name, value in self.changes.items())}"]
+        words = [f"selfmark {self.version}", f"preset {self.preset}", f"seed {self.seed}"]
+        return (
+            ", ".join(
+                [*words, *(changed if self.changes else []), f"regressor {self.regressor}", self.device]
+            )
+            + "."
+        )
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One cell in words: our number, the paper's and the difference, each empty where there is none."""
+
+    ours: str
+    paper: str
+    difference: str
+
+
+def entries(experiment: Experiment, values: Values) -> list[list[Entry]]:
+    """A list of cells for each row."""
+    return [
+        [
+            _entry(experiment, row, place, values.get((row.name, column.name)))
+            for place, column in enumerate(experiment.columns)
+        ]
+        for row in experiment.rows
+    ]
+
+
+def _entry(experiment: Experiment, row: Row, place: int, value: Value) -> Entry:
+    digits = experiment.digits
+    theirs = row.paper[place] if row.paper else None
+    paper = "" if theirs is None else f"{theirs:.{digits}f}"
+    if isinstance(value, float):
+        difference = "" if theirs is None else f"{value - theirs:+.{digits}f}"
+        return Entry(f"{value:.{digits}f}", paper, difference)
+    return Entry(value if isinstance(value, str) else "", paper, "")
+
+
+def write_tables(experiment: Experiment, values: Values, origin: Origin, folder: Path) -> list[Path]:
+    """NAME.md, NAME.csv and NAME.tex."""
+    made = {
+        ".md": markdown(experiment, values, origin),
+        ".csv": comma_separated(experiment, values),
+        ".tex": latex(experiment, values, origin),
+    }
+    paths = []
+    for suffix, text in made.items():
+        path = folder / f"{experiment.name}{suffix}"
+        with whole(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+        paths.append(path)
+    return paths
+
+
+def markdown(experiment: Experiment, values: Values, origin: Origin) -> str:
+    """Each cell as `3.31 (3.25, +0.06)`: ours, then in brackets the paper's and how much ours is more."""
+    lines = [
+        f"# {experiment.title}",
+        "",
+        *paragraphs(experiment, origin),
+        "Ours; in brackets the paper's number and how much ours is more.",
+        "",
+        _line(["", *(column.name for column in experiment.columns)]),
+        _line(["---", *("---:" for _ in experiment.columns)]),
+    ]
+    for row, cells in zip(experiment.rows, entries(experiment, values), strict=True):
+        lines.append(_line([row.name, *map(_in_brackets, cells)]))
+    return "\n".join(lines) + "\n"
+
+
+def paragraphs(experiment: Experiment, origin: Origin) -> list[str]:
+    """What stands above a table or figure: its place in the paper, the note, how it was made."""
+    place = f"{experiment.place} of the paper." if experiment.place else "Not in the paper."
+    return [line for text in (place, experiment.note, origin.sentence()) if text for line in (text, "")]
+
+
+def _in_brackets(cell: Entry) -> str:
+    inside = ", ".join(filter(None, (cell.paper, cell.difference)))
+    return " ".join(filter(None, (cell.ours, f"({inside})" if inside else ""))) or "-"
+
+
+def _line(cells: list[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def comma_separated(experiment: Experiment, values: Values) -> str:
+    """A column each for our number, the paper's and the difference."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    header = [
+        f"{column.name}{what}" for column in experiment.columns for what in ("", " (paper)", " (difference)")
+    ]
+    writer.writerow(["row", *header])
+    for row, cells in zip(experiment.rows, entries(experiment, values), strict=True):
+        writer.writerow([row.name, *(word for c in cells for word in (c.ours, c.paper, c.difference))])
+    return stream.getvalue()
+
+
+def latex(experiment: Experiment, values: Values, origin: Origin) -> str:
+    """A table with the package booktabs, three columns under each of the experiment's."""
+    above = " & ".join(["", *(rf"\multicolumn{{3}}{{c}}{{{escape(c.name)}}}" for c in experiment.columns)])
+    rules = "".join(rf"\cmidrule(lr){{{3 * i + 2}-{3 * i + 4}}}" for i in range(len(experiment.columns)))
+    below = " & ".join(["", *("ours & paper & diff." for _ in experiment.columns)])
+    caption = " ".join(filter(None, [f"{experiment.title}.", *paragraphs(experiment, origin)]))
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{escape(caption)}}}",
+        rf"\begin{{tabular}}{{l{'rrr' * len(experiment.columns)}}}",
+        r"\toprule",
+        above + r" \\",
+        rules,
+        below + r" \\",
+        r"\midrule",
+    ]
+    for row, cells in zip(experiment.rows, entries(experiment, values), strict=True):
+        words = [escape(row.name)]
+        words += [_mathematical(word) for c in cells for word in (c.ours, c.paper, c.difference)]
+        lines.append(" & ".join(words) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
+
+
+def _mathematical(word: str) -> str:
+    """Signed numbers in mathematics, where a minus is one."""
+    return f"${word}$" if word[:1] in ("+", "-") else escape(word)
+
+
+_SPECIAL = {
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+}
+
+
+def escape(text: str) -> str:
+    r"""Text as LaTeX shows it, sign by sign.
+
+    >>> escape("50 % of x_1 & y")
+    '50 \\% of x\\_1 \\& y'
+    """
+    return "".join(_SPECIAL.get(sign, sign) for sign in text)

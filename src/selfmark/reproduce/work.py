@@ -1,0 +1,157 @@
+"""Trainings and measurements, each made once and kept in the output folder.
+
+OUT/trainings/DATA-KEY     run folders; one that was interrupted goes on
+OUT/measurements/KEY       metrics.json, written last, and pictures
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from selfmark.config import override
+from selfmark.devices import pick
+from selfmark.evaluate.study import evaluate_run
+from selfmark.files import read_json, write_json
+from selfmark.pipeline import discover, train_stage1
+from selfmark.reproduce import maps, sheets, stages
+from selfmark.reproduce.metrics import Figures, Need
+from selfmark.reproduce.plan import Job, Measurement, Training
+from selfmark.reproduce.shelf import Shelf
+from selfmark.reproduce.study import Study
+from selfmark.run import Listener, Run
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where work is done: the data, the output folder, the device, and who listens to trainings."""
+
+    shelf: Shelf
+    output: Path
+    device: str
+    listener: Listener | None = None
+
+    def run_folder(self, training: Training) -> Path:
+        return self.output / "trainings" / training.folder
+
+    def folder(self, measurement: Measurement) -> Path:
+        return self.output / "measurements" / measurement.key
+
+    def figures(self, measurement: Measurement) -> Figures:
+        figures: Figures = read_json(self.folder(measurement) / "metrics.json")
+        return figures
+
+
+def is_done(bench: Bench, job: Job) -> bool:
+    """Whether everything of a job is there."""
+    trained = job.training is None or is_trained(bench.run_folder(job.training), job.training.stages)
+    return trained and all(_is_measured(bench, measurement) for measurement in job.measurements)
+
+
+def is_trained(folder: Path, stages: int) -> bool:
+    """Whether a run got as far as is needed: to its last clustering, or to a detector."""
+    if stages < 2:
+        return (folder / "points" / "landmarks.safetensors").exists()
+    if not (folder / "model" / "model.json").exists():
+        return False
+    return any(event["event"] == "done" for event in Run.open(folder).events())
+
+
+def do(bench: Bench, job: Job) -> None:
+    """Train, then measure what has not been measured."""
+    if job.training is not None and not is_trained(bench.run_folder(job.training), job.training.stages):
+        train(bench, job.training)
+    for measurement in job.measurements:
+        if not _is_measured(bench, measurement):
+            measure(bench, measurement)
+
+
+def train(bench: Bench, training: Training) -> None:
+    """Begin a training or go on with it, as far as is needed."""
+    folder = bench.run_folder(training)
+    begin = discover if training.stages > 1 else train_stage1
+    if (folder / "run.json").exists():
+        begin(output=folder, resume=True, device=bench.device, listener=bench.listener)
+        return
+    held = bench.shelf.hold(training.data, training.points)
+    settings = dict(training.settings)
+    if training.start is not None:
+        file = held.start_file(training.start, training.config.seed, training.config)
+        settings |= {"keypoints.detector": "file", "keypoints.points_file": str(file)}
+    begin(
+        inputs=[held.train_file()],
+        output=folder,
+        preset=training.preset,
+        settings=settings,
+        device=bench.device,
+        listener=bench.listener,
+    )
+
+
+def measure(bench: Bench, measurement: Measurement) -> None:
+    """Measure, and keep metrics.json with a word on which fields and detectors it has."""
+    folder = bench.folder(measurement)
+    folder.mkdir(parents=True, exist_ok=True)
+    figures = _KINDS[measurement.need](_study(bench, measurement, folder))
+    write_json(figures | {"measured": _measured(measurement)}, folder / "metrics.json")
+
+
+def _is_measured(bench: Bench, measurement: Measurement) -> bool:
+    path = bench.folder(measurement) / "metrics.json"
+    if not path.exists():
+        return False
+    return set(_measured(measurement)) <= set(read_json(path)["measured"])
+
+
+def _measured(measurement: Measurement) -> list[str]:
+    return [*measurement.by, *measurement.detectors]
+
+
+# --- what each need is met by ----------------------------------------------------------------------------
+
+
+def _study(bench: Bench, measurement: Measurement, folder: Path) -> Study:
+    held = bench.shelf.hold(measurement.data, measurement.points)
+    training = measurement.training
+    config = override(
+        training.config, {f"evaluation.{name}": value for name, value in measurement.evaluation.items()}
+    )
+    return Study(
+        run=bench.run_folder(training) if measurement.trained else None,
+        config=config,
+        test=held.test_file(),
+        fit=held.fit_file(config.seed, measurement.fit_images),
+        by=measurement.by,
+        detectors=measurement.detectors,
+        folder=folder,
+        device=pick(bench.device),
+    )
+
+
+def _evaluated(study: Study) -> Figures:
+    """All that `selfmark evaluate` measures."""
+    return evaluate_run(
+        study.trained,
+        study.test,
+        study.test,
+        study.fit,
+        study.fit,
+        by=study.by,
+        settings=asdict(study.config.evaluation),
+        output=study.folder / "evaluation",
+        device=str(study.device),
+    )
+
+
+_KINDS: dict[Need, Callable[[Study], Figures]] = {
+    "keypoints": stages.precisions,
+    "stage1": stages.errors,
+    "rounds": stages.by_round,
+    "detector": _evaluated,
+    "keypoint map": maps.of_keypoints,
+    "map": maps.of_stage1,
+    "keypoint sheet": sheets.of_keypoints,
+    "sheet": sheets.of_landmarks,
+    "matched sheet": sheets.of_matched,
+}

@@ -37,7 +37,7 @@ class Library(Protocol):
 
 @dataclass(frozen=True)
 class Training:
-    """A discovery: of what, with which settings over the preset; `stages` is 1 where Stage 2 is not needed."""
+    """A discovery: of what, with which settings over the preset; `stages` is 1 if Stage 2 is not needed."""
 
     key: str
     data: str

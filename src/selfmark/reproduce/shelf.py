@@ -170,7 +170,7 @@ class Shelf:
         if file is None:
             raise InputError(
                 f"{self.root / name} has {len(base.names)} annotated points where {points} are needed; put "
-                f"those of a detector beside it as {name}-{points}{', '.join(suffixes[:-1])} or {suffixes[-1]}"
+                f"those of a detector beside it as {name}-{points}, with one of {', '.join(suffixes)}"
             )
         data: DataSet = _detections().reannotated(base, file)
         if len(data.names) != points:

@@ -66,11 +66,22 @@ def entries(experiment: Experiment, values: Values) -> list[list[Entry]]:
 def _entry(experiment: Experiment, row: Row, place: int, value: Value) -> Entry:
     digits = experiment.digits
     theirs = row.paper[place] if row.paper else None
-    paper = "" if theirs is None else f"{theirs:.{digits}f}"
+    paper = "" if theirs is None else _printed(theirs, digits)
     if isinstance(value, float):
-        difference = "" if theirs is None else f"{value - theirs:+.{digits}f}"
+        # Of the number as it is shown, so that the three agree.
+        difference = "" if theirs is None else f"{round(value, digits) - theirs:+.{digits}f}"
         return Entry(f"{value:.{digits}f}", paper, difference)
     return Entry(value if isinstance(value, str) else "", paper, "")
+
+
+def _printed(number: float, digits: int) -> str:
+    """A number of the paper with so many digits, or with more where it has more.
+
+    >>> _printed(2.0, 1), _printed(2.15, 1)
+    ('2.0', '2.15')
+    """
+    text = f"{number:.{digits}f}"
+    return text if float(text) == number else f"{number:g}"
 
 
 def write_tables(experiment: Experiment, values: Values, origin: Origin, folder: Path) -> list[Path]:

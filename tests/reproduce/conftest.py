@@ -1,0 +1,83 @@
+"""Miniature data sets where the official ones would lie, and a run that stands for trainings."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from selfmark.datasets import registry
+from selfmark.datasets.form import write_coco
+from selfmark.demo.scene import Scene
+from selfmark.pipeline import discover
+from selfmark.reproduce import work
+from selfmark.reproduce.plan import Training
+from selfmark.reproduce.shelf import Shelf
+from selfmark.reproduce.work import Bench
+from tests.conftest import QUICK
+from tests.reproduce import sets
+
+# Over what the tables say: a schedule of seconds, and no detector that needs weights.
+SHORT: dict[str, Any] = {
+    **QUICK,
+    "keypoints.detector": "selfmark",
+    "evaluation.look_at": 4,
+    "evaluation.draws": 1,
+    "evaluation.ridges": [0.01],
+    "evaluation.fit_images": [],
+    "evaluation.completion_iterations": 20,
+}
+
+
+@pytest.fixture(scope="session")
+def root(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a folder of pictures for each data set."""
+    folder = tmp_path_factory.mktemp("sets")
+    sets.write_pictures(folder / "celeba", scene)
+    for name in sets.KINDS:
+        if name != "celeba":
+            (folder / name).symlink_to(folder / "celeba")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def miniatures(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> None:
+    """Readers that find the pictures and know their points; faces have 5 points where a table asks for 5."""
+
+    def read(name: str, folder: Path) -> Any:
+        return sets.make(name, folder, scene)
+
+    def with_points(shelf: Shelf, base: Any, name: str, points: int) -> Any:
+        return sets.make(name, base.root, scene, sets.KINDS["mtfl"][0], base.normaliser)
+
+    for name in sets.KINDS:
+        monkeypatch.setitem(registry.DATASETS, name, registry.Known(name.upper(), name, "nowhere", ()))
+    monkeypatch.setattr(registry, "read", read)
+    monkeypatch.setattr(Shelf, "_with_points", with_points)
+
+
+@pytest.fixture(scope="session")
+def trained(root: Path, scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run on the pictures that kept its rounds."""
+    folder = tmp_path_factory.mktemp("trained")
+    train, _ = write_coco(sets.make("celeba", root / "celeba", scene), folder / "coco")
+    settings = {key: value for key, value in SHORT.items() if not key.startswith("evaluation.")}
+    discover(
+        train, output=folder / "run", preset="tiny", settings={**settings, "rounds.keep": True}, device="cpu"
+    )
+    return folder / "run"
+
+
+@pytest.fixture
+def no_training(monkeypatch: pytest.MonkeyPatch, trained: Path) -> list[Training]:
+    """Trainings are copies of one run; gives those that were asked for."""
+    asked: list[Training] = []
+
+    def copy(bench: Bench, training: Training) -> None:
+        asked.append(training)
+        shutil.copytree(trained, bench.run_folder(training))
+
+    monkeypatch.setattr(work, "train", copy)
+    return asked

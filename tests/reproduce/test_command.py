@@ -1,0 +1,241 @@
+"""The command: real trainings on miniatures, shared, resumed, not made again; and what it says no to."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cv2
+import pytest
+
+from selfmark.errors import InputError
+from selfmark.reproduce import command, experiment, work
+from selfmark.reproduce.command import reproduce
+from selfmark.reproduce.plan import Training
+from tests.conftest import selfmark
+from tests.reproduce.conftest import SHORT
+
+
+@pytest.fixture
+def faces(root: Path, tmp_path: Path) -> Path:
+    """A folder with one data set only."""
+    folder = tmp_path / "faces"
+    folder.mkdir()
+    (folder / "celeba").symlink_to((root / "celeba").resolve())
+    return folder
+
+
+def quietly(names: list[str], data: Path, output: Path, **options: Any) -> list[Path]:
+    return reproduce(names, data, output, "tiny", SHORT, "cpu", say=lambda line: None, **options)
+
+
+def _events(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+def test_each_kind_is_trained_measured_and_drawn(
+    faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table, curves by round, bars, a map and a sheet, of one data set; three of them share a training."""
+    load = experiment.load
+
+    def shorter(name: str) -> experiment.Experiment:
+        one = load(name)
+        return replace(one, rows=one.rows[::4]) if name == "noise" else one
+
+    monkeypatch.setattr(experiment, "load", shorter)
+    names = ["stages", "noise", "raw-landmarks", "tsne", "qualitative"]
+    output = tmp_path / "out"
+    quietly(names, faces, output, allow_missing=True)
+    runs = sorted((output / "trainings").iterdir())
+    assert [(run / "model" / "model.json").exists() for run in runs].count(True) == 1
+    assert len(runs) == 4  # ours, the earlier method's, and two shares of noise
+    page = (output / "stages.md").read_text()
+    assert re.search(r"\| CelebA \(K=30\) \| [\d.]+ \(25\.8, [+-][\d.]+\)", page)
+    assert "| AFLW (K=30) | absent (23.4)" in page
+    with (output / "noise.csv").open() as handle:
+        lines = list(csv.DictReader(handle))
+    assert [(line["row"], line["place"]) for line in lines] == [
+        (row, place) for row in ("100 % real", "20 % real") for place in ("1", "2")
+    ]
+    assert all(0 < float(line["value"]) < 1000 for line in lines)
+    for name in names[1:]:
+        picture = cv2.imread(str(output / f"{name}.png"))
+        assert picture is not None
+        assert picture.std() > 5  # something is drawn
+
+
+def test_an_interrupted_training_goes_on_and_a_finished_one_is_left_alone(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(event: dict[str, Any]) -> None:
+        if event["event"] == "checkpoint" and event["stage"] == "stage1":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        quietly(["cats"], root, tmp_path, listener=interrupt)
+    (run,) = (tmp_path / "trainings").iterdir()
+    assert not (run / "model").exists()
+    assert not (tmp_path / "cats.md").exists()
+
+    quietly(["cats"], root, tmp_path)
+    events = _events(run)
+    assert [event["event"] for event in events].count("start") == 1
+    assert any(event["event"] == "resumed" for event in events)
+    made = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.name == "metrics.json"}
+
+    monkeypatch.setattr(work, "train", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr(work, "measure", lambda *_: pytest.fail("measured again"))
+    before = (tmp_path / "cats.md").read_text()
+    quietly(["cats"], root, tmp_path)
+    assert (tmp_path / "cats.md").read_text() == before
+    assert all(path.stat().st_mtime_ns == time for path, time in made.items())
+
+
+def test_a_table_that_needs_stage_2_goes_on_from_another_that_did_not(root: Path, tmp_path: Path) -> None:
+    """Both ask for the same settings; the first is content with Stage 1."""
+    load = experiment.load("clusters")
+    only = replace(load, rows=load.rows[:1])
+    output = tmp_path / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experiment, "load", lambda name: only)
+        quietly(["clusters"], root, output)
+    (run,) = (output / "trainings").iterdir()
+    assert not (run / "model").exists()
+    quietly(["poses"], root, output)
+    assert [(run / "model" / "model.json").exists() for run in (output / "trainings").iterdir()] == [True]
+    events = [event["event"] for event in _events(run)]
+    assert events.count("keypoints") == 1
+
+
+def test_measurements_that_need_more_fields_are_made_again(
+    root: Path, tmp_path: Path, no_training: list[Training]
+) -> None:
+    quietly(["qualitative"], root, tmp_path)
+    quietly(["poses"], root, tmp_path)
+    assert len(list(tmp_path.rglob("by-yaw_bucket.png"))) == 1
+
+
+def test_several_processes_share_the_work_and_one_writes(
+    root: Path, tmp_path: Path, no_training: list[Training], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As torchrun starts them; the second has nothing left to do and writes nothing."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert quietly(["cats"], root, tmp_path) == []
+    assert len(no_training) == 1
+    assert not (tmp_path / "cats.md").exists()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    assert {path.suffix for path in quietly(["cats"], root, tmp_path)} == {".md", ".csv", ".tex"}
+    assert len(no_training) == 1
+
+
+# --- what it says no to ----------------------------------------------------------------------------------
+
+
+def test_missing_data_is_said_before_anything_is_made(faces: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    with pytest.raises(InputError) as caught:
+        quietly(["stages"], faces, output)
+    sentence = str(caught.value)
+    assert "AFLW" in sentence
+    assert str(faces / "aflw") in sentence
+    assert "selfmark datasets check aflw" in sentence
+    assert "--allow-missing" in sentence
+    assert not output.exists()
+
+
+def test_where_all_data_is_missing_nothing_can_be_allowed(faces: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="CATS was looked for"):
+        quietly(["cats"], faces, tmp_path / "out", allow_missing=True)
+
+
+def test_weights_that_are_missing_are_said_before_anything_is_made(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "cache_folder", lambda: tmp_path / "empty")
+    changes = {name: value for name, value in SHORT.items() if name != "keypoints.detector"}
+    with pytest.raises(InputError, match="'selfmark weights superpoint'"):
+        reproduce(["cats"], root, tmp_path / "out", "paper", changes, "cpu", say=lambda line: None)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["table-1", "--data", "."], "no table 'table-1'"),
+        (["cats"], "--data"),
+        (["cats", "--data", ".", "--preset", "slow"], "no preset 'slow'"),
+        (["cats", "--data", ".", "--set", "lr=3"], "no setting 'lr'"),
+        (["cats", "--data", "."], "CATS was looked for in cats"),
+    ],
+)
+def test_the_command_line_refuses_in_one_sentence(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    before = os.getcwd()
+    os.chdir(tmp_path)
+    try:
+        assert selfmark("reproduce", *arguments) == 2
+    finally:
+        os.chdir(before)
+    assert words in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_line_makes_a_table(
+    root: Path, tmp_path: Path, no_training: list[Training], capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = [f"--set={name}={json.dumps(value)}" for name, value in SHORT.items()]
+    options = ["--data", root, "-o", tmp_path, "--preset", "tiny", "--device", "cpu"]
+    assert selfmark("reproduce", "cats", *options, *changes) == 0
+    assert f"written: {tmp_path / 'cats.md'}" in capsys.readouterr().out.replace("\n", "")
+    assert "| Lorenz | (9.30) |" in (tmp_path / "cats.md").read_text()
+
+
+def test_the_list_has_every_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert selfmark("reproduce", "list") == 0
+    shown = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert shown == experiment.names()
+
+
+def test_a_dry_run_needs_no_data_and_makes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert selfmark("reproduce", "stages", "--dry-run", "--data", "nowhere") == 0
+    text = capsys.readouterr().out
+    assert "data  aflw with 68 points: the data set AFLW was looked for in nowhere/aflw" in text
+    assert "in all 3 trainings and 6 measurements" in text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_package_has_its_tables() -> None:
+    """They must be named in pyproject.toml to be installed."""
+    text = (Path(__file__).parent.parent.parent / "pyproject.toml").read_text()
+    assert '"reproduce/tables/*.yaml"' in text
+
+
+def test_it_starts_without_loading_torch() -> None:
+    """`selfmark --help` must stay instant."""
+    program = "import sys, selfmark.cli; sys.exit('torch' in sys.modules)"
+    source = str(Path(__file__).parent.parent.parent / "src")
+    subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "PYTHONPATH": source})
+
+
+def test_output_can_be_moved_and_goes_on(root: Path, tmp_path: Path, no_training: list[Training]) -> None:
+    """Nothing in it is named by where it lies, so that a finished folder can be kept elsewhere."""
+    quietly(["cats"], root, tmp_path / "here")
+    shutil.move(tmp_path / "here", tmp_path / "there")
+    quietly(["cats"], root, tmp_path / "there")
+    assert len(no_training) == 1

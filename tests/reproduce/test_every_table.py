@@ -1,0 +1,57 @@
+"""Every table and figure from its file to its pages, on miniatures; training is replaced by one short run."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from selfmark.evaluate import detectors
+from selfmark.reproduce import command, experiment
+from tests.reproduce.conftest import SHORT
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all: what tables share is made once, as for a user who makes one after the other."""
+    return tmp_path_factory.mktemp("reproduced")
+
+
+@pytest.fixture
+def without_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Detectors that need weights are stood in for by one that needs none."""
+    real = detectors.as_in_run
+    needs = {"superpoint", "r2d2"}
+    monkeypatch.setattr(
+        detectors, "as_in_run", lambda name, config: real("orb" if name in needs else name, config)
+    )
+    monkeypatch.setattr(command, "KNOWN", {})
+
+
+@pytest.mark.usefixtures("without_weights", "no_training")
+@pytest.mark.parametrize("name", experiment.names())
+def test_it_is_made_end_to_end(name: str, root: Path, output: Path) -> None:
+    one = experiment.load(name)
+    paths = command.reproduce([name], root, output, "tiny", SHORT, "cpu", say=lambda line: None)
+    suffixes = {".md", ".csv", ".tex"} if one.kind == "table" else {".md", ".svg", ".png", ".csv"}
+    assert {path.suffix for path in paths} == suffixes - ({".csv"} if one.kind == "sheet" else set())
+    assert all(path.stat().st_size > 100 for path in paths)
+    page = (output / f"{name}.md").read_text()
+    assert "preset tiny, seed 0" in page
+    if one.kind == "sheet":
+        return
+    rows = list(csv.reader((output / f"{name}.csv").open()))
+    if one.kind == "table":
+        assert [row[0] for row in rows[1:]] == [row.name for row in one.rows]
+        for row, line in zip(one.rows, rows[1:], strict=True):
+            ours, paper, difference = line[1::3], line[2::3], line[3::3]
+            assert all(cell == "" if row.other else float(cell) >= 0 for cell in ours)
+            for place, theirs in enumerate(row.paper):
+                assert (float(paper[place]) if paper[place] else None) == theirs
+            for mine, theirs, apart in zip(ours, paper, difference, strict=True):
+                if mine and theirs:
+                    assert float(apart) == pytest.approx(float(mine) - float(theirs), abs=1e-9)
+    else:
+        drawn = {(row[0], row[1]) for row in rows[1:]}
+        assert drawn == {(column.name, row.name) for column in one.columns for row in one.own_rows}

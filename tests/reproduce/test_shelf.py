@@ -1,0 +1,100 @@
+"""What is made of a data set: COCO files, some of its images, first keypoints."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from selfmark.config import preset
+from selfmark.datasets import registry
+from selfmark.demo.scene import Scene
+from selfmark.errors import InputError
+from selfmark.reproduce.experiment import Start
+from selfmark.reproduce.shelf import Held, Shelf, identity, some
+from tests.reproduce import sets
+
+
+@pytest.fixture
+def held(root: Path, scene: Scene, tmp_path: Path) -> Held:
+    data = sets.make("celeba", root / "celeba", scene)
+    return Held(data, data, tmp_path / "celeba")
+
+
+def test_some_images_are_drawn_and_the_same_again(held: Held) -> None:
+    file = held.fit_file(0, 5)
+    content = json.loads(file.read_text())
+    assert len(content["annotations"]) == 5
+    assert held.fit_file(0, 5) == file
+    assert held.fit_file(1, 5) != file
+    assert some(held.fit, 99, 0) is held.fit
+    drawn = some(held.fit, 5, 0)
+    assert list(drawn.files) == sorted(drawn.files)
+
+
+def test_regressors_are_fitted_on_the_split_set_aside(held: Held) -> None:
+    """Data sets may have one, of the name `fit`."""
+
+    class Fitted(type(held.data)):  # type: ignore[misc]
+        fit = held.data.test
+
+    data = Fitted(**{name: getattr(held.data, name) for name in held.data.__dataclass_fields__})
+    assert replace(held, data=data).fit is held.data.test
+    assert held.fit is held.data.train
+
+
+def test_identity_follows_the_objects_and_not_their_place(held: Held, tmp_path: Path) -> None:
+    train = held.data.train
+    assert identity(train) == identity(replace(held.data, root=tmp_path).train)
+    assert identity(train) != identity(train.select(np.arange(3)))
+    moved = train.box.copy()
+    moved[0, 0] += 1
+    assert identity(train) != identity(replace(train, box=moved))
+
+
+def test_labels_follow_the_points(held: Held) -> None:
+    usual = held.labels(0, None)
+    assert held.labels(0, None) == usual
+    assert held.labels(0, 5) != usual
+    test = held.data.test
+    other = replace(held, data=replace(held.data, test=replace(test, xy=test.xy + 1)))
+    assert other.labels(0, None) != usual
+
+
+def test_first_keypoints_are_annotated_points_moved_a_little(held: Held) -> None:
+    """Three pixels of the 256 that the network sees of an image, whatever its size."""
+    start, config = Start((0, 30, 67), 3.0), preset("paper")
+    with held.start_file(start, 0, config).open() as handle:
+        rows = list(csv.DictReader(handle))
+    train = held.data.train
+    assert len(rows) == 3 * len(train)
+    shift = np.array([[float(row["x"]), float(row["y"])] for row in rows]) - train.xy[
+        :, list(start.points)
+    ].reshape(-1, 2)
+    side = np.repeat(train.box[:, 2:].max(axis=1) * 1.2, 3)  # a margin of a tenth on each side
+    in_network_pixels = shift * (256 / side)[:, None]
+    assert np.abs(in_network_pixels).max() <= 3.02
+    assert np.abs(in_network_pixels).max() > 2.5
+    assert Path(rows[0]["image"]).is_file()
+
+
+def test_points_a_data_set_does_not_have_are_refused(held: Held) -> None:
+    with pytest.raises(InputError, match="point 68 of celeba, which has 68 points only"):
+        held.start_file(Start((68,), 3.0), 0, preset("paper"))
+
+
+def test_faces_without_68_points_say_where_to_put_them(
+    root: Path, scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # the miniatures' own way to other points
+    monkeypatch.setitem(registry.DATASETS, "mtfl", registry.Known("MTFL", "mtfl", "nowhere", ()))
+    monkeypatch.setattr(registry, "read", lambda name, folder: sets.make(name, folder, scene))
+    shelf = Shelf(root, tmp_path)
+    assert len(shelf.hold("mtfl", 5).data.names) == 5
+    with pytest.raises(InputError, match=re.escape(f"{root / 'mtfl'} has 5 annotated points where 68")):
+        shelf.hold("mtfl", 68)

@@ -20,6 +20,7 @@ import pytest
 from selfmark.config import PRESETS
 from selfmark.demo.scene import Scene
 from selfmark.keypoints.weights import KNOWN, cache_folder
+from selfmark.reproduce import experiment
 from tests.conftest import QUICK, selfmark
 from tests.datasets import miniatures
 from tests.objects.arena import film_of, wander
@@ -52,6 +53,7 @@ def test_the_docs_show_commands() -> None:
         "evaluate",
         "doctor",
         "report",
+        "reproduce",
         "weights",
     } <= shown
 
@@ -88,6 +90,7 @@ def workplace(scene: Scene, labelled: Path, tmp_path_factory: pytest.TempPathFac
     shutil.copy(folder / "labelled" / "labels.json", folder / "boxes.json")
     shutil.copytree(folder / "labelled" / "images", folder / "images")
     _datasets(folder)
+    _birds(folder / "official" / "cub", scene)
     return folder
 
 
@@ -118,6 +121,28 @@ def _datasets(folder: Path) -> None:
     miniatures.write(folder / "faces.csv", ["image,x,y,w,h", *(f"{name},40,70,100,110" for name in names)])
 
 
+def _birds(root: Path, scene: Scene) -> None:
+    """The pictures as CUB-200-2011 would have them: one species, every other image for training."""
+    (root / "images" / "001.Toy_Bird").mkdir(parents=True)
+    (root / "parts").mkdir()
+    lists: dict[str, list[str]] = {
+        "images.txt": [],
+        "train_test_split.txt": [],
+        "bounding_boxes.txt": [],
+        "parts/part_locs.txt": [],
+    }
+    for number, (image, points) in enumerate(zip(scene.images, scene.xy, strict=True), 1):
+        cv2.imwrite(str(root / "images" / "001.Toy_Bird" / f"{number}.png"), image[..., ::-1])
+        lists["images.txt"].append(f"{number} 001.Toy_Bird/{number}.png")
+        lists["train_test_split.txt"].append(f"{number} {int(number % 3 > 0)}")
+        lists["bounding_boxes.txt"].append(f"{number} 2.0 2.0 60.0 60.0")
+        lists["parts/part_locs.txt"] += [
+            f"{number} {part} {x:.1f} {y:.1f} 1" for part, (x, y) in enumerate(points[:15], 1)
+        ]
+    for name, lines in lists.items():
+        (root / name).write_text("\n".join(lines) + "\n")
+
+
 @pytest.mark.parametrize("command", _commands())
 def test_every_command_shown_runs(
     command: str, workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -138,6 +163,8 @@ def test_every_command_shown_runs(
         if "--landmarks" not in words and "-k" not in words:
             words += ["-k", "4"]
         words += ["--set=M=24"]
+    if name == "reproduce" and "--data" in words:
+        words += [*SHORT, "--preset=tiny", "--set=K=4", "--set=M=24", "--set=keypoints.detector=selfmark"]
     monkeypatch.chdir(workplace)
     if name == "name":
         _open_and_end(words)
@@ -195,6 +222,20 @@ def test_the_settings_page_is_up_to_date() -> None:
         cells = [cell.strip() for cell in row.strip("|").split("|")]
         assert len(cells) == 2 + len(PRESETS)
         assert cells[-1], f"{cells[0]} has no comment in config.py"
+
+
+def test_the_page_of_experiments_is_up_to_date() -> None:
+    specification = importlib.util.spec_from_file_location(
+        "make_reproduce", ROOT / "docs" / "make_reproduce.py"
+    )
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    page = (ROOT / "docs" / "reproduce.md").read_text()
+    assert page == module.page(page), "run: python docs/make_reproduce.py"
+    rows = [line for line in page.splitlines() if line.startswith("| `selfmark reproduce")]
+    assert len(rows) == len(experiment.names()) + 1
 
 
 def _anchors(page: Path) -> set[str]:

@@ -17,7 +17,8 @@ from selfmark.config import override, preset
 from selfmark.demo.run import judge
 from selfmark.demo.scene import Scene, generate, write
 from selfmark.errors import InputError
-from selfmark.pipeline import discover, stage1_phases
+from selfmark.evaluate.stage1 import Stage1
+from selfmark.pipeline import discover, stage1_phases, train_stage1
 from selfmark.run import Event, Run
 from tests.conftest import QUICK
 
@@ -130,6 +131,46 @@ def test_resuming_a_finished_run_changes_nothing(undisturbed: Path) -> None:
     discover(output=undisturbed, resume=True, device="cpu")
     for name, value in _tensors(undisturbed).items():
         assert torch.equal(value, before[name])
+
+
+def test_stage_1_alone_ends_before_stage_2_and_the_rest_gives_the_same_bits(
+    undisturbed: Path, photos: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "run"
+    train_stage1(photos, output=output, preset="tiny", settings=QUICK, device="cpu")
+    assert not (output / "model").exists()
+    assert (
+        sorted(path.name for path in (output / "checkpoints").iterdir())[0] == "stage1.previous.safetensors"
+    )
+    assert Stage1.load(Run.open(output), "cpu").centroids.shape[0] == QUICK["K"]
+    train_stage1(output=output, resume=True, device="cpu")  # changes nothing
+    discover(output=output, resume=True, device="cpu")
+    _assert_same(undisturbed, output)
+
+
+def test_rounds_are_kept_if_asked_for(undisturbed: Path, photos: Path, tmp_path: Path) -> None:
+    """Also when the run is killed after a round's last checkpoint and before its weights are written."""
+    settings = QUICK | {"rounds.keep": True}
+    output, stopped = tmp_path / "run", tmp_path / "stopped"
+    train_stage1(photos, output=output, preset="tiny", settings=settings, device="cpu")
+    first, last = (load_file(Run.open(output).round_weights(number)) for number in (1, 2))
+    state = load_file(output / "checkpoints" / "stage1.safetensors")
+    assert all(torch.equal(value, state[f"network.{name}"]) for name, value in last.items())
+    assert any(not torch.equal(value, last[name]) for name, value in first.items())
+    assert not list((undisturbed / "checkpoints").glob("round-*"))
+
+    end = QUICK["warmup.iterations"] + QUICK["rounds.iterations"]
+
+    def stop(event: Event) -> None:
+        if event["event"] == "checkpoint" and event["iteration"] == end:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_stage1(photos, output=stopped, preset="tiny", settings=settings, device="cpu", listener=stop)
+    assert not Run.open(stopped).round_weights(1).exists()
+    train_stage1(output=stopped, resume=True, device="cpu")
+    again = load_file(Run.open(stopped).round_weights(1))
+    assert all(torch.equal(value, again[name]) for name, value in first.items())
 
 
 # K left open, and few numbers to choose from.

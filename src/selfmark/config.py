@@ -13,6 +13,7 @@ folder as YAML and read back from there on resume.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import reprlib
 import typing
@@ -458,10 +459,13 @@ def override(config: Config, changes: Mapping[str, Any]) -> Config:
     return from_dict(values, "settings")
 
 
+_type_hints = functools.cache(typing.get_type_hints)  # slow, and asked for every section of every config
+
+
 def _build(kind: type[Any], values: Mapping[str, Any], where: str, prefix: str) -> Any:
     if not isinstance(values, Mapping):
         raise InputError(f"{where}: '{prefix.rstrip('.')}' must hold settings, not {reprlib.repr(values)}")
-    hints = typing.get_type_hints(kind)
+    hints = _type_hints(kind)
     unknown = sorted(str(name) for name in values if name not in hints)
     if unknown:
         raise InputError(f"{where}: there is no setting '{prefix}{unknown[0][:100]}'")

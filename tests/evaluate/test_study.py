@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,21 @@ def test_without_labels_the_landmarks_are_ranked(run: Path, photos: Path, tmp_pa
     assert all(0 <= value <= 1 for value in metrics["unlabelled"]["trust"])
     with pytest.raises(InputError, match="--labels"):
         evaluate_run(run, photos, by=["pose"], output=tmp_path, device="cpu")
+
+
+def test_without_flipping_at_test_time(run: Path, toy: Path, tmp_path: Path) -> None:
+    """The same as a detector that was never to flip; and not the same as one that flips."""
+    flips = _evaluate(run, toy, "--normaliser", "side")
+    without = _evaluate(run, toy, "--normaliser", "side", "--set", "flip=never")
+    other = tmp_path / "other"
+    shutil.copytree(run, other)
+    shutil.rmtree(other / "predictions")
+    card = json.loads((other / "model" / "model.json").read_text())
+    (other / "model" / "model.json").write_text(json.dumps(card | {"flip_test": False}))
+    never = _evaluate(other, toy, "--normaliser", "side")
+    assert without["headline"] == never["headline"]
+    assert without["headline"] != flips["headline"]
+    assert without["stage1"] == flips["stage1"]
 
 
 def test_draws_and_precision_of_detectors(run: Path, toy: Path, outspoken: None) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from selfmark.datasets import registry
 from selfmark.datasets.form import write_coco
@@ -29,6 +31,15 @@ SHORT: dict[str, Any] = {
     "evaluation.fit_images": [],
     "evaluation.completion_iterations": 20,
 }
+
+
+@pytest.fixture(scope="package", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Networks this small are slowed down by threads that wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

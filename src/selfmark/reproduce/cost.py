@@ -82,10 +82,12 @@ def step_seconds(images: int, config: Config) -> float:
 
 def measuring_seconds(measurement: Measurement) -> float:
     """Of one measurement: predicting, and a flat minute for all that follows."""
-    _, fit, test = IMAGES.get(measurement.data, (0, 0, 0))
-    images = min(fit, measurement.fit_images or fit) + test
-    times = measurement.training.config.rounds.count if measurement.need == "rounds" else 1
-    return MEASURING + times * images / PREDICT_GPU
+    train, fit, test = IMAGES.get(measurement.data, (0, 0, 0))
+    seconds = (min(fit, measurement.fit_images or fit) + test) / PREDICT_GPU
+    if measurement.need == "rounds":  # the training images are clustered anew after each
+        seconds += train / EXTRACT + RECOVERY_200K
+        seconds *= measurement.training.config.rounds.count
+    return MEASURING + seconds
 
 
 def minutes(plan: Plan) -> float:

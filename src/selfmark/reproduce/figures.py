@@ -21,7 +21,7 @@ _AREAS = ((0, 17), (17, 27), (27, 36), (36, 48), (48, 68))
 
 
 def write_figure(experiment: Experiment, values: Values, folder: Path) -> list[Path]:
-    """NAME.svg and NAME.png, and NAME.csv with every number drawn; pictures have none."""
+    """NAME.svg and NAME.png, and NAME.csv with every number drawn; sheets of pictures as PNG alone."""
     # As programs without a screen draw: nothing of a user's own settings of matplotlib is used.
     need("matplotlib", "'selfmark[reproduce]'")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -30,7 +30,8 @@ def write_figure(experiment: Experiment, values: Values, folder: Path) -> list[P
     figure = Figure(layout="constrained")
     FigureCanvasAgg(figure)
     _DRAWN[experiment.kind](figure, experiment, values)
-    paths = [folder / f"{experiment.name}{suffix}" for suffix in (".svg", ".png")]
+    suffixes = (".png",) if experiment.kind == "sheet" else (".svg", ".png")
+    paths = [folder / f"{experiment.name}{suffix}" for suffix in suffixes]
     for path in paths:
         with whole(path) as temporary:
             # Without a date the same numbers give the same file.

@@ -1,0 +1,67 @@
+"""Writes the table of reproduce.md from the files of the experiments: commands, costs, the paper's numbers.
+
+Run `python docs/make_reproduce.py` after changing a file of src/selfmark/reproduce/tables, or a rate; a test
+fails until it is done.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from selfmark.reproduce import experiment
+from selfmark.reproduce.cost import Catalogue, minutes
+from selfmark.reproduce.experiment import Experiment
+from selfmark.reproduce.plan import data_needed, make_plan
+
+PAGE = Path(__file__).parent / "reproduce.md"
+_MARK = "<!-- table: experiments -->\n\n"
+_HEADER = (
+    "command",
+    "in the paper",
+    "data",
+    "trainings",
+    "GPU min, paper",
+    "GPU min, fast",
+    "paper's numbers",
+)
+
+
+def page(before: str) -> str:
+    """The page with its table in place of the one that is there."""
+    every = sorted(map(experiment.load, experiment.names()), key=_order)
+    rows = [_HEADER, ("---", "---", "---", "---:", "---:", "---:", "---"), *map(_row, every)]
+    rows.append(("`selfmark reproduce all`", "", "", *_costs(every), ""))
+    table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    return re.sub(re.escape(_MARK) + r"(\|.*\n)*", lambda _: _MARK + table + "\n", before)
+
+
+def _order(one: Experiment) -> tuple[bool, str, int, str]:
+    """Tables, then figures, each by their numbers, then what is not in the paper."""
+    word, _, number = one.place.split(",")[0].partition(" ")
+    return not one.place, {"Table": "a", "Figure": "b"}.get(word, "c"), int(number or 0), one.name
+
+
+def _row(one: Experiment) -> tuple[str, ...]:
+    data = [f"{name} ({points} points)" if points else name for name, points in data_needed([one])]
+    place = f"{one.place}: {one.title}" if one.place else one.title
+    return (f"`selfmark reproduce {one.name}`", place, ", ".join(data), *_costs([one]), _numbers(one))
+
+
+def _costs(experiments: Sequence[Experiment]) -> tuple[str, str, str]:
+    """Number of trainings, and GPU minutes with the presets paper and fast."""
+    plans = [make_plan(experiments, Catalogue(), name, {}) for name in ("paper", "fast")]
+    paper, fast = (f"{minutes(plan):,.0f}" for plan in plans)
+    return str(len(plans[0].trainings)), paper, fast
+
+
+def _numbers(one: Experiment) -> str:
+    rows = [row for row in one.own_rows if row.paper]
+    if not rows:
+        return "none printed" if one.place else "not in the paper"
+    return "; ".join(f"{row.name}: {', '.join(f'{n:g}' for n in row.paper if n is not None)}" for row in rows)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -512,8 +512,21 @@ def reproduce(
         return
     if data is None:
         raise InputError("say where the data sets are with --data")
-    with ProgressDisplay(out) as display:
-        paths = command.reproduce(tables, data, output, preset, settings, device, allow_missing, say, display)
+    try:
+        paths = command.reproduce(
+            tables,
+            data,
+            output,
+            preset,
+            settings,
+            device,
+            allow_missing,
+            say,
+            watch=lambda: ProgressDisplay(out),
+        )
+    except KeyboardInterrupt:
+        err.print("stopped; the same command goes on from here", highlight=False)
+        raise typer.Exit(130) from None
     for path in paths:
         say(f"written: {path}")
 

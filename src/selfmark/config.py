@@ -459,13 +459,15 @@ def override(config: Config, changes: Mapping[str, Any]) -> Config:
     return from_dict(values, "settings")
 
 
-_type_hints = functools.cache(typing.get_type_hints)  # slow, and asked for every section of every config
+@functools.cache  # slow, and asked for every section of every config
+def _type_hints(kind: type[Any]) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
 
 
 def _build(kind: type[Any], values: Mapping[str, Any], where: str, prefix: str) -> Any:
     if not isinstance(values, Mapping):
         raise InputError(f"{where}: '{prefix.rstrip('.')}' must hold settings, not {reprlib.repr(values)}")
-    hints = _type_hints(kind)
+    hints = _type_hints(typing.cast(Any, kind))
     unknown = sorted(str(name) for name in values if name not in hints)
     if unknown:
         raise InputError(f"{where}: there is no setting '{prefix}{unknown[0][:100]}'")

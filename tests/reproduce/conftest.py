@@ -14,7 +14,7 @@ from selfmark.datasets import registry
 from selfmark.datasets.form import write_coco
 from selfmark.demo.scene import Scene
 from selfmark.pipeline import discover
-from selfmark.reproduce import work
+from selfmark.reproduce import sheets, work
 from selfmark.reproduce.plan import Training
 from selfmark.reproduce.shelf import Shelf
 from selfmark.reproduce.work import Bench
@@ -67,6 +67,7 @@ def miniatures(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> None:
         monkeypatch.setitem(registry.DATASETS, name, registry.Known(name.upper(), name, "nowhere", ()))
     monkeypatch.setattr(registry, "read", read)
     monkeypatch.setattr(Shelf, "_with_points", with_points)
+    monkeypatch.setattr(sheets, "IMAGES", 4)
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import cv2
 import pytest
 
-from selfmark.errors import InputError
+from selfmark.errors import InputError, TrainingError
 from selfmark.reproduce import command, experiment, work
 from selfmark.reproduce.command import reproduce
 from selfmark.reproduce.plan import Training
@@ -81,7 +82,7 @@ def test_an_interrupted_training_goes_on_and_a_finished_one_is_left_alone(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        quietly(["cats"], root, tmp_path, listener=interrupt)
+        quietly(["cats"], root, tmp_path, watch=lambda: nullcontext(interrupt))
     (run,) = (tmp_path / "trainings").iterdir()
     assert not (run / "model").exists()
     assert not (tmp_path / "cats.md").exists()
@@ -125,6 +126,35 @@ def test_measurements_that_need_more_fields_are_made_again(
         quietly([name], tmp_path / "sets", tmp_path / "out", allow_missing=True)
         assert len(list(tmp_path.rglob("by-yaw_bucket.png"))) == (name == "poses")
     assert len(list((tmp_path / "out" / "measurements").iterdir())) == 1
+
+
+def test_a_training_that_collapses_leaves_the_other_rows(
+    faces: Path, tmp_path: Path, no_training: list[Training], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not tried again until the user says so."""
+    copy, tried, said = work.train, list[str](), list[str]()
+
+    def collapse(bench: work.Bench, training: Training) -> None:
+        if training.config.keypoints.random_share == 1.0:
+            tried.append(training.folder)
+            raise TrainingError("training has collapsed")
+        copy(bench, training)
+
+    monkeypatch.setattr(work, "train", collapse)
+    for _ in range(2):
+        reproduce(["noise"], faces, tmp_path, "tiny", SHORT, "cpu", say=said.append)
+    assert len(tried) == 1
+    (path,) = (tmp_path / "failed").iterdir()
+    assert f"failed: {tried[0]}: training has collapsed; remove {path} to try again" in said
+    with (tmp_path / "noise.csv").open() as handle:
+        rows = {line["row"] for line in csv.DictReader(handle)}
+    assert len(rows) == 5
+    assert "0 % real" not in rows
+    path.unlink()
+    monkeypatch.setattr(work, "train", copy)
+    quietly(["noise"], faces, tmp_path)
+    with (tmp_path / "noise.csv").open() as handle:
+        assert "0 % real" in {line["row"] for line in csv.DictReader(handle)}
 
 
 def test_several_processes_share_the_work_and_one_writes(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from selfmark._version import __version__
 from selfmark.config import override, preset
 from selfmark.devices import pick
 from selfmark.errors import InputError
-from selfmark.files import whole
-from selfmark.keypoints.weights import KNOWN, cache_folder
+from selfmark.files import read_json, whole
+from selfmark.keypoints.weights import KNOWN, cache_folder, licence_notice
 from selfmark.reproduce import cost, experiment, work
 from selfmark.reproduce.claims import work_through
 from selfmark.reproduce.experiment import Experiment
@@ -22,9 +23,8 @@ from selfmark.reproduce.figures import write_figure
 from selfmark.reproduce.metrics import Value, metric
 from selfmark.reproduce.plan import Job, Plan, data_needed, make_plan
 from selfmark.reproduce.shelf import Shelf
-from selfmark.reproduce.table import ABSENT, Origin, paragraphs, write_tables
-from selfmark.reproduce.work import Bench
-from selfmark.run import Listener
+from selfmark.reproduce.table import ABSENT, FAILED, Origin, paragraphs, write_tables
+from selfmark.reproduce.work import Bench, Watch
 
 Say = Callable[[str], None]
 
@@ -38,7 +38,7 @@ def reproduce(
     device: str = "auto",
     allow_missing: bool = False,
     say: Say = print,
-    listener: Listener | None = None,
+    watch: Watch = nullcontext,
 ) -> list[Path]:
     """Make experiments: train and measure what is not there yet, and write tables and figures.
 
@@ -54,7 +54,7 @@ def reproduce(
         device: `auto`, `cpu`, `cuda`, ...
         allow_missing: make what can be made where a data set is missing; otherwise nothing is.
         say: called with lines on what is being done.
-        listener: called with the events of trainings.
+        watch: gives whoever listens to the events of a training, anew for each.
 
     Returns:
         The files written.
@@ -65,12 +65,12 @@ def reproduce(
     shelf = Shelf(data, output / "data")
     missing = _missing(experiments, shelf, allow_missing, say)
     plan = make_plan(experiments, shelf, preset_name, changed, missing)
-    _require_weights(plan)
+    _require_weights(plan, say)
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot write to {output}: {error.strerror}") from error
-    bench = Bench(shelf, output, device, listener if rank == 0 else None)
+    bench = Bench(shelf, output, device, watch if rank == 0 else nullcontext)
     jobs = plan.jobs()
     numbers = {job.key: number for number, job in enumerate(jobs, 1)}
 
@@ -86,6 +86,10 @@ def reproduce(
     work_through(jobs, output / "claims", lambda job: work.is_done(bench, job), do)
     if rank != 0:
         return []
+    for path in (bench.failure(job.key) for job in jobs):
+        if path.exists():
+            failure = read_json(path)
+            say(f"failed: {failure['training']}: {failure['why']}; remove {path} to try again")
     origin = Origin(
         preset_name,
         settings.seed,
@@ -169,8 +173,8 @@ def _missing(
     return frozenset(reasons)
 
 
-def _require_weights(plan: Plan) -> None:
-    """Learned detectors need their weights; better said now than after hours."""
+def _require_weights(plan: Plan, say: Say) -> None:
+    """Learned detectors need their weights, better said now than after hours; and have licences."""
     for measurement in plan.measurements.values():
         training = measurement.training
         own = training.config.keypoints
@@ -182,6 +186,9 @@ def _require_weights(plan: Plan) -> None:
                     f"the keypoint detector '{name}' has no weights here; get them with 'selfmark weights "
                     f"{name}', or start from another with --set keypoints.detector=selfmark"
                 )
+            notice = licence_notice(name)
+            if notice:
+                say(notice)
 
 
 # --- when all is done ------------------------------------------------------------------------------------
@@ -208,6 +215,8 @@ def _value(name: str, row: str, column: str, plan: Plan, bench: Bench) -> Value:
     if cell.measurement is None:
         return ABSENT
     measurement = plan.measurements[cell.measurement]
+    if measurement.trained and bench.failure(measurement.training.key).exists():
+        return FAILED
     found, argument = metric(cell.metric)
     value = found.read(bench.figures(measurement), argument)
     return str(bench.folder(measurement) / str(value)) if found.kind == "picture" else value

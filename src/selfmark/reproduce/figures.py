@@ -12,7 +12,7 @@ from selfmark.errors import need
 from selfmark.files import whole
 from selfmark.reproduce.experiment import Experiment
 from selfmark.reproduce.metrics import Kind
-from selfmark.reproduce.table import ABSENT, Values
+from selfmark.reproduce.table import ABSENT, FAILED, Values
 
 _GREY = "#b4bac1"
 _PANEL = (4.6, 3.4)  # inches
@@ -107,9 +107,11 @@ def _sheet(figure: Any, experiment: Experiment, values: Values) -> None:
     cells = [(row, column) for row in experiment.own_rows for column in experiment.columns]
     for axis, (row, column) in zip(_panels(figure, len(cells), 1, wide=2.2), cells, strict=True):
         path = values.get((row.name, column.name))
-        if isinstance(path, str) and path != ABSENT:
+        if isinstance(path, str) and path not in (ABSENT, FAILED):
             axis.imshow(matplotlib.image.imread(path))
-        axis.set_title(row.name if path != ABSENT else f"{row.name}: {ABSENT}")
+            axis.set_title(row.name)
+        else:
+            axis.set_title(f"{row.name}: {path}")
         axis.axis("off")
 
 

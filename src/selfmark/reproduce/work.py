@@ -2,16 +2,19 @@
 
 OUT/trainings/DATA-KEY     run folders; one that was interrupted goes on
 OUT/measurements/KEY       metrics.json, written last, and pictures
+OUT/failed/KEY.json        why a training came to nothing; it is not tried again while this is there
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from selfmark.config import override
 from selfmark.devices import pick
+from selfmark.errors import TrainingError
 from selfmark.evaluate.study import evaluate_run
 from selfmark.files import read_json, write_json
 from selfmark.pipeline import discover, train_stage1
@@ -22,15 +25,17 @@ from selfmark.reproduce.shelf import Shelf
 from selfmark.reproduce.study import Study
 from selfmark.run import Listener, Run
 
+Watch = Callable[[], AbstractContextManager[Listener | None]]
+
 
 @dataclass(frozen=True)
 class Bench:
-    """Where work is done: the data, the output folder, the device, and who listens to trainings."""
+    """Where work is done: the data, the output folder, the device, and who watches each training."""
 
     shelf: Shelf
     output: Path
     device: str
-    listener: Listener | None = None
+    watch: Watch = nullcontext
 
     def run_folder(self, training: Training) -> Path:
         return self.output / "trainings" / training.folder
@@ -38,13 +43,19 @@ class Bench:
     def folder(self, measurement: Measurement) -> Path:
         return self.output / "measurements" / measurement.key
 
+    def failure(self, key: str) -> Path:
+        """Where it is kept that the training of this key came to nothing."""
+        return self.output / "failed" / f"{key}.json"
+
     def figures(self, measurement: Measurement) -> Figures:
         figures: Figures = read_json(self.folder(measurement) / "metrics.json")
         return figures
 
 
 def is_done(bench: Bench, job: Job) -> bool:
-    """Whether everything of a job is there."""
+    """Whether everything of a job is there, or its training came to nothing."""
+    if bench.failure(job.key).exists():
+        return True
     trained = job.training is None or is_trained(bench.run_folder(job.training), job.training.stages)
     return trained and all(_is_measured(bench, measurement) for measurement in job.measurements)
 
@@ -59,9 +70,15 @@ def is_trained(folder: Path, stages: int) -> bool:
 
 
 def do(bench: Bench, job: Job) -> None:
-    """Train, then measure what has not been measured."""
+    """Train, then measure what has not been measured; a training that collapses is noted and left."""
     if job.training is not None and not is_trained(bench.run_folder(job.training), job.training.stages):
-        train(bench, job.training)
+        try:
+            train(bench, job.training)
+        except TrainingError as error:
+            path = bench.failure(job.key)
+            path.parent.mkdir(exist_ok=True)
+            write_json({"training": job.training.folder, "why": str(error)}, path)
+            return
     for measurement in job.measurements:
         if not _is_measured(bench, measurement):
             measure(bench, measurement)
@@ -72,21 +89,23 @@ def train(bench: Bench, training: Training) -> None:
     folder = bench.run_folder(training)
     begin = discover if training.stages > 1 else train_stage1
     if (folder / "run.json").exists():
-        begin(output=folder, resume=True, device=bench.device, listener=bench.listener)
+        with bench.watch() as listener:
+            begin(output=folder, resume=True, device=bench.device, listener=listener)
         return
     held = bench.shelf.hold(training.data, training.points)
     settings = dict(training.settings)
     if training.start is not None:
         file = held.start_file(training.start, training.config.seed, training.config)
         settings |= {"keypoints.detector": "file", "keypoints.points_file": str(file)}
-    begin(
-        inputs=[held.train_file()],
-        output=folder,
-        preset=training.preset,
-        settings=settings,
-        device=bench.device,
-        listener=bench.listener,
-    )
+    with bench.watch() as listener:
+        begin(
+            inputs=[held.train_file()],
+            output=folder,
+            preset=training.preset,
+            settings=settings,
+            device=bench.device,
+            listener=listener,
+        )
 
 
 def measure(bench: Bench, measurement: Measurement) -> None:

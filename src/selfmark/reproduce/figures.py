@@ -36,7 +36,8 @@ def write_figure(experiment: Experiment, values: Values, folder: Path) -> list[P
         with whole(path) as temporary:
             # Without a date the same numbers give the same file.
             stamp = {"Date": None} if path.suffix == ".svg" else None
-            figure.savefig(temporary, format=path.suffix[1:], dpi=150, metadata=stamp)
+            dpi = 250 if experiment.kind == "sheet" else 150  # landmarks have small numbers
+            figure.savefig(temporary, format=path.suffix[1:], dpi=dpi, metadata=stamp)
     if experiment.kind != "sheet":
         paths.append(folder / f"{experiment.name}.csv")
         _write_numbers(experiment, values, paths[-1])
@@ -138,6 +139,7 @@ def _label(axis: Any, title: str, experiment: Experiment) -> None:
     axis.set_title(title)
     axis.set_xlabel(experiment.x)
     axis.set_ylabel(experiment.y)
+    axis.locator_params("x", integer=True)  # half a round or half a point is no place
     axis.spines[["top", "right"]].set_visible(False)
 
 

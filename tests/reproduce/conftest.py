@@ -14,7 +14,7 @@ from selfmark.datasets import registry
 from selfmark.datasets.form import write_coco
 from selfmark.demo.scene import Scene
 from selfmark.pipeline import discover
-from selfmark.reproduce import sheets, work
+from selfmark.reproduce import sheets, shelf, work
 from selfmark.reproduce.plan import Training
 from selfmark.reproduce.shelf import Shelf
 from selfmark.reproduce.work import Bench
@@ -60,11 +60,12 @@ def miniatures(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> None:
     def read(name: str, folder: Path) -> Any:
         return sets.make(name, folder, scene)
 
-    def with_points(shelf: Shelf, base: Any, name: str, points: int) -> Any:
+    def with_points(self: Shelf, base: Any, name: str, points: int) -> Any:
         return sets.make(name, base.root, scene, sets.KINDS["mtfl"][0], base.normaliser)
 
     for name in sets.KINDS:
         monkeypatch.setitem(registry.DATASETS, name, registry.Known(name.upper(), name, "nowhere", ()))
+    monkeypatch.setattr(shelf, "FOLDERS", {})
     monkeypatch.setattr(registry, "read", read)
     monkeypatch.setattr(Shelf, "_with_points", with_points)
     monkeypatch.setattr(sheets, "IMAGES", 4)

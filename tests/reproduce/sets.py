@@ -32,6 +32,7 @@ KINDS: dict[str, tuple[list[str], str]] = {
     "cub": (["beak", "crown", "tail", "belly"], "bbox"),
     "bbcpose": (["head", *_JOINTS], "shoulders"),
     "human36m": (["head", *_JOINTS, *_LEGS], "shoulders"),
+    "human36m32": (["head", "nose", "neck", *_JOINTS, *_LEGS], "shoulders"),
     "pennaction": (["head", *_JOINTS, *_LEGS], "box"),
 }
 

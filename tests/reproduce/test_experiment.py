@@ -14,7 +14,7 @@ from selfmark.reproduce.cost import IMAGES
 from selfmark.reproduce.experiment import Experiment, parse
 
 PAPER = Path(__file__).parent.parent.parent.parent / "shared" / "paper.tex"
-DATA = {"celeba", "aflw", "ls3d", "mtfl", "bbcpose", "human36m", "pennaction", "cats", "cub"}
+DATA = {"celeba", "aflw", "ls3d", "mtfl", "bbcpose", "human36m", "human36m32", "pennaction", "cats", "cub"}
 EXPERIMENTS = {name: experiment.load(name) for name in experiment.names()}
 
 

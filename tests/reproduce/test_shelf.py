@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,11 +11,11 @@ import numpy as np
 import pytest
 
 from selfmark.config import preset
-from selfmark.datasets import registry
 from selfmark.demo.scene import Scene
 from selfmark.errors import InputError
 from selfmark.reproduce.experiment import Start
 from selfmark.reproduce.shelf import Held, Shelf, identity, some
+from tests.datasets import miniatures
 from tests.reproduce import sets
 
 
@@ -38,13 +37,8 @@ def test_some_images_are_drawn_and_the_same_again(held: Held) -> None:
 
 
 def test_regressors_are_fitted_on_the_split_set_aside(held: Held) -> None:
-    """Data sets may have one, of the name `fit`."""
-
-    class Fitted(type(held.data)):  # type: ignore[misc]
-        fit = held.data.test
-
-    data = Fitted(**{name: getattr(held.data, name) for name in held.data.__dataclass_fields__})
-    assert replace(held, data=data).fit is held.data.test
+    aside = replace(held, data=replace(held.data, fit=held.data.test))
+    assert aside.fit is held.data.test
     assert held.fit is held.data.train
 
 
@@ -88,13 +82,26 @@ def test_points_a_data_set_does_not_have_are_refused(held: Held) -> None:
         held.start_file(Start((68,), 3.0), 0, preset("paper"))
 
 
-def test_faces_without_68_points_say_where_to_put_them(
-    root: Path, scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_faces_with_points_and_boxes_of_detectors_beside_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.undo()  # the miniatures' own way to other points
-    monkeypatch.setitem(registry.DATASETS, "mtfl", registry.Known("MTFL", "mtfl", "nowhere", ()))
-    monkeypatch.setattr(registry, "read", lambda name, folder: sets.make(name, folder, scene))
-    shelf = Shelf(root, tmp_path)
-    assert len(shelf.hold("mtfl", 5).data.names) == 5
-    with pytest.raises(InputError, match=re.escape(f"{root / 'mtfl'} has 5 annotated points where 68")):
-        shelf.hold("mtfl", 68)
+    """The real reader, on the official layout; landmarks are discovered in the same images either way."""
+    monkeypatch.undo()
+    miniatures.make_celeba(tmp_path / "celeba", images=8, fitted=3)
+    shelf = Shelf(tmp_path, tmp_path / "made")
+    with pytest.raises(InputError, match=r"has 5 annotated points where 68 are needed; .* celeba-68"):
+        shelf.hold("celeba", 68)
+    names = [f"{number:06d}.jpg" for number in range(1, 9)]
+    points = np.stack([miniatures.sixty_eight(-60) for _ in names])
+    np.savez(tmp_path / "celeba-68.npz", names=np.array(names), xy=points)
+    five, many = shelf.hold("celeba", 5), shelf.hold("celeba", 68)
+    assert (len(five.data.names), len(many.data.names)) == (5, 68)
+    assert five.train_file() == many.train_file()
+    assert five.fit_file(0, None) != many.fit_file(0, None)
+    assert (len(many.fit), len(many.data.test), len(many.base.train)) == (3, 2, 6)
+    assert shelf.trained_on("celeba", 5) == shelf.trained_on("celeba", 68)
+    assert shelf.measured_on("celeba", 5, 0, None) != shelf.measured_on("celeba", 68, 0, None)
+
+    boxes = ["image,x,y,w,h", *(f"{name},40,70,100,110" for name in names)]
+    (tmp_path / "celeba-boxes.csv").write_text("\n".join(boxes))
+    assert Shelf(tmp_path, tmp_path / "made").trained_on("celeba", 5) != shelf.trained_on("celeba", 5)

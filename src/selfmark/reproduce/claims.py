@@ -7,7 +7,8 @@ what one left unfinished another takes up; a job that is done is known by its re
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -47,6 +48,20 @@ def work_through(
                 pending.remove(job)
         if len(pending) == before:
             time.sleep(wait)
+
+
+@contextmanager
+def turn(folder: Path, wait: float = 0.1) -> Iterator[None]:
+    """A folder to oneself, once whoever has it is done."""
+    folder.mkdir(parents=True, exist_ok=True)
+    while True:
+        try:
+            lock = hold(folder)
+            break
+        except InputError:  # another process has it
+            time.sleep(wait)
+    with lock:
+        yield
 
 
 def _claimed(job: Job, folder: Path, is_done: Callable[[Job], bool], do: Callable[[Job], None]) -> bool:

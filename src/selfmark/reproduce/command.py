@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +196,7 @@ def _require_weights(plan: Plan, say: Say) -> None:
 
 
 def _write(one: Experiment, plan: Plan, bench: Bench, origin: Origin) -> list[Path]:
+    origin = replace(origin, notes=_notes(one, bench.shelf))
     values = {
         (row.name, column.name): _value(one.name, row.name, column.name, plan, bench)
         for row in one.own_rows
@@ -208,6 +210,13 @@ def _write(one: Experiment, plan: Plan, bench: Bench, origin: Origin) -> list[Pa
     with whole(page) as temporary:
         temporary.write_text("\n".join(lines), encoding="utf-8")
     return [page, *paths]
+
+
+def _notes(one: Experiment, shelf: Shelf) -> tuple[str, ...]:
+    """What could not be done as in the paper with the data sets that are here."""
+    here = [key for key in data_needed([one]) if not shelf.missing(*key)]
+    said = [f"{name}: {note}." for name, points in here for note in shelf.hold(name, points).data.notes]
+    return tuple(dict.fromkeys(said))
 
 
 def _value(name: str, row: str, column: str, plan: Plan, bench: Bench) -> Value:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,13 +14,16 @@ from PIL import Image
 
 from selfmark.config import Config
 from selfmark.datasets import registry
+from selfmark.datasets.detections import boxed, reannotated
 from selfmark.datasets.form import DataSet, Objects, write_coco
 from selfmark.errors import InputError
 from selfmark.files import whole
 from selfmark.images.crop import crop_regions
 from selfmark.points import FloatArray
+from selfmark.reproduce.claims import turn
 from selfmark.reproduce.experiment import Start
 
+FOLDERS = {"human36m32": "human36m"}  # data sets that are read from the files of another
 _PIXELS = 256  # side of the image that a start's jitter is counted in, whatever the preset's
 
 
@@ -40,8 +42,7 @@ class Held:
     @property
     def fit(self) -> Objects:
         """What regressors are fitted on: the training images, or those set aside for it."""
-        chosen: Objects | None = getattr(self.data, "fit", None)
-        return self.data.train if chosen is None else chosen
+        return self.data.train if self.data.fit is None else self.data.fit
 
     def labels(self, seed: int, fit_images: int | None) -> str:
         """Changes whenever errors are measured on, or regressors fitted on, something else."""
@@ -67,20 +68,23 @@ class Held:
 
     def start_file(self, start: Start, seed: int, config: Config) -> Path:
         """First keypoints of the training images as CSV: annotated points, each moved at random."""
-        path = self.folder / f"start-{seed}-{hashlib.sha256(repr(start).encode()).hexdigest()[:8]}.csv"
-        if path.exists():
-            return path
         if max(start.points) >= len(self.data.names):
             raise InputError(
                 f"first keypoints are to be point {max(start.points)} of {self.data.name}, which has "
                 f"{len(self.data.names)} points only"
             )
+        folder = self.folder / f"start-{seed}-{hashlib.sha256(repr(start).encode()).hexdigest()[:8]}"
+        with turn(folder):
+            if not (folder / "points.csv").exists():
+                self._write_start(start, seed, config, folder / "points.csv")
+        return folder / "points.csv"
+
+    def _write_start(self, start: Start, seed: int, config: Config, path: Path) -> None:
         train = self.data.train
         scale = self._sides(config)[:, None, None] / _PIXELS
         rng = np.random.default_rng(seed)
         moved = rng.uniform(-start.jitter, start.jitter, (len(train), len(start.points), 2)) * scale
         points = train.xy[:, list(start.points)] + moved
-        self.folder.mkdir(parents=True, exist_ok=True)
         with whole(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as handle:
             writer = csv.writer(handle)
             writer.writerow(["image", "x", "y"])
@@ -89,7 +93,6 @@ class Held:
                 name += f"#{train.frame[row]}" if train.frame[row] >= 0 else ""
                 known = points[row][np.isfinite(points[row]).all(axis=1)]
                 writer.writerows([name, f"{x:.3f}", f"{y:.3f}"] for x, y in known.tolist())
-        return path
 
     def _sides(self, config: Config) -> FloatArray:
         """Side [N] of what the network sees of each training image, in pixels of the original."""
@@ -105,10 +108,10 @@ class Held:
     def _written(self, name: str, data: DataSet, objects: Objects) -> Path:
         """A COCO file of these objects, written once."""
         folder = self.folder / f"{name}-{identity(objects)[:8]}"
-        if not (folder / "complete").exists():
-            others: dict[str, Any] = {"fit": None} if hasattr(data, "fit") else {}
-            write_coco(replace(data, train=objects, test=objects.select(np.arange(0)), **others), folder)
-            (folder / "complete").touch()
+        with turn(folder):
+            if not (folder / "complete").exists():
+                write_coco(replace(data, train=objects, test=objects.select(np.arange(0)), fit=None), folder)
+                (folder / "complete").touch()
         return folder / "train.json"
 
 
@@ -152,7 +155,7 @@ class Shelf:
         return self.hold(name, points).labels(seed, fit_images)
 
     def _base(self, name: str) -> DataSet:
-        folder = self.root / name
+        folder = self.root / FOLDERS.get(name, name)
         if name not in registry.DATASETS:
             raise InputError(f"this selfmark has no reader of the data set '{name}'")
         if not folder.is_dir():
@@ -162,7 +165,7 @@ class Shelf:
             )
         data = registry.read(name, folder)
         boxes = self._beside(name, "boxes", (".json", ".csv"))
-        return data if boxes is None else _detections().boxed(data, boxes)
+        return data if boxes is None else boxed(data, boxes)
 
     def _with_points(self, base: DataSet, name: str, points: int) -> DataSet:
         suffixes = (".json", ".csv", ".npz", ".npy")
@@ -172,7 +175,7 @@ class Shelf:
                 f"{self.root / name} has {len(base.names)} annotated points where {points} are needed; put "
                 f"those of a detector beside it as {name}-{points}, with one of {', '.join(suffixes)}"
             )
-        data: DataSet = _detections().reannotated(base, file)
+        data = reannotated(base, file)
         if len(data.names) != points:
             raise InputError(f"{file} has {len(data.names)} points of each image, not {points}")
         return data
@@ -180,10 +183,6 @@ class Shelf:
     def _beside(self, name: str, what: str, suffixes: Sequence[str]) -> Path | None:
         files = (self.root / f"{name}-{what}{suffix}" for suffix in suffixes)
         return next((file for file in files if file.is_file()), None)
-
-
-def _detections() -> Any:
-    return importlib.import_module("selfmark.datasets.detections")
 
 
 def some(objects: Objects, count: int | None, seed: int) -> Objects:

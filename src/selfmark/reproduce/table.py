@@ -20,7 +20,7 @@ Values = Mapping[tuple[str, str], Value]  # by row and column
 
 @dataclass(frozen=True)
 class Origin:
-    """How numbers were made: what a reader must know to compare them."""
+    """How numbers were made: what a reader must know to compare them; `notes` are on the data sets."""
 
     preset: str
     seed: int
@@ -28,6 +28,7 @@ class Origin:
     version: str
     regressor: str
     device: str
+    notes: tuple[str, ...] = ()
 
     def sentence(self) -> str:
         """
@@ -120,7 +121,8 @@ def markdown(experiment: Experiment, values: Values, origin: Origin) -> str:
 def paragraphs(experiment: Experiment, origin: Origin) -> list[str]:
     """What stands above a table or figure: its place in the paper, the note, how it was made."""
     place = f"{experiment.place} of the paper." if experiment.place else "Not in the paper."
-    return [line for text in (place, experiment.note, origin.sentence()) if text for line in (text, "")]
+    texts = (place, experiment.note, *origin.notes, origin.sentence())
+    return [line for text in texts if text for line in (text, "")]
 
 
 def _in_brackets(cell: Entry) -> str:

@@ -14,7 +14,7 @@ from selfmark.datasets import registry
 from selfmark.datasets.form import write_coco
 from selfmark.demo.scene import Scene
 from selfmark.pipeline import discover
-from selfmark.reproduce import sheets, shelf, work
+from selfmark.reproduce import figures, sheets, shelf, work
 from selfmark.reproduce.plan import Training
 from selfmark.reproduce.shelf import Shelf
 from selfmark.reproduce.work import Bench
@@ -69,6 +69,8 @@ def miniatures(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> None:
     monkeypatch.setattr(registry, "read", read)
     monkeypatch.setattr(Shelf, "_with_points", with_points)
     monkeypatch.setattr(sheets, "IMAGES", 4)
+    monkeypatch.setattr(figures, "DPI", 50)
+    monkeypatch.setattr(figures, "SHEET_DPI", 50)
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ from selfmark.reproduce.experiment import Experiment
 from selfmark.reproduce.metrics import Kind
 from selfmark.reproduce.table import ABSENT, FAILED, Values
 
+DPI, SHEET_DPI = 150, 200  # of PNGs; landmarks on sheets have small numbers
 _GREY = "#b4bac1"
 _PANEL = (4.6, 3.4)  # inches
 # The areas of the face that the paper colours, by index: outline, brows, nose, eyes, mouth.
@@ -36,7 +37,7 @@ def write_figure(experiment: Experiment, values: Values, folder: Path) -> list[P
         with whole(path) as temporary:
             # Without a date the same numbers give the same file.
             stamp = {"Date": None} if path.suffix == ".svg" else None
-            dpi = 250 if experiment.kind == "sheet" else 150  # landmarks have small numbers
+            dpi = SHEET_DPI if experiment.kind == "sheet" else DPI
             figure.savefig(temporary, format=path.suffix[1:], dpi=dpi, metadata=stamp)
     if experiment.kind != "sheet":
         paths.append(folder / f"{experiment.name}.csv")

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 from selfmark.config import Config, override, preset, to_dict
@@ -47,7 +48,7 @@ class Training:
     start: Start | None
     stages: int
 
-    @property
+    @cached_property
     def config(self) -> Config:
         return override(preset(self.preset), self.settings)
 
@@ -192,14 +193,12 @@ def _training(
 ) -> Training:
     data = what.train or ""
     asked = {name: value for name, value in changes.items() if not _is_evaluation(name)}
-    settings = {**library.settings(data), **what.settings, **asked}
-    config = override(preset(preset_name), _enough_clusters(preset_name, settings))
+    settings = _enough_clusters(preset_name, {**library.settings(data), **what.settings, **asked})
+    config = override(preset(preset_name), settings)
     values = {name: part for name, part in to_dict(config).items() if name != "evaluation"}
     key = _digest([data, library.trained_on(data, what.points), values, repr(what.start)])
     stages = 0 if need in _UNTRAINED else 1 if need in _FIRST_STAGE else 2
-    return Training(
-        key, data, what.points, preset_name, _enough_clusters(preset_name, settings), what.start, stages
-    )
+    return Training(key, data, what.points, preset_name, settings, what.start, stages)
 
 
 def _enough_clusters(preset_name: str, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -104,12 +104,12 @@ def write_tables(experiment: Experiment, values: Values, origin: Origin, folder:
 
 def markdown(experiment: Experiment, values: Values, origin: Origin) -> str:
     """Each cell as `3.31 (3.25, +0.06)`: ours, then in brackets the paper's and how much ours is more."""
+    compared = any(row.paper for row in experiment.rows)
     lines = [
         f"# {experiment.title}",
         "",
         *paragraphs(experiment, origin),
-        "Ours; in brackets the paper's number and how much ours is more.",
-        "",
+        *(["Ours; in brackets the paper's number and how much ours is more.", ""] if compared else []),
         _line(["", *(column.name for column in experiment.columns)]),
         _line(["---", *("---:" for _ in experiment.columns)]),
     ]

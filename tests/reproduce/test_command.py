@@ -158,6 +158,23 @@ def test_a_training_that_collapses_leaves_the_other_rows(
         assert "0 % real" in {line["row"] for line in csv.DictReader(handle)}
 
 
+def test_another_regressor_needs_no_other_training(
+    root: Path, tmp_path: Path, no_training: list[Training]
+) -> None:
+    """Also one that is not among those usually tried; both stages' errors are with it."""
+    pages = []
+    for ridge in (0.01, 0.5):
+        changes = {**SHORT, "evaluation.ridge": ridge}
+        reproduce(["stages"], root, tmp_path, "tiny", changes, "cpu", say=lambda line: None)
+        pages.append((tmp_path / "stages.md").read_text())
+    assert "regressor ridge 0.5" in pages[1]
+    cells = [re.findall(r"\| ([\d.]+) \(", page) for page in pages]
+    assert len(cells[0]) == len(cells[1]) == 12
+    assert cells[0][2] != cells[1][2]
+    assert cells[0][3] != cells[1][3]
+    assert len(no_training) == 3
+
+
 def test_several_processes_share_the_work_and_one_writes(
     root: Path, tmp_path: Path, no_training: list[Training], monkeypatch: pytest.MonkeyPatch
 ) -> None:

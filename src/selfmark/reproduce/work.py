@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from selfmark.config import override
@@ -136,6 +136,9 @@ def _study(bench: Bench, measurement: Measurement, folder: Path) -> Study:
     config = override(
         training.config, {f"evaluation.{name}": value for name, value in measurement.evaluation.items()}
     )
+    if config.evaluation.ridge not in config.evaluation.ridges:  # Stage 1's error is looked up among these
+        ridges = (*config.evaluation.ridges, config.evaluation.ridge)
+        config = replace(config, evaluation=replace(config.evaluation, ridges=ridges))
     return Study(
         run=bench.run_folder(training) if measurement.trained else None,
         config=config,

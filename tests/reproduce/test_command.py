@@ -17,6 +17,7 @@ from typing import Any
 import cv2
 import pytest
 
+from selfmark.datasets import registry
 from selfmark.errors import InputError, TrainingError
 from selfmark.reproduce import command, experiment, work
 from selfmark.reproduce.command import reproduce
@@ -173,6 +174,25 @@ def test_another_regressor_needs_no_other_training(
     assert cells[0][2] != cells[1][2]
     assert cells[0][3] != cells[1][3]
     assert len(no_training) == 3
+
+
+def test_what_could_not_be_done_as_in_the_paper_stands_above_the_table(
+    root: Path, tmp_path: Path, no_training: list[Training], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the data set, by its reader; and of its images, by the evaluation."""
+    read = registry.read
+
+    def noted(name: str, folder: Path) -> Any:
+        data = read(name, folder)
+        gone = replace(data.test, files=(data.test.files[0], Path("gone.png"), *data.test.files[2:]))
+        return replace(data, test=gone, notes=("boxes were made up",))
+
+    monkeypatch.setattr(registry, "read", noted)
+    quietly(["cats"], root, tmp_path)
+    page = (tmp_path / "cats.md").read_text()
+    assert "cats: boxes were made up." in page
+    assert "1 labelled images could not be read and were left out" in page
+    assert "boxes were made up" in (tmp_path / "cats.tex").read_text()
 
 
 def test_several_processes_share_the_work_and_one_writes(

@@ -60,6 +60,11 @@ def test_labels_follow_the_points(held: Held) -> None:
     assert other.labels(0, None) != usual
 
 
+def test_a_data_set_that_was_moved_gets_files_of_its_own(held: Held, tmp_path: Path) -> None:
+    elsewhere = replace(held.base, root=tmp_path)
+    assert replace(held, base=elsewhere, data=elsewhere).test_file() != held.test_file()
+
+
 def test_first_keypoints_are_annotated_points_moved_a_little(held: Held) -> None:
     """Three pixels of the 256 that the network sees of an image, whatever its size."""
     start, config = Start((0, 30, 67), 3.0), preset("paper")
@@ -99,9 +104,16 @@ def test_faces_with_points_and_boxes_of_detectors_beside_them(
     assert five.train_file() == many.train_file()
     assert five.fit_file(0, None) != many.fit_file(0, None)
     assert (len(many.fit), len(many.data.test), len(many.base.train)) == (3, 2, 6)
-    assert shelf.trained_on("celeba", 5) == shelf.trained_on("celeba", 68)
+    assert shelf.started_from("celeba", 5) != shelf.started_from("celeba", 68)
     assert shelf.measured_on("celeba", 5, 0, None) != shelf.measured_on("celeba", 68, 0, None)
+
+    np.savez(tmp_path / "celeba-68.npz", names=np.array(names), xy=points + 1)
+    anew = Shelf(tmp_path, tmp_path / "made")
+    for way in (Shelf.started_from, lambda one, *key: one.measured_on(*key, 0, None)):
+        assert way(anew, "celeba", 68) != way(shelf, "celeba", 68)
+    assert anew.hold("celeba", 68).test_file() != many.test_file()
+    assert anew.hold("celeba", 68).train_file() == many.train_file()
 
     boxes = ["image,x,y,w,h", *(f"{name},40,70,100,110" for name in names)]
     (tmp_path / "celeba-boxes.csv").write_text("\n".join(boxes))
-    assert Shelf(tmp_path, tmp_path / "made").trained_on("celeba", 5) != shelf.trained_on("celeba", 5)
+    assert Shelf(tmp_path, tmp_path / "made").trained_on("celeba") != shelf.trained_on("celeba")

@@ -196,7 +196,7 @@ def _require_weights(plan: Plan, say: Say) -> None:
 
 
 def _write(one: Experiment, plan: Plan, bench: Bench, origin: Origin) -> list[Path]:
-    origin = replace(origin, notes=_notes(one, bench.shelf))
+    origin = replace(origin, notes=_notes(one, plan, bench))
     values = {
         (row.name, column.name): _value(one.name, row.name, column.name, plan, bench)
         for row in one.own_rows
@@ -212,10 +212,16 @@ def _write(one: Experiment, plan: Plan, bench: Bench, origin: Origin) -> list[Pa
     return [page, *paths]
 
 
-def _notes(one: Experiment, shelf: Shelf) -> tuple[str, ...]:
-    """What could not be done as in the paper with the data sets that are here."""
+def _notes(one: Experiment, plan: Plan, bench: Bench) -> tuple[str, ...]:
+    """What could not be done as in the paper with the data sets that are here, and what was left out."""
+    shelf = bench.shelf
     here = [key for key in data_needed([one]) if not shelf.missing(*key)]
     said = [f"{name}: {note}." for name, points in here for note in shelf.hold(name, points).data.notes]
+    keys = [cell.measurement for (name, _, _), cell in plan.cells.items() if name == one.name]
+    for key in filter(None, keys):
+        measurement = plan.measurements[key]
+        if not bench.failure(measurement.training.key).exists():
+            said += [f"{measurement.data}: {note}" for note in bench.figures(measurement).get("notes", ())]
     return tuple(dict.fromkeys(said))
 
 

@@ -46,8 +46,11 @@ class Catalogue:
     def settings(self, name: str) -> Mapping[str, Any]:
         return {}
 
-    def trained_on(self, name: str, points: int | None) -> str:
+    def trained_on(self, name: str) -> str:
         return name
+
+    def started_from(self, name: str, points: int | None) -> str:
+        return f"{name}/{points}"
 
     def measured_on(self, name: str, points: int | None, seed: int, fit_images: int | None) -> str:
         return f"{name}/{points}/{fit_images}"

@@ -29,8 +29,11 @@ class Library(Protocol):
     def settings(self, name: str) -> Mapping[str, Any]:
         """What the paper changes for this data set."""
 
-    def trained_on(self, name: str, points: int | None) -> str:
+    def trained_on(self, name: str) -> str:
         """A digest of the training images."""
+
+    def started_from(self, name: str, points: int | None) -> str:
+        """A digest of the training images and their annotated points."""
 
     def measured_on(self, name: str, points: int | None, seed: int, fit_images: int | None) -> str:
         """A digest of test images, of images that regressors are fitted on, and of their labels."""
@@ -196,7 +199,8 @@ def _training(
     settings = _enough_clusters(preset_name, {**library.settings(data), **what.settings, **asked})
     config = override(preset(preset_name), settings)
     values = {name: part for name, part in to_dict(config).items() if name != "evaluation"}
-    key = _digest([data, library.trained_on(data, what.points), values, repr(what.start)])
+    start = "" if what.start is None else f"{what.start} of {library.started_from(data, what.points)}"
+    key = _digest([data, library.trained_on(data), values, start])
     stages = 0 if need in _UNTRAINED else 1 if need in _FIRST_STAGE else 2
     return Training(key, data, what.points, preset_name, settings, what.start, stages)
 

@@ -46,25 +46,17 @@ class Held:
 
     def labels(self, seed: int, fit_images: int | None) -> str:
         """Changes whenever errors are measured on, or regressors fitted on, something else."""
-        digest = hashlib.sha256(f"{self.data.names}/{self.data.normaliser}".encode())
-        for split in (self.data.test, some(self.fit, fit_images, seed)):
-            digest.update(identity(split).encode())
-            digest.update(np.ascontiguousarray(split.xy).tobytes())
-            digest.update(repr(sorted(split.fields.items())).encode())
-        return digest.hexdigest()
+        return contents(self.data, self.data.test) + contents(self.data, some(self.fit, fit_images, seed))
 
     def train_file(self) -> Path:
         return self._written("train", self.base, self.base.train)
 
     def test_file(self) -> Path:
-        return self._written(f"test-{len(self.data.names)}", self.data, self.data.test)
+        return self._written("test", self.data, self.data.test)
 
     def fit_file(self, seed: int, fit_images: int | None) -> Path:
         """The labelled images that regressors are fitted on, all or so many of them."""
-        drawn = f"-{fit_images}-{seed}" if fit_images else ""
-        return self._written(
-            f"fit-{len(self.data.names)}{drawn}", self.data, some(self.fit, fit_images, seed)
-        )
+        return self._written("fit", self.data, some(self.fit, fit_images, seed))
 
     def start_file(self, start: Start, seed: int, config: Config) -> Path:
         """First keypoints of the training images as CSV: annotated points, each moved at random."""
@@ -73,7 +65,8 @@ class Held:
                 f"first keypoints are to be point {max(start.points)} of {self.data.name}, which has "
                 f"{len(self.data.names)} points only"
             )
-        folder = self.folder / f"start-{seed}-{hashlib.sha256(repr(start).encode()).hexdigest()[:8]}"
+        what = f"{start}/{seed}/{config.images}/{contents(self.data, self.data.train)}/{self._root}"
+        folder = self.folder / f"start-{_short(what)}"
         with turn(folder):
             if not (folder / "points.csv").exists():
                 self._write_start(start, seed, config, folder / "points.csv")
@@ -89,10 +82,14 @@ class Held:
             writer = csv.writer(handle)
             writer.writerow(["image", "x", "y"])
             for row, file in enumerate(train.files):
-                name = str(self.data.root.resolve() / file)
+                name = str(self._root / file)
                 name += f"#{train.frame[row]}" if train.frame[row] >= 0 else ""
                 known = points[row][np.isfinite(points[row]).all(axis=1)]
                 writer.writerows([name, f"{x:.3f}", f"{y:.3f}"] for x, y in known.tolist())
+
+    @property
+    def _root(self) -> Path:
+        return self.base.root.resolve()
 
     def _sides(self, config: Config) -> FloatArray:
         """Side [N] of what the network sees of each training image, in pixels of the original."""
@@ -107,7 +104,8 @@ class Held:
 
     def _written(self, name: str, data: DataSet, objects: Objects) -> Path:
         """A COCO file of these objects, written once."""
-        folder = self.folder / f"{name}-{identity(objects)[:8]}"
+        # The file names images where they are, so data that was moved needs another.
+        folder = self.folder / f"{name}-{_short(f'{contents(data, objects)}/{self._root}')}"
         with turn(folder):
             if not (folder / "complete").exists():
                 write_coco(replace(data, train=objects, test=objects.select(np.arange(0)), fit=None), folder)
@@ -148,8 +146,12 @@ class Shelf:
     def settings(self, name: str) -> Mapping[str, Any]:
         return self.hold(name).base.settings
 
-    def trained_on(self, name: str, points: int | None) -> str:
+    def trained_on(self, name: str) -> str:
         return identity(self.hold(name).base.train)
+
+    def started_from(self, name: str, points: int | None) -> str:
+        data = self.hold(name, points).data
+        return contents(data, data.train)
 
     def measured_on(self, name: str, points: int | None, seed: int, fit_images: int | None) -> str:
         return self.hold(name, points).labels(seed, fit_images)
@@ -199,3 +201,17 @@ def identity(objects: Objects) -> str:
     digest.update(np.ascontiguousarray(objects.frame).tobytes())
     digest.update(np.ascontiguousarray(objects.box).tobytes())
     return digest.hexdigest()
+
+
+def contents(data: DataSet, objects: Objects) -> str:
+    """A digest of objects and all that is annotated of them."""
+    digest = hashlib.sha256(f"{data.names}/{data.mirror}/{data.normaliser}".encode())
+    digest.update(identity(objects).encode())
+    digest.update(np.ascontiguousarray(objects.xy).tobytes())
+    digest.update(np.ascontiguousarray(objects.hidden).tobytes())
+    digest.update(repr(sorted(objects.fields.items())).encode())
+    return digest.hexdigest()
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", errors="surrogateescape")).hexdigest()[:12]

@@ -241,6 +241,16 @@ def test_weights_that_are_missing_are_said_before_anything_is_made(
     assert not (tmp_path / "out").exists()
 
 
+def test_figures_without_matplotlib_are_refused_before_anything_is_trained(
+    root: Path, tmp_path: Path, no_training: list[Training], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(InputError, match=r"pip install 'selfmark\[reproduce\]'"):
+        quietly(["poses"], root, tmp_path / "out")
+    assert no_training == []
+    quietly(["cats"], root, tmp_path / "out")  # tables need none
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

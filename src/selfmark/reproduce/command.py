@@ -20,7 +20,7 @@ from selfmark.keypoints.weights import KNOWN, cache_folder, licence_notice
 from selfmark.reproduce import cost, experiment, work
 from selfmark.reproduce.claims import work_through
 from selfmark.reproduce.experiment import Experiment
-from selfmark.reproduce.figures import write_figure
+from selfmark.reproduce.figures import require_drawing, write_figure
 from selfmark.reproduce.metrics import Value, metric
 from selfmark.reproduce.plan import Job, Plan, data_needed, make_plan
 from selfmark.reproduce.shelf import Shelf
@@ -62,6 +62,8 @@ def reproduce(
     """
     experiments, changed = chosen(names), dict(changes or {})
     settings = override(preset(preset_name), changed)
+    if any(one.kind != "table" for one in experiments):
+        require_drawing()  # now, not after hours of training
     rank, device = _own_device(device)
     shelf = Shelf(data, output / "data")
     missing = _missing(experiments, shelf, allow_missing, say)

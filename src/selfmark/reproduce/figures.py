@@ -21,10 +21,15 @@ _PANEL = (4.6, 3.4)  # inches
 _AREAS = ((0, 17), (17, 27), (27, 36), (36, 48), (48, 68))
 
 
+def require_drawing() -> None:
+    """Figures need matplotlib, which selfmark does without otherwise."""
+    need("matplotlib", "'selfmark[reproduce]'")
+
+
 def write_figure(experiment: Experiment, values: Values, folder: Path) -> list[Path]:
     """NAME.svg and NAME.png, and NAME.csv with every number drawn; sheets of pictures as PNG alone."""
     # As programs without a screen draw: nothing of a user's own settings of matplotlib is used.
-    need("matplotlib", "'selfmark[reproduce]'")
+    require_drawing()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -105,3 +105,19 @@ def test_a_number_left_open_is_settled_later_as_if_it_had_been_given() -> None:
 def test_unknown_preset() -> None:
     with pytest.raises(InputError, match="paper, fast, tiny"):
         config.preset("huge")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1e-3", 1e-3), ("1E-3", 1e-3), ("2.5e-4", 2.5e-4), ("1.e3", 1e3), ("+3e+2", 300.0)]
+)
+def test_powers_of_ten_are_numbers(text: str, value: float, tmp_path: Path) -> None:
+    """YAML 1.1 takes 1e-3 for a word, people do not."""
+    assert config.override(config.preset("tiny"), {"optimiser.lr": text}).optimiser.lr == value
+    (tmp_path / "config.yaml").write_text(f"optimiser: {{lr: {text}}}")
+    assert config.read_yaml(tmp_path / "config.yaml").optimiser.lr == value
+
+
+@pytest.mark.parametrize("text", ["1e", "e5", "1e999", "0x1e3", "1e-3 ", "ten"])
+def test_words_are_no_numbers(text: str) -> None:
+    with pytest.raises(InputError, match=r"'optimiser\.lr' must be a number"):
+        config.override(config.preset("tiny"), {"optimiser.lr": f"'{text}'"})

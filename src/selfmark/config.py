@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import re
 import reprlib
 import typing
 from collections.abc import Mapping
@@ -500,6 +501,8 @@ def _convert(hint: Any, value: Any, where: str, name: str) -> Any:
             raise wrong(f"a list of {len(arguments)} numbers")
         return tuple(_convert(arguments[0], item, where, name) for item in value)
     if hint is float:
+        if isinstance(value, str) and _POWER.fullmatch(value):
+            value = float(value)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not _fits(value):
             raise wrong("a number")
         return float(value)
@@ -508,6 +511,9 @@ def _convert(hint: Any, value: Any, where: str, name: str) -> Any:
     if hint in (bool, str) and not isinstance(value, hint):
         raise wrong("true or false" if hint is bool else "text")
     return value
+
+
+_POWER = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d{1,3}")  # 1e-3: a number to people, a word to YAML 1.1
 
 
 def _fits(value: float) -> bool:

@@ -164,7 +164,12 @@ def _coco(dataset: DataSet, split: Objects) -> dict[str, Any]:
         if np.isfinite(split.box[row]).all():
             annotation["bbox"] = split.box[row].tolist()
         annotations.append(annotation | {name: values[row] for name, values in split.fields.items()})
-    return {"images": list(images.values()), "annotations": annotations, "categories": [category]}
+    return {
+        "info": {"description": dataset.name, "selfmark": dict(dataset.settings)},
+        "images": list(images.values()),
+        "annotations": annotations,
+        "categories": [category],
+    }
 
 
 def _triples(xy: FloatArray, known: npt.NDArray[np.bool_], hidden: npt.NDArray[np.bool_]) -> list[float]:

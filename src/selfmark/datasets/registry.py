@@ -10,6 +10,7 @@ from typing import Protocol, cast
 
 import numpy as np
 
+from selfmark.datasets import written
 from selfmark.datasets.form import DataSet, Objects, present
 from selfmark.errors import InputError
 
@@ -185,8 +186,10 @@ def home(name: str, root: Path) -> Path:
 
 
 def read(name: str, root: Path) -> DataSet:
-    """The data set of this name, read from its official layout, as far as its images are there."""
+    """The data set of this name, from its official layout or COCO files, as far as its images are there."""
     folder = home(name, root)
+    if written.is_written(folder):
+        return _present(written.read(name, folder))
     module = importlib.import_module(f"selfmark.datasets.{known(name).module}")
     return _present(cast(Reader, module.read)(folder))
 

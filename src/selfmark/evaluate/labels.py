@@ -158,7 +158,7 @@ def read_ground_truth(path: Path, images: Sequence[ImageRef], least_visibility: 
         names=names,
         mirror=mirror_of(where, category, len(names)),
         normaliser=normaliser,
-        fields=_fields([entry for _, entry in kept], [named[entry["image_id"]][1] for _, entry in kept]),
+        fields=fields_of([entry for _, entry in kept], [named[entry["image_id"]][1] for _, entry in kept]),
         notes=(
             *_left_out(path, [entry for entry in annotations if is_crowd(entry)], "of a crowd"),
             *_left_out(path, [labelled[row] for row in np.flatnonzero(~seen)], "without a visible point"),
@@ -181,7 +181,7 @@ def is_coco(path: Path) -> bool:
     return path.suffix.lower() not in _TABLES and not read_text(path).lstrip().startswith("[")
 
 
-def _fields(
+def fields_of(
     annotations: Sequence[dict[str, Any]], images: Sequence[dict[str, Any]]
 ) -> dict[str, tuple[Scalar, ...]]:
     """Single values on annotations or, where one has none of the name, on its image."""

@@ -259,7 +259,7 @@ def _coco(path: Path) -> list[ImageRef]:
             track = coco_track(annotation, where)
             boxes[annotation["image_id"]].append((read_box(annotation["bbox"], where), track))
 
-    folder = _coco_folder(path, images[0][1]["file_name"])
+    folder = coco_folder(path, images[0][1]["file_name"])
     refs: list[ImageRef] = []
     for where, image in images:
         file = folder / image["file_name"]
@@ -300,7 +300,7 @@ def coco_entries(
     return placed
 
 
-def _coco_folder(path: Path, first: str) -> Path:
+def coco_folder(path: Path, first: str) -> Path:
     """COCO files leave open what file names are relative to: take the first place where one exists."""
     places = (path.parent, path.parent / "images", path.parent / "images" / path.stem)
     for place in places:

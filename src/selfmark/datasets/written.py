@@ -82,7 +82,7 @@ def _part(root: Path, split: str) -> _Part:
     points = keypoints_of(single, names)
     named = [images[entry["image_id"]] for _, entry in single]
     folder = coco_folder(path, named[0][1]["file_name"])
-    files = [(folder / image["file_name"]).absolute() for _, image in named]
+    files = [folder / image["file_name"] for _, image in named]
     frames = [coco_frame(file, image, place) for file, (place, image) in zip(files, named, strict=True)]
     fields = fields_of([entry for _, entry in single], [image for _, image in named])
     fields.pop("frame", None)  # of a video: not what an object is like
@@ -93,7 +93,7 @@ def _part(root: Path, split: str) -> _Part:
         declared_normaliser(where, category, names)[0],
         _settings(path, content),
         Objects(
-            tuple(files),
+            tuple(file.relative_to(root) if file.is_relative_to(root) else file for file in files),
             np.array([-1 if frame is None else frame for frame in frames], np.int64),
             np.array([box_of(entry) or (np.nan,) * 4 for entry in single], np.float64),
             np.where(points[..., 2:] > 0, points[..., :2], np.nan),

@@ -34,9 +34,16 @@ def ready(seen: Visit) -> Any:
     return seen.page
 
 
-def saved(page: Any, act: Any) -> None:
-    """Do something that is saved, and wait until the page shows it."""
-    with page.expect_response("**/api/edits") as answer:
+def saved(page: Any, act: Any, times: int = 1) -> None:
+    """Do something that is saved, so many times over, and wait until the page shows the last of it."""
+    left = times
+
+    def last(answer: Any) -> bool:
+        nonlocal left
+        left -= answer.url.endswith("/api/edits")
+        return left == 0
+
+    with page.expect_response(last) as answer:
         act()
     assert answer.value.status == 200
     shown = "revision => document.body.dataset.revision === revision"
@@ -145,8 +152,8 @@ def test_everything_can_be_done_with_keys(browser: Any, toy: Served) -> None:
         keys = page.keyboard
         keys.press("ArrowDown")
         keys.press("n")
-        keys.type("tail\near", delay=0)  # nobody has to wait for the one to be saved to type the next
-        saved(page, lambda: keys.press("Enter"))
+        # Nobody has to wait for the one to be saved to type the next.
+        saved(page, lambda: keys.type("tail\near\n", delay=0), times=2)
         keys.press("Escape")
         saved(page, lambda: keys.press("h"))  # landmark 3 by now
         card = card_of(toy)

@@ -6,42 +6,23 @@ and `val2017`, or both in `images`. Files of another category, called `train.jso
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from selfmark.datasets.bodies import mirror
+from selfmark.datasets.cocofile import Annotated, annotated
 from selfmark.datasets.form import DataSet, Objects, find, present
 from selfmark.errors import InputError
-from selfmark.evaluate.coco_points import (
-    box_of,
-    category_of,
-    is_crowd,
-    keypoints_of,
-    load,
-    mirror_of,
-    point_names,
-)
 
 ENOUGH = 0.5  # share of the points that must be annotated: many people are a hand or a dot
 SAMPLE = 20  # images that are looked for to find out where they lie
 
 
-@dataclass(frozen=True)
-class _Split:
-    """What one file says: names of the points, mirror partners if any, objects, what was left out."""
-
-    category: str
-    names: tuple[str, ...]
-    mirror: tuple[int, ...]
-    objects: Objects
-    notes: tuple[str, ...]
-
-
 def read(root: Path) -> DataSet:
     """Objects with at least half of their points, crowds left out; the official validation set tests."""
-    train, test = _split(root, "train"), _split(root, "val")
+    train, train_objects, train_notes = _split(root, "train")
+    test, test_objects, test_notes = _split(root, "val")
     if train.names != test.names:
         raise InputError(f"{root}: the annotations for training and for testing name different points")
     return DataSet(
@@ -52,52 +33,42 @@ def read(root: Path) -> DataSet:
         mirror=train.mirror or mirror(train.names),
         normaliser="bbox",
         settings={},
-        train=train.objects,
-        test=test.objects,
-        notes=(*train.notes, *test.notes),
+        train=train_objects,
+        test=test_objects,
+        notes=(*train_notes, *test_notes),
     )
 
 
-def _split(root: Path, kind: str) -> _Split:
+def _split(root: Path, kind: str) -> tuple[Annotated, Objects, list[str]]:
+    """What a file says, the objects that are of use, and sentences on those that are not."""
     own = (f"annotations/{kind}.json", f"{kind}.json")
     path = find(root, f"annotations/person_keypoints_{kind}2017.json", *own, of="COCO keypoints")
-    content, images, annotations = load(path)
-    single = [entry for entry in annotations if not is_crowd(entry)]
-    if not single:
-        raise InputError(f"{path} annotates no single objects")
-    where, category = category_of(path, content, single)
-    names = point_names(where, category, single[0])
-    points = keypoints_of(single, names)
-    box = np.array([box_of(entry) or (np.nan,) * 4 for entry in single], np.float64)
-    named = [Path(images[entry["image_id"]][1]["file_name"]) for _, entry in single]
+    said = annotated(path)
+    named = [Path(image["file_name"]) for _, image in said.images]
     folder = _folder(root, path, kind, named)
     files = [folder.relative_to(root) / name for name in named]
 
-    known = points[..., 2] > 0
-    enough = known.sum(axis=1) >= ENOUGH * len(names)
-    boxed = (box[:, 2:] > 0).all(axis=1)
+    known = said.points[..., 2] > 0
+    enough = known.sum(axis=1) >= ENOUGH * len(said.names)
+    boxed = (said.box[:, 2:] > 0).all(axis=1)
     there = present([root / file for file in files])
     kept = np.flatnonzero(enough & boxed & there)
     left_out = {
-        "crowds": len(annotations) - len(single),
+        "crowds": said.crowds,
         "objects with too few annotated points": int((~enough).sum()),
         "objects without a box": int((enough & ~boxed).sum()),
         "objects whose image is not there": int((enough & boxed & ~there).sum()),
     }
-    return _Split(
-        str(category.get("name", "object")),
-        names,
-        mirror_of(where, category, len(names)),
-        Objects(
-            tuple(files[row] for row in kept),
-            np.full(len(kept), -1, np.int64),
-            box[kept],
-            # Used as they are, like all COCO points in this program.
-            np.where(known[..., None], points[..., :2], np.nan)[kept],
-            (points[..., 2] == 1)[kept],
-        ),
-        tuple(f"{path.name}: {what} left out: {count}" for what, count in left_out.items() if count),
+    objects = Objects(
+        tuple(files[row] for row in kept),
+        np.full(len(kept), -1, np.int64),
+        said.box[kept],
+        # Used as they are, like all COCO points in this program.
+        np.where(known[..., None], said.points[..., :2], np.nan)[kept],
+        (said.points[..., 2] == 1)[kept],
     )
+    notes = [f"{path.name}: {what} left out: {count}" for what, count in left_out.items() if count]
+    return said, objects, notes
 
 
 def _folder(root: Path, path: Path, kind: str, named: list[Path]) -> Path:

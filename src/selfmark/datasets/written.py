@@ -6,42 +6,19 @@ perhaps, can put it in place of the official files, and a note says so wherever 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from selfmark.datasets.bodies import mirror
+from selfmark.datasets.cocofile import Annotated, annotated
 from selfmark.datasets.form import DataSet, Objects
 from selfmark.errors import InputError
-from selfmark.evaluate.coco_points import (
-    box_of,
-    category_of,
-    declared_normaliser,
-    is_crowd,
-    keypoints_of,
-    load,
-    mirror_of,
-    point_names,
-)
 from selfmark.evaluate.labels import fields_of
 from selfmark.images.sources import coco_folder, coco_frame
 
 SPLITS = ("train", "fit", "test")
-
-
-@dataclass(frozen=True)
-class _Part:
-    """What one of the files says."""
-
-    category: str
-    names: tuple[str, ...]
-    mirror: tuple[int, ...]
-    normaliser: str
-    settings: Mapping[str, Any]
-    objects: Objects
 
 
 def is_written(root: Path) -> bool:
@@ -51,11 +28,13 @@ def is_written(root: Path) -> bool:
 
 def read(name: str, root: Path) -> DataSet:
     """The data set called `name` in this form; crowds are left out."""
-    parts = {split: _part(root, split) for split in SPLITS if (root / f"{split}.json").is_file()}
-    first = parts["train"]
-    for split, part in parts.items():
+    paths = {split: root / f"{split}.json" for split in SPLITS}
+    said = {split: annotated(path) for split, path in paths.items() if path.is_file()}
+    first = said["train"]
+    for split, part in said.items():
         if part.names != first.names:
             raise InputError(f"{root}: train.json and {split}.json name different points")
+    objects = {split: _objects(root, paths[split], part) for split, part in said.items()}
     return DataSet(
         name=name,
         root=root,
@@ -63,46 +42,27 @@ def read(name: str, root: Path) -> DataSet:
         names=first.names,
         mirror=first.mirror or mirror(first.names),
         normaliser=first.normaliser or "box",
-        settings=first.settings,
-        train=first.objects,
-        test=parts["test"].objects,
+        settings=_settings(paths["train"], first.content),
+        train=objects["train"],
+        test=objects["test"],
         notes=(f"{name} was read from COCO files, not from its official files",),
-        fit=parts["fit"].objects if "fit" in parts else None,
+        fit=objects.get("fit"),
     )
 
 
-def _part(root: Path, split: str) -> _Part:
-    path = root / f"{split}.json"
-    content, images, annotations = load(path)
-    single = [entry for entry in annotations if not is_crowd(entry)]
-    if not single:
-        raise InputError(f"{path} annotates no single objects")
-    where, category = category_of(path, content, single)
-    names = point_names(where, category, single[0])
-    points = keypoints_of(single, names)
-    named = [images[entry["image_id"]] for _, entry in single]
-    folder = coco_folder(path, named[0][1]["file_name"])
-    files = [folder / image["file_name"] for _, image in named]
-    frames = [coco_frame(file, image, place) for file, (place, image) in zip(files, named, strict=True)]
-    fields = fields_of([entry for _, entry in single], [image for _, image in named])
+def _objects(root: Path, path: Path, said: Annotated) -> Objects:
+    folder = coco_folder(path, said.images[0][1]["file_name"])
+    files = [folder / image["file_name"] for _, image in said.images]
+    frames = [coco_frame(file, image, place) for file, (place, image) in zip(files, said.images, strict=True)]
+    fields = fields_of(said.entries, [image for _, image in said.images])
     fields.pop("frame", None)  # of a video: not what an object is like
-    return _Part(
-        str(category.get("name", "object")),
-        names,
-        mirror_of(where, category, len(names)),
-        declared_normaliser(where, category, names)[0],
-        _settings(path, content),
-        Objects(
-            tuple(file.relative_to(root) if file.is_relative_to(root) else file for file in files),
-            np.array([-1 if frame is None else frame for frame in frames], np.int64),
-            np.array([box_of(entry) or (np.nan,) * 4 for entry in single], np.float64),
-            np.where(points[..., 2:] > 0, points[..., :2], np.nan),
-            points[..., 2] == 1,
-            {
-                name: tuple("" if value is None else value for value in values)
-                for name, values in fields.items()
-            },
-        ),
+    return Objects(
+        tuple(file.relative_to(root) if file.is_relative_to(root) else file for file in files),
+        np.array([-1 if frame is None else frame for frame in frames], np.int64),
+        said.box,
+        np.where(said.points[..., 2:] > 0, said.points[..., :2], np.nan),
+        said.points[..., 2] == 1,
+        {name: tuple("" if value is None else value for value in values) for name, values in fields.items()},
     )
 
 

@@ -26,6 +26,10 @@ class DiskError(InputError):
     """The run folder cannot be written; what is there is kept, and the run can go on once that is mended."""
 
 
+class TooLittle(InputError):
+    """The images hold too little for what was asked of them: too few of them, or of points in them."""
+
+
 class TrainingError(SelfmarkError):
     """Training could not reach a usable model; the message says what was seen and what to try."""
 

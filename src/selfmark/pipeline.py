@@ -33,7 +33,7 @@ from selfmark.correspondence.mirror import meetings, mirror_partners
 from selfmark.correspondence.recovery import DescribedPoints, gather, label, recover
 from selfmark.detector import Detector, ModelCard
 from selfmark.devices import pick
-from selfmark.errors import DiskError, InputError, TrainingError
+from selfmark.errors import DiskError, InputError, TooLittle, TrainingError
 from selfmark.evaluate.study import check_run
 from selfmark.group import Group, restarted
 from selfmark.images.flow import CarriedPoints, carry, nearby_frames
@@ -272,7 +272,7 @@ def _load_images(run: Run) -> ImageStore:
         run.log("skipped", name=skipped.name, reason=skipped.reason)
     run.log("images", used=len(store), skipped=len(store.skipped))
     if len(store) < config.images.minimum:
-        raise InputError(
+        raise TooLittle(
             f"{len(store)} usable images are too few to cluster; at least {config.images.minimum} are needed"
         )
     return store
@@ -301,12 +301,12 @@ def _first_keypoints(run: Run, store: ImageStore, device: torch.device) -> Keypo
     run.log("keypoints", detector=config.keypoints.detector, points=len(points), most_per_image=most)
     least = config.K or min(config.auto_k.candidates)
     if most < least:
-        raise InputError(
+        raise TooLittle(
             f"K={least} is more than the {most} points that '{settings.detector}' found in any image: "
             "lower K, or raise keypoints.max_points"
         )
     if len(points) < config.M:
-        raise InputError(
+        raise TooLittle(
             f"the {len(points)} keypoints of {len(store)} images are too few for M={config.M} clusters: "
             "give more images or lower M"
         )

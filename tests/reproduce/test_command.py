@@ -18,7 +18,7 @@ import cv2
 import pytest
 
 from selfmark.datasets import registry
-from selfmark.errors import InputError, TrainingError
+from selfmark.errors import InputError, TooLittle, TrainingError
 from selfmark.reproduce import command, experiment, work
 from selfmark.reproduce.command import reproduce
 from selfmark.reproduce.plan import Training
@@ -130,8 +130,13 @@ def test_measurements_that_need_more_fields_are_made_again(
     assert len(list((tmp_path / "out" / "measurements").iterdir())) == 1
 
 
-def test_a_training_that_collapses_leaves_the_other_rows(
-    faces: Path, tmp_path: Path, no_training: list[Training], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", [TrainingError, TooLittle])
+def test_a_training_that_comes_to_nothing_leaves_the_other_rows(
+    kind: type[Exception],
+    faces: Path,
+    tmp_path: Path,
+    no_training: list[Training],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is not tried again until the user says so."""
     copy, tried, said = work.train, list[str](), list[str]()
@@ -139,7 +144,7 @@ def test_a_training_that_collapses_leaves_the_other_rows(
     def collapse(bench: work.Bench, training: Training) -> None:
         if training.config.keypoints.random_share == 1.0:
             tried.append(training.folder)
-            raise TrainingError("training has collapsed")
+            raise kind("training has collapsed")
         copy(bench, training)
 
     monkeypatch.setattr(work, "train", collapse)

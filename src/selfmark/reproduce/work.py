@@ -14,7 +14,7 @@ from pathlib import Path
 
 from selfmark.config import override
 from selfmark.devices import pick
-from selfmark.errors import TrainingError
+from selfmark.errors import TooLittle, TrainingError
 from selfmark.evaluate.study import evaluate_run
 from selfmark.files import read_json, write_json
 from selfmark.pipeline import discover, train_stage1
@@ -70,11 +70,11 @@ def is_trained(folder: Path, stages: int) -> bool:
 
 
 def do(bench: Bench, job: Job) -> None:
-    """Train, then measure what has not been measured; a training that collapses is noted and left."""
+    """Train, then measure what has not been measured; a training that comes to nothing is noted and left."""
     if job.training is not None and not is_trained(bench.run_folder(job.training), job.training.stages):
         try:
             train(bench, job.training)
-        except TrainingError as error:
+        except (TrainingError, TooLittle) as error:
             path = bench.failure(job.key)
             path.parent.mkdir(exist_ok=True)
             write_json({"training": job.training.folder, "why": str(error)}, path)
@@ -152,7 +152,8 @@ def _study(bench: Bench, measurement: Measurement, folder: Path) -> Study:
 
 
 def _evaluated(study: Study) -> Figures:
-    """All that `selfmark evaluate` measures."""
+    """All that `selfmark evaluate` measures with regressors fitted on every image there is to fit on."""
+    settings = asdict(study.config.evaluation) | {"fit_images": (), "draws": 1}
     return evaluate_run(
         study.trained,
         study.test,
@@ -160,7 +161,7 @@ def _evaluated(study: Study) -> Figures:
         study.fit,
         study.fit,
         by=study.by,
-        settings=asdict(study.config.evaluation),
+        settings=settings,
         output=study.folder / "evaluation",
         device=str(study.device),
     )

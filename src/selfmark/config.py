@@ -170,6 +170,7 @@ class Augment:
     shift: float = 0.05  # share of the side
     contrast: tuple[float, float] = (0.85, 1.3)  # factor on what differs from the mean
     brightness: tuple[float, float] = (0.9, 1.1)  # factor on the mean
+    negative_share: float = 0.0  # images with light and dark exchanged
     noise: float = 0.05  # largest sigma, of a 0..1 image
     blur_share: float = 0.3  # images blurred
     blur_sigma: tuple[float, float] = (0.3, 1.2)  # pixels
@@ -339,6 +340,7 @@ def _check(config: Config) -> None:
         ("rounds.same_image_share", config.rounds.same_image_share),
         ("stage2.cutout_share", config.stage2.cutout_share),
         ("temporal.share", config.temporal.share),
+        ("augment.negative_share", config.augment.negative_share),
     ):
         require(0.0 <= share <= 1.0, f"{name} must lie between 0 and 1, not {share}")
     require(config.keypoints.max_points >= 2, "keypoints.max_points must be at least 2")

@@ -102,6 +102,8 @@ class Photometry:
 def random_photometry(count: int, settings: Augment, generator: torch.Generator) -> Photometry:
     """Changes for `count` images, drawn anew for each."""
     contrast = _uniform(count, *settings.contrast, generator)
+    if settings.negative_share > 0:  # nothing is drawn for nothing: seeds keep their meaning
+        contrast = torch.where(_chance(count, settings.negative_share, generator), -contrast, contrast)
     brightness = _uniform(count, *settings.brightness, generator)
     colour = _colour_matrix(count, settings, generator)
     taps = _blur_taps(count, settings, generator)

@@ -83,6 +83,13 @@ def test_files_of_others(mine: Path) -> None:
     assert dict(data.settings) == {}
 
 
+def test_boxes_that_reach_from_point_to_point_are_pointed_out(mine: Path) -> None:
+    points = {"image_id": 0, "category_id": 1, "keypoints": [3, 4, 2, 13, 9, 2]}
+    for box, said in (([3, 4, 10, 5], True), ([1, 2, 14, 9], False), (None, False)):
+        _save(mine, "train", {"annotations": [points | ({"bbox": box} if box else {})]})
+        assert any("those around the points" in note for note in read("cats", mine).notes) == said
+
+
 def test_points_of_the_files_must_be_the_same(mine: Path) -> None:
     _save(mine, "test", {}, names=("left_eye", "nose"))
     with pytest.raises(InputError, match=r"train\.json and test\.json name different points"):

@@ -125,6 +125,16 @@ def test_brightness_and_contrast_have_their_meaning() -> None:
     assert flatter.mean() == pytest.approx(float(images.mean()), abs=1e-4)
 
 
+def test_negatives_exchange_light_and_dark_in_a_share_of_images() -> None:
+    images = torch.rand(400, 3, 8, 8, generator=_generator()) * 0.2 + 0.4
+    out = augment.photometric(images, replace(PLAIN, negative_share=0.25), _generator(1))
+    mean = images.mean(dim=(1, 2, 3), keepdim=True)
+    turned = ((out - (2 * mean - images)).abs() < 1e-5).flatten(1).all(dim=1)
+    kept = ((out - images).abs() < 1e-5).flatten(1).all(dim=1)
+    assert (turned ^ kept).all()
+    assert 70 <= int(turned.sum()) <= 130  # 100 expected, standard deviation 9
+
+
 def test_saturation_zero_is_grey_and_hue_turns_colours() -> None:
     images = torch.rand(2, 3, 8, 8)
     grey = augment.photometric(

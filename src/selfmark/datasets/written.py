@@ -13,12 +13,13 @@ import numpy as np
 
 from selfmark.datasets.bodies import mirror
 from selfmark.datasets.cocofile import Annotated, annotated
-from selfmark.datasets.form import DataSet, Objects
+from selfmark.datasets.form import DataSet, Objects, tight_box
 from selfmark.errors import InputError
 from selfmark.evaluate.labels import fields_of
 from selfmark.images.sources import coco_folder, coco_frame
 
 SPLITS = ("train", "fit", "test")
+_ALIKE = 1.0  # pixels
 
 
 def is_written(root: Path) -> bool:
@@ -45,7 +46,7 @@ def read(name: str, root: Path) -> DataSet:
         settings=_settings(paths["train"], first.content),
         train=objects["train"],
         test=objects["test"],
-        notes=(f"{name} was read from COCO files, not from its official files",),
+        notes=(f"{name} was read from COCO files, not from its official files", *_tight(objects["train"])),
         fit=objects.get("fit"),
     )
 
@@ -63,6 +64,17 @@ def _objects(root: Path, path: Path, said: Annotated) -> Objects:
         np.where(said.points[..., 2:] > 0, said.points[..., :2], np.nan),
         said.points[..., 2] == 1,
         {name: tuple("" if value is None else value for value in values) for name, values in fields.items()},
+    )
+
+
+def _tight(objects: Objects) -> tuple[str, ...]:
+    """A word on boxes that reach from point to point: files of points often have them for want of others."""
+    seen = np.isfinite(objects.xy).all(axis=2).any(axis=1)
+    if not seen.any() or not np.allclose(objects.box[seen], tight_box(objects.xy[seen]), atol=_ALIKE):
+        return ()
+    return (
+        "its boxes are those around the points, so little else is cut out; leave 'bbox' out of the files "
+        "where the whole image is meant",
     )
 
 

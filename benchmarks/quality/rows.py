@@ -151,9 +151,10 @@ def _birds_from_the_side(K: int) -> Declared:
     return Declared(f"birds-side-{K}", "birds-cub", {"K": K, **FROM_THE_SIDE, **schedule}, seconds=170)
 
 
-def _birds_without_gpu(name: str, settings: Settings) -> Declared:
+def _birds_without_gpu(name: str, settings: dict[str, Any]) -> Declared:
     """What two CPU cores make of the birds."""
-    return Declared(name, "birds-cub", {"K": 20, **settings}, preset="tiny", seconds=1_800)
+    shared = {"K": 20, "M": 30, "keypoints.detector": "selfmark"}
+    return Declared(name, "birds-cub", shared | settings, preset="tiny", seconds=1_800)
 
 
 def _animals(data: str, temporal: bool) -> Declared:

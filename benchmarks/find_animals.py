@@ -24,6 +24,7 @@ from typing import Any
 import cv2
 import numpy as np
 import numpy.typing as npt
+import provenance
 import torch
 
 from selfmark.config import Images, Tracking
@@ -236,13 +237,10 @@ def main() -> None:
     if arguments.minutes:
         print(json.dumps(measure(arguments.minutes)))
         return
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
-    )
     result = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
     result |= {
         "script": "benchmarks/find_animals.py",
-        "commit": commit.stdout.strip(),
+        "commit": provenance.commit(),
         "hardware": f"{platform.machine()} CPU, 2 cores shared with much other work: speeds are lower bounds",
         "python": platform.python_version(),
         "opencv": cv2.__version__,

@@ -24,6 +24,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import provenance
+
 # As in the command line: threads that spin long make a busy machine slow; read when torch is imported.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
@@ -71,7 +73,7 @@ def main() -> None:
     write_json(
         {
             "script": "benchmarks/kmeans_cpu.py",
-            "hardware": f"{os.cpu_count()} cores, {_processor()}",
+            "hardware": provenance.processor(),
             "versions": {
                 "torch": torch.__version__,
                 "faiss": faiss.__version__,
@@ -163,13 +165,6 @@ def _cost(vectors: torch.Tensor, centroids: torch.Tensor) -> float:
     return float(
         sum(torch.cdist(block, centroids.double()).min(dim=1).values.square().sum() for block in blocks)
     )
-
-
-def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []:
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor()
 
 
 if __name__ == "__main__":

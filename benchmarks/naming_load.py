@@ -26,6 +26,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import provenance
 from PIL import Image
 from safetensors.numpy import save_file
 
@@ -57,11 +58,11 @@ def main() -> None:
     write_json(
         {
             "script": "benchmarks/naming_load.py",
-            "hardware": _hardware(),
+            "hardware": provenance.processor(),
             "load_average_meanwhile": [round(value, 1) for value in os.getloadavg()],
             "versions": {name: version(name) for name in ("fastapi", "uvicorn", "numpy", "pillow")}
             | {"python": platform.python_version()},
-            "commit": _commit(),
+            "commit": provenance.commit(),
             "seed": SEED,
             "rows": rows,
         },
@@ -201,16 +202,6 @@ def _processor_seconds(pid: int) -> float:
     """What a process has used so far, which says the same on a busy machine as on an idle one."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _hardware() -> str:
-    model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    return f"{os.cpu_count()} cores, {model.group(1) if model else platform.machine()}"
-
-
-def _commit() -> str:
-    words = ["git", "describe", "--always", "--dirty"]
-    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ from __future__ import annotations
 
 import os
 
+import provenance
+
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as `selfmark predict` does; read when torch is imported
 
 import argparse
@@ -29,7 +31,6 @@ import json
 import platform
 import random
 import statistics
-import subprocess
 import tempfile
 import time
 from functools import partial
@@ -270,7 +271,7 @@ def write_rows(rows: Rows, threads: int, path: Path) -> None:
             "python": platform.python_version(),
             "numpy": np.__version__,
         },
-        "commit": _commit(),
+        "commit": provenance.commit(),
         "seed": SEED,
         "rows": list(merged.values()),
         **({"note": before["note"]} if "note" in before else {}),
@@ -280,18 +281,9 @@ def write_rows(rows: Rows, threads: int, path: Path) -> None:
 
 def _processor() -> str:
     """What the processor calls itself, and whether it multiplies bytes."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    entries = (line.split(":", 1) for line in lines if ":" in line)
-    facts = {name.strip(): value.strip() for name, value in entries}
+    facts = provenance.processor_facts()
     name = facts.get("model name", platform.processor())
     return f"{name}, {'with' if 'vnni' in facts.get('flags', '') else 'without'} VNNI"
-
-
-def _commit() -> str:
-    command = ["git", "describe", "--always", "--dirty"]
-    folder = Path(__file__).parent
-    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    return result.stdout.strip() or "unknown"
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import platform
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import provenance
 import torch
 from torch.nn.functional import normalize
 
@@ -62,7 +62,7 @@ def main() -> None:
                 "numpy": np.__version__,
                 "python": platform.python_version(),
             },
-            "commit": _commit(),
+            "commit": provenance.commit(),
             "seed": SEED,
             "data": f"{SHOWN} points per image, two {DIMENSIONS}-d descriptors each, {LANDMARKS} landmarks",
             "rows": rows,
@@ -200,12 +200,6 @@ def _value(value: float, unit: str) -> dict[str, Any]:
 
 def _short(images: int) -> str:
     return f"{images // 1000}k" if images >= 1000 else str(images)
-
-
-def _commit() -> str:
-    words = ["git", "rev-parse", "--short", "HEAD"]
-    result = subprocess.run(words, capture_output=True, text=True, check=False)
-    return result.stdout.strip() or "unknown"
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import provenance
 import torch
 
 from selfmark.config import Config, override, preset
@@ -83,7 +84,7 @@ def main() -> None:
             {
                 "hardware": torch.cuda.get_device_name() if cuda else f"CPU, {os.cpu_count()} cores",
                 "versions": {"torch": torch.__version__, "python": platform.python_version()},
-                "commit": _commit(),
+                "commit": provenance.commit(),
                 "settings": {"preset": config.preset, "seed": SEED, "warm_up_steps": WARM_UP_STEPS},
                 "rows": rows,
             },
@@ -195,12 +196,6 @@ def _reset_memory(device: torch.device) -> None:
 def _peak_gigabytes(device: torch.device) -> float:
     """Most memory reserved on the GPU at once; 0 on the CPU."""
     return torch.cuda.max_memory_reserved() / 1e9 if device.type == "cuda" else 0.0
-
-
-def _commit() -> str:
-    words = ["git", "describe", "--always", "--dirty"]
-    found = subprocess.run(words, capture_output=True, text=True, cwd=Path(__file__).parent, check=False)
-    return found.stdout.strip() or "unknown"
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from rows import EVALUATION, RIDGES, Declared, Settings, run_name
 from sets import SETS, DataSet, annotated_points, is_there, working_copy
 from smoke import SMOKE, thinned
 
-from selfmark.config import Config, override, preset, write_yaml
+from selfmark.config import Config, override, preset
 from selfmark.detector import Detector
 from selfmark.devices import pick
 from selfmark.evaluate.labels import read_ground_truth
@@ -30,7 +30,7 @@ from selfmark.images.store import load_store
 from selfmark.keypoints.weights import KNOWN
 from selfmark.pipeline import discover
 from selfmark.report.pictures import contact_sheet
-from selfmark.run import Run, read_json, write_json
+from selfmark.run import Run, write_json
 
 Figures = dict[str, Any]
 
@@ -84,12 +84,10 @@ def carry_out(declared: Declared, seed: int, place: Place) -> Figures:
     }
 
     started = time.monotonic()
-    evaluations = {declared.name: _evaluate(path, folder, dataset)}
-    for variant, changes in declared.variants.items():
-        twin = path.with_name(f"{path.name}-{variant}")
-        _twin(path, twin, override(config, changes))
-        evaluations[variant] = _evaluate(twin, folder, dataset)
-        shutil.rmtree(twin)
+    evaluations = {
+        name: _evaluate(path, folder, dataset, changes)
+        for name, changes in {declared.name: {}, **declared.variants}.items()
+    }
     detector = Detector.load(path, pick("auto"))
     figures = motion.measure(detector, collect([folder / dataset.video]), config) if dataset.video else {}
     place.out.mkdir(parents=True, exist_ok=True)
@@ -158,7 +156,7 @@ def _spent(events: Sequence[Mapping[str, Any]]) -> float:
     return spent
 
 
-def _evaluate(path: Path, folder: Path, dataset: DataSet) -> Figures:
+def _evaluate(path: Path, folder: Path, dataset: DataSet, changes: Settings) -> Figures:
     return evaluate_run(
         path,
         [folder / one for one in dataset.images],
@@ -166,16 +164,8 @@ def _evaluate(path: Path, folder: Path, dataset: DataSet) -> Figures:
         train_labels=folder / dataset.train_labels,
         normaliser=dataset.normaliser,
         by=dataset.by,
+        settings=changes,
     )
-
-
-def _twin(path: Path, twin: Path, config: Config) -> None:
-    """The same trained run under settings that matter only when it is applied."""
-    shutil.rmtree(twin, ignore_errors=True)
-    shutil.copytree(path, twin, ignore=shutil.ignore_patterns("report", "predictions", "stage2.safetensors"))
-    write_yaml(config, twin / "config.yaml")
-    card = read_json(twin / "model" / "model.json")
-    write_json({**card, "flip_test": config.flip.test}, twin / "model" / "model.json")
 
 
 # --- what is written -------------------------------------------------------------------------------------

@@ -25,7 +25,11 @@ TARGETS = (
     Target("yt68-superpoint", "backward", 0.01, 6.5),
     Target("yt68-superpoint", "minutes", 0.01, 10.0),
     Target("yt68-selfmark", "forward", 0.01, 3.3),
-    *(Target(f"aflw-{name}", "forward", 0.01, 7.0) for name in ("selfmark", "longer")),
+    *(
+        Target(f"aflw-{name}", "forward", ridge, 7.0)
+        for name in ("selfmark", "longer")
+        for ridge in (0.01, 0.001)
+    ),
     *(Target(f"birds-{name}", "forward", 0.01, 0.6, share=True) for name in ("30", "side-20", "side-30")),
 )
 

@@ -50,7 +50,7 @@ class Declared:
     data:     one of `sets.SETS`
     settings: what differs from the preset, by dotted name
     seeds:    one run each
-    variants: by row name, settings under which the same trained model is measured once more
+    variants: by row name, settings of the evaluation under which the same model is measured once more
     points:   "annotated": the first keypoints are annotated points (a synthetic initialisation)
     seconds:  how long one run takes on an H200, roughly, evaluation included
     """
@@ -202,7 +202,7 @@ def _ablation(name: str, settings: Settings, **more: Any) -> Declared:
 
 
 ABLATIONS = (
-    _ablation(BASE, {}, variants={"flip-train": {"flip.test": False}}),
+    _ablation(BASE, {}, variants={"flip-train": {"flip": "never"}}),
     *(_ablation(f"clusters-{M}", {"M": M}) for M in CLUSTERS if M != 100),
     _ablation("different-clusters-clustering", {"loss.negatives": "different-cluster"}),
     _ablation("same-image-equivariance", {"correspondence.mode": "equivariance"}),

@@ -69,7 +69,7 @@ def _objects(root: Path, path: Path, said: Annotated) -> Objects:
 
 def _tight(objects: Objects) -> tuple[str, ...]:
     """A word on boxes that reach from point to point: files of points often have them for want of others."""
-    seen = np.isfinite(objects.xy).all(axis=2).any(axis=1)
+    seen = np.any(np.all(np.isfinite(objects.xy), axis=2), axis=1)
     if not seen.any() or not np.allclose(objects.box[seen], tight_box(objects.xy[seen]), atol=_ALIKE):
         return ()
     return (

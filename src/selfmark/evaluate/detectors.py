@@ -11,12 +11,12 @@ import torch
 
 from selfmark.config import Config, FirstKeypoints, section_from_dict
 from selfmark.errors import InputError
-from selfmark.evaluate.labelled import Labelled, network_lengths
+from selfmark.evaluate.labelled import Labelled
 from selfmark.evaluate.labels import GroundTruth
 from selfmark.evaluate.precision import keypoint_precision
 from selfmark.evaluate.protocol import Figures
+from selfmark.evaluate.shown import load_shown, precision_radius
 from selfmark.images.crop import to_network
-from selfmark.images.store import load_store
 from selfmark.keypoints.first import first_keypoints
 from selfmark.points import FloatArray, Keypoints
 from selfmark.run import Run
@@ -40,17 +40,15 @@ def detector_precisions(
         device: where detection runs.
         folder: where a store too large for memory may lie.
     """
-    store = load_store(truth.refs, config.images, config.runtime.store_gigabytes, folder)
-    used = set(store.refs)
-    truth = truth.select([row for row, ref in enumerate(truth.refs) if ref in used])
-    points = to_network(truth.xy, store.regions[:, None], config.images.size)
-    radius = precision_radius(truth, store.regions, spec, config)
+    shown = load_shown(truth, config, folder)
+    store = shown.store
+    radius = precision_radius(shown.truth, store.regions, spec, config)
     figures: Figures = {}
     for name in detectors:
         found = first_keypoints(
             store.pixels, store.bounds, as_in_run(name, config), device, config.runtime.predict_batch
         )
-        figures[name] = _percent(found, points, truth, radius)
+        figures[name] = _percent(found, shown.xy, shown.truth, radius)
     return figures
 
 
@@ -77,16 +75,6 @@ def own_precision(run: Run, train: Labelled, spec: str, config: Config) -> float
     truth = to_network(train.truth.xy, train.found.regions[:, None], config.images.size)
     radius = precision_radius(train.truth, train.found.regions, spec, config)
     return _percent(of_truth, truth, train.truth, radius)
-
-
-def precision_radius(truth: GroundTruth, regions: FloatArray, spec: str, config: Config) -> FloatArray:
-    """A tenth of the inter-ocular distance; for objects without eyes, of whatever errors are divided by."""
-    size = config.images.size
-    try:
-        length = network_lengths(truth, regions, "inter_ocular", size)
-    except InputError:
-        length = network_lengths(truth, regions, spec, size)
-    return config.evaluation.precision_share * length
 
 
 def _percent(points: Keypoints, xy: FloatArray, truth: GroundTruth, radius: FloatArray) -> float:

@@ -19,7 +19,7 @@ EXTRACT = 5921.25  # images/s; points and descriptors, of the image and its mirr
 PREDICT_GPU = 6253.48  # images/s
 FIRST_STEP = 34.63  # s; of a cold start
 RECOVERY_200K = 3.16  # s; both clusterings, 10 restarts
-# Measured, docs/results/reproduced/birds.json; the same in benchmarks/cost_formulas.py. Larger JPEGs take longer.
+# Measured, docs/results/reproduced/birds.json; as in benchmarks/cost_formulas.py. Large JPEGs take longer.
 FIRST_KEYPOINTS = 1_500.0  # images/s; rounded down
 DECODE = 950.0  # images/s
 MEASURING = 45.0  # s; reading, regressors and pictures of one measurement

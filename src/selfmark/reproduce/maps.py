@@ -6,12 +6,13 @@ import numpy as np
 import numpy.typing as npt
 
 from selfmark.errors import InputError
+from selfmark.evaluate.shown import Shown
 from selfmark.evaluate.stage1 import Stage1, stage1_landmarks
 from selfmark.keypoints.first import first_keypoints
 from selfmark.points import FloatArray
 from selfmark.report.tsne import tsne
 from selfmark.reproduce.metrics import Figures
-from selfmark.reproduce.study import Shown, Study, read_truth, show, spread
+from selfmark.reproduce.study import Study, read_truth, show, spread
 from selfmark.run import Run
 
 IMAGES, POINTS = 100, 1000  # shown at most

@@ -12,12 +12,13 @@ from selfmark.errors import InputError
 from selfmark.evaluate.labelled import Named, examples, join_found
 from selfmark.evaluate.normalise import default_spec
 from selfmark.evaluate.protocol import matched_landmarks
+from selfmark.evaluate.shown import Shown
 from selfmark.evaluate.stage1 import Stage1
 from selfmark.keypoints.first import first_keypoints
 from selfmark.points import FloatArray
 from selfmark.report.pictures import Picture, contact_sheet
 from selfmark.reproduce.metrics import Figures
-from selfmark.reproduce.study import Shown, Study, read_truth, show, spread
+from selfmark.reproduce.study import Study, read_truth, show, spread
 from selfmark.run import Run
 
 IMAGES, COLUMNS = 12, 6

@@ -12,10 +12,11 @@ from selfmark.evaluate.detectors import detector_precisions
 from selfmark.evaluate.labelled import Labelled, examples
 from selfmark.evaluate.normalise import default_spec
 from selfmark.evaluate.predictions import Predictions
+from selfmark.evaluate.shown import Shown
 from selfmark.evaluate.stage1 import Stage1, phi_of, stage1_landmarks
 from selfmark.images.store import load_store
 from selfmark.reproduce.metrics import Figures
-from selfmark.reproduce.study import Shown, Study, read_truth, show
+from selfmark.reproduce.study import Study, read_truth, show
 from selfmark.run import Run
 from selfmark.train.checkpoint import read_tensors
 from selfmark.train.feed import PixelFeed

@@ -17,7 +17,7 @@ from selfmark.config import Images
 from selfmark.errors import InputError
 from selfmark.images import store as store_module
 from selfmark.images.crop import crop_regions, extract, inner_bounds
-from selfmark.images.decode import Pixels, read_image
+from selfmark.images.decode import Picture, Pixels, read_image
 from selfmark.images.sources import ImageRef
 from selfmark.images.store import ImageStore, Skipped, iterate_crops, load_store
 
@@ -155,24 +155,103 @@ def test_frames_of_several_videos_in_any_order(tmp_path: Path, write_video: Call
     assert shown[:2] + shown[3:] == [3, 9, 2, 11, 2, 0]
 
 
+# --- large JPEGs, which are decoded smaller -----------------------------------------------------------------
+
+
+def dots(width: int, height: int, places: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Bright round spots on a dark ground, [H, W, 3]."""
+    y, x = np.mgrid[:height, :width]
+    heat = sum(np.exp(-((x - column) ** 2 + (y - row) ** 2) / (2 * 60.0**2)) for column, row in places)
+    return np.repeat((20 + 200 * np.clip(heat, 0, 1)).astype(np.uint8)[..., None], 3, axis=2)
+
+
+def centroid(crop: np.ndarray, near: np.ndarray) -> np.ndarray:
+    """The middle of the bright spot around a place, x and y."""
+    x0, y0 = (round(float(value)) - 6 for value in near)
+    window = np.clip(crop[0, y0 : y0 + 13, x0 : x0 + 13].astype(float) - 25, 0, None)
+    y, x = np.mgrid[y0 : y0 + 13, x0 : x0 + 13]
+    return np.array([(x * window).sum(), (y * window).sum()]) / window.sum()
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("size", [(1504, 1208), (1501, 1207)])
+def test_large_jpegs_show_the_same_at_the_same_place(
+    tmp_path: Path, orientation: int, size: tuple[int, int]
+) -> None:
+    """Whatever the turn, and where the size is no multiple of what is left out."""
+    path = tmp_path / "a.jpg"
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(dots(*size, [(300, 310), (1200, 900), (700, 600)])).save(path, quality=95, exif=exif)
+    ref = ImageRef(path)
+    store = load_store([ref], SMALL, 1.0, None)
+    full = expected_pixels(ref, SMALL)
+    assert tuple(store.sizes[0]) == (size if orientation < 5 else size[::-1])
+    assert np.abs(store.pixels[0].numpy().astype(int) - full).max() <= 6
+    spots = [np.array([column, row]) for _, row, column in np.argwhere(full[:1] > 205)]
+    assert len(spots) >= 3
+    for spot in spots:
+        away = centroid(store.pixels[0].numpy(), spot) - centroid(full, spot)
+        assert np.abs(away).max() < 0.03  # of a network pixel, which is 23 of the photograph's
+
+
+def test_only_as_much_is_left_out_as_the_smallest_box_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    factors: list[int] = []
+    real = store_module.read_picture
+
+    def noting(path: Path, limit: float, reducible: Callable[[tuple[int, int]], float]) -> Picture:
+        picture = real(path, limit, reducible)
+        factors.append(picture.factor)
+        return picture
+
+    monkeypatch.setattr(store_module, "read_picture", noting)
+    images = Images(size=64, margin=0.0)
+    for name, options in (("a.jpg", {}), ("a.png", {}), ("b.jpg", {"format": "MPO"})):
+        Image.fromarray(dots(1600, 1200, [(500, 500)])).save(tmp_path / name, **options)
+    for name, sides, wanted in (
+        ("a.jpg", [None], 8),
+        ("a.jpg", [1023], 4),  # below 64 x 2 x 8
+        ("a.jpg", [1024, 600], 4),
+        ("a.jpg", [256], 2),
+        ("a.jpg", [255], 1),
+        ("a.jpg", [1600, 20], 1),
+        ("b.jpg", [None], 8),  # as phones write it
+        ("a.png", [None], 1),
+    ):
+        boxes = [None if side is None else (10.0, 10.0, float(side), float(side)) for side in sides]
+        load_store([ImageRef(tmp_path / name, box=box) for box in boxes], images, 1.0, None)
+        assert factors.pop() == wanted, (name, sides)
+    assert not factors
+
+
+def test_a_thin_jpeg(tmp_path: Path) -> None:
+    """It may be left out of more than it has."""
+    path = tmp_path / "a.jpg"
+    Image.fromarray(dots(3000, 4, [(1500, 2)])).save(path)
+    store = load_store([ImageRef(path)], SMALL, 1.0, None)
+    assert np.abs(store.pixels[0].numpy().astype(int) - expected_pixels(ImageRef(path), SMALL)).max() <= 12
+
+
 def test_each_file_is_decoded_once(
     tmp_path: Path, write_video: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     video = write_video(tmp_path / "a.avi", 6, "MJPG")
     still, other = write_images(tmp_path, 2)
     reads: list[Path] = []
-    real_image, real_frames = store_module.read_image, store_module.read_frames
+    real_image, real_frames = store_module.read_picture, store_module.read_frames
 
-    def counting_image(path: Path, limit: float) -> Pixels:
+    def counting_image(path: Path, limit: float, reducible: Callable[[tuple[int, int]], float]) -> Picture:
         reads.append(path)
-        return real_image(path, limit)
+        return real_image(path, limit, reducible)
 
     def counting_frames(path: Path, frames: Sequence[int]) -> object:
         assert sorted(frames) == [1, 4]
         reads.append(path)
         return real_frames(path, frames)
 
-    monkeypatch.setattr(store_module, "read_image", counting_image)
+    monkeypatch.setattr(store_module, "read_picture", counting_image)
     monkeypatch.setattr(store_module, "read_frames", counting_frames)
     boxes = [(0.0, 0.0, 20.0, 20.0), (10.0, 5.0, 20.0, 20.0), (12.0, 8.0, 9.0, 20.0)]
     refs = [ImageRef(still, box=box) for box in boxes]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL.JpegImagePlugin import JpegImageFile
 
 from selfmark.errors import SelfmarkError
 
@@ -30,20 +32,51 @@ _UPRIGHT: dict[int, Callable[[Pixels], Pixels]] = {
     8: np.rot90,
 }
 
+_SIDEWAYS = (5, 6, 7, 8)  # orientations with width and height exchanged
+
 # Pillow's limit is a module global. Set once, here, it cannot race with decoding threads the way switching
 # it around each call would; `read_image` checks every header against its own limit instead.
 Image.MAX_IMAGE_PIXELS = None
+
+
+_REDUCTIONS = (8, 4, 2)  # what JPEG decoders can leave out while they decode
 
 
 class UnreadableImage(SelfmarkError):
     """An image file that cannot be used; the message is a short reason, without the file's name."""
 
 
+class Picture(NamedTuple):
+    """An upright image, perhaps smaller than its file.
+
+    pixels: [h, w, 3] uint8
+    size:   width and height of the file's image
+    factor: each pixel stands for so many by so many of the file's, counted from the upper left corner
+    """
+
+    pixels: Pixels
+    size: tuple[int, int]
+    factor: int
+
+
 def read_image(path: Path, max_megapixels: float) -> Pixels:
-    """Read an image (of several frames, the first) upright, as [H, W, 3] uint8.
+    """Read an image (of several frames, the first) upright and in full, as [H, W, 3] uint8.
+
+    As `read_picture`.
+    """
+    return read_picture(path, max_megapixels, lambda size: 1.0).pixels
+
+
+def read_picture(path: Path, max_megapixels: float, reducible: Callable[[tuple[int, int]], float]) -> Picture:
+    """Read an image upright; a JPEG smaller than it is, which takes a fraction of the time, if it may be.
 
     Transparent parts become white. 16-bit grey is divided by 257; grey without a fixed range (floats, and
     integers beyond 16 bits) is stretched from its least to its greatest value.
+
+    Args:
+        path: the file.
+        max_megapixels: larger images are refused.
+        reducible: called with width and height, says by which factor the image may be made smaller.
 
     Raises:
         UnreadableImage: the file is missing, empty, damaged, no image, or larger than `max_megapixels`,
@@ -54,11 +87,14 @@ def read_image(path: Path, max_megapixels: float) -> Pixels:
             raise UnreadableImage("empty file")
         with Image.open(path, formats=_FORMATS) as image:
             _check_size(image, max_megapixels)
+            size, factor = _reduce(image, reducible)
             image.load()
             # After loading: Pillow turns TIFF images itself while loading them, and then says so here.
             turn = _UPRIGHT.get(_orientation(image))
             pixels = _to_rgb(image)
-            return pixels if turn is None else np.ascontiguousarray(turn(pixels))
+            if turn is not None:
+                pixels = np.ascontiguousarray(turn(pixels))
+            return Picture(pixels, size if factor > 1 else (pixels.shape[1], pixels.shape[0]), factor)
     except UnreadableImage:
         raise
     except UnidentifiedImageError as error:
@@ -66,6 +102,22 @@ def read_image(path: Path, max_megapixels: float) -> Pixels:
     # Pillow's decoders raise nearly everything on damaged files: OSError, SyntaxError, struct.error, ...
     except Exception as error:
         raise UnreadableImage(_reason(error)) from error
+
+
+def _reduce(image: Image.Image, reducible: Callable[[tuple[int, int]], float]) -> tuple[tuple[int, int], int]:
+    """Have a JPEG decoded smaller if it may be; returns its upright size and by which factor."""
+    if not isinstance(image, JpegImageFile):
+        return image.size, 1
+    (width, height), orientation = image.size, _orientation(image)
+    upright = (height, width) if orientation in _SIDEWAYS else (width, height)
+    most = min(reducible(upright), width, height)
+    for factor in _REDUCTIONS:
+        # A turned image is counted from another corner, where the last pixel may stand for fewer.
+        whole = width % factor == 0 and height % factor == 0
+        if factor <= most and (whole or orientation not in _UPRIGHT):
+            drafted = image.draft(None, (width // factor, height // factor))
+            return upright, 1 if drafted is None else round(width / drafted[1][2])
+    return upright, 1
 
 
 def _check_size(image: Image.Image, max_megapixels: float) -> None:
@@ -105,7 +157,7 @@ def _to_rgb(image: Image.Image) -> Pixels:
         colours = image.convert("RGBA")
         white = Image.new("RGBA", colours.size, "white")
         image = Image.alpha_composite(white, colours)
-    return np.array(image.convert("RGB"))
+    return np.array(image if image.mode == "RGB" else image.convert("RGB"))
 
 
 def _from_integers(values: npt.NDArray[np.integer], sixteen_bit: bool) -> Pixels:

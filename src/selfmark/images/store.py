@@ -22,12 +22,13 @@ from selfmark.config import Images
 from selfmark.errors import InputError
 from selfmark.images.containers import require_video
 from selfmark.images.crop import crop_regions, extract, inner_bounds
-from selfmark.images.decode import Pixels, UnreadableImage, read_image
+from selfmark.images.decode import Picture, Pixels, UnreadableImage, read_picture
 from selfmark.images.sources import ImageRef
 from selfmark.images.video import read_frames
 
 _WORKERS = min(8, os.cpu_count() or 1)
 _AHEAD = 4 * _WORKERS  # images decoded before they are asked for; whole video frames among them
+_LEFT = 2  # pixels left for each of the network's, on each axis, when a large JPEG is decoded smaller
 _LOAD_BATCH = 64  # crops copied into the store at a time
 
 
@@ -175,7 +176,8 @@ def _video_jobs(path: Path, positions: list[int], refs: Sequence[ImageRef], imag
         require_video(path)
         for frame, image in read_frames(path, list(missing)):
             here = missing.pop(frame)
-            yield here, partial(_crop_all, image, [refs[position] for position in here], images)
+            picture = Picture(image, (image.shape[1], image.shape[0]), 1)
+            yield here, partial(_crop_all, picture, [refs[position] for position in here], images)
     except InputError:
         reason = "the video cannot be read"
     for here in missing.values():
@@ -183,19 +185,23 @@ def _video_jobs(path: Path, positions: list[int], refs: Sequence[ImageRef], imag
 
 
 def _crop_still(path: Path, refs: Sequence[ImageRef], images: Images) -> list[_Outcome]:
+    def reducible(size: tuple[int, int]) -> float:
+        sides = crop_regions([size] * len(refs), _boxes(refs), images)[:, 2]
+        return float(sides.min()) / (_LEFT * images.size)
+
     try:
-        image = read_image(path, images.max_megapixels)
+        picture = read_picture(path, images.max_megapixels, reducible)
     except UnreadableImage as error:
         return _refuse(len(refs), str(error))
-    return _crop_all(image, refs, images)
+    return _crop_all(picture, refs, images)
 
 
-def _crop_all(image: Pixels, refs: Sequence[ImageRef], images: Images) -> list[_Outcome]:
+def _crop_all(picture: Picture, refs: Sequence[ImageRef], images: Images) -> list[_Outcome]:
     """Crop one decoded original for every reference to it."""
-    size = (image.shape[1], image.shape[0])
+    size = picture.size
     regions = crop_regions([size] * len(refs), _boxes(refs), images)
     return [
-        _Crop(extract(image, region, images.size), size, region)
+        _Crop(extract(picture.pixels, region / picture.factor, images.size), size, region)
         if _meets(ref, size)
         else "the box is empty or lies outside the image"
         for ref, region in zip(refs, regions, strict=True)

@@ -1,4 +1,4 @@
-"""How long reading and cropping take: large photographs, decoded smaller where that suffices, and small crops.
+"""How long reading and cropping take: of large photographs, decoded smaller where that suffices, and of crops.
 
     PYTHONPATH=src python benchmarks/reading.py --out docs/results/reading.json
 

@@ -1,4 +1,4 @@
-"""How long reading and cropping take: of large photographs, decoded smaller where that suffices, and of crops.
+"""How long reading and cropping take: of large photographs, which are decoded smaller, and of small crops.
 
     PYTHONPATH=src python benchmarks/reading.py --out docs/results/reading.json
 

@@ -87,14 +87,19 @@ def read_picture(path: Path, max_megapixels: float, reducible: Callable[[tuple[i
             raise UnreadableImage("empty file")
         with Image.open(path, formats=_FORMATS) as image:
             _check_size(image, max_megapixels)
-            size, factor = _reduce(image, reducible)
-            image.load()
-            # After loading: Pillow turns TIFF images itself while loading them, and then says so here.
-            turn = _UPRIGHT.get(_orientation(image))
-            pixels = _to_rgb(image)
+            size, factor = None, 1
+            if isinstance(image, JpegImageFile):
+                orientation = _orientation(image)
+                size, factor = _reduced(image, orientation, reducible)
+                image.load()
+            else:
+                image.load()
+                # After loading: Pillow turns TIFF images itself while loading them, and then says so here.
+                orientation = _orientation(image)
+            turn, pixels = _UPRIGHT.get(orientation), _to_rgb(image)
             if turn is not None:
                 pixels = np.ascontiguousarray(turn(pixels))
-            return Picture(pixels, size if factor > 1 else (pixels.shape[1], pixels.shape[0]), factor)
+            return Picture(pixels, size or (pixels.shape[1], pixels.shape[0]), factor)
     except UnreadableImage:
         raise
     except UnidentifiedImageError as error:
@@ -104,11 +109,11 @@ def read_picture(path: Path, max_megapixels: float, reducible: Callable[[tuple[i
         raise UnreadableImage(_reason(error)) from error
 
 
-def _reduce(image: Image.Image, reducible: Callable[[tuple[int, int]], float]) -> tuple[tuple[int, int], int]:
+def _reduced(
+    image: JpegImageFile, orientation: int, reducible: Callable[[tuple[int, int]], float]
+) -> tuple[tuple[int, int], int]:
     """Have a JPEG decoded smaller if it may be; returns its upright size and by which factor."""
-    if not isinstance(image, JpegImageFile):
-        return image.size, 1
-    (width, height), orientation = image.size, _orientation(image)
+    width, height = image.size
     upright = (height, width) if orientation in _SIDEWAYS else (width, height)
     most = min(reducible(upright), width, height)
     for factor in _REDUCTIONS:

@@ -186,6 +186,8 @@ def _video_jobs(path: Path, positions: list[int], refs: Sequence[ImageRef], imag
 
 def _crop_still(path: Path, refs: Sequence[ImageRef], images: Images) -> list[_Outcome]:
     def reducible(size: tuple[int, int]) -> float:
+        if max(size) < 2 * _LEFT * images.size:  # small originals, many of them: nothing to be won
+            return 1.0
         sides = crop_regions([size] * len(refs), _boxes(refs), images)[:, 2]
         return float(sides.min()) / (_LEFT * images.size)
 

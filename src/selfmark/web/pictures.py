@@ -8,9 +8,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
-from PIL import Image, ImageOps
+from PIL import Image
 
-from selfmark.images.decode import read_image
+from selfmark.images.decode import read_picture
 from selfmark.web.images import Shown
 
 # Longer side in pixels of the picture itself, of the one that tiles and cut-outs are made from, and of these.
@@ -85,16 +85,8 @@ class Pictures:
 
 
 def _open(path: Path, needed: int, max_megapixels: float) -> Image.Image:
-    """An upright RGB image; a JPEG of far more pixels than needed is decoded at a half, quarter or eighth."""
-    try:
-        with Image.open(path, formats=["JPEG"]) as image:
-            if image.mode in ("RGB", "L") and image.width * image.height <= max_megapixels * 1e6:
-                image.draft("RGB", (needed, needed))
-                ImageOps.exif_transpose(image, in_place=True)
-                return image.convert("RGB")
-    except Exception:  # no JPEG, or a damaged one: the careful reader says what is wrong with it
-        pass
-    return Image.fromarray(read_image(path, max_megapixels))
+    """An upright RGB image; a JPEG of far more pixels than needed is decoded smaller."""
+    return Image.fromarray(read_picture(path, max_megapixels, lambda size: min(size) / needed).pixels)
 
 
 def _cut(picture: Image.Image, left: float, top: float, side: float) -> Image.Image:

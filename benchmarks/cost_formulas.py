@@ -41,7 +41,7 @@ class Assumptions:
     iterations: int = 100  # iterations; of one K-means run, at most
     iteration_floor: float = 1e-4  # s; launching the kernels of one K-means iteration
     first_keypoints: float = 1_500.0  # images/s; generic keypoints and outliers, one GPU
-    decode: float = 950.0  # images/s; JPEG decoding and cropping, 8 threads of one process
+    decode: float = 950.0  # images/s; JPEG decoding and cropping, 8 threads of one process (measured)
     raw_bytes: int = 256 * 256 * 3  # B; a network image as uint8
     jpeg_bytes: int = 25_000  # B; the same as JPEG, quality 90
     label_bytes: int = 36  # B; a labelled point: place, image, score, two labels

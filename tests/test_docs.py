@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import cv2
 import numpy as np
@@ -206,15 +207,18 @@ def _open_and_end(words: list[str]) -> None:
     assert process.returncode == 0
 
 
-def test_the_settings_page_is_up_to_date() -> None:
-    specification = importlib.util.spec_from_file_location(
-        "make_settings", ROOT / "docs" / "make_settings.py"
-    )
+def _maker(name: str) -> ModuleType:
+    """A script that writes a page."""
+    specification = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert specification is not None
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
-    page = module.page()
+    return module
+
+
+def test_the_settings_page_is_up_to_date() -> None:
+    page = _maker("make_settings").page()
     assert (ROOT / "docs" / "settings.md").read_text() == page, "run: python docs/make_settings.py"
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     assert len(rows) > 60
@@ -225,15 +229,8 @@ def test_the_settings_page_is_up_to_date() -> None:
 
 
 def test_the_page_of_experiments_is_up_to_date() -> None:
-    specification = importlib.util.spec_from_file_location(
-        "make_reproduce", ROOT / "docs" / "make_reproduce.py"
-    )
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
     page = (ROOT / "docs" / "reproduce.md").read_text()
-    assert page == module.page(page), "run: python docs/make_reproduce.py"
+    assert page == _maker("make_reproduce").page(page), "run: python docs/make_reproduce.py"
     rows = [line for line in page.splitlines() if line.startswith("| `selfmark reproduce")]
     assert len(rows) == len(experiment.names()) + 1
 

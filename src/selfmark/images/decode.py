@@ -33,13 +33,11 @@ _UPRIGHT: dict[int, Callable[[Pixels], Pixels]] = {
 }
 
 _SIDEWAYS = (5, 6, 7, 8)  # orientations with width and height exchanged
+_REDUCTIONS = (8, 4, 2)  # by which JPEG decoders can make an image smaller while they decode it
 
 # Pillow's limit is a module global. Set once, here, it cannot race with decoding threads the way switching
-# it around each call would; `read_image` checks every header against its own limit instead.
+# it around each call would; `read_picture` checks every header against its own limit instead.
 Image.MAX_IMAGE_PIXELS = None
-
-
-_REDUCTIONS = (8, 4, 2)  # what JPEG decoders can leave out while they decode
 
 
 class UnreadableImage(SelfmarkError):
@@ -60,15 +58,12 @@ class Picture(NamedTuple):
 
 
 def read_image(path: Path, max_megapixels: float) -> Pixels:
-    """Read an image (of several frames, the first) upright and in full, as [H, W, 3] uint8.
-
-    As `read_picture`.
-    """
+    """Read an image upright and in full, [H, W, 3] uint8; modes, depths and errors as in `read_picture`."""
     return read_picture(path, max_megapixels, lambda size: 1.0).pixels
 
 
 def read_picture(path: Path, max_megapixels: float, reducible: Callable[[tuple[int, int]], float]) -> Picture:
-    """Read an image upright; a JPEG smaller than it is, which takes a fraction of the time, if it may be.
+    """Read an image (of several frames, the first) upright; a JPEG smaller, which is faster, if it may be.
 
     Transparent parts become white. 16-bit grey is divided by 257; grey without a fixed range (floats, and
     integers beyond 16 bits) is stretched from its least to its greatest value.

@@ -12,7 +12,7 @@ from selfmark.keypoints.first import first_keypoints
 from selfmark.points import FloatArray
 from selfmark.report.tsne import tsne
 from selfmark.reproduce.metrics import Figures
-from selfmark.reproduce.study import Study, read_truth, show, spread
+from selfmark.reproduce.study import Study, show_some, spread
 from selfmark.run import Run
 
 IMAGES, POINTS = 100, 1000  # shown at most
@@ -20,7 +20,7 @@ IMAGES, POINTS = 100, 1000  # shown at most
 
 def of_keypoints(study: Study) -> Figures:
     """Of the generic detector that a training with these settings would start from."""
-    shown = _some(study)
+    shown = show_some(study, IMAGES)
     config = study.config
     found = first_keypoints(
         shown.store.pixels, shown.store.bounds, config.keypoints, study.device, config.runtime.predict_batch
@@ -33,13 +33,9 @@ def of_keypoints(study: Study) -> Figures:
 
 def of_stage1(study: Study) -> Figures:
     """Of the landmarks Stage 1 finds."""
-    shown = _some(study)
+    shown = show_some(study, IMAGES)
     found = stage1_landmarks(Stage1.load(Run.open(study.trained), study.device), shown.store.pixels)
     return _map(study, shown, found.descriptor, found.xy[found.image, found.label], found.image)
-
-
-def _some(study: Study) -> Shown:
-    return show(study, study.test, spread(len(read_truth(study.test, study.config)), IMAGES))
 
 
 def _map(

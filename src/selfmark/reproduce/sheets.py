@@ -12,13 +12,13 @@ from selfmark.errors import InputError
 from selfmark.evaluate.labelled import Named, examples, join_found
 from selfmark.evaluate.normalise import default_spec
 from selfmark.evaluate.protocol import matched_landmarks
-from selfmark.evaluate.shown import Shown
+from selfmark.evaluate.shown import Shown, load_shown
 from selfmark.evaluate.stage1 import Stage1
 from selfmark.keypoints.first import first_keypoints
 from selfmark.points import FloatArray
 from selfmark.report.pictures import Picture, contact_sheet
 from selfmark.reproduce.metrics import Figures
-from selfmark.reproduce.study import Study, read_truth, show, spread
+from selfmark.reproduce.study import Study, read_truth, show_some, spread
 from selfmark.run import Run
 
 IMAGES, COLUMNS = 12, 6
@@ -27,7 +27,7 @@ _RED, _BLUE = (226, 58, 46), (46, 98, 226)
 
 def of_keypoints(study: Study) -> Figures:
     """Keypoints on an annotated point in red, the others in blue."""
-    shown, config = _spaced(study), study.config
+    shown, config = show_some(study, IMAGES), study.config
     found = first_keypoints(
         shown.store.pixels, shown.store.bounds, config.keypoints, study.device, config.runtime.predict_batch
     )
@@ -45,14 +45,15 @@ def of_keypoints(study: Study) -> Figures:
 def of_landmarks(study: Study) -> Figures:
     """All landmarks, on images evenly spaced; and for each field asked for, on images in its order."""
     detector = Detector.load(study.trained, study.device)
-    figures = {"landmark_sheet": _drawn(study, detector, _spaced(study), "landmarks")}
+    figures = {"landmark_sheet": _drawn(study, detector, show_some(study, IMAGES), "landmarks")}
     for field in study.by:
         truth = read_truth(study.test, study.config)
         if field not in truth.fields:
             raise InputError(f"{study.test} has no field '{field}' to order images by")
         order = sorted(range(len(truth)), key=lambda row: str(truth.fields[field][row]))
         rows = [order[place] for place in spread(len(order), IMAGES)]
-        figures["pose_sheet"] = _drawn(study, detector, show(study, study.test, rows), f"by-{field}")
+        shown = load_shown(truth.select(rows), study.config, study.folder)
+        figures["pose_sheet"] = _drawn(study, detector, shown, f"by-{field}")
     return figures
 
 
@@ -63,7 +64,7 @@ def of_matched(study: Study) -> Figures:
     fitted = join_found(run, detector, stage1, Named([study.fit], study.fit), study.config, None)
     fit = examples(fitted, default_spec(fitted.truth), study.config.images.size)
     stands_for = matched_landmarks(fit)
-    shown = _spaced(study)
+    shown = show_some(study, IMAGES)
     xy = detector.locate(shown.store.pixels).xy.cpu().numpy()
     other = np.setdiff1d(np.arange(xy.shape[1]), stands_for)
     xy[:, other] = np.nan
@@ -73,10 +74,6 @@ def of_matched(study: Study) -> Figures:
 def _drawn(study: Study, detector: Detector, shown: Shown, name: str) -> str:
     xy: FloatArray = detector.locate(shown.store.pixels).xy.cpu().numpy()
     return _write(contact_sheet(_pictures(shown), xy, COLUMNS), study, name)
-
-
-def _spaced(study: Study) -> Shown:
-    return show(study, study.test, spread(len(read_truth(study.test, study.config)), IMAGES))
 
 
 def _pictures(shown: Shown) -> Picture:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,12 +48,15 @@ def read_truth(path: Path, config: Config) -> GroundTruth:
     return read_ground_truth(path, collect([path]), config.evaluation.least_visibility)
 
 
-def show(study: Study, path: Path, rows: Sequence[int] | None = None) -> Shown:
-    """Load the images of a file, all or these; those that cannot be read are left out."""
-    truth = read_truth(path, study.config)
-    if rows is not None:
-        truth = truth.select(rows)
-    return load_shown(truth, study.config, study.folder)
+def show(study: Study, path: Path) -> Shown:
+    """Load all images of a file; those that cannot be read are left out."""
+    return load_shown(read_truth(path, study.config), study.config, study.folder)
+
+
+def show_some(study: Study, most: int) -> Shown:
+    """Load at most so many of the test images, evenly spaced."""
+    truth = read_truth(study.test, study.config)
+    return load_shown(truth.select(spread(len(truth), most)), study.config, study.folder)
 
 
 def spread(count: int, most: int) -> list[int]:

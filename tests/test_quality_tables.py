@@ -106,6 +106,21 @@ def test_flipping_at_test_time_is_a_row_of_its_own(tables: ModuleType) -> None:
     )
 
 
+def test_films_are_means_over_seeds(tables: ModuleType) -> None:
+    quality = _made_up()
+    for name, flow, forward in (("flies", 0.2, 6.0), ("flies-temporal", 0.1, 6.1)):
+        for seed, more in enumerate((0.0, 0.03)):
+            motion = {"median_from_flow": flow + more, "jumps": 0.01, "on_animal": 0.5}
+            quality["runs"][f"{name}-s{seed}"] = {"by": {}, "motion": motion, "data": "flies-pair-video"}
+            quality["rows"] += [_row(name, forward + 10 * more, seed, stage) for stage in (1, 2)]
+    page = tables.pages(quality)["quality.md"]
+    # 0.2 and 0.23: mean 0.215, sample deviation 0.03 / root 2.
+    assert "\n| flies | 0.215 ± 0.021 | 0.010 ± 0.000 | 0.500 ± 0.000 |\n" in page
+    assert "the distance from flow falls from 0.215 to 0.115, more than seeds differ by (0.021)" in page
+    assert "of Stage 2 rises from 6.15 to 6.25, less than seeds differ by (0.21)" in page
+    assert "Mouse: not run yet, with and without." in page
+
+
 def test_an_order_is_the_same_only_if_every_row_agrees(figures: ModuleType) -> None:
     theirs = {"a": 1.0, "b": 2.0, "c": 3.0}
     assert figures.agreement({"a": 7.0, "b": 8.0, "c": 9.0}, theirs, "error").endswith("The same order.")

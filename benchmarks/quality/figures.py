@@ -46,6 +46,24 @@ def shown(numbers: Sequence[float], digits: int = 2) -> str:
     return f"{middle:.{digits}f}" + ("" if deviation is None else f" ± {deviation:.{digits}f}")
 
 
+def change(before: Sequence[float], after: Sequence[float], digits: int = 2) -> str:
+    """From the mean over seeds of one row to that of another, and whether seeds alone differ as much.
+
+    >>> change([4.0], [3.0])
+    'falls from 4.00 to 3.00 (one seed)'
+    >>> change([4.0, 6.0], [5.5, 5.9])
+    'rises from 5.00 to 5.70, less than seeds differ by (1.41)'
+    """
+    first, second = statistics.fmean(before), statistics.fmean(after)
+    word = "falls" if second < first else "rises" if second > first else "stays"
+    words = f"{word} from {first:.{digits}f} to {second:.{digits}f}"
+    if len(before) < 2 or len(after) < 2:
+        return words + " (one seed)"
+    seeds = max(statistics.stdev(before), statistics.stdev(after))
+    less = "less" if abs(second - first) < seeds else "more"
+    return f"{words}, {less} than seeds differ by ({seeds:.{digits}f})"
+
+
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Markdown; the first column is text, the others numbers."""
     lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from figures import NONE, Quality, mean, shown, table, values
-from rows import RESULTS, RIDGES, Declared
+from figures import NONE, Quality, change, mean, shown, table, values
+from rows import RESULTS, RIDGES, Declared, by_name
 
 
 @dataclass(frozen=True)
@@ -149,13 +149,13 @@ _MOTION = {
 def _film(quality: Quality) -> str:
     rows, sentences = [], []
     for animal in ("flies", "mouse"):
-        runs = {name: quality["runs"].get(f"{name}-s0") for name in (animal, f"{animal}-temporal")}
-        for name, run in runs.items():
-            motion = run["motion"] if run else {}
-            rows.append([name, *(f"{motion[key]:.3f}" if motion else NONE for key in _MOTION)])
-        plain, temporal = runs.values()
-        if plain and temporal:
-            sentences.append(_help(animal, plain["motion"], temporal["motion"], _forward(quality, animal)))
+        pair = (animal, f"{animal}-temporal")
+        rows += [[name, *(shown(_motion(quality, name, key), 3) for key in _MOTION)] for name in pair]
+        sentences += [
+            f"{animal.capitalize()}, with temporal pairs: {changes}."
+            if (changes := _changes(quality, *pair))
+            else f"{animal.capitalize()}: not run yet, with and without."
+        ]
     return "\n\n".join(
         [
             "## Films, with and without temporal pairs",
@@ -168,25 +168,23 @@ def _film(quality: Quality) -> str:
     )
 
 
-def _forward(quality: Quality, animal: str) -> tuple[float | None, float | None]:
-    return mean(values(quality, animal, "forward")), mean(values(quality, f"{animal}-temporal", "forward"))
+def _motion(quality: Quality, name: str, key: str) -> list[float]:
+    """A figure of the film for every seed of a row."""
+    runs = by_name(name).runs()
+    return [quality["runs"][run]["motion"][key] for run in runs if run in quality["runs"]]
 
 
-def _help(
-    animal: str,
-    plain: dict[str, float],
-    temporal: dict[str, float],
-    forward: tuple[float | None, float | None],
-) -> str:
-    def fell(before: float, after: float) -> str:
-        word = "falls" if after < before else "rises" if after > before else "stays"
-        return f"{word} from {before:.2f} to {after:.2f}"
-
-    words = f"{animal.capitalize()}: with temporal pairs the distance from flow "
-    words += fell(plain["median_from_flow"], temporal["median_from_flow"])
-    if forward[0] is not None and forward[1] is not None:
-        words += f", the forward error {fell(forward[0], forward[1])}"
-    return words + "."
+def _changes(quality: Quality, plain: str, temporal: str) -> str:
+    """What temporal pairs change, beside what another seed changes; empty before both rows are there."""
+    flow = [_motion(quality, name, "median_from_flow") for name in (plain, temporal)]
+    forward = {
+        stage: [values(quality, name, "forward", stage) for name in (plain, temporal)] for stage in (1, 2)
+    }
+    if not all(numbers for pair in (flow, *forward.values()) for numbers in pair):
+        return ""
+    changes = [f"the distance from flow {change(*flow, digits=3)}"]
+    changes += [f"the forward error of Stage {stage} {change(*pair)}" for stage, pair in forward.items()]
+    return "; ".join(changes)
 
 
 def _notes(quality: Quality) -> str:

@@ -27,7 +27,7 @@ from selfmark.card import model_folder as model_folder
 from selfmark.card import read_card, write_card
 from selfmark.config import Runtime
 from selfmark.devices import images_per_pass
-from selfmark.errors import DamagedFile, InputError
+from selfmark.errors import DamagedFile, InputError, TrainingError
 from selfmark.images.crop import crop_regions, extract, to_original
 from selfmark.images.sources import ImageRef, collect
 from selfmark.images.store import ImageStore, iterate_crops
@@ -69,8 +69,29 @@ class Detector:
 
     def locate(self, pixels: Tensor) -> Located:
         """Landmarks of network images [B, 3, S, S] uint8; with flipping, averaged with the mirror image."""
-        parts = [self._pass(part) for part in torch.split(pixels, self._at_once)]
+        parts: list[Located] = []
+        done = 0
+        while not parts or done < len(pixels):
+            part = pixels[done : done + self._at_once]
+            located = self._if_memory_suffices(part)
+            if located is None:  # others have taken memory since `_at_once` was chosen
+                self._at_once = len(part) // 2
+                continue
+            parts.append(located)
+            done += len(part)
         return Located(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+    def _if_memory_suffices(self, pixels: Tensor) -> Located | None:
+        try:
+            return self._pass(pixels)
+        except torch.OutOfMemoryError as error:
+            if len(pixels) == 1:
+                raise TrainingError(
+                    f"the GPU has too little memory for one image of {self.card.images.size} px: "
+                    "end what else runs on it, or use --device cpu"
+                ) from error
+        torch.cuda.empty_cache()
+        return None
 
     @torch.no_grad()
     def _pass(self, pixels: Tensor) -> Located:

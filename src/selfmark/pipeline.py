@@ -250,9 +250,9 @@ def _first_stage(
 
 def _finish(run: Run, detector: Detector, store: ImageStore) -> None:
     """What the leading process does by itself: the others must not be asked for anything here."""
-    guards = run.config.guards
+    guards, batch = run.config.guards, run.config.runtime.predict_batch
     check_landmarks(*detector.locate(store.pixels[: guards.look_at]), run.config.images.size, guards)
-    with run.writing():
+    with run.writing(), _enough_memory(run, "runtime.predict_batch", batch):
         detector.save(run.model)
         finished = Run.open(run.path)
         check_run(finished, detector, store.refs)

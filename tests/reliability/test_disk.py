@@ -201,3 +201,12 @@ def test_memory_messages_name_the_setting(finished: Path) -> None:
     for value, words in ((8, "--resume --set stage2.batch=4"), (1, "smaller images.size")):
         with pytest.raises(TrainingError, match=words), _enough_memory(opened, "stage2.batch", value):
             raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+def test_memory_may_run_out_in_the_last_checks_too(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def short_of_memory(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("selfmark.pipeline.check_run", short_of_memory)
+    with pytest.raises(TrainingError, match=r"--resume --set runtime.predict_batch="):
+        discover(output=finished, resume=True, device="cpu")

@@ -13,13 +13,8 @@ folder as YAML and read back from there on resume.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import math
-import re
-import reprlib
-import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -27,6 +22,7 @@ import yaml
 
 from selfmark.errors import InputError
 from selfmark.files import whole
+from selfmark.typed import build, from_yaml
 
 DetectorName = Literal["sift", "orb", "selfmark", "superpoint", "r2d2", "alike-t", "alike-n", "file"]
 Reading = Literal["quarter", "parabola", "centroid"]  # how Stage 2 finds a landmark below one cell of its map
@@ -407,7 +403,7 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 def from_dict(values: Mapping[str, Any], where: str = "config") -> Config:
     """Build a config from dictionaries; missing entries take the `paper` preset's value."""
-    result: Config = _build(Config, values, where, "")
+    result: Config = build(Config, values, where)
     return result
 
 
@@ -416,7 +412,7 @@ Section = TypeVar("Section")
 
 def section_from_dict(kind: type[Section], values: Mapping[str, Any], where: str) -> Section:
     """Build one section of a config, e.g. `Images`, from a dictionary."""
-    result: Section = _build(kind, values, where, "")
+    result: Section = build(kind, values, where)
     return result
 
 
@@ -427,7 +423,7 @@ def write_yaml(config: Config, path: Path) -> None:
 
 def read_yaml(path: Path) -> Config:
     try:
-        values = _from_yaml(path.read_text(encoding="utf-8"), str(path))
+        values = from_yaml(path.read_text(encoding="utf-8"), str(path))
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -435,15 +431,6 @@ def read_yaml(path: Path) -> Config:
     if not isinstance(values, dict):
         raise InputError(f"{path} must hold settings as 'name: value' lines")
     return from_dict(values, str(path))
-
-
-def _from_yaml(text: str, where: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    # Besides its own errors PyYAML lets through what building dates, numbers and keys raises.
-    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"{where} is not YAML: {reason}") from error
 
 
 def override(config: Config, changes: Mapping[str, Any]) -> Config:
@@ -457,70 +444,9 @@ def override(config: Config, changes: Mapping[str, Any]) -> Config:
         if not isinstance(section, dict) or last not in section:
             raise InputError(f"there is no setting '{name}'; docs/settings.md lists them")
         section[last] = (
-            _from_yaml(value, f"the value of {name}") if isinstance(value, str) and value else value
+            from_yaml(value, f"the value of {name}") if isinstance(value, str) and value else value
         )
     return from_dict(values, "settings")
-
-
-@functools.cache  # slow, and asked for every section of every config
-def _type_hints(kind: type[Any]) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
-
-
-def _build(kind: type[Any], values: Mapping[str, Any], where: str, prefix: str) -> Any:
-    if not isinstance(values, Mapping):
-        raise InputError(f"{where}: '{prefix.rstrip('.')}' must hold settings, not {reprlib.repr(values)}")
-    hints = _type_hints(typing.cast(Any, kind))
-    unknown = sorted(str(name) for name in values if name not in hints)
-    if unknown:
-        raise InputError(f"{where}: there is no setting '{prefix}{unknown[0][:100]}'")
-    return kind(
-        **{
-            item.name: _convert(hints[item.name], values[item.name], where, prefix + item.name)
-            for item in fields(kind)
-            if item.name in values
-        }
-    )
-
-
-def _convert(hint: Any, value: Any, where: str, name: str) -> Any:
-    """Check one value against its field's type; ints pass as floats, lists as tuples, nothing else bends."""
-
-    def wrong(expected: str) -> InputError:
-        return InputError(f"{where}: '{name}' must be {expected}, not {reprlib.repr(value)}")
-
-    if dataclasses.is_dataclass(hint):
-        return _build(typing.cast(type[Any], hint), value, where, name + ".")
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Literal:
-        if not isinstance(value, str) or value not in arguments:
-            raise wrong("one of " + ", ".join(map(str, arguments)))
-        return value
-    if origin is tuple:
-        if not isinstance(value, (list, tuple)):
-            raise wrong("a list of numbers")
-        if arguments[-1] is not Ellipsis and len(value) != len(arguments):
-            raise wrong(f"a list of {len(arguments)} numbers")
-        return tuple(_convert(arguments[0], item, where, name) for item in value)
-    if hint is float:
-        if isinstance(value, str) and _POWER.fullmatch(value):
-            value = float(value)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not _fits(value):
-            raise wrong("a number")
-        return float(value)
-    if hint is int and (isinstance(value, bool) or not isinstance(value, int) or not _fits(value)):
-        raise wrong("a whole number")
-    if hint in (bool, str) and not isinstance(value, hint):
-        raise wrong("true or false" if hint is bool else "text")
-    return value
-
-
-_POWER = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d{1,3}")  # 1e-3: a number to people, a word to YAML 1.1
-
-
-def _fits(value: float) -> bool:
-    """Whether a number is finite and not beyond what 64 bits hold."""
-    return -(2**63) <= value < 2**63 if isinstance(value, int) else math.isfinite(value)
 
 
 PRESETS: dict[str, Config] = {

@@ -18,6 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import provenance
 import torch
 
 from selfmark.demo.scene import generate, write
@@ -47,7 +48,7 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, default=12.0)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--images", type=int, default=64)
-    parser.add_argument("--commit", default="unknown")
+    parser.add_argument("--commit", default="", help="of the code; default: what git says")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     share = arguments.gigabytes * 2**30 / torch.cuda.get_device_properties(0).total_memory
@@ -60,7 +61,7 @@ def main() -> None:
         "attempts": rows,
         "hardware": torch.cuda.get_device_name(),
         "versions": {"torch": torch.__version__, "python": platform.python_version()},
-        "commit": arguments.commit,
+        "commit": arguments.commit or provenance.commit(),
     }
     if arguments.out:
         write_json(result, arguments.out)

@@ -22,8 +22,9 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 import onnxruntime
+import provenance
 import torch
-from predict_cpu import SEED, Rows, _commit, _processor
+from predict_cpu import SEED, Rows, named_processor
 
 from selfmark.detector import Detector
 from selfmark.export.onnx import write_float16, write_float32
@@ -124,7 +125,7 @@ def write_rows(rows: Rows, path: Path) -> None:
         merged[name] = {"name": name, "value": round(value, 5), "unit": unit}
     content = {
         "script": "benchmarks/onnx_parity.py",
-        "hardware": f"1 core, {_processor()}",
+        "hardware": f"1 core, {named_processor()}",
         "versions": {
             "torch": torch.__version__,
             "onnxruntime": onnxruntime.__version__,
@@ -132,7 +133,7 @@ def write_rows(rows: Rows, path: Path) -> None:
             "python": platform.python_version(),
             "numpy": np.__version__,
         },
-        "commit": _commit(),
+        "commit": provenance.commit(),
         "seed": SEED,
         "rows": list(merged.values()),
     }

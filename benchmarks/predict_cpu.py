@@ -264,7 +264,7 @@ def write_rows(rows: Rows, threads: int, path: Path) -> None:
         merged[name] = {"name": name, "value": round(value, 3), "unit": unit}
     content = {
         "script": "benchmarks/predict_cpu.py",
-        "hardware": f"{threads} cores, {_processor()}",
+        "hardware": f"{threads} cores, {named_processor()}",
         "versions": {
             "torch": torch.__version__,
             "onnxruntime": onnxruntime.__version__,
@@ -279,7 +279,7 @@ def write_rows(rows: Rows, threads: int, path: Path) -> None:
     write_json(content, path)
 
 
-def _processor() -> str:
+def named_processor() -> str:
     """What the processor calls itself, and whether it multiplies bytes."""
     facts = provenance.processor_facts()
     name = facts.get("model name", platform.processor())

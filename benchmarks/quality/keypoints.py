@@ -31,7 +31,7 @@ import torch
 from figures import table
 from one import hardware
 from rows import DETECTORS
-from run import _commit as commit
+from run import commit
 from sets import SETS, is_there, working_copy
 
 from selfmark.config import Config, FirstKeypoints, override

@@ -61,7 +61,7 @@ def main() -> None:
         weights=arguments.weights_folder,
         work=arguments.work,
         out=arguments.out,
-        commit=arguments.commit or _commit(),
+        commit=arguments.commit or commit(),
         processes=arguments.processes,
         smoke=arguments.smoke,
         keep_model=arguments.keep_model,
@@ -135,7 +135,8 @@ def summary(paths: Sequence[Path]) -> str:
     return "\n".join(lines)
 
 
-def _commit() -> str:
+def commit() -> str:
+    """What git calls the code, `+changes` where the package has uncommitted ones."""
     try:
         head = _git("rev-parse", "--short", "HEAD")
         return f"{head}+changes" if _git("status", "--porcelain", "src") else head

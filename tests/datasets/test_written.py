@@ -83,6 +83,23 @@ def test_files_of_others(mine: Path) -> None:
     assert dict(data.settings) == {}
 
 
+@pytest.mark.parametrize(
+    ("info", "said"),
+    [
+        (
+            {"description": "other\nfaces"},
+            "read from COCO files, which are described as 'other\\nfaces', not from",
+        ),
+        ({"description": "cats"}, "read from COCO files, not from its official files"),
+        ({"description": 7}, "read from COCO files, not from its official files"),
+        (None, "read from COCO files, not from its official files"),
+    ],
+)
+def test_data_in_the_place_of_others_is_named(mine: Path, info: Any, said: str) -> None:
+    _save(mine, "train", {"info": info})
+    assert read("cats", mine).notes[0].startswith(said)
+
+
 def test_boxes_that_reach_from_point_to_point_are_pointed_out(mine: Path) -> None:
     points = {"image_id": 0, "category_id": 1, "keypoints": [3, 4, 2, 13, 9, 2]}
     for box, said in (([3, 4, 10, 5], True), ([1, 2, 14, 9], False), (None, False)):

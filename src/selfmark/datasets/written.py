@@ -14,12 +14,13 @@ import numpy as np
 from selfmark.datasets.bodies import mirror
 from selfmark.datasets.cocofile import Annotated, annotated
 from selfmark.datasets.form import DataSet, Objects, tight_box
-from selfmark.errors import InputError
+from selfmark.errors import InputError, printable
 from selfmark.evaluate.labels import fields_of
 from selfmark.images.sources import coco_folder, coco_frame
 
 SPLITS = ("train", "fit", "test")
 _ALIKE = 1.0  # pixels
+_LONGEST = 200  # letters of a description
 
 
 def is_written(root: Path) -> bool:
@@ -46,7 +47,7 @@ def read(name: str, root: Path) -> DataSet:
         settings=_settings(paths["train"], first.content),
         train=objects["train"],
         test=objects["test"],
-        notes=(f"{name} was read from COCO files, not from its official files", *_tight(objects["train"])),
+        notes=(_origin(name, first.content), *_tight(objects["train"])),
         fit=objects.get("fit"),
     )
 
@@ -76,6 +77,15 @@ def _tight(objects: Objects) -> tuple[str, ...]:
         "its boxes are those around the points, so little else is cut out; leave 'bbox' out of the files "
         "where the whole image is meant",
     )
+
+
+def _origin(name: str, content: Any) -> str:
+    """That the files are not the official ones, and what they are where they name other data."""
+    info = content.get("info")
+    described = info.get("description") if isinstance(info, dict) else None
+    other = isinstance(described, str) and described.strip() not in ("", name)
+    words = f", which are described as '{printable(str(described).strip())[:_LONGEST]}'" if other else ""
+    return f"read from COCO files{words}, not from its official files"
 
 
 def _settings(path: Path, content: Any) -> dict[str, Any]:

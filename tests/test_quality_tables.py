@@ -118,7 +118,7 @@ def test_films_are_means_over_seeds(tables: ModuleType) -> None:
     assert "\n| flies | 0.215 ± 0.021 | 0.010 ± 0.000 | 0.500 ± 0.000 |\n" in page
     assert "the distance from flow falls from 0.215 to 0.115, more than seeds differ by (0.021)" in page
     assert "of Stage 2 rises from 6.15 to 6.25, less than seeds differ by (0.21)" in page
-    assert "Mouse: not run yet, with and without." in page
+    assert "`mouse-temporal` beside `mouse`: not run yet." in page
 
 
 def test_an_order_is_the_same_only_if_every_row_agrees(figures: ModuleType) -> None:

@@ -146,22 +146,29 @@ _MOTION = {
 }
 
 
+# A row without temporal pairs, and one with them that shares all else.
+_FILMS = (
+    ("flies", "flies-temporal"),
+    ("mouse", "mouse-temporal"),
+    ("flies-tiny", "flies-tiny-temporal"),
+    ("flies-tiny", "flies-tiny-far"),
+)
+
+
 def _film(quality: Quality) -> str:
-    rows, sentences = [], []
-    for animal in ("flies", "mouse"):
-        pair = (animal, f"{animal}-temporal")
-        rows += [[name, *(shown(_motion(quality, name, key), 3) for key in _MOTION)] for name in pair]
-        sentences += [
-            f"{animal.capitalize()}, with temporal pairs: {changes}."
-            if (changes := _changes(quality, *pair))
-            else f"{animal.capitalize()}: not run yet, with and without."
-        ]
+    names = dict.fromkeys(name for pair in _FILMS for name in pair)
+    rows = [[name, *(shown(_motion(quality, name, key), 3) for key in _MOTION)] for name in names]
+    sentences = [
+        f"`{temporal}` beside `{plain}`: {_changes(quality, plain, temporal) or 'not run yet'}."
+        for plain, temporal in _FILMS
+    ]
     return "\n\n".join(
         [
             "## Films, with and without temporal pairs",
             "On consecutive frames that were not trained on: how far a landmark is from where optical flow "
             "carries the spot under it, as a share of the network image's side; how often that is a jump; "
-            "and how many landmarks lie on the animal (by brightness).",
+            "and how many landmarks lie on the animal (by brightness). `flies-tiny-far` pairs frames up to "
+            "30 apart, the others with temporal pairs up to 5.",
             table(["row", *_MOTION.values()], rows),
             *sentences,
         ]
@@ -177,14 +184,16 @@ def _motion(quality: Quality, name: str, key: str) -> list[float]:
 def _changes(quality: Quality, plain: str, temporal: str) -> str:
     """What temporal pairs change, beside what another seed changes; empty before both rows are there."""
     flow = [_motion(quality, name, "median_from_flow") for name in (plain, temporal)]
-    forward = {
-        stage: [values(quality, name, "forward", stage) for name in (plain, temporal)] for stage in (1, 2)
+    errors = {
+        f"the {field} error of Stage {stage}": [
+            values(quality, name, field, stage) for name in (plain, temporal)
+        ]
+        for field, stage in (("forward", 1), ("forward", 2), ("backward", 2))
     }
-    if not all(numbers for pair in (flow, *forward.values()) for numbers in pair):
+    if not all(numbers for pair in (flow, *errors.values()) for numbers in pair):
         return ""
     changes = [f"the distance from flow {change(*flow, digits=3)}"]
-    changes += [f"the forward error of Stage {stage} {change(*pair)}" for stage, pair in forward.items()]
-    return "; ".join(changes)
+    return "; ".join(changes + [f"{what} {change(*pair)}" for what, pair in errors.items()])
 
 
 def _notes(quality: Quality) -> str:

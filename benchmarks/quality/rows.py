@@ -176,6 +176,22 @@ def _animals(data: str, temporal: bool) -> Declared:
     return Declared(f"{short}-temporal" if temporal else short, data, settings, seeds=seeds, seconds=90)
 
 
+def _flies_without_gpu(name: str, settings: Settings) -> Declared:
+    """What a CPU makes of the flies; `far`: pairs of frames up to 30 apart instead of 5."""
+    shared = {
+        "K": 10,
+        "M": 50,
+        "keypoints.detector": "selfmark",
+        "warmup.iterations": 300,
+        "rounds.count": 3,
+        "rounds.iterations": 250,
+        "rounds.lr_drops": [0.76],
+        "stage2.iterations": 300,
+        **FROM_ABOVE,
+    }
+    return Declared(name, "flies-pair-video", {**shared, **settings}, "tiny", seeds=(0, 1), seconds=900)
+
+
 RESULTS = (
     *(_faces(detector) for detector in ("superpoint", "selfmark")),
     _aflw("aflw-selfmark", {}),
@@ -190,6 +206,9 @@ RESULTS = (
         for data in ("flies-pair-video", "mouse-openfield")
         for temporal in (False, True)
     ),
+    _flies_without_gpu("flies-tiny", {}),
+    _flies_without_gpu("flies-tiny-temporal", {"temporal.enabled": True}),
+    _flies_without_gpu("flies-tiny-far", {"temporal.enabled": True, "temporal.reach": 30}),
 )
 
 

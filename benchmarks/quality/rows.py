@@ -38,8 +38,6 @@ EVALUATION: Settings = {
     "evaluation.fit_images": [],
     "evaluation.draws": 1,
 }
-# Animals seen from above turn all the way round, so descriptors must not care about direction.
-FROM_ABOVE: Settings = {"augment.rotation": 180.0}
 
 
 @dataclass(frozen=True)
@@ -157,39 +155,44 @@ def _birds_without_gpu(name: str, settings: dict[str, Any]) -> Declared:
     return Declared(name, "birds-cub", shared | settings, preset="tiny", seconds=1_800)
 
 
-def _animals(data: str, temporal: bool) -> Declared:
-    # Few frames of one animal: a schedule between that of the ablations and the whole preset.
-    settings = {
-        "K": 10,
-        "M": 50,
-        "keypoints.detector": "selfmark",
+# Few frames of one kind of animal, seen from above: it turns all the way round, so descriptors must not care
+# about direction; and a schedule between that of the ablations and the whole preset.
+FILM: Settings = {
+    "K": 10,
+    "M": 50,
+    "keypoints.detector": "selfmark",
+    "rounds.count": 3,
+    "augment.rotation": 180.0,
+}
+
+
+def _film(data: str, temporal: bool) -> Declared:
+    schedule = {
         "warmup.iterations": 800,
-        "rounds.count": 3,
         "rounds.iterations": 700,
         "rounds.lr_drops": [0.7586],
         "stage2.iterations": 900,
-        "temporal.enabled": temporal,
-        **FROM_ABOVE,
     }
     short = data.split("-")[0]
-    seeds = (0, 1, 2) if short == "flies" else (0,)
-    return Declared(f"{short}-temporal" if temporal else short, data, settings, seeds=seeds, seconds=90)
+    return Declared(
+        f"{short}-temporal" if temporal else short,
+        data,
+        {**FILM, **schedule, "temporal.enabled": temporal},
+        seeds=(0, 1, 2) if short == "flies" else (0,),
+        seconds=90,
+    )
 
 
 def _flies_without_gpu(name: str, settings: Settings) -> Declared:
     """What a CPU makes of the flies; `far`: pairs of frames up to 30 apart instead of 5."""
-    shared = {
-        "K": 10,
-        "M": 50,
-        "keypoints.detector": "selfmark",
+    schedule = {
         "warmup.iterations": 300,
-        "rounds.count": 3,
         "rounds.iterations": 250,
         "rounds.lr_drops": [0.76],
         "stage2.iterations": 300,
-        **FROM_ABOVE,
     }
-    return Declared(name, "flies-pair-video", {**shared, **settings}, "tiny", seeds=(0, 1), seconds=900)
+    film = {**FILM, **schedule, **settings}
+    return Declared(name, "flies-pair-video", film, preset="tiny", seeds=(0, 1), seconds=900)
 
 
 RESULTS = (
@@ -202,7 +205,7 @@ RESULTS = (
     _birds_without_gpu("birds-tiny", {}),
     _birds_without_gpu("birds-side-tiny", {**FROM_THE_SIDE, "warmup.iterations": 1_000, "rounds.count": 2}),
     *(
-        _animals(data, temporal)
+        _film(data, temporal)
         for data in ("flies-pair-video", "mouse-openfield")
         for temporal in (False, True)
     ),

@@ -121,7 +121,8 @@ def _dlc(path: Path) -> Found:
     found = {}
     for frame in table.index:
         for individual in table.columns.unique("individuals"):
-            values = table.loc[frame, ("DLC_selfmark", individual)].to_numpy(float).reshape(-1, 3)
+            columns = table.xs(("DLC_selfmark", individual), axis=1, level=[0, 1])
+            values = columns.loc[frame].to_numpy(float).reshape(-1, 3)
             if not np.isnan(values).any():
                 found[frame, int(individual.removeprefix("track_"))] = values[:, :2]
     return found

@@ -44,7 +44,7 @@ def undisturbed(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_landmarks_beat_the_mean_shape(tmp_path: Path) -> None:
-    """A short run on generated pictures: forward error at least 1.4 times better than guessing."""
+    """A short run on generated pictures: forward error at least 1.6 times better than guessing."""
     write(generate(250, 64, seed=1), tmp_path / "data" / "train")
     write(generate(100, 64, seed=2), tmp_path / "data" / "test")
     settings = QUICK | {
@@ -57,11 +57,11 @@ def test_landmarks_beat_the_mean_shape(tmp_path: Path) -> None:
         "heatmaps.sigma": 1.0,
         "correspondence.restarts": 3,
         "correspondence.iterations": 50,
-        "warmup.iterations": 200,
+        "warmup.iterations": 150,
         "rounds.count": 2,
-        "rounds.iterations": 120,
-        "stage2.iterations": 250,
-        "stage2.batch": 16,
+        "rounds.iterations": 80,
+        "stage2.iterations": 150,
+        "stage2.batch": 12,
         "optimiser.lr": 1e-3,
         "runtime.batch": 8,
         "runtime.log_every": 50,
@@ -70,7 +70,7 @@ def test_landmarks_beat_the_mean_shape(tmp_path: Path) -> None:
     images = tmp_path / "data" / "train" / "images"
     discover(images, output=tmp_path / "run", preset="tiny", settings=settings, device="cpu")
     result = judge(tmp_path / "run", tmp_path / "data", "cpu")
-    assert result.forward * 1.4 < result.mean_shape
+    assert result.forward * 1.6 < result.mean_shape
     assert result.backward < result.mean_shape_backward
 
 

@@ -155,8 +155,7 @@ def _birds_without_gpu(name: str, settings: dict[str, Any]) -> Declared:
     return Declared(name, "birds-cub", shared | settings, preset="tiny", seconds=1_800)
 
 
-# Few frames of one kind of animal, seen from above: it turns all the way round, so descriptors must not care
-# about direction; and a schedule between that of the ablations and the whole preset.
+# Animals seen from above turn all the way round, so descriptors must not care about direction.
 FILM: Settings = {
     "K": 10,
     "M": 50,
@@ -167,6 +166,7 @@ FILM: Settings = {
 
 
 def _film(data: str, temporal: bool) -> Declared:
+    # Few frames of one animal: a schedule between that of the ablations and the whole preset.
     schedule = {
         "warmup.iterations": 800,
         "rounds.iterations": 700,

@@ -28,6 +28,8 @@ _COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-sta
 _BROKEN_PICTURES = """() => [...document.images].filter(image => !image.complete || image.naturalWidth === 0)
     .map(image => image.alt || image.src.slice(0, 60))"""
 _WIDTHS = "() => [document.documentElement.scrollWidth, window.innerWidth]"
+# What a text did, or the element that it became: that is there at once, also where it has not run yet.
+_ATTACKED = "() => window.attacked !== undefined || document.querySelector('[onerror], [onload]') !== null"
 
 
 def find_chromium() -> str | None:
@@ -89,6 +91,10 @@ class Visit:
         if width > window:
             found.append(f"the page is {width} pixels wide in a window of {window}")
         return self.complaints + found
+
+    def attacked(self) -> bool:
+        """Whether a text of the user that sets `window.attacked` has run, or has become what will run."""
+        return bool(self.page.evaluate(_ATTACKED))
 
 
 @contextmanager

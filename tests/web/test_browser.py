@@ -320,7 +320,7 @@ def test_two_windows_see_each_other(browser: Any, toy: Served) -> None:
         choose(other.page, 1)
         saved(other.page, lambda: other.page.click("#hide"))
         assert other.page.inner_text(".entry[data-landmark='0'] .name") == "nose"
-        one.page.wait_for_selector(".entry.gone[data-landmark='1']", timeout=8000)
+        one.page.wait_for_selector(".entry.gone[data-landmark='1']")
         # Each takes back its own.
         one.page.evaluate("document.activeElement.blur()")
         saved(one.page, lambda: one.page.click("#undo"))
@@ -379,8 +379,8 @@ def test_no_text_of_the_user_runs(browser: Any, tmp_path: Path, clean: bool) -> 
                 " box.innerHTML = text; }",
                 INJECTION,
             )
-            page.wait_for_timeout(100)
-        assert page.evaluate("() => window.attacked === undefined") is clean
+            page.wait_for_function("() => window.attacked === 1")
+        assert seen.attacked() is not clean
 
 
 def test_the_policy_stops_what_slips_in(browser: Any, still: Served) -> None:
@@ -391,10 +391,9 @@ def test_the_policy_stops_what_slips_in(browser: Any, still: Served) -> None:
             INJECTION,
         )
         assert refused == "yes"
-        page.evaluate("() => document.querySelector('.picture').src = 'http://127.0.0.1:9/'")
-        page.wait_for_timeout(100)
-        assert any("Content Security Policy" in problem for problem in seen.problems())
-        assert page.evaluate("() => window.attacked === undefined")
+        with page.expect_console_message(lambda message: "Content Security Policy" in message.text):
+            page.evaluate("() => document.querySelector('.picture').src = 'http://127.0.0.1:9/'")
+        assert not seen.attacked()
 
 
 # --- looks and access ------------------------------------------------------------------------------------

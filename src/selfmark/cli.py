@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from selfmark._version import __version__
 from selfmark.datasets.commands import app as datasets_app
 from selfmark.errors import InputError, TrainingError, need, printable
+from selfmark.screen import err, out, remark, say, show
 
 if TYPE_CHECKING:
     from selfmark.detector import Prediction
@@ -39,9 +39,6 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(datasets_app, name="datasets")
-# Names of files and landmarks are the user's, or a stranger's: nothing in them is markup.
-out = Console(markup=False)
-err = Console(stderr=True, markup=False)
 
 
 def main() -> None:
@@ -61,7 +58,7 @@ def main() -> None:
 
 
 def _complain(error: Exception) -> None:
-    err.print(f"selfmark: {printable(str(error))}", style="red", highlight=False, soft_wrap=True)
+    remark(f"selfmark: {printable(str(error))}", style="red")
 
 
 def _interrupt(number: int, frame: Any) -> NoReturn:
@@ -70,7 +67,7 @@ def _interrupt(number: int, frame: Any) -> NoReturn:
 
 def _version(shown: bool) -> None:
     if shown:
-        out.print(f"selfmark {__version__}", highlight=False)
+        say(f"selfmark {__version__}")
         raise typer.Exit
 
 
@@ -167,7 +164,7 @@ def discover(
         str(settings.get("keypoints.detector", "superpoint" if preset == "paper" else ""))
     )
     if notice:
-        err.print(notice, highlight=False, markup=False)
+        remark(notice)
     with ProgressDisplay(out) as display:
         try:
             run_discover(
@@ -184,16 +181,10 @@ def discover(
             )
         except KeyboardInterrupt:
             where = output or seen.output
-            err.print(
-                f"stopped; go on with: selfmark discover -o {where} --resume", highlight=False, soft_wrap=True
-            )
+            remark(f"stopped; go on with: selfmark discover -o {where} --resume")
             raise typer.Exit(130) from None
     if seen.output:  # under torchrun, one process speaks
-        out.print(
-            f"detector: {seen.output}\nreport:   {seen.output}/report/index.html",
-            highlight=False,
-            soft_wrap=True,
-        )
+        say(f"detector: {seen.output}\nreport:   {seen.output}/report/index.html")
 
 
 class _Seen:
@@ -277,13 +268,11 @@ def predict(
             path = write(found, detector.card, output)
         except OSError as error:
             raise InputError(f"cannot write to {output}: {error.strerror}") from error
-    out.print(
-        f"{counted.images} images, {display.rate:.1f} a second: {path}", highlight=False, soft_wrap=True
-    )
+    say(f"{counted.images} images, {display.rate:.1f} a second: {path}")
     for film in films.values():
-        out.print(f"labelled video: {film}", highlight=False, soft_wrap=True)
+        say(f"labelled video: {film}")
     for sentence in (*notes, *lost_images(refs, counted)):
-        err.print(sentence, highlight=False, markup=False, soft_wrap=True)
+        remark(sentence)
 
 
 @app.command("map")
@@ -306,20 +295,14 @@ def map_points(
     mapping = learned.mapping
     title = f"{len(mapping.names)} points from {mapping.images} images"
     if mapping.error is not None:
-        table = Table("point", "error", title=title, title_justify="left")
-        for name, error in zip(mapping.names, mapping.errors, strict=True):
-            table.add_row(name, "" if error is None else f"{error:.2f}")
-        out.print(table)
-        out.print(
-            f"error on images left out: {mapping.error:.2f} % of {mapping.normaliser}",
-            highlight=False,
-            soft_wrap=True,
-        )
+        errors = ("" if error is None else f"{error:.2f}" for error in mapping.errors)
+        show(("point", "error"), zip(mapping.names, errors, strict=True), title)
+        say(f"error on images left out: {mapping.error:.2f} % of {mapping.normaliser}")
     else:
-        out.print(title, highlight=False)
+        say(title)
     for note in learned.notes:
-        err.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
-    out.print(f"map: {learned.path}", highlight=False, soft_wrap=True)
+        remark(f"note: {note}")
+    say(f"map: {learned.path}")
 
 
 @app.command()
@@ -338,9 +321,6 @@ def name(
     need("fastapi", "'selfmark[web]'")
     need("uvicorn", "'selfmark[web]'")
     from selfmark.web.serve import name_landmarks
-
-    def say(line: str) -> None:
-        out.print(line, highlight=False, markup=False, soft_wrap=True)
 
     name_landmarks(run, images or [], most, port, browser, device, say)
 
@@ -366,7 +346,7 @@ def export(
         raise InputError("say what to export: --onnx")
     wanted: dict[Precision, bool] = {"float32": True, "float16": fp16, "int8": int8}
     for path in export_onnx(run, [precision for precision, asked in wanted.items() if asked], output):
-        out.print(f"exported: {path}", highlight=False, soft_wrap=True)
+        say(f"exported: {path}")
 
 
 @app.command()
@@ -433,15 +413,12 @@ def evaluate(
             ),
         )
     for content in (*present.tables(metrics), present.trust_table(metrics)):
-        table = Table(*content.header, title=content.title, title_justify="left", caption_justify="left")
-        for row in content.rows:
-            table.add_row(*row)
-        out.print(table)
+        show(content.header, content.rows, content.title)
     for note in metrics["notes"]:
-        err.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
+        remark(f"note: {note}")
     page = report_on_run(Run.open(run), Detector.load(run), output)
     folder = output if output is not None else run
-    out.print(f"metrics: {folder / 'metrics.json'}\nreport:  {page}", highlight=False, soft_wrap=True)
+    say(f"metrics: {folder / 'metrics.json'}\nreport:  {page}")
 
 
 @app.command()
@@ -463,7 +440,7 @@ def demo(
     table.add_row("discovered landmarks", f"{result.forward:.2f}", f"{result.backward:.2f}")
     table.add_row("mean shape", f"{result.mean_shape:.2f}", f"{result.mean_shape_backward:.2f}")
     out.print(table)
-    out.print(f"report: {result.report}", highlight=False, soft_wrap=True)
+    say(f"report: {result.report}")
     result.require_useful()
 
 
@@ -499,9 +476,6 @@ def reproduce(
 
     settings = _settings(change or [])
 
-    def say(line: str) -> None:
-        out.print(line, highlight=False, markup=False, soft_wrap=True)
-
     if tables == ["list"]:
         for name, place, title in command.listing():
             say(f"{name:<18} {place:<21} {title}")
@@ -525,7 +499,7 @@ def reproduce(
             watch=lambda: ProgressDisplay(out),
         )
     except KeyboardInterrupt:
-        err.print("stopped; the same command goes on from here", highlight=False)
+        remark("stopped; the same command goes on from here")
         raise typer.Exit(130) from None
     for path in paths:
         say(f"written: {path}")
@@ -539,7 +513,7 @@ def report(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
     from selfmark.run import Run
 
     path = report_on_run(Run.open(run), Detector.load(run))
-    out.print(f"report: {path}", highlight=False, soft_wrap=True)
+    say(f"report: {path}")
 
 
 @app.command()
@@ -554,8 +528,8 @@ def weights(
 
     notice = licence_notice(name)
     if notice:
-        err.print(notice, highlight=False, markup=False)
-    out.print(f"installed: {install(name, source)}", highlight=False, soft_wrap=True)
+        remark(notice)
+    say(f"installed: {install(name, source)}")
 
 
 @app.command()

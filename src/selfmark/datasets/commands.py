@@ -6,13 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
+
+from selfmark.screen import err, remark, say, show
 
 app = typer.Typer(help="The paper's data sets, read from their official files.", no_args_is_help=True)
-# Names of files are the user's: nothing in them is markup.
-out = Console(markup=False)
-err = Console(stderr=True, markup=False)
 
 Name = Annotated[str, typer.Argument(help="As 'selfmark datasets list' names it.")]
 Root = Annotated[Path, typer.Argument(help="Folder with the official files.")]
@@ -24,7 +21,7 @@ def list_datasets() -> None:
     from selfmark.datasets.registry import DATASETS
 
     for name, data in DATASETS.items():
-        _say(f"{name:<11}{data.title}\n{'':<11}{data.source}")
+        say(f"{name:<11}{data.title}\n{'':<11}{data.source}")
 
 
 @app.command()
@@ -33,18 +30,17 @@ def check(name: Name, root: Root) -> None:
     from selfmark.datasets import check as checks
     from selfmark.datasets.registry import known, read
 
-    layout = Table("file or folder", "found", title=known(name).title, title_justify="left")
-    for line in checks.layout(name, root):
-        layout.add_row(line.wanted, ", ".join(line.found) or "-")
-    out.print(layout)
-    _say(f"source: {known(name).source}")
+    found = ((line.wanted, ", ".join(line.found) or "-") for line in checks.layout(name, root))
+    show(("file or folder", "found"), found, known(name).title)
+    say(f"source: {known(name).source}")
     dataset = read(name, root)
-    splits = Table("split", "images", "expected", title_justify="left")
-    for split, here, expected in checks.counts(dataset):
-        splits.add_row(split, str(here), "-" if expected is None else str(expected))
-    out.print(splits)
+    counts = (
+        (split, str(here), "-" if expected is None else str(expected))
+        for split, here, expected in checks.counts(dataset)
+    )
+    show(("split", "images", "expected"), counts)
     for note in (*dataset.notes, *checks.doubts(dataset)):
-        err.print(f"note: {note}", highlight=False, soft_wrap=True)
+        remark(f"note: {note}")
 
 
 @app.command()
@@ -88,13 +84,9 @@ def write(
         dataset = reannotated(dataset, points)
     write_coco(dataset, output)
     for split, objects in dataset.splits.items():
-        _say(f"{output / split}.json: {len(objects)} objects, {len(dataset.names)} points")
+        say(f"{output / split}.json: {len(objects)} objects, {len(dataset.names)} points")
     changed = [f"--set {key}={value}" for key, value in dataset.settings.items()]
     if changed:
-        _say(f"discover as the paper does with: {' '.join(changed)}")
+        say(f"discover as the paper does with: {' '.join(changed)}")
     for note in dataset.notes:
-        err.print(f"note: {note}", highlight=False, soft_wrap=True)
-
-
-def _say(line: str) -> None:
-    out.print(line, highlight=False, soft_wrap=True)
+        remark(f"note: {note}")

@@ -28,15 +28,15 @@ _FRAME_SIDE = 1600  # longer side of a video frame's picture, at most
 
 def find_landmarks(folder: Path, refs: Sequence[ImageRef], fingerprint: str, device: str) -> None:
     """Find the landmarks of the images and keep them in RUN/naming, with a progress bar on the terminal."""
-    from rich.console import Console
     from rich.progress import Progress
+
+    from selfmark.screen import err
 
     detector = Detector.load(folder, pick(device))
     home = folder / FOLDER
     try:
         home.mkdir(exist_ok=True)
-        console = Console(stderr=True)
-        with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        with Progress(console=err, transient=True, disable=not err.is_terminal) as bar:
             task = bar.add_task("finding landmarks", total=len(refs))
             _find(detector, refs, fingerprint, home, lambda count: bar.update(task, advance=count))
     except OSError as error:

@@ -235,6 +235,40 @@ def test_the_page_of_experiments_is_up_to_date() -> None:
     assert len(rows) == len(experiment.names()) + 1
 
 
+def test_the_picture_shows_the_detector_that_comes_along() -> None:
+    demo = _maker("make_demo")
+    drawn = cv2.imread(str(demo.PATH))
+    expected = demo.picture()[..., ::-1]
+    assert drawn is not None
+    assert drawn.shape == expected.shape
+    # JPEG blurs edges, but a disc that is elsewhere is another colour in dozens of pixels.
+    differs = np.abs(drawn.astype(int) - expected).max(axis=-1) > 100
+    assert differs.mean() < 5e-4, "run: python docs/make_demo.py"
+
+
+def _scripts() -> list[str]:
+    """Scripts of this repository that the docs call with options, as they are called."""
+    blocks = [
+        block for page in PAGES for block in re.findall(r"```.*?\n(.*?)```", page.read_text(), re.DOTALL)
+    ]
+    parts = [part.strip() for block in blocks for part in re.split(r"&& *\\?\n?|\n", block)]
+    return sorted({part for part in parts if re.search(r"\bpython (-m )?(training|benchmarks)\b.* --", part)})
+
+
+def test_scripts_shown_know_the_options_shown() -> None:
+    shown = _scripts()
+    assert len(shown) >= 4
+    for command in shown:
+        call = re.search(r"python ((?:-m )?\S+)(.*)", command)
+        assert call is not None
+        words = [sys.executable, *call[1].split(), "--help"]
+        path = {"PYTHONPATH": "src"} if command.startswith("PYTHONPATH=src ") else {}
+        answer = subprocess.run(words, cwd=ROOT, env=os.environ | path, capture_output=True, text=True)
+        assert answer.returncode == 0, f"{command}: {answer.stderr}"
+        unknown = [word for word in re.findall(r"--[a-z-]+", call[2]) if word not in answer.stdout]
+        assert unknown == [], command
+
+
 def _anchors(page: Path) -> set[str]:
     """What forges make of a page's headings."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+
+from selfmark.config import override, preset
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
@@ -85,7 +89,7 @@ def test_targets_are_judged(tables: ModuleType) -> None:
 
 def test_the_order_of_rows_is_compared_with_the_papers(tables: ModuleType) -> None:
     page = tables.pages(_made_up())["ablations.md"]
-    assert _line(page, "250")[1:3] == ["5.50", "11.00"]
+    assert _line(page, "250")[1:4] == ["clusters-250", "5.50", "11.00"]
     assert _line(page, "250")[-2:] == ["8.58", "6.26"]
     # Ranks ours 5 3 1 4 2, theirs 5 2 1 3 4: squared differences 0 1 0 1 4, so 1 - 6 x 6 / (5 x 24) = 0.7.
     assert (
@@ -96,7 +100,7 @@ def test_the_order_of_rows_is_compared_with_the_papers(tables: ModuleType) -> No
 
 def test_flipping_at_test_time_is_a_row_of_its_own(tables: ModuleType) -> None:
     page = tables.pages(_made_up())["ablations.md"]
-    assert [_line(page, label)[2] for label in ("none", "train", "train and test")] == [
+    assert [_line(page, label)[3] for label in ("none", "train", "train and test")] == [
         "3.40",
         "3.50",
         "3.00",
@@ -155,20 +159,90 @@ def test_figures_of_trial_runs_are_not_merged(merge: ModuleType) -> None:
 
 
 def test_the_committed_pages_are_those_of_the_committed_figures(tables: ModuleType) -> None:
-    path = RESULTS / "quality.json"
-    if not path.exists():
-        pytest.skip("docs/results/quality.json has not been made yet")
-    quality = json.loads(path.read_text(encoding="utf-8"))
-    for name, page in tables.pages(quality).items():
+    for name, page in tables.pages(_published()).items():
         written = (RESULTS / name).read_text(encoding="utf-8")
         assert written == page, "run: python benchmarks/quality/quality_pages.py"
 
 
+def _published() -> dict[str, Any]:
+    published: dict[str, Any] = json.loads((RESULTS / "quality.json").read_text(encoding="utf-8"))
+    return published
+
+
+def test_the_page_of_first_keypoints_is_that_of_its_figures(
+    scripts: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))  # the script also takes from `training`
+    record = json.loads((RESULTS / "keypoints.json").read_text(encoding="utf-8"))
+    page = import_module("keypoints").page(record)
+    assert (RESULTS / "keypoints.md").read_text(encoding="utf-8") == page
+
+
+def test_every_declared_row_is_published(scripts: None) -> None:
+    rows = import_module("rows")
+    published = _published()
+    there = {(row["name"], row["seed"], row["stage"], row["ridge"]) for row in published["rows"]}
+    for declared in rows.DECLARED:
+        for seed, run in zip(declared.seeds, declared.runs(), strict=True):
+            assert published["runs"][run]["digest"] == declared.digest(), f"{run} has other settings"
+            for name in (declared.name, *declared.variants):
+                assert {(name, seed, stage, ridge) for stage in (1, 2) for ridge in rows.RIDGES} <= there
+
+
 def test_every_row_says_what_the_file_promises() -> None:
-    path = RESULTS / "quality.json"
-    if not path.exists():
-        pytest.skip("docs/results/quality.json has not been made yet")
     promised = {"data", "k", "m", "keypoints", "preset", "seed", "stage", "ridge", "forward", "backward"}
     promised |= {"mean_shape", "minutes", "hardware", "commit"}
-    for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
+    rows = _published()["rows"]
+    assert rows
+    for row in rows:
         assert promised <= set(row)
+        assert 0 < row["forward"] < row["mean_shape"], "worse than guessing"
+
+
+def test_every_row_of_the_pages_can_be_made_again(scripts: None, tmp_path: Path) -> None:
+    run = import_module("run")
+    names = {row["name"] for row in _published()["rows"]}
+    assert "flip-train" in names
+    for name in names:
+        assert run.missing(run.chosen([name]), tmp_path, again=True), name
+        assert not run.missing(run.chosen([name]), tmp_path, again=False), "what is published is not made"
+    for page in ("quality.md", "ablations.md"):
+        assert "run.py --data-folder DATA --weights-folder WEIGHTS --out made --again --only ROW" in (
+            RESULTS / page
+        ).read_text(encoding="utf-8")
+
+
+def test_commands_shown_ask_for_what_the_rows_ask_for(scripts: None) -> None:
+    rows, again = import_module("rows"), import_module("again")
+    from typer.main import get_command
+
+    from selfmark.cli import _settings, app
+
+    discover = get_command(app).commands["discover"]  # type: ignore[attr-defined]
+    for declared in rows.RESULTS:
+        words = shlex.split(again.command(declared))
+        given = discover.make_context("discover", words[2:]).params
+        settings = _settings(given["change"]) | {"K": given["landmarks"]}
+        asked = override(preset(given["preset"]), settings)
+        wanted = override(preset(declared.preset), declared.settings)
+        assert replace(asked, evaluation=wanted.evaluation) == wanted, declared.name
+        assert given["seed"] == declared.seeds[0]
+
+
+def test_headline_figures_are_those_of_the_rows(figures: ModuleType) -> None:
+    # By data, K and the word that tells rows of the same data apart.
+    quality = _published()
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = {
+        "| faces-yt68, 68 points, K=30, 3 seeds | fast, SuperPoint |": "yt68-superpoint",
+        "| faces-yt68, 68 points, K=30, 3 seeds | fast, our own |": "yt68-selfmark",
+        "| faces-mtfl-aflw, 5 points, K=10, 10,000 images |": "aflw-selfmark",
+        "| flies-pair-video, 24 points, K=10, 3 seeds |": "flies",
+        "| mouse-openfield, 4 points, K=10 |": "mouse",
+        "| birds-cub, 159 species, 15 points, K=30 |": "birds-side-30",
+    }
+    for start, name in rows.items():
+        (line,) = [line for line in readme.splitlines() if line.startswith(start)]
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        found = [figures.values(quality, name, field) for field in ("forward", "backward", "mean_shape")]
+        assert cells[-3:] == [figures.shown(found[0]), figures.shown(found[1]), figures.shown(found[2][:1])]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import paper
+from again import how_to_make
 from figures import NONE, RIDGE, Quality, Values, agreement, column, mean, shown, spread, table, values
-from rows import BASE, CLUSTERS, DETECTORS, REAL_SHARES, SHORT
+from rows import ABLATIONS, BASE, CLUSTERS, DETECTORS, REAL_SHARES, SHORT, by_name
 
 
 def ablations_page(quality: Quality) -> str:
     """docs/results/ablations.md."""
-    parts = (_clusters, _negatives, _detectors, _stages, _flipping, _real_points)
+    parts = (_clusters, _negatives, _detectors, _precision, _stages, _flipping, _real_points)
     return "\n\n".join([_introduction(quality), *(part(quality) for part in parts)]) + "\n"
 
 
@@ -18,28 +19,36 @@ def _introduction(quality: Quality) -> str:
         f"{SHORT['warmup.iterations']} iterations of warm-up, {SHORT['rounds.count']} rounds of "
         f"{SHORT['rounds.iterations']}, {SHORT['stage2.iterations']} of Stage 2"
     )
-    minutes = values(quality, BASE, "minutes")
-    length = f", {minutes[0]:.1f} minutes a run on the machine named in quality.json" if minutes else ""
-    seeds = values(quality, "yt68-superpoint", "forward", 1)
-    later = values(quality, "yt68-superpoint", "forward")
-    deviation = spread(seeds)
+    minutes = [minute for one in ABLATIONS for minute in values(quality, one.name, "minutes")]
+    length = f", {min(minutes):.1f} to {max(minutes):.1f} minutes a run" if minutes else ""
+    first, second = _seeds(quality, "forward", 1), _seeds(quality, "forward", 2)
     noise = (
-        f"For scale: over the {len(seeds)} seeds of the whole preset the forward error of Stage 1 spreads by "
-        f"{deviation:.2f}, that of Stage 2 by {spread(later) or 0:.2f}; "
-        "differences of that size mean nothing."
-        if deviation is not None
+        f"For scale: over the seeds of the whole preset the forward error of Stage 1 spreads by {first:.2f}, "
+        f"that of Stage 2 by {second:.2f}; differences of that size mean nothing."
+        if first is not None and second is not None
         else "How much seeds differ has not been measured yet."
     )
     return (
         "# Ablations\n\n"
         "<!-- made by benchmarks/quality/quality_pages.py from quality.json: edit there -->\n\n"
         "The paper's ablations on faces-yt68 (3,095 training images, 759 test images of other persons, 68 "
-        f"points). All rows share one short schedule, the preset `fast` with {schedule}{length}, and one "
-        "seed. Unless a table says otherwise: SuperPoint, K = 30, M = 100. Errors are percentages of the "
-        f"root of the box's area, ridge {RIDGE:g}, regressors fitted on all training images. Lower is "
-        "better.\n\n"
-        f"The paper's figures are of its own data sets, so only their order can be compared. {noise}"
+        f"points). All rows share one short schedule, the preset `fast` with {schedule}{length} on the "
+        "machine named in quality.json, and one seed, 0. Unless a table says otherwise: SuperPoint, K = 30, "
+        f"M = 100. Errors are percentages of the root of the box's area, ridge {RIDGE:g}, regressors fitted "
+        "on all training images. Lower is better.\n\n"
+        f"The paper's figures are of its own data sets, so only their order can be compared. {noise}\n\n"
+        f"{how_to_make('ROW is what the second column of each table says')}"
     )
+
+
+def _first(quality: Quality, field: str) -> tuple[str, float | None]:
+    """An error of Stage 1 in words, and how much seeds differ in it."""
+    return f"{field} error of Stage 1", _seeds(quality, field, 1)
+
+
+def _seeds(quality: Quality, field: str, stage: int) -> float | None:
+    """How much an error differs from seed to seed, with the whole preset."""
+    return spread(values(quality, "yt68-superpoint", field, stage))
 
 
 def _errors(quality: Quality, name: str) -> list[str]:
@@ -55,16 +64,16 @@ _ERRORS = ["stage 1 forward", "stage 1 backward", "stage 2 forward", "stage 2 ba
 def _clusters(quality: Quality) -> str:
     names = {str(M): BASE if M == 100 else f"clusters-{M}" for M in CLUSTERS}
     rows = [
-        [label, *_errors(quality, name), *(f"{error:.2f}" for error in paper.CLUSTERS[int(label)])]
+        [label, name, *_errors(quality, name), *(f"{error:.2f}" for error in paper.CLUSTERS[int(label)])]
         for label, name in names.items()
     ]
     forward, backward = ({str(M): pair[i] for M, pair in paper.CLUSTERS.items()} for i in (0, 1))
     return "\n\n".join(
         [
             "## Number of clusters M",
-            table(["M", *_ERRORS, "paper, LS3D, stage 1 forward", "paper backward"], rows),
-            agreement(column(quality, names), forward, "forward error of Stage 1"),
-            agreement(column(quality, names, "backward"), backward, "backward error of Stage 1"),
+            table(["M", "row", *_ERRORS, "paper, LS3D, stage 1 forward", "paper backward"], rows),
+            agreement(column(quality, names), forward, *_first(quality, "forward")),
+            agreement(column(quality, names, "backward"), backward, *_first(quality, "backward")),
         ]
     )
 
@@ -77,37 +86,71 @@ def _negatives(quality: Quality) -> str:
         "same image, clustering": BASE,
     }
     theirs = {", ".join(key): error for key, error in paper.NEGATIVES.items()}
-    rows = [[label, *_errors(quality, name), f"{theirs[label]:.2f}"] for label, name in names.items()]
+    rows = [[label, name, *_errors(quality, name), f"{theirs[label]:.2f}"] for label, name in names.items()]
     return "\n\n".join(
         [
             "## Negatives and correspondence",
             "Negatives are keypoints of other clusters in the other image, or other places of the same "
             "image; positives come from clusters (two images), or only from deformations of one image "
             "(equivariance).",
-            table(["negatives, correspondence", *_ERRORS, "paper, LS3D, stage 1 forward"], rows),
-            agreement(column(quality, names), theirs, "forward error of Stage 1"),
+            table(["negatives, correspondence", "row", *_ERRORS, "paper, LS3D, stage 1 forward"], rows),
+            agreement(column(quality, names), theirs, *_first(quality, "forward")),
         ]
     )
 
 
+def _by_detector() -> dict[str, str]:
+    """The row of each detector."""
+    return {name: BASE if name == "superpoint" else f"keypoints-{name}" for name in DETECTORS}
+
+
 def _detectors(quality: Quality) -> str:
-    names = {name: BASE if name == "superpoint" else f"keypoints-{name}" for name in DETECTORS}
+    names = _by_detector()
     theirs = {name: pair[0] for name, pair in paper.DETECTORS.items()}
     rows = []
     for label, name in names.items():
         pair = paper.DETECTORS.get(label)
-        rows.append(
-            [label, *_errors(quality, name), *((f"{error:.2f}" for error in pair) if pair else (NONE, NONE))]
-        )
+        printed = (f"{error:.2f}" for error in pair) if pair else (NONE, NONE)
+        rows.append([label, name, *_errors(quality, name), *printed])
     return "\n\n".join(
         [
             "## First keypoints",
-            table(["detector", *_ERRORS, "paper, CelebA, stage 1 forward", "paper backward"], rows),
-            agreement(column(quality, names), theirs, "forward error of Stage 1"),
+            table(["detector", "row", *_ERRORS, "paper, CelebA, stage 1 forward", "paper backward"], rows),
+            agreement(column(quality, names), theirs, *_first(quality, "forward")),
             agreement(
                 column(quality, names, "backward"),
                 {name: pair[1] for name, pair in paper.DETECTORS.items()},
-                "backward error of Stage 1",
+                *_first(quality, "backward"),
+            ),
+        ]
+    )
+
+
+def _precision(quality: Quality) -> str:
+    runs = {label: quality["runs"].get(by_name(name).runs()[0]) for label, name in _by_detector().items()}
+    found: Values = {
+        label: None if run is None else run["first_keypoints_precision"][f"{label}, outliers removed"]
+        for label, run in runs.items()
+    }
+    rows = [
+        [
+            label,
+            _by_detector()[label],
+            NONE if share is None else f"{share:.1f}",
+            f"{paper.PRECISION[label]:.1f}" if label in paper.PRECISION else NONE,
+        ]
+        for label, share in found.items()
+    ]
+    missed = {label: None if share is None else 100 - share for label, share in found.items()}
+    return "\n\n".join(
+        [
+            "## Precision of first keypoints",
+            "The share of first keypoints within a tenth of the inter-ocular distance of one of the 68 "
+            "points, in the training images, after outliers among them were removed. "
+            "[First keypoints](keypoints.md) has it before, and other measures.",
+            table(["detector", "row", "precision %", "paper, CelebA"], rows),
+            agreement(
+                missed, {name: 100 - share for name, share in paper.PRECISION.items()}, "points that miss"
             ),
         ]
     )
@@ -116,18 +159,20 @@ def _detectors(quality: Quality) -> str:
 def _stages(quality: Quality) -> str:
     runs = {"short schedule": BASE, "whole preset `fast`": "yt68-superpoint"}
     rows = [
-        [label, *(shown(values(quality, name, field, stage)) for field, stage in _STAGES)]
+        [label, name, *(shown(values(quality, name, field, stage)) for field, stage in _STAGES)]
         for label, name in runs.items()
     ]
     rows += [
-        [f"paper, {data}", f"{points:.1f}", "30", f"{one:.1f}", f"{two:.1f}"]
+        [f"paper, {data}", "", f"{points:.1f}", "30", f"{one:.1f}", f"{two:.1f}"]
         for data, (points, one, two) in paper.STAGES.items()
     ]
     first, second = (mean(values(quality, BASE, "forward", stage)) for stage in (1, 2))
     return "\n\n".join(
         [
             "## Stage 1 and Stage 2",
-            table(["", "points, stage 1", "points, stage 2", "stage 1 forward", "stage 2 forward"], rows),
+            table(
+                ["", "row", "points, stage 1", "points, stage 2", "stage 1 forward", "stage 2 forward"], rows
+            ),
             _better(first, second, "Stage 2", "Stage 1", "as in all three data sets of the paper"),
         ]
     )
@@ -141,6 +186,7 @@ def _flipping(quality: Quality) -> str:
     rows = [
         [
             label,
+            name,
             *(shown(values(quality, name, "forward", stage)) for stage in (1, 2)),
             *(f"{error:.2f}" for error in paper.FLIPPING[label]),
         ]
@@ -152,13 +198,17 @@ def _flipping(quality: Quality) -> str:
         [
             "## Flipping",
             "`train` is the model of `train and test` applied without averaging over the mirror image.",
-            table(["flipping", "stage 1", "stage 2", "paper, LS3D, stage 1", "paper, stage 2"], rows),
+            table(["flipping", "row", "stage 1", "stage 2", "paper, LS3D, stage 1", "paper, stage 2"], rows),
             agreement(
-                ours, {name: pair[1] for name, pair in paper.FLIPPING.items()}, "forward error of Stage 2"
+                ours,
+                {name: pair[1] for name, pair in paper.FLIPPING.items()},
+                "forward error of Stage 2",
+                _seeds(quality, "forward", 2),
             ),
             _better(
                 plain, flipped, "Stage 1 with flipping in training", "Stage 1 without", "as in the paper"
             ),
+            "With the whole preset the order is another ([Made on a GPU](../reproduce.md#made-on-a-gpu)).",
         ]
     )
 
@@ -175,7 +225,7 @@ def _better(before: float | None, after: float | None, new: str, old: str, as_wh
 
 def _real_points(quality: Quality) -> str:
     names = {str(share): f"real-{share}" for share in REAL_SHARES}
-    rows = [[f"{label} %", *_errors(quality, name)] for label, name in names.items()]
+    rows = [[f"{label} %", name, *_errors(quality, name)] for label, name in names.items()]
     guessing = mean(values(quality, "real-20", "mean_shape"))
     return "\n\n".join(
         [
@@ -184,7 +234,7 @@ def _real_points(quality: Quality) -> str:
             "(eyes, eyebrows, nose, mouth, chin; moved by up to 3 px of 256) or random ones in this share; "
             "K = 15. Phi is as sure of a point as it was often there, so the least confidence is 0.02 "
             "here instead of 0.15, at which the mixed rows find nothing.",
-            table(["real points", *_ERRORS], rows),
+            table(["real points", "row", *_ERRORS], rows),
             _noise(column(quality, names), column(quality, names, stage=2), guessing),
         ]
     )

@@ -73,22 +73,39 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 # --- our order and the paper's ---------------------------------------------------------------------------
 
 
-def agreement(ours: Values, theirs: Mapping[str, float], what: str) -> str:
-    """A sentence on whether errors rank alike here and in the paper, over what both have.
+def agreement(ours: Values, theirs: Mapping[str, float], what: str, seeds: float | None = None) -> str:
+    """Sentences on whether errors rank alike here and in the paper, over what both have.
+
+    `seeds` is how much the error differs from seed to seed: rows that are nearer to the best one than that
+    are named, for their order says nothing.
 
     >>> agreement({"a": 1.0, "b": 2.0, "c": 9.0}, {"a": 5.0, "b": 6.0, "d": 1.0}, "forward error")
     'By forward error, from best to worst: a, b; in the paper: a, b. The same order.'
+    >>> agreement({"a": 1.0, "b": 1.1}, {"a": 5.0, "b": 6.0}, "error", 0.2).partition("order. ")[2]
+    'No farther from the best than seeds differ by (0.20): all others.'
+    >>> agreement({"a": 1.0, "b": 1.1, "c": 0.9}, {"a": 5.0, "b": 6.0}, "error").partition("order. ")[2]
+    'Not in the paper, and no worse than the best of these: c.'
     """
-    both = {name: value for name, value in ours.items() if value is not None and name in theirs}
+    known = {name: value for name, value in ours.items() if value is not None}
+    both = {name: value for name, value in known.items() if name in theirs}
     if len(both) < 2:
         return f"By {what}: too few rows have been run to compare the order with the paper's."
     here, there = sorted(both, key=lambda name: both[name]), sorted(both, key=lambda name: theirs[name])
-    sentence = f"By {what}, from best to worst: {', '.join(here)}; in the paper: {', '.join(there)}. "
+    sentences = [f"By {what}, from best to worst: {', '.join(here)}; in the paper: {', '.join(there)}."]
     if here == there:
-        return sentence + "The same order."
-    rank = spearmanr(list(both.values()), [theirs[name] for name in both]).statistic
-    best = "The same row is best" if here[0] == there[0] else "Another row is best"
-    return sentence + f"{best}; Spearman's rank correlation is {rank:.2f}."
+        sentences.append("The same order.")
+    else:
+        rank = spearmanr(list(both.values()), [theirs[name] for name in both]).statistic
+        best = "The same row is best" if here[0] == there[0] else "Another row is best"
+        sentences.append(f"{best}; Spearman's rank correlation is {rank:.2f}.")
+    near = [name for name in here[1:] if seeds is not None and both[name] - both[here[0]] <= seeds]
+    if near:
+        all_others = "all others" if len(near) == len(here) - 1 else ", ".join(near)
+        sentences.append(f"No farther from the best than seeds differ by ({seeds:.2f}): {all_others}.")
+    better = [name for name, value in known.items() if name not in theirs and value <= both[here[0]]]
+    if better:
+        sentences.append(f"Not in the paper, and no worse than the best of these: {', '.join(better)}.")
+    return " ".join(sentences)
 
 
 def column(quality: Quality, names: Mapping[str, str], field: str = "forward", stage: int = 1) -> Values:

@@ -9,8 +9,8 @@ said so.
 Repeatability and matching: every image and a view of it under a known homography, the same for all detectors;
 the best 60 points of each, with no threshold. Once with the pixels as they are and once blurred, fainter and
 noisy, which is kinder to detectors that have met such changes in training, as selfmark's own has. Precision
-(the paper's measure): the points that `selfmark discover` would start from, that is with its threshold and
-most points. Points thrown at random say what chance gives.
+(the paper's measure): the points that `selfmark discover` would find, that is with its threshold and most
+points, before it removes outliers among them. Points thrown at random say what chance gives.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ COLUMNS = {
 WORDS = """Made by `{script}` ({hardware}, commit {commit}, seed {seed}, own weights {own_weights}).
 Repeatability and matching: the best {points} points, within {reach} pixels, under a homography; *relit*:
 blurred, fainter and noisy as well, which selfmark's own keypoints have met in training. Precision and
-landmarks reached: the points that discovery would start from."""
+landmarks reached: the points that discovery would find, before it removes outliers; what is left of them
+then is in [Ablations](ablations.md#precision-of-first-keypoints), beside the paper's figures."""
 
 Detect = Callable[[torch.Tensor], Keypoints]
 Row = dict[str, Any]
@@ -101,7 +102,7 @@ def main() -> None:
     parser.add_argument("--weights-folder", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True, help="JSON file; a page of tables goes beside it")
     parser.add_argument("--own-weights", default="", help="instead of the packaged ones, for `selfmark`")
-    parser.add_argument("--images", type=int, default=300, help="per data set")
+    parser.add_argument("--images", type=int, default=150, help="per data set")
     parser.add_argument("--detectors", nargs="+", choices=DETECTORS, default=DETECTORS)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--sheet", type=Path, help="also a picture of the points, PNG")
@@ -280,7 +281,7 @@ def page(record: dict[str, Any]) -> str:
 def band(
     pictures: Pictures, settings: dict[str, FirstKeypoints], device: torch.device
 ) -> npt.NDArray[np.uint8]:
-    """A few images, a row for each detector, with the points that discovery would start from."""
+    """A few images, a row for each detector, with the points that discovery would find."""
     rows = np.unique(np.linspace(0, len(pictures.truth) - 1, ACROSS).astype(int))
     images, lines = pictures.store.pixels[rows], []
     for chosen in settings.values():

@@ -3,9 +3,10 @@
     python benchmarks/quality/run.py --data-folder D --weights-folder W --out DIR [--only NAME ...]
 
 NAME is a row ("clusters-50"), one run of it ("yt68-superpoint-s1"), or `results` or `ablations` for all of
-them. D holds the data sets, zipped or not, W the weights of the learned detectors. Every finished run is at
-once DIR/RUN.json (its rows) and DIR/RUN.jpg (a contact sheet of test images). What is already in DIR or in
-docs/results/quality.json is not made again, and a run that was stopped goes on where it stood if its folder
+them; a row that is measured of another's run ("flip-train") stands for that run. D holds the data sets,
+zipped or not, W the weights of the learned detectors. Every finished run is at once DIR/RUN.json (its rows)
+and DIR/RUN.jpg (a contact sheet of test images). What is already in DIR is not made again, nor, without
+--again, what docs/results/quality.json has; and a run that was stopped goes on where it stood if its folder
 below --work is still there. `merge.py` gathers the rows, `quality_pages.py` lays them out.
 
 Several runs share the GPU (--processes): while one reads images, clusters or is evaluated, another trains.
@@ -85,7 +86,9 @@ def main() -> None:
 def chosen(names: Sequence[str]) -> list[Job]:
     """The runs behind the names, each once, in the order of declaration."""
     groups = {"results": RESULTS, "ablations": ABLATIONS}
-    wanted = {one.name for name in names for one in groups.get(name, ())} | set(names) - set(groups)
+    homes = {variant: one.name for one in DECLARED for variant in one.variants}  # measured of another's run
+    wanted = {one.name for name in names for one in groups.get(name, ())}
+    wanted |= {homes.get(name, name) for name in names if name not in groups}
     jobs = [
         (declared, seed)
         for declared in DECLARED

@@ -1,6 +1,6 @@
 """Photographs in the public domain that come inside Python packages.
 
-    python -m training.keypoints.photographs --out photos
+    PYTHONPATH=src python -m training.keypoints.photographs --out photos
 
 copies those of the packages installed here into one folder, in grey, from which training cuts its crops.
 Only works whose makers gave up all rights are used, so that nothing hangs on the weights.

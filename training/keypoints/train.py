@@ -1,6 +1,6 @@
 """Train selfmark's own first keypoints, from nothing but generated images and public-domain photographs.
 
-    python -m training.keypoints.photographs --out photos
+    PYTHONPATH=src python -m training.keypoints.photographs --out photos
     PYTHONPATH=src python -m training.keypoints.train --photos photos --out runs/keypoints
 
 1. A detector learns from shapes whose points are known.

@@ -1,0 +1,30 @@
+"""Draw docs/images/demo.jpg: what the detector that comes along finds in pictures it was not trained on.
+
+python docs/make_demo.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+
+import selfmark
+from selfmark.demo.run import SIZE, TEST_IMAGES, TEST_SEED
+from selfmark.demo.scene import generate
+from selfmark.report.pictures import Picture, contact_sheet
+
+PATH = Path(__file__).parent / "images" / "demo.jpg"
+SHOWN, COLUMNS, WIDTH = 12, 6, 1704
+
+
+def picture() -> Picture:
+    """The first test pictures of the demo with their landmarks, [H, W, 3] RGB."""
+    images = generate(TEST_IMAGES, SIZE, TEST_SEED).images[:SHOWN]
+    sheet = contact_sheet(images, selfmark.load("demo")(list(images)).xy, COLUMNS)
+    height = round(sheet.shape[0] * WIDTH / sheet.shape[1])
+    return cv2.resize(sheet, (WIDTH, height), interpolation=cv2.INTER_AREA).astype("uint8")
+
+
+if __name__ == "__main__":
+    cv2.imwrite(str(PATH), picture()[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 88])

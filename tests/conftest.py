@@ -35,7 +35,7 @@ QUICK: dict[str, Any] = {
     "network.norm_groups": 4,
     "network.descriptor": 16,
     "network.depth": 2,
-    "keypoints.image_size": 128,
+    "keypoints.image_size": 64,
     "keypoints.outlier_sample": 2000,
     "heatmaps.threshold": 0.0,
     "correspondence.restarts": 1,

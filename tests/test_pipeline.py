@@ -13,11 +13,13 @@ import torch
 from safetensors.torch import load_file
 
 import selfmark
+from selfmark import pipeline
 from selfmark.config import override, preset
 from selfmark.demo.run import judge
 from selfmark.demo.scene import Scene, generate, write
 from selfmark.errors import InputError
 from selfmark.evaluate.stage1 import Stage1
+from selfmark.images.flow import carry
 from selfmark.pipeline import discover, stage1_phases, train_stage1
 from selfmark.run import Event, Run
 from tests.conftest import QUICK
@@ -344,6 +346,42 @@ def test_temporal_pairs_from_a_video(scene: Scene, tmp_path: Path) -> None:
     with pytest.raises(AssertionError):
         _assert_same(tmp_path / "run", tmp_path / "plain")
     assert plain.names == detector.names
+
+
+def test_temporal_pairs_from_stills_are_refused(photos: Path, tmp_path: Path) -> None:
+    settings = QUICK | {"temporal.enabled": True}
+    with pytest.raises(InputError, match="none of these images has another frame of its own: give videos"):
+        discover(photos, output=tmp_path / "run", preset="tiny", settings=settings, device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
+def test_stills_that_a_coco_file_calls_frames_are_paired_in_time(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frames 0, 10, 20, ... of two films in one folder; the last picture is a still of its own."""
+    images = [
+        {"id": index, "file_name": str(path), "video_id": index % 2, "frame_id": 10 * index}
+        for index, path in enumerate(sorted(photos.iterdir()))
+    ]
+    del images[-1]["video_id"]
+    (tmp_path / "frames.json").write_text(json.dumps({"images": images, "annotations": []}))
+    paired: list[np.ndarray] = []
+
+    def watched(*arguments: Any) -> Any:
+        paired.append(arguments[3])
+        return carry(*arguments)
+
+    monkeypatch.setattr(pipeline, "carry", watched)
+    settings = QUICK | {"temporal.enabled": True, "stage2.iterations": 1}
+    discover(
+        tmp_path / "frames.json", output=tmp_path / "run", preset="tiny", settings=settings, device="cpu"
+    )
+    assert len(paired) == QUICK["rounds.count"]
+    for near in paired:
+        assert (near[:-1] >= 0).all()
+        assert (near[:-1] % 2 == (np.arange(23) % 2)[:, None]).all()
+        assert (near[-1] == -1).all()
+    assert Run.open(tmp_path / "run").refs()[3].film == (f"{tmp_path / 'frames.json'}:1", 30)
 
 
 def test_the_package_level_api(undisturbed: Path, photos: Path) -> None:

@@ -34,7 +34,7 @@ from selfmark.correspondence.recovery import DescribedPoints, gather, label, rec
 from selfmark.detector import Detector, ModelCard
 from selfmark.errors import DiskError, InputError, TooLittle, TrainingError
 from selfmark.evaluate.study import check_run
-from selfmark.images.flow import CarriedPoints, carry, nearby_frames
+from selfmark.images.flow import CarriedPoints, any_nearby, carry, nearby_frames
 from selfmark.images.store import ImageStore, load_store
 from selfmark.interrupt import postponed
 from selfmark.keypoints.first import first_keypoints, mix_random
@@ -178,6 +178,11 @@ def _load_images(run: Run) -> ImageStore:
     if len(store) < config.images.minimum:
         raise TooLittle(
             f"{len(store)} usable images are too few to cluster; at least {config.images.minimum} are needed"
+        )
+    if config.temporal.enabled and not any_nearby(store.video, store.frame, store.track):
+        raise InputError(
+            "temporal pairs (temporal.enabled) are made of frames of one video, and none of these images has "
+            "another frame of its own: give videos, or a COCO file whose images have video_id and frame_id"
         )
     return store
 

@@ -154,6 +154,7 @@ def test_bbcpose_takes_a_frame_in_ten_and_the_frames_marked_by_hand(tmp_path: Pa
     marked = [f"{video}/{frame}.jpg" for video in range(16, 20) for frame in (7, 9, 12)] + ["20/7.jpg"]
     assert [str(file) for file in data.test.files] == marked
     assert data.train.fields["video"][:3] == ("1", "1", "1")
+    assert data.train.film[:4] == (("1", 100), ("1", 110), ("1", 120), ("2", 100))
     assert "they are not there: 1" in data.notes[0]
 
 

@@ -21,7 +21,7 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
     "ls3d": miniatures.make_ls3d,  # with a field
     "cub": miniatures.make_cub,  # with points that are not annotated
     "human36m": small_bodies.make_human36m,  # frames of videos
-    "pennaction": small_bodies.make_pennaction,  # with settings, and points out of sight
+    "pennaction": small_bodies.make_pennaction,  # with settings, points out of sight, stills of films
 }
 
 
@@ -44,6 +44,7 @@ def test_what_was_written_is_read_back(name: str, tmp_path: Path) -> None:
         for field in ("frame", "box", "xy", "hidden"):
             np.testing.assert_array_equal(getattr(found, field), getattr(objects, field))
         assert dict(found.fields) == dict(objects.fields)
+        assert found.film == objects.film
     assert "not from its official files" in " ".join(again.notes)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from selfmark.config import Temporal
-from selfmark.images.flow import carry, nearby_frames, track
+from selfmark.images.flow import any_nearby, carry, nearby_frames, track
 
 SETTINGS = Temporal(enabled=True, reach=3, neighbours=4)
 
@@ -46,6 +46,22 @@ def test_nearby_frames_stay_within_reach_and_within_the_video() -> None:
         apart = np.abs(frame[near[image]] - frame[image]) / step
         assert ((apart >= 1) & (apart <= 3)).all()
     assert (near[24:] == -1).all(), "stills and one-frame videos have no neighbours"
+
+
+def test_whether_any_image_has_a_neighbour_is_known_beforehand() -> None:
+    """Stills, single frames, and frames of two animals each of which is seen once, have none."""
+    for video, frame, track_, expected in (
+        ([-1, -1], [-1, -1], [-1, -1], False),
+        ([0, 1, -1], [3, 4, -1], [-1, -1, -1], False),
+        ([0, 0], [3, 3], [-1, -1], False),
+        ([0, 0], [3, 4], [1, 2], False),
+        ([0, 0, -1], [3, 4, -1], [-1, -1, -1], True),
+        ([0, 0, 0], [3, 3, 9], [1, 2, 2], True),
+    ):
+        columns = np.array(video), np.array(frame), np.array(track_)
+        assert any_nearby(*columns) == expected
+        near = nearby_frames(*columns, np.zeros((len(video), 2)), SETTINGS, np.random.default_rng(0))
+        assert bool((near >= 0).any()) == expected
 
 
 def test_with_two_objects_the_neighbour_is_the_same_object() -> None:

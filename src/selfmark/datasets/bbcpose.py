@@ -79,7 +79,7 @@ def _frames(
 ) -> tuple[Objects, int]:
     """The frames of a video that are there, as images or in a film, and how many are not.
 
-    A film comes first, because only frames of films can be paired in time. Frame 1 is its first.
+    A film comes first: where there is one, somebody made it. Frame 1 is its first.
     """
     names = [f"{number}{end}" for end in FILMS]
     media = find(place, *names, str(number), of=OF)
@@ -87,6 +87,7 @@ def _frames(
     files = [media if film else media / f"{frame}.jpg" for frame in frames.tolist()]
     kept = present(files)
     count = int(kept.sum())
+    name = str(media.relative_to(root))
     part = Objects(
         tuple(files[row].relative_to(root) for row in np.flatnonzero(kept)),
         frames[kept] - 1 if film else np.full(count, -1, np.int64),
@@ -94,6 +95,7 @@ def _frames(
         xy[kept],
         np.zeros((count, len(NAMES)), bool),
         {"video": (str(number),) * count},
+        tuple(None if film else (name, frame - 1) for frame in frames[kept].tolist()),
     )
     return part, len(files) - count
 

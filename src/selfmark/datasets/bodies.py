@@ -48,7 +48,7 @@ def around(xy: FloatArray, margin: float) -> FloatArray:
 
 
 def joined(parts: Sequence[Objects], points: int) -> Objects:
-    """The objects of several videos as one split; all parts have the same fields."""
+    """The objects of several videos as one split; all parts have the same fields, and films or none."""
     fields = parts[0].fields if parts else {}
     return Objects(
         tuple(file for part in parts for file in part.files),
@@ -57,6 +57,7 @@ def joined(parts: Sequence[Objects], points: int) -> Objects:
         np.concatenate([np.zeros((0, points, 2)), *(part.xy for part in parts)]),
         np.concatenate([np.zeros((0, points), bool), *(part.hidden for part in parts)]),
         {name: tuple(value for part in parts for value in part.fields[name]) for name in fields},
+        tuple(film for part in parts for film in part.film),
     )
 
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from selfmark.errors import InputError
 from selfmark.files import whole
+from selfmark.images.sources import Film
 from selfmark.points import FloatArray
 
 Scalar = str | int | float | bool
@@ -33,6 +34,8 @@ class Objects:
     xy:     [N, L, 2] float64 in pixels of the original, pixel centres at integers; NaN where not annotated
     hidden: [N, L] bool, annotated but said to be out of sight
     fields: by name, N values to break errors down by (yaw_bucket, activity, ...)
+    film:   N: of a still that is a frame of a film which film, and its 0-based frame; None of others; empty
+            where none is
     """
 
     files: tuple[Path, ...]
@@ -41,6 +44,7 @@ class Objects:
     xy: FloatArray
     hidden: npt.NDArray[np.bool_]
     fields: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)
+    film: tuple[Film | None, ...] = ()
 
     def __post_init__(self) -> None:
         count, points = len(self.files), self.xy.shape[1]
@@ -49,6 +53,8 @@ class Objects:
             raise ValueError(f"arrays of {count} objects and {points} points have shapes {shapes}")
         if any(len(values) != count for values in self.fields.values()):
             raise ValueError(f"every field needs {count} values")
+        if len(self.film) not in (0, count):
+            raise ValueError(f"{count} objects need as many films, or none")
 
     def __len__(self) -> int:
         return len(self.files)
@@ -62,6 +68,7 @@ class Objects:
             self.xy[rows],
             self.hidden[rows],
             {name: tuple(values[row] for row in rows) for name, values in self.fields.items()},
+            tuple(self.film[row] for row in rows) if self.film else (),
         )
 
 
@@ -151,7 +158,7 @@ def _coco(dataset: DataSet, split: Objects) -> dict[str, Any]:
         key = (str(root / file), int(split.frame[row]))
         if key not in images:
             image: dict[str, Any] = {"id": len(images) + 1, "file_name": key[0]}
-            images[key] = image | ({"frame": key[1]} if key[1] >= 0 else {})
+            images[key] = image | ({"frame": key[1]} if key[1] >= 0 else {}) | _moment(split, row)
         known = np.isfinite(split.xy[row]).all(axis=1)
         annotation: dict[str, Any] = {
             "id": row + 1,
@@ -170,6 +177,12 @@ def _coco(dataset: DataSet, split: Objects) -> dict[str, Any]:
         "annotations": annotations,
         "categories": [category],
     }
+
+
+def _moment(split: Objects, row: int) -> dict[str, Any]:
+    """Which frame of which film a still is, in the words of COCO files of videos."""
+    film = split.film[row] if split.film else None
+    return {} if film is None else {"video_id": film[0], "frame_id": film[1]}
 
 
 def _triples(xy: FloatArray, known: npt.NDArray[np.bool_], hidden: npt.NDArray[np.bool_]) -> list[float]:

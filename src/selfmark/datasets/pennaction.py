@@ -90,6 +90,7 @@ def _video(
             "action": (action,) * count,
             "viewpoint": (matlab.text(path, content, "pose"),) * count,
         },
+        tuple((str(folder.relative_to(root)), row) for row in kept.tolist()),
     )
 
 

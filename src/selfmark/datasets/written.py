@@ -16,7 +16,7 @@ from selfmark.datasets.cocofile import Annotated, annotated
 from selfmark.datasets.form import DataSet, Objects, tight_box
 from selfmark.errors import InputError, printable
 from selfmark.evaluate.labels import fields_of
-from selfmark.images.sources import coco_folder, coco_frame
+from selfmark.images.sources import coco_film, coco_folder, coco_frame
 
 SPLITS = ("train", "fit", "test")
 _ALIKE = 1.0  # pixels
@@ -57,7 +57,9 @@ def _objects(root: Path, path: Path, said: Annotated) -> Objects:
     files = [folder / image["file_name"] for _, image in said.images]
     frames = [coco_frame(file, image, place) for file, (place, image) in zip(files, said.images, strict=True)]
     fields = fields_of(said.entries, [image for _, image in said.images])
-    fields.pop("frame", None)  # of a video: not what an object is like
+    films = tuple(coco_film(file, image) for file, (_, image) in zip(files, said.images, strict=True))
+    for name in ("frame", "video_id", "frame_id"):  # where a picture is from, not what an object is like
+        fields.pop(name, None)
     return Objects(
         tuple(file.relative_to(root) if file.is_relative_to(root) else file for file in files),
         np.array([-1 if frame is None else frame for frame in frames], np.int64),
@@ -65,6 +67,7 @@ def _objects(root: Path, path: Path, said: Annotated) -> Objects:
         np.where(said.points[..., 2:] > 0, said.points[..., :2], np.nan),
         said.points[..., 2] == 1,
         {name: tuple("" if value is None else value for value in values) for name, values in fields.items()},
+        films if any(films) else (),
     )
 
 

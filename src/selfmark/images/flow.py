@@ -34,6 +34,14 @@ class CarriedPoints:
         return CarriedPoints(self.neighbour.to(device), self.xy.to(device), self.valid.to(device))
 
 
+def any_nearby(
+    video: npt.NDArray[np.int64], frame: npt.NDArray[np.int64], track: npt.NDArray[np.int64]
+) -> bool:
+    """Whether any image [N] is seen in another frame of its video; arguments as in `nearby_frames`."""
+    seen = np.unique(np.stack([video, track, frame], axis=1)[video >= 0], axis=0)
+    return len(seen) > len(np.unique(seen[:, :2], axis=0))
+
+
 def nearby_frames(
     video: npt.NDArray[np.int64],
     frame: npt.NDArray[np.int64],

@@ -19,6 +19,7 @@ from selfmark.errors import InputError
 from selfmark.images.containers import require_video
 
 Box = tuple[float, float, float, float]
+Film = tuple[str, int]  # a film by its name, and the number of one of its frames
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm")
 VIDEO_SUFFIXES = (
@@ -36,6 +37,7 @@ class ImageRef:
     frame: 0-based frame number for videos, None for stills
     box:   x, y, w, h of the object in pixels of the upright original, corner convention; None: all of it
     track: which of a video's objects this is, the same number in every frame; None where nobody knows
+    film:  of a still that is a frame of a film: which film, and which frame; None of all others
 
     >>> ImageRef(Path("fly.mp4"), frame=7).name
     'fly.mp4#7'
@@ -45,16 +47,26 @@ class ImageRef:
     frame: int | None = None
     box: Box | None = None
     track: int | None = None
+    film: Film | None = None
 
     @property
     def name(self) -> str:
         """What outputs call this image."""
         return str(self.path) if self.frame is None else f"{self.path}#{self.frame}"
 
+    @property
+    def moment(self) -> Film | None:
+        """Which frame of which film or video this is, None for a still of its own."""
+        return self.film if self.frame is None else (str(self.path), self.frame)
+
 
 def refs_to_json(refs: Sequence[ImageRef]) -> list[dict[str, Any]]:
     """References as a run folder keeps them."""
-    return [{"path": str(ref.path), "frame": ref.frame, "box": ref.box, "track": ref.track} for ref in refs]
+    return [
+        {"path": str(ref.path), "frame": ref.frame, "box": ref.box, "track": ref.track}
+        | ({"film": ref.film} if ref.film else {})
+        for ref in refs
+    ]
 
 
 def refs_from_json(entries: Any) -> list[ImageRef]:
@@ -65,6 +77,7 @@ def refs_from_json(entries: Any) -> list[ImageRef]:
             entry["frame"],
             tuple(entry["box"]) if entry["box"] else None,
             entry.get("track"),  # runs from before there were tracks have none
+            tuple(entry["film"]) if entry.get("film") else None,
         )
         for entry in entries
     ]
@@ -264,8 +277,10 @@ def _coco(path: Path) -> list[ImageRef]:
     for where, image in images:
         file = folder / image["file_name"]
         frame = coco_frame(file, image, where)
-        refs += [ImageRef(file, frame, box, track) for box, track in boxes[image["id"]]]
-        refs += [] if boxes[image["id"]] else [ImageRef(file, frame)]
+        film = coco_film(file, image)
+        film = None if film is None else (f"{path}:{film[0]}", film[1])  # other files have films of that name
+        refs += [ImageRef(file, frame, box, track, film) for box, track in boxes[image["id"]]]
+        refs += [] if boxes[image["id"]] else [ImageRef(file, frame, film=film)]
     return refs
 
 
@@ -321,6 +336,19 @@ def coco_frame(file: Path, image: dict[str, Any], where: str) -> int | None:
     if isinstance(frame, bool) or not isinstance(frame, int) or frame < 0:
         raise InputError(f"{where}: a video needs a 'frame' that counts from 0, not {frame!r}")
     return frame
+
+
+def coco_film(file: Path, image: dict[str, Any]) -> Film | None:
+    """Which frame of which film a still is, in the words of COCO files of videos; None where it is no frame.
+
+    >>> coco_film(Path("3/7.jpg"), {"video_id": 3, "frame_id": 6})
+    ('3', 6)
+    """
+    video, frame = image.get("video_id"), image.get("frame_id")
+    named = isinstance(video, int | str) and not isinstance(video, bool)
+    if file.suffix.lower() not in IMAGE_SUFFIXES or not named or isinstance(frame, bool):
+        return None
+    return (str(video), frame) if isinstance(frame, int) and 0 <= frame < 2**31 else None
 
 
 # --- shared by lists and COCO files ----------------------------------------------------------------

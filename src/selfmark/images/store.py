@@ -49,8 +49,8 @@ class ImageStore:
     sizes:   [N, 2] int64, width and height of the original
     regions: [N, 4] float64, the part of the original that was cropped: x, y, w, h, corner convention
     bounds:  [N, 4] float32, x0, y0, x1, y1 in network pixels: where keypoints may lie
-    video:   [N] int64, number of the video an image is a frame of, -1 for stills
-    frame:   [N] int64, frame number, -1 for stills
+    video:   [N] int64, number of the video or film an image is a frame of, -1 for stills of their own
+    frame:   [N] int64, frame number, -1 for stills of their own
     track:   [N] int64, which of its video's objects this is, -1 where nobody knows
     skipped: the references that could not be used
     """
@@ -122,10 +122,10 @@ def iterate_crops(refs: Sequence[ImageRef], images: Images, batch: int) -> Itera
     held back, so memory is constant as long as references to one file stand together and frames ascend.
     Each store lists the references skipped since the one before; video numbers hold across all of them.
     """
-    videos: dict[Path, int] = {}
+    videos: dict[str, int] = {}
     for ref in refs:
-        if ref.frame is not None:
-            videos.setdefault(ref.path, len(videos))
+        if ref.moment is not None:
+            videos.setdefault(ref.moment[0], len(videos))
     kept: list[tuple[ImageRef, _Crop]] = []
     skipped: list[Skipped] = []
     for ref, outcome in zip(refs, _in_order(_in_parallel(_jobs(refs, images))), strict=True):
@@ -259,9 +259,10 @@ def _in_order(results: Iterable[tuple[list[int], list[_Outcome]]]) -> Iterator[_
 
 
 def _assemble(
-    kept: Sequence[tuple[ImageRef, _Crop]], skipped: Sequence[Skipped], videos: dict[Path, int], size: int
+    kept: Sequence[tuple[ImageRef, _Crop]], skipped: Sequence[Skipped], videos: dict[str, int], size: int
 ) -> ImageStore:
     refs = tuple(ref for ref, _ in kept)
+    moments = [ref.moment for ref in refs]
     crops = [crop for _, crop in kept]
     pixels = np.empty((len(kept), 3, size, size), np.uint8)
     for row, crop in zip(pixels, crops, strict=True):
@@ -274,8 +275,8 @@ def _assemble(
         sizes=sizes,
         regions=regions,
         bounds=inner_bounds(sizes, _boxes(refs), regions, size),
-        video=np.array([-1 if ref.frame is None else videos[ref.path] for ref in refs], dtype=np.int64),
-        frame=np.array([-1 if ref.frame is None else ref.frame for ref in refs], dtype=np.int64),
+        video=np.array([-1 if one is None else videos[one[0]] for one in moments], dtype=np.int64),
+        frame=np.array([-1 if one is None else one[1] for one in moments], dtype=np.int64),
         track=np.array([-1 if ref.track is None else ref.track for ref in refs], dtype=np.int64),
         skipped=tuple(skipped),
     )

@@ -145,11 +145,13 @@ def with_boxes(refs: Sequence[ImageRef], file: Path, on_note: Notes) -> list[Ima
     """The objects of images that have boxes in a file, in the order of the images; others are left out."""
     boxes = read_boxes(file)
     find = _Finder(file, refs)
+    films = {ref.path: ref.film for ref in refs}
     objects: dict[tuple[Path, int | None], list[ImageRef]] = defaultdict(list)
     for given in boxes:
         path, frame = find(given)
         if path is not None:
-            objects[path, frame].append(ImageRef(path, frame, _in_pixels(given, path), given.track))
+            box = _in_pixels(given, path)
+            objects[path, frame].append(ImageRef(path, frame, box, given.track, films[path]))
     placed = [one for ref in refs for one in objects.get((ref.path, ref.frame), ())]
     if not placed:
         raise InputError(

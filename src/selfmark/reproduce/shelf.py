@@ -196,10 +196,11 @@ def some(objects: Objects, count: int | None, seed: int) -> Objects:
 
 
 def identity(objects: Objects) -> str:
-    """A digest of which objects these are: files, frames, boxes."""
+    """A digest of which objects these are: files, frames, boxes, films."""
     digest = hashlib.sha256("\n".join(map(str, objects.files)).encode("utf-8", errors="surrogateescape"))
     digest.update(np.ascontiguousarray(objects.frame).tobytes())
     digest.update(np.ascontiguousarray(objects.box).tobytes())
+    digest.update(repr(objects.film).encode() if any(objects.film) else b"")
     return digest.hexdigest()
 
 

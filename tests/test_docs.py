@@ -165,7 +165,7 @@ def test_every_command_shown_runs(
             words += ["-k", "4"]
         words += ["--set=M=24"]
     if name == "reproduce" and "--data" in words:
-        words += [*SHORT, "--preset=tiny", "--set=K=4", "--set=M=24", "--set=keypoints.detector=selfmark"]
+        words += [*SHORT, "--preset=tiny"]
     monkeypatch.chdir(workplace)
     if name == "name":
         _open_and_end(words)

@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from selfmark.config import FirstKeypoints
 from selfmark.datasets import registry
 from selfmark.datasets.form import write_coco
 from selfmark.demo.scene import Scene
+from selfmark.keypoints import first
 from selfmark.pipeline import discover
-from selfmark.reproduce import figures, sheets, shelf, work
+from selfmark.reproduce import command, experiment, figures, sheets, shelf, work
 from selfmark.reproduce.plan import Training
 from selfmark.reproduce.shelf import Shelf
 from selfmark.reproduce.work import Bench
 from tests.conftest import QUICK
+from tests.datasets import miniatures as faces
+from tests.datasets import small_bodies
 from tests.reproduce import sets
+
+# As they are before the fixtures of this folder put simpler ones in their place.
+_KNOWN, _READ, _FOLDERS = dict(registry.DATASETS), registry.read, dict(shelf.FOLDERS)
+_WITH_POINTS = Shelf._with_points
 
 # Over what the tables say: a schedule of seconds, and no detector that needs weights.
 SHORT: dict[str, Any] = {
@@ -31,6 +41,13 @@ SHORT: dict[str, Any] = {
     "evaluation.fit_images": [],
     "evaluation.completion_iterations": 20,
 }
+
+
+def short(*names: str) -> dict[str, Any]:
+    """SHORT without what the rows of these tables say themselves; M follows from their K."""
+    said = {setting for name in names for setting in experiment.load(name).told_apart_by}
+    said |= {"M"} if "K" in said else set()
+    return {name: value for name, value in SHORT.items() if name not in said}
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -96,3 +113,46 @@ def no_training(monkeypatch: pytest.MonkeyPatch, trained: Path) -> list[Training
 
     monkeypatch.setattr(work, "train", copy)
     return asked
+
+
+@pytest.fixture(scope="package")
+def official(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All data sets under their names, and 68 points of a detector for those that have five."""
+    root = tmp_path_factory.mktemp("official")
+    faces.make_celeba(root / "celeba", images=8, fitted=4)
+    faces.make_aflw(root / "aflw")
+    faces.make_ls3d(root / "ls3d")
+    faces.make_mtfl(root / "mtfl")
+    faces.make_cub(root / "cub")
+    small_bodies.make_bbcpose(root / "bbcpose", films=True)
+    small_bodies.make_human36m(root / "human36m")
+    small_bodies.make_pennaction(root / "pennaction")
+    small_bodies.make_cats(root / "cats")
+    for name in ("celeba", "aflw"):
+        splits = _READ(name, root / name).splits.values()
+        files = [file.name for split in splits for file in split.files]
+        xy = np.stack([faces.sixty_eight(-60) + row for row in range(len(files))])
+        np.savez(root / f"{name}-68.npz", names=np.array(files), xy=xy)
+    return root
+
+
+@pytest.fixture
+def real_readers(miniatures: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, known in _KNOWN.items():
+        monkeypatch.setitem(registry.DATASETS, name, known)
+    monkeypatch.setattr(registry, "read", _READ)
+    monkeypatch.setattr(shelf, "FOLDERS", _FOLDERS)
+    monkeypatch.setattr(Shelf, "_with_points", _WITH_POINTS)
+
+
+@pytest.fixture
+def without_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Detectors that need weights are stood in for by one that needs none."""
+    real = first.create
+
+    def stand_in(settings: FirstKeypoints, device: torch.device) -> Any:
+        needs = settings.detector in ("superpoint", "r2d2")
+        return real(replace(settings, detector="orb") if needs else settings, device)
+
+    monkeypatch.setattr(first, "create", stand_in)
+    monkeypatch.setattr(command, "KNOWN", {})

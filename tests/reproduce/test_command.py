@@ -21,9 +21,10 @@ from selfmark.datasets import registry
 from selfmark.errors import InputError, TooLittle, TrainingError
 from selfmark.reproduce import command, experiment, work
 from selfmark.reproduce.command import reproduce
+from selfmark.reproduce.experiment import What
 from selfmark.reproduce.plan import Training
 from tests.conftest import selfmark
-from tests.reproduce.conftest import SHORT
+from tests.reproduce.conftest import SHORT, short
 
 
 @pytest.fixture
@@ -36,13 +37,14 @@ def faces(root: Path, tmp_path: Path) -> Path:
 
 
 def quietly(names: list[str], data: Path, output: Path, **options: Any) -> list[Path]:
-    return reproduce(names, data, output, "tiny", SHORT, "cpu", say=lambda line: None, **options)
+    return reproduce(names, data, output, "tiny", short(*names), "cpu", say=lambda line: None, **options)
 
 
 def _events(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.usefixtures("without_weights")
 def test_each_kind_is_trained_measured_and_drawn(
     faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -51,7 +53,8 @@ def test_each_kind_is_trained_measured_and_drawn(
 
     def shorter(name: str) -> experiment.Experiment:
         one = load(name)
-        rows = {"noise": one.rows[::4], "qualitative": one.rows[:1]}
+        celeba = replace(one.rows[0], what=What(train="celeba"))  # with the K of the others
+        rows = {"noise": one.rows[::4], "qualitative": (celeba,)}
         return replace(one, rows=rows.get(name, one.rows))
 
     monkeypatch.setattr(experiment, "load", shorter)
@@ -106,7 +109,7 @@ def test_an_interrupted_training_goes_on_and_a_finished_one_is_left_alone(
 def test_a_table_that_needs_stage_2_goes_on_from_another_that_did_not(root: Path, tmp_path: Path) -> None:
     """Both ask for the same settings; the first is content with Stage 1."""
     load = experiment.load("clusters")
-    only = replace(load, rows=load.rows[:1])
+    only = replace(load, rows=(replace(load.rows[0], what=What()),))
     output = tmp_path / "out"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(experiment, "load", lambda name: only)
@@ -124,8 +127,10 @@ def test_measurements_that_need_more_fields_are_made_again(
 ) -> None:
     (tmp_path / "sets").mkdir()
     (tmp_path / "sets" / "ls3d").symlink_to((root / "ls3d").resolve())
-    for name in ("qualitative", "poses"):
-        quietly([name], tmp_path / "sets", tmp_path / "out", allow_missing=True)
+    names = ("qualitative", "poses")
+    for name in names:
+        sets, output, changes = tmp_path / "sets", tmp_path / "out", short(*names)
+        reproduce([name], sets, output, "tiny", changes, "cpu", allow_missing=True, say=lambda line: None)
         assert len(list(tmp_path.rglob("by-yaw_bucket.png"))) == (name == "poses")
     assert len(list((tmp_path / "out" / "measurements").iterdir())) == 1
 
@@ -236,13 +241,26 @@ def test_where_all_data_is_missing_nothing_can_be_allowed(faces: Path, tmp_path:
         quietly(["cats"], faces, tmp_path / "out", allow_missing=True)
 
 
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        (
+            "cats",
+            "superpoint', or start from another with --set keypoints.detector=selfmark",
+        ),
+        ("initialisation", "'selfmark weights r2d2'"),
+        ("precision", "'selfmark weights r2d2'"),
+    ],
+)
 def test_weights_that_are_missing_are_said_before_anything_is_made(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    table: str, sentence: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Another detector is advised where it would do."""
     monkeypatch.setattr(command, "cache_folder", lambda: tmp_path / "empty")
     changes = {name: value for name, value in SHORT.items() if name != "keypoints.detector"}
-    with pytest.raises(InputError, match="'selfmark weights superpoint'"):
-        reproduce(["cats"], root, tmp_path / "out", "paper", changes, "cpu", say=lambda line: None)
+    with pytest.raises(InputError) as caught:
+        reproduce([table], root, tmp_path / "out", "paper", changes, "cpu", say=lambda line: None)
+    assert str(caught.value).endswith(sentence)
     assert not (tmp_path / "out").exists()
 
 

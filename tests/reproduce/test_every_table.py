@@ -1,6 +1,6 @@
 """Every table and figure from its file to its pages, through the real readers of miniature official layouts.
 
-Training is replaced by one short run; `test_command` trains.
+Training is replaced by one short run; `test_command` and `test_official` train.
 """
 
 from __future__ import annotations
@@ -8,50 +8,11 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from selfmark.datasets import registry
-from selfmark.evaluate import detectors
-from selfmark.reproduce import command, experiment, shelf
+from selfmark.reproduce import command, experiment
 from selfmark.reproduce.plan import Training
-from selfmark.reproduce.shelf import Shelf
-from tests.datasets import miniatures, small_bodies
-from tests.reproduce.conftest import SHORT
-
-# As they are before the fixtures of this folder put simpler ones in their place.
-_KNOWN, _READ, _FOLDERS = dict(registry.DATASETS), registry.read, dict(shelf.FOLDERS)
-_WITH_POINTS = Shelf._with_points
-
-
-@pytest.fixture(scope="module")
-def official(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All data sets under their names, and 68 points of a detector for those that have five."""
-    root = tmp_path_factory.mktemp("official")
-    miniatures.make_celeba(root / "celeba", images=8, fitted=4)
-    miniatures.make_aflw(root / "aflw")
-    miniatures.make_ls3d(root / "ls3d")
-    miniatures.make_mtfl(root / "mtfl")
-    miniatures.make_cub(root / "cub")
-    small_bodies.make_bbcpose(root / "bbcpose", films=True)
-    small_bodies.make_human36m(root / "human36m")
-    small_bodies.make_pennaction(root / "pennaction")
-    small_bodies.make_cats(root / "cats")
-    for name in ("celeba", "aflw"):
-        splits = _READ(name, root / name).splits.values()
-        files = [file.name for split in splits for file in split.files]
-        xy = np.stack([miniatures.sixty_eight(-60) + row for row in range(len(files))])
-        np.savez(root / f"{name}-68.npz", names=np.array(files), xy=xy)
-    return root
-
-
-@pytest.fixture
-def real_readers(miniatures: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, known in _KNOWN.items():
-        monkeypatch.setitem(registry.DATASETS, name, known)
-    monkeypatch.setattr(registry, "read", _READ)
-    monkeypatch.setattr(shelf, "FOLDERS", _FOLDERS)
-    monkeypatch.setattr(Shelf, "_with_points", _WITH_POINTS)
+from tests.reproduce.conftest import short
 
 
 @pytest.fixture(scope="module")
@@ -60,22 +21,11 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("reproduced")
 
 
-@pytest.fixture
-def without_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Detectors that need weights are stood in for by one that needs none."""
-    real = detectors.as_in_run
-    needs = {"superpoint", "r2d2"}
-    monkeypatch.setattr(
-        detectors, "as_in_run", lambda name, config: real("orb" if name in needs else name, config)
-    )
-    monkeypatch.setattr(command, "KNOWN", {})
-
-
 @pytest.mark.usefixtures("without_weights", "no_training", "real_readers")
 @pytest.mark.parametrize("name", experiment.names())
 def test_it_is_made_end_to_end(name: str, official: Path, output: Path) -> None:
     one = experiment.load(name)
-    paths = command.reproduce([name], official, output, "tiny", SHORT, "cpu", say=lambda line: None)
+    paths = command.reproduce([name], official, output, "tiny", short(name), "cpu", say=lambda line: None)
     suffixes = {"table": {".md", ".csv", ".tex"}, "sheet": {".md", ".png"}}
     assert {path.suffix for path in paths} == suffixes.get(one.kind, {".md", ".svg", ".png", ".csv"})
     assert all(path.stat().st_size > 100 for path in paths)
@@ -104,6 +54,6 @@ def test_bodies_are_cropped_as_the_paper_says(
     official: Path, tmp_path: Path, no_training: list[Training]
 ) -> None:
     names = ["pennaction", "human36m-pck"]
-    command.reproduce(names, official, tmp_path, "tiny", SHORT, "cpu", say=lambda line: None)
+    command.reproduce(names, official, tmp_path, "tiny", short(*names), "cpu", say=lambda line: None)
     crops = {one.data: (one.config.images.box_rule, one.config.images.body_scale) for one in no_training}
     assert crops == {"pennaction": ("body", 1.35), "human36m": ("body", 1.1)}

@@ -118,6 +118,24 @@ def test_an_unknown_setting_is_refused() -> None:
         plan("cats", lr="1")
 
 
+@pytest.mark.parametrize(
+    ("table", "name"),
+    [
+        ("initialisation", "keypoints.detector"),
+        ("initialisation", "keypoints"),
+        ("keypoint-examples", "keypoints.detector"),
+        ("clusters", "M"),
+        ("birds", "K"),
+        ("flipping", "flip.test"),
+        ("flipping", "evaluation.flip"),
+    ],
+)
+def test_what_rows_say_themselves_cannot_be_set_for_all(table: str, name: str) -> None:
+    """Rows of other names would have the same numbers."""
+    with pytest.raises(InputError, match=f"the rows of '{table}' say {name} themselves"):
+        make_plan([experiment.load(table)], Catalogue(), "tiny", {name: "selfmark"})
+
+
 def test_costs_follow_the_schedule() -> None:
     """Twice as many iterations of Stage 2 cost as much more as these iterations alone."""
     (usual,) = plan("cats").trainings.values()

@@ -68,7 +68,7 @@ def reproduce(
     shelf = Shelf(data, output / "data")
     missing = _missing(experiments, shelf, allow_missing, say)
     plan = make_plan(experiments, shelf, preset_name, changed, missing)
-    _require_weights(plan, say)
+    _require_weights(plan, all("keypoints.detector" not in one.told_apart_by for one in experiments), say)
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -176,8 +176,12 @@ def _missing(
     return frozenset(reasons)
 
 
-def _require_weights(plan: Plan, say: Say) -> None:
-    """Learned detectors need their weights, better said now than after hours; and have licences."""
+def _require_weights(plan: Plan, free: bool, say: Say) -> None:
+    """Learned detectors need their weights, better said now than after hours; and have licences.
+
+    Args:
+        free: whether the tables leave open what is started from, so that another detector would do.
+    """
     for measurement in plan.measurements.values():
         training = measurement.training
         own = training.config.keypoints
@@ -185,9 +189,11 @@ def _require_weights(plan: Plan, say: Say) -> None:
         asked |= {own.detector} if training.start is None and not own.weights and not asked else set()
         for name in sorted(asked & set(KNOWN)):
             if not (cache_folder() / KNOWN[name].file).exists():
+                other = free and name not in measurement.detectors
+                more = ", or start from another with --set keypoints.detector=selfmark" if other else ""
                 raise InputError(
                     f"the keypoint detector '{name}' has no weights here; get them with 'selfmark weights "
-                    f"{name}', or start from another with --set keypoints.detector=selfmark"
+                    f"{name}'{more}"
                 )
             notice = licence_notice(name)
             if notice:

@@ -29,6 +29,7 @@ from selfmark.errors import InputError
 from selfmark.reproduce.metrics import KINDS, Kind, metric
 
 _WHAT = ("train", "test", "points", "fit_images", "settings", "evaluation", "start", "metric")
+EVALUATION = "evaluation."  # settings of this section are what a file calls `evaluation`
 _TOP = ("title", "place", "label", "kind", "note", "digits", "x", "y", "columns", "rows", *_WHAT)
 
 
@@ -116,6 +117,13 @@ class Experiment:
     @property
     def own_rows(self) -> tuple[Row, ...]:
         return tuple(row for row in self.rows if not row.other)
+
+    @property
+    def told_apart_by(self) -> frozenset[str]:
+        """Settings that rows or columns say themselves, by dotted name: each is called after them."""
+        said = [*(row.what for row in self.own_rows), *(column.what for column in self.columns)]
+        evaluation = (f"{EVALUATION}{name}" for what in said for name in what.evaluation)
+        return frozenset([*(name for what in said for name in what.settings), *evaluation])
 
     def cell(self, row: Row, column: Column) -> What:
         """All that is said of one cell; `test` is the data set trained on unless another is named."""
@@ -212,4 +220,4 @@ def _check_cell(experiment: Experiment, row: Row, column: Column) -> None:
     if measured.kind not in KINDS[experiment.kind]:
         raise InputError(f"{where}: '{what.metric}' cannot be shown as {experiment.kind}")
     override(Config(), what.settings)
-    override(Config(), {f"evaluation.{name}": value for name, value in what.evaluation.items()})
+    override(Config(), {f"{EVALUATION}{name}": value for name, value in what.evaluation.items()})

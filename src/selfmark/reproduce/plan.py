@@ -15,12 +15,11 @@ from typing import Any, Protocol
 
 from selfmark.config import Config, override, preset, to_dict
 from selfmark.errors import InputError
-from selfmark.reproduce.experiment import Column, Experiment, Row, Start, What
+from selfmark.reproduce.experiment import EVALUATION, Column, Experiment, Row, Start, What
 from selfmark.reproduce.metrics import Need, fields_of, metric
 
 _UNTRAINED: tuple[Need, ...] = ("keypoints", "keypoint map", "keypoint sheet")
 _FIRST_STAGE: tuple[Need, ...] = ("stage1", "rounds", "map")
-_EVALUATION = "evaluation."
 
 
 class Library(Protocol):
@@ -123,10 +122,21 @@ def make_plan(
     """Plan experiments; cells whose data sets are `missing`, by name and points, get no measurement."""
     plan = Plan()
     for experiment in experiments:
+        _require_rows_apart(experiment, changes)
         for row in experiment.own_rows:
             for column in experiment.columns:
                 _add(plan, experiment, row, column, library, preset_name, changes, missing)
     return plan
+
+
+def _require_rows_apart(experiment: Experiment, changes: Mapping[str, Any]) -> None:
+    """Refuse a change of what tells rows apart: all would be alike, each under its old name."""
+    for name in changes:
+        if any(own == name or own.startswith(f"{name}.") for own in experiment.told_apart_by):
+            raise InputError(
+                f"the rows of '{experiment.name}' say {name} themselves, so it cannot be set for all: leave "
+                f"--set {name} out, or name tables without this one"
+            )
 
 
 def data_needed(experiments: Sequence[Experiment]) -> list[tuple[str, int | None]]:
@@ -177,7 +187,7 @@ def _add(
 def _measurement(what: What, library: Library, preset_name: str, changes: Mapping[str, Any]) -> Measurement:
     found, _ = metric(what.metric or "")
     training = _training(what, found.need, library, preset_name, changes)
-    asked = {name.removeprefix(_EVALUATION): value for name, value in changes.items() if _is_evaluation(name)}
+    asked = {name.removeprefix(EVALUATION): value for name, value in changes.items() if _is_evaluation(name)}
     evaluation = {**what.evaluation, **asked}
     by, detectors = fields_of(what.metric or "")
     test = what.test or ""
@@ -214,7 +224,7 @@ def _enough_clusters(preset_name: str, settings: Mapping[str, Any]) -> dict[str,
 
 
 def _is_evaluation(name: str) -> bool:
-    return name.startswith(_EVALUATION)
+    return name.startswith(EVALUATION)
 
 
 def _digest(value: Any) -> str:

@@ -325,6 +325,25 @@ def test_pennaction_hidden_joints_have_places_unless_they_are_outside(tmp_path: 
         assert np.flatnonzero(np.isnan(data.test.xy[row, :, 0])).tolist() == [12]
 
 
+def test_frames_whose_joints_give_no_box_with_an_area_are_left_out_and_counted(tmp_path: Path) -> None:
+    """A single joint in sight, once with a box of its own and once without; two joints in one row."""
+    root = make_pennaction(tmp_path)
+    for number, joints, boxes in (("0001", [4], True), ("0006", [4], False), ("0007", [3, 4], True)):
+        path = root / "Penn_Action" / "labels" / f"{number}.mat"
+        label = small_bodies.penn_label("baseball_pitch", 2)
+        away = np.setdiff1d(np.arange(13), joints)
+        label["visibility"][0, away], label["x"][0, away], label["y"][0, away] = 0, 1, 1
+        label["y"][0, joints] = 40
+        label["bbox"] = label["bbox"] if boxes else np.zeros((0, 0))
+        scipy.io.savemat(path, label)
+    data = read("pennaction", root)
+    assert (len(data.train), len(data.test)) == (22, 59)
+    train, test = data.notes[-2:]
+    assert train.startswith("2 images of the train split were left out, because 'box', which errors are")
+    assert train.endswith("has no length in them, the first is frames/0006/000001.jpg")
+    assert test.startswith("1 images of the test split were left out")
+
+
 def test_pennaction_labels_of_another_shape_are_refused(tmp_path: Path) -> None:
     path = make_pennaction(tmp_path) / "Penn_Action" / "labels" / "0001.mat"
     scipy.io.savemat(path, small_bodies.penn_label("baseball_pitch", 3, y=np.zeros((3, 12))))

@@ -111,7 +111,8 @@ def test_write_makes_the_files_of_all_splits(tmp_path: Path, capsys: pytest.Capt
     root = miniatures.make_celeba(tmp_path / "celeba")
     boxes = [f"{number:06d}.jpg,30,60,110,120" for number in range(1, 9)]
     miniatures.write(tmp_path / "boxes.csv", ["image,x,y,w,h", *boxes])
-    points = [f"{number:06d}.jpg," + ",".join(["50.5"] * 136) for number in range(1, 9)]
+    places = ",".join(f"{50.5 + value // 2}" for value in range(136))
+    points = [f"{number:06d}.jpg," + places for number in range(1, 9)]
     header = "image," + ",".join(f"x{number},y{number}" for number in range(68))
     miniatures.write(tmp_path / "points.csv", [header, *points])
     out = tmp_path / "out"

@@ -103,7 +103,7 @@ def test_names_may_be_numbers_or_hold_commas() -> None:
 def test_objects_that_cannot_be_measured_are_named(spec: str, hidden: Any, boxes: Any) -> None:
     truth = truth_of(ONE * 4, hidden=hidden, boxes=boxes)
     regions = np.repeat(REGIONS, 4, axis=0)
-    with pytest.raises(InputError, match=r"annotations\[1\].*1 other entries.*--normaliser"):
+    with pytest.raises(InputError, match=r"annotations\[1\].*1 other entries.*choose another normaliser"):
         lengths(truth, spec, regions)
     usable = measured(truth, spec, regions) > 0
     assert usable.tolist() == [True, False, False, True]

@@ -18,7 +18,7 @@ import cv2
 import pytest
 
 from selfmark.datasets import registry
-from selfmark.errors import InputError, TooLittle, TrainingError
+from selfmark.errors import DiskError, InputError, TooLittle, TrainingError
 from selfmark.reproduce import command, experiment, work
 from selfmark.reproduce.command import reproduce
 from selfmark.reproduce.experiment import What
@@ -167,6 +167,38 @@ def test_a_training_that_comes_to_nothing_leaves_the_other_rows(
     quietly(["noise"], faces, tmp_path)
     with (tmp_path / "noise.csv").open() as handle:
         assert "0 % real" in {line["row"] for line in csv.DictReader(handle)}
+
+
+def test_a_measurement_that_cannot_be_made_leaves_the_other_cells(
+    root: Path, tmp_path: Path, no_training: list[Training], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not tried again until the user says so; a full disk is not its failure."""
+    kinds, tried, said = dict(work._KINDS), list[str](), list[str]()
+
+    def refuse(study: Any) -> Any:
+        tried.append("detector")
+        raise InputError("annotations[3]: nothing can be measured here")
+
+    monkeypatch.setitem(work._KINDS, "detector", refuse)
+    for _ in range(2):
+        reproduce(["flipping"], root, tmp_path, "tiny", short("flipping"), "cpu", say=said.append)
+    paths = list((tmp_path / "failed").iterdir())
+    assert len(tried) == len(paths) == 6
+    assert len([line for line in said if "its detector could not be measured: annotations[3]" in line]) == 12
+    page = (tmp_path / "flipping.md").read_text()
+    assert len(re.findall(r"\| [\d.]+ \([\d.]+, [+-][\d.]+\) \| failed \(", page)) == 6
+    for path in paths:
+        path.unlink()
+    monkeypatch.setitem(work._KINDS, "detector", kinds["detector"])
+    quietly(["flipping"], root, tmp_path)
+    assert "failed" not in (tmp_path / "flipping.md").read_text()
+
+    def full(study: Any) -> Any:
+        raise DiskError("no space is left")
+
+    monkeypatch.setitem(work._KINDS, "detector", full)
+    with pytest.raises(DiskError):
+        reproduce(["cats"], root, tmp_path, "tiny", short("cats"), "cpu", say=said.append)
 
 
 def test_another_regressor_needs_no_other_training(

@@ -82,6 +82,29 @@ def test_first_keypoints_are_annotated_points_moved_a_little(held: Held) -> None
     assert Path(rows[0]["image"]).is_file()
 
 
+def test_only_images_with_points_are_started_from(held: Held) -> None:
+    """Points of a detector may be of a part of the training images; which is said."""
+    start, train = Start((0, 30), 3.0), held.data.train
+    xy = train.xy.copy()
+    xy[:5] = np.nan
+    xy[5, [0, 30]] = np.nan
+    xy[6, 30] = np.nan
+    partly = replace(held, data=replace(held.data, train=replace(train, xy=xy), fit=train))
+    content = json.loads(partly.started_train_file(start).read_text())
+    named = [image["file_name"] for image in content["images"]]
+    assert named == [str((partly.base.root / file).resolve()) for file in train.files[6:]]
+    with partly.start_file(start, 0, preset("paper")).open() as handle:
+        rows = list(csv.DictReader(handle))
+    assert list(dict.fromkeys(row["image"] for row in rows)) == named
+    assert len(rows) == 2 * len(named) - 1
+    (note,) = partly.start_notes(start)
+    assert note.startswith(f"landmarks are discovered in {len(train) - 6} of {len(train)} training images")
+    assert held.start_notes(start) == []
+    nowhere = replace(held.data, train=replace(train, xy=np.full_like(xy, np.nan)), fit=train)
+    with pytest.raises(InputError, match=f"none of its {len(train)} training images has any"):
+        replace(held, data=nowhere).started(start)
+
+
 def test_points_a_data_set_does_not_have_are_refused(held: Held) -> None:
     with pytest.raises(InputError, match="point 68 of celeba, which has 68 points only"):
         held.start_file(Start((68,), 3.0), 0, preset("paper"))
@@ -104,13 +127,14 @@ def test_faces_with_points_and_boxes_of_detectors_beside_them(
     assert five.train_file() == many.train_file()
     assert five.fit_file(0, None) != many.fit_file(0, None)
     assert (len(many.fit), len(many.data.test), len(many.base.train)) == (3, 2, 6)
-    assert shelf.started_from("celeba", 5) != shelf.started_from("celeba", 68)
+    start = Start((0, 4), 3.0)
+    assert shelf.started_from("celeba", 5, start) != shelf.started_from("celeba", 68, start)
     assert shelf.measured_on("celeba", 5, 0, None) != shelf.measured_on("celeba", 68, 0, None)
 
     np.savez(tmp_path / "celeba-68.npz", names=np.array(names), xy=points + 1)
     anew = Shelf(tmp_path, tmp_path / "made")
-    for way in (Shelf.started_from, lambda one, *key: one.measured_on(*key, 0, None)):
-        assert way(anew, "celeba", 68) != way(shelf, "celeba", 68)
+    assert anew.started_from("celeba", 68, start) != shelf.started_from("celeba", 68, start)
+    assert anew.measured_on("celeba", 68, 0, None) != shelf.measured_on("celeba", 68, 0, None)
     assert anew.hold("celeba", 68).test_file() != many.test_file()
     assert anew.hold("celeba", 68).train_file() == many.train_file()
 

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from selfmark.datasets.form import DataSet, Objects
+from selfmark.datasets.measurable import measurable
 from selfmark.datasets.pointfiles import Detections, read_points
 from selfmark.errors import InputError
 from selfmark.images.sources import ImageRef
@@ -26,7 +27,7 @@ def reannotated(dataset: DataSet, file: Path) -> DataSet:
     """The data set with the points of a file; images without any are left out and counted in a note.
 
     Where regressors are fitted on a split of their own, landmarks are still discovered in all images of
-    `train`: that needs no points.
+    `train`: that needs no points. Its images without any are not counted, for nothing is lost.
     """
     found = read_points(file)
     splits, notes = {}, []
@@ -45,14 +46,16 @@ def reannotated(dataset: DataSet, file: Path) -> DataSet:
         if not known.all():
             splits[name] = splits[name].select(known)
             notes.append(f"{int((~known).sum())} images of the {name} split have no points in {file}")
-    return replace(
-        dataset,
-        names=found.names,
-        mirror=found.mirror,
-        train=splits["train"],
-        test=splits["test"],
-        fit=splits.get("fit"),
-        notes=(*dataset.notes, *notes),
+    return measurable(
+        replace(
+            dataset,
+            names=found.names,
+            mirror=found.mirror,
+            train=splits["train"],
+            test=splits["test"],
+            fit=splits.get("fit"),
+            notes=(*dataset.notes, *notes),
+        )
     )
 
 

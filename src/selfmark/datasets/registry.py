@@ -12,6 +12,7 @@ import numpy as np
 
 from selfmark.datasets import written
 from selfmark.datasets.form import DataSet, Objects, present
+from selfmark.datasets.measurable import measurable
 from selfmark.errors import InputError
 
 
@@ -186,12 +187,12 @@ def home(name: str, root: Path) -> Path:
 
 
 def read(name: str, root: Path) -> DataSet:
-    """The data set of this name, from its official layout or COCO files, as far as its images are there."""
+    """The data set of this name, from its official layout or COCO files, as far as it can be used."""
     folder = home(name, root)
     if written.is_written(folder):
-        return _present(written.read(name, folder))
+        return measurable(_present(written.read(name, folder)))
     module = importlib.import_module(f"selfmark.datasets.{known(name).module}")
-    return _present(cast(Reader, module.read)(folder))
+    return measurable(_present(cast(Reader, module.read)(folder)))
 
 
 def _present(dataset: DataSet) -> DataSet:

@@ -54,8 +54,8 @@ def lengths(truth: GroundTruth, spec: str, regions: FloatArray) -> FloatArray:
         others = f" (nor in {len(unusable) - 1} other entries)" if len(unusable) > 1 else ""
         raise InputError(
             f"{truth.entries[int(unusable[0])]}: the normaliser '{spec}' cannot be measured here{others}, "
-            "because what it needs is missing, not visible or of no length; choose another with "
-            "--normaliser or leave the entry out"
+            "because what it needs is missing, not visible or of no length; choose another normaliser, or "
+            "leave the entry out"
         )
     return found
 
@@ -73,8 +73,7 @@ def measured(truth: GroundTruth, spec: str, regions: FloatArray) -> FloatArray:
     ends = _ends(truth.names, spec)
     if ends is None:
         raise InputError(
-            f"{truth.source} does not name the points that the normaliser '{spec}' needs; "
-            "choose another with --normaliser"
+            f"{truth.source} does not name the points that the normaliser '{spec}' needs; choose another"
         )
     distance: FloatArray = np.linalg.norm(_centre(truth, ends[0]) - _centre(truth, ends[1]), axis=1)
     return distance

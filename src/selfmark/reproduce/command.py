@@ -89,7 +89,8 @@ def reproduce(
     work_through(jobs, output / "claims", lambda job: work.is_done(bench, job), do)
     if rank != 0:
         return []
-    for path in (bench.failure(job.key) for job in jobs):
+    keys = [key for job in jobs for key in (job.key, *(one.key for one in job.measurements))]
+    for path in map(bench.failure, dict.fromkeys(keys)):
         if path.exists():
             failure = read_json(path)
             say(f"failed: {failure['training']}: {failure['why']}; remove {path} to try again")
@@ -228,7 +229,11 @@ def _notes(one: Experiment, plan: Plan, bench: Bench) -> tuple[str, ...]:
     keys = [cell.measurement for (name, _, _), cell in plan.cells.items() if name == one.name]
     for key in filter(None, keys):
         measurement = plan.measurements[key]
-        if not bench.failure(measurement.training.key).exists():
+        training = measurement.training
+        if training.start is not None:
+            held = shelf.hold(training.data, training.points)
+            said += [f"{training.data}: {note}." for note in held.start_notes(training.start)]
+        if not bench.has_failed(measurement):
             said += [f"{measurement.data}: {note}" for note in bench.figures(measurement).get("notes", ())]
     return tuple(dict.fromkeys(said))
 
@@ -238,7 +243,7 @@ def _value(name: str, row: str, column: str, plan: Plan, bench: Bench) -> Value:
     if cell.measurement is None:
         return ABSENT
     measurement = plan.measurements[cell.measurement]
-    if measurement.trained and bench.failure(measurement.training.key).exists():
+    if bench.has_failed(measurement):
         return FAILED
     found, argument = metric(cell.metric)
     value = found.read(bench.figures(measurement), argument)

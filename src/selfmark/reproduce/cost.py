@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from selfmark.config import Config
+from selfmark.reproduce.experiment import Start
 from selfmark.reproduce.plan import Measurement, Plan, Training
 
 # Measured, docs/results/speed.json: the same names there.
@@ -49,7 +50,7 @@ class Catalogue:
     def trained_on(self, name: str) -> str:
         return name
 
-    def started_from(self, name: str, points: int | None) -> str:
+    def started_from(self, name: str, points: int | None, start: Start) -> str:
         return f"{name}/{points}"
 
     def measured_on(self, name: str, points: int | None, seed: int, fit_images: int | None) -> str:

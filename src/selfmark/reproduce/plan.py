@@ -31,8 +31,8 @@ class Library(Protocol):
     def trained_on(self, name: str) -> str:
         """A digest of the training images."""
 
-    def started_from(self, name: str, points: int | None) -> str:
-        """A digest of the training images and their annotated points."""
+    def started_from(self, name: str, points: int | None, start: Start) -> str:
+        """A digest of the training images that have points to start from, and of their annotated points."""
 
     def measured_on(self, name: str, points: int | None, seed: int, fit_images: int | None) -> str:
         """A digest of test images, of images that regressors are fitted on, and of their labels."""
@@ -209,7 +209,9 @@ def _training(
     settings = _enough_clusters(preset_name, {**library.settings(data), **what.settings, **asked})
     config = override(preset(preset_name), settings)
     values = {name: part for name, part in to_dict(config).items() if name != "evaluation"}
-    start = "" if what.start is None else f"{what.start} of {library.started_from(data, what.points)}"
+    start = ""
+    if what.start is not None:
+        start = f"{what.start} of {library.started_from(data, what.points, what.start)}"
     key = _digest([data, library.trained_on(data), values, start])
     stages = 0 if need in _UNTRAINED else 1 if need in _FIRST_STAGE else 2
     return Training(key, data, what.points, preset_name, settings, what.start, stages)

@@ -58,13 +58,33 @@ class Held:
         """The labelled images that regressors are fitted on, all or so many of them."""
         return self._written("fit", self.data, some(self.fit, fit_images, seed))
 
-    def start_file(self, start: Start, seed: int, config: Config) -> Path:
-        """First keypoints of the training images as CSV: annotated points, each moved at random."""
+    def started(self, start: Start) -> Objects:
+        """The training images that have annotated points to start from."""
         if max(start.points) >= len(self.data.names):
             raise InputError(
                 f"first keypoints are to be point {max(start.points)} of {self.data.name}, which has "
                 f"{len(self.data.names)} points only"
             )
+        train = self.data.train
+        known = np.any(np.isfinite(train.xy[:, list(start.points)]).all(axis=2), axis=1)
+        if not known.any():
+            raise InputError(
+                f"first keypoints are to be annotated points of {self.data.name}, and none of its "
+                f"{len(train)} training images has any"
+            )
+        return train.select(known)
+
+    def started_train_file(self, start: Start) -> Path:
+        """Those images alone: of the others nothing would be learned, and nobody would know."""
+        return self._written("started", self.data, self.started(start))
+
+    def start_notes(self, start: Start) -> list[str]:
+        here, of = len(self.started(start)), len(self.base.train)
+        why = "the others have none of the points that are started from"
+        return [f"landmarks are discovered in {here} of {of} training images: {why}"] if here < of else []
+
+    def start_file(self, start: Start, seed: int, config: Config) -> Path:
+        """First keypoints of these images as CSV: annotated points, each moved at random."""
         what = f"{start}/{seed}/{config.images}/{contents(self.data, self.data.train)}/{self._root}"
         folder = self.folder / f"start-{_short(what)}"
         with turn(folder):
@@ -73,8 +93,8 @@ class Held:
         return folder / "points.csv"
 
     def _write_start(self, start: Start, seed: int, config: Config, path: Path) -> None:
-        train = self.data.train
-        scale = self._sides(config)[:, None, None] / _PIXELS
+        train = self.started(start)
+        scale = self._sides(train, config)[:, None, None] / _PIXELS
         rng = np.random.default_rng(seed)
         moved = rng.uniform(-start.jitter, start.jitter, (len(train), len(start.points), 2)) * scale
         points = train.xy[:, list(start.points)] + moved
@@ -91,9 +111,8 @@ class Held:
     def _root(self) -> Path:
         return self.base.root.resolve()
 
-    def _sides(self, config: Config) -> FloatArray:
-        """Side [N] of what the network sees of each training image, in pixels of the original."""
-        train = self.data.train
+    def _sides(self, train: Objects, config: Config) -> FloatArray:
+        """Side [N] of what the network sees of each of the images, in pixels of the original."""
         whole_image = np.isnan(train.box).any(axis=1)
         sizes = np.ones((len(train), 2))
         for row in np.flatnonzero(whole_image):
@@ -149,9 +168,9 @@ class Shelf:
     def trained_on(self, name: str) -> str:
         return identity(self.hold(name).base.train)
 
-    def started_from(self, name: str, points: int | None) -> str:
-        data = self.hold(name, points).data
-        return contents(data, data.train)
+    def started_from(self, name: str, points: int | None, start: Start) -> str:
+        held = self.hold(name, points)
+        return contents(held.data, held.started(start))
 
     def measured_on(self, name: str, points: int | None, seed: int, fit_images: int | None) -> str:
         return self.hold(name, points).labels(seed, fit_images)

@@ -13,7 +13,7 @@ from selfmark.reproduce.experiment import Experiment, Row
 from selfmark.reproduce.metrics import Value
 
 ABSENT = "absent"  # a cell whose data set is not here
-FAILED = "failed"  # a cell whose training came to nothing
+FAILED = "failed"  # a cell whose training or measurement came to nothing
 
 Values = Mapping[tuple[str, str], Value]  # by row and column
 

@@ -2,7 +2,8 @@
 
 OUT/trainings/DATA-KEY     run folders; one that was interrupted goes on
 OUT/measurements/KEY       metrics.json, written last, and pictures
-OUT/failed/KEY.json        why a training came to nothing; it is not tried again while this is there
+OUT/failed/KEY.json        why a training or a measurement came to nothing; neither is tried again while this
+                           is there
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from selfmark.config import override
 from selfmark.devices import pick
-from selfmark.errors import TooLittle, TrainingError
+from selfmark.errors import DiskError, InputError, TooLittle, TrainingError
 from selfmark.evaluate.study import evaluate_run
 from selfmark.files import read_json, write_json
 from selfmark.pipeline import discover, train_stage1
@@ -44,8 +45,13 @@ class Bench:
         return self.output / "measurements" / measurement.key
 
     def failure(self, key: str) -> Path:
-        """Where it is kept that the training of this key came to nothing."""
+        """Where it is kept that the training or measurement of this key came to nothing."""
         return self.output / "failed" / f"{key}.json"
+
+    def has_failed(self, measurement: Measurement) -> bool:
+        """Whether a measurement came to nothing, or the training it is of."""
+        keys = [measurement.key, *([measurement.training.key] if measurement.trained else [])]
+        return any(self.failure(key).exists() for key in keys)
 
     def figures(self, measurement: Measurement) -> Figures:
         figures: Figures = read_json(self.folder(measurement) / "metrics.json")
@@ -53,11 +59,11 @@ class Bench:
 
 
 def is_done(bench: Bench, job: Job) -> bool:
-    """Whether everything of a job is there, or its training came to nothing."""
+    """Whether everything of a job is there, or came to nothing."""
     if bench.failure(job.key).exists():
         return True
     trained = job.training is None or is_trained(bench.run_folder(job.training), job.training.stages)
-    return trained and all(_is_measured(bench, measurement) for measurement in job.measurements)
+    return trained and all(_is_settled(bench, measurement) for measurement in job.measurements)
 
 
 def is_trained(folder: Path, stages: int) -> bool:
@@ -70,18 +76,28 @@ def is_trained(folder: Path, stages: int) -> bool:
 
 
 def do(bench: Bench, job: Job) -> None:
-    """Train, then measure what has not been measured; a training that comes to nothing is noted and left."""
+    """Train, then measure what has not been measured; what comes to nothing is noted and left."""
     if job.training is not None and not is_trained(bench.run_folder(job.training), job.training.stages):
         try:
             train(bench, job.training)
         except (TrainingError, TooLittle) as error:
-            path = bench.failure(job.key)
-            path.parent.mkdir(exist_ok=True)
-            write_json({"training": job.training.folder, "why": str(error)}, path)
+            _note_failure(bench, job.key, job.training, str(error))
             return
     for measurement in job.measurements:
-        if not _is_measured(bench, measurement):
-            measure(bench, measurement)
+        if not _is_settled(bench, measurement):
+            try:
+                measure(bench, measurement)
+            except DiskError:
+                raise
+            except InputError as error:
+                why = f"its {measurement.need} could not be measured: {error}"
+                _note_failure(bench, measurement.key, measurement.training, why)
+
+
+def _note_failure(bench: Bench, key: str, training: Training, why: str) -> None:
+    path = bench.failure(key)
+    path.parent.mkdir(exist_ok=True)
+    write_json({"training": training.folder, "why": why}, path)
 
 
 def train(bench: Bench, training: Training) -> None:
@@ -93,13 +109,14 @@ def train(bench: Bench, training: Training) -> None:
             begin(output=folder, resume=True, device=bench.device, listener=listener)
         return
     held = bench.shelf.hold(training.data, training.points)
-    settings = dict(training.settings)
+    settings, images = dict(training.settings), held.train_file()
     if training.start is not None:
+        images = held.started_train_file(training.start)
         file = held.start_file(training.start, training.config.seed, training.config)
         settings |= {"keypoints.detector": "file", "keypoints.points_file": str(file)}
     with bench.watch() as listener:
         begin(
-            inputs=[held.train_file()],
+            inputs=[images],
             output=folder,
             preset=training.preset,
             settings=settings,
@@ -114,6 +131,10 @@ def measure(bench: Bench, measurement: Measurement) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     figures = _KINDS[measurement.need](_study(bench, measurement, folder))
     write_json(figures | {"measured": _measured(measurement)}, folder / "metrics.json")
+
+
+def _is_settled(bench: Bench, measurement: Measurement) -> bool:
+    return bench.failure(measurement.key).exists() or _is_measured(bench, measurement)
 
 
 def _is_measured(bench: Bench, measurement: Measurement) -> bool:

@@ -61,6 +61,10 @@ def test_override_changes_only_what_it_names() -> None:
         ({"keypoints.detector": "eyes"}, "'keypoints.detector' must be one of sift"),
         ({"keypoints.outlier_share": 1.5}, "between 0 and 1"),
         ({"images": 3}, "'images' must hold settings"),
+        ({"seed": -5}, "seed must be at least 0, not -5"),
+        ({"evaluation.seed": -1}, "evaluation.seed must be at least 0, not -1"),
+        ({"evaluation.ridge": -1}, "evaluation.ridge must be at least 0, not -1"),
+        ({"evaluation.ridges": [0.1, -0.5]}, "evaluation.ridges must be at least 0, not -0.5"),
     ],
 )
 def test_bad_settings_get_one_sentence(changes: dict[str, object], words: str) -> None:

@@ -481,9 +481,10 @@ def reproduce(
             say(f"{name:<18} {place:<21} {title}")
         return
     if dry_run:
-        for line in command.preview(tables, data, preset, settings):
+        for line in command.preview(tables, data, preset, settings, device):
             say(line)
         return
+    command.chosen(tables)  # a name nobody knows is said first
     if data is None:
         raise InputError("say where the data sets are with --data")
     try:

@@ -320,6 +320,13 @@ def _check(config: Config) -> None:
 
     check_model(config.images, config.network)
     require = _require
+    for name, seed in (("seed", config.seed), ("evaluation.seed", config.evaluation.seed)):
+        require(seed >= 0, f"{name} must be at least 0, not {seed}")
+    for name, ridge in (
+        ("evaluation.ridge", config.evaluation.ridge),
+        *(("evaluation.ridges", ridge) for ridge in config.evaluation.ridges),
+    ):
+        require(ridge >= 0, f"{name} must be at least 0, not {ridge:g}")
     require(config.K >= 0, f"K must be at least 1, or 0 for a number chosen from the images, not {config.K}")
     require(config.M <= _MOST_CLUSTERS, f"M must be at most {_MOST_CLUSTERS}, not {config.M}")
     require(config.M >= config.K, f"M must be at least K ({config.K}), not {config.M}")

@@ -310,22 +310,34 @@ def test_figures_without_matplotlib_are_refused_before_anything_is_trained(
     ("arguments", "words"),
     [
         (["table-1", "--data", "."], "no table 'table-1'"),
+        (["table-1"], "no table 'table-1'"),
+        (["all", "stages"], "'all' stands alone, without the names of tables: selfmark reproduce all"),
+        (["list", "stages"], "'list' stands alone, without the names of tables: selfmark reproduce list"),
         (["cats"], "--data"),
+        (["cats", "--data", ".", "--device", "nope"], "no device 'nope'"),
+        (["cats", "--data", ".", "--set", "seed=-5"], "seed must be at least 0"),
+        (["cats", "--data", ".", "--set", "evaluation.ridge=-1"], "ridge must be at least 0"),
+        (["cats", "--data", ".", "--set", "evaluation.nope=1"], "no setting 'evaluation.nope'"),
+        (["cats", "--data", ".", "--set", "evaluation.ridge=abc"], "'evaluation.ridge' must be a number"),
+        (["clusters", "--data", ".", "--set", "M=60"], "the rows of 'clusters' say M themselves"),
         (["cats", "--data", ".", "--preset", "slow"], "no preset 'slow'"),
         (["cats", "--data", ".", "--set", "lr=3"], "no setting 'lr'"),
         (["cats", "--data", "."], "CATS was looked for in cats"),
     ],
 )
 def test_the_command_line_refuses_in_one_sentence(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    arguments: list[str],
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    before = os.getcwd()
-    os.chdir(tmp_path)
-    try:
-        assert selfmark("reproduce", *arguments) == 2
-    finally:
-        os.chdir(before)
-    assert words in capsys.readouterr().err
+    """A dry run too, but for data, which it does not need."""
+    monkeypatch.chdir(tmp_path)
+    dry = [] if words == "--data" or "looked for" in words else [["--dry-run"]]
+    for more in ([], *dry):
+        assert selfmark("reproduce", *arguments, *more) == 2
+        assert words in " ".join(capsys.readouterr().err.split())
     assert list(tmp_path.iterdir()) == []
 
 

@@ -11,7 +11,7 @@ import pytest
 from selfmark.errors import InputError
 from selfmark.reproduce import cost, experiment
 from selfmark.reproduce.cost import Catalogue, minutes, training_seconds
-from selfmark.reproduce.plan import Plan, data_needed, make_plan
+from selfmark.reproduce.plan import Plan, data_needed, make_plan, require_rows_apart
 
 
 def plan(*names: str, preset: str = "paper", **changes: Any) -> Plan:
@@ -133,7 +133,8 @@ def test_an_unknown_setting_is_refused() -> None:
 def test_what_rows_say_themselves_cannot_be_set_for_all(table: str, name: str) -> None:
     """Rows of other names would have the same numbers."""
     with pytest.raises(InputError, match=f"the rows of '{table}' say {name} themselves"):
-        make_plan([experiment.load(table)], Catalogue(), "tiny", {name: "selfmark"})
+        require_rows_apart([experiment.load("cats"), experiment.load(table)], {name: "selfmark"})
+    require_rows_apart([experiment.load("cats")], {name: "selfmark"})
 
 
 def test_costs_follow_the_schedule() -> None:

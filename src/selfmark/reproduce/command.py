@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from selfmark._version import __version__
-from selfmark.config import override, preset
+from selfmark.config import Config, override, preset
 from selfmark.devices import pick
 from selfmark.errors import InputError
 from selfmark.files import read_json, whole
@@ -22,7 +22,7 @@ from selfmark.reproduce.claims import work_through
 from selfmark.reproduce.experiment import Experiment
 from selfmark.reproduce.figures import require_drawing, write_figure
 from selfmark.reproduce.metrics import Value, metric
-from selfmark.reproduce.plan import Job, Plan, data_needed, make_plan
+from selfmark.reproduce.plan import Job, Plan, data_needed, make_plan, require_rows_apart
 from selfmark.reproduce.shelf import Shelf
 from selfmark.reproduce.table import ABSENT, FAILED, Origin, paragraphs, write_tables
 from selfmark.reproduce.work import Bench, Watch
@@ -60,8 +60,8 @@ def reproduce(
     Returns:
         The files written.
     """
-    experiments, changed = chosen(names), dict(changes or {})
-    settings = override(preset(preset_name), changed)
+    changed = dict(changes or {})
+    experiments, settings = _asked(names, preset_name, changed, device)
     if any(one.kind != "table" for one in experiments):
         require_drawing()  # now, not after hours of training
     rank, device = _own_device(device)
@@ -108,16 +108,23 @@ def reproduce(
 def chosen(names: Sequence[str]) -> list[Experiment]:
     """The experiments of these names, each once; all of them for "all"."""
     wanted = experiment.names() if list(names) == ["all"] else list(dict.fromkeys(names))
+    alone = next((name for name in wanted if name in ("all", "list")), None)
+    if alone is not None:
+        raise InputError(f"'{alone}' stands alone, without the names of tables: selfmark reproduce {alone}")
     if not wanted:
         raise InputError("name a table, or 'all'; 'selfmark reproduce list' shows those there are")
     return [experiment.load(name) for name in wanted]
 
 
 def preview(
-    names: Sequence[str], data: Path | None, preset_name: str, changes: Mapping[str, Any]
+    names: Sequence[str],
+    data: Path | None,
+    preset_name: str,
+    changes: Mapping[str, Any],
+    device: str = "auto",
 ) -> list[str]:
     """What would be trained, in lines, and an estimate of its cost; works without the data too."""
-    experiments = chosen(names)
+    experiments, _ = _asked(names, preset_name, changes, device)
     plan = make_plan(experiments, cost.Catalogue(), preset_name, changes)
     lines = []
     for name, points in data_needed(experiments):
@@ -143,6 +150,16 @@ def listing() -> list[tuple[str, str, str]]:
 
 
 # --- before anything is trained --------------------------------------------------------------------------
+
+
+def _asked(
+    names: Sequence[str], preset_name: str, changes: Mapping[str, Any], device: str
+) -> tuple[list[Experiment], Config]:
+    """Experiments and the settings for all of them, checked before data is read, which takes minutes."""
+    experiments, settings = chosen(names), override(preset(preset_name), changes)
+    require_rows_apart(experiments, changes)
+    pick(device)
+    return experiments, settings
 
 
 def _own_device(device: str) -> tuple[int, str]:

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import product
 from typing import Any, Protocol
 
 from selfmark.config import Config, override, preset, to_dict
@@ -122,16 +123,15 @@ def make_plan(
     """Plan experiments; cells whose data sets are `missing`, by name and points, get no measurement."""
     plan = Plan()
     for experiment in experiments:
-        _require_rows_apart(experiment, changes)
         for row in experiment.own_rows:
             for column in experiment.columns:
                 _add(plan, experiment, row, column, library, preset_name, changes, missing)
     return plan
 
 
-def _require_rows_apart(experiment: Experiment, changes: Mapping[str, Any]) -> None:
+def require_rows_apart(experiments: Sequence[Experiment], changes: Mapping[str, Any]) -> None:
     """Refuse a change of what tells rows apart: all would be alike, each under its old name."""
-    for name in changes:
+    for experiment, name in product(experiments, changes):
         if any(own == name or own.startswith(f"{name}.") for own in experiment.told_apart_by):
             raise InputError(
                 f"the rows of '{experiment.name}' say {name} themselves, so it cannot be set for all: leave "

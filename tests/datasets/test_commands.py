@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from selfmark.datasets.check import Line, doubts, layout
 from selfmark.datasets.registry import DATASETS, Known, read
 from tests.conftest import selfmark
 from tests.datasets import miniatures
+from tests.datasets.small_bodies import make_bbcpose, make_cats, make_human36m
 from tests.datasets.test_bodies import MAKERS as BODIES
 from tests.datasets.test_form import MAKERS as FACES
 
@@ -105,6 +107,87 @@ def test_a_check_doubts_lists_of_other_images(tmp_path: Path) -> None:
     assert "30 of 30 points in a sample of the train split lie outside" in found[0]
     (root / "Img/img_align_celeba/000007.jpg").write_bytes(b"no image")
     assert any("cannot be opened, the first is" in sentence for sentence in doubts(read("celeba", root)))
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_hidden_files_are_no_part_of_a_data_set(name: str, tmp_path: Path) -> None:
+    """As macOS leaves them beside the others, in archives too."""
+    root = (FACES | BODIES)[name](tmp_path)
+    before = read(name, root)
+    for path in [path for path in root.rglob("*") if path.is_file() and path.suffix != ".json"]:
+        path.with_name(f"._{path.name}").write_bytes(b"\x00\x05\x16\x07")
+    after = read(name, root)
+    assert {split: part.files for split, part in after.splits.items()} == {
+        split: part.files for split, part in before.splits.items()
+    }
+    assert after.notes == before.notes
+
+
+def _flat_celeba(root: Path) -> None:
+    """All lists beside the images, as some mirrors have it."""
+    for folder in ("Anno", "Img", "Eval"):
+        for path in (root / folder).iterdir():
+            path.rename(root / path.name)
+    for part in ("training", "testing"):
+        (root / "MAFL" / f"{part}.txt").rename(root / f"mafl_{part}.txt")
+
+
+def _into(root: Path, inner: str, *names: str) -> None:
+    (root / inner).mkdir(parents=True)
+    for name in names:
+        (root / name).rename(root / inner / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "found"),
+    [
+        ("cats", lambda root: make_cats(root, archives=True), "CAT_DATASET_01/CAT_00/00000001_000.jpg"),
+        ("celeba", lambda root: _flat_celeba(miniatures.make_celeba(root)), "mafl_training.txt"),
+        (
+            "human36m",
+            lambda root: _into(
+                make_human36m(root), "training/subjects", "S1", "S5", "S6", "S7", "S8", "S9", "S11"
+            ),
+            "training/subjects/S1/Videos/*.mp4",
+        ),
+        (
+            "bbcpose",
+            lambda root: (
+                _into(
+                    make_bbcpose(root), "bbcpose_data_1.0", *map(str, range(1, 11)), *map(str, range(16, 21))
+                ),
+                _into(root, "bbcpose_extbbcpose_code_1.0", "code"),
+            ),
+            "bbcpose_extbbcpose_code_1.0/code/bbcpose.mat",
+        ),
+        (
+            "ls3d",
+            lambda root: (miniatures.make_ls3d(root) / "LS3D-W-balanced-20-03-2017/new_dataset").rename(
+                root / "new_dataset"
+            ),
+            "new_dataset/",
+        ),
+    ],
+)
+def test_a_check_finds_files_where_the_reader_does(
+    name: str, make: Callable[[Path], object], found: str, tmp_path: Path
+) -> None:
+    """Archives unpack to folders of their own, and mirrors have other ones."""
+    make(tmp_path)
+    assert len(read(name, tmp_path).train)
+    lines = layout(name, tmp_path)
+    assert all(line.found or "optional" in line.wanted for line in lines), lines
+    assert found in [place for line in lines for place in line.found]
+
+
+def test_a_folder_that_is_not_there_is_said_after_what_must_be_in_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert selfmark("datasets", "check", "mtfl", tmp_path / "nowhere") == 2
+    said = capsys.readouterr()
+    assert "lfw_5590/" in said.out
+    assert "source: https://mmlab.ie.cuhk.edu.hk" in said.out
+    assert "nowhere is not a folder; give the one that holds the files of MTFL" in said.err
 
 
 def test_write_makes_the_files_of_all_splits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

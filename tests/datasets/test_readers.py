@@ -241,6 +241,22 @@ def test_ls3d_images_without_points_are_left_out_and_counted(ls3d: Path) -> None
     assert "1 images of new_dataset have no points and were left out" in data.notes
 
 
+def test_ls3d_without_images_or_points_says_what_was_looked_for(ls3d: Path) -> None:
+    folder = ls3d / "LS3D-W-balanced-20-03-2017/new_dataset"
+    for path in folder.glob("*.t7"):
+        path.unlink()
+    with pytest.raises(InputError, match=r"none of 6 images has a file of points; .*1\.t7 or .*1\.mat or"):
+        read("ls3d", ls3d)
+    for path in folder.iterdir():
+        path.unlink()
+    with pytest.raises(InputError, match=r"new_dataset holds no images such as 1\.jpg"):
+        read("ls3d", ls3d)
+    for path in (ls3d / "300W_LP").rglob("*.jpg"):
+        path.unlink()
+    with pytest.raises(InputError, match=r"300W_LP holds no images such as AFW/AFW_134212_1_0\.jpg"):
+        read("ls3d", ls3d)
+
+
 def test_ls3d_says_what_is_odd(ls3d: Path) -> None:
     folder = ls3d / "LS3D-W-balanced-20-03-2017/new_dataset"
     write_t7(folder / "3.t7", np.zeros((66, 2)))

@@ -15,7 +15,7 @@ from selfmark.demo.scene import Scene
 from selfmark.errors import InputError
 from selfmark.reproduce.experiment import Start
 from selfmark.reproduce.shelf import Held, Shelf, identity, some
-from tests.datasets import miniatures
+from tests.datasets import miniatures, small_bodies
 from tests.reproduce import sets
 
 
@@ -108,6 +108,21 @@ def test_only_images_with_points_are_started_from(held: Held) -> None:
 def test_points_a_data_set_does_not_have_are_refused(held: Held) -> None:
     with pytest.raises(InputError, match="point 68 of celeba, which has 68 points only"):
         held.start_file(Start((68,), 3.0), 0, preset("paper"))
+
+
+@pytest.mark.parametrize("name", ["human36m", "human36m32"])
+def test_data_sets_of_the_same_files_have_the_same_boxes_beside_them(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    small_bodies.make_human36m(tmp_path / "human36m")
+    usual = Shelf(tmp_path, tmp_path / "made").hold(name).base.train
+    boxes = ["image,frame,x,y,w,h"]
+    boxes += [f"{file},{frame},1,2,30,40" for file, frame in zip(usual.files, usual.frame, strict=True)]
+    (tmp_path / "human36m-boxes.csv").write_text("\n".join(boxes))
+    boxed = Shelf(tmp_path, tmp_path / "made").hold(name).base.train
+    assert len(boxed) == len(usual)
+    assert (boxed.box == [1, 2, 30, 40]).all()
 
 
 def test_faces_with_points_and_boxes_of_detectors_beside_them(

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from selfmark.datasets.bodies import mirror
-from selfmark.datasets.form import DataSet, Objects, find, tight_box
+from selfmark.datasets.form import DataSet, Objects, find, listed, tight_box
 from selfmark.errors import InputError
 from selfmark.evaluate.coco_points import LARGEST
 from selfmark.images.sources import read_text
@@ -74,7 +74,7 @@ def _images(root: Path) -> dict[str, Path]:
     looked = ("CAT_00", "CAT_DATASET_01/CAT_00", "cats/CAT_00")
     first = find(root, *looked, of=OF).parent
     places = [first, root / "CAT_DATASET_02"] if first.name == "CAT_DATASET_01" else [first]
-    found = [path for place in places for path in place.glob("CAT_0[0-6]/*.jpg")]
+    found = [path for place in places for path in listed(place, "CAT_0[0-6]/*.jpg")]
     return {path.name: path for path in sorted(found, key=lambda path: path.name)}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,18 +26,22 @@ class Line:
 
 
 def layout(name: str, root: Path) -> list[Line]:
-    """The official layout, line by line, as far as it lies in a folder."""
+    """The official layout, line by line, as far as it lies in a folder, which need not be there."""
     folder = home(name, root)
     lines = []
     for wanted in known(name).layout:
         # The line is for people, "A or B (optional)": its words with a slash, dot or star are the paths.
         paths = [word for word in re.split(r"[\s,()]+", wanted) if re.search(r"[./*]", word)]
-        lines.append(Line(wanted, tuple(path for path in paths if _exists(folder, path))))
+        places = (_place(folder, path, known(name).others) for path in paths)
+        lines.append(Line(wanted, tuple(place for place in places if place)))
     return lines
 
 
-def _exists(folder: Path, pattern: str) -> bool:
-    return next(folder.glob(pattern.rstrip("/")), None) is not None
+def _place(folder: Path, path: str, others: Sequence[tuple[str, str]]) -> str:
+    """The path, or the first of those that may be there instead, which is in the folder; empty if none is."""
+    instead = (other + path.removeprefix(begin) for begin, other in others if path.startswith(begin))
+    found = (place for place in (path, *instead) if next(folder.glob(place.rstrip("/")), None) is not None)
+    return next(found, "")
 
 
 def counts(dataset: DataSet) -> list[tuple[str, int, int | None]]:

@@ -207,6 +207,11 @@ def find(root: Path, *names: str, of: str) -> Path:
     )
 
 
+def listed(folder: Path, pattern: str) -> list[Path]:
+    """The files of a folder that a pattern matches, sorted, but hidden ones: macOS makes ._1.jpg of 1.jpg."""
+    return sorted(path for path in folder.glob(pattern) if not path.name.startswith("."))
+
+
 def present(paths: Sequence[Path]) -> npt.NDArray[np.bool_]:
     """Whether each of the files is there, [N].
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from selfmark.datasets.bodies import JOINTS, joined, mirror, without_gaps
-from selfmark.datasets.form import DataSet, Objects, find
+from selfmark.datasets.form import DataSet, Objects, find, listed
 from selfmark.errors import InputError, need
 from selfmark.points import FloatArray
 
@@ -50,7 +50,7 @@ def with_joints(root: Path, name: str, names: tuple[str, ...]) -> DataSet:
         parts = []
         for subject in subjects:
             videos = find(base, f"{subject}/Videos", of=OF)
-            films = [film for film in sorted(videos.glob("*.mp4")) if FILM.fullmatch(film.name)]
+            films = [film for film in listed(videos, "*.mp4") if FILM.fullmatch(film.name)]
             if not films:
                 raise InputError(f"{videos} holds no videos such as 'Directions 1.54138969.mp4'")
             for film in films:

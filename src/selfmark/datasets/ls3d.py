@@ -14,7 +14,7 @@ import numpy as np
 
 from selfmark.datasets import matlab
 from selfmark.datasets.facial import SIXTY_EIGHT, SIXTY_EIGHT_MIRROR
-from selfmark.datasets.form import DataSet, Objects, find, tight_box
+from selfmark.datasets.form import DataSet, Objects, find, listed, tight_box
 from selfmark.datasets.torch7 import read_tensor
 from selfmark.errors import InputError
 from selfmark.points import FloatArray
@@ -55,11 +55,15 @@ def _profiled(root: Path, folder: Path) -> tuple[Objects, list[str]]:
     """300W-LP in the order of its parts and names, and what is to be said of it."""
     for part in _PARTS:
         find(folder, part, of="300W-LP")
-    images = [image for part in _PARTS for image in sorted((folder / part).glob("*.jpg"))]
-    labels = [
-        _first(folder / "landmarks" / image.parent.name / f"{image.stem}_pts.mat", image.with_suffix(".mat"))
+    images = [image for part in _PARTS for image in listed(folder / part, "*.jpg")]
+    if not images:
+        raise InputError(f"{folder} holds no images such as AFW/AFW_134212_1_0.jpg; unpack the archive again")
+    wanted = [
+        (folder / "landmarks" / image.parent.name / f"{image.stem}_pts.mat", image.with_suffix(".mat"))
         for image in images
     ]
+    labels = [_first(paths) for paths in wanted]
+    _require_points(images, labels, wanted)
     # The .mat beside an image has `pt2d` only, whose jaw follows the contour that is seen.
     plain = sum(path is not None and path.parent.parent == folder for path in labels)
     notes = [f"{plain} images of 300W-LP have no points in 'landmarks'; those of the file beside are taken"]
@@ -68,18 +72,32 @@ def _profiled(root: Path, folder: Path) -> tuple[Objects, list[str]]:
 
 def _balanced(root: Path, folder: Path) -> tuple[Objects, list[str]]:
     """LS3D-W Balanced in the order of its numbers, with the range of yaw, and what is to be said of it."""
-    images = [path for path in folder.iterdir() if path.suffix.lower() in (".jpg", ".png")]
+    images = [path for path in listed(folder, "*") if path.suffix.lower() in (".jpg", ".png")]
+    if not images:
+        raise InputError(f"{folder} holds no images such as 1.jpg; unpack the archive again")
     odd = [path for path in images if not path.stem.isdecimal()]
     if odd:
         raise InputError(f"{min(odd)}: images of LS3D-W Balanced are named by number, which tells the yaw")
     images.sort(key=lambda path: int(path.stem))
-    labels = [_first(*(image.with_suffix(suffix) for suffix in (".t7", ".mat", ".npy"))) for image in images]
+    wanted = [tuple(image.with_suffix(suffix) for suffix in (".t7", ".mat", ".npy")) for image in images]
+    labels = [_first(paths) for paths in wanted]
+    _require_points(images, labels, wanted)
     fields = {"yaw_bucket": tuple(_YAW[int(image.stem) % 3] for image in images)}
     return _objects(root, folder, images, labels, fields, [])
 
 
-def _first(*paths: Path) -> Path | None:
+def _first(paths: Sequence[Path]) -> Path | None:
     return next((path for path in paths if path.exists()), None)
+
+
+def _require_points(
+    images: Sequence[Path], labels: Sequence[Path | None], wanted: Sequence[Sequence[Path]]
+) -> None:
+    if not any(labels):
+        looked = " or ".join(map(str, wanted[0]))
+        raise InputError(
+            f"none of {len(images)} images has a file of points; of the first it would be {looked}"
+        )
 
 
 def _objects(
@@ -92,8 +110,6 @@ def _objects(
 ) -> tuple[Objects, list[str]]:
     """The images that have points, and the notes with how many have none."""
     known = [(row, path) for row, path in enumerate(labels) if path is not None]
-    if not known:
-        raise InputError(f"{folder}: none of {len(images)} images (.jpg) has a file of points")
     # Both sets count from 1: 300W-LP is MATLAB's, LS3D-W is Torch's, and its authors' program adds the 1 in
     # the end.
     xy = np.stack([_points(path) for _, path in known]) - 1

@@ -13,7 +13,7 @@ import numpy as np
 
 from selfmark.datasets import matlab
 from selfmark.datasets.bodies import JOINTS, joined, mirror, without_gaps
-from selfmark.datasets.form import DataSet, Objects, find, present
+from selfmark.datasets.form import DataSet, Objects, find, listed, present
 from selfmark.errors import InputError
 from selfmark.points import FloatArray
 
@@ -31,7 +31,7 @@ def read(root: Path) -> DataSet:
     seen: Counter[str] = Counter()
     left_out: Counter[str] = Counter()
     parts: tuple[list[Objects], list[Objects]] = [], []
-    for path in sorted(labels.glob("*.mat")):
+    for path in listed(labels, "*.mat"):
         content = matlab.load(path)
         action = matlab.text(path, content, "action")
         if action not in ACTIONS:
@@ -73,7 +73,7 @@ def _video(
     annotated = np.isfinite(xy[..., 0]).any(axis=1)
     kept = np.flatnonzero(there & annotated)
     left_out["labelled frames left out, because they are not there"] += int((~there).sum())
-    left_out["frames left out, because they have no label"] += len(set(folder.glob("*.jpg")) - set(files))
+    left_out["frames left out, because they have no label"] += len(set(listed(folder, "*.jpg")) - set(files))
     left_out["frames left out, because no joint is in the picture"] += int((there & ~annotated).sum())
 
     box, made = without_gaps(_boxes(path, content, len(x))[kept], xy[kept], MARGIN)

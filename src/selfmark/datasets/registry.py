@@ -31,6 +31,7 @@ class Known:
     layout: what must lie below the root, one line per file or folder
     folder: what the archive unpacks to; the root is this folder or the one it lies in
     counts: how many images the paper has in each split, or where it has none the authors
+    others: pairs: how a path of the layout begins, and how it may begin instead where the reader finds it too
     """
 
     title: str
@@ -39,8 +40,10 @@ class Known:
     layout: tuple[str, ...]
     folder: str = ""
     counts: Mapping[str, int] = field(default_factory=dict)
+    others: tuple[tuple[str, str], ...] = ()
 
 
+_HUMAN36M_OTHERS = (("", "training/subjects/"), ("", "subjects/"), ("", "training/"))
 _HUMAN36M = (
     "S1/Videos/*.mp4, and so for S5, S6, S7, S8, S9 and S11",
     "S1/MyPoseFeatures/D2_Positions/*.cdf",
@@ -61,6 +64,7 @@ DATASETS: dict[str, Known] = {
         ),
         folder="celeba",
         counts={"train": 201_599, "fit": 19_000, "test": 1_000},
+        others=(("Img/", ""), ("Anno/", ""), ("MAFL/", "mafl_"), ("MAFL/", "MAFL/mafl_")),
     ),
     "aflw": Known(
         "AFLW",
@@ -86,6 +90,17 @@ DATASETS: dict[str, Known] = {
             "LS3D-W-balanced-20-03-2017/new_dataset/",
         ),
         counts={"train": 61_225, "test": 7_200},
+        others=(
+            ("300W_LP/", "300W-LP/"),
+            *(
+                ("LS3D-W-balanced-20-03-2017/new_dataset/", other)
+                for other in (
+                    *("LS3D-W-balanced/new_dataset/", "LS3D-W-Balanced/new_dataset/", "new_dataset/"),
+                    *("LS3D-W/LS3D-W-balanced/new_dataset/", "LS3D-W-balanced-20-03-2017/"),
+                    *("LS3D-W-balanced/", "LS3D-W-Balanced/", "LS3D-W/LS3D-W-balanced/"),
+                )
+            ),
+        ),
     ),
     "mtfl": Known(
         "MTFL",
@@ -108,6 +123,12 @@ DATASETS: dict[str, Known] = {
         "https://www.robots.ox.ac.uk/~vgg/data/pose/",
         ("1/1.jpg to 20/ (or 1.mp4 to 20.mp4)", "code/bbcpose.mat", "boxes.json or boxes.csv (optional)"),
         counts={"train": 60_885, "test": 1_000},
+        others=(
+            ("", "bbcpose_data_1.0/"),
+            ("", "bbcpose_extbbcpose_code_1.0/"),
+            ("code/", "bbcpose_extbbcpose_code_1.0/"),
+            ("code/", ""),
+        ),
     ),
     "human36m": Known(
         "Human3.6M",
@@ -115,6 +136,7 @@ DATASETS: dict[str, Known] = {
         "http://vision.imar.ro/human3.6m/",
         _HUMAN36M,
         counts={"train": 48_240, "test": 2_760},
+        others=_HUMAN36M_OTHERS,
     ),
     "human36m32": Known(
         "Human3.6M, all 32 joints",
@@ -122,6 +144,7 @@ DATASETS: dict[str, Known] = {
         "http://vision.imar.ro/human3.6m/",
         _HUMAN36M,
         counts={"train": 48_240, "test": 2_760},
+        others=_HUMAN36M_OTHERS,
     ),
     "pennaction": Known(
         "Penn Action",
@@ -141,6 +164,7 @@ DATASETS: dict[str, Known] = {
             "cat_data/cat_train_images.txt and cat_data/cat_test_images.txt (optional)",
         ),
         counts={"train": 7_747, "test": 1_257},
+        others=(("", "CAT_DATASET_01/"), ("", "CAT_DATASET_02/"), ("", "cats/"), ("cat_data/", "")),
     ),
     "lsp": Known(
         "Leeds Sports Pose",
@@ -166,6 +190,10 @@ DATASETS: dict[str, Known] = {
             "train2017/",
             "val2017/",
         ),
+        others=(
+            ("annotations/", ""),
+            *((f"{kind}2017/", place) for kind in ("train", "val") for place in (f"{kind}/", "images/")),
+        ),
     ),
 }
 
@@ -179,15 +207,15 @@ def known(name: str) -> Known:
 
 def home(name: str, root: Path) -> Path:
     """The folder that the layout begins in: the root, or the archive's own folder in it."""
-    data = known(name)
-    if not root.is_dir():
-        raise InputError(f"{root} is not a folder; give the one that holds the files of {data.title}")
-    inner = root / data.folder
+    inner = root / known(name).folder
     return inner if inner.is_dir() else root
 
 
 def read(name: str, root: Path) -> DataSet:
     """The data set of this name, from its official layout or COCO files, as far as it can be used."""
+    title = known(name).title
+    if not root.is_dir():
+        raise InputError(f"{root} is not a folder; give the one that holds the files of {title}")
     folder = home(name, root)
     if written.is_written(folder):
         return measurable(_present(written.read(name, folder)))

@@ -189,12 +189,12 @@ class Shelf:
         return data if boxes is None else boxed(data, boxes)
 
     def _with_points(self, base: DataSet, name: str, points: int) -> DataSet:
-        suffixes = (".json", ".csv", ".npz", ".npy")
+        suffixes, folder = (".json", ".csv", ".npz", ".npy"), FOLDERS.get(name, name)
         file = self._beside(name, str(points), suffixes)
         if file is None:
             raise InputError(
-                f"{self.root / name} has {len(base.names)} annotated points where {points} are needed; put "
-                f"those of a detector beside it as {name}-{points}, with one of {', '.join(suffixes)}"
+                f"{self.root / folder} has {len(base.names)} annotated points where {points} are needed; put "
+                f"those of a detector beside it as {folder}-{points}, with one of {', '.join(suffixes)}"
             )
         data = reannotated(base, file)
         if len(data.names) != points:
@@ -202,7 +202,7 @@ class Shelf:
         return data
 
     def _beside(self, name: str, what: str, suffixes: Sequence[str]) -> Path | None:
-        files = (self.root / f"{name}-{what}{suffix}" for suffix in suffixes)
+        files = (self.root / f"{FOLDERS.get(name, name)}-{what}{suffix}" for suffix in suffixes)
         return next((file for file in files if file.is_file()), None)
 
 

@@ -23,7 +23,8 @@ _OF = "300W-LP and LS3D-W Balanced"
 # The mirrored copies in the *_Flip folders are left out: discovery mirrors images itself.
 _PARTS = ("AFW", "HELEN", "IBUG", "LFPW")
 _BALANCED = ("LS3D-W-balanced-20-03-2017", "LS3D-W-balanced", "LS3D-W-Balanced", "LS3D-W/LS3D-W-balanced")
-# The images of the three ranges of yaw take turns in the numbering: 1, 4, 7, ... are nearly frontal.
+# That the three ranges of yaw take turns in the numbering (1, 4, 7, ... nearly frontal) is assumed: the
+# archive does not name them, nor does any description we know.
 _YAW = {1: "0-30", 2: "30-60", 0: "60-90"}
 _ABOVE = 1 / 3  # of the height of the points, added above them for the forehead, as in the authors' program
 

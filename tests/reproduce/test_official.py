@@ -27,7 +27,8 @@ pytestmark = pytest.mark.usefixtures("real_readers")
 
 def _made(name: str, data: Path, output: Path) -> dict[str, list[float]]:
     """The numbers of each row that was made here, every training and measurement of it real."""
-    command.reproduce([name], data, output, "tiny", short(name), "cpu", say=lambda line: None)
+    changes = short(name) | {"guards.most_empty": 1.0}  # what has learned nothing may leave clusters empty
+    command.reproduce([name], data, output, "tiny", changes, "cpu", say=lambda line: None)
     with (output / f"{name}.csv").open() as handle:
         lines = list(csv.reader(handle))[1:]
     return {line[0]: [float(cell) for cell in line[1::3]] for line in lines if line[1]}
@@ -75,43 +76,37 @@ def _make_ls3d(root: Path, scene: Scene) -> None:
 
 @pytest.fixture
 def data(tmp_path: Path, scene: Scene) -> Path:
-    """Faces and bodies, as many as a training takes at least."""
-    faces = miniatures.make_celeba(tmp_path / "data" / "celeba", images=10, fitted=4)
     _make_ls3d(tmp_path / "data" / "ls3d", scene)
     small_bodies.make_bbcpose(tmp_path / "data" / "bbcpose")
     small_bodies.make_pennaction(tmp_path / "data" / "pennaction")
-    names = sorted(path.name for path in (faces / "Img" / "img_align_celeba").iterdir())
-    xy = np.stack([miniatures.sixty_eight(-60) + row for row in range(len(names))])
-    np.savez(tmp_path / "data" / "celeba-68.npz", names=np.array(names), xy=xy)
     return tmp_path / "data"
 
 
-def _trained(output: Path) -> list[tuple[str, Config]]:
-    """The data set and the settings of every run."""
-    runs = sorted((output / "trainings").iterdir())
-    return [(run.name.split("-")[0], Run.open(run).config) for run in runs]
+def _trained(output: Path) -> list[Config]:
+    """The settings of every run."""
+    return [Run.open(run).config for run in (output / "trainings").iterdir()]
 
 
 def test_rows_start_from_the_detectors_they_name(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that need no weights."""
+    """Those that need no weights, on one of the two data sets."""
     table = experiment.load("initialisation")
-    monkeypatch.setattr(experiment, "load", lambda name: replace(table, rows=table.rows[:2]))
+    rows = tuple(replace(row, paper=row.paper[2:]) for row in table.rows[:2])
+    only = replace(table, rows=rows, columns=table.columns[2:])
+    monkeypatch.setattr(experiment, "load", lambda name: only)
     made = _made("initialisation", data, tmp_path / "out")
     assert list(made) == ["SIFT + ANMS", "ORB + ANMS"]
     sift, orb = made.values()
-    assert (sift[0:2] != orb[0:2], sift[2:4] != orb[2:4]) == (True, True), made
-    assert {(name, config.keypoints.detector) for name, config in _trained(tmp_path / "out")} == {
-        (name, detector) for name in ("celeba", "bbcpose") for detector in ("sift", "orb")
-    }
+    assert sift != orb
+    assert sorted(config.keypoints.detector for config in _trained(tmp_path / "out")) == ["orb", "sift"]
 
 
 def test_rows_have_the_negatives_and_correspondence_they_name(data: Path, tmp_path: Path) -> None:
     made = _made("negatives", data, tmp_path / "out")
     assert len(made) == len({error for (error,) in made.values()}) == 4
     assert sorted(
-        (config.loss.negatives, config.correspondence.mode) for _, config in _trained(tmp_path / "out")
+        (config.loss.negatives, config.correspondence.mode) for config in _trained(tmp_path / "out")
     ) == [
         ("different-cluster", "clustering"),
         ("different-cluster", "equivariance"),
@@ -130,14 +125,14 @@ def test_rows_are_flipped_where_they_say_so(
     none, train, both = _made("flipping", data, tmp_path / "out").values()
     assert none[0] != train[0] == both[0]
     assert len({none[1], train[1], both[1]}) == 3
-    flips = [config.flip for _, config in _trained(tmp_path / "out")]
+    flips = [config.flip for config in _trained(tmp_path / "out")]
     assert sorted((flip.train, flip.test) for flip in flips) == [(False, False), (True, True)]
 
 
 def test_athletes_are_cropped_and_trained_on_as_the_paper_says(data: Path, tmp_path: Path) -> None:
     made = _made("pennaction", data, tmp_path / "out")
     assert all(0 <= value <= 100 for value in made["Ours"])
-    ((_, config),) = _trained(tmp_path / "out")
+    (config,) = _trained(tmp_path / "out")
     assert (config.images.box_rule, config.images.body_scale, config.temporal.enabled) == (
         "body",
         1.35,

@@ -364,7 +364,7 @@ def test_a_dry_run_needs_no_data_and_makes_nothing(
     assert selfmark("reproduce", "stages", "--dry-run", "--data", "nowhere") == 0
     text = capsys.readouterr().out
     assert "data  aflw with 68 points: the data set AFLW was looked for in nowhere/aflw" in text
-    assert "in all 3 trainings and 6 measurements" in text
+    assert "in all 3 trainings and 8 measurements" in text
     assert list(tmp_path.iterdir()) == []
 
 

@@ -75,6 +75,25 @@ def test_what_changes_a_training_changes_its_name() -> None:
     assert set(evaluated.measurements) != set(plan("cats").measurements)
 
 
+class Ridged(Catalogue):
+    """Data sets that the authors' program measures each in its own way."""
+
+    def settings(self, name: str) -> dict[str, Any]:
+        return {"evaluation.ridge": {"celeba": 0.001, "ls3d": 0.1}[name]}
+
+
+@pytest.mark.parametrize("asked", [None, 0.5])
+def test_errors_are_regressed_as_the_data_set_tested_on_has_it(asked: float | None) -> None:
+    changes = {} if asked is None else {"evaluation.ridge": asked}
+    one = make_plan([experiment.load("generalisation")], Ridged(), "fast", changes)
+    ridges = {(each.training.data, each.data): each.evaluation["ridge"] for each in one.measurements.values()}
+    expected = {"celeba": 0.001, "ls3d": 0.1} if asked is None else dict.fromkeys(("celeba", "ls3d"), asked)
+    assert ridges == {(trained, tested): expected[tested] for trained in expected for tested in expected}
+    # Both are of the same trainings as without.
+    usual = make_plan([experiment.load("generalisation")], Catalogue(), "fast", {})
+    assert set(one.trainings) == set(usual.trainings)
+
+
 def test_settings_given_by_the_user_come_last() -> None:
     (training,) = plan("cats", K="7").trainings.values()
     assert (training.config.K, training.config.M) == (7, 100)

@@ -13,7 +13,7 @@ import pytest
 from selfmark.reproduce.experiment import Experiment, parse
 from selfmark.reproduce.table import ABSENT, Origin, comma_separated, escape, latex, markdown
 
-ORIGIN = Origin("fast", 3, {"M": "50"}, "9.9", "ridge 0.01", "CPU")
+ORIGIN = Origin("fast", 3, {"M": "50"}, "9.9", "CPU", "ridge 0.01")
 
 
 @pytest.fixture

@@ -82,7 +82,8 @@ class DataSet:
     names:      L names of the points
     mirror:     L: each point's partner in the mirrored image
     normaliser: what errors are divided by, a spec of `evaluate.normalise` (Sec. 4.2)
-    settings:   what the paper's section on data sets changes, by dotted name, e.g. images.body_scale
+    settings:   what the paper or its authors' program changes for this data set, by dotted name, e.g.
+                images.body_scale
     train:      what landmarks are discovered in and, unless `fit` is given, regressors fitted on
     test:       what errors are measured on
     notes:      sentences on what was left out or could not be done as in the paper

@@ -21,6 +21,7 @@ from selfmark.images.sources import coco_film, coco_folder, coco_frame
 SPLITS = ("train", "fit", "test")
 _ALIKE = 1.0  # pixels
 _LONGEST = 200  # letters of a description
+_OWN = ("images.", "evaluation.")  # what a data set may change: how it is seen, and how it is measured
 
 
 def is_written(root: Path) -> bool:
@@ -97,6 +98,6 @@ def _settings(path: Path, content: Any) -> dict[str, Any]:
     settings = info.get("selfmark") if isinstance(info, dict) else None
     if settings is None:
         return {}
-    if not isinstance(settings, dict) or not all(str(name).startswith("images.") for name in settings):
-        raise InputError(f"{path}: 'selfmark' under 'info' may only hold settings of images")
+    if not isinstance(settings, dict) or not all(str(name).startswith(_OWN) for name in settings):
+        raise InputError(f"{path}: 'selfmark' under 'info' may only hold settings of images and evaluation")
     return settings

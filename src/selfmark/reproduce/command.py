@@ -99,7 +99,6 @@ def reproduce(
         settings.seed,
         {name: str(value) for name, value in changed.items()},
         __version__,
-        f"ridge {settings.evaluation.ridge:g}",
         _device_name(device),
     )
     return [path for one in experiments for path in _write(one, plan, bench, origin)]
@@ -222,7 +221,7 @@ def _require_weights(plan: Plan, free: bool, say: Say) -> None:
 
 
 def _write(one: Experiment, plan: Plan, bench: Bench, origin: Origin) -> list[Path]:
-    origin = replace(origin, notes=_notes(one, plan, bench))
+    origin = replace(origin, regressor=_regressor(one, plan), notes=_notes(one, plan, bench))
     values = {
         (row.name, column.name): _value(one.name, row.name, column.name, plan, bench)
         for row in one.own_rows
@@ -236,6 +235,18 @@ def _write(one: Experiment, plan: Plan, bench: Bench, origin: Origin) -> list[Pa
     with whole(page) as temporary:
         temporary.write_text("\n".join(lines), encoding="utf-8")
     return [page, *paths]
+
+
+def _regressor(one: Experiment, plan: Plan) -> str:
+    """How errors of the table were regressed; data sets may differ in it."""
+    keys = [cell.measurement for (name, _, _), cell in plan.cells.items() if name == one.name]
+    ridges: dict[float, dict[str, None]] = {}
+    for measurement in (plan.measurements[key] for key in filter(None, keys)):
+        ridge = measurement.evaluation.get("ridge", measurement.training.config.evaluation.ridge)
+        ridges.setdefault(float(ridge), {})[measurement.data] = None
+    if len(ridges) < 2:
+        return "".join(f"ridge {ridge:g}" for ridge in ridges)
+    return ", ".join(f"ridge {ridge:g} ({' and '.join(data)})" for ridge, data in ridges.items())
 
 
 def _notes(one: Experiment, plan: Plan, bench: Bench) -> tuple[str, ...]:

@@ -187,10 +187,10 @@ def _add(
 def _measurement(what: What, library: Library, preset_name: str, changes: Mapping[str, Any]) -> Measurement:
     found, _ = metric(what.metric or "")
     training = _training(what, found.need, library, preset_name, changes)
-    asked = {name.removeprefix(EVALUATION): value for name, value in changes.items() if _is_evaluation(name)}
-    evaluation = {**what.evaluation, **asked}
     by, detectors = fields_of(what.metric or "")
     test = what.test or ""
+    own, asked = _evaluation(library.settings(test)), _evaluation(changes)
+    evaluation = {**own, **what.evaluation, **asked}
     labels = library.measured_on(test, what.points, training.config.seed, what.fit_images)
     # What a detector finds is measured with all else; fields and detectors only add to a measurement.
     named: list[Any] = [training.key, found.need, test, labels, what.fit_images, sorted(evaluation.items())]
@@ -223,6 +223,11 @@ def _enough_clusters(preset_name: str, settings: Mapping[str, Any]) -> dict[str,
         return dict(settings)
     least = override(preset(preset_name), {**settings, "M": 1_000_000}).K
     return {**settings, "M": max(least, preset(preset_name).M)}
+
+
+def _evaluation(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Of these settings those of the evaluation, by their own names."""
+    return {name.removeprefix(EVALUATION): value for name, value in settings.items() if _is_evaluation(name)}
 
 
 def _is_evaluation(name: str) -> bool:

@@ -26,23 +26,21 @@ class Origin:
     seed: int
     changes: Mapping[str, str]
     version: str
-    regressor: str
     device: str
+    regressor: str = ""
     notes: tuple[str, ...] = ()
 
     def sentence(self) -> str:
         """
-        >>> Origin("fast", 0, {"M": "50"}, "0.1", "ridge 0.01", "cpu").sentence()
+        >>> Origin("fast", 0, {"M": "50"}, "0.1", "cpu", "ridge 0.01").sentence()
         'selfmark 0.1, preset fast, seed 0, set M=50, regressor ridge 0.01, cpu.'
         """
-        changed = [f"set {' '.join(f'{name}={value}' for name, value in self.changes.items())}"]
         words = [f"selfmark {self.version}", f"preset {self.preset}", f"seed {self.seed}"]
-        return (
-            ", ".join(
-                [*words, *(changed if self.changes else []), f"regressor {self.regressor}", self.device]
-            )
-            + "."
-        )
+        if self.changes:
+            words.append("set " + " ".join(f"{name}={value}" for name, value in self.changes.items()))
+        if self.regressor:
+            words.append(f"regressor {self.regressor}")
+        return ", ".join([*words, self.device]) + "."
 
 
 @dataclass(frozen=True)

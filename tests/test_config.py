@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,47 @@ def test_bad_settings_get_one_sentence(changes: dict[str, object], words: str) -
         config.override(config.preset("tiny"), changes)
     assert words in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def _numbers() -> dict[str, float]:
+    """Settings that are one number, by dotted name, as the preset tiny has them."""
+    plain = config.to_dict(config.preset("tiny"))
+    flat = {name: value for name, value in plain.items() if not isinstance(value, dict)}
+    for section, values in plain.items():
+        flat |= (
+            {f"{section}.{name}": value for name, value in values.items()} if isinstance(values, dict) else {}
+        )
+    return {name: value for name, value in flat.items() if type(value) in (int, float)}
+
+
+@pytest.mark.parametrize("name", _numbers())
+def test_no_number_is_taken_that_cannot_work(name: str) -> None:
+    """Below 0 hardly any has a meaning; the few that have are named."""
+    if name in ("images.margin", "keypoints.threshold", "heatmaps.threshold"):
+        config.override(config.preset("tiny"), {name: -0.1})
+        return
+    with pytest.raises(InputError, match=re.escape(name)):
+        config.override(config.preset("tiny"), {name: -1})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "correspondence.restarts",  # each of these ended in a traceback when it was 0
+        "correspondence.sample",
+        "evaluation.deformations",
+        "guards.look_at",
+        "keypoints.image_size",
+        "runtime.checkpoint_every",
+        "runtime.log_every",
+        "runtime.predict_batch",
+        "stage2.batch",
+        "temporal.reach",
+    ],
+)
+def test_what_must_be_some_cannot_be_none(name: str) -> None:
+    with pytest.raises(InputError, match=f"{re.escape(name)} must be at least"):
+        config.override(config.preset("tiny"), {name: 0})
 
 
 @pytest.mark.parametrize("text", ["- a\n- b\n", "{", "K: [1\n", "\x00", "just text"])

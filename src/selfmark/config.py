@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeVar
 
 import yaml
 
+from selfmark.bounds import check, require
 from selfmark.errors import InputError
 from selfmark.files import whole
 from selfmark.typed import build, from_yaml
@@ -264,7 +265,8 @@ class Config:
     tracking: Tracking = field(default_factory=Tracking)
 
     def __post_init__(self) -> None:
-        _check(self)
+        check_model(self.images, self.network)
+        check(self)
 
     @property
     def map_size(self) -> int:
@@ -275,7 +277,6 @@ class Config:
 STRIDE = 4  # pixels per heatmap cell: 7x7 stride 2, then average pooling
 
 
-_MOST_CLUSTERS = 1_000_000
 # What a model may ask for, whoever made it: each is far above any use and far below what harms a machine.
 _LIMITS = {"size": 4_096, "channels": 1_024, "descriptor": 4_096, "depth": 8, "norm_groups": 128}
 _MOST_MEGAPIXELS = 2_000.0
@@ -286,77 +287,27 @@ def check_model(images: Images, network: Network) -> None:
     given = {"size": images.size, **dataclasses.asdict(network)}
     for name, most in _LIMITS.items():
         section = "images" if name == "size" else "network"
-        _require(
+        require(
             1 <= given[name] <= most, f"{section}.{name} must lie between 1 and {most}, not {given[name]}"
         )
     coarsest = STRIDE * 2**network.depth
-    _require(
+    require(
         images.size >= coarsest and images.size % coarsest == 0,
         f"images.size must be a multiple of {coarsest} for a depth of {network.depth}, not {images.size}",
     )
-    _require(
+    require(
         network.channels % (8 * network.norm_groups) == 0,
         f"network.channels must be a multiple of 8 x norm_groups ({8 * network.norm_groups}), "
         f"not {network.channels}",
     )
-    _require(
+    require(
         0 < images.max_megapixels <= _MOST_MEGAPIXELS,
         f"images.max_megapixels must be positive and at most {_MOST_MEGAPIXELS:g}, "
         f"not {images.max_megapixels:g}",
     )
-    _require(
+    require(
         -0.5 < images.margin <= 10 and 0 < images.body_scale <= 10,
         "images.margin and images.body_scale must be small shares",
-    )
-
-
-def _require(holds: bool, sentence: str) -> None:
-    if not holds:
-        raise InputError(f"config: {sentence}")
-
-
-def _check(config: Config) -> None:
-    """Refuse settings that cannot work, before anything is written."""
-
-    check_model(config.images, config.network)
-    require = _require
-    for name, seed in (("seed", config.seed), ("evaluation.seed", config.evaluation.seed)):
-        require(seed >= 0, f"{name} must be at least 0, not {seed}")
-    for name, ridge in (
-        ("evaluation.ridge", config.evaluation.ridge),
-        *(("evaluation.ridges", ridge) for ridge in config.evaluation.ridges),
-    ):
-        require(ridge >= 0, f"{name} must be at least 0, not {ridge:g}")
-    require(config.K >= 0, f"K must be at least 1, or 0 for a number chosen from the images, not {config.K}")
-    require(config.M <= _MOST_CLUSTERS, f"M must be at most {_MOST_CLUSTERS}, not {config.M}")
-    require(config.M >= config.K, f"M must be at least K ({config.K}), not {config.M}")
-    require(
-        config.flip.train or not config.flip.test,
-        "flip.test needs flip.train, which finds the mirror partners; set both to false",
-    )
-    require(config.runtime.batch >= 1, "runtime.batch must be at least 1")
-    require(config.rounds.count >= 1, "rounds.count must be at least 1")
-    require(config.stage2.iterations >= 1, "stage2.iterations must be at least 1")
-    for name, share in (
-        ("keypoints.random_share", config.keypoints.random_share),
-        ("keypoints.outlier_share", config.keypoints.outlier_share),
-        ("rounds.same_image_share", config.rounds.same_image_share),
-        ("stage2.cutout_share", config.stage2.cutout_share),
-        ("temporal.share", config.temporal.share),
-        ("augment.negative_share", config.augment.negative_share),
-    ):
-        require(0.0 <= share <= 1.0, f"{name} must lie between 0 and 1, not {share}")
-    require(config.keypoints.max_points >= 2, "keypoints.max_points must be at least 2")
-    require(
-        len(config.auto_k.candidates) > 0 and min(config.auto_k.candidates) >= 2,
-        "auto_k.candidates must be numbers of at least 2",
-    )
-    require(config.auto_k.splits >= 2, "auto_k.splits must be at least 2")
-    require(config.auto_k.blocks >= 2, "auto_k.blocks must be at least 2")
-    require(config.auto_k.images >= config.images.minimum, "auto_k.images must be at least images.minimum")
-    require(
-        config.warmup.bootstrap == "detector-descriptors" or config.warmup.iterations >= 1,
-        "warmup.iterations must be at least 1 unless warmup.bootstrap is detector-descriptors",
     )
 
 

@@ -319,7 +319,7 @@ def test_figures_without_matplotlib_are_refused_before_anything_is_trained(
         (["cats", "--data", ".", "--set", "evaluation.ridge=-1"], "ridge must be at least 0"),
         (["cats", "--data", ".", "--set", "evaluation.nope=1"], "no setting 'evaluation.nope'"),
         (["cats", "--data", ".", "--set", "evaluation.ridge=abc"], "'evaluation.ridge' must be a number"),
-        (["clusters", "--data", ".", "--set", "M=60"], "the rows of 'clusters' say M themselves"),
+        (["clusters", "--data", ".", "--set", "M=60"], "'clusters' says M of its rows or columns itself"),
         (["cats", "--data", ".", "--preset", "slow"], "no preset 'slow'"),
         (["cats", "--data", ".", "--set", "lr=3"], "no setting 'lr'"),
         (["cats", "--data", "."], "CATS was looked for in cats"),

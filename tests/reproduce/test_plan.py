@@ -151,7 +151,7 @@ def test_an_unknown_setting_is_refused() -> None:
 )
 def test_what_rows_say_themselves_cannot_be_set_for_all(table: str, name: str) -> None:
     """Rows of other names would have the same numbers."""
-    with pytest.raises(InputError, match=f"the rows of '{table}' say {name} themselves"):
+    with pytest.raises(InputError, match=f"'{table}' says {name} of its rows or columns itself"):
         require_rows_apart([experiment.load("cats"), experiment.load(table)], {name: "selfmark"})
     require_rows_apart([experiment.load("cats")], {name: "selfmark"})
 

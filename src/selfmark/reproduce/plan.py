@@ -134,8 +134,8 @@ def require_rows_apart(experiments: Sequence[Experiment], changes: Mapping[str, 
     for experiment, name in product(experiments, changes):
         if any(own == name or own.startswith(f"{name}.") for own in experiment.told_apart_by):
             raise InputError(
-                f"the rows of '{experiment.name}' say {name} themselves, so it cannot be set for all: leave "
-                f"--set {name} out, or name tables without this one"
+                f"'{experiment.name}' says {name} of its rows or columns itself, so it cannot be set for "
+                f"all: leave --set {name} out, or name tables without this one"
             )
 
 

@@ -49,6 +49,7 @@ QUICK: dict[str, Any] = {
     "runtime.batch": 3,
     "runtime.checkpoint_every": 2,
     "runtime.log_every": 2,
+    "evaluation.look_at": 12,
 }
 
 

@@ -120,7 +120,7 @@ def test_one_process_chooses_how_many_landmarks_and_all_agree(photos: Path, tmp_
 
 def test_a_killed_process_ends_the_job_and_the_run_goes_on(photos: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
-    longer = "--set=rounds.iterations=80"
+    longer = "--set=rounds.iterations=40"
     job = subprocess.Popen(
         _command(photos, output, 2, longer),
         env=_environment(),

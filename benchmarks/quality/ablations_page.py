@@ -127,7 +127,8 @@ def _detectors(quality: Quality) -> str:
 
 
 def _precision(quality: Quality) -> str:
-    runs = {label: quality["runs"].get(by_name(name).runs()[0]) for label, name in _by_detector().items()}
+    names = _by_detector()
+    runs = {label: quality["runs"].get(by_name(name).runs()[0]) for label, name in names.items()}
     found: Values = {
         label: None if run is None else run["first_keypoints_precision"][f"{label}, outliers removed"]
         for label, run in runs.items()
@@ -135,7 +136,7 @@ def _precision(quality: Quality) -> str:
     rows = [
         [
             label,
-            _by_detector()[label],
+            names[label],
             NONE if share is None else f"{share:.1f}",
             f"{paper.PRECISION[label]:.1f}" if label in paper.PRECISION else NONE,
         ]

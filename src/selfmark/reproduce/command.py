@@ -22,7 +22,7 @@ from selfmark.reproduce.claims import work_through
 from selfmark.reproduce.experiment import Experiment
 from selfmark.reproduce.figures import require_drawing, write_figure
 from selfmark.reproduce.metrics import Value, metric
-from selfmark.reproduce.plan import Job, Plan, data_needed, make_plan, require_rows_apart
+from selfmark.reproduce.plan import Job, Measurement, Plan, data_needed, make_plan, require_rows_apart
 from selfmark.reproduce.shelf import Shelf
 from selfmark.reproduce.table import ABSENT, FAILED, Origin, paragraphs, write_tables
 from selfmark.reproduce.work import Bench, Watch
@@ -237,11 +237,16 @@ def _write(one: Experiment, plan: Plan, bench: Bench, origin: Origin) -> list[Pa
     return [page, *paths]
 
 
+def _measurements(one: Experiment, plan: Plan) -> list[Measurement]:
+    """Those of the table's cells, in order; cells whose data is missing have none."""
+    keys = [cell.measurement for (name, _, _), cell in plan.cells.items() if name == one.name]
+    return [plan.measurements[key] for key in filter(None, keys)]
+
+
 def _regressor(one: Experiment, plan: Plan) -> str:
     """How errors of the table were regressed; data sets may differ in it."""
-    keys = [cell.measurement for (name, _, _), cell in plan.cells.items() if name == one.name]
     ridges: dict[float, dict[str, None]] = {}
-    for measurement in (plan.measurements[key] for key in filter(None, keys)):
+    for measurement in _measurements(one, plan):
         ridge = measurement.evaluation.get("ridge", measurement.training.config.evaluation.ridge)
         ridges.setdefault(float(ridge), {})[measurement.data] = None
     if len(ridges) < 2:
@@ -254,9 +259,7 @@ def _notes(one: Experiment, plan: Plan, bench: Bench) -> tuple[str, ...]:
     shelf = bench.shelf
     here = [key for key in data_needed([one]) if not shelf.missing(*key)]
     said = [f"{name}: {note}." for name, points in here for note in shelf.hold(name, points).data.notes]
-    keys = [cell.measurement for (name, _, _), cell in plan.cells.items() if name == one.name]
-    for key in filter(None, keys):
-        measurement = plan.measurements[key]
+    for measurement in _measurements(one, plan):
         training = measurement.training
         if training.start is not None:
             held = shelf.hold(training.data, training.points)

@@ -1,11 +1,11 @@
-"""The tables of docs/scale.md: what a run would cost at sizes nobody here can run.
+"""Write the tables of docs/scale.md: the estimated cost of runs that are too large to try.
 
-    python benchmarks/cost_model.py                         # print them
-    python benchmarks/cost_model.py --write docs/scale.md   # put them into the page
+    python benchmarks/cost_model.py                         # print the tables
+    python benchmarks/cost_model.py --write docs/scale.md   # update the page
 
-Rates of one GPU are read from docs/results/speed.json and docs/results/recovery.json; what is not there yet
-is assumed, and the first table says which is which. Formulas are in `cost_formulas.py`, the simulation that
-checks them in `cost_simulation.py`.
+The rates of one GPU come from docs/results/speed.json and docs/results/recovery.json. Rates that are missing
+there are assumed, and the first table says which. The formulas are in `cost_formulas.py`, and the simulation
+that checks them is in `cost_simulation.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 from cost_formulas import (
-    GIVEN,
+    ASSUMPTIONS,
     Assumptions,
     Rates,
     all_reduce,
@@ -49,18 +49,19 @@ _SECONDS = {"days": 86_400.0, "h": 3_600.0, "min": 60.0, "s": 1.0, "ms": 1e-3, "
 
 
 def main() -> None:
+    """Print the tables or write them into a page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", type=Path, help="page whose tables to replace")
+    parser.add_argument("--write", type=Path, help="Markdown page whose tables are replaced")
     arguments = parser.parse_args()
-    made = tables()
+    new_tables = tables()
     if arguments.write is None:
-        print("\n\n".join(f"{name}\n\n{table}" for name, table in made.items()))
+        print("\n\n".join(f"{name}\n\n{table}" for name, table in new_tables.items()))
     else:
-        arguments.write.write_text(put(arguments.write.read_text(), made))
+        arguments.write.write_text(insert_tables(arguments.write.read_text(), new_tables))
 
 
 def tables() -> dict[str, str]:
-    """Every table of the page by name, as Markdown."""
+    """Return all tables of the page as Markdown, by name."""
     rates, origins = read_rates(ROOT / "docs" / "results")
     return {
         "rates": _rates(rates, origins),
@@ -75,18 +76,18 @@ def tables() -> dict[str, str]:
     }
 
 
-def put(page: str, made: dict[str, str]) -> str:
-    """The page with each table after its mark, `<!-- table: NAME -->`, in place of the one that is there."""
-    for name, table in made.items():
-        mark = re.compile(rf"(<!-- table: {name} -->\n\n)(?:\|.*\n)*\n?")
-        if not mark.search(page):
-            raise ValueError(f"the page has no place for the table '{name}'")
-        page = mark.sub(lambda found, table=table: found[1] + table + "\n\n", page)  # type: ignore[misc]
+def insert_tables(page: str, new_tables: dict[str, str]) -> str:
+    """Return the page with the table after each marker `<!-- table: NAME -->` replaced."""
+    for name, table in new_tables.items():
+        marker = re.compile(rf"(<!-- table: {name} -->\n\n)(?:\|.*\n)*\n?")
+        if not marker.search(page):
+            raise ValueError(f"the page has no marker '<!-- table: {name} -->'")
+        page = marker.sub(lambda found, table=table: found[1] + table + "\n\n", page)  # type: ignore[misc]
     return page
 
 
 def read_rates(results: Path) -> tuple[Rates, dict[str, str]]:
-    """Rates as measured where a result says so, else as assumed, and where each comes from."""
+    """Return the measured rates, or the assumed ones where none is measured, and the origin of each."""
     known = {item.name: (item.default, "assumed") for item in fields(Rates)}
     for file in ("recovery.json", "speed.json"):
         path = results / file
@@ -111,33 +112,37 @@ def _rates(rates: Rates, origins: dict[str, str]) -> str:
         [f"`{name}`", f"{getattr(rates, name):,.4g}", unit, what, origins[name]]
         for name, (unit, what) in _comments(Rates).items()
     ]
-    return _table(["rate of one GPU", "value", "unit", "what", "from"], rows)
+    return _table(["rate of one GPU", "value", "unit", "meaning", "origin"], rows)
 
 
 def _assumptions() -> str:
     rows = [
-        [f"`{name}`", f"{getattr(GIVEN, name):,.6g}", unit, what]
+        [f"`{name}`", f"{getattr(ASSUMPTIONS, name):,.6g}", unit, what]
         for name, (unit, what) in _comments(Assumptions).items()
     ]
-    return _table(["assumption", "value", "unit", "what"], rows)
+    return _table(["assumption", "value", "unit", "meaning"], rows)
 
 
 def _storage() -> str:
     each = {
-        "images as JPEG, 256 px": GIVEN.jpeg_bytes,
-        "images as uint8, 256 px": GIVEN.raw_bytes,
-        "descriptors of one recovery, all GPUs together": 2 * GIVEN.points * GIVEN.descriptor * 4,
-        "labelled points of a round": GIVEN.points * GIVEN.label_bytes,
+        "images as JPEG, 256 px": ASSUMPTIONS.jpeg_bytes,
+        "images as uint8, 256 px": ASSUMPTIONS.raw_bytes,
+        "descriptors of one recovery, all GPUs together": 2 * ASSUMPTIONS.points * ASSUMPTIONS.descriptor * 4,
+        "labeled points of a round": ASSUMPTIONS.points * ASSUMPTIONS.label_bytes,
     }
     rows = [
         [what, _bytes(size), *[_bytes(size * images) for images in SIZES.values()]]
         for what, size in each.items()
     ]
     for gpus in GPUS:
-        share = [2 * GIVEN.points * GIVEN.descriptor * 4 * images / gpus for images in SIZES.values()]
-        fits = [f"{_bytes(size)}{'' if size < 0.7 * GIVEN.gpu_memory else ', too much'}" for size in share]
+        per_gpu = [
+            2 * ASSUMPTIONS.points * ASSUMPTIONS.descriptor * 4 * images / gpus for images in SIZES.values()
+        ]
+        fits = [
+            f"{_bytes(size)}{'' if size < 0.7 * ASSUMPTIONS.gpu_memory else ', too much'}" for size in per_gpu
+        ]
         rows.append([f"descriptors of one recovery, per GPU, on {gpus:,} GPUs", "", *fits])
-    return _table(["what", "one image", *[f"{name} images" for name in SIZES]], rows)
+    return _table(["data", "one image", *[f"{name} images" for name in SIZES]], rows)
 
 
 def _gradients(rates: Rates) -> str:
@@ -146,17 +151,19 @@ def _gradients(rates: Rates) -> str:
         step = traffic(gpus, gradient_size())
         run = [sum(step) * _steps(gpus, images, rates) for images in SIZES.values()]
         rows.append([f"{gpus:,}", *_both(step), _time(all_reduce(gpus, gradient_size())), *map(_bytes, run)])
-    runs = [f"a run on {name} images" for name in SIZES]
-    return _table(["GPUs", "a step, in the node", "a step, to other nodes", "time of a step", *runs], rows)
+    runs = [f"per run on {name} images" for name in SIZES]
+    return _table(["GPUs", "per step, in the node", "per step, to other nodes", "time per step", *runs], rows)
 
 
 def _sums() -> str:
     rows = []
     for gpus in GPUS:
-        both = [traffic(gpus, sums_size(clusters)) for clusters in (GIVEN.K, GIVEN.M)]
-        run = GIVEN.restarts * GIVEN.iterations * GIVEN.recoveries * sum(map(sum, both))
-        rows.append([f"{gpus:,}", *_both(both[1]), _time(all_reduce(gpus, sums_size(GIVEN.M))), _bytes(run)])
-    names = ["GPUs", "an iteration with M, in the node", "to other nodes", "time", "a run"]
+        both = [traffic(gpus, sums_size(clusters)) for clusters in (ASSUMPTIONS.K, ASSUMPTIONS.M)]
+        run = ASSUMPTIONS.restarts * ASSUMPTIONS.iterations * ASSUMPTIONS.recoveries * sum(map(sum, both))
+        rows.append(
+            [f"{gpus:,}", *_both(both[1]), _time(all_reduce(gpus, sums_size(ASSUMPTIONS.M))), _bytes(run)]
+        )
+    names = ["GPUs", "per iteration with M, in the node", "to other nodes", "time", "per run"]
     return _table(names, rows)
 
 
@@ -165,22 +172,22 @@ def _gpu_hours(rates: Rates) -> str:
         parts(images, GPUS[0], rates, only_next) for images in SIZES.values() for only_next in (False, True)
     ]
     rows = [[name, *[_hours(column[name] * GPUS[0]) for column in columns]] for name in columns[0]]
-    rows.append(["**all**", *[f"**{_hours(sum(column.values()) * GPUS[0])}**" for column in columns]])
-    names = [f"{name}, {how}" for name in SIZES for how in ("as built", "labelling what is needed")]
+    rows.append(["**total**", *[f"**{_hours(sum(column.values()) * GPUS[0])}**" for column in columns]])
+    names = [f"{name}, {how}" for name in SIZES for how in ("as built", "labeling on demand")]
     return _table([f"GPU hours, on {GPUS[0]} GPUs", *names], rows)
 
 
 def _wall_clock(rates: Rates) -> str:
     rows = []
     for name, images in SIZES.items():
-        for how, only_next in (("as built", False), ("labelling what is needed", True)):
+        for how, only_next in (("as built", False), ("labeling on demand", True)):
             whole = [parts(images, gpus, rates, only_next) for gpus in GPUS]
             rows.append([f"{name} images, {how}", *[_time(sum(one.values())) for one in whole]])
-        plans = [training(gpus, views(images, GIVEN.views), rates) for gpus in GPUS]
+        plans = [training(gpus, views(images, ASSUMPTIONS.views), rates) for gpus in GPUS]
         rows.append([f"{name} images: Stage 1 alone", *[_time(plan.seconds) for plan in plans]])
         rows.append(
             [
-                f"{name} images: its steps x images per GPU",
+                f"{name} images: steps x images per GPU in Stage 1",
                 *[
                     f"{plan.steps:,.0f} x {plan.batch:.0f}{_idle(plan.busy, gpus)}"
                     for plan, gpus in zip(plans, GPUS, strict=True)
@@ -193,50 +200,51 @@ def _wall_clock(rates: Rates) -> str:
 def _kmeans(rates: Rates) -> str:
     rows = []
     for gpus in (1, *GPUS):
-        exchange = [all_reduce(gpus, sums_size(clusters)) for clusters in (GIVEN.K, GIVEN.M)]
-        of_exchange = GIVEN.restarts * GIVEN.iterations * sum(exchange)
-        rows.append([f"{gpus:,}", _time(kmeans_fit(gpus, rates)), _time(of_exchange)])
-    return _table(["GPUs", "fitting with K and M, one recovery", "of it, exchange of sums"], rows)
+        exchange = [all_reduce(gpus, sums_size(clusters)) for clusters in (ASSUMPTIONS.K, ASSUMPTIONS.M)]
+        exchanging = ASSUMPTIONS.restarts * ASSUMPTIONS.iterations * sum(exchange)
+        rows.append([f"{gpus:,}", _time(kmeans_fit(gpus, rates)), _time(exchanging)])
+    return _table(["GPUs", "fitting with K and M, one recovery", "thereof exchanging sums"], rows)
 
 
 def _simulation(rates: Rates) -> str:
     rows = []
     for gpus in SIMULATED:
         rng = np.random.default_rng(SEED)
-        compute = step_compute(GIVEN.most_images, rates)
+        compute = step_compute(ASSUMPTIONS.max_batch, rates)
         iteration = max(
-            rates.recovery_fit_200k / gpus / (2 * GIVEN.restarts * GIVEN.iterations), GIVEN.iteration_floor
+            rates.recovery_fit_200k / gpus / (2 * ASSUMPTIONS.restarts * ASSUMPTIONS.iterations),
+            ASSUMPTIONS.iteration_floor,
         )
         cases = [
             (
                 "a training step",
                 compute * slowest(gpus) + all_reduce(gpus, gradient_size()),
-                simulate_steps(gpus, compute, gradient_size(), 500, GIVEN, rng),
+                simulate_steps(gpus, compute, gradient_size(), 500, ASSUMPTIONS, rng),
             ),
             (
                 "a K-means iteration with M",
-                iteration * slowest(gpus) + all_reduce(gpus, sums_size(GIVEN.M)),
-                simulate_steps(gpus, iteration, sums_size(GIVEN.M), 500, GIVEN, rng),
+                iteration * slowest(gpus) + all_reduce(gpus, sums_size(ASSUMPTIONS.M)),
+                simulate_steps(gpus, iteration, sums_size(ASSUMPTIONS.M), 500, ASSUMPTIONS, rng),
             ),
             (
                 "a round on 10 million images",
                 round_formula(gpus, SIZES["10 million"], rates),
-                simulate_round(gpus, SIZES["10 million"], rates, GIVEN, rng),
+                simulate_round(gpus, SIZES["10 million"], rates, ASSUMPTIONS, rng),
             ),
         ]
         for what, formula, simulated in cases:
             difference = f"{round(100 * (formula / simulated - 1), 1) + 0.0:+.1f} %"
             rows.append([f"{gpus}", what, _time(formula), _time(simulated), difference])
-    return _table(["GPUs", "what", "formula", "simulated", "formula is off by"], rows)
+    return _table(["GPUs", "operation", "formula", "simulated", "error of the formula"], rows)
 
 
 def _steps(gpus: int, images: float, rates: Rates) -> float:
-    least = (GIVEN.views, GIVEN.views_stage2)
-    return sum(training(gpus, views(images, one), rates).steps for one in least)
+    minima = (ASSUMPTIONS.views, ASSUMPTIONS.views_stage2)
+    return sum(training(gpus, views(images, minimum), rates).steps for minimum in minima)
 
 
 def _both(sent: tuple[float, float]) -> tuple[str, str]:
-    """Bytes sent inside a node and to other nodes."""
+    """Format the bytes sent inside a node and to other nodes."""
     return _bytes(sent[0]), _bytes(sent[1]) if sent[1] else "none"
 
 
@@ -244,11 +252,11 @@ def _idle(busy: int, gpus: int) -> str:
     return "" if busy == gpus else f" ({gpus - busy} idle)"
 
 
-# --- words and numbers -------------------------------------------------------------------------------
+# --- formatting --------------------------------------------------------------------------------------
 
 
 def _comments(kind: type[Any]) -> dict[str, tuple[str, str]]:
-    """Unit and meaning of each field, from the comment behind it."""
+    """Return the unit and the meaning of each field from the comment behind it."""
     found = re.findall(r"^    (\w+): [^#\n]+#\s*([^;]+); (.+)$", inspect.getsource(kind), flags=re.MULTILINE)
     return {name: (unit, what) for name, unit, what in found}
 
@@ -264,7 +272,7 @@ def _bytes(size: float) -> str:
 
 
 def _time(seconds: float) -> str:
-    unit = next(unit for unit, least in _TIMES.items() if seconds >= least)
+    unit = next(unit for unit, minimum in _TIMES.items() if seconds >= minimum)
     return f"{seconds / _SECONDS[unit]:.3g} {unit}"
 
 

@@ -1,4 +1,4 @@
-"""Steps of many GPUs simulated event by event, to check the closed formulas of `cost_formulas.py`."""
+"""Event-by-event simulation of steps on many GPUs that checks the formulas in `cost_formulas.py`."""
 
 from __future__ import annotations
 
@@ -21,23 +21,26 @@ FloatArray = npt.NDArray[np.float64]
 
 
 def simulate_exchange(
-    ready: FloatArray, size: float, given: Assumptions, rng: np.random.Generator
+    ready: FloatArray, size: float, assumptions: Assumptions, rng: np.random.Generator
 ) -> FloatArray:
-    """When each GPU has the sum, given when each [nodes, GPUs of a node] was ready: message by message.
+    """Simulate an all-reduce message by message and return when each GPU has the sum.
 
-    A GPU sends its next part to its neighbour as soon as it has sent the last one and has received what it
-    needs; nobody waits for anybody else. Formulas know nothing of this: they count bytes and messages.
+    A GPU sends its next part to its neighbor as soon as it has sent the previous one and received what it
+    needs. It waits for no other GPU. The formulas ignore this timing; they only count bytes and messages.
+
+    Args:
+        ready: Time at which each GPU can start, [nodes, GPUs per node], in seconds.
+        size: Bytes to sum.
+        assumptions: Bandwidths, latencies and their variation.
+        rng: Random generator for the message times.
     """
     nodes, inside = ready.shape
-    within = _Link(given.nvlink, given.hop_nvlink, axis=1)
-    between = _Link(given.network, given.hop_network, axis=0)
-    ready = _ring(
-        ready, inside - 1, size / inside, within, given, rng
-    )  # each GPU sums up a share of the node
-    ready = _ring(
-        ready, 2 * (nodes - 1), size / inside / nodes, between, given, rng
-    )  # the share over all nodes
-    return _ring(ready, inside - 1, size / inside, within, given, rng)  # shares are handed round the node
+    within = _Link(assumptions.nvlink, assumptions.hop_nvlink, axis=1)
+    between = _Link(assumptions.network, assumptions.hop_network, axis=0)
+    # Each GPU sums one part over its node, then over all nodes, then the node exchanges the finished parts.
+    ready = _ring(ready, inside - 1, size / inside, within, assumptions, rng)
+    ready = _ring(ready, 2 * (nodes - 1), size / inside / nodes, between, assumptions, rng)
+    return _ring(ready, inside - 1, size / inside, within, assumptions, rng)
 
 
 @dataclass(frozen=True)
@@ -48,46 +51,60 @@ class _Link:
 
 
 def _ring(
-    ready: FloatArray, rounds: int, part: float, link: _Link, given: Assumptions, rng: np.random.Generator
+    ready: FloatArray,
+    rounds: int,
+    part: float,
+    link: _Link,
+    assumptions: Assumptions,
+    rng: np.random.Generator,
 ) -> FloatArray:
     for _ in range(rounds):
-        factor = np.maximum(rng.normal(1, given.link_jitter, ready.shape), 0.5)
+        factor = np.maximum(rng.normal(1, assumptions.link_jitter, ready.shape), 0.5)
         sent = ready + (link.hop + part / link.bandwidth) * factor
         ready = np.maximum(sent, np.roll(sent, 1, axis=link.axis))
     return ready
 
 
 def simulate_steps(
-    gpus: int, compute: float, size: float, steps: int, given: Assumptions, rng: np.random.Generator
+    gpus: int, compute: float, size: float, steps: int, assumptions: Assumptions, rng: np.random.Generator
 ) -> float:
-    """Seconds per step when every GPU computes for about `compute` seconds and then all sum `size` bytes."""
-    inside, nodes = layout(gpus, given)
+    """Return the seconds per step if each GPU computes for about `compute` seconds, then all sum `size` bytes."""
+    inside, nodes = layout(gpus, assumptions)
     ready = np.zeros((nodes, inside))
     for _ in range(steps):
-        factor = rng.normal(1, given.jitter, ready.shape)
-        factor += given.hiccup * (rng.random(ready.shape) < given.hiccup_share)
-        ready = simulate_exchange(ready + compute * factor, size, given, rng)
+        factor = rng.normal(1, assumptions.jitter, ready.shape)
+        factor += assumptions.stall * (rng.random(ready.shape) < assumptions.stall_fraction)
+        ready = simulate_exchange(ready + compute * factor, size, assumptions, rng)
     return float(ready.max()) / steps
 
 
 def simulate_round(
-    gpus: int, images: float, rates: Rates, given: Assumptions, rng: np.random.Generator, thinning: int = 50
+    gpus: int,
+    images: float,
+    rates: Rates,
+    assumptions: Assumptions,
+    rng: np.random.Generator,
+    thinning: int = 50,
 ) -> float:
-    """Seconds of one round as built: apply Phi to every image, K-means, assign, train.
+    """Return the seconds of one round as implemented: describe every image, fit K-means, assign, train.
 
-    Of steps and iterations that are alike only every `thinning`th is simulated. Lasting differences between
-    GPUs are those of many sets of GPUs, averaged.
+    Of identical steps and iterations, only every `thinning`-th is simulated. Differences in speed between
+    GPUs are averaged over 200 random sets of GPUs.
     """
-    slowness = np.maximum(rng.normal(1, given.speed_spread, (200, gpus)), 0.5)
-    alone = images / rates.extract + images * rates.recovery_assign_200k / 200_000
-    seconds = float((alone / gpus * slowness).max(axis=1).mean())
-    each = given.restarts * given.iterations
-    compute = max(rates.recovery_fit_200k / gpus / (2 * each), given.iteration_floor)
-    for clusters in (given.K, given.M):
-        few = each // thinning
-        seconds += each * simulate_steps(gpus, compute, sums_size(clusters, given), few, given, rng)
-    plan = training(gpus, views(images, given.views, given), rates, given)
-    steps = plan.steps / given.recoveries
-    few = max(1, int(steps) // thinning)
+    slowness = np.maximum(rng.normal(1, assumptions.speed_spread, (200, gpus)), 0.5)
+    single_gpu = images / rates.extract + images * rates.recovery_assign_200k / 200_000
+    seconds = float((single_gpu / gpus * slowness).max(axis=1).mean())
+    each = assumptions.restarts * assumptions.iterations
+    compute = max(rates.recovery_fit_200k / gpus / (2 * each), assumptions.iteration_floor)
+    for clusters in (assumptions.K, assumptions.M):
+        simulated = each // thinning
+        seconds += each * simulate_steps(
+            gpus, compute, sums_size(clusters, assumptions), simulated, assumptions, rng
+        )
+    plan = training(gpus, views(images, assumptions.views, assumptions), rates, assumptions)
+    steps = plan.steps / assumptions.recoveries
+    simulated = max(1, int(steps) // thinning)
     compute = step_compute(plan.batch, rates)
-    return seconds + steps * simulate_steps(gpus, compute, gradient_size(given), few, given, rng)
+    return seconds + steps * simulate_steps(
+        gpus, compute, gradient_size(assumptions), simulated, assumptions, rng
+    )

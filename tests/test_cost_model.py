@@ -35,9 +35,11 @@ def simulation(scripts: Path) -> ModuleType:
 
 def test_the_page_shows_what_the_script_prints(scripts: Path) -> None:
     model = import_module("cost_model")
-    page, made = (ROOT / "docs" / "scale.md").read_text(), model.tables()
-    assert model.put(page, made) == page, "run: python benchmarks/cost_model.py --write docs/scale.md"
-    assert page.count("<!-- table: ") == len(made)
+    page, new_tables = (ROOT / "docs" / "scale.md").read_text(), model.tables()
+    assert model.insert_tables(page, new_tables) == page, (
+        "run: python benchmarks/cost_model.py --write docs/scale.md"
+    )
+    assert page.count("<!-- table: ") == len(new_tables)
 
 
 def _ring_all_reduce(values: np.ndarray) -> tuple[np.ndarray, list[int]]:
@@ -77,7 +79,7 @@ def test_traffic_is_what_a_real_ring_sends(formulas: ModuleType) -> None:
 def test_without_chance_formula_and_simulation_are_the_same(
     gpus: int, formulas: ModuleType, simulation: ModuleType
 ) -> None:
-    calm = replace(formulas.GIVEN, jitter=0.0, hiccup_share=0.0, link_jitter=0.0)
+    calm = replace(formulas.ASSUMPTIONS, jitter=0.0, stall_fraction=0.0, link_jitter=0.0)
     played = simulation.simulate_steps(gpus, 0.01, 27e6, 5, calm, np.random.default_rng(0))
     assert played == pytest.approx(0.01 + formulas.all_reduce(gpus, 27e6, calm), rel=1e-9)
 
@@ -87,7 +89,9 @@ def test_with_chance_they_are_within_six_percent(
     gpus: int, formulas: ModuleType, simulation: ModuleType
 ) -> None:
     for compute, size in ((0.028, 27e6), (2e-4, 2e5)):
-        played = simulation.simulate_steps(gpus, compute, size, 400, formulas.GIVEN, np.random.default_rng(1))
+        played = simulation.simulate_steps(
+            gpus, compute, size, 400, formulas.ASSUMPTIONS, np.random.default_rng(1)
+        )
         said = compute * formulas.slowest(gpus) + formulas.all_reduce(gpus, size)
         assert said == pytest.approx(played, rel=0.06)
 
@@ -111,11 +115,11 @@ def test_measured_rates_replace_assumed_ones(scripts: Path, tmp_path: Path) -> N
 
 
 def test_more_gpus_do_not_cost_fewer_gpu_hours(formulas: ModuleType) -> None:
-    """Work is divided, never made less: a formula that loses a factor of the number of GPUs shows here."""
+    """Work is divided, never new_tables less: a formula that loses a factor of the number of GPUs shows here."""
     for images in (1e7, 1e9):
         costs = [
             gpus * sum(formulas.parts(images, gpus, formulas.Rates(), False).values())
             for gpus in (8, 64, 1024)
         ]
         assert costs == sorted(costs)
-        assert costs[0] > images * 35 / formulas.Rates().extract  # applying Phi alone
+        assert costs[0] > images * 35 / formulas.Rates().extract  # describing keypoints alone

@@ -5,7 +5,7 @@
     python benchmarks/auto_k.py sweep DATA --folder runs/ --out sweep.json
     python benchmarks/auto_k.py speed --out speed.json
 
-`mixtures` are descriptors drawn around a known number of centres, with clutter. `toy` takes the descriptors
+`mixtures` are descriptors drawn around a known number of centers, with clutter. `toy` takes the descriptors
 that Stage 1 of a demo run (`selfmark demo`) gives to the toy animal's 20 true points. `sweep` chooses on an
 unzipped data set (images/train, images/test, train.json, test.json) after a short warm-up, and then measures
 the clusters that each K makes of the same descriptors, as Stage 1 is measured: forward and backward error,
@@ -26,29 +26,30 @@ import torch
 from torch.nn.functional import normalize
 
 from selfmark.config import AutoK, Config, preset
-from selfmark.correspondence.assign import assign
-from selfmark.correspondence.count import Count, count_landmarks, plateau, sample_images
-from selfmark.correspondence.describe import describe
-from selfmark.correspondence.recovery import DescribedPoints, centroids_of
-from selfmark.demo.run import SETTINGS, SIZE, TRAIN_IMAGES, TRAIN_SEED
-from selfmark.demo.scene import generate
+from selfmark.correspondence.assignment import assign_clusters
+from selfmark.correspondence.describe import describe_images
+from selfmark.correspondence.landmark_count import LandmarkCount, count_landmarks, find_plateau, sample_images
+from selfmark.correspondence.recovery import DescribedPoints, fit_centroids
+from selfmark.demo.demo_run import SETTINGS, SIZE, TRAIN_IMAGES, TRAIN_SEED
+from selfmark.demo.scene import generate_scene
 from selfmark.demo.shape import NAMES
-from selfmark.devices import pick
+from selfmark.discovery import discover
 from selfmark.evaluate.completion import fill_with_mean, mean_landmarks
-from selfmark.evaluate.labels import read_ground_truth
-from selfmark.evaluate.normalise import default_spec, lengths
-from selfmark.evaluate.protocol import Examples, guesses, stage1_errors
-from selfmark.evaluate.stage1 import Stage1
-from selfmark.group import ALONE
+from selfmark.evaluate.label_files import read_ground_truth
+from selfmark.evaluate.normalizers import default_normalizer, normalizer_lengths
+from selfmark.evaluate.protocol import Examples, guessing_errors, stage1_errors
+from selfmark.evaluate.stage1_landmarks import Stage1
 from selfmark.images.crop import to_network
-from selfmark.images.sources import collect
+from selfmark.images.feed import PixelFeed
+from selfmark.images.sources import list_images
 from selfmark.images.store import load_store
-from selfmark.model.network import Phi, place
-from selfmark.pipeline import discover
+from selfmark.model.network import Phi, prepare_network
 from selfmark.points import FloatArray, Keypoints
-from selfmark.run import Event, Run, write_json
-from selfmark.train.checkpoint import read_tensors
-from selfmark.train.feed import PixelFeed
+from selfmark.run.devices import select_device
+from selfmark.run.files import write_json
+from selfmark.run.folder import Event, Run
+from selfmark.run.processes import SINGLE_PROCESS
+from selfmark.run.tensor_files import read_tensors
 
 MIXTURES = (
     {"K": 8, "spread": 1.0, "clutter": 10},
@@ -70,7 +71,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--device", default="auto")
     given = parser.parse_args()
-    device = pick(given.device)
+    device = select_device(given.device)
     result = {
         "mixtures": lambda: mixtures(given.seeds, device),
         "toy": lambda: toy(given.input, given.seeds, device),
@@ -95,12 +96,12 @@ def mixture(
     A landmark's descriptors lie around its own random direction; `spread` is the length of what is added.
     """
     generator = torch.Generator().manual_seed(seed)
-    centre = normalize(torch.randn(K, D, generator=generator), dim=1)
+    center = normalize(torch.randn(K, D, generator=generator), dim=1)
     seen = torch.rand(images, K, generator=generator) < 0.6 + 0.4 * torch.rand(K, generator=generator)
     image, landmark = torch.nonzero(seen, as_tuple=True)
     noise = torch.randn(len(image), D, generator=generator) / D**0.5
     vectors = torch.cat(
-        [centre[landmark] + spread * noise, torch.randn(images * clutter, D, generator=generator)]
+        [center[landmark] + spread * noise, torch.randn(images * clutter, D, generator=generator)]
     )
     image = torch.cat([image, torch.arange(images).repeat_interleave(clutter)])
     order = torch.argsort(image, stable=True)
@@ -123,7 +124,7 @@ def mixtures(seeds: int, device: torch.device) -> dict[str, Any]:
 
 
 def toy(run: Path, seeds: int, device: torch.device) -> dict[str, Any]:
-    scene = generate(TRAIN_IMAGES, SIZE, TRAIN_SEED)
+    scene = generate_scene(TRAIN_IMAGES, SIZE, TRAIN_SEED)
     stage1 = Stage1.load(Run.open(run), device)
     last = stage1.config.map_size - 1
     views: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
@@ -150,17 +151,17 @@ def toy(run: Path, seeds: int, device: torch.device) -> dict[str, Any]:
     return {"true_points": len(NAMES), "chosen": [count.K for count in counts], "first": _shown(counts[0])}
 
 
-def _count(described: DescribedPoints, images: int, seed: int, device: torch.device) -> Count:
-    some, images = sample_images(described, images, AutoK().images, device, ALONE)
+def _count(described: DescribedPoints, images: int, seed: int, device: torch.device) -> LandmarkCount:
+    some, images = sample_images(described, images, AutoK().max_images, device, SINGLE_PROCESS)
     generator = torch.Generator(device).manual_seed(seed)
     return count_landmarks(some, images, AutoK(), preset("tiny").correspondence, generator)
 
 
-def _shown(count: Count) -> dict[str, Any]:
+def _shown(count: LandmarkCount) -> dict[str, Any]:
     trials = [{name: round(value, 4) for name, value in asdict(trial).items()} for trial in count.trials]
     return {
         "chosen": count.K,
-        "plateau": plateau(count.trials),
+        "plateau": find_plateau(count.trials),
         "points_per_image": count.points,
         "trials": trials,
     }
@@ -181,7 +182,7 @@ def sweep(data: Path, folder: Path, most: int, device: torch.device) -> dict[str
     run = Run.open(folder)
     tensors, _ = read_tensors(folder / "checkpoints" / "stage1.safetensors")
     phi = Phi(run.config.network).eval()
-    place(phi, device, run.config.runtime)
+    prepare_network(phi, device, run.config.runtime)
     phi.load_state_dict(
         {
             name.removeprefix("network."): value
@@ -193,13 +194,13 @@ def sweep(data: Path, folder: Path, most: int, device: torch.device) -> dict[str
     rows = []
     for K in [trial["K"] for trial in chosen["trials"]]:
         generator = torch.Generator(device).manual_seed(0)
-        centroids = centroids_of(train.described, K, run.config.correspondence, generator)
+        centroids = fit_centroids(train.described, K, run.config.correspondence, generator)
         found = (_table(train, centroids), _table(test, centroids))
         measured = stage1_errors(train.examples, test.examples, found, run.config.evaluation)
         best = next(row for row in measured["errors"] if row["regressor"] == "ridge 0.01")
         guess = {
             name: float(value)
-            for name, value in guesses(
+            for name, value in guessing_errors(
                 replace(train.examples, landmarks=fill_with_mean(found[0], mean_landmarks(found[0]))),
                 replace(test.examples, landmarks=fill_with_mean(found[1], mean_landmarks(found[0]))),
             ).items()
@@ -220,7 +221,7 @@ def sweep(data: Path, folder: Path, most: int, device: torch.device) -> dict[str
 
 def _part(data: Path, part: str, most: int, phi: Phi, config: Config, device: torch.device) -> Part:
     folder = data / "images" / part
-    truth, wanted = read_ground_truth(data / f"{part}.json", collect([folder])), set(_some(folder, most))
+    truth, wanted = read_ground_truth(data / f"{part}.json", list_images([folder])), set(_some(folder, most))
     truth = truth.select(np.flatnonzero([ref.path in wanted for ref in truth.refs]))
     store = load_store(truth.refs, config.images, float("inf"), None)
     size, regions = config.images.size, store.regions
@@ -229,16 +230,16 @@ def _part(data: Path, part: str, most: int, phi: Phi, config: Config, device: to
         score=np.zeros((len(truth), 1)),
         truth=to_network(np.nan_to_num(truth.xy), regions[:, None], size),
         visible=truth.visible,
-        normaliser=lengths(truth, default_spec(truth), regions) * (size / regions[:, 2]),
+        normalizer=normalizer_lengths(truth, default_normalizer(truth), regions) * (size / regions[:, 2]),
     )
-    return Part(describe(phi, PixelFeed(store.pixels, device), config), examples)
+    return Part(describe_images(phi, PixelFeed(store.pixels, device), config), examples)
 
 
 def _table(part: Part, centroids: torch.Tensor) -> FloatArray:
     """Where each cluster is found, [N, K, 2], NaN for gaps."""
     points = part.described.points
     assert points.descriptor is not None
-    label = assign(points.descriptor, points.image_index, centroids, "nearest")
+    label = assign_clusters(points.descriptor, points.image_index, centroids, "nearest")
     kept = label >= 0
     xy = np.full((len(part.examples), len(centroids), 2), np.nan)
     xy[points.image_index[kept].cpu(), label[kept].cpu()] = points.xy[kept].cpu()

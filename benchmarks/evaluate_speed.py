@@ -1,4 +1,4 @@
-"""How long `selfmark evaluate` takes on a labelled data set: with predictions to make, and with them at hand.
+"""How long `selfmark evaluate` takes on a labeled data set: with predictions to make, and with them at hand.
 
     python benchmarks/evaluate_speed.py RUN DATA [DATA ...] --out rows.json
 
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from selfmark.run import write_json
+from selfmark.run.files import write_json
 
 
 def main() -> None:

@@ -23,9 +23,10 @@ import numpy as np
 import torch
 
 from selfmark.detector import Detector
-from selfmark.evaluate.study import evaluate_run
-from selfmark.report.pictures import contact_sheet
-from selfmark.run import Run, write_json
+from selfmark.evaluate.evaluation import evaluate_run
+from selfmark.report.landmark_pictures import draw_contact_sheet
+from selfmark.run.files import write_json
+from selfmark.run.folder import Run
 
 
 def main() -> None:
@@ -78,7 +79,7 @@ def measure(data: Path, run: Path) -> dict[str, Any]:
     paths = sorted((data / "images" / "test").iterdir())
     pictures = np.stack([cv2.imread(str(path))[..., ::-1] for path in paths[::32][:24]])
     shown = Detector.load(run)([np.ascontiguousarray(picture) for picture in pictures])
-    cv2.imwrite(str(run / "test_faces.png"), contact_sheet(pictures, shown.xy, 8)[..., ::-1])
+    cv2.imwrite(str(run / "test_faces.png"), draw_contact_sheet(pictures, shown.xy, 8)[..., ::-1])
     config = Run.open(run).config
     return {
         "data": "faces-yt68",

@@ -24,19 +24,19 @@ import numpy as np
 import torch
 
 from selfmark.detector import Detector
-from selfmark.devices import pick
-from selfmark.evaluate.labels import GroundTruth, read_ground_truth
+from selfmark.evaluate.label_files import GroundTruth, read_ground_truth
 from selfmark.evaluate.nme import forward_prediction, image_errors, mean_error, point_errors
-from selfmark.evaluate.normalise import default_spec, lengths
+from selfmark.evaluate.normalizers import default_normalizer, normalizer_lengths
 from selfmark.evaluate.regression import fit_ridge
 from selfmark.images.crop import to_network
-from selfmark.images.sources import collect
-from selfmark.mapping import fit as mapping_fit
-from selfmark.mapping.choose import RIDGES, Way, choose, fitted
-from selfmark.mapping.fit import Annotated, IntArray, Mirror
-from selfmark.mapping.learn import Found, find
+from selfmark.images.sources import list_images
+from selfmark.mapping import point_map as mapping_fit
+from selfmark.mapping.learning import FoundLandmarks, find_landmarks
+from selfmark.mapping.model_selection import RIDGES, FitOptions, fit_with_options, select_map
+from selfmark.mapping.point_map import IntArray, MappingExamples, MirrorPartners
 from selfmark.points import FloatArray
-from selfmark.run import write_json
+from selfmark.run.devices import select_device
+from selfmark.run.files import write_json
 
 ANNOTATED = (1, 2, 3, 5, 10, 20, 50)
 
@@ -44,7 +44,7 @@ ANNOTATED = (1, 2, 3, 5, 10, 20, 50)
 class Part(NamedTuple):
     """Objects of the training or the test images, and what their errors are divided by, in network pixels."""
 
-    examples: Annotated
+    examples: MappingExamples
     lengths: FloatArray
     truth: GroundTruth
 
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=20)
     parser.add_argument("--most", type=int, default=0)
     arguments = parser.parse_args()
-    detector = Detector.load(arguments.run, pick("auto"))
+    detector = Detector.load(arguments.run, select_device("auto"))
     train = read(detector, arguments.data, "train", arguments.cache, arguments.most)
     test = read(detector, arguments.data, "test", arguments.cache, arguments.most)
     write_json(measure(detector, train, test, arguments.draws) | {"data": arguments.data.name}, arguments.out)
@@ -66,25 +66,27 @@ def main() -> None:
 
 def read(detector: Detector, data: Path, part: str, cache: Path, most: int) -> Part:
     """A part of the data set with the landmarks of its images, from the cache if they are there."""
-    truth = read_ground_truth(data / f"{part}.json", collect([data / "images" / part]))
+    truth = read_ground_truth(data / f"{part}.json", list_images([data / "images" / part]))
     if most and most < len(truth):
         truth = truth.select(np.linspace(0, len(truth) - 1, most).astype(int))
     kept = cache / f"{data.name}-{part}-{len(truth)}.npz"
     if not kept.exists():
         cache.mkdir(parents=True, exist_ok=True)
-        found = find(detector, truth.refs)
+        found = find_landmarks(detector, truth.refs)
         np.savez(kept, xy=found.xy, score=found.score, regions=found.regions, rows=found.rows)
     with np.load(kept) as arrays:
-        found = Found(**arrays, skipped=())
+        found = FoundLandmarks(**arrays, skipped=())
     truth, size = truth.select(found.rows), detector.card.images.size
     points = to_network(np.nan_to_num(truth.xy), found.regions[:, None], size)
-    examples = Annotated(found.xy, found.score, points, truth.visible, np.arange(len(truth), dtype=np.int64))
+    examples = MappingExamples(
+        found.xy, found.score, points, truth.visible, np.arange(len(truth), dtype=np.int64)
+    )
     scale = size / found.regions[:, 2]
-    return Part(examples, lengths(truth, default_spec(truth), found.regions) * scale, truth)
+    return Part(examples, normalizer_lengths(truth, default_normalizer(truth), found.regions) * scale, truth)
 
 
 def measure(detector: Detector, train: Part, test: Part, draws: int) -> dict[str, Any]:
-    mirror = Mirror(detector.card.mirror, train.truth.mirror, detector.card.images.size)
+    mirror = MirrorPartners(detector.card.mirror, train.truth.mirror, detector.card.images.size)
     rng = np.random.default_rng(0)
     rows = []
     for annotated in ANNOTATED:
@@ -95,11 +97,13 @@ def measure(detector: Detector, train: Part, test: Part, draws: int) -> dict[str
             some, divide = train.examples.select(drawn), train.lengths[drawn]
             ridge.append(_error(test, partial(_ridge, some)))
             # A ridge beyond all measure leaves the mean of the points, moved, turned and scaled.
-            moved.append(_error(test, fitted(some, mirror, Way(True, False, 1e3)).predict))
-            first.append(_error(test, fitted(some, mirror, Way(True, True, RIDGES[0])).predict))
-            plain.append(_error(test, choose(some, divide, None).map.predict))
+            moved.append(_error(test, fit_with_options(some, mirror, FitOptions(True, False, 1e3)).predict))
+            first.append(
+                _error(test, fit_with_options(some, mirror, FitOptions(True, True, RIDGES[0])).predict)
+            )
+            plain.append(_error(test, select_map(some, divide, None).map.predict))
             started = time.perf_counter()
-            found = choose(some, divide, mirror)
+            found = select_map(some, divide, mirror)
             seconds.append(time.perf_counter() - started)
             mapped.append(_error(test, found.map.predict))
             alike.append(_error(_without(train, drawn), found.map.predict))
@@ -127,7 +131,7 @@ def measure(detector: Detector, train: Part, test: Part, draws: int) -> dict[str
     return {
         "landmarks": len(detector.names),
         "points": len(train.truth.names),
-        "normaliser": default_spec(test.truth),
+        "normaliser": default_normalizer(test.truth),
         "train_images": len(train.truth),
         "test_images": len(test.truth),
         "all_train_images": round(_error(test, partial(_ridge, train.examples)), 3),
@@ -146,7 +150,7 @@ def measure(detector: Detector, train: Part, test: Part, draws: int) -> dict[str
 
 def other_constants(detector: Detector, train: Part, test: Part, draws: int) -> dict[str, dict[str, float]]:
     """Errors with each constant of the belief halved and doubled, by number of images, nothing chosen."""
-    mirror = Mirror(detector.card.mirror, train.truth.mirror, detector.card.images.size)
+    mirror = MirrorPartners(detector.card.mirror, train.truth.mirror, detector.card.images.size)
 
     def errors() -> dict[str, float]:
         rng = np.random.default_rng(0)
@@ -164,10 +168,13 @@ def other_constants(detector: Detector, train: Part, test: Part, draws: int) -> 
 
 
 def _first_way(
-    train: Part, test: Part, mirror: Mirror, annotated: int, draws: int, rng: np.random.Generator
+    train: Part, test: Part, mirror: MirrorPartners, annotated: int, draws: int, rng: np.random.Generator
 ) -> float:
     drawn = (rng.choice(len(train.truth), annotated, replace=False) for _ in range(draws))
-    maps = (fitted(train.examples.select(rows), mirror, Way(True, True, RIDGES[0])) for rows in drawn)
+    maps = (
+        fit_with_options(train.examples.select(rows), mirror, FitOptions(True, True, RIDGES[0]))
+        for rows in drawn
+    )
     return round(float(np.mean([_error(test, one.predict) for one in maps])), 3)
 
 
@@ -176,7 +183,7 @@ def _without(part: Part, rows: IntArray) -> Part:
     return Part(part.examples.select(rest), part.lengths[rest], part.truth.select(rest))
 
 
-def _ridge(some: Annotated, landmarks: FloatArray, score: FloatArray) -> FloatArray:
+def _ridge(some: MappingExamples, landmarks: FloatArray, score: FloatArray) -> FloatArray:
     """What `selfmark evaluate` fits."""
     return forward_prediction(
         some.landmarks, some.points, some.visible, landmarks, partial(fit_ridge, ridge=0.01)

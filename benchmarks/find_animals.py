@@ -3,7 +3,7 @@ r"""How well animals before a fixed camera are found and followed, and what an h
     python benchmarks/find_animals.py --flies flies-pair-video --mouse mouse-openfield \
       --touches --hour --out find_animals.json
 
-The folders are the unzipped data sets. The flies' reference points are a model's, not a person's. Labelled
+The folders are the unzipped data sets. The flies' reference points are a model's, not a person's. Labeled
 frames of the mouse are single pictures of one recording: put together as a video, they say whether the mouse
 is found, though not whether it is followed.
 """
@@ -30,11 +30,11 @@ import torch
 from selfmark.config import Images, Tracking
 from selfmark.detector import Detector, Located
 from selfmark.export import writer
-from selfmark.images.video import look_at, reader
-from selfmark.objects.find import Tracks, find_animals
-from selfmark.objects.follow import Follower
-from selfmark.objects.place import Where, locate
-from selfmark.run import write_json
+from selfmark.images.video import probe_video, video_reader
+from selfmark.run.files import write_json
+from selfmark.tracking.animals import AnimalTracks, track_animals
+from selfmark.tracking.follower import AnimalFollower
+from selfmark.tracking.object_refs import Regions, locate_objects
 
 Floats = npt.NDArray[np.float64]
 RATE = 30
@@ -55,30 +55,30 @@ def flies(folder: Path) -> dict[str, Any]:
             points[frame_of[annotation["image_id"]], annotation["track"] - 1, seen] = values[seen, :2]
     tracks, speed = _timed(folder / "video.mp4", 2, Tracking())
     body = points[:, :, names.index("thorax")]
-    straight = np.linalg.norm(tracks.centre - body, axis=2)  # [frames, 2]
-    crossed = np.linalg.norm(tracks.centre[:, ::-1] - body, axis=2)
+    straight = np.linalg.norm(tracks.center - body, axis=2)  # [frames, 2]
+    crossed = np.linalg.norm(tracks.center[:, ::-1] - body, axis=2)
     known = np.isfinite(straight).all(axis=1)
     swapped = (crossed.sum(axis=1) < straight.sum(axis=1))[known]
     if swapped.mean() > 0.5:
-        tracks, straight, swapped = Tracks(tracks.centre[:, ::-1], tracks.side), crossed, ~swapped
+        tracks, straight, swapped = AnimalTracks(tracks.center[:, ::-1], tracks.side), crossed, ~swapped
     size = np.sqrt(np.prod(np.nanmax(points, axis=2) - np.nanmin(points, axis=2), axis=2))
     return {
         "data": "flies-pair-video",
         "frames": len(points),
         "animals": 2,
-        "frames_found": round(float(np.isfinite(tracks.centre).all(axis=(1, 2)).mean()), 4),
+        "frames_found": round(float(np.isfinite(tracks.center).all(axis=(1, 2)).mean()), 4),
         "identity_changes": int(np.abs(np.diff(swapped.astype(int))).sum()),
         "frames_of_the_other_fly": round(float(swapped.mean()), 4),
-        "centre_to_thorax_median_px": round(float(np.nanmedian(straight)), 2),
-        "centre_to_thorax_median_percent": round(float(np.nanmedian(straight / size) * 100), 2),
-        "centre_to_thorax_worst_px": round(float(np.nanmax(straight)), 2),
+        "center_to_thorax_median_px": round(float(np.nanmedian(straight)), 2),
+        "center_to_thorax_median_percent": round(float(np.nanmedian(straight / size) * 100), 2),
+        "center_to_thorax_worst_px": round(float(np.nanmax(straight)), 2),
         **_covered(tracks, points),
         "frames_per_second": speed,
     }
 
 
 def mouse(folder: Path) -> list[dict[str, Any]]:
-    """The mouse in the labelled frames, put together as a video, and in the unlabelled video."""
+    """The mouse in the labeled frames, put together as a video, and in the unlabeled video."""
     pictures, labels = [], []
     for part in ("train", "test"):
         content = json.loads((folder / f"{part}.json").read_text())
@@ -95,32 +95,32 @@ def mouse(folder: Path) -> list[dict[str, Any]]:
             film.write(cv2.imread(str(picture)))
         film.release()
         # The pictures follow each other at random: nothing to smooth, and any distance is possible.
-        tracks, _ = _timed(video, 1, Tracking(reach=1e6, smooth=0.0, gap=0.0))
+        tracks, _ = _timed(video, 1, Tracking(max_step=1e6, smoothing=0.0, max_gap=0.0))
     snout, tail_base = points[:, :, 0], points[:, :, 3]
-    away = np.linalg.norm(tracks.centre - (snout + tail_base) / 2, axis=2)
+    away = np.linalg.norm(tracks.center - (snout + tail_base) / 2, axis=2)
     length = np.linalg.norm(snout - tail_base, axis=2)
-    labelled = {
-        "data": "mouse-openfield, labelled frames",
+    labeled = {
+        "data": "mouse-openfield, labeled frames",
         "frames": len(points),
         "animals": 1,
         "frames_found": round(float(np.isfinite(away).mean()), 4),
-        "centre_to_middle_median_px": round(float(np.nanmedian(away)), 2),
-        "centre_to_middle_worst_px": round(float(np.nanmax(away)), 2),
-        "centre_to_middle_median_percent_of_length": round(float(np.nanmedian(away / length) * 100), 2),
+        "center_to_middle_median_px": round(float(np.nanmedian(away)), 2),
+        "center_to_middle_worst_px": round(float(np.nanmax(away)), 2),
+        "center_to_middle_median_percent_of_length": round(float(np.nanmedian(away / length) * 100), 2),
         **_covered(tracks, points),
     }
     tracks, speed = _timed(folder / "video.mp4", 1, Tracking())
-    steps = np.linalg.norm(np.diff(tracks.centre[:, 0], axis=0), axis=1)
+    steps = np.linalg.norm(np.diff(tracks.center[:, 0], axis=0), axis=1)
     video_row = {
         "data": "mouse-openfield, video",
-        "frames": len(tracks.centre),
+        "frames": len(tracks.center),
         "animals": 1,
-        "frames_found": round(float(np.isfinite(tracks.centre[:, 0, 0]).mean()), 4),
+        "frames_found": round(float(np.isfinite(tracks.center[:, 0, 0]).mean()), 4),
         "largest_step_px": round(float(np.nanmax(steps)), 2),
         "side_px": round(tracks.side, 1),
         "frames_per_second": speed,
     }
-    return [labelled, video_row]
+    return [labeled, video_row]
 
 
 def touches(kind: str, frames: int, trials: int = 50) -> dict[str, Any]:
@@ -128,8 +128,8 @@ def touches(kind: str, frames: int, trials: int = 50) -> dict[str, Any]:
     kept = 0
     for trial in range(trials):
         places, angles = _contact(kind, frames, np.random.default_rng([frames, trial]))
-        follower = Follower(2, np.pi * BODY[0] * BODY[1], Tracking())
-        found = np.stack([follower.step(_mask(*one)).centre for one in zip(places, angles, strict=True)])
+        follower = AnimalFollower(2, np.pi * BODY[0] * BODY[1], Tracking())
+        found = np.stack([follower.step(_mask(*one)).center for one in zip(places, angles, strict=True)])
         before, after = (np.linalg.norm(found[at, 0] - places[at], axis=1).argmin() for at in (3, -1))
         kept += int(before == after)
     return {"contact": kind, "frames": frames, "trials": trials, "identities_kept": kept / trials}
@@ -158,21 +158,21 @@ def _contact(kind: str, frames: int, rng: np.random.Generator) -> tuple[Floats, 
 def _mask(places: Floats, angles: Floats) -> npt.NDArray[np.uint8]:
     mask = np.zeros((150, 200), np.uint8)
     for place, angle in zip(places, angles, strict=True):
-        centre = tuple(int(value) for value in np.round(place * 16))
+        center = tuple(int(value) for value in np.round(place * 16))
         axes = (BODY[0] * 16, BODY[1] * 16)
-        cv2.ellipse(mask, centre, axes, float(angle), 0, 360, 1, -1, cv2.LINE_8, 4)
+        cv2.ellipse(mask, center, axes, float(angle), 0, 360, 1, -1, cv2.LINE_8, 4)
     return mask
 
 
-def _timed(video: Path, animals: int, settings: Tracking) -> tuple[Tracks, float]:
+def _timed(video: Path, animals: int, settings: Tracking) -> tuple[AnimalTracks, float]:
     started = time.monotonic()
-    tracks = find_animals(video, animals, settings)
-    return tracks, round(look_at(video).frames / (time.monotonic() - started), 1)
+    tracks = track_animals(video, animals, settings)
+    return tracks, round(probe_video(video).frames / (time.monotonic() - started), 1)
 
 
-def _covered(tracks: Tracks, points: Floats) -> dict[str, float]:
+def _covered(tracks: AnimalTracks, points: Floats) -> dict[str, float]:
     """The share of reference points [frames, animals, K, 2] in the square, and in what the network sees."""
-    off = np.abs(points - tracks.centre[:, :, None]).max(axis=3)
+    off = np.abs(points - tracks.center[:, :, None]).max(axis=3)
     known = np.isfinite(off)
     half = tracks.side / 2
     seen = half * (1 + 2 * Images().margin)
@@ -217,7 +217,7 @@ def measure(minutes: int) -> dict[str, Any]:
         film.release()
         detector = Blind.load("demo")
         started = time.monotonic()
-        refs = locate([video], 1, Where(animals=1))
+        refs = locate_objects([video], 1, Regions(animals=1))
         writer("csv")(detector.predict(refs), detector.card, Path(scratch))
         seconds = time.monotonic() - started
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -244,7 +244,7 @@ def main() -> None:
         "hardware": f"{platform.machine()} CPU, 2 cores shared with much other work: speeds are lower bounds",
         "python": platform.python_version(),
         "opencv": cv2.__version__,
-        "reader": reader().__name__.rpartition("_")[2],
+        "reader": video_reader().__name__.rpartition("_")[2],
         "seed": "touches: [frames, trial]; nothing else is random",
         "settings": "config.Tracking, as in docs/settings.md",
     }

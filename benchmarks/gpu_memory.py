@@ -21,8 +21,9 @@ from pathlib import Path
 import provenance
 import torch
 
-from selfmark.demo.scene import generate, write
-from selfmark.run import Run, write_json
+from selfmark.demo.scene import generate_scene, write_scene
+from selfmark.run.files import write_json
+from selfmark.run.folder import Run
 
 SHORT = {
     "warmup.iterations": 30,
@@ -37,7 +38,7 @@ SHORT = {
 LIMITED = (
     "import sys, torch; share, *sys.argv[1:] = sys.argv[1:]; "
     "torch.cuda.set_per_process_memory_fraction(float(share)); "
-    "from selfmark.cli import main; main()"
+    "from selfmark.cli.entry import main; main()"
 )
 ADVICE = re.compile(r"'selfmark (discover .*?)'", re.DOTALL)
 MOST_ATTEMPTS = 12
@@ -71,7 +72,7 @@ def main() -> None:
 
 def follow(folder: Path, share: float, batch: int, images: int) -> list[dict[str, object]]:
     """Attempts until the run is done, or its last words are no advice."""
-    write(generate(images), folder / "toys")
+    write_scene(generate_scene(images), folder / "toys")
     run = folder / "run"
     settings = {**SHORT, "runtime.batch": batch, "stage2.batch": batch}
     words = ["discover", str(folder / "toys" / "images"), "-o", str(run), "--preset", "fast"]

@@ -3,7 +3,7 @@
     pip install faiss-cpu
     python benchmarks/kmeans_cpu.py --threads 1 2 --out docs/results/kmeans_cpu.json
 
-Vectors are unit vectors around centres, with so much noise that no run stands still before its last
+Vectors are unit vectors around centers, with so much noise that no run stands still before its last
 iteration: ours would stop there, faiss would not. Ours seeds by k-means++; faiss is run as it comes, with
 random seeds, and with its own k-means++. All settings and programs take turns, several times, and the fastest
 run of each counts: other work on the machine only ever makes it slower. The cost is the sum of squared
@@ -34,7 +34,7 @@ import torch
 from torch.nn.functional import normalize
 
 from selfmark.correspondence.kmeans import kmeans
-from selfmark.run import write_json
+from selfmark.run.files import write_json
 
 SEED = 0
 Fit = Callable[[torch.Tensor, int, int, int], torch.Tensor]
@@ -131,10 +131,10 @@ def _run(fit: Fit, vectors: torch.Tensor, clusters: int, iterations: int, restar
     return Run(centroids, time.perf_counter() - wall, time.process_time() - processor)
 
 
-def generate(vectors: int, dimensions: int, centres: int = 200) -> torch.Tensor:
+def generate(vectors: int, dimensions: int, centers: int = 200) -> torch.Tensor:
     generator = torch.Generator().manual_seed(SEED)
-    directions = normalize(torch.randn(centres, dimensions, generator=generator), dim=1)
-    which = torch.randint(centres, (vectors,), generator=generator)
+    directions = normalize(torch.randn(centers, dimensions, generator=generator), dim=1)
+    which = torch.randint(centers, (vectors,), generator=generator)
     noise = 2 * torch.randn(vectors, dimensions, generator=generator) / dimensions**0.5
     return normalize(directions[which] + noise, dim=1)
 

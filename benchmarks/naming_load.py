@@ -30,11 +30,12 @@ import provenance
 from PIL import Image
 from safetensors.numpy import save_file
 
-from selfmark.card import ModelCard, read_card, write_card
 from selfmark.config import Images, Network
-from selfmark.files import FORMAT, write_json
-from selfmark.images.sources import ImageRef, refs_to_json
-from selfmark.web.images import FOLDER, POINTS, fingerprint_of
+from selfmark.image_ref import ImageRef
+from selfmark.model.card import ModelCard, read_card, write_card
+from selfmark.naming.shown_images import FOLDER, POINTS, images_fingerprint
+from selfmark.run.files import FORMAT, write_json
+from selfmark.run.image_list import refs_to_json
 
 K, SIZE, FILES, SEED = 30, (1280, 960), 200, 0
 KINDS = ("names", "images", "gallery", "large", "tile", "crop", "edit")
@@ -98,7 +99,7 @@ def make_run(folder: Path, photos: Path, images: int) -> None:
         "xy": (rng.random((images, K, 2)) * SIZE).astype(np.float32),
         "score": rng.random((images, K)).astype(np.float32),
     }
-    fingerprint = fingerprint_of(folder / "model", read_card(folder / "model"), refs)
+    fingerprint = images_fingerprint(folder / "model", read_card(folder / "model"), refs)
     save_file(arrays, folder / FOLDER / POINTS, {"fingerprint": fingerprint})
 
 

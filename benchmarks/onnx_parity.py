@@ -27,10 +27,10 @@ import torch
 from predict_cpu import SEED, Rows, named_processor
 
 from selfmark.detector import Detector
-from selfmark.export.onnx import write_float16, write_float32
+from selfmark.export.onnx_export import write_float16, write_float32
 from selfmark.images.decode import read_image
-from selfmark.images.sources import collect
-from selfmark.run import write_json
+from selfmark.images.sources import list_images
+from selfmark.run.files import write_json
 
 COUNT = 100
 SIDES = 60, 1600  # shortest and longest longer side of the pictures, pixels
@@ -54,7 +54,7 @@ def main() -> None:
 def pictures(images: str) -> list[Pixels]:
     """Parts of real images, each of a size of its own."""
     rng = np.random.default_rng(SEED)
-    refs = collect([images])
+    refs = list_images([images])
     chosen = []
     for row in np.linspace(0, len(refs) - 1, COUNT).round().astype(int):
         image = read_image(refs[row].path, np.inf)

@@ -42,21 +42,22 @@ import onnxruntime
 import torch
 from torch import Tensor, nn
 
-from selfmark.backend import OnnxDetector
 from selfmark.config import Config, preset
-from selfmark.demo.scene import generate
-from selfmark.detector import Detector, ModelCard
-from selfmark.evaluate.labels import read_ground_truth
+from selfmark.demo.scene import generate_scene
+from selfmark.detector import Detector
+from selfmark.evaluate.label_files import read_ground_truth
 from selfmark.evaluate.nme import mean_error
-from selfmark.evaluate.normalise import default_spec, lengths
-from selfmark.evaluate.protocol import Examples, backward, forward
+from selfmark.evaluate.normalizers import default_normalizer, normalizer_lengths
+from selfmark.evaluate.protocol import Examples, backward_errors, forward_errors
 from selfmark.evaluate.regression import fit_ridge
-from selfmark.export.onnx import export_onnx, write_float32, write_int8
+from selfmark.export.onnx_detector import OnnxDetector
+from selfmark.export.onnx_export import export_onnx, write_float32, write_int8
 from selfmark.images.crop import to_network
-from selfmark.images.sources import collect
+from selfmark.images.sources import list_images
 from selfmark.images.store import load_store
+from selfmark.model.card import ModelCard
 from selfmark.model.network import Psi
-from selfmark.run import write_json
+from selfmark.run.files import write_json
 
 SEED = 0
 FAR = 4.0  # pixels of the network, one cell; farther means that another place is the highest
@@ -97,7 +98,9 @@ def main() -> None:
 
 def speeds(name: str, config: Config, batches: tuple[int, ...], turns: int, patience: float) -> Rows:
     """Images per second for every runtime and batch, with and without the mirror image."""
-    images = torch.from_numpy(generate(max(batches), config.images.size, SEED).images).permute(0, 3, 1, 2)
+    images = torch.from_numpy(generate_scene(max(batches), config.images.size, SEED).images).permute(
+        0, 3, 1, 2
+    )
     images = images.contiguous()
     threads = torch.get_num_threads()
     rows: Rows = {}
@@ -206,7 +209,7 @@ def _busy() -> float:
 
 
 def losses(name: str, run: Path, train: list[Path], test: list[Path], visibility: int) -> Rows:
-    """What int8 changes, for a trained run on labelled images."""
+    """What int8 changes, for a trained run on labeled images."""
     eager = Detector.load(run)
     with tempfile.TemporaryDirectory() as folder:
         exact, small = (OnnxDetector(eager, path) for path in export_onnx(run, True, Path(folder)))
@@ -216,10 +219,10 @@ def losses(name: str, run: Path, train: list[Path], test: list[Path], visibility
         fit, judged = (_examples(detector, images, labels, visibility) for images, labels in (train, test))
         found[precision] = judged.landmarks
         ridge = partial(fit_ridge, ridge=0.01)
-        for direction, errors in (("forward", forward), ("backward", backward)):
+        for direction, errors in (("forward", forward_errors), ("backward", backward_errors)):
             rows[f"predict_cpu_{name}_{precision}_{direction}"] = (
                 mean_error(errors(fit, judged, ridge)),
-                "% of the normaliser",
+                "% of the normalizer",
             )
     away = np.linalg.norm(found["int8"] - found["float32"], axis=-1)
     rows |= {
@@ -235,7 +238,7 @@ def losses(name: str, run: Path, train: list[Path], test: list[Path], visibility
 
 
 def _examples(detector: Detector, images: Path, labels: Path, visibility: int) -> Examples:
-    truth = read_ground_truth(labels, collect([images]), visibility)
+    truth = read_ground_truth(labels, list_images([images]), visibility)
     card = detector.card
     store = load_store(truth.refs, card.images, np.inf, None)
     if len(store) != len(truth):
@@ -247,7 +250,7 @@ def _examples(detector: Detector, images: Path, labels: Path, visibility: int) -
         located.score.double().numpy(),
         to_network(truth.xy, store.regions[:, None], size),
         truth.visible,
-        lengths(truth, default_spec(truth), store.regions) * (size / store.regions[:, 2]),
+        normalizer_lengths(truth, default_normalizer(truth), store.regions) * (size / store.regions[:, 2]),
     )
 
 

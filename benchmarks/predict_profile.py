@@ -2,7 +2,7 @@
 
     python benchmarks/predict_profile.py --out docs/results/predict_cpu.json
 
-One thread, one image and its mirror image; of every node the median of all calls counts. Busy neighbours
+One thread, one image and its mirror image; of every node the median of all calls counts. Busy neighbors
 change the shares little. Rows go beside those of `predict_cpu.py`.
 """
 
@@ -20,7 +20,7 @@ import torch
 from predict_cpu import NETWORKS, SEED, Rows, make_detectors, write_rows
 
 from selfmark.config import Config, preset
-from selfmark.demo.scene import generate
+from selfmark.demo.scene import generate_scene
 
 CALLS = 20
 SHOWN = 8  # operators per network
@@ -37,7 +37,9 @@ def main() -> None:
 
 
 def profile(name: str, config: Config) -> Rows:
-    images = torch.from_numpy(generate(2, config.images.size, SEED).images).permute(0, 3, 1, 2).contiguous()
+    images = (
+        torch.from_numpy(generate_scene(2, config.images.size, SEED).images).permute(0, 3, 1, 2).contiguous()
+    )
     rows: Rows = {}
     with tempfile.TemporaryDirectory() as folder:
         make_detectors(config, True, images, Path(folder))

@@ -19,11 +19,11 @@ import PIL
 import provenance
 
 from selfmark.config import Images, preset
-from selfmark.images.crop import crop_regions, extract
+from selfmark.image_ref import ImageRef
+from selfmark.images.crop import crop_regions, extract_crop
 from selfmark.images.decode import Pixels, read_image
-from selfmark.images.sources import ImageRef
 from selfmark.images.store import load_store
-from selfmark.run import write_json
+from selfmark.run.files import write_json
 
 PHOTO, CROP = (4000, 3000), (176, 176)  # width, height
 COUNTS = {PHOTO: 24, CROP: 400}
@@ -82,7 +82,7 @@ def in_full(refs: list[ImageRef], images: Images) -> list[Pixels]:
     for ref in refs:
         pixels = read_image(ref.path, images.max_megapixels)
         region = crop_regions([pixels.shape[1::-1]], [[np.nan] * 4], images)[0]
-        crops.append(extract(pixels, region, images.size))
+        crops.append(extract_crop(pixels, region, images.size))
     return crops
 
 

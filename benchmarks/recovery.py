@@ -3,7 +3,7 @@
     python benchmarks/recovery.py --out docs/results/recovery.json
 
 Every image shows 30 of 60 landmarks, each a direction of its own, with so much noise that clusters overlap; a
-second descriptor stands for the mirror image. Times are those of `recover` (filter with K, label with M) with
+second descriptor stands for the mirror image. Times are those of `recover_correspondence` (filter with K, label with M) with
 the settings of the preset `paper`, after one small recovery as a warm-up. On a GPU each recovery is done
 twice: with the descriptors on the device and with the same ones in host memory. The peak counts all tensors
 on the GPU, descriptors among them.
@@ -27,10 +27,10 @@ from torch.nn.functional import normalize
 from selfmark.config import preset
 from selfmark.correspondence import recovery
 from selfmark.correspondence.kmeans import nearest_centroid
-from selfmark.correspondence.recovery import DescribedPoints, recover
-from selfmark.devices import pick
-from selfmark.points import Keypoints, LabelledPoints
-from selfmark.run import write_json
+from selfmark.correspondence.recovery import DescribedPoints, recover_correspondence
+from selfmark.points import Keypoints, LabeledPoints
+from selfmark.run.devices import select_device
+from selfmark.run.files import write_json
 
 SEED = 0
 LANDMARKS, SHOWN, DIMENSIONS = 60, 30, 256
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    device = pick(arguments.device)
+    device = select_device(arguments.device)
     measure(min(500, *arguments.images), device)
     found = {images: measure(images, device) for images in arguments.images}
     rows = [
@@ -75,29 +75,27 @@ def main() -> None:
 def measure(images: int, device: torch.device) -> dict[str, dict[str, Any]]:
     """Seconds and memory of one recovery, and on a GPU of the same one with descriptors in host memory."""
     described = generate(images, device)
-    labelled, found = recover_timed(described, device, "recovery")
+    labeled, found = recover_timed(described, device, "recovery")
     if device.type != "cuda":
         return found
     assert described.points.descriptor is not None
     assert described.mirrored is not None
-    assert labelled.centroids is not None
+    assert labeled.centroids is not None
     size = described.points.descriptor.nbytes + described.mirrored.nbytes
     found["recovery_descriptors"] = _value(size / 2**30, "GiB")
-    found["recovery_tf32_changes"] = _value(
-        _changed_by_tf32(described, labelled.centroids), "share of points"
-    )
+    found["recovery_tf32_changes"] = _value(_changed_by_tf32(described, labeled.centroids), "share of points")
     described = DescribedPoints(described.points.to("cpu"), described.mirrored.cpu())
-    expected, centroids = labelled.label.cpu(), labelled.centroids.cpu()
-    del labelled
-    labelled, values = recover_timed(described, device, "recovery_host")
-    assert labelled.centroids is not None
-    same = torch.equal(labelled.label.cpu(), expected) and torch.equal(labelled.centroids.cpu(), centroids)
+    expected, centroids = labeled.label.cpu(), labeled.centroids.cpu()
+    del labeled
+    labeled, values = recover_timed(described, device, "recovery_host")
+    assert labeled.centroids is not None
+    same = torch.equal(labeled.label.cpu(), expected) and torch.equal(labeled.centroids.cpu(), centroids)
     return found | values | {"recovery_host_same": _value(float(same), "1: the same labels and centroids")}
 
 
 def recover_timed(
     described: DescribedPoints, device: torch.device, name: str
-) -> tuple[LabelledPoints, dict[str, dict[str, Any]]]:
+) -> tuple[LabeledPoints, dict[str, dict[str, Any]]]:
     """One recovery, its seconds and those of its parts, and the most GPU memory held meanwhile."""
     config = preset("paper")
     generator = torch.Generator(device).manual_seed(SEED)
@@ -107,18 +105,18 @@ def recover_timed(
     with _timed(parts, "fit", "kmeans", device), _timed(parts, "assign", "assign", device):
         _wait(device)
         started = time.perf_counter()
-        labelled = recover(described, config.K, config.M, config.correspondence, generator)
+        labeled = recover_correspondence(described, config.K, config.M, config.correspondence, generator)
         _wait(device)
         seconds = time.perf_counter() - started
     values = {
         name: _value(seconds, "s"),
         f"{name}_fit": _value(parts["fit"], "s"),
         f"{name}_assign": _value(parts["assign"], "s"),
-        f"{name}_labelled": _value(float((labelled.label >= 0).float().mean()), "share of kept points"),
+        f"{name}_labeled": _value(float((labeled.label >= 0).float().mean()), "share of kept points"),
     }
     if device.type == "cuda":
         values[f"{name}_peak"] = _value(torch.cuda.max_memory_allocated() / 2**30, "GiB")
-    return labelled, values
+    return labeled, values
 
 
 def print_table(found: dict[int, dict[str, dict[str, Any]]]) -> None:
@@ -142,11 +140,11 @@ def generate(images: int, device: torch.device) -> DescribedPoints:
         torch.rand(images, LANDMARKS, generator=generator, device=device).argsort(dim=1)[:, :SHOWN].flatten()
     )
 
-    def seen(centres: torch.Tensor) -> torch.Tensor:
+    def seen(centers: torch.Tensor) -> torch.Tensor:
         vectors = torch.randn(len(shown), DIMENSIONS, generator=generator, device=device)
         vectors.mul_(NOISE / DIMENSIONS**0.5)
         for rows in torch.split(torch.arange(len(shown), device=device), 1_000_000):
-            vectors[rows] = normalize(vectors[rows] + centres[shown[rows]], dim=-1)
+            vectors[rows] = normalize(vectors[rows] + centers[shown[rows]], dim=-1)
         return vectors
 
     points = Keypoints(

@@ -25,13 +25,13 @@ from typing import Any
 import torch
 
 from selfmark.config import Config, override, preset
-from selfmark.model.network import Phi, place
+from selfmark.images.feed import PixelFeed
+from selfmark.model.network import Phi, prepare_network
 from selfmark.points import Keypoints
-from selfmark.run import write_json
-from selfmark.train.engine import Phase, make_state, train
-from selfmark.train.feed import PixelFeed
-from selfmark.train.stages import stage1_task, warmup_recipe
-from selfmark.train.table import PointTable, self_labelled, tabulate
+from selfmark.run.files import write_json
+from selfmark.train.engine import Phase, build_train_state, run_phase
+from selfmark.train.objectives import build_stage1_task, warmup_pairs
+from selfmark.train.point_table import PointTable, build_point_table, label_by_index
 
 POINTS = 30  # per image
 WARM = 20  # steps before the clock starts
@@ -75,16 +75,16 @@ def measure(count: int, where: str, steps: int, config: Config) -> dict[str, Any
     table = generated_table(count, config, device)
     feed = PixelFeed(pixels, device, 0.0 if where == "host" else 1.0)
     phi = Phi(config.network)
-    place(phi, device, config.runtime)
+    prepare_network(phi, device, config.runtime)
     generator = torch.Generator(device).manual_seed(0)
-    state = make_state(phi, [(phi, 1.0)], config.optimiser, generator)
-    task = stage1_task(phi, feed, table, None, warmup_recipe(config), config, generator, seed=0)
+    state = build_train_state(phi, [(phi, 1.0)], config.optimizer, generator)
+    task = build_stage1_task(phi, feed, table, None, warmup_pairs(config), config, generator, seed=0)
     runtime = replace(config.runtime, log_every=10**9, checkpoint_every=10**9)
     spans = []
     for stop in (WARM, WARM + steps):
         began = time.monotonic()
         phase = Phase("warm-up", 0, state.iteration, stop, ())
-        train(state, phase, task, runtime, lambda *_: None, lambda: None)
+        run_phase(state, phase, task, runtime, lambda *_: None, lambda: None)
         spans.append(time.monotonic() - began)
     # The second span records the step anew; its time is part of the figure, spread over the steps.
     points = sum(value.nbytes for value in vars(table).values())
@@ -109,7 +109,7 @@ def generated_table(count: int, config: Config, device: torch.device) -> PointTa
     xy = torch.rand(count * POINTS, 2, generator=generator) * (config.images.size - 1)
     owner = torch.arange(count).repeat_interleave(POINTS)
     points = Keypoints(xy, owner, torch.ones(len(xy)))
-    return tabulate(self_labelled(points, count), count, config.correspondence.least_points, device)
+    return build_point_table(label_by_index(points, count), count, config.correspondence.min_points, device)
 
 
 if __name__ == "__main__":

@@ -27,14 +27,15 @@ import provenance
 import torch
 
 from selfmark.config import Config, override, preset
-from selfmark.correspondence.describe import describe
-from selfmark.detector import Detector, ModelCard
-from selfmark.model.network import Phi, Psi, place
-from selfmark.run import write_json
-from selfmark.train.engine import Phase, make_state, train
-from selfmark.train.feed import PixelFeed
-from selfmark.train.stages import round_recipe, stage1_task
-from selfmark.train.table import PointTable
+from selfmark.correspondence.describe import describe_images
+from selfmark.detector import Detector
+from selfmark.images.feed import PixelFeed
+from selfmark.model.card import ModelCard
+from selfmark.model.network import Phi, Psi, prepare_network
+from selfmark.run.files import write_json
+from selfmark.train.engine import Phase, build_train_state, run_phase
+from selfmark.train.objectives import build_stage1_task, round_pairs
+from selfmark.train.point_table import PointTable
 
 SEED = 0
 POINTS = 30  # keypoints per image
@@ -113,10 +114,10 @@ def _train_steps(
     table = PointTable(xy, valid, label, label, torch.arange(images, device=device))
     torch.manual_seed(SEED)
     phi = Phi(config.network)
-    place(phi, device, config.runtime)
-    state = make_state(phi, [(phi, 1.0)], config.optimiser, generator)
+    prepare_network(phi, device, config.runtime)
+    state = build_train_state(phi, [(phi, 1.0)], config.optimizer, generator)
     feed = PixelFeed(_pictures(config, device, images), device)
-    task = stage1_task(phi, feed, table, None, round_recipe(config, True), config, generator, SEED)
+    task = build_stage1_task(phi, feed, table, None, round_pairs(config, True), config, generator, SEED)
     moments: list[float] = []
 
     def on_log(phase: Phase, iteration: int, means: dict[str, float], seconds: float) -> None:
@@ -125,7 +126,7 @@ def _train_steps(
     # The phase starts so that a line is logged at the end of the warm-up and after each stretch.
     state.iteration = -(WARM_UP_STEPS % stretch) % stretch
     stop = state.iteration + steps
-    train(state, Phase("speed", 0, 0, stop, ()), task, config.runtime, on_log, lambda: None)
+    run_phase(state, Phase("speed", 0, 0, stop, ()), task, config.runtime, on_log, lambda: None)
     lengths = np.diff(moments)[-STRETCHES:]
     return float(np.median(lengths)) / stretch if len(lengths) else float("nan")
 
@@ -148,11 +149,11 @@ def _extraction(config: Config, device: torch.device, images: int) -> float:
     """Keypoints and descriptors of pictures and their mirror images: two network passes for each picture."""
     torch.manual_seed(SEED)
     phi = Phi(config.network)
-    place(phi, device, config.runtime)
+    prepare_network(phi, device, config.runtime)
     feed = PixelFeed(_pictures(config, device, images), device)
 
     def batch() -> int:
-        describe(phi, feed, config)
+        describe_images(phi, feed, config)
         return len(feed)
 
     return _rate(batch, device)

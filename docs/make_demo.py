@@ -10,9 +10,9 @@ from pathlib import Path
 import cv2
 
 import selfmark
-from selfmark.demo.run import SIZE, TEST_IMAGES, TEST_SEED
-from selfmark.demo.scene import generate
-from selfmark.report.pictures import Picture, contact_sheet
+from selfmark.demo.demo_run import SIZE, TEST_IMAGES, TEST_SEED
+from selfmark.demo.scene import generate_scene
+from selfmark.report.landmark_pictures import Picture, draw_contact_sheet
 
 PATH = Path(__file__).parent / "images" / "demo.jpg"
 SHOWN, COLUMNS, WIDTH = 12, 6, 1704
@@ -20,8 +20,8 @@ SHOWN, COLUMNS, WIDTH = 12, 6, 1704
 
 def picture() -> Picture:
     """The first test pictures of the demo with their landmarks, [H, W, 3] RGB."""
-    images = generate(TEST_IMAGES, SIZE, TEST_SEED).images[:SHOWN]
-    sheet = contact_sheet(images, selfmark.load("demo")(list(images)).xy, COLUMNS)
+    images = generate_scene(TEST_IMAGES, SIZE, TEST_SEED).images[:SHOWN]
+    sheet = draw_contact_sheet(images, selfmark.load("demo")(list(images)).xy, COLUMNS)
     height = round(sheet.shape[0] * WIDTH / sheet.shape[1])
     return cv2.resize(sheet, (WIDTH, height), interpolation=cv2.INTER_AREA).astype("uint8")
 

@@ -19,10 +19,10 @@ sys.path.insert(0, str(ROOT))
 from playwright.sync_api import sync_playwright  # noqa: E402
 
 import selfmark  # noqa: E402
-from selfmark.demo.scene import generate  # noqa: E402
-from selfmark.web.edits import Colour, Connect, Edit, Hide, Pair, Rename  # noqa: E402
-from selfmark.web.ledger import Ledger  # noqa: E402
-from selfmark.web.serve import listen, make_server, prepare  # noqa: E402
+from selfmark.demo.scene import generate_scene  # noqa: E402
+from selfmark.naming.card_editor import CardEditor  # noqa: E402
+from selfmark.naming.edits import Edit, SetColor, SetEdge, SetHidden, SetName, SetPartner  # noqa: E402
+from selfmark.naming.server import build_server, open_socket, prepare_images  # noqa: E402
 from tests.browser import find_chromium  # noqa: E402
 
 NAMES = {
@@ -45,12 +45,12 @@ BONES = [(3, 9), (12, 9), (10, 5), (8, 5), (10, 1), (8, 14), (5, 2), (2, 4), (2,
 
 def edits() -> list[Edit]:
     return [
-        *(Rename(landmark, name) for landmark, name in NAMES.items()),
-        *(Connect(one, other, True) for one, other in BONES),
-        *(Pair(one, other) for one, other in ((3, 12), (11, 0), (10, 8), (1, 14), (4, 7))),
-        *(Hide(landmark, True) for landmark in (6, 13, 15)),
-        Colour(3, "#d55e00"),
-        Colour(12, "#0072b2"),
+        *(SetName(landmark, name) for landmark, name in NAMES.items()),
+        *(SetEdge(one, other, True) for one, other in BONES),
+        *(SetPartner(one, other) for one, other in ((3, 12), (11, 0), (10, 8), (1, 14), (4, 7))),
+        *(SetHidden(landmark, True) for landmark in (6, 13, 15)),
+        SetColor(3, "#d55e00"),
+        SetColor(12, "#0072b2"),
     ]
 
 
@@ -58,14 +58,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         folder, photos = Path(place) / "toy animals", Path(place) / "photos"
         photos.mkdir()
-        for index, image in enumerate(generate(24, 384, seed=5).images):
+        for index, image in enumerate(generate_scene(24, 384, seed=5).images):
             cv2.imwrite(str(photos / f"animal {index:02d}.jpg"), image[..., ::-1])
         selfmark.load("demo").save(folder / "model")
-        ledger = Ledger(folder / "model")
+        ledger = CardEditor(folder / "model")
         ledger.edit(edits())
-        shown = prepare(folder, [str(photos)], 24, "cpu")
-        with listen(0) as listening:
-            address, server = make_server(folder, ledger, ledger.read(), shown, listening)
+        shown = prepare_images(folder, [str(photos)], 24, "cpu")
+        with open_socket(0) as listening:
+            address, server = build_server(folder, ledger, ledger.read(), shown, listening)
             thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
             thread.start()
             while not server.started:

@@ -10,10 +10,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from selfmark.reproduce import experiment
-from selfmark.reproduce.cost import Catalogue, minutes
-from selfmark.reproduce.experiment import Experiment
-from selfmark.reproduce.plan import data_needed, make_plan
+from selfmark.paper.reproduction import experiment
+from selfmark.paper.reproduction.cost import DatasetNames, estimate_minutes
+from selfmark.paper.reproduction.experiment import Experiment
+from selfmark.paper.reproduction.experiment_plan import make_plan, required_datasets
 
 PAGE = Path(__file__).parent / "reproduce.md"
 _MARK = "<!-- table: experiments -->\n\n"
@@ -30,7 +30,7 @@ _HEADER = (
 
 def page(before: str) -> str:
     """The page with its table in place of the one that is there."""
-    every = sorted(map(experiment.load, experiment.names()), key=_order)
+    every = sorted(map(experiment.load_experiment, experiment.experiment_names()), key=_order)
     rows = [_HEADER, ("---", "---", "---", "---:", "---:", "---:", "---"), *map(_row, every)]
     rows.append(("`selfmark reproduce all`", "", "", *_costs(every), ""))
     table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
@@ -44,15 +44,15 @@ def _order(one: Experiment) -> tuple[bool, str, int, str]:
 
 
 def _row(one: Experiment) -> tuple[str, ...]:
-    data = [f"{name} ({points} points)" if points else name for name, points in data_needed([one])]
+    data = [f"{name} ({points} points)" if points else name for name, points in required_datasets([one])]
     place = f"{one.place}: {one.title}" if one.place else one.title
     return (f"`selfmark reproduce {one.name}`", place, ", ".join(data), *_costs([one]), _numbers(one))
 
 
 def _costs(experiments: Sequence[Experiment]) -> tuple[str, str, str]:
     """Number of trainings, and GPU minutes with the presets paper and fast."""
-    plans = [make_plan(experiments, Catalogue(), name, {}) for name in ("paper", "fast")]
-    paper, fast = (f"{minutes(plan):,.0f}" for plan in plans)
+    plans = [make_plan(experiments, DatasetNames(), name, {}) for name in ("paper", "fast")]
+    paper, fast = (f"{estimate_minutes(plan):,.0f}" for plan in plans)
     return str(len(plans[0].trainings)), paper, fast
 
 

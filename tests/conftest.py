@@ -17,9 +17,9 @@ from typing import Any
 import cv2
 import pytest
 
-from selfmark import cli
-from selfmark.demo.scene import Scene, generate, write
-from selfmark.pipeline import discover
+from selfmark.cli import entry as cli
+from selfmark.demo.scene import Scene, generate_scene, write_scene
+from selfmark.discovery import discover
 from tests.browser import browser as browser  # one for all: two cannot run side by side in a process
 
 # Started in the background of a script, this process and its children would ignore Ctrl-C, which tests press.
@@ -49,7 +49,7 @@ QUICK: dict[str, Any] = {
     "runtime.batch": 3,
     "runtime.checkpoint_every": 2,
     "runtime.log_every": 2,
-    "evaluation.look_at": 12,
+    "evaluation.num_samples": 12,
 }
 
 
@@ -68,7 +68,7 @@ def selfmark(*arguments: Any) -> int:
 
 @pytest.fixture(scope="session")
 def scene() -> Scene:
-    return generate(24, 64, seed=5)
+    return generate_scene(24, 64, seed=5)
 
 
 @pytest.fixture(scope="session")
@@ -94,10 +94,10 @@ def quick_run(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def labelled(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def labeled(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same pictures with their true points: images/ and labels.json, which has a field `pose`."""
-    folder = tmp_path_factory.mktemp("labelled")
-    labels = write(scene, folder)
+    folder = tmp_path_factory.mktemp("labeled")
+    labels = write_scene(scene, folder)
     content = json.loads(labels.read_text())
     for index, annotation in enumerate(content["annotations"]):
         annotation["pose"] = "left" if index % 2 else "right"

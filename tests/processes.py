@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from selfmark.errors import SelfmarkError
-from selfmark.group import Group
+from selfmark.run.processes import ProcessGroup
 
 _PATIENCE = 60  # seconds until a process that says nothing is given up
 # Children are forked from a server that has torch loaded, so starting one takes no time.
@@ -66,7 +66,7 @@ def _work(
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in names.items()}, MASTER_ADDR="127.0.0.1")
     torch.set_num_threads(1)
-    group = Group.of_environment(torch.device("cpu"))
+    group = ProcessGroup.of_environment(torch.device("cpu"))
     try:
         result = function(group, *arguments)
     except SelfmarkError as error:

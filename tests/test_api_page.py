@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import selfmark
-from selfmark.pipeline import discover
+from selfmark.discovery import discover
 from tests.conftest import QUICK
 
 ROOT = Path(__file__).parent.parent
@@ -56,10 +56,10 @@ def test_signatures_are_those_of_the_program(maker: ModuleType) -> None:
     assert maker.signature("selfmark.load") == "selfmark.load(folder: str, device: str = 'cpu') -> Detector"
 
 
-def test_examples_run(photos: Path, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_run(photos: Path, labeled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxruntime")
     shutil.copytree(photos, tmp_path / "photos")
-    shutil.copytree(labelled, tmp_path / "labelled")
+    shutil.copytree(labeled, tmp_path / "labeled")
     shutil.copy(photos / "003.png", tmp_path / "cat.jpg")
     monkeypatch.chdir(tmp_path)
 

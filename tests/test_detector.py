@@ -14,11 +14,12 @@ import torch
 
 import selfmark
 from selfmark.config import Images, Network
-from selfmark.demo.scene import generate
-from selfmark.detector import Detector, ModelCard
+from selfmark.demo.scene import generate_scene
+from selfmark.detector import Detector
 from selfmark.errors import InputError
 from selfmark.evaluate.regression import fit_ridge
-from selfmark.images.sources import ImageRef
+from selfmark.image_ref import ImageRef
+from selfmark.model.card import ModelCard
 from selfmark.model.network import Psi
 
 NETWORK = Network(channels=32, depth=2, descriptor=16, norm_groups=4)
@@ -164,7 +165,7 @@ def test_arrays_of_the_wrong_kind_are_refused() -> None:
 
 def test_the_detector_that_comes_along_follows_the_toy_animal() -> None:
     """On pictures it never saw, points that are regressed from its landmarks beat guessing by far."""
-    scene = generate(80, 96, seed=11)
+    scene = generate_scene(80, 96, seed=11)
     found = selfmark.load("demo")(list(scene.images)).xy.reshape(80, -1).astype(np.float64)
     truth = scene.xy.reshape(80, -1).astype(np.float64)
     fitted, judged = slice(0, 60), slice(60, 80)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from selfmark.run import Run
+from selfmark.run.folder import Run
 from tests.conftest import QUICK
 
 # Batches that two and three processes can share, and no noise: noise is drawn by each process for itself.
@@ -25,7 +25,7 @@ SHARED = QUICK | {
     "stage2.batch": 6,
     "runtime.log_every": 1,
     "augment.noise": 0.0,
-    "optimiser.lr": 1e-4,
+    "optimizer.lr": 1e-4,
 }
 
 

@@ -20,11 +20,11 @@ import pytest
 
 from selfmark.config import PRESETS
 from selfmark.demo.scene import Scene
-from selfmark.keypoints.weights import KNOWN, cache_folder
-from selfmark.reproduce import experiment
+from selfmark.keypoints.weights_cache import KNOWN, cache_folder
+from selfmark.paper.reproduction import experiment
 from tests.conftest import QUICK, selfmark
-from tests.datasets import miniatures
-from tests.objects.arena import film_of, wander
+from tests.paper.datasets import miniatures
+from tests.tracking.arena import film_of, wander
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -62,13 +62,13 @@ def test_the_docs_show_commands() -> None:
 
 
 @pytest.fixture(scope="module")
-def workplace(scene: Scene, labelled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workplace(scene: Scene, labeled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what the docs' commands name: photos/, more_photos/, video.mp4, points.csv and so on."""
     folder = tmp_path_factory.mktemp("docs")
-    shutil.copytree(labelled, folder / "labelled")
+    shutil.copytree(labeled, folder / "labeled")
     for part in ("train", "test"):
-        shutil.copytree(folder / "labelled" / "images", folder / "labelled" / part / "images")
-        shutil.copy(labelled / "labels.json", folder / "labelled" / part)
+        shutil.copytree(folder / "labeled" / "images", folder / "labeled" / part / "images")
+        shutil.copy(labeled / "labels.json", folder / "labeled" / part)
     for name in ("photos", "more_photos"):
         (folder / name).mkdir()
         for index, image in enumerate(scene.images):
@@ -90,8 +90,8 @@ def workplace(scene: Scene, labelled: Path, tmp_path_factory: pytest.TempPathFac
     for frame in range(1, 41, 3):
         (folder / "labels" / f"arena_{frame}.txt").write_text("0 0.5 0.5 0.4 0.5 0.9\n")
     _corrected(scene, folder / "corrected.json")
-    shutil.copy(folder / "labelled" / "labels.json", folder / "boxes.json")
-    shutil.copytree(folder / "labelled" / "images", folder / "images")
+    shutil.copy(folder / "labeled" / "labels.json", folder / "boxes.json")
+    shutil.copytree(folder / "labeled" / "images", folder / "images")
     _datasets(folder)
     _birds(folder / "official" / "cub", scene)
     return folder
@@ -234,7 +234,7 @@ def test_the_page_of_experiments_is_up_to_date() -> None:
     page = (ROOT / "docs" / "reproduce.md").read_text()
     assert page == _maker("make_reproduce").page(page), "run: python docs/make_reproduce.py"
     rows = [line for line in page.splitlines() if line.startswith("| `selfmark reproduce")]
-    assert len(rows) == len(experiment.names()) + 1
+    assert len(rows) == len(experiment.experiment_names()) + 1
 
 
 def test_the_picture_shows_the_detector_that_comes_along() -> None:
@@ -243,7 +243,7 @@ def test_the_picture_shows_the_detector_that_comes_along() -> None:
     expected = demo.picture()[..., ::-1]
     assert drawn is not None
     assert drawn.shape == expected.shape
-    # JPEG blurs edges, but a disc that is elsewhere is another colour in dozens of pixels.
+    # JPEG blurs edges, but a disc that is elsewhere is another color in dozens of pixels.
     differs = np.abs(drawn.astype(int) - expected).max(axis=-1) > 100
     assert differs.mean() < 5e-4, "run: python docs/make_demo.py"
 

@@ -15,13 +15,14 @@ from safetensors.torch import load_file
 import selfmark
 from selfmark import pipeline
 from selfmark.config import override, preset
-from selfmark.demo.run import judge
-from selfmark.demo.scene import Scene, generate, write
+from selfmark.demo.demo_run import measure_errors
+from selfmark.demo.scene import Scene, generate_scene, write_scene
+from selfmark.discovery import discover, train_stage1
 from selfmark.errors import InputError
-from selfmark.evaluate.stage1 import Stage1
-from selfmark.images.flow import carry
-from selfmark.pipeline import discover, stage1_phases, train_stage1
-from selfmark.run import Event, Run
+from selfmark.evaluate.stage1_landmarks import Stage1
+from selfmark.images.flow import carry_points
+from selfmark.pipeline import stage1_phases
+from selfmark.run.folder import Event, Run
 from tests.conftest import QUICK
 
 
@@ -47,8 +48,8 @@ def undisturbed(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_landmarks_beat_the_mean_shape(tmp_path: Path) -> None:
     """A short run on generated pictures: forward error at least 1.6 times better than guessing."""
-    write(generate(250, 64, seed=1), tmp_path / "data" / "train")
-    write(generate(100, 64, seed=2), tmp_path / "data" / "test")
+    write_scene(generate_scene(250, 64, seed=1), tmp_path / "data" / "train")
+    write_scene(generate_scene(100, 64, seed=2), tmp_path / "data" / "test")
     settings = QUICK | {
         "K": 8,
         "M": 24,
@@ -64,14 +65,14 @@ def test_landmarks_beat_the_mean_shape(tmp_path: Path) -> None:
         "rounds.iterations": 60,
         "stage2.iterations": 100,
         "stage2.batch": 12,
-        "optimiser.lr": 1e-3,
+        "optimizer.lr": 1e-3,
         "runtime.batch": 8,
         "runtime.log_every": 50,
         "runtime.checkpoint_every": 500,
     }
     images = tmp_path / "data" / "train" / "images"
     discover(images, output=tmp_path / "run", preset="tiny", settings=settings, device="cpu")
-    result = judge(tmp_path / "run", tmp_path / "data", "cpu")
+    result = measure_errors(tmp_path / "run", tmp_path / "data", "cpu")
     assert result.forward * 1.6 < result.mean_shape
     assert result.backward < result.mean_shape_backward
 
@@ -152,7 +153,7 @@ def test_stage_1_alone_ends_before_stage_2_and_the_rest_gives_the_same_bits(
 
 def test_rounds_are_kept_if_asked_for(undisturbed: Path, photos: Path, tmp_path: Path) -> None:
     """Also when the run is killed after a round's last checkpoint and before its weights are written."""
-    settings = QUICK | {"rounds.keep": True}
+    settings = QUICK | {"rounds.keep_weights": True}
     output, stopped = tmp_path / "run", tmp_path / "stopped"
     train_stage1(photos, output=output, preset="tiny", settings=settings, device="cpu")
     first, last = (load_file(Run.open(output).round_weights(number)) for number in (1, 2))
@@ -272,7 +273,7 @@ def test_two_processes_cannot_work_on_one_run(undisturbed: Path) -> None:
         {"flip.test": False},
         {"flip.partner": "itself"},
         {"keypoints.detector": "sift"},
-        {"keypoints.random_share": 0.8},
+        {"keypoints.random_fraction": 0.8},
         {"loss.average": "together", "heatmaps.refine": "quarter"},
         {"M": 12},
         {"warmup.iterations": 1},
@@ -313,7 +314,7 @@ def test_phases_of_the_paper() -> None:
 
 
 def test_points_from_a_file(photos: Path, scene: Scene, tmp_path: Path) -> None:
-    """The paper's synthetic initialisation: true landmarks as first keypoints."""
+    """The paper's synthetic initialization: true landmarks as first keypoints."""
     path = tmp_path / "points.csv"
     rows = [
         f"{index:03d}.png,{x:.3f},{y:.3f}"
@@ -369,9 +370,9 @@ def test_stills_that_a_coco_file_calls_frames_are_paired_in_time(
 
     def watched(*arguments: Any) -> Any:
         paired.append(arguments[3])
-        return carry(*arguments)
+        return carry_points(*arguments)
 
-    monkeypatch.setattr(pipeline, "carry", watched)
+    monkeypatch.setattr(pipeline, "carry_points", watched)
     settings = QUICK | {"temporal.enabled": True, "stage2.iterations": 1}
     discover(
         tmp_path / "frames.json", output=tmp_path / "run", preset="tiny", settings=settings, device="cpu"
@@ -381,7 +382,7 @@ def test_stills_that_a_coco_file_calls_frames_are_paired_in_time(
         assert (near[:-1] >= 0).all()
         assert (near[:-1] % 2 == (np.arange(23) % 2)[:, None]).all()
         assert (near[-1] == -1).all()
-    assert Run.open(tmp_path / "run").refs()[3].film == (f"{tmp_path / 'frames.json'}:1", 30)
+    assert Run.open(tmp_path / "run").refs()[3].clip == (f"{tmp_path / 'frames.json'}:1", 30)
 
 
 def test_the_package_level_api(undisturbed: Path, photos: Path) -> None:

@@ -216,7 +216,7 @@ def test_commands_shown_ask_for_what_the_rows_ask_for(scripts: None) -> None:
     rows, again = import_module("rows"), import_module("again")
     from typer.main import get_command
 
-    from selfmark.cli import _settings, app
+    from selfmark.cli.entry import _settings, app
 
     discover = get_command(app).commands["discover"]  # type: ignore[attr-defined]
     for declared in rows.RESULTS:

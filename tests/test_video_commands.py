@@ -1,4 +1,4 @@
-"""Videos from the command line: animals found, crops, labelled videos, broken files, constant memory."""
+"""Videos from the command line: animals found, crops, labeled videos, broken files, constant memory."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from selfmark import pipeline
-from selfmark.config import read_yaml
-from selfmark.images.video import look_at
-from selfmark.run import Run
+from selfmark.images.video import probe_video
+from selfmark.run.config_file import read_config
+from selfmark.run.folder import Run
 from tests.conftest import QUICK, selfmark
 from tests.images.films import film
-from tests.objects.arena import SIZE, film_of, wander
+from tests.tracking.arena import SIZE, film_of, wander
 
 OPTIONS = [
     "--preset=tiny",
@@ -54,7 +54,9 @@ def test_from_a_video_to_landmarks_of_each_animal(
     monkeypatch.setattr(pipeline, "nearby_frames", spy)
     run = tmp_path / "run"
     assert selfmark("discover", arena, "-o", run, *FIND, "--temporal", *OPTIONS) == 0
-    assert read_yaml(run / "config.yaml").augment.rotation == 180, "animals seen from above turn all the way"
+    assert read_config(run / "config.yaml").augment.rotation == 180, (
+        "animals seen from above turn all the way"
+    )
     refs = Run.open(run).refs()
     assert [(ref.frame, ref.track) for ref in refs] == [
         (frame, t) for frame in range(0, 120, 10) for t in (1, 2)
@@ -74,8 +76,8 @@ def test_from_a_video_to_landmarks_of_each_animal(
     assert selfmark("predict", run, arena, "-o", out, *FIND, "--draw", "--device=cpu") == 0
     said = capsys.readouterr().out
     assert re.search(r"^24 images, \d+\.\d a second: .*landmarks\.csv$", said, flags=re.MULTILINE)
-    assert f"labelled video: {out / 'arena_landmarks.mp4'}" in said
-    assert look_at(out / "arena_landmarks.mp4").frames == 12
+    assert f"labeled video: {out / 'arena_landmarks.mp4'}" in said
+    assert probe_video(out / "arena_landmarks.mp4").frames == 12
     found = rows(out / "landmarks.csv")
     assert {(row["instance"], row["track"]) for row in found} == {("0", "1"), ("1", "2")}
     assert len(found) == 24 * QUICK["K"]
@@ -104,7 +106,7 @@ def test_a_broken_video_is_predicted_as_far_as_it_goes(
     frames = {int(row["frame"]) for row in rows(tmp_path / "out" / "landmarks.csv")}
     assert frames == set(range(60 - lost))
     assert 10 < lost < 50
-    assert look_at(tmp_path / "out" / "cut_landmarks.mp4").frames == 60 - lost
+    assert probe_video(tmp_path / "out" / "cut_landmarks.mp4").frames == 60 - lost
 
 
 def test_videos_and_images_that_cannot_be_read_are_counted_apart(
@@ -140,11 +142,11 @@ def test_a_video_that_cannot_be_read_does_not_cost_the_others(
 def test_lost_frames_are_counted_also_where_animals_are_sought(
     quick_run: Path, arena: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from selfmark.draw.sink import open_sink
+    from selfmark.draw.video_writer import open_video_writer
     from selfmark.images.video import read_frames
 
     path = tmp_path / "cut.mp4"
-    sink = open_sink(path, SIZE, 25.0)  # its table of contents is at the front
+    sink = open_video_writer(path, SIZE, 25.0)  # its table of contents is at the front
     for number, frame in read_frames(arena, range(120)):
         sink.write(frame, number / 25)
     sink.close()
@@ -163,7 +165,7 @@ def test_lost_frames_are_counted_also_where_animals_are_sought(
         (["--crop=900,0,5,5"], "the crop lies outside"),
         (["--crop=1,2,3,4", "--find-animals=1"], "give one of them"),
         (["--boxes=nowhere.json"], "there is no file or folder nowhere.json"),
-        (["--find-animals=1", "--set=colour=red"], "no setting 'tracking.colour'"),
+        (["--find-animals=1", "--set=color=red"], "no setting 'tracking.color'"),
     ],
 )
 def test_bad_options(

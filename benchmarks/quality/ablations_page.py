@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import paper
 from again import how_to_make
 from figures import NONE, RIDGE, Quality, Values, agreement, column, mean, shown, spread, table, values
 from rows import ABLATIONS, BASE, CLUSTERS, DETECTORS, REAL_SHARES, SHORT, by_name
+
+import paper
 
 
 def ablations_page(quality: Quality) -> str:
@@ -231,7 +232,7 @@ def _real_points(quality: Quality) -> str:
     return "\n\n".join(
         [
             "## Share of real points among the first keypoints",
-            "As in the paper's synthetic initialisation every image starts from 15 points, annotated ones "
+            "As in the paper's synthetic initialization every image starts from 15 points, annotated ones "
             "(eyes, eyebrows, nose, mouth, chin; moved by up to 3 px of 256) or random ones in this share; "
             "K = 15. Phi is as sure of a point as it was often there, so the least confidence is 0.02 "
             "here instead of 0.15, at which the mixed rows find nothing.",

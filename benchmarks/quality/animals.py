@@ -6,7 +6,7 @@ the camera does not move up or down: an animal then keeps its size from frame to
 
     flies-pair-video   frames-train.json, frames-test.json: first 80 % of the frames, the rest
     mouse-openfield    frames-video.json, frames-motion.json: the film without labels, likewise;
-                       frames-train.json, frames-test.json: the labelled stills
+                       frames-train.json, frames-test.json: the labeled stills
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from selfmark.run import read_json, write_json
+from selfmark.run.files import read_json, write_json
 
 Picture = npt.NDArray[np.uint8]  # [H, W, 3]
 Floats = npt.NDArray[np.float64]
@@ -31,7 +31,7 @@ FLY_LEAST_SCORE = 0.3  # points the reference model is less sure of count as not
 FLY_NEEDED = ("head", "thorax", "abdomen")
 
 MOUSE_SIDE = 150.0  # pixels; snout to tail base is 102 to 143
-MOUSE_DARKER = 60  # grey levels by which the mouse is darker than the arena
+MOUSE_DARKER = 60  # gray levels by which the mouse is darker than the arena
 MOUSE_TAIL = 15  # pixels; an opening of this width leaves the body and removes the tail
 
 FLIES_NOTE = (
@@ -40,7 +40,7 @@ FLIES_NOTE = (
     "220 for testing"
 )
 MOUSE_NOTE = (
-    "discovered in 1,864 frames of the film and the 92 labelled stills, without their labels; 24 test "
+    "discovered in 1,864 frames of the film and the 92 labeled stills, without their labels; 24 test "
     "stills; errors in percent of the length from snout to tail base; boxes of 150 px by background "
     "subtraction"
 )
@@ -66,7 +66,7 @@ def prepare_flies(folder: Path) -> None:
 
 
 def prepare_mouse(folder: Path) -> None:
-    """The mouse in every frame of the film and in every labelled still."""
+    """The mouse in every frame of the film and in every labeled still."""
     stills = {name: read_json(folder / f"{name}.json") for name in ("train", "test")}
     pictures = {
         name: [_read(folder / "images" / image["file_name"]) for image in content["images"]]
@@ -141,20 +141,20 @@ def _frames(path: Path) -> list[Picture]:
 
 def _background(pictures: list[Picture]) -> Picture:
     """The arena without the animal: it is in another place most of the time."""
-    return np.asarray(np.median(np.stack([_grey(picture) for picture in pictures]), axis=0), np.uint8)
+    return np.asarray(np.median(np.stack([_gray(picture) for picture in pictures]), axis=0), np.uint8)
 
 
 def _middle(picture: Picture, empty: Picture) -> Floats:
-    """The centre [2] of the largest thing darker than the arena, its tail left out."""
-    darker = cv2.subtract(empty, _grey(picture)) > MOUSE_DARKER
+    """The center [2] of the largest thing darker than the arena, its tail left out."""
+    darker = cv2.subtract(empty, _gray(picture)) > MOUSE_DARKER
     kernel = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (MOUSE_TAIL, MOUSE_TAIL))
     body = cv2.morphologyEx(darker.astype(np.uint8), cv2.MORPH_OPEN, kernel)
-    count, _, statistics, centres = cv2.connectedComponentsWithStats(body)
+    count, _, statistics, centers = cv2.connectedComponentsWithStats(body)
     if count < 2:
         raise ValueError("no animal was found in a frame")
     largest = 1 + int(statistics[1:, cv2.CC_STAT_AREA].argmax())
-    return np.asarray(centres[largest], np.float64)
+    return np.asarray(centers[largest], np.float64)
 
 
-def _grey(picture: Picture) -> Picture:
+def _gray(picture: Picture) -> Picture:
     return np.asarray(cv2.cvtColor(picture, cv2.COLOR_BGR2GRAY), np.uint8)

@@ -31,21 +31,21 @@ import torch
 from figures import table
 from one import hardware
 from rows import DETECTORS
-from run import commit
 from sets import SETS, is_there, working_copy
 
+from run import commit
 from selfmark.config import Config, FirstKeypoints, override
-from selfmark.evaluate.labels import GroundTruth, read_ground_truth
-from selfmark.evaluate.normalise import default_spec, measured
+from selfmark.evaluate.label_files import GroundTruth, read_ground_truth
+from selfmark.evaluate.normalizers import default_normalizer, measurable_lengths
 from selfmark.evaluate.precision import keypoint_precision
 from selfmark.images.crop import to_network
-from selfmark.images.sources import collect
+from selfmark.images.sources import list_images
 from selfmark.images.store import ImageStore, load_store
 from selfmark.keypoints import create
-from selfmark.keypoints.own import WEIGHTS
-from selfmark.keypoints.weights import KNOWN
+from selfmark.keypoints.selfmark_detector import WEIGHTS
+from selfmark.keypoints.weights_cache import KNOWN
 from selfmark.points import Keypoints
-from selfmark.run import write_json
+from selfmark.run.files import write_json
 from training.keypoints.measure import Floats, Found, compare, euclidean, mean, random_homography
 
 CONFIG = Config()
@@ -78,7 +78,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Pictures:
-    """Labelled images of one data set and a changed view of each.
+    """Labeled images of one data set and a changed view of each.
 
     store:    N images as the network sees them
     truth:    their annotated points; `xy` [N, L, 2] here in pixels of the network
@@ -174,17 +174,19 @@ def _present(names: Sequence[str], folder: Path, own: str) -> dict[str, FirstKey
 def load(data: str, folder: Path, count: int) -> Pictures:
     """`count` test images spread over the set, and what is made of them."""
     chosen = SETS[data]
-    labelled = read_ground_truth(folder / chosen.labels, collect([folder / name for name in chosen.images]))
-    truth = labelled.select(np.unique(np.linspace(0, len(labelled) - 1, count).astype(int)))
+    labeled = read_ground_truth(
+        folder / chosen.labels, list_images([folder / name for name in chosen.images])
+    )
+    truth = labeled.select(np.unique(np.linspace(0, len(labeled) - 1, count).astype(int)))
     store = load_store(truth.refs, CONFIG.images, float("inf"), None)
     if store.skipped:
         raise SystemExit(f"{store.skipped[0].name} cannot be read: {store.skipped[0].reason}")
     size = CONFIG.images.size
-    spec = "inter_ocular" if data.startswith("faces") else default_spec(truth)
-    length = measured(truth, spec, store.regions) * size / store.regions[:, 2]
+    spec = "inter_ocular" if data.startswith("faces") else default_normalizer(truth)
+    length = measurable_lengths(truth, spec, store.regions) * size / store.regions[:, 2]
     placed = replace(truth, xy=to_network(truth.xy, store.regions[:, None], size))
     views, relit, matrices = zip(*(changed(image, i) for i, image in enumerate(store.pixels)), strict=True)
-    radius = CONFIG.evaluation.precision_share * length
+    radius = CONFIG.evaluation.precision_fraction * length
     return Pictures(store, placed, radius, torch.stack(views), torch.stack(relit), np.stack(matrices))
 
 

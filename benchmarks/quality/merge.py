@@ -15,12 +15,12 @@ from typing import Any
 
 from rows import DECLARED
 
-from selfmark.run import read_json, write_json
+from selfmark.run.files import read_json, write_json
 
 QUALITY = Path(__file__).resolve().parent.parent.parent / "docs" / "results" / "quality.json"
 ABOUT = {
     "script": "benchmarks/quality/run.py",
-    "errors": "percent of the normaliser named in the run, regressors fitted on all training images",
+    "errors": "percent of the normalizer named in the run, regressors fitted on all training images",
     "ridge": "factor on the largest entry of X'X; the authors' program has 0.001 on CelebA, 0.1 on LS3D",
     "minutes": "wall clock of discover, process start and evaluation not counted; `processes` of the run "
     "says how many runs shared the GPU",

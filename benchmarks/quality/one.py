@@ -22,15 +22,17 @@ from smoke import SMOKE, thinned
 
 from selfmark.config import Config, override, preset
 from selfmark.detector import Detector
-from selfmark.devices import pick
-from selfmark.evaluate.labels import read_ground_truth
-from selfmark.evaluate.study import evaluate_run
-from selfmark.images.sources import ImageRef, collect
+from selfmark.discovery import discover
+from selfmark.evaluate.evaluation import evaluate_run
+from selfmark.evaluate.label_files import read_ground_truth
+from selfmark.image_ref import ImageRef
+from selfmark.images.sources import list_images
 from selfmark.images.store import load_store
-from selfmark.keypoints.weights import KNOWN
-from selfmark.pipeline import discover
-from selfmark.report.pictures import contact_sheet
-from selfmark.run import Run, write_json
+from selfmark.keypoints.weights_cache import KNOWN
+from selfmark.report.landmark_pictures import draw_contact_sheet
+from selfmark.run.devices import select_device
+from selfmark.run.files import write_json
+from selfmark.run.folder import Run
 
 Figures = dict[str, Any]
 
@@ -88,10 +90,10 @@ def carry_out(declared: Declared, seed: int, place: Place) -> Figures:
         name: _evaluate(path, folder, dataset, changes)
         for name, changes in {declared.name: {}, **declared.variants}.items()
     }
-    detector = Detector.load(path, pick("auto"))
-    figures = motion.measure(detector, collect([folder / dataset.video]), config) if dataset.video else {}
+    detector = Detector.load(path, select_device("auto"))
+    figures = motion.measure(detector, list_images([folder / dataset.video]), config) if dataset.video else {}
     place.out.mkdir(parents=True, exist_ok=True)
-    images = collect([folder / one for one in dataset.images])
+    images = list_images([folder / one for one in dataset.images])
     _sheet(
         detector, read_ground_truth(folder / dataset.labels, images).refs, config, place.out / f"{name}.jpg"
     )
@@ -162,7 +164,7 @@ def _evaluate(path: Path, folder: Path, dataset: DataSet, changes: Settings) -> 
         [folder / one for one in dataset.images],
         folder / dataset.labels,
         train_labels=folder / dataset.train_labels,
-        normaliser=dataset.normaliser,
+        normalizer=dataset.normalizer,
         by=dataset.by,
         settings=changes,
     )
@@ -274,7 +276,7 @@ def _sheet(detector: Detector, refs: Sequence[ImageRef], config: Config, path: P
     rows = np.unique(np.linspace(0, len(refs) - 1, min(SHEET_IMAGES, len(refs))).astype(int))
     store = load_store([refs[row] for row in rows], config.images, float("inf"), None)
     xy = detector.locate(store.pixels).xy.cpu().numpy()
-    sheet = contact_sheet(store.pixels.permute(0, 2, 3, 1).numpy(), xy, SHEET_COLUMNS)
+    sheet = draw_contact_sheet(store.pixels.permute(0, 2, 3, 1).numpy(), xy, SHEET_COLUMNS)
     width = SHEET_COLUMNS * SHEET_TILE
     height = round(sheet.shape[0] * width / sheet.shape[1])
     small = cv2.resize(sheet, (width, height), interpolation=cv2.INTER_AREA)

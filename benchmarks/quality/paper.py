@@ -16,7 +16,7 @@ NEGATIVES = {
     ("same image", "clustering"): 7.95,
 }
 
-# Table "keypoint initialisation": CelebA, Stage 1, forward and backward.
+# Table "keypoint initialization": CelebA, Stage 1, forward and backward.
 DETECTORS = {"sift": (4.07, 7.79), "orb": (3.85, 7.70), "r2d2": (3.71, 7.97), "superpoint": (3.25, 6.65)}
 
 # Figure "precision of generic keypoints", its table: CelebA, percent near one of 68 points.

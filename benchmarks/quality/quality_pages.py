@@ -14,7 +14,7 @@ from ablations_page import ablations_page
 from figures import Quality
 from results_page import results_page
 
-from selfmark.run import read_json
+from selfmark.run.files import read_json
 
 RESULTS = Path(__file__).resolve().parent.parent.parent / "docs" / "results"
 

@@ -49,7 +49,7 @@ class Declared:
     settings: what differs from the preset, by dotted name
     seeds:    one run each
     variants: by row name, settings of the evaluation under which the same model is measured once more
-    points:   "annotated": the first keypoints are annotated points (a synthetic initialisation)
+    points:   "annotated": the first keypoints are annotated points (a synthetic initialization)
     seconds:  how long one run takes on an H200, roughly, evaluation included
     """
 
@@ -121,15 +121,15 @@ def _birds(K: int) -> Declared:
     return Declared(f"birds-{K}", "birds-cub", settings, seconds=160)
 
 
-# Birds face left or right, and 159 species share shapes but no colours. A landmark is its own mirror partner,
+# Birds face left or right, and 159 species share shapes but no colors. A landmark is its own mirror partner,
 # or heads that face left and heads that face right become two landmarks; and descriptors must not follow the
-# plumage, neither its colours nor what is light and what dark.
+# plumage, neither its colors nor what is light and what dark.
 FROM_THE_SIDE: Settings = {
     "M": 30,
     "keypoints.detector": "selfmark",
     "flip.partner": "itself",
-    "augment.negative_share": 0.5,
-    "augment.colour_share": 0.8,
+    "augment.negative_fraction": 0.5,
+    "augment.color_fraction": 0.8,
     "augment.hue": 180.0,
     "augment.saturation": [0.0, 1.5],
     "augment.contrast": [0.5, 1.5],
@@ -201,7 +201,7 @@ RESULTS = (
     _aflw("aflw-longer", LONGER),
     _birds(30),
     *(_birds_from_the_side(f"birds-side-{K}", {"K": K}) for K in (20, 30)),
-    _birds_from_the_side("birds-side-no-negatives", {"K": 20, "augment.negative_share": 0.0}),
+    _birds_from_the_side("birds-side-no-negatives", {"K": 20, "augment.negative_fraction": 0.0}),
     _birds_without_gpu("birds-tiny", {}),
     _birds_without_gpu("birds-side-tiny", {**FROM_THE_SIDE, "warmup.iterations": 1_000, "rounds.count": 2}),
     *(
@@ -211,7 +211,7 @@ RESULTS = (
     ),
     _flies_without_gpu("flies-tiny", {}),
     _flies_without_gpu("flies-tiny-temporal", {"temporal.enabled": True}),
-    _flies_without_gpu("flies-tiny-far", {"temporal.enabled": True, "temporal.reach": 30}),
+    _flies_without_gpu("flies-tiny-far", {"temporal.enabled": True, "temporal.max_frame_gap": 30}),
 )
 
 
@@ -221,7 +221,7 @@ BASE = "short"  # the row every ablation table shares: SuperPoint, K=30, M=100, 
 
 
 def _ablation(name: str, settings: Settings, **more: Any) -> Declared:
-    base = {"K": 30, "M": 100, "keypoints.detector": "superpoint", **SHORT, "evaluation.look_at": 64}
+    base = {"K": 30, "M": 100, "keypoints.detector": "superpoint", **SHORT, "evaluation.num_samples": 64}
     return Declared(name, "faces-yt68", {**base, **settings}, **more)
 
 
@@ -246,7 +246,7 @@ ABLATIONS = (
             {
                 "K": 15,
                 "keypoints.detector": "file",
-                "keypoints.random_share": round(1 - share / 100, 2),
+                "keypoints.random_fraction": round(1 - share / 100, 2),
                 # Phi is as sure of a point as it was often there: at 0.15 the mixed rows find none.
                 "heatmaps.threshold": 0.02,
             },

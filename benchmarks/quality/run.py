@@ -105,7 +105,7 @@ def chosen(names: Sequence[str]) -> list[Job]:
 def missing(jobs: Sequence[Job], out: Path, again: bool) -> list[Job]:
     """Of these runs, the ones that neither the out folder nor quality.json has with today's settings."""
     from selfmark.errors import InputError
-    from selfmark.run import read_json
+    from selfmark.run.files import read_json
 
     made = {} if again or not QUALITY.exists() else dict(read_json(QUALITY)["runs"])
     made |= {path.stem: read_json(path)["run"] for path in out.glob("*.json")}
@@ -121,7 +121,7 @@ def missing(jobs: Sequence[Job], out: Path, again: bool) -> list[Job]:
 
 def summary(paths: Sequence[Path]) -> str:
     """A short table of what was made: Stage 2 with every ridge, backward with the headline one."""
-    from selfmark.run import read_json
+    from selfmark.run.files import read_json
 
     lines = [
         f"{'row':34} {'stage':>5} " + " ".join(f"fwd {ridge:<6g}" for ridge in RIDGES) + "  bwd 0.01  minutes"

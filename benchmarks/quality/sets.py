@@ -29,7 +29,7 @@ class DataSet:
     images:       what is evaluated on, training images among them
     labels:       points the errors are measured against
     train_labels: points the regressors are fitted on
-    normaliser:   what errors are divided by; empty: what the label files say
+    normalizer:   what errors are divided by; empty: what the label files say
     by:           annotation fields to break the errors down by
     note:         what a reader of the figures must know
     prepare:      makes label files with boxes in the working copy
@@ -40,7 +40,7 @@ class DataSet:
     images: tuple[str, ...]
     labels: str = "test.json"
     train_labels: str = "train.json"
-    normaliser: str = ""
+    normalizer: str = ""
     by: tuple[str, ...] = ()
     note: str = ""
     prepare: Callable[[Path], None] | None = None
@@ -64,7 +64,7 @@ SETS = {
         ("frames-train.json", "frames-test.json"),
         labels="frames-test.json",
         train_labels="frames-train.json",
-        normaliser="points:head,abdomen",
+        normalizer="points:head,abdomen",
         note=animals.FLIES_NOTE,
         prepare=animals.prepare_flies,
         video="frames-test.json",
@@ -74,7 +74,7 @@ SETS = {
         ("frames-train.json", "frames-test.json"),
         labels="frames-test.json",
         train_labels="frames-train.json",
-        normaliser="points:snout,tail_base",
+        normalizer="points:snout,tail_base",
         note=animals.MOUSE_NOTE,
         prepare=animals.prepare_mouse,
         video="frames-motion.json",
@@ -123,7 +123,7 @@ OFFSET = 3.0  # points are moved by up to so many pixels of a 256 px image in x 
 
 
 def annotated_points(folder: Path, labels: str, seed: int) -> Path:
-    """A CSV of 15 annotated points of every image, a little off: the paper's synthetic initialisation."""
+    """A CSV of 15 annotated points of every image, a little off: the paper's synthetic initialization."""
     content: dict[str, Any] = json.loads((folder / labels).read_text(encoding="utf-8"))
     images = {image["id"]: image for image in content["images"]}
     rng = np.random.default_rng(seed)

@@ -10,7 +10,7 @@ import numpy as np
 from rows import Settings
 from sets import DataSet
 
-from selfmark.run import read_json, write_json
+from selfmark.run.files import read_json, write_json
 
 IMAGES = 60  # of training and of testing
 SMOKE: Settings = {
@@ -22,7 +22,7 @@ SMOKE: Settings = {
     "network.depth": 2,
     "keypoints.image_size": 128,
     "keypoints.outlier_sample": 2000,
-    "keypoints.outlier_neighbours": 10,
+    "keypoints.outlier_neighbors": 10,
     "heatmaps.threshold": 0.0,
     "correspondence.restarts": 1,
     "correspondence.iterations": 5,
@@ -34,7 +34,7 @@ SMOKE: Settings = {
     "stage2.batch": 4,
     "runtime.batch": 3,
     "runtime.checkpoint_every": 2,
-    "evaluation.look_at": 16,
+    "evaluation.num_samples": 16,
     "evaluation.completion_iterations": 20,
 }
 
@@ -63,7 +63,7 @@ def _thin(folder: Path, name: str) -> str:
         return f"thin-{name}"
     content = read_json(folder / name)
     images = content["images"]
-    # Of a video neighbouring frames are kept, for motion is measured between them.
+    # Of a video neighboring frames are kept, for motion is measured between them.
     video = "frame" in images[0]
     rows = np.arange(min(IMAGES, len(images))) if video else _spread(len(images))
     kept = [images[row] for row in rows]

@@ -1,4 +1,4 @@
-"""selfmark: discover the landmarks of an object category from unlabelled images.
+"""selfmark: discover the landmarks of an object category from unlabeled images.
 
 >>> import selfmark
 >>> detector = selfmark.discover("photos/", landmarks=20)     # doctest: +SKIP
@@ -14,7 +14,7 @@ from selfmark.errors import InputError, SelfmarkError, TrainingError
 
 if TYPE_CHECKING:
     from selfmark.detector import Detector
-    from selfmark.pipeline import discover
+    from selfmark.discovery import discover
     from selfmark.points import Landmarks
 
 __all__ = [
@@ -39,7 +39,7 @@ def load(folder: str, device: str = "cpu") -> Detector:
 def __getattr__(name: str) -> Any:
     """Import the heavy parts only when they are used, so that `selfmark --help` is instant."""
     if name == "discover":
-        from selfmark.pipeline import discover
+        from selfmark.discovery import discover
 
         return discover
     if name == "Detector":

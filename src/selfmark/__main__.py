@@ -1,6 +1,6 @@
 """`python -m selfmark` is the same as `selfmark`."""
 
-from selfmark.cli import main
+from selfmark.cli.entry import main
 
 if __name__ == "__main__":
     main()

@@ -21,20 +21,21 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from selfmark.card import ModelCard as ModelCard
-from selfmark.card import is_packaged as is_packaged
-from selfmark.card import model_folder as model_folder
-from selfmark.card import read_card, write_card
 from selfmark.config import Runtime
-from selfmark.devices import images_per_pass
 from selfmark.errors import DamagedFile, InputError, TrainingError
-from selfmark.images.crop import crop_regions, extract, to_original
-from selfmark.images.sources import ImageRef, collect
+from selfmark.image_ref import ImageRef
+from selfmark.images.crop import crop_regions, extract_crop, to_original
+from selfmark.images.sources import list_images
 from selfmark.images.store import ImageStore, iterate_crops
-from selfmark.model.heatmaps import read, to_pixels
-from selfmark.model.network import Psi, bytes_per_image, place
+from selfmark.model.card import ModelCard as ModelCard
+from selfmark.model.card import is_packaged as is_packaged
+from selfmark.model.card import model_folder as model_folder
+from selfmark.model.card import read_card, write_card
+from selfmark.model.heatmaps import read_heatmaps, to_pixels
+from selfmark.model.network import Psi, bytes_per_image, prepare_network
 from selfmark.points import Landmarks
-from selfmark.train.checkpoint import read_tensors, write_tensors
+from selfmark.run.devices import images_per_pass
+from selfmark.run.tensor_files import read_tensors, write_tensors
 
 
 class Located(NamedTuple):
@@ -58,7 +59,7 @@ class Detector:
     def __init__(self, psi: Psi, card: ModelCard, device: torch.device | str = "cpu") -> None:
         self.device = torch.device(device)
         self.psi = psi.eval()
-        place(self.psi, self.device)
+        prepare_network(self.psi, self.device)
         self.card = card
         each = bytes_per_image(card.network, card.images.size) * (1 + card.flip_test)
         self._at_once = images_per_pass(Runtime().predict_batch, each, self.device)
@@ -102,7 +103,7 @@ class Detector:
             maps = (here + mirrored.flip(-1)[:, partner]) / 2
         else:
             maps = self.psi(images)
-        peaks = read(maps, self.card.refine)
+        peaks = read_heatmaps(maps, self.card.refine)
         return Located(to_pixels(peaks.cells), peaks.score.clamp(0, 1))
 
     def predict(self, refs: Sequence[ImageRef], batch: int = 64) -> Iterator[Prediction]:
@@ -119,7 +120,7 @@ class Detector:
         several: list[Any] = list(images) if isinstance(images, (list, tuple)) else [images]
         if several and all(isinstance(one, np.ndarray) for one in several):
             return self._of_arrays(several)
-        parts = [prediction.landmarks for prediction in self.predict(collect(several))]
+        parts = [prediction.landmarks for prediction in self.predict(list_images(several))]
         if not parts:
             raise InputError(f"none of the images could be read: {', '.join(map(str, several[:3]))}")
         return Landmarks(
@@ -135,7 +136,7 @@ class Detector:
         size = self.card.images.size
         sizes = np.array([(array.shape[1], array.shape[0]) for array in arrays], dtype=np.int64)
         regions = crop_regions(sizes, np.full((len(arrays), 4), np.nan), self.card.images)
-        pixels = np.stack([extract(a, region, size) for a, region in zip(arrays, regions, strict=True)])
+        pixels = np.stack([extract_crop(a, region, size) for a, region in zip(arrays, regions, strict=True)])
         located = self.locate(torch.from_numpy(pixels).permute(0, 3, 1, 2))
         return self._landmarks(located, regions)
 

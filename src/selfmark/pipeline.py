@@ -1,4 +1,4 @@
-"""The story of the method, top to bottom: unlabelled images in, a landmark detector out.
+"""The method, top to bottom: unlabeled images in, a landmark detector out.
 
     images -> generic keypoints -> outliers removed
            -> warm-up: train Phi on an image and its deformation            (Sec. 3.5)
@@ -7,161 +7,103 @@
                        train Phi on it                                      (Sec. 3.4, Algorithm 1)
            -> last clustering with K, mirror partners                       (Sec. 3.6, 3.7)
            -> Stage 2: train Psi, K heatmaps                                (Sec. 3.6)
-           -> a detector and a report
+           -> a detector
 
-Every step leaves its result in the run folder, so a run that was stopped goes on from there.
+Every step stores its result in the run folder, so a run that was stopped resumes from there.
 """
 
 from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
-from selfmark.card import read_card
 from selfmark.config import Config
-from selfmark.correspondence.count import count_landmarks, reason, sample_images
-from selfmark.correspondence.describe import describe
-from selfmark.correspondence.mirror import meetings, mirror_partners
-from selfmark.correspondence.recovery import DescribedPoints, gather, label, recover
-from selfmark.detector import Detector, ModelCard
+from selfmark.correspondence.describe import describe_images
+from selfmark.correspondence.landmark_count import count_landmarks, explain_count, sample_images
+from selfmark.correspondence.mirror import find_mirror_partners, mirror_cooccurrence
+from selfmark.correspondence.recovery import (
+    DescribedPoints,
+    gather_labels,
+    label_keypoints,
+    recover_correspondence,
+)
+from selfmark.detector import Detector
 from selfmark.errors import DiskError, InputError, TooLittle, TrainingError
-from selfmark.evaluate.study import check_run
-from selfmark.images.flow import CarriedPoints, any_nearby, carry, nearby_frames
+from selfmark.images.feed import PixelFeed
+from selfmark.images.flow import CarriedPoints, carry_points, has_nearby_frames, nearby_frames
 from selfmark.images.store import ImageStore, load_store
-from selfmark.interrupt import postponed
-from selfmark.keypoints.first import first_keypoints, mix_random
+from selfmark.keypoints.first_keypoints import detect_first_keypoints, mix_in_random_points
 from selfmark.keypoints.outliers import remove_outliers
 from selfmark.keypoints.points_file import read_points_file
-from selfmark.model.network import Phi, Psi, place
-from selfmark.objects.place import Where
-from selfmark.opening import Named, at_work
-from selfmark.points import Keypoints, LabelledPoints
-from selfmark.report.build import report_on_run
-from selfmark.run import Listener, Run
-from selfmark.train.checkpoint import read_tensors
-from selfmark.train.engine import Phase, Task, TrainState, make_state, train
-from selfmark.train.feed import PixelFeed
-from selfmark.train.guards import check_labels, check_landmarks, check_points
-from selfmark.train.stages import (
+from selfmark.model.card import ModelCard, read_card
+from selfmark.model.network import Phi, Psi, prepare_network
+from selfmark.points import Keypoints, LabeledPoints
+from selfmark.run.folder import Run
+from selfmark.run.interrupts import defer_interrupts
+from selfmark.run.tensor_files import read_tensors
+from selfmark.train.checkpoints import load_checkpoint, save_checkpoint
+from selfmark.train.engine import Phase, TrainingTask, TrainState, build_train_state, run_phase
+from selfmark.train.guards import check_labels, check_points
+from selfmark.train.objectives import (
     LandmarkTable,
-    round_recipe,
-    stage1_task,
-    stage2_task,
-    warmup_recipe,
+    build_stage1_task,
+    build_stage2_task,
+    round_pairs,
+    warmup_pairs,
 )
-from selfmark.train.table import PointTable, self_labelled, tabulate
+from selfmark.train.point_table import PointTable, build_point_table, label_by_index
 
 
-def discover(
-    inputs: str | Path | Sequence[str | Path] = (),
-    landmarks: int | Literal["auto"] | None = None,
-    output: str | Path | None = None,
-    preset: str = "auto",
-    settings: Mapping[str, Any] | None = None,
-    every: int = 1,
-    where: Where | None = None,
-    resume: bool = False,
-    device: str = "auto",
-    listener: Listener | None = None,
-) -> Detector:
-    """Discover K landmarks in unlabelled images and train a detector of them.
+def train_detector(run: Run, device: torch.device, is_new: bool) -> tuple[Detector, ImageStore]:
+    """Run both stages and return the detector and the training images; arguments as in `train_phi`."""
+    store, feed, phi, landmarks = train_phi(run, device, is_new)
+    table = _landmark_table(landmarks, len(store), run.config.K)
+    psi = _stage2(run, phi, feed, table)
+    card = _build_card(run, table.mirror.tolist(), len(store))
+    return Detector(psi, _keep_edits(run, psi, card), device), store
+
+
+def train_phi(
+    run: Run, device: torch.device, is_new: bool
+) -> tuple[ImageStore, PixelFeed, Phi, LabeledPoints]:
+    """Run Stage 1: from images to the labeled landmarks that Stage 2 learns from.
 
     Args:
-        inputs: folders, globs, image files, text lists, COCO files or videos, one or several.
-        landmarks: K, how many landmarks to discover; "auto" chooses from the images, None takes the preset's.
-        output: run folder; None makes `runs/NAME` after the first input.
-        preset: `auto`, `paper`, `fast` or `tiny`.
-        settings: changes by dotted name, e.g. `{"M": 50, "flip.test": False}`.
-        every: of videos, take every so manyth frame.
-        where: where in the images the objects are: boxes from a file, a crop, or animals to be found.
-        resume: go on with the run in `output`; its own inputs and settings are used, but for changes of how
-            it is computed (`runtime`, `optimiser`, ...).
-        device: `auto`, `cpu`, `cuda`, ...
-        listener: called with every event that goes to the log.
+        run: the run folder, locked.
+        device: where to compute.
+        is_new: whether to remove the run folder if its images turn out to be unusable.
 
     Returns:
-        The trained detector, also saved in the run folder.
+        The training images, the same on the device, Phi, and the landmarks of the last clustering.
     """
-    given = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
-    named = Named(given, every, where)
-    with at_work(named, landmarks, output, preset, settings or {}, resume, device, listener) as work:
-        return _discover(*work)
-
-
-def train_stage1(
-    inputs: str | Path | Sequence[str | Path] = (),
-    output: str | Path | None = None,
-    preset: str = "auto",
-    settings: Mapping[str, Any] | None = None,
-    resume: bool = False,
-    device: str = "auto",
-    listener: Listener | None = None,
-) -> None:
-    """The first stage alone, up to its last clustering; arguments as in `discover`.
-
-    The run can be asked for what Stage 1 finds (`evaluate.stage1`), and `discover(resume=True)` goes on to
-    Stage 2 from here.
-    """
-    given = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
-    named = Named(given, 1, None)
-    with at_work(named, None, output, preset, settings or {}, resume, device, listener) as work:
-        _first_stage(*work)
-
-
-def _discover(run: Run, device: torch.device, fresh: bool) -> Detector:
-    store, feed, phi, landmarks = _first_stage(run, device, fresh)
-    table = _landmark_table(landmarks, len(store), run.config.K)
-
-    psi = _stage2(run, phi, feed, table)
-
-    detector = Detector(psi, _as_named(run, psi, _card(run, table.mirror.tolist(), len(store))), device)
-    run.group.first(lambda: _finish(run, detector, store))
-    return detector
-
-
-def _first_stage(
-    run: Run, device: torch.device, fresh: bool
-) -> tuple[ImageStore, PixelFeed, Phi, LabelledPoints]:
-    """From images to labelled landmarks: all that Stage 2 is taught from."""
     config = run.config
     _, rounds = stage1_phases(config)
     run.log("plan", rounds=len(rounds), stage1=rounds[-1].stop, stage2=config.stage2.iterations)
     try:
         store = _load_images(run)
-        with _enough_memory(run, "runtime.predict_batch", config.runtime.predict_batch):
+        with report_out_of_memory(run, "runtime.predict_batch", config.runtime.predict_batch):
             points = run.keypoints("first", lambda: _first_keypoints(run, store, device))
     except DiskError:
         raise
     except InputError:
-        if fresh and run.group.leads:
-            run.discard()  # bad input leaves nothing behind
+        if is_new and run.group.leads:
+            run.discard()  # Bad input leaves nothing behind.
         raise
-    feed = PixelFeed(store.pixels, device, config.runtime.device_share)
+    feed = PixelFeed(store.pixels, device, config.runtime.device_fraction)
 
     phi = _stage1(run, store, feed, points.to(device))
 
-    landmarks = run.labelled("landmarks", device, lambda: _last_clustering(run, phi, feed))
+    landmarks = run.labeled("landmarks", device, lambda: _last_clustering(run, phi, feed))
     return store, feed, phi, landmarks
-
-
-def _finish(run: Run, detector: Detector, store: ImageStore) -> None:
-    """What the leading process does by itself: the others must not be asked for anything here."""
-    guards, batch = run.config.guards, run.config.runtime.predict_batch
-    check_landmarks(*detector.locate(store.pixels[: guards.look_at]), run.config.images.size, guards)
-    with run.writing(), _enough_memory(run, "runtime.predict_batch", batch):
-        detector.save(run.model)
-        finished = Run.open(run.path)
-        check_run(finished, detector, store.refs)
-        report_on_run(finished, detector)
-    run.log("done", landmarks=run.config.K, output=str(run.path))
 
 
 # --- images and first keypoints --------------------------------------------------------------------
@@ -179,7 +121,7 @@ def _load_images(run: Run) -> ImageStore:
         raise TooLittle(
             f"{len(store)} usable images are too few to cluster; at least {config.images.minimum} are needed"
         )
-    if config.temporal.enabled and not any_nearby(store.video, store.frame, store.track):
+    if config.temporal.enabled and not has_nearby_frames(store.video, store.frame, store.track):
         raise InputError(
             "temporal pairs (temporal.enabled) are made of frames of one video, and none of these images has "
             "another frame of its own: give videos, or a COCO file whose images have video_id and frame_id"
@@ -195,7 +137,7 @@ def _first_keypoints(run: Run, store: ImageStore, device: torch.device) -> Keypo
         names = [ref.name for ref in store.refs]
         points = read_points_file(Path(settings.points_file), names, store.regions, config.images.size)
     else:
-        found = first_keypoints(
+        found = detect_first_keypoints(
             store.pixels,
             store.bounds,
             settings,
@@ -204,8 +146,10 @@ def _first_keypoints(run: Run, store: ImageStore, device: torch.device) -> Keypo
             run.progress("first keypoints"),
         )
         points = remove_outliers(found, settings, _generator(config, "outliers", found.xy.device)).to("cpu")
-    if settings.random_share > 0:
-        points = mix_random(points, settings.random_share, len(store), config.images.size, generator)
+    if settings.random_fraction > 0:
+        points = mix_in_random_points(
+            points, settings.random_fraction, len(store), config.images.size, generator
+        )
     most = int(points.counts(len(store)).max()) if len(points) else 0
     run.log("keypoints", detector=config.keypoints.detector, points=len(points), most_per_image=most)
     least = config.K or min(config.auto_k.candidates)
@@ -233,40 +177,42 @@ def _stage1(run: Run, store: ImageStore, feed: PixelFeed, points: Keypoints) -> 
     warmup, rounds = stage1_phases(config)
     with _seeded(config, "Phi"):
         phi = Phi(config.network)
-    place(phi, feed.device, config.runtime)
+    prepare_network(phi, feed.device, config.runtime)
     generator = _generator(config, "stage 1", feed.device)
-    state = make_state(phi, [(phi, 1.0)], config.optimiser, generator, run.group)
+    state = build_train_state(phi, [(phi, 1.0)], config.optimizer, generator, run.group)
     seed = _seed(config, "stage 1 pairs")
-    run.restore("stage1", state)
+    run.restore("stage1", partial(load_checkpoint, state))
 
     if state.iteration < warmup.stop:
-        table = _tabulate(self_labelled(points, len(store)), store, config, feed.device)
-        task = stage1_task(phi, feed, table, None, warmup_recipe(config), config, generator, seed, run.group)
+        table = _tabulate(label_by_index(points, len(store)), store, config, feed.device)
+        task = build_stage1_task(
+            phi, feed, table, None, warmup_pairs(config), config, generator, seed, run.group
+        )
         _advance(run, "stage1", state, warmup, task)
 
     for phase in rounds:
         if state.iteration < phase.stop:
-            labelled = run.labelled(
+            labeled = run.labeled(
                 f"round-{phase.round:02d}",
                 feed.device,
                 lambda number=phase.round: _correspondence(run, phi, feed, points, number),  # type: ignore[misc]
                 repeatable=state.iteration == phase.start,
             )
-            table = _tabulate(labelled, store, config, feed.device)
+            table = _tabulate(labeled, store, config, feed.device)
             carried = (
                 _carried(store, table, config, phase.round, feed.device) if config.temporal.enabled else None
             )
-            mirrored = bool((labelled.mirrored_label >= 0).any())
-            recipe = round_recipe(config, mirrored)
-            task = stage1_task(phi, feed, table, carried, recipe, config, generator, seed, run.group)
+            mirrored = bool((labeled.mirrored_label >= 0).any())
+            recipe = round_pairs(config, mirrored)
+            task = build_stage1_task(phi, feed, table, carried, recipe, config, generator, seed, run.group)
             _advance(run, "stage1", state, phase, task)
         # Here, not after training: a run killed between the two has the round's weights in its checkpoint.
-        if config.rounds.keep and state.iteration == phase.stop:
+        if config.rounds.keep_weights and state.iteration == phase.stop:
             run.keep_round(phase.round, phi)
     return phi
 
 
-def _correspondence(run: Run, phi: Phi, feed: PixelFeed, first: Keypoints, number: int) -> LabelledPoints:
+def _correspondence(run: Run, phi: Phi, feed: PixelFeed, first: Keypoints, number: int) -> LabeledPoints:
     """Correspondence recovery before round `number`: filter with K, label with M."""
     if number == 1 and run.config.warmup.bootstrap == "detector-descriptors":
         # The earlier method: generic descriptors, no warm-up.
@@ -278,7 +224,7 @@ def _correspondence(run: Run, phi: Phi, feed: PixelFeed, first: Keypoints, numbe
     if run.config.K == 0:
         _settle_landmarks(run, described, feed)
     config = run.config
-    labelled = recover(
+    labeled = recover_correspondence(
         described,
         config.K,
         config.M,
@@ -286,37 +232,37 @@ def _correspondence(run: Run, phi: Phi, feed: PixelFeed, first: Keypoints, numbe
         _generator(config, f"round {number}", feed.device),
         run.group,
     )
-    return _gathered(run, number, described, labelled, len(feed))
+    return _gathered(run, number, described, labeled, len(feed))
 
 
 def _settle_landmarks(run: Run, described: DescribedPoints, feed: PixelFeed) -> None:
     """Choose K from the first descriptors that Phi has learned; nothing before them depends on it."""
     config = run.config
-    some, images = sample_images(described, len(feed), config.auto_k.images, feed.device, run.group)
+    some, images = sample_images(described, len(feed), config.auto_k.max_images, feed.device, run.group)
 
     def compute() -> dict[str, Any]:
         generator = _generator(config, "landmark count", feed.device)
         progress = run.progress("how many landmarks")
         count = count_landmarks(some, images, config.auto_k, config.correspondence, generator, progress)
-        return {"why": reason(count, config.auto_k), **asdict(count)}
+        return {"why": explain_count(count, config.auto_k), **asdict(count)}
 
     run.settle_landmarks(compute)
 
 
 def _described(run: Run, phi: Phi, feed: PixelFeed, number: int) -> DescribedPoints:
     """Phi's keypoints and descriptors of every image, before round `number`."""
-    with _enough_memory(run, "runtime.predict_batch", run.config.runtime.predict_batch):
-        described = describe(phi, feed, run.config, run.progress("applying Phi", number), run.group)
+    with report_out_of_memory(run, "runtime.predict_batch", run.config.runtime.predict_batch):
+        described = describe_images(phi, feed, run.config, run.progress("applying Phi", number), run.group)
     check_points(described, len(feed), run.config.images.size, run.config.guards, run.group)
     return described
 
 
 def _gathered(
-    run: Run, number: int, described: DescribedPoints, labelled: LabelledPoints, images: int
-) -> LabelledPoints:
+    run: Run, number: int, described: DescribedPoints, labeled: LabeledPoints, images: int
+) -> LabeledPoints:
     """The labels of all processes together, and a line in the log on how the recovery went."""
     found = sum(run.group.counts(len(described.points)))
-    kept = gather(labelled, run.group)
+    kept = gather_labels(labeled, run.group)
     check_labels(kept, run.config.guards)
     if run.config.flip.partner == "itself":
         kept = replace(kept, mirrored_label=kept.label.clone())
@@ -325,7 +271,7 @@ def _gathered(
         round=number,
         found_per_image=round(found / images, 2),
         kept_per_image=round(len(kept.points) / images, 2),
-        labelled_share=round(float((kept.label >= 0).float().mean()), 4),
+        labeled_share=round(float((kept.label >= 0).float().mean()), 4),
     )
     return kept
 
@@ -334,9 +280,9 @@ def _carried(
     store: ImageStore, table: PointTable, config: Config, number: int, device: torch.device
 ) -> CarriedPoints:
     rng = np.random.default_rng(_seed(config, f"nearby frames {number}"))
-    centre = store.regions[:, :2] + store.regions[:, 2:] / 2
-    near = nearby_frames(store.video, store.frame, store.track, centre, config.temporal, rng)
-    return carry(store.pixels, table.xy, table.valid, near, config.temporal).to(device)
+    center = store.regions[:, :2] + store.regions[:, 2:] / 2
+    near = nearby_frames(store.video, store.frame, store.track, center, config.temporal, rng)
+    return carry_points(store.pixels, table.xy, table.valid, near, config.temporal).to(device)
 
 
 def stage1_phases(config: Config) -> tuple[Phase, list[Phase]]:
@@ -353,30 +299,30 @@ def stage1_phases(config: Config) -> tuple[Phase, list[Phase]]:
 # --- Stage 2 -------------------------------------------------------------------------------------------
 
 
-def _last_clustering(run: Run, phi: Phi, feed: PixelFeed) -> LabelledPoints:
+def _last_clustering(run: Run, phi: Phi, feed: PixelFeed) -> LabeledPoints:
     """Populate the training set with K clusters only (Sec. 3.6)."""
     config = run.config
     number = config.rounds.count + 1
     described = _described(run, phi, feed, number)
     generator = _generator(config, "last clustering", feed.device)
-    labelled = label(described, config.K, config.correspondence, generator, run.group)
-    return _gathered(run, number, described, labelled, len(feed))
+    labeled = label_keypoints(described, config.K, config.correspondence, generator, run.group)
+    return _gathered(run, number, described, labeled, len(feed))
 
 
-def _landmark_table(labelled: LabelledPoints, images: int, K: int) -> LandmarkTable:
+def _landmark_table(labeled: LabeledPoints, images: int, K: int) -> LandmarkTable:
     """Stage 2's pseudo ground truth: landmark k of image j where cluster k was detected there."""
-    chosen = labelled.label >= 0
-    image, landmark = labelled.points.image_index[chosen], labelled.label[chosen]
+    chosen = labeled.label >= 0
+    image, landmark = labeled.points.image_index[chosen], labeled.label[chosen]
     xy = torch.zeros(images, K, 2, device=image.device)
     present = torch.zeros(images, K, dtype=torch.bool, device=image.device)
-    xy[image, landmark] = labelled.points.xy[chosen]
+    xy[image, landmark] = labeled.points.xy[chosen]
     present[image, landmark] = True
-    table = meetings(labelled.label.cpu().numpy(), labelled.mirrored_label.cpu().numpy(), K)
+    table = mirror_cooccurrence(labeled.label.cpu().numpy(), labeled.mirrored_label.cpu().numpy(), K)
     return LandmarkTable(
         xy=xy,
         present=present,
         usable=torch.nonzero(present.any(dim=1)).flatten(),
-        mirror=torch.tensor(mirror_partners(table), device=image.device),
+        mirror=torch.tensor(find_mirror_partners(table), device=image.device),
     )
 
 
@@ -385,22 +331,22 @@ def _stage2(run: Run, phi: Phi, feed: PixelFeed, table: LandmarkTable) -> Psi:
     config = run.config
     with _seeded(config, "Psi"):
         psi = Psi.from_phi(phi, config.network, config.K)
-    place(psi, feed.device, config.runtime)
+    prepare_network(psi, feed.device, config.runtime)
     shares = [(psi.backbone, config.stage2.backbone_lr), (psi.head, 1.0)]
     generator = _generator(config, "stage 2", feed.device)
-    state = make_state(psi, shares, config.optimiser, generator, run.group)
-    run.restore("stage2", state)
+    state = build_train_state(psi, shares, config.optimizer, generator, run.group)
+    run.restore("stage2", partial(load_checkpoint, state))
     length = config.stage2.iterations
     drops = tuple(round(share * length) for share in config.stage2.lr_drops)
     phase = Phase("stage 2", 0, 0, length, drops)
     if state.iteration < phase.stop:
         seed = _seed(config, "stage 2 images")
-        task = stage2_task(psi, feed, table, config, generator, seed, run.group)
+        task = build_stage2_task(psi, feed, table, config, generator, seed, run.group)
         _advance(run, "stage2", state, phase, task)
     return psi
 
 
-def _card(run: Run, mirror: Sequence[int], images: int) -> ModelCard:
+def _build_card(run: Run, mirror: Sequence[int], images: int) -> ModelCard:
     config = run.config
     return ModelCard(
         names=tuple(f"landmark_{index}" for index in range(config.K)),
@@ -422,7 +368,7 @@ def _card(run: Run, mirror: Sequence[int], images: int) -> ModelCard:
     )
 
 
-def _as_named(run: Run, psi: Psi, card: ModelCard) -> ModelCard:
+def _keep_edits(run: Run, psi: Psi, card: ModelCard) -> ModelCard:
     """A run resumed after its end has the same landmarks as before, and keeps what was said of them."""
     if not (run.model / "model.json").exists():
         return card
@@ -437,7 +383,7 @@ def _as_named(run: Run, psi: Psi, card: ModelCard) -> ModelCard:
 # --- shared by both stages ----------------------------------------------------------------------------
 
 
-def _advance(run: Run, stage: str, state: TrainState, phase: Phase, task: Task) -> None:
+def _advance(run: Run, stage: str, state: TrainState, phase: Phase, task: TrainingTask) -> None:
     def on_log(phase: Phase, iteration: int, means: dict[str, float], seconds: float) -> None:
         run.log(
             "train",
@@ -454,12 +400,20 @@ def _advance(run: Run, stage: str, state: TrainState, phase: Phase, task: Task) 
     setting, batch = ("runtime.batch", config.runtime.batch)
     if stage == "stage2":
         setting, batch = ("stage2.batch", config.stage2.batch)
-    with postponed() as stop_asked, _enough_memory(run, setting, batch):
-        train(state, phase, task, config.runtime, on_log, lambda: run.checkpoint(stage, state), stop_asked)
+    with defer_interrupts() as stop_asked, report_out_of_memory(run, setting, batch):
+        run_phase(
+            state,
+            phase,
+            task,
+            config.runtime,
+            on_log,
+            lambda: run.checkpoint(stage, state.iteration, partial(save_checkpoint, state)),
+            stop_asked,
+        )
 
 
 @contextmanager
-def _enough_memory(run: Run, setting: str, value: int) -> Iterator[None]:
+def report_out_of_memory(run: Run, setting: str, value: int) -> Iterator[None]:
     """A GPU that is too small ends in a sentence on how to go on from the last checkpoint."""
     try:
         yield
@@ -474,10 +428,8 @@ def _enough_memory(run: Run, setting: str, value: int) -> Iterator[None]:
         ) from error
 
 
-def _tabulate(
-    labelled: LabelledPoints, store: ImageStore, config: Config, device: torch.device
-) -> PointTable:
-    return tabulate(labelled, len(store), config.correspondence.least_points, device)
+def _tabulate(labeled: LabeledPoints, store: ImageStore, config: Config, device: torch.device) -> PointTable:
+    return build_point_table(labeled, len(store), config.correspondence.min_points, device)
 
 
 def _seed(config: Config, purpose: str) -> int:
@@ -492,7 +444,7 @@ def _generator(config: Config, purpose: str, device: torch.device) -> torch.Gene
 
 @contextmanager
 def _seeded(config: Config, purpose: str) -> Iterator[None]:
-    """Initialise weights from a seed of their own, leaving the global random state as it was."""
+    """Initialize weights from a seed of their own, leaving the global random state as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(_seed(config, purpose))
         yield

@@ -1,7 +1,7 @@
-"""The currency between rooms: small frozen dataclasses of arrays.
+"""Points passed between packages, as small frozen dataclasses of arrays.
 
 Variable-length points are stored flat: row p is one point, `image_index[p]` says of which image.
-Coordinates are (x, y) with pixel centres at integers. Which pixels is said by the type: `Keypoints`
+Coordinates are (x, y) with pixel centers at integers. Which pixels is said by the type: `Keypoints`
 live in network pixels (the square image the network sees), `Landmarks` in pixels of the image the user gave.
 """
 
@@ -62,7 +62,7 @@ class Keypoints:
         return torch.bincount(self.image_index, minlength=images)
 
 
-def concatenate(parts: list[Keypoints]) -> Keypoints:
+def concatenate_keypoints(parts: list[Keypoints]) -> Keypoints:
     """Join batches of keypoints whose image_index already counts over the whole data set."""
     if not parts:
         return Keypoints(torch.zeros(0, 2), torch.zeros(0, dtype=torch.int64), torch.zeros(0))
@@ -100,14 +100,14 @@ class Landmarks:
 
 
 @dataclass(frozen=True)
-class LabelledPoints:
+class LabeledPoints:
     """The pseudo-labels of one round: each keypoint with its cluster, and its cluster in the mirror image.
 
     points:         P keypoints; descriptors are not kept
     label:          [P] int64, cluster of the point; -1 where the cluster is already taken in this image
     mirrored_label: [P] int64, cluster of the same point seen in the mirrored image; -1 where there is none
     clusters:       number of clusters labels count over
-    centroids:      [clusters, D] their centres in descriptor space; None where no clustering made the labels
+    centroids:      [clusters, D] their centers in descriptor space; None where no clustering made the labels
     """
 
     points: Keypoints

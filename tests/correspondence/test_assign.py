@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from selfmark.correspondence.assign import assign
+from selfmark.correspondence.assignment import assign_clusters
 
 
 def _problem(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -36,7 +36,7 @@ def _naive_nearest(vectors: torch.Tensor, image_index: torch.Tensor, centroids: 
 @given(st.integers(0, 100_000))
 def test_nearest_against_a_loop(seed: int) -> None:
     vectors, image_index, centroids = _problem(seed)
-    ours = assign(vectors, image_index, centroids, "nearest")
+    ours = assign_clusters(vectors, image_index, centroids, "nearest")
     assert ours.tolist() == _naive_nearest(vectors, image_index, centroids)
 
 
@@ -44,7 +44,7 @@ def test_nearest_against_a_loop(seed: int) -> None:
 @given(st.integers(0, 100_000), st.sampled_from(["nearest", "hungarian"]))
 def test_a_cluster_occurs_at_most_once_per_image(seed: int, method: str) -> None:
     vectors, image_index, centroids = _problem(seed)
-    ours = assign(vectors, image_index, centroids, method)  # type: ignore[arg-type]
+    ours = assign_clusters(vectors, image_index, centroids, method)  # type: ignore[arg-type]
     kept = ours >= 0
     pairs = list(zip(image_index[kept].tolist(), ours[kept].tolist(), strict=True))
     assert len(pairs) == len(set(pairs))
@@ -54,7 +54,7 @@ def test_a_cluster_occurs_at_most_once_per_image(seed: int, method: str) -> None
 def test_hungarian_is_the_cheapest_of_all_assignments() -> None:
     rng = np.random.default_rng(4)
     vectors, centroids = rng.normal(size=(4, 3)), rng.normal(size=(5, 3))
-    ours = assign(
+    ours = assign_clusters(
         torch.from_numpy(vectors), torch.zeros(4, dtype=torch.int64), torch.from_numpy(centroids), "hungarian"
     )
     cost = ((vectors[:, None] - centroids[None]) ** 2).sum(-1)
@@ -66,5 +66,5 @@ def test_hungarian_keeps_points_the_nearest_rule_would_drop() -> None:
     """Two points nearest to one centroid: the rule of the paper drops one, the earlier method moves it."""
     vectors, centroids = torch.tensor([[0.0], [0.1]]), torch.tensor([[0.0], [5.0]])
     images = torch.zeros(2, dtype=torch.int64)
-    assert assign(vectors, images, centroids, "nearest").tolist() == [0, -1]
-    assert sorted(assign(vectors, images, centroids, "hungarian").tolist()) == [0, 1]
+    assert assign_clusters(vectors, images, centroids, "nearest").tolist() == [0, -1]
+    assert sorted(assign_clusters(vectors, images, centroids, "hungarian").tolist()) == [0, 1]

@@ -13,19 +13,19 @@ from sklearn.metrics import cohen_kappa_score
 from torch.nn.functional import normalize
 
 from selfmark.config import AutoK, Correspondence
-from selfmark.correspondence.count import (
-    Count,
-    Trial,
-    agreement,
-    choose,
+from selfmark.correspondence.landmark_count import (
+    CountTrial,
+    LandmarkCount,
+    choose_count,
     count_landmarks,
-    plateau,
-    reason,
+    explain_count,
+    find_plateau,
+    labeling_agreement,
     sample_images,
 )
 from selfmark.correspondence.recovery import DescribedPoints
-from selfmark.group import ALONE, Group
 from selfmark.points import Keypoints
+from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 from tests.processes import in_processes
 
 CANDIDATES = (4, 6, 8, 10, 12, 14, 16, 20, 24)
@@ -38,11 +38,11 @@ def mixture(
 ) -> DescribedPoints:
     """Points of K landmarks, each seen in 60 to 100 percent of the images, and clutter in every image."""
     generator = torch.Generator().manual_seed(seed)
-    centre = normalize(torch.randn(K, D, generator=generator), dim=1)
+    center = normalize(torch.randn(K, D, generator=generator), dim=1)
     seen = torch.rand(images, K, generator=generator) < 0.6 + 0.4 * torch.rand(K, generator=generator)
     image, landmark = torch.nonzero(seen, as_tuple=True)
     noise = torch.randn(len(image), D, generator=generator) / D**0.5
-    vectors = [centre[landmark] + spread * noise, torch.randn(images * clutter, D, generator=generator)]
+    vectors = [center[landmark] + spread * noise, torch.randn(images * clutter, D, generator=generator)]
     image = torch.cat([image, torch.arange(images).repeat_interleave(clutter)])
     order = torch.argsort(image, stable=True)
     vector = normalize(torch.cat(vectors)[order], dim=1)
@@ -51,7 +51,9 @@ def mixture(
     )
 
 
-def count(described: DescribedPoints, settings: AutoK = SETTINGS, seed: int = 0, images: int = 60) -> Count:
+def count(
+    described: DescribedPoints, settings: AutoK = SETTINGS, seed: int = 0, images: int = 60
+) -> LandmarkCount:
     return count_landmarks(described, images, settings, QUICK, torch.Generator().manual_seed(seed))
 
 
@@ -76,8 +78,8 @@ def test_points_without_structure_have_low_scores_and_the_reason_says_so() -> No
     something = count(mixture(12, spread=1.0, clutter=3))
     assert max(trial.score for trial in nothing.trials) < 0.3 < max(trial.score for trial in something.trials)
     assert nothing.K <= 8
-    assert "this is a guess" in reason(nothing, AutoK())
-    assert "this is a guess" not in reason(something, AutoK())
+    assert "this is a guess" in explain_count(nothing, AutoK())
+    assert "this is a guess" not in explain_count(something, AutoK())
 
 
 def test_the_score_is_made_of_its_parts() -> None:
@@ -125,34 +127,34 @@ def test_agreement_is_that_of_a_naive_loop(seed: int, dissolved: float) -> None:
     rng = np.random.default_rng(seed)
     one = rng.integers(-1, 4, 200)
     other = np.where(rng.random(200) < 0.6, np.array([2, 0, 3, 1, -1])[one], rng.integers(-1, 4, 200))
-    ours = agreement(torch.from_numpy(one), torch.from_numpy(other), 4, dissolved).item()
+    ours = labeling_agreement(torch.from_numpy(one), torch.from_numpy(other), 4, dissolved).item()
     assert ours == pytest.approx(_naive_agreement(one.tolist(), other.tolist(), 4, dissolved))
 
 
 def test_agreement_of_equals_is_one_and_of_strangers_none() -> None:
     generator = torch.Generator().manual_seed(0)
     one = torch.randint(-1, 6, (20_000,), generator=generator)
-    assert agreement(one, (one + 3).remainder(7) - 1, 6, -1).item() < 1  # -1 became a landmark
-    assert agreement(one, torch.where(one < 0, one, (one + 2) % 6), 6, -1).item() == pytest.approx(1)
+    assert labeling_agreement(one, (one + 3).remainder(7) - 1, 6, -1).item() < 1  # -1 became a landmark
+    assert labeling_agreement(one, torch.where(one < 0, one, (one + 2) % 6), 6, -1).item() == pytest.approx(1)
     stranger = torch.randint(-1, 6, (20_000,), generator=generator)
-    assert abs(agreement(one, stranger, 6, -1).item()) < 0.02
-    assert agreement(one, stranger, 6, 0.5).item() == 0
+    assert abs(labeling_agreement(one, stranger, 6, -1).item()) < 0.02
+    assert labeling_agreement(one, stranger, 6, 0.5).item() == 0
     nobody = torch.full_like(one, -1)
-    assert agreement(nobody, nobody, 6, -1).item() == 0
+    assert labeling_agreement(nobody, nobody, 6, -1).item() == 0
 
 
 # --- the rule ---------------------------------------------------------------------------------------------
 
 
-def trial(K: int, score: float, error: float = 0.02) -> Trial:
-    return Trial(K, 0.8, 0.9, 0.7, score, error)
+def trial(K: int, score: float, error: float = 0.02) -> CountTrial:
+    return CountTrial(K, 0.8, 0.9, 0.7, score, error)
 
 
 def test_the_least_number_within_one_standard_error_is_chosen_and_its_equals_are_named() -> None:
     trials = (trial(4, 0.3), trial(8, 0.585), trial(10, 0.60), trial(12, 0.581), trial(16, 0.4))
-    assert plateau(trials) == (8, 10, 12)
-    assert choose(trials) == 8
-    words = reason(Count(8, 100, 9.5, trials), AutoK())
+    assert find_plateau(trials) == (8, 10, 12)
+    assert choose_count(trials) == 8
+    words = explain_count(LandmarkCount(8, 100, 9.5, trials), AutoK())
     assert words.startswith("8 landmarks: of 4 to 16 tried on 100 images with 9.5 keypoints each,")
     assert "0.58 ± 0.02, and the highest is 0.60 at 10." in words
     assert "8, 10 and 12 cannot be told apart; the least is taken, pick what you need." in words
@@ -160,15 +162,19 @@ def test_the_least_number_within_one_standard_error_is_chosen_and_its_equals_are
 
 def test_a_clear_best_needs_no_more_words_but_the_end_of_the_range_does() -> None:
     peak = (trial(4, 0.3), trial(8, 0.60), trial(10, 0.5))
-    assert "told apart" not in reason(Count(choose(peak), 100, 9.5, peak), AutoK())
-    assert "there may be more" not in reason(Count(choose(peak), 100, 9.5, peak), AutoK())
+    assert "told apart" not in explain_count(LandmarkCount(choose_count(peak), 100, 9.5, peak), AutoK())
+    assert "there may be more" not in explain_count(
+        LandmarkCount(choose_count(peak), 100, 9.5, peak), AutoK()
+    )
     rising = (trial(4, 0.3), trial(8, 0.5), trial(10, 0.6))
-    assert "there may be more" in reason(Count(choose(rising), 100, 9.5, rising), AutoK())
+    assert "there may be more" in explain_count(
+        LandmarkCount(choose_count(rising), 100, 9.5, rising), AutoK()
+    )
 
 
 def test_a_best_that_happens_to_have_no_spread_is_not_believed() -> None:
     trials = (trial(4, 0.5, 0.03), trial(8, 0.60, 0.0), trial(10, 0.58, 0.03))
-    assert plateau(trials) == (8, 10)
+    assert find_plateau(trials) == (8, 10)
 
 
 def test_candidates_end_where_no_image_has_half_as_many_points() -> None:
@@ -179,13 +185,13 @@ def test_candidates_end_where_no_image_has_half_as_many_points() -> None:
 # --- which images are looked at -----------------------------------------------------------------------------
 
 
-def _own(group: Group, described: DescribedPoints, images: int) -> DescribedPoints:
+def _own(group: ProcessGroup, described: DescribedPoints, images: int) -> DescribedPoints:
     rows = group.share(images)
     index = described.points.image_index
     return described.select((index >= rows.start) & (index < rows.stop))
 
 
-def _sampled(group: Group, described: DescribedPoints, most: int) -> dict[str, Any]:
+def _sampled(group: ProcessGroup, described: DescribedPoints, most: int) -> dict[str, Any]:
     mine = _own(group, described, 120)
     some, images = sample_images(mine, 60, most, torch.device("cpu"), group)
     assert some.points.descriptor is not None
@@ -203,7 +209,7 @@ def test_processes_look_at_the_same_images_as_one_alone() -> None:
     vectors = described.points.descriptor
     assert vectors is not None
     described = DescribedPoints(described.points, vectors.flip(1) * torch.arange(24))
-    alone = _sampled(ALONE, described, 50)
+    alone = _sampled(SINGLE_PROCESS, described, 50)
     assert alone["images"] == 50
     assert sorted(set(alone["index"])) == list(range(50))
     assert in_processes(3, _sampled, described, 50) == [alone] * 3
@@ -211,7 +217,7 @@ def test_processes_look_at_the_same_images_as_one_alone() -> None:
 
 def test_all_images_are_looked_at_if_they_are_few() -> None:
     described = mixture(6, 1.0, 2)
-    some, images = sample_images(described, 60, 500, torch.device("cpu"), ALONE)
+    some, images = sample_images(described, 60, 500, torch.device("cpu"), SINGLE_PROCESS)
     assert images == 60
     assert torch.equal(some.points.image_index, described.points.image_index)
     assert some.mirrored is None

@@ -7,13 +7,13 @@ import torch
 
 from selfmark.config import Config, override, preset
 from selfmark.correspondence import describe as module
-from selfmark.correspondence.describe import describe
+from selfmark.correspondence.describe import describe_images
 from selfmark.correspondence.recovery import DescribedPoints
-from selfmark.group import Group
+from selfmark.images.feed import PixelFeed
 from selfmark.model.heatmaps import to_cells
-from selfmark.model.network import Phi, place
-from selfmark.points import concatenate
-from selfmark.train.feed import PixelFeed
+from selfmark.model.network import Phi, prepare_network
+from selfmark.points import concatenate_keypoints
+from selfmark.run.processes import ProcessGroup
 from tests.conftest import QUICK
 
 CONFIG = override(preset("tiny"), QUICK | {"runtime.predict_batch": 3, "heatmaps.max_points": 5})
@@ -27,7 +27,7 @@ def _phi() -> Phi:
 
 def test_descriptors_are_read_in_the_image_and_in_its_mirror_image() -> None:
     phi = _phi()
-    found = describe(phi, PixelFeed(PIXELS, torch.device("cpu")), CONFIG)
+    found = describe_images(phi, PixelFeed(PIXELS, torch.device("cpu")), CONFIG)
     assert found.points.descriptor is not None
     assert found.mirrored is not None
     assert found.points.counts(8).min() >= 1
@@ -45,13 +45,13 @@ def test_descriptors_are_read_in_the_image_and_in_its_mirror_image() -> None:
 
 def test_processes_describe_their_share() -> None:
     phi, feed = _phi(), PixelFeed(PIXELS, torch.device("cpu"))
-    whole = describe(phi, feed, CONFIG)
+    whole = describe_images(phi, feed, CONFIG)
     done: list[tuple[int, int]] = []
     parts = [
-        describe(phi, feed, CONFIG, lambda *progress: done.append(progress), Group(rank, 3))
+        describe_images(phi, feed, CONFIG, lambda *progress: done.append(progress), ProcessGroup(rank, 3))
         for rank in range(3)
     ]
-    joined = concatenate([part.points for part in parts])
+    joined = concatenate_keypoints([part.points for part in parts])
     assert torch.equal(joined.image_index, whole.points.image_index)
     torch.testing.assert_close(joined.xy, whole.points.xy)
     mirrored = [part.mirrored for part in parts if part.mirrored is not None]
@@ -62,7 +62,7 @@ def test_processes_describe_their_share() -> None:
 
 def test_images_without_points_have_no_descriptors() -> None:
     config = override(CONFIG, {"heatmaps.threshold": 2.0})  # more than any confidence
-    found = describe(_phi(), PixelFeed(PIXELS, torch.device("cpu")), config)
+    found = describe_images(_phi(), PixelFeed(PIXELS, torch.device("cpu")), config)
     assert found.points.descriptor is not None
     assert found.mirrored is not None
     assert found.points.descriptor.shape == found.mirrored.shape == (0, CONFIG.network.descriptor)
@@ -70,7 +70,7 @@ def test_images_without_points_have_no_descriptors() -> None:
 
 def test_there_is_room_for_the_most_points_there_can_be() -> None:
     config = override(CONFIG, {"heatmaps.threshold": -1.0, "heatmaps.nms_radius": 0})  # every cell is a peak
-    found = describe(_phi(), PixelFeed(PIXELS, torch.device("cpu")), config)
+    found = describe_images(_phi(), PixelFeed(PIXELS, torch.device("cpu")), config)
     assert (found.points.counts(8) == 5).all()
 
 
@@ -78,7 +78,7 @@ def test_there_is_room_for_the_most_points_there_can_be() -> None:
 def test_without_enough_memory_on_the_gpu_room_is_on_the_host(
     missing: int, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = override(CONFIG, {"runtime.device_share": 0.25})
+    config = override(CONFIG, {"runtime.device_fraction": 0.25})
     size = 4 * 2 * 500 * config.network.descriptor
     asked: list[torch.device] = []
 
@@ -98,16 +98,16 @@ def test_on_the_host_the_same_descriptors_and_gpu_memory_that_does_not_grow() ->
     base = override(CONFIG, {"runtime.predict_batch": 64, "network.descriptor": 128})
     torch.manual_seed(0)
     phi = Phi(base.network)
-    place(phi, cuda, base.runtime)
+    prepare_network(phi, cuda, base.runtime)
 
     def described(images: int, config: Config) -> tuple[DescribedPoints, int]:
         feed = PixelFeed(PIXELS.repeat(images // 8, 1, 1, 1), cuda)
         torch.cuda.empty_cache()
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-        return describe(phi, feed, config), torch.cuda.max_memory_allocated() - before
+        return describe_images(phi, feed, config), torch.cuda.max_memory_allocated() - before
 
-    away = override(base, {"runtime.device_share": 0.0})
+    away = override(base, {"runtime.device_fraction": 0.0})
     here, _ = described(640, base)
     few, taken_by_few = described(640, away)
     assert here.points.descriptor is not None

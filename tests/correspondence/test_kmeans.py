@@ -8,15 +8,15 @@ import torch
 from sklearn.cluster import KMeans
 
 from selfmark.correspondence import kmeans as module
-from selfmark.correspondence.kmeans import kmeans, nearest_centroid, place, sample_rows
-from selfmark.group import ALONE
+from selfmark.correspondence.kmeans import centroid_margins, kmeans, nearest_centroid, sample_rows
+from selfmark.run.processes import SINGLE_PROCESS
 
 
 def _blobs(clusters: int, each: int, seed: int = 0, spread: float = 0.05) -> tuple[torch.Tensor, np.ndarray]:
     rng = np.random.default_rng(seed)
-    centres = rng.normal(size=(clusters, 8))
-    vectors = np.concatenate([centre + spread * rng.normal(size=(each, 8)) for centre in centres])
-    return torch.from_numpy(vectors.astype(np.float32)), centres
+    centers = rng.normal(size=(clusters, 8))
+    vectors = np.concatenate([center + spread * rng.normal(size=(each, 8)) for center in centers])
+    return torch.from_numpy(vectors.astype(np.float32)), centers
 
 
 def _generator(seed: int = 0) -> torch.Generator:
@@ -36,7 +36,7 @@ def test_margins_against_projections(monkeypatch: pytest.MonkeyPatch) -> None:
     """Along the line to another centroid, the margin is what is left of the way to the middle, twice over."""
     vectors, centroids = torch.randn(50, 6), torch.randn(7, 6)
     monkeypatch.setattr(module, "_block", lambda device: 8)
-    placed = place(vectors, centroids)
+    placed = centroid_margins(vectors, centroids)
     nearest = nearest_centroid(vectors, centroids)
     assert torch.equal(placed.cluster, nearest.cluster)
     assert torch.equal(placed.distance, nearest.distance)
@@ -48,7 +48,7 @@ def test_margins_against_projections(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_vectors_between_equal_centroids_have_no_margin() -> None:
-    assert place(torch.randn(5, 3), torch.zeros(2, 3)).margin.tolist() == [0.0] * 5
+    assert centroid_margins(torch.randn(5, 3), torch.zeros(2, 3)).margin.tolist() == [0.0] * 5
 
 
 def test_blocks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +62,7 @@ def test_blocks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_lloyd_against_a_plain_loop() -> None:
     vectors = torch.randn(200, 4, dtype=torch.float64)
     start = vectors[:6].clone()
-    ours = module._lloyd(vectors, start, 20, ALONE)
+    ours = module._lloyd(vectors, start, 20, SINGLE_PROCESS)
     centroids = start.numpy().copy()
     points = vectors.numpy()
     for _ in range(20):
@@ -72,9 +72,9 @@ def test_lloyd_against_a_plain_loop() -> None:
 
 
 def test_finds_well_separated_clusters() -> None:
-    vectors, centres = _blobs(12, 40)
+    vectors, centers = _blobs(12, 40)
     found = kmeans(vectors, 12, 100, 5, _generator()).numpy()
-    gaps = np.linalg.norm(found[:, None] - centres[None], axis=-1)
+    gaps = np.linalg.norm(found[:, None] - centers[None], axis=-1)
     assert sorted(gaps.argmin(axis=0)) == list(range(12))
     assert gaps.min(axis=0).max() < 0.1
 
@@ -96,7 +96,7 @@ def test_same_seed_same_centroids_other_seed_other_run() -> None:
 def test_an_empty_cluster_is_given_the_farthest_vector() -> None:
     vectors = torch.tensor([[0.0], [0.1], [0.2], [9.0]])
     centroids = torch.tensor([[0.1], [100.0]])  # nothing is nearest to the second
-    found = module._lloyd(vectors, centroids, 10, ALONE)
+    found = module._lloyd(vectors, centroids, 10, SINGLE_PROCESS)
     assert sorted(round(float(c), 3) for c in found) == [0.1, 9.0]
 
 
@@ -128,7 +128,9 @@ def test_seeding_against_a_plain_loop() -> None:
                 passed += weights[row]
             seeds.append(points[row])
         expected.append(seeds)
-    np.testing.assert_array_equal(module._seed(vectors, draws, ALONE).double().numpy(), np.array(expected))
+    np.testing.assert_array_equal(
+        module._seed(vectors, draws, SINGLE_PROCESS).double().numpy(), np.array(expected)
+    )
 
 
 def test_every_row_is_as_likely_to_be_sampled() -> None:
@@ -173,8 +175,8 @@ def test_the_precision_of_products_is_left_as_it_was() -> None:
 def test_on_a_gpu_the_same_sums_and_always_the_same_bits() -> None:
     vectors = torch.randn(300_000, 64, generator=_generator(6))
     centroids = vectors[:40]
-    total, count = module._sums(vectors, centroids, ALONE)
-    there = [module._sums(vectors.cuda(), centroids.cuda(), ALONE) for _ in range(3)]
+    total, count = module._sums(vectors, centroids, SINGLE_PROCESS)
+    there = [module._sums(vectors.cuda(), centroids.cuda(), SINGLE_PROCESS) for _ in range(3)]
     torch.testing.assert_close(there[0][0].cpu(), total, atol=0.05, rtol=1e-5)
     assert torch.equal(there[0][1].cpu(), count)
     assert all(torch.equal(sums, there[0][0]) for sums, _ in there)
@@ -191,7 +193,7 @@ def test_of_runs_that_found_the_same_clusters_the_first_counts(monkeypatch: pyte
     first = kmeans(vectors, 4, 50, 1, _generator())
     plain, calls = nearest_centroid, iter(range(100))
 
-    def cheaper(vectors: torch.Tensor, centroids: torch.Tensor) -> module.Nearest:
+    def cheaper(vectors: torch.Tensor, centroids: torch.Tensor) -> module.NearestCentroids:
         found = plain(vectors.double(), centroids.double())
         return found._replace(distance=found.distance * (1 - 1e-8 * next(calls)))
 

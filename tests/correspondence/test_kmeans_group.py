@@ -11,24 +11,24 @@ from torch.nn.functional import normalize
 from selfmark.config import Correspondence
 from selfmark.correspondence import kmeans as module
 from selfmark.correspondence.kmeans import kmeans, nearest_centroid, sample_rows
-from selfmark.correspondence.recovery import gather, recover
-from selfmark.group import ALONE, Group
-from selfmark.points import LabelledPoints
+from selfmark.correspondence.recovery import gather_labels, recover_correspondence
+from selfmark.points import LabeledPoints
+from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 from tests.correspondence.test_recovery import _known as known_landmarks
 from tests.processes import in_processes
 
 
-def _descriptors(points: int, centres: int, spread: float, seed: int = 0) -> torch.Tensor:
-    """Unit vectors around centres that some points are ten times as likely to show as others."""
+def _descriptors(points: int, centers: int, spread: float, seed: int = 0) -> torch.Tensor:
+    """Unit vectors around centers that some points are ten times as likely to show as others."""
     generator = torch.Generator().manual_seed(seed)
-    likely = torch.linspace(1, 0.1, centres)
+    likely = torch.linspace(1, 0.1, centers)
     which = torch.multinomial(likely, points, replacement=True, generator=generator)
     noise = torch.randn(points, 64, generator=generator) * spread / 8
-    return normalize(normalize(torch.randn(centres, 64, generator=generator), dim=1)[which] + noise, dim=1)
+    return normalize(normalize(torch.randn(centers, 64, generator=generator), dim=1)[which] + noise, dim=1)
 
 
 # name: (vectors, clusters). In the first kind many runs find the same clusters in another order; the second
-# overlaps and has more centres than clusters, as descriptors do.
+# overlaps and has more centers than clusters, as descriptors do.
 DATA = {
     "well separated": (_descriptors(1_000, 6, 0.3), 6),
     "overlapping": (_descriptors(6_000, 60, 1.0), 30),
@@ -40,7 +40,7 @@ def _generator() -> torch.Generator:
     return torch.Generator().manual_seed(3)
 
 
-def _part(rows: int, group: Group, uneven: bool) -> slice:
+def _part(rows: int, group: ProcessGroup, uneven: bool) -> slice:
     """This process's rows: even shares, or all for the last process but a few for the first."""
     if not uneven:
         return group.share(rows)
@@ -48,7 +48,7 @@ def _part(rows: int, group: Group, uneven: bool) -> slice:
     return slice(cuts[group.rank], cuts[group.rank + 1])
 
 
-def _everything(group: Group) -> dict[str, Any]:
+def _everything(group: ProcessGroup) -> dict[str, Any]:
     """What is compared between one process and several."""
     found: dict[str, Any] = {}
     for name, (vectors, clusters) in DATA.items():
@@ -66,18 +66,18 @@ def _everything(group: Group) -> dict[str, Any]:
     return found
 
 
-def _recovered(group: Group) -> LabelledPoints:
+def _recovered(group: ProcessGroup) -> LabeledPoints:
     described, _ = known_landmarks(images=30, landmarks=8)
     images = group.share(30)
     index = described.points.image_index
     own = described.select((index >= images.start) & (index < images.stop))
     settings = Correspondence(restarts=2, sample=300)  # fewer than the 540 descriptors
-    return gather(recover(own, 6, 12, settings, _generator(), group), group)
+    return gather_labels(recover_correspondence(own, 6, 12, settings, _generator(), group), group)
 
 
 @pytest.fixture(scope="module")
 def alone() -> dict[str, Any]:
-    return _everything(ALONE)
+    return _everything(SINGLE_PROCESS)
 
 
 @pytest.fixture(scope="module", params=[2, 3])
@@ -121,9 +121,9 @@ def test_same_labels_after_a_whole_recovery(alone: dict[str, Any], together: lis
     assert len(expected.points) > 100
     assert (expected.label >= 0).any()
     for found in together:
-        labelled = found["recovered"]
+        labeled = found["recovered"]
         for name in ("xy", "image_index", "score"):
-            assert torch.equal(getattr(labelled.points, name), getattr(expected.points, name))
-        assert torch.equal(labelled.label, expected.label)
-        assert torch.equal(labelled.mirrored_label, expected.mirrored_label)
-        torch.testing.assert_close(labelled.centroids, expected.centroids, atol=1e-5, rtol=0)
+            assert torch.equal(getattr(labeled.points, name), getattr(expected.points, name))
+        assert torch.equal(labeled.label, expected.label)
+        assert torch.equal(labeled.mirrored_label, expected.mirrored_label)
+        torch.testing.assert_close(labeled.centroids, expected.centroids, atol=1e-5, rtol=0)

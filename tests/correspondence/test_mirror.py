@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfmark.correspondence.mirror import meetings, mirror_partners
+from selfmark.correspondence.mirror import find_mirror_partners, mirror_cooccurrence
 
 
 def test_meetings_against_a_loop() -> None:
@@ -16,7 +16,7 @@ def test_meetings_against_a_loop() -> None:
     for one, other in zip(label, mirrored, strict=True):
         if one >= 0 and other >= 0:
             expected[one, other] += 1
-    np.testing.assert_array_equal(meetings(label, mirrored, 5), expected)
+    np.testing.assert_array_equal(mirror_cooccurrence(label, mirrored, 5), expected)
 
 
 @given(st.integers(0, 10_000), st.integers(1, 12), st.floats(0, 0.3))
@@ -32,17 +32,17 @@ def test_a_known_symmetry_is_recovered_from_noisy_labels(seed: int, pairs: int, 
     mirrored = truth[label]
     wrong = rng.random(len(label)) < noise
     mirrored = np.where(wrong, rng.integers(0, landmarks, len(label)), mirrored)
-    assert mirror_partners(meetings(label, mirrored, landmarks)) == tuple(truth)
+    assert find_mirror_partners(mirror_cooccurrence(label, mirrored, landmarks)) == tuple(truth)
 
 
 @given(st.integers(0, 100_000), st.integers(1, 15))
 def test_flipping_twice_changes_nothing(seed: int, landmarks: int) -> None:
     table = np.random.default_rng(seed).integers(0, 50, (landmarks, landmarks))
-    partner = mirror_partners(table)
+    partner = find_mirror_partners(table)
     assert [partner[partner[k]] for k in range(landmarks)] == list(range(landmarks))
 
 
 def test_a_landmark_nobody_meets_is_its_own_partner() -> None:
     table = np.zeros((3, 3), dtype=np.int64)
     table[0, 1] = 5
-    assert mirror_partners(table) == (1, 0, 2)
+    assert find_mirror_partners(table) == (1, 0, 2)

@@ -9,7 +9,12 @@ from torch.nn.functional import normalize
 from selfmark.config import Correspondence
 from selfmark.correspondence import kmeans as kmeans_module
 from selfmark.correspondence import recovery as module
-from selfmark.correspondence.recovery import DescribedPoints, keep_one_per_cluster, label, recover
+from selfmark.correspondence.recovery import (
+    DescribedPoints,
+    keep_one_per_cluster,
+    label_keypoints,
+    recover_correspondence,
+)
 from selfmark.errors import TrainingError
 from selfmark.points import Keypoints
 
@@ -19,7 +24,7 @@ SETTINGS = Correspondence(restarts=4)
 def _known(images: int, landmarks: int, seed: int = 0) -> tuple[DescribedPoints, torch.Tensor]:
     """Each image shows every landmark once, plus one noisy second copy; mirror partner of k is L-1-k."""
     generator = torch.Generator().manual_seed(seed)
-    centres = normalize(torch.randn(landmarks, 32, generator=generator), dim=-1)
+    centers = normalize(torch.randn(landmarks, 32, generator=generator), dim=-1)
     truth = torch.arange(landmarks + 1).remainder(landmarks).repeat(images)
     image_index = torch.arange(images).repeat_interleave(landmarks + 1)
     noise = torch.full((landmarks + 1, 1), 0.05)
@@ -28,7 +33,7 @@ def _known(images: int, landmarks: int, seed: int = 0) -> tuple[DescribedPoints,
 
     def seen(which: torch.Tensor) -> torch.Tensor:
         jitter = torch.randn(len(which), 32, generator=generator) * spread / 32**0.5
-        return normalize(centres[which] + jitter * 4, dim=-1)
+        return normalize(centers[which] + jitter * 4, dim=-1)
 
     points = Keypoints(
         torch.rand(len(truth), 2, generator=generator) * 100, image_index, torch.ones(len(truth)), seen(truth)
@@ -51,40 +56,38 @@ def test_filtering_keeps_one_keypoint_per_landmark() -> None:
 
 def test_labels_agree_with_the_truth_and_its_mirror() -> None:
     described, truth = _known(images=30, landmarks=8)
-    labelled = label(described, 8, SETTINGS, _generator())
-    chosen = labelled.label >= 0
+    labeled = label_keypoints(described, 8, SETTINGS, _generator())
+    chosen = labeled.label >= 0
     name_of = {}
     for cluster in range(8):
-        members = truth[chosen & (labelled.label == cluster)]
+        members = truth[chosen & (labeled.label == cluster)]
         assert len(members.unique()) == 1, "a cluster mixes landmarks"
         name_of[cluster] = int(members[0])
     assert sorted(name_of.values()) == list(range(8))
-    both = chosen & (labelled.mirrored_label >= 0)
-    for here, there in zip(
-        labelled.label[both].tolist(), labelled.mirrored_label[both].tolist(), strict=True
-    ):
+    both = chosen & (labeled.mirrored_label >= 0)
+    for here, there in zip(labeled.label[both].tolist(), labeled.mirrored_label[both].tolist(), strict=True):
         assert name_of[there] == 7 - name_of[here]
 
 
 def test_recover_limits_points_to_k_and_labels_with_m() -> None:
     described, _ = _known(images=40, landmarks=10)
-    labelled = recover(described, 6, 25, SETTINGS, _generator())
-    assert labelled.points.counts(40).max() <= 6
-    assert labelled.clusters == 25
-    assert labelled.label.max() > 6, "M clusters, not K"
-    assert labelled.points.descriptor is None
+    labeled = recover_correspondence(described, 6, 25, SETTINGS, _generator())
+    assert labeled.points.counts(40).max() <= 6
+    assert labeled.clusters == 25
+    assert labeled.label.max() > 6, "M clusters, not K"
+    assert labeled.points.descriptor is None
 
 
 def test_without_mirror_images_there_are_no_mirrored_labels() -> None:
     described, _ = _known(images=10, landmarks=5)
-    labelled = label(DescribedPoints(described.points, None), 5, SETTINGS, _generator())
-    assert (labelled.mirrored_label == -1).all()
+    labeled = label_keypoints(DescribedPoints(described.points, None), 5, SETTINGS, _generator())
+    assert (labeled.mirrored_label == -1).all()
 
 
 def test_too_few_keypoints_say_what_to_do() -> None:
     described, _ = _known(images=2, landmarks=3)
     with pytest.raises(TrainingError, match="too few for 100 clusters"):
-        recover(described, 3, 100, SETTINGS, _generator())
+        recover_correspondence(described, 3, 100, SETTINGS, _generator())
 
 
 def test_chosen_rows_count_point_by_point_through_all_views() -> None:
@@ -99,10 +102,12 @@ def test_chosen_rows_count_point_by_point_through_all_views() -> None:
 def test_a_block_at_a_time_gives_the_same_labels(assignment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     described, _ = _known(images=40, landmarks=10)
     settings = Correspondence(restarts=2, sample=500, assignment=assignment)  # type: ignore[arg-type]
-    whole = recover(described, 6, 25, settings, _generator())
+    whole = recover_correspondence(described, 6, 25, settings, _generator())
     monkeypatch.setattr(kmeans_module, "_block", lambda device: 37)
-    assert len(list(kmeans_module.blocks(described.points.xy, torch.device("cpu")))) == 12  # of 440 points
-    blockwise = recover(described, 6, 25, settings, _generator())
+    assert (
+        len(list(kmeans_module.iterate_blocks(described.points.xy, torch.device("cpu")))) == 12
+    )  # of 440 points
+    blockwise = recover_correspondence(described, 6, 25, settings, _generator())
     assert torch.equal(blockwise.points.xy, whole.points.xy)
     assert torch.equal(blockwise.label, whole.label)
     assert torch.equal(blockwise.mirrored_label, whole.mirrored_label)
@@ -128,7 +133,7 @@ def test_gpu_memory_stays_within_the_stated_bound_and_labels_the_same() -> None:
         torch.cuda.empty_cache()
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-        found = recover(described, K, M, settings, torch.Generator("cuda").manual_seed(0))
+        found = recover_correspondence(described, K, M, settings, torch.Generator("cuda").manual_seed(0))
         return found.label.cpu(), torch.cuda.max_memory_allocated() - before
 
     away, taken = recovered(DescribedPoints(points, views[1]))
@@ -150,7 +155,7 @@ def test_descriptors_in_host_memory_give_the_same_labels_on_the_gpu() -> None:
     for settings in (SETTINGS, Correspondence(restarts=2, assignment="hungarian", sample=500)):
         generators = [torch.Generator("cuda").manual_seed(0) for _ in range(2)]
         pairs = zip((described, there), generators, strict=True)
-        found = [recover(one, 6, 25, settings, generator) for one, generator in pairs]
+        found = [recover_correspondence(one, 6, 25, settings, generator) for one, generator in pairs]
         assert found[0].label.device == found[0].points.xy.device == found[1].label.device
         assert torch.equal(found[0].label, found[1].label)
         assert torch.equal(found[0].mirrored_label, found[1].mirrored_label)

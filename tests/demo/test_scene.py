@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
-from selfmark.demo import Scene, generate, render, write
+from selfmark.demo import Scene, render
 from selfmark.demo.scene import draw_subject
 from selfmark.errors import InputError
 
@@ -18,7 +18,7 @@ COUNT, SIZE = 40, 64
 
 @pytest.fixture(scope="module")
 def scene() -> Scene:
-    return generate(COUNT, SIZE, seed=5)
+    return generate_scene(COUNT, SIZE, seed=5)
 
 
 def test_shapes_types_and_finite_values(scene: Scene) -> None:
@@ -34,16 +34,16 @@ def test_shapes_types_and_finite_values(scene: Scene) -> None:
 
 
 def test_a_picture_depends_on_the_seed_and_its_number_alone(scene: Scene) -> None:
-    again = generate(3, SIZE, seed=5)
+    again = generate_scene(3, SIZE, seed=5)
     assert np.array_equal(again.images, scene.images[:3])
     assert np.array_equal(again.xy, scene.xy[:3])
     assert np.array_equal(again.visible, scene.visible[:3])
-    assert not np.array_equal(generate(1, SIZE, seed=6).images, scene.images[:1])
+    assert not np.array_equal(generate_scene(1, SIZE, seed=6).images, scene.images[:1])
     assert not np.array_equal(scene.images[0], scene.images[1])
 
 
 def test_landmarks_do_not_depend_on_the_resolution() -> None:
-    small, large = generate(3, 64, seed=1), generate(3, 128, seed=1)
+    small, large = generate_scene(3, 64, seed=1), generate_scene(3, 128, seed=1)
     np.testing.assert_allclose((small.xy + 0.5) * 2 - 0.5, large.xy, atol=1e-4)
 
 
@@ -76,23 +76,23 @@ def test_every_landmark_is_often_seen_and_sometimes_hidden(scene: Scene) -> None
 
 def test_pupils_are_darker_than_their_surroundings() -> None:
     """The paint is where the truth says: a visible pupil is a dark spot on a white ring."""
-    scene = generate(12, 192, seed=0)
-    grey = scene.images.astype(float).mean(axis=3)
+    scene = generate_scene(12, 192, seed=0)
+    gray = scene.images.astype(float).mean(axis=3)
     contrasts = []
     for index in range(12):
         for eye in ("left_eye", "right_eye"):
             landmark = scene.names.index(eye)
             if scene.visible[index, landmark]:
                 x, y = np.round(scene.xy[index, landmark]).astype(int)
-                around = grey[index, y - 9 : y + 10, x - 9 : x + 10]
-                contrasts.append(around.max() - grey[index, y - 1 : y + 2, x - 1 : x + 2].mean())
+                around = gray[index, y - 9 : y + 10, x - 9 : x + 10]
+                contrasts.append(around.max() - gray[index, y - 1 : y + 2, x - 1 : x + 2].mean())
     assert len(contrasts) > 15
     assert np.median(contrasts) > 80
 
 
 def test_written_data_set_reads_back(scene: Scene, tmp_path: Path) -> None:
     few = Scene(scene.images[:3], scene.xy[:3], scene.visible[:3], scene.names, scene.flip_idx)
-    labels = write(few, tmp_path / "demo")
+    labels = write_scene(few, tmp_path / "demo")
     assert labels == tmp_path / "demo" / "labels.json"
     content = json.loads(labels.read_text(encoding="utf-8"))
     (category,) = content["categories"]
@@ -116,4 +116,4 @@ def test_written_data_set_reads_back(scene: Scene, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("count", "size", "word"), [(0, 64, "picture"), (1, 8, "pixels")])
 def test_impossible_requests_are_refused(count: int, size: int, word: str) -> None:
     with pytest.raises(InputError, match=word):
-        generate(count, size)
+        generate_scene(count, size)

@@ -6,9 +6,19 @@ import numpy as np
 import pytest
 
 from selfmark.demo import render
-from selfmark.demo.backdrop import Occluder, occluder
+from selfmark.demo.backdrop import Occluder, draw_occluder
 from selfmark.demo.scene import Subject, draw_subject
-from selfmark.demo.shape import FLIP_IDX, NAMES, PAIRED, Body, Pose, Proportions, anchor, build, rotation
+from selfmark.demo.shape import (
+    FLIP_IDX,
+    NAMES,
+    PAIRED,
+    Body,
+    Pose,
+    Proportions,
+    build_body,
+    landmark_anchor,
+    rotation,
+)
 
 SIZE = 96
 
@@ -20,8 +30,8 @@ def subject(seed: int, size: int = SIZE) -> Subject:
 def implicit(body: Body, points: np.ndarray) -> np.ndarray:
     """|u|^2 - 1 of every part ([P, n]): negative inside, zero on the surface, positive outside."""
     values = []
-    for centre, axes in zip(body.centres, body.axes, strict=True):
-        unit = np.linalg.solve(axes, (points - centre).T)
+    for center, axes in zip(body.centers, body.axes, strict=True):
+        unit = np.linalg.solve(axes, (points - center).T)
         values.append((unit**2).sum(axis=0) - 1.0)
     return np.array(values)
 
@@ -46,7 +56,7 @@ def test_a_rotation_turns_the_way_its_names_say() -> None:
 
 def test_the_animals_left_is_on_the_right_of_a_frontal_view() -> None:
     rest = Pose(np.zeros(3), np.zeros(3), *(np.zeros((2, n)) for n in (2, 3, 2)), np.zeros(2))
-    body = build(Proportions(np.ones(3), np.ones(3), 1.0, 1.0, 1.0, 1.0), rest, 9.0)
+    body = build_body(Proportions(np.ones(3), np.ones(3), 1.0, 1.0, 1.0, 1.0), rest, 9.0)
     xy, _ = render.landmarks(body, render.Camera(100.0, np.zeros(2)))
     places = dict(zip(NAMES, xy, strict=True))
     for name in PAIRED:
@@ -62,7 +72,7 @@ def test_landmarks_lie_on_the_surface_and_are_visible_just_when_the_way_to_them_
     assert implicit(scene.body, places)[rows, np.arange(len(NAMES))] == pytest.approx(0.0, abs=1e-9)
 
     xy, visible = render.landmarks(scene.body, scene.camera)
-    focal, (cx, cy) = scene.camera.focal, scene.camera.centre
+    focal, (cx, cy) = scene.camera.focal, scene.camera.center
     by_hand = [(focal * x / z + cx, focal * y / z + cy) for x, y, z in places]
     np.testing.assert_allclose(xy, by_hand, rtol=1e-12)
 
@@ -79,7 +89,7 @@ def test_visibility_agrees_with_the_depth_buffer(seed: int) -> None:
     scene = subject(seed, 192)
     rows, places = scene.body.landmarks()
     xy, visible = render.landmarks(scene.body, scene.camera)
-    hits = render.cast(scene.body, scene.camera, render.pixel_grid(192, 1))
+    hits = render.cast_rays(scene.body, scene.camera, render.pixel_grid(192, 1))
     judged = 0
     for (x, y), row, place, seen in zip(np.round(xy).astype(int), rows, places, visible, strict=True):
         around = hits.part[y - 1 : y + 2, x - 1 : x + 2]
@@ -94,11 +104,11 @@ def test_visibility_agrees_with_the_depth_buffer(seed: int) -> None:
 def test_cast_finds_the_same_first_part_as_marching(seed: int) -> None:
     scene = subject(seed)
     grid = np.linspace(8.0, 88.0, 12)
-    hits = render.cast(scene.body, scene.camera, grid)
+    hits = render.cast_rays(scene.body, scene.camera, grid)
     depths = np.arange(6.0, 13.0, 0.004)
     for i, y in enumerate(grid):
         for j, x in enumerate(grid):
-            direction = np.array([*((np.array([x, y]) - scene.camera.centre) / scene.camera.focal), 1.0])
+            direction = np.array([*((np.array([x, y]) - scene.camera.center) / scene.camera.focal), 1.0])
             inside = implicit(scene.body, depths[:, None] * direction) < 0
             met = np.flatnonzero(inside.any(axis=0))
             if len(met) > 0:
@@ -113,9 +123,9 @@ def test_outline_is_the_bounding_box_of_densely_sampled_surfaces() -> None:
     theta, phi = np.meshgrid(np.linspace(0, np.pi, 181), np.linspace(0, 2 * np.pi, 361))
     sphere = np.stack([np.sin(theta) * np.cos(phi), np.sin(theta) * np.sin(phi), np.cos(theta)], axis=-1)
     sphere = sphere.reshape(-1, 3)
-    boxes = render.outline(body)
-    for centre, axes, box in zip(body.centres, body.axes, boxes, strict=True):
-        points = centre + sphere @ axes.T
+    boxes = render.part_boxes(body)
+    for center, axes, box in zip(body.centers, body.axes, boxes, strict=True):
+        points = center + sphere @ axes.T
         seen = points[:, :2] / points[:, 2:]
         np.testing.assert_allclose(box, [*seen.min(axis=0), *seen.max(axis=0)], atol=2e-5)
         assert np.all(seen.min(axis=0) >= box[:2] - 1e-12)
@@ -134,18 +144,18 @@ def test_a_tiny_marker_painted_at_an_anchor_shows_up_at_the_landmark(
     def marker(kind: str, xyz: np.ndarray, palette: np.ndarray) -> np.ndarray:
         if kind != scene.body.kinds[own[NAMES.index(name)]]:
             return np.zeros_like(xyz)
-        near = np.linalg.norm(xyz - anchor(base)[:, None], axis=0) < 0.06
+        near = np.linalg.norm(xyz - landmark_anchor(base)[:, None], axis=0) < 0.06
         return np.broadcast_to(near, xyz.shape).astype(float)
 
     monkeypatch.setattr(render, "paint", marker)
     lamp = render.Light(np.array([0.0, 0.0, -1.0]), ambient=1.0, gloss=0.0)
-    colour, _ = render.render(scene.body, scene.camera, lamp, scene.palette, size)
+    color, _ = render.render(scene.body, scene.camera, lamp, scene.palette, size)
     xy, visible = render.landmarks(scene.body, scene.camera)
     assert visible[NAMES.index(name)]
     x, y = xy[NAMES.index(name)]
     # The mirror partner lights up as well; look around the landmark only.
     left, top = round(x) - 9, round(y) - 9
-    patch = colour[top : top + 19, left : left + 19].sum(axis=2)
+    patch = color[top : top + 19, left : left + 19].sum(axis=2)
     rows, columns = np.mgrid[top : top + 19, left : left + 19]
     assert patch.max() > 0.5
     assert (columns * patch).sum() / patch.sum() == pytest.approx(x, abs=0.35)
@@ -169,13 +179,13 @@ def test_the_mirrored_animal_is_the_flipped_picture(seed: int) -> None:
     light = render.Light(lamp / np.linalg.norm(lamp), 0.4, 0.2)
     camera = render.Camera(170.0, np.array([50.0, 49.0]))
     flipped_camera = render.Camera(170.0, np.array([SIZE - 1 - 50.0, 49.0]))
-    body, mirrored = build(proportions, pose, 9.0), build(proportions, pose.mirrored(), 9.0)
+    body, mirrored = build_body(proportions, pose, 9.0), build_body(proportions, pose.mirrored(), 9.0)
 
-    colour, coverage = render.render(body, camera, light, palette, SIZE)
+    color, coverage = render.render(body, camera, light, palette, SIZE)
     flipped, flipped_coverage = render.render(mirrored, flipped_camera, light.mirrored(), palette, SIZE)
     np.testing.assert_allclose(flipped_coverage[:, ::-1], coverage, atol=1e-9)
     # A ray that grazes a mark's border may fall to either side by rounding, so a few pixels may differ.
-    differs = np.abs(flipped[:, ::-1] - colour).max(axis=2) > 1 / 255
+    differs = np.abs(flipped[:, ::-1] - color).max(axis=2) > 1 / 255
     assert differs.mean() < 1e-3
     assert coverage.mean() > 0.2
 
@@ -186,7 +196,7 @@ def test_the_mirrored_animal_is_the_flipped_picture(seed: int) -> None:
     assert np.array_equal(visible_m[partner], visible)
     # Unmirrored light shows the test can tell: the picture is lit from one side.
     other, _ = render.render(mirrored, flipped_camera, light, palette, SIZE)
-    assert (np.abs(other[:, ::-1] - colour).max(axis=2) > 1 / 255).mean() > 0.1
+    assert (np.abs(other[:, ::-1] - color).max(axis=2) > 1 / 255).mean() > 0.1
 
 
 def test_occluders_cover_what_their_formula_says() -> None:
@@ -203,6 +213,6 @@ def test_occluders_cover_what_their_formula_says() -> None:
 def test_random_occluders_are_smaller_than_the_picture_but_hide_something() -> None:
     xy = np.stack(np.meshgrid(np.arange(64.0), np.arange(64.0)), -1)
     middle = np.array([32.0, 32.0])
-    shares = [occluder(np.random.default_rng(seed), 64, middle).covers(xy).mean() for seed in range(30)]
+    shares = [draw_occluder(np.random.default_rng(seed), 64, middle).covers(xy).mean() for seed in range(30)]
     assert 0.0 < np.median(shares) < 0.2
     assert max(shares) < 0.3

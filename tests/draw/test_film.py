@@ -1,4 +1,4 @@
-"""Labelled videos: read back, they have the frames, times and colours they should have, and nothing else."""
+"""Labeled videos: read back, they have the frames, times and colors they should have, and nothing else."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from selfmark.colours import colours_of, to_rgb
 from selfmark.detector import Prediction
-from selfmark.draw import sink
-from selfmark.draw.figure import Seen, Style, draw, smooth_trail
-from selfmark.draw.film import film_names, filmed
+from selfmark.draw import video_writer
+from selfmark.draw.frame_drawing import DrawingStyle, DrawnObject, draw_frame, smooth_trail
+from selfmark.draw.labeled_video import draw_videos, labeled_video_paths
 from selfmark.errors import InputError
+from selfmark.image_ref import ImageRef
 from selfmark.images import video_opencv
-from selfmark.images.sources import ImageRef
-from selfmark.images.video import look_at, read_frames
+from selfmark.images.video import probe_video, read_frames
+from selfmark.model.colors import landmark_colors, to_rgb
 from selfmark.points import Landmarks
 from tests.export.fakes import CARD, NAMES
 from tests.images.films import av, film
@@ -41,16 +41,16 @@ def _predictions(refs: list[ImageRef], xy: np.ndarray | None = None, batch: int 
     ]
 
 
-def _grey(path: Path, frames: int = 12, **how: object) -> Path:
+def _gray(path: Path, frames: int = 12, **how: object) -> Path:
     """Frames so dark that a disc stands out, one after the other a little brighter."""
     return film(path, "libx264", frames=frames, noise=1, options={"crf": "5"}, **how)  # type: ignore[arg-type]
 
 
 def test_a_film_has_the_frames_of_its_video_with_landmarks_on_them(tmp_path: Path) -> None:
-    source = _grey(tmp_path / "clip.mp4")
+    source = _gray(tmp_path / "clip.mp4")
     refs = [ImageRef(source, frame) for frame in range(2, 10)]
     given = _predictions(refs)
-    passed = list(filmed(given, refs, CARD, tmp_path, every=1, trail=0))
+    passed = list(draw_videos(given, refs, CARD, tmp_path, every=1, trail=0))
     assert [one is other for one, other in zip(passed, given, strict=True)] == [True] * len(given)
     path = tmp_path / "clip_landmarks.mp4"
     with av.open(str(path)) as file:
@@ -59,19 +59,19 @@ def test_a_film_has_the_frames_of_its_video_with_landmarks_on_them(tmp_path: Pat
             "browsers play it"
         )
         assert float(stream.average_rate) == pytest.approx(25)
-    about = look_at(path)
+    about = probe_video(path)
     assert about.frames == 12
-    np.testing.assert_allclose(about.seconds, look_at(source).seconds, atol=1e-3)
+    np.testing.assert_allclose(about.seconds, probe_video(source).seconds, atol=1e-3)
     zoom = 3
     assert about.size == (64 * zoom, 48 * zoom)
-    colours = np.array([to_rgb(colour) for colour in colours_of(CARD)], int)
+    colors = np.array([to_rgb(color) for color in landmark_colors(CARD)], int)
     plain = dict(read_frames(source, range(12)))
     for number, frame in read_frames(path, range(12)):
-        for place, colour in zip((PLACES + 0.5) * zoom - 0.5, colours, strict=True):
+        for place, color in zip((PLACES + 0.5) * zoom - 0.5, colors, strict=True):
             x, y = np.round(place).astype(int)
             seen = frame[y - 1 : y + 2, x - 1 : x + 2].reshape(-1, 3).mean(axis=0)
             if 2 <= number < 10:
-                assert np.abs(seen - colour).max() < 70, "colour is at half resolution in the file"
+                assert np.abs(seen - color).max() < 70, "color is at half resolution in the file"
             else:
                 assert np.abs(seen - plain[number].mean(axis=(0, 1))).max() < 12
 
@@ -79,35 +79,35 @@ def test_a_film_has_the_frames_of_its_video_with_landmarks_on_them(tmp_path: Pat
 def test_sides_become_even_and_large_videos_are_not_enlarged(tmp_path: Path) -> None:
     odd = film(tmp_path / "odd.mkv", "ffv1", frames=3, size=(705, 701), pixels="yuv444p")
     refs = [ImageRef(odd, frame) for frame in range(3)]
-    list(filmed(_predictions(refs), refs, CARD, tmp_path, 1, 1.0))
-    assert look_at(tmp_path / "odd_landmarks.mp4").size == (706, 702)
+    list(draw_videos(_predictions(refs), refs, CARD, tmp_path, 1, 1.0))
+    assert probe_video(tmp_path / "odd_landmarks.mp4").size == (706, 702)
 
 
 def test_every_second_frame_plays_as_fast_as_the_source(tmp_path: Path) -> None:
     uneven = np.cumsum([10, 40, 30, 80, 20, 50, 40, 30, 60, 40, 10, 90]).tolist()
-    source = _grey(tmp_path / "clip.mp4", milliseconds=uneven)
+    source = _gray(tmp_path / "clip.mp4", milliseconds=uneven)
     refs = [ImageRef(source, frame) for frame in range(0, 12, 2)]
-    list(filmed(_predictions(refs), refs, CARD, tmp_path, every=2, trail=1.0))
-    about = look_at(tmp_path / "clip_landmarks.mp4")
+    list(draw_videos(_predictions(refs), refs, CARD, tmp_path, every=2, trail=1.0))
+    about = probe_video(tmp_path / "clip_landmarks.mp4")
     assert about.frames == 6
-    np.testing.assert_allclose(about.seconds, look_at(source).seconds[::2], atol=2e-3)
+    np.testing.assert_allclose(about.seconds, probe_video(source).seconds[::2], atol=2e-3)
 
 
 def test_trails_belong_to_tracks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two animals, in turns first and second: no trail leads from one to the other."""
-    source = _grey(tmp_path / "clip.mp4")
+    source = _gray(tmp_path / "clip.mp4")
     refs, xy = [], []
     for frame in range(12):
         for track in (1, 2) if frame % 2 else (2, 1):
             if (frame, track) != (6, 2):  # animal 2 is gone once: its trail begins anew
                 refs.append(ImageRef(source, frame, (0, 0, 30, 30), track))
                 xy.append(PLACES / 4 + (frame, 30 if track == 2 else 5))
-    drawn: list[list[Seen]] = []
-    original = draw
+    drawn: list[list[DrawnObject]] = []
+    original = draw_frame
     monkeypatch.setattr(
-        "selfmark.draw.film.draw", lambda *given: drawn.append(list(given[1])) or original(*given)
+        "selfmark.draw.labeled_video.draw", lambda *given: drawn.append(list(given[1])) or original(*given)
     )
-    list(filmed(_predictions(refs, np.array(xy)), refs, CARD, tmp_path, 1, trail=0.2))
+    list(draw_videos(_predictions(refs, np.array(xy)), refs, CARD, tmp_path, 1, trail=0.2))
     assert len(drawn) == 12
     by_tag = {seen.tag: seen for seen in drawn[11]}
     assert {seen.tag for seen in drawn[3]} == {"1", "2"}
@@ -128,12 +128,12 @@ def test_a_trail_stops_at_a_jump_and_ends_at_the_landmark() -> None:
     assert bend[1] < bend[0] / 3, "smooth"
 
 
-def test_hidden_landmarks_are_not_drawn_and_others_have_the_users_colours(tmp_path: Path) -> None:
-    source = _grey(tmp_path / "grey.mp4")
+def test_hidden_landmarks_are_not_drawn_and_others_have_the_users_colors(tmp_path: Path) -> None:
+    source = _gray(tmp_path / "gray.mp4")
     refs = [ImageRef(source, frame) for frame in range(12)]
     card = replace(CARD, hidden=(0,), colors=("", "#00ff00", "", ""), skeleton=())
-    list(filmed(_predictions(refs), refs, card, tmp_path, every=1, trail=0.0))
-    (_, frame), *_ = read_frames(tmp_path / "grey_landmarks.mp4", [5])
+    list(draw_videos(_predictions(refs), refs, card, tmp_path, every=1, trail=0.0))
+    (_, frame), *_ = read_frames(tmp_path / "gray_landmarks.mp4", [5])
     zoom = frame.shape[1] // 64
     hidden, green = (
         frame[tuple(np.round((place + 0.5) * zoom - 0.5).astype(int)[::-1])] for place in PLACES[:2]
@@ -144,18 +144,18 @@ def test_hidden_landmarks_are_not_drawn_and_others_have_the_users_colours(tmp_pa
 
 def test_edges_and_faint_landmarks_are_drawn() -> None:
     frame = np.zeros((100, 100, 3), np.uint8)
-    style = Style(np.array([[255, 40, 40], [40, 80, 200]], np.uint8), ((0, 1),))
+    style = DrawingStyle(np.array([[255, 40, 40], [40, 80, 200]], np.uint8), ((0, 1),))
     xy = np.array([[20.0, 50.0], [80.0, 50.0]])
-    sure = draw(frame, [Seen(xy, np.array([1.0, 0.3]), 100.0, "", xy[None])], style)
+    sure = draw_frame(frame, [DrawnObject(xy, np.array([1.0, 0.3]), 100.0, "", xy[None])], style)
     assert (frame == 0).all(), "the frame itself is left alone"
     assert sure[50, 50].min() > 20, "an edge between the two"
     assert sure[50, 20].max() > 2 * sure[50, 80].max(), "the second is hardly to be seen"
-    outside = draw(frame, [Seen(xy + 1000, np.ones(2), 100.0, "7", xy[None] * np.nan)], style)
+    outside = draw_frame(frame, [DrawnObject(xy + 1000, np.ones(2), 100.0, "7", xy[None] * np.nan)], style)
     assert outside.any(), "the tag is kept at the border"
 
 
 def test_a_broken_stream_of_predictions_leaves_no_film(tmp_path: Path) -> None:
-    source = _grey(tmp_path / "clip.mp4")
+    source = _gray(tmp_path / "clip.mp4")
     refs = [ImageRef(source, frame) for frame in range(12)]
 
     def failing() -> Iterator[Prediction]:
@@ -163,8 +163,8 @@ def test_a_broken_stream_of_predictions_leaves_no_film(tmp_path: Path) -> None:
         raise InputError("no more")
 
     with pytest.raises(InputError, match="no more"):
-        list(filmed(failing(), refs, CARD, tmp_path, 1, 1.0))
-    stopped = filmed(iter(_predictions(refs)), refs, CARD, tmp_path, 1, 1.0)
+        list(draw_videos(failing(), refs, CARD, tmp_path, 1, 1.0))
+    stopped = draw_videos(iter(_predictions(refs)), refs, CARD, tmp_path, 1, 1.0)
     next(stopped)
     next(stopped)
     stopped.close()  # type: ignore[attr-defined]
@@ -172,18 +172,18 @@ def test_a_broken_stream_of_predictions_leaves_no_film(tmp_path: Path) -> None:
 
 
 def test_without_pyav_films_are_mpeg4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = _grey(tmp_path / "clip.mp4")
-    monkeypatch.setattr(sink, "reader", lambda: video_opencv)
+    source = _gray(tmp_path / "clip.mp4")
+    monkeypatch.setattr(video_writer, "video_reader", lambda: video_opencv)
     refs = [ImageRef(source, frame) for frame in range(12)]
-    list(filmed(_predictions(refs), refs, CARD, tmp_path, 1, 1.0))
+    list(draw_videos(_predictions(refs), refs, CARD, tmp_path, 1, 1.0))
     with av.open(str(tmp_path / "clip_landmarks.mp4")) as file:
         assert file.streams.video[0].codec_context.name == "mpeg4"
-    assert look_at(tmp_path / "clip_landmarks.mp4").frames == 12
+    assert probe_video(tmp_path / "clip_landmarks.mp4").frames == 12
 
 
 def test_films_lie_as_their_videos_do(tmp_path: Path) -> None:
     refs = [ImageRef(Path("day1/a.mp4"), 0), ImageRef(Path("day2/a.mp4"), 0), ImageRef(Path("b.jpg"))]
-    names = film_names(refs, tmp_path)
+    names = labeled_video_paths(refs, tmp_path)
     assert sorted(names.values()) == [tmp_path / f"day{n}" / "a_landmarks.mp4" for n in (1, 2)]
     with pytest.raises(InputError, match="no video among the inputs"):
-        film_names(refs[2:], tmp_path)
+        labeled_video_paths(refs[2:], tmp_path)

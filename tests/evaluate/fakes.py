@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from selfmark.config import Images, Network
-from selfmark.detector import Detector, ModelCard
+from selfmark.detector import Detector
+from selfmark.model.card import ModelCard
 from selfmark.model.network import Psi
 
 SIZE = 64
 # Two good landmarks, three broken ones, and a good one that tests let Stage 1 find hardly ever.
-RED, GREEN, CENTRE, RANDOM, LEFTMOST, RARE = range(6)
+RED, GREEN, CENTER, RANDOM, LEFTMOST, RARE = range(6)
 
 
 class Pictures(NamedTuple):
@@ -39,22 +40,22 @@ def paint(count: int, seed: int = 0) -> Pictures:
 
 
 class Painted(Psi):
-    """Stands in for a trained network: reads the blobs' places off the colours, or gets them wrong."""
+    """Stands in for a trained network: reads the blobs' places off the colors, or gets them wrong."""
 
     def forward(self, images: Tensor) -> Tensor:
         red, green, blue = torch.nn.functional.avg_pool2d(images, 4).unbind(1)
         side = red.shape[-1]
         line = torch.arange(side) - (side - 1) / 2
-        centre = torch.exp(-(line[:, None] ** 2 + line**2) / 8).expand_as(red)
+        center = torch.exp(-(line[:, None] ** 2 + line**2) / 8).expand_as(red)
         # In the mirror image the leftmost blob is the other one, so as its own partner this is always wrong.
         leftmost = blue * torch.linspace(1.0, 0.5, side)
-        return torch.stack([red, green, centre, torch.rand_like(red), leftmost, green], dim=1)
+        return torch.stack([red, green, center, torch.rand_like(red), leftmost, green], dim=1)
 
 
 def detector(**changes: Any) -> Detector:
     network = Network(channels=32, depth=2, descriptor=16, norm_groups=4)
     settings: dict[str, Any] = {
-        "names": ("red", "green", "centre", "random", "leftmost", "rare"),
+        "names": ("red", "green", "center", "random", "leftmost", "rare"),
         "mirror": tuple(range(6)),
         "skeleton": (),
         "images": Images(size=SIZE),

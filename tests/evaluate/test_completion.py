@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from selfmark.errors import InputError
 from selfmark.evaluate.completion import (
-    complete,
+    complete_landmarks,
     fill_with_mean,
     mean_landmarks,
     points_per_image,
-    shrink,
+    shrink_singular_values,
     threshold_singular_values,
 )
 
@@ -39,7 +39,7 @@ def plain_shrink(matrix: np.ndarray, tau: float) -> np.ndarray:
 @pytest.mark.parametrize(("missing", "better"), [(0.3, 20), (0.6, 3)])
 def test_gaps_of_low_rank_motion_are_recovered(missing: float, better: float) -> None:
     whole, gaps = low_rank(0, missing=missing)
-    filled = complete(gaps, 300)
+    filled = complete_landmarks(gaps, 300)
     gone = np.isnan(gaps)
     guess = rms((fill_with_mean(gaps, mean_landmarks(gaps)) - whole)[gone])
     assert guess > 6.0
@@ -50,7 +50,7 @@ def test_gaps_of_low_rank_motion_are_recovered(missing: float, better: float) ->
 def test_more_iterations_come_closer() -> None:
     whole, gaps = low_rank(1)
     gone = np.isnan(gaps)
-    errors = [rms((complete(gaps, iterations) - whole)[gone]) for iterations in (5, 30, 150)]
+    errors = [rms((complete_landmarks(gaps, iterations) - whole)[gone]) for iterations in (5, 30, 150)]
     assert errors[0] > errors[1] > errors[2]
 
 
@@ -64,7 +64,7 @@ def test_the_first_guess_is_beyond_the_threshold() -> None:
 @pytest.mark.parametrize("tau", [0.0, 2.0, 5.0, 1e3])
 def test_shrinkage_equals_that_of_a_plain_svd(shape: tuple[int, int], tau: float) -> None:
     matrix = np.random.default_rng(0).normal(size=shape)
-    np.testing.assert_allclose(shrink(matrix, tau), plain_shrink(matrix, tau), atol=1e-10)
+    np.testing.assert_allclose(shrink_singular_values(matrix, tau), plain_shrink(matrix, tau), atol=1e-10)
 
 
 def test_the_result_meets_the_conditions_of_optimality() -> None:
@@ -93,7 +93,9 @@ def test_the_result_meets_the_conditions_of_optimality() -> None:
 def test_unit_and_origin_of_the_coordinates_do_not_matter(scale: float, shift: float) -> None:
     _, gaps = low_rank(3, images=40, K=6, rank=2)
     np.testing.assert_allclose(
-        complete(gaps * scale + shift, 60), complete(gaps, 60) * scale + shift, atol=1e-6 * scale + 1e-9
+        complete_landmarks(gaps * scale + shift, 60),
+        complete_landmarks(gaps, 60) * scale + shift,
+        atol=1e-6 * scale + 1e-9,
     )
 
 
@@ -101,14 +103,14 @@ def test_many_gaps_do_not_make_it_diverge() -> None:
     # With 85 % missing the step of Cai et al. is 8, four times what is proven, and the plain method fails.
     whole, gaps = low_rank(4, rank=2, missing=0.85)
     gone = np.isnan(gaps)
-    assert rms((complete(gaps, 300) - whole)[gone]) < rms(
+    assert rms((complete_landmarks(gaps, 300) - whole)[gone]) < rms(
         (fill_with_mean(gaps, mean_landmarks(gaps)) - whole)[gone]
     )
 
 
 def test_without_gaps_nothing_changes() -> None:
     whole, _ = low_rank(5, images=20)
-    filled = complete(whole, 10)
+    filled = complete_landmarks(whole, 10)
     assert filled.tobytes() == whole.tobytes()
     assert filled is not whole
 
@@ -117,7 +119,7 @@ def test_landmarks_and_images_never_seen_get_the_mean() -> None:
     _, gaps = low_rank(6, images=60, K=5)
     gaps[:, 3] = np.nan
     gaps[7] = np.nan
-    filled = complete(gaps, 100)
+    filled = complete_landmarks(gaps, 100)
     others = np.nanmean(gaps[:, [0, 1, 2, 4]], axis=0)
     np.testing.assert_allclose(mean_landmarks(gaps)[[0, 1, 2, 4]], others)
     np.testing.assert_allclose(filled[:, 3], np.tile(others.mean(axis=0), (60, 1)))
@@ -129,7 +131,7 @@ def test_landmarks_that_never_move_stay() -> None:
     still = np.tile(np.array([[3.0, 4.0], [5.0, 6.0]]), (4, 1, 1))
     gaps = still.copy()
     gaps[1, 0] = np.nan
-    assert complete(gaps, 10).tolist() == still.tolist()
+    assert complete_landmarks(gaps, 10).tolist() == still.tolist()
 
 
 def test_filling_and_counting_by_hand() -> None:
@@ -143,4 +145,4 @@ def test_filling_and_counting_by_hand() -> None:
 
 def test_nothing_found_at_all_is_refused() -> None:
     with pytest.raises(InputError, match="no landmark was found"):
-        complete(np.full((3, 2, 2), np.nan), 10)
+        complete_landmarks(np.full((3, 2, 2), np.nan), 10)

@@ -13,10 +13,15 @@ from hypothesis import strategies as st
 
 from selfmark.config import Augment
 from selfmark.evaluate import consistency
-from selfmark.evaluate.consistency import deformation_errors, detection_rates, mirror_errors, separation
-from tests.evaluate.fakes import CENTRE, GREEN, RED, SIZE, detector, paint
+from selfmark.evaluate.consistency import (
+    cluster_separation,
+    deformation_errors,
+    detection_rates,
+    mirror_errors,
+)
+from tests.evaluate.fakes import CENTER, GREEN, RED, SIZE, detector, paint
 
-CALM = Augment(contrast=(1, 1), brightness=(1, 1), noise=0.0, blur_share=0.0, colour_share=0.0)
+CALM = Augment(contrast=(1, 1), brightness=(1, 1), noise=0.0, blur_fraction=0.0, color_fraction=0.0)
 SEED = 3
 
 
@@ -33,7 +38,7 @@ def test_a_landmark_that_follows_its_blob_has_no_error() -> None:
     assert np.median(deformed.moved[:, RED]) > 0.05
 
 
-def test_noise_and_colours_are_changed_too() -> None:
+def test_noise_and_colors_are_changed_too() -> None:
     """The brightest red place of a picture under heavy noise is somewhere else now and then."""
     loud = replace(CALM, rotation=0.0, scale=(1, 1), shift=0.0, noise=3.0)
     deformed = deformation_errors(detector(), paint(12).pixels, 2, loud, _generator(), batch=12)
@@ -53,8 +58,8 @@ def test_errors_by_hand_and_in_the_order_of_the_images(monkeypatch: pytest.Monke
     monkeypatch.setattr(consistency, "random_affine", shift)
     deformed = deformation_errors(detector(), paint(3).pixels, 2, CALM, _generator(), batch=2)
     expected = np.array([0, 10, 1, 11, 2, 12]) / SIZE
-    np.testing.assert_allclose(deformed.moved[:, CENTRE], expected, atol=1e-6)
-    np.testing.assert_allclose(deformed.error[:, CENTRE], expected, atol=1e-6)
+    np.testing.assert_allclose(deformed.moved[:, CENTER], expected, atol=1e-6)
+    np.testing.assert_allclose(deformed.error[:, CENTER], expected, atol=1e-6)
 
 
 def test_places_that_leave_the_image_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,11 +76,11 @@ def test_places_that_leave_the_image_are_unknown(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("flip_test", [False, True])
 def test_mirror_errors_by_hand(flip_test: bool) -> None:
-    """Colours do not change sides: red and green are their own partners, and wrong as each other's."""
+    """Colors do not change sides: red and green are their own partners, and wrong as each other's."""
     pictures = paint(7)
     right = mirror_errors(detector(flip_test=flip_test), pictures.pixels, batch=3)
     assert right.shape == (7, 6)
-    assert right[:, [RED, GREEN, CENTRE]].max() < 0.02
+    assert right[:, [RED, GREEN, CENTER]].max() < 0.02
 
     swapped = detector(flip_test=flip_test, mirror=(GREEN, RED, 2, 3, 4, 5))
     wrong = mirror_errors(swapped, pictures.pixels, batch=3)
@@ -106,4 +111,4 @@ def test_separation_against_a_loop(seed: int, points: int) -> None:
             b = min(float(np.linalg.norm(vector - centroids[k])) for k in range(5) if k != landmark)
             silhouettes.append((b - a) / max(a, b))
         expected.append(sum(silhouettes) / len(silhouettes) if silhouettes else np.nan)
-    np.testing.assert_allclose(separation(vectors, label, centroids), expected, atol=1e-9)
+    np.testing.assert_allclose(cluster_separation(vectors, label, centroids), expected, atol=1e-9)

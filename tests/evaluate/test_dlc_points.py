@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from selfmark.errors import InputError
-from selfmark.evaluate import labels
-from selfmark.evaluate.labels import GroundTruth
-from selfmark.images.sources import ImageRef
+from selfmark.evaluate import label_files
+from selfmark.evaluate.label_files import GroundTruth
+from selfmark.image_ref import ImageRef
 
 pandas: Any = pytest.importorskip("pandas")
 
@@ -36,7 +36,7 @@ def _columns(individuals: list[str], coordinates: tuple[str, ...] = ("x", "y")) 
 
 def _values(columns: int) -> Any:
     values = np.random.default_rng(0).uniform(0, 60, (len(IMAGES), columns))
-    values[1, 2:4] = np.nan  # the second point of the second image is not labelled
+    values[1, 2:4] = np.nan  # the second point of the second image is not labeled
     return values
 
 
@@ -52,7 +52,7 @@ KINDS = pytest.mark.parametrize("kind", ["folders", "paths"])
 
 
 def _read(path: Path, **more: int) -> GroundTruth:
-    return labels.read_ground_truth(path, REFS, **more)
+    return label_files.read_ground_truth(path, REFS, **more)
 
 
 @KINDS
@@ -78,7 +78,7 @@ def test_each_individual_is_an_object(kind: str, tmp_path: Path) -> None:
     points = values.reshape(3, 2, 3, 2)
     boxes = [(*one.min(0) + 0.5, *np.ptp(one, axis=0)) for one in points[0]]
     images = [*(ImageRef(REFS[0].path, None, box) for box in boxes), *REFS[1:]]
-    truth = labels.read_ground_truth(_save(frame, tmp_path, kind), images)
+    truth = label_files.read_ground_truth(_save(frame, tmp_path, kind), images)
     assert truth.refs == tuple(images[:3])
     np.testing.assert_allclose(truth.xy, [points[0, 0], points[0, 1], points[1, 0]])
     np.testing.assert_allclose(truth.boxes[:2], boxes, atol=1e-9)
@@ -109,7 +109,7 @@ WRONG = {
     "a short row": (f"{HEAD}m1/img01.png,1\n", "line 4 has 2 columns where the first has 3"),
     "infinite": (f"{HEAD}m1/img01.png,1,inf\n", "'nose' lies at no usable place"),
     "frame numbers": (f"{HEAD}12,1,2\n", "name an image file in each row, not '12'"),
-    "twice": (f"{HEAD}a/b.png,1,2\na\\b.png,1,2\n", "'a/b.png' is labelled in .*line 4 too"),
+    "twice": (f"{HEAD}a/b.png,1,2\na\\b.png,1,2\n", "'a/b.png' is labeled in .*line 4 too"),
     "other images": (f"{HEAD}elsewhere/cat.png,1,2\n", "'elsewhere/cat.png' is not among the 3 images"),
     "two scorers": (f"{HEAD.replace('Ann,Ann', 'Ann,Bob')}a.png,1,2\n", "labels of Ann and of Bob"),
     "no y": (f"{HEAD.replace('x,y', 'x,z')}a.png,1,2\n", "'nose' must have one column y"),

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from selfmark.errors import InputError
-from selfmark.evaluate import labels
+from selfmark.evaluate import label_files
 from selfmark.export.label_studio import write_label_studio
-from selfmark.images.sources import ImageRef
+from selfmark.image_ref import ImageRef
 from tests.export.fakes import CARD, NAMES, SEVERAL, STILLS, expected, predictions
 
 
@@ -47,16 +47,16 @@ def _task(*regions: dict[str, Any], image: str = "/data/local-files/?d=photos/a.
     return {"id": 1, "data": {"image": image}, "annotations": [{"result": list(regions)}]}
 
 
-def _read(folder: Path, content: Any, *images: ImageRef) -> labels.GroundTruth:
+def _read(folder: Path, content: Any, *images: ImageRef) -> label_files.GroundTruth:
     path = folder / "export.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content))
-    return labels.read_ground_truth(path, images or [ImageRef(Path("/home/me/photos/a.jpg"))])
+    return label_files.read_ground_truth(path, images or [ImageRef(Path("/home/me/photos/a.jpg"))])
 
 
 def test_percent_become_pixels(tmp_path: Path) -> None:
     truth = _read(tmp_path, [_task(_point("nose", 50, 50), _point("ear", 0.25, 99))])
     assert truth.names == ("nose", "ear")
-    # Half of 200 pixels is the border between pixels 99 and 100, whose centres are whole numbers.
+    # Half of 200 pixels is the border between pixels 99 and 100, whose centers are whole numbers.
     np.testing.assert_allclose(truth.xy[0], [[99.5, 24.5], [0, 49]], atol=1e-12)
     assert np.isnan(truth.boxes).all()
 
@@ -90,11 +90,11 @@ def test_images_are_found_behind_every_kind_of_address(address: str, tmp_path: P
 
 def test_what_nobody_annotated_is_no_label(tmp_path: Path) -> None:
     untouched = {"data": {"image": "photos/b.jpg"}, "predictions": [{"result": [_point("nose", 1, 2)]}]}
-    cancelled = _task(_point("nose", 1, 2), image="photos/c.jpg")
-    cancelled["annotations"][0]["was_cancelled"] = True
-    assert len(_read(tmp_path, [untouched, cancelled, _task(_point("nose", 1, 2))])) == 1
+    canceled = _task(_point("nose", 1, 2), image="photos/c.jpg")
+    canceled["annotations"][0]["was_canceled"] = True
+    assert len(_read(tmp_path, [untouched, canceled, _task(_point("nose", 1, 2))])) == 1
     with pytest.raises(InputError, match="annotates no objects"):
-        _read(tmp_path, [untouched, cancelled])
+        _read(tmp_path, [untouched, canceled])
 
 
 def test_what_selfmark_exported_comes_back_when_accepted(tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from selfmark.errors import InputError
-from selfmark.evaluate.labels import GroundTruth, common_points, read_ground_truth, with_points
-from selfmark.images.sources import ImageRef, collect
+from selfmark.evaluate.label_files import GroundTruth, common_points, read_ground_truth, select_points
+from selfmark.image_ref import ImageRef
+from selfmark.images.sources import list_images
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 
@@ -79,7 +80,7 @@ def test_points_boxes_and_words_are_those_of_the_file(tmp_path: Path) -> None:
     assert np.isnan(truth.xy[1, 2]).all()
     assert truth.visible.tolist() == [[True] * 3, [True, True, False], [True] * 3]
     assert truth.boxes[2].tolist() == [5, 6, 30, 40]
-    assert (truth.normaliser, truth.fields, truth.notes) == ("", {}, ())
+    assert (truth.normalizer, truth.fields, truth.notes) == ("", {}, ())
 
 
 def test_hidden_points_count_unless_a_higher_visibility_is_asked_for(tmp_path: Path) -> None:
@@ -92,7 +93,7 @@ def test_fields_come_from_annotations_then_images(tmp_path: Path) -> None:
     content = valid()
     content["annotations"][0] |= {"pose": 3, "track": [1], "odd": None}
     content["annotations"][1] |= {"pose": 1, "huge": 10**400, "blurred": True}
-    content["images"][0] |= {"person": "Ada", "pose": 9, "odd": 0.5, "licence": {"id": 1}}
+    content["images"][0] |= {"person": "Ada", "pose": 9, "odd": 0.5, "license": {"id": 1}}
     content["images"][2] |= {"person": "Bob", "pose": 8, "bad": math.nan}
     fields = read(tmp_path, content).fields
     assert fields == {
@@ -154,18 +155,18 @@ def test_the_category_is_that_of_the_annotations(tmp_path: Path) -> None:
         ({}, ""),
     ],
 )
-def test_the_declared_normaliser_becomes_a_spec(tmp_path: Path, declared: dict[str, Any], spec: str) -> None:
+def test_the_declared_normalizer_becomes_a_spec(tmp_path: Path, declared: dict[str, Any], spec: str) -> None:
     content = valid()
     content["categories"][0] |= declared
     truth = read(tmp_path, content)
-    assert (truth.normaliser, truth.notes) == (spec, ())
+    assert (truth.normalizer, truth.notes) == (spec, ())
 
 
-def test_an_unknown_normaliser_is_noted(tmp_path: Path) -> None:
+def test_an_unknown_normalizer_is_noted(tmp_path: Path) -> None:
     content = valid()
     content["categories"][0]["normaliser"] = "furlongs"
     truth = read(tmp_path, content)
-    assert truth.normaliser == ""
+    assert truth.normalizer == ""
     assert "categories[0]" in truth.notes[0]
     assert "'furlongs'" in truth.notes[0]
 
@@ -192,14 +193,14 @@ def test_select_by_index_and_by_mask(tmp_path: Path) -> None:
 
 def test_points_are_reordered_with_their_partners(tmp_path: Path) -> None:
     truth = read(tmp_path, valid())
-    turned = with_points(truth, ["nose", "right_eye", "left_eye"])
+    turned = select_points(truth, ["nose", "right_eye", "left_eye"])
     assert turned.mirror == (0, 2, 1)
     np.testing.assert_array_equal(turned.xy, truth.xy[:, ::-1])
     np.testing.assert_array_equal(turned.visible, truth.visible[:, ::-1])
-    assert with_points(truth, ["nose", "left_eye"]).mirror == ()  # its partner is gone
-    assert with_points(truth, ["nose"]).mirror == (0,)
+    assert select_points(truth, ["nose", "left_eye"]).mirror == ()  # its partner is gone
+    assert select_points(truth, ["nose"]).mirror == (0,)
     with pytest.raises(InputError, match=r"test\.json has no point 'tail'"):
-        with_points(truth, ["tail"])
+        select_points(truth, ["tail"])
 
 
 def test_common_points_follow_the_other_file(tmp_path: Path) -> None:
@@ -220,7 +221,7 @@ def test_common_points_follow_the_other_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("prefix", ["", "train/", "./train/", "old/machine/train/", "/abs/old/train/"])
 @pytest.mark.parametrize("folder", ["images/train", "pics", "a/b/c/train"])
-def test_images_are_recognised_by_the_end_of_their_path(tmp_path: Path, prefix: str, folder: str) -> None:
+def test_images_are_recognized_by_the_end_of_their_path(tmp_path: Path, prefix: str, folder: str) -> None:
     content = valid()
     for image in content["images"]:
         image["file_name"] = prefix + Path(image["file_name"]).name
@@ -247,7 +248,7 @@ def test_links_may_rename_folders_and_files(tmp_path: Path) -> None:
     (tmp_path / "images" / "train").mkdir()
     for n in (1, 2, 3):
         (tmp_path / "images" / "train" / f"{n}.jpg").symlink_to(tmp_path / "store" / "x" / f"hash{n}")
-    given_images = collect([tmp_path / "images" / "linked"])
+    given_images = list_images([tmp_path / "images" / "linked"])
     assert len(given_images) == 3
     assert read(tmp_path, valid(), given_images).refs == tuple(given_images)
 
@@ -267,14 +268,14 @@ def test_a_file_beside_the_labels_settles_what_a_bare_name_means(tmp_path: Path)
         read(tmp_path, content, elsewhere)
 
 
-def test_another_split_numbered_alike_is_not_taken_for_the_labelled_one(tmp_path: Path) -> None:
+def test_another_split_numbered_alike_is_not_taken_for_the_labeled_one(tmp_path: Path) -> None:
     for folder, byte in (("train", b"a"), ("test", b"bb"), ("pics", b"a")):
         (tmp_path / "images" / folder).mkdir(parents=True)
         for n in (1, 2, 3):
             (tmp_path / "images" / folder / f"{n}.jpg").write_bytes(byte)
     with pytest.raises(InputError, match=r"images\[0\] 'train/1.jpg' is not among the 3 images given"):
-        read(tmp_path, valid(), collect([tmp_path / "images" / "test"]))
-    assert len(read(tmp_path, valid(), collect([tmp_path / "images" / "pics"]))) == 3
+        read(tmp_path, valid(), list_images([tmp_path / "images" / "test"]))
+    assert len(read(tmp_path, valid(), list_images([tmp_path / "images" / "pics"]))) == 3
 
 
 def test_a_missing_image_is_named_unless_nothing_is_annotated_on_it(tmp_path: Path) -> None:
@@ -367,7 +368,7 @@ def test_a_coco_file_serves_as_its_own_images(tmp_path: Path) -> None:
     for n in (1, 2, 3):
         (tmp_path / "train" / f"{n}.jpg").touch()
     path = write(tmp_path, content)
-    truth = read_ground_truth(path, collect([path]))
+    truth = read_ground_truth(path, list_images([path]))
     assert [ref.box for ref in truth.refs] == [(5, 6, 10, 40), (9, 9, 0, 0)]
 
 
@@ -583,7 +584,7 @@ def test_a_spoilt_file_is_read_or_refused(
     ],
 )
 def test_real_files(
-    tmp_path: Path, name: str, images: int, points: int, normaliser: str, fields: set[str]
+    tmp_path: Path, name: str, images: int, points: int, normalizer: str, fields: set[str]
 ) -> None:
     archive = DATA / f"{name}.zip"
     if not archive.is_file():
@@ -594,7 +595,7 @@ def test_real_files(
     truth = read_ground_truth(path, [ImageRef(tmp_path / entry) for entry in listed])
     content = json.loads(path.read_text())
     assert truth.xy.shape == (images, points, 2)
-    assert truth.normaliser == normaliser
+    assert truth.normalizer == normalizer
     assert set(truth.fields) == fields
     assert truth.mirror == tuple(content["categories"][0]["flip_idx"])
     names = {image["id"]: f"images/{image['file_name']}" for image in content["images"]}

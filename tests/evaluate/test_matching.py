@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from selfmark.evaluate.matching import group_means, hit_rates, match, mean_distances
+from selfmark.evaluate.landmark_matching import group_means, hit_rates, match_landmarks, mean_distances
 
 
 def world(seed: int = 0, N: int = 12, K: int = 4, L: int = 3) -> tuple[np.ndarray, ...]:
@@ -49,7 +49,7 @@ def cheapest(cost: np.ndarray) -> float:
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(0, 10_000))
 def test_no_permutation_is_cheaper(K: int, L: int, seed: int) -> None:
     cost = np.random.default_rng(seed).uniform(0, 1, (K, L))
-    matched = match(cost)
+    matched = match_landmarks(cost)
     used = matched[matched >= 0]
     assert len(used) == len(set(used.tolist())) == min(K, L)
     assert sum(cost[matched[p], p] for p in range(L) if matched[p] >= 0) == pytest.approx(cheapest(cost))
@@ -60,7 +60,7 @@ def test_no_permutation_is_cheaper(K: int, L: int, seed: int) -> None:
 def test_unknown_pairs_are_taken_last_and_not_reported(K: int, L: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     cost = np.where(rng.random((K, L)) < 0.5, np.nan, rng.uniform(0, 100, (K, L)))
-    matched = match(cost)
+    matched = match_landmarks(cost)
     pairs = [(int(matched[p]), p) for p in range(L) if matched[p] >= 0]
     assert not any(np.isnan(cost[pair]) for pair in pairs)
     # By trying all: as many known pairs as can be, and among those the least cost.
@@ -73,9 +73,9 @@ def test_unknown_pairs_are_taken_last_and_not_reported(K: int, L: int, seed: int
 
 def test_greedy_is_not_enough() -> None:
     # Landmark 0 is nearest to both points; giving it to the first would cost the second dearly.
-    assert match(np.array([[1.0, 2.0], [2.0, 90.0], [50.0, 80.0]])).tolist() == [1, 0]
-    assert match(np.array([[3.0, 1.0]])).tolist() == [-1, 0]
-    assert match(np.full((2, 2), np.nan)).tolist() == [-1, -1]
+    assert match_landmarks(np.array([[1.0, 2.0], [2.0, 90.0], [50.0, 80.0]])).tolist() == [1, 0]
+    assert match_landmarks(np.array([[3.0, 1.0]])).tolist() == [-1, 0]
+    assert match_landmarks(np.full((2, 2), np.nan)).tolist() == [-1, -1]
 
 
 def test_hits_by_hand() -> None:

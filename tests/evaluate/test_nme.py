@@ -9,26 +9,26 @@ from sklearn.linear_model import LinearRegression, Ridge
 
 from selfmark.errors import InputError
 from selfmark.evaluate.nme import (
-    Spread,
+    DrawStatistics,
     backward_prediction,
-    box_normaliser,
-    by_group,
+    box_normalizer,
     forward_prediction,
+    group_errors,
     image_errors,
     mean_error,
     mean_shape,
+    measure_over_draws,
     nme,
-    over_draws,
     point_errors,
 )
-from selfmark.evaluate.protocol import Examples, backward, forward, guesses
+from selfmark.evaluate.protocol import Examples, backward_errors, forward_errors, guessing_errors
 from selfmark.evaluate.regression import Regressor, fit_ridge, fit_unbiased
 
 K, L, TRAIN, TEST = 5, 7, 50, 20
 
 
 def examples(world: dict[str, np.ndarray]) -> tuple[Examples, Examples]:
-    """The world as the protocol takes it; training images need no normaliser."""
+    """The world as the protocol takes it; training images need no normalizer."""
     train = [world[f"train_{name}"] for name in ("landmarks", "truth", "visible")]
     test = [world[f"test_{name}"] for name in ("landmarks", "truth", "visible")]
     return (
@@ -37,11 +37,11 @@ def examples(world: dict[str, np.ndarray]) -> tuple[Examples, Examples]:
     )
 
 
-def naive_nme(predicted: np.ndarray, truth: np.ndarray, visible: np.ndarray, normaliser: np.ndarray) -> float:
+def naive_nme(predicted: np.ndarray, truth: np.ndarray, visible: np.ndarray, normalizer: np.ndarray) -> float:
     images = []
     for image in range(len(truth)):
         errors = [
-            math.dist(predicted[image, point], truth[image, point]) / normaliser[image]
+            math.dist(predicted[image, point], truth[image, point]) / normalizer[image]
             for point in range(truth.shape[1])
             if visible[image, point]
         ]
@@ -74,8 +74,8 @@ def world() -> dict[str, np.ndarray]:
 
 
 def ridge_alpha(x: np.ndarray, ridge: float) -> float:
-    centred = x - x.mean(axis=0)
-    return float(ridge * (centred.T @ centred).max())
+    centered = x - x.mean(axis=0)
+    return float(ridge * (centered.T @ centered).max())
 
 
 def test_by_hand() -> None:
@@ -87,10 +87,10 @@ def test_by_hand() -> None:
 
 
 def test_agrees_with_a_naive_loop(world: dict[str, np.ndarray]) -> None:
-    truth, visible, normaliser = world["test_truth"], world["test_visible"], world["normaliser"]
+    truth, visible, normalizer = world["test_truth"], world["test_visible"], world["normaliser"]
     predicted = np.nan_to_num(truth) + np.random.default_rng(1).normal(0, 5.0, truth.shape)
-    assert nme(predicted, truth, visible, normaliser) == pytest.approx(
-        naive_nme(predicted, truth, visible, normaliser), rel=1e-12
+    assert nme(predicted, truth, visible, normalizer) == pytest.approx(
+        naive_nme(predicted, truth, visible, normalizer), rel=1e-12
     )
 
 
@@ -102,7 +102,7 @@ def test_forward_is_one_ridge_per_annotated_point(world: dict[str, np.ndarray]) 
         model = Ridge(alpha=ridge_alpha(x, 0.01), solver="cholesky").fit(x, world["train_truth"][rows, point])
         predicted[:, point] = model.predict(world["test_landmarks"].reshape(TEST, -1))
     expected = naive_nme(predicted, world["test_truth"], world["test_visible"], world["normaliser"])
-    errors = forward(*examples(world), partial(fit_ridge, ridge=0.01))
+    errors = forward_errors(*examples(world), partial(fit_ridge, ridge=0.01))
     assert mean_error(errors) == pytest.approx(expected, rel=1e-8)
 
 
@@ -119,7 +119,7 @@ def test_backward_fills_hidden_annotations_with_their_training_mean(world: dict[
     predicted = model.predict(filled(world["test_truth"])).reshape(TEST, K, 2)
     everything = np.ones((TEST, K), bool)
     expected = naive_nme(predicted, world["test_landmarks"], everything, world["normaliser"])
-    errors = backward(*examples(world), partial(fit_ridge, ridge=0.1))
+    errors = backward_errors(*examples(world), partial(fit_ridge, ridge=0.1))
     assert mean_error(errors) == pytest.approx(expected, rel=1e-8)
 
 
@@ -128,7 +128,7 @@ def test_mean_shape_baseline(world: dict[str, np.ndarray]) -> None:
     np.testing.assert_allclose(mean_shape(world["train_truth"], world["train_visible"]), mean, rtol=1e-12)
     predicted = np.stack([mean] * TEST)
     expected = naive_nme(predicted, world["test_truth"], world["test_visible"], world["normaliser"])
-    measured = guesses(*examples(world))
+    measured = guessing_errors(*examples(world))
     assert measured["forward"] == pytest.approx(expected, rel=1e-12)
     found = np.stack([world["train_landmarks"].mean(axis=0)] * TEST)
     everything = np.ones((TEST, K), bool)
@@ -143,17 +143,17 @@ def test_perfect_landmarks_give_almost_no_error_and_useless_ones_the_mean_shape(
     known = {"train_truth": truth[:40], "test_truth": truth[40:], "normaliser": np.full(40, 30.0)}
     known |= {"train_visible": visible, "test_visible": visible}
     perfect = examples(known | {"train_landmarks": truth[:40], "test_landmarks": truth[40:]})
-    assert mean_error(forward(*perfect, partial(fit_ridge, ridge=1e-9))) < 1e-4
+    assert mean_error(forward_errors(*perfect, partial(fit_ridge, ridge=1e-9))) < 1e-4
     still = np.full((40, 3, 2), 5.0)
     useless = examples(known | {"train_landmarks": still, "test_landmarks": still})
-    error = mean_error(forward(*useless, partial(fit_ridge, ridge=0.1)))
-    assert error == pytest.approx(guesses(*useless)["forward"])
+    error = mean_error(forward_errors(*useless, partial(fit_ridge, ridge=0.1)))
+    assert error == pytest.approx(guessing_errors(*useless)["forward"])
 
 
-def test_normalisers() -> None:
+def test_normalizers() -> None:
     truth = np.array([[[0.0, 0.0], [8.0, 2.0], [100.0, 100.0]], [[1.0, 1.0], [4.0, 5.0], [1.0, 1.0]]])
     visible = np.array([[True, True, False], [False, False, False]])
-    assert box_normaliser(truth, visible).tolist() == [4.0, 0.0]
+    assert box_normalizer(truth, visible).tolist() == [4.0, 0.0]
 
 
 def test_what_cannot_be_evaluated_is_refused(world: dict[str, np.ndarray]) -> None:
@@ -174,10 +174,12 @@ def test_a_point_annotated_in_no_training_image_does_not_count(world: dict[str, 
     never = {**world, "train_visible": world["train_visible"] & (np.arange(L) != 2)}
     unasked = {**never, "test_visible": never["test_visible"] & (np.arange(L) != 2)}
     fit = partial(fit_ridge, ridge=0.1)
-    errors = forward(*examples(never), fit)
+    errors = forward_errors(*examples(never), fit)
     assert np.isnan(errors[:, 2]).all()
-    assert mean_error(errors) == pytest.approx(mean_error(forward(*examples(unasked), fit)))
-    assert guesses(*examples(never))["forward"] == pytest.approx(guesses(*examples(unasked))["forward"])
+    assert mean_error(errors) == pytest.approx(mean_error(forward_errors(*examples(unasked), fit)))
+    assert guessing_errors(*examples(never))["forward"] == pytest.approx(
+        guessing_errors(*examples(unasked))["forward"]
+    )
 
 
 def test_point_errors_are_percentages_and_nan_where_unknown() -> None:
@@ -253,7 +255,7 @@ def test_draws_are_subsets_without_repetition() -> None:
         seen.append(tuple(rows.tolist()))
         return float(rows.sum())
 
-    spread = over_draws(measure, 9, 4, 6, np.random.default_rng(0))
+    spread = measure_over_draws(measure, 9, 4, 6, np.random.default_rng(0))
     assert len(seen) == 6
     assert len(set(seen)) > 1
     assert all(len(set(rows)) == 4 and set(rows) <= set(range(9)) for rows in seen)
@@ -261,17 +263,17 @@ def test_draws_are_subsets_without_repetition() -> None:
     mean = sum(totals) / 6
     deviation = math.sqrt(sum((total - mean) ** 2 for total in totals) / 6)
     assert (spread.mean, spread.spread, spread.draws) == pytest.approx((mean, deviation, 6))
-    assert over_draws(measure, 9, 4, 6, np.random.default_rng(0)) == spread
+    assert measure_over_draws(measure, 9, 4, 6, np.random.default_rng(0)) == spread
 
 
 @pytest.mark.parametrize("fitted", [9, 50])
 def test_all_images_are_drawn_once(fitted: int) -> None:
     seen = []
-    spread = over_draws(
+    spread = measure_over_draws(
         lambda rows: seen.append(rows.tolist()) or 2.5, 9, fitted, 6, np.random.default_rng(0)
     )
     assert seen == [list(range(9))]
-    assert spread == Spread(2.5, 0.0, 1)
+    assert spread == DrawStatistics(2.5, 0.0, 1)
 
 
 def test_points_no_drawn_image_shows_are_left_out_of_the_draw() -> None:
@@ -289,20 +291,20 @@ def test_points_no_drawn_image_shows_are_left_out_of_the_draw() -> None:
         answers[int(rows[0])] = mean_error(point_errors(predicted, truth[:1], asked, size))
         return answers[int(rows[0])]
 
-    spread = over_draws(measure, 5, 1, 40, np.random.default_rng(0))
+    spread = measure_over_draws(measure, 5, 1, 40, np.random.default_rng(0))
     assert set(answers) == set(range(5))
     assert np.isnan(answers.pop(0))
     assert spread.draws < 40
     assert min(answers.values()) < spread.mean < max(answers.values())
     with pytest.raises(InputError, match="3 training images drawn"):
-        over_draws(lambda rows: math.nan, 9, 3, 4, np.random.default_rng(0))
+        measure_over_draws(lambda rows: math.nan, 9, 3, 4, np.random.default_rng(0))
     with pytest.raises(ValueError, match="at least 1"):
-        over_draws(measure, 5, 0, 1, np.random.default_rng(0))
+        measure_over_draws(measure, 5, 0, 1, np.random.default_rng(0))
 
 
 def test_groups_by_hand() -> None:
     errors = np.array([1.0, 2.0, np.nan, 6.0, np.nan])
-    grouped = by_group(errors, [30, 60, 60, 30, 90])
+    grouped = group_errors(errors, [30, 60, 60, 30, 90])
     assert grouped == {30: (3.5, 2), 60: (2.0, 1)}
     with pytest.raises(ValueError):
-        by_group(errors, [1, 2])
+        group_errors(errors, [1, 2])

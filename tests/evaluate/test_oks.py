@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from selfmark.errors import InputError
-from selfmark.evaluate.oks import average_precision, oks, sigmas_for
+from selfmark.evaluate.oks import average_precision, object_keypoint_similarity, sigmas_for
 
 THRESHOLDS = np.array([0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95])
 L = 5
@@ -23,8 +23,8 @@ def crowded(seed: int, images: int = 25) -> Scene:
     objects = rng.integers(0, 4, images)
     gt_image = rng.permutation(np.repeat(np.arange(images), objects))
     count = len(gt_image)
-    centre = rng.uniform(20, 100, (count, 1, 2))
-    gt_xy = centre + rng.normal(0, 15, (count, L, 2))
+    center = rng.uniform(20, 100, (count, 1, 2))
+    gt_xy = center + rng.normal(0, 15, (count, L, 2))
     gt_visible = rng.random((count, L)) < rng.choice([0.0, 0.6, 1.0], (count, 1), p=[0.2, 0.4, 0.4])
     shown = np.flatnonzero(rng.random(count) < 0.85)  # the others are missed
     again = rng.choice(shown, 12)  # found twice
@@ -218,7 +218,9 @@ def test_similarity_is_the_formula_over_visible_points() -> None:
     visible = rng.random((30, L)) < 0.6
     visible[0] = False
     area = rng.uniform(500, 2000, 30)
-    ours = oks(predicted, np.where(visible[..., None], truth, np.nan), visible, area, SIGMAS)
+    ours = object_keypoint_similarity(
+        predicted, np.where(visible[..., None], truth, np.nan), visible, area, SIGMAS
+    )
     assert np.isnan(ours[0])
     for image in range(1, 30):
         terms = [
@@ -238,7 +240,9 @@ def test_similarity_is_the_formula_over_visible_points() -> None:
 def test_similarity_by_hand() -> None:
     # One exact point, one whose d^2 is exactly 8 area sigma^2: (1 + 1/e) / 2.
     predicted = np.array([[[0.0, 0.0], [np.sqrt(8 * 100) * 0.1, 0.0]]])
-    ours = oks(predicted, np.zeros((1, 2, 2)), np.ones((1, 2), bool), np.array([100.0]), np.array([0.1, 0.1]))
+    ours = object_keypoint_similarity(
+        predicted, np.zeros((1, 2, 2)), np.ones((1, 2), bool), np.array([100.0]), np.array([0.1, 0.1])
+    )
     assert ours[0] == pytest.approx((1 + math.exp(-1)) / 2)
 
 

@@ -7,7 +7,6 @@ import pytest
 from scipy.spatial import cKDTree
 
 from selfmark.errors import InputError
-from selfmark.evaluate import precision
 from selfmark.evaluate.precision import keypoint_precision
 
 
@@ -24,7 +23,7 @@ def world(seed: int, images: int = 20, points: int = 400) -> tuple[np.ndarray, .
 
 @pytest.mark.parametrize("chunk", [7, 8192])
 def test_agrees_with_a_naive_loop(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precision, "CHUNK", chunk)
+    monkeypatch.setattr(keypoint_precision, "CHUNK", chunk)
     xy, image, truth, visible, radius = world(0)
     hits = []
     for place, i in zip(xy, image, strict=True):

@@ -10,16 +10,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import selfmark.evaluate.predictions as module
 import torch
 from safetensors.torch import load_file, save_file
 
-import selfmark.evaluate.predictions as module
 from selfmark.detector import Detector
 from selfmark.errors import InputError
-from selfmark.evaluate.predictions import Predictions, predictions
-from selfmark.evaluate.stage1 import Stage1
-from selfmark.images.sources import ImageRef, collect
-from selfmark.run import Run
+from selfmark.evaluate.cached_predictions import CachedPredictions, load_or_predict
+from selfmark.evaluate.stage1_landmarks import Stage1
+from selfmark.image_ref import ImageRef
+from selfmark.images.sources import list_images
+from selfmark.run.folder import Run
 
 
 @pytest.fixture
@@ -42,13 +43,13 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
-def _predict(folder: Path, refs: Sequence[ImageRef]) -> Predictions:
+def _predict(folder: Path, refs: Sequence[ImageRef]) -> CachedPredictions:
     run = Run.open(folder)
-    return predictions(run, Detector.load(folder), Stage1.load(run, "cpu"), refs)
+    return load_or_predict(run, Detector.load(folder), Stage1.load(run, "cpu"), refs)
 
 
 def test_they_equal_what_the_detector_says(folder: Path, photos: Path) -> None:
-    refs = collect([photos])
+    refs = list_images([photos])
     found = _predict(folder, refs)
     direct = Detector.load(folder)(photos)
     # The pictures have the network's size, so network pixels are the pictures' own.
@@ -60,7 +61,7 @@ def test_they_equal_what_the_detector_says(folder: Path, photos: Path) -> None:
 
 
 def test_made_once_then_read(folder: Path, photos: Path, made: list[int]) -> None:
-    refs = collect([photos])
+    refs = list_images([photos])
     first, second = _predict(folder, refs), _predict(folder, refs)
     assert made == [24]
     for name in ("rows", "xy", "score", "stage1", "regions"):
@@ -75,7 +76,7 @@ def test_a_change_of_weights_settings_or_images_makes_them_anew(
     folder: Path, photos: Path, tmp_path: Path, made: list[int]
 ) -> None:
     pictures = Path(shutil.copytree(photos, tmp_path / "pictures"))
-    refs = collect([pictures])
+    refs = list_images([pictures])
     before = _predict(folder, refs)
 
     weights = folder / "model" / "weights.safetensors"
@@ -102,7 +103,7 @@ def test_a_change_of_weights_settings_or_images_makes_them_anew(
 
 
 def test_names_and_evaluation_settings_change_nothing(folder: Path, photos: Path, made: list[int]) -> None:
-    refs = collect([photos])
+    refs = list_images([photos])
     _predict(folder, refs)
     card = json.loads((folder / "model" / "model.json").read_text())
     card["names"] = ["nose", "ear", "paw", "tail"]
@@ -114,7 +115,7 @@ def test_names_and_evaluation_settings_change_nothing(folder: Path, photos: Path
 
 
 def test_a_damaged_file_is_made_anew(folder: Path, photos: Path, made: list[int]) -> None:
-    refs = collect([photos])
+    refs = list_images([photos])
     first = _predict(folder, refs)
     (file,) = (folder / "predictions").iterdir()
     file.write_bytes(file.read_bytes()[:500])
@@ -124,7 +125,7 @@ def test_a_damaged_file_is_made_anew(folder: Path, photos: Path, made: list[int]
 
 def test_unreadable_images_are_left_out_by_name(folder: Path, photos: Path, tmp_path: Path) -> None:
     pictures = Path(shutil.copytree(photos, tmp_path / "pictures"))
-    refs = collect([pictures])
+    refs = list_images([pictures])
     refs[2].path.write_bytes(b"no picture")
     found = _predict(folder, refs)
     assert found.rows.tolist() == [0, 1, *range(3, 24)]

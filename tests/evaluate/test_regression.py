@@ -19,8 +19,8 @@ def data(seed: int, images: int = 60, inputs: int = 14, targets: int = 6) -> tup
 @pytest.mark.parametrize("images", [8, 60])  # fewer and more images than inputs
 def test_agrees_with_scikit_learn(ridge: float, images: int) -> None:
     x, y = data(1, images)
-    centred = x - x.mean(axis=0)
-    largest = max(centred[:, i] @ centred[:, j] for i in range(x.shape[1]) for j in range(x.shape[1]))
+    centered = x - x.mean(axis=0)
+    largest = max(centered[:, i] @ centered[:, j] for i in range(x.shape[1]) for j in range(x.shape[1]))
     reference = Ridge(alpha=ridge * largest, fit_intercept=True, solver="cholesky").fit(x, y)
     ours = fit_ridge(x, y, ridge)
     np.testing.assert_allclose(ours.weights, reference.coef_.T, atol=1e-8)
@@ -68,7 +68,7 @@ def test_without_ridge_an_exact_linear_relation_is_recovered() -> None:
 
 
 def test_one_input_by_hand() -> None:
-    # Centred x = (-1, 0, 1), y = (-2, 0, 2): X'X = 2, lambda = 0.5 * 2, weight = 4 / (2 + 1).
+    # Centered x = (-1, 0, 1), y = (-2, 0, 2): X'X = 2, lambda = 0.5 * 2, weight = 4 / (2 + 1).
     regressor = fit_ridge(np.array([[1.0], [2.0], [3.0]]), np.array([[0.0], [2.0], [4.0]]), ridge=0.5)
     assert regressor.weights[0, 0] == pytest.approx(4 / 3)
     assert regressor.predict(np.array([[2.0]]))[0, 0] == pytest.approx(2.0)

@@ -14,11 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from selfmark.config import override, write_yaml
+from selfmark.config import override
 from selfmark.errors import InputError
-from selfmark.evaluate.stage1 import Stage1, Stage1Landmarks, margins, stage1_landmarks
+from selfmark.evaluate.stage1_landmarks import (
+    Stage1,
+    Stage1Landmarks,
+    find_stage1_landmarks,
+    silhouette_margins,
+)
 from selfmark.images.store import load_store
-from selfmark.run import Run
+from selfmark.run.config_file import write_config
+from selfmark.run.folder import Run
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +44,11 @@ def stage1(run: Run) -> Stage1:
 
 @pytest.fixture(scope="module")
 def found(stage1: Stage1, pixels: torch.Tensor) -> Stage1Landmarks:
-    return stage1_landmarks(stage1, pixels)
+    return find_stage1_landmarks(stage1, pixels)
 
 
 def _kept(run: Run) -> dict[str, Any]:
-    """The labelled points as the run wrote them."""
+    """The labeled points as the run wrote them."""
     tensors = load_file(run.path / "points" / "landmarks.safetensors")
     chosen = tensors["label"] >= 0
     return {name: tensors[name][chosen].numpy() for name in ("xy", "image_index", "label")}
@@ -71,7 +77,7 @@ def test_the_table_holds_the_listed_points_and_gaps_elsewhere(found: Stage1Landm
 def test_batches_change_nothing(stage1: Stage1, pixels: torch.Tensor, found: Stage1Landmarks) -> None:
     runtime = replace(stage1.config.runtime, predict_batch=7)
     small = replace(stage1, config=replace(stage1.config, runtime=runtime))
-    again = stage1_landmarks(small, pixels)
+    again = find_stage1_landmarks(small, pixels)
     np.testing.assert_array_equal(again.image, found.image)
     np.testing.assert_array_equal(again.label, found.label)
     np.testing.assert_allclose(again.xy, found.xy, atol=1e-3)
@@ -82,7 +88,7 @@ def test_mirror_images_are_not_looked_at(stage1: Stage1, pixels: torch.Tensor) -
     assert stage1.config.flip.train
     seen: list[int] = []
     hook = stage1.phi.register_forward_hook(lambda _, inputs, __: seen.append(len(inputs[0])))
-    stage1_landmarks(stage1, pixels)
+    find_stage1_landmarks(stage1, pixels)
     hook.remove()
     assert sum(seen) == len(pixels)
 
@@ -90,14 +96,16 @@ def test_mirror_images_are_not_looked_at(stage1: Stage1, pixels: torch.Tensor) -
 def test_the_assignment_of_the_config_is_used(stage1: Stage1, pixels: torch.Tensor) -> None:
     """The one-to-one assignment leaves no landmark out while points remain; the nearest one does."""
     settings = replace(stage1.config.correspondence, assignment="hungarian")
-    found = stage1_landmarks(replace(stage1, config=replace(stage1.config, correspondence=settings)), pixels)
+    found = find_stage1_landmarks(
+        replace(stage1, config=replace(stage1.config, correspondence=settings)), pixels
+    )
     assert found.found.all()
-    assert not stage1_landmarks(stage1, pixels).found.all()
+    assert not find_stage1_landmarks(stage1, pixels).found.all()
 
 
 def test_images_without_any_point(stage1: Stage1, pixels: torch.Tensor) -> None:
     blind = replace(stage1, config=override(stage1.config, {"heatmaps.threshold": 2.0}))
-    found = stage1_landmarks(blind, pixels[:3])
+    found = find_stage1_landmarks(blind, pixels[:3])
     assert np.isnan(found.xy).all()
     assert found.xy.shape == (3, 4, 2)
     assert found.descriptor.shape == (0, 16)
@@ -107,7 +115,7 @@ def test_images_without_any_point(stage1: Stage1, pixels: torch.Tensor) -> None:
 @pytest.mark.parametrize("shape", [(0, 3, 64, 64), (3, 64, 64)])
 def test_no_images_are_refused(stage1: Stage1, shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="at least one image"):
-        stage1_landmarks(stage1, torch.zeros(shape, dtype=torch.uint8))
+        find_stage1_landmarks(stage1, torch.zeros(shape, dtype=torch.uint8))
 
 
 @pytest.fixture
@@ -133,7 +141,7 @@ def test_a_run_of_an_earlier_version_is_refused(copy: Run) -> None:
 
 
 def test_weights_of_another_network_are_refused(copy: Run) -> None:
-    write_yaml(override(copy.config, {"network.channels": 64}), copy.path / "config.yaml")
+    write_config(override(copy.config, {"network.channels": 64}), copy.path / "config.yaml")
     with pytest.raises(InputError, match=r"stage1.safetensors does not fit .*config.yaml"):
         Stage1.load(Run.open(copy.path), "cpu")
 
@@ -155,10 +163,12 @@ def test_margins_against_a_loop(seed: int, points: int, clusters: int) -> None:
         distances = [float(np.linalg.norm(vector - centroid)) for centroid in centroids]
         a = distances.pop(own)
         expected.append((min(distances) - a) / max(a, min(distances)))
-    np.testing.assert_allclose(margins(vectors, label, centroids), expected, atol=1e-9)
+    np.testing.assert_allclose(silhouette_margins(vectors, label, centroids), expected, atol=1e-9)
 
 
 def test_margins_at_the_edges() -> None:
     one = np.zeros((1, 2))
-    assert np.isnan(margins(one, np.array([0]), one)).all(), "a single centroid has no rival"
-    assert margins(one, np.array([0]), np.zeros((2, 2))).tolist() == [0.0], "two centroids in one place"
+    assert np.isnan(silhouette_margins(one, np.array([0]), one)).all(), "a single centroid has no rival"
+    assert silhouette_margins(one, np.array([0]), np.zeros((2, 2))).tolist() == [0.0], (
+        "two centroids in one place"
+    )

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
-from selfmark.cli import app
+from selfmark.cli.entry import app
 from selfmark.detector import Detector, Located
+from selfmark.discovery import discover
 from selfmark.errors import InputError
-from selfmark.evaluate.study import evaluate_run
-from selfmark.pipeline import discover
+from selfmark.evaluate.evaluation import evaluate_run
 from tests.conftest import QUICK
 
 SIDE = 64  # of the pictures and of the network's image, so that network pixels are the picture's pixels
@@ -108,7 +108,7 @@ def test_a_toy_example_worked_out_by_hand(run: Path, toy: Path, outspoken: None)
     Backward: a has X'X = 450, so the slope is 300 / 450 / (1 + r), and landmark 0 is missed by
     4 - 4 / (1 + r); landmark 1 never moves: half of that.
     """
-    metrics = _evaluate(run, toy, "--normaliser", "side")
+    metrics = _evaluate(run, toy, "--normalizer", "side")
     every = {row["regressor"]: row for row in metrics["errors"] if row["all"]}
     for ridge in (0.1, 0.01, 0.001, 0.0):
         row = every[f"ridge {ridge:g}"]
@@ -138,14 +138,14 @@ def test_a_toy_example_worked_out_by_hand(run: Path, toy: Path, outspoken: None)
     assert hits["by_point"] == [100, 100]
 
 
-def test_the_normaliser_divides(run: Path, toy: Path, outspoken: None) -> None:
-    side = _evaluate(run, toy, "--normaliser", "side")["guessing"]["forward"]
-    box = _evaluate(run, toy, "--normaliser", "bbox")["guessing"]["forward"]
+def test_the_normalizer_divides(run: Path, toy: Path, outspoken: None) -> None:
+    side = _evaluate(run, toy, "--normalizer", "side")["guessing"]["forward"]
+    box = _evaluate(run, toy, "--normalizer", "bbox")["guessing"]["forward"]
     assert box == pytest.approx(2 * side)
 
 
 def test_breakdown_by_a_field(run: Path, toy: Path, outspoken: None) -> None:
-    metrics = _evaluate(run, toy, "--normaliser", "side", "--by", "pose", "--by", "angle")
+    metrics = _evaluate(run, toy, "--normalizer", "side", "--by", "pose", "--by", "angle")
     missed = 100 * (6 - 6 / 1.01) / 64
     assert metrics["by"]["pose"] == {
         "left": {"images": 1, "forward": pytest.approx(missed / 2), "backward": pytest.approx(missed / 3)},
@@ -156,7 +156,7 @@ def test_breakdown_by_a_field(run: Path, toy: Path, outspoken: None) -> None:
 
 def test_one_label_file_is_split_in_halves(run: Path, toy: Path, outspoken: None) -> None:
     metrics = evaluate_run(
-        run, toy / "train", toy / "train.json", normaliser="side", output=toy / "out", device="cpu"
+        run, toy / "train", toy / "train.json", normalizer="side", output=toy / "out", device="cpu"
     )
     assert (metrics["train_images_used"], metrics["test_images_used"]) == (1, 2)
     assert "half" in metrics["notes"][-1]
@@ -169,7 +169,7 @@ def test_across_data_sets_only_common_points_count(run: Path, toy: Path, outspok
         x, y, v, *_ = annotation["keypoints"]
         annotation["keypoints"] = [1, 1, 2, x, y, v]
     (toy / "train.json").write_text(json.dumps(labels))
-    metrics = _evaluate(run, toy, "--normaliser", "side")
+    metrics = _evaluate(run, toy, "--normalizer", "side")
     assert metrics["points"] == ["a"]
     every = {row["regressor"]: row for row in metrics["errors"] if row["all"]}
     missed = 100 * (6 - 6 / 1.1) / 64
@@ -187,14 +187,14 @@ def test_without_labels_the_landmarks_are_ranked(run: Path, photos: Path, tmp_pa
 
 def test_without_flipping_at_test_time(run: Path, toy: Path, tmp_path: Path) -> None:
     """The same as a detector that was never to flip; and not the same as one that flips."""
-    flips = _evaluate(run, toy, "--normaliser", "side")
-    without = _evaluate(run, toy, "--normaliser", "side", "--set", "flip=never")
+    flips = _evaluate(run, toy, "--normalizer", "side")
+    without = _evaluate(run, toy, "--normalizer", "side", "--set", "flip=never")
     other = tmp_path / "other"
     shutil.copytree(run, other)
     shutil.rmtree(other / "predictions")
     card = json.loads((other / "model" / "model.json").read_text())
     (other / "model" / "model.json").write_text(json.dumps(card | {"flip_test": False}))
-    never = _evaluate(other, toy, "--normaliser", "side")
+    never = _evaluate(other, toy, "--normalizer", "side")
     assert without["headline"] == never["headline"]
     assert without["headline"] != flips["headline"]
     assert without["stage1"] == flips["stage1"]
@@ -202,7 +202,7 @@ def test_without_flipping_at_test_time(run: Path, toy: Path, tmp_path: Path) -> 
 
 def test_draws_and_precision_of_detectors(run: Path, toy: Path, outspoken: None) -> None:
     metrics = _evaluate(
-        run, toy, "--normaliser", "side", "--set", "fit_images=[2]", "--set", "draws=4", "--detectors", "orb"
+        run, toy, "--normalizer", "side", "--set", "fit_images=[2]", "--set", "draws=4", "--detectors", "orb"
     )
     counted = {(row["images"], row["forward"]["draws"]) for row in metrics["errors"]}
     assert counted == {(2, 4), (3, 1)}
@@ -212,12 +212,12 @@ def test_draws_and_precision_of_detectors(run: Path, toy: Path, outspoken: None)
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--normaliser", "nose"], "nose"),
-        (["--normaliser", "side", "--by", "colour"], "no field 'colour'"),
-        (["--normaliser", "inter_ocular"], "does not name the points"),
-        (["--normaliser", "box"], "annotations[0]"),  # one visible point, or all on a line: no box
-        (["--normaliser", "side", "--set", "draws=often"], "draws"),
-        (["--normaliser", "side", "--detectors", "eyes"], "detector"),
+        (["--normalizer", "nose"], "nose"),
+        (["--normalizer", "side", "--by", "color"], "no field 'color'"),
+        (["--normalizer", "inter_ocular"], "does not name the points"),
+        (["--normalizer", "box"], "annotations[0]"),  # one visible point, or all on a line: no box
+        (["--normalizer", "side", "--set", "draws=often"], "draws"),
+        (["--normalizer", "side", "--detectors", "eyes"], "detector"),
     ],
 )
 def test_what_cannot_be_measured_is_said(

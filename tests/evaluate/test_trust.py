@@ -7,43 +7,43 @@ import pytest
 import torch
 
 from selfmark.config import Augment, Evaluation
-from selfmark.evaluate.consistency import Deformed, deformation_errors, mirror_errors
-from selfmark.evaluate.trust import Trust, judge
-from tests.evaluate.fakes import CENTRE, GREEN, LEFTMOST, RANDOM, RARE, RED, detector, paint
+from selfmark.evaluate.consistency import DeformationErrors, deformation_errors, mirror_errors
+from selfmark.evaluate.trust import LandmarkTrust, judge_landmarks
+from tests.evaluate.fakes import CENTER, GREEN, LEFTMOST, RANDOM, RARE, RED, detector, paint
 
-NEAR = Evaluation().near
+NEAR = Evaluation().agreement_radius
 IMAGES = 60
-MILD = Augment(noise=0.0, blur_share=0.0, colour_share=0.0)  # the paper's affine maps
+MILD = Augment(noise=0.0, blur_fraction=0.0, color_fraction=0.0)  # the paper's affine maps
 
 
 @pytest.fixture(scope="module")
-def deformed() -> Deformed:
+def deformed() -> DeformationErrors:
     torch.manual_seed(0)  # of the landmark that answers at random
     generator = torch.Generator().manual_seed(1)
     return deformation_errors(detector(), paint(IMAGES).pixels, 2, MILD, generator, batch=32)
 
 
 @pytest.fixture(scope="module")
-def trust(deformed: Deformed) -> Trust:
+def trust(deformed: DeformationErrors) -> LandmarkTrust:
     torch.manual_seed(0)
     mirror = mirror_errors(detector(), paint(IMAGES).pixels, batch=32)
     found = np.ones((IMAGES, 6), bool)
     found[::10, [RED, GREEN]] = False
     found[3:, RARE] = False
-    return judge(deformed, mirror, found, np.arange(6.0), np.full((IMAGES, 6), 0.5), NEAR)
+    return judge_landmarks(deformed, mirror, found, np.arange(6.0), np.full((IMAGES, 6), 0.5), NEAR)
 
 
-def test_good_landmarks_come_first_and_broken_ones_far_behind(trust: Trust) -> None:
+def test_good_landmarks_come_first_and_broken_ones_far_behind(trust: LandmarkTrust) -> None:
     assert set(trust.order[:2].tolist()) == {RED, GREEN}
     assert trust.trust[[RED, GREEN]].min() > 0.8
-    assert trust.trust[[CENTRE, RANDOM, LEFTMOST, RARE]].max() < 0.1
+    assert trust.trust[[CENTER, RANDOM, LEFTMOST, RARE]].max() < 0.1
     assert sorted(trust.order.tolist()) == list(range(6))
     assert (np.diff(trust.trust[trust.order]) <= 0).all()
 
 
-def test_each_is_caught_by_its_own_check(trust: Trust) -> None:
-    assert trust.stable[CENTRE] == 0.0
-    assert trust.symmetric[CENTRE] == 1.0
+def test_each_is_caught_by_its_own_check(trust: LandmarkTrust) -> None:
+    assert trust.stable[CENTER] == 0.0
+    assert trust.symmetric[CENTER] == 1.0
     assert trust.stable[RANDOM] < 0.1
     assert trust.stable[LEFTMOST] > 0.9
     assert trust.symmetric[LEFTMOST] == 0.0
@@ -52,10 +52,12 @@ def test_each_is_caught_by_its_own_check(trust: Trust) -> None:
     assert trust.found[RARE] == pytest.approx(0.05)
 
 
-def test_the_error_alone_would_not_find_the_glued_landmark(deformed: Deformed, trust: Trust) -> None:
-    """Deformations hardly move the centre; only those that do can tell."""
-    assert (deformed.error[:, CENTRE] <= NEAR).mean() > 0.6
-    assert trust.deformation[CENTRE] < 100 * NEAR
+def test_the_error_alone_would_not_find_the_glued_landmark(
+    deformed: DeformationErrors, trust: LandmarkTrust
+) -> None:
+    """Deformations hardly move the center; only those that do can tell."""
+    assert (deformed.error[:, CENTER] <= NEAR).mean() > 0.6
+    assert trust.deformation[CENTER] < 100 * NEAR
 
 
 def test_by_hand() -> None:
@@ -64,7 +66,9 @@ def test_by_hand() -> None:
     mirror = np.array([[0.0, 0.05], [0.2, 0.06]])
     found = np.array([[True, True], [True, False], [False, False]])
     score = np.array([[0.2, 0.4], [0.4, 0.8]])
-    trust = judge(Deformed(error, moved), mirror, found, np.array([0.5, 0.6]), score, near=0.05)
+    trust = judge_landmarks(
+        DeformationErrors(error, moved), mirror, found, np.array([0.5, 0.6]), score, near=0.05
+    )
     np.testing.assert_allclose(trust.deformation, [2.0, 4.0])
     np.testing.assert_allclose(trust.stable, [2 / 3, 1 / 2])
     np.testing.assert_allclose(trust.symmetric, [1 / 2, 1 / 2])
@@ -76,8 +80,8 @@ def test_by_hand() -> None:
 
 
 def test_checks_that_were_not_made_do_not_count() -> None:
-    deformed = Deformed(np.array([[0.01, 0.01], [0.5, 0.01]]), np.full((2, 2), 0.3))
-    trust = judge(deformed, None, None, None, np.ones((2, 2)), near=0.05)
+    deformed = DeformationErrors(np.array([[0.01, 0.01], [0.5, 0.01]]), np.full((2, 2), 0.3))
+    trust = judge_landmarks(deformed, None, None, None, np.ones((2, 2)), near=0.05)
     assert np.isnan([trust.symmetric, trust.found, trust.separation]).all()
     np.testing.assert_allclose(trust.trust, [0.5, 1.0])
     assert trust.order.tolist() == [1, 0]
@@ -85,19 +89,19 @@ def test_checks_that_were_not_made_do_not_count() -> None:
 
 def test_a_landmark_no_check_could_see_is_not_trusted() -> None:
     """Its place always left the image, so nothing speaks for it; for the other one something does."""
-    deformed = Deformed(np.array([[np.nan, 0.01], [np.nan, 0.01]]), np.full((2, 2), 0.3))
-    trust = judge(deformed, None, None, None, np.ones((2, 2)), near=0.05)
+    deformed = DeformationErrors(np.array([[np.nan, 0.01], [np.nan, 0.01]]), np.full((2, 2), 0.3))
+    trust = judge_landmarks(deformed, None, None, None, np.ones((2, 2)), near=0.05)
     assert np.isnan(trust.deformation[0])
     assert np.isnan(trust.stable[0])
     np.testing.assert_allclose(trust.trust, [0.0, 1.0])
 
 
 def test_nothing_found_anywhere() -> None:
-    deformed = Deformed(np.full((2, 2), 0.01), np.full((2, 2), 0.3))
-    trust = judge(deformed, None, np.zeros((3, 2), bool), None, np.ones((2, 2)), near=0.05)
+    deformed = DeformationErrors(np.full((2, 2), 0.01), np.full((2, 2), 0.3))
+    trust = judge_landmarks(deformed, None, np.zeros((3, 2), bool), None, np.ones((2, 2)), near=0.05)
     np.testing.assert_allclose(trust.trust, [0.0, 0.0])
 
 
 def test_equal_trust_is_settled_by_the_smaller_error() -> None:
-    deformed = Deformed(np.array([[0.03, 0.01, 0.02]]), np.full((1, 3), 0.3))
-    assert judge(deformed, None, None, None, np.ones((1, 3)), near=0.05).order.tolist() == [1, 2, 0]
+    deformed = DeformationErrors(np.array([[0.03, 0.01, 0.02]]), np.full((1, 3), 0.3))
+    assert judge_landmarks(deformed, None, None, None, np.ones((1, 3)), near=0.05).order.tolist() == [1, 2, 0]

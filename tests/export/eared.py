@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from selfmark.config import Images, Network
-from selfmark.detector import ModelCard, Prediction
-from selfmark.images.sources import ImageRef
+from selfmark.detector import Prediction
+from selfmark.image_ref import ImageRef
+from selfmark.model.card import ModelCard
 from selfmark.points import Landmarks
 
 NAMES = ("nose", "left ear", "right ear", "tail/tip")

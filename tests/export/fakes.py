@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from selfmark.config import Images, Network
-from selfmark.detector import ModelCard, Prediction
-from selfmark.images.sources import ImageRef
+from selfmark.detector import Prediction
+from selfmark.image_ref import ImageRef
+from selfmark.model.card import ModelCard
 from selfmark.points import FloatArray, Landmarks
 
 NAMES = ("nose", 'tail, "long"', "œil gauche", "œil droit")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from selfmark.detector import Prediction
-from selfmark.export.coco import write_coco
+from selfmark.export.coco_keypoints import write_coco
 from selfmark.export.coco_results import write_coco_results
 from tests.export.fakes import CARD, CROWD, FRAMES, NAMES, SEVERAL, STILLS, expected, predictions
 

@@ -13,7 +13,7 @@ import pytest
 
 from selfmark.errors import InputError
 from selfmark.export.cvat import write_cvat
-from selfmark.images.sources import ImageRef
+from selfmark.image_ref import ImageRef
 from tests.export.fakes import CARD, CROWD, FRAMES, NAMES, SEVERAL, STILLS, expected, predictions
 
 

@@ -15,7 +15,7 @@ from selfmark.detector import Prediction
 from selfmark.errors import InputError
 from selfmark.export import dlc
 from selfmark.export.dlc import write_dlc, write_dlc_h5
-from selfmark.images.sources import ImageRef
+from selfmark.image_ref import ImageRef
 from selfmark.points import Landmarks
 from tests.export.fakes import CARD, CROWD, FRAMES, NAMES, SEVERAL, STILLS, expected, predictions
 

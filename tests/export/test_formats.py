@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from selfmark.config import Images, Network
-from selfmark.detector import ModelCard, Prediction
+from selfmark.detector import Prediction
 from selfmark.errors import InputError
 from selfmark.export import writer
-from selfmark.images.sources import ImageRef
+from selfmark.image_ref import ImageRef
+from selfmark.model.card import ModelCard
 from selfmark.points import Landmarks
 
 NAMES = ("nose", "tail, long")

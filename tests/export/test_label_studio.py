@@ -16,7 +16,7 @@ from PIL import Image
 from selfmark._version import __version__
 from selfmark.errors import InputError
 from selfmark.export.label_studio import write_label_studio
-from selfmark.images.sources import ImageRef
+from selfmark.image_ref import ImageRef
 from tests.export.fakes import CARD, CLIP, FRAMES, NAMES, SEVERAL, STILLS, Found, expected, predictions
 
 OBJECTS = [*STILLS, *SEVERAL]
@@ -50,7 +50,7 @@ def test_percent_are_of_each_image_s_own_size(tmp_path: Path) -> None:
             assert [point["value"]["keypointlabels"] for point in points] == [[name] for name in NAMES]
             assert {(p["original_width"], p["original_height"]) for p in [box, *points]} == {one.size}
             percent = np.array([(point["value"]["x"], point["value"]["y"]) for point in points])
-            # Percent count from the corner, pixels from the centre of the first one.
+            # Percent count from the corner, pixels from the center of the first one.
             np.testing.assert_allclose(percent * one.size / 100 - 0.5, one.xy, atol=6e-4)
             np.testing.assert_allclose([point["score"] for point in points], one.score, atol=6e-5)
             corner = np.array([box["value"]["x"], box["value"]["y"]])

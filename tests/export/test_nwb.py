@@ -11,12 +11,14 @@ import pytest
 
 from selfmark import errors as shared
 from selfmark.config import Images, Network
-from selfmark.detector import ModelCard, Prediction
+from selfmark.detector import Prediction
 from selfmark.errors import InputError
 from selfmark.export import nwb
 from selfmark.export.nwb import write_nwb
-from selfmark.images.sources import ImageRef, collect
-from selfmark.images.video import Video
+from selfmark.image_ref import ImageRef
+from selfmark.images.sources import list_images
+from selfmark.images.video import VideoInfo
+from selfmark.model.card import ModelCard
 from selfmark.points import Landmarks
 from tests.export.eared import CARD, EDGES, NAMES, found
 
@@ -46,7 +48,7 @@ def _agree(pose: Any, prediction: Prediction, rows: list[int], times: list[float
 
 def test_every_second_frame_of_a_video(tmp_path: Path) -> None:
     clip = _clip(tmp_path / "clip.avi", 7, 12.5)
-    prediction = found(collect([clip], every=2), (48, 32), 0)
+    prediction = found(list_images([clip], every=2), (48, 32), 0)
     path = write_nwb([prediction], CARD, tmp_path)
     assert path == tmp_path / "landmarks.nwb"
     assert not list(tmp_path.glob("*.part*"))
@@ -111,8 +113,8 @@ def test_refusals_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.Monke
         write_nwb([one], alike, tmp_path)
     with pytest.raises(InputError, match=r"cannot write to .*absent"):
         write_nwb([one], CARD, tmp_path / "absent")
-    timeless = Video(1, 0.0, (40, 30), np.zeros(1))
-    monkeypatch.setattr(nwb, "look_at", lambda path: timeless)
+    timeless = VideoInfo(1, 0.0, (40, 30), np.zeros(1))
+    monkeypatch.setattr(nwb, "probe_video", lambda path: timeless)
     with pytest.raises(InputError, match="frames a second"):
         write_nwb([found([ImageRef(tmp_path / "still.avi", 0)], (40, 30), 0)], CARD, tmp_path)
 

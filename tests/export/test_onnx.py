@@ -18,17 +18,18 @@ import pytest
 import torch
 from torch import nn
 
-from selfmark import cli
-from selfmark.backend import OnnxDetector, load_detector
+from selfmark.cli import entry as cli
 from selfmark.config import Images, Network, preset
 from selfmark.demo.scene import Scene
-from selfmark.detector import Detector, ModelCard
+from selfmark.detector import Detector
 from selfmark.errors import InputError
-from selfmark.export.onnx import FILES, export_onnx, write_float16, write_float32, write_int8
+from selfmark.export.onnx_detector import OnnxDetector, load_detector
+from selfmark.export.onnx_export import FILES, export_onnx, write_float16, write_float32, write_int8
 from selfmark.export.onnx_graph import Maps, add_places
 from selfmark.export.onnx_int8 import Reach, fold_scales, plan_conv
 from selfmark.export.onnx_nodes import OPSET, Graph
-from selfmark.model.heatmaps import Reading, draw, read, to_cells, to_pixels
+from selfmark.model.card import ModelCard
+from selfmark.model.heatmaps import Reading, draw_gaussians, read_heatmaps, to_cells, to_pixels
 from selfmark.model.network import Psi
 from tests.conftest import selfmark
 
@@ -95,7 +96,7 @@ def test_the_network_of_the_preset_tiny(tmp_path: Path) -> None:
 def test_peaks_at_borders_and_between_cells(refine: Reading, tmp_path: Path) -> None:
     side = 16
     places = [(0.0, 0.0), (15.0, 0.0), (0.3, 15.0), (15.0, 14.6), (7.25, 3.8), (8.5, 8.4), (0.0, 7.7)]
-    maps = torch.stack([draw(torch.tensor(place), side, 1.0) for place in places])[None]
+    maps = torch.stack([draw_gaussians(torch.tensor(place), side, 1.0) for place in places])[None]
     maps = torch.cat([maps, maps - 1.0, 2.0 * maps])  # scores beyond 0..1, and logarithms of nothing
     graph = Graph()
     xy, score = add_places(graph, Maps("maps", len(places), side), refine)
@@ -112,7 +113,7 @@ def test_peaks_at_borders_and_between_cells(refine: Reading, tmp_path: Path) -> 
     )
     session = onnxruntime.InferenceSession(model.SerializeToString())
     found, height = session.run([xy, score], {"maps": maps.numpy()})
-    expected = read(maps, refine)
+    expected = read_heatmaps(maps, refine)
     np.testing.assert_allclose(found, to_pixels(expected.cells), atol=1e-4)
     np.testing.assert_allclose(height, expected.score.clamp(0, 1), atol=1e-6)
     np.testing.assert_allclose(to_cells(torch.from_numpy(found[0])), places, atol=0.51)
@@ -233,22 +234,22 @@ def pupil() -> tuple[Detector, torch.Tensor]:
     def pictures(count: int) -> tuple[torch.Tensor, torch.Tensor]:
         xy = 4 + (size - 8) * torch.rand(count, 2, 2, generator=generator)
         images = 0.3 * torch.rand(count, 3, size, size, generator=generator)
-        images[:, :2] += 0.7 * draw(xy, size, 2.0)
+        images[:, :2] += 0.7 * draw_gaussians(xy, size, 2.0)
         return (images * 255).to(torch.uint8), xy
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         psi = Psi(network, 2)
-    optimiser = torch.optim.Adam(psi.parameters(), lr=2e-3)
+    optimizer = torch.optim.Adam(psi.parameters(), lr=2e-3)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # maps this small are not worth sharing
     for _ in range(60):
         images, xy = pictures(8)
-        target = draw(to_cells(xy), size // 4, 1.0)
+        target = draw_gaussians(to_cells(xy), size // 4, 1.0)
         loss = (psi(images.float() / 255) - target).square().mean()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     torch.set_num_threads(threads)
     card = replace(CARD, names=("red", "green"), mirror=(0, 1), images=Images(size=size), network=network)
     images, xy = pictures(48)

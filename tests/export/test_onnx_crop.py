@@ -13,7 +13,7 @@ import pytest
 from selfmark.config import Images
 from selfmark.export.onnx_crop import add_crops, add_to_original
 from selfmark.export.onnx_nodes import IR_VERSION, OPSET, Graph, Value
-from selfmark.images.crop import crop_regions, extract, to_original
+from selfmark.images.crop import crop_regions, extract_crop, to_original
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -66,7 +66,7 @@ def _expected(
     size = settings.size
     (region,) = crop_regions([image.shape[1::-1]], [box], settings)
     points = to_original(_feed(image, [box])["places"], region, size)
-    return extract(image, region, size).transpose(2, 0, 1), points
+    return extract_crop(image, region, size).transpose(2, 0, 1), points
 
 
 def _compare(session: Any, image: npt.NDArray[np.uint8], box: list[float], settings: Images) -> None:

@@ -18,10 +18,10 @@ import pytest
 import torch
 from PIL import Image
 
-from selfmark.demo.scene import generate
+from selfmark.demo.scene import generate_scene
 from selfmark.detector import Detector
-from selfmark.export.onnx import write_float16, write_float32
-from selfmark.images.sources import ImageRef
+from selfmark.export.onnx_export import write_float16, write_float32
+from selfmark.image_ref import ImageRef
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -45,7 +45,7 @@ def file(detector: Detector, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pictures() -> list[npt.NDArray[np.uint8]]:
     """100 pictures of the toy animal, of 100 sizes, upright and lying, smaller and larger than the crops."""
     rng = np.random.default_rng(0)
-    scenes = generate(20, 192, seed=7).images
+    scenes = generate_scene(20, 192, seed=7).images
     pictures = []
     for index in range(100):
         image = scenes[index % len(scenes)]
@@ -91,7 +91,7 @@ def test_a_hundred_images_of_mixed_sizes_as_torch_finds_them(
 
 
 def test_boxes_as_torch_takes_them(detector: Detector, file: Path, tmp_path: Path) -> None:
-    pictures = generate(4, 160, seed=11).images
+    pictures = generate_scene(4, 160, seed=11).images
     frame = np.concatenate([np.concatenate(pictures[:2], axis=1), np.concatenate(pictures[2:], axis=1)])
     Image.fromarray(frame).save(tmp_path / "frame.png")
     boxes = [(5.0, 8.0, 140.0, 150.0), (165.5, 3.0, 150.0, 140.0), (0.0, 170.0, 155.0, 150.0)]
@@ -143,7 +143,7 @@ def test_the_example_needs_no_torch(
     box: tuple[int, ...], detector: Detector, file: Path, tmp_path: Path
 ) -> None:
     """A process in which importing torch, OpenCV or selfmark fails, as where they are not installed."""
-    Image.fromarray(generate(1, 150, seed=2).images[0]).save(tmp_path / "photo.png")
+    Image.fromarray(generate_scene(1, 150, seed=2).images[0]).save(tmp_path / "photo.png")
     program = "import runpy, sys\n"
     program += "for name in ('torch', 'cv2', 'scipy', 'selfmark', 'onnx'): sys.modules[name] = None\n"
     program += f"sys.argv = sys.argv[1:]; runpy.run_path({str(EXAMPLE)!r}, run_name='__main__')"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from selfmark.export import parquet as module
-from selfmark.export.csv import COLUMNS, write_csv
+from selfmark.export.csv_table import COLUMNS, write_csv
 from selfmark.export.parquet import write_parquet
 from tests.export.fakes import CARD, CROWD, FRAMES, NAMES, SEVERAL, STILLS, expected, predictions
 

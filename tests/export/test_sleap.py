@@ -11,10 +11,12 @@ from PIL import Image
 
 from selfmark import errors as shared
 from selfmark.config import Images, Network
-from selfmark.detector import ModelCard, Prediction
+from selfmark.detector import Prediction
 from selfmark.errors import InputError
 from selfmark.export.sleap import write_analysis, write_slp
-from selfmark.images.sources import ImageRef, collect
+from selfmark.image_ref import ImageRef
+from selfmark.images.sources import list_images
+from selfmark.model.card import ModelCard
 from selfmark.points import Landmarks
 from tests.export.eared import CARD, EDGES, NAMES, found
 
@@ -82,7 +84,7 @@ def test_slp_keeps_points_scores_and_skeleton(tmp_path: Path) -> None:
 
 def test_slp_of_every_second_frame(tmp_path: Path) -> None:
     clip = _clip(tmp_path / "clip.avi")
-    refs = collect([clip], every=2)
+    refs = list_images([clip], every=2)
     refs = [ref for ref in refs for _ in range(1 + (ref.frame == 4))]  # two objects in frame 4
     prediction = found(refs, (48, 32), 3)
     halves = [

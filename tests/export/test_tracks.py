@@ -19,7 +19,8 @@ from PIL import Image
 
 from selfmark.detector import Prediction
 from selfmark.export import FORMATS, writer
-from selfmark.images.sources import ImageRef, collect
+from selfmark.image_ref import ImageRef
+from selfmark.images.sources import list_images
 from selfmark.points import Landmarks
 from tests.export.fakes import CARD, NAMES
 
@@ -261,4 +262,4 @@ def test_a_folder_of_frames_is_never_overwritten(name: str, clip: Path, truth: F
 
 def test_what_we_write_as_coco_comes_back_with_its_tracks(clip: Path, truth: Found, tmp_path: Path) -> None:
     path = writer("coco")(_predictions(clip, truth), CARD, tmp_path)
-    assert {(ref.frame, ref.track) for ref in collect([path])} == set(SEEN)
+    assert {(ref.frame, ref.track) for ref in list_images([path])} == set(SEEN)

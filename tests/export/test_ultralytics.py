@@ -21,11 +21,13 @@ import yaml
 from PIL import Image
 
 from selfmark.config import Images, Network
-from selfmark.detector import ModelCard, Prediction
+from selfmark.detector import Prediction
 from selfmark.errors import InputError
 from selfmark.export import ultralytics as module
 from selfmark.export.ultralytics import label_row, write_ultralytics
-from selfmark.images.sources import ImageRef, collect
+from selfmark.image_ref import ImageRef
+from selfmark.images.sources import list_images
+from selfmark.model.card import ModelCard
 from selfmark.points import Landmarks
 
 NAMES = ("nose", "left ear", "right ear: inner", "yes")
@@ -139,7 +141,7 @@ def test_labels_are_shares_of_each_image(tmp_path: Path, stills: list[Prediction
 
 def test_ultralytics_accepts_every_label(tmp_path: Path, stills: list[Prediction]) -> None:
     check = _ultralytics_check()
-    clip = _found(collect([_clip(tmp_path / "clip.avi", 5)], every=2), (48, 32), 3)
+    clip = _found(list_images([_clip(tmp_path / "clip.avi", 5)], every=2), (48, 32), 3)
     path = write_ultralytics([*stills, clip], CARD, tmp_path)
     rows = []
     for image in sorted(path.parent.glob("*/images/*")):
@@ -191,7 +193,7 @@ def test_sleap_io_reads_it(tmp_path: Path, stills: list[Prediction]) -> None:
 
 
 def test_frames_of_a_video_become_images(tmp_path: Path) -> None:
-    refs = collect([_clip(tmp_path / "clip.avi", 11)], every=2)
+    refs = list_images([_clip(tmp_path / "clip.avi", 11)], every=2)
     prediction = _found(refs, (48, 32), 4)
     folder = write_ultralytics([prediction], CARD, tmp_path).parent
     images = sorted(folder.glob("*/images/*"), key=lambda image: image.name)

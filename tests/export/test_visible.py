@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 import yaml
 
-from selfmark.card import visible_card
-from selfmark.colours import colours_of, palette
 from selfmark.config import Images, Network
-from selfmark.detector import ModelCard, Prediction
+from selfmark.detector import Prediction
 from selfmark.export import FORMATS, visible_points, writer
-from selfmark.images.sources import ImageRef
+from selfmark.image_ref import ImageRef
+from selfmark.model.card import ModelCard, visible_card
+from selfmark.model.colors import landmark_colors, palette
 from selfmark.points import Landmarks
 
 NAMES = ("nose", "left ear", "right ear", "left foot", "right foot", "tail")
@@ -129,7 +129,7 @@ def _label_studio(path: Path) -> Read:
     interface = ElementTree.parse(path.with_name("label_config.xml"))
     labels = [label.attrib for label in interface.getroot().findall("KeyPointLabels/Label")]
     assert [label["value"] for label in labels] == KEPT
-    usual = palette(len(NAMES))  # each keeps its colour, though it is counted anew
+    usual = palette(len(NAMES))  # each keeps its color, though it is counted anew
     assert [label["background"] for label in labels] == ["#e69f00", usual[2], "#000000", usual[5]]
     x = [point["value"]["x"] / 100 * point["original_width"] - 0.5 for point in points]
     return [point["value"]["keypointlabels"][0] for point in points], None, None, x
@@ -230,7 +230,7 @@ def test_points_and_card_are_reduced_alike(found: list[Prediction]) -> None:
         np.testing.assert_array_equal(after.landmarks.score, before.landmarks.score[:, [1, 2, 4, 5]])
     assert card.mirror == (1, 0, 2, 3)
     assert card.confirmed == (0, 1)
-    assert list(colours_of(card)) == [colours_of(CARD)[index] for index in (1, 2, 4, 5)]
+    assert list(landmark_colors(card)) == [landmark_colors(CARD)[index] for index in (1, 2, 4, 5)]
 
 
 def test_nothing_changes_where_nothing_is_hidden(found: list[Prediction]) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from selfmark.detector import Prediction
 from selfmark.errors import InputError
-from selfmark.export.coco import write_coco
+from selfmark.export.coco_keypoints import write_coco
 from selfmark.export.coco_results import write_coco_results
 from selfmark.export.cvat import write_cvat
 from selfmark.export.dlc import write_dlc, write_dlc_h5

@@ -15,14 +15,14 @@ import torch
 import yaml
 from PIL import Image
 
-from selfmark.card import ModelCard, read_card
-from selfmark.config import Images, Network, preset, read_yaml, to_dict
-from selfmark.evaluate.labels import read_ground_truth
-from selfmark.files import FORMAT
+from selfmark.config import Images, Network, preset, read_config, to_dict
+from selfmark.evaluate.label_files import read_ground_truth
 from selfmark.images.decode import read_image
-from selfmark.images.sources import collect
+from selfmark.images.sources import list_images
 from selfmark.keypoints.points_file import read_points_file
-from selfmark.train.checkpoint import read_tensors, write_tensors
+from selfmark.model.card import ModelCard, read_card
+from selfmark.run.files import FORMAT
+from selfmark.run.tensor_files import read_tensors, write_tensors
 from tests.fuzz.mutate import Mutator, change_bytes, change_json
 
 PICTURES = ("a.png", "b.png", "sub/c.png")
@@ -55,7 +55,7 @@ def make_pictures(folder: Path) -> None:
 
 def readers(folder: Path) -> dict[str, Reader]:
     """All readers; `folder` holds the pictures of `make_pictures`, and files are to be put there."""
-    given = collect([folder / name for name in PICTURES])
+    given = list_images([folder / name for name in PICTURES])
     names = [str(ref.path) for ref in given]
     regions = np.array([[0.0, 0.0, 8.0, 6.0]] * 3)
 
@@ -65,7 +65,7 @@ def readers(folder: Path) -> dict[str, Reader]:
     return {
         "images": Reader("image.png", lambda path: read_image(path, 4.0), _images(), (change_bytes,)),
         "coco as images": Reader(
-            "set.json", lambda path: collect([path]), _coco(), (change_bytes, change_json)
+            "set.json", lambda path: list_images([path]), _coco(), (change_bytes, change_json)
         ),
         "coco as labels": Reader("labels.json", labels, _coco(), (change_bytes, change_json)),
         "deeplabcut csv": Reader("labels.csv", labels, _dlc(), (change_bytes,)),
@@ -73,8 +73,8 @@ def readers(folder: Path) -> dict[str, Reader]:
         "model.json": Reader(
             "model.json", lambda path: read_card(path.parent), _model(), (change_bytes, change_json)
         ),
-        "config.yaml": Reader("config.yaml", read_yaml, _config(), (change_bytes, _as_json), cost=5),
-        "text list": Reader("list.txt", lambda path: collect([path]), _list(), (change_bytes,)),
+        "config.yaml": Reader("config.yaml", read_config, _config(), (change_bytes, _as_json), cost=5),
+        "text list": Reader("list.txt", lambda path: list_images([path]), _list(), (change_bytes,)),
         "points csv": Reader(
             "points.csv", lambda path: read_points_file(path, names, regions, 64), _points(), (change_bytes,)
         ),
@@ -84,22 +84,22 @@ def readers(folder: Path) -> dict[str, Reader]:
 
 def _images() -> tuple[bytes, ...]:
     rng = np.random.default_rng(0)
-    colours = Image.fromarray(rng.integers(0, 255, (9, 11, 3), dtype=np.uint8))
+    colors = Image.fromarray(rng.integers(0, 255, (9, 11, 3), dtype=np.uint8))
     deep = Image.fromarray(rng.integers(0, 65535, (7, 5)).astype(np.uint16))
     turned = Image.Exif()
     turned[0x0112] = 6
     made = [
-        (colours, "PNG", {}),
-        (colours, "JPEG", {"exif": turned}),
-        (colours, "JPEG", {"progressive": True}),
-        (colours.convert("P"), "GIF", {}),
-        (colours.convert("CMYK"), "TIFF", {"compression": "tiff_lzw"}),
+        (colors, "PNG", {}),
+        (colors, "JPEG", {"exif": turned}),
+        (colors, "JPEG", {"progressive": True}),
+        (colors.convert("P"), "GIF", {}),
+        (colors.convert("CMYK"), "TIFF", {"compression": "tiff_lzw"}),
         (deep, "TIFF", {}),
         (deep, "PNG", {}),
-        (colours, "BMP", {}),
-        (colours.convert("RGBA"), "WEBP", {}),
-        (colours.convert("L"), "PPM", {}),
-        (colours.convert("1"), "PNG", {}),
+        (colors, "BMP", {}),
+        (colors.convert("RGBA"), "WEBP", {}),
+        (colors.convert("L"), "PPM", {}),
+        (colors.convert("1"), "PNG", {}),
     ]
     return tuple(_encoded(image, kind, options) for image, kind, options in made)
 
@@ -145,7 +145,7 @@ def _studio() -> tuple[bytes, ...]:
         {"data": {"image": "/data/upload/1/0123abcd-a.png"}, "annotations": [{"result": [point]}]},
         {
             "data": {"image": "/data/local-files/?d=sub/c.png"},
-            "annotations": [{"result": [box, point | {"parentID": "r"}], "was_cancelled": False}],
+            "annotations": [{"result": [box, point | {"parentID": "r"}], "was_canceled": False}],
         },
     ]
     return (json.dumps(tasks).encode(),)

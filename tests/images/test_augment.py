@@ -21,8 +21,8 @@ PLAIN = replace(
     contrast=(1.0, 1.0),
     brightness=(1.0, 1.0),
     noise=0.0,
-    blur_share=0.0,
-    colour_share=0.0,
+    blur_fraction=0.0,
+    color_fraction=0.0,
 )
 
 
@@ -37,7 +37,7 @@ def test_points_come_back_through_the_inverse(seed: int) -> None:
     matrix = augment.random_affine(4, SIZE, Augment(), generator)
     matrix = augment.with_flip(matrix, torch.tensor([True, False, True, False]), SIZE)
     xy = torch.rand(4, 9, 2, generator=generator) * SIZE
-    back = augment.move_points(augment.move_points(xy, matrix), augment.invert(matrix))
+    back = augment.move_points(augment.move_points(xy, matrix), augment.invert_affine(matrix))
     assert torch.allclose(back, xy, atol=1e-3)
 
 
@@ -63,7 +63,7 @@ def test_pixels_and_points_move_together(seed: int, flip: bool) -> None:
     x, y = (torch.rand(2, generator=generator) * 14 + 25).tolist()
     matrix = augment.random_affine(1, SIZE, Augment(), generator)
     matrix = augment.with_flip(matrix, torch.tensor([flip]), SIZE)
-    seen_x, seen_y = _centroid(augment.warp(_blob(x, y), matrix))
+    seen_x, seen_y = _centroid(augment.warp_images(_blob(x, y), matrix))
     moved = augment.move_points(torch.tensor([[[x, y]]]), matrix)[0, 0]
     assert (seen_x, seen_y) == pytest.approx(tuple(moved.tolist()), abs=0.15)
 
@@ -72,7 +72,11 @@ def test_warp_against_opencv() -> None:
     rng = np.random.default_rng(0)
     picture = cv2.GaussianBlur(rng.random((SIZE, SIZE, 3)).astype(np.float32), (0, 0), 2)
     matrix = augment.random_affine(1, SIZE, Augment(), _generator(5))
-    ours = augment.warp(torch.from_numpy(picture).permute(2, 0, 1)[None], matrix)[0].permute(1, 2, 0).numpy()
+    ours = (
+        augment.warp_images(torch.from_numpy(picture).permute(2, 0, 1)[None], matrix)[0]
+        .permute(1, 2, 0)
+        .numpy()
+    )
     theirs = cv2.warpAffine(
         picture, matrix[0].numpy().astype(np.float64), (SIZE, SIZE), borderMode=cv2.BORDER_REPLICATE
     )
@@ -82,7 +86,7 @@ def test_warp_against_opencv() -> None:
 def test_flip_is_torchs_flip() -> None:
     images = torch.rand(2, 3, SIZE, SIZE)
     matrix = augment.with_flip(torch.eye(2, 3).repeat(2, 1, 1), torch.tensor([True, False]), SIZE)
-    warped = augment.warp(images, matrix)
+    warped = augment.warp_images(images, matrix)
     assert torch.allclose(warped[0], images[0].flip(-1), atol=1e-4)
     assert torch.allclose(warped[1], images[1], atol=1e-4)
     moved = augment.move_points(torch.tensor([[[10.0, 20.0]]] * 2), matrix)
@@ -93,7 +97,7 @@ def test_inverse_against_numpy() -> None:
     matrix = augment.random_affine(5, SIZE, Augment(), _generator(2))
     matrix = augment.with_flip(matrix, torch.tensor([True, False, True, False, True]), SIZE)
     square = np.concatenate([matrix.numpy(), np.tile([[[0.0, 0.0, 1.0]]], (5, 1, 1))], axis=1)
-    np.testing.assert_allclose(augment.invert(matrix).numpy(), np.linalg.inv(square)[:, :2], atol=1e-4)
+    np.testing.assert_allclose(augment.invert_affine(matrix).numpy(), np.linalg.inv(square)[:, :2], atol=1e-4)
 
 
 def test_affine_parameters_stay_in_range() -> None:
@@ -108,26 +112,26 @@ def test_affine_parameters_stay_in_range() -> None:
 
 def test_inside_is_the_pixel_grid() -> None:
     xy = torch.tensor([[[-0.4, 0.0], [-0.6, 0.0], [63.4, 63.4], [63.6, 10.0]]])
-    assert augment.inside(xy, SIZE).tolist() == [[True, False, True, False]]
+    assert augment.points_inside(xy, SIZE).tolist() == [[True, False, True, False]]
 
 
 def test_photometric_with_everything_off_changes_nothing() -> None:
     images = torch.rand(3, 3, SIZE, SIZE)
-    assert torch.allclose(augment.photometric(images, PLAIN, _generator()), images, atol=1e-5)
+    assert torch.allclose(augment.augment_colors(images, PLAIN, _generator()), images, atol=1e-5)
 
 
 def test_brightness_and_contrast_have_their_meaning() -> None:
     images = torch.rand(1, 3, SIZE, SIZE) * 0.4 + 0.3
-    darker = augment.photometric(images, replace(PLAIN, brightness=(0.9, 0.9)), _generator())
+    darker = augment.augment_colors(images, replace(PLAIN, brightness=(0.9, 0.9)), _generator())
     assert darker.mean() / images.mean() == pytest.approx(0.9, abs=1e-4)
-    flatter = augment.photometric(images, replace(PLAIN, contrast=(0.5, 0.5)), _generator())
+    flatter = augment.augment_colors(images, replace(PLAIN, contrast=(0.5, 0.5)), _generator())
     assert flatter.std() / images.std() == pytest.approx(0.5, abs=1e-4)
     assert flatter.mean() == pytest.approx(float(images.mean()), abs=1e-4)
 
 
 def test_negatives_exchange_light_and_dark_in_a_share_of_images() -> None:
     images = torch.rand(400, 3, 8, 8, generator=_generator()) * 0.2 + 0.4
-    out = augment.photometric(images, replace(PLAIN, negative_share=0.25), _generator(1))
+    out = augment.augment_colors(images, replace(PLAIN, negative_fraction=0.25), _generator(1))
     mean = images.mean(dim=(1, 2, 3), keepdim=True)
     turned = ((out - (2 * mean - images)).abs() < 1e-5).flatten(1).all(dim=1)
     kept = ((out - images).abs() < 1e-5).flatten(1).all(dim=1)
@@ -135,14 +139,14 @@ def test_negatives_exchange_light_and_dark_in_a_share_of_images() -> None:
     assert 70 <= int(turned.sum()) <= 130  # 100 expected, standard deviation 9
 
 
-def test_saturation_zero_is_grey_and_hue_turns_colours() -> None:
+def test_saturation_zero_is_gray_and_hue_turns_colors() -> None:
     images = torch.rand(2, 3, 8, 8)
-    grey = augment.photometric(
-        images, replace(PLAIN, colour_share=1.0, hue=0.0, saturation=(0, 0)), _generator()
+    gray = augment.augment_colors(
+        images, replace(PLAIN, color_fraction=1.0, hue=0.0, saturation=(0, 0)), _generator()
     )
-    assert torch.allclose(grey, grey.mean(dim=1, keepdim=True).expand_as(grey), atol=1e-5)
-    turned = augment._colour_matrix(
-        200, replace(PLAIN, colour_share=1.0, hue=30.0, saturation=(1, 1)), _generator()
+    assert torch.allclose(gray, gray.mean(dim=1, keepdim=True).expand_as(gray), atol=1e-5)
+    turned = augment._color_matrix(
+        200, replace(PLAIN, color_fraction=1.0, hue=30.0, saturation=(1, 1)), _generator()
     )
     red = torch.tensor([0.6, 0.4, 0.4])
     hues = [((colorsys.rgb_to_hsv(*(matrix @ red).tolist())[0] * 360 + 180) % 360) - 180 for matrix in turned]
@@ -152,15 +156,17 @@ def test_saturation_zero_is_grey_and_hue_turns_colours() -> None:
 
 def test_blur_against_opencv() -> None:
     images = torch.rand(1, 3, SIZE, SIZE)
-    ours = augment.photometric(images, replace(PLAIN, blur_share=1.0, blur_sigma=(0.9, 0.9)), _generator())
+    ours = augment.augment_colors(
+        images, replace(PLAIN, blur_fraction=1.0, blur_sigma=(0.9, 0.9)), _generator()
+    )
     picture = images[0].permute(1, 2, 0).numpy()
     theirs = cv2.GaussianBlur(picture, (5, 5), 0.9, borderType=cv2.BORDER_REPLICATE)
     assert np.abs(ours[0].permute(1, 2, 0).numpy() - theirs).max() < 1e-4
 
 
-def test_cut_out_greys_one_square_in_a_share_of_images() -> None:
+def test_cut_out_grays_one_square_in_a_share_of_images() -> None:
     images = torch.zeros(400, 3, 32, 32)
-    cut = augment.grey_out(images, augment.random_square(400, 32, 10, 0.5, _generator()))
+    cut = augment.fill_gray(images, augment.random_cutout(400, 32, 10, 0.5, _generator()))
     area = (cut[:, 0] == 0.5).sum(dim=(1, 2))
     assert set(area.tolist()) == {0, 100}
     assert 150 < int((area > 0).sum()) < 250
@@ -170,6 +176,6 @@ def test_cut_out_greys_one_square_in_a_share_of_images() -> None:
 
 def test_same_seed_same_pictures() -> None:
     images = torch.rand(2, 3, SIZE, SIZE)
-    one, again, other = (augment.photometric(images, Augment(), _generator(seed)) for seed in (3, 3, 4))
+    one, again, other = (augment.augment_colors(images, Augment(), _generator(seed)) for seed in (3, 3, 4))
     assert torch.equal(one, again)
     assert not torch.equal(one, other)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selfmark.config import Images
-from selfmark.images.crop import crop_regions, extract, inner_bounds, to_network, to_original
+from selfmark.images.crop import crop_regions, extract_crop, inner_bounds, to_network, to_original
 from selfmark.images.decode import Pixels
 
 NO_BOX = [np.nan] * 4
@@ -22,8 +22,8 @@ def test_regions_by_hand() -> None:
     expected = [
         [0, -80, 640, 640],  # landscape: 80 rows above and below
         [-100, 0, 500, 500],  # portrait: 100 columns on either side
-        [96, 36, 48, 48],  # centre (120, 60), side 40 * 1.2
-        [-36, -6, 72, 72],  # centre (0, 30), side 60 * 1.2
+        [96, 36, 48, 48],  # center (120, 60), side 40 * 1.2
+        [-36, -6, 72, 72],  # center (0, 30), side 60 * 1.2
     ]
     np.testing.assert_allclose(crop_regions(sizes, boxes, Images(margin=0.1)), expected)
 
@@ -43,9 +43,9 @@ def test_no_images_no_regions() -> None:
 # --- coordinates -----------------------------------------------------------------------------------
 
 
-def test_corners_and_centres_by_hand() -> None:
+def test_corners_and_centers_by_hand() -> None:
     region = [10.0, 20.0, 100.0, 100.0]  # ten original pixels per network pixel
-    # The first network pixel covers original pixels 10..19, whose centres average to 14.5.
+    # The first network pixel covers original pixels 10..19, whose centers average to 14.5.
     np.testing.assert_allclose(to_original([0, 0], region, 10), [14.5, 24.5])
     np.testing.assert_allclose(to_original([9, 9], region, 10), [104.5, 114.5])
     np.testing.assert_allclose(to_network([14.5, 24.5], region, 10), [0, 0])
@@ -101,7 +101,7 @@ def test_bounds_by_hand() -> None:
     np.testing.assert_allclose(bounds, expected, rtol=1e-6)
 
 
-def test_bounds_hold_exactly_the_pixel_centres_inside() -> None:
+def test_bounds_hold_exactly_the_pixel_centers_inside() -> None:
     """Against a loop over all network pixels."""
     generator = np.random.default_rng(3)
     size = 32
@@ -113,7 +113,7 @@ def test_bounds_hold_exactly_the_pixel_centres_inside() -> None:
         x0, y0, x1, y1 = inner_bounds([[width, height]], [box], region, size)[0]
         for row in range(size):
             for column in range(size):
-                # The corner coordinate of a pixel centre in the original.
+                # The corner coordinate of a pixel center in the original.
                 cx, cy = to_original([column, row], region[0], size) + 0.5
                 in_image = 0 <= cx <= width and 0 <= cy <= height
                 in_box = box[0] <= cx <= box[0] + box[2] and box[1] <= cy <= box[1] + box[3]
@@ -168,7 +168,7 @@ def test_a_blob_lies_where_the_coordinates_say(
     room = int(12 * scale)
     image = blob(301 + 2 * room, 243 + 2 * room, position[0] + room, position[1] + room, max(2 * scale, 0.7))
     shifted = (region[0] + room, region[1] + room, region[2], region[3])
-    found = centroid(extract(image, shifted, size))
+    found = centroid(extract_crop(image, shifted, size))
     expected = to_network(position, region, size)
     assert np.abs(found - expected).max() < 0.05
 
@@ -180,20 +180,20 @@ def test_whole_number_shrinking_is_the_mean_of_blocks(factor: int) -> None:
     image = np.random.default_rng(factor).integers(0, 256, (side + 7, side + 11, 3), np.uint8)
     block = image[4 : 4 + side, 9 : 9 + side].astype(float)
     expected = block.reshape(size, factor, size, factor, 3).mean(axis=(1, 3))
-    result = extract(image, (9, 4, side, side), size)
+    result = extract_crop(image, (9, 4, side, side), size)
     assert np.abs(result - expected).max() <= 1
 
 
 def test_one_to_one_is_a_copy() -> None:
     image = np.random.default_rng(0).integers(0, 256, (50, 70, 3), np.uint8)
-    np.testing.assert_array_equal(extract(image, (13, 7, 32, 32), 32), image[7:39, 13:45])
+    np.testing.assert_array_equal(extract_crop(image, (13, 7, 32, 32), 32), image[7:39, 13:45])
 
 
 def test_enlarging_interpolates() -> None:
     ramp = (np.arange(40) * 6).astype(np.uint8)
     image = np.dstack([np.tile(ramp, (30, 1)), np.tile(ramp[:30, None], (1, 40)), np.full((30, 40), 77)])
     region = (8.3, 5.1, 12.0, 12.0)
-    result = extract(image.astype(np.uint8), region, 64)
+    result = extract_crop(image.astype(np.uint8), region, 64)
     rows, columns = np.mgrid[:64, :64]
     original = to_original(np.dstack([columns, rows]), region, 64)
     assert np.abs(result[..., 0] - original[..., 0] * 6).max() <= 0.51
@@ -211,8 +211,8 @@ def test_the_border_is_repeated_outside(shrink: float, tolerance: int) -> None:
     region = np.array([-side / 3, -side / 4, side, side])
     pad = 120
     padded = np.pad(image, ((pad, pad), (pad, pad), (0, 0)), mode="edge")
-    expected = extract(padded, region + np.array([pad, pad, 0, 0]), 32)
-    result = extract(image, region, 32)
+    expected = extract_crop(padded, region + np.array([pad, pad, 0, 0]), 32)
+    result = extract_crop(image, region, 32)
     assert np.abs(result.astype(int) - expected).max() <= tolerance
     outside = to_original(np.arange(32)[:, None].repeat(2, 1), region, 32) < -0.5
     assert (result[outside[:, 1]] == result[outside[:, 1]][:1]).all()
@@ -224,16 +224,16 @@ def test_the_border_is_repeated_outside(shrink: float, tolerance: int) -> None:
 )
 def test_extreme_regions_stay_small_and_finite(region: tuple[float, ...]) -> None:
     image = np.full((12, 17, 3), 91, np.uint8)
-    result = extract(image, region, 16)
+    result = extract_crop(image, region, 16)
     assert result.shape == (16, 16, 3)
     assert (result == 91).all()
 
 
 def test_shrinking_does_not_alias() -> None:
-    """Stripes of one pixel must turn grey, not into broad stripes, at any scale."""
+    """Stripes of one pixel must turn gray, not into broad stripes, at any scale."""
     stripes = np.zeros((400, 400, 3), np.uint8)
     stripes[:, ::2] = 255
     for scale in (2.0, 2.7, 3.1, 5.9):
-        result = extract(stripes, (10, 10, 64 * scale, 64 * scale), 64)
+        result = extract_crop(stripes, (10, 10, 64 * scale, 64 * scale), 64)
         assert result[..., 0].std() < 255 / (2 * scale)
         assert abs(float(result.mean()) - 127.5) < 3

@@ -16,7 +16,7 @@ from selfmark.images.decode import Pixels, UnreadableImage, read_image
 LIMIT = 200.0
 
 
-def colours(height: int = 6, width: int = 9) -> Pixels:
+def colors(height: int = 6, width: int = 9) -> Pixels:
     """An image with no symmetry and no two equal pixels nearby."""
     return np.random.default_rng(5).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
@@ -31,10 +31,10 @@ def saved(image: Image.Image, path: Path, **options: object) -> Path:
 
 def test_rgb_is_kept_exactly_in_every_lossless_format(tmp_path: Path) -> None:
     for suffix in ("png", "bmp", "tif", "ppm"):
-        path = saved(Image.fromarray(colours()), tmp_path / f"a.{suffix}")
-        np.testing.assert_array_equal(read_image(path, LIMIT), colours())
-    path = saved(Image.fromarray(colours()), tmp_path / "a.webp", lossless=True)
-    np.testing.assert_array_equal(read_image(path, LIMIT), colours())
+        path = saved(Image.fromarray(colors()), tmp_path / f"a.{suffix}")
+        np.testing.assert_array_equal(read_image(path, LIMIT), colors())
+    path = saved(Image.fromarray(colors()), tmp_path / "a.webp", lossless=True)
+    np.testing.assert_array_equal(read_image(path, LIMIT), colors())
 
 
 def test_jpeg_is_close(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_jpeg_is_close(tmp_path: Path) -> None:
 
 
 def test_the_result_can_be_written_to(tmp_path: Path) -> None:
-    for name, image in (("a.png", Image.fromarray(colours())), ("b.png", Image.fromarray(colours()[..., 0]))):
+    for name, image in (("a.png", Image.fromarray(colors())), ("b.png", Image.fromarray(colors()[..., 0]))):
         assert read_image(saved(image, tmp_path / name), LIMIT).flags.writeable
 
 
@@ -56,30 +56,30 @@ def test_one_bit(tmp_path: Path) -> None:
     np.testing.assert_array_equal(pixels, np.where(bits, 255, 0)[..., None].repeat(3, 2))
 
 
-def test_grey(tmp_path: Path) -> None:
-    grey = colours()[..., 0]
-    pixels = read_image(saved(Image.fromarray(grey), tmp_path / "a.pgm"), LIMIT)
-    np.testing.assert_array_equal(pixels, grey[..., None].repeat(3, 2))
+def test_gray(tmp_path: Path) -> None:
+    gray = colors()[..., 0]
+    pixels = read_image(saved(Image.fromarray(gray), tmp_path / "a.pgm"), LIMIT)
+    np.testing.assert_array_equal(pixels, gray[..., None].repeat(3, 2))
 
 
-def over_white(colour: np.ndarray, alpha: np.ndarray) -> np.ndarray:
+def over_white(color: np.ndarray, alpha: np.ndarray) -> np.ndarray:
     share = alpha[..., None] / 255.0
-    return colour * share + 255.0 * (1 - share)
+    return color * share + 255.0 * (1 - share)
 
 
 def test_rgba_is_laid_over_white(tmp_path: Path) -> None:
-    alpha = colours()[..., 1]
-    image = Image.fromarray(np.dstack([colours(), alpha]))
+    alpha = colors()[..., 1]
+    image = Image.fromarray(np.dstack([colors(), alpha]))
     pixels = read_image(saved(image, tmp_path / "a.png"), LIMIT)
-    assert np.abs(pixels - over_white(colours(), alpha)).max() <= 1
+    assert np.abs(pixels - over_white(colors(), alpha)).max() <= 1
 
 
-def test_grey_with_alpha_is_laid_over_white(tmp_path: Path) -> None:
-    grey, alpha = colours()[..., 0], colours()[..., 1]
-    image = Image.fromarray(np.dstack([grey, alpha]))
+def test_gray_with_alpha_is_laid_over_white(tmp_path: Path) -> None:
+    gray, alpha = colors()[..., 0], colors()[..., 1]
+    image = Image.fromarray(np.dstack([gray, alpha]))
     assert image.mode == "LA"
     pixels = read_image(saved(image, tmp_path / "a.png"), LIMIT)
-    assert np.abs(pixels - over_white(grey[..., None].repeat(3, 2), alpha)).max() <= 1
+    assert np.abs(pixels - over_white(gray[..., None].repeat(3, 2), alpha)).max() <= 1
 
 
 def palette_image() -> tuple[Image.Image, np.ndarray, np.ndarray]:
@@ -113,8 +113,8 @@ def test_palette_with_an_alpha_per_entry(tmp_path: Path) -> None:
     assert np.abs(read_image(path, LIMIT) - expected).max() <= 1
 
 
-def test_rgb_with_a_transparent_colour(tmp_path: Path) -> None:
-    image = colours()
+def test_rgb_with_a_transparent_color(tmp_path: Path) -> None:
+    image = colors()
     path = saved(Image.fromarray(image), tmp_path / "a.png", transparency=tuple(map(int, image[2, 3])))
     expected = image.copy()
     expected[2, 3] = 255
@@ -139,7 +139,7 @@ def test_ycbcr(tmp_path: Path) -> None:
 
 
 def to_lab(rgb: np.ndarray) -> np.ndarray:
-    """CIE L*a*b* under D50, as TIFF and ICC have it, of sRGB colours."""
+    """CIE L*a*b* under D50, as TIFF and ICC have it, of sRGB colors."""
     share = rgb / 255.0
     linear = np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
     matrix = [  # sRGB to XYZ, adapted to D50
@@ -218,7 +218,7 @@ def test_multi_picture_jpeg(tmp_path: Path) -> None:
 
 
 def test_first_of_several_frames(tmp_path: Path) -> None:
-    frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "lime", "blue")]
+    frames = [Image.new("RGB", (8, 8), color) for color in ("red", "lime", "blue")]
     for name in ("a.gif", "a.tif"):
         path = saved(frames[0], tmp_path / name, save_all=True, append_images=frames[1:])
         np.testing.assert_array_equal(read_image(path, LIMIT), np.full((8, 8, 3), (255, 0, 0)))
@@ -262,13 +262,13 @@ def test_orientation(tmp_path: Path, orientation: int, name: str) -> None:
     exif = Image.Exif()
     exif[274] = orientation
     options = {"lossless": True} if name == "a.webp" else {}
-    path = saved(Image.fromarray(as_stored(colours(), orientation)), tmp_path / name, exif=exif, **options)
-    np.testing.assert_array_equal(read_image(path, LIMIT), colours())
+    path = saved(Image.fromarray(as_stored(colors(), orientation)), tmp_path / name, exif=exif, **options)
+    np.testing.assert_array_equal(read_image(path, LIMIT), colors())
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_orientation_of_jpeg(tmp_path: Path, orientation: int) -> None:
-    scene = colours(2, 3).repeat(16, 0).repeat(16, 1)  # blocks, which JPEG keeps well
+    scene = colors(2, 3).repeat(16, 0).repeat(16, 1)  # blocks, which JPEG keeps well
     exif = Image.Exif()
     exif[274] = orientation
     stored = Image.fromarray(as_stored(scene, orientation))
@@ -287,17 +287,17 @@ def test_orientation_of_sixteen_bits(tmp_path: Path) -> None:
 
 
 def test_damaged_exif_does_not_lose_the_image(tmp_path: Path) -> None:
-    path = saved(Image.fromarray(colours()), tmp_path / "a.png", exif=b"Exif\x00\x00MM\x00*\xff\xff\xff\xff")
+    path = saved(Image.fromarray(colors()), tmp_path / "a.png", exif=b"Exif\x00\x00MM\x00*\xff\xff\xff\xff")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        np.testing.assert_array_equal(read_image(path, LIMIT), colours())
+        np.testing.assert_array_equal(read_image(path, LIMIT), colors())
 
 
 # --- what cannot be read ---------------------------------------------------------------------------
 
 
 def png_header(width: int, height: int, depth: int = 8) -> bytes:
-    """A grey PNG that ends where its pixels should begin."""
+    """A gray PNG that ends where its pixels should begin."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -314,14 +314,14 @@ def test_empty_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a.jpg", "a.png", "a.bmp", "a.gif", "a.tif", "a.ppm"])
 def test_truncated_file(tmp_path: Path, name: str) -> None:
-    path = saved(Image.fromarray(colours(60, 80)), tmp_path / name)
+    path = saved(Image.fromarray(colors(60, 80)), tmp_path / name)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(UnreadableImage, match=r"^truncated$"):
         read_image(path, LIMIT)
 
 
 def test_truncated_webp(tmp_path: Path) -> None:
-    path = saved(Image.fromarray(colours(60, 80)), tmp_path / "a.webp")
+    path = saved(Image.fromarray(colors(60, 80)), tmp_path / "a.webp")
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(UnreadableImage, match=r"damaged|truncated"):
         read_image(path, LIMIT)
@@ -347,7 +347,7 @@ def test_a_huge_header_is_refused_before_decoding(tmp_path: Path) -> None:
 
 
 def test_the_limit_is_ours_alone(tmp_path: Path) -> None:
-    path = saved(Image.fromarray(colours(100, 100)), tmp_path / "a.png")
+    path = saved(Image.fromarray(colors(100, 100)), tmp_path / "a.png")
     assert read_image(path, 0.01).shape == (100, 100, 3)
     with pytest.raises(UnreadableImage, match=r"more than the 0\.0099 allowed"):
         read_image(path, 0.0099)

@@ -1,4 +1,4 @@
-"""Temporal pairs: neighbours come from the same video, points are followed, lost points are noticed."""
+"""Temporal pairs: neighbors come from the same video, points are followed, lost points are noticed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import numpy as np
 import torch
 
 from selfmark.config import Temporal
-from selfmark.images.flow import any_nearby, carry, nearby_frames, track
+from selfmark.images.flow import carry_points, has_nearby_frames, nearby_frames, track_points
 
-SETTINGS = Temporal(enabled=True, reach=3, neighbours=4)
+SETTINGS = Temporal(enabled=True, max_frame_gap=3, neighbors=4)
 
 
 def _texture(seed: int, size: int = 96) -> np.ndarray:
@@ -24,10 +24,10 @@ def test_track_follows_a_shift_and_flags_what_does_not_return() -> None:
         here, np.float32([[1, 0, 2.5], [0, 1, -1.5]]), (96, 96), borderMode=cv2.BORDER_REFLECT
     )
     points = np.array([[30, 30], [60, 50], [40, 70]], dtype=np.float32)
-    moved, good = track(here, there, points, SETTINGS)
+    moved, good = track_points(here, there, points, SETTINGS)
     assert good.all()
     np.testing.assert_allclose(moved - points, [[2.5, -1.5]] * 3, atol=0.1)
-    _, unrelated = track(
+    _, unrelated = track_points(
         here, _texture(1), np.random.default_rng(0).uniform(20, 76, (60, 2)).astype(np.float32), SETTINGS
     )
     assert unrelated.mean() < 0.3
@@ -36,19 +36,19 @@ def test_track_follows_a_shift_and_flags_what_does_not_return() -> None:
 def test_nearby_frames_stay_within_reach_and_within_the_video() -> None:
     video = np.array([0] * 12 + [1] * 12 + [-1] * 3 + [2])
     frame = np.array([*range(0, 24, 2), *range(12), -1, -1, -1, 0])
-    centre = np.zeros((len(video), 2))
+    center = np.zeros((len(video), 2))
     unknown = np.full(len(video), -1)
-    near = nearby_frames(video, frame, unknown, centre, SETTINGS, np.random.default_rng(0))
+    near = nearby_frames(video, frame, unknown, center, SETTINGS, np.random.default_rng(0))
     for image in range(24):
         assert (near[image] >= 0).all()
         assert (video[near[image]] == video[image]).all()
         step = 2 if video[image] == 0 else 1
         apart = np.abs(frame[near[image]] - frame[image]) / step
         assert ((apart >= 1) & (apart <= 3)).all()
-    assert (near[24:] == -1).all(), "stills and one-frame videos have no neighbours"
+    assert (near[24:] == -1).all(), "stills and one-frame videos have no neighbors"
 
 
-def test_whether_any_image_has_a_neighbour_is_known_beforehand() -> None:
+def test_whether_any_image_has_a_neighbor_is_known_beforehand() -> None:
     """Stills, single frames, and frames of two animals each of which is seen once, have none."""
     for video, frame, track_, expected in (
         ([-1, -1], [-1, -1], [-1, -1], False),
@@ -59,16 +59,16 @@ def test_whether_any_image_has_a_neighbour_is_known_beforehand() -> None:
         ([0, 0, 0], [3, 3, 9], [1, 2, 2], True),
     ):
         columns = np.array(video), np.array(frame), np.array(track_)
-        assert any_nearby(*columns) == expected
+        assert has_nearby_frames(*columns) == expected
         near = nearby_frames(*columns, np.zeros((len(video), 2)), SETTINGS, np.random.default_rng(0))
         assert bool((near >= 0).any()) == expected
 
 
-def test_with_two_objects_the_neighbour_is_the_same_object() -> None:
+def test_with_two_objects_the_neighbor_is_the_same_object() -> None:
     frame = np.repeat(np.arange(10), 2)
-    centre = np.stack([np.tile([10.0, 90.0], 10) + frame, np.full(20, 50.0)], axis=1)
+    center = np.stack([np.tile([10.0, 90.0], 10) + frame, np.full(20, 50.0)], axis=1)
     video, unknown = np.zeros(20, dtype=np.int64), np.full(20, -1)
-    near = nearby_frames(video, frame, unknown, centre, SETTINGS, np.random.default_rng(0))
+    near = nearby_frames(video, frame, unknown, center, SETTINGS, np.random.default_rng(0))
     assert (near % 2 == (np.arange(20) % 2)[:, None]).all()
 
 
@@ -76,20 +76,20 @@ def test_a_track_is_paired_with_itself_even_where_animals_change_places() -> Non
     """Two animals run through each other: in the middle the nearer crop is the other one's."""
     frame = np.repeat(np.arange(20), 2)
     track = np.tile([4, 9], 20)
-    centre = np.stack([np.where(track == 4, frame * 10.0, 190.0 - frame * 10.0), np.full(40, 50.0)], axis=1)
+    center = np.stack([np.where(track == 4, frame * 10.0, 190.0 - frame * 10.0), np.full(40, 50.0)], axis=1)
     video = np.zeros(40, dtype=np.int64)
-    near = nearby_frames(video, frame, track, centre, SETTINGS, np.random.default_rng(0))
+    near = nearby_frames(video, frame, track, center, SETTINGS, np.random.default_rng(0))
     assert (near >= 0).all()
     assert (track[near] == track[:, None]).all()
-    by_place = nearby_frames(video, frame, np.full(40, -1), centre, SETTINGS, np.random.default_rng(0))
+    by_place = nearby_frames(video, frame, np.full(40, -1), center, SETTINGS, np.random.default_rng(0))
     assert (track[by_place] != track[:, None]).any(), "which by place alone goes wrong"
 
 
 def test_an_animal_that_is_gone_is_not_paired_with_the_other() -> None:
     frame, track = np.array([0, 0, 1, 2, 2]), np.array([1, 2, 1, 1, 2])
-    centre = np.zeros((5, 2))
-    settings = Temporal(enabled=True, reach=1, neighbours=3)
-    near = nearby_frames(np.zeros(5, np.int64), frame, track, centre, settings, np.random.default_rng(0))
+    center = np.zeros((5, 2))
+    settings = Temporal(enabled=True, max_frame_gap=1, neighbors=3)
+    near = nearby_frames(np.zeros(5, np.int64), frame, track, center, settings, np.random.default_rng(0))
     assert (near[[1, 4]] == -1).all(), "track 2 is not in frame 1, the only one within reach"
     assert set(near[[0, 2, 3]].ravel().tolist()) <= {0, 2, 3}
 
@@ -103,7 +103,7 @@ def test_carry_moves_valid_points_only() -> None:
     pixels = torch.from_numpy(np.stack(frames))[:, None].expand(3, 3, 96, 96).contiguous()
     xy = torch.tensor([[[40.0, 40.0], [60.0, 50.0], [0.0, 0.0]]]).expand(3, 3, 2).contiguous()
     valid = torch.tensor([[True, True, False]]).expand(3, 3)
-    carried = carry(pixels, xy, valid, np.array([[1], [2], [-1]]), SETTINGS)
+    carried = carry_points(pixels, xy, valid, np.array([[1], [2], [-1]]), SETTINGS)
     assert carried.valid[:2, 0].tolist() == [[True, True, False]] * 2
     assert not carried.valid[2].any()
     assert torch.allclose(carried.xy[:2, 0, :2, 0] - xy[:2, :2, 0], torch.ones(2, 2), atol=0.1)

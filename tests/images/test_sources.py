@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from selfmark.errors import InputError
-from selfmark.images.sources import ImageRef, collect
+from selfmark.image_ref import ImageRef
+from selfmark.images.sources import list_images
 
 
 def touch(folder: Path, *names: str) -> list[Path]:
@@ -40,50 +41,50 @@ def test_folder_is_walked_and_sorted(tmp_path: Path) -> None:
     wanted += ["g.ppm", "h.pgm"]
     touch(tmp_path, *reversed(wanted), "notes.txt", "labels.json", "x.heic", "noextension", ".hidden.jpg")
     touch(tmp_path, ".cache/thumb.jpg", "deep/.git/x.png")
-    assert names(collect([tmp_path]), tmp_path) == wanted
-    assert all(ref.frame is None and ref.box is None for ref in collect([str(tmp_path)]))
+    assert names(list_images([tmp_path]), tmp_path) == wanted
+    assert all(ref.frame is None and ref.box is None for ref in list_images([str(tmp_path)]))
 
 
 def test_a_folder_named_like_an_image_is_no_image(tmp_path: Path) -> None:
     touch(tmp_path, "odd.jpg/a.png")
-    assert names(collect([tmp_path]), tmp_path) == [str(Path("odd.jpg/a.png"))]
+    assert names(list_images([tmp_path]), tmp_path) == [str(Path("odd.jpg/a.png"))]
 
 
 def test_links_to_folders_are_followed_but_not_in_circles(tmp_path: Path) -> None:
     touch(tmp_path, "elsewhere/b.jpg", "photos/a.jpg")
     (tmp_path / "photos" / "linked").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "photos" / "round").symlink_to(tmp_path / "photos")
-    found = names(collect([tmp_path / "photos"]), tmp_path / "photos")
+    found = names(list_images([tmp_path / "photos"]), tmp_path / "photos")
     assert found == ["a.jpg", str(Path("linked/b.jpg"))]
 
 
 def test_a_hidden_folder_can_be_named(tmp_path: Path) -> None:
     touch(tmp_path, ".secret/a.jpg")
-    assert len(collect([tmp_path / ".secret"])) == 1
+    assert len(list_images([tmp_path / ".secret"])) == 1
 
 
 def test_single_files_keep_the_order_given(tmp_path: Path) -> None:
     b, a = touch(tmp_path, "b.jpg", "a.JPG")
-    assert [ref.path for ref in collect([b, str(a)])] == [b, a]
+    assert [ref.path for ref in list_images([b, str(a)])] == [b, a]
 
 
 def test_patterns(tmp_path: Path) -> None:
     touch(tmp_path, "a.jpg", "b.png", "x/c.jpg", "x/y/d.jpg", "x/y/e.txt", ".h/f.jpg")
-    assert names(collect([f"{tmp_path}/*.jpg"]), tmp_path) == ["a.jpg"]
-    assert names(collect([f"{tmp_path}/**/*.jpg"]), tmp_path) == ["a.jpg", "x/c.jpg", "x/y/d.jpg"]
-    assert names(collect([tmp_path / "**"]), tmp_path) == ["a.jpg", "b.png", "x/c.jpg", "x/y/d.jpg"]
-    assert names(collect([f"{tmp_path}/?"]), tmp_path) == ["x/c.jpg", "x/y/d.jpg"]
+    assert names(list_images([f"{tmp_path}/*.jpg"]), tmp_path) == ["a.jpg"]
+    assert names(list_images([f"{tmp_path}/**/*.jpg"]), tmp_path) == ["a.jpg", "x/c.jpg", "x/y/d.jpg"]
+    assert names(list_images([tmp_path / "**"]), tmp_path) == ["a.jpg", "b.png", "x/c.jpg", "x/y/d.jpg"]
+    assert names(list_images([f"{tmp_path}/?"]), tmp_path) == ["x/c.jpg", "x/y/d.jpg"]
 
 
 def test_a_file_whose_name_looks_like_a_pattern(tmp_path: Path) -> None:
     (path,) = touch(tmp_path, "a[1].jpg")
-    assert [ref.path for ref in collect([path])] == [path]
+    assert [ref.path for ref in list_images([path])] == [path]
 
 
 def test_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     touch(tmp_path, "a.jpg")
-    assert [ref.path for ref in collect(["~/a.jpg"])] == [tmp_path / "a.jpg"]
+    assert [ref.path for ref in list_images(["~/a.jpg"])] == [tmp_path / "a.jpg"]
 
 
 def test_the_same_file_is_taken_once_in_its_first_place(tmp_path: Path) -> None:
@@ -91,7 +92,7 @@ def test_the_same_file_is_taken_once_in_its_first_place(tmp_path: Path) -> None:
     (tmp_path / "again.jpg").symlink_to(b)
     roundabout = tmp_path / "x" / ".." / "b.jpg"
     (tmp_path / "x").mkdir()
-    assert [ref.path for ref in collect([b, roundabout, tmp_path, a])] == [b, a]
+    assert [ref.path for ref in list_images([b, roundabout, tmp_path, a])] == [b, a]
 
 
 @pytest.mark.parametrize(
@@ -110,15 +111,15 @@ def test_unusable_inputs(tmp_path: Path, name: str, words: str) -> None:
     touch(tmp_path, "readme.md", "noextension")
     touch(tmp_path / "empty", ".hidden.jpg", "notes.doc")
     with pytest.raises(InputError, match=words) as caught:
-        collect([tmp_path / name])
+        list_images([tmp_path / name])
     assert str(tmp_path / name) in str(caught.value)
 
 
 def test_nothing_named_and_no_frames_wanted(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no images were named"):
-        collect([])
+        list_images([])
     with pytest.raises(InputError, match="at least 1"):
-        collect(touch(tmp_path, "a.jpg"), every=0)
+        list_images(touch(tmp_path, "a.jpg"), every=0)
 
 
 # --- videos ----------------------------------------------------------------------------------------
@@ -126,22 +127,24 @@ def test_nothing_named_and_no_frames_wanted(tmp_path: Path) -> None:
 
 def test_every_third_frame(tmp_path: Path, write_video: Callable[..., Path]) -> None:
     path = write_video(tmp_path / "Clip.AVI", 10, "MJPG")
-    assert [ref.frame for ref in collect([path])] == list(range(10))
-    assert [(ref.path, ref.frame) for ref in collect([path], every=3)] == [(path, f) for f in (0, 3, 6, 9)]
+    assert [ref.frame for ref in list_images([path])] == list(range(10))
+    assert [(ref.path, ref.frame) for ref in list_images([path], every=3)] == [
+        (path, f) for f in (0, 3, 6, 9)
+    ]
 
 
 def test_videos_in_folders_and_patterns(tmp_path: Path, write_video: Callable[..., Path]) -> None:
     write_video(tmp_path / "b.avi", 3, "MJPG")
     touch(tmp_path, "a.jpg", "c.jpg")
     expected = ["a.jpg", "b.avi#0", "b.avi#2", "c.jpg"]
-    assert names(collect([tmp_path], every=2), tmp_path) == expected
-    assert names(collect([f"{tmp_path}/*"], every=2), tmp_path) == expected
+    assert names(list_images([tmp_path], every=2), tmp_path) == expected
+    assert names(list_images([f"{tmp_path}/*"], every=2), tmp_path) == expected
 
 
 def test_broken_video(tmp_path: Path) -> None:
     (path,) = touch(tmp_path, "a.mp4")
     with pytest.raises(InputError, match=r"a\.mp4 cannot be read as a video"):
-        collect([path])
+        list_images([path])
 
 
 # --- text lists ------------------------------------------------------------------------------------
@@ -160,7 +163,7 @@ def test_text_list(tmp_path: Path) -> None:
         f"odd,name.jpg\nodd,name.jpg,0,0,5,5\nx,1,2,3,4.jpg\n{tmp_path / 'up.jpg'}\n"
     )
     folder = tmp_path / "lists"
-    refs = collect([write_list(folder / "all.TXT", text)])
+    refs = list_images([write_list(folder / "all.TXT", text)])
     assert refs == [
         ImageRef(folder / "a.jpg"),
         ImageRef(folder / "sub/b c.png", box=(1.0, 2.5, 30.0, 40.0)),
@@ -174,13 +177,13 @@ def test_text_list(tmp_path: Path) -> None:
 
 def test_several_boxes_of_one_image(tmp_path: Path) -> None:
     touch(tmp_path, "a.jpg")
-    refs = collect([write_list(tmp_path / "l.txt", "a.jpg,0,0,5,5\na.jpg,5,5,5,5\na.jpg,0,0,5.0,5\n")])
+    refs = list_images([write_list(tmp_path / "l.txt", "a.jpg,0,0,5,5\na.jpg,5,5,5,5\na.jpg,0,0,5.0,5\n")])
     assert [ref.box for ref in refs] == [(0, 0, 5, 5), (5, 5, 5, 5)]
 
 
 def test_video_in_a_list(tmp_path: Path, write_video: Callable[..., Path]) -> None:
     write_video(tmp_path / "v.avi", 4, "MJPG")
-    refs = collect([write_list(tmp_path / "l.txt", "v.avi,1,2,3,4\n")], every=2)
+    refs = list_images([write_list(tmp_path / "l.txt", "v.avi,1,2,3,4\n")], every=2)
     assert [(ref.frame, ref.box) for ref in refs] == [(0, (1, 2, 3, 4)), (2, (1, 2, 3, 4))]
 
 
@@ -202,16 +205,16 @@ def test_unusable_list_entries(tmp_path: Path, line: str, words: str) -> None:
     touch(tmp_path, "a.jpg", "b.heic", "folder/c.jpg")
     path = write_list(tmp_path / "l.txt", f"# first\na.jpg\n{line}\n")
     with pytest.raises(InputError, match=words) as caught:
-        collect([path])
+        list_images([path])
     assert f"{path} line 3" in str(caught.value)
 
 
 def test_empty_and_binary_lists(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="lists no images"):
-        collect([write_list(tmp_path / "l.txt", "# nothing\n\n")])
+        list_images([write_list(tmp_path / "l.txt", "# nothing\n\n")])
     (tmp_path / "b.txt").write_bytes(b"\xff\xfe\x00\x01")
     with pytest.raises(InputError, match="not a text file"):
-        collect([tmp_path / "b.txt"])
+        list_images([tmp_path / "b.txt"])
 
 
 # --- COCO ------------------------------------------------------------------------------------------
@@ -237,7 +240,7 @@ def test_coco_boxes(tmp_path: Path) -> None:
         {"image_id": "x", "bbox": None},
         {"image_id": "x", "bbox": []},
     ]
-    assert collect([write_coco(tmp_path / "l.JSON", images, annotations)]) == [
+    assert list_images([write_coco(tmp_path / "l.JSON", images, annotations)]) == [
         ImageRef(tmp_path / "b.jpg", box=(0.0, 0.0, 5.5, 5.0)),
         ImageRef(tmp_path / "a.jpg"),
         ImageRef(tmp_path / "c.jpg", box=(1.0, 2.0, 3.0, 4.0)),
@@ -253,7 +256,7 @@ def test_where_coco_images_lie(tmp_path: Path, place: str) -> None:
     path = write_coco(
         tmp_path / "train.json", [{"id": 1, "file_name": "s/a.jpg"}, {"id": 2, "file_name": "gone.jpg"}]
     )
-    assert [ref.path for ref in collect([path])] == [
+    assert [ref.path for ref in list_images([path])] == [
         tmp_path / place / "s/a.jpg",
         tmp_path / place / "gone.jpg",
     ]
@@ -262,16 +265,16 @@ def test_where_coco_images_lie(tmp_path: Path, place: str) -> None:
 def test_coco_places_are_tried_in_order(tmp_path: Path) -> None:
     touch(tmp_path, "images/train/a.jpg", "images/a.jpg")
     path = write_coco(tmp_path / "train.json", [{"id": 1, "file_name": "a.jpg"}])
-    assert collect([path])[0].path == tmp_path / "images" / "a.jpg"
+    assert list_images([path])[0].path == tmp_path / "images" / "a.jpg"
     touch(tmp_path, "a.jpg")
-    assert collect([path])[0].path == tmp_path / "a.jpg"
+    assert list_images([path])[0].path == tmp_path / "a.jpg"
 
 
 def test_coco_frames(tmp_path: Path) -> None:
     """The video is not opened, and `every` does not thin out frames that were named."""
     touch(tmp_path, "v.mp4")
     images = [{"id": i, "file_name": "v.mp4", "frame": frame} for i, frame in enumerate((5, 0, 9))]
-    refs = collect(
+    refs = list_images(
         [write_coco(tmp_path / "l.json", images, [{"image_id": 1, "bbox": [1, 1, 2, 2]}])], every=4
     )
     assert [(ref.frame, ref.box) for ref in refs] == [(5, None), (0, (1, 1, 2, 2)), (9, None)]
@@ -279,7 +282,7 @@ def test_coco_frames(tmp_path: Path) -> None:
 
 def test_a_still_may_carry_a_frame_number(tmp_path: Path) -> None:
     touch(tmp_path, "a.jpg")
-    assert collect([write_coco(tmp_path / "l.json", [{"id": 1, "file_name": "a.jpg", "frame": 3}])]) == [
+    assert list_images([write_coco(tmp_path / "l.json", [{"id": 1, "file_name": "a.jpg", "frame": 3}])]) == [
         ImageRef(tmp_path / "a.jpg")
     ]
 
@@ -287,7 +290,7 @@ def test_a_still_may_carry_a_frame_number(tmp_path: Path) -> None:
 def test_coco_without_annotations(tmp_path: Path) -> None:
     touch(tmp_path, "a.jpg")
     (tmp_path / "l.json").write_text('{"images": [{"id": 1, "file_name": "a.jpg"}]}')
-    assert collect([tmp_path / "l.json"]) == [ImageRef(tmp_path / "a.jpg")]
+    assert list_images([tmp_path / "l.json"]) == [ImageRef(tmp_path / "a.jpg")]
 
 
 GOOD = {"id": 1, "file_name": "a.jpg"}
@@ -323,7 +326,7 @@ def test_unusable_coco(tmp_path: Path, images: Any, annotations: Any, words: str
     touch(tmp_path, "a.jpg")
     path = write_coco(tmp_path / "l.json", images, annotations)
     with pytest.raises(InputError, match=words) as caught:
-        collect([path])
+        list_images([path])
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -334,7 +337,7 @@ def test_unusable_coco(tmp_path: Path, images: Any, annotations: Any, words: str
 def test_broken_json(tmp_path: Path, text: str) -> None:
     (tmp_path / "l.json").write_text(text)
     with pytest.raises(InputError, match=r"l\.json (is not|lists no)"):
-        collect([tmp_path / "l.json"])
+        list_images([tmp_path / "l.json"])
 
 
 @pytest.mark.parametrize("box", ["[1, 2, 1" + "0" * 400 + ", 4]", "[1, 2, Infinity, 4]", "[1, 2, NaN, 4]"])
@@ -344,11 +347,11 @@ def test_numbers_too_large_for_a_box_are_refused(tmp_path: Path, box: str) -> No
         '{"images": [{"id": 1, "file_name": "a.png"}], "annotations": [{"image_id": 1, "bbox": ' + box + "}]}"
     )
     with pytest.raises(InputError, match=r"annotations\[0\]"):
-        collect([labels])
+        list_images([labels])
 
 
 def test_json_nested_without_end_is_refused(tmp_path: Path) -> None:
     labels = tmp_path / "labels.json"
     labels.write_text("[" * 200_000)
     with pytest.raises(InputError, match="not valid JSON"):
-        collect([labels])
+        list_images([labels])

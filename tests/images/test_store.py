@@ -15,10 +15,10 @@ from PIL import Image
 
 from selfmark.config import Images
 from selfmark.errors import InputError
+from selfmark.image_ref import ImageRef
 from selfmark.images import store as store_module
-from selfmark.images.crop import crop_regions, extract, inner_bounds
-from selfmark.images.decode import Picture, Pixels, read_image
-from selfmark.images.sources import ImageRef
+from selfmark.images.crop import crop_regions, extract_crop, inner_bounds
+from selfmark.images.decode import DecodedImage, Pixels, read_image
 from selfmark.images.store import ImageStore, Skipped, iterate_crops, load_store
 
 SMALL = Images(size=64)
@@ -40,7 +40,7 @@ def expected_pixels(ref: ImageRef, images: Images, original: Pixels | None = Non
     original = read_image(ref.path, 200.0) if original is None else original
     box = [np.nan] * 4 if ref.box is None else list(ref.box)
     region = crop_regions([[original.shape[1], original.shape[0]]], [box], images)[0]
-    return extract(original, region, images.size).transpose(2, 0, 1)
+    return extract_crop(original, region, images.size).transpose(2, 0, 1)
 
 
 def test_stills(tmp_path: Path) -> None:
@@ -199,14 +199,14 @@ def test_only_as_much_is_left_out_as_the_smallest_box_allows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     factors: list[int] = []
-    real = store_module.read_picture
+    real = store_module.decode_image
 
-    def noting(path: Path, limit: float, reducible: Callable[[tuple[int, int]], float]) -> Picture:
+    def noting(path: Path, limit: float, reducible: Callable[[tuple[int, int]], float]) -> DecodedImage:
         picture = real(path, limit, reducible)
         factors.append(picture.factor)
         return picture
 
-    monkeypatch.setattr(store_module, "read_picture", noting)
+    monkeypatch.setattr(store_module, "decode_image", noting)
     images = Images(size=64, margin=0.0)
     for name, options in (("a.jpg", {}), ("a.png", {}), ("b.jpg", {"format": "MPO"})):
         Image.fromarray(dots(1600, 1200, [(500, 500)])).save(tmp_path / name, **options)
@@ -240,9 +240,11 @@ def test_each_file_is_decoded_once(
     video = write_video(tmp_path / "a.avi", 6, "MJPG")
     still, other = write_images(tmp_path, 2)
     reads: list[Path] = []
-    real_image, real_frames = store_module.read_picture, store_module.read_frames
+    real_image, real_frames = store_module.decode_image, store_module.read_frames
 
-    def counting_image(path: Path, limit: float, reducible: Callable[[tuple[int, int]], float]) -> Picture:
+    def counting_image(
+        path: Path, limit: float, reducible: Callable[[tuple[int, int]], float]
+    ) -> DecodedImage:
         reads.append(path)
         return real_image(path, limit, reducible)
 
@@ -251,7 +253,7 @@ def test_each_file_is_decoded_once(
         reads.append(path)
         return real_frames(path, frames)
 
-    monkeypatch.setattr(store_module, "read_picture", counting_image)
+    monkeypatch.setattr(store_module, "decode_image", counting_image)
     monkeypatch.setattr(store_module, "read_frames", counting_frames)
     boxes = [(0.0, 0.0, 20.0, 20.0), (10.0, 5.0, 20.0, 20.0), (12.0, 8.0, 9.0, 20.0)]
     refs = [ImageRef(still, box=box) for box in boxes]

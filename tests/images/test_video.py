@@ -12,7 +12,7 @@ import pytest
 
 from selfmark.errors import InputError
 from selfmark.images import video, video_av, video_opencv
-from selfmark.images.video import count_frames, look_at, read_frames
+from selfmark.images.video import count_frames, probe_video, read_frames
 
 WITH_AV = pytest.param(video_av, id="av")
 WITH_OPENCV = pytest.param(video_opencv, id="opencv")
@@ -23,7 +23,7 @@ def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> M
     """Both ways to read videos, the second as on a machine without PyAV."""
     if request.param is video_av:
         pytest.importorskip("av")
-    monkeypatch.setattr(video, "reader", lambda: request.param)
+    monkeypatch.setattr(video, "video_reader", lambda: request.param)
     video._look_at.cache_clear()
     return request.param
 
@@ -70,7 +70,7 @@ def test_frames_after_the_end_are_not_yielded(tmp_path: Path, write_video: Calla
 
 @pytest.mark.usefixtures("reader")
 def test_rate_size_and_times(tmp_path: Path, write_video: Callable[..., Path]) -> None:
-    found = look_at(write_video(tmp_path / "clip.mp4", 10, "mp4v"))
+    found = probe_video(write_video(tmp_path / "clip.mp4", 10, "mp4v"))
     assert (found.frames, found.rate, found.size) == (10, 25.0, (64, 48))
     np.testing.assert_allclose(found.seconds, np.arange(10) / 25, atol=1e-6)
 
@@ -109,11 +109,11 @@ def test_opencv_counts_frames_where_the_header_is_silent(
     capture = cv2.VideoCapture
     path = write_video(tmp_path / "clip.avi", 11, "MJPG")
     monkeypatch.setattr(cv2, "VideoCapture", Silent)
-    assert video_opencv.look_at(path)[0] == 11
+    assert video_opencv.probe_video(path)[0] == 11
 
 
 def test_pyav_is_chosen_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(video.importlib.util, "find_spec", lambda name: object() if name == "av" else None)
-    assert video.reader() is video_av
+    assert video.video_reader() is video_av
     monkeypatch.setattr(video.importlib.util, "find_spec", lambda name: None)
-    assert video.reader() is video_opencv
+    assert video.video_reader() is video_opencv

@@ -66,7 +66,7 @@ def test_turned_films_come_upright(turned: int, corners: tuple[str, str], tmp_pa
 def test_times_are_those_of_the_file(tmp_path: Path) -> None:
     path = film(tmp_path / "uneven.mp4", "libx264", milliseconds=UNEVEN)
     seconds = (np.array(UNEVEN) - UNEVEN[0]) / 1000
-    np.testing.assert_allclose(video_av.look_at(path)[3], seconds, atol=1e-3)
+    np.testing.assert_allclose(video_av.probe_video(path)[3], seconds, atol=1e-3)
 
 
 @pytest.mark.parametrize("pixels", ["yuv420p", "yuv444p"])  # the latter needs the first packet to be decoded
@@ -114,11 +114,11 @@ def test_what_a_cut_file_lacks_is_counted(
     pixels = "yuvj420p" if codec == "mjpeg" else "yuv420p"
     path = film(tmp_path / name, codec, frames=80, noise=90, pixels=pixels, container=container)
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * 0.55)])
-    assert video_av.look_at(path)[0] == 80
+    assert video_av.probe_video(path)[0] == 80
     found = [number for number, _ in video_av.read_frames(path, range(80))]
     assert found == list(range(len(found)))
     assert 30 < len(found) < 60
-    assert len(video_av.look_at(path)[3]) == 80
+    assert len(video_av.probe_video(path)[3]) == 80
 
 
 def test_frames_behind_a_damaged_part_keep_their_numbers(tmp_path: Path) -> None:
@@ -137,4 +137,4 @@ def test_a_header_without_frames_behind_it(tmp_path: Path) -> None:
     path = film(tmp_path / "cut.mp4", "libx264", container={"movflags": "faststart"})
     content = path.read_bytes()
     path.write_bytes(content[: content.index(b"mdat") + 4])
-    assert video_av.look_at(path)[0] == 0
+    assert video_av.probe_video(path)[0] == 0

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from selfmark.errors import InputError
-from selfmark.keypoints import weights
+from selfmark.keypoints import weights_cache
 
 Floats = npt.NDArray[np.float64]
 Pixels = npt.NDArray[np.uint8]
@@ -21,17 +21,17 @@ SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "weights"
 
 def published_weights(name: str) -> str:
     """Path of the published weights, or skip the test."""
-    path = SHARED / weights.KNOWN[name].file
+    path = SHARED / weights_cache.KNOWN[name].file
     if path.is_file():
         return str(path)
     try:
-        return str(weights.find(name))
+        return str(weights_cache.find_weights(name))
     except InputError as reason:
         pytest.skip(str(reason))
 
 
 def rectangles(side: int, seed: int) -> tuple[Pixels, Floats]:
-    """A grey image [side, side, 3] with a bright or dark rectangle in each 48-pixel tile, and all corners."""
+    """A gray image [side, side, 3] with a bright or dark rectangle in each 48-pixel tile, and all corners."""
     rng = np.random.default_rng(seed)
     image = np.full((side, side), 110, np.uint8)
     corners = []
@@ -46,13 +46,13 @@ def rectangles(side: int, seed: int) -> tuple[Pixels, Floats]:
 
 
 def textured(side: int, seed: int) -> Pixels:
-    """An image [side, side, 3] of many overlapping coloured polygons: no two places look alike."""
+    """An image [side, side, 3] of many overlapping colored polygons: no two places look alike."""
     rng = np.random.default_rng(seed)
     image = np.full((side, side, 3), 128, np.uint8)
     for _ in range(side // 2):
-        centre, radius = rng.uniform(0, side, 2), rng.uniform(6, 30)
+        center, radius = rng.uniform(0, side, 2), rng.uniform(6, 30)
         angles = np.sort(rng.uniform(0, 2 * np.pi, rng.integers(3, 6)))
-        corners = centre + radius * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+        corners = center + radius * np.stack([np.cos(angles), np.sin(angles)], axis=1)
         cv2.fillPoly(image, [corners.astype(np.int32)], rng.integers(0, 256, 3).tolist(), cv2.LINE_AA)
     return np.asarray(cv2.GaussianBlur(image, (0, 0), 0.7), dtype=np.uint8)
 

@@ -4,14 +4,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.distance import pdist
 
-from selfmark.keypoints.anms import anms, cover
+from selfmark.keypoints.anms import cover_with_squares, suppress_non_maxima
 
 
 def clustered(seed, count=600, width=200, height=140):
     """Points that crowd around a few places, as corner detectors' do; strongest first by construction."""
     rng = np.random.default_rng(seed)
-    centres = rng.uniform(0, [width, height], (6, 2))
-    near = centres[rng.integers(0, 6, count)] + rng.normal(0, 6, (count, 2))
+    centers = rng.uniform(0, [width, height], (6, 2))
+    near = centers[rng.integers(0, 6, count)] + rng.normal(0, 6, (count, 2))
     points = np.where(rng.random((count, 1)) < 0.8, near, rng.uniform(0, [width, height], (count, 2)))
     return np.clip(points, 0, [width - 1, height - 1])
 
@@ -29,14 +29,14 @@ def naive_cover(xy, side):
 @pytest.mark.parametrize("side", [1, 2, 5, 16, 33, 200])
 def test_cover_selects_what_the_naive_loop_selects(side):
     xy = clustered(side)
-    assert cover(xy, side, 200, 140, limit=10_000).tolist() == naive_cover(xy, side)
+    assert cover_with_squares(xy, side, 200, 140, limit=10_000).tolist() == naive_cover(xy, side)
 
 
 @settings(deadline=None, max_examples=50)
 @given(st.integers(0, 10_000), st.integers(1, 60))
-def test_survivors_are_a_side_apart_and_every_fallen_point_has_a_stronger_neighbour(seed, side):
+def test_survivors_are_a_side_apart_and_every_fallen_point_has_a_stronger_neighbor(seed, side):
     xy = clustered(seed, count=120)
-    survivors = cover(xy, side, 200, 140, limit=10_000)
+    survivors = cover_with_squares(xy, side, 200, 140, limit=10_000)
     if len(survivors) > 1:
         assert pdist(xy[survivors], "chebyshev").min() > side
     for index in set(range(len(xy))) - set(survivors.tolist()):
@@ -46,14 +46,14 @@ def test_survivors_are_a_side_apart_and_every_fallen_point_has_a_stronger_neighb
 
 def test_cover_stops_at_its_limit():
     xy = clustered(3)
-    assert cover(xy, 4, 200, 140, limit=7).tolist() == naive_cover(xy, 4)[:7]
+    assert cover_with_squares(xy, 4, 200, 140, limit=7).tolist() == naive_cover(xy, 4)[:7]
 
 
 @pytest.mark.parametrize("count", [1, 5, 20, 40, 100])
 @pytest.mark.parametrize("seed", range(4))
 def test_anms_gives_the_number_asked_for_and_spreads_it(count, seed):
     xy = clustered(seed)
-    chosen = anms(xy, count, 200, 140)
+    chosen = suppress_non_maxima(xy, count, 200, 140)
     assert len(chosen) == count
     assert chosen[0] == 0
     assert (np.diff(chosen) > 0).all()
@@ -66,7 +66,7 @@ def test_anms_gives_the_number_asked_for_and_spreads_it(count, seed):
 @pytest.mark.parametrize("seed", range(3))
 def test_the_square_is_about_as_large_as_any_that_leaves_enough_points(count, seed):
     xy = clustered(seed, count=150)
-    chosen = anms(xy, count, 200, 140, tolerance=0.0)
+    chosen = suppress_non_maxima(xy, count, 200, 140, tolerance=0.0)
     apart = pdist(xy[chosen], "chebyshev").min()
     largest = max(side for side in range(1, 140) if len(naive_cover(xy, side)) >= count)
     assert (
@@ -76,7 +76,7 @@ def test_the_square_is_about_as_large_as_any_that_leaves_enough_points(count, se
 
 def test_the_square_shrinks_to_a_pixel_if_it_must():
     lattice = np.stack(np.meshgrid(np.arange(0, 60, 2), np.arange(0, 40, 2)), axis=-1).reshape(-1, 2)
-    assert len(anms(lattice, len(lattice) - 1, 60, 40)) == len(lattice) - 1
+    assert len(suppress_non_maxima(lattice, len(lattice) - 1, 60, 40)) == len(lattice) - 1
 
 
 @settings(deadline=None)
@@ -86,7 +86,7 @@ def test_the_square_shrinks_to_a_pixel_if_it_must():
 )
 def test_never_more_than_asked_for_and_the_strongest_stays(points, count):
     xy = np.array(points, dtype=np.float64).reshape(-1, 2)
-    chosen = anms(xy, count, 64, 32)
+    chosen = suppress_non_maxima(xy, count, 64, 32)
     assert len(chosen) <= count
     assert len(set(chosen.tolist())) == len(chosen)
     if len(xy):
@@ -95,4 +95,4 @@ def test_never_more_than_asked_for_and_the_strongest_stays(points, count):
 
 def test_points_in_one_place_count_once():
     xy = np.tile([[10.0, 10.0]], (50, 1))
-    assert anms(xy, 5, 64, 64).tolist() == [0]
+    assert suppress_non_maxima(xy, 5, 64, 64).tolist() == [0]

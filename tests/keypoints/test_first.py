@@ -7,7 +7,7 @@ from scipy.stats import kstest
 
 from selfmark.config import FirstKeypoints
 from selfmark.errors import InputError
-from selfmark.keypoints import create, first, first_keypoints, mix_random
+from selfmark.keypoints import create_detector, detect_first_keypoints, first_keypoints, mix_in_random_points
 from selfmark.points import Keypoints
 
 from .scenes import batch, distances, textured
@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class BlobFinder:
-    """Finds the centre of mass of each image's brightness; its descriptor is the image's brightness."""
+    """Finds the center of mass of each image's brightness; its descriptor is the image's brightness."""
 
     name: str = "blob"
 
@@ -33,9 +33,9 @@ class BlobFinder:
         )
 
 
-def blobs(centres, side):
+def blobs(centers, side):
     y, x = np.mgrid[:side, :side]
-    images = [250 * np.exp(-((x - cx) ** 2 + (y - cy) ** 2) / (2 * 4.0**2)) for cx, cy in centres]
+    images = [250 * np.exp(-((x - cx) ** 2 + (y - cy) ** 2) / (2 * 4.0**2)) for cx, cy in centers]
     return torch.from_numpy(np.stack(images)).round().to(torch.uint8)[:, None].repeat(1, 3, 1, 1)
 
 
@@ -45,28 +45,30 @@ def everywhere(count, side):
 
 @pytest.mark.parametrize("image_size", [32, 64, 100, 128])
 def test_points_come_back_in_network_pixels_and_counted_over_the_data_set(monkeypatch, image_size):
-    monkeypatch.setattr(first, "create", lambda settings, device: BlobFinder())
-    centres = [[20, 40], [30.5, 25], [44, 30], [25, 25], [32, 32]]
+    monkeypatch.setattr(first_keypoints, "create_detector", lambda settings, device: BlobFinder())
+    centers = [[20, 40], [30.5, 25], [44, 30], [25, 25], [32, 32]]
     done = []
-    points = first_keypoints(
-        blobs(centres, 64),
+    points = detect_first_keypoints(
+        blobs(centers, 64),
         everywhere(5, 64),
         FirstKeypoints(image_size=image_size),
         CPU,
         batch=2,
         on_progress=lambda *step: done.append(step),
     )
-    np.testing.assert_allclose(points.xy, centres, atol=0.1)
+    np.testing.assert_allclose(points.xy, centers, atol=0.1)
     assert points.image_index.tolist() == [0, 1, 2, 3, 4]
     assert done == [(2, 5), (4, 5), (5, 5)]
 
 
 def test_points_outside_their_images_bounds_are_dropped(monkeypatch):
-    monkeypatch.setattr(first, "create", lambda settings, device: BlobFinder())
+    monkeypatch.setattr(first_keypoints, "create_detector", lambda settings, device: BlobFinder())
     bounds = everywhere(3, 64)
     bounds[1] = [32, 0, 63, 63]
     bounds[2] = [0, 0, 63, 39]
-    points = first_keypoints(blobs([[30, 40]] * 3, 64), bounds, FirstKeypoints(image_size=64), CPU, batch=8)
+    points = detect_first_keypoints(
+        blobs([[30, 40]] * 3, 64), bounds, FirstKeypoints(image_size=64), CPU, batch=8
+    )
     assert points.image_index.tolist() == [0]
     assert points.descriptor is not None
     assert points.descriptor.shape == (1, 1)
@@ -74,8 +76,8 @@ def test_points_outside_their_images_bounds_are_dropped(monkeypatch):
 
 def test_shrinking_does_not_alias():
     stripes = torch.zeros(1, 3, 64, 64, dtype=torch.uint8)
-    stripes[..., ::2] = 255  # finer than the small image can show: grey, not stripes
-    small = first.resize(stripes, 24)[..., 4:-4].float()
+    stripes[..., ::2] = 255  # finer than the small image can show: gray, not stripes
+    small = first_keypoints.resize_images(stripes, 24)[..., 4:-4].float()
     assert small.std() < 12
     assert abs(float(small.mean()) - 127.5) < 3
 
@@ -83,31 +85,31 @@ def test_shrinking_does_not_alias():
 def test_a_real_detector_end_to_end():
     image = textured(160, 5)
     settings = FirstKeypoints(detector="sift", image_size=160, max_points=30)
-    same = first_keypoints(batch(image, image), everywhere(2, 160), settings, CPU, batch=1)
-    direct = create(settings, CPU).detect(batch(image))
+    same = detect_first_keypoints(batch(image, image), everywhere(2, 160), settings, CPU, batch=1)
+    direct = create_detector(settings, CPU).detect(batch(image))
     torch.testing.assert_close(same.xy[same.image_index == 1], direct.xy, atol=1e-4, rtol=0)
-    larger = first_keypoints(
+    larger = detect_first_keypoints(
         batch(image),
         everywhere(1, 160),
         FirstKeypoints(detector="sift", image_size=320, max_points=30),
         CPU,
         batch=1,
     )
-    candidates = create(FirstKeypoints(detector="sift", max_points=1000), CPU).detect(batch(image))
+    candidates = create_detector(FirstKeypoints(detector="sift", max_points=1000), CPU).detect(batch(image))
     nearest = distances(larger.xy.numpy(), candidates.xy.numpy()).min(axis=1)
     assert np.median(nearest) < 0.5
 
 
 def test_points_from_a_file_have_no_detector():
     with pytest.raises(InputError, match="detects nothing"):
-        create(FirstKeypoints(detector="file"), CPU)
+        create_detector(FirstKeypoints(detector="file"), CPU)
 
 
 def sample_points(counts):
     image_index = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
     total = len(image_index)
     return Keypoints(
-        torch.full((total, 2), 1000.0) + torch.arange(total)[:, None],  # recognisable, outside the image
+        torch.full((total, 2), 1000.0) + torch.arange(total)[:, None],  # recognizable, outside the image
         image_index,
         torch.rand(total, generator=torch.Generator().manual_seed(9)),
         torch.rand(total, 4),
@@ -118,7 +120,7 @@ def sample_points(counts):
 def test_the_share_of_random_points_is_exact_in_every_image(share):
     counts = [15, 0, 1, 40, 2, 15]
     points = sample_points(counts)
-    mixed = mix_random(points, share, len(counts), 64, torch.Generator().manual_seed(0))
+    mixed = mix_in_random_points(points, share, len(counts), 64, torch.Generator().manual_seed(0))
     changed = (mixed.xy != points.xy).any(dim=1)
     for image, count in enumerate(counts):
         assert int(changed[points.image_index == image].sum()) == int(share * count + 0.5)
@@ -130,7 +132,7 @@ def test_the_share_of_random_points_is_exact_in_every_image(share):
 
 def test_random_points_are_uniform_and_so_is_the_choice_of_what_they_replace():
     points = sample_points([20] * 400)
-    mixed = mix_random(points, 0.25, 400, 64, torch.Generator().manual_seed(1))
+    mixed = mix_in_random_points(points, 0.25, 400, 64, torch.Generator().manual_seed(1))
     changed = (mixed.xy != points.xy).any(dim=1)
     noise = mixed.xy[changed].numpy()
     for axis in (0, 1):
@@ -141,4 +143,4 @@ def test_random_points_are_uniform_and_so_is_the_choice_of_what_they_replace():
 
 def test_no_noise_leaves_the_points_alone():
     points = sample_points([3, 4])
-    assert mix_random(points, 0.0, 2, 64, torch.Generator()) is points
+    assert mix_in_random_points(points, 0.0, 2, 64, torch.Generator()) is points

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from selfmark.config import FirstKeypoints
-from selfmark.keypoints import create
+from selfmark.keypoints import create_detector
 from selfmark.keypoints.alike import CHANNELS, Alike
-from selfmark.keypoints.learned import IMAGES_PER_PASS, LearnedDetector
+from selfmark.keypoints.learned_detector import IMAGES_PER_PASS, LearnedDetector
 from selfmark.keypoints.r2d2 import R2D2
 from selfmark.keypoints.superpoint import SuperPoint
 
@@ -45,7 +45,7 @@ def test_sides_that_do_not_fit_the_network_are_padded_out_of_sight():
     points = see_through().detect(image)
     assert points.xy.tolist() == [[44, 30]]
     assert points.score.tolist() == pytest.approx([200 / 255])
-    # x = 44 lies 0.0625 cells past the centre of column 5 (43.5), y = 30 0.3125 past that of row 3 (27.5).
+    # x = 44 lies 0.0625 cells past the center of column 5 (43.5), y = 30 0.3125 past that of row 3 (27.5).
     expected = torch.tensor([3.3125, 5.0625, 1.0])
     assert points.descriptor is not None
     torch.testing.assert_close(points.descriptor[0], expected / expected.norm())
@@ -134,7 +134,7 @@ def detector(name, max_points=64, nms_radius=4):
     settings = FirstKeypoints(
         detector=name, weights=published_weights(name), max_points=max_points, nms_radius=nms_radius
     )
-    return create(settings, CPU)
+    return create_detector(settings, CPU)
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ def test_points_move_with_the_image(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_descriptors_recognise_a_point_after_a_small_rotation(name):
+def test_descriptors_recognize_a_point_after_a_small_rotation(name):
     image = textured(192, 1)
     turn = cv2.getRotationMatrix2D((95.5, 95.5), 15, 1)
     pair = detect_pair(name, image, cv2.warpAffine(image, turn, (192, 192), borderMode=cv2.BORDER_REFLECT))
@@ -212,7 +212,7 @@ def test_superpoint_obeys_the_threshold_and_the_others_go_by_rank(name):
         settings = FirstKeypoints(
             detector=name, weights=published_weights(name), threshold=threshold, max_points=20, nms_radius=3
         )
-        found[threshold] = create(settings, CPU).detect(image)
+        found[threshold] = create_detector(settings, CPU).detect(image)
     assert len(found[0.015]) == 20
     if name == "superpoint":
         assert found[0.6].score.tolist() == [score for score in found[0.015].score.tolist() if score > 0.6]

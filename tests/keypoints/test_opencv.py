@@ -7,8 +7,8 @@ import torch
 from scipy.spatial.distance import pdist
 
 from selfmark.config import FirstKeypoints
-from selfmark.keypoints import create
-from selfmark.keypoints.opencv import merge_duplicates, root_sift, signed_bits
+from selfmark.keypoints import create_detector
+from selfmark.keypoints.opencv_detectors import merge_duplicates, root_sift, signed_bits
 
 from .scenes import batch, distances, rectangles, textured
 
@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 
 def detector(name, max_points=40):
-    return create(FirstKeypoints(detector=name, max_points=max_points), CPU)
+    return create_detector(FirstKeypoints(detector=name, max_points=max_points), CPU)
 
 
 def of_image(points, index):
@@ -24,13 +24,13 @@ def of_image(points, index):
 
 
 def test_sift_finds_blobs_where_they_are():
-    centres = np.array([[40.3, 52.8], [101.6, 60.0], [70.0, 120.5], [150.2, 150.9]])
+    centers = np.array([[40.3, 52.8], [101.6, 60.0], [70.0, 120.5], [150.2, 150.9]])
     y, x = np.mgrid[:192, :192]
     image = np.full((192, 192), 60.0)
-    for cx, cy in centres:
+    for cx, cy in centers:
         image += 150 * np.exp(-((x - cx) ** 2 + (y - cy) ** 2) / (2 * 5.0**2))
     points = detector("sift").detect(batch(np.repeat(image.astype(np.uint8)[..., None], 3, axis=2)))
-    assert distances(of_image(points, 0)[:4], centres).min(axis=0).max() < 0.15
+    assert distances(of_image(points, 0)[:4], centers).min(axis=0).max() < 0.15
 
 
 def test_sift_sees_the_mirror_image_mirrored():

@@ -12,26 +12,26 @@ def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def naive_scores(descriptor, neighbours, among):
+def naive_scores(descriptor, neighbors, among):
     unit = descriptor.double().numpy()
     unit = unit / np.linalg.norm(unit, axis=1, keepdims=True)
     scores = []
     for i, row in enumerate(unit):
         apart = sorted(np.linalg.norm(row - unit[j]) for j in among if j != i)
-        scores.append(np.median(apart[:neighbours]))
+        scores.append(np.median(apart[:neighbors]))
     return np.array(scores)
 
 
-@pytest.mark.parametrize("neighbours", [1, 6, 7, 500])
-def test_scores_match_a_naive_loop(neighbours):
+@pytest.mark.parametrize("neighbors", [1, 6, 7, 500])
+def test_scores_match_a_naive_loop(neighbors):
     descriptor = torch.randn(60, 8, generator=generator())
-    scores = outlier_scores(descriptor, neighbours, 1000, generator())
-    # Neighbours are capped at what every point has: all others.
-    expected = naive_scores(descriptor, min(neighbours, 59), range(60))
+    scores = outlier_scores(descriptor, neighbors, 1000, generator())
+    # Neighbors are capped at what every point has: all others.
+    expected = naive_scores(descriptor, min(neighbors, 59), range(60))
     np.testing.assert_allclose(scores.numpy(), expected, atol=1e-4)
 
 
-def test_neighbours_are_sought_in_the_random_sample_only():
+def test_neighbors_are_sought_in_the_random_sample_only():
     descriptor = torch.randn(60, 8, generator=generator())
     among = torch.randperm(60, generator=generator(5))[:20].tolist()
     scores = outlier_scores(descriptor, 6, 20, generator(5))
@@ -60,7 +60,7 @@ def crowd_and_loners():
 
 def test_points_without_company_are_dropped_and_the_others_keep_their_order():
     points, lonely = crowd_and_loners()
-    settings = FirstKeypoints(outlier_neighbours=10, outlier_share=0.4)
+    settings = FirstKeypoints(outlier_neighbors=10, outlier_fraction=0.4)
     kept = remove_outliers(points, settings, generator())
     assert torch.equal(kept.xy, points.xy[~lonely])
     assert torch.equal(kept.image_index, points.image_index[~lonely])
@@ -69,7 +69,7 @@ def test_points_without_company_are_dropped_and_the_others_keep_their_order():
 @pytest.mark.parametrize(("share", "left"), [(0.0, 150), (0.333, 100), (1.0, 0)])
 def test_the_share_is_kept_to(share, left):
     points, _ = crowd_and_loners()
-    assert len(remove_outliers(points, FirstKeypoints(outlier_share=share), generator())) == left
+    assert len(remove_outliers(points, FirstKeypoints(outlier_fraction=share), generator())) == left
 
 
 def test_equal_seeds_give_equal_points():
@@ -80,7 +80,7 @@ def test_equal_seeds_give_equal_points():
         torch.rand(count),
         torch.randn(count, 8, generator=generator()),
     )
-    settings = FirstKeypoints(outlier_sample=30, outlier_neighbours=5)
+    settings = FirstKeypoints(outlier_sample=30, outlier_neighbors=5)
     first, second, other = (remove_outliers(points, settings, generator(seed)) for seed in (4, 4, 5))
     assert torch.equal(first.xy, second.xy)
     assert not torch.equal(first.xy, other.xy)
@@ -96,12 +96,12 @@ def test_too_few_points_to_compare(count):
     points = Keypoints(
         torch.rand(count, 2), torch.zeros(count, dtype=torch.int64), torch.rand(count), torch.rand(count, 4)
     )
-    assert len(remove_outliers(points, FirstKeypoints(outlier_share=0.4), generator())) == count
+    assert len(remove_outliers(points, FirstKeypoints(outlier_fraction=0.4), generator())) == count
 
 
 @pytest.mark.gpu
 def test_cuda_drops_the_same_points():
     points, lonely = crowd_and_loners()
-    settings = FirstKeypoints(outlier_neighbours=10, outlier_share=0.4)
+    settings = FirstKeypoints(outlier_neighbors=10, outlier_fraction=0.4)
     kept = remove_outliers(points.to("cuda"), settings, torch.Generator("cuda").manual_seed(0))
     assert torch.equal(kept.xy.cpu(), points.xy[~lonely])

@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 
 from selfmark.config import FirstKeypoints
 from selfmark.errors import InputError
-from selfmark.keypoints import create
+from selfmark.keypoints import create_detector
 from selfmark.keypoints.superpoint import SuperPoint
-from selfmark.keypoints.weights import KNOWN
+from selfmark.keypoints.weights_cache import KNOWN
 
 from .scenes import batch, distances, rectangles, textured
 
@@ -22,7 +22,7 @@ PACKAGED = resources.files("selfmark.keypoints") / "selfmark.safetensors"
 
 
 def own(**settings):
-    return create(FirstKeypoints(detector="selfmark", **settings), CPU)
+    return create_detector(FirstKeypoints(detector="selfmark", **settings), CPU)
 
 
 def test_the_package_holds_weights_of_at_most_six_megabytes():
@@ -37,7 +37,7 @@ def test_nothing_is_fetched_or_cached(monkeypatch, tmp_path):
     monkeypatch.setenv("SELFMARK_CACHE", str(tmp_path / "cache"))
     assert own().name == "selfmark"
     assert not (tmp_path / "cache").exists()
-    assert "selfmark" not in KNOWN  # nobody else's licence to show
+    assert "selfmark" not in KNOWN  # nobody else's license to show
 
 
 def test_corners_of_rectangles_are_found():

@@ -62,8 +62,8 @@ def test_a_constant_map_has_one_peak():
 
 
 @pytest.mark.parametrize("stride", [1, 4, 8])
-def test_descriptors_are_read_at_cell_centres(stride):
-    # A map whose two channels are the image coordinates of its cells' centres is read back as coordinates.
+def test_descriptors_are_read_at_cell_centers(stride):
+    # A map whose two channels are the image coordinates of its cells' centers is read back as coordinates.
     rows, columns = 6, 5
     x = (torch.arange(columns) + 0.5) * stride - 0.5
     y = (torch.arange(rows) + 0.5) * stride - 0.5
@@ -82,7 +82,7 @@ def test_strongest_peaks_come_best_first_without_border_or_excess():
     score[2, BORDER + 1, 20], score[2, BORDER - 1, 20] = (
         0.4,
         0.7,
-    )  # an edge peak must not silence its neighbour
+    )  # an edge peak must not silence its neighbor
     maps = torch.rand(3, 7, 5, 5) + 0.1
     points = strongest_peaks(score, maps, stride=8, radius=3, threshold=0.1, count=2)
     assert points.xy.tolist() == [[20, 30], [35, 20], [20, BORDER + 1]]

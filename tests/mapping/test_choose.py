@@ -5,18 +5,26 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from selfmark.mapping.choose import ENOUGH, FOLDS, RIDGES, Way, choose, fitted, left_out_errors
-from selfmark.mapping.fit import Annotated, Mirror
+from selfmark.mapping.model_selection import (
+    ENOUGH,
+    FOLDS,
+    RIDGES,
+    FitOptions,
+    fit_with_options,
+    left_out_errors,
+    select_map,
+)
+from selfmark.mapping.point_map import MappingExamples, MirrorPartners
 from selfmark.points import FloatArray
 
 SHAPE = np.array([[70.0, 90], [185, 90], [127.5, 140], [95, 190], [160, 190]])
 PARTNERS = (1, 0, 2, 4, 3)
 BLEND = np.array([[0.7, 0, 0, 0.3, 0], [0, 0.7, 0, 0, 0.3], [0.3, 0.3, 0.4, 0, 0]])
 BESIDE = np.array([[-25.0, 5], [25, 5], [0, -40]])  # from there; turns with the object
-MIRROR = Mirror(PARTNERS, (1, 0, 2), 256)
+MIRROR = MirrorPartners(PARTNERS, (1, 0, 2), 256)
 
 
-def _examples(count: int, seed: int = 0, noise: float = 3.0, turned: bool = False) -> Annotated:
+def _examples(count: int, seed: int = 0, noise: float = 3.0, turned: bool = False) -> MappingExamples:
     rng = np.random.default_rng(seed)
     shape: FloatArray = SHAPE + rng.normal(0, 10, (count, 5, 2))
     points: FloatArray = np.einsum("lk,nkc->nlc", BLEND, shape) + BESIDE
@@ -26,7 +34,7 @@ def _examples(count: int, seed: int = 0, noise: float = 3.0, turned: bool = Fals
         shape, points = _turn(shape, angle), _turn(points, angle)
     visible = rng.random((count, 3)) < 0.8
     visible[:, 0] = True
-    return Annotated(shape, np.ones((count, 5)), points, visible, np.arange(count, dtype=np.int64))
+    return MappingExamples(shape, np.ones((count, 5)), points, visible, np.arange(count, dtype=np.int64))
 
 
 def _turn(xy: FloatArray, angle: FloatArray) -> FloatArray:
@@ -35,13 +43,17 @@ def _turn(xy: FloatArray, angle: FloatArray) -> FloatArray:
     return np.stack([cos * x - sin * y, sin * x + cos * y], axis=-1) + 127.5
 
 
-@pytest.mark.parametrize("way", [Way(True, True, 0.1), Way(False, True, 0.05), Way(False, False, 0.2)])
-def test_leaving_out_is_fitting_without(way: Way) -> None:
+@pytest.mark.parametrize(
+    "way", [FitOptions(True, True, 0.1), FitOptions(False, True, 0.05), FitOptions(False, False, 0.2)]
+)
+def test_leaving_out_is_fitting_without(way: FitOptions) -> None:
     examples, lengths = _examples(7), np.linspace(50, 80, 7)
     errors = left_out_errors(examples, lengths, MIRROR, way)
     for row in range(7):
         rest = examples.select(np.array([other for other in range(7) if other != row]))
-        alone = fitted(rest, MIRROR, way).predict(examples.landmarks[[row]], examples.score[[row]])[0]
+        alone = fit_with_options(rest, MIRROR, way).predict(examples.landmarks[[row]], examples.score[[row]])[
+            0
+        ]
         for point in range(3):
             distance = float(np.hypot(*(alone[point] - examples.points[row, point])))
             if examples.visible[row, point]:
@@ -55,10 +67,12 @@ def test_objects_of_one_image_are_left_out_together() -> None:
     single = _examples(6, noise=15.0)
     twice = single.select(np.repeat(np.arange(6), 2))
     lengths = np.full(12, 60.0)
-    way = Way(False, False, 0.0)
+    way = FitOptions(False, False, 0.0)
     together = left_out_errors(twice, lengths, None, way)
     apart = left_out_errors(
-        Annotated(twice.landmarks, twice.score, twice.points, twice.visible, np.arange(12, dtype=np.int64)),
+        MappingExamples(
+            twice.landmarks, twice.score, twice.points, twice.visible, np.arange(12, dtype=np.int64)
+        ),
         lengths,
         None,
         way,
@@ -68,10 +82,12 @@ def test_objects_of_one_image_are_left_out_together() -> None:
 
 def test_beyond_so_many_images_parts_are_left_out() -> None:
     examples = _examples(FOLDS + 10)
-    errors = left_out_errors(examples, np.full(len(examples), 60.0), None, Way(False, False, 0.1))
+    errors = left_out_errors(examples, np.full(len(examples), 60.0), None, FitOptions(False, False, 0.1))
     rows = np.array([3, FOLDS + 3])  # the same part
     rest = examples.select(np.setdiff1d(np.arange(len(examples)), rows))
-    alone = fitted(rest, None, Way(False, False, 0.1)).predict(examples.landmarks[rows], examples.score[rows])
+    alone = fit_with_options(rest, None, FitOptions(False, False, 0.1)).predict(
+        examples.landmarks[rows], examples.score[rows]
+    )
     distance = np.linalg.norm(alone - examples.points[rows], axis=2)[:, 0]
     np.testing.assert_allclose(errors[rows, 0], 100 * distance / 60)
 
@@ -79,8 +95,8 @@ def test_beyond_so_many_images_parts_are_left_out() -> None:
 def test_the_way_chosen_errs_least_and_serves_new_objects() -> None:
     examples, fresh = _examples(30), _examples(200, seed=7)
     lengths = np.full(30, 60.0)
-    found = choose(examples, lengths, MIRROR)
-    every = [Way(a, m, r) for a in (True, False) for m in (True, False) for r in RIDGES]
+    found = select_map(examples, lengths, MIRROR)
+    every = [FitOptions(a, m, r) for a in (True, False) for m in (True, False) for r in RIDGES]
     least = min(np.nanmean(_by_image(left_out_errors(examples, lengths, MIRROR, way))) for way in every)
     assert np.nanmean(_by_image(found.errors)) == pytest.approx(least)
     predicted = found.map.predict(fresh.landmarks, fresh.score)
@@ -94,26 +110,26 @@ def _by_image(errors: FloatArray) -> FloatArray:
 
 def test_objects_that_lie_in_any_direction_are_aligned() -> None:
     examples, lengths = _examples(8, turned=True), np.full(8, 60.0)
-    found = choose(examples, lengths, None)
+    found = select_map(examples, lengths, None)
     assert found.way.aligned
     assert np.nanmean(found.errors) < 10
-    crop = left_out_errors(examples, lengths, None, Way(False, False, 0.1))
+    crop = left_out_errors(examples, lengths, None, FitOptions(False, False, 0.1))
     assert np.nanmean(crop) > 1.2 * np.nanmean(found.errors)
 
 
 def test_wrong_mirror_partners_are_not_used() -> None:
-    wrong = Mirror(PARTNERS, (0, 1, 2), 256)  # left stays left
-    assert not choose(_examples(20), np.full(20, 60.0), wrong).way.mirrored
+    wrong = MirrorPartners(PARTNERS, (0, 1, 2), 256)  # left stays left
+    assert not select_map(_examples(20), np.full(20, 60.0), wrong).way.mirrored
 
 
 def test_a_single_image_is_fitted_without_an_error() -> None:
-    found = choose(_examples(1), np.full(1, 60.0), MIRROR)
-    assert found.way == Way(True, True, RIDGES[0])
+    found = select_map(_examples(1), np.full(1, 60.0), MIRROR)
+    assert found.way == FitOptions(True, True, RIDGES[0])
     assert np.isnan(found.errors).all()
     assert found.map.known().all()
 
 
 def test_few_images_are_fitted_in_the_first_way_and_their_error_is_known() -> None:
-    found = choose(_examples(ENOUGH - 1), np.full(ENOUGH - 1, 60.0), None)
-    assert found.way == Way(True, False, RIDGES[0])
+    found = select_map(_examples(ENOUGH - 1), np.full(ENOUGH - 1, 60.0), None)
+    assert found.way == FitOptions(True, False, RIDGES[0])
     assert np.isfinite(found.errors[:, 0]).all()

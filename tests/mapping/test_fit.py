@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from selfmark.mapping.fit import (
-    Annotated,
-    Mirror,
-    fit,
+from selfmark.mapping.point_map import (
+    MappingExamples,
+    MirrorPartners,
+    add_mirrored,
+    fit_point_map,
     mean_shape,
     no_reference,
-    with_mirrored,
 )
 from selfmark.points import FloatArray
 
@@ -26,9 +26,9 @@ def _objects(count: int, seed: int = 0, bend: float = 8.0) -> FloatArray:
     return SHAPE + rng.normal(0, 20, (count, 1, 2)) + rng.normal(0, bend, (count, K, 2))
 
 
-def _annotated(landmarks: FloatArray, points: FloatArray) -> Annotated:
+def _annotated(landmarks: FloatArray, points: FloatArray) -> MappingExamples:
     count = len(landmarks)
-    return Annotated(
+    return MappingExamples(
         landmarks,
         np.ones(landmarks.shape[:2]),
         points,
@@ -50,11 +50,11 @@ def test_many_images_of_a_linear_relation_recover_it() -> None:
     landmarks, others = _objects(4000, bend=20.0), _objects(50, seed=2, bend=20.0)
     points = (landmarks.reshape(-1, 2 * K) @ matrix + constant).reshape(-1, L, 2)
     expected = (others.reshape(-1, 2 * K) @ matrix + constant).reshape(-1, L, 2)
-    learned = fit(_annotated(landmarks, points), no_reference(), ridge=0.0)
+    learned = fit_point_map(_annotated(landmarks, points), no_reference(), ridge=0.0)
     assert np.abs(learned.predict(others, np.ones((50, K))) - expected).max() < 0.5
     assert np.abs(learned.weights - matrix).max() < 0.01
     # The belief is what is left of the error: it counts as three images, so ten times as few show it more.
-    fewer = fit(_annotated(landmarks[:400], points[:400]), no_reference(), ridge=0.0)
+    fewer = fit_point_map(_annotated(landmarks[:400], points[:400]), no_reference(), ridge=0.0)
     assert np.abs(fewer.weights - matrix).max() > 2 * np.abs(learned.weights - matrix).max()
 
 
@@ -63,14 +63,16 @@ def test_the_images_annotated_are_met_on_average(reference: FloatArray) -> None:
     """Residuals of a regression with a constant have mean zero: here in the crop, where they are taken."""
     landmarks = _objects(7)
     points = np.einsum("lk,nkc->nlc", BLEND, landmarks) + np.random.default_rng(3).normal(0, 3, (7, L, 2))
-    learned = fit(_annotated(landmarks, points), reference, ridge=0.1)
+    learned = fit_point_map(_annotated(landmarks, points), reference, ridge=0.1)
     residual = learned.predict(landmarks, np.ones((7, K))) - points
     assert np.abs(residual.mean(axis=0)).max() < (1e-9 if len(reference) == 0 else 3.0)
 
 
 def test_from_one_image_points_follow_the_object_as_it_moves_turns_and_grows() -> None:
     points = np.einsum("lk,kc->lc", BLEND, SHAPE)[None]
-    learned = fit(_annotated(SHAPE[None], points), mean_shape(SHAPE[None], np.ones((1, K))), ridge=0.1)
+    learned = fit_point_map(
+        _annotated(SHAPE[None], points), mean_shape(SHAPE[None], np.ones((1, K))), ridge=0.1
+    )
     ones = np.ones((1, K))
     assert np.abs(learned.predict(SHAPE[None], ones) - points).max() < 1e-9
     change = (2.5, 0.6, (30.0, 250.0))
@@ -81,7 +83,7 @@ def test_from_one_image_points_follow_the_object_as_it_moves_turns_and_grows() -
 
 def test_from_one_image_a_point_follows_the_landmark_it_lies_on_more_than_one_far_off() -> None:
     points = SHAPE[None, :1] + 1.0
-    learned = fit(_annotated(SHAPE[None], points), no_reference(), ridge=0.1)
+    learned = fit_point_map(_annotated(SHAPE[None], points), no_reference(), ridge=0.1)
     start = learned.predict(SHAPE[None], np.ones((1, K)))
     near, far = SHAPE.copy(), SHAPE.copy()
     near[0] += 10
@@ -100,12 +102,14 @@ def test_points_missing_in_some_images_are_fitted_on_the_others() -> None:
     visible[:, 2] = False
     spoiled = np.where(visible[..., None], points, 1e6)
     whole = _annotated(landmarks, points)
-    gappy = Annotated(landmarks, whole.score, spoiled, visible, whole.group)
-    learned = fit(gappy, no_reference(), ridge=0.1)
+    gappy = MappingExamples(landmarks, whole.score, spoiled, visible, whole.group)
+    learned = fit_point_map(gappy, no_reference(), ridge=0.1)
     others = _objects(3, seed=9)
     predicted = learned.predict(others, np.ones((3, K)))
-    full = fit(whole, no_reference(), ridge=0.1).predict(others, np.ones((3, K)))
-    part = fit(whole.select(np.arange(4)), no_reference(), ridge=0.1).predict(others, np.ones((3, K)))
+    full = fit_point_map(whole, no_reference(), ridge=0.1).predict(others, np.ones((3, K)))
+    part = fit_point_map(whole.select(np.arange(4)), no_reference(), ridge=0.1).predict(
+        others, np.ones((3, K))
+    )
     np.testing.assert_allclose(predicted[:, 0], full[:, 0])
     np.testing.assert_allclose(predicted[:, 1], part[:, 1])
     assert np.isnan(predicted[:, 2]).all()
@@ -119,10 +123,12 @@ def test_a_mirrored_image_teaches_the_other_side() -> None:
     landmarks = np.array([[[80.0, 90], [175, 90], [128, 140]]])
     left = landmarks[:, :1] + np.array([3.0, -2.0])
     points = np.concatenate([left, np.full((1, 1, 2), 1e6)], axis=1)
-    examples = Annotated(landmarks, np.ones((1, 3)), points, np.array([[True, False]]), np.zeros(1, np.int64))
-    both = with_mirrored(examples, Mirror((1, 0, 2), (1, 0), 256))
+    examples = MappingExamples(
+        landmarks, np.ones((1, 3)), points, np.array([[True, False]]), np.zeros(1, np.int64)
+    )
+    both = add_mirrored(examples, MirrorPartners((1, 0, 2), (1, 0), 256))
     assert both.group.tolist() == [0, 0]
-    predicted = fit(both, no_reference(), ridge=0.1).predict(landmarks, np.ones((1, 3)))
+    predicted = fit_point_map(both, no_reference(), ridge=0.1).predict(landmarks, np.ones((1, 3)))
     np.testing.assert_allclose(predicted[0, 0] - landmarks[0, 0], [3, -2], atol=0.5)
     np.testing.assert_allclose(predicted[0, 1] - landmarks[0, 1], [-3, -2], atol=0.5)
 
@@ -136,14 +142,14 @@ def test_landmarks_all_in_one_place_still_give_numbers() -> None:
     landmarks = np.full((2, K, 2), 50.0)
     points = np.full((2, L, 2), 60.0)
     for reference in (no_reference(), mean_shape(landmarks, np.ones((2, K)))):
-        learned = fit(_annotated(landmarks, points), reference, ridge=0.1)
+        learned = fit_point_map(_annotated(landmarks, points), reference, ridge=0.1)
         np.testing.assert_allclose(learned.predict(landmarks, np.ones((2, K))), points)
 
 
 def test_a_point_scores_as_the_landmarks_it_leans_on() -> None:
     landmarks = _objects(200, bend=20.0)
     points = landmarks[:, :2].copy()
-    learned = fit(_annotated(landmarks, points), no_reference(), ridge=0.0)
+    learned = fit_point_map(_annotated(landmarks, points), no_reference(), ridge=0.0)
     score = np.array([[0.9, 0.1, 0.1, 0.1, 0.1], [0.3] * K])
     scores = learned.scores(score)
     assert scores[0, 0] > 0.8
@@ -153,7 +159,7 @@ def test_a_point_scores_as_the_landmarks_it_leans_on() -> None:
 
 def test_arrays_of_different_objects_are_refused() -> None:
     with pytest.raises(ValueError, match="same objects"):
-        Annotated(
+        MappingExamples(
             np.zeros((2, K, 2)),
             np.zeros((2, K)),
             np.zeros((3, L, 2)),

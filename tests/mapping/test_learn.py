@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from selfmark.config import Images, Network
-from selfmark.detector import Detector, Located, ModelCard
+from selfmark.detector import Detector, Located
 from selfmark.errors import InputError
 from selfmark.export import writer
-from selfmark.images.sources import collect
-from selfmark.mapping.learn import learn_map, mirror_by_name
-from selfmark.mapping.state import MappedDetector, load_mapping, save_mapping
+from selfmark.images.sources import list_images
+from selfmark.mapping.learning import learn_map, mirror_by_name
+from selfmark.mapping.mapped_detector import MappedDetector, load_mapping, save_mapping
+from selfmark.model.card import ModelCard
 from selfmark.model.network import Psi
 from selfmark.points import FloatArray
 
@@ -119,7 +120,7 @@ def test_mapped_points_are_the_users_in_original_pixels(run: Path, tmp_path: Pat
 
 def test_what_was_learned_can_be_read(run: Path, tmp_path: Path) -> None:
     labels = _write(tmp_path / "few", _shapes(12), skeleton=[[1, 3], [2, 3]])
-    learned = learn_map(run, labels, normaliser="points:left_eye,right_eye")
+    learned = learn_map(run, labels, normalizer="points:left_eye,right_eye")
     values = json.loads(learned.path.read_text())
     assert values["names"] == NAMES
     assert values["mirror"] == [1, 0, 2]  # told from the names
@@ -146,7 +147,7 @@ def test_exports_speak_the_users_names(run: Path, tmp_path: Path, form: str) -> 
     labels = _write(tmp_path / "few", _shapes(3), skeleton=[[1, 3]], flip_idx=[1, 0, 2])
     learn_map(run, labels)
     mapped = _mapped(run)
-    path = writer(form)(mapped.predict(collect([labels.parent / "images"])), mapped.card, tmp_path)
+    path = writer(form)(mapped.predict(list_images([labels.parent / "images"])), mapped.card, tmp_path)
     if form == "csv":
         with open(path, newline="") as handle:
             assert [row["landmark"] for row in csv.DictReader(handle)] == NAMES * 3
@@ -325,6 +326,6 @@ def test_what_was_said_of_landmarks_does_not_reach_mapped_points(run: Path, tmp_
     mapped = _mapped(run)
     assert (mapped.card.colors, mapped.card.hidden, mapped.card.confirmed) == ((), (), ())
     np.testing.assert_array_equal(mapped(image).xy, before.xy)
-    path = writer("csv")(mapped.predict(collect([image])), mapped.card, tmp_path)
+    path = writer("csv")(mapped.predict(list_images([image])), mapped.card, tmp_path)
     with open(path, newline="") as handle:
         assert [row["landmark"] for row in csv.DictReader(handle)] == list(before.names)

@@ -13,15 +13,15 @@ import pytest
 
 from selfmark.detector import Detector
 from selfmark.errors import InputError
-from selfmark.mapping.learn import learn_map
-from selfmark.mapping.state import MappedDetector, load_mapping
+from selfmark.mapping.learning import learn_map
+from selfmark.mapping.mapped_detector import MappedDetector, load_mapping
 
 
-def test_a_run_learns_the_points_of_a_label_file(quick_run: Path, labelled: Path, tmp_path: Path) -> None:
+def test_a_run_learns_the_points_of_a_label_file(quick_run: Path, labeled: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(quick_run, run)
-    labels = labelled / "labels.json"
-    named = learn_map(run, labels, [labelled / "images"], device="cpu").mapping
+    labels = labeled / "labels.json"
+    named = learn_map(run, labels, [labeled / "images"], device="cpu").mapping
     # The run saw whole images, so the boxes of the label file are not used.
     unnamed = learn_map(run, labels, device="cpu").mapping
     np.testing.assert_array_equal(named.map.weights, unnamed.map.weights)
@@ -30,7 +30,7 @@ def test_a_run_learns_the_points_of_a_label_file(quick_run: Path, labelled: Path
     names = tuple(content["categories"][0]["keypoints"])
     detector = Detector.load(run)
     mapped = MappedDetector(detector, load_mapping(run, detector))
-    found = mapped(labelled / "images")
+    found = mapped(labeled / "images")
     assert found.names == names
     assert found.xy.shape == (len(content["images"]), len(names), 2)
     # The quick run learned nothing, but even so the map knows roughly where the points are.
@@ -71,18 +71,18 @@ def _deeplabcut(content: dict[str, Any], path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "write"), [("studio.json", _label_studio), ("table.csv", _deeplabcut)])
 def test_labels_of_other_tools_teach_the_same(
-    name: str, write: Any, quick_run: Path, labelled: Path, tmp_path: Path
+    name: str, write: Any, quick_run: Path, labeled: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
     shutil.copytree(quick_run, run)
-    content = json.loads((labelled / "labels.json").read_text())
+    content = json.loads((labeled / "labels.json").read_text())
     category = content["categories"][0]
     content["categories"] = [{"id": category["id"], "keypoints": category["keypoints"]}]  # what all can say
     for annotation in content["annotations"]:
         del annotation["bbox"]
     (tmp_path / "coco.json").write_text(json.dumps(content))
     write(content, tmp_path / name)
-    images = [labelled / "images"]
+    images = [labeled / "images"]
     coco = learn_map(run, tmp_path / "coco.json", images, device="cpu").mapping
     other = learn_map(run, tmp_path / name, images, device="cpu").mapping
     assert other.names == coco.names

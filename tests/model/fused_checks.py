@@ -15,21 +15,21 @@ from torch.nn import functional as F
 
 from selfmark.config import override, preset
 from selfmark.images.augment import (
+    apply_color_changes,
     random_affine,
+    random_color_changes,
     random_noise,
-    random_photometry,
-    recolour,
-    warp,
+    warp_images,
     with_flip,
 )
 from selfmark.model import heatmaps
-from selfmark.model.fused import norm, pool, sample, stem, target
-from selfmark.model.fused import warp as fused_warp
-from selfmark.model.fused.block import block
-from selfmark.model.fused.operations import Fused
+from selfmark.model.kernels import norm, pool, sample, stem, target
+from selfmark.model.kernels import warp as fused_warp
+from selfmark.model.kernels.block import block
+from selfmark.model.kernels.operations import Fused
 from selfmark.model.network import Block, Phi
 from selfmark.model.operations import Plain
-from selfmark.train.optimiser import FlatRMSprop
+from selfmark.train.optimizer import FlatRMSprop
 
 LAST = torch.channels_last
 
@@ -119,7 +119,7 @@ def check_stem(device: str) -> None:
 def check_sample(device: str) -> None:
     maps = _map(2, 64, 16, 16, device=device)
     cells = torch.rand(2, 37, 2, device=device) * 20 - 2  # some outside
-    _same_gradients(sample.sample(maps, cells), heatmaps.sample(maps, cells), (maps,), 2e-4)
+    _same_gradients(sample.sample(maps, cells), heatmaps.sample_maps(maps, cells), (maps,), 2e-4)
 
 
 def check_target(device: str) -> None:
@@ -127,7 +127,7 @@ def check_target(device: str) -> None:
     valid = torch.rand(3, 5, device=device) > 0.3
     valid[0] = False
     ours = target.draw_together(cells, valid, 16, 0.75)
-    assert (ours - heatmaps.draw_together(cells, valid, 16, 0.75)).abs().max() < 1e-5
+    assert (ours - heatmaps.draw_target(cells, valid, 16, 0.75)).abs().max() < 1e-5
     assert ours[0].max() == 0
 
 
@@ -138,10 +138,10 @@ def check_deform(device: str) -> None:
     pixels = torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8, device=device)
     matrix = random_affine(count, size, settings, generator)
     matrix = with_flip(matrix, torch.arange(count, device=device) % 2 == 0, size)
-    changes, noise = random_photometry(count, settings, generator), random_noise(count, size, generator)
-    plain = recolour(warp(pixels.float() / 255, matrix), changes, noise)
+    changes, noise = random_color_changes(count, settings, generator), random_noise(count, size, generator)
+    plain = apply_color_changes(warp_images(pixels.float() / 255, matrix), changes, noise)
     ours = fused_warp.deform(pixels, matrix, changes, noise)
-    # Where a position falls on a cell's edge, rounding decides between two neighbours that nearly agree.
+    # Where a position falls on a cell's edge, rounding decides between two neighbors that nearly agree.
     assert (ours - plain).abs().max() < 2e-3
     _near(ours, plain, 1e-4)
 
@@ -174,14 +174,14 @@ def check_network(device: str) -> None:
     phi.operations = Fused() if device == "cuda" else _OneStream()
     with torch.no_grad():
         still = loss()
-    optimiser = FlatRMSprop([(phi, 1.0)], config.optimiser, torch.bfloat16)
-    phi.operations.adopt(optimiser.copies)
+    optimizer = FlatRMSprop([(phi, 1.0)], config.optimizer, torch.bfloat16)
+    phi.operations.adopt(optimizer.copies)
     ours = loss()
     for found in (still, ours):
         _near(found[0], confidence, 2e-2)
         _near(found[1], descriptors, 5e-2)
     ours[2].backward()  # type: ignore[no-untyped-call]
-    copies = optimiser.copies
+    copies = optimizer.copies
     for name, parameter in phi.named_parameters():
         leaf = copies.get(parameter, parameter)
         assert leaf.grad is not None, name

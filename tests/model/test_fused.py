@@ -15,15 +15,16 @@ import pytest
 import torch
 
 from selfmark.config import Config, Network, override, preset
-from selfmark.detector import Detector, ModelCard
-from selfmark.model.heatmaps import Reading, draw, find_peaks, to_cells, to_pixels
-from selfmark.model.network import Phi, Psi, place
+from selfmark.detector import Detector
+from selfmark.images.feed import PixelFeed
+from selfmark.model.card import ModelCard
+from selfmark.model.heatmaps import Reading, draw_gaussians, find_peaks, to_cells, to_pixels
+from selfmark.model.network import Phi, Psi, prepare_network
 from selfmark.model.operations import Plain
-from selfmark.train.checkpoint import load_state, save_state
-from selfmark.train.engine import Phase, TrainState, make_state, train
-from selfmark.train.feed import PixelFeed
-from selfmark.train.stages import stage1_task, warmup_recipe
-from selfmark.train.table import PointTable
+from selfmark.train.checkpoints import load_checkpoint, save_checkpoint
+from selfmark.train.engine import Phase, TrainState, build_train_state, run_phase
+from selfmark.train.objectives import build_stage1_task, warmup_pairs
+from selfmark.train.point_table import PointTable
 
 NAMES = ("norm", "block", "pool", "stem", "sample", "target", "deform", "network")
 CUDA = torch.device("cuda")
@@ -54,7 +55,7 @@ def test_kernels_on_the_gpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_on_the_cpu_a_network_is_placed_with_plain_operations() -> None:
     phi = Phi(preset("tiny").network)
-    place(phi, torch.device("cpu"))
+    prepare_network(phi, torch.device("cpu"))
     assert type(phi.operations) is Plain
     assert phi.operations.running(phi).__enter__() is None
     assert not torch.is_autocast_enabled("cpu")
@@ -64,7 +65,9 @@ def test_on_the_cpu_a_network_is_placed_with_plain_operations() -> None:
 def test_what_cannot_be_fused_is_placed_with_plain_operations() -> None:
     def placed(settings: Network, **changes: str) -> type[object]:
         phi = Phi(settings)
-        place(phi, CUDA, override(preset("fast"), {f"runtime.{k}": v for k, v in changes.items()}).runtime)
+        prepare_network(
+            phi, CUDA, override(preset("fast"), {f"runtime.{k}": v for k, v in changes.items()}).runtime
+        )
         return type(phi.operations)
 
     usual = preset("fast").network
@@ -98,14 +101,14 @@ def _training(config: Config, pixels: torch.Tensor, table: PointTable, feed: Pix
     """A Stage 1 state and a function that trains it up to an iteration and returns the totals."""
     torch.manual_seed(0)
     phi = Phi(config.network)
-    place(phi, CUDA, config.runtime)
-    state = make_state(phi, [(phi, 1.0)], config.optimiser, torch.Generator(CUDA).manual_seed(5))
+    prepare_network(phi, CUDA, config.runtime)
+    state = build_train_state(phi, [(phi, 1.0)], config.optimizer, torch.Generator(CUDA).manual_seed(5))
     feed = feed or PixelFeed(pixels, CUDA)
-    task = stage1_task(phi, feed, table, None, warmup_recipe(config), config, state.generator, seed=3)
+    task = build_stage1_task(phi, feed, table, None, warmup_pairs(config), config, state.generator, seed=3)
 
     def until(stop: int) -> np.ndarray:
         totals: list[float] = []
-        train(
+        run_phase(
             state,
             Phase("test", 0, 0, stop, ()),
             task,
@@ -122,7 +125,7 @@ def _training(config: Config, pixels: torch.Tensor, table: PointTable, feed: Pix
 def test_the_fast_path_learns_as_plain_float32_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """300 steps on the same batches. The first agree closely; then roundings grow, as in any training.
 
-    Single losses then differ by 6 % (root mean square) and neighbours in time alike, which makes a standard
+    Single losses then differ by 6 % (root mean square) and neighbors in time alike, which makes a standard
     error of 2.4 % for means of 25 steps and of 0.75 % for the mean of 250. Three of each are allowed.
     """
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
@@ -147,15 +150,15 @@ def test_a_checkpoint_of_a_recorded_run_goes_on_alike(tmp_path: Path) -> None:
     """Restored, the generator gives the same pictures: the next losses agree as far as bf16 sums do."""
     pixels, table = _data(64, 128, 8)
     config = override(
-        preset("tiny"), {"runtime.log_every": 1, "runtime.checkpoint_every": 10_000, "optimiser.lr": 1e-5}
+        preset("tiny"), {"runtime.log_every": 1, "runtime.checkpoint_every": 10_000, "optimizer.lr": 1e-5}
     )
     whole, until = _training(config, pixels, table)
     until(10)
-    save_state(whole, tmp_path / "state.safetensors")
+    save_checkpoint(whole, tmp_path / "state.safetensors")
     expected = until(20)
     resumed, until_again = _training(config, pixels, table)
-    load_state(resumed, tmp_path / "state.safetensors")
-    for parameter, copy in resumed.optimiser.copies.items():
+    load_checkpoint(resumed, tmp_path / "state.safetensors")
+    for parameter, copy in resumed.optimizer.copies.items():
         assert torch.equal(copy, parameter.bfloat16())
     np.testing.assert_allclose(until_again(20), expected, rtol=2e-3)
     assert torch.equal(resumed.generator.get_state(), whole.generator.get_state())
@@ -170,7 +173,7 @@ def _differ_from(one: np.ndarray, other: np.ndarray) -> bool:
 def test_plain_and_recorded_steps_do_the_same() -> None:
     pixels, table = _data(64, 128, 8)
     config = override(
-        preset("tiny"), {"runtime.log_every": 1, "runtime.checkpoint_every": 10_000, "optimiser.lr": 1e-5}
+        preset("tiny"), {"runtime.log_every": 1, "runtime.checkpoint_every": 10_000, "optimizer.lr": 1e-5}
     )
     recorded, until = _training(config, pixels, table)
     plainly, until_plainly = _training(config, pixels, table)
@@ -193,38 +196,38 @@ def test_images_fetched_from_the_host_are_those_on_the_device() -> None:
     stopped = away.batches(rows)
     next(stopped)
     stopped.close()  # a consumer that stops early leaves no thread behind
-    config = override(preset("tiny"), {"runtime.log_every": 1, "optimiser.lr": 1e-5})
+    config = override(preset("tiny"), {"runtime.log_every": 1, "optimizer.lr": 1e-5})
     curves = [_training(config, pixels, table, feed)[1](12) for feed in (here, away)]
     np.testing.assert_allclose(curves[0], curves[1], rtol=2e-3)
 
 
-def _dots(images: int, size: int, colours: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pictures [N, 3, S, S] uint8 of a dot of each colour on grey, and where they are [N, K, 2]."""
+def _dots(images: int, size: int, colors: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pictures [N, 3, S, S] uint8 of a dot of each color on gray, and where they are [N, K, 2]."""
     generator = torch.Generator(CUDA).manual_seed(2)
-    xy = torch.rand((images, colours, 2), generator=generator, device=CUDA) * (size - 40) + 20
+    xy = torch.rand((images, colors, 2), generator=generator, device=CUDA) * (size - 40) + 20
     line = torch.arange(size, device=CUDA)
     along = torch.exp(-((line - xy[..., None]) ** 2) / (2 * 4.0**2))  # [N, K, 2, S]
     dot = along[:, :, 1, :, None] * along[:, :, 0, None, :]
-    bits = (torch.arange(colours, device=CUDA)[:, None] >> torch.arange(3, device=CUDA)) & 1
+    bits = (torch.arange(colors, device=CUDA)[:, None] >> torch.arange(3, device=CUDA)) & 1
     paint = torch.einsum("nkhw,kc->nchw", dot, bits - 0.5)
     return ((0.5 + paint).clamp(0, 1) * 255).round().to(torch.uint8), xy
 
 
 @pytest.mark.gpu
 def test_landmarks_are_where_float32_finds_them() -> None:
-    """Psi learns dots of eight colours; the median landmark is within 0.1 pixels of float32's."""
+    """Psi learns dots of eight colors; the median landmark is within 0.1 pixels of float32's."""
     config = override(preset("fast"), {"K": 8})
     pixels, xy = _dots(64, 256, 8)
     torch.manual_seed(0)
     psi = Psi(config.network, 8)
-    place(psi, CUDA, config.runtime)
-    state = make_state(psi, [(psi, 1.0)], config.optimiser, torch.Generator(CUDA))
-    target = draw(to_cells(xy), 64, 1.5)
+    prepare_network(psi, CUDA, config.runtime)
+    state = build_train_state(psi, [(psi, 1.0)], config.optimizer, torch.Generator(CUDA))
+    target = draw_gaussians(to_cells(xy), 64, 1.5)
     for _ in range(60):
         for rows in torch.arange(64, device=CUDA).split(16):  # type: ignore[no-untyped-call]
-            state.optimiser.zero_grad()
+            state.optimizer.zero_grad()
             (psi(pixels[rows].float() / 255).float() - target[rows]).square().mean().backward()
-            state.optimiser.step()
+            state.optimizer.step()
     mirror = tuple(range(8))
     names = tuple(f"landmark_{index}" for index in mirror)
     plain = Psi(config.network, 8)

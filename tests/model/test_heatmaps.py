@@ -20,14 +20,14 @@ def test_cells_and_pixels_round_trip(x: float, y: float) -> None:
     assert torch.allclose(heatmaps.to_pixels(heatmaps.to_cells(xy)), xy, atol=1e-3)
 
 
-def test_cell_centres_are_block_centres() -> None:
+def test_cell_centers_are_block_centers() -> None:
     """Cell 0 covers pixels 0..3, whose middle is 1.5."""
     assert heatmaps.to_pixels(torch.tensor([0.0, 1.0])).tolist() == [1.5, 5.5]
 
 
 def test_draw_against_the_formula() -> None:
     cells = torch.tensor([[[2.3, 4.6], [0.0, 7.0]]])
-    maps = heatmaps.draw(cells, 8, 0.75)
+    maps = heatmaps.draw_gaussians(cells, 8, 0.75)
     for point in range(2):
         for row in range(8):
             for column in range(8):
@@ -39,8 +39,8 @@ def test_draw_against_the_formula() -> None:
 def test_draw_together_takes_the_higher_and_leaves_out_the_invalid() -> None:
     cells = torch.tensor([[[1.0, 1.0], [2.0, 1.0], [6.0, 6.0]]])
     valid = torch.tensor([[True, True, False]])
-    together = heatmaps.draw_together(cells, valid, 8, 1.0)
-    separate = heatmaps.draw(cells, 8, 1.0)
+    together = heatmaps.draw_target(cells, valid, 8, 1.0)
+    separate = heatmaps.draw_gaussians(cells, 8, 1.0)
     assert torch.allclose(together[0, 0], torch.maximum(separate[0, 0], separate[0, 1]))
     assert together[0, 0, 6, 6] < 1e-4
 
@@ -83,21 +83,21 @@ def test_the_highest_peaks_are_kept_when_there_are_too_many() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(st.floats(2, 12), st.floats(2, 12), st.floats(0.6, 1.5))
-def test_parabola_finds_a_gaussians_centre_exactly(x: float, y: float, sigma: float) -> None:
-    maps = heatmaps.draw(torch.tensor([[[x, y]]], dtype=torch.float64), 16, sigma)
-    found = heatmaps.highest(maps, "parabola").cells[0, 0]
+def test_parabola_finds_a_gaussians_center_exactly(x: float, y: float, sigma: float) -> None:
+    maps = heatmaps.draw_gaussians(torch.tensor([[[x, y]]], dtype=torch.float64), 16, sigma)
+    found = heatmaps.highest_cells(maps, "parabola").cells[0, 0]
     # Exact up to float32 and the floor under the logarithm.
     assert torch.allclose(found.double(), torch.tensor([x, y], dtype=torch.float64), atol=0.02)
 
 
-def test_quarter_step_goes_towards_the_higher_neighbour() -> None:
-    maps = heatmaps.draw(torch.tensor([[[5.3, 6.8]]]), 16, 0.75)
-    assert heatmaps.highest(maps, "quarter").cells[0, 0].tolist() == [5.25, 6.75]
+def test_quarter_step_goes_towards_the_higher_neighbor() -> None:
+    maps = heatmaps.draw_gaussians(torch.tensor([[[5.3, 6.8]]]), 16, 0.75)
+    assert heatmaps.highest_cells(maps, "quarter").cells[0, 0].tolist() == [5.25, 6.75]
 
 
 def test_centroid_against_a_naive_loop() -> None:
     maps = torch.randn(2, 3, 5, 7, generator=torch.Generator().manual_seed(0))
-    read = heatmaps.read(maps, "centroid")
+    read = heatmaps.read_heatmaps(maps, "centroid")
     for image, landmark in np.ndindex(2, 3):
         total, sum_x, sum_y, most = 0.0, 0.0, 0.0, -np.inf
         for y, x in np.ndindex(5, 7):
@@ -111,12 +111,14 @@ def test_centroid_against_a_naive_loop() -> None:
     assert read.valid.all()
 
 
-def test_centroid_of_one_gaussian_is_its_centre_and_of_two_lies_between() -> None:
-    one = heatmaps.draw(torch.tensor([[[20.3, 31.8]]]), 64, 2.0)
-    np.testing.assert_allclose(heatmaps.centroid(one).cells[0, 0].numpy(), [20.3, 31.8], atol=1e-3)
-    two = heatmaps.draw(torch.tensor([[[20.0, 30.0], [40.0, 30.0]]]), 64, 2.0).sum(dim=1, keepdim=True)
-    np.testing.assert_allclose(heatmaps.centroid(two).cells[0, 0].numpy(), [30.0, 30.0], atol=1e-3)
-    assert heatmaps.centroid(-one).cells[0, 0].tolist() == pytest.approx([31.5, 31.5])
+def test_centroid_of_one_gaussian_is_its_center_and_of_two_lies_between() -> None:
+    one = heatmaps.draw_gaussians(torch.tensor([[[20.3, 31.8]]]), 64, 2.0)
+    np.testing.assert_allclose(heatmaps.heat_centroids(one).cells[0, 0].numpy(), [20.3, 31.8], atol=1e-3)
+    two = heatmaps.draw_gaussians(torch.tensor([[[20.0, 30.0], [40.0, 30.0]]]), 64, 2.0).sum(
+        dim=1, keepdim=True
+    )
+    np.testing.assert_allclose(heatmaps.heat_centroids(two).cells[0, 0].numpy(), [30.0, 30.0], atol=1e-3)
+    assert heatmaps.heat_centroids(-one).cells[0, 0].tolist() == pytest.approx([31.5, 31.5])
 
 
 def test_peaks_at_the_border_stay_on_the_map() -> None:
@@ -124,7 +126,7 @@ def test_peaks_at_the_border_stay_on_the_map() -> None:
         maps = torch.rand(1, 1, 16, 16) * 0.1
         maps[0, 0, corner[1], corner[0]] = 1.0
         for refine in ("quarter", "parabola"):
-            cells = heatmaps.highest(maps, refine).cells[0, 0]  # type: ignore[arg-type]
+            cells = heatmaps.highest_cells(maps, refine).cells[0, 0]  # type: ignore[arg-type]
             assert ((cells >= 0) & (cells <= 15)).all()
 
 
@@ -132,7 +134,7 @@ def test_sampling_against_scipy() -> None:
     rng = np.random.default_rng(0)
     maps = rng.random((2, 3, 9, 11)).astype(np.float32)
     cells = np.stack([rng.uniform(0, 10, (2, 20)), rng.uniform(0, 8, (2, 20))], axis=-1).astype(np.float32)
-    ours = heatmaps.sample(torch.from_numpy(maps), torch.from_numpy(cells)).numpy()
+    ours = heatmaps.sample_maps(torch.from_numpy(maps), torch.from_numpy(cells)).numpy()
     for image in range(2):
         for channel in range(3):
             at = [cells[image, :, 1], cells[image, :, 0]]

@@ -9,8 +9,8 @@ import torch
 from torch.nn.functional import normalize
 
 from selfmark.config import Loss
-from selfmark.group import Group
 from selfmark.model import losses
+from selfmark.run.processes import ProcessGroup
 
 B, P, D = 3, 6, 5
 
@@ -38,8 +38,8 @@ def _contrastive(
     negative: torch.Tensor,
     settings: Loss,
 ) -> torch.Tensor:
-    attract, repel = losses.weights(positive, negative, settings)
-    return losses.contrastive(between, attract, within, repel, settings)
+    attract, repel = losses.pair_weights(positive, negative, settings)
+    return losses.contrastive_loss(between, attract, within, repel, settings)
 
 
 def _naive_positives(v: dict[str, torch.Tensor]) -> list[float]:
@@ -88,7 +88,7 @@ def test_contrastive_loss_with_same_image_negatives(seed: int, average: str) -> 
 
     ours = _contrastive(
         losses.squared_distances(v["a"], v["b"]),
-        losses.positives(v["label_a"], v["label_b"], v["valid_a"], v["valid_b"]),
+        losses.positive_pairs(v["label_a"], v["label_b"], v["valid_a"], v["valid_b"]),
         losses.squared_distances(v["a"], torch.cat([v["a"], elsewhere], dim=1)),
         losses.negatives_same_image(cells, v["valid_a"], places, 5.7),
         settings,
@@ -113,7 +113,7 @@ def test_contrastive_loss_with_different_cluster_negatives(seed: int) -> None:
     positives = _naive_positives(v)
     arguments = (v["label_a"], v["label_b"], v["valid_a"], v["valid_b"])
     across = losses.squared_distances(v["a"], v["b"])
-    positive, negative = losses.positives(*arguments), losses.negatives_different_cluster(*arguments)
+    positive, negative = losses.positive_pairs(*arguments), losses.negatives_different_cluster(*arguments)
     ours = _contrastive(across, positive, across, negative, Loss())
     expected = (sum(positives) + sum(hinges)) / (len(positives) + len(hinges))
     assert ours.item() == pytest.approx(expected, abs=1e-5)
@@ -126,7 +126,7 @@ def test_no_pairs_at_all_is_zero_and_finite() -> None:
         assert _contrastive(ones, nothing, ones, nothing, settings).item() == 0
 
 
-class _Two(Group):
+class _Two(ProcessGroup):
     """Two processes in one: sums add what the other process would bring."""
 
     other: dict[str, torch.Tensor]
@@ -141,15 +141,15 @@ def test_the_mean_over_processes_is_the_loss_of_one(average: str) -> None:
     settings = Loss(average=average, negative_weight=3.0)  # type: ignore[arg-type]
     across = losses.squared_distances(v["a"], v["b"])
     arguments = (v["label_a"], v["label_b"], v["valid_a"], v["valid_b"])
-    positive, negative = losses.positives(*arguments), losses.negatives_different_cluster(*arguments)
+    positive, negative = losses.positive_pairs(*arguments), losses.negatives_different_cluster(*arguments)
     whole = _contrastive(across, positive, across, negative, settings)
     parts = []
     for rows, others in ((slice(0, 1), slice(1, B)), (slice(1, B), slice(0, 1))):
         group = _Two(0, 2)
         counts = torch.stack([positive[others].sum(), negative[others].sum()]).float()
         object.__setattr__(group, "other", {"counts": counts})
-        attract, repel = losses.weights(positive[rows], negative[rows], settings, group)
-        parts.append(losses.contrastive(across[rows], attract, across[rows], repel, settings))
+        attract, repel = losses.pair_weights(positive[rows], negative[rows], settings, group)
+        parts.append(losses.contrastive_loss(across[rows], attract, across[rows], repel, settings))
     assert torch.stack(parts).mean().item() == pytest.approx(whole.item(), abs=1e-6)
 
 
@@ -158,7 +158,7 @@ def test_detector_loss_is_the_mean_squared_error() -> None:
     expected = sum(
         (x - y) ** 2 for x, y in zip(one.flatten().tolist(), other.flatten().tolist(), strict=True)
     )
-    assert losses.detector(one, other).item() == pytest.approx(expected / 32, abs=1e-6)
+    assert losses.detector_loss(one, other).item() == pytest.approx(expected / 32, abs=1e-6)
 
 
 def test_stage2_error_counts_only_detected_landmarks() -> None:
@@ -171,14 +171,14 @@ def test_stage2_error_counts_only_detected_landmarks() -> None:
         detected = [k for k in range(4) if present[image, k]]
         errors = [((maps[image, k] - target[image, k]) ** 2).mean().item() for k in detected]
         per_image.append(sum(errors) / len(detected))
-    ours = losses.masked_regression(maps, target, present)
+    ours = losses.masked_regression_loss(maps, target, present)
     assert ours.item() == pytest.approx(sum(per_image) / 2, abs=1e-6)
 
 
 def test_missed_landmarks_get_no_gradient() -> None:
     maps = torch.rand(2, 3, 4, 4, requires_grad=True)
     present = torch.tensor([[True, False, True], [False, False, True]])
-    losses.masked_regression(maps, torch.zeros(2, 3, 4, 4), present).backward()
+    losses.masked_regression_loss(maps, torch.zeros(2, 3, 4, 4), present).backward()
     assert maps.grad is not None
     touched = maps.grad.abs().sum(dim=(2, 3)) > 0
     assert torch.equal(touched, present)

@@ -19,7 +19,7 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
         pass
 
     monkeypatch.setattr(pipeline, "check_run", nothing)
-    monkeypatch.setattr(pipeline, "report_on_run", nothing)
+    monkeypatch.setattr(pipeline, "build_report", nothing)
 
 
 @pytest.fixture

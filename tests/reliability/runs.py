@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from selfmark.pipeline import discover
-from selfmark.run import Event, Run
+from selfmark.discovery import discover
+from selfmark.run.folder import Event, Run
 from tests.conftest import QUICK
 
-TINY: dict[str, Any] = QUICK | {"evaluation.look_at": 6, "evaluation.deformations": 1}
+TINY: dict[str, Any] = QUICK | {"evaluation.num_samples": 6, "evaluation.deformations": 1}
 WRITES = ("open", "os.rename", "os.remove", "os.mkdir", "os.chmod")  # audit events, raised before they happen
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from selfmark.discovery import discover
 from selfmark.errors import DamagedFile, InputError
-from selfmark.pipeline import discover
-from selfmark.run import Event, Run
+from selfmark.run.folder import Event, Run
 from tests.conftest import selfmark
 from tests.reliability.runs import same_bits
 
@@ -96,13 +96,13 @@ def test_labels_are_computed_anew_at_the_start_of_their_round(finished: Path) ->
     path = finished / "points" / "round-01.safetensors"
     run = Run.open(finished)
     device = torch.device("cpu")
-    there = run.labelled("round-01", device, lambda: pytest.fail("computed"))
+    there = run.labeled("round-01", device, lambda: pytest.fail("computed"))
     flip(path)
-    again = run.labelled("round-01", device, lambda: there)
+    again = run.labeled("round-01", device, lambda: there)
     assert (again.label == there.label).all()
     flip(path)
     with pytest.raises(DamagedFile):
-        run.labelled("round-01", device, lambda: there, repeatable=False)
+        run.labeled("round-01", device, lambda: there, repeatable=False)
 
 
 def test_points_of_another_kind_are_refused(finished: Path) -> None:

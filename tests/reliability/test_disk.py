@@ -10,12 +10,13 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from selfmark import files
 from selfmark.config import preset
+from selfmark.discovery import discover
 from selfmark.errors import DiskError, InputError, TrainingError
-from selfmark.pipeline import _enough_memory, discover
-from selfmark.run import Event, Run
-from selfmark.train import checkpoint, engine
+from selfmark.pipeline import report_out_of_memory
+from selfmark.run import locks, tensor_files
+from selfmark.run.folder import Event, Run
+from selfmark.train import engine
 from tests.conftest import QUICK, selfmark
 from tests.reliability.runs import same_bits
 
@@ -62,7 +63,7 @@ def test_a_full_disk_and_one_that_turns_read_only(photos: Path, quick_run: Path,
 def test_a_disk_that_fills_up_at_any_write(
     write: int, photos: Path, quick_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, count = checkpoint.save_file, 0
+    real, count = tensor_files.save_file, 0
 
     def filling(tensors: object, path: Path, metadata: object) -> None:
         nonlocal count
@@ -73,7 +74,7 @@ def test_a_disk_that_fills_up_at_any_write(
         real(tensors, path, metadata)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "save_file", filling)
+        patch.setattr(tensor_files, "save_file", filling)
         with pytest.raises(DiskError, match="No space left on device"):
             start(photos, tmp_path / "run")
     assert not list(tmp_path.rglob("*.part"))
@@ -102,7 +103,7 @@ def test_the_command_line_says_it_in_one_sentence(
     def refuse(*arguments: object) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(files, "append", refuse)
+    monkeypatch.setattr(locks, "open_for_append", refuse)
     assert selfmark("discover", "-o", finished, "--resume", "--device", "cpu") == 2
     said = capsys.readouterr().err.strip()
     assert said.startswith("selfmark: cannot write to")
@@ -125,7 +126,7 @@ def test_a_start_that_was_cut_short_is_no_obstacle(photos: Path, tmp_path: Path)
 def test_of_two_that_start_at_once_one_comes_second(tmp_path: Path) -> None:
     output = tmp_path / "run"
     output.mkdir()
-    with files.hold(output), pytest.raises(InputError, match="another process is working on"):
+    with locks.lock_folder(output), pytest.raises(InputError, match="another process is working on"):
         Run.create(output, preset("tiny"), ["x"], [])
     assert not (output / "run.json").exists()
 
@@ -199,7 +200,7 @@ def test_a_small_gpu_ends_in_a_sentence_and_the_run_goes_on_with_a_smaller_batch
 def test_memory_messages_name_the_setting(finished: Path) -> None:
     opened = Run.open(finished)
     for value, words in ((8, "--resume --set stage2.batch=4"), (1, "smaller images.size")):
-        with pytest.raises(TrainingError, match=words), _enough_memory(opened, "stage2.batch", value):
+        with pytest.raises(TrainingError, match=words), report_out_of_memory(opened, "stage2.batch", value):
             raise torch.OutOfMemoryError("CUDA out of memory")
 
 
@@ -207,6 +208,6 @@ def test_memory_may_run_out_in_the_last_checks_too(finished: Path, monkeypatch: 
     def short_of_memory(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("selfmark.pipeline.check_run", short_of_memory)
+    monkeypatch.setattr("selfmark.discovery.check_run", short_of_memory)
     with pytest.raises(TrainingError, match=r"--resume --set runtime.predict_batch="):
         discover(output=finished, resume=True, device="cpu")

@@ -12,7 +12,7 @@ from PIL import Image
 
 from selfmark.detector import Detector, Prediction
 from selfmark.export import writer
-from selfmark.images.sources import collect
+from selfmark.images.sources import list_images
 
 IMAGES = 5_000
 MOST_BYTES = 2_000  # per image; a single crop kept by mistake would be 12,000
@@ -30,7 +30,7 @@ def test_prediction_over_many_images_runs_in_constant_memory(quick_run: Path, tm
     Image.new("RGB", (16, 16), "blue").save(folder / "00000.png")
     for number in range(1, IMAGES):
         os.link(folder / "00000.png", folder / f"{number:05d}.png")
-    refs = collect([folder])
+    refs = list_images([folder])
     assert len(refs) == IMAGES
     samples: list[tuple[int, int]] = []
 

@@ -12,10 +12,10 @@ import pytest
 from PIL import Image
 
 from selfmark.demo.scene import Scene
+from selfmark.discovery import discover
 from selfmark.errors import InputError
-from selfmark.images.sources import collect
-from selfmark.pipeline import discover
-from selfmark.run import Run
+from selfmark.images.sources import list_images
+from selfmark.run.folder import Run
 from tests.browser import visit
 from tests.conftest import QUICK, selfmark
 
@@ -27,7 +27,7 @@ NAMES = (
     "comma, \"quotes\" and 'more'.png",
     "=HYPERLINK(1).png",
     "[red]markup[bold].png",
-    "\x1b[31mcolour.png",
+    "\x1b[31mcolor.png",
     "{{ 7 * 7 }}.png",
     "emoji \N{CAT FACE}\N{COMBINING ACUTE ACCENT}.png",
     " leading and trailing .png",
@@ -48,7 +48,7 @@ def hostile(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_they_are_found(hostile: Path) -> None:
-    assert {ref.path.name for ref in collect([hostile])} == {*NAMES, f"broken {ATTACK}.png"}
+    assert {ref.path.name for ref in list_images([hostile])} == {*NAMES, f"broken {ATTACK}.png"}
 
 
 def test_tables_and_coco_say_them_right(hostile: Path, quick_run: Path, tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_names_that_are_no_text_are_refused_in_a_sentence(
     Image.new("RGB", (8, 8)).save(tmp_path / "good.png")
     os.rename(tmp_path / "good.png", os.fsencode(tmp_path) + b"/\xff\xfe.png")
     with pytest.raises(InputError, match=r"is not text in UTF-8: rename it"):
-        collect([tmp_path])
+        list_images([tmp_path])
     assert selfmark("discover", tmp_path, "-o", tmp_path / "run") == 2
     assert "\\udcff" in capsys.readouterr().err
 
@@ -94,13 +94,13 @@ def test_names_that_are_no_text_are_refused_in_a_sentence(
 @pytest.mark.parametrize("name", ["a" * 300, "a\0b.png", "x" * 300 + ".png"])
 def test_names_that_no_file_can_have(name: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no file"):
-        collect([tmp_path / name])
+        list_images([tmp_path / name])
     (tmp_path / "list.txt").write_text(f"{name}\n")
     with pytest.raises(InputError, match="line 1: there is no file"):
-        collect([tmp_path / "list.txt"])
+        list_images([tmp_path / "list.txt"])
     (tmp_path / "set.json").write_text(json.dumps({"images": [{"id": 1, "file_name": name}]}))
     with pytest.raises(InputError):
-        collect([tmp_path / "set.json"])
+        list_images([tmp_path / "set.json"])
 
 
 def test_messages_do_not_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

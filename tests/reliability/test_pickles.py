@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 import torch
 
-from selfmark.backend import load_detector
-from selfmark.config import read_yaml
 from selfmark.detector import Detector
 from selfmark.errors import InputError, SelfmarkError
-from selfmark.evaluate.labels import read_ground_truth
-from selfmark.evaluate.stage1 import Stage1
+from selfmark.evaluate.label_files import read_ground_truth
+from selfmark.evaluate.stage1_landmarks import Stage1
+from selfmark.export.onnx_detector import load_detector
 from selfmark.images.decode import read_image
-from selfmark.images.sources import collect
-from selfmark.keypoints import weights
+from selfmark.images.sources import list_images
+from selfmark.keypoints import weights_cache
 from selfmark.keypoints.points_file import read_points_file
-from selfmark.mapping.state import load_mapping
-from selfmark.run import Run
+from selfmark.mapping.mapped_detector import load_mapping
+from selfmark.run.config_file import read_config
+from selfmark.run.folder import Run
 
 
 class Evil:
@@ -68,7 +68,7 @@ def _onnx(run: Path) -> object:
 
 
 def _resumed(run: Path) -> object:
-    from selfmark.pipeline import discover
+    from selfmark.discovery import discover
 
     return discover(output=run, resume=True, device="cpu")
 
@@ -116,16 +116,16 @@ NAMED: dict[str, Callable[[Path], object]] = {
     "labels.h5": lambda path: read_ground_truth(path, []),
     "labels.csv": lambda path: read_ground_truth(path, []),
     "labels.json": lambda path: read_ground_truth(path, []),
-    "images.json": lambda path: collect([path]),
-    "list.txt": lambda path: collect([path]),
-    "video.mp4": lambda path: collect([path]),
+    "images.json": lambda path: list_images([path]),
+    "list.txt": lambda path: list_images([path]),
+    "video.mp4": lambda path: list_images([path]),
     "image.png": lambda path: read_image(path, 1.0),
     "points.csv": lambda path: read_points_file(path, [], torch.zeros(0, 4).numpy(), 64),
-    "config.yaml": read_yaml,
-    "superpoint_v1.pth": lambda path: weights.load_state(path, "superpoint"),
-    "r2d2_WASF_N16.pt": lambda path: weights.load_state(path, "r2d2"),
-    "mine.safetensors": lambda path: weights.load_state(path, "superpoint"),
-    "alike-t.pth": lambda path: weights.install("alike-t", str(path)),
+    "config.yaml": read_config,
+    "superpoint_v1.pth": lambda path: weights_cache.load_weights(path, "superpoint"),
+    "r2d2_WASF_N16.pt": lambda path: weights_cache.load_weights(path, "r2d2"),
+    "mine.safetensors": lambda path: weights_cache.load_weights(path, "superpoint"),
+    "alike-t.pth": lambda path: weights_cache.install_weights("alike-t", str(path)),
 }
 
 
@@ -149,5 +149,5 @@ def test_yaml_that_would_run_a_program(marker: Path, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(f"K: !!python/object/apply:os.mknod ['{marker}']\n")
     with pytest.raises(InputError, match="is not YAML"):
-        read_yaml(path)
+        read_config(path)
     assert not marker.exists()

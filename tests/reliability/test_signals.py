@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from selfmark.interrupt import postponed
-from selfmark.pipeline import discover
-from selfmark.run import Event, Run
+from selfmark.discovery import discover
+from selfmark.run.folder import Event, Run
+from selfmark.run.interrupts import defer_interrupts
 from tests.conftest import QUICK, selfmark
 from tests.reliability.runs import same_bits
 
@@ -69,7 +69,7 @@ def test_a_second_request_ends_at_once() -> None:
     reached = []
 
     def insist() -> None:
-        with postponed() as asked:
+        with defer_interrupts() as asked:
             os.kill(os.getpid(), signal.SIGINT)
             reached.append(asked())
             os.kill(os.getpid(), signal.SIGINT)
@@ -83,7 +83,7 @@ def test_a_second_request_ends_at_once() -> None:
 def test_signals_that_are_ignored_stay_so() -> None:
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        with postponed() as asked:
+        with defer_interrupts() as asked:
             os.kill(os.getpid(), signal.SIGTERM)
             assert not asked()
     finally:
@@ -94,7 +94,7 @@ def test_other_threads_are_left_alone() -> None:
     answers = []
 
     def inside() -> None:
-        with postponed() as asked:
+        with defer_interrupts() as asked:
             answers.append(asked())
 
     thread = threading.Thread(target=inside)

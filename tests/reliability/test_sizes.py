@@ -20,14 +20,15 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from selfmark.config import Images, read_yaml
+from selfmark.config import Images
 from selfmark.detector import Detector
 from selfmark.errors import InputError
 from selfmark.images import video
 from selfmark.images.decode import UnreadableImage, read_image
-from selfmark.images.sources import collect
+from selfmark.images.sources import list_images
 from selfmark.images.store import load_store
-from selfmark.train.checkpoint import read_tensors
+from selfmark.run.config_file import read_config
+from selfmark.run.tensor_files import read_tensors
 
 SOURCE = Path(__file__).parents[2] / "src" / "selfmark"
 
@@ -111,13 +112,13 @@ def test_yaml_whose_aliases_multiply(tmp_path: Path) -> None:
     for last in ("K: *a11", "images: *a11", "*a0 : 1"):
         path.write_text("\n".join([*lines, last]))
         with pytest.raises(InputError):
-            read_yaml(path)
+            read_config(path)
     path.write_text("rounds: {lr_drops: &a [1, *a]}")
     with pytest.raises(InputError):
-        read_yaml(path)
+        read_config(path)
     path.write_text("K: " + "[" * 100_000)
     with pytest.raises(InputError):
-        read_yaml(path)
+        read_config(path)
 
 
 # --- images and videos ------------------------------------------------------------------------------
@@ -154,7 +155,7 @@ def test_an_image_that_claims_to_be_huge(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_bomb_that_really_is_huge(tmp_path: Path) -> None:
-    """400 megapixels of one colour: half a megabyte as a file, 1.2 gigabytes as pixels."""
+    """400 megapixels of one color: half a megabyte as a file, 1.2 gigabytes as pixels."""
     path = tmp_path / "bomb.png"
     stream = zlib.compressobj(1)
     rows = bytes(1 + 3 * 20_000) * 100
@@ -172,12 +173,12 @@ def test_files_without_end(tmp_path: Path) -> None:
     (tmp_path / "zero.png").symlink_to("/dev/zero")
     (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
     Image.new("RGB", (8, 8)).save(tmp_path / "good.png")
-    assert [ref.path.name for ref in collect([tmp_path])] == ["good.png"]
+    assert [ref.path.name for ref in list_images([tmp_path])] == ["good.png"]
     for name in ("pipe.png", "zero.png"):
         with pytest.raises(UnreadableImage):
             read_image(tmp_path / name, 1.0)
         with pytest.raises(InputError):
-            collect([tmp_path / name])
+            list_images([tmp_path / name])
 
 
 def test_links_are_followed_but_only_images_come_in(tmp_path: Path) -> None:
@@ -188,7 +189,7 @@ def test_links_are_followed_but_only_images_come_in(tmp_path: Path) -> None:
     (elsewhere / "secret").write_text("do not show\n" * 20)
     (folder / "linked.png").symlink_to(elsewhere / "good.png")
     (folder / "secret.png").symlink_to(elsewhere / "secret")
-    store = load_store(collect([folder]), Images(size=16), 1.0, None)
+    store = load_store(list_images([folder]), Images(size=16), 1.0, None)
     assert [ref.path.name for ref in store.refs] == ["linked.png"]
     assert [(Path(item.name).name, item.reason) for item in store.skipped] == [
         ("secret.png", "not an image, or of a kind that cannot be read")
@@ -202,7 +203,7 @@ def test_a_video_that_claims_to_have_more_frames_than_bytes(
     path.write_bytes(b"\0\0\0\x18ftypisom" + bytes(4_000))
     monkeypatch.setattr(video, "count_frames", lambda path: 2**31)
     with pytest.raises(InputError, match="2147483648 frames, but is far too small"):
-        collect([path])
+        list_images([path])
 
 
 @pytest.mark.parametrize(
@@ -219,11 +220,11 @@ def test_a_playlist_called_a_video(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "video.mp4"
     path.write_bytes(content)
     with pytest.raises(InputError, match="it is a text or a playlist"):
-        collect([path])
+        list_images([path])
     labels = {"images": [{"id": 1, "file_name": "video.mp4", "frame": 0}], "annotations": []}
     (tmp_path / "set.json").write_text(json.dumps(labels))
     with pytest.raises(InputError, match=r"none of the 1 images could be read.*the video cannot be read"):
-        load_store(collect([tmp_path / "set.json"]), Images(size=16), 1.0, None)
+        load_store(list_images([tmp_path / "set.json"]), Images(size=16), 1.0, None)
 
 
 def test_archives_are_written_but_never_unpacked() -> None:

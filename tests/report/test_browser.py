@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from selfmark.colours import palette, to_rgb
+from selfmark.model.colors import palette, to_rgb
 from selfmark.report import write_report
 from tests import browser as chromium
 from tests.browser import cut_out, screenshot, visit
@@ -25,10 +25,10 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ink(picture: np.ndarray) -> float:
-    """Share of the pixels that differ from the commonest colour, which is the background."""
+    """Share of the pixels that differ from the commonest color, which is the background."""
     packed = picture @ [1 << 16, 1 << 8, 1]
-    colours, counts = np.unique(packed, return_counts=True)
-    background = picture[packed == colours[counts.argmax()]][0]
+    colors, counts = np.unique(packed, return_counts=True)
+    background = picture[packed == colors[counts.argmax()]][0]
     difference = np.abs(picture - background).max(axis=2)
     return float((difference > 24).mean())
 
@@ -117,12 +117,12 @@ def test_landmarks_are_drawn_where_they_are(browser: Any, report: Path) -> None:
         picture, box = screenshot(seen.page), boxes(seen.page, ".examples img")[0]
     assert box["width"] > 200
     first = cut_out(picture, box).astype(int)
-    for (x, y), colour in zip(data.example_xy[0], map(to_rgb, palette(4)), strict=True):
+    for (x, y), color in zip(data.example_xy[0], map(to_rgb, palette(4)), strict=True):
         column, row = ((value + 0.5) / S * box["width"] for value in (x, y))
         there = first[round(row) - 1 : round(row) + 1, round(column) - 1 : round(column) + 1].mean(
             axis=(0, 1)
         )
-        assert np.abs(there - colour).max() < 50  # JPEG bleeds the image's noise into a small disc
+        assert np.abs(there - color).max() < 50  # JPEG bleeds the image's noise into a small disc
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -137,13 +137,13 @@ def test_charts_and_maps_are_not_blank(browser: Any, report: Path, scheme: str) 
             assert ink(inside) > 0.01
             for line in svg.query_selector_all(".line, .over"):
                 stroke = line.evaluate("line => getComputedStyle(line).stroke")
-                colour = np.array([int(part) for part in re.findall(r"\d+", stroke)[:3]])
-                assert (np.abs(inside - colour).max(axis=2) < 40).sum() > 15
+                color = np.array([int(part) for part in re.findall(r"\d+", stroke)[:3]])
+                assert (np.abs(inside - color).max(axis=2) < 40).sum() > 15
     blank = np.full((50, 50, 3), 245)
     assert ink(blank) == 0.0
 
 
-def test_lines_differ_without_their_colours(browser: Any, report: Path) -> None:
+def test_lines_differ_without_their_colors(browser: Any, report: Path) -> None:
     with visit(browser, report) as seen:
         dashes = seen.page.eval_on_selector_all(
             "#evaluation .charts svg[role=img] .line",

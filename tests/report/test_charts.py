@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from selfmark.report import ReportCurves
-from selfmark.report.charts import BOTTOM, LEFT, RIGHT, TOP, Chart, Line, line_charts, loss_charts
+from selfmark.report.charts import BOTTOM, LEFT, RIGHT, TOP, Chart, ChartLine, line_charts, loss_charts
 
 
-def points(line: Line) -> list[tuple[float, float]]:
+def points(line: ChartLine) -> list[tuple[float, float]]:
     return [(float(x), float(y)) for x, y in re.findall(r"([\d.]+) ([\d.]+)", line.path)]
 
 

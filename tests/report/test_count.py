@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from selfmark.report.count import landmark_count
+from selfmark.report.count_section import landmark_count
 from selfmark.report.page import write_report
 from tests.report.example import example_data
 

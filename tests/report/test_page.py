@@ -290,11 +290,11 @@ def test_parts_that_do_not_fit_together_are_refused() -> None:
         ReportCurves("t", "", "x", "y", (("line", np.zeros(3), np.zeros(4)),))
 
 
-def test_hidden_landmarks_are_not_shown_and_the_others_keep_number_and_colour(tmp_path: Path) -> None:
+def test_hidden_landmarks_are_not_shown_and_the_others_keep_number_and_color(tmp_path: Path) -> None:
     names = ("nose", "wobble", "right eye", "tail")
-    colours = ("#111111", "#222222", "#333333", "#444444")
+    colors = ("#111111", "#222222", "#333333", "#444444")
     data = evaluated_data(
-        names=names, mirror=(0, 2, 1, 3), hidden=(1,), colours=colours, skeleton=((0, 1), (0, 3))
+        names=names, mirror=(0, 2, 1, 3), hidden=(1,), colors=colors, skeleton=((0, 1), (0, 3))
     )
     page = write_report(data, tmp_path).read_text()
     assert "3 landmarks that selfmark found" in page
@@ -302,7 +302,7 @@ def test_hidden_landmarks_are_not_shown_and_the_others_keep_number_and_colour(tm
     assert 'id="landmark-1"' not in page
     for index in (0, 2, 3):
         assert f"<h3>{index} · {names[index]}</h3>" in page
-        assert colours[index] in page
+        assert colors[index] in page
     assert "#222222" not in page, "neither on the map of the landmarks"
     assert page.count("wobble") == 1, "said once, that it is hidden"
     assert "1 · hidden" in page, "the mirror partner of the right eye"

@@ -6,54 +6,54 @@ import cv2
 import numpy as np
 import pytest
 
-from selfmark.colours import palette, to_rgb
-from selfmark.report.pictures import (
-    contact_sheet,
-    data_uri,
+from selfmark.model.colors import palette, to_rgb
+from selfmark.report.landmark_pictures import (
+    draw_contact_sheet,
+    draw_landmark_gallery,
     draw_landmarks,
-    landmark_gallery,
+    to_data_uri,
 )
 
-GREY = 90
+GRAY = 90
 
 
-def landmark_colours(count: int) -> np.ndarray:
-    """The usual colours as [count, 3]."""
-    return np.array([to_rgb(colour) for colour in palette(count)], np.uint8)
+def landmark_colors(count: int) -> np.ndarray:
+    """The usual colors as [count, 3]."""
+    return np.array([to_rgb(color) for color in palette(count)], np.uint8)
 
 
-def grey(count: int, size: int) -> np.ndarray:
-    return np.full((count, size, size, 3), GREY, np.uint8)
+def gray(count: int, size: int) -> np.ndarray:
+    return np.full((count, size, size, 3), GRAY, np.uint8)
 
 
-def centre_of(picture: np.ndarray, colour: np.ndarray) -> np.ndarray:
-    """Centroid (x, y) of the pixels that have exactly this colour."""
-    rows, columns = np.nonzero((picture == colour).all(axis=2))
+def center_of(picture: np.ndarray, color: np.ndarray) -> np.ndarray:
+    """Centroid (x, y) of the pixels that have exactly this color."""
+    rows, columns = np.nonzero((picture == color).all(axis=2))
     assert len(rows) > 0
     return np.array([columns.mean(), rows.mean()])
 
 
-def test_colours_are_distinct_and_do_not_change_with_the_rank_of_the_landmark() -> None:
-    colours = landmark_colours(40).astype(int)
-    distance = np.abs(colours[:, None] - colours[None]).sum(axis=2) + 1000 * np.eye(40, dtype=int)
+def test_colors_are_distinct_and_do_not_change_with_the_rank_of_the_landmark() -> None:
+    colors = landmark_colors(40).astype(int)
+    distance = np.abs(colors[:, None] - colors[None]).sum(axis=2) + 1000 * np.eye(40, dtype=int)
     assert distance.min() > 10
-    assert np.array_equal(landmark_colours(7), landmark_colours(40)[:7])
+    assert np.array_equal(landmark_colors(7), landmark_colors(40)[:7])
 
 
 @pytest.mark.parametrize("size", [64, 128, 256, 512])
 def test_discs_are_where_the_points_are(size: int) -> None:
     # Far apart, well inside, and not on whole pixels.
     xy = np.array([[0.3, 0.35], [0.7, 0.3], [0.55, 0.8]]) * size + 0.25
-    picture = draw_landmarks(grey(1, size)[0], xy)
+    picture = draw_landmarks(gray(1, size)[0], xy)
     zoom = picture.shape[0] // size
     assert zoom >= 2
     assert picture.shape == (zoom * size, zoom * size, 3)
-    for place, colour in zip(xy, landmark_colours(3), strict=True):
-        assert centre_of(picture, colour) == pytest.approx((place + 0.5) * zoom - 0.5, abs=0.5)
+    for place, color in zip(xy, landmark_colors(3), strict=True):
+        assert center_of(picture, color) == pytest.approx((place + 0.5) * zoom - 0.5, abs=0.5)
 
 
 def test_a_disc_has_a_light_ring_inside_a_dark_one_and_a_number() -> None:
-    picture = draw_landmarks(grey(1, 128)[0], np.array([[64.0, 64.0]])).astype(int)
+    picture = draw_landmarks(gray(1, 128)[0], np.array([[64.0, 64.0]])).astype(int)
     middle = (64 + 0.5) * picture.shape[0] / 128 - 0.5
     row = picture[round(middle), : round(middle)].sum(
         axis=1
@@ -67,21 +67,21 @@ def test_a_disc_has_a_light_ring_inside_a_dark_one_and_a_number() -> None:
 
 
 def test_missing_and_far_away_points_draw_nothing() -> None:
-    image = grey(1, 128)[0]
+    image = gray(1, 128)[0]
     picture = draw_landmarks(image, np.array([[np.nan, 3.0], [np.inf, 0.0], [1e30, 5.0], [-500.0, 40.0]]))
-    assert (picture == GREY).all()
+    assert (picture == GRAY).all()
 
 
 def test_drawing_leaves_the_image_alone() -> None:
-    image = grey(1, 256)[0]
+    image = gray(1, 256)[0]
     draw_landmarks(image, np.array([[100.0, 100.0]]))
-    assert (image == GREY).all()
+    assert (image == GRAY).all()
 
 
 def test_contact_sheet_places_images_row_by_row() -> None:
     images = np.stack([np.full((64, 64, 3), 40 * (i + 1), np.uint8) for i in range(5)])
     nowhere = np.full((5, 2, 2), np.nan)
-    sheet = contact_sheet(images, nowhere, columns=3)
+    sheet = draw_contact_sheet(images, nowhere, columns=3)
     side = draw_landmarks(images[0], nowhere[0]).shape[0]
     assert sheet.dtype == np.uint8
     height, width, _ = sheet.shape
@@ -94,9 +94,9 @@ def test_contact_sheet_places_images_row_by_row() -> None:
     assert (sheet[step:, 2 * step :] == 255).all()  # the empty place
 
 
-def test_gallery_is_sorted_centred_and_skips_images_without_the_landmark() -> None:
+def test_gallery_is_sorted_centered_and_skips_images_without_the_landmark() -> None:
     size, side = 128, 96
-    images = grey(5, size)
+    images = gray(5, size)
     xy = np.full((5, 2, 2), 10.0)
     xy[:, 1] = [[40, 50], [60.5, 61.5], [np.nan, 2], [90, 30], [1, 1]]
     score = np.zeros((5, 2))
@@ -105,34 +105,34 @@ def test_gallery_is_sorted_centred_and_skips_images_without_the_landmark() -> No
         if np.isfinite(x) and x > 1:
             rows, columns = np.mgrid[:size, :size]
             image[np.hypot(columns - x, rows - y) < 2.2] = (250, 250, 250)
-    gallery = landmark_gallery(images, xy, score, landmark=1, most=3, side=side, colour=palette(2)[1])
+    gallery = draw_landmark_gallery(images, xy, score, landmark=1, most=3, side=side, color=palette(2)[1])
     assert [row for row, _ in gallery] == [1, 3, 4]
     for _, cut in gallery[:2]:
         assert cut.shape == (side, side, 3)
         bright = np.nonzero((cut > 200).all(axis=2))
         assert [bright[1].mean(), bright[0].mean()] == pytest.approx([side / 2 - 0.5] * 2, abs=0.5)
-    ring = landmark_colours(2)[1]
+    ring = landmark_colors(2)[1]
     assert all((cut == ring).all(axis=2).any() for _, cut in gallery)
-    assert landmark_gallery(images, np.full((5, 2, 2), np.nan), score, 1, 3, side, palette(2)[1]) == []
+    assert draw_landmark_gallery(images, np.full((5, 2, 2), np.nan), score, 1, 3, side, palette(2)[1]) == []
 
 
 def test_data_uri_holds_the_picture() -> None:
     picture = np.zeros((32, 32, 3), np.uint8)
     picture[..., 0] = 200  # red: channel order matters
-    kind, _, payload = data_uri(picture).partition(",")
+    kind, _, payload = to_data_uri(picture).partition(",")
     assert kind == "data:image/jpeg;base64"
     decoded = cv2.imdecode(np.frombuffer(base64.b64decode(payload), np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
     assert np.abs(decoded.astype(int) - picture).max() < 8
 
 
-def test_colours_and_connections_of_the_user_are_drawn() -> None:
+def test_colors_and_connections_of_the_user_are_drawn() -> None:
     xy = np.array([[20.0, 64.0], [108.0, 64.0], [64.0, 20.0]])
-    picture = draw_landmarks(grey(1, 128)[0], xy, ["#00ff00", "#0000ff", "#ff00ff"], [(0, 1)])
+    picture = draw_landmarks(gray(1, 128)[0], xy, ["#00ff00", "#0000ff", "#ff00ff"], [(0, 1)])
     zoom = picture.shape[0] / 128
-    assert centre_of(picture, np.array([0, 0, 255])) == pytest.approx((xy[1] + 0.5) * zoom - 0.5, abs=0.5)
+    assert center_of(picture, np.array([0, 0, 255])) == pytest.approx((xy[1] + 0.5) * zoom - 0.5, abs=0.5)
     middle = picture[round(64.5 * zoom), round(64.5 * zoom)]
     assert middle.min() > 200, "half way between the two"
     beside = picture[round(42 * zoom), round(42 * zoom)]  # half way to the third, which is not connected
-    assert (beside == GREY).all()
-    absent = draw_landmarks(grey(1, 128)[0], np.where([[False], [True], [False]], np.nan, xy), None, [(0, 1)])
-    assert (absent[round(64.5 * zoom), round(64.5 * zoom)] == GREY).all()
+    assert (beside == GRAY).all()
+    absent = draw_landmarks(gray(1, 128)[0], np.where([[False], [True], [False]], np.nan, xy), None, [(0, 1)])
+    assert (absent[round(64.5 * zoom), round(64.5 * zoom)] == GRAY).all()

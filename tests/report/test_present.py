@@ -9,18 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from selfmark.evaluate.study import evaluate_run
-from selfmark.report import present
+from selfmark.evaluate.evaluation import evaluate_run
+from selfmark.report import metrics_text
+from selfmark.report.sections import ReportTable
 
 
 @pytest.fixture(scope="module")
-def metrics(quick_run: Path, labelled: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def metrics(quick_run: Path, labeled: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Metrics as they come back from the file."""
     output = tmp_path_factory.mktemp("metrics")
     evaluate_run(
         quick_run,
-        labelled / "images",
-        labelled / "labels.json",
+        labeled / "images",
+        labeled / "labels.json",
         by=["pose"],
         detectors=["orb"],
         settings={"fit_images": [3], "draws": 2},
@@ -35,12 +36,12 @@ def _refuse(word: str) -> float:
     raise AssertionError(f"{word} is not JSON")
 
 
-def _cells(table: present.ReportTable) -> dict[str, tuple[str, ...]]:
+def _cells(table: ReportTable) -> dict[str, tuple[str, ...]]:
     return {row[0]: row[1:] for row in table.rows}
 
 
-def _table(metrics: dict[str, Any], title: str) -> present.ReportTable:
-    (found,) = [table for table in present.tables(metrics) if title in table.title]
+def _table(metrics: dict[str, Any], title: str) -> ReportTable:
+    (found,) = [table for table in metrics_text.metric_tables(metrics) if title in table.title]
     return found
 
 
@@ -73,7 +74,7 @@ def test_stages_breakdown_hits_and_precision(metrics: dict[str, Any]) -> None:
 
 
 def test_curves_rise_and_end_at_the_mean(metrics: dict[str, Any]) -> None:
-    forward, backward, within = present.curves(metrics)
+    forward, backward, within = metrics_text.metric_curves(metrics)
     for curve, direction in ((forward, "forward"), (backward, "backward")):
         ((_, x, y),) = curve.lines
         by_point = np.array(metrics["headline"][direction]["by_point"], float)
@@ -87,10 +88,10 @@ def test_curves_rise_and_end_at_the_mean(metrics: dict[str, Any]) -> None:
 
 
 def test_landmarks_are_ranked_and_described(metrics: dict[str, Any]) -> None:
-    table = present.trust_table(metrics)
+    table = metrics_text.trust_table(metrics)
     trusts = [float(row[1]) for row in table.rows]
     assert trusts == sorted(trusts, reverse=True)
-    facts = present.facts(metrics)
+    facts = metrics_text.landmark_facts(metrics)
     assert len(facts) == 4
     assert dict(facts[2])["backward error"] == f"{metrics['headline']['backward']['by_point'][2]:.1f} %"
     named = [dict(row)["nearest annotated point"] for row in facts]
@@ -99,14 +100,14 @@ def test_landmarks_are_ranked_and_described(metrics: dict[str, Any]) -> None:
 
 def test_without_labels_only_trust_is_shown(metrics: dict[str, Any]) -> None:
     bare = {name: metrics[name] for name in ("landmarks", "unlabelled", "notes")}
-    assert present.tables(bare) == ()
-    assert present.curves(bare) == ()
-    assert [name for name, _, _ in present.figures(bare)] == ["Landmarks to trust"]
-    assert "backward error" not in dict(present.facts(bare)[0])
+    assert metrics_text.metric_tables(bare) == ()
+    assert metrics_text.metric_curves(bare) == ()
+    assert [name for name, _, _ in metrics_text.headline_figures(bare)] == ["Landmarks to trust"]
+    assert "backward error" not in dict(metrics_text.landmark_facts(bare)[0])
 
 
 @pytest.mark.parametrize(
     ("spec", "words"), [("inter_ocular", "between the eyes"), ("points:a,b", "between a and b")]
 )
 def test_units_are_said_in_words(spec: str, words: str) -> None:
-    assert words in present.unit({"normaliser": spec})
+    assert words in metrics_text.error_unit({"normaliser": spec})

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from selfmark.report.rounds import rounds_history
+from selfmark.report.rounds_section import rounds_history
 
 
 def recovery(number: int, found: float, kept: float, share: Any) -> dict[str, Any]:

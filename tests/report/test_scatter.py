@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from selfmark.colours import palette
-from selfmark.report.scatter import CUT, HEIGHT, WIDTH, Scatter, scatter
+from selfmark.model.colors import palette
+from selfmark.report.scatter import CUT, HEIGHT, WIDTH, Scatter, build_scatter
 
 
 def dots(drawn: Scatter) -> dict[int, np.ndarray]:
@@ -18,39 +18,41 @@ def dots(drawn: Scatter) -> dict[int, np.ndarray]:
 
 def test_dots_fill_the_map_without_being_stretched() -> None:
     xy = np.array([[-1.0, 0.0], [1.0, 0.0], [0.0, 0.5], [0.0, -0.5]])
-    places = dots(scatter(xy, np.zeros(4, int), palette(1), None))[0]
+    places = dots(build_scatter(xy, np.zeros(4, int), palette(1), None))[0]
     assert places[1, 0] - places[0, 0] == pytest.approx(2 * (places[2, 1] - places[3, 1]))
     assert places.mean(axis=0) == pytest.approx([WIDTH / 2, HEIGHT / 2])
     assert places.min() > 0
     assert places[1, 0] > 0.9 * WIDTH
 
 
-def test_each_landmark_has_its_colour_and_its_number_at_the_median() -> None:
+def test_each_landmark_has_its_color_and_its_number_at_the_median() -> None:
     rng = np.random.default_rng(0)
     xy, label = rng.normal(size=(300, 2)), rng.integers(-1, 4, 300)
-    drawn = scatter(xy, label, palette(5), None)
+    drawn = build_scatter(xy, label, palette(5), None)
     assert [cloud.index for cloud in drawn.clouds] == [-1, 0, 1, 2, 3]  # nobody has 4; nobody's come first
     for cloud in drawn.clouds[1:]:
-        assert cloud.colour == palette(5)[cloud.index]
+        assert cloud.color == palette(5)[cloud.index]
         assert len(dots(drawn)[cloud.index]) == (label == cloud.index).sum()
         assert cloud.middle == pytest.approx(np.median(dots(drawn)[cloud.index], axis=0), abs=0.11)
-    assert drawn.clouds[0].colour not in palette(5)
+    assert drawn.clouds[0].color not in palette(5)
     assert drawn.shown == 300
 
 
 def test_at_most_a_thousand_finite_dots() -> None:
     xy = np.random.default_rng(0).normal(size=(2500, 2))
-    assert sum(map(len, dots(scatter(xy, np.zeros(2500, int), palette(1), None)).values())) == 1000
+    assert sum(map(len, dots(build_scatter(xy, np.zeros(2500, int), palette(1), None)).values())) == 1000
     xy[3:] = np.nan
-    assert sum(map(len, dots(scatter(xy, np.zeros(2500, int), palette(1), None)).values())) == 3
-    assert scatter(np.full((4, 2), np.inf), np.zeros(4, int), palette(1), None).clouds == ()
-    assert len(dots(scatter(np.ones((4, 2)), np.zeros(4, int), palette(1), None))[0]) == 4  # all in one place
+    assert sum(map(len, dots(build_scatter(xy, np.zeros(2500, int), palette(1), None)).values())) == 3
+    assert build_scatter(np.full((4, 2), np.inf), np.zeros(4, int), palette(1), None).clouds == ()
+    assert (
+        len(dots(build_scatter(np.ones((4, 2)), np.zeros(4, int), palette(1), None))[0]) == 4
+    )  # all in one place
 
 
 def test_cut_outs_do_not_overlap_and_lie_on_their_points() -> None:
     rng = np.random.default_rng(0)
     xy = rng.normal(size=(400, 2))
-    drawn = scatter(
+    drawn = build_scatter(
         xy, np.zeros(400, int), palette(2), rng.integers(0, 255, (400, 16, 16, 3), dtype=np.uint8)
     )
     corners = np.array([cut[:2] for cut in drawn.cuts])

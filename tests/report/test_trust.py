@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from selfmark.report.trust import by_trust, grouped, in_words
+from selfmark.report.trust_levels import group_by_level, order_by_trust, trust_level
 
 
 @pytest.mark.parametrize(
@@ -22,15 +22,15 @@ from selfmark.report.trust import by_trust, grouped, in_words
     ],
 )
 def test_words(trust: float, word: str, percent: int) -> None:
-    said = in_words(trust, (0.3, 0.6))
+    said = trust_level(trust, (0.3, 0.6))
     assert (said.word, said.percent) == (word, percent)
 
 
 def test_order_and_groups() -> None:
     trust = np.array([0.2, math.nan, 0.9, 0.5, 0.9])
-    order = by_trust(trust).tolist()
+    order = order_by_trust(trust).tolist()
     assert order == [2, 4, 3, 0, 1]
-    groups = grouped({index: in_words(float(trust[index]), (0.3, 0.6)) for index in order})
+    groups = group_by_level({index: trust_level(float(trust[index]), (0.3, 0.6)) for index in order})
     assert [(said.word, members) for said, members in groups] == [
         ("trustworthy", [2, 4]),
         ("use with care", [3]),

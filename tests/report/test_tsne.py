@@ -47,9 +47,9 @@ def _divergence(joint: FloatArray, places: FloatArray) -> float:
         for j in range(count):
             if i != j:
                 weight[i, j] = 1 / (1 + float(((places[i] - places[j]) ** 2).sum()))
-    normaliser = sum(weight.values())
+    normalizer = sum(weight.values())
     for pair, value in weight.items():
-        total += joint[pair] * np.log(joint[pair] / (value / normaliser))
+        total += joint[pair] * np.log(joint[pair] / (value / normalizer))
     return total
 
 
@@ -67,7 +67,7 @@ def test_the_gradient_is_that_of_the_divergence(seed: int) -> None:
     np.testing.assert_allclose(gradient(joint, places), expected, atol=1e-7)
 
 
-def test_neighbours_are_kept_as_well_as_by_scikit_learn() -> None:
+def test_neighbors_are_kept_as_well_as_by_scikit_learn() -> None:
     vectors, label = _clusters(200, 5)
     ours = tsne(vectors)
     theirs = TSNE(init="pca", method="exact", random_state=0, max_iter=400).fit_transform(vectors)

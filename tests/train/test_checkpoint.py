@@ -12,8 +12,8 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from selfmark.errors import DamagedFile, InputError
-from selfmark.train import checkpoint
-from selfmark.train.checkpoint import read_tensors, write_tensors
+from selfmark.run.tensor_files import read_tensors, write_tensors
+from selfmark.train import checkpoints
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o002, 0o077])
@@ -95,7 +95,7 @@ def test_a_failed_write_leaves_what_was_there(tmp_path: Path, monkeypatch: pytes
     def full(*arguments: object) -> None:
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr(checkpoints, "save_file", full)
     with pytest.raises(OSError) as caught:
         write_tensors({"a": torch.tensor(2)}, {}, path)
     assert caught.value.errno == errno.ENOSPC

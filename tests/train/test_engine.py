@@ -9,23 +9,23 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from selfmark.config import Optimiser, Runtime
+from selfmark.config import Optimizer, Runtime
 from selfmark.errors import InputError, TrainingError
-from selfmark.train.checkpoint import load_state, save_state
-from selfmark.train.engine import Batch, Losses, Phase, Task, TrainState, make_state, train
+from selfmark.train.checkpoints import load_checkpoint, save_checkpoint
+from selfmark.train.engine import Batch, Losses, Phase, TrainingTask, TrainState, build_train_state, run_phase
 
 RUNTIME = Runtime(checkpoint_every=3, log_every=2)
-OPTIMISER = Optimiser(lr=0.01, clip_norm=1.0)
+OPTIMIZER = Optimizer(lr=0.01, clip_norm=1.0)
 
 
-def _state(seed: int = 0, settings: Optimiser = OPTIMISER) -> TrainState:
+def _state(seed: int = 0, settings: Optimizer = OPTIMIZER) -> TrainState:
     torch.manual_seed(seed)
     network = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
     generator = torch.Generator().manual_seed(7)
-    return make_state(network, [(network[0], 0.1), (network[2], 1.0)], settings, generator)
+    return build_train_state(network, [(network[0], 0.1), (network[2], 1.0)], settings, generator)
 
 
-def _task(state: TrainState) -> Task:
+def _task(state: TrainState) -> TrainingTask:
     """Inputs are drawn by the generator and shifted by a number that the iteration gives."""
 
     def losses(shift: torch.Tensor) -> Losses:
@@ -37,18 +37,18 @@ def _task(state: TrainState) -> Task:
         for iteration in range(start, stop):
             yield (torch.tensor(0.01 * iteration),)
 
-    return Task(losses, batches)
+    return TrainingTask(losses, batches)
 
 
 def _run(state: TrainState, stop: int, path: Path | None = None, drops: tuple[int, ...] = ()) -> list[tuple]:  # type: ignore[type-arg]
     lines: list[tuple] = []  # type: ignore[type-arg]
-    train(
+    run_phase(
         state,
         Phase("test", 1, 0, stop, drops),
         _task(state),
         RUNTIME,
         lambda phase, iteration, means, seconds: lines.append((iteration, means)),
-        (lambda: save_state(state, path)) if path else (lambda: None),
+        (lambda: save_checkpoint(state, path)) if path else (lambda: None),
     )
     return lines
 
@@ -59,7 +59,7 @@ def test_resuming_gives_bitwise_the_same_weights(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.safetensors"
     _run(_state(), 5, path)
     resumed = _state(seed=99)
-    load_state(resumed, path)
+    load_checkpoint(resumed, path)
     assert resumed.iteration == 5
     _run(resumed, 12)
     for (name, one), other in zip(
@@ -87,18 +87,18 @@ def _run_one(state: TrainState, stop: int) -> list[float]:
 def test_learning_rates_keep_their_shares_and_drop_tenfold() -> None:
     state = _state()
     _run(state, 4, drops=(3,))
-    assert state.optimiser.rates == pytest.approx([1e-4, 1e-3])
+    assert state.optimizer.rates == pytest.approx([1e-4, 1e-3])
     _run(state, 6, drops=(3, 5))
-    assert state.optimiser.rates == pytest.approx([1e-5, 1e-4])
+    assert state.optimizer.rates == pytest.approx([1e-5, 1e-4])
 
 
 def test_a_loss_that_is_not_finite_ends_the_phase_in_words() -> None:
     state = _state()
     with pytest.raises(TrainingError, match="total loss is no longer a finite number at iteration 2 of test"):
-        train(
+        run_phase(
             state,
             Phase("test", 1, 0, 4, ()),
-            Task(
+            TrainingTask(
                 lambda: {"total": state.network(torch.randn(2, 4)).sum() * float("nan")},
                 lambda start, stop: (() for _ in range(start, stop)),
             ),
@@ -109,7 +109,7 @@ def test_a_loss_that_is_not_finite_ends_the_phase_in_words() -> None:
 
 
 def test_training_learns() -> None:
-    state = _state(settings=Optimiser(lr=0.02, clip_norm=1.0))
+    state = _state(settings=Optimizer(lr=0.02, clip_norm=1.0))
     lines = _run(state, 300)
     assert lines[-1][1]["total"] < 0.2 * lines[0][1]["total"]
 
@@ -117,7 +117,7 @@ def test_training_learns() -> None:
 @pytest.mark.parametrize("damage", ["truncated", "empty", "text", "foreign"])
 def test_a_damaged_checkpoint_is_refused_by_name(damage: str, tmp_path: Path) -> None:
     path = tmp_path / "stage1.safetensors"
-    save_state(_state(), path)
+    save_checkpoint(_state(), path)
     if damage == "truncated":
         path.write_bytes(path.read_bytes()[:200])
     elif damage == "empty":
@@ -129,7 +129,7 @@ def test_a_damaged_checkpoint_is_refused_by_name(damage: str, tmp_path: Path) ->
         tensors.pop("network.0.weight")
         save_file(tensors, path, {"iteration": "3"})
     with pytest.raises(InputError, match=r"stage1\.safetensors"):
-        load_state(_state(), path)
+        load_checkpoint(_state(), path)
 
 
 def test_a_failed_write_leaves_the_previous_checkpoint(
@@ -137,7 +137,7 @@ def test_a_failed_write_leaves_the_previous_checkpoint(
 ) -> None:
     path = tmp_path / "stage1.safetensors"
     state = _state()
-    save_state(state, path)
+    save_checkpoint(state, path)
     before = path.read_bytes()
 
     def fail(*arguments: object) -> None:
@@ -146,5 +146,5 @@ def test_a_failed_write_leaves_the_previous_checkpoint(
     monkeypatch.setattr("os.fsync", fail)
     state.iteration = 50
     with pytest.raises(OSError, match="disk full"):
-        save_state(state, path)
+        save_checkpoint(state, path)
     assert path.read_bytes() == before

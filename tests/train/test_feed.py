@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from selfmark.train.feed import PixelFeed
+from selfmark.images.feed import PixelFeed
 
 PIXELS = torch.arange(10 * 3 * 4 * 4).to(torch.uint8).reshape(10, 3, 4, 4)
 

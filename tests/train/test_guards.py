@@ -14,12 +14,13 @@ from selfmark import pipeline
 from selfmark.config import Guards
 from selfmark.correspondence.recovery import DescribedPoints
 from selfmark.detector import Detector, Located
+from selfmark.discovery import discover
 from selfmark.errors import TrainingError
-from selfmark.group import ALONE, Group
-from selfmark.points import Keypoints, LabelledPoints
-from selfmark.run import Event, Run
+from selfmark.points import Keypoints, LabeledPoints
+from selfmark.run.folder import Event, Run
+from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 from selfmark.train import engine
-from selfmark.train.guards import check_labels, check_landmarks, check_points, reach_of, spread_of
+from selfmark.train.guards import check_labels, check_landmarks, check_points, descriptor_spread, point_spread
 from tests.conftest import QUICK, selfmark
 
 SOUND = Guards()
@@ -79,17 +80,17 @@ def test_spread_and_reach_are_those_of_numpy() -> None:
     points = found(7, 3).points
     assert points.descriptor is not None
     vectors = points.descriptor.double().numpy()
-    assert spread_of(points.descriptor) == pytest.approx(vectors.var(axis=0).sum(), abs=1e-6)
+    assert descriptor_spread(points.descriptor) == pytest.approx(vectors.var(axis=0).sum(), abs=1e-6)
     xy = points.xy.double().numpy().reshape(3, 7, 2)
     expected = ((xy - xy.mean(axis=1, keepdims=True)) ** 2).sum(axis=2) ** 0.5
-    assert reach_of(points) == pytest.approx(expected.mean(), rel=1e-6)
+    assert point_spread(points) == pytest.approx(expected.mean(), rel=1e-6)
 
 
-def labels(given: list[int], clusters: int) -> LabelledPoints:
+def labels(given: list[int], clusters: int) -> LabeledPoints:
     count = len(given)
     points = Keypoints(torch.zeros(count, 2), torch.arange(count), torch.ones(count))
     label = torch.tensor(given)
-    return LabelledPoints(points, label, torch.full_like(label, -1), clusters)
+    return LabeledPoints(points, label, torch.full_like(label, -1), clusters)
 
 
 def test_clusters_without_points() -> None:
@@ -128,7 +129,7 @@ def test_a_run_ends_within_the_round_without_a_model(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The fault appears in the descriptions before round 2; none of its iterations happens."""
-    real, calls = pipeline.describe, 0
+    real, calls = pipeline.describe_images, 0
 
     def describe(*arguments: Any) -> DescribedPoints:
         nonlocal calls
@@ -136,7 +137,7 @@ def test_a_run_ends_within_the_round_without_a_model(
         described = real(*arguments)
         return FAULTS[words](described) if calls == 2 else described
 
-    monkeypatch.setattr(pipeline, "describe", describe)
+    monkeypatch.setattr(pipeline, "describe_images", describe)
     code, events = run_with_fault(photos, tmp_path / "run")
     assert code == 1
     assert "training has collapsed" in capsys.readouterr().err
@@ -178,29 +179,30 @@ def test_nothing_that_is_not_finite_reaches_a_checkpoint(
     monkeypatch.setattr(engine._Step, "__call__", broken)
     settings = QUICK | {"runtime.log_every": 100}
     with pytest.raises(TrainingError, match=r"no longer a finite number at iteration .* of round: .*resume"):
-        pipeline.discover(photos, output=tmp_path / "run", preset="tiny", settings=settings, device="cpu")
+        discover(photos, output=tmp_path / "run", preset="tiny", settings=settings, device="cpu")
     events = Run.open(tmp_path / "run").events()
     assert [event["iteration"] for event in events if event["event"] == "checkpoint"][-1] == 6
     assert not (tmp_path / "run" / "model").exists()
 
 
 @pytest.mark.parametrize(
-    "measure", [lambda d, g: spread_of(d.points.descriptor, g), lambda d, g: reach_of(d.points, g)]
+    "measure",
+    [lambda d, g: descriptor_spread(d.points.descriptor, g), lambda d, g: point_spread(d.points, g)],
 )
 def test_shares_of_a_group_are_judged_together(
-    measure: Callable[[DescribedPoints, Group], float], monkeypatch: pytest.MonkeyPatch
+    measure: Callable[[DescribedPoints, ProcessGroup], float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two halves as two processes would have them: the sums they join are those of the whole."""
-    whole, pair = found(6, 4), Group(rank=0, size=2)
-    expected = measure(whole, ALONE)
+    whole, pair = found(6, 4), ProcessGroup(rank=0, size=2)
+    expected = measure(whole, SINGLE_PROCESS)
     sums: list[torch.Tensor] = []
 
-    def join(group: Group, tensor: torch.Tensor) -> torch.Tensor:
+    def join(group: ProcessGroup, tensor: torch.Tensor) -> torch.Tensor:
         sums.append(tensor)
         return sum(sums, torch.zeros_like(tensor))
 
-    monkeypatch.setattr(Group, "device", torch.device("cpu"))
-    monkeypatch.setattr(Group, "all_sum", join)
+    monkeypatch.setattr(ProcessGroup, "device", torch.device("cpu"))
+    monkeypatch.setattr(ProcessGroup, "all_sum", join)
     halves = [whole.select(whole.points.image_index // 2 == half) for half in (0, 1)]
     assert measure(halves[0], pair) != pytest.approx(expected)
     assert measure(halves[1], pair) == pytest.approx(expected)

@@ -13,22 +13,22 @@ import pytest
 import torch
 
 from selfmark.config import Augment, Config, preset
-from selfmark.group import ALONE, Group
 from selfmark.images.flow import CarriedPoints
-from selfmark.model.heatmaps import sample
+from selfmark.model.heatmaps import sample_maps
 from selfmark.model.operations import PLAIN as OPERATIONS
-from selfmark.points import Keypoints, LabelledPoints
-from selfmark.train.pairs import PairBatch, PairRecipe, draw_pairs
-from selfmark.train.plan import Part, plan_pairs
-from selfmark.train.stages import round_recipe, warmup_recipe
-from selfmark.train.table import PointTable, self_labelled, tabulate
+from selfmark.points import Keypoints, LabeledPoints
+from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
+from selfmark.train.batch_plan import BatchSlice, plan_pairs
+from selfmark.train.objectives import round_pairs, warmup_pairs
+from selfmark.train.pairs import PairBatch, PairSettings, build_pair_batch
+from selfmark.train.point_table import PointTable, build_point_table, label_by_index
 
 SIZE, IMAGES, SLOTS = 128, 6, 5
 PLAIN = replace(
-    Augment(), contrast=(1.0, 1.0), brightness=(1.0, 1.0), noise=0.0, blur_share=0.0, colour_share=0.0
+    Augment(), contrast=(1.0, 1.0), brightness=(1.0, 1.0), noise=0.0, blur_fraction=0.0, color_fraction=0.0
 )
 CONFIG: Config = replace(preset("tiny"), augment=PLAIN, runtime=replace(preset("tiny").runtime, batch=16))
-ROUND = PairRecipe(same_image=0.3, flip=True, flip_together=False)
+ROUND = PairSettings(same_image=0.3, flip=True, flip_together=False)
 
 
 def _pixels() -> torch.Tensor:
@@ -50,32 +50,32 @@ def _table() -> PointTable:
     )
     label = torch.cat([torch.randperm(8, generator=generator)[:SLOTS] for _ in range(IMAGES)])
     mirrored = torch.cat([torch.randperm(8, generator=generator)[:SLOTS] for _ in range(IMAGES)])
-    return tabulate(LabelledPoints(points, label, mirrored, 8), IMAGES, 2, torch.device("cpu"))
+    return build_point_table(LabeledPoints(points, label, mirrored, 8), IMAGES, 2, torch.device("cpu"))
 
 
 def _draw(
     table: PointTable,
     carried: CarriedPoints | None,
-    recipe: PairRecipe,
+    recipe: PairSettings,
     config: Config,
     seed: int,
-    group: Group = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
 ) -> PairBatch:
     """Plan a batch and draw it, or this process's part of it."""
-    part = Part.of_group(config.runtime.batch, group, "runtime.batch")
-    neighbour = None if carried is None else carried.neighbour.numpy()
-    share = config.temporal.share
-    plan = plan_pairs(table.usable.numpy(), part.whole, recipe.same_image, neighbour, share, seed)
+    part = BatchSlice.of_group(config.runtime.batch, group, "runtime.batch")
+    neighbor = None if carried is None else carried.neighbor.numpy()
+    share = config.temporal.fraction
+    plan = plan_pairs(table.usable.numpy(), part.whole, recipe.same_image, neighbor, share, seed)
     pairs = plan(0).of(part)
     planned = torch.from_numpy(np.stack([pairs.one, pairs.other, pairs.slot]))
     pixels = _pixels()[torch.from_numpy(pairs.images)]
     generator = torch.Generator().manual_seed(seed)
-    return draw_pairs(pixels, planned, table, carried, recipe, config, generator, part, OPERATIONS)
+    return build_pair_batch(pixels, planned, table, carried, recipe, config, generator, part, OPERATIONS)
 
 
 def _read(batch: PairBatch, xy: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Original coordinates and image number at points of the augmented pictures."""
-    values = sample(batch.images, xy) * 255
+    values = sample_maps(batch.images, xy) * 255
     return values[..., :2], (values[..., 2] / 40).round().long()
 
 
@@ -116,7 +116,7 @@ def test_labels_follow_the_image_and_its_flip(seed: int) -> None:
 
 def test_warmup_pairs_are_one_image_twice_and_never_flipped() -> None:
     table = _table()
-    batch = _draw(table, None, warmup_recipe(CONFIG), CONFIG, 0)
+    batch = _draw(table, None, warmup_pairs(CONFIG), CONFIG, 0)
     _, image = _read(batch, batch.xy)
     first, second = image.chunk(2)
     both = batch.valid.chunk(2)[0] & batch.valid.chunk(2)[1]
@@ -126,11 +126,11 @@ def test_warmup_pairs_are_one_image_twice_and_never_flipped() -> None:
 
 def test_where_landmarks_are_their_own_partners_warmup_flips_each_side_and_labels_stay() -> None:
     settings = replace(CONFIG, flip=replace(CONFIG.flip, partner="itself"))
-    recipe = warmup_recipe(settings)
+    recipe = warmup_pairs(settings)
     assert (recipe.same_image, recipe.flip, recipe.flip_together) == (1.0, True, False)
     image = torch.arange(IMAGES).repeat_interleave(SLOTS)
     points = Keypoints(torch.rand(len(image), 2) * 50 + 39, image, torch.ones(len(image)))
-    table = tabulate(self_labelled(points, IMAGES), IMAGES, 2, torch.device("cpu"))
+    table = build_point_table(label_by_index(points, IMAGES), IMAGES, 2, torch.device("cpu"))
     batch = _draw(table, None, recipe, settings, 0)
     assert torch.equal(*batch.label.chunk(2))
     left, right = _read(batch, batch.xy)[0].chunk(2)  # equal labels lie on the same spot of the original
@@ -144,21 +144,21 @@ def test_where_landmarks_are_their_own_partners_warmup_flips_each_side_and_label
 
 def test_equivariance_mode_pairs_one_image_with_itself_flipped_alike() -> None:
     settings = replace(CONFIG, correspondence=replace(CONFIG.correspondence, mode="equivariance"))
-    recipe = round_recipe(settings, mirrored_labels=True)
+    recipe = round_pairs(settings, mirrored_labels=True)
     assert (recipe.same_image, recipe.flip, recipe.flip_together) == (1.0, True, True)
     batch = _draw(_table(), None, recipe, settings, 0)
     assert torch.equal(*batch.label.chunk(2))
 
 
 def test_no_flips_without_mirrored_labels_or_when_switched_off() -> None:
-    assert not round_recipe(CONFIG, mirrored_labels=False).flip
+    assert not round_pairs(CONFIG, mirrored_labels=False).flip
     off = replace(CONFIG, flip=replace(CONFIG.flip, train=False, test=False))
-    assert not round_recipe(off, mirrored_labels=True).flip
+    assert not round_pairs(off, mirrored_labels=True).flip
 
 
 def test_the_share_of_same_image_pairs_is_the_recipes() -> None:
     settings = replace(CONFIG, runtime=replace(CONFIG.runtime, batch=400))
-    recipe = PairRecipe(same_image=0.5, flip=False, flip_together=False)
+    recipe = PairSettings(same_image=0.5, flip=False, flip_together=False)
     batch = _draw(_table(), None, recipe, settings, 0)
     _, image = _read(batch, torch.full((800, 1, 2), 63.5))
     same = (image[:400] == image[400:]).float().mean()
@@ -168,13 +168,13 @@ def test_the_share_of_same_image_pairs_is_the_recipes() -> None:
 
 def test_temporal_pairs_match_carried_points_slot_by_slot() -> None:
     table = _table()
-    neighbour = torch.tensor([[1], [0], [3], [2], [5], [4]])
+    neighbor = torch.tensor([[1], [0], [3], [2], [5], [4]])
     carried = CarriedPoints(
-        neighbour, table.xy[:, None] + torch.tensor([3.0, -2.0]), table.valid[:, None].clone()
+        neighbor, table.xy[:, None] + torch.tensor([3.0, -2.0]), table.valid[:, None].clone()
     )
     carried.valid[:, :, 0] = False  # the first point of each image got lost on the way
-    always = replace(CONFIG, temporal=replace(CONFIG.temporal, enabled=True, share=1.0))
-    recipe = PairRecipe(same_image=0.0, flip=True, flip_together=False)
+    always = replace(CONFIG, temporal=replace(CONFIG.temporal, enabled=True, fraction=1.0))
+    recipe = PairSettings(same_image=0.0, flip=True, flip_together=False)
     batch = _draw(table, carried, recipe, always, 0)
     place, image = _read(batch, batch.xy)
     target_place, target_image = _read(batch, batch.target_xy)
@@ -184,7 +184,7 @@ def test_temporal_pairs_match_carried_points_slot_by_slot() -> None:
         if one == other:
             continue  # drawn as the same image by chance, so not temporal
         temporal += 1
-        assert other == int(neighbour[one, 0])
+        assert other == int(neighbor[one, 0])
         valid = batch.valid[pairs + pair]
         assert not valid[0]
         expected = table.xy[one] + torch.tensor([3.0, -2.0])
@@ -201,7 +201,7 @@ def test_temporal_pairs_match_carried_points_slot_by_slot() -> None:
 def test_processes_together_draw_the_batch_of_one() -> None:
     table, config = _table(), replace(CONFIG, augment=Augment())
     whole = _draw(table, None, ROUND, config, 0)
-    parts = [_draw(table, None, ROUND, config, 0, Group(rank, 2)) for rank in range(2)]
+    parts = [_draw(table, None, ROUND, config, 0, ProcessGroup(rank, 2)) for rank in range(2)]
     for field in fields(PairBatch):
         sides = [getattr(part, field.name).chunk(2) for part in parts]
         joined = torch.cat([sides[0][0], sides[1][0], sides[0][1], sides[1][1]])

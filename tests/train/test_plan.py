@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from selfmark.errors import InputError
-from selfmark.group import Group
-from selfmark.train.plan import Part, plan_images, plan_pairs
+from selfmark.run.processes import ProcessGroup
+from selfmark.train.batch_plan import BatchSlice, plan_images, plan_pairs
 
 USABLE = np.array([2, 3, 5, 7, 11])
 
@@ -35,12 +35,12 @@ def test_pairs_are_of_usable_images_in_the_asked_share() -> None:
 
 
 def test_nearby_frames_come_in_their_share_and_from_their_slot() -> None:
-    neighbour = np.full((12, 2), -1)
-    neighbour[USABLE, 0] = USABLE + 100
-    neighbour[USABLE[:3], 1] = USABLE[:3] + 200
-    planned = plan_pairs(USABLE, 4000, 0.25, neighbour, 0.5, seed=1)(7)
+    neighbor = np.full((12, 2), -1)
+    neighbor[USABLE, 0] = USABLE + 100
+    neighbor[USABLE[:3], 1] = USABLE[:3] + 200
+    planned = plan_pairs(USABLE, 4000, 0.25, neighbor, 0.5, seed=1)(7)
     near = planned.slot >= 0
-    assert (planned.other[near] == neighbour[planned.one[near], planned.slot[near]]).all()
+    assert (planned.other[near] == neighbor[planned.one[near], planned.slot[near]]).all()
     assert (planned.other[near] >= 100).all()
     assert (planned.other[~near] < 100).all()
     # Of the pairs of different images half are meant to be near; slot 1 exists for three images of five.
@@ -57,9 +57,9 @@ def test_images_of_stage_2() -> None:
 def test_processes_share_a_batch_out() -> None:
     planned = plan_pairs(USABLE, 6, 0.5, None, 0.0, seed=1)(0)
     values = torch.arange(12)  # two views of each pair
-    parts = [Part.of_group(6, Group(rank, 3), "runtime.batch") for rank in range(3)]
+    parts = [BatchSlice.of_group(6, ProcessGroup(rank, 3), "runtime.batch") for rank in range(3)]
     assert np.concatenate([planned.of(part).one for part in parts]).tolist() == planned.one.tolist()
     assert [part.of(values).tolist() for part in parts] == [[0, 1, 6, 7], [2, 3, 8, 9], [4, 5, 10, 11]]
     assert parts[0].count == 2
     with pytest.raises(InputError, match=r"runtime\.batch is 7, which 3 processes cannot share equally"):
-        Part.of_group(7, Group(0, 3), "runtime.batch")
+        BatchSlice.of_group(7, ProcessGroup(0, 3), "runtime.batch")

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from selfmark.config import Config, override, preset
-from selfmark.model.heatmaps import draw_together, sample_descriptors, to_cells
+from selfmark.images.feed import PixelFeed
+from selfmark.model.heatmaps import draw_target, sample_descriptors, to_cells
 from selfmark.model.network import Phi, Psi
 from selfmark.model.operations import PLAIN
-from selfmark.train.feed import PixelFeed
+from selfmark.train.batch_plan import BatchSlice
+from selfmark.train.objectives import LandmarkTable, build_stage1_targets, build_stage2_task, stage1_loss
 from selfmark.train.pairs import PairBatch
-from selfmark.train.plan import Part
-from selfmark.train.stages import LandmarkTable, expected, stage1_loss, stage2_task
 from tests.conftest import QUICK
 
 
@@ -34,8 +34,8 @@ def _batch(views: int, points: int, size: int) -> PairBatch:
 
 def _descriptor_loss(features: torch.Tensor, batch: PairBatch, config: Config, seed: int) -> torch.Tensor:
     views = len(batch.xy)
-    part = Part(0, views // 2, views // 2)
-    wanted = expected(batch, config, torch.Generator().manual_seed(seed), part, PLAIN)
+    part = BatchSlice(0, views // 2, views // 2)
+    wanted = build_stage1_targets(batch, config, torch.Generator().manual_seed(seed), part, PLAIN)
     described = sample_descriptors(features, wanted.cells)
     return stage1_loss(torch.zeros_like(wanted.target), described, wanted, config)["descriptor"]
 
@@ -83,10 +83,10 @@ def test_random_places_are_negatives_too_and_different_cluster_ignores_them() ->
 def test_the_total_is_weighed_as_the_settings_say() -> None:
     config = _config(loss__detector_weight=0.3)
     batch = _batch(4, 6, 64)
-    wanted = expected(batch, config, torch.Generator(), Part(0, 2, 2), PLAIN)
+    wanted = build_stage1_targets(batch, config, torch.Generator(), BatchSlice(0, 2, 2), PLAIN)
     torch.testing.assert_close(
         wanted.target,
-        draw_together(to_cells(batch.target_xy), batch.target_valid, 16, config.heatmaps.sigma),
+        draw_target(to_cells(batch.target_xy), batch.target_valid, 16, config.heatmaps.sigma),
     )
     described = torch.nn.functional.normalize(torch.randn(*wanted.cells.shape[:2], 16), dim=-1)
     confidence = torch.rand(4, 1, 16, 16)
@@ -100,7 +100,7 @@ def test_gradients_reach_both_heads_and_the_backbone() -> None:
     config = _config()
     phi = Phi(config.network)
     batch = _batch(4, 6, 64)
-    wanted = expected(batch, config, torch.Generator(), Part(0, 2, 2), PLAIN)
+    wanted = build_stage1_targets(batch, config, torch.Generator(), BatchSlice(0, 2, 2), PLAIN)
     maps = phi(torch.rand(4, 3, 64, 64))
     stage1_loss(maps.confidence, phi.describe(maps.features, wanted.cells), wanted, config)[
         "total"
@@ -122,7 +122,7 @@ def test_stage2_learns_flipped_landmarks_as_their_partners() -> None:
         stage2__cutout_share=0.0,
         augment__rotation=5.0,
         augment__noise=0.0,
-        optimiser__lr=2e-3,
+        optimizer__lr=2e-3,
     )
     pixels = torch.zeros(4, 3, 64, 64, dtype=torch.uint8)
     pixels[:, 0, 30:35, 14:19] = 255
@@ -132,12 +132,12 @@ def test_stage2_learns_flipped_landmarks_as_their_partners() -> None:
     torch.manual_seed(0)
     psi = Psi(config.network, 2)
     feed = PixelFeed(pixels, torch.device("cpu"))
-    task = stage2_task(psi, feed, table, config, torch.Generator().manual_seed(0), seed=0)
-    optimiser = torch.optim.RMSprop(psi.parameters(), lr=config.optimiser.lr)
+    task = build_stage2_task(psi, feed, table, config, torch.Generator().manual_seed(0), seed=0)
+    optimizer = torch.optim.RMSprop(psi.parameters(), lr=config.optimizer.lr)
     for batch in task.batches(0, 150):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         task.losses(*batch)["total"].backward()
-        optimiser.step()
+        optimizer.step()
     with torch.no_grad():
         maps = psi(pixels[:1].float() / 255)[0]
     left, right = maps[0].argmax() % 16, maps[1].argmax() % 16

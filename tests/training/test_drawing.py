@@ -76,10 +76,10 @@ def test_a_polygon_lies_where_its_corners_say():
     for seed in range(20):
         rng = np.random.default_rng(seed)
         angle = np.arange(5) * 2 * np.pi / 5 + rng.uniform(0, 6)
-        centre, radius = rng.uniform(28, 36, 2), rng.uniform(8, 20)
-        mask = polygons(64, [centre + radius * np.stack([np.cos(angle), np.sin(angle)], axis=1)])
+        center, radius = rng.uniform(28, 36, 2), rng.uniform(8, 20)
+        mask = polygons(64, [center + radius * np.stack([np.cos(angle), np.sin(angle)], axis=1)])
         total = mask.sum()
-        offsets.append(np.array([(mask * columns).sum(), (mask * rows).sum()]) / total - centre)
+        offsets.append(np.array([(mask * columns).sum(), (mask * rows).sum()]) / total - center)
         exact = 2.5 * radius**2 * np.sin(2 * np.pi / 5)
         assert exact < total < exact * (1 + 0.6 / radius) ** 2  # OpenCV paints half a pixel around
     assert np.abs(offsets).max() < 0.25

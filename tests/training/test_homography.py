@@ -52,8 +52,8 @@ def test_points_go_where_opencv_sends_them(homographies):
 
 def test_a_point_of_the_image_lies_at_the_same_thing_in_the_view(homographies):
     images = torch.zeros(6, 1, 64, 64)
-    centre = random_places = torch.full((6, 1, 2), 31.0) + torch.arange(6.0)[:, None, None] - 3
-    for index, (x, y) in enumerate(centre[:, 0].long().tolist()):
+    center = random_places = torch.full((6, 1, 2), 31.0) + torch.arange(6.0)[:, None, None] - 3
+    for index, (x, y) in enumerate(center[:, 0].long().tolist()):
         images[index, 0, y - 1 : y + 2, x - 1 : x + 2] = 1.0
     views, _ = warp_images(images, homographies, 48)
     there = warp_points(random_places, inverse(homographies))[:, 0]
@@ -72,7 +72,7 @@ def test_missing_points_stay_missing(homographies):
 def test_ranges_are_kept(generator):
     still = Views(side=40, zoom=(0.5, 0.5), stretch=0, rotation=0, shear=0, perspective=0, shift=0, roam=0)
     matrix = random_homographies(1, 80, still, generator)[0]
-    # Half a pixel per pixel, centre on centre.
+    # Half a pixel per pixel, center on center.
     torch.testing.assert_close(matrix, torch.tensor([[0.5, 0, 29.75], [0, 0.5, 29.75], [0, 0, 1]]))
 
 

@@ -87,8 +87,8 @@ def test_descriptor_loss_against_a_loop():
 def test_descriptors_that_know_their_place_cost_nothing():
     field = torch.eye(16).reshape(1, 16, 4, 4)  # every cell is unlike every other
     rows, columns = torch.meshgrid(torch.arange(4), torch.arange(4), indexing="ij")
-    centres = (torch.stack((columns, rows), dim=-1).reshape(1, 16, 2) * 8 + 3.5).float()
+    centers = (torch.stack((columns, rows), dim=-1).reshape(1, 16, 2) * 8 + 3.5).float()
     valid = torch.ones(1, 16, dtype=torch.bool)
-    assert descriptor_loss(field, field, centres, centres, valid, 0.05, 4.0) < 1e-6
+    assert descriptor_loss(field, field, centers, centers, valid, 0.05, 4.0) < 1e-6
     turned = field.flip(-1)
-    assert descriptor_loss(field, turned, centres, centres, valid, 0.05, 4.0) > 10
+    assert descriptor_loss(field, turned, centers, centers, valid, 0.05, 4.0) > 10

@@ -16,10 +16,10 @@ def test_folding_the_norms_changes_nothing():
         torch.nn.init.uniform_(norm.running_var, 0.3, 2.0)
     plain = SuperPoint()
     plain.load_state_dict(fold(trainee), strict=True)
-    grey = torch.rand(2, 1, 32, 40)
+    gray = torch.rand(2, 1, 32, 40)
     with torch.inference_mode():
-        logits, raw = trainee.eval()(grey)
-        score, descriptors = plain.eval()(grey.expand(-1, 3, -1, -1))
+        logits, raw = trainee.eval()(gray)
+        score, descriptors = plain.eval()(gray.expand(-1, 3, -1, -1))
     assert logits.std() > 0.1
     expected = F.pixel_shuffle(logits.softmax(1)[:, :-1], 8)[:, 0]
     torch.testing.assert_close(score, expected, atol=1e-5, rtol=1e-4)
@@ -28,13 +28,13 @@ def test_folding_the_norms_changes_nothing():
 
 def test_patches_convolve_as_a_convolution_does():
     torch.manual_seed(0)
-    grey, weight = torch.rand(3, 1, 10, 12), torch.randn(5, 1, 3, 3)
+    gray, weight = torch.rand(3, 1, 10, 12), torch.randn(5, 1, 3, 3)
     towards = torch.randn(3, 5, 10, 12)
     gradients = []
     results = []
     for convolve in (convolve_patches, lambda x, w: F.conv2d(x, w, padding=1)):
         kernel = weight.clone().requires_grad_()
-        results.append(convolve(grey, kernel))
+        results.append(convolve(gray, kernel))
         (results[-1] * towards).sum().backward()
         gradients.append(kernel.grad)
     torch.testing.assert_close(*results)

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from training.keypoints.optimize import Log, learning_rate, optimize
 
 from training.keypoints import photographs, shapes, speed, train
 from training.keypoints.adapt import adapt
-from training.keypoints.data import Labelled
+from training.keypoints.data import Labeled
 from training.keypoints.homography import inverse, random_pairs, warp_points
 from training.keypoints.light import blur, compress, relight
 from training.keypoints.network import Trainee
-from training.keypoints.optimise import Log, learning_rate, optimise
 from training.keypoints.phases import common_places, joint_step, shapes_step
 from training.keypoints.settings import TINY, Adapt, Data, Light, Views
 
@@ -39,7 +39,7 @@ def drawn(count, side=64):
         image, xy = shapes.draw(np.random.default_rng([4, index]), side)
         images.append(np.round(image * 255).astype(np.uint8))
         points[index, : len(xy)] = xy[:32]
-    return Labelled(torch.from_numpy(np.stack(images)), torch.from_numpy(points))
+    return Labeled(torch.from_numpy(np.stack(images)), torch.from_numpy(points))
 
 
 @pytest.mark.parametrize("phase", ["shapes", "joint"])
@@ -62,7 +62,7 @@ def test_twenty_steps_lower_the_loss(phase):
 
     before = losses()
     generator = torch.Generator()
-    optimise(network, step(2), 20, 2e-3, settings.training, generator, phase, Log())
+    optimize(network, step(2), 20, 2e-3, settings.training, generator, phase, Log())
     after = losses()
     assert set(after) == ({"detector"} if phase == "shapes" else {"detector", "descriptor"})
     for name in after:
@@ -85,13 +85,13 @@ def test_adaptation_finds_what_recurs_where_it_is():
     settings = replace(
         SMALL, adapt=Adapt(views=8, batch=1), adapt_light=replace(SMALL.adapt_light, noise=0.0)
     )
-    labelled = adapt(Spots(), image, settings, torch.Generator().manual_seed(0))
+    labeled = adapt(Spots(), image, settings, torch.Generator().manual_seed(0))
     for index, spots in enumerate(places):
-        found = labelled.points[index][~labelled.points[index, :, 0].isnan()]
+        found = labeled.points[index][~labeled.points[index, :, 0].isnan()]
         assert len(found) == len(spots)
         gaps = torch.cdist(found, torch.tensor(spots, dtype=torch.float32))
         assert gaps.min(dim=1).values.max() < 0.8
-    assert labelled.points_per_image() == 1.5
+    assert labeled.points_per_image() == 1.5
 
 
 def test_common_places_are_the_same_place_in_both_views():
@@ -214,7 +214,7 @@ def test_the_command_leaves_weights_log_and_sheet(command):
 
 def test_a_training_that_was_cut_off_twice_ends_as_if_it_had_not_been(command, monkeypatch):
     whole = load_file(command("whole") / "selfmark.safetensors")
-    original, begun = train.optimise, []
+    original, begun = train.optimize, []
 
     def cut_off(*arguments):
         begun.append(arguments[-2])
@@ -222,7 +222,7 @@ def test_a_training_that_was_cut_off_twice_ends_as_if_it_had_not_been(command, m
             raise KeyboardInterrupt
         original(*arguments)
 
-    monkeypatch.setattr(train, "optimise", cut_off)
+    monkeypatch.setattr(train, "optimize", cut_off)
     with pytest.raises(KeyboardInterrupt):
         command("cut")
     with pytest.raises(KeyboardInterrupt):

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from selfmark.model.heatmaps import find_peaks
-from training.keypoints.data import Labelled
+from training.keypoints.data import Labeled
 from training.keypoints.homography import inverse, random_homographies, warp_images
 from training.keypoints.light import blur, relight
 from training.keypoints.settings import Settings
@@ -44,7 +44,7 @@ def mean_confidence(
 
 
 @torch.no_grad()
-def adapt(network: nn.Module, images: Tensor, settings: Settings, generator: torch.Generator) -> Labelled:
+def adapt(network: nn.Module, images: Tensor, settings: Settings, generator: torch.Generator) -> Labeled:
     """Label images [N, S, S] uint8 with the points that recur.
 
     Args:
@@ -61,4 +61,4 @@ def adapt(network: nn.Module, images: Tensor, settings: Settings, generator: tor
         heat = F.pad(heat[:, edge:-edge, edge:-edge], [edge] * 4)
         peaks = find_peaks(heat, rules.threshold, rules.radius, most, "parabola")
         labels.append(torch.where(peaks.valid[..., None], peaks.cells, torch.nan))
-    return Labelled(images, torch.cat(labels))
+    return Labeled(images, torch.cat(labels))

@@ -28,10 +28,10 @@ Drawn = tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
-class Labelled:
+class Labeled:
     """Images and their points on one device.
 
-    images: [N, S, S] uint8, grey
+    images: [N, S, S] uint8, gray
     points: [N, P, 2] float32 pixels, NaN where there are fewer
     """
 
@@ -51,11 +51,11 @@ class Drawing:
 
     parts: list[Future[Drawn]]
 
-    def ready(self, device: torch.device) -> Labelled:
+    def ready(self, device: torch.device) -> Labeled:
         images, points = (
             np.concatenate(arrays) for arrays in zip(*(p.result() for p in self.parts), strict=True)
         )
-        return Labelled(torch.from_numpy(images).to(device), torch.from_numpy(points).to(device))
+        return Labeled(torch.from_numpy(images).to(device), torch.from_numpy(points).to(device))
 
 
 @contextlib.contextmanager
@@ -75,7 +75,7 @@ def draw_shapes(pool: Executor, data: Data, seed: int) -> Drawing:
     return Drawing(_submit(pool, shapes.draw, data.shapes, data, (seed, 1)))
 
 
-def draw_unlabelled(pool: Executor, data: Data, seed: int, photograph_folder: Path) -> Drawing:
+def draw_unlabeled(pool: Executor, data: Data, seed: int, photograph_folder: Path) -> Drawing:
     """Scenes, toy animals and crops of photographs; all points are NaN."""
     cut = functools.partial(_crop, sources=photographs.load(photograph_folder), lengths=data.photograph_side)
     return Drawing(

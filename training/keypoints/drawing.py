@@ -1,4 +1,4 @@
-"""Masks, tones and textures: what generated images are made of. Pixel centres lie at integers."""
+"""Masks, tones and textures: what generated images are made of. Pixel centers lie at integers."""
 
 from __future__ import annotations
 
@@ -43,29 +43,29 @@ def strokes(side: int, segments: Sequence[tuple[Array, Array]], width: float) ->
     return _coarse(fine, side)
 
 
-def _offsets(side: int, centre: Array, turn: float) -> tuple[Image, Image]:
-    """Coordinates along and across a direction, from `centre`, [S, S] each."""
-    x = np.arange(side, dtype=np.float32)[None, :] - np.float32(centre[0])
-    y = np.arange(side, dtype=np.float32)[:, None] - np.float32(centre[1])
+def _offsets(side: int, center: Array, turn: float) -> tuple[Image, Image]:
+    """Coordinates along and across a direction, from `center`, [S, S] each."""
+    x = np.arange(side, dtype=np.float32)[None, :] - np.float32(center[0])
+    y = np.arange(side, dtype=np.float32)[:, None] - np.float32(center[1])
     cos, sin = np.float32(np.cos(turn)), np.float32(np.sin(turn))
     return cos * x + sin * y, cos * y - sin * x
 
 
-def ellipse(side: int, centre: Array, radii: Sequence[float], turn: float) -> Image:
+def ellipse(side: int, center: Array, radii: Sequence[float], turn: float) -> Image:
     """Coverage of an ellipse."""
     angle = np.linspace(0, 2 * np.pi, 64, endpoint=False)
     rim = np.stack([radii[0] * np.cos(angle), radii[1] * np.sin(angle)], axis=1)
-    return polygons(side, [centre + rim @ rotation(turn).T])
+    return polygons(side, [center + rim @ rotation(turn).T])
 
 
-def gaussian(side: int, centre: Array, sigmas: Sequence[float], turn: float) -> Image:
+def gaussian(side: int, center: Array, sigmas: Sequence[float], turn: float) -> Image:
     """A soft blob of height 1."""
-    along, across = _offsets(side, centre, turn)
+    along, across = _offsets(side, center, turn)
     result: Image = np.exp(-0.5 * ((along / sigmas[0]) ** 2 + (across / sigmas[1]) ** 2)).astype(np.float32)
     return result
 
 
-def closed_curve(rng: np.random.Generator, centre: Array, radius: float, wobble: float) -> Array:
+def closed_curve(rng: np.random.Generator, center: Array, radius: float, wobble: float) -> Array:
     """A smooth closed outline [72, 2] without any corner."""
     angle = np.linspace(0, 2 * np.pi, 72, endpoint=False)
     reach = np.ones_like(angle)
@@ -73,7 +73,7 @@ def closed_curve(rng: np.random.Generator, centre: Array, radius: float, wobble:
         reach += rng.normal(0, wobble / order) * np.cos(order * angle + rng.uniform(0, 2 * np.pi))
     stretch = np.exp(rng.uniform(-0.4, 0.4))
     flat = np.stack([np.cos(angle) * stretch, np.sin(angle) / stretch], axis=1) * (radius * reach)[:, None]
-    result: Array = centre + flat @ rotation(rng.uniform(0, np.pi)).T
+    result: Array = center + flat @ rotation(rng.uniform(0, np.pi)).T
     return result
 
 
@@ -81,13 +81,13 @@ def rotation(angle: float) -> Array:
     return np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
 
 
-def tone(rng: np.random.Generator, *neighbours: float) -> float:
-    """A random grey that differs from its neighbours."""
+def tone(rng: np.random.Generator, *neighbors: float) -> float:
+    """A random gray that differs from its neighbors."""
     for _ in range(20):
         value = float(rng.uniform(0.02, 0.98))
-        if all(abs(value - other) >= CONTRAST for other in neighbours):
+        if all(abs(value - other) >= CONTRAST for other in neighbors):
             return value
-    return 1.0 - round(float(np.mean(neighbours)))
+    return 1.0 - round(float(np.mean(neighbors)))
 
 
 def smooth(rng: np.random.Generator, side: int, knots: int) -> Image:

@@ -1,7 +1,7 @@
 """Random homographies, and carrying images and points through them, many at a time on the device.
 
 A homography here takes pixels of the *view* to pixels of the *image* it shows, which is what sampling needs.
-Pixel centres lie at integers.
+Pixel centers lie at integers.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def random_homographies(count: int, side: int, views: Views, generator: torch.Ge
         columns = [[v if isinstance(v, Tensor) else torch.full_like(turn, v) for v in row] for row in rows]
         return torch.stack([torch.stack(row, dim=-1) for row in columns], dim=-2)
 
-    middle, centre = (views.side - 1) / 2, (side - 1) / 2
-    to_centre = matrix((1.0, 0.0, -middle), (0.0, 1.0, -middle), (0.0, 0.0, 1.0))
+    middle, center = (views.side - 1) / 2, (side - 1) / 2
+    to_center = matrix((1.0, 0.0, -middle), (0.0, 1.0, -middle), (0.0, 0.0, 1.0))
     perspective = matrix((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (tilt[:, 0], tilt[:, 1], 1.0))
     scale = matrix((zoom * stretch, shear * zoom, 0.0), (0.0, zoom / stretch, 0.0), (0.0, 0.0, 1.0))
     cos, sin = turn.cos(), turn.sin()
     rotation = matrix((cos, -sin, 0.0), (sin, cos, 0.0), (0.0, 0.0, 1.0))
-    back = matrix((1.0, 0.0, shift[:, 0] + centre), (0.0, 1.0, shift[:, 1] + centre), (0.0, 0.0, 1.0))
-    return back @ rotation @ scale @ perspective @ to_centre
+    back = matrix((1.0, 0.0, shift[:, 0] + center), (0.0, 1.0, shift[:, 1] + center), (0.0, 0.0, 1.0))
+    return back @ rotation @ scale @ perspective @ to_center
 
 
 def random_pairs(count: int, side: int, views: Views, generator: torch.Generator) -> tuple[Tensor, Tensor]:

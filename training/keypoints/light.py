@@ -126,7 +126,7 @@ def _coarse(views: Tensor, light: Light) -> Tensor:
 
 
 def compress(views: Tensor, step: Tensor) -> Tensor:
-    """Block artefacts: coefficients of the cosine transform of 8 x 8 blocks rounded, as JPEG does.
+    """Block artifacts: coefficients of the cosine transform of 8 x 8 blocks rounded, as JPEG does.
 
     Args:
         views: [B, 1, S, S], S a multiple of 8.

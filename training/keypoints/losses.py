@@ -1,4 +1,4 @@
-"""What is minimised: a 65-way choice in every cell, and descriptors that recognise their own place."""
+"""What is minimized: a 65-way choice in every cell, and descriptors that recognize their own place."""
 
 from __future__ import annotations
 

@@ -100,11 +100,11 @@ def random_homography(
         shift: of the whole, as a share of the side.
     """
     square = np.array([[0, 0], [1, 0], [1, 1], [0, 1]]) * (side - 1.0)
-    centre = np.full(2, (side - 1) / 2)
+    center = np.full(2, (side - 1) / 2)
     angle = np.radians(rng.uniform(-rotation, rotation))
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     factor = np.exp(rng.uniform(-1, 1) * np.log(zoom))
-    moved = centre + factor * (square - centre) @ turn.T
+    moved = center + factor * (square - center) @ turn.T
     moved += rng.uniform(-perspective, perspective, (4, 2)) * side + rng.uniform(-shift, shift, 2) * side
     matrix = cv2.getPerspectiveTransform(square.astype(np.float32), moved.astype(np.float32))
     return np.asarray(matrix, np.float64)

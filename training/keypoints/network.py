@@ -15,7 +15,7 @@ COLUMNS = 16  # nine pixels of a patch and zeros: GPUs multiply matrices fast wh
 
 
 class Trainee(nn.Module):
-    """Grey images [B, 1, H, W] in 0..1 -> cell logits [B, 65, H/8, W/8], raw descriptors [B, 256, H/8, W/8].
+    """Gray images [B, 1, H, W] in 0..1 -> cell logits [B, 65, H/8, W/8], raw descriptors [B, 256, H/8, W/8].
 
     Norms let it learn at a high rate; they stand between convolution and ReLU, where they can be folded. What
     they would only subtract again, the biases before them, is not computed. On a GPU everything between the
@@ -42,8 +42,8 @@ class Trainee(nn.Module):
         result: Tensor = self.norms[name](convolved)
         return result.relu_()
 
-    def forward(self, grey: Tensor) -> tuple[Tensor, Tensor]:
-        x = grey.bfloat16() if grey.is_cuda else grey
+    def forward(self, gray: Tensor) -> tuple[Tensor, Tensor]:
+        x = gray.bfloat16() if gray.is_cuda else gray
         for name in ENCODER:
             x = self._layer(name, F.max_pool2d(x, 2) if name in POOLED_BEFORE else x)
         logits = _last(self.net.convPb, self._layer("convPa", x))
@@ -55,15 +55,15 @@ def _last(layer: nn.Conv2d, x: Tensor) -> Tensor:
     return F.conv2d(x, layer.weight.to(x.dtype), layer.bias.to(x.dtype)).float()
 
 
-def convolve_patches(grey: Tensor, weight: Tensor) -> Tensor:
+def convolve_patches(gray: Tensor, weight: Tensor) -> Tensor:
     """The 3 x 3 convolution of one channel, [B, 1, H, W] with [C, 1, 3, 3], as products of matrices.
 
     The gradient of such a kernel is slow as a convolution, because it leaves most of a GPU idle; as one small
     product for every image it is not. The result lies in memory channels last.
     """
-    count, _, height, width = grey.shape
-    padded = F.pad(grey[:, 0], (1, 1, 1, 1))
-    patches = grey.new_zeros(count, height, width, COLUMNS)
+    count, _, height, width = gray.shape
+    padded = F.pad(gray[:, 0], (1, 1, 1, 1))
+    patches = gray.new_zeros(count, height, width, COLUMNS)
     for column in range(9):
         row = column // 3
         patches[..., column] = padded[:, row : row + height, column % 3 : column % 3 + width]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from training.keypoints.data import Labelled
+from training.keypoints.data import Labeled
 from training.keypoints.homography import (
     inverse,
     random_homographies,
@@ -25,13 +25,13 @@ Step = Callable[[], dict[str, Tensor]]
 EDGE = 4  # pixels at a view's edge where no descriptors are compared
 
 
-def _draw(source: Labelled, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def _draw(source: Labeled, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Random images [count, 1, S, S] in 0..1 and their points."""
     chosen = torch.randint(len(source), (count,), generator=generator, device=generator.device)
     return source.images[chosen, None].float() / 255, source.points[chosen]
 
 
-def shapes_step(network: Trainee, shapes: Labelled, settings: Settings, generator: torch.Generator) -> Step:
+def shapes_step(network: Trainee, shapes: Labeled, settings: Settings, generator: torch.Generator) -> Step:
     """The detector alone, on shapes alone."""
     views, batch = settings.shape_views, settings.training.batch
     side = shapes.images.shape[-1]
@@ -48,7 +48,7 @@ def shapes_step(network: Trainee, shapes: Labelled, settings: Settings, generato
 
 
 def joint_step(
-    network: Trainee, labelled: Labelled, shapes: Labelled, settings: Settings, generator: torch.Generator
+    network: Trainee, labeled: Labeled, shapes: Labeled, settings: Settings, generator: torch.Generator
 ) -> Step:
     """Detector and descriptor on two views of each image."""
     rules, views = settings.training, settings.views
@@ -56,7 +56,7 @@ def joint_step(
     side = shapes.images.shape[-1]
 
     def step() -> dict[str, Tensor]:
-        parts = _draw(shapes, exact, generator), _draw(labelled, rules.batch - exact, generator)
+        parts = _draw(shapes, exact, generator), _draw(labeled, rules.batch - exact, generator)
         images, points = (torch.cat(pair) for pair in zip(*parts, strict=True))
         ahead = torch.cat(random_pairs(rules.batch, side, views, generator))  # first views, then second
         back = inverse(ahead)
@@ -83,7 +83,7 @@ def common_places(
     settings: Settings,
     generator: torch.Generator,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Places at which the descriptors of two views are compared: labelled points and random ones.
+    """Places at which the descriptors of two views are compared: labeled points and random ones.
 
     Args:
         points: [B, P, 2] in pixels of the images, NaN where there are none.
@@ -93,10 +93,10 @@ def common_places(
         [B, M, 2] in the first views, [B, M, 2] in the second, [B, M] bool: seen in both.
     """
     rules = settings.training
-    labelled = round(rules.described * rules.described_points)
+    labeled = round(rules.described * rules.described_points)
     lots = torch.rand(points.shape[:2], generator=generator, device=points.device)
     lots = lots.masked_fill(points[..., 0].isnan(), -1.0)
-    drawn = lots.topk(min(labelled, points.shape[1]), dim=1).indices
+    drawn = lots.topk(min(labeled, points.shape[1]), dim=1).indices
     chosen = points.gather(1, drawn[..., None].expand(-1, -1, 2))
     anywhere = uniform((len(points), rules.described - chosen.shape[1], 2), 0, view_side - 1, generator)
     places = torch.cat((chosen, warp_points(anywhere, ahead[: len(points)])), dim=1)

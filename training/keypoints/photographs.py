@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python -m training.keypoints.photographs --out photos
 
-copies those of the packages installed here into one folder, in grey, from which training cuts its crops.
+copies those of the packages installed here into one folder, in gray, from which training cuts its crops.
 Only works whose makers gave up all rights are used, so that nothing hangs on the weights.
 """
 
@@ -52,7 +52,7 @@ PHOTOGRAPHS: tuple[Photograph, ...] = (
 
 
 def collect(folder: Path) -> list[Path]:
-    """Copy the photographs of the packages installed here into `folder` as grey PNG files."""
+    """Copy the photographs of the packages installed here into `folder` as gray PNG files."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for photograph in PHOTOGRAPHS:
@@ -60,19 +60,19 @@ def collect(folder: Path) -> list[Path]:
         if spec is None or spec.origin is None:
             print(f"{photograph.package} is not installed: {photograph.path} is left out", file=sys.stderr)
             continue
-        grey = cv2.imread(str(Path(spec.origin).parent / photograph.path), cv2.IMREAD_GRAYSCALE)
-        if grey is None:
+        gray = cv2.imread(str(Path(spec.origin).parent / photograph.path), cv2.IMREAD_GRAYSCALE)
+        if gray is None:
             print(f"{photograph.package} comes without {photograph.path}", file=sys.stderr)
             continue
-        factor = min(1.0, LONGEST / max(grey.shape))
-        small = cv2.resize(grey, None, fx=factor, fy=factor, interpolation=cv2.INTER_AREA)
+        factor = min(1.0, LONGEST / max(gray.shape))
+        small = cv2.resize(gray, None, fx=factor, fy=factor, interpolation=cv2.INTER_AREA)
         written.append(folder / f"{Path(photograph.path).stem}.png")
         cv2.imwrite(str(written[-1]), small)
     return written
 
 
 def load(folder: Path) -> list[Image]:
-    """All photographs of a folder, grey in 0..1, in the order of their names."""
+    """All photographs of a folder, gray in 0..1, in the order of their names."""
     paths = sorted(folder.glob("*.png"))
     if not paths:
         raise InputError(
@@ -80,7 +80,7 @@ def load(folder: Path) -> list[Image]:
             f"run 'python -m training.keypoints.photographs --out {folder}' where scikit-image is installed"
         )
     loaded = [cv2.imread(str(path), cv2.IMREAD_GRAYSCALE) for path in paths]
-    return [grey.astype(np.float32) / np.float32(255) for grey in loaded if grey is not None]
+    return [gray.astype(np.float32) / np.float32(255) for gray in loaded if gray is not None]
 
 
 def crop(

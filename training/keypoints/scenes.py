@@ -5,7 +5,7 @@ from __future__ import annotations
 import cv2
 import numpy as np
 
-from selfmark.demo.scene import generate
+from selfmark.demo.scene import generate_scene
 from training.keypoints.drawing import (
     Array,
     Image,
@@ -26,8 +26,8 @@ def draw(rng: np.random.Generator, side: int) -> tuple[Image, Array]:
     canvas = canvas.astype(np.float32)
     surfaces = [texture(rng, side) for _ in range(5)]
     for _ in range(int(rng.integers(4, 28))):
-        centre, radius = rng.uniform(0, side, 2), side * float(np.exp(rng.uniform(np.log(0.04), np.log(0.4))))
-        for mask, value in _thing(rng, side, centre, radius):
+        center, radius = rng.uniform(0, side, 2), side * float(np.exp(rng.uniform(np.log(0.04), np.log(0.4))))
+        for mask, value in _thing(rng, side, center, radius):
             if rng.random() < 0.3:
                 mask = _blurred(mask, float(np.exp(rng.uniform(-0.7, 1.6))))
             surface = value + np.float32(rng.uniform(0, 0.35)) * surfaces[rng.integers(5)]
@@ -46,42 +46,42 @@ def _blurred(image: Image, sigma: float) -> Image:
     return np.asarray(cv2.GaussianBlur(image, (0, 0), sigma), np.float32)
 
 
-def _thing(rng: np.random.Generator, side: int, centre: Array, radius: float) -> list[tuple[Image, float]]:
+def _thing(rng: np.random.Generator, side: int, center: Array, radius: float) -> list[tuple[Image, float]]:
     kind = rng.random()
     if kind < 0.45:
-        return MAKERS[rng.integers(len(MAKERS))](rng, side, centre, radius, 0.5).layers
+        return MAKERS[rng.integers(len(MAKERS))](rng, side, center, radius, 0.5).layers
     if kind < 0.65:
-        return [(polygons(side, [closed_curve(rng, centre, radius, 0.4)]), tone(rng))]
+        return [(polygons(side, [closed_curve(rng, center, radius, 0.4)]), tone(rng))]
     if kind < 0.85:
-        return _head(rng, side, centre, radius)
-    return _word(rng, side, centre, radius)
+        return _head(rng, side, center, radius)
+    return _word(rng, side, center, radius)
 
 
-def _head(rng: np.random.Generator, side: int, centre: Array, radius: float) -> list[tuple[Image, float]]:
+def _head(rng: np.random.Generator, side: int, center: Array, radius: float) -> list[tuple[Image, float]]:
     """A round body with marks on it, two by two: nothing in particular, much as animals are."""
     skin = tone(rng)
-    layers = [(polygons(side, [closed_curve(rng, centre, radius, 0.1)]), skin)]
+    layers = [(polygons(side, [closed_curve(rng, center, radius, 0.1)]), skin)]
     for _ in range(int(rng.integers(1, 4))):
         offset = rng.uniform(0.1, 0.7) * radius, rng.uniform(-0.6, 0.6) * radius
         size, outer = radius * rng.uniform(0.06, 0.25), tone(rng, skin)
         radii, turn = (size, size * rng.uniform(0.4, 1.0)), rng.uniform(-0.6, 0.6)
         inner = tone(rng, outer)
         for way in (-1, 1):
-            place = centre + np.array([way * offset[0], offset[1]])
+            place = center + np.array([way * offset[0], offset[1]])
             layers.append((ellipse(side, place, radii, way * turn), outer))
             layers.append((ellipse(side, place, (0.45 * radii[1], 0.45 * radii[1]), 0.0), inner))
     corner = radius * np.array(
         [[-0.4, 0.45], [0.0, rng.uniform(0.35, 0.7)], [0.4, 0.45], [0.0, rng.uniform(0.3, 0.45)]]
     )
-    layers.append((polygons(side, [centre + corner]), tone(rng, skin)))
+    layers.append((polygons(side, [center + corner]), tone(rng, skin)))
     return layers
 
 
-def _word(rng: np.random.Generator, side: int, centre: Array, radius: float) -> list[tuple[Image, float]]:
+def _word(rng: np.random.Generator, side: int, center: Array, radius: float) -> list[tuple[Image, float]]:
     """A few letters and digits."""
     page = np.zeros((side, side), np.uint8)
     text = "".join(chr(c) for c in rng.integers(ord("!"), ord("~"), int(rng.integers(1, 5))))
-    place = (centre - [radius * 0.5 * len(text) * 0.5, 0]).astype(int).tolist()
+    place = (center - [radius * 0.5 * len(text) * 0.5, 0]).astype(int).tolist()
     thickness = int(rng.integers(1, 5))
     cv2.putText(
         page, text, place, int(rng.integers(0, 8)), max(0.4, radius / 40), 255, thickness, cv2.LINE_AA
@@ -90,6 +90,6 @@ def _word(rng: np.random.Generator, side: int, centre: Array, radius: float) -> 
 
 
 def animal(rng: np.random.Generator, side: int) -> tuple[Image, Array]:
-    """The demo's toy animal in grey."""
-    picture = generate(1, side, int(rng.integers(1 << 31))).images[0]
+    """The demo's toy animal in gray."""
+    picture = generate_scene(1, side, int(rng.integers(1 << 31))).images[0]
     return cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY).astype(np.float32) / np.float32(255), NO_POINTS

@@ -27,7 +27,7 @@ class Views:
     rotation: float = 30.0  # degrees, both ways
     shear: float = 0.2  # both ways
     perspective: float = 0.25  # most that one edge is nearer than the opposite one, as a share
-    shift: float = 0.1  # of the view's centre from the image's, as a share of the image's side
+    shift: float = 0.1  # of the view's center from the image's, as a share of the image's side
     roam: float = 0.2  # the same, for all views of one image alike
 
 
@@ -77,7 +77,7 @@ class Training:
     joint_shapes: float = 0.2  # share of shapes, whose points are exact, among the pairs
     inverted: float = 0.3  # share of pairs shown as their negative
     described: int = 96  # places per pair at which descriptors are compared
-    described_points: float = 0.7  # share of labelled points among them, where there are enough
+    described_points: float = 0.7  # share of labeled points among them, where there are enough
     temperature: float = 0.07  # of the descriptor loss
     apart: float = 10.0  # pixels; nearer places are neither alike nor different
     descriptor_weight: float = 0.25  # beside the detector loss

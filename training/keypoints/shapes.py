@@ -48,18 +48,18 @@ class Shape:
 Maker = Callable[[np.random.Generator, int, Array, float, float], Shape]
 
 
-def polygon(rng: np.random.Generator, side: int, centre: Array, radius: float, ground: float) -> Shape:
+def polygon(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
     """Three to seven corners, none too sharp or too blunt."""
     for _ in range(30):
         count = int(rng.integers(3, 8))
         angle = np.sort(rng.uniform(0, 2 * np.pi, count))
         reach = radius * rng.uniform(0.5, 1, count)
-        corners = centre + reach[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+        corners = center + reach[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
         if _are_corners(corners, least_edge=max(8.0, 0.3 * radius)):
             break
     else:
         turn = rotation(rng.uniform(0, np.pi))
-        corners = centre + radius * 0.7 * np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) @ turn.T
+        corners = center + radius * 0.7 * np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) @ turn.T
     return Shape([(polygons(side, [corners]), tone(rng, ground))], corners)
 
 
@@ -75,23 +75,23 @@ def _are_corners(corners: Array, least_edge: float) -> bool:
     )
 
 
-def star(rng: np.random.Generator, side: int, centre: Array, radius: float, ground: float) -> Shape:
-    """Rays from a centre: the centre and the ends are points."""
+def star(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
+    """Rays from a center: the center and the ends are points."""
     count = int(rng.integers(3, 7))
     angle = np.linspace(0, 2 * np.pi, count, endpoint=False) + rng.uniform(0, 2 * np.pi)
     angle += rng.uniform(-0.3, 0.3, count)
-    ends = centre + (radius * rng.uniform(0.5, 1, count))[:, None] * np.stack(
+    ends = center + (radius * rng.uniform(0.5, 1, count))[:, None] * np.stack(
         [np.cos(angle), np.sin(angle)], 1
     )
-    mask = strokes(side, [(centre, end) for end in ends], rng.uniform(1.5, 4))
-    return Shape([(mask, tone(rng, ground))], np.concatenate([centre[None], ends]))
+    mask = strokes(side, [(center, end) for end in ends], rng.uniform(1.5, 4))
+    return Shape([(mask, tone(rng, ground))], np.concatenate([center[None], ends]))
 
 
-def lines(rng: np.random.Generator, side: int, centre: Array, radius: float, ground: float) -> Shape:
+def lines(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
     """A few strokes: their ends and where they cross."""
     segments: list[tuple[Array, Array]] = []
     for _ in range(int(rng.integers(2, 6))):
-        angle, middle = rng.uniform(0, np.pi), centre + rng.uniform(-0.3, 0.3, 2) * radius
+        angle, middle = rng.uniform(0, np.pi), center + rng.uniform(-0.3, 0.3, 2) * radius
         half = radius * rng.uniform(0.4, 0.7) * np.array([np.cos(angle), np.sin(angle)])
         segments.append((middle - half, middle + half))
     points = [end for segment in segments for end in segment]
@@ -100,7 +100,7 @@ def lines(rng: np.random.Generator, side: int, centre: Array, radius: float, gro
         cross = one[0] * two[1] - one[1] * two[0]
         if abs(cross) < 0.35 * np.linalg.norm(one) * np.linalg.norm(two):
             if _near_segments(a, b, c, d):  # nearly parallel and touching: no telling where they meet
-                return polygon(rng, side, centre, radius, ground)
+                return polygon(rng, side, center, radius, ground)
             continue
         s = ((c - a)[0] * two[1] - (c - a)[1] * two[0]) / cross
         t = ((c - a)[0] * one[1] - (c - a)[1] * one[0]) / cross
@@ -115,11 +115,11 @@ def _near_segments(a: Array, b: Array, c: Array, d: Array) -> bool:
     return bool(gaps.min() < 10)
 
 
-def _grid(rng: np.random.Generator, centre: Array, radius: float, rows: int, columns: int) -> Array:
+def _grid(rng: np.random.Generator, center: Array, radius: float, rows: int, columns: int) -> Array:
     """Nodes [rows + 1, columns + 1, 2] of a grid seen in perspective."""
     corners = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * 0.72 * radius
     corners = corners * np.array([1.0, rng.uniform(0.6, 1.0)]) + rng.uniform(-0.15, 0.15, (4, 2)) * radius
-    corners = centre + corners @ rotation(rng.uniform(0, 2 * np.pi)).T
+    corners = center + corners @ rotation(rng.uniform(0, 2 * np.pi)).T
     unit = np.array([[0, 0], [columns, 0], [columns, rows], [0, rows]], np.float32)
     matrix = cv2.getPerspectiveTransform(unit, corners.astype(np.float32))
     y, x = np.mgrid[: rows + 1, : columns + 1].astype(np.float64)
@@ -133,11 +133,11 @@ def _cell(nodes: Array, row: int, column: int) -> Array:
     )
 
 
-def checkerboard(rng: np.random.Generator, side: int, centre: Array, radius: float, ground: float) -> Shape:
+def checkerboard(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
     """Dark and light cells, each of its own shade; every node is a point."""
     most = max(2, min(8, int(radius / 9)))
     rows, columns = int(rng.integers(2, most + 1)), int(rng.integers(2, most + 1))
-    nodes = _grid(rng, centre, radius, rows, columns)
+    nodes = _grid(rng, center, radius, rows, columns)
     light = tone(rng, ground)
     dark = tone(rng, ground, light)
     board = np.concatenate([nodes[0], nodes[1:, -1], nodes[-1, -2::-1], nodes[-2:0:-1, 0]])
@@ -145,15 +145,15 @@ def checkerboard(rng: np.random.Generator, side: int, centre: Array, radius: flo
     return Shape([(polygons(side, [board]), light), (polygons(side, cells), dark)], nodes.reshape(-1, 2))
 
 
-def stripes(rng: np.random.Generator, side: int, centre: Array, radius: float, ground: float) -> Shape:
+def stripes(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
     """Parallel bars; their corners are points."""
     columns = 2 * int(rng.integers(1, max(2, min(5, int(radius / 14))) + 1)) + 1
-    nodes = _grid(rng, centre, radius, 1, columns)
+    nodes = _grid(rng, center, radius, 1, columns)
     bars = [_cell(nodes, 0, column) for column in range(0, columns, 2)]
     return Shape([(polygons(side, bars), tone(rng, ground))], np.concatenate(bars))
 
 
-def cube(rng: np.random.Generator, side: int, centre: Array, radius: float, ground: float) -> Shape:
+def cube(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
     """A box seen from a corner: seven points."""
     yaw, pitch = rng.uniform(0.35, 1.2), rng.uniform(0.3, 0.8)
     size = rng.uniform(0.6, 1.0, 3)
@@ -162,7 +162,7 @@ def cube(rng: np.random.Generator, side: int, centre: Array, radius: float, grou
     z = corners[:, 0] * np.sin(yaw) + corners[:, 2] * np.cos(yaw)
     y = corners[:, 1] * np.cos(pitch) - z * np.sin(pitch)
     flat = np.stack([x, y], axis=1) * radius * 0.55
-    seen = centre + flat @ rotation(rng.uniform(0, 2 * np.pi)).T
+    seen = center + flat @ rotation(rng.uniform(0, 2 * np.pi)).T
     depth = corners[:, 1] * np.sin(pitch) + z * np.cos(pitch)
     nearest = int(depth.argmin())
     layers: list[tuple[Image, float]] = []
@@ -176,23 +176,23 @@ def cube(rng: np.random.Generator, side: int, centre: Array, radius: float, grou
     return Shape(layers, np.delete(seen, hidden, axis=0))
 
 
-def oval(rng: np.random.Generator, side: int, centre: Array, radius: float, ground: float) -> Shape:
+def oval(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
     """A large ellipse or smooth blob: no points."""
     radius = max(radius, 22.0)
     if rng.random() < 0.5:
-        mask = ellipse(side, centre, (radius, radius * rng.uniform(0.6, 1)), rng.uniform(0, np.pi))
+        mask = ellipse(side, center, (radius, radius * rng.uniform(0.6, 1)), rng.uniform(0, np.pi))
     else:
-        mask = polygons(side, [closed_curve(rng, centre, 0.8 * radius, 0.12)])
+        mask = polygons(side, [closed_curve(rng, center, 0.8 * radius, 0.12)])
     return Shape([(mask, tone(rng, ground))], NO_POINTS)
 
 
-def dots(rng: np.random.Generator, side: int, centre: Array, radius: float, ground: float) -> Shape:
-    """Small discs, rings and soft blobs; their centres are points."""
+def dots(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
+    """Small discs, rings and soft blobs; their centers are points."""
     places: list[Array] = []
     mask = np.zeros((side, side), np.float32)
     for _ in range(int(rng.integers(1, 7))):
         size = rng.uniform(1.8, 9.0)
-        place = centre + rng.uniform(-0.8, 0.8, 2) * radius
+        place = center + rng.uniform(-0.8, 0.8, 2) * radius
         if any(np.linalg.norm(place - other) < 28 for other in places):
             continue
         places.append(place)
@@ -208,26 +208,26 @@ def dots(rng: np.random.Generator, side: int, centre: Array, radius: float, grou
     return Shape([(mask, tone(rng, ground))], np.array(places))
 
 
-def almond(rng: np.random.Generator, side: int, centre: Array, radius: float, ground: float) -> Shape:
+def almond(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
     """Two arcs that meet in two cusps, as lids and lips do, perhaps around an iris."""
     half, turn = radius * rng.uniform(0.6, 0.95), rotation(rng.uniform(0, 2 * np.pi))
     heights = half * rng.uniform(0.2, 0.75, 2)
     along = np.linspace(-1, 1, 25)
     upper = np.stack([half * along, -heights[0] * (1 - along**2)], axis=1)
     lower = np.stack([half * along, heights[1] * (1 - along**2)], axis=1)[::-1]
-    outline = centre + np.concatenate([upper, lower[1:-1]]) @ turn.T
+    outline = center + np.concatenate([upper, lower[1:-1]]) @ turn.T
     white = tone(rng, ground)
     layers = [(polygons(side, [outline]), white)]
-    points = [centre + turn @ np.array([-half, 0]), centre + turn @ np.array([half, 0])]
+    points = [center + turn @ np.array([-half, 0]), center + turn @ np.array([half, 0])]
     if rng.random() < 0.6:
-        middle = centre + turn @ np.array([half * rng.uniform(-0.3, 0.3), (heights[1] - heights[0]) / 2])
+        middle = center + turn @ np.array([half * rng.uniform(-0.3, 0.3), (heights[1] - heights[0]) / 2])
         iris = min(8.0, 0.33 * float(heights.sum()))
         layers.append((ellipse(side, middle, (iris, iris), 0.0), tone(rng, white)))
         points.append(middle)
     return Shape(layers, np.array(points))
 
 
-def horn(rng: np.random.Generator, side: int, centre: Array, radius: float, ground: float) -> Shape:
+def horn(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
     """A bent taper with a round base, as beaks, tails and ears: its tip is a point."""
     turn, bend = rotation(rng.uniform(0, 2 * np.pi)), rng.uniform(-0.5, 0.5)
     base = max(5.0, radius * rng.uniform(0.18, 0.4))
@@ -236,10 +236,10 @@ def horn(rng: np.random.Generator, side: int, centre: Array, radius: float, grou
     normal = np.gradient(spine, axis=0)
     normal = np.stack([-normal[:, 1], normal[:, 0]], axis=1) / np.linalg.norm(normal, axis=1, keepdims=True)
     width = (base * (1 - along))[:, None]
-    outline = centre + np.concatenate([spine + width * normal, (spine - width * normal)[::-1]]) @ turn.T
-    foot = ellipse(side, centre + turn @ spine[0], (base, base), 0.0)
+    outline = center + np.concatenate([spine + width * normal, (spine - width * normal)[::-1]]) @ turn.T
+    foot = ellipse(side, center + turn @ spine[0], (base, base), 0.0)
     mask = np.maximum(polygons(side, [outline]), foot)
-    return Shape([(mask, tone(rng, ground))], (centre + turn @ spine[-1])[None])
+    return Shape([(mask, tone(rng, ground))], (center + turn @ spine[-1])[None])
 
 
 MAKERS: tuple[Maker, ...] = (
@@ -270,12 +270,12 @@ def draw(rng: np.random.Generator, side: int) -> tuple[Image, Array]:
     crowd = rng.random()  # nothing, one large shape, or many small ones
     for _ in range(0 if crowd < 0.04 else 1 if crowd < 0.12 else int(30 * crowd)):
         if crowd < 0.12:
-            radius, centre = unit * rng.uniform(60, 115), np.full(2, side / 2)
+            radius, center = unit * rng.uniform(60, 115), np.full(2, side / 2)
         else:
-            radius, centre = unit * rng.uniform(14, 48), rng.uniform(0.03, 0.97, 2) * side
-            if taken[tuple(np.round(centre[::-1]).astype(int))]:
+            radius, center = unit * rng.uniform(14, 48), rng.uniform(0.03, 0.97, 2) * side
+            if taken[tuple(np.round(center[::-1]).astype(int))]:
                 continue
-        shape = MAKERS[rng.integers(len(MAKERS))](rng, side, centre, radius, ground)
+        shape = MAKERS[rng.integers(len(MAKERS))](rng, side, center, radius, ground)
         footprint = np.maximum.reduce([mask for mask, _ in shape.layers])
         reach = cv2.dilate((footprint > 0.05).astype(np.uint8), SURROUNDINGS).astype(bool)
         if (taken & reach).any():

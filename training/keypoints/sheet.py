@@ -10,11 +10,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from selfmark.keypoints.learned import LearnedDetector
+from selfmark.keypoints.learned_detector import LearnedDetector
 from selfmark.keypoints.superpoint import CELL
 from selfmark.points import Keypoints
 from training.keypoints import photographs, scenes, shapes
-from training.keypoints.data import Labelled
+from training.keypoints.data import Labeled
 from training.keypoints.drawing import Image
 from training.keypoints.measure import Found, Score, compare, euclidean, mean, random_homography
 from training.keypoints.network import plain
@@ -45,8 +45,8 @@ def _fresh(kind: str, index: int, settings: Settings, sources: list[Image]) -> I
 
 
 def _pixels(images: list[Image]) -> Tensor:
-    grey = torch.from_numpy(np.round(np.stack(images) * 255).astype(np.uint8))
-    return grey[:, None].expand(-1, 3, -1, -1)
+    gray = torch.from_numpy(np.round(np.stack(images) * 255).astype(np.uint8))
+    return gray[:, None].expand(-1, 3, -1, -1)
 
 
 def _of_image(points: Keypoints, index: int) -> Found:
@@ -82,7 +82,7 @@ def contact_sheet(
     state: dict[str, Tensor],
     settings: Settings,
     folder: Path,
-    labelled: Labelled,
+    labeled: Labeled,
     device: torch.device,
     path: Path,
 ) -> None:
@@ -95,15 +95,15 @@ def contact_sheet(
         points = finder.detect(_pixels(images)).to("cpu")
         mine = [points.select(points.image_index == i) for i in range(ACROSS)]
         rows += [_marked(image, p.xy, p.score) for image, p in zip(images, mine, strict=True)]
-    for index in np.linspace(0, len(labelled) - 1, ACROSS).astype(int):
-        image, xy = labelled.images[index].cpu().numpy(), labelled.points[index].cpu()
+    for index in np.linspace(0, len(labeled) - 1, ACROSS).astype(int):
+        image, xy = labeled.images[index].cpu().numpy(), labeled.points[index].cpu()
         xy = xy[~xy[:, 0].isnan()]
         rows.append(_marked(image.astype(np.float32) / np.float32(255), xy, torch.ones(len(xy))))
     cv2.imwrite(str(path), np.vstack([np.hstack(rows[i : i + ACROSS]) for i in range(0, len(rows), ACROSS)]))
 
 
 def _marked(image: Image, xy: Tensor, score: Tensor) -> npt.NDArray[np.uint8]:
-    """The image in colour with a ring at each point: green where sure, red where not."""
+    """The image in color with a ring at each point: green where sure, red where not."""
     picture = cv2.cvtColor(np.round(image * 255).astype(np.uint8), cv2.COLOR_GRAY2BGR)
     for (x, y), sure in zip(xy.tolist(), score.tolist(), strict=True):
         share = float(np.clip(np.log(max(sure, 1e-4) / 0.005) / np.log(0.5 / 0.005), 0, 1))

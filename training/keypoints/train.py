@@ -24,13 +24,13 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from training.keypoints.optimize import Log, optimize
 
 from selfmark.errors import InputError
 from training.keypoints import state
 from training.keypoints.adapt import adapt
-from training.keypoints.data import draughtsmen, draw_shapes, draw_unlabelled
+from training.keypoints.data import draughtsmen, draw_shapes, draw_unlabeled
 from training.keypoints.network import Trainee, fold, plain
-from training.keypoints.optimise import Log, optimise
 from training.keypoints.phases import joint_step, shapes_step
 from training.keypoints.settings import FULL, TINY, Settings
 from training.keypoints.sheet import contact_sheet, held_out_score
@@ -44,7 +44,7 @@ def train(
 ) -> dict[str, Any]:
     """The whole training; leaves its files in `out` and returns the scores of each phase.
 
-    Every phase draws from a generator of its own and starts with a new optimiser, so all it takes from the
+    Every phase draws from a generator of its own and starts with a new optimizer, so all it takes from the
     phase before is the network.
     """
     torch.manual_seed(settings.seed)
@@ -62,7 +62,7 @@ def train(
     def finish(number: int, phase: str, name: str) -> None:
         weights = fold(network.eval())
         save_file(
-            weights, out / f"{name}.safetensors", metadata={"licence": "MIT", "seed": str(settings.seed)}
+            weights, out / f"{name}.safetensors", metadata={"license": "MIT", "seed": str(settings.seed)}
         )
         scores[phase] = dataclasses.asdict(held_out_score(weights, settings, photographs, device))
         log(f"{phase} done", **scores[phase])
@@ -70,27 +70,27 @@ def train(
 
     with draughtsmen() as pool:
         drawing = draw_shapes(pool, settings.data, settings.seed)
-        later = draw_unlabelled(pool, settings.data, settings.seed, photographs)  # while shapes are learnt
+        later = draw_unlabeled(pool, settings.data, settings.seed, photographs)  # while shapes are learnt
         shapes = drawing.ready(device)
         log("shapes drawn", images=len(shapes))
         if done == 0:
             generator = _generator(settings, 0, device)
             step = shapes_step(network, shapes, settings, generator)
-            optimise(network, step, rules.shapes_iterations, rules.lr, rules, generator, "shapes", log)
+            optimize(network, step, rules.shapes_iterations, rules.lr, rules, generator, "shapes", log)
             finish(0, "shapes", "phase0-shapes")
-        unlabelled = later.ready(device).images
-        log("scenes drawn", images=len(unlabelled))
+        unlabeled = later.ready(device).images
+        log("scenes drawn", images=len(unlabeled))
 
     for number, (iterations, lr) in enumerate(rounds, start=1):
         if number < done:
             continue
         generator = _generator(settings, number, device)
-        labelled = adapt(plain(fold(network.eval()), device), unlabelled, settings, generator)
-        log(f"adaptation {number}", points_per_image=labelled.points_per_image())
-        step = joint_step(network, labelled, shapes, settings, generator)
-        optimise(network, step, iterations, lr, rules, generator, f"joint {number}", log)
+        labeled = adapt(plain(fold(network.eval()), device), unlabeled, settings, generator)
+        log(f"adaptation {number}", points_per_image=labeled.points_per_image())
+        step = joint_step(network, labeled, shapes, settings, generator)
+        optimize(network, step, iterations, lr, rules, generator, f"joint {number}", log)
         finish(number, f"joint {number}", "selfmark" if number == len(rounds) else f"phase{number}-joint")
-    contact_sheet(fold(network.eval()), settings, photographs, labelled, device, out / "sheet.png")
+    contact_sheet(fold(network.eval()), settings, photographs, labeled, device, out / "sheet.png")
     return scores
 
 

@@ -15,21 +15,21 @@ from torch import Tensor
 
 from selfmark.config import Config
 from selfmark.correspondence.recovery import DescribedPoints
-from selfmark.devices import free_memory, images_per_pass
-from selfmark.group import ALONE, Group
+from selfmark.images.feed import PixelFeed
 from selfmark.model.heatmaps import find_peaks, to_pixels
 from selfmark.model.network import Phi, bytes_per_image
-from selfmark.points import Keypoints, concatenate
-from selfmark.train.feed import PixelFeed
+from selfmark.points import Keypoints, concatenate_keypoints
+from selfmark.run.devices import free_memory, images_per_pass
+from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 
 
 @torch.no_grad()
-def describe(
+def describe_images(
     phi: Phi,
     feed: PixelFeed,
     config: Config,
     on_progress: Callable[[int, int], None] | None = None,
-    group: Group = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
 ) -> DescribedPoints:
     """Keypoints and descriptors of all images and, for mirror partners, of these points in the mirror images.
 
@@ -67,7 +67,7 @@ def describe(
         start += len(pixels)
         if on_progress is not None:
             on_progress(start - rows.start, rows.stop - rows.start)
-    points = concatenate(parts).to(room.device)
+    points = concatenate_keypoints(parts).to(room.device)
     described = Keypoints(points.xy, points.image_index, points.score, room[0, :filled])
     return DescribedPoints(described, room[1, :filled] if config.flip.finds_partners else None)
 
@@ -79,6 +79,6 @@ def _room(images: int, config: Config, device: torch.device) -> Tensor:
     """
     shape = (1 + config.flip.finds_partners, images * config.heatmaps.max_points, config.network.descriptor)
     size = torch.float32.itemsize * math.prod(shape)
-    if device.type == "cuda" and size > config.runtime.device_share * free_memory(device):
+    if device.type == "cuda" and size > config.runtime.device_fraction * free_memory(device):
         device = torch.device("cpu")
     return torch.empty(shape, dtype=torch.float32, device=device)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from selfmark.group import ALONE, Group
+from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 
 # Runs whose costs differ by less have found the same clusters in another order; the first of them counts,
 # because which is cheaper by a rounding error depends on how the vectors are spread over processes.
@@ -24,7 +24,7 @@ _SAME_COST = 1 + 1e-6
 _LOOK_EVERY = 4  # Lloyd iterations between two looks at the result, each of which waits for the device
 
 
-class Nearest(NamedTuple):
+class NearestCentroids(NamedTuple):
     """For each vector its nearest centroid: `cluster` [P] int64 and squared `distance` [P]."""
 
     cluster: Tensor
@@ -43,22 +43,22 @@ def _full_precision() -> Iterator[None]:
 
 
 @_full_precision()
-def nearest_centroid(vectors: Tensor, centroids: Tensor) -> Nearest:
+def nearest_centroid(vectors: Tensor, centroids: Tensor) -> NearestCentroids:
     """The nearest of [C, D] centroids for each of [P, D] vectors, by squared Euclidean distance.
 
     The result is where the centroids are, and so is the work; the vectors may be in host memory.
     """
     target = _Target.of(centroids)
     clusters, distances = [], []
-    for block in blocks(vectors, centroids.device):
+    for block in iterate_blocks(vectors, centroids.device):
         scores = target.compare(block)
         clusters.append(_least(scores))
         partial = scores.gather(1, clusters[-1][:, None])[:, 0]
         distances.append((partial + torch.linalg.vecdot(block, block)).clamp_min(0))
-    return Nearest(torch.cat(clusters), torch.cat(distances))
+    return NearestCentroids(torch.cat(clusters), torch.cat(distances))
 
 
-class Placed(NamedTuple):
+class CentroidMargins(NamedTuple):
     """For each vector its nearest centroid, the squared distance to it, and how deep in its cluster it lies.
 
     margin [P] is measured along the line to that other centroid whose border is nearest: 0 on the border, 1
@@ -72,7 +72,7 @@ class Placed(NamedTuple):
 
 
 @_full_precision()
-def place(vectors: Tensor, centroids: Tensor) -> Placed:
+def centroid_margins(vectors: Tensor, centroids: Tensor) -> CentroidMargins:
     """The nearest of [C, D] centroids, C at least 2, for each of [P, D] vectors, and its margin.
 
     >>> placed = place(torch.tensor([[0.0], [4.0], [6.0]]), torch.tensor([[0.0], [10.0]]))
@@ -85,7 +85,7 @@ def place(vectors: Tensor, centroids: Tensor) -> Placed:
         torch.finfo(between.dtype).tiny
     )  # equal centroids: all are on the border
     parts = []
-    for block in blocks(vectors, centroids.device):
+    for block in iterate_blocks(vectors, centroids.device):
         scores = target.compare(block)
         cluster = _least(scores)
         partial = scores.gather(1, cluster[:, None])
@@ -93,10 +93,10 @@ def place(vectors: Tensor, centroids: Tensor) -> Placed:
         inside = (scores - partial) / between[cluster]
         margin = inside.scatter_(1, cluster[:, None], torch.inf).amin(dim=1)
         parts.append((cluster, distance, margin))
-    return Placed(*(torch.cat(part) for part in zip(*parts, strict=True)))
+    return CentroidMargins(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
-def blocks(vectors: Tensor, device: torch.device) -> Iterator[Tensor]:
+def iterate_blocks(vectors: Tensor, device: torch.device) -> Iterator[Tensor]:
     """Vectors [P, D] a block [B, D] at a time, on a device that need not have room for all of them.
 
     Blocks are the same wherever the vectors are, so what is computed from them is too, bit by bit.
@@ -109,7 +109,9 @@ def blocks(vectors: Tensor, device: torch.device) -> Iterator[Tensor]:
             yield block.pin_memory().to(device, non_blocking=True)
 
 
-def sample_rows(rows: int, most: int, generator: torch.Generator, group: Group = ALONE) -> Tensor:
+def sample_rows(
+    rows: int, most: int, generator: torch.Generator, group: ProcessGroup = SINGLE_PROCESS
+) -> Tensor:
     """Which of this process's rows to take so that all processes together take at most `most`: [S] int64.
 
     The rows of all processes are cut into `most` stretches of equal length and one is taken of each. The
@@ -140,7 +142,7 @@ def kmeans(
     iterations: int,
     restarts: int,
     generator: torch.Generator,
-    group: Group = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
 ) -> Tensor:
     """Centroids [clusters, D] of vectors [P, D]: the best of several runs by within-cluster distance.
 
@@ -166,11 +168,11 @@ def kmeans(
 # --- seeding ---------------------------------------------------------------------------------------
 
 
-def _seed(vectors: Tensor, draws: Tensor, group: Group) -> Tensor:
+def _seed(vectors: Tensor, draws: Tensor, group: ProcessGroup) -> Tensor:
     """k-means++: each next seed is drawn in proportion to its squared distance from those before.
 
     All R runs at once, so that the vectors are read C times, not R x C times. In float64, because a draw
-    falls between neighbouring rows, and which of them it hits must not depend on how a product is rounded.
+    falls between neighboring rows, and which of them it hits must not depend on how a product is rounded.
 
     Args:
         vectors: [P, D].
@@ -194,7 +196,7 @@ def _seed(vectors: Tensor, draws: Tensor, group: Group) -> Tensor:
     return seeds
 
 
-def _draw(vectors: Tensor, weight: Tensor, draws: Tensor, group: Group) -> Tensor:
+def _draw(vectors: Tensor, weight: Tensor, draws: Tensor, group: ProcessGroup) -> Tensor:
     """One row for each run, [R, D], drawn by weight [R, P] among the rows of all processes."""
     cumulative = weight.cumsum(dim=1)
     totals = weight.new_zeros(group.size, len(weight))
@@ -236,7 +238,7 @@ def _least(scores: Tensor) -> Tensor:
     return scores.argmin(dim=1)
 
 
-def _lloyd(vectors: Tensor, centroids: Tensor, iterations: int, group: Group) -> Tensor:
+def _lloyd(vectors: Tensor, centroids: Tensor, iterations: int, group: ProcessGroup) -> Tensor:
     for iteration in range(1, iterations + 1):
         before = centroids
         total, count = _sums(vectors, centroids, group)
@@ -252,11 +254,11 @@ def _lloyd(vectors: Tensor, centroids: Tensor, iterations: int, group: Group) ->
     return centroids
 
 
-def _sums(vectors: Tensor, centroids: Tensor, group: Group) -> tuple[Tensor, Tensor]:
+def _sums(vectors: Tensor, centroids: Tensor, group: ProcessGroup) -> tuple[Tensor, Tensor]:
     """Sum [C, D] and count [C] of the vectors nearest to each centroid, float64, over all processes."""
     target = _Target.of(centroids)
     joined = torch.zeros(len(centroids), vectors.shape[1] + 1, device=centroids.device, dtype=torch.float64)
-    for block in blocks(vectors, centroids.device):
+    for block in iterate_blocks(vectors, centroids.device):
         total, count = _add_up(block, _least(target.compare(block)), len(centroids))
         joined[:, :-1] += total
         joined[:, -1] += count
@@ -274,7 +276,7 @@ def _add_up(block: Tensor, cluster: Tensor, clusters: int) -> tuple[Tensor, Tens
     return member.T @ block, member.sum(dim=0)
 
 
-def _farthest(vectors: Tensor, centroids: Tensor, wanted: int, group: Group) -> Tensor:
+def _farthest(vectors: Tensor, centroids: Tensor, wanted: int, group: ProcessGroup) -> Tensor:
     """The vectors [wanted, D] farthest from their centroids, in all processes; of equals the earlier row."""
     distance = nearest_centroid(vectors, centroids).distance
     own = distance.argsort(descending=True, stable=True)[:wanted]

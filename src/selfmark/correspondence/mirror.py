@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 
-def meetings(
+def mirror_cooccurrence(
     label: npt.NDArray[np.int64], mirrored_label: npt.NDArray[np.int64], landmarks: int
 ) -> npt.NDArray[np.int64]:
     """How often a point of landmark k is landmark l in the mirror image, [K, K]; labels below 0 are left out.
@@ -20,7 +20,7 @@ def meetings(
     return table
 
 
-def mirror_partners(table: npt.NDArray[np.int64]) -> tuple[int, ...]:
+def find_mirror_partners(table: npt.NDArray[np.int64]) -> tuple[int, ...]:
     """Partner of each landmark, from the [K, K] table of meetings; partners of partners are themselves.
 
     The paper takes the cluster met most often. Taken one by one such choices need not agree, and flipping

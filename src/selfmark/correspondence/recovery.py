@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from selfmark.config import Correspondence
-from selfmark.correspondence.assign import assign
+from selfmark.correspondence.assignment import assign_clusters
 from selfmark.correspondence.kmeans import kmeans, sample_rows
 from selfmark.errors import TrainingError
-from selfmark.group import ALONE, Group
-from selfmark.points import Keypoints, LabelledPoints
+from selfmark.points import Keypoints, LabeledPoints
+from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 
 
 @dataclass(frozen=True)
@@ -46,58 +46,58 @@ def keep_one_per_cluster(
     K: int,
     settings: Correspondence,
     generator: torch.Generator,
-    group: Group = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
 ) -> DescribedPoints:
     """First clustering, with K: one keypoint per image and cluster stays, at most K; labels are dropped."""
-    cluster = assign(
+    cluster = assign_clusters(
         _vectors(described.points),
         described.points.image_index,
-        centroids_of(described, K, settings, generator, group),
+        fit_centroids(described, K, settings, generator, group),
         settings.assignment,
     )
     return described.select((cluster >= 0).to(described.points.xy.device))
 
 
-def label(
+def label_keypoints(
     described: DescribedPoints,
     clusters: int,
     settings: Correspondence,
     generator: torch.Generator,
-    group: Group = ALONE,
-) -> LabelledPoints:
+    group: ProcessGroup = SINGLE_PROCESS,
+) -> LabeledPoints:
     """Cluster the descriptors and label every keypoint, and its mirror image, each cluster once per image."""
-    centroids = centroids_of(described, clusters, settings, generator, group)
+    centroids = fit_centroids(described, clusters, settings, generator, group)
     images = described.points.image_index
-    labels = assign(_vectors(described.points), images, centroids, settings.assignment)
+    labels = assign_clusters(_vectors(described.points), images, centroids, settings.assignment)
     mirrored = torch.full_like(labels, -1)
     if described.mirrored is not None:
-        mirrored = assign(described.mirrored, images, centroids, settings.assignment)
+        mirrored = assign_clusters(described.mirrored, images, centroids, settings.assignment)
     points = replace(described.points, descriptor=None).to(generator.device)
-    return LabelledPoints(points, labels, mirrored, clusters, centroids)
+    return LabeledPoints(points, labels, mirrored, clusters, centroids)
 
 
-def recover(
+def recover_correspondence(
     described: DescribedPoints,
     K: int,
     M: int,
     settings: Correspondence,
     generator: torch.Generator,
-    group: Group = ALONE,
-) -> LabelledPoints:
+    group: ProcessGroup = SINGLE_PROCESS,
+) -> LabeledPoints:
     """One correspondence recovery: the modified K-means twice (Eq. 2)."""
     kept = keep_one_per_cluster(described, K, settings, generator, group)
-    return label(kept, M, settings, generator, group)
+    return label_keypoints(kept, M, settings, generator, group)
 
 
-def gather(labelled: LabelledPoints, group: Group) -> LabelledPoints:
-    """The labelled points of all processes, in rank order, in each of them; about 36 bytes per point."""
+def gather_labels(labeled: LabeledPoints, group: ProcessGroup) -> LabeledPoints:
+    """The labeled points of all processes, in rank order, in each of them; about 36 bytes per point."""
     points = Keypoints(
-        group.gather_rows(labelled.points.xy),
-        group.gather_rows(labelled.points.image_index),
-        group.gather_rows(labelled.points.score),
+        group.gather_rows(labeled.points.xy),
+        group.gather_rows(labeled.points.image_index),
+        group.gather_rows(labeled.points.score),
     )
-    labels, mirrored = group.gather_rows(labelled.label), group.gather_rows(labelled.mirrored_label)
-    return LabelledPoints(points, labels, mirrored, labelled.clusters, labelled.centroids)
+    labels, mirrored = group.gather_rows(labeled.label), group.gather_rows(labeled.mirrored_label)
+    return LabeledPoints(points, labels, mirrored, labeled.clusters, labeled.centroids)
 
 
 def _vectors(points: Keypoints) -> Tensor:
@@ -106,12 +106,12 @@ def _vectors(points: Keypoints) -> Tensor:
     return points.descriptor
 
 
-def centroids_of(
+def fit_centroids(
     described: DescribedPoints,
     clusters: int,
     settings: Correspondence,
     generator: torch.Generator,
-    group: Group = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
 ) -> Tensor:
     """Centroids [clusters, D] of the descriptors of the points and of their mirror images."""
     vectors = _vectors(described.points)

@@ -1,5 +1,5 @@
 """A generated data set with exact truth, so that the whole pipeline can be tried without any download."""
 
-from selfmark.demo.scene import Scene, generate, write
+from selfmark.demo.scene import Scene, generate_scene, write_scene
 
-__all__ = ["Scene", "generate", "write"]
+__all__ = ["Scene", "generate_scene", "write_scene"]

@@ -11,10 +11,10 @@ import numpy.typing as npt
 from selfmark.demo.shape import Array
 
 
-def clutter(rng: np.random.Generator, size: int) -> Array:
+def draw_clutter(rng: np.random.Generator, size: int) -> Array:
     """A background [size, size, 3] in 0..1: a gradient, soft blotches, hard shapes, lines and grain."""
     scale = size / 128
-    ends = np.array([_colour(rng), _colour(rng)])
+    ends = np.array([_color(rng), _color(rng)])
     angle = rng.uniform(0, 2 * np.pi)
     steps = np.linspace(-0.5, 0.5, size)
     ramp = np.clip(0.5 + np.cos(angle) * steps[None, :] + np.sin(angle) * steps[:, None], 0, 1)
@@ -24,13 +24,13 @@ def clutter(rng: np.random.Generator, size: int) -> Array:
     canvas = cv2.GaussianBlur(canvas, (0, 0), float(rng.uniform(1, 5)) * scale)
     for _ in range(rng.integers(2, 7)):
         corners = rng.uniform(0, size, 2) + rng.uniform(-0.3, 0.3, (rng.integers(3, 6), 2)) * size
-        cv2.fillPoly(canvas, [corners.astype(np.int32)], _colour(rng), cv2.LINE_AA)
+        cv2.fillPoly(canvas, [corners.astype(np.int32)], _color(rng), cv2.LINE_AA)
     for _ in range(rng.integers(0, 4)):
         _ellipse(canvas, rng, 0.5 * scale)
     for _ in range(rng.integers(1, 7)):
         ends_xy = rng.integers(0, size, (2, 2))
         width = max(1, round(float(rng.uniform(1, 3)) * scale))
-        cv2.line(canvas, ends_xy[0].tolist(), ends_xy[1].tolist(), _colour(rng), width, cv2.LINE_AA)
+        cv2.line(canvas, ends_xy[0].tolist(), ends_xy[1].tolist(), _color(rng), width, cv2.LINE_AA)
     canvas = cv2.GaussianBlur(canvas, (0, 0), float(rng.uniform(0.5, 1.6)) * scale)  # out of focus
     grain = rng.normal(0, rng.uniform(0.01, 0.04), (48, 48, 1)).astype(np.float32)
     spread = cv2.resize(grain, (size, size), interpolation=cv2.INTER_CUBIC)[..., None]
@@ -38,47 +38,47 @@ def clutter(rng: np.random.Generator, size: int) -> Array:
     return result
 
 
-def _colour(rng: np.random.Generator) -> tuple[float, float, float]:
+def _color(rng: np.random.Generator) -> tuple[float, float, float]:
     red, green, blue = rng.uniform(0.1, 0.9) + rng.uniform(-0.22, 0.22, 3)
     return float(red), float(green), float(blue)
 
 
 def _ellipse(canvas: npt.NDArray[np.float32], rng: np.random.Generator, scale: float) -> None:
-    centre = rng.integers(0, canvas.shape[0], 2).tolist()
+    center = rng.integers(0, canvas.shape[0], 2).tolist()
     radii = np.maximum(1, rng.uniform(6, 40, 2) * scale).astype(int).tolist()
-    cv2.ellipse(canvas, centre, radii, float(rng.uniform(0, 180)), 0, 360, _colour(rng), -1, cv2.LINE_AA)
+    cv2.ellipse(canvas, center, radii, float(rng.uniform(0, 180)), 0, 360, _color(rng), -1, cv2.LINE_AA)
 
 
 @dataclass(frozen=True)
 class Occluder:
     """Something in front of the animal, from a straight bar to a lumpy blob.
 
-    It covers the places p where q = inverse @ (p - centre) has |q| (the `power`-norm) below 1, give or take
+    It covers the places p where q = inverse @ (p - center) has |q| (the `power`-norm) below 1, give or take
     a waviness of three lobes.
     """
 
-    centre: Array  # [2] pixels
+    center: Array  # [2] pixels
     inverse: Array  # [2, 2] pixels to its own units
     power: float
     waviness: float
-    colours: Array  # [2, 3] of its stripes, RGB in 0..1
+    colors: Array  # [2, 3] of its stripes, RGB in 0..1
 
     def covers(self, xy: Array) -> npt.NDArray[np.bool_]:
         """Whether the pixel places [..., 2] are behind it."""
-        q = (xy - self.centre) @ self.inverse.T
+        q = (xy - self.center) @ self.inverse.T
         norm = np.sum(np.abs(q) ** self.power, axis=-1) ** (1.0 / self.power)
         lobes = self.waviness * np.cos(3.0 * np.arctan2(q[..., 1], q[..., 0]))
         covered: npt.NDArray[np.bool_] = norm < 1.0 + lobes
         return covered
 
-    def colour(self, xy: Array) -> Array:
-        """Its colour [..., 3] at pixel places [..., 2]."""
-        along = ((xy - self.centre) @ self.inverse.T)[..., :1]
-        striped: Array = np.where(np.sin(9.0 * along) > 0.0, self.colours[0], self.colours[1])
+    def color(self, xy: Array) -> Array:
+        """Its color [..., 3] at pixel places [..., 2]."""
+        along = ((xy - self.center) @ self.inverse.T)[..., :1]
+        striped: Array = np.where(np.sin(9.0 * along) > 0.0, self.colors[0], self.colors[1])
         return striped
 
 
-def occluder(rng: np.random.Generator, size: int, around: Array) -> Occluder:
+def draw_occluder(rng: np.random.Generator, size: int, around: Array) -> Occluder:
     """A random occluder near the pixel place `around` ([2])."""
     is_bar = rng.random() < 0.5
     radii = np.array([1.2, rng.uniform(0.03, 0.07)] if is_bar else rng.uniform(0.08, 0.18, 2)) * size
@@ -86,9 +86,9 @@ def occluder(rng: np.random.Generator, size: int, around: Array) -> Occluder:
     turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
     base = rng.uniform(0.1, 0.9, 3)
     return Occluder(
-        centre=around + rng.normal(0, 0.15, 2) * size,
+        center=around + rng.normal(0, 0.15, 2) * size,
         inverse=turn / radii[:, None],
         power=8.0 if is_bar else 2.0,
         waviness=0.0 if is_bar else float(rng.uniform(0.05, 0.3)),
-        colours=np.clip(np.stack([base, base + rng.uniform(-0.12, 0.12, 3)]), 0.0, 1.0),
+        colors=np.clip(np.stack([base, base + rng.uniform(-0.12, 0.12, 3)]), 0.0, 1.0),
     )

@@ -1,4 +1,4 @@
-"""The animal's coat: which colour of its palette each place of a part's unit sphere has.
+"""The animal's coat: which color of its palette each place of a part's unit sphere has.
 
 Marks sit at the anchors of `shape`, so every landmark has something sharp painted on it. Their places are
 the same for all animals; only the palette differs. The painters know the left half only (x >= 0 on middle
@@ -12,48 +12,48 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from selfmark.demo.shape import Array, anchor
+from selfmark.demo.shape import Array, landmark_anchor
 
-Colours = npt.NDArray[np.int8]  # rows of a palette
+Colors = npt.NDArray[np.int8]  # rows of a palette
 Mask = npt.NDArray[np.bool_]
 
 # Rows of a palette [6, 3], RGB in 0..1.
 FUR, PALE, DARK, ACCENT, WHITE, BLACK = range(6)
 
 
-def _coat(xyz: Array, colour: int) -> Colours:
-    return np.full(xyz.shape[1], colour, np.int8)
+def _coat(xyz: Array, color: int) -> Colors:
+    return np.full(xyz.shape[1], color, np.int8)
 
 
-def _disc(xyz: Array, centre: Array, radius: float) -> Mask:
-    """Within `radius` of `centre`, [n]."""
-    x, y, z = xyz - centre[:, None]
+def _disc(xyz: Array, center: Array, radius: float) -> Mask:
+    """Within `radius` of `center`, [n]."""
+    x, y, z = xyz - center[:, None]
     inside: Mask = x * x + y * y + z * z < radius * radius
     return inside
 
 
-def _head(xyz: Array) -> Colours:
+def _head(xyz: Array) -> Colors:
     x, y, z = xyz
     coat = _coat(xyz, FUR)
-    eye, blaze, cheek = anchor("eye"), anchor("forehead"), anchor("cheek")
+    eye, blaze, cheek = landmark_anchor("eye"), landmark_anchor("forehead"), landmark_anchor("cheek")
     coat[(np.hypot((x - 0.36) / 1.05, y - 0.12) < 0.62) & (z < -0.3)] = PALE  # a mask around the eyes
     for middle in (0.34, 0.62):  # stripes over the crown
         coat[(np.abs(x - middle - 0.12 * (y + 0.9)) < 0.065) & (y < -0.52) & (z < 0.55)] = DARK
     diamond = 1.4 * x + 0.8 * np.abs(y - blaze[1])
     coat[(diamond < 0.25) & (z < 0)] = PALE
     coat[(diamond < 0.14) & (z < 0)] = DARK
-    for radius, colour in ((0.285, BLACK), (0.235, WHITE), (0.150, BLACK)):
-        coat[_disc(xyz, eye, radius)] = colour
+    for radius, color in ((0.285, BLACK), (0.235, WHITE), (0.150, BLACK)):
+        coat[_disc(xyz, eye, radius)] = color
     coat[_disc(xyz, eye + np.array([0.05, -0.06, 0.0]), 0.055)] = WHITE
-    for radius, colour in ((0.24, WHITE), (0.15, ACCENT)):
-        coat[_disc(xyz, cheek, radius)] = colour
+    for radius, color in ((0.24, WHITE), (0.15, ACCENT)):
+        coat[_disc(xyz, cheek, radius)] = color
     return coat
 
 
-def _muzzle(xyz: Array) -> Colours:
+def _muzzle(xyz: Array) -> Colors:
     x, y, z = xyz
     coat = _coat(xyz, WHITE)
-    corner = anchor("mouth")
+    corner = landmark_anchor("mouth")
     smile = corner[1] + 0.25 * (1.0 - (x / corner[0]) ** 2)
     coat[(x < 0.05) & (y < smile) & (z < 0)] = BLACK  # a groove below the nose
     coat[(np.abs(y - smile) < 0.075) & (x < corner[0]) & (z < 0)] = BLACK
@@ -61,65 +61,65 @@ def _muzzle(xyz: Array) -> Colours:
     return coat
 
 
-def _nose(xyz: Array) -> Colours:
+def _nose(xyz: Array) -> Colors:
     coat = _coat(xyz, BLACK)
-    coat[_disc(xyz, anchor("nose"), 0.22)] = PALE
+    coat[_disc(xyz, landmark_anchor("nose"), 0.22)] = PALE
     return coat
 
 
-def _ear(xyz: Array) -> Colours:
+def _ear(xyz: Array) -> Colors:
     x, y, z = xyz
     coat = _coat(xyz, FUR)
     coat[(np.hypot(x, 0.72 * (y - 0.12)) < 0.62) & (z < 0)] = ACCENT
-    coat[_disc(xyz, anchor("ear_tip"), 0.52)] = DARK
-    coat[_disc(xyz, anchor("ear_tip"), 0.17)] = WHITE
-    coat[_disc(xyz, anchor("ear_base"), 0.27)] = WHITE
+    coat[_disc(xyz, landmark_anchor("ear_tip"), 0.52)] = DARK
+    coat[_disc(xyz, landmark_anchor("ear_tip"), 0.17)] = WHITE
+    coat[_disc(xyz, landmark_anchor("ear_base"), 0.27)] = WHITE
     return coat
 
 
-def _torso(xyz: Array) -> Colours:
+def _torso(xyz: Array) -> Colors:
     x, y, z = xyz
     coat = _coat(xyz, FUR)
     coat[(np.hypot(x, 0.75 * (y - 0.18)) < 0.60) & (z < 0)] = PALE
-    down = y - anchor("chest")[1]  # a heart: two round lobes above, a point below
+    down = y - landmark_anchor("chest")[1]  # a heart: two round lobes above, a point below
     heart = np.where(down < 0, np.hypot(x - 0.13, down) < 0.15, 0.75 * x + 0.62 * down < 0.20)
     coat[heart & (z < 0)] = ACCENT
-    coat[_disc(xyz, anchor("belly"), 0.17)] = DARK
-    coat[_disc(xyz, anchor("belly"), 0.075)] = WHITE
+    coat[_disc(xyz, landmark_anchor("belly"), 0.17)] = DARK
+    coat[_disc(xyz, landmark_anchor("belly"), 0.075)] = WHITE
     for level in (-0.15, 0.25):  # stripes on the flanks
         coat[(np.abs(y - level - 0.2 * x) < 0.06) & (x > 0.75)] = DARK
     return coat
 
 
-def _upper_arm(xyz: Array) -> Colours:
+def _upper_arm(xyz: Array) -> Colors:
     coat = _coat(xyz, FUR)
-    coat[_disc(xyz, anchor("shoulder"), 0.48)] = WHITE
-    coat[_disc(xyz, anchor("shoulder"), 0.28)] = DARK
+    coat[_disc(xyz, landmark_anchor("shoulder"), 0.48)] = WHITE
+    coat[_disc(xyz, landmark_anchor("shoulder"), 0.28)] = DARK
     return coat
 
 
-def _forearm(xyz: Array) -> Colours:
+def _forearm(xyz: Array) -> Colors:
     coat = _coat(xyz, FUR)
     coat[np.abs(xyz[1] + 0.05) < 0.16] = DARK
     return coat
 
 
-def _pads(xyz: Array, name: str) -> Colours:
+def _pads(xyz: Array, name: str) -> Colors:
     """A pale sole with one large pad and three toes."""
     coat = _coat(xyz, PALE)
-    coat[_disc(xyz, anchor(name), 0.40)] = DARK
+    coat[_disc(xyz, landmark_anchor(name), 0.40)] = DARK
     for x, y in ((-0.42, -0.42), (0.0, -0.58), (0.42, -0.42)):
         coat[_disc(xyz, np.array([x, y, -np.sqrt(1.0 - x * x - y * y)]), 0.17)] = DARK
     return coat
 
 
-def _tail(xyz: Array) -> Colours:
+def _tail(xyz: Array) -> Colors:
     coat = _coat(xyz, FUR)
     coat[np.sin(9.0 * xyz[2]) > 0] = DARK
     return coat
 
 
-_PAINTERS: dict[str, Callable[[Array], Colours]] = {
+_PAINTERS: dict[str, Callable[[Array], Colors]] = {
     "head": _head,
     "muzzle": _muzzle,
     "nose": _nose,
@@ -136,8 +136,8 @@ _PAINTERS: dict[str, Callable[[Array], Colours]] = {
 
 
 def paint(kind: str, xyz: Array, palette: Array) -> Array:
-    """Colour [3, n] of a part at places [3, n] of its unit sphere; the fur is faintly uneven."""
+    """Color [3, n] of a part at places [3, n] of its unit sphere; the fur is faintly uneven."""
     x, y, z = xyz
     fur = 1.0 + 0.05 * np.sin(9.0 * y + 28.0 * x * x) * np.cos(8.0 * z + 3.0 * y)
-    colour: Array = palette.T[:, _PAINTERS[kind](xyz)] * fur
-    return colour
+    color: Array = palette.T[:, _PAINTERS[kind](xyz)] * fur
+    return color

@@ -16,19 +16,19 @@ OVERSAMPLE = 2  # rays per pixel and axis; their mean is the pixel, which smooth
 
 @dataclass(frozen=True)
 class Camera:
-    """A pinhole at the origin: a point (x, y, z) is seen at pixel focal * (x, y) / z + centre."""
+    """A pinhole at the origin: a point (x, y, z) is seen at pixel focal * (x, y) / z + center."""
 
     focal: float
-    centre: Array  # [2]
+    center: Array  # [2]
 
     def project(self, points: Array) -> Array:
         """[..., 3] camera frame to [..., 2] pixels."""
-        projected: Array = self.focal * points[..., :2] / points[..., 2:] + self.centre
+        projected: Array = self.focal * points[..., :2] / points[..., 2:] + self.center
         return projected
 
     def rays(self, xy: Array) -> Array:
         """[..., 2] pixels to [..., 3] directions with z = 1, so that a ray's parameter is depth."""
-        return np.concatenate([(xy - self.centre) / self.focal, np.ones_like(xy[..., :1])], axis=-1)
+        return np.concatenate([(xy - self.center) / self.focal, np.ones_like(xy[..., :1])], axis=-1)
 
 
 @dataclass(frozen=True)
@@ -48,23 +48,23 @@ class Light:
         return Light(self.direction * FLIP, self.ambient, self.gloss)
 
 
-def outline(body: Body) -> Array:
-    """Each part's bounding box [P, 4] as x0, y0, x1, y1, exact, for a camera of focal length 1 centred at 0.
+def part_boxes(body: Body) -> Array:
+    """Each part's bounding box [P, 4] as x0, y0, x1, y1, exact, for a camera of focal length 1 centered at 0.
 
     A line l (the places with l @ (x, y, 1) = 0) touches the picture of an ellipsoid where
-    l' (axes axes' - centre centre') l = 0. For an upright line, l = (1, 0, -x), this is a quadratic equation
+    l' (axes axes' - center center') l = 0. For an upright line, l = (1, 0, -x), this is a quadratic equation
     in x; likewise for a level one.
     """
-    dual = body.axes @ body.axes.transpose(0, 2, 1) - body.centres[:, :, None] * body.centres[:, None, :]
+    dual = body.axes @ body.axes.transpose(0, 2, 1) - body.centers[:, :, None] * body.centers[:, None, :]
     half = dual[:, :2, 2] / dual[:, 2:, 2]
     root = np.sqrt(half**2 - np.diagonal(dual, axis1=1, axis2=2)[:, :2] / dual[:, 2:, 2])
     return np.concatenate([half - root, half + root], axis=1)
 
 
-def depth_along(rays: Array, centre: Array, axes: Array) -> Array:
+def depth_along(rays: Array, center: Array, axes: Array) -> Array:
     """Depth [...] at which rays [..., 3] from the camera first meet an ellipsoid; infinite for a miss."""
     inverse = np.linalg.inv(axes)
-    start = -inverse @ centre
+    start = -inverse @ center
     step = rays @ inverse.T
     a = np.einsum("...i,...i->...", step, step)
     b = step @ start
@@ -91,17 +91,17 @@ def pixel_grid(size: int, oversample: int) -> Array:
     return places
 
 
-def cast(body: Body, camera: Camera, grid: Array) -> Hits:
+def cast_rays(body: Body, camera: Camera, grid: Array) -> Hits:
     """Cast a ray through every (x, y) of grid x grid; each part is tried only inside its bounding box."""
     part = np.full((len(grid), len(grid)), -1, np.int8)
     depth = np.full((len(grid), len(grid)), np.inf)
-    boxes = camera.focal * outline(body) + np.tile(camera.centre, 2)
+    boxes = camera.focal * part_boxes(body) + np.tile(camera.center, 2)
     low = np.searchsorted(grid, boxes[:, :2])
     high = np.searchsorted(grid, boxes[:, 2:])
     for row in range(len(body.kinds)):
         across, down = slice(low[row, 0], high[row, 0]), slice(low[row, 1], high[row, 1])
         xy = np.stack(np.meshgrid(grid[across], grid[down]), axis=-1)
-        here = depth_along(camera.rays(xy), body.centres[row], body.axes[row])
+        here = depth_along(camera.rays(xy), body.centers[row], body.axes[row])
         nearer = here < depth[down, across]
         depth[down, across][nearer] = here[nearer]
         part[down, across][nearer] = row
@@ -121,24 +121,24 @@ def render(body: Body, camera: Camera, light: Light, palette: Array, size: int) 
     """Draw the animal on black.
 
     Returns:
-        Colour [size, size, 3] in 0..1, already multiplied by coverage, and coverage [size, size] in 0..1.
+        Color [size, size, 3] in 0..1, already multiplied by coverage, and coverage [size, size] in 0..1.
     """
     grid = pixel_grid(size, OVERSAMPLE)
-    hits = cast(body, camera, grid)
+    hits = cast_rays(body, camera, grid)
     light_left = 1.0 - 0.55 * _creases(hits.depth, 0.03 * len(grid))
-    colour = np.zeros((*hits.part.shape, 3))
+    color = np.zeros((*hits.part.shape, 3))
     for row, kind in enumerate(body.kinds):
         down, across = np.divmod(np.flatnonzero(hits.part == row), len(grid))
         rays = camera.rays(np.stack([grid[across], grid[down]], axis=-1)).T
         inverse = np.linalg.inv(body.axes[row])
-        sphere = inverse @ (rays * hits.depth[down, across] - body.centres[row][:, None])
+        sphere = inverse @ (rays * hits.depth[down, across] - body.centers[row][:, None])
         albedo = paint(kind, _as_left(sphere, body.sides[row]), palette)
         lit = _lit(albedo, _unit(inverse.T @ sphere), _unit(rays), light)
-        colour[down, across] = np.clip(lit * light_left[down, across], 0.0, 1.0).T
-    return shrink(colour, size), shrink((hits.part >= 0).astype(float), size)
+        color[down, across] = np.clip(lit * light_left[down, across], 0.0, 1.0).T
+    return average_rays(color, size), average_rays((hits.part >= 0).astype(float), size)
 
 
-def shrink(grid_values: Array, size: int) -> Array:
+def average_rays(grid_values: Array, size: int) -> Array:
     """The mean over the rays of each pixel, [size * OVERSAMPLE, ...] to [size, ...]."""
     return cv2.resize(grid_values, (size, size), interpolation=cv2.INTER_AREA).astype(np.float64)
 
@@ -159,7 +159,7 @@ def _unit(vectors: Array) -> Array:
 
 
 def _lit(albedo: Array, normal: Array, sight: Array, light: Light) -> Array:
-    """Colour under the light: soft diffuse (the terminator lies behind the limb), sky glow, a highlight."""
+    """Color under the light: soft diffuse (the terminator lies behind the limb), sky glow, a highlight."""
     diffuse = np.clip((light.direction @ normal + 0.35) / 1.35, 0.0, 1.0)
     glow = 0.75 - 0.25 * normal[1]
     halfway = _unit(light.direction[:, None] - sight)
@@ -173,7 +173,7 @@ def landmarks(body: Body, camera: Camera) -> tuple[Array, npt.NDArray[np.bool_]]
     _, places = body.landmarks()
     xy = camera.project(places)
     rays = camera.rays(xy)
-    parts = zip(body.centres, body.axes, strict=True)
-    first = np.min([depth_along(rays, centre, axes) for centre, axes in parts], axis=0)
+    parts = zip(body.centers, body.axes, strict=True)
+    first = np.min([depth_along(rays, center, axes) for center, axes in parts], axis=0)
     # The landmark lies on a surface: anything first met clearly before it hides it, its own part included.
     return xy, places[:, 2] <= first + 1e-6

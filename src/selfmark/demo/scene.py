@@ -1,6 +1,6 @@
 """The built-in data set: pictures of a jointed toy animal, with exact landmarks.
 
-Each picture shows another individual (proportions, colours) in another pose, view, light and clutter, in one
+Each picture shows another individual (proportions, colors) in another pose, view, light and clutter, in one
 of five behind an obstacle. Picture i depends on the seed and on i alone.
 
 >>> scene = generate(2, size=64)
@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from selfmark.demo import backdrop, render
-from selfmark.demo.shape import FLIP_IDX, NAMES, Array, Body, Pose, Proportions, build
+from selfmark.demo.shape import FLIP_IDX, NAMES, Array, Body, Pose, Proportions, build_body
 from selfmark.errors import InputError
 
 DISTANCE = 9.0  # from the camera to the animal, which is about 3.5 high: a mild perspective
@@ -34,7 +34,7 @@ class Scene:
     """Pictures and the truth about them.
 
     images:   [N, S, S, 3] uint8, RGB
-    xy:       [N, L, 2] float32, exact projections of the landmarks, pixels, centres at integers
+    xy:       [N, L, 2] float32, exact projections of the landmarks, pixels, centers at integers
     visible:  [N, L] bool: inside the picture, hidden neither by the animal itself nor by an obstacle
     names:    L names; left is the animal's own left
     flip_idx: mirror partner of each landmark
@@ -57,7 +57,7 @@ class Subject:
     palette: Array
 
 
-def generate(count: int, size: int = 128, seed: int = 0) -> Scene:
+def generate_scene(count: int, size: int = 128, seed: int = 0) -> Scene:
     """Make `count` pictures of `size` x `size` pixels.
 
     Args:
@@ -77,7 +77,7 @@ def generate(count: int, size: int = 128, seed: int = 0) -> Scene:
     return Scene(images, xy, visible, NAMES, FLIP_IDX)
 
 
-def write(scene: Scene, folder: Path) -> Path:
+def write_scene(scene: Scene, folder: Path) -> Path:
     """Write the pictures to `folder`/images and the truth to `folder`/labels.json; return the JSON's path.
 
     The JSON is in COCO keypoints form, file names relative to the images folder. Visible landmarks have v=2,
@@ -130,16 +130,16 @@ def _picture(
 ) -> tuple[npt.NDArray[np.uint8], Array, npt.NDArray[np.bool_]]:
     """One image [S, S, 3], its landmarks [L, 2] and which of them are visible [L]."""
     subject = draw_subject(rng, size)
-    colour, coverage = render.render(subject.body, subject.camera, subject.light, subject.palette, size)
+    color, coverage = render.render(subject.body, subject.camera, subject.light, subject.palette, size)
     xy, visible = render.landmarks(subject.body, subject.camera)
-    image = colour + (1.0 - coverage[..., None]) * backdrop.clutter(rng, size)
+    image = color + (1.0 - coverage[..., None]) * backdrop.draw_clutter(rng, size)
     if rng.random() < OCCLUDED_SHARE:
-        obstacle = backdrop.occluder(rng, size, around=xy[rng.integers(len(xy))])
+        obstacle = backdrop.draw_occluder(rng, size, around=xy[rng.integers(len(xy))])
         grid = render.pixel_grid(size, render.OVERSAMPLE)
         places = np.stack(np.meshgrid(grid, grid), axis=-1)
-        hidden = render.shrink(obstacle.covers(places).astype(float), size)
+        hidden = render.average_rays(obstacle.covers(places).astype(float), size)
         pixels = np.stack(np.meshgrid(np.arange(size), np.arange(size)), axis=-1).astype(float)
-        image += hidden[..., None] * (obstacle.colour(pixels) - image)
+        image += hidden[..., None] * (obstacle.color(pixels) - image)
         visible &= ~obstacle.covers(xy)
     visible &= np.all((xy >= -0.5) & (xy < size - 0.5), axis=1)
     exposure, noise = rng.uniform(0.85, 1.1), rng.uniform(0.004, 0.015)
@@ -149,12 +149,12 @@ def _picture(
 
 def draw_subject(rng: np.random.Generator, size: int) -> Subject:
     """A random animal, its whole bounding box inside the picture."""
-    body = build(_proportions(rng), _pose(rng), DISTANCE)
-    boxes = render.outline(body)
+    body = build_body(_proportions(rng), _pose(rng), DISTANCE)
+    boxes = render.part_boxes(body)
     low, high = boxes[:, :2].min(axis=0), boxes[:, 2:].max(axis=0)
     focal = rng.uniform(*FILL) * size / (high - low).max()
     room = size - focal * (high - low)  # pixels left beside the animal along x and y
-    corner = rng.uniform(0.1, 0.9, 2) * room - 0.5  # the picture begins at -0.5: centres are at integers
+    corner = rng.uniform(0.1, 0.9, 2) * room - 0.5  # the picture begins at -0.5: centers are at integers
     camera = render.Camera(focal, corner - focal * low)
     lamp = np.array([rng.uniform(-1, 1), rng.uniform(-1.2, 0.4), -1.0])
     light = render.Light(lamp / np.linalg.norm(lamp), rng.uniform(0.25, 0.5), rng.uniform(0.05, 0.35))
@@ -189,11 +189,11 @@ def _pose(rng: np.random.Generator) -> Pose:
 
 
 def _palette(rng: np.random.Generator) -> Array:
-    """Six colours in the order of `paint`: one species, so coats are kin, and pale stays pale."""
+    """Six colors in the order of `paint`: one species, so coats are kin, and pale stays pale."""
     hue = rng.uniform(*COAT_HUES)
     accent = hue + rng.uniform(0.45, 0.60)
     contrast = rng.uniform(0.75, 1.0)
-    colours = [
+    colors = [
         (hue, rng.uniform(0.35, 0.75), rng.uniform(0.55, 0.85)),
         (hue + rng.uniform(-0.06, 0.06), rng.uniform(0.10, 0.25), 0.95),
         (hue + rng.uniform(-0.08, 0.08), rng.uniform(0.5, 0.8), rng.uniform(0.14, 0.28)),
@@ -201,5 +201,5 @@ def _palette(rng: np.random.Generator) -> Array:
         (hue, 0.04, 1.0),
         (hue, 0.30, 0.07),
     ]
-    palette = np.array([colorsys.hsv_to_rgb(h % 1.0, s, v) for h, s, v in colours])
+    palette = np.array([colorsys.hsv_to_rgb(h % 1.0, s, v) for h, s, v in colors])
     return 0.5 + contrast * (palette - 0.5)

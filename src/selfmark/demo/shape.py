@@ -38,7 +38,7 @@ SINGLE: dict[str, tuple[str, tuple[float, float, float]]] = {
 }
 
 
-def anchor(name: str) -> Array:
+def landmark_anchor(name: str) -> Array:
     """Where a mark sits on its part, as a unit vector [3]."""
     direction = np.array({**PAIRED, **SINGLE}[name][1])
     unit: Array = direction / np.linalg.norm(direction)
@@ -98,17 +98,17 @@ class Proportions:
 
 @dataclass(frozen=True)
 class Body:
-    """P ellipsoids before the camera: the points centre + axes @ u over the unit sphere.
+    """P ellipsoids before the camera: the points center + axes @ u over the unit sphere.
 
     kinds:   P part names, e.g. "ear"
     sides:   [P] LEFT, MIDDLE or RIGHT
-    centres: [P, 3]
+    centers: [P, 3]
     axes:    [P, 3, 3], a semi-axis in each column
     """
 
     kinds: tuple[str, ...]
     sides: npt.NDArray[np.int64]
-    centres: Array
+    centers: Array
     axes: Array
 
     def landmarks(self) -> tuple[npt.NDArray[np.int64], Array]:
@@ -123,9 +123,9 @@ class Body:
             part = {**PAIRED, **SINGLE}[base][0]
             # A pair on a middle part (the eyes) shares that part, one mirrored; on limbs each has its own.
             row = where[part, side] if (part, side) in where else where[part, MIDDLE]
-            direction = anchor(base) * (FLIP if side == RIGHT else 1.0)
+            direction = landmark_anchor(base) * (FLIP if side == RIGHT else 1.0)
             rows.append(row)
-            places.append(self.centres[row] + self.axes[row] @ direction)
+            places.append(self.centers[row] + self.axes[row] @ direction)
         return np.array(rows), np.array(places)
 
 
@@ -153,7 +153,7 @@ class _Frame:
         return _Frame(FLIP[:, None] * self.turn * FLIP, FLIP * self.origin)
 
 
-# One ellipsoid in its joint's frame: its kind, the frame of its centre, its radii.
+# One ellipsoid in its joint's frame: its kind, the frame of its center, its radii.
 _Part = tuple[str, _Frame, tuple[float, float, float]]
 _ROOT = _Frame(np.eye(3), np.zeros(3))
 _STILL = np.eye(3)
@@ -206,7 +206,7 @@ def _tail(angles: Array) -> list[_Part]:
     ]
 
 
-def build(proportions: Proportions, pose: Pose, distance: float) -> Body:
+def build_body(proportions: Proportions, pose: Pose, distance: float) -> Body:
     """Put the animal together, its middle `distance` units from the camera on the optical axis."""
     parts: list[tuple[int, _Part]] = []
 

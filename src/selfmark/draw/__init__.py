@@ -1,1 +1,1 @@
-"""Labelled videos: landmarks, skeleton and trails drawn on the frames they were found in."""
+"""Labeled videos: landmarks, skeleton and trails drawn on the frames they were found in."""

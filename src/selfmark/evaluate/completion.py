@@ -20,7 +20,7 @@ LARGEST_STEP = 1.9  # proven to converge below 2; their own step exceeds that, a
 TOLERANCE = 1e-4  # residual on the observed entries, relative to them
 
 
-def complete(landmarks: FloatArray, iterations: int) -> FloatArray:
+def complete_landmarks(landmarks: FloatArray, iterations: int) -> FloatArray:
     """Fill the gaps of a training set; detected landmarks come back unchanged, bit for bit.
 
     The result moves and grows with the coordinates: neither their origin nor their unit matters.
@@ -51,7 +51,7 @@ def complete(landmarks: FloatArray, iterations: int) -> FloatArray:
 def threshold_singular_values(
     matrix: FloatArray, observed: BoolArray, iterations: int
 ) -> tuple[FloatArray, FloatArray]:
-    """The X that minimises tau |X|_* + |X|_F^2 / 2 among those equal to `matrix` where it is observed.
+    """The X that minimizes tau |X|_* + |X|_F^2 / 2 among those equal to `matrix` where it is observed.
 
     Args:
         matrix: [A, B], entries of the order of one; A should be the smaller.
@@ -67,17 +67,17 @@ def threshold_singular_values(
     step = min(STEP * matrix.size / observed.sum(), LARGEST_STEP)
     # Until Y's largest singular value exceeds tau, X stays zero: jump over those iterations.
     dual = np.ceil(tau / (step * np.linalg.norm(known, 2))) * step * known
-    low_rank = shrink(dual, tau)
+    low_rank = shrink_singular_values(dual, tau)
     for _ in range(iterations):
         residual = np.where(observed, known - low_rank, 0.0)
         if np.linalg.norm(residual) <= TOLERANCE * size:
             break
         dual = dual + step * residual
-        low_rank = shrink(dual, tau)
+        low_rank = shrink_singular_values(dual, tau)
     return low_rank, dual
 
 
-def shrink(matrix: FloatArray, tau: float) -> FloatArray:
+def shrink_singular_values(matrix: FloatArray, tau: float) -> FloatArray:
     """Lower every singular value of `matrix` [A, B] by tau, at most to zero.
 
     By way of the eigenvectors of the small A x A matrix of products, so B may be large.
@@ -91,7 +91,7 @@ def shrink(matrix: FloatArray, tau: float) -> FloatArray:
 
 
 def mean_landmarks(landmarks: FloatArray) -> FloatArray:
-    """Mean position [K, 2] of each landmark where it was found; the centre of the others if it never was.
+    """Mean position [K, 2] of each landmark where it was found; the center of the others if it never was.
 
     Args:
         landmarks: [N, K, 2], NaN where missing.

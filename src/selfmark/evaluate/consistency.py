@@ -15,12 +15,12 @@ from torch import Tensor
 
 from selfmark.config import Augment
 from selfmark.detector import Detector
-from selfmark.evaluate.stage1 import margins
-from selfmark.images.augment import inside, move_points, photometric, random_affine, warp
+from selfmark.evaluate.stage1_landmarks import silhouette_margins
+from selfmark.images.augment import augment_colors, move_points, points_inside, random_affine, warp_images
 from selfmark.points import FloatArray
 
 
-class Deformed(NamedTuple):
+class DeformationErrors(NamedTuple):
     """What known deformations of N images did to K landmarks; rows of one image stand together.
 
     error: [N * deformations, K] between the landmark in the deformed image and its deformed place; NaN where
@@ -41,13 +41,13 @@ def deformation_errors(
     augment: Augment,
     generator: torch.Generator,
     batch: int,
-) -> Deformed:
+) -> DeformationErrors:
     """Equivariance error: the landmarks of the deformed image against the deformed landmarks of the image.
 
     Args:
         detector: as the user has it, with or without averaging over the mirror image.
         pixels: [N, 3, S, S] uint8 network images.
-        deformations: of each image, each a random affine map and a change of colours, blur and noise.
+        deformations: of each image, each a random affine map and a change of colors, blur and noise.
         augment: how strong they are; those of training are the ones the detector should stand.
         generator: on the detector's device.
         batch: images in memory at a time.
@@ -59,13 +59,13 @@ def deformation_errors(
         before = detector.locate(block).xy
         for _ in range(deformations):
             matrix = random_affine(len(images), size, augment, generator)
-            changed = photometric(warp(images, matrix), augment, generator)
+            changed = augment_colors(warp_images(images, matrix), augment, generator)
             found = detector.locate((changed * 255).round().to(torch.uint8)).xy
             truth = move_points(before, matrix)
-            error = torch.where(inside(truth, size), (found - truth).norm(dim=-1), torch.nan)
+            error = torch.where(points_inside(truth, size), (found - truth).norm(dim=-1), torch.nan)
             errors.append(error / size)
             moves.append((truth - before).norm(dim=-1) / size)
-    return Deformed(_by_image(errors, deformations), _by_image(moves, deformations))
+    return DeformationErrors(_by_image(errors, deformations), _by_image(moves, deformations))
 
 
 @torch.no_grad()
@@ -96,7 +96,9 @@ def detection_rates(score: FloatArray, threshold: float) -> FloatArray:
     return rates
 
 
-def separation(descriptor: FloatArray, label: npt.NDArray[np.int64], centroids: FloatArray) -> FloatArray:
+def cluster_separation(
+    descriptor: FloatArray, label: npt.NDArray[np.int64], centroids: FloatArray
+) -> FloatArray:
     """Mean margin [K] of each landmark's points (simplified silhouette); NaN for one that has none.
 
     Args:
@@ -105,7 +107,7 @@ def separation(descriptor: FloatArray, label: npt.NDArray[np.int64], centroids: 
         centroids: [K, D].
     """
     landmarks = len(centroids)
-    total = np.bincount(label, weights=margins(descriptor, label, centroids), minlength=landmarks)
+    total = np.bincount(label, weights=silhouette_margins(descriptor, label, centroids), minlength=landmarks)
     count = np.bincount(label, minlength=landmarks)
     mean: FloatArray = np.where(count > 0, total / np.maximum(count, 1), np.nan)
     return mean

@@ -1,7 +1,7 @@
-"""Normalised mean errors: of points, of the maps between discovered and annotated points, of the mean shape.
+"""Normalized mean errors: of points, of the maps between discovered and annotated points, of the mean shape.
 
 Shapes: K discovered landmarks, L annotated ones, N images, T test images. Errors are percentages of the
-normaliser [N], one length per image in the same pixels as the points. Where `visible` is false an annotated
+normalizer [N], one length per image in the same pixels as the points. Where `visible` is false an annotated
 point is treated as unknown, whatever its coordinates say; its error is NaN, and NaN means "left out".
 """
 
@@ -24,30 +24,30 @@ IntArray = npt.NDArray[np.int64]
 
 
 def point_errors(
-    predicted: FloatArray, truth: FloatArray, visible: BoolArray, normaliser: FloatArray
+    predicted: FloatArray, truth: FloatArray, visible: BoolArray, normalizer: FloatArray
 ) -> FloatArray:
-    """Distance / normaliser in percent, [N, L]; NaN where a point is not visible or not predicted.
+    """Distance / normalizer in percent, [N, L]; NaN where a point is not visible or not predicted.
 
     Args:
         predicted: [N, L, 2].
         truth: [N, L, 2].
         visible: [N, L].
-        normaliser: [N], positive wherever a point is visible.
+        normalizer: [N], positive wherever a point is visible.
     """
-    if predicted.shape != truth.shape or visible.shape != truth.shape[:2] or len(normaliser) != len(truth):
+    if predicted.shape != truth.shape or visible.shape != truth.shape[:2] or len(normalizer) != len(truth):
         raise ValueError(
             f"shapes do not agree: predicted {predicted.shape}, truth {truth.shape}, "
-            f"visible {visible.shape}, normaliser {normaliser.shape}"
+            f"visible {visible.shape}, normalizer {normalizer.shape}"
         )
-    refused = visible.any(axis=1) & ~(normaliser > 0)
+    refused = visible.any(axis=1) & ~(normalizer > 0)
     if refused.any():
         worst = int(np.flatnonzero(refused)[0])
         raise InputError(
-            f"image number {worst} has the normaliser {normaliser[worst]}; it must be positive, so leave out "
+            f"image number {worst} has the normalizer {normalizer[worst]}; it must be positive, so leave out "
             "images whose visible points span no box"
         )
     # Divided only where it counts: an image without visible points may have no size at all.
-    size = np.where(visible.any(axis=1), normaliser, 1.0).astype(np.float64)
+    size = np.where(visible.any(axis=1), normalizer, 1.0).astype(np.float64)
     offset = predicted.astype(np.float64) - truth
     distance = np.hypot(offset[..., 0], offset[..., 1])
     errors: FloatArray = np.where(visible, 100.0 * distance / size[:, None], np.nan)
@@ -64,8 +64,8 @@ def mean_error(errors: FloatArray) -> float:
     return float(mean_of_known(image_errors(errors), axis=0))
 
 
-def nme(predicted: FloatArray, truth: FloatArray, visible: BoolArray, normaliser: FloatArray) -> float:
-    """Mean over images of the mean, over an image's visible points, of distance / normaliser, in percent.
+def nme(predicted: FloatArray, truth: FloatArray, visible: BoolArray, normalizer: FloatArray) -> float:
+    """Mean over images of the mean, over an image's visible points, of distance / normalizer, in percent.
 
     Images without visible points are left out. Arguments as in `point_errors`.
 
@@ -74,7 +74,7 @@ def nme(predicted: FloatArray, truth: FloatArray, visible: BoolArray, normaliser
     >>> nme(predicted, truth, np.array([[True, False]]), np.array([50.0]))
     10.0
     """
-    errors = point_errors(predicted, truth, visible, normaliser)
+    errors = point_errors(predicted, truth, visible, normalizer)
     if not visible.any():
         raise InputError("no image has a visible landmark, so there is nothing to evaluate")
     # A missing prediction must not pass for a point left out.
@@ -142,7 +142,7 @@ def mean_shape(truth: FloatArray, visible: BoolArray) -> FloatArray:
     return mean
 
 
-def box_normaliser(truth: FloatArray, visible: BoolArray) -> FloatArray:
+def box_normalizer(truth: FloatArray, visible: BoolArray) -> FloatArray:
     """Root of the area of the tight box around an image's visible points, [N]; 0 where there are none."""
     low = np.where(visible[..., None], truth, np.inf).min(axis=1)
     high = np.where(visible[..., None], truth, -np.inf).max(axis=1)
@@ -152,7 +152,7 @@ def box_normaliser(truth: FloatArray, visible: BoolArray) -> FloatArray:
 
 
 @dataclass(frozen=True)
-class Spread:
+class DrawStatistics:
     """A figure measured on several random draws: its mean and standard deviation over them."""
 
     mean: float
@@ -160,9 +160,9 @@ class Spread:
     draws: int
 
 
-def over_draws(
+def measure_over_draws(
     measure: Callable[[IntArray], float], images: int, fitted: int, draws: int, rng: np.random.Generator
-) -> Spread:
+) -> DrawStatistics:
     """Measure with regressors fitted on random subsets of the training images (paper, Evaluation).
 
     In a draw, annotated points visible in none of the drawn images cannot be predicted. They are left out of
@@ -191,13 +191,13 @@ def over_draws(
             f"no test image shows an annotated point that the {min(fitted, images)} training images drawn "
             "show too, so there is nothing to evaluate; fit on more images"
         )
-    return Spread(float(np.mean(measured)), float(np.std(measured)), len(measured))
+    return DrawStatistics(float(np.mean(measured)), float(np.std(measured)), len(measured))
 
 
 Group = TypeVar("Group", bound=Hashable)
 
 
-def by_group(errors: FloatArray, groups: Sequence[Group]) -> dict[Group, tuple[float, int]]:
+def group_errors(errors: FloatArray, groups: Sequence[Group]) -> dict[Group, tuple[float, int]]:
     """Mean error and number of images of each group, in order of appearance, e.g. of each range of yaw.
 
     Images whose error is NaN do not count; a group without others is left out.

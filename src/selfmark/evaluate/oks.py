@@ -13,7 +13,7 @@ import numpy as np
 
 from selfmark.errors import InputError
 from selfmark.evaluate.nme import BoolArray, IntArray
-from selfmark.evaluate.normalise import part_groups
+from selfmark.evaluate.normalizers import part_groups
 from selfmark.points import FloatArray
 
 # How precisely people place each part, measured by COCO's authors, in units of the root of the object's area.
@@ -56,7 +56,7 @@ def sigmas_for(names: Sequence[str], default: float) -> FloatArray:
     return sigmas
 
 
-def oks(
+def object_keypoint_similarity(
     predicted: FloatArray, truth: FloatArray, visible: BoolArray, area: FloatArray, sigmas: FloatArray
 ) -> FloatArray:
     """Similarity [N] of predicted to true points: the mean of exp(-d^2 / (8 area sigma^2)) over visible ones.

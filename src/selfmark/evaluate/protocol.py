@@ -1,7 +1,7 @@
 """The paper's evaluation, from arrays to figures: which metric is taken of what, with which regressor.
 
 Everything is in network pixels, and every function returns plain numbers in dictionaries, ready for
-metrics.json. Errors are percentages of the normaliser.
+metrics.json. Errors are percentages of the normalizer.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ import numpy as np
 import numpy.typing as npt
 
 from selfmark.config import Evaluation
-from selfmark.evaluate.completion import complete, fill_with_mean, mean_landmarks, points_per_image
+from selfmark.evaluate.completion import complete_landmarks, fill_with_mean, mean_landmarks, points_per_image
 from selfmark.evaluate.curves import (
     area_under,
     cumulative_by_landmark,
     cumulative_by_threshold,
     landmark_errors,
 )
-from selfmark.evaluate.matching import group_means, hit_rates, match, mean_distances
+from selfmark.evaluate.landmark_matching import group_means, hit_rates, match_landmarks, mean_distances
 from selfmark.evaluate.nme import (
     backward_prediction,
-    by_group,
     forward_prediction,
+    group_errors,
     image_errors,
     mean_error,
     mean_shape,
+    measure_over_draws,
     nme,
-    over_draws,
     point_errors,
 )
 from selfmark.evaluate.oks import average_precision, sigmas_for
@@ -45,20 +45,20 @@ Figures = dict[str, Any]
 
 @dataclass(frozen=True)
 class Examples:
-    """N labelled images and what was found in them: what regressors are fitted on, or tested on.
+    """N labeled images and what was found in them: what regressors are fitted on, or tested on.
 
     landmarks:  [N, K, 2] discovered
     score:      [N, K]
     truth:      [N, L, 2] annotated; anything where not visible
     visible:    [N, L]
-    normaliser: [N] lengths errors are divided by
+    normalizer: [N] lengths errors are divided by
     """
 
     landmarks: FloatArray
     score: FloatArray
     truth: FloatArray
     visible: BoolArray
-    normaliser: FloatArray
+    normalizer: FloatArray
 
     def __len__(self) -> int:
         return len(self.landmarks)
@@ -69,12 +69,12 @@ class Examples:
             self.score[rows],
             self.truth[rows],
             self.visible[rows],
-            self.normaliser[rows],
+            self.normalizer[rows],
         )
 
 
 def regressors(settings: Evaluation) -> dict[str, Fit]:
-    """The paper's regressor without bias, then the authors' mean-centred ridge with several penalties."""
+    """The paper's regressor without bias, then the authors' mean-centered ridge with several penalties."""
     ridges: dict[str, Fit] = {
         f"ridge {ridge:g}": partial(fit_ridge, ridge=ridge) for ridge in settings.ridges
     }
@@ -84,21 +84,21 @@ def regressors(settings: Evaluation) -> dict[str, Fit]:
 # --- forward and backward ----------------------------------------------------------------------------
 
 
-def forward(train: Examples, test: Examples, fit: Fit) -> FloatArray:
+def forward_errors(train: Examples, test: Examples, fit: Fit) -> FloatArray:
     """Errors [T, L] of the annotated points, predicted from the discovered ones; NaN where there is none."""
     predicted = forward_prediction(train.landmarks, train.truth, train.visible, test.landmarks, fit)
     # What is annotated in no image the regressor saw cannot be predicted, and is not counted.
     known = test.visible & train.visible.any(axis=0)
-    return point_errors(predicted, test.truth, known, test.normaliser)
+    return point_errors(predicted, test.truth, known, test.normalizer)
 
 
-def backward(train: Examples, test: Examples, fit: Fit) -> FloatArray:
+def backward_errors(train: Examples, test: Examples, fit: Fit) -> FloatArray:
     """Errors [T, K] of the discovered points, predicted from the annotated ones."""
     predicted = backward_prediction(
         train.landmarks, train.truth, train.visible, test.truth, test.visible, fit
     )
     everywhere = np.ones(test.landmarks.shape[:2], bool)
-    return point_errors(predicted, test.landmarks, everywhere, test.normaliser)
+    return point_errors(predicted, test.landmarks, everywhere, test.normalizer)
 
 
 def errors_by_images(train: Examples, test: Examples, settings: Evaluation) -> list[Figures]:
@@ -108,11 +108,11 @@ def errors_by_images(train: Examples, test: Examples, settings: Evaluation) -> l
     for name, fit in regressors(settings).items():
         for count in sizes:
             row: Figures = {"regressor": name, "images": count, "all": count == len(train)}
-            for direction, errors in (("forward", forward), ("backward", backward)):
+            for direction, errors in (("forward", forward_errors), ("backward", backward_errors)):
                 # The same draws for every regressor and direction, so that rows can be compared.
                 rng = np.random.default_rng([settings.seed, count])
                 measure = _mean_error(errors, train, test, fit)
-                spread = over_draws(measure, len(train), count, settings.draws, rng)
+                spread = measure_over_draws(measure, len(train), count, settings.draws, rng)
                 row[direction] = {"mean": spread.mean, "spread": spread.spread, "draws": spread.draws}
             rows.append(row)
     return rows
@@ -124,49 +124,49 @@ def _mean_error(
     return lambda rows: mean_error(errors(train.select(rows), test, fit))
 
 
-def guesses(train: Examples, test: Examples) -> Figures:
+def guessing_errors(train: Examples, test: Examples) -> Figures:
     """What knowing nothing costs: the mean shape of the training images as the answer for every image."""
     truth = np.broadcast_to(mean_shape(train.truth, train.visible), test.truth.shape)
     found = np.broadcast_to(train.landmarks.mean(axis=0), test.landmarks.shape)
     known = test.visible & train.visible.any(axis=0)
     everywhere = np.ones(test.landmarks.shape[:2], bool)
     return {
-        "forward": nme(truth, test.truth, known, test.normaliser),
-        "backward": nme(found, test.landmarks, everywhere, test.normaliser),
+        "forward": nme(truth, test.truth, known, test.normalizer),
+        "backward": nme(found, test.landmarks, everywhere, test.normalizer),
     }
 
 
-def headline(train: Examples, test: Examples, settings: Evaluation) -> Figures:
+def headline_errors(train: Examples, test: Examples, settings: Evaluation) -> Figures:
     """Forward and backward error with the headline regressor and all training images, point by point.
 
     The cumulative curves are the paper's: entry n is the mean error of the n + 1 best points. `within` is the
     share of all points whose error is at most each of the thresholds, `area` the area under that curve.
     """
     fit: Fit = partial(fit_ridge, ridge=settings.ridge)
-    thresholds = np.linspace(0.0, settings.worst_error, 41)
+    thresholds = np.linspace(0.0, settings.max_curve_error, 41)
     figures: Figures = {"regressor": f"ridge {settings.ridge:g}", "thresholds": thresholds.tolist()}
     for direction, errors in (
-        ("forward", forward(train, test, fit)),
-        ("backward", backward(train, test, fit)),
+        ("forward", forward_errors(train, test, fit)),
+        ("backward", backward_errors(train, test, fit)),
     ):
         by_point = landmark_errors(errors)
         shares = cumulative_by_threshold(errors, thresholds)
         figures[direction] = {
             "error": mean_error(errors),
-            "by_point": numbers(by_point),
-            "cumulative": numbers(cumulative_by_landmark(by_point)),
-            "within": numbers(shares),
+            "by_point": to_json_list(by_point),
+            "cumulative": to_json_list(cumulative_by_landmark(by_point)),
+            "within": to_json_list(shares),
             "area": area_under(shares, thresholds),
         }
     return figures
 
 
-def breakdown(train: Examples, test: Examples, values: Sequence[Any], settings: Evaluation) -> Figures:
+def errors_by_group(train: Examples, test: Examples, values: Sequence[Any], settings: Evaluation) -> Figures:
     """The headline errors for each value of a field, `values` [T] giving it for every test image."""
     fit: Fit = partial(fit_ridge, ridge=settings.ridge)
     names = [str(value) for value in values]
-    ahead = by_group(image_errors(forward(train, test, fit)), names)
-    back = by_group(image_errors(backward(train, test, fit)), names)
+    ahead = group_errors(image_errors(forward_errors(train, test, fit)), names)
+    back = group_errors(image_errors(backward_errors(train, test, fit)), names)
     return {
         name: {"images": count, "forward": ahead[name][0] if name in ahead else None, "backward": error}
         for name, (error, count) in sorted(back.items(), key=_natural)
@@ -192,14 +192,14 @@ def stage1_errors(
     As in the paper, gaps are completed by singular value thresholding in the training images, and filled
     with the training mean in the test images.
     """
-    whole_train = complete(found[0], settings.completion_iterations)
+    whole_train = complete_landmarks(found[0], settings.completion_iterations)
     whole_test = fill_with_mean(found[1], mean_landmarks(found[0]))
     train, test = replace(train, landmarks=whole_train), replace(test, landmarks=whole_test)
     rows = [
         {
             "regressor": name,
-            "forward": mean_error(forward(train, test, fit)),
-            "backward": mean_error(backward(train, test, fit)),
+            "forward": mean_error(forward_errors(train, test, fit)),
+            "backward": mean_error(backward_errors(train, test, fit)),
         }
         for name, fit in regressors(settings).items()
     ]
@@ -211,10 +211,10 @@ def stage1_errors(
 
 def matched_landmarks(train: Examples) -> IntArray:
     """Which discovered landmark stands for each annotated point, [L]; -1 where there are too few of them."""
-    return match(mean_distances(train.landmarks, train.truth, train.visible, train.normaliser))
+    return match_landmarks(mean_distances(train.landmarks, train.truth, train.visible, train.normalizer))
 
 
-def hits(
+def hit_rates_by_limit(
     found: FloatArray,
     stands_for: IntArray,
     test: Examples,
@@ -239,8 +239,8 @@ def hits(
         figures[name] = {
             "images": int((limit > 0).sum()),
             "average": float(np.nanmean(rates)),
-            "by_part": dict(zip(parts, numbers(np.array(list(parts.values()))), strict=True)),
-            "by_point": numbers(rates),
+            "by_part": dict(zip(parts, to_json_list(np.array(list(parts.values()))), strict=True)),
+            "by_point": to_json_list(rates),
         }
     return figures
 
@@ -270,6 +270,6 @@ def average_precisions(
     return figures
 
 
-def numbers(values: FloatArray) -> list[float | None]:
+def to_json_list(values: FloatArray) -> list[float | None]:
     """An array as a list for JSON, which knows no NaN."""
     return [float(value) if np.isfinite(value) else None for value in values]

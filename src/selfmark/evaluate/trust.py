@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from selfmark.evaluate.consistency import Deformed
+from selfmark.evaluate.consistency import DeformationErrors
 from selfmark.points import FloatArray
 
 
 @dataclass(frozen=True)
-class Trust:
+class LandmarkTrust:
     """How far each of K landmarks can be trusted, and why. A column nothing is known of is NaN throughout.
 
     deformation: [K] median error under deformation, in percent of the image's side
@@ -25,7 +25,7 @@ class Trust:
     found:       [K] share of training images in which Stage 1 found it
     score:       [K] mean peak of its heatmap
     separation:  [K] mean silhouette of its descriptors
-    trust:       [K] 0..1, see `judge`
+    trust:       [K] 0..1, see `judge_landmarks`
     order:       [K] int64, landmarks from the most to the least trusted
     """
 
@@ -39,14 +39,14 @@ class Trust:
     order: npt.NDArray[np.int64]
 
 
-def judge(
-    deformed: Deformed,
+def judge_landmarks(
+    deformed: DeformationErrors,
     mirror: FloatArray | None,
     found: npt.NDArray[np.bool_] | None,
     separation: FloatArray | None,
     score: FloatArray,
     near: float,
-) -> Trust:
+) -> LandmarkTrust:
     """Rank the landmarks by the checks that need no labels.
 
     Trust is a product, since one failed check is enough: the share of deformations followed, the share of
@@ -71,7 +71,7 @@ def judge(
     rates = unknown if found is None else found.mean(axis=0)
     trust = _factor(stable) * _factor(symmetric) * _factor(rates / (rates.max() or 1.0))
     deformation = 100 * _median(deformed.error)
-    return Trust(
+    return LandmarkTrust(
         deformation=deformation,
         stable=stable,
         symmetric=symmetric,

@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-from selfmark.card import visible, visible_card
-from selfmark.detector import ModelCard, Prediction
+from selfmark.detector import Prediction
 from selfmark.errors import InputError
-from selfmark.export.coco import write_coco
+from selfmark.export.coco_keypoints import write_coco
 from selfmark.export.coco_results import write_coco_results
-from selfmark.export.csv import write_csv
+from selfmark.export.csv_table import write_csv
 from selfmark.export.cvat import write_cvat
 from selfmark.export.dlc import write_dlc, write_dlc_h5
 from selfmark.export.label_studio import write_label_studio
@@ -24,6 +23,7 @@ from selfmark.export.nwb import write_nwb
 from selfmark.export.parquet import write_parquet
 from selfmark.export.sleap import write_analysis, write_slp
 from selfmark.export.ultralytics import write_ultralytics
+from selfmark.model.card import ModelCard, visible_card, visible_landmarks
 from selfmark.points import Landmarks
 
 Writer = Callable[[Iterable[Prediction], ModelCard, Path], Path]
@@ -54,7 +54,7 @@ def writer(name: str) -> Writer:
 
 def visible_points(predictions: Iterable[Prediction], card: ModelCard) -> Iterator[Prediction]:
     """The same predictions without the landmarks that `card` hides; `card.visible_card` is their card."""
-    kept = visible(card)
+    kept = visible_landmarks(card)
     for prediction in predictions:
         found = prediction.landmarks
         names = tuple(found.names[index] for index in kept)

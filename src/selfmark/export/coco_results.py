@@ -7,9 +7,18 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from selfmark.detector import ModelCard, Prediction
-from selfmark.export.coco import CATEGORY, Image, as_named, category, image_entries, objects, write_list
-from selfmark.export.media import require_writable, writing
+from selfmark.detector import Prediction
+from selfmark.export.coco_keypoints import (
+    CATEGORY,
+    ExportedImage,
+    build_category,
+    image_entries,
+    iterate_objects,
+    names_as_given,
+    write_list,
+)
+from selfmark.export.pose_tables import atomic_output, require_writable
+from selfmark.model.card import ModelCard
 
 
 def write_coco_results(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
@@ -19,20 +28,20 @@ def write_coco_results(predictions: Iterable[Prediction], card: ModelCard, folde
     against a ground-truth file made from the same images. An object's score is the mean of its landmarks'.
     """
     require_writable(folder)
-    images: dict[str, Image] = {}
+    images: dict[str, ExportedImage] = {}
     path = folder / "results.json"
-    with writing(path) as part, writing(folder / "images.json") as companion:
+    with atomic_output(path) as part, atomic_output(folder / "images.json") as companion:
         with open(part, "w", encoding="utf-8") as handle:
             write_list(_results(predictions, images), handle)
         with open(companion, "w", encoding="utf-8") as handle:
             handle.write('{"images": ')
-            write_list(image_entries(images, as_named), handle)
-            handle.write(f',\n"annotations": [],\n"categories": {json.dumps([category(card)])}}}\n')
+            write_list(image_entries(images, names_as_given), handle)
+            handle.write(f',\n"annotations": [],\n"categories": {json.dumps([build_category(card)])}}}\n')
     return path
 
 
-def _results(predictions: Iterable[Prediction], images: dict[str, Image]) -> Iterator[dict[str, Any]]:
-    for image, track, xy, score in objects(predictions, images):
+def _results(predictions: Iterable[Prediction], images: dict[str, ExportedImage]) -> Iterator[dict[str, Any]]:
+    for image, track, xy, score in iterate_objects(predictions, images):
         yield {
             "image_id": image.id,
             "category_id": CATEGORY,

@@ -8,11 +8,12 @@ import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from selfmark.detector import ModelCard, Prediction
+from selfmark.detector import Prediction
 from selfmark.errors import InputError
-from selfmark.export.coco import write_ground_truth
-from selfmark.export.media import require_writable, writing
-from selfmark.images.sources import ImageRef
+from selfmark.export.coco_keypoints import write_ground_truth
+from selfmark.export.pose_tables import atomic_output, require_writable
+from selfmark.image_ref import ImageRef
+from selfmark.model.card import ModelCard
 
 ANNOTATIONS = "annotations/person_keypoints_default.json"  # CVAT knows the kind of points by this name
 
@@ -22,7 +23,7 @@ def write_cvat(predictions: Iterable[Prediction], card: ModelCard, folder: Path)
     require_writable(folder)
     path = folder / "cvat.zip"
     with (
-        writing(path) as part,
+        atomic_output(path) as part,
         zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive,
         archive.open(ANNOTATIONS, "w", force_zip64=True) as entry,
         io.TextIOWrapper(entry, encoding="utf-8") as handle,

@@ -18,9 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from selfmark.detector import ModelCard, Prediction
+from selfmark.detector import Prediction
 from selfmark.errors import InputError, need
-from selfmark.export.media import Instances, laid_out, require_distinct, require_writable, writing
+from selfmark.export.pose_tables import (
+    InstanceNumbers,
+    atomic_output,
+    output_paths,
+    require_distinct,
+    require_writable,
+)
+from selfmark.model.card import ModelCard
 from selfmark.points import FloatArray
 
 SCORER = "DLC_selfmark"  # stands in file names too, as DeepLabCut has it: VIDEO + SCORER
@@ -64,10 +71,10 @@ def _write(
         if not tables:
             raise InputError("there is nothing to write: none of the images could be read")
         paths = []
-        for source, name in laid_out(list(tables)).items():
+        for source, name in output_paths(list(tables)).items():
             path = folder / name.with_name(f"{name.name}{SCORER}{suffix}")
             path.parent.mkdir(parents=True, exist_ok=True)
-            save(tables[source], card.names, files.enter_context(writing(path)))
+            save(tables[source], card.names, files.enter_context(atomic_output(path)))
             paths.append(path)
     return paths[0] if len(paths) == 1 else folder
 
@@ -129,7 +136,7 @@ class _Table:
 def _gather(predictions: Iterable[Prediction], waiting: Path) -> dict[Path | None, _Table]:
     """The table of each video, and of still images under None."""
     tables: dict[Path | None, _Table] = {}
-    instances = Instances()
+    instances = InstanceNumbers()
     for refs, _, landmarks in predictions:
         values = np.concatenate([landmarks.xy, landmarks.score[..., None]], axis=2)
         videos = [None if ref.frame is None else ref.path for ref in refs]

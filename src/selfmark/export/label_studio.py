@@ -1,4 +1,4 @@
-"""Label Studio: tasks with pre-annotations to correct by hand, and the labelling interface for them.
+"""Label Studio: tasks with pre-annotations to correct by hand, and the labeling interface for them.
 
 Places are percent of the image's own size, counted from its corner. Each object is a rectangle with its
 landmarks as children, which is how Label Studio keeps the objects of an image apart.
@@ -18,11 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from selfmark._version import __version__
-from selfmark.colours import colours_of
-from selfmark.detector import ModelCard, Prediction
-from selfmark.export.coco import Image, Object, objects, write_list
-from selfmark.export.frames import require_absent, save_frames, whole_folder
-from selfmark.export.media import require_distinct, require_writable, writing
+from selfmark.detector import Prediction
+from selfmark.export.coco_keypoints import ExportedImage, ExportedObject, iterate_objects, write_list
+from selfmark.export.frame_files import atomic_folder, require_absent, save_frames
+from selfmark.export.pose_tables import atomic_output, require_distinct, require_writable
+from selfmark.model.card import ModelCard
+from selfmark.model.colors import landmark_colors
 
 IMAGE, LANDMARKS, OBJECTS = "image", "landmarks", "objects"  # names of the interface's parts
 OBJECT = "object"
@@ -32,7 +33,7 @@ _POINT = 0.8  # percent of the image's width: how large a point is drawn
 
 
 def write_label_studio(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
-    """Write `folder`/tasks.json, and label_config.xml to paste into the project's labelling interface.
+    """Write `folder`/tasks.json, and label_config.xml to paste into the project's labeling interface.
 
     Frames of videos become image files in `folder`/frames. Images are named from the folder above the one
     that holds them all, which Label Studio's local storage wants as its document root. Tasks are images,
@@ -40,20 +41,20 @@ def write_label_studio(predictions: Iterable[Prediction], card: ModelCard, folde
     """
     require_distinct(card.names, "Label Studio")
     require_writable(folder)
-    images: dict[str, Image] = {}
-    found: dict[str, list[Object]] = {}
-    for one in objects(predictions, images):
+    images: dict[str, ExportedImage] = {}
+    found: dict[str, list[ExportedObject]] = {}
+    for one in iterate_objects(predictions, images):
         found.setdefault(one.image.ref.name, []).append(one)
     files = {name: image.ref.path for name, image in images.items() if image.ref.frame is None}
     path = folder / "tasks.json"
     with (
-        writing(path) as tasks,
-        writing(folder / "label_config.xml") as interface,
+        atomic_output(path) as tasks,
+        atomic_output(folder / "label_config.xml") as interface,
         ExitStack() as frames,
     ):
         if len(files) < len(images):
             require_absent(folder / FRAMES)
-            temporary = frames.enter_context(whole_folder(folder / FRAMES))
+            temporary = frames.enter_context(atomic_folder(folder / FRAMES))
             files |= _save_frames(images.values(), temporary, folder / FRAMES)
         interface.write_text(_interface(card), encoding="utf-8")
         with open(tasks, "w", encoding="utf-8") as handle:
@@ -61,7 +62,7 @@ def write_label_studio(predictions: Iterable[Prediction], card: ModelCard, folde
     return path
 
 
-def _save_frames(images: Iterable[Image], temporary: Path, target: Path) -> dict[str, Path]:
+def _save_frames(images: Iterable[ExportedImage], temporary: Path, target: Path) -> dict[str, Path]:
     """Write the frames among the images into a folder that becomes `target`: where each will be, by name."""
     wanted: dict[Path, dict[int, Path]] = {}
     files = {}
@@ -78,14 +79,14 @@ def _save_frames(images: Iterable[Image], temporary: Path, target: Path) -> dict
 
 
 def _interface(card: ModelCard) -> str:
-    """The labelling interface. `model_index` gives Label Studio's own exports the order of the landmarks.
+    """The labeling interface. `model_index` gives Label Studio's own exports the order of the landmarks.
 
     Rectangles are not filled, else they would dim just the part of the photo one has to look at.
     """
     view = ElementTree.Element("View")
     ElementTree.SubElement(view, "Image", name=IMAGE, value=f"${IMAGE}", zoom="true")
     points = ElementTree.SubElement(view, "KeyPointLabels", name=LANDMARKS, toName=IMAGE, opacity="1")
-    for index, (name, background) in enumerate(zip(card.names, colours_of(card), strict=True)):
+    for index, (name, background) in enumerate(zip(card.names, landmark_colors(card), strict=True)):
         ElementTree.SubElement(points, "Label", value=name, model_index=str(index), background=background)
     boxes = ElementTree.SubElement(view, "RectangleLabels", name=OBJECTS, toName=IMAGE, fillOpacity="0")
     ElementTree.SubElement(boxes, "Label", value=OBJECT)
@@ -94,7 +95,10 @@ def _interface(card: ModelCard) -> str:
 
 
 def _tasks(
-    images: dict[str, Image], files: dict[str, Path], found: dict[str, list[Object]], card: ModelCard
+    images: dict[str, ExportedImage],
+    files: dict[str, Path],
+    found: dict[str, list[ExportedObject]],
+    card: ModelCard,
 ) -> Iterator[dict[str, Any]]:
     paths = {name: os.path.abspath(file) for name, file in files.items()}
     shared = os.path.commonpath([os.path.dirname(path) for path in paths.values()]) if paths else os.sep
@@ -110,7 +114,7 @@ def _tasks(
         yield {"data": {IMAGE: f"/data/local-files/?d={quote(place)}"}, "predictions": [prediction]}
 
 
-def _regions(found: list[Object], card: ModelCard) -> list[dict[str, Any]]:
+def _regions(found: list[ExportedObject], card: ModelCard) -> list[dict[str, Any]]:
     """The landmarks of an image's objects, then their rectangles.
 
     Label Studio puts earlier regions above later ones: behind a rectangle no landmark could be grabbed.
@@ -120,7 +124,7 @@ def _regions(found: list[Object], card: ModelCard) -> list[dict[str, Any]]:
     return landmarks + [_rectangle(number, one) for number, one in numbered]
 
 
-def _landmarks(number: int, found: Object, card: ModelCard) -> Iterator[dict[str, Any]]:
+def _landmarks(number: int, found: ExportedObject, card: ModelCard) -> Iterator[dict[str, Any]]:
     parent = _name(number)
     for index, (name, (x, y)) in enumerate(zip(card.names, _percent(found).tolist(), strict=True)):
         yield {
@@ -135,7 +139,7 @@ def _landmarks(number: int, found: Object, card: ModelCard) -> Iterator[dict[str
         }
 
 
-def _rectangle(number: int, found: Object) -> dict[str, Any]:
+def _rectangle(number: int, found: ExportedObject) -> dict[str, Any]:
     """Just around the landmarks; the object's track is a note at it where it is known."""
     percent = _percent(found)
     low, high = percent.min(axis=0).tolist(), percent.max(axis=0).tolist()
@@ -162,12 +166,12 @@ def _name(number: int) -> str:
     return f"object{number}"
 
 
-def _size(found: Object) -> dict[str, int]:
+def _size(found: ExportedObject) -> dict[str, int]:
     return {"original_width": found.image.width, "original_height": found.image.height, "image_rotation": 0}
 
 
-def _percent(found: Object) -> npt.NDArray[np.float64]:
-    """Landmarks [K, 2] from pixel centres at integers to percent from the corner.
+def _percent(found: ExportedObject) -> npt.NDArray[np.float64]:
+    """Landmarks [K, 2] from pixel centers at integers to percent from the corner.
 
     What lies beyond the border is put onto it, because Label Studio takes nothing above 100.
     """

@@ -14,10 +14,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from selfmark.detector import ModelCard, Prediction
-from selfmark.export.frames import require_absent, save_frames, whole_folder
-from selfmark.export.media import Instances, require_distinct, require_writable
-from selfmark.images.sources import ImageRef
+from selfmark.detector import Prediction
+from selfmark.export.frame_files import atomic_folder, require_absent, save_frames
+from selfmark.export.pose_tables import InstanceNumbers, require_distinct, require_writable
+from selfmark.image_ref import ImageRef
+from selfmark.model.card import ModelCard
 
 SCORER = "selfmark"
 FRAMES = "labeled-data"  # where Lightning Pose keeps frames of videos
@@ -34,7 +35,7 @@ def write_lightning_pose(predictions: Iterable[Prediction], card: ModelCard, fol
     """
     require_distinct(card.names, "Lightning Pose")
     require_writable(folder)
-    instances, frames = Instances(), _Frames(folder / FRAMES)
+    instances, frames = InstanceNumbers(), _Frames(folder / FRAMES)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".rows") as waiting:
         with ExitStack() as files:
             tables: dict[str, Any] = {}
@@ -90,7 +91,7 @@ class _Frames:
     def save(self) -> None:
         if not self._videos:
             return
-        with whole_folder(self._folder) as temporary:
+        with atomic_folder(self._folder) as temporary:
             for video, name in self._videos.items():
                 (temporary / name).mkdir()
                 frames = {frame: temporary / name / _file(frame) for frame in self._wanted[video]}

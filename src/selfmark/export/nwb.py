@@ -12,14 +12,21 @@ from uuid import uuid4
 import numpy as np
 
 from selfmark._version import __version__
-from selfmark.detector import ModelCard, Prediction
+from selfmark.detector import Prediction
 from selfmark.errors import InputError, need
-from selfmark.export.media import Media, gather, require_distinct, require_writable, writing
-from selfmark.images.video import count_frames, look_at
+from selfmark.export.pose_tables import (
+    PoseTable,
+    atomic_output,
+    gather_tables,
+    require_distinct,
+    require_writable,
+)
+from selfmark.images.video import count_frames, probe_video
+from selfmark.model.card import ModelCard
 from selfmark.points import FloatArray
 
 _INSTALL = "pynwb ndx-pose"
-_ORIGIN = "(0, 0) is the centre of the top left pixel; x grows to the right, y downwards"
+_ORIGIN = "(0, 0) is the center of the top left pixel; x grows to the right, y downwards"
 
 
 def write_nwb(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
@@ -30,7 +37,7 @@ def write_nwb(predictions: Iterable[Prediction], card: ModelCard, folder: Path) 
     pynwb, ndx_pose = need("pynwb", _INSTALL), need("ndx_pose", _INSTALL)
     require_distinct(map(_object_name, card.names), "NWB")
     require_writable(folder)
-    media = gather(predictions)
+    media = gather_tables(predictions)
 
     file = pynwb.NWBFile(
         session_description=f"Landmarks found by selfmark {__version__}",
@@ -63,13 +70,13 @@ def write_nwb(predictions: Iterable[Prediction], card: ModelCard, folder: Path) 
             )
             behavior.add(pose)
     path = folder / "landmarks.nwb"
-    with writing(path) as temporary, pynwb.NWBHDF5IO(str(temporary), "w") as handle:
+    with atomic_output(path) as temporary, pynwb.NWBHDF5IO(str(temporary), "w") as handle:
         handle.write(file)
     return path
 
 
 def _series(
-    ndx_pose: ModuleType, media: Media, instance: int, times: FloatArray, names: tuple[str, ...]
+    ndx_pose: ModuleType, media: PoseTable, instance: int, times: FloatArray, names: tuple[str, ...]
 ) -> list[Any]:
     """One series per landmark; all share the times of the first, which are stored once."""
     rows = np.flatnonzero(media.instance == instance)
@@ -90,7 +97,7 @@ def _series(
     return series
 
 
-def _image_series(pynwb: ModuleType, media: Media, number: int, rate: float) -> Any:
+def _image_series(pynwb: ModuleType, media: PoseTable, number: int, rate: float) -> Any:
     name = _object_name(media.paths[0].stem) if media.is_video else "images"
     return pynwb.image.ImageSeries(
         name=f"{number:03d}_{name}",
@@ -105,22 +112,22 @@ def _image_series(pynwb: ModuleType, media: Media, number: int, rate: float) -> 
     )
 
 
-def _describe(media: Media) -> str:
+def _describe(media: PoseTable) -> str:
     width, height = media.size
     what = media.paths[0].name if media.is_video else f"{len(media.paths)} still images"
     return f"{what} ({width} x {height} pixels)"
 
 
-def _name(media: Media, instance: int, first: int = 0) -> str:
+def _name(media: PoseTable, instance: int, first: int = 0) -> str:
     """An object's track where it is known, else its number, counted from `first`."""
     return f"track_{media.tracks[instance]}" if media.tracks else str(instance + first)
 
 
-def _times(media: Media) -> tuple[FloatArray, float]:
+def _times(media: PoseTable) -> tuple[FloatArray, float]:
     """When each row was seen, in seconds, and how many frames a second there are."""
     if not media.is_video:
         return media.frame.astype(np.float64), 1.0
-    video = look_at(media.paths[0])
+    video = probe_video(media.paths[0])
     if not video.rate:
         raise InputError(
             f"{media.paths[0]} does not say how many frames a second it has, which NWB needs; convert it"

@@ -69,11 +69,11 @@ def add_crops(graph: Graph, images: str, boxes: str, settings: Images) -> tuple[
     rows, columns = _window(down), _window(across)
     begin, end = _joined(rows.begin, columns.begin), _joined(rows.end, columns.end)
     window = pixels.then("Slice", begin, end, integers([1, 2])).as_type(np.float32)
-    # Averaged along y while the colours still lie side by side, so that no large image is transposed.
+    # Averaged along y while the colors still lie side by side, so that no large image is transposed.
     rounding = _rounding(down, across)
     lines = _weights(down, rows, rounding, size) @ window.shaped(0, 0, -1)
     planes = lines.shaped(0, 0, -1, 3).then("Transpose", perm=[0, 3, 1, 2])
-    averages = planes @ _turned(_for_colours(_weights(across, columns, rounding, size)))
+    averages = planes @ _turned(_for_colors(_weights(across, columns, rounding, size)))
     whole = (averages * rounding.factor + rounding.tie).then("Round")
     below, above, share = _places(down, regions.side, size)
     sampled = _between(below @ whole, above @ whole, share.shaped(-1, 1, size, 1))
@@ -194,8 +194,8 @@ def _for_matrix(column: Value) -> Value:
     return column.shaped(-1, 1, 1)
 
 
-def _for_colours(matrix: Value) -> Value:
-    """[N, rows, columns] once for all colours."""
+def _for_colors(matrix: Value) -> Value:
+    """[N, rows, columns] once for all colors."""
     return matrix.then("Unsqueeze", integers([1]))
 
 

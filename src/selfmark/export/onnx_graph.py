@@ -52,12 +52,12 @@ class Recorder:
 
     def stem(self, conv: nn.Conv2d, norm: nn.GroupNorm, images: Maps) -> Maps:
         """Images are float32, 0..255."""
-        centred = (Value(self.graph, images.name) - 127.5) / 255.0
-        first = self.conv(conv, Maps(centred.as_type(self.dtype).name, images.channels, images.side))
-        return self._activate(norm, self._normalise(norm, first))
+        centered = (Value(self.graph, images.name) - 127.5) / 255.0
+        first = self.conv(conv, Maps(centered.as_type(self.dtype).name, images.channels, images.side))
+        return self._activate(norm, self._normalize(norm, first))
 
     def block(self, block: Block, x: Maps) -> Maps:
-        normal = self._normalise(block.norm1, x)
+        normal = self._normalize(block.norm1, x)
         first = self.conv(block.conv1, self._activate(block.norm1, normal))
         second = self.conv(block.conv2, self._norm_relu(block.norm2, first))
         third = self.conv(block.conv3, self._norm_relu(block.norm3, second))
@@ -105,9 +105,9 @@ class Recorder:
         return Maps(result, conv.out_channels, x.side // conv.stride[0])
 
     def _norm_relu(self, norm: nn.GroupNorm, x: Maps) -> Maps:
-        return self._activate(norm, self._normalise(norm, x))
+        return self._activate(norm, self._normalize(norm, x))
 
-    def _normalise(self, norm: nn.GroupNorm, x: Maps) -> Maps:
+    def _normalize(self, norm: nn.GroupNorm, x: Maps) -> Maps:
         """Each group of channels with mean 0 and variance 1."""
         groups = norm.num_groups
         grouped = self.graph.add(
@@ -182,7 +182,7 @@ def _centroids(graph: Graph, maps: Maps) -> str:
 
 
 def _peaks(graph: Graph, maps: Maps, refine: Refine) -> str:
-    """The highest cell and the step to its neighbours' peak: [B, K, 2]."""
+    """The highest cell and the step to its neighbors' peak: [B, K, 2]."""
     side = maps.side
     flat = graph.add("Reshape", maps.name, integers([0, maps.channels, side * side]))
     index = graph.add("ArgMax", flat, axis=2, keepdims=1)
@@ -204,7 +204,7 @@ def _peaks(graph: Graph, maps: Maps, refine: Refine) -> str:
 
 
 def _quarter(graph: Graph, here: str, before: str, after: str) -> str:
-    """A quarter of a cell towards the higher neighbour."""
+    """A quarter of a cell towards the higher neighbor."""
     return graph.add("Mul", graph.add("Sign", graph.add("Sub", after, before)), floats(0.25))
 
 

@@ -14,7 +14,7 @@ from selfmark.detector import Detector, fingerprint
 MODEL = "selfmark.model"  # which model the file was made from
 
 
-def metadata(detector: Detector) -> dict[str, str]:
+def build_metadata(detector: Detector) -> dict[str, str]:
     card = detector.card
     values = {
         "version": __version__,

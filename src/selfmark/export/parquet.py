@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from selfmark.detector import ModelCard, Prediction
+from selfmark.detector import Prediction
 from selfmark.errors import need
-from selfmark.export.csv import COLUMNS
-from selfmark.export.media import Instances, require_writable, writing
+from selfmark.export.csv_table import COLUMNS
+from selfmark.export.pose_tables import InstanceNumbers, atomic_output, require_writable
+from selfmark.model.card import ModelCard
 
 _GROUP = 1 << 16  # rows of a row group, at least; one is in memory at a time
 
@@ -24,9 +25,9 @@ def write_parquet(predictions: Iterable[Prediction], card: ModelCard, folder: Pa
     types = (words, whole_number, whole_number, whole_number, words, real, real, real)
     schema = arrow.schema(list(zip(COLUMNS, types, strict=True)))
     path = folder / "landmarks.parquet"
-    instances = Instances()
+    instances = InstanceNumbers()
     waiting: list[Any] = []
-    with writing(path) as part, parquet.ParquetWriter(part, schema) as writer:
+    with atomic_output(path) as part, parquet.ParquetWriter(part, schema) as writer:
         for prediction in predictions:
             waiting.append(arrow.table(_columns(prediction, instances), schema=schema))
             if sum(len(table) for table in waiting) >= _GROUP:
@@ -37,7 +38,7 @@ def write_parquet(predictions: Iterable[Prediction], card: ModelCard, folder: Pa
     return path
 
 
-def _columns(prediction: Prediction, instances: Instances) -> dict[str, Any]:
+def _columns(prediction: Prediction, instances: InstanceNumbers) -> dict[str, Any]:
     """One row per landmark; `instances` numbers the objects over all batches."""
     refs, _, landmarks = prediction
     numbers = [instances.number(ref) for ref in refs]

@@ -11,17 +11,18 @@ from typing import Any
 import numpy as np
 
 from selfmark._version import __version__
-from selfmark.detector import ModelCard, Prediction
+from selfmark.detector import Prediction
 from selfmark.errors import InputError, need
-from selfmark.export.media import (
-    Media,
-    gather,
+from selfmark.export.pose_tables import (
+    PoseTable,
+    atomic_output,
+    gather_tables,
     mirror_pairs,
     require_distinct,
     require_writable,
-    writing,
 )
 from selfmark.images.video import count_frames
+from selfmark.model.card import ModelCard
 
 
 def write_slp(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
@@ -33,9 +34,9 @@ def write_slp(predictions: Iterable[Prediction], card: ModelCard, folder: Path) 
     sio = need("sleap_io", "sleap-io")
     require_distinct(card.names, "SLEAP")
     require_writable(folder)
-    labels = _labels(sio, gather(predictions), card)
+    labels = _labels(sio, gather_tables(predictions), card)
     path = folder / "landmarks.slp"
-    with writing(path) as temporary:
+    with atomic_output(path) as temporary:
         sio.save_slp(labels, str(temporary), verbose=False)
     return path
 
@@ -49,14 +50,14 @@ def write_analysis(predictions: Iterable[Prediction], card: ModelCard, folder: P
     sio = need("sleap_io", "sleap-io")
     require_distinct(card.names, "SLEAP")
     require_writable(folder)
-    media = gather(_of_videos(predictions))
+    media = gather_tables(_of_videos(predictions))
     labels = _labels(sio, media, card)
     paths = [
         folder / f"landmarks.{number:03d}_{one.paths[0].stem}.analysis.h5" for number, one in enumerate(media)
     ]
     with ExitStack() as files:  # renamed when all are written
         for number, path in enumerate(paths):
-            sio.save_analysis_h5(labels, str(files.enter_context(writing(path))), video=number)
+            sio.save_analysis_h5(labels, str(files.enter_context(atomic_output(path))), video=number)
     return paths[0] if len(paths) == 1 else folder
 
 
@@ -68,7 +69,7 @@ def _of_videos(predictions: Iterable[Prediction]) -> Iterator[Prediction]:
         yield prediction
 
 
-def _labels(sio: ModuleType, media: list[Media], card: ModelCard) -> Any:
+def _labels(sio: ModuleType, media: list[PoseTable], card: ModelCard) -> Any:
     skeleton = sio.Skeleton(
         nodes=list(card.names),
         edges=[(card.names[a], card.names[b]) for a, b in card.skeleton],
@@ -92,12 +93,12 @@ def _labels(sio: ModuleType, media: list[Media], card: ModelCard) -> Any:
     )
 
 
-def _track_numbers(media: Media) -> Sequence[int]:
+def _track_numbers(media: PoseTable) -> Sequence[int]:
     """The track of each instance."""
     return media.tracks or range(int(media.instance.max()) + 1)
 
 
-def _video(sio: ModuleType, media: Media) -> Any:
+def _video(sio: ModuleType, media: PoseTable) -> Any:
     """A reference by absolute path, with what sleap-io would else open the files for."""
     width, height = media.size
     names = [path.absolute().as_posix() for path in media.paths]
@@ -118,7 +119,7 @@ def _video(sio: ModuleType, media: Media) -> Any:
     )
 
 
-def _frames(sio: ModuleType, media: Media, video: Any, skeleton: Any, tracks: list[Any]) -> list[Any]:
+def _frames(sio: ModuleType, media: PoseTable, video: Any, skeleton: Any, tracks: list[Any]) -> list[Any]:
     numbers, first = np.unique(media.frame, return_index=True)
     ends = [*first[1:].tolist(), len(media.frame)]
     return [
@@ -131,7 +132,7 @@ def _frames(sio: ModuleType, media: Media, video: Any, skeleton: Any, tracks: li
     ]
 
 
-def _instance(sio: ModuleType, media: Media, row: int, skeleton: Any, tracks: list[Any]) -> Any:
+def _instance(sio: ModuleType, media: PoseTable, row: int, skeleton: Any, tracks: list[Any]) -> Any:
     return sio.PredictedInstance.from_numpy(
         points_data=media.xy[row].astype(np.float64),
         skeleton=skeleton,

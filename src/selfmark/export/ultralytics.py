@@ -17,23 +17,24 @@ import numpy.typing as npt
 import yaml
 from PIL import Image
 
-from selfmark.detector import ModelCard, Prediction
+from selfmark.detector import Prediction
 from selfmark.errors import InputError
-from selfmark.export.frames import require_absent, save_frames, whole_folder
-from selfmark.export.media import require_writable
+from selfmark.export.frame_files import atomic_folder, require_absent, save_frames
+from selfmark.export.pose_tables import require_writable
+from selfmark.image_ref import Box, ImageRef
 from selfmark.images.decode import read_image
-from selfmark.images.sources import Box, ImageRef
+from selfmark.model.card import ModelCard
 
 FloatArray = npt.NDArray[np.float64]
 
 VALIDATION_SHARE = (
-    0.1  # the last images, so that neighbouring frames of a video are on one side but at the cut
+    0.1  # the last images, so that neighboring frames of a video are on one side but at the cut
 )
 _READABLE = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")  # by Ultralytics
 
 
 @dataclass
-class _Labelled:
+class _Labeled:
     """One image or frame, the name of its files, and its labels, one row per object."""
 
     ref: ImageRef
@@ -53,7 +54,7 @@ def write_ultralytics(predictions: Iterable[Prediction], card: ModelCard, folder
     if len(images) < 2:
         raise InputError("Ultralytics needs two images or more, to train on some and to validate on others")
     validation = max(1, int(len(images) * VALIDATION_SHARE))
-    with whole_folder(target) as temporary:
+    with atomic_folder(target) as temporary:
         _write_split(images[:-validation], temporary / "train")
         _write_split(images[-validation:], temporary / "val")
         (temporary / "data.yaml").write_text(_data_yaml(card), encoding="utf-8")
@@ -79,13 +80,13 @@ def _data_yaml(card: ModelCard) -> str:
 # --- labels ----------------------------------------------------------------------------------------
 
 
-def _label(predictions: Iterable[Prediction]) -> list[_Labelled]:
-    found: dict[str, _Labelled] = {}
+def _label(predictions: Iterable[Prediction]) -> list[_Labeled]:
+    found: dict[str, _Labeled] = {}
     for refs, sizes, landmarks in predictions:
         for row, ref in enumerate(refs):
             if ref.name not in found:
                 frame = "" if ref.frame is None else f"_frame{ref.frame:06d}"
-                found[ref.name] = _Labelled(ref, f"{len(found):06d}_{ref.path.stem}{frame}")
+                found[ref.name] = _Labeled(ref, f"{len(found):06d}_{ref.path.stem}{frame}")
             found[ref.name].rows.append(
                 label_row(landmarks.xy[row].astype(np.float64), ref.box, sizes[row].astype(np.float64))
             )
@@ -100,7 +101,7 @@ def label_row(xy: FloatArray, box: Box | None, size: FloatArray) -> str:
     >>> label_row(np.array([[9.5, 4.5], [29.5, 14.5], [40.0, 3.0]]), None, np.array([40.0, 20.0]))
     '0 0.5 0.5 0.5 0.5 0.25 0.25 2 0.75 0.75 2 0 0 0'
     """
-    points = (xy + 0.5) / size  # from pixel centres at integers to corners
+    points = (xy + 0.5) / size  # from pixel centers at integers to corners
     inside = ((points >= 0) & (points <= 1)).all(axis=1)
     low, high = _corners(points[inside], box, size)
     marked = np.column_stack([points, np.full(len(points), 2.0)])
@@ -128,7 +129,7 @@ def _corners(points: FloatArray, box: Box | None, size: FloatArray) -> tuple[Flo
 # --- images ----------------------------------------------------------------------------------------
 
 
-def _write_split(images: list[_Labelled], folder: Path) -> None:
+def _write_split(images: list[_Labeled], folder: Path) -> None:
     (folder / "images").mkdir(parents=True)
     (folder / "labels").mkdir()
     frames: dict[Path, dict[int, Path]] = {}

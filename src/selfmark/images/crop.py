@@ -1,7 +1,7 @@
 """Which square of the original image the network sees, and coordinates there and back.
 
 A region is a rectangle x, y, w, h of the original in corner convention (pixel i covers [i, i+1)); it may
-leave the image. It becomes the network's image of `size` x `size` pixels. Points have pixel centres at
+leave the image. It becomes the network's image of `size` x `size` pixels. Points have pixel centers at
 integers on both sides, hence the halves.
 """
 
@@ -43,8 +43,8 @@ def crop_regions(sizes: npt.ArrayLike, boxes: npt.ArrayLike, images: Images) -> 
     else:
         around_box = longer * (1 + 2 * images.margin)
     side = np.where(whole, longer, around_box)[:, None]
-    centre = extents[:, :2] + extents[:, 2:] / 2
-    return np.concatenate([centre - side / 2, side, side], axis=1)
+    center = extents[:, :2] + extents[:, 2:] / 2
+    return np.concatenate([center - side / 2, side, side], axis=1)
 
 
 def to_network(xy: npt.ArrayLike, regions: npt.ArrayLike, size: int) -> Floats:
@@ -86,7 +86,7 @@ def inner_bounds(
     return np.clip(to_network(corners, areas, size), 0, size - 1).reshape(-1, 4).astype(np.float32)
 
 
-def extract(image: Pixels, region: npt.ArrayLike, size: int) -> Pixels:
+def extract_crop(image: Pixels, region: npt.ArrayLike, size: int) -> Pixels:
     """The pixels of a region, [size, size, 3] uint8, placed exactly as `to_network` says.
 
     Outside the image its border pixels are repeated. When shrinking, pixels are averaged over the area
@@ -119,12 +119,12 @@ def _axis(start: float, extent: float, limit: int, size: int) -> tuple[slice, in
         the `size` output pixels among those averages.
     """
     shrink = extent / size
-    margin = 1 if shrink < 1 else 0  # enlarging interpolates with the neighbours outside the region
+    margin = 1 if shrink < 1 else 0  # enlarging interpolates with the neighbors outside the region
     first = int(np.clip(np.floor(start + SNAP) - margin, 0, limit - 1))
     last = int(np.clip(np.ceil(start + extent - SNAP) + margin, first + 1, limit))
     count = max(1, round((last - first) / max(shrink, 1.0)))
-    centres = start + (np.arange(size, dtype=np.float64) + 0.5) * shrink
-    return slice(first, last), count, (centres - first) * (count / (last - first)) - 0.5
+    centers = start + (np.arange(size, dtype=np.float64) + 0.5) * shrink
+    return slice(first, last), count, (centers - first) * (count / (last - first)) - 0.5
 
 
 def _interpolate(values: npt.NDArray[np.number], places: Floats) -> npt.NDArray[np.float32]:

@@ -36,7 +36,7 @@ _SIDEWAYS = (5, 6, 7, 8)  # orientations with width and height exchanged
 _REDUCTIONS = (8, 4, 2)  # by which JPEG decoders can make an image smaller while they decode it
 
 # Pillow's limit is a module global. Set once, here, it cannot race with decoding threads the way switching
-# it around each call would; `read_picture` checks every header against its own limit instead.
+# it around each call would; `decode_image` checks every header against its own limit instead.
 Image.MAX_IMAGE_PIXELS = None
 
 
@@ -44,7 +44,7 @@ class UnreadableImage(SelfmarkError):
     """An image file that cannot be used; the message is a short reason, without the file's name."""
 
 
-class Picture(NamedTuple):
+class DecodedImage(NamedTuple):
     """An upright image, perhaps smaller than its file.
 
     pixels: [h, w, 3] uint8
@@ -58,14 +58,16 @@ class Picture(NamedTuple):
 
 
 def read_image(path: Path, max_megapixels: float) -> Pixels:
-    """Read an image upright and in full, [H, W, 3] uint8; modes, depths and errors as in `read_picture`."""
-    return read_picture(path, max_megapixels, lambda size: 1.0).pixels
+    """Read an image upright and in full, [H, W, 3] uint8; modes, depths and errors as in `decode_image`."""
+    return decode_image(path, max_megapixels, lambda size: 1.0).pixels
 
 
-def read_picture(path: Path, max_megapixels: float, reducible: Callable[[tuple[int, int]], float]) -> Picture:
+def decode_image(
+    path: Path, max_megapixels: float, reducible: Callable[[tuple[int, int]], float]
+) -> DecodedImage:
     """Read an image (of several frames, the first) upright; a JPEG smaller, which is faster, if it may be.
 
-    Transparent parts become white. 16-bit grey is divided by 257; grey without a fixed range (floats, and
+    Transparent parts become white. 16-bit gray is divided by 257; gray without a fixed range (floats, and
     integers beyond 16 bits) is stretched from its least to its greatest value.
 
     Args:
@@ -94,7 +96,7 @@ def read_picture(path: Path, max_megapixels: float, reducible: Callable[[tuple[i
             turn, pixels = _UPRIGHT.get(orientation), _to_rgb(image)
             if turn is not None:
                 pixels = np.ascontiguousarray(turn(pixels))
-            return Picture(pixels, size or (pixels.shape[1], pixels.shape[0]), factor)
+            return DecodedImage(pixels, size or (pixels.shape[1], pixels.shape[0]), factor)
     except UnreadableImage:
         raise
     except UnidentifiedImageError as error:
@@ -148,15 +150,15 @@ def _reason(error: Exception) -> str:
 
 def _to_rgb(image: Image.Image) -> Pixels:
     if image.mode.startswith("I;16"):
-        return _grey(_from_16_bits(np.asarray(image)))
+        return _gray(_from_16_bits(np.asarray(image)))
     if image.mode == "I":
-        return _grey(_from_integers(np.asarray(image), image.format in _SIXTEEN_BIT_FORMATS))
+        return _gray(_from_integers(np.asarray(image), image.format in _SIXTEEN_BIT_FORMATS))
     if image.mode == "F":
-        return _grey(_stretch(np.asarray(image)))
+        return _gray(_stretch(np.asarray(image)))
     if image.has_transparency_data:
-        colours = image.convert("RGBA")
-        white = Image.new("RGBA", colours.size, "white")
-        image = Image.alpha_composite(white, colours)
+        colors = image.convert("RGBA")
+        white = Image.new("RGBA", colors.size, "white")
+        image = Image.alpha_composite(white, colors)
     return np.array(image if image.mode == "RGB" else image.convert("RGB"))
 
 
@@ -196,5 +198,5 @@ def _stretch(values: npt.NDArray[np.number]) -> Pixels:
     return stretched
 
 
-def _grey(values: Pixels) -> Pixels:
+def _gray(values: Pixels) -> Pixels:
     return np.repeat(values[:, :, None], 3, axis=2)

@@ -11,15 +11,12 @@ import json
 import os
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from selfmark.errors import InputError
-from selfmark.images.containers import require_video
-
-Box = tuple[float, float, float, float]
-Film = tuple[str, int]  # a film by its name, and the number of one of its frames
+from selfmark.image_ref import Box, ClipFrame, ImageRef
+from selfmark.images.video_container import require_video
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm")
 VIDEO_SUFFIXES = (
@@ -29,61 +26,7 @@ VIDEO_SUFFIXES = (
 _LEAST_FRAME_BYTES = 8  # of a video file; frames in which nothing changes take about twice as much
 
 
-@dataclass(frozen=True)
-class ImageRef:
-    """One object to look at: a still image or a frame of a video, and where in it.
-
-    path:  the file, as the user named it
-    frame: 0-based frame number for videos, None for stills
-    box:   x, y, w, h of the object in pixels of the upright original, corner convention; None: all of it
-    track: which of a video's objects this is, the same number in every frame; None where nobody knows
-    film:  of a still that is a frame of a film: which film, and which frame; None of all others
-
-    >>> ImageRef(Path("fly.mp4"), frame=7).name
-    'fly.mp4#7'
-    """
-
-    path: Path
-    frame: int | None = None
-    box: Box | None = None
-    track: int | None = None
-    film: Film | None = None
-
-    @property
-    def name(self) -> str:
-        """What outputs call this image."""
-        return str(self.path) if self.frame is None else f"{self.path}#{self.frame}"
-
-    @property
-    def moment(self) -> Film | None:
-        """Which frame of which film or video this is, None for a still of its own."""
-        return self.film if self.frame is None else (str(self.path), self.frame)
-
-
-def refs_to_json(refs: Sequence[ImageRef]) -> list[dict[str, Any]]:
-    """References as a run folder keeps them."""
-    return [
-        {"path": str(ref.path), "frame": ref.frame, "box": ref.box, "track": ref.track}
-        | ({"film": ref.film} if ref.film else {})
-        for ref in refs
-    ]
-
-
-def refs_from_json(entries: Any) -> list[ImageRef]:
-    """What `refs_to_json` wrote."""
-    return [
-        ImageRef(
-            Path(entry["path"]),
-            entry["frame"],
-            tuple(entry["box"]) if entry["box"] else None,
-            entry.get("track"),  # runs from before there were tracks have none
-            tuple(entry["film"]) if entry.get("film") else None,
-        )
-        for entry in entries
-    ]
-
-
-def collect(inputs: Sequence[str | Path], every: int = 1) -> list[ImageRef]:
+def list_images(inputs: Sequence[str | Path], every: int = 1) -> list[ImageRef]:
     """Find the images behind folders, glob patterns, images, videos, text lists and COCO files.
 
     The order is that of the inputs, files of a folder or pattern sorted by path; what was named twice (the
@@ -277,10 +220,10 @@ def _coco(path: Path) -> list[ImageRef]:
     for where, image in images:
         file = folder / image["file_name"]
         frame = coco_frame(file, image, where)
-        film = coco_film(file, image)
+        film = coco_clip(file, image)
         film = None if film is None else (f"{path}:{film[0]}", film[1])  # other files have films of that name
         refs += [ImageRef(file, frame, box, track, film) for box, track in boxes[image["id"]]]
-        refs += [] if boxes[image["id"]] else [ImageRef(file, frame, film=film)]
+        refs += [] if boxes[image["id"]] else [ImageRef(file, frame, clip=film)]
     return refs
 
 
@@ -338,10 +281,10 @@ def coco_frame(file: Path, image: dict[str, Any], where: str) -> int | None:
     return frame
 
 
-def coco_film(file: Path, image: dict[str, Any]) -> Film | None:
+def coco_clip(file: Path, image: dict[str, Any]) -> ClipFrame | None:
     """Which frame of which film a still is, in the words of COCO files of videos; None where it is no frame.
 
-    >>> coco_film(Path("3/7.jpg"), {"video_id": 3, "frame_id": 6})
+    >>> coco_clip(Path("3/7.jpg"), {"video_id": 3, "frame_id": 6})
     ('3', 6)
     """
     video, frame = image.get("video_id"), image.get("frame_id")

@@ -20,11 +20,11 @@ import torch
 
 from selfmark.config import Images
 from selfmark.errors import InputError
-from selfmark.images.containers import require_video
-from selfmark.images.crop import crop_regions, extract, inner_bounds
-from selfmark.images.decode import Picture, Pixels, UnreadableImage, read_picture
-from selfmark.images.sources import ImageRef
+from selfmark.image_ref import ImageRef
+from selfmark.images.crop import crop_regions, extract_crop, inner_bounds
+from selfmark.images.decode import DecodedImage, Pixels, UnreadableImage, decode_image
 from selfmark.images.video import read_frames
+from selfmark.images.video_container import require_video
 
 _WORKERS = min(8, os.cpu_count() or 1)
 _AHEAD = 4 * _WORKERS  # images decoded before they are asked for; whole video frames among them
@@ -124,8 +124,8 @@ def iterate_crops(refs: Sequence[ImageRef], images: Images, batch: int) -> Itera
     """
     videos: dict[str, int] = {}
     for ref in refs:
-        if ref.moment is not None:
-            videos.setdefault(ref.moment[0], len(videos))
+        if ref.source_frame is not None:
+            videos.setdefault(ref.source_frame[0], len(videos))
     kept: list[tuple[ImageRef, _Crop]] = []
     skipped: list[Skipped] = []
     for ref, outcome in zip(refs, _in_order(_in_parallel(_jobs(refs, images))), strict=True):
@@ -176,7 +176,7 @@ def _video_jobs(path: Path, positions: list[int], refs: Sequence[ImageRef], imag
         require_video(path)
         for frame, image in read_frames(path, list(missing)):
             here = missing.pop(frame)
-            picture = Picture(image, (image.shape[1], image.shape[0]), 1)
+            picture = DecodedImage(image, (image.shape[1], image.shape[0]), 1)
             yield here, partial(_crop_all, picture, [refs[position] for position in here], images)
     except InputError:
         reason = "the video cannot be read"
@@ -192,18 +192,18 @@ def _crop_still(path: Path, refs: Sequence[ImageRef], images: Images) -> list[_O
         return float(sides.min()) / (_LEFT * images.size)
 
     try:
-        picture = read_picture(path, images.max_megapixels, reducible)
+        picture = decode_image(path, images.max_megapixels, reducible)
     except UnreadableImage as error:
         return _refuse(len(refs), str(error))
     return _crop_all(picture, refs, images)
 
 
-def _crop_all(picture: Picture, refs: Sequence[ImageRef], images: Images) -> list[_Outcome]:
+def _crop_all(picture: DecodedImage, refs: Sequence[ImageRef], images: Images) -> list[_Outcome]:
     """Crop one decoded original for every reference to it."""
     size = picture.size
     regions = crop_regions([size] * len(refs), _boxes(refs), images)
     return [
-        _Crop(extract(picture.pixels, region / picture.factor, images.size), size, region)
+        _Crop(extract_crop(picture.pixels, region / picture.factor, images.size), size, region)
         if _meets(ref, size)
         else "the box is empty or lies outside the image"
         for ref, region in zip(refs, regions, strict=True)
@@ -262,7 +262,7 @@ def _assemble(
     kept: Sequence[tuple[ImageRef, _Crop]], skipped: Sequence[Skipped], videos: dict[str, int], size: int
 ) -> ImageStore:
     refs = tuple(ref for ref, _ in kept)
-    moments = [ref.moment for ref in refs]
+    moments = [ref.source_frame for ref in refs]
     crops = [crop for _, crop in kept]
     pixels = np.empty((len(kept), 3, size, size), np.uint8)
     for row, crop in zip(pixels, crops, strict=True):

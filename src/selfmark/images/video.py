@@ -23,7 +23,7 @@ from selfmark.images.decode import Pixels
 
 
 @dataclass(frozen=True)
-class Video:
+class VideoInfo:
     """What is known of a video before its frames are decoded.
 
     frames:  how many it should have; damaged ones and those cut off at its end count too
@@ -38,19 +38,19 @@ class Video:
     seconds: npt.NDArray[np.float64]
 
 
-def look_at(path: Path) -> Video:
+def probe_video(path: Path) -> VideoInfo:
     """Count a video's frames and find out when they are shown; none of them is decoded for that."""
     try:
         state = path.stat()
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
-    return _look_at(path, state.st_mtime_ns, state.st_size)
+    return _probe_video(path, state.st_mtime_ns, state.st_size)
 
 
 @lru_cache(maxsize=16)
-def _look_at(path: Path, changed: int, size: int) -> Video:
+def _probe_video(path: Path, changed: int, size: int) -> VideoInfo:
     """Remembered until the file changes: counting reads all of it."""
-    video: Video = Video(*reader().look_at(path))
+    video: VideoInfo = VideoInfo(*video_reader().probe_video(path))
     if video.frames == 0:
         raise InputError(f"{path} holds no frames that can be read; convert it, for example to MP4 (H.264)")
     return video
@@ -58,7 +58,7 @@ def _look_at(path: Path, changed: int, size: int) -> Video:
 
 def count_frames(path: Path) -> int:
     """How many frames the video should have; `read_frames` yields fewer where it is damaged."""
-    return look_at(path).frames
+    return probe_video(path).frames
 
 
 def read_frames(path: Path, frames: Sequence[int]) -> Iterator[tuple[int, Pixels]]:
@@ -66,9 +66,9 @@ def read_frames(path: Path, frames: Sequence[int]) -> Iterator[tuple[int, Pixels
 
     Frames that cannot be read are not yielded.
     """
-    yield from reader().read_frames(path, frames)
+    yield from video_reader().read_frames(path, frames)
 
 
-def reader() -> ModuleType:
+def video_reader() -> ModuleType:
     """The module that reads videos on this machine."""
     return video_av if importlib.util.find_spec("av") is not None else video_opencv

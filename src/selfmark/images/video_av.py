@@ -46,7 +46,7 @@ class _Index:
     size: tuple[int, int]
 
 
-def look_at(path: Path) -> tuple[int, float, tuple[int, int], npt.NDArray[np.float64]]:
+def probe_video(path: Path) -> tuple[int, float, tuple[int, int], npt.NDArray[np.float64]]:
     """Frames, rate, size and times. What the header promises beyond the end of the file is counted too."""
     index = _indexed(path)
     first = next(

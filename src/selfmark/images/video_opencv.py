@@ -31,7 +31,7 @@ _COUNTED = (
 )  # whose headers count frames; of others OpenCV's number is a guess
 
 
-def look_at(path: Path) -> tuple[int, float, tuple[int, int], npt.NDArray[np.float64]]:
+def probe_video(path: Path) -> tuple[int, float, tuple[int, int], npt.NDArray[np.float64]]:
     """Frames, rate, size and times. Where the header has no number of frames, they are counted."""
     with _opened(path) as capture:
         rate = float(capture.get(cv2.CAP_PROP_FPS))

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from selfmark.config import FirstKeypoints
-from selfmark.keypoints.learned import LearnedDetector, load_network
+from selfmark.keypoints.learned_detector import LearnedDetector, load_network
 
 # Channels of the four blocks; the descriptor is as long as the last block is wide.
 CHANNELS: dict[str, tuple[int, int, int, int]] = {

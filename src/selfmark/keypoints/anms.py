@@ -1,7 +1,7 @@
 """Adaptive non-maximal suppression: strong points that are also spread over the image.
 
 SIFT and ORB crowd their points on a few textured spots, which the paper calls suboptimal for landmarks
-(Keypoint initialisation). The remedy is Suppression via Square Covering (Bailo et al. 2018): walk the
+(Keypoint initialization). The remedy is Suppression via Square Covering (Bailo et al. 2018): walk the
 points from strong to weak, let each that is still uncovered cover the square around it, and seek by
 bisection the square that leaves as many points as wanted.
 """
@@ -16,7 +16,9 @@ from selfmark.points import FloatArray
 Indices = npt.NDArray[np.int64]
 
 
-def anms(xy: FloatArray, count: int, width: int, height: int, tolerance: float = 0.1) -> Indices:
+def suppress_non_maxima(
+    xy: FloatArray, count: int, width: int, height: int, tolerance: float = 0.1
+) -> Indices:
     """Choose `count` well-spread points.
 
     The largest square found to leave `count` to (1 + tolerance) x `count` points wins; its weakest surplus
@@ -41,17 +43,17 @@ def anms(xy: FloatArray, count: int, width: int, height: int, tolerance: float =
     small, large = 1, max(width, height)  # `small` leaves enough points or is the least there is
     while large - small > 1:
         side = (small + large) // 2
-        found = len(cover(xy, side, width, height, limit=most + 1))
+        found = len(cover_with_squares(xy, side, width, height, limit=most + 1))
         if found < count:
             large = side
         else:
             small = side
             if found <= most:
                 break
-    return cover(xy, small, width, height, limit=count)
+    return cover_with_squares(xy, small, width, height, limit=count)
 
 
-def cover(xy: FloatArray, side: int, width: int, height: int, limit: int) -> Indices:
+def cover_with_squares(xy: FloatArray, side: int, width: int, height: int, limit: int) -> Indices:
     """The first `limit` points that survive a covering by squares.
 
     The plane is cut into cells of half the square's side. A point survives unless its cell lies within two

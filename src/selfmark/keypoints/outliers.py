@@ -23,9 +23,9 @@ def remove_outliers(points: Keypoints, settings: FirstKeypoints, generator: torc
     if points.descriptor is None:
         return points
     loneliness = outlier_scores(
-        points.descriptor, settings.outlier_neighbours, settings.outlier_sample, generator
+        points.descriptor, settings.outlier_neighbors, settings.outlier_sample, generator
     )
-    dropped = int(settings.outlier_share * len(points) + 0.5)
+    dropped = int(settings.outlier_fraction * len(points) + 0.5)
     order = torch.argsort(loneliness, stable=True)  # stable: of equal scores the later point goes
     keep = torch.zeros(len(points), dtype=torch.bool, device=loneliness.device)
     keep[order[: len(points) - dropped]] = True
@@ -33,20 +33,20 @@ def remove_outliers(points: Keypoints, settings: FirstKeypoints, generator: torc
 
 
 def outlier_scores(
-    descriptor: torch.Tensor, neighbours: int, sample: int, generator: torch.Generator
+    descriptor: torch.Tensor, neighbors: int, sample: int, generator: torch.Generator
 ) -> torch.Tensor:
     """Median distance of each descriptor to its nearest others, [P].
 
     Args:
         descriptor: [P, D], brought to unit length here.
-        neighbours: how many nearest others; fewer where there are fewer.
-        sample: neighbours are sought among at most this many descriptors, drawn at random.
+        neighbors: how many nearest others; fewer where there are fewer.
+        sample: neighbors are sought among at most this many descriptors, drawn at random.
     """
     count = len(descriptor)
     unit = F.normalize(descriptor.float(), dim=1)
     drawn = torch.randperm(count, generator=generator, device=generator.device)[:sample].to(unit.device)
     others = unit[drawn]
-    nearest = min(neighbours, len(drawn) - 1)
+    nearest = min(neighbors, len(drawn) - 1)
     if nearest < 1:
         return torch.zeros(count, device=unit.device)
     column = torch.full((count,), -1, device=unit.device)  # where a point meets itself among the others

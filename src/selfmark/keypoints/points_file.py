@@ -1,9 +1,9 @@
-"""First keypoints from a CSV file: points somebody already has (the paper's synthetic initialisations).
+"""First keypoints from a CSV file: points somebody already has (the paper's synthetic initializations).
 
     image,x,y,score
     photos/cat-01.jpg,120.5,88,0.9
 
-`score` may be missing. Coordinates are pixels of the original image, pixel centres at integers. An image is
+`score` may be missing. Coordinates are pixels of the original image, pixel centers at integers. An image is
 named by its path as selfmark knows it or by any end of it that fits one image only, such as its file name.
 """
 

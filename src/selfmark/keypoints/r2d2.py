@@ -13,13 +13,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from selfmark.config import FirstKeypoints
-from selfmark.keypoints.learned import LearnedDetector, load_network
+from selfmark.keypoints.learned_detector import LearnedDetector, load_network
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_DEVIATION = (0.229, 0.224, 0.225)
 
 # Kernel, outputs and dilation of the nine convolutions. The three 2 x 2 ones with growing holes stand in for
-# one 8 x 8 kernel; their padding of half the dilation keeps them centred.
+# one 8 x 8 kernel; their padding of half the dilation keeps them centered.
 LAYERS = (
     (3, 32, 1),
     (3, 32, 1),

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from selfmark.config import FirstKeypoints
-from selfmark.keypoints.learned import LearnedDetector, load_network
+from selfmark.keypoints.learned_detector import LearnedDetector, load_network
 
 CELL = 8
 
@@ -36,7 +36,7 @@ class SuperPoint(nn.Module):
         self.convDa, self.convDb = conv3(128, 256), nn.Conv2d(256, 256, kernel_size=1)
 
     def forward(self, rgb: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        luma = rgb.new_tensor([0.299, 0.587, 0.114])  # ITU-R BT.601, as OpenCV turns colour into grey
+        luma = rgb.new_tensor([0.299, 0.587, 0.114])  # ITU-R BT.601, as OpenCV turns color into gray
         x = torch.einsum("bchw,c->bhw", rgb, luma)[:, None]
         x = self.conv1b(self.conv1a(x).relu()).relu()
         x = self.conv2b(self.conv2a(F.max_pool2d(x, 2)).relu()).relu()

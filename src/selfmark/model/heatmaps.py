@@ -1,6 +1,6 @@
 """Heatmaps: draw Gaussians, find peaks, refine below one cell, read descriptors between cells.
 
-Cell coordinates put centres at integers, so image pixel x lies at cell (x + 0.5) / stride - 0.5.
+Cell coordinates put centers at integers, so image pixel x lies at cell (x + 0.5) / stride - 0.5.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ def to_pixels(cells: Tensor) -> Tensor:
     return (cells + 0.5) * STRIDE - 0.5
 
 
-def draw(cells: Tensor, size: int, sigma: float) -> Tensor:
+def draw_gaussians(cells: Tensor, size: int, sigma: float) -> Tensor:
     """A Gaussian of height 1 around each point: [..., 2] cells to [..., size, size] maps."""
     grid = torch.arange(size, device=cells.device, dtype=cells.dtype)
     along = torch.exp(-((grid - cells[..., None]) ** 2) / (2 * sigma**2))  # [..., 2, size]
     return along[..., 1, :, None] * along[..., 0, None, :]
 
 
-def draw_together(cells: Tensor, valid: Tensor, size: int, sigma: float) -> Tensor:
+def draw_target(cells: Tensor, valid: Tensor, size: int, sigma: float) -> Tensor:
     """One map [B, 1, size, size], a Gaussian at each valid point [B, P, 2]; where they meet, the higher."""
-    maps = draw(cells, size, sigma) * valid[..., None, None]
+    maps = draw_gaussians(cells, size, sigma) * valid[..., None, None]
     return maps.amax(dim=1, keepdim=True)
 
 
@@ -84,20 +84,20 @@ def find_peaks(heat: Tensor, threshold: float, radius: int, most: int, refine: R
     kept = torch.where(local_maxima(heat, radius, threshold), heat, -torch.inf)
     score, flat = kept.flatten(1).topk(min(most, kept[0].numel()), dim=1)
     cells = torch.stack([flat % width, flat // width], dim=-1)
-    return Peaks(refined(heat, cells, refine), score, score > -torch.inf)
+    return Peaks(refine_peaks(heat, cells, refine), score, score > -torch.inf)
 
 
-def highest(maps: Tensor, refine: Refine) -> Peaks:
+def highest_cells(maps: Tensor, refine: Refine) -> Peaks:
     """The single highest cell of each landmark's map: [B, K, H, W] to cells [B, K, 2]; always valid."""
     images, landmarks, height, width = maps.shape
     maps = maps.float()
     score, flat = maps.flatten(2).max(dim=2)
     cells = torch.stack([flat % width, flat // width], dim=-1)
-    fine = refined(maps.reshape(-1, height, width), cells.reshape(-1, 1, 2), refine)
+    fine = refine_peaks(maps.reshape(-1, height, width), cells.reshape(-1, 1, 2), refine)
     return Peaks(fine.reshape(images, landmarks, 2), score, torch.ones_like(score, dtype=torch.bool))
 
 
-def centroid(maps: Tensor) -> Peaks:
+def heat_centroids(maps: Tensor) -> Peaks:
     """The mean cell of each landmark's map, weighted by its squared heat: [B, K, H, W] to cells [B, K, 2].
 
     A sharp map gives its peak. Where a map hesitates between places this lies between them, in proportion,
@@ -113,19 +113,19 @@ def centroid(maps: Tensor) -> Peaks:
     return Peaks(torch.stack([x, y], dim=-1), score, torch.ones_like(score, dtype=torch.bool))
 
 
-def read(maps: Tensor, reading: Reading) -> Peaks:
+def read_heatmaps(maps: Tensor, reading: Reading) -> Peaks:
     """One place for each landmark's map: [B, K, H, W] to cells [B, K, 2]; always valid."""
-    return centroid(maps) if reading == "centroid" else highest(maps, reading)
+    return heat_centroids(maps) if reading == "centroid" else highest_cells(maps, reading)
 
 
-def refined(heat: Tensor, cells: Tensor, refine: Refine) -> Tensor:
+def refine_peaks(heat: Tensor, cells: Tensor, refine: Refine) -> Tensor:
     """Move whole cells [B, P, 2] of maps [B, H, W] by less than one cell towards the true peak."""
     height, width = heat.shape[-2:]
     padded = F.pad(heat[:, None], (1, 1, 1, 1), mode="replicate")[:, 0].flatten(1)
-    centre = (cells[..., 1] + 1) * (width + 2) + cells[..., 0] + 1
+    center = (cells[..., 1] + 1) * (width + 2) + cells[..., 0] + 1
 
     def at(step: int) -> Tensor:
-        return padded.gather(1, centre + step)
+        return padded.gather(1, center + step)
 
     here = at(0)
     before = torch.stack([at(-1), at(-(width + 2))], dim=-1)
@@ -142,7 +142,7 @@ def refined(heat: Tensor, cells: Tensor, refine: Refine) -> Tensor:
     return torch.minimum((cells + offset).clamp_min(0), limit)
 
 
-def sample(maps: Tensor, cells: Tensor) -> Tensor:
+def sample_maps(maps: Tensor, cells: Tensor) -> Tensor:
     """Read maps [B, C, H, W] at cells [B, P, 2] bilinearly: [B, P, C]; outside, the border's value."""
     height, width = maps.shape[-2:]
     x, y = (cells.to(maps.dtype) + 0.5).unbind(-1)
@@ -153,4 +153,4 @@ def sample(maps: Tensor, cells: Tensor) -> Tensor:
 
 def sample_descriptors(features: Tensor, cells: Tensor) -> Tensor:
     """Unit descriptors [B, P, d] at cells [B, P, 2] of the feature map [B, d, h, w], in float32."""
-    return F.normalize(sample(features.float(), cells), dim=-1)
+    return F.normalize(sample_maps(features.float(), cells), dim=-1)

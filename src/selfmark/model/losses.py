@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from selfmark.config import Loss
-from selfmark.group import ALONE, Group
+from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 
 
 def squared_distances(a: Tensor, b: Tensor) -> Tensor:
@@ -19,7 +19,7 @@ def squared_distances(a: Tensor, b: Tensor) -> Tensor:
     return (2 - 2 * a @ b.transpose(-1, -2)).clamp_min(0)
 
 
-def positives(label_a: Tensor, label_b: Tensor, valid_a: Tensor, valid_b: Tensor) -> Tensor:
+def positive_pairs(label_a: Tensor, label_b: Tensor, valid_a: Tensor, valid_b: Tensor) -> Tensor:
     """Pairs [B, P, P] across two views with the same pseudo-label [B, P]; labels below 0 match nothing."""
     same = (label_a[:, :, None] == label_b[:, None, :]) & (label_a >= 0)[:, :, None]
     return same & valid_a[:, :, None] & valid_b[:, None, :]
@@ -50,10 +50,10 @@ def negatives_different_cluster(label_a: Tensor, label_b: Tensor, valid_a: Tenso
     return differ & known & valid_a[:, :, None] & valid_b[:, None, :]
 
 
-def weights(
-    positive: Tensor, negative: Tensor, settings: Loss, group: Group = ALONE
+def pair_weights(
+    positive: Tensor, negative: Tensor, settings: Loss, group: ProcessGroup = SINGLE_PROCESS
 ) -> tuple[Tensor, Tensor]:
-    """What each pair counts in `contrastive`, so that sums become the means that the settings ask for.
+    """What each pair counts in `contrastive_loss`, so that sums become the means that the settings ask for.
 
     In a group pairs are counted over all processes, so that the mean of their losses is that of one process
     with the whole batch.
@@ -65,12 +65,12 @@ def weights(
     return positive / attract.clamp_min(least), negative * (settings.negative_weight / repel.clamp_min(least))
 
 
-def _counted(masks: list[Tensor], group: Group) -> Tensor:
+def _counted(masks: list[Tensor], group: ProcessGroup) -> Tensor:
     """How many entries of each mask are set, a mean over the processes: [len(masks)]."""
     return group.all_sum(torch.stack([mask.sum() for mask in masks]).float()) / group.size
 
 
-def contrastive(
+def contrastive_loss(
     between: Tensor, positive: Tensor, within: Tensor, negative: Tensor, settings: Loss
 ) -> Tensor:
     """L_f: squared distance of positives, hinge m - d^2 of negatives, each times its weight.
@@ -83,16 +83,18 @@ def contrastive(
     return (between * positive).sum() + (hinge * negative).sum()
 
 
-def detector(confidence: Tensor, target: Tensor) -> Tensor:
+def detector_loss(confidence: Tensor, target: Tensor) -> Tensor:
     """L_d: mean squared error between the confidence map and Gaussians at the keypoints (Eq. 3)."""
     return (confidence.float() - target).square().mean()
 
 
-def masked_regression(maps: Tensor, target: Tensor, present: Tensor, group: Group = ALONE) -> Tensor:
+def masked_regression_loss(
+    maps: Tensor, target: Tensor, present: Tensor, group: ProcessGroup = SINGLE_PROCESS
+) -> Tensor:
     """Stage 2: error over the landmarks present in each image only (Sec. 3.6), mean over cells and images.
 
     maps, target: [B, K, h, w]; present: [B, K] bool. Images without any landmark count for nothing.
-    In a group images are counted over all processes, as in `weights`.
+    In a group images are counted over all processes, as in `pair_weights`.
     """
     per_map = (maps.float() - target).square().mean(dim=(2, 3)) * present
     detected = present.sum(dim=1)

@@ -189,7 +189,7 @@ def bytes_per_image(settings: Network, size: int) -> int:
     return 9 * settings.channels * (size // STRIDE) ** 2 * torch.float32.itemsize
 
 
-def place(network: Phi | Psi, device: torch.device, runtime: Runtime = _RUNTIME) -> None:
+def prepare_network(network: Phi | Psi, device: torch.device, runtime: Runtime = _RUNTIME) -> None:
     """Move a network to the device, laid out for it and with the operations that are fastest there."""
     network.to(device)
     bf16 = runtime.precision == "bf16" or (runtime.precision == "auto" and device.type == "cuda")
@@ -197,7 +197,7 @@ def place(network: Phi | Psi, device: torch.device, runtime: Runtime = _RUNTIME)
     if fused or device.type == "cpu":  # elsewhere eager GroupNorm is slow with channels last
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if fused:
-        from selfmark.model.fused.operations import Fused  # needs Triton
+        from selfmark.model.kernels.operations import Fused  # needs Triton
 
         network.operations = Fused()
     else:

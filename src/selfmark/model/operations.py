@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from selfmark.images.augment import Photometry, recolour, warp
-from selfmark.model.heatmaps import draw_together, sample
+from selfmark.images.augment import ColorChanges, apply_color_changes, warp_images
+from selfmark.model.heatmaps import draw_target, sample_maps
 
 if TYPE_CHECKING:
     from selfmark.model.network import Block
@@ -71,8 +71,8 @@ class Operations(Protocol):
     def targets(self, cells: Tensor, valid: Tensor, size: int, sigma: float) -> Tensor:
         """As `heatmaps.draw_together`."""
 
-    def deform(self, pixels: Tensor, matrix: Tensor, changes: Photometry, noise: Tensor) -> Tensor:
-        """Images [B, 3, S, S] uint8, moved by matrices [B, 2, 3] and recoloured: float32 in 0..1."""
+    def deform(self, pixels: Tensor, matrix: Tensor, changes: ColorChanges, noise: Tensor) -> Tensor:
+        """Images [B, 3, S, S] uint8, moved by matrices [B, 2, 3] and recolored: float32 in 0..1."""
 
 
 class Plain:
@@ -123,17 +123,17 @@ class Plain:
         return result
 
     def describe(self, conv: nn.Conv2d, features: Tensor, cells: Tensor) -> Tensor:
-        read = sample(features.float(), cells)
+        read = sample_maps(features.float(), cells)
         return F.normalize(F.linear(read, conv.weight.flatten(1), conv.bias), dim=-1)
 
     def both(self, aside: Callable[[], A], main: Callable[[], B]) -> tuple[A, B]:
         return aside(), main()
 
     def targets(self, cells: Tensor, valid: Tensor, size: int, sigma: float) -> Tensor:
-        return draw_together(cells, valid, size, sigma)
+        return draw_target(cells, valid, size, sigma)
 
-    def deform(self, pixels: Tensor, matrix: Tensor, changes: Photometry, noise: Tensor) -> Tensor:
-        return recolour(warp(pixels.float() / 255, matrix), changes, noise)
+    def deform(self, pixels: Tensor, matrix: Tensor, changes: ColorChanges, noise: Tensor) -> Tensor:
+        return apply_color_changes(warp_images(pixels.float() / 255, matrix), changes, noise)
 
 
 PLAIN = Plain()

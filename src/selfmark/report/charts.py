@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from selfmark.points import FloatArray
-from selfmark.report.parts import ReportCurves
+from selfmark.report.sections import ReportCurves
 
 WIDTH, HEIGHT = 360, 216  # of a chart, SVG units
 LEFT, TOP, RIGHT, BOTTOM = 46, 22, 350, 174  # of the plotting area inside it
@@ -18,7 +18,7 @@ _MOST_POINTS = 300  # of a line; longer histories are averaged in groups
 _MARKS = 6  # symbols along a long line; each point of a line with up to twice as many has its own
 _INTERVALS = 5  # between the figures along an axis, at most
 
-# Four ways of dashing (style sheet) with five symbols tell twenty lines apart without any colour.
+# Four ways of dashing (style sheet) with five symbols tell twenty lines apart without any color.
 _SYMBOLS = (
     "m-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0z",  # disc
     "m-2.7-2.7h5.4v5.4h-5.4z",  # square
@@ -32,7 +32,7 @@ _CHART_OF_STAGE = {"warm-up": "Stage 1", "round": "Stage 1", "stage 2": "Stage 2
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     """A line and the symbols on it as SVG paths, its symbol for the legend, and which style it has."""
 
     name: str
@@ -44,13 +44,13 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines, labelled heights, labelled places along the horizontal axis, starts of the rounds."""
+    """Lines, labeled heights, labeled places along the horizontal axis, starts of the rounds."""
 
     title: str
     note: str
     x_label: str
     y_label: str
-    lines: tuple[Line, ...]
+    lines: tuple[ChartLine, ...]
     heights: tuple[tuple[float, str], ...]
     places: tuple[tuple[float, str], ...]
     rounds: tuple[tuple[float, str], ...]
@@ -151,14 +151,14 @@ def _finite(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
     return x[kept], y[kept]
 
 
-def _line(name: str, points: list[tuple[float, float]], style: int, marked: bool) -> Line:
+def _line(name: str, points: list[tuple[float, float]], style: int, marked: bool) -> ChartLine:
     symbol = _SYMBOLS[style % len(_SYMBOLS)]
     count = len(points)
     if count <= 2 * _MARKS:
         chosen = range(count)
     else:  # begin later on each line, so that lines on top of each other show all their symbols
         chosen = range((style * 2 + 1) * count // (5 * _MARKS) % (count // _MARKS), count, count // _MARKS)
-    return Line(
+    return ChartLine(
         name=name,
         path="M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in points),
         marks=" ".join(f"M{points[i][0]:.1f} {points[i][1]:.1f}{symbol}" for i in chosen) if marked else "",

@@ -12,17 +12,17 @@ import jinja2
 import numpy as np
 
 from selfmark._version import __version__
-from selfmark.colours import palette
 from selfmark.errors import InputError
-from selfmark.files import whole
+from selfmark.model.colors import palette
 from selfmark.points import FloatArray
 from selfmark.report import charts
 from selfmark.report import scatter as maps
-from selfmark.report.count import landmark_count
-from selfmark.report.parts import IntArray, ReportCurves, ReportTable
-from selfmark.report.pictures import Picture, data_uri, draw_landmarks, landmark_gallery
-from selfmark.report.rounds import rounds_history
-from selfmark.report.trust import Trust, by_trust, grouped, in_words
+from selfmark.report.count_section import landmark_count
+from selfmark.report.landmark_pictures import Picture, draw_landmark_gallery, draw_landmarks, to_data_uri
+from selfmark.report.rounds_section import rounds_history
+from selfmark.report.sections import IntArray, ReportCurves, ReportTable
+from selfmark.report.trust_levels import TrustLevel, group_by_level, order_by_trust, trust_level
+from selfmark.run.files import atomic_write
 
 _GALLERY = 12  # cut-outs per landmark
 _CUT_OUT = 96  # pixels of a cut-out
@@ -40,7 +40,7 @@ class ReportData:
     example_score: [E, K]
     example_names: E file names, as the user's disk has them: untrusted text
     mirror:        mirror partner of each landmark
-    colours:       "#rrggbb" of each landmark; empty: the usual ones
+    colors:       "#rrggbb" of each landmark; empty: the usual ones
     skeleton:      pairs of landmarks to connect in the examples
     hidden:        landmarks that are not shown; the others keep their numbers
     detection:     [K] share of the training images in which Stage 1 found the landmark
@@ -74,7 +74,7 @@ class ReportData:
     history: tuple[dict[str, Any], ...]
     figures: tuple[tuple[str, str, str], ...]
     settings: dict[str, Any]
-    colours: tuple[str, ...] = ()
+    colors: tuple[str, ...] = ()
     skeleton: tuple[tuple[int, int], ...] = ()
     hidden: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
@@ -100,8 +100,8 @@ class ReportData:
             raise ValueError(f"example_xy must be [{E}, {K}, 2] and example_score [{E}, {K}]")
         if len(self.mirror) != K or len(self.detection) != K:
             raise ValueError(f"mirror and detection must have an entry for each of the {K} landmarks")
-        if len(self.colours) not in (0, K):
-            raise ValueError(f"colours must have an entry for each of the {K} landmarks")
+        if len(self.colors) not in (0, K):
+            raise ValueError(f"colors must have an entry for each of the {K} landmarks")
         if (self.trust is not None and self.trust.shape != (K,)) or len(self.facts) not in (0, K):
             raise ValueError(f"trust and facts must have an entry for each of the {K} landmarks")
         if self.order is not None and sorted(self.order.tolist()) != list(range(K)):
@@ -110,8 +110,8 @@ class ReportData:
 
     @property
     def fills(self) -> tuple[str, ...]:
-        """The colour of each landmark."""
-        return self.colours or palette(len(self.names))
+        """The color of each landmark."""
+        return self.colors or palette(len(self.names))
 
     def _check_clusters(self) -> None:
         if self.cluster_xy is None or self.cluster_label is None:
@@ -142,7 +142,7 @@ def write_report(data: ReportData, folder: Path) -> Path:
     target = folder / "index.html"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with whole(target) as temporary:
+        with atomic_write(target) as temporary:
             # File names that are not text on this disk arrive as lone surrogates, which UTF-8 cannot hold.
             temporary.write_text(page, encoding="utf-8", errors="replace")
     except OSError as error:
@@ -153,7 +153,7 @@ def write_report(data: ReportData, folder: Path) -> Path:
 def _view(data: ReportData) -> dict[str, Any]:
     """What the template is filled with."""
     landmarks = _landmarks(data)
-    trusts: dict[int, Trust] = {row["index"]: row["trust"] for row in landmarks if row["trust"]}
+    trusts: dict[int, TrustLevel] = {row["index"]: row["trust"] for row in landmarks if row["trust"]}
     round_tables, round_curves = rounds_history(data.history)
     count_words, count_tables, count_curves = landmark_count(data.history)
     return {
@@ -164,7 +164,7 @@ def _view(data: ReportData) -> dict[str, Any]:
         "landmarks": landmarks,
         "hidden": [data.names[index] for index in data.hidden],
         "by_number": {row["index"]: row for row in landmarks},
-        "groups": grouped(trusts),
+        "groups": group_by_level(trusts),
         "comparison": _comparison(landmarks) if data.facts or trusts else None,
         "examples": _examples(data),
         "tables": data.tables,
@@ -184,20 +184,22 @@ def _examples(data: ReportData) -> list[dict[str, Any]]:
     places[:, list(data.hidden)] = np.nan
     pictures = zip(data.example_names, data.examples, places, strict=True)
     return [
-        {"name": name, "picture": data_uri(draw_landmarks(image, xy, data.fills, data.skeleton))}
+        {"name": name, "picture": to_data_uri(draw_landmarks(image, xy, data.fills, data.skeleton))}
         for name, image, xy in pictures
     ]
 
 
 def _landmarks(data: ReportData) -> list[dict[str, Any]]:
     """One entry for each landmark, in the order the page shows them."""
-    trust = [] if data.trust is None else [in_words(float(value), data.trust_limits) for value in data.trust]
-    order = np.arange(len(data.names)) if data.trust is None else by_trust(data.trust)
+    trust = (
+        [] if data.trust is None else [trust_level(float(value), data.trust_limits) for value in data.trust]
+    )
+    order = np.arange(len(data.names)) if data.trust is None else order_by_trust(data.trust)
     return [
         {
             "index": index,
             "name": data.names[index],
-            "colour": data.fills[index],
+            "color": data.fills[index],
             "partner": data.mirror[index],
             "trust": trust[index] if trust else None,
             "detection": _percent(float(data.detection[index])),
@@ -211,14 +213,14 @@ def _landmarks(data: ReportData) -> list[dict[str, Any]]:
 
 
 def _gallery(data: ReportData, landmark: int) -> list[dict[str, str]]:
-    cuts = landmark_gallery(
+    cuts = draw_landmark_gallery(
         data.examples, data.example_xy, data.example_score, landmark, _GALLERY, _CUT_OUT, data.fills[landmark]
     )
     return [
         {
             "name": data.example_names[row],
             "score": f"{data.example_score[row, landmark]:.2f}",
-            "picture": data_uri(picture),
+            "picture": to_data_uri(picture),
         }
         for row, picture in cuts
     ]
@@ -238,7 +240,7 @@ def _clusters(data: ReportData) -> maps.Scatter | None:
         return None
     shown = ~np.isin(data.cluster_label, data.hidden)
     cuts = None if data.cluster_cuts is None else data.cluster_cuts[shown]
-    drawn = maps.scatter(data.cluster_xy[shown], data.cluster_label[shown], data.fills, cuts)
+    drawn = maps.build_scatter(data.cluster_xy[shown], data.cluster_label[shown], data.fills, cuts)
     return drawn if drawn.clouds else None
 
 

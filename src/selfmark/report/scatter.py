@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from selfmark.points import FloatArray
-from selfmark.report.parts import IntArray
-from selfmark.report.pictures import Picture, data_uri
+from selfmark.report.landmark_pictures import Picture, to_data_uri
+from selfmark.report.sections import IntArray
 
 WIDTH, HEIGHT = 580, 440  # of the map, SVG units
 CUT = 30  # side of a cut-out on the map
 _MARGIN = 18
 _MOST_DOTS = 1000
 _MOST_CUTS = 120
-_GREY = "#8a929b"  # of points that belong to no landmark
+_GRAY = "#8a929b"  # of points that belong to no landmark
 
 
 @dataclass(frozen=True)
@@ -24,27 +24,27 @@ class Cloud:
     """The points of one landmark: all its dots as one SVG path, and the place of its number."""
 
     index: int  # -1: points of no landmark
-    colour: str
+    color: str
     dots: str
     middle: tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Scatter:
-    """Clouds, and some cut-outs that do not overlap as (left, top, colour, data address)."""
+    """Clouds, and some cut-outs that do not overlap as (left, top, color, data address)."""
 
     clouds: tuple[Cloud, ...]
     cuts: tuple[tuple[float, float, str, str], ...]
     shown: int
 
 
-def scatter(xy: FloatArray, label: IntArray, colours: Sequence[str], cuts: Picture | None) -> Scatter:
+def build_scatter(xy: FloatArray, label: IntArray, colors: Sequence[str], cuts: Picture | None) -> Scatter:
     """Lay a map out; points that are not finite are left out.
 
     Args:
         xy: [P, 2] places on the map, in any unit; both axes keep the same scale.
         label: [P] landmark of each point; outside 0..K-1: none.
-        colours: "#rrggbb" of each of the K landmarks.
+        colors: "#rrggbb" of each of the K landmarks.
         cuts: [P, c, c, 3] what is seen at each point, or None.
     """
     kept = np.flatnonzero(np.isfinite(xy).all(axis=1))
@@ -53,11 +53,11 @@ def scatter(xy: FloatArray, label: IntArray, colours: Sequence[str], cuts: Pictu
     if not len(kept):
         return Scatter((), (), 0)
     places = _fit(xy[kept])
-    label = np.where((label[kept] >= 0) & (label[kept] < len(colours)), label[kept], -1)
-    fills = [*colours, _GREY]  # the last is what -1 picks
+    label = np.where((label[kept] >= 0) & (label[kept] < len(colors)), label[kept], -1)
+    fills = [*colors, _GRAY]  # the last is what -1 picks
     clouds = tuple(_cloud(index, fills[index], places[label == index]) for index in np.unique(label).tolist())
     shown = _apart(places) if cuts is not None else []
-    pictures = () if cuts is None else tuple(data_uri(cuts[kept[row]]) for row in shown)
+    pictures = () if cuts is None else tuple(to_data_uri(cuts[kept[row]]) for row in shown)
     corners = tuple(
         (round(x - CUT / 2, 1), round(y - CUT / 2, 1)) for x, y in (places[row].tolist() for row in shown)
     )
@@ -71,11 +71,11 @@ def scatter(xy: FloatArray, label: IntArray, colours: Sequence[str], cuts: Pictu
     )
 
 
-def _cloud(index: int, colour: str, places: FloatArray) -> Cloud:
+def _cloud(index: int, color: str, places: FloatArray) -> Cloud:
     x, y = np.median(places, axis=0).tolist()
     # A line of no length with round ends is a disc: a tenth of the text that as many <circle> would take.
     dots = "".join(f"M{a:.1f} {b:.1f}h0" for a, b in places.tolist())
-    return Cloud(index, colour, dots, (round(x, 1), round(y, 1)))
+    return Cloud(index, color, dots, (round(x, 1), round(y, 1)))
 
 
 def _fit(xy: FloatArray) -> FloatArray:

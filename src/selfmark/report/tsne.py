@@ -6,7 +6,7 @@ import numpy as np
 
 from selfmark.points import FloatArray
 
-_SMALLEST = 5  # fewer points than this have no neighbourhoods to speak of
+_SMALLEST = 5  # fewer points than this have no neighborhoods to speak of
 _BISECTIONS = 64  # of each bandwidth
 _EXAGGERATION = 12.0  # factor on the affinities while clusters form
 _EXAGGERATED = 0.25  # share of the iterations with it
@@ -15,14 +15,14 @@ _START = 1e-4  # spread of the first places, so small that no point is in anothe
 
 
 def tsne(vectors: FloatArray, perplexity: float = 30.0, iterations: int = 400, seed: int = 0) -> FloatArray:
-    """Places [P, 2] such that vectors [P, D] with common neighbours lie together; distances mean little.
+    """Places [P, 2] such that vectors [P, D] with common neighbors lie together; distances mean little.
 
     Starts from the principal components, so the result is the same every time; `seed` draws the faint noise
     that keeps equal vectors apart. Very few points are laid out by their principal components alone.
 
     Args:
         vectors: [P, D].
-        perplexity: about how many neighbours each point has; lowered to a third of the others if P is small.
+        perplexity: about how many neighbors each point has; lowered to a third of the others if P is small.
         iterations: of gradient descent.
         seed: of the noise.
     """

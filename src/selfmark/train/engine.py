@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from selfmark.config import Optimiser, Runtime
+from selfmark.config import Optimizer, Runtime
 from selfmark.errors import TrainingError
-from selfmark.group import ALONE, Group
 from selfmark.model.operations import PLAIN, Operations
-from selfmark.train.captured import Captured
-from selfmark.train.optimiser import FlatRMSprop
+from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
+from selfmark.train.cuda_graph import CapturedStep
+from selfmark.train.optimizer import FlatRMSprop
 
 
 @dataclass
@@ -28,9 +28,9 @@ class TrainState:
     """Everything a phase changes: what a checkpoint must hold to go on as if nothing had happened."""
 
     network: nn.Module
-    optimiser: FlatRMSprop
+    optimizer: FlatRMSprop
     generator: torch.Generator
-    group: Group  # the processes that train together
+    group: ProcessGroup  # the processes that train together
     record: bool  # whether steps are recorded and replayed
     iteration: int = 0
 
@@ -52,10 +52,10 @@ OnLog = Callable[[Phase, int, dict[str, float], float], None]
 
 
 @dataclass(frozen=True)
-class Task:
-    """What a phase minimises, and on what.
+class TrainingTask:
+    """What a phase minimizes, and on what.
 
-    losses:  terms of a batch; "total" is minimised, all are logged
+    losses:  terms of a batch; "total" is minimized, all are logged
     batches: the batches of iterations start..stop-1, in order
     """
 
@@ -63,25 +63,25 @@ class Task:
     batches: Callable[[int, int], Generator[Batch]]
 
 
-def make_state(
+def build_train_state(
     network: nn.Module,
     shares: list[tuple[nn.Module, float]],
-    settings: Optimiser,
+    settings: Optimizer,
     generator: torch.Generator,
-    group: Group = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
 ) -> TrainState:
     """RMSprop over parts of the network, each at its share of the learning rate."""
     operations: Operations = getattr(network, "operations", PLAIN)
-    optimiser = FlatRMSprop(shares, settings, operations.copy_dtype)
-    operations.adopt(optimiser.copies)
+    optimizer = FlatRMSprop(shares, settings, operations.copy_dtype)
+    operations.adopt(optimizer.copies)
     record = operations.recordable and group.size == 1
-    return TrainState(network, optimiser, generator, group, record)
+    return TrainState(network, optimizer, generator, group, record)
 
 
-def train(
+def run_phase(
     state: TrainState,
     phase: Phase,
-    task: Task,
+    task: TrainingTask,
     runtime: Runtime,
     on_log: OnLog,
     on_checkpoint: Callable[[], None],
@@ -97,11 +97,11 @@ def train(
     """
     state.network.train()
     running = _Step(state, task.losses)
-    step = Captured(running, state.generator) if state.record else running
+    step = CapturedStep(running, state.generator) if state.record else running
     began = time.monotonic()
     with closing(task.batches(state.iteration, phase.stop)) as batches:
         for batch in batches:
-            state.optimiser.scale_rate(0.1 ** sum(state.iteration >= drop for drop in phase.drops))
+            state.optimizer.scale_rate(0.1 ** sum(state.iteration >= drop for drop in phase.drops))
             step(*batch)
             state.iteration += 1
             to_log = state.iteration % runtime.log_every == 0 or state.iteration == phase.stop
@@ -116,7 +116,7 @@ def train(
                 on_checkpoint()
             if stop:
                 break
-    state.optimiser.zero_grad()
+    state.optimizer.zero_grad()
     if state.iteration == phase.stop:
         _require_sound(state, running, phase)
         on_checkpoint()
@@ -124,7 +124,7 @@ def train(
         raise KeyboardInterrupt
 
 
-def _all_stop(asked: Callable[[], bool], group: Group, together: bool) -> bool:
+def _all_stop(asked: Callable[[], bool], group: ProcessGroup, together: bool) -> bool:
     """Whether to stop now. Processes agree on it where they wait for each other anyway: at a line logged."""
     if group.size == 1:
         return asked()
@@ -141,10 +141,10 @@ class _Step:
         self._since = state.iteration
 
     def __call__(self, *batch: Tensor) -> None:
-        self._state.optimiser.zero_grad()
+        self._state.optimizer.zero_grad()
         terms = self._losses(*batch)
         terms["total"].backward()  # type: ignore[no-untyped-call]
-        self._state.optimiser.step(self._state.group)
+        self._state.optimizer.step(self._state.group)
         values = torch.stack([term.detach() for term in terms.values()])
         if not self._names:
             self._names, self._sums = tuple(terms), torch.zeros_like(values)
@@ -172,8 +172,8 @@ def _require_sound(state: TrainState, running: _Step, phase: Phase) -> None:
 def _diverged(what: str, phase: Phase, iteration: int) -> str:
     return (
         f"{what} no longer a finite number at iteration {iteration} of {phase.stage}: what was reached "
-        "before is kept; resume with a lower optimiser.lr or with optimiser.clip_norm set, e.g. "
-        "--resume --set optimiser.clip_norm=1"
+        "before is kept; resume with a lower optimizer.lr or with optimizer.clip_norm set, e.g. "
+        "--resume --set optimizer.clip_norm=1"
     )
 
 

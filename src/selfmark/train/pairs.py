@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from selfmark.config import Config
-from selfmark.images.augment import inside, move_points, random_affine, with_flip
+from selfmark.images.augment import move_points, points_inside, random_affine, with_flip
 from selfmark.images.flow import CarriedPoints
 from selfmark.model.operations import Operations
-from selfmark.train.deform import deform
-from selfmark.train.plan import Part
-from selfmark.train.table import PointTable
+from selfmark.train.batch_plan import BatchSlice
+from selfmark.train.point_table import PointTable
+from selfmark.train.views import make_views
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class PairBatch:
 
 
 @dataclass(frozen=True)
-class PairRecipe:
+class PairSettings:
     """What pairs are made of in this phase.
 
     same_image: share of pairs made of one image twice; flip: mirror sides at random;
@@ -47,15 +47,15 @@ class PairRecipe:
     flip_together: bool
 
 
-def draw_pairs(
+def build_pair_batch(
     pixels: Tensor,
     planned: Tensor,
     table: PointTable,
     carried: CarriedPoints | None,
-    recipe: PairRecipe,
+    recipe: PairSettings,
     config: Config,
     generator: torch.Generator,
-    part: Part,
+    part: BatchSlice,
     operations: Operations,
 ) -> PairBatch:
     """Deform one batch and its points. Nothing here waits for the device.
@@ -95,10 +95,10 @@ def draw_pairs(
     matrix = with_flip(matrix, flip, size)
     moved, moved_target = move_points(xy, matrix), move_points(target_xy, matrix)
     return PairBatch(
-        images=deform(pixels, matrix, config.augment, generator, part, operations),
+        images=make_views(pixels, matrix, config.augment, generator, part, operations),
         target_xy=moved_target,
-        target_valid=target_valid & inside(moved_target, size),
+        target_valid=target_valid & points_inside(moved_target, size),
         xy=moved,
-        valid=valid & inside(moved, size),
+        valid=valid & points_inside(moved, size),
         label=label,
     )

@@ -1,0 +1,92 @@
+"""`selfmark datasets`: which there are, whether one is complete, and its files for the other commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from selfmark.cli.console import print_note, print_result, print_table, stderr
+
+app = typer.Typer(help="The paper's data sets, read from their official files.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="As 'selfmark datasets list' names it.")]
+Root = Annotated[Path, typer.Argument(help="Folder with the official files.")]
+
+
+@app.command("list")
+def list_datasets() -> None:
+    """The data sets that can be read, and where to get them."""
+    from selfmark.paper.datasets.registry import DATASETS
+
+    for name, data in DATASETS.items():
+        print_result(f"{name:<11}{data.title}\n{'':<11}{data.source}")
+
+
+@app.command()
+def check(name: Name, root: Root) -> None:
+    """What of a data set is there, what is missing, and where to get it."""
+    from selfmark.paper.datasets import layout_check as checks
+    from selfmark.paper.datasets.registry import get_dataset_info, read_dataset
+
+    found = ((line.wanted, ", ".join(line.found) or "-") for line in checks.check_layout(name, root))
+    print_table(("file or folder", "found"), found, get_dataset_info(name).title)
+    print_result(f"source: {get_dataset_info(name).source}")
+    dataset = read_dataset(name, root)
+    counts = (
+        (split, str(here), "-" if expected is None else str(expected))
+        for split, here, expected in checks.count_images(dataset)
+    )
+    print_table(("split", "images", "expected"), counts)
+    for note in (*dataset.notes, *checks.check_sample(dataset)):
+        print_note(f"note: {note}")
+
+
+@app.command()
+def write(
+    name: Name,
+    root: Root,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for train.json and test.json.")],
+    points: Annotated[
+        Path | None,
+        typer.Option(
+            help="Points of a detector in place of the annotated ones: COCO .json, .csv, .npz or .npy."
+        ),
+    ] = None,
+    boxes: Annotated[
+        Path | None,
+        typer.Option(help="Boxes of a detector: COCO .json, .csv, or YOLO .txt files in a folder."),
+    ] = None,
+    find_faces: Annotated[
+        bool,
+        typer.Option("--find-faces", help="Boxes found by OpenCV's own face detector, which is a weak one."),
+    ] = False,
+) -> None:
+    """A data set as COCO files for 'selfmark discover' and 'selfmark evaluate'; images stay in place."""
+    from selfmark.cli.progress import CountDisplay
+    from selfmark.errors import InputError
+    from selfmark.paper.datasets.dataset import write_coco
+    from selfmark.paper.datasets.detections import replace_boxes, replace_points
+    from selfmark.paper.datasets.face_finder import use_found_faces
+    from selfmark.paper.datasets.registry import read_dataset
+
+    if boxes is not None and find_faces:
+        raise InputError("--boxes and --find-faces each say where the faces are; give one of them")
+    dataset = read_dataset(name, root)
+    # Boxes first: which of several belongs to an object is told by the points annotated by hand.
+    if boxes is not None:
+        dataset = replace_boxes(dataset, boxes)
+    if find_faces:
+        with CountDisplay(stderr, "finding faces", "images") as display:
+            dataset = use_found_faces(dataset, display)
+    if points is not None:
+        dataset = replace_points(dataset, points)
+    write_coco(dataset, output)
+    for split, objects in dataset.splits.items():
+        print_result(f"{output / split}.json: {len(objects)} objects, {len(dataset.names)} points")
+    changed = [f"--set {key}={value}" for key, value in dataset.settings.items()]
+    if changed:
+        print_result(f"discover as the paper does with: {' '.join(changed)}")
+    for note in dataset.notes:
+        print_note(f"note: {note}")

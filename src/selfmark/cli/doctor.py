@@ -1,0 +1,43 @@
+"""What `selfmark doctor` looks at."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+
+import torch
+
+from selfmark._version import __version__
+from selfmark.config import resolve_preset
+from selfmark.errors import InputError
+from selfmark.keypoints.weights_cache import KNOWN, find_weights
+
+_OPTIONAL = ("av", "onnx", "onnxruntime", "sleap_io", "fastapi")
+
+
+def collect_findings() -> Iterator[tuple[str, str]]:
+    """Name and value of everything worth knowing before a long run."""
+    yield "selfmark", __version__
+    yield "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    yield "torch", torch.__version__
+    yield "CPU", f"{os.cpu_count()} cores, {torch.get_num_threads()} threads used"
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            free, total = torch.cuda.mem_get_info(index)
+            name = torch.cuda.get_device_name(index)
+            yield f"GPU {index}", f"{name}, {free / 2**30:.0f} of {total / 2**30:.0f} GiB free"
+    else:
+        yield "GPU", "none that torch can use"
+    config, why = resolve_preset("auto", torch.cuda.is_available(), 1000, None)
+    yield "preset auto", f"{config.preset}: {why}"
+    yield "free disk here", f"{shutil.disk_usage('.').free / 2**30:.0f} GiB"
+    for name in KNOWN:
+        try:
+            yield f"weights {name}", str(find_weights(name))
+        except InputError:
+            yield f"weights {name}", f"not here: 'selfmark weights {name}' gets them"
+    for name in _OPTIONAL:
+        yield f"optional {name}", "installed" if importlib.util.find_spec(name) else "not installed"

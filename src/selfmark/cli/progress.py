@@ -1,0 +1,203 @@
+"""Events on the terminal: a bar for the whole and one for the step at hand; plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from selfmark.image_ref import ImageRef
+from selfmark.run.folder import Event
+
+if TYPE_CHECKING:
+    from selfmark.detector import Prediction
+
+_QUIET_SECONDS = 15  # without a terminal, a line at most this often
+
+
+class ProgressDisplay:
+    """A listener for `discover`: shows stage, round, loss and time left. Use as a context manager."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.progress = Progress(
+            TextColumn("{task.description:<24}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self.tasks: dict[str, TaskID] = {}
+        self.rounds = 0
+        self.iterations: dict[str, int] = {}
+        self.last_line = 0.0
+
+    def __enter__(self) -> ProgressDisplay:
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.progress.stop()
+
+    def __call__(self, event: Event) -> None:
+        handler = getattr(self, f"_on_{event['event']}", None)
+        if handler is not None:
+            handler(event)
+
+    # --- one method per event -----------------------------------------------------------------------
+
+    def _on_start(self, event: Event) -> None:
+        self.console.print(
+            f"preset {event['preset']} on {event['device']}: {event['why']}\n"
+            f"{event['images']} images, K={event['K']}, M={event['M']}, output {event['output']}",
+            highlight=False,
+        )
+
+    def _on_note(self, event: Event) -> None:
+        self.console.print(f"note: {event['text']}", highlight=False, markup=False, soft_wrap=True)
+
+    def _on_plan(self, event: Event) -> None:
+        self.rounds = event["rounds"]
+        self.iterations = {"stage1": event["stage1"], "stage2": event["stage2"]}
+        self.tasks["all"] = self.progress.add_task("training", total=sum(self.iterations.values()), note="")
+
+    def _on_images(self, event: Event) -> None:
+        if event["skipped"]:
+            self.console.print(f"{event['skipped']} images skipped; log.jsonl says which and why")
+
+    def _on_progress(self, event: Event) -> None:
+        self._show(event["stage"], event["round"], event["done"], event["of"], "")
+
+    def _on_resumed(self, event: Event) -> None:
+        self.console.print(f"resumed {event['stage']} at iteration {event['iteration']}")
+
+    def _on_damaged(self, event: Event) -> None:
+        self.console.print(f"{event['reason']}; instead: {event['instead']}", highlight=False, markup=False)
+
+    def _on_recovery(self, event: Event) -> None:
+        self.console.print(
+            f"correspondence {event['round']}: {event['found_per_image']} points per image found, "
+            f"{event['kept_per_image']} kept",
+            highlight=False,
+        )
+
+    def _on_landmark_count(self, event: Event) -> None:
+        self.console.print(event["why"], highlight=False)
+
+    def _on_train(self, event: Event) -> None:
+        before = self.iterations.get("stage1", 0) if event["stage"] == "stage 2" else 0
+        if "all" in self.tasks:
+            self.progress.update(self.tasks["all"], completed=before + event["iteration"])
+        note = f"loss {event['loss']['total']:.4f}"
+        done, of = event["iteration"] - event["start"], event["stop"] - event["start"]
+        self._show(event["stage"], event["round"], done, of, note)
+
+    def _show(self, stage: str, number: int, done: int, of: int, note: str) -> None:
+        name = f"{stage} {number} of {self.rounds}" if stage == "round" else stage
+        if name not in self.tasks:
+            self.tasks[name] = self.progress.add_task(name, total=of, note="")
+        self.progress.update(self.tasks[name], completed=done, note=note, visible=done < of)
+        if not self.console.is_terminal and (
+            done == of or time.monotonic() - self.last_line > _QUIET_SECONDS
+        ):
+            self.last_line = time.monotonic()
+            self.console.print(f"{name}: {done} of {of} {note}", highlight=False)
+
+
+class CountDisplay:
+    """Shows how many things are done, of how many, and how many a second. Use as a context manager."""
+
+    def __init__(self, console: Console, name: str, things: str) -> None:
+        self._console, self._name, self._things = console, name, things
+        self._progress = Progress(
+            TextColumn(name),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task: TaskID | None = None
+        self._started = self._last_line = time.monotonic()
+        self._done = 0
+
+    def __enter__(self) -> CountDisplay:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    @property
+    def rate(self) -> float:
+        """Things done a second."""
+        return self._done / max(time.monotonic() - self._started, 1e-9)
+
+    def __call__(self, done: int, of: int) -> None:
+        self._done = done
+        rate = f"{self.rate:.1f} {self._things}/s"
+        if self._task is None:
+            self._task = self._progress.add_task(self._name, total=of, rate=rate)
+        self._progress.update(self._task, completed=done, total=of, rate=rate)
+        if not self._console.is_terminal and time.monotonic() - self._last_line > _QUIET_SECONDS:
+            self._last_line = time.monotonic()
+            self._console.print(f"{self._name}: {done} of {of}, {rate}", highlight=False)
+
+
+class CountedPredictions(Iterator["Prediction"]):
+    """Passes predictions on, counts their images by file and shows how far they are."""
+
+    def __init__(self, predictions: Iterator[Prediction], of: int, display: CountDisplay) -> None:
+        self._predictions, self._of, self._display = predictions, of, display
+        self.found: Counter[Path] = Counter()
+
+    @property
+    def images(self) -> int:
+        return self.found.total()
+
+    def __next__(self) -> Prediction:
+        prediction = next(self._predictions)
+        self.found.update(ref.path for ref in prediction.refs)
+        self._display(self.images, self._of)
+        return prediction
+
+
+def describe_lost_images(refs: Sequence[ImageRef], watched: CountedPredictions) -> list[str]:
+    """Sentences on what could not be read: one for each video with lost frames, one for all still images."""
+    videos = {ref.path for ref in refs if ref.frame is not None}
+    wanted = Counter(ref.path for ref in refs)
+    lost = {
+        path: count - watched.found[path] for path, count in wanted.items() if count > watched.found[path]
+    }
+    sentences = [
+        f"{lost[path]} of {wanted[path]} frames of {path} could not be read and were left out"
+        for path in lost
+        if path in videos
+    ]
+    stills = sum(count for path, count in lost.items() if path not in videos)
+    if stills:
+        given = sum(count for path, count in wanted.items() if path not in videos)
+        sentences.append(f"{stills} of {given} images could not be read and were left out")
+    return sentences

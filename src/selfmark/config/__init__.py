@@ -1,0 +1,71 @@
+"""Settings of a run: every number of the method, presets, and conversion to and from YAML.
+
+>>> preset("tiny").images.size
+128
+>>> override(preset("paper"), {"K": 20, "stage2.iterations": 1000}).stage2.iterations
+1000
+"""
+
+from selfmark.config.presets import PRESETS, preset, resolve_preset, with_landmarks
+from selfmark.config.schema import (
+    STRIDE,
+    Augment,
+    AutoK,
+    Config,
+    Correspondence,
+    DetectorName,
+    Evaluation,
+    FirstKeypoints,
+    Flip,
+    Guards,
+    Heatmaps,
+    Images,
+    Loss,
+    Network,
+    Optimizer,
+    Reading,
+    Rounds,
+    Runtime,
+    Stage2,
+    Temporal,
+    Tracking,
+    Warmup,
+    check_model,
+)
+from selfmark.config.serialization import from_dict, from_yaml, override, section_from_dict, to_dict, to_yaml
+
+__all__ = [
+    "PRESETS",
+    "STRIDE",
+    "Augment",
+    "AutoK",
+    "Config",
+    "Correspondence",
+    "DetectorName",
+    "Evaluation",
+    "FirstKeypoints",
+    "Flip",
+    "Guards",
+    "Heatmaps",
+    "Images",
+    "Loss",
+    "Network",
+    "Optimizer",
+    "Reading",
+    "Rounds",
+    "Runtime",
+    "Stage2",
+    "Temporal",
+    "Tracking",
+    "Warmup",
+    "check_model",
+    "from_dict",
+    "from_yaml",
+    "override",
+    "preset",
+    "resolve_preset",
+    "section_from_dict",
+    "to_dict",
+    "to_yaml",
+    "with_landmarks",
+]

@@ -1,0 +1,89 @@
+"""The presets `paper`, `fast` and `tiny`, and the choice between them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from selfmark.config.schema import (
+    Config,
+    Correspondence,
+    FirstKeypoints,
+    Heatmaps,
+    Images,
+    Loss,
+    Network,
+    Optimizer,
+    Rounds,
+    Runtime,
+    Stage2,
+    Warmup,
+)
+from selfmark.errors import InputError
+
+PRESETS: dict[str, Config] = {
+    "paper": Config(),
+    "fast": Config(
+        preset="fast",
+        keypoints=FirstKeypoints(detector="selfmark"),
+        heatmaps=Heatmaps(refine="parabola"),
+        loss=Loss(average="apart", negative_weight=10.0),
+        correspondence=Correspondence(restarts=4),
+        optimizer=Optimizer(clip_norm=1.0),
+        warmup=Warmup(iterations=1_500),
+        rounds=Rounds(count=4, iterations=1_200, lr_drops=(0.81,)),
+        stage2=Stage2(iterations=1_800, batch=32, lr_drops=(0.75,), sigma=2.0, refine="centroid"),
+        runtime=Runtime(checkpoint_every=500),
+    ),
+    "tiny": Config(
+        preset="tiny",
+        K=10,
+        M=30,
+        images=Images(size=128),
+        keypoints=FirstKeypoints(detector="selfmark", image_size=128, nms_radius=4, outlier_sample=20_000),
+        network=Network(channels=64, descriptor=64, norm_groups=8),
+        heatmaps=Heatmaps(sigma=1.0, threshold=0.1, refine="parabola"),
+        loss=Loss(average="apart", negative_weight=10.0, negative_distance=4.0),
+        correspondence=Correspondence(restarts=4, iterations=50),
+        optimizer=Optimizer(lr=5e-4, clip_norm=1.0),
+        warmup=Warmup(iterations=500),
+        rounds=Rounds(count=4, iterations=150, lr_drops=(0.85,)),
+        stage2=Stage2(iterations=350, lr_drops=(0.75,), backbone_lr=0.5, sigma=1.5, refine="centroid"),
+        runtime=Runtime(batch=8, checkpoint_every=100, log_every=10),
+    ),
+}
+
+
+def preset(name: str) -> Config:
+    """The settings called `paper`, `fast` or `tiny`."""
+    if name not in PRESETS:
+        raise InputError(f"there is no preset '{name}'; choose one of {', '.join(PRESETS)}")
+    return PRESETS[name]
+
+
+def resolve_preset(
+    preset_name: str, cuda: bool, images: int, K: int | Literal["auto"] | None
+) -> tuple[Config, str]:
+    """Turn a preset's name, `auto` among them, into settings for this machine and data, and say why."""
+    if preset_name == "auto":
+        config = preset("fast" if cuda else "tiny")
+        why = (
+            "a CUDA device is here, and this preset takes minutes on it"
+            if cuda
+            else "no CUDA device is here, and this preset takes minutes on a few CPU cores"
+        )
+    else:
+        config, why = preset(preset_name), "you asked for it"
+    if isinstance(K, int):
+        config = with_landmarks(config, K)
+    # A cluster needs company: with few images M is lowered so that about ten points share each label.
+    affordable = max(config.K, images * config.K // 10)
+    if preset_name == "auto" and affordable < config.M:
+        config = replace(config, M=affordable)
+        why += f"; M lowered to {affordable} because {images} images hold few points"
+    return (replace(config, K=0) if K == "auto" else config), why
+
+
+def with_landmarks(config: Config, K: int) -> Config:
+    """The same with K landmarks, and at least as many clusters."""
+    return replace(config, K=K, M=max(config.M, K))

@@ -1,1 +1,0 @@
-"""The paper's data sets: thin readers of the official layouts."""

@@ -1,0 +1,199 @@
+"""Discover landmarks: open a run folder, run the pipeline in it, then check and report the result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from selfmark.config import Config, override, resolve_preset
+from selfmark.detector import Detector
+from selfmark.errors import InputError
+from selfmark.evaluate.evaluation import check_run
+from selfmark.images.store import ImageStore
+from selfmark.pipeline import report_out_of_memory, train_detector, train_phi
+from selfmark.report.run_report import build_report
+from selfmark.run.devices import select_device
+from selfmark.run.folder import Listener, Run
+from selfmark.run.processes import ProcessGroup, is_restarted
+from selfmark.tracking.object_refs import Regions, locate_objects
+from selfmark.train.guards import check_landmarks
+
+
+def discover(
+    inputs: str | Path | Sequence[str | Path] = (),
+    landmarks: int | Literal["auto"] | None = None,
+    output: str | Path | None = None,
+    preset: str = "auto",
+    settings: Mapping[str, Any] | None = None,
+    every: int = 1,
+    regions: Regions | None = None,
+    resume: bool = False,
+    device: str = "auto",
+    listener: Listener | None = None,
+) -> Detector:
+    """Discover K landmarks in unlabeled images and train a detector for them.
+
+    Args:
+        inputs: one or several folders, glob patterns, image files, text lists, COCO files or videos.
+        landmarks: K, the number of landmarks; "auto" chooses it from the images, None uses the preset's.
+        output: run folder; None uses `runs/NAME`, named after the first input.
+        preset: `auto`, `paper`, `fast` or `tiny`.
+        settings: changes to settings by dotted name, e.g. `{"M": 50, "flip.test": False}`.
+        every: use every n-th frame of each video.
+        regions: where the objects are in the images: a file of boxes, a crop, or animals to track.
+        resume: continue the run in `output` with its own inputs and settings; only settings of how it is
+            computed (`runtime`, `optimizer`, ...) may change.
+        device: `auto`, `cpu`, `cuda`, ...
+        listener: called with every event that is written to the log.
+
+    Returns:
+        The trained detector, which is also saved in the run folder.
+    """
+    options = RunOptions(landmarks, output, preset, settings or {}, resume, device)
+    with open_run(RunInputs(_as_list(inputs), every, regions), options, listener) as opened:
+        run = opened.run
+        detector, store = train_detector(run, opened.device, opened.is_new)
+        run.group.first(lambda: _finish(run, detector, store))
+        return detector
+
+
+def train_stage1(
+    inputs: str | Path | Sequence[str | Path] = (),
+    output: str | Path | None = None,
+    preset: str = "auto",
+    settings: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    device: str = "auto",
+    listener: Listener | None = None,
+) -> None:
+    """Run the first stage only, up to its last clustering; the arguments are those of `discover`.
+
+    `evaluate.stage1_landmarks` reads the landmarks of such a run, and `discover(resume=True)` continues it
+    with Stage 2.
+    """
+    options = RunOptions(None, output, preset, settings or {}, resume, device)
+    with open_run(RunInputs(_as_list(inputs)), options, listener) as opened:
+        train_phi(opened.run, opened.device, opened.is_new)
+
+
+def _finish(run: Run, detector: Detector, store: ImageStore) -> None:
+    """Save, check and report a trained detector; runs in the leading process only."""
+    guards, batch = run.config.guards, run.config.runtime.predict_batch
+    check_landmarks(*detector.locate(store.pixels[: guards.num_samples]), run.config.images.size, guards)
+    with run.writing(), report_out_of_memory(run, "runtime.predict_batch", batch):
+        detector.save(run.model)
+        finished = Run.open(run.path)
+        check_run(finished, detector, store.refs)
+        build_report(finished, detector)
+    run.log("done", landmarks=run.config.K, output=str(run.path))
+
+
+class RunInputs(NamedTuple):
+    """The images of a run, as the user named them.
+
+    inputs:  folders, glob patterns, files; see `images.sources.list_images`
+    every:   use every n-th frame of each video
+    regions: where the objects are in the images; None: each object fills its image
+    """
+
+    inputs: Sequence[str | Path]
+    every: int = 1
+    regions: Regions | None = None
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How to run a discovery; see the arguments of `discover`."""
+
+    landmarks: int | Literal["auto"] | None = None
+    output: str | Path | None = None
+    preset: str = "auto"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    resume: bool = False
+    device: str = "auto"
+
+
+class OpenedRun(NamedTuple):
+    """A locked run, the device to compute on, and whether the run was created just now."""
+
+    run: Run
+    device: torch.device
+    is_new: bool
+
+
+@contextmanager
+def open_run(inputs: RunInputs, options: RunOptions, listener: Listener | None) -> Iterator[OpenedRun]:
+    """Create a run folder, or open one to resume it, and lock it while the context lasts."""
+    device = select_device(options.device)
+    group = ProcessGroup.of_environment(device)
+    path = _run_folder(inputs, options)
+    # Processes that torchrun restarted continue from the last checkpoint.
+    resume = options.resume or (is_restarted() and (path / "run.json").exists())
+    if not resume:
+        group.first(lambda: _create_run(path, inputs, options, device, listener))
+    run = Run.open(path, listener, group)
+    if resume and inputs.inputs and locate_objects(*inputs, run.config.tracking) != run.refs():
+        raise InputError(f"{run.path} was started on other images: leave the inputs out to resume it")
+    try:
+        with run.locked():
+            if resume:
+                run.change(options.settings)
+            yield OpenedRun(run, device, not resume)
+    finally:
+        group.close()
+
+
+def _as_list(inputs: str | Path | Sequence[str | Path]) -> list[str | Path]:
+    return [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
+
+
+def _run_folder(inputs: RunInputs, options: RunOptions) -> Path:
+    if options.output is not None:
+        return Path(options.output)
+    if options.resume:
+        raise InputError("say which run to resume with --output")
+    if not inputs.inputs:
+        raise InputError("no images given: name a folder, image files or a video")
+    return Path("runs") / (Path(inputs.inputs[0]).stem or "discovery")
+
+
+def _create_run(
+    path: Path, inputs: RunInputs, options: RunOptions, device: torch.device, listener: Listener | None
+) -> None:
+    landmarks, settings = options.landmarks, options.settings
+    if not inputs.inputs:
+        raise InputError("no images given: name a folder, image files or a video")
+    if landmarks is not None and landmarks != "auto" and not (isinstance(landmarks, int) and landmarks >= 1):
+        raise InputError(f"the number of landmarks must be at least 1, or 'auto', not {landmarks!r}")
+    changes = {name: value for name, value in settings.items() if name.startswith("tracking.")}
+    tracking = override(Config(), changes).tracking
+
+    def on_progress(done: int, of: int) -> None:
+        if listener is not None and (done % 25 == 0 or done == of):
+            listener({"event": "progress", "stage": "finding animals", "round": 0, "done": done, "of": of})
+
+    notes: list[str] = []
+    refs = locate_objects(*inputs, tracking, on_progress, notes.append)
+    config, why = resolve_preset(options.preset, device.type == "cuda", len(refs), landmarks)
+    if inputs.regions is not None and inputs.regions.animals:
+        config = replace(config, augment=replace(config.augment, rotation=tracking.rotation))
+    config = override(config, settings)
+    Run.create(path, config, [str(item) for item in inputs.inputs], refs)
+    run = Run.open(path, listener)
+    for note in notes:
+        run.log("note", text=note)
+    run.log(
+        "start",
+        preset=config.preset,
+        why=why,
+        device=str(device),
+        images=len(refs),
+        K=config.K or "auto",
+        M=config.M,
+        output=str(path),
+    )

@@ -1,0 +1,141 @@
+"""COCO keypoints, ground-truth form: images, annotations with [x, y, v] per landmark, one category."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
+
+import numpy as np
+
+from selfmark.detector import Prediction
+from selfmark.export.pose_tables import atomic_output, require_writable
+from selfmark.image_ref import ImageRef
+from selfmark.model.card import ModelCard
+
+CATEGORY = 1  # the id of the only category
+VISIBLE = 2
+
+
+class ExportedImage(NamedTuple):
+    """An image or a frame, and the id under which annotations know it."""
+
+    id: int
+    ref: ImageRef
+    width: int
+    height: int
+
+
+def write_coco(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
+    """Write `folder`/landmarks.json; every landmark has v=2, its score stands in `keypoint_scores`."""
+    require_writable(folder)
+    path = folder / "landmarks.json"
+    with atomic_output(path) as part, open(part, "w", encoding="utf-8") as handle:
+        write_ground_truth(predictions, card, handle, names_as_given)
+    return path
+
+
+def write_ground_truth(
+    predictions: Iterable[Prediction],
+    card: ModelCard,
+    handle: TextIO,
+    file_names: Callable[[Sequence[ImageRef]], list[str]],
+) -> None:
+    """Annotations as they come; of the images, which stand last, only names and sizes are kept till then."""
+    images: dict[str, ExportedImage] = {}
+    handle.write('{"annotations": ')
+    write_list(_annotations(predictions, images), handle)
+    handle.write(',\n"images": ')
+    write_list(image_entries(images, file_names), handle)
+    handle.write(f',\n"categories": {json.dumps([build_category(card)])}}}\n')
+
+
+def names_as_given(refs: Sequence[ImageRef]) -> list[str]:
+    """File names as the user gave them."""
+    return [str(ref.path) for ref in refs]
+
+
+class ExportedObject(NamedTuple):
+    """One object: its image, the track it belongs to (None where not known), xy [K, 2] and score [K]."""
+
+    image: ExportedImage
+    track: int | None
+    xy: Any
+    score: Any
+
+
+def iterate_objects(
+    predictions: Iterable[Prediction], images: dict[str, ExportedImage]
+) -> Iterator[ExportedObject]:
+    """Every object; images met for the first time are added, from id 1."""
+    for refs, sizes, landmarks in predictions:
+        for row, ref in enumerate(refs):
+            width, height = sizes[row].tolist()
+            image = images.setdefault(ref.name, ExportedImage(len(images) + 1, ref, width, height))
+            xy, score = np.round(landmarks.xy[row].astype(float), 3), landmarks.score[row].astype(float)
+            yield ExportedObject(image, ref.track, xy, score)
+
+
+def track_entries(track: int | None) -> dict[str, Any]:
+    """What an annotation says of its track: `track_id` for most readers, `attributes` for CVAT."""
+    return {} if track is None else {"track_id": track, "attributes": {"track_id": track}}
+
+
+def image_entries(
+    images: dict[str, ExportedImage], file_names: Callable[[Sequence[ImageRef]], list[str]]
+) -> Iterator[dict[str, Any]]:
+    """What a COCO file says of its images; a frame of a video has its number as `frame`."""
+    names = file_names([image.ref for image in images.values()])
+    for image, name in zip(images.values(), names, strict=True):
+        yield {
+            "id": image.id,
+            "file_name": name,
+            "width": image.width,
+            "height": image.height,
+            **({} if image.ref.frame is None else {"frame": image.ref.frame}),
+        }
+
+
+def build_category(card: ModelCard) -> dict[str, Any]:
+    """The one category: names, skeleton (which counts from 1) and mirror partners (which count from 0)."""
+    return {
+        "id": CATEGORY,
+        "name": "object",
+        "supercategory": "object",
+        "keypoints": list(card.names),
+        "skeleton": [[a + 1, b + 1] for a, b in card.skeleton],
+        "flip_idx": list(card.mirror),
+    }
+
+
+def write_list(entries: Iterable[Any], handle: TextIO) -> None:
+    """A JSON list, entry by entry and one a line, so that it never has to fit into memory."""
+    handle.write("[")
+    for number, entry in enumerate(entries):
+        handle.write(",\n" if number else "\n")
+        handle.write(json.dumps(entry))
+    handle.write("\n]")
+
+
+def _annotations(
+    predictions: Iterable[Prediction], images: dict[str, ExportedImage]
+) -> Iterator[dict[str, Any]]:
+    for number, (image, track, xy, score) in enumerate(iterate_objects(predictions, images), start=1):
+        low, high = xy.min(axis=0), xy.max(axis=0)
+        width, height = (high - low).tolist()
+        yield {
+            "id": number,
+            "image_id": image.id,
+            "category_id": CATEGORY,
+            "keypoints": [value for x, y in xy.tolist() for value in (x, y, VISIBLE)],
+            "num_keypoints": len(xy),
+            # Points are pixel centers, boxes count from pixel corners.
+            "bbox": [low[0] + 0.5, low[1] + 0.5, width, height],
+            "area": width * height,
+            "segmentation": [],  # some readers, CVAT's among them, refuse annotations without one
+            "iscrowd": 0,
+            "score": round(float(score.mean()), 4),
+            "keypoint_scores": np.round(score, 4).tolist(),
+            **track_entries(track),
+        }

@@ -1,0 +1,247 @@
+"""`selfmark map`: from a run and a few annotated images to a map in the model folder."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from selfmark.detector import Detector, fingerprint, is_packaged, model_folder
+from selfmark.errors import InputError
+from selfmark.evaluate.label_files import GroundTruth, is_coco, load_label_file, read_ground_truth
+from selfmark.evaluate.nme import mean_error, mean_of_known
+from selfmark.evaluate.normalizers import (
+    canonical_name,
+    default_normalizer,
+    measurable_lengths,
+    normalizer_lengths,
+)
+from selfmark.image_ref import ImageRef
+from selfmark.images.coco import category_of, is_crowd
+from selfmark.images.crop import to_network
+from selfmark.images.sources import list_images
+from selfmark.images.store import iterate_crops
+from selfmark.mapping.mapped_detector import LearnedMapping, save_mapping
+from selfmark.mapping.model_selection import select_map
+from selfmark.mapping.point_map import IntArray, MappingExamples, MirrorPartners
+from selfmark.points import FloatArray
+from selfmark.run.devices import select_device
+from selfmark.run.folder import Run
+
+_BATCH = 64  # images per forward pass
+
+
+@dataclass(frozen=True)
+class LearnedMap:
+    """The map, where its description was written, and sentences on what the user should know."""
+
+    mapping: LearnedMapping
+    path: Path
+    notes: tuple[str, ...]
+
+
+def learn_map(
+    folder: str | Path,
+    labels: str | Path,
+    images: Sequence[str | Path] = (),
+    normalizer: str = "",
+    device: str = "auto",
+) -> LearnedMap:
+    """Learn from annotated images where the user's points lie, and keep that in the model folder.
+
+    Args:
+        folder: run folder, or the model folder of one.
+        labels: COCO keypoints, a table of DeepLabCut or an export of Label Studio, of one image or more.
+        images: the images labeled; none takes those a COCO file names.
+        normalizer: what errors are divided by, as in `selfmark evaluate`; empty takes what the file suggests.
+        device: `auto`, `cpu`, `cuda`, ...
+    """
+    folder, labels = Path(folder), Path(labels)
+    if is_packaged(folder):
+        raise InputError("the model that comes with selfmark keeps no map: save it to a folder of your own")
+    detector = Detector.load(folder, select_device(device))
+    refs = list_images(images) if images else _as_the_run_saw(_named_by(labels), folder)
+    truth = read_ground_truth(labels, refs)
+    found = find_landmarks(detector, truth.refs)
+    truth = truth.select(found.rows)
+    mapping = _fit(detector, truth, found, normalizer, _skeleton(labels, truth.names))
+    target = model_folder(folder)
+    save_mapping(mapping, target)
+    return LearnedMap(mapping, target / "map.json", (*truth.notes, *_notes(truth, found, mapping)))
+
+
+def _named_by(labels: Path) -> list[ImageRef]:
+    if not is_coco(labels):
+        raise InputError(f"{labels} does not say in which folder its images are: name that before --labels")
+    return list_images([labels])
+
+
+def _as_the_run_saw(refs: Sequence[ImageRef], folder: Path) -> list[ImageRef]:
+    """A label file's images, whole like those of most runs, even if it has boxes.
+
+    The map must see landmarks as they will be predicted. Boxes are kept where the run itself was given boxes,
+    or where an image shows several objects.
+    """
+    boxed = (folder / "run.json").exists() and any(ref.box is not None for ref in Run.open(folder).refs())
+    objects = Counter((ref.path, ref.frame) for ref in refs)
+    if boxed or max(objects.values()) > 1:
+        return list(refs)
+    return [replace(ref, box=None) for ref in refs]
+
+
+# --- landmarks and points together ----------------------------------------------------------------------
+
+
+class FoundLandmarks(NamedTuple):
+    """Landmarks of N images in network pixels."""
+
+    xy: FloatArray  # [N, K, 2]
+    score: FloatArray  # [N, K]
+    regions: npt.NDArray[np.float64]  # [N, 4] x, y, w, h of the original that the network saw
+    rows: IntArray  # [N] which of the references could be read
+    skipped: tuple[str, ...]  # those that could not, each with the reason
+
+
+def find_landmarks(detector: Detector, refs: Sequence[ImageRef]) -> FoundLandmarks:
+    """The landmarks of images, leaving out those that cannot be read."""
+    parts: list[tuple[FloatArray, FloatArray, npt.NDArray[np.float64]]] = []
+    used: set[ImageRef] = set()
+    skipped: list[str] = []
+    for crops in iterate_crops(refs, detector.card.images, _BATCH):
+        skipped += [f"{item.name}: {item.reason}" for item in crops.skipped]
+        if len(crops):
+            located = detector.locate(crops.pixels)
+            parts.append((located.xy.cpu().numpy(), located.score.cpu().numpy(), crops.regions))
+            used.update(crops.refs)
+    if not parts:
+        raise InputError(f"none of the {len(refs)} annotated images could be read; first: {skipped[0]}")
+    xy, score, regions = (np.concatenate(column) for column in zip(*parts, strict=True))
+    rows = np.array([row for row, ref in enumerate(refs) if ref in used], dtype=np.int64)
+    return FoundLandmarks(xy.astype(np.float64), score.astype(np.float64), regions, rows, tuple(skipped))
+
+
+def _fit(
+    detector: Detector,
+    truth: GroundTruth,
+    found: FoundLandmarks,
+    normalizer: str,
+    skeleton: Sequence[tuple[int, int]],
+) -> LearnedMapping:
+    size = detector.card.images.size
+    spec, length = _lengths(truth, normalizer, found.regions)
+    images = [(ref.path, ref.frame) for ref in truth.refs]
+    number = {image: index for index, image in enumerate(dict.fromkeys(images))}
+    examples = MappingExamples(
+        landmarks=found.xy,
+        score=found.score,
+        points=to_network(np.nan_to_num(truth.xy), found.regions[:, None], size),
+        visible=truth.visible,
+        group=np.array([number[image] for image in images], dtype=np.int64),
+    )
+    partners = truth.mirror or mirror_by_name(truth.names)
+    mirror = MirrorPartners(detector.card.mirror, partners, size) if partners else None
+    fitted = select_map(examples, length * (size / found.regions[:, 2]), mirror)
+
+    kept = np.flatnonzero(fitted.map.known())
+    new = {int(old): index for index, old in enumerate(kept)}
+    complete = partners and all(partners[old] in new for old in new)
+    by_point = mean_of_known(fitted.errors[:, kept], axis=0)
+    return LearnedMapping(
+        map=fitted.map.select(kept),
+        names=tuple(truth.names[old] for old in new),
+        mirror=tuple(new[partners[old]] for old in new) if complete else (),
+        skeleton=tuple((new[one], new[other]) for one, other in skeleton if one in new and other in new),
+        model=fingerprint(detector),
+        labels=str(truth.source),
+        images=len(number),
+        objects=len(truth),
+        way=fitted.way,
+        normalizer=spec,
+        error=_number(mean_error(fitted.errors)),
+        errors=tuple(_number(error) for error in by_point),
+    )
+
+
+def _lengths(truth: GroundTruth, normalizer: str, regions: npt.NDArray[np.float64]) -> tuple[str, FloatArray]:
+    """What errors are divided by; if nobody asked for it and it cannot be measured, the image's side."""
+    if normalizer:
+        return normalizer, normalizer_lengths(truth, normalizer, regions)
+    spec = default_normalizer(truth)
+    found = measurable_lengths(truth, spec, regions)
+    if not (np.isfinite(found) & (found > 0)).all():
+        spec, found = "side", measurable_lengths(truth, "side", regions)
+    return spec, found
+
+
+def _number(value: float) -> float | None:
+    return None if np.isnan(value) else round(float(value), 3)
+
+
+# --- what the label file says of its points ---------------------------------------------------------------
+
+
+def mirror_by_name(names: Sequence[str]) -> tuple[int, ...]:
+    """Mirror partners told from names: left_ear and right_ear. Empty unless they say so of every point.
+
+    A point without a side is its own partner, but one of a numbered row (jaw_0, jaw_1, ...) may be anyone's.
+
+    >>> mirror_by_name(["nose", "left_ear", "right_ear"])
+    (0, 2, 1)
+    >>> mirror_by_name(["left_ear", "jaw_0", "right_ear"])
+    ()
+    """
+    spelled = [canonical_name(name) for name in names]
+    other = {"left": "right", "right": "left"}
+    partners: list[int] = []
+    for index, name in enumerate(spelled):
+        side, _, part = name.partition("_")
+        if side in other:
+            wanted = f"{other[side]}_{part}" if part else other[side]
+            if spelled.count(wanted) != 1 or spelled.count(name) != 1:
+                return ()
+            partners.append(spelled.index(wanted))
+        elif any(letter.isdecimal() for letter in name):
+            return ()
+        else:
+            partners.append(index)
+    sided = any(partner != index for index, partner in enumerate(partners))
+    return tuple(partners) if sided else ()
+
+
+def _skeleton(path: Path, names: Sequence[str]) -> tuple[tuple[int, int], ...]:
+    """Pairs of points the label file connects, counted from 0; COCO counts from 1."""
+    content, _, annotations = load_label_file(path)
+    where, category = category_of(path, content, [entry for entry in annotations if not is_crowd(entry)])
+    listed = category.get("skeleton") or []
+    pairs = listed if isinstance(listed, list) else [listed]
+    for pair in pairs:
+        if not isinstance(pair, list) or [type(end) for end in pair] != [int, int]:
+            raise InputError(f"{where}: 'skeleton' must list pairs of points, not {pair!r}")
+        if not all(1 <= end <= len(names) for end in pair):
+            raise InputError(f"{where}: 'skeleton' must connect points from 1 to {len(names)}, not {pair!r}")
+    return tuple((one - 1, other - 1) for one, other in pairs)
+
+
+def _notes(truth: GroundTruth, found: FoundLandmarks, mapping: LearnedMapping) -> list[str]:
+    notes = []
+    if found.skipped:
+        notes.append(
+            f"{len(found.skipped)} annotated images could not be read and were left out, "
+            f"first {found.skipped[0]}"
+        )
+    unknown = [name for name in truth.names if name not in mapping.names]
+    if unknown:
+        notes.append(f"annotated in no image and therefore not in the map: {', '.join(unknown)}")
+    if not mapping.mirror:
+        notes.append(
+            "the label file does not say which points are left and right of each other (flip_idx), so mirror "
+            "images could not be learned from and exported points are their own mirror partners"
+        )
+    if mapping.images == 1:
+        notes.append("with one annotated image nothing can be left out, so no error is known")
+    return notes

@@ -1,0 +1,243 @@
+"""Triton kernels of `norm`: GroupNorm and ReLU over channels-last maps, forward and backward.
+
+A program works on one image, a slab of channels that holds whole groups, and a chunk of rows (pixels). Sums
+are taken from the last image to the first and applied from the first to the last, so that each pass begins
+with what the one before it left in the cache.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _tile(pointer, rows, last, stride, columns):
+    """Rows x columns of a map as float32, zero beyond the last row."""
+    at = rows.to(tl.int64)[:, None] * stride + columns[None, :]
+    return tl.load(pointer + at, mask=(rows < last)[:, None], other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _spread_tile(pointer, rows, last, stride, columns, width):
+    """The same of a map of half the size, each of its pixels a quarter at each of four."""
+    source = ((rows // width) // 2) * (width // 2) + (rows % width) // 2
+    at = source.to(tl.int64)[:, None] * stride + columns[None, :]
+    return 0.25 * tl.load(pointer + at, mask=(rows < last)[:, None], other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _over_group(value, WIDTH: tl.constexpr, GROUP: tl.constexpr):
+    """For each channel, the sum over the channels of its group."""
+    total = tl.sum(tl.reshape(value, [WIDTH // GROUP, GROUP]), 1)
+    return tl.reshape(tl.broadcast_to(total[:, None], [WIDTH // GROUP, GROUP]), [WIDTH])
+
+
+@triton.jit
+def _chunk_totals(partial, chunks, columns, channels, CHUNKS: tl.constexpr):
+    """Sums [2, channels] of each chunk, added up: two vectors."""
+    chunk = tl.arange(0, CHUNKS)
+    at = chunk[:, None] * (2 * channels) + columns[None, :]
+    within = (chunk < chunks)[:, None]
+    one = tl.sum(tl.load(partial + at, mask=within, other=0.0), 0)
+    two = tl.sum(tl.load(partial + at + channels, mask=within, other=0.0), 0)
+    return one, two
+
+
+@triton.jit
+def _forward_sums(x, first, last, channels, columns, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    one = tl.zeros([ROWS, WIDTH], tl.float32)
+    two = tl.zeros([ROWS, WIDTH], tl.float32)
+    for start in range(first, last, ROWS):
+        value = _tile(x, start + tl.arange(0, ROWS), last, channels, columns)
+        one += value
+        two += value * value
+    return tl.sum(one, 0), tl.sum(two, 0)
+
+
+@triton.jit
+def forward_partial(x, partial, area, channels, chunk_rows, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    image = (tl.num_programs(2) - 1 - tl.program_id(2)).to(tl.int64)  # what was written last is still cached
+    chunk, chunks = tl.program_id(1), tl.num_programs(1)
+    columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
+    first = chunk * chunk_rows
+    last = tl.minimum(first + chunk_rows, area)
+    one, two = _forward_sums(x + image * area * channels, first, last, channels, columns, ROWS, WIDTH)
+    out = partial + (image * chunks + chunk) * 2 * channels + columns
+    tl.store(out, one)
+    tl.store(out + channels, two)
+
+
+@triton.jit
+def forward_apply(
+    x, partial, before, weight, bias, y, stats, area, channels, chunk_rows, eps, ROWS: tl.constexpr,
+    WIDTH: tl.constexpr, GROUP: tl.constexpr, CHUNKS: tl.constexpr, BEFORE: tl.constexpr,
+):  # fmt: skip
+    image, chunk, chunks = tl.program_id(2).to(tl.int64), tl.program_id(1), tl.num_programs(1)
+    columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
+    first = chunk * chunk_rows
+    last = tl.minimum(first + chunk_rows, area)
+    x += image * area * channels
+    y += image * area * channels
+    if CHUNKS == 1:
+        one, two = _forward_sums(x, first, last, channels, columns, ROWS, WIDTH)
+    else:
+        one, two = _chunk_totals(partial + image * chunks * 2 * channels, chunks, columns, channels, CHUNKS)
+    count = area * GROUP
+    shift_in = tl.zeros([WIDTH], tl.float32)
+    level = one
+    if BEFORE:  # sums of x + b follow from the sums of x
+        shift_in = tl.load(before + columns).to(tl.float32)
+        two += shift_in * (2 * one + area * shift_in)
+        one += area * shift_in
+    mean = _over_group(one, WIDTH, GROUP) / count
+    variance = tl.maximum(_over_group(two, WIDTH, GROUP) / count - mean * mean, 0.0)
+    rstd = 1 / tl.sqrt(variance + eps)
+    mean -= shift_in
+    if chunk == 0:
+        out = stats + image * 3 * channels + columns
+        tl.store(out, mean)
+        tl.store(out + channels, rstd)
+        tl.store(out + 2 * channels, (level - area * mean) * rstd)
+    scale = rstd * tl.load(weight + columns)
+    shift = tl.load(bias + columns) - mean * scale
+    for start in range(first, last, ROWS):
+        rows = start + tl.arange(0, ROWS)
+        value = _tile(x, rows, last, channels, columns) * scale[None, :] + shift[None, :]
+        at = rows.to(tl.int64)[:, None] * channels + columns[None, :]
+        tl.store(y + at, tl.maximum(value, 0.0).to(y.dtype.element_ty), mask=(rows < last)[:, None])
+
+
+@triton.jit
+def _active(x, rows, last, channels, columns, scale, shift):
+    value = _tile(x, rows, last, channels, columns) * scale[None, :] + shift[None, :]
+    return tl.maximum(value, 0.0)
+
+
+@triton.jit
+def activate(
+    x, stats, weight, bias, y, area, channels, chunk_rows, width, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    POOL: tl.constexpr,
+):  # fmt: skip
+    """`area` and `width` are those of y."""
+    image = tl.program_id(2).to(tl.int64)
+    columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
+    first = tl.program_id(1) * chunk_rows
+    last = tl.minimum(first + chunk_rows, area)
+    stats += image * 3 * channels + columns
+    scale = tl.load(stats + channels) * tl.load(weight + columns)
+    shift = tl.load(bias + columns) - tl.load(stats) * scale
+    y += image * area * channels
+    x += image * (area * 4 if POOL else area) * channels
+    for start in range(first, last, ROWS):
+        rows = start + tl.arange(0, ROWS)
+        if POOL:
+            corner, most = (rows // width) * (4 * width) + (rows % width) * 2, 4 * area
+            value = _active(x, corner, most, channels, columns, scale, shift)
+            value += _active(x, corner + 1, most, channels, columns, scale, shift)
+            value += _active(x, corner + 2 * width, most, channels, columns, scale, shift)
+            value += _active(x, corner + 2 * width + 1, most, channels, columns, scale, shift)
+            value *= 0.25
+        else:
+            value = _active(x, rows, last, channels, columns, scale, shift)
+        at = rows.to(tl.int64)[:, None] * channels + columns[None, :]
+        tl.store(y + at, value.to(y.dtype.element_ty), mask=(rows < last)[:, None])
+
+
+@triton.jit
+def _backward_terms(
+    x, dy, rows, last, channels, columns, mean, rstd, weight, bias, width, HALVED: tl.constexpr
+):
+    """Gradient behind the ReLU, and the normalized input."""
+    normal = (_tile(x, rows, last, channels, columns) - mean[None, :]) * rstd[None, :]
+    if HALVED:
+        gradient = _spread_tile(dy, rows, last, channels, columns, width)
+    else:
+        gradient = _tile(dy, rows, last, channels, columns)
+    return tl.where(normal * weight[None, :] + bias[None, :] > 0, gradient, 0.0), normal
+
+
+@triton.jit
+def _backward_sums(
+    x, dy, mean, rstd, weight, bias, first, last, channels, columns, width, ROWS: tl.constexpr,
+    WIDTH: tl.constexpr, HALVED: tl.constexpr,
+):  # fmt: skip
+    one = tl.zeros([ROWS, WIDTH], tl.float32)
+    two = tl.zeros([ROWS, WIDTH], tl.float32)
+    for start in range(first, last, ROWS):
+        rows = start + tl.arange(0, ROWS)
+        gradient, normal = _backward_terms(
+            x, dy, rows, last, channels, columns, mean, rstd, weight, bias, width, HALVED
+        )
+        one += gradient
+        two += gradient * normal
+    return tl.sum(one, 0), tl.sum(two, 0)
+
+
+@triton.jit
+def backward_partial(
+    x, dy, stats, weight_in, bias_in, partial, area, channels, chunk_rows, width,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr, HALVED: tl.constexpr,
+):  # fmt: skip
+    image = (tl.num_programs(2) - 1 - tl.program_id(2)).to(tl.int64)  # what was written last is still cached
+    chunk, chunks = tl.program_id(1), tl.num_programs(1)
+    columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
+    first = chunk * chunk_rows
+    last = tl.minimum(first + chunk_rows, area)
+    stats += image * 3 * channels + columns
+    mean, rstd = tl.load(stats), tl.load(stats + channels)
+    weight, bias = tl.load(weight_in + columns), tl.load(bias_in + columns)
+    x += image * area * channels
+    dy += image * (area // 4 if HALVED else area) * channels
+    one, two = _backward_sums(
+        x, dy, mean, rstd, weight, bias, first, last, channels, columns, width, ROWS, WIDTH, HALVED
+    )
+    out = partial + (image * chunks + chunk) * 2 * channels + columns
+    tl.store(out, one)
+    tl.store(out + channels, two)
+
+
+@triton.jit
+def backward_apply(
+    x, dy, stats, weight_in, bias_in, partial, add, dx, affine, area, channels, chunk_rows,
+    width, add_stride, affine_stride, ROWS: tl.constexpr, WIDTH: tl.constexpr, GROUP: tl.constexpr,
+    CHUNKS: tl.constexpr, HALVED: tl.constexpr, ADD: tl.constexpr, ADD_HALVED: tl.constexpr,
+):  # fmt: skip
+    image, chunk, chunks = tl.program_id(2).to(tl.int64), tl.program_id(1), tl.num_programs(1)
+    columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
+    first = chunk * chunk_rows
+    last = tl.minimum(first + chunk_rows, area)
+    stats += image * 3 * channels + columns
+    mean, rstd = tl.load(stats), tl.load(stats + channels)
+    weight, bias = tl.load(weight_in + columns), tl.load(bias_in + columns)
+    x += image * area * channels
+    dy += image * (area // 4 if HALVED else area) * channels
+    dx += image * area * channels
+    add += image * (area // 4 if ADD_HALVED else area) * add_stride
+    if CHUNKS == 1:
+        one, two = _backward_sums(
+            x, dy, mean, rstd, weight, bias, first, last, channels, columns, width, ROWS, WIDTH, HALVED
+        )
+    else:
+        one, two = _chunk_totals(partial + image * chunks * 2 * channels, chunks, columns, channels, CHUNKS)
+    count = area * GROUP
+    level = _over_group(weight * one, WIDTH, GROUP) / count
+    slope = _over_group(weight * two, WIDTH, GROUP) / count
+    if chunk == 0:
+        out = affine + image * affine_stride + columns
+        tl.store(out, two)
+        tl.store(out + channels, one)
+        total = rstd * (weight * one - area * level - slope * tl.load(stats + 2 * channels))
+        tl.store(out + 2 * channels, total)
+    for start in range(first, last, ROWS):
+        rows = start + tl.arange(0, ROWS)
+        gradient, normal = _backward_terms(
+            x, dy, rows, last, channels, columns, mean, rstd, weight, bias, width, HALVED
+        )
+        value = rstd[None, :] * (gradient * weight[None, :] - level[None, :] - normal * slope[None, :])
+        if ADD_HALVED:
+            value += _spread_tile(add, rows, last, add_stride, columns, width)
+        elif ADD:
+            value += _tile(add, rows, last, add_stride, columns)
+        at = rows.to(tl.int64)[:, None] * channels + columns[None, :]
+        tl.store(dx + at, value.to(dx.dtype.element_ty), mask=(rows < last)[:, None])

@@ -1,0 +1,51 @@
+"""The first convolution, 7x7 stride 2 on three channels, as 4x4 stride 1 on 2x2 squares of pixels.
+
+Tensor cores want many input channels. Squares of 2x2 pixels make 12 (padded to 16) out of 3, and the same
+sums then take 4x4 taps: tap k of 7 is tap (k + 1) // 2 of 4, on pixel (k + 1) % 2 of the square.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.nn import functional as F
+
+
+@triton.jit
+def _squares(
+    images, out, size, side, image_stride, channel_stride, row_stride, column_stride, ROWS: tl.constexpr
+):
+    """images - 0.5 as squares [side, side, 16]: two of zeros before, one after, channels 12..15 zero."""
+    image = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None]
+    channel = tl.arange(0, 16)[None, :]
+    x = 2 * (at % side - 2) + channel % 2
+    y = 2 * (at // side - 2) + (channel // 2) % 2
+    live = (x >= 0) & (x < size) & (y >= 0) & (y < size) & (channel < 12)
+    source = (
+        images + image * image_stride + (channel // 4) * channel_stride + y * row_stride + x * column_stride
+    )
+    value = tl.where(live, tl.load(source, mask=live, other=0.0).to(tl.float32) - 0.5, 0.0)
+    to = out + (image * side * side + at) * 16 + channel
+    tl.store(to, value.to(out.dtype.element_ty), mask=at < side * side)
+
+
+def squares(images: Tensor, dtype: torch.dtype) -> Tensor:
+    """[B, 3, S, S] in 0..1 to centered squares [B, 16, S/2 + 3, S/2 + 3], channels-last."""
+    count, _, size, _ = images.shape
+    side, rows = size // 2 + 3, 256
+    out = torch.empty(
+        (count, 16, side, side), dtype=dtype, device=images.device, memory_format=torch.channels_last
+    )
+    _squares[(count, triton.cdiv(side * side, rows))](images, out, size, side, *images.stride(), ROWS=rows)
+    return out
+
+
+def stem(images: Tensor, weight: Tensor) -> Tensor:
+    """conv2d(images - 0.5, weight [C, 3, 7, 7], stride=2, padding=3)."""
+    outputs = weight.shape[0]
+    taps = F.pad(weight, (1, 0, 1, 0)).view(outputs, 3, 4, 2, 4, 2).permute(0, 1, 3, 5, 2, 4)
+    taps = F.pad(taps.reshape(outputs, 12, 4, 4), (0, 0, 0, 0, 0, 4))
+    return F.conv2d(squares(images, weight.dtype), taps.contiguous(memory_format=torch.channels_last))

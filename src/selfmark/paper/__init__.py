@@ -1,0 +1,1 @@
+"""Data sets of the paper and reproduction of its tables and figures."""

@@ -1,0 +1,1 @@
+"""Readers of the official layouts of the paper's data sets."""

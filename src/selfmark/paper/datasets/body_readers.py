@@ -1,0 +1,91 @@
+"""What the readers of bodies and animals share: names, boxes, which files are there, joining videos."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from selfmark.image_ref import Box
+from selfmark.paper.datasets.dataset import SplitObjects, tight_box
+from selfmark.points import FloatArray
+from selfmark.tracking.object_refs import Regions, locate_objects
+
+# In the order of PennAction.
+JOINTS = (
+    "head", "left_shoulder", "right_shoulder", "left_elbow", "right_elbow", "left_wrist", "right_wrist",
+    "left_hip", "right_hip", "left_knee", "right_knee", "left_ankle", "right_ankle",
+)  # fmt: skip
+BOX_FILES = ("boxes.json", "boxes.csv", "boxes")
+
+
+def mirror_by_side(names: Sequence[str]) -> tuple[int, ...]:
+    """Each point's partner by name: left_x and right_x; the others are their own.
+
+    >>> mirror(("head", "left_hip", "right_hip"))
+    (0, 2, 1)
+    """
+    swapped = {"left": "right", "right": "left"}
+    partners = []
+    for index, name in enumerate(names):
+        side, _, part = name.partition("_")
+        partner = f"{swapped.get(side, side)}_{part}"
+        partners.append(names.index(partner) if partner in names else index)
+    return tuple(partners)
+
+
+def boxes_around_points(xy: FloatArray, margin: float) -> FloatArray:
+    """Boxes [N, 4] around annotated points [N, L, 2], larger by a share of the longer side on each side.
+
+    >>> around(np.array([[[2.0, 3.0], [6.0, 13.0]]]), 0.1).tolist()
+    [[1.5, 2.5, 6.0, 12.0]]
+    """
+    box = tight_box(xy)
+    more = margin * box[:, 2:].max(axis=1, keepdims=True)
+    return np.concatenate([box[:, :2] - more, box[:, 2:] + 2 * more], axis=1)
+
+
+def concatenate_objects(parts: Sequence[SplitObjects], points: int) -> SplitObjects:
+    """The objects of several videos as one split; all parts have the same fields, and films or none."""
+    fields = parts[0].fields if parts else {}
+    return SplitObjects(
+        tuple(file for part in parts for file in part.files),
+        np.concatenate([np.zeros(0, np.int64), *(part.frame for part in parts)]),
+        np.concatenate([np.zeros((0, 4)), *(part.box for part in parts)]),
+        np.concatenate([np.zeros((0, points, 2)), *(part.xy for part in parts)]),
+        np.concatenate([np.zeros((0, points), bool), *(part.hidden for part in parts)]),
+        {name: tuple(value for part in parts for value in part.fields[name]) for name in fields},
+        tuple(film for part in parts for film in part.clip),
+    )
+
+
+def use_detected_boxes(objects: SplitObjects, root: Path, boxes: Path) -> SplitObjects:
+    """The objects with the boxes that a file of detections gives; NaN where it gives none.
+
+    Of several boxes in an image the largest is taken: the others are passers-by and doubtful detections.
+    """
+    largest: dict[tuple[Path, int], Box] = {}
+    paths = [root / file for file in objects.files]
+    for ref in locate_objects(list(dict.fromkeys(paths)), where=Regions(boxes=boxes)):
+        key = (ref.path, -1 if ref.frame is None else ref.frame)
+        if ref.box is not None and _area(ref.box) > _area(largest.get(key, (0.0, 0.0, 0.0, 0.0))):
+            largest[key] = ref.box
+    nothing = (np.nan,) * 4
+    keys = zip(paths, objects.frame.tolist(), strict=True)
+    box = np.array([largest.get(key, nothing) for key in keys], np.float64)
+    return replace(objects, box=box.reshape(-1, 4))
+
+
+def _area(box: Box) -> float:
+    return box[2] * box[3]
+
+
+def fill_missing_boxes(box: FloatArray, xy: FloatArray, margin: float) -> tuple[FloatArray, int]:
+    """Boxes [N, 4] with the box around the points in place of those that are NaN, and how many those were."""
+    missing = ~np.isfinite(box).all(axis=1)
+    filled = box.copy()
+    if missing.any():
+        filled[missing] = boxes_around_points(xy[missing], margin)
+    return filled, int(missing.sum())

@@ -1,0 +1,1 @@
+"""Run folders and the infrastructure below them: atomic files, locks, tensor files, processes, devices."""

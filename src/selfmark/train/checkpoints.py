@@ -1,0 +1,42 @@
+"""Checkpoints: network weights, optimizer state, random state and iteration in one tensor file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import Tensor
+
+from selfmark.errors import InputError
+from selfmark.run.tensor_files import read_tensors, write_tensors
+from selfmark.train.engine import TrainState
+
+_OLD_PREFIX = "optimiser."  # checkpoints of selfmark 0.1
+
+
+def save_checkpoint(state: TrainState, path: Path, previous: Path | None = None) -> None:
+    """Write a checkpoint; the one before is kept as `previous` if given."""
+    tensors: dict[str, Tensor] = {"generator": state.generator.get_state()}
+    tensors |= {f"network.{name}": value for name, value in state.network.state_dict().items()}
+    squares = state.optimizer.squares(state.network)
+    tensors |= {f"optimizer.{name}": value for name, value in squares.items()}
+    write_tensors(tensors, {"iteration": str(state.iteration)}, path, previous)
+
+
+def load_checkpoint(state: TrainState, path: Path) -> int:
+    """Load a checkpoint into a new training state and return its iteration."""
+    tensors, metadata = read_tensors(path)
+    try:
+        state.network.load_state_dict(_under("network.", tensors))
+        squares = _under("optimizer.", tensors) or _under(_OLD_PREFIX, tensors)
+        for name, square in state.optimizer.squares(state.network).items():
+            square.copy_(squares[name])
+        state.optimizer.refresh()
+        state.generator.set_state(tensors["generator"])
+        state.iteration = int(metadata["iteration"])
+    except (KeyError, ValueError, RuntimeError, TypeError) as error:
+        raise InputError(f"{path} does not belong to this run: {str(error).splitlines()[0]}") from error
+    return state.iteration
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}

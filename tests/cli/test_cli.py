@@ -1,0 +1,242 @@
+"""The command line: bad input gets one sentence and exit code 2, and nothing is lost or half-written."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from selfmark.run.files import FORMAT
+from tests.conftest import QUICK, selfmark
+
+OPTIONS = [
+    "--preset=tiny",
+    "--device=cpu",
+    *[f"--set={name}={json.dumps(value)}" for name, value in QUICK.items()],
+]
+
+
+LONG = "--set=stage2.iterations=100000"
+
+
+def sentence(capsys: pytest.CaptureFixture[str]) -> str:
+    """What was said on standard error: one line."""
+    text = capsys.readouterr().err.strip()
+    assert text.startswith("selfmark: ")
+    assert "\n" not in text
+    return text
+
+
+@pytest.fixture(scope="module")
+def finished(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("cli") / "run"
+    assert selfmark("discover", photos, "-o", output, *OPTIONS) == 0
+    return output
+
+
+def test_discover_prints_where_things_are(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert selfmark("discover", photos, "-o", tmp_path / "run", *OPTIONS) == 0
+    text = capsys.readouterr().out
+    assert "preset tiny on cpu" in text
+    assert "stage 2: 6 of 6 loss" in text
+    assert f"report:   {tmp_path}/run/report/index.html" in text
+    assert (tmp_path / "run" / "report" / "index.html").is_file()
+
+
+def test_no_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    assert selfmark("discover", tmp_path / "empty", "-o", tmp_path / "run", *OPTIONS) == 2
+    assert "empty" in sentence(capsys)
+    assert selfmark("discover", tmp_path / "nowhere", "-o", tmp_path / "run", *OPTIONS) == 2
+    assert "nowhere" in sentence(capsys)
+    assert selfmark("discover", "-o", tmp_path / "run", *OPTIONS) == 2
+    assert "no images given" in sentence(capsys)
+    assert not (tmp_path / "run").exists()
+
+
+def test_too_few_images(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few = sorted(photos.iterdir())[:5]
+    assert selfmark("discover", *few, "-o", tmp_path / "run", *OPTIONS) == 2
+    assert "5 usable images are too few" in sentence(capsys)
+    assert not (tmp_path / "run").exists()
+
+
+def test_k_larger_than_the_points_found(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [*OPTIONS, "--set=K=60", "--set=M=60"]
+    assert selfmark("discover", photos, "-o", tmp_path / "run", *options) == 2
+    text = sentence(capsys)
+    assert "K=60 is more than the" in text
+    assert "selfmark" in text
+    assert not (tmp_path / "run").exists()
+
+
+def test_more_clusters_than_points(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert selfmark("discover", photos, "-o", tmp_path / "run", *OPTIONS, "--set=M=5000") == 2
+    assert "too few for M=5000" in sentence(capsys)
+    assert not (tmp_path / "run").exists()
+
+
+def test_unreadable_images_are_skipped_and_listed(photos: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "mixed"
+    shutil.copytree(photos, folder)
+    (folder / "empty.jpg").write_bytes(b"")
+    (folder / "text.png").write_text("not an image")
+    whole = cv2.imencode(".jpg", np.random.default_rng(0).integers(0, 255, (90, 90, 3), dtype=np.uint8))[1]
+    (folder / "cut.jpg").write_bytes(whole.tobytes()[:900])
+    assert selfmark("discover", folder, "-o", tmp_path / "run", *OPTIONS) == 0
+    events = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    skipped = {Path(event["name"]).name: event["reason"] for event in events if event["event"] == "skipped"}
+    assert skipped.keys() == {"empty.jpg", "text.png", "cut.jpg"}
+    assert all(skipped.values())
+    assert {"event": "images", "used": 24, "skipped": 3}.items() <= next(
+        event for event in events if event["event"] == "images"
+    ).items()
+
+
+def test_an_output_folder_that_holds_a_run(
+    finished: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.is_file()}
+    assert selfmark("discover", photos, "-o", finished, *OPTIONS) == 2
+    assert "already holds a run: add --resume" in sentence(capsys)
+    assert {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.is_file()} == before
+
+
+def test_an_output_folder_with_other_things(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    assert selfmark("discover", photos, "-o", tmp_path, *OPTIONS) == 2
+    assert "not an empty folder" in sentence(capsys)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+    assert selfmark("discover", photos, "-o", tmp_path / "thesis.txt", *OPTIONS) == 2
+    assert "not an empty folder" in sentence(capsys)
+
+
+def test_missing_weights_say_which_command_gets_them(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SELFMARK_CACHE", str(tmp_path / "cache"))
+    assert selfmark("discover", photos, "-o", tmp_path / "run", *OPTIONS, "--detector=superpoint") == 2
+    assert "selfmark weights superpoint" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_made_by_a_newer_version(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    newer = tmp_path / "newer"
+    shutil.copytree(finished, newer)
+    for name in ("run.json", "model/model.json"):
+        values = json.loads((newer / name).read_text())
+        (newer / name).write_text(json.dumps(values | {"format": FORMAT + 1, "selfmark": "7.0"}))
+    for command in (["discover", "-o", newer, "--resume"], ["predict", newer, newer], ["report", newer]):
+        assert selfmark(*command) == 2
+        assert "made by a newer selfmark (7.0)" in sentence(capsys)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--preset=huge"], "no preset 'huge'"),
+        (["--set=nonsense=1"], "no setting 'nonsense'"),
+        (["--set=K"], "--set takes NAME=VALUE"),
+        (["--detector=eyes"], "'keypoints.detector' must be one of"),
+        (["--device=cuda"], "no CUDA device here"),
+        (["--device=abacus"], "no device 'abacus'"),
+        (["-k", "many"], "-k takes a number of landmarks, at least 1, or 'auto', not 'many'"),
+        (["-k", "0"], "not '0'"),
+        (["-k", "-3"], "not '-3'"),
+        (["-k", "2.5"], "not '2.5'"),
+    ],
+)
+def test_bad_options(
+    options: list[str], words: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert selfmark("discover", photos, "-o", tmp_path / "run", *OPTIONS, *options) == 2
+    assert words in sentence(capsys)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("name", "file"), [("csv", "landmarks.csv"), ("coco", "landmarks.json")])
+def test_predict_writes_points_for_images(
+    name: str, file: str, finished: Path, photos: Path, tmp_path: Path
+) -> None:
+    assert selfmark("predict", finished, photos, "-o", tmp_path, "--format", name, "--device=cpu") == 0
+    assert (tmp_path / file).is_file()
+    assert [path.name for path in tmp_path.iterdir()] == [file]
+
+
+def test_predict_with_bad_input(
+    finished: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert selfmark("predict", tmp_path, photos, "-o", tmp_path / "out") == 2
+    assert "holds no model" in sentence(capsys)
+    assert selfmark("predict", finished, photos, "-o", tmp_path / "out", "--format=papyrus") == 2
+    assert "no format 'papyrus'" in sentence(capsys)
+    bad = tmp_path / "bad.png"
+    bad.write_bytes(b"")
+    assert selfmark("predict", finished, bad, "-o", tmp_path / "out", "--device=cpu") == 2
+    assert "none of the 1 images could be read" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_report_is_written_anew(finished: Path) -> None:
+    page = finished / "report" / "index.html"
+    page.unlink()
+    assert selfmark("report", finished) == 0
+    assert page.is_file()
+
+
+def test_doctor_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert selfmark("doctor") == 0
+    text = capsys.readouterr().out
+    assert "torch" in text
+    assert "weights superpoint" in text
+    assert selfmark("--version") == 0
+    assert capsys.readouterr().out.startswith("selfmark 0.")
+
+
+def test_help_is_instant_because_torch_stays_away() -> None:
+    code = (
+        "import sys; from selfmark import cli; sys.argv = ['selfmark', '--help']\n"
+        "try: cli.main()\nexcept SystemExit: pass\n"
+        "print('torch' in sys.modules, 'cv2' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip().endswith("False False")
+    for command in ("discover", "predict", "demo", "report", "weights", "doctor"):
+        assert command in result.stdout
+
+
+def test_ctrl_c_says_how_to_go_on(photos: Path, tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "selfmark", "discover", str(photos), "-o", str(output), *OPTIONS, LONG],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        log = output / "log.jsonl"
+        if log.exists() and '"checkpoint", "stage": "stage2"' in log.read_text():
+            break
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"go on with: selfmark discover -o {output} --resume" in errors
+    assert (output / "checkpoints" / "stage2.safetensors").is_file()

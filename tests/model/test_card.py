@@ -1,0 +1,87 @@
+"""The model card: what older files lack, what no file may claim, and who passes what was said on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from selfmark.config import Images, Network
+from selfmark.detector import Detector, fingerprint
+from selfmark.errors import InputError
+from selfmark.model.card import ModelCard, read_card, visible_landmarks, write_card
+from selfmark.model.colors import landmark_colors, palette, to_rgb
+from selfmark.model.network import Psi
+
+NETWORK = Network(channels=32, depth=2, descriptor=8, norm_groups=4)
+CARD = ModelCard(("a", "b", "c"), (1, 0, 2), ((0, 1),), Images(size=64), NETWORK, "parabola", True, {})
+SAID = replace(
+    CARD, names=("x", "y", "z"), skeleton=((1, 2),), colors=("", "#102030", ""), hidden=(2,), confirmed=(0, 1)
+)
+
+
+def test_what_was_said_survives_the_disk(tmp_path: Path) -> None:
+    write_card(SAID, tmp_path)
+    assert read_card(tmp_path) == SAID
+
+
+def test_a_card_from_before_there_were_colors(tmp_path: Path) -> None:
+    write_card(CARD, tmp_path)
+    path = tmp_path / "model.json"
+    values = json.loads(path.read_text())
+    for field in ("colors", "hidden", "confirmed"):
+        del values[field]
+    path.write_text(json.dumps(values))
+    assert read_card(tmp_path) == CARD
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"colors": ["#102030"]}, "1 colors for 3 landmarks"),
+        ({"colors": ["red", "", ""]}, "'red' is no color"),
+        ({"colors": [3, "", ""]}, "3 is no color"),
+        ({"colors": ["#10203", "", ""]}, "is no color"),
+        ({"colors": ["url(x)", "", ""]}, "is no color"),
+        ({"hidden": [3]}, "'hidden' must list landmarks from 0 to 2"),
+        ({"hidden": [-1]}, "'hidden' must list landmarks"),
+        ({"hidden": [True]}, "'hidden' must list landmarks"),
+        ({"hidden": 1}, "usable model description"),
+        ({"hidden": [0, 1, 2]}, "all landmarks are hidden"),
+        ({"confirmed": ["a"]}, "'confirmed' must list landmarks"),
+        ({"mirror": [1, 2, 0]}, "do not pair up"),
+        ({"skeleton": [[0, 3]]}, "connects landmarks that are not there"),
+        ({"skeleton": [[-1, 0]]}, "connects landmarks that are not there"),
+    ],
+)
+def test_what_cannot_be_is_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    write_card(CARD, tmp_path)
+    path = tmp_path / "model.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(InputError, match=words):
+        read_card(tmp_path)
+
+
+def test_colors_are_the_users_else_the_usual() -> None:
+    assert landmark_colors(CARD) == palette(3)
+    assert landmark_colors(SAID) == (palette(3)[0], "#102030", palette(3)[2])
+    assert to_rgb("#102030") == (16, 32, 48)
+
+
+def test_a_detector_finds_hidden_landmarks_too_and_its_fingerprint_stays() -> None:
+    torch.manual_seed(0)
+    psi = Psi(NETWORK, 3)
+    plain, named = Detector(psi, CARD), Detector(psi, SAID)
+    image = np.random.default_rng(0).integers(0, 255, (80, 60, 3), dtype=np.uint8)
+    found = named(image)
+    assert found.names == ("x", "y", "z")
+    np.testing.assert_array_equal(found.xy, plain(image).xy)
+    assert visible_landmarks(named.card) == [0, 1]
+    assert fingerprint(named) == fingerprint(plain), "maps and ONNX files stay valid"
+    fixed = Detector(psi, replace(CARD, mirror=(0, 1, 2)))
+    assert fingerprint(fixed) != fingerprint(plain), "landmarks move, so these must be made anew"

@@ -1,0 +1,230 @@
+"""`selfmark datasets`, as typed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from selfmark.paper.datasets.layout_check import LayoutLine, check_layout, check_sample
+from selfmark.paper.datasets.registry import DATASETS, DatasetInfo, read_dataset
+from tests.conftest import selfmark
+from tests.paper.datasets import miniatures
+from tests.paper.datasets.small_bodies import make_bbcpose, make_cats, make_human36m
+from tests.paper.datasets.test_bodies import MAKERS as BODIES
+from tests.paper.datasets.test_form import MAKERS as FACES
+
+
+def test_the_list_says_where_to_get_each(capsys: pytest.CaptureFixture[str]) -> None:
+    assert selfmark("datasets", "list") == 0
+    text = capsys.readouterr().out
+    for name, data in DATASETS.items():
+        assert f"{name:<11}{data.title}" in text
+        assert data.source in text
+        assert "http" in data.source
+
+
+def test_a_check_shows_what_is_there_and_what_the_paper_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    root = miniatures.make_aflw(tmp_path / "aflw_release-2")
+    (root / "output/image00001_50001.jpg").unlink()
+    assert selfmark("datasets", "check", "aflw", tmp_path) == 0
+    said = capsys.readouterr()
+    rows = [[word for word in line.split() if word not in "│┃|"] for line in said.out.splitlines()]
+    assert ["aflw_test_images.txt", "aflw_test_images.txt"] in rows
+    assert ["train", "4", "10112"] in rows
+    assert ["test", "3", "2991"] in rows
+    assert "1 images of the train split are not there, the first is output/image00001_50001.jpg" in said.err
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("a.txt or b.txt", ("b.txt",)),
+        ("1/1.jpg to 3/ (or 1.mp4 to 3.mp4)", ("1/1.jpg", "3/")),
+        ("S1/*.cdf, and so for S5 and S6", ("S1/*.cdf",)),
+        ("boxes.csv (optional)", ()),
+    ],
+)
+def test_lines_of_a_layout_are_for_people(
+    tmp_path: Path, line: str, found: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for file in ("b.txt", "1/1.jpg", "3/1.jpg", "S1/x.cdf", "S5/x.cdf"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).touch()
+    monkeypatch.setitem(DATASETS, "one", DatasetInfo("One", "one", "https://one", (line,)))
+    assert check_layout("one", tmp_path) == [LayoutLine(line, found)]
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_every_data_set_can_be_checked_and_written(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = (FACES | BODIES)[name](tmp_path / "data")
+    for line in check_layout(name, root):
+        assert line.found or "optional" in line.wanted, line
+    assert selfmark("datasets", "check", name, root) == 0
+    assert selfmark("datasets", "write", name, root, "-o", tmp_path / "out") == 0
+    said = capsys.readouterr().out
+    for split, objects in read_dataset(name, root).splits.items():
+        content = json.loads((tmp_path / "out" / f"{split}.json").read_text())
+        assert len(content["annotations"]) == len(objects)
+        assert f"{split}.json: {len(objects)} objects" in said
+
+
+def test_a_check_of_what_cannot_be_used_ends_in_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    root = miniatures.make_celeba(tmp_path)
+    (root / "MAFL/testing.txt").unlink()
+    assert selfmark("datasets", "check", "celeba", root) == 2
+    said = capsys.readouterr()
+    rows = [[word for word in line.split() if word not in "│┃|"] for line in said.out.splitlines()]
+    assert ["MAFL/training.txt", "MAFL/training.txt"] in rows
+    assert ["MAFL/testing.txt", "-"] in rows
+    assert DATASETS["celeba"].source in said.out
+    assert said.err.count("\n") == 1
+    assert "there is no 'MAFL/testing.txt'" in said.err
+
+
+def test_a_check_doubts_lists_of_other_images(tmp_path: Path) -> None:
+    """Points of images in the wild go beyond aligned ones."""
+    root = miniatures.make_celeba(tmp_path)
+    assert check_sample(read_dataset("celeba", root)) == []
+    path = root / "Anno/list_landmarks_align_celeba.txt"
+    lines = path.read_text().splitlines()
+    wild = [
+        " ".join([line.split()[0], *(f"{6 * int(word)}" for word in line.split()[1:])]) for line in lines[2:]
+    ]
+    miniatures.write(path, lines[:2] + wild)
+    found = check_sample(read_dataset("celeba", root))
+    assert len(found) == 3
+    assert "30 of 30 points in a sample of the train split lie outside" in found[0]
+    (root / "Img/img_align_celeba/000007.jpg").write_bytes(b"no image")
+    assert any(
+        "cannot be opened, the first is" in sentence
+        for sentence in check_sample(read_dataset("celeba", root))
+    )
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_hidden_files_are_no_part_of_a_data_set(name: str, tmp_path: Path) -> None:
+    """As macOS leaves them beside the others, in archives too."""
+    root = (FACES | BODIES)[name](tmp_path)
+    before = read_dataset(name, root)
+    for path in [path for path in root.rglob("*") if path.is_file() and path.suffix != ".json"]:
+        path.with_name(f"._{path.name}").write_bytes(b"\x00\x05\x16\x07")
+    after = read_dataset(name, root)
+    assert {split: part.files for split, part in after.splits.items()} == {
+        split: part.files for split, part in before.splits.items()
+    }
+    assert after.notes == before.notes
+
+
+def _flat_celeba(root: Path) -> None:
+    """All lists beside the images, as some mirrors have it."""
+    for folder in ("Anno", "Img", "Eval"):
+        for path in (root / folder).iterdir():
+            path.rename(root / path.name)
+    for part in ("training", "testing"):
+        (root / "MAFL" / f"{part}.txt").rename(root / f"mafl_{part}.txt")
+
+
+def _into(root: Path, inner: str, *names: str) -> None:
+    (root / inner).mkdir(parents=True)
+    for name in names:
+        (root / name).rename(root / inner / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "found"),
+    [
+        ("cats", lambda root: make_cats(root, archives=True), "CAT_DATASET_01/CAT_00/00000001_000.jpg"),
+        ("celeba", lambda root: _flat_celeba(miniatures.make_celeba(root)), "mafl_training.txt"),
+        (
+            "human36m",
+            lambda root: _into(
+                make_human36m(root), "training/subjects", "S1", "S5", "S6", "S7", "S8", "S9", "S11"
+            ),
+            "training/subjects/S1/Videos/*.mp4",
+        ),
+        (
+            "bbcpose",
+            lambda root: (
+                _into(
+                    make_bbcpose(root), "bbcpose_data_1.0", *map(str, range(1, 11)), *map(str, range(16, 21))
+                ),
+                _into(root, "bbcpose_extbbcpose_code_1.0", "code"),
+            ),
+            "bbcpose_extbbcpose_code_1.0/code/bbcpose.mat",
+        ),
+        (
+            "ls3d",
+            lambda root: (miniatures.make_ls3d(root) / "LS3D-W-balanced-20-03-2017/new_dataset").rename(
+                root / "new_dataset"
+            ),
+            "new_dataset/",
+        ),
+    ],
+)
+def test_a_check_finds_files_where_the_reader_does(
+    name: str, make: Callable[[Path], object], found: str, tmp_path: Path
+) -> None:
+    """Archives unpack to folders of their own, and mirrors have other ones."""
+    make(tmp_path)
+    assert len(read_dataset(name, tmp_path).train)
+    lines = check_layout(name, tmp_path)
+    assert all(line.found or "optional" in line.wanted for line in lines), lines
+    assert found in [place for line in lines for place in line.found]
+
+
+def test_a_folder_that_is_not_there_is_said_after_what_must_be_in_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert selfmark("datasets", "check", "mtfl", tmp_path / "nowhere") == 2
+    said = capsys.readouterr()
+    assert "lfw_5590/" in said.out
+    assert "source: https://mmlab.ie.cuhk.edu.hk" in said.out
+    assert "nowhere is not a folder; give the one that holds the files of MTFL" in said.err
+
+
+def test_write_makes_the_files_of_all_splits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = miniatures.make_celeba(tmp_path / "celeba")
+    boxes = [f"{number:06d}.jpg,30,60,110,120" for number in range(1, 9)]
+    miniatures.write(tmp_path / "boxes.csv", ["image,x,y,w,h", *boxes])
+    places = ",".join(f"{50.5 + value // 2}" for value in range(136))
+    points = [f"{number:06d}.jpg," + places for number in range(1, 9)]
+    header = "image," + ",".join(f"x{number},y{number}" for number in range(68))
+    miniatures.write(tmp_path / "points.csv", [header, *points])
+    out = tmp_path / "out"
+    options = ("-o", out, "--boxes", tmp_path / "boxes.csv", "--points", tmp_path / "points.csv")
+    assert selfmark("datasets", "write", "celeba", root, *options) == 0
+    said = capsys.readouterr()
+    assert f"{out}/fit.json: 3 objects, 68 points" in said.out
+    for split, count in (("train", 6), ("fit", 3), ("test", 2)):
+        content = json.loads((out / f"{split}.json").read_text())
+        assert len(content["annotations"]) == count
+        assert content["annotations"][0]["bbox"] == [30, 60, 110, 120]
+        assert content["annotations"][0]["keypoints"][:3] == [50.5, 50.5, 2]
+        assert Path(content["images"][0]["file_name"]).is_file()
+
+
+def test_boxes_come_from_one_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("-o", tmp_path / "out", "--boxes", tmp_path / "boxes.csv", "--find-faces")
+    assert selfmark("datasets", "write", "celeba", tmp_path, *options) == 2
+    assert "give one of them" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("command", ["check", "write"])
+def test_an_unknown_data_set_is_named(
+    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ("-o", tmp_path / "out") if command == "write" else ()
+    assert selfmark("datasets", command, "imagenet", tmp_path, *more) == 2
+    assert "there is no data set 'imagenet'; there are celeba" in capsys.readouterr().err

@@ -1,0 +1,262 @@
+"""Points and boxes of detectors in place of those of a data set."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from selfmark.errors import InputError
+from selfmark.paper.datasets import face_finder
+from selfmark.paper.datasets.dataset import Dataset
+from selfmark.paper.datasets.detection_files import read_points
+from selfmark.paper.datasets.detections import replace_boxes, replace_points
+from selfmark.paper.datasets.face_finder import use_found_faces
+from selfmark.paper.datasets.face_points import FIVE, FIVE_MIRROR, SIXTY_EIGHT, SIXTY_EIGHT_MIRROR
+from selfmark.paper.datasets.registry import read_dataset
+from tests.paper.datasets import miniatures, small_bodies
+from tests.paper.datasets.miniatures import five, sixty_eight, write
+
+MAFL = ("000001.jpg", "000002.jpg", "000003.jpg", "000007.jpg", "000008.jpg")
+
+
+@pytest.fixture
+def celeba(tmp_path: Path) -> Dataset:
+    return read_dataset("celeba", miniatures.make_celeba(tmp_path / "celeba"))
+
+
+@pytest.fixture
+def aflw(tmp_path: Path) -> Dataset:
+    return read_dataset("aflw", miniatures.make_aflw(tmp_path / "aflw"))
+
+
+def coco(path: Path, detections: list[tuple[str, Any]], category: dict[str, Any] | None = None) -> Path:
+    """A COCO file of points, all in sight, one image entry for each name."""
+    names = list(dict.fromkeys(name for name, _ in detections))
+    content = {
+        "images": [{"id": number, "file_name": name} for number, name in enumerate(names)],
+        "annotations": [
+            {
+                "id": number,
+                "image_id": names.index(name),
+                "category_id": 1,
+                "keypoints": np.insert(np.asarray(xy, float), 2, 2, axis=1).ravel().tolist(),
+            }
+            for number, (name, xy) in enumerate(detections)
+        ],
+        "categories": [{"id": 1, "name": "face"} | (category or {})],
+    }
+    path.write_text(json.dumps(content))
+    return path
+
+
+def detected(path: Path, form: str, names: tuple[str, ...]) -> Path:
+    """The detection of image i is `sixty_eight` moved by its number, in the form asked for."""
+    points = [sixty_eight(int(name[:6])) for name in names]
+    if form == "json":
+        return coco(path.with_suffix(".json"), list(zip(names, points, strict=True)))
+    if form == "csv":
+        header = ",".join(["image", *(f"{axis}{number}" for number in range(1, 69) for axis in "xy")])
+        lines = [
+            f"{name}," + ",".join(f"{value:.2f}" for value in xy.ravel())
+            for name, xy in zip(names, points, strict=True)
+        ]
+        write(path.with_suffix(".csv"), [header, *lines], newline="\r\n")
+    elif form == "npz":
+        np.savez(path.with_suffix(".npz"), names=np.array(names), xy=np.stack(points))
+    else:
+        np.save(path.with_suffix(".npy"), np.stack(points))
+        write(path.with_suffix(".txt"), list(names))
+    return path.with_suffix(f".{form}")
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "npz", "npy"])
+def test_celeba_gets_the_68_points_of_a_detector(celeba: Dataset, tmp_path: Path, form: str) -> None:
+    data = replace_points(celeba, detected(tmp_path / "points", form, MAFL))
+    assert data.names == SIXTY_EIGHT
+    assert data.mirror == SIXTY_EIGHT_MIRROR
+    assert data.fit is not None
+    np.testing.assert_allclose(data.fit.xy, [sixty_eight(number) for number in (3, 1, 2)])
+    np.testing.assert_allclose(data.test.xy, [sixty_eight(7), sixty_eight(8)])
+    # Landmarks are discovered in images that no detector has seen.
+    assert data.train.files == celeba.train.files
+    np.testing.assert_allclose(data.train.xy[1], sixty_eight(2))
+    assert np.isnan(data.train.xy[3:]).all()
+    assert data.notes == celeba.notes
+
+
+def test_images_without_points_are_left_out_and_counted(
+    celeba: Dataset, aflw: Dataset, tmp_path: Path
+) -> None:
+    data = replace_points(celeba, detected(tmp_path / "points", "csv", MAFL[:4]))
+    assert [file.name for file in data.test.files] == ["000007.jpg"]
+    assert f"1 images of the test split have no points in {tmp_path / 'points.csv'}" in data.notes
+    # Where regressors are fitted on what landmarks are discovered in, that goes for training too.
+    named = [(str(file), sixty_eight(0)) for file in (*aflw.train.files[1:], *aflw.test.files)]
+    data = replace_points(aflw, coco(tmp_path / "aflw.json", named))
+    assert data.train.files == aflw.train.files[1:]
+    with pytest.raises(InputError, match="has points of none of the 3 images of the test split"):
+        replace_points(aflw, coco(tmp_path / "aflw.json", named[:4]))
+
+
+def test_of_several_faces_the_annotated_one_is_taken(aflw: Dataset, tmp_path: Path) -> None:
+    named = [(str(file), five(0)) for split in aflw.splits.values() for file in split.files]
+    other = str(aflw.test.files[2])
+    truth = aflw.test.xy[2]
+    data = replace_points(
+        aflw, coco(tmp_path / "a.json", [(other, truth + 40), *named[:-1], (other, truth - 3)])
+    )
+    np.testing.assert_allclose(data.test.xy[2], truth - 3)
+    assert data.names == FIVE
+    assert data.mirror == FIVE_MIRROR
+
+
+def test_names_may_have_more_or_fewer_folders_but_not_others(aflw: Dataset, tmp_path: Path) -> None:
+    files = [file for split in aflw.splits.values() for file in split.files]
+    longer = [(f"/data/aflw/{file}", five(0)) for file in files]
+    assert len(replace_points(aflw, coco(tmp_path / "a.json", longer)).train) == 5
+    with pytest.raises(InputError, match="has points of none of the 5 images of the train split"):
+        replace_points(aflw, coco(tmp_path / "a.json", [(f"other/{file.name}", five(0)) for file in files]))
+
+
+def test_a_name_that_fits_two_images_is_refused(tmp_path: Path) -> None:
+    data = read_dataset("cub", miniatures.make_cub(tmp_path / "cub"))
+    files = tuple(Path(f"images/{folder}/1.jpg") for folder in "ab")
+    two = data.train.select(np.array([0, 1]))
+    twins = data.changed({"train": type(two)(files, two.frame, two.box, two.xy, two.hidden)}, ())
+    with pytest.raises(InputError, match=r"'1\.jpg' may be images/a/1\.jpg or images/b/1\.jpg"):
+        replace_points(twins, coco(tmp_path / "a.json", [("1.jpg", five(0))]))
+
+
+def test_points_of_other_numbers_need_names_and_partners(tmp_path: Path) -> None:
+    path = coco(
+        tmp_path / "a.json", [("1.jpg", five(0)[:3])], {"keypoints": ["a", "b", "c"], "flip_idx": [1, 0, 2]}
+    )
+    found = read_points(path)
+    assert (found.names, found.mirror) == (("a", "b", "c"), (1, 0, 2))
+    with pytest.raises(
+        InputError, match=r"a\.json: each image has 3 points, which could be any; give 5 or 68"
+    ):
+        read_points(coco(tmp_path / "a.json", [("1.jpg", five(0)[:3])], {"keypoints": ["a", "b", "c"]}))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.csv", "x,y\n", r"a\.csv, line 1: the columns are image,x1,y1"),
+        ("a.csv", "image,x1,y1,x2,y2\n1.jpg,1,2,3\n", r"a\.csv, line 2: 5 columns are expected, not 4"),
+        ("a.csv", "image,x1,y1\n1.jpg,1,two\n", r"a\.csv, line 2: 'two' is not a number"),
+        ("a.csv", "image,x1,y1\n1.jpg,1,2\n", r"a\.csv: each image has 1 points"),
+        ("a.npz", "no arrays", r"a\.npz is not a file of plain NumPy arrays"),
+        ("a.npy", "no array", r"there is no .*a\.txt, which names the images"),
+        ("a.txt", "1.jpg", r"points are read from \.json, \.csv, \.npz, \.npy files"),
+    ],
+)
+def test_files_of_points_that_cannot_be_used(tmp_path: Path, name: str, text: str, message: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_points(tmp_path / name)
+
+
+def test_python_objects_in_arrays_are_not_read(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", names=np.array([{"runs": "anything"}], dtype=object), xy=np.zeros((1, 5, 2)))
+    with pytest.raises(InputError, match="is not a file of plain NumPy arrays"):
+        read_points(tmp_path / "a.npz")
+    np.savez(tmp_path / "a.npz", names=np.array(["1.jpg", "2.jpg"]), xy=np.zeros((1, 5, 2)))
+    with pytest.raises(InputError, match="2 images need points of shape 2 x L x 2, not 1 x 5 x 2"):
+        read_points(tmp_path / "a.npz")
+
+
+# --- boxes ------------------------------------------------------------------------------------------
+
+
+def test_boxes_of_a_table(celeba: Dataset, tmp_path: Path) -> None:
+    lines = [f"{number:06d}.jpg,{number},2,50,60" for number in range(1, 8)]
+    lines.append("000007.jpg,70,100,40,50")  # around the face, unlike the other one of this image
+    write(tmp_path / "boxes.csv", ["image,x,y,w,h", *lines])
+    data = replace_boxes(celeba, tmp_path / "boxes.csv")
+    assert data.fit is not None
+    np.testing.assert_array_equal(data.fit.box[:, 0], [3, 1, 2])
+    np.testing.assert_array_equal(data.test.box, [[70, 100, 40, 50]])
+    assert data.notes[-1] == f"1 images of the test split have no box in {tmp_path / 'boxes.csv'}"
+
+
+def test_boxes_of_training_images_only(tmp_path: Path) -> None:
+    data = read_dataset("ls3d", miniatures.make_ls3d(tmp_path))
+    write(tmp_path / "boxes.csv", ["image,x,y,w,h", *(f"{file.name},1,2,3,4" for file in data.train.files)])
+    found = replace_boxes(data, tmp_path / "boxes.csv")
+    assert (found.train.box == [1, 2, 3, 4]).all()
+    np.testing.assert_array_equal(found.test.box, data.test.box)
+    assert "has no boxes of the test split, which keeps its own" in found.notes[-1]
+
+
+def test_boxes_in_the_shares_of_yolo(aflw: Dataset, tmp_path: Path) -> None:
+    (tmp_path / "labels").mkdir()
+    for split in aflw.splits.values():
+        for file in split.files:
+            (tmp_path / "labels" / f"{file.stem}.txt").write_text("0 0.5 0.5 0.5 1.0\n")
+    assert (
+        replace_boxes(aflw, tmp_path / "labels").test.box == [37.5, 0, 75, 170]
+    ).all()  # of 150 x 170 pixels
+
+
+def test_boxes_of_frames(tmp_path: Path) -> None:
+    """Of a film, boxes and points go to the frame they name."""
+    data = read_dataset("bbcpose", small_bodies.make_bbcpose(tmp_path / "data", films=True))
+    lines = [
+        f"{file},{frame},{frame},2,30,40"
+        for split in data.splits.values()
+        for file, frame in zip(split.files, split.frame.tolist(), strict=True)
+    ]
+    assert data.test.frame.min() >= 0
+    write(tmp_path / "boxes.csv", ["image,frame,x,y,w,h", *lines])
+    found = replace_boxes(data, tmp_path / "boxes.csv")
+    assert len(found.test) == len(data.test)
+    np.testing.assert_array_equal(found.test.box[:, 0], data.test.frame)
+    np.testing.assert_array_equal(found.train.box[:, 0], data.train.frame)
+
+
+# --- found faces ------------------------------------------------------------------------------------
+
+
+class Cascade:
+    """Finds a small and a large face in bright images, none in dark ones."""
+
+    def detectMultiScale(self, gray: Any, step: float, neighbors: int) -> Any:  # noqa: N802
+        assert gray.ndim == 2
+        return np.array([[1, 2, 10, 10], [30, 40, 100, 90]]) if gray.mean() > 50 else ()
+
+
+def test_found_faces_are_the_largest_and_missed_ones_are_where_others_are(
+    celeba: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import cv2
+
+    cv2.imwrite(str(celeba.root / celeba.test.files[1]), np.zeros((436, 356, 3), np.uint8))  # twice as large
+    monkeypatch.setattr(face_finder, "_detector", Cascade)
+    seen: list[tuple[int, int]] = []
+    data = use_found_faces(celeba, lambda done, of: seen.append((done, of)))
+    assert data.fit is not None
+    assert (data.fit.box == [30, 40, 100, 90]).all()
+    np.testing.assert_allclose(data.test.box, [[30, 40, 100, 90], [60, 80, 200, 180]])
+    assert seen[-1] == (8, 8)  # images of two splits are looked at once
+    assert "in 1 of 8 images it found no face" in data.notes[-1]
+    assert "S3FD" in data.notes[-1]
+
+
+def test_the_cascade_of_opencv_4_or_a_sentence(celeba: Dataset) -> None:
+    import cv2
+
+    if hasattr(cv2, "CascadeClassifier"):
+        assert not face_finder._detector().empty()
+    else:
+        with pytest.raises(InputError, match="has no cascade for faces; install 'opencv-python-headless<5'"):
+            use_found_faces(celeba)
+
+
+def test_faces_are_not_looked_for_in_birds(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not in those of cub"):
+        use_found_faces(read_dataset("cub", miniatures.make_cub(tmp_path)))

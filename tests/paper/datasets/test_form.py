@@ -1,0 +1,97 @@
+"""The common form, and that what is written is what the other commands take in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from selfmark.errors import InputError
+from selfmark.evaluate.label_files import read_ground_truth
+from selfmark.evaluate.normalizers import normalizer_lengths
+from selfmark.images.sources import list_images
+from selfmark.paper.datasets.dataset import Dataset, SplitObjects, files_exist, tight_box, write_coco
+from selfmark.paper.datasets.registry import read_dataset
+from tests.paper.datasets import miniatures
+
+MAKERS: dict[str, Callable[[Path], Path]] = {
+    "celeba": miniatures.make_celeba,
+    "aflw": miniatures.make_aflw,
+    "ls3d": miniatures.make_ls3d,
+    "mtfl": miniatures.make_mtfl,
+    "cub": miniatures.make_cub,
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_what_is_written_is_what_discovery_and_evaluation_read(name: str, tmp_path: Path) -> None:
+    data = read_dataset(name, MAKERS[name](tmp_path / "data"))
+    paths = write_coco(data, tmp_path / "out")
+    assert paths == (tmp_path / "out/train.json", tmp_path / "out/test.json")
+    assert (tmp_path / "out/fit.json").exists() == (data.fit is not None)
+    for split, objects in data.splits.items():
+        path = tmp_path / "out" / f"{split}.json"
+        refs = list_images([path])
+        truth = read_ground_truth(path, refs)
+        assert [ref.path for ref in truth.refs] == [data.root / file for file in objects.files]
+        np.testing.assert_array_equal(truth.xy, objects.xy)
+        np.testing.assert_array_equal(truth.boxes, objects.box)
+        given = [ref.box or (np.nan,) * 4 for ref in truth.refs]
+        np.testing.assert_array_equal(given, objects.box)
+        assert truth.names == data.names
+        assert truth.mirror == data.mirror
+        assert truth.normalizer == data.normalizer
+        assert truth.fields == dict(objects.fields)
+        assert truth.notes == ()
+        assert (normalizer_lengths(truth, truth.normalizer, objects.box) > 0).all()
+
+
+def test_points_out_of_sight_and_unknown_ones_are_told_apart(tmp_path: Path) -> None:
+    data = read_dataset("aflw", miniatures.make_aflw(tmp_path / "data"))
+    xy, hidden = data.test.xy.copy(), data.test.hidden.copy()
+    xy[0, 1], hidden[0, 2] = np.nan, True
+    write_coco(replace(data, test=replace(data.test, xy=xy, hidden=hidden)), tmp_path)
+    annotation = json.loads((tmp_path / "test.json").read_text())["annotations"][0]
+    assert annotation["keypoints"][2::3] == [2, 0, 1, 2, 2]
+    assert annotation["num_keypoints"] == 4
+
+
+def test_a_fit_split_of_another_data_set_does_not_stay(tmp_path: Path) -> None:
+    write_coco(read_dataset("celeba", miniatures.make_celeba(tmp_path / "celeba")), tmp_path / "out")
+    assert (tmp_path / "out/fit.json").exists()
+    write_coco(read_dataset("aflw", miniatures.make_aflw(tmp_path / "aflw")), tmp_path / "out")
+    assert not (tmp_path / "out/fit.json").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_the_users_to_mend(tmp_path: Path) -> None:
+    data = read_dataset("aflw", miniatures.make_aflw(tmp_path / "data"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot write to"):
+        write_coco(data, tmp_path / "file")
+
+
+def test_present_looks_file_by_file(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.jpg").touch()
+    files = [tmp_path / name for name in ("a/1.jpg", "a/2.jpg", "b/1.jpg")]
+    assert files_exist(files).tolist() == [file.exists() for file in files] == [True, False, False]
+
+
+def test_tight_boxes_pass_over_what_is_not_annotated() -> None:
+    xy = np.array([[[4.0, 9.0], [np.nan, np.nan], [10.0, 1.0]]])
+    assert tight_box(xy).tolist() == [[4.5, 1.5, 6, 8]]
+
+
+def test_shapes_must_agree() -> None:
+    objects = SplitObjects(
+        (Path("a"),), np.array([-1]), np.zeros((1, 4)), np.zeros((1, 2, 2)), np.zeros((1, 2), bool)
+    )
+    with pytest.raises(ValueError, match="2 points for 1 names"):
+        Dataset("x", Path(), "x", ("a",), (0,), "box", {}, objects, objects)
+    one = replace(objects, xy=objects.xy[:, :1], hidden=objects.hidden[:, :1])
+    with pytest.raises(ValueError, match="2 points for 1 names"):
+        Dataset("x", Path(), "x", ("a",), (0,), "box", {}, one, one, fit=objects)

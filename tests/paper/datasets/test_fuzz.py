@@ -1,0 +1,77 @@
+"""Spoilt files of data sets and detectors: a sentence comes out, nothing else."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from selfmark.paper.datasets import celeba, mtfl
+from selfmark.paper.datasets.detection_files import read_points
+from selfmark.paper.datasets.torch7_files import read_tensor
+from tests.fuzz.__main__ import fuzz
+from tests.fuzz.mutate import change_bytes, change_json
+from tests.fuzz.readers import Reader
+from tests.paper.datasets import miniatures
+
+TABLE = (
+    b"image,x1,y1,x2,y2,x3,y3,x4,y4,x5,y5\r\na.png,1,2,3,4,5,6,7,8,9,10\r\nb.png,1,2,3,4,5,6,7,8,9,1e1\r\n"
+)
+COCO = json.dumps(
+    {
+        "images": [{"id": 1, "file_name": "a.mp4", "frame": 3}],
+        "annotations": [{"image_id": 1, "category_id": 1, "keypoints": [1, 2, 2, 3, 4, 1, 0, 0, 0]}],
+        "categories": [{"id": 1, "keypoints": ["a", "b", "c"], "flip_idx": [0, 2, 1]}],
+    }
+).encode()
+
+
+def arrays() -> bytes:
+    stream = io.BytesIO()
+    np.savez(stream, names=np.array(["a.png", "b.png"]), xy=np.ones((2, 5, 2)))
+    return stream.getvalue()
+
+
+def array(folder: Path) -> bytes:
+    miniatures.write(folder / "points.txt", ["a.png", "b.png"])
+    stream = io.BytesIO()
+    np.save(stream, np.ones((2, 5, 2), np.float32))
+    return stream.getvalue()
+
+
+def tensor(folder: Path) -> bytes:
+    miniatures.write_t7(folder / "seed.t7", np.ones((4, 2)))
+    return (folder / "seed.t7").read_bytes()
+
+
+def reader(kind: str, folder: Path) -> Reader:
+    if kind == "celeba":
+        root = miniatures.make_celeba(folder, images=4)
+        path = "Anno/list_landmarks_align_celeba.txt"
+        return Reader(path, lambda _: celeba.read(root), ((root / path).read_bytes(),), (change_bytes,))
+    if kind == "mtfl":
+        root = miniatures.make_mtfl(folder)
+        seed = (root / "training.txt").read_bytes()
+        return Reader("training.txt", lambda _: mtfl.read(root), (seed,), (change_bytes,))
+    if kind == "t7":
+        return Reader("points.t7", read_tensor, (tensor(folder),), (change_bytes,))
+    seed = {"csv": TABLE, "json": COCO, "npz": arrays(), "npy": array(folder)}[kind]
+    spoil = (change_bytes, change_json) if kind == "json" else (change_bytes,)
+    return Reader(f"points.{kind}", read_points, (seed,), spoil)
+
+
+@pytest.mark.parametrize("kind", ["celeba", "mtfl", "t7", "csv", "json", "npz", "npy"])
+def test_only_errors_of_our_own_come_out(kind: str, tmp_path: Path) -> None:
+    one = reader(kind, tmp_path)
+    (tmp_path / one.file).write_bytes(one.seeds[0])
+    one.read(tmp_path / one.file)  # which as it is can be read
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tally = fuzz(one, tmp_path, 300, random.Random(f"8 {kind}"))
+    assert tally.failures == []
+    assert tally.refused > 30

@@ -1,0 +1,443 @@
+"""Readers of official layouts, on miniatures whose values are known beforehand."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from scipy.io import loadmat, savemat
+
+from selfmark.errors import InputError
+from selfmark.paper.datasets.face_points import FIVE, SIXTY_EIGHT, SIXTY_EIGHT_MIRROR
+from selfmark.paper.datasets.registry import read_dataset
+from tests.paper.datasets import miniatures
+from tests.paper.datasets.miniatures import CUB_SPECIES, five, sixty_eight, write_t7
+
+SHARED = Path(__file__).parents[4] / "shared" / "data"
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_bytes().decode()
+    assert old in text
+    path.write_bytes(text.replace(old, new, 1).encode())
+
+
+# --- CelebA -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def celeba(tmp_path: Path) -> Path:
+    return miniatures.make_celeba(tmp_path / "celeba")
+
+
+def test_celeba_keeps_the_test_images_of_mafl_out_of_discovery(celeba: Path) -> None:
+    data = read_dataset("celeba", celeba)
+    assert data.fit is not None
+    assert [file.name for file in data.train.files] == [f"{number:06d}.jpg" for number in range(1, 7)]
+    assert [file.name for file in data.test.files] == ["000007.jpg", "000008.jpg"]
+    assert [file.name for file in data.fit.files] == ["000003.jpg", "000001.jpg", "000002.jpg"]
+    np.testing.assert_array_equal(data.fit.xy, [five(3), five(1), five(2)])
+    np.testing.assert_array_equal(data.test.xy, [five(7), five(8)])
+    assert data.names == FIVE
+    assert data.normalizer == "inter_ocular"
+    assert data.train.fields["partition"] == ("train", "val", "test", "test", "test", "test")
+    assert all((celeba / file).is_file() for file in data.train.files)
+
+
+def test_celeba_aligned_is_taken_whole_since_official_boxes_are_of_other_images(celeba: Path) -> None:
+    data = read_dataset("celeba", celeba)
+    assert np.isnan(data.train.box).all()
+    assert "S3FD" in data.notes[0]
+
+
+def test_celeba_in_the_wild_has_boxes_and_other_points(tmp_path: Path) -> None:
+    root = miniatures.make_celeba(tmp_path, folder="img_celeba")
+    data = read_dataset("celeba", root)
+    assert data.train.files[1] == Path("Img/img_celeba/000002.jpg")
+    np.testing.assert_array_equal(data.train.box[1], [42, 62, 90, 120])
+    np.testing.assert_array_equal(data.test.box, [[47, 67, 90, 120], [48, 68, 90, 120]])
+    assert np.isnan(data.train.box[0]).all()  # 0 0 0 0 in the list
+    assert any(note.startswith("1 images have no box") for note in data.notes)
+
+
+def test_celeba_prefers_the_images_of_the_authors_program(celeba: Path) -> None:
+    (celeba / "Img/img_align_celeba").rename(celeba / "Img/img_align_celeba_hq")
+    (celeba / "Img/img_celeba").mkdir()
+    assert read_dataset("celeba", celeba).train.files[0] == Path("Img/img_align_celeba_hq/000001.jpg")
+
+
+def test_celeba_is_read_without_folders_too(celeba: Path) -> None:
+    for folder in ("Img", "Anno", "Eval"):
+        for path in list((celeba / folder).iterdir()):
+            path.rename(celeba / path.name)
+    for part in ("training", "testing"):
+        (celeba / "MAFL" / f"{part}.txt").rename(celeba / f"mafl_{part}.txt")
+    data = read_dataset("celeba", celeba)
+    np.testing.assert_array_equal(data.test.xy, [five(7), five(8)])
+
+
+def test_missing_images_are_left_out_and_counted(celeba: Path) -> None:
+    (celeba / "Img/img_align_celeba/000004.jpg").unlink()
+    data = read_dataset("celeba", celeba)
+    assert [file.name for file in data.train.files] == [f"{number:06d}.jpg" for number in (1, 2, 3, 5, 6)]
+    np.testing.assert_array_equal(data.train.xy[3], five(5))
+    assert (
+        "1 images of the train split are not there, the first is Img/img_align_celeba/000004.jpg"
+        in data.notes
+    )
+
+
+def test_no_image_at_all_is_refused(celeba: Path) -> None:
+    for path in (celeba / "Img/img_align_celeba").iterdir():
+        path.unlink()
+    with pytest.raises(
+        InputError, match=r"none of the 6 images of celeba's train split is there, .*000001\.jpg"
+    ):
+        read_dataset("celeba", celeba)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        (
+            "Anno/list_landmarks_align_celeba.txt",
+            "000005.jpg   74",
+            "000005.jpg x7",
+            r"celeba\.txt, line 7: 'x7' is not a number",
+        ),
+        (
+            "Anno/list_landmarks_align_celeba.txt",
+            "000005.jpg   74",
+            "000005.jpg",
+            r"celeba\.txt, line 7: 11 words .* not 10",
+        ),
+        (
+            "Anno/list_landmarks_align_celeba.txt",
+            "8\r\n",
+            "9\r\n",
+            r"holds 8 rows where its first line says 9",
+        ),
+        ("Anno/list_landmarks_align_celeba.txt", "8\r\n", "", r"line 1: the number of rows is expected"),
+        (
+            "Anno/list_landmarks_align_celeba.txt",
+            "000002",
+            "000001",
+            r"line 3: the image 000001\.jpg is listed twice",
+        ),
+        ("MAFL/testing.txt", "000008.jpg", "999999.jpg", r"testing\.txt, line 2: .*no image '999999\.jpg'"),
+        ("Eval/list_eval_partition.txt", "000002.jpg 1", "000002.jpg 7", r"line 2: a partition is 0, 1 or 2"),
+    ],
+)
+def test_a_broken_line_is_named(celeba: Path, file: str, old: str, new: str, message: str) -> None:
+    edit(celeba / file, old, new)
+    with pytest.raises(InputError, match=message):
+        read_dataset("celeba", celeba)
+
+
+@pytest.mark.parametrize(
+    "file", ["Img", "Anno/list_landmarks_align_celeba.txt", "MAFL/training.txt", "MAFL/testing.txt"]
+)
+def test_what_was_looked_for_is_said(celeba: Path, file: str) -> None:
+    (celeba / file).rename(celeba / "elsewhere")
+    with pytest.raises(InputError, match=rf"there is no '{file}"):
+        read_dataset("celeba", celeba)
+
+
+# --- AFLW -------------------------------------------------------------------------------------------
+
+
+def test_aflw_has_rows_before_columns(tmp_path: Path) -> None:
+    root = miniatures.make_aflw(tmp_path / "aflw_release-2")
+    data = read_dataset("aflw", tmp_path)  # the folder that holds the archive's will do
+    assert data.root == root
+    assert (len(data.train), len(data.test)) == (5, 3)
+    np.testing.assert_allclose(data.test.xy, [five(number) * 0.8 for number in range(3)])
+    assert data.test.files[1] == Path("output/image00001_50101.jpg")
+    assert np.isnan(data.train.box).all()  # taken whole
+    assert data.fit is None
+
+
+def test_aflw_lists_and_points_must_agree(tmp_path: Path) -> None:
+    root = miniatures.make_aflw(tmp_path)
+    labels = loadmat(root / "aflw_test_keypoints.mat")
+    savemat(root / "aflw_test_keypoints.mat", {"gt": labels["gt"][:2]})
+    with pytest.raises(
+        InputError, match=r"aflw_test_keypoints\.mat: 'gt' must be 3 x 5 x 2 numbers, and is 2 x 5 x 2"
+    ):
+        read_dataset("aflw", root)
+    savemat(root / "aflw_test_keypoints.mat", {"points": labels["gt"]})
+    with pytest.raises(InputError, match="has no variable 'gt'"):
+        read_dataset("aflw", root)
+    savemat(root / "aflw_test_keypoints.mat", {"gt": {"inner": labels["gt"]}})  # a struct
+    with pytest.raises(InputError, match=r"'gt' must be 3 x 5 x 2 numbers"):
+        read_dataset("aflw", root)
+    (root / "aflw_test_keypoints.mat").write_bytes(b"no MATLAB file" * 20)
+    with pytest.raises(InputError, match="is not a MATLAB file that can be read"):
+        read_dataset("aflw", root)
+
+
+# --- LS3D -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ls3d(tmp_path: Path) -> Path:
+    return miniatures.make_ls3d(tmp_path)
+
+
+def test_ls3d_takes_the_3d_points_of_both_sets_from_0(ls3d: Path) -> None:
+    data = read_dataset("ls3d", ls3d)
+    assert len(data.train) == 8  # four folders, without their mirrored copies
+    assert data.train.files[3] == Path("300W_LP/HELEN/HELEN_134213_1_0.jpg")
+    np.testing.assert_allclose(data.train.xy, [sixty_eight(number) for number in (0, 1) * 4])
+    np.testing.assert_allclose(data.test.xy, [sixty_eight(number) for number in range(1, 7)], atol=1e-5)
+    assert data.names == SIXTY_EIGHT
+    assert data.normalizer == "box"
+
+
+def test_ls3d_yaw_is_told_by_the_number(ls3d: Path) -> None:
+    for number in (11, 12):  # after 2 in the order of numbers, before it in that of names
+        miniatures.draw_face(
+            ls3d / f"LS3D-W-balanced-20-03-2017/new_dataset/{number}.jpg", (450, 450), five(0)
+        )
+        write_t7(ls3d / f"LS3D-W-balanced-20-03-2017/new_dataset/{number}.t7", sixty_eight(number) + 1)
+    test = read_dataset("ls3d", ls3d).test
+    assert [int(file.stem) for file in test.files] == [1, 2, 3, 4, 5, 6, 11, 12]
+    assert test.fields["yaw_bucket"] == ("0-30", "30-60", "60-90") * 2 + ("30-60", "60-90")
+
+
+def test_ls3d_boxes_have_room_for_the_forehead(ls3d: Path) -> None:
+    # The points from 0 span x 100 to 167 and y 66 to 200; a pixel's center is half a pixel from its edge.
+    height = 200 - 66
+    expected = [100.5, 66.5 - height / 3, 67, height * 4 / 3]
+    np.testing.assert_allclose(read_dataset("ls3d", ls3d).train.box[0], expected)
+
+
+@pytest.mark.parametrize("rows", [2, 3])
+def test_ls3d_points_beside_the_images_in_other_forms(ls3d: Path, rows: int) -> None:
+    """2 x 68, 3 x 68, 68 x 3 and NumPy files; the visible contour where there is nothing else."""
+    folder = ls3d / "LS3D-W-balanced-20-03-2017/new_dataset"
+    (folder / "1.t7").unlink()
+    points = np.concatenate([sixty_eight(1) + 1, np.full((68, 1), 77.0)], axis=1)[:, :rows]
+    savemat(folder / "1.mat", {"pt3d_68": points.T})
+    (folder / "2.t7").unlink()
+    np.save(folder / "2.npy", np.concatenate([sixty_eight(2) + 1, np.zeros((68, 1))], axis=1))
+    (ls3d / "300W_LP/landmarks/AFW/AFW_134212_1_0_pts.mat").unlink()
+    data = read_dataset("ls3d", ls3d)
+    np.testing.assert_allclose(data.test.xy[:2], [sixty_eight(1), sixty_eight(2)])
+    np.testing.assert_allclose(data.train.xy[0], sixty_eight(50))  # of pt2d
+    assert any("1 images of 300W-LP have no points in 'landmarks'" in note for note in data.notes)
+
+
+def test_ls3d_images_without_points_are_left_out_and_counted(ls3d: Path) -> None:
+    (ls3d / "LS3D-W-balanced-20-03-2017/new_dataset/3.t7").unlink()
+    data = read_dataset("ls3d", ls3d)
+    assert data.test.fields["yaw_bucket"] == ("0-30", "30-60", "0-30", "30-60", "60-90")
+    assert "1 images of new_dataset have no points and were left out" in data.notes
+
+
+def test_ls3d_without_images_or_points_says_what_was_looked_for(ls3d: Path) -> None:
+    folder = ls3d / "LS3D-W-balanced-20-03-2017/new_dataset"
+    for path in folder.glob("*.t7"):
+        path.unlink()
+    with pytest.raises(InputError, match=r"none of 6 images has a file of points; .*1\.t7 or .*1\.mat or"):
+        read_dataset("ls3d", ls3d)
+    for path in folder.iterdir():
+        path.unlink()
+    with pytest.raises(InputError, match=r"new_dataset holds no images such as 1\.jpg"):
+        read_dataset("ls3d", ls3d)
+    for path in (ls3d / "300W_LP").rglob("*.jpg"):
+        path.unlink()
+    with pytest.raises(InputError, match=r"300W_LP holds no images such as AFW/AFW_134212_1_0\.jpg"):
+        read_dataset("ls3d", ls3d)
+
+
+def test_ls3d_says_what_is_odd(ls3d: Path) -> None:
+    folder = ls3d / "LS3D-W-balanced-20-03-2017/new_dataset"
+    write_t7(folder / "3.t7", np.zeros((66, 2)))
+    with pytest.raises(InputError, match=r"3\.t7: 68 points are expected, not 66 x 2 numbers"):
+        read_dataset("ls3d", ls3d)
+    (folder / "1.jpg").rename(folder / "first.jpg")
+    with pytest.raises(InputError, match=r"first\.jpg: images of LS3D-W Balanced are named by number"):
+        read_dataset("ls3d", ls3d)
+    (ls3d / "300W_LP/IBUG").rename(ls3d / "IBUG")
+    with pytest.raises(InputError, match="there is no 'IBUG'"):
+        read_dataset("ls3d", ls3d)
+    (ls3d / "300W_LP").rename(ls3d / "300WLP")
+    with pytest.raises(InputError, match="there is no '300W_LP' or '300W-LP'"):
+        read_dataset("ls3d", ls3d)
+
+
+# --- MTFL -------------------------------------------------------------------------------------------
+
+
+def test_mtfl_lines_hold_all_x_then_all_y_from_1(tmp_path: Path) -> None:
+    data = read_dataset("mtfl", miniatures.make_mtfl(tmp_path))
+    assert data.train.files[1] == Path("net_7876/_40_1154_0.jpg")
+    np.testing.assert_array_equal(
+        data.train.xy[1], [[90, 148], [195, 140], [173, 205], [114, 261], [197, 255]]
+    )
+    np.testing.assert_allclose(data.test.xy[0, 4], [92.196007, 102.940109])
+    assert data.train.fields["pose"] == (3, 4, 5)
+    assert data.test.fields == {"gender": (1, 2), "smile": (1, 1), "glasses": (2, 2), "pose": (3, 1)}
+    # Points from x 90 to 197 and y 140 to 261: the longer side is 121, the center (143.5, 200.5) of pixels.
+    np.testing.assert_allclose(data.train.box[1], [144 - 1.2 * 121, 201 - 1.2 * 121, 2.4 * 121, 2.4 * 121])
+    assert np.isnan(data.test.box).all()
+
+
+def test_mtfl_broken_lines_are_named(tmp_path: Path) -> None:
+    root = miniatures.make_mtfl(tmp_path)
+    edit(root / "testing.txt", "1 1 2 3", "1 1 2 6")
+    with pytest.raises(InputError, match=r"testing\.txt, line 1: a pose is 1 to 5, not 6"):
+        read_dataset("mtfl", root)
+    edit(root / "testing.txt", " 1 1 2 6", "")
+    with pytest.raises(InputError, match=r"testing\.txt, line 1: 15 words are expected, not 11"):
+        read_dataset("mtfl", root)
+
+
+def test_mtfl_lists_rebuilt_from_the_shared_crops_give_the_known_poses(tmp_path: Path) -> None:
+    """The crops of MTFL that this project has were resampled; their labels are written as official lines."""
+    archive = SHARED / "faces-mtfl-aflw.zip"
+    if not archive.exists():
+        pytest.skip("the shared crops of MTFL are not here")
+    lists = {}
+    with zipfile.ZipFile(archive) as content:
+        root = next(name for name in content.namelist() if name.endswith("test.json")).removesuffix(
+            "test.json"
+        )
+        for part, folder in (("training", "train"), ("testing", "test")):
+            labels = json.loads(content.read(f"{root}{folder}.json"))
+            names = {image["id"]: image["file_name"] for image in labels["images"]}
+            lines = []
+            for annotation in labels["annotations"]:
+                xy = np.array(annotation["keypoints"]).reshape(5, 3)[:, :2]
+                numbers = " ".join(f"{value:.6f}" for value in xy.T.ravel())
+                name = names[annotation["image_id"]].replace("/", "\\")
+                lines.append(f" {name} {numbers} 1 1 2 {annotation['pose']}")
+            miniatures.write(tmp_path / f"{part}.txt", lines)
+            lists[folder] = labels["annotations"]
+            for name in names.values():
+                (tmp_path / name).parent.mkdir(exist_ok=True)
+                (tmp_path / name).touch()
+    data = read_dataset("mtfl", tmp_path)
+    assert (len(data.train), len(data.test)) == (10_000, 2_995)
+    assert Counter(data.test.fields["pose"]) == {1: 193, 2: 450, 3: 1825, 4: 401, 5: 126}
+    assert Counter(data.train.fields["pose"]) == {1: 136, 2: 1113, 3: 7445, 4: 1111, 5: 195}
+    # The training crops were cut so that they are framed as test crops are: our boxes find that again.
+    side = data.train.box[:, 2] * 1.2
+    assert np.median(side) == pytest.approx(144, rel=0.03)
+
+
+def test_mtfl_points_lie_right_of_the_pupils_so_they_count_from_1() -> None:
+    """In the mean of many eyes the dark of the pupil is left of the point, for left and right eyes alike."""
+    archive = SHARED / "faces-mtfl-aflw.zip"
+    if not archive.exists():
+        pytest.skip("the shared crops of MTFL are not here")
+    patches: tuple[list[Any], list[Any]] = ([], [])
+    with zipfile.ZipFile(archive) as content:
+        root = next(name for name in content.namelist() if name.endswith("test.json")).removesuffix(
+            "test.json"
+        )
+        labels = json.loads(content.read(f"{root}test.json"))
+        for image, annotation in list(zip(labels["images"], labels["annotations"], strict=True))[:600]:
+            if annotation["pose"] != 3:
+                continue
+            encoded = np.frombuffer(content.read(f"{root}images/{image['file_name']}"), np.uint8)
+            gray = cv2.imdecode(encoded, cv2.IMREAD_GRAYSCALE).astype(np.float32)
+            # From 150 to 144 pixels, both counted from 0; the labels there were only multiplied.
+            xy = np.array(annotation["keypoints"], np.float64).reshape(5, 3)[:2, :2]
+            xy = (xy * 150 / 144 + 0.5) * 144 / 150 - 0.5
+            for eye in (0, 1):
+                patch = cv2.getRectSubPix(gray, (13, 13), tuple(xy[eye].tolist()))
+                patches[eye].append((patch - patch.mean()) / (patch.std() + 1))
+    for eye in (0, 1):
+        assert len(patches[eye]) > 300
+        mean = np.mean(patches[eye], axis=0)
+        dark = (mean.max() - mean) ** 4
+        column = (dark * np.arange(-6, 7)).sum() / dark.sum()
+        assert column < -0.5
+
+
+# --- CUB --------------------------------------------------------------------------------------------
+
+
+def test_cub_leaves_sea_birds_and_birds_out_of_sight_out(tmp_path: Path) -> None:
+    root = miniatures.make_cub(tmp_path / "CUB_200_2011")
+    data = read_dataset("cub", tmp_path)
+    assert data.root == root
+    assert data.train.fields["species"] == CUB_SPECIES[1:]  # 3 and 5; odd numbers are for training
+    assert data.test.fields["species"] == CUB_SPECIES[1:2]  # 4; of 6 nothing is in sight
+    np.testing.assert_array_equal(data.train.box[1], [10, 7, 120, 100])
+    np.testing.assert_array_equal(data.train.xy[0, :3], [[31, 61], [32, 62], [np.nan, np.nan]])
+    assert [data.names[partner] for partner in data.mirror][6:9] == ["right_eye", "right_leg", "right_wing"]
+    assert data.notes == ("1 images without any part in sight were left out",)
+
+
+def test_cub_lists_rebuilt_from_the_shared_crops_are_read_whole(tmp_path: Path) -> None:
+    """The birds that this project has, labels in their crops, written as official lists."""
+    archive = SHARED / "birds-cub.zip"
+    if not archive.exists():
+        pytest.skip("the shared crops of CUB are not here")
+    names, split, boxes, parts, expected = [], [], [], [], {}
+    with zipfile.ZipFile(archive) as content:
+        for part, training in (("train", 1), ("test", 0)):
+            file = next(name for name in content.namelist() if Path(name).name == f"{part}.json")
+            labels = json.loads(content.read(file))
+            points = np.array([one["keypoints"] for one in labels["annotations"]], float).reshape(-1, 15, 3)
+            expected[part] = np.where(points[..., 2:] > 0, points[..., :2], np.nan)
+            for image, annotation, triples in zip(
+                labels["images"], labels["annotations"], points, strict=True
+            ):
+                number, species = image["cub_id"], f"{image['class_id']:03d}.{image['class_name']}"
+                names.append(f"{number} {species}/{number}.jpg")
+                split.append(f"{number} {training}")
+                boxes.append(f"{number} " + " ".join(map(str, annotation["bbox"])))
+                parts += [
+                    f"{number} {i} {x} {y} {int(v > 0)}" for i, (x, y, v) in enumerate(triples.tolist(), 1)
+                ]
+                (tmp_path / "images" / species).mkdir(parents=True, exist_ok=True)
+                (tmp_path / "images" / species / f"{number}.jpg").touch()
+    for name, lines in (("images", names), ("train_test_split", split), ("bounding_boxes", boxes)):
+        miniatures.write(tmp_path / f"{name}.txt", lines)
+    miniatures.write(tmp_path / "parts" / "part_locs.txt", parts)
+    data = read_dataset("cub", tmp_path)
+    assert (len(data.train), len(data.test)) == (4_765, 4_660)
+    np.testing.assert_array_equal(data.train.xy, expected["train"])
+    np.testing.assert_array_equal(data.test.xy, expected["test"])
+
+
+def test_cub_broken_lines_are_named(tmp_path: Path) -> None:
+    root = miniatures.make_cub(tmp_path)
+    edit(root / "parts/part_locs.txt", "2 1 21.0", "2 16 21.0")
+    with pytest.raises(InputError, match=r"part_locs\.txt, line 16: there is no image 2 or no part 16"):
+        read_dataset("cub", root)
+    edit(root / "parts/part_locs.txt", "2 16 21.0", "2 1 twenty")
+    with pytest.raises(InputError, match=r"part_locs\.txt, line 16: 'twenty' is not a number"):
+        read_dataset("cub", root)
+
+
+# --- all --------------------------------------------------------------------------------------------
+
+
+def test_the_68_points_mirror_as_the_shared_labels_say() -> None:
+    """Against the labels of another data set of this project, which were checked by eye."""
+    archive = SHARED / "faces-yt68.zip"
+    if not archive.exists():
+        pytest.skip("the shared faces with 68 points are not here")
+    with zipfile.ZipFile(archive) as content:
+        name = next(name for name in content.namelist() if name.endswith("test.json"))
+        category = json.loads(content.read(name))["categories"][0]
+    assert tuple(category["keypoints"]) == SIXTY_EIGHT
+    assert tuple(category["flip_idx"]) == SIXTY_EIGHT_MIRROR
+
+
+def test_unknown_names_and_folders_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no data set 'faces'; there are celeba, aflw"):
+        read_dataset("faces", tmp_path)
+    with pytest.raises(InputError, match="is not a folder; give the one that holds the files of AFLW"):
+        read_dataset("aflw", tmp_path / "nowhere")

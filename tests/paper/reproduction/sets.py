@@ -1,0 +1,63 @@
+"""Miniatures of the paper's data sets: pictures of the demo's animal, points where each data set has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from selfmark.demo.scene import Scene
+from selfmark.paper.datasets.dataset import Dataset, SplitObjects
+
+TRAIN = 16  # of the pictures, the others test
+
+_JOINTS = [f"{side}_{part}" for part in ("shoulder", "elbow", "wrist") for side in ("left", "right")]
+_LEGS = [f"{side}_{part}" for part in ("hip", "knee", "ankle") for side in ("left", "right")]
+_FIVE = ["left_eye", "right_eye", "nose", "left_mouth_corner", "right_mouth_corner"]
+_SIXTY_EIGHT = [
+    *(f"jaw_{n}" for n in range(17)),
+    *(f"{side}_brow_{n}" for side in ("right", "left") for n in range(5)),
+    *(f"nose_{n}" for n in range(9)),
+    *(f"{side}_eye_{n}" for side in ("right", "left") for n in range(6)),
+    *(f"mouth_{n}" for n in range(20)),
+]
+# Points and what errors are divided by.
+KINDS: dict[str, tuple[list[str], str]] = {
+    "celeba": (_SIXTY_EIGHT, "inter_ocular"),
+    "aflw": (_SIXTY_EIGHT, "inter_ocular"),
+    "ls3d": (_SIXTY_EIGHT, "box"),
+    "mtfl": (_FIVE, "inter_ocular"),
+    "cats": (["left_eye", "right_eye", "mouth", "left_ear", "right_ear"], "inter_ocular"),
+    "cub": (["beak", "crown", "tail", "belly"], "bbox"),
+    "bbcpose": (["head", *_JOINTS], "shoulders"),
+    "human36m": (["head", *_JOINTS, *_LEGS], "shoulders"),
+    "human36m32": (["head", "nose", "neck", *_JOINTS, *_LEGS], "shoulders"),
+    "pennaction": (["head", *_JOINTS, *_LEGS], "box"),
+}
+
+
+def make(name: str, root: Path, scene: Scene, points: list[str] | None = None, by: str = "") -> Dataset:
+    """A data set of the pictures in `root`; its points are fixed mixtures of the true ones."""
+    names, normalizer = (points, by) if points is not None else KINDS[name]
+    weights = np.random.default_rng(len(names)).dirichlet(np.full(scene.xy.shape[1], 0.2), len(names))
+    count = len(scene.images)
+    low, high = scene.xy.min(axis=1) + 0.5, scene.xy.max(axis=1) + 0.5
+    objects = SplitObjects(
+        tuple(Path(f"{index:03d}.png") for index in range(count)),
+        np.full(count, -1, np.int64),
+        np.concatenate([low, high - low], axis=1).astype(np.float64),
+        np.einsum("pl,nlc->npc", weights, scene.xy.astype(np.float64)),
+        np.zeros((count, len(names)), bool),
+        {"yaw_bucket": tuple(("0-30", "30-60", "60-90")[index % 3] for index in range(count))},
+    )
+    return Dataset(
+        name, root, "thing", tuple(names), tuple(range(len(names))), normalizer, {},
+        train=objects.select(np.arange(TRAIN)), test=objects.select(np.arange(TRAIN, count)),
+    )  # fmt: skip
+
+
+def write_pictures(folder: Path, scene: Scene) -> None:
+    folder.mkdir(parents=True)
+    for index, image in enumerate(scene.images):
+        cv2.imwrite(str(folder / f"{index:03d}.png"), image[..., ::-1])

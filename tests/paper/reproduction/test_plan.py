@@ -1,0 +1,191 @@
+"""Which trainings and measurements experiments need, and which of them are the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from selfmark.errors import InputError
+from selfmark.paper.reproduction import cost, experiment
+from selfmark.paper.reproduction.cost import DatasetNames, estimate_minutes, training_seconds
+from selfmark.paper.reproduction.experiment_plan import (
+    ExperimentPlan,
+    check_rows_differ,
+    make_plan,
+    required_datasets,
+)
+
+
+def plan(*names: str, preset: str = "paper", **changes: Any) -> ExperimentPlan:
+    settings = {name.replace("__", "."): value for name, value in changes.items()}
+    return make_plan([experiment.load_experiment(name) for name in names], DatasetNames(), preset, settings)
+
+
+def test_tables_share_the_trainings_they_have_in_common() -> None:
+    """LS3D, K = 30 is a row of five tables; each has others of its own."""
+    names = ("clusters", "negatives", "stages", "generalization", "flipping")
+    apart = {name: set(plan(name).trainings) for name in names}
+    together = plan(*names)
+    assert set(together.trainings) == set.union(*apart.values())
+    shared = set.intersection(*apart.values())
+    assert [together.trainings[key].data for key in shared] == ["ls3d"]
+    assert {name: len(keys) for name, keys in apart.items()} == {
+        "clusters": 5,
+        "negatives": 4,
+        "stages": 3,
+        "generalization": 2,
+        "flipping": 4,
+    }
+
+
+def test_flipping_at_test_time_trains_nothing_more() -> None:
+    one = plan("flipping")
+    cells = {row: one.cells["flipping", row, "Stage 2"].measurement for row in ("LS3D, in training",)}
+    both = one.cells["flipping", "LS3D, in training and at test time", "Stage 2"].measurement
+    assert both is not None
+    without = one.measurements[cells["LS3D, in training"] or ""]
+    assert without.key != both
+    assert without.training.key == one.measurements[both].training.key
+    assert without.evaluation == {"flip": "never"}
+
+
+def test_stage_2_is_trained_only_where_a_cell_needs_it() -> None:
+    assert {training.stages for training in plan("clusters").trainings.values()} == {1}
+    assert {training.stages for training in plan("stages").trainings.values()} == {2}
+    both = plan("clusters", "stages").trainings.values()
+    assert sorted((one.data, one.stages) for one in both if one.config.M == 100) == [
+        ("aflw", 2),
+        ("celeba", 2),
+        ("ls3d", 2),
+    ]
+
+
+def test_precision_needs_no_training() -> None:
+    one = plan("precision")
+    assert not one.trainings
+    assert [job.training for job in one.jobs()] == [None] * 4
+
+
+def test_what_changes_a_training_changes_its_name() -> None:
+    usual = set(plan("cats").trainings)
+    assert set(plan("cats").trainings) == usual
+    assert set(plan("cats", preset="fast").trainings) != usual
+    assert set(plan("cats", seed="1").trainings) != usual
+    assert set(plan("cats", optimizer__lr="0.001").trainings) != usual
+    evaluated = plan("cats", evaluation__ridge="0.1")
+    assert set(evaluated.trainings) == usual
+    assert set(evaluated.measurements) != set(plan("cats").measurements)
+
+
+class Ridged(DatasetNames):
+    """Data sets that the authors' program measures each in its own way."""
+
+    def settings(self, name: str) -> dict[str, Any]:
+        return {"evaluation.ridge": {"celeba": 0.001, "ls3d": 0.1}[name]}
+
+
+@pytest.mark.parametrize("asked", [None, 0.5])
+def test_errors_are_regressed_as_the_data_set_tested_on_has_it(asked: float | None) -> None:
+    changes = {} if asked is None else {"evaluation.ridge": asked}
+    one = make_plan([experiment.load_experiment("generalization")], Ridged(), "fast", changes)
+    ridges = {(each.training.data, each.data): each.evaluation["ridge"] for each in one.measurements.values()}
+    expected = {"celeba": 0.001, "ls3d": 0.1} if asked is None else dict.fromkeys(("celeba", "ls3d"), asked)
+    assert ridges == {(trained, tested): expected[tested] for trained in expected for tested in expected}
+    # Both are of the same trainings as without.
+    usual = make_plan([experiment.load_experiment("generalization")], DatasetNames(), "fast", {})
+    assert set(one.trainings) == set(usual.trainings)
+
+
+def test_settings_given_by_the_user_come_last() -> None:
+    (training,) = plan("cats", K="7").trainings.values()
+    assert (training.config.K, training.config.M) == (7, 100)
+
+
+def test_a_small_preset_gets_as_many_clusters_as_landmarks() -> None:
+    (training,) = plan("pennaction", preset="tiny").trainings.values()
+    assert (training.config.K, training.config.M) == (30, 30)
+
+
+def test_fields_of_one_measurement_are_joined() -> None:
+    one = plan("generalization")
+    buckets = {
+        one.cells["generalization", "CelebA", f"LS3D {name}"].measurement
+        for name in ("0-30", "30-60", "60-90", "total")
+    }
+    (key,) = buckets
+    assert one.measurements[key or ""].by == ("yaw_bucket",)
+
+
+def test_every_first_keypoint_of_the_noise_figure_has_its_own_training() -> None:
+    one = plan("noise")
+    shares = [training.config.keypoints.random_fraction for training in one.trainings.values()]
+    assert sorted(shares) == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    for training in one.trainings.values():
+        assert training.start is not None
+        assert len(training.start.points) == 15
+        assert (training.config.K, training.config.rounds.keep_weights, training.stages) == (15, True, 1)
+
+
+def test_cells_without_data_are_left_out() -> None:
+    table = experiment.load_experiment("mafl-aflw")
+    assert required_datasets([table]) == [("celeba", 5), ("aflw", 5)]
+    one = make_plan([table], DatasetNames(), "paper", {}, frozenset({("aflw", 5)}))
+    assert {training.data for training in one.trainings.values()} == {"celeba"}
+    assert one.cells["mafl-aflw", "Ours (K=10)", "AFLW"].measurement is None
+
+
+def test_an_unknown_setting_is_refused() -> None:
+    with pytest.raises(InputError, match="no setting 'lr'"):
+        plan("cats", lr="1")
+
+
+@pytest.mark.parametrize(
+    ("table", "name"),
+    [
+        ("initialization", "keypoints.detector"),
+        ("initialization", "keypoints"),
+        ("keypoint-examples", "keypoints.detector"),
+        ("clusters", "M"),
+        ("birds", "K"),
+        ("flipping", "flip.test"),
+        ("flipping", "evaluation.flip"),
+    ],
+)
+def test_what_rows_say_themselves_cannot_be_set_for_all(table: str, name: str) -> None:
+    """Rows of other names would have the same numbers."""
+    with pytest.raises(InputError, match=f"'{table}' says {name} of its rows or columns itself"):
+        check_rows_differ(
+            [experiment.load_experiment("cats"), experiment.load_experiment(table)], {name: "selfmark"}
+        )
+    check_rows_differ([experiment.load_experiment("cats")], {name: "selfmark"})
+
+
+def test_costs_follow_the_schedule() -> None:
+    """Twice as many iterations of Stage 2 cost as much more as these iterations alone."""
+    (usual,) = plan("cats").trainings.values()
+    (longer,) = plan("cats", stage2__iterations="400000").trainings.values()
+    step = (9.72 - 16 * (31.11 - 9.72) / 96) / 1000  # a step on 16 images, by hand
+    assert training_seconds(longer) - training_seconds(usual) == pytest.approx(200_000 * step)
+    assert estimate_minutes(plan("cats", preset="fast")) < estimate_minutes(plan("cats")) / 10
+
+
+def test_the_rates_are_those_measured() -> None:
+    results = Path(__file__).parent.parent.parent / "docs" / "results" / "speed.json"
+    measured = {row["name"]: row["value"] for row in json.loads(results.read_text())["rows"]}
+    assert pytest.approx(measured["stage1_16_pairs_step"]) == 1000 * cost.STAGE1_16_PAIRS_STEP
+    assert pytest.approx(measured["stage1_64_pairs_step"]) == 1000 * cost.STAGE1_64_PAIRS_STEP
+    assert measured["extract"] == cost.EXTRACT
+    assert measured["predict_gpu"] == cost.PREDICT_GPU
+    assert measured["first_step_s"] == cost.FIRST_STEP
+    assert measured["recovery_200k_s"] == cost.RECOVERY_200K
+
+
+def test_the_estimate_of_the_fast_preset_is_near_what_was_measured() -> None:
+    """3,095 images, both stages, in 111 s (docs/results/speed.json)."""
+    (training,) = plan("cats", preset="fast", K="30").trainings.values()
+    images = cost.IMAGES["cats"][0]
+    per_image = 1 / cost.DECODE + 1 / cost.FIRST_KEYPOINTS + 5 / cost.EXTRACT
+    assert training_seconds(training) - (images - 3_095) * per_image == pytest.approx(111, rel=0.25)

@@ -1,0 +1,108 @@
+"""The processes of one job: what they exchange, what a group of one does, and what a lost peer does."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from selfmark.errors import InputError, TrainingError
+from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
+from tests.processes import in_processes
+
+
+def _exchange(group: ProcessGroup) -> dict[str, Any]:
+    """Everything a group can do, with values that tell where each came from."""
+    rank = group.rank
+    rows = torch.arange(2 * (2 - rank), dtype=torch.int64).reshape(-1, 2) + 10 * rank  # 2, 1 and 0 rows
+    vector = torch.tensor([float(rank), 1.0])
+    summed = group.all_sum(vector)
+    group.barrier()
+    return {
+        "rank": (rank, group.size, group.leads),
+        "sum": summed.tolist(),
+        "in place": summed is vector,
+        "max": group.all_max(torch.tensor([rank, -rank])).tolist(),
+        "broadcast": group.broadcast(torch.tensor([rank + 5])).tolist(),
+        "broadcast from 2": group.broadcast(torch.tensor([rank + 5]), source=2).tolist(),
+        "gathered": group.gather_rows(rows).tolist(),
+        "gathered flat": group.gather_rows(torch.full((rank,), rank)).tolist(),
+        "counts": group.counts(3 * rank),
+        "share": group.share(10),
+    }
+
+
+def test_three_processes_exchange_what_they_have() -> None:
+    found = in_processes(3, _exchange)
+    assert [one.pop("rank") for one in found] == [(0, 3, True), (1, 3, False), (2, 3, False)]
+    assert [one.pop("share") for one in found] == [slice(0, 3), slice(3, 6), slice(6, 10)]
+    assert (
+        found[0]
+        == found[1]
+        == found[2]
+        == {
+            "sum": [3.0, 3.0],
+            "in place": True,
+            "max": [2, 0],
+            "broadcast": [5],
+            "broadcast from 2": [7],
+            "gathered": [[0, 1], [2, 3], [10, 11]],
+            "gathered flat": [1, 2, 2],
+            "counts": [0, 3, 6],
+        }
+    )
+
+
+def test_a_group_of_one_gives_back_what_it_is_given() -> None:
+    tensor = torch.randn(4, 2)
+    for same in (
+        SINGLE_PROCESS.all_sum,
+        SINGLE_PROCESS.all_max,
+        SINGLE_PROCESS.broadcast,
+        SINGLE_PROCESS.gather_rows,
+    ):
+        assert same(tensor) is tensor
+    SINGLE_PROCESS.barrier()
+    SINGLE_PROCESS.close()
+    assert SINGLE_PROCESS.leads
+    assert SINGLE_PROCESS.counts(7) == [7]
+
+
+def test_without_torchrun_there_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert ProcessGroup.of_environment(torch.device("cpu")) == SINGLE_PROCESS
+
+
+@given(st.integers(0, 1000), st.integers(1, 40))
+def test_shares_cover_everything_once_and_evenly(count: int, size: int) -> None:
+    items = list(range(count))
+    shares = [items[ProcessGroup(rank, size).share(count)] for rank in range(size)]
+    assert [item for share in shares for item in share] == items
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def _one_dies(group: ProcessGroup) -> list[float]:
+    if group.rank == 1:
+        os._exit(1)  # as if killed
+    return group.all_sum(torch.ones(3)).tolist()
+
+
+def test_a_lost_peer_is_reported_in_one_sentence() -> None:
+    left, lost = in_processes(2, _one_dies)
+    assert lost is None
+    assert isinstance(left, TrainingError)
+    assert "another process of this job has ended" in str(left)
+    assert "--resume" in str(left)
+
+
+def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(InputError, match="this machine has 2 GPUs"):
+        ProcessGroup.of_environment(torch.device("cuda"))

@@ -1,0 +1,212 @@
+"""Box files: what COCO, YOLO and tables say becomes boxes of the right images, frames and tracks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from selfmark.errors import InputError
+from selfmark.image_ref import ImageRef
+from selfmark.tracking.object_refs import Regions, locate_objects, parse_crop
+
+Boxed = list[tuple[str, int | None, tuple[float, ...] | None, int | None]]
+
+
+def boxed(refs: list[ImageRef]) -> Boxed:
+    return [
+        (ref.path.name, ref.frame, ref.box and tuple(round(n, 6) for n in ref.box), ref.track) for ref in refs
+    ]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, write_video: Callable[..., Path]) -> Path:
+    """a.png (40 x 20), b.jpg (10 x 80, stored on its side) and clip.avi (64 x 48, 12 frames)."""
+    Image.new("RGB", (40, 20)).save(tmp_path / "a.png")
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    Image.new("RGB", (80, 10)).save(tmp_path / "b.jpg", exif=turned)
+    write_video(tmp_path / "clip.avi", 12, "MJPG")
+    return tmp_path
+
+
+def _coco(path: Path, images: list[dict[str, Any]], annotations: list[dict[str, Any]]) -> Path:
+    path.write_text(json.dumps({"images": images, "annotations": annotations}))
+    return path
+
+
+def test_coco_boxes_of_frames_with_tracks(folder: Path) -> None:
+    images = [{"id": n, "file_name": "elsewhere/clip.avi", "frame": n} for n in range(0, 12, 2)]
+    annotations = [
+        {"image_id": 4, "bbox": [1, 2, 3, 4], "track_id": 7},
+        {"image_id": 0, "bbox": [5, 6, 7, 8], "attributes": {"track_id": 3}},
+        {"image_id": 4, "bbox": [9, 9, 9, 9], "track": 3},
+        {"image_id": 2, "bbox": []},
+    ]
+    path = _coco(folder / "boxes.json", images, annotations)
+    found = boxed(locate_objects([folder / "clip.avi"], where=Regions(boxes=path)))
+    assert found == [
+        ("clip.avi", 0, (5, 6, 7, 8), 3),
+        ("clip.avi", 4, (1, 2, 3, 4), 7),
+        ("clip.avi", 4, (9, 9, 9, 9), 3),
+    ]
+    assert boxed(locate_objects([folder / "clip.avi"], 4, Regions(boxes=path))) == found, "frames 0, 4, 8"
+    assert boxed(locate_objects([folder / "clip.avi"], 3, Regions(boxes=path))) == found[:1], (
+        "frames 0, 3, 6, 9"
+    )
+
+
+def test_a_table_of_frames_of_the_one_video(folder: Path) -> None:
+    path = folder / "boxes.csv"
+    path.write_text(
+        "Frame, X,y,width,height,id\n3,1,2,3,4,1\n\n3.0,5,6,7,8,2.0\n11,1,1,2,2,1\n40,1,1,2,2,1\n"
+    )
+    assert boxed(locate_objects([folder / "clip.avi"], where=Regions(boxes=path))) == [
+        ("clip.avi", 3, (1, 2, 3, 4), 1),
+        ("clip.avi", 3, (5, 6, 7, 8), 2),
+        ("clip.avi", 11, (1, 1, 2, 2), 1),
+    ]
+
+
+def test_a_table_of_images_found_by_how_their_paths_end(folder: Path) -> None:
+    for name in ("left", "right"):
+        (folder / name).mkdir()
+        (folder / "a.png").rename(folder / name / "a.png") if name == "left" else Image.new(
+            "RGB", (9, 9)
+        ).save(folder / name / "a.png")
+    path = folder / "boxes.csv"
+    path.write_text("image,x,y,w,h\n/data/right/a.png,1,2,3,4\nleft/a.png,5,6,7,8\nother.png,1,1,1,1\n")
+    refs = locate_objects([folder / "left", folder / "right"], where=Regions(boxes=path))
+    assert [(ref.path.parent.name, ref.box) for ref in refs] == [
+        ("left", (5, 6, 7, 8)),
+        ("right", (1, 2, 3, 4)),
+    ]
+    path.write_text("image,x,y,w,h\na.png,1,2,3,4\n")
+    with pytest.raises(
+        InputError, match=r"'a\.png' may be .*left/a\.png or .*right/a\.png; give one of them"
+    ):
+        locate_objects([folder / "left", folder / "right"], where=Regions(boxes=path))
+
+
+def test_yolo_shares_are_of_the_upright_image(folder: Path) -> None:
+    labels = folder / "labels"
+    labels.mkdir()
+    (labels / "a.txt").write_text("0 0.5 0.5 0.5 1\n2 0.25 0.25 0.1 0.1\n")
+    (labels / "b.txt").write_text("0 0.5 0.25 1 0.5\n")
+    found = boxed(locate_objects([folder / "a.png", folder / "b.jpg"], where=Regions(boxes=labels)))
+    assert found == [
+        ("a.png", None, (10, 0, 20, 20), None),
+        ("a.png", None, (8, 4, 4, 2), None),
+        ("b.jpg", None, (0, 0, 10, 40), None),
+    ]
+    assert boxed(locate_objects([folder / "a.png"], where=Regions(boxes=labels / "a.txt"))) == found[:2]
+
+
+@pytest.mark.parametrize(
+    ("rows", "tracks"),
+    [
+        (["0 .5 .5 .5 .5 3", "0 .5 .5 .5 .5 12"], [3, 12]),  # tracks alone
+        (["0 .5 .5 .5 .5 0.93", "0 .5 .5 .5 .5 1"], [None, None]),  # confidences alone
+        (["0 .5 .5 .5 .5 0.93 3", "0 .5 .5 .5 .5 1 12"], [3, 12]),  # both
+        (["0 .5 .5 .5 .5 .1 .2 2 .3 .4 2", "0 .5 .5 .5 .5 .1 .2 2 .3 .4 2"], [None, None]),  # key points
+    ],
+)
+def test_yolo_files_of_frames_count_from_one(folder: Path, rows: list[str], tracks: list[int | None]) -> None:
+    """As Ultralytics names them: its loader counts a frame before it writes the file of it."""
+    for number, row in zip((1, 12), rows, strict=True):
+        (folder / f"clip_{number}.txt").write_text(row + "\n")
+    found = boxed(locate_objects([folder / "clip.avi"], where=Regions(boxes=folder)))
+    assert found == [
+        ("clip.avi", frame, (16, 12, 32, 24), t) for frame, t in zip((0, 11), tracks, strict=True)
+    ]
+
+
+def test_a_crop_is_the_same_everywhere(folder: Path) -> None:
+    where = Regions(crop=parse_crop("4,5,30,20"))
+    refs = locate_objects([folder / "clip.avi", folder / "a.png"], 6, where)
+    assert boxed(refs) == [
+        ("clip.avi", 0, (4, 5, 30, 20), None),
+        ("clip.avi", 6, (4, 5, 30, 20), None),
+        ("a.png", None, (4, 5, 30, 20), None),
+    ]
+    with pytest.raises(InputError, match=r"outside .*clip.avi, whose frames are 64 x 48 pixels"):
+        locate_objects([folder / "clip.avi"], 6, Regions(crop=(64, 0, 5, 5)))
+
+
+@pytest.mark.parametrize("text", ["", "1,2,3", "1,2,3,x", "1,2,0,4", "1,2,3,-4", "nan,1,2,3"])
+def test_a_crop_is_four_numbers(text: str) -> None:
+    with pytest.raises(InputError, match="--crop takes X,Y,WIDTH,HEIGHT"):
+        parse_crop(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("boxes.csv", "frame,x,y,w,h\n1,2,3,4,5\n", None),
+        ("boxes.csv", "frame,x,y,w\n", "the first line must name the columns image or frame"),
+        ("boxes.csv", "x,y,w,h\n1,2,3,4\n", "the first line must name the columns image or frame"),
+        ("boxes.csv", "frame,x,y,w,h\n", "holds no boxes"),
+        ("boxes.csv", "frame,x,y,w,h\n1,2,3,4\n", r"line 2: '' is not a number"),
+        ("boxes.csv", "frame,x,y,w,h\n1.5,2,3,4,5\n", "line 2: a frame is a whole number from 0, not '1.5'"),
+        ("boxes.csv", "frame,x,y,w,h\n1,2,3,-4,5\n", "line 2: a box is four finite numbers"),
+        ("boxes.csv", "frame,x,y,w,h,track\n1,2,3,4,5,one\n", "line 2: 'one' is not a number"),
+        (
+            "boxes.csv",
+            "frame,x,y,w,h\n99,2,3,4,5\n",
+            r"none of its 1 boxes is of the 12 images given; the first",
+        ),
+        (
+            "boxes.csv",
+            "image,x,y,w,h\nclip.avi,2,3,4,5\n",
+            "is a video, so the box needs the number of its frame",
+        ),
+        (
+            "boxes.csv",
+            "frame,x,y,w,h,track\n1,2,3,4,5,1\n2,2,3,4,5,\n",
+            r"a box of .*#1 has a track and one of .*#2 has none",
+        ),
+        ("boxes.csv", "frame,x,y,w,h,track\n1,2,3,4,5,1\n1,2,3,4,5,1\n", "has two boxes of track 1"),
+        ("boxes.txt", "0 .5 .5 .5\n", "line 1: a row of YOLO's is"),
+        ("boxes.json", "{", "is not valid JSON"),
+        (
+            "boxes.json",
+            '{"images": [], "annotations": [{"image_id": 1, "bbox": [1, 2, 3, 4]}]}',
+            "no image with",
+        ),
+        ("boxes.xml", "", "boxes are read from .json"),
+        ("", "", "there is no file or folder"),
+    ],
+)
+def test_bad_box_files_are_one_sentence(name: str, content: str, sentence: str | None, folder: Path) -> None:
+    path = folder / (name or "nowhere.csv")
+    if name:
+        path.write_text(content)
+    if sentence is None:
+        assert len(locate_objects([folder / "clip.avi"], where=Regions(boxes=path))) == 1, (
+            "the check can pass"
+        )
+        return
+    with pytest.raises(InputError, match=sentence) as caught:
+        locate_objects([folder / "clip.avi"], where=Regions(boxes=path))
+    assert "\n" not in str(caught.value)
+
+
+def test_where_is_said_once(folder: Path) -> None:
+    with pytest.raises(InputError, match="give one of them"):
+        Regions(crop=(0, 0, 1, 1), animals=1)
+    path = _coco(
+        folder / "boxes.json",
+        [{"id": 1, "file_name": "a.png"}],
+        [{"image_id": 1, "bbox": [1, 2, 3, 4]}],
+    )
+    with pytest.raises(InputError, match="have boxes already"):
+        locate_objects([path], where=Regions(crop=(0, 0, 1, 1)))
+    with pytest.raises(InputError, match=r"animals are found in videos, and .*a\.png is an image"):
+        locate_objects([folder / "a.png"], where=Regions(animals=1))
+    (folder / "rows.csv").write_text("frame,x,y,w,h\n1,2,3,4,5\n")
+    with pytest.raises(InputError, match="several files are given, so say which in a column 'image'"):
+        locate_objects([folder / "a.png", folder / "clip.avi"], where=Regions(boxes=folder / "rows.csv"))

@@ -1,0 +1,102 @@
+"""Minimizing: the learning rate's rise and fall, and whole iterations recorded as a CUDA graph."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from selfmark.train.cuda_graph import CapturedStep
+from training.keypoints.network import Trainee
+from training.keypoints.phases import Step
+from training.keypoints.settings import Training
+
+Iterate = Callable[[float], dict[str, Tensor]]
+
+
+@dataclass
+class Log:
+    """Events of the run: shown on stderr as they come, kept for log.json."""
+
+    started: float = field(default_factory=time.perf_counter)
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+    def __call__(self, event: str, **values: Any) -> None:
+        seconds = round(time.perf_counter() - self.started, 1)
+        self.events.append({"event": event, "seconds": seconds, **values})
+        shown = "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in values.items())
+        print(f"{seconds:7.1f} s  {event}  {shown}", file=sys.stderr, flush=True)
+
+
+def iterations(network: Trainee, step: Step, training: Training, generator: torch.Generator) -> Iterate:
+    """A function that does one iteration at a learning rate and returns the losses it started from.
+
+    On a GPU the iterations after the first few are replays of a recording: an iteration is a thousand small
+    operations, and starting them one by one would take longer than the work. `step` draws its random numbers
+    from `generator`.
+    """
+    network.train()
+    parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    on_gpu = parameters[0].is_cuda
+    rate = torch.zeros((), device=parameters[0].device)
+    optimizer = torch.optim.AdamW(
+        parameters, rate, weight_decay=training.weight_decay, fused=on_gpu, capturable=on_gpu
+    )
+    losses: dict[str, Tensor] = {}
+
+    def iterate() -> None:
+        now = step()
+        optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(list(now.values()))  # of their sum
+        nn.utils.clip_grad_norm_(parameters, training.clip_norm)
+        optimizer.step()
+        for name, loss in now.items():
+            losses.setdefault(name, torch.zeros_like(loss.detach())).copy_(loss.detach())
+
+    run = CapturedStep(iterate, generator) if on_gpu else iterate
+
+    def at_rate(lr: float) -> dict[str, Tensor]:
+        rate.fill_(lr)
+        run()
+        return losses
+
+    return at_rate
+
+
+def learning_rate(done: int, total: int, lr: float, training: Training) -> float:
+    """The rate rises briefly to `lr`, then falls to nothing as a cosine."""
+    rising = min(1.0, (done + 1) / max(1.0, training.warm * total))
+    return lr * rising * 0.5 * (1 + math.cos(math.pi * done / total))
+
+
+def optimize(
+    network: Trainee,
+    step: Step,
+    total: int,
+    lr: float,
+    training: Training,
+    generator: torch.Generator,
+    phase: str,
+    log: Log,
+) -> None:
+    """Minimize what `step` returns, in `total` iterations."""
+    iterate = iterations(network, step, training, generator)
+    before, counted = time.perf_counter(), 0
+    for iteration in range(1, total + 1):
+        losses = iterate(learning_rate(iteration - 1, total, lr, training))
+        if iteration % training.log_every == 0 or iteration == total:
+            values = {name: float(loss) for name, loss in losses.items()}
+            now = time.perf_counter()
+            log(
+                phase,
+                iteration=iteration,
+                **values,
+                iterations_per_second=(iteration - counted) / (now - before),
+            )
+            before, counted = now, iteration

@@ -1,12 +1,13 @@
 # Two commands set everything up on a fresh machine with Python 3.11+ and pip:
 #   make demo   create .venv, install, run the whole pipeline on built-in data and show the result
-#   make test   create .venv, install, then lint, types and the whole test suite (with Chromium, see browser)
+#   make test   create .venv, install, then lint and the whole test suite (with Chromium, see browser)
+# Others: make lint, make docs (into site/), make build (into dist/), make slow, make clean.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo test readers browser lint types slow clean
+.PHONY: install demo test readers browser lint style types imports docs build check-wheel slow clean
 
 install: $(VENV)/.installed
 
@@ -19,11 +20,11 @@ demo: install
 	rm -rf runs/demo
 	$(BIN)/selfmark demo --output runs/demo
 
-test: install lint types readers browser
+test: lint readers browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-# Programs whose own code reads our files back in the tests; alone, because what they would bring along is large
-# or in conflict with ours.
+# Programs whose own code reads our files back in the tests. They are installed without their dependencies, which are
+# large or conflict with ours.
 readers: install
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps \
 	  label-studio-sdk lightning-pose ultralytics
@@ -31,15 +32,34 @@ readers: install
 browser: install
 	sh scripts/install_chromium.sh $(BIN)/python
 
-lint: install
+# Everything that can be checked without running the program.
+lint: style types imports docs
+
+style: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
 types: install
 	$(BIN)/mypy
 
+imports: install
+	$(BIN)/lint-imports --no-logo
+
+# The variable hides an advertisement for the next major version.
+docs: install
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+build: install
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+
+# Install the built wheel into an empty environment and run the demo; SKIP_DEMO=1 only asks for the version.
+check-wheel: build
+	sh scripts/check_wheel.sh dist/*.whl
+
 slow: install
 	$(BIN)/python -m pytest -m "slow"
 
 clean:
-	rm -rf $(VENV) runs/demo build dist src/*.egg-info
+	rm -rf $(VENV) runs/demo build dist site src/*.egg-info

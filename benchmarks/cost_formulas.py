@@ -62,7 +62,7 @@ ASSUMPTIONS = Assumptions()
 
 
 def views(images: float, minimum: float, assumptions: Assumptions = ASSUMPTIONS) -> float:
-    """Return how many images a stage processes, counting repeats: the paper's number, or more for more data."""
+    """Return how many images a stage processes, counting repeats."""
     return max(minimum, assumptions.views_per_image * images)
 
 
@@ -128,7 +128,9 @@ class Training:
     seconds: float
 
 
-def training(gpus: int, num_views: float, rates: Rates, assumptions: Assumptions = ASSUMPTIONS) -> Training:
+def plan_training(
+    gpus: int, num_views: float, rates: Rates, assumptions: Assumptions = ASSUMPTIONS
+) -> Training:
     """Plan a stage that processes `num_views` images; GPUs stay idle once the batch may not grow further."""
     total_batch = min(gpus * assumptions.max_batch, num_views / assumptions.min_steps)
     busy = max(1, min(gpus, int(total_batch // 2)))
@@ -165,7 +167,7 @@ def assignment(gpus: int, images: float, rates: Rates, assumptions: Assumptions 
     return independent_work(gpus, images, 200_000 / rates.recovery_assign_200k, assumptions)
 
 
-def parts(
+def seconds_by_part(
     images: float, gpus: int, rates: Rates, only_next: bool, assumptions: Assumptions = ASSUMPTIONS
 ) -> dict[str, float]:
     """Return the seconds of each part of a run.
@@ -183,16 +185,16 @@ def parts(
     return {
         "reading images": independent_work(gpus, images, assumptions.decode, assumptions),
         "first keypoints": independent_work(gpus, images, assumptions.first_keypoints, assumptions),
-        "Stage 1 training": training(gpus, stage1, rates, assumptions).seconds,
+        "Stage 1 training": plan_training(gpus, stage1, rates, assumptions).seconds,
         "describing keypoints": independent_work(gpus, labeled, rates.extract, assumptions),
         "K-means, fitting": assumptions.recoveries * kmeans_fit(gpus, rates, assumptions),
         "K-means, assigning": assignment(gpus, labeled, rates, assumptions),
-        "Stage 2 training": training(gpus, stage2, rates, assumptions).seconds,
+        "Stage 2 training": plan_training(gpus, stage2, rates, assumptions).seconds,
     }
 
 
 def round_formula(gpus: int, images: float, rates: Rates, assumptions: Assumptions = ASSUMPTIONS) -> float:
-    """Return the seconds of one round according to the formulas in `parts`."""
-    seconds = parts(images, gpus, rates, only_next=False, assumptions=assumptions)
+    """Return the seconds of one round according to the formulas in `seconds_by_part`."""
+    seconds = seconds_by_part(images, gpus, rates, only_next=False, assumptions=assumptions)
     in_round = ("Stage 1 training", "describing keypoints", "K-means, fitting", "K-means, assigning")
     return sum(seconds[name] for name in in_round) / assumptions.recoveries

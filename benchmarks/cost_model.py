@@ -27,13 +27,13 @@ from cost_formulas import (
     all_reduce,
     gradient_size,
     kmeans_fit,
-    parts,
+    plan_training,
     round_formula,
+    seconds_by_part,
     slowest,
     step_compute,
     sums_size,
     traffic,
-    training,
     views,
 )
 from cost_simulation import simulate_round, simulate_steps
@@ -169,7 +169,9 @@ def _sums() -> str:
 
 def _gpu_hours(rates: Rates) -> str:
     columns = [
-        parts(images, GPUS[0], rates, only_next) for images in SIZES.values() for only_next in (False, True)
+        seconds_by_part(images, GPUS[0], rates, only_next)
+        for images in SIZES.values()
+        for only_next in (False, True)
     ]
     rows = [[name, *[_hours(column[name] * GPUS[0]) for column in columns]] for name in columns[0]]
     rows.append(["**total**", *[f"**{_hours(sum(column.values()) * GPUS[0])}**" for column in columns]])
@@ -181,9 +183,9 @@ def _wall_clock(rates: Rates) -> str:
     rows = []
     for name, images in SIZES.items():
         for how, only_next in (("as built", False), ("labeling on demand", True)):
-            whole = [parts(images, gpus, rates, only_next) for gpus in GPUS]
+            whole = [seconds_by_part(images, gpus, rates, only_next) for gpus in GPUS]
             rows.append([f"{name} images, {how}", *[_time(sum(one.values())) for one in whole]])
-        plans = [training(gpus, views(images, ASSUMPTIONS.views), rates) for gpus in GPUS]
+        plans = [plan_training(gpus, views(images, ASSUMPTIONS.views), rates) for gpus in GPUS]
         rows.append([f"{name} images: Stage 1 alone", *[_time(plan.seconds) for plan in plans]])
         rows.append(
             [
@@ -240,7 +242,7 @@ def _simulation(rates: Rates) -> str:
 
 def _steps(gpus: int, images: float, rates: Rates) -> float:
     minima = (ASSUMPTIONS.views, ASSUMPTIONS.views_stage2)
-    return sum(training(gpus, views(images, minimum), rates).steps for minimum in minima)
+    return sum(plan_training(gpus, views(images, minimum), rates).steps for minimum in minima)
 
 
 def _both(sent: tuple[float, float]) -> tuple[str, str]:

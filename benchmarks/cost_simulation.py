@@ -11,9 +11,9 @@ from cost_formulas import (
     Rates,
     gradient_size,
     layout,
+    plan_training,
     step_compute,
     sums_size,
-    training,
     views,
 )
 
@@ -68,7 +68,7 @@ def _ring(
 def simulate_steps(
     gpus: int, compute: float, size: float, steps: int, assumptions: Assumptions, rng: np.random.Generator
 ) -> float:
-    """Return the seconds per step if each GPU computes for about `compute` seconds, then all sum `size` bytes."""
+    """Return the seconds per step: about `compute` seconds on each GPU, then a sum of `size` bytes."""
     inside, nodes = layout(gpus, assumptions)
     ready = np.zeros((nodes, inside))
     for _ in range(steps):
@@ -101,7 +101,7 @@ def simulate_round(
         seconds += each * simulate_steps(
             gpus, compute, sums_size(clusters, assumptions), simulated, assumptions, rng
         )
-    plan = training(gpus, views(images, assumptions.views, assumptions), rates, assumptions)
+    plan = plan_training(gpus, views(images, assumptions.views, assumptions), rates, assumptions)
     steps = plan.steps / assumptions.recoveries
     simulated = max(1, int(steps) // thinning)
     compute = step_compute(plan.batch, rates)

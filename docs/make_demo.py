@@ -1,6 +1,6 @@
-"""Draw docs/images/demo.jpg: what the detector that comes along finds in pictures it was not trained on.
+"""Draw docs/images/demo.jpg: landmarks of the included demo detector in images it was not trained on.
 
-python docs/make_demo.py
+Usage: python docs/make_demo.py
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SHOWN, COLUMNS, WIDTH = 12, 6, 1704
 
 
 def picture() -> Picture:
-    """The first test pictures of the demo with their landmarks, [H, W, 3] RGB."""
+    """Return the first test images of the demo with their landmarks, [H, W, 3] RGB."""
     images = generate_scene(TEST_IMAGES, SIZE, TEST_SEED).images[:SHOWN]
     sheet = draw_contact_sheet(images, selfmark.load("demo")(list(images)).xy, COLUMNS)
     height = round(sheet.shape[0] * WIDTH / sheet.shape[1])

@@ -1,6 +1,6 @@
-"""Draw docs/images/naming.jpg: the naming page over the demo's animals. Needs playwright and Chromium.
+"""Take the screenshot docs/images/naming.jpg: the naming page with the animals of the demo.
 
-python docs/make_naming.py
+Usage: python docs/make_naming.py (needs Playwright and Chromium)
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ BONES = [(3, 9), (12, 9), (10, 5), (8, 5), (10, 1), (8, 14), (5, 2), (2, 4), (2,
 
 
 def edits() -> list[Edit]:
+    """Return the edits that the screenshot shows."""
     return [
         *(SetName(landmark, name) for landmark, name in NAMES.items()),
         *(SetEdge(one, other, True) for one, other in BONES),
@@ -55,8 +56,9 @@ def edits() -> list[Edit]:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as place:
-        folder, photos = Path(place) / "toy animals", Path(place) / "photos"
+    """Start the naming server on generated images and take the screenshot."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder, photos = Path(temporary) / "toy animals", Path(temporary) / "photos"
         photos.mkdir()
         for index, image in enumerate(generate_scene(24, 384, seed=5).images):
             cv2.imwrite(str(photos / f"animal {index:02d}.jpg"), image[..., ::-1])
@@ -87,5 +89,5 @@ def _draw(address: str, path: Path) -> None:
         browser.close()
 
 
-if __name__ == "__main__":  # landmarks are found in a process that imports this file again
+if __name__ == "__main__":  # required: prediction runs in a child process that imports this file
     main()

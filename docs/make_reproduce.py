@@ -1,7 +1,6 @@
-"""Writes the table of reproduce.md from the files of the experiments: commands, costs, the paper's numbers.
+"""Update the table of reproduce.md from the experiment files: commands, costs, the paper's numbers.
 
-Run `python docs/make_reproduce.py` after changing a file of src/selfmark/reproduce/tables, or a rate; a test
-fails until it is done.
+Run `python docs/make_reproduce.py` after you change an experiment file or a rate. A test fails until you do.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _HEADER = (
     "command",
     "in the paper",
     "data",
-    "trainings",
+    "training runs",
     "GPU min, paper",
     "GPU min, fast",
     "paper's numbers",
@@ -29,7 +28,7 @@ _HEADER = (
 
 
 def page(before: str) -> str:
-    """The page with its table in place of the one that is there."""
+    """Return the page with an updated table."""
     every = sorted(map(experiment.load_experiment, experiment.experiment_names()), key=_order)
     rows = [_HEADER, ("---", "---", "---", "---:", "---:", "---:", "---"), *map(_row, every)]
     rows.append(("`selfmark reproduce all`", "", "", *_costs(every), ""))
@@ -38,7 +37,7 @@ def page(before: str) -> str:
 
 
 def _order(one: Experiment) -> tuple[bool, str, int, str]:
-    """Tables, then figures, each by their numbers, then what is not in the paper."""
+    """Sort tables before figures, each by number, then experiments that are not in the paper."""
     word, _, number = one.place.split(",")[0].partition(" ")
     return not one.place, {"Table": "a", "Figure": "b"}.get(word, "c"), int(number or 0), one.name
 
@@ -50,7 +49,7 @@ def _row(one: Experiment) -> tuple[str, ...]:
 
 
 def _costs(experiments: Sequence[Experiment]) -> tuple[str, str, str]:
-    """Number of trainings, and GPU minutes with the presets paper and fast."""
+    """Return the number of training runs and the GPU minutes with the presets `paper` and `fast`."""
     plans = [make_plan(experiments, DatasetNames(), name, {}) for name in ("paper", "fast")]
     paper, fast = (f"{estimate_minutes(plan):,.0f}" for plan in plans)
     return str(len(plans[0].trainings)), paper, fast

@@ -1,6 +1,6 @@
-"""Writes settings.md from config.py: every setting, its meaning and its value in each preset.
+"""Write settings.md from the configuration: every setting, its meaning and its value in each preset.
 
-Run `python docs/make_settings.py` after changing config.py; a test fails until it is done.
+Run `python docs/make_settings.py` after you change a setting. A test fails until you do.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LINE = re.compile(r"^    (\w+): [^#]*?(?:#\s*(.*))?$")
 
 
 def comments(kind: type[Any]) -> dict[str, str]:
-    """The one-line comment behind each field of a dataclass."""
+    """Return the one-line comment behind each field of a dataclass."""
     found = {}
     for line in inspect.getsource(kind).splitlines():
         match = _LINE.match(line)
@@ -27,17 +27,19 @@ def comments(kind: type[Any]) -> dict[str, str]:
 
 
 def page() -> str:
+    """Return the whole page as Markdown."""
     lines = [
         "# Settings",
         "",
-        "Every number of the method, from `src/selfmark/config.py`. Change one with `--set NAME=VALUE`:",
+        "This page lists every setting of the method with its value in each preset. Change one with",
+        "`--set NAME=VALUE`:",
         "",
         "```bash",
         "selfmark discover photos/ -o runs/changed --set M=50 --set flip.test=false",
         "```",
         "",
-        'From Python: `selfmark.discover("photos/", settings={"M": 50, "flip.test": False})`. Each run keeps',
-        "its own settings in `config.yaml`.",
+        'From Python, use `selfmark.discover("photos/", settings={"M": 50, "flip.test": False})`. Each run',
+        "saves its settings in `config.yaml`.",
         "",
     ]
     presets = config.PRESETS

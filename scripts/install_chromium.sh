@@ -1,6 +1,6 @@
 #!/bin/sh
-# Gets a Chromium for the browser tests where that needs nobody's leave: as root on Debian and Ubuntu.
-# Elsewhere it says how to get one. It never fails: whether the tests may be skipped is for the tests to say.
+# Install Chromium for the browser tests if this is possible without asking: as root on Debian and Ubuntu.
+# On other systems, print how to get it. Never fail: the tests decide whether they may be skipped.
 # Usage: scripts/install_chromium.sh PYTHON
 set -u
 python=${1:?usage: scripts/install_chromium.sh PYTHON}
@@ -17,12 +17,12 @@ if [ "$(id -u)" -ne 0 ]; then
 fi
 case $distribution in
   debian)
-    # Without a font every letter is an empty box.
+    # Without a font, every character is drawn as an empty box.
     export DEBIAN_FRONTEND=noninteractive
     apt-get update && apt-get install -y --no-install-recommends chromium fonts-dejavu-core
     ;;
   ubuntu)
-    # Ubuntu's own package is a stub that asks for snap, which containers do not have.
+    # Ubuntu's own package only redirects to snap, which containers do not have.
     "$python" -m playwright install --with-deps chromium
     ;;
   *)

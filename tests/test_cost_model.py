@@ -115,10 +115,10 @@ def test_measured_rates_replace_assumed_ones(scripts: Path, tmp_path: Path) -> N
 
 
 def test_more_gpus_do_not_cost_fewer_gpu_hours(formulas: ModuleType) -> None:
-    """Work is divided, never new_tables less: a formula that loses a factor of the number of GPUs shows here."""
+    """More GPUs split the work but do not reduce it. This catches a formula that loses a factor `gpus`."""
     for images in (1e7, 1e9):
         costs = [
-            gpus * sum(formulas.parts(images, gpus, formulas.Rates(), False).values())
+            gpus * sum(formulas.seconds_by_part(images, gpus, formulas.Rates(), False).values())
             for gpus in (8, 64, 1024)
         ]
         assert costs == sorted(costs)

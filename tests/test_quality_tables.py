@@ -29,8 +29,8 @@ def scripts() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def figures(scripts: None) -> ModuleType:
-    return import_module("figures")
+def summaries(scripts: None) -> ModuleType:
+    return import_module("summaries")
 
 
 @pytest.fixture(scope="module")
@@ -120,17 +120,19 @@ def test_films_are_means_over_seeds(tables: ModuleType) -> None:
     page = tables.pages(quality)["quality.md"]
     # 0.2 and 0.23: mean 0.215, sample deviation 0.03 / root 2.
     assert "\n| flies | 0.215 ± 0.021 | 0.010 ± 0.000 | 0.500 ± 0.000 |\n" in page
-    assert "the distance from flow falls from 0.215 to 0.115, more than seeds differ by (0.021)" in page
-    assert "of Stage 2 rises from 6.15 to 6.25, less than seeds differ by (0.21)" in page
-    assert "`mouse-temporal` beside `mouse`: not run yet." in page
+    assert "the distance from flow falls from 0.215 to 0.115, more than the spread over seeds (0.021)" in page
+    assert "of Stage 2 rises from 6.15 to 6.25, less than the spread over seeds (0.21)" in page
+    assert "`mouse-temporal` compared with `mouse`: not run yet." in page
 
 
-def test_an_order_is_the_same_only_if_every_row_agrees(figures: ModuleType) -> None:
+def test_an_order_is_the_same_only_if_every_row_agrees(summaries: ModuleType) -> None:
     theirs = {"a": 1.0, "b": 2.0, "c": 3.0}
-    assert figures.agreement({"a": 7.0, "b": 8.0, "c": 9.0}, theirs, "error").endswith("The same order.")
-    turned = figures.agreement({"a": 9.0, "b": 8.0, "c": 7.0}, theirs, "error")
-    assert turned.endswith("Another row is best; Spearman's rank correlation is -1.00.")
-    assert "too few rows" in figures.agreement({"a": 1.0, "b": None, "x": 2.0}, theirs, "error")
+    assert summaries.describe_ranking({"a": 7.0, "b": 8.0, "c": 9.0}, theirs, "error").endswith(
+        "The same order."
+    )
+    turned = summaries.describe_ranking({"a": 9.0, "b": 8.0, "c": 7.0}, theirs, "error")
+    assert turned.endswith("A different row is best; Spearman's rank correlation is -1.00.")
+    assert "too few rows" in summaries.describe_ranking({"a": 1.0, "b": None, "x": 2.0}, theirs, "error")
 
 
 def test_a_run_made_again_replaces_the_published_one(merge: ModuleType) -> None:
@@ -179,13 +181,13 @@ def test_the_page_of_first_keypoints_is_that_of_its_figures(
 
 
 def test_every_declared_row_is_published(scripts: None) -> None:
-    rows = import_module("rows")
+    rows = import_module("experiments")
     published = _published()
     there = {(row["name"], row["seed"], row["stage"], row["ridge"]) for row in published["rows"]}
-    for declared in rows.DECLARED:
-        for seed, run in zip(declared.seeds, declared.runs(), strict=True):
-            assert published["runs"][run]["digest"] == declared.digest(), f"{run} has other settings"
-            for name in (declared.name, *declared.variants):
+    for experiment in rows.EXPERIMENTS:
+        for seed, run in zip(experiment.seeds, experiment.runs(), strict=True):
+            assert published["runs"][run]["digest"] == experiment.digest(), f"{run} has other settings"
+            for name in (experiment.name, *experiment.variants):
                 assert {(name, seed, stage, ridge) for stage in (1, 2) for ridge in rows.RIDGES} <= there
 
 
@@ -204,8 +206,10 @@ def test_every_row_of_the_pages_can_be_made_again(scripts: None, tmp_path: Path)
     names = {row["name"] for row in _published()["rows"]}
     assert "flip-train" in names
     for name in names:
-        assert run.missing(run.chosen([name]), tmp_path, again=True), name
-        assert not run.missing(run.chosen([name]), tmp_path, again=False), "what is published is not made"
+        assert run.find_missing(run.select_runs([name]), tmp_path, again=True), name
+        assert not run.find_missing(run.select_runs([name]), tmp_path, again=False), (
+            "published runs are not repeated"
+        )
     for page in ("quality.md", "ablations.md"):
         assert "run.py --data-folder DATA --weights-folder WEIGHTS --out made --again --only ROW" in (
             RESULTS / page
@@ -213,26 +217,26 @@ def test_every_row_of_the_pages_can_be_made_again(scripts: None, tmp_path: Path)
 
 
 def test_commands_shown_ask_for_what_the_rows_ask_for(scripts: None) -> None:
-    rows, again = import_module("rows"), import_module("again")
+    rows, commands = import_module("experiments"), import_module("commands")
     from typer.main import get_command
 
     from selfmark.cli.entry import _settings, app
 
     discover = get_command(app).commands["discover"]  # type: ignore[attr-defined]
-    for declared in rows.RESULTS:
-        words = shlex.split(again.command(declared))
+    for experiment in rows.RESULTS:
+        words = shlex.split(commands.discover_command(experiment))
         given = discover.make_context("discover", words[2:]).params
         settings = _settings(given["change"]) | {"K": given["landmarks"]}
         asked = override(preset(given["preset"]), settings)
-        wanted = override(preset(declared.preset), declared.settings)
-        assert replace(asked, evaluation=wanted.evaluation) == wanted, declared.name
-        assert given["seed"] == declared.seeds[0]
+        wanted = override(preset(experiment.preset), experiment.settings)
+        assert replace(asked, evaluation=wanted.evaluation) == wanted, experiment.name
+        assert given["seed"] == experiment.seeds[0]
 
 
-def test_headline_figures_are_those_of_the_rows(figures: ModuleType) -> None:
+def test_headline_figures_are_those_of_the_rows(summaries: ModuleType) -> None:
     # By data, K and the word that tells rows of the same data apart.
     quality = _published()
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "expect.md").read_text(encoding="utf-8")
     rows = {
         "| faces-yt68, 68 points, K=30, 3 seeds | fast, SuperPoint |": "yt68-superpoint",
         "| faces-yt68, 68 points, K=30, 3 seeds | fast, our own |": "yt68-selfmark",
@@ -242,9 +246,35 @@ def test_headline_figures_are_those_of_the_rows(figures: ModuleType) -> None:
         "| birds-cub, 159 species, 15 points, K=30 |": "birds-side-30",
     }
     for start, name in rows.items():
+        (line,) = [line for line in page.splitlines() if line.startswith(start)]
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        found = [
+            summaries.collect_values(quality, name, field) for field in ("forward", "backward", "mean_shape")
+        ]
+        assert cells[-3:] == [
+            summaries.format_mean(found[0]),
+            summaries.format_mean(found[1]),
+            summaries.format_mean(found[2][:1]),
+        ]
+    five = summaries.format_mean(summaries.collect_values(quality, "aflw-selfmark", "forward", ridge=0.001))
+    assert f"error is {five} with the ridge that the authors' program has for five points on CelebA" in page
+
+
+def test_the_readme_shows_figures_of_the_rows(summaries: ModuleType) -> None:
+    quality = _published()
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = {
+        "| 3,095 faces | 30 |": "yt68-selfmark",
+        "| 10,000 faces, also from the side | 10 |": "aflw-selfmark",
+        "| 880 video frames of two flies | 10 |": "flies",
+        "| 1,956 video frames of a mouse | 10 |": "mouse",
+        "| 4,765 birds of 159 species | 30 |": "birds-side-30",
+    }
+    for start, name in rows.items():
         (line,) = [line for line in readme.splitlines() if line.startswith(start)]
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        found = [figures.values(quality, name, field) for field in ("forward", "backward", "mean_shape")]
-        assert cells[-3:] == [figures.shown(found[0]), figures.shown(found[1]), figures.shown(found[2][:1])]
-    five = figures.shown(figures.values(quality, "aflw-selfmark", "forward", ridge=0.001))
-    assert f"error is {five} with the ridge that the authors' program has for five points on CelebA" in readme
+        found = [summaries.collect_values(quality, name, field) for field in ("forward", "mean_shape")]
+        assert cells[-2:] == [summaries.format_mean(found[0]), summaries.format_mean(found[1][:1])]
+    (demo,) = json.loads((RESULTS / "demo.json").read_text(encoding="utf-8"))["rows"]
+    time = f"{demo['minutes']:.0f} minutes, 2 CPU cores"
+    assert f"| {demo['k']} | {time} | {demo['forward']} | {demo['mean_shape']} |" in readme

@@ -1,12 +1,12 @@
-"""Boxes of the animals in the two films, as COCO files that `selfmark discover` takes.
+"""Boxes of the animals in the two videos, as COCO files for `selfmark discover`.
 
-The mouse is found by how it differs from the empty arena; no label is used. The two flies touch each other,
-so their places are those of the tracker that came with the film. Boxes have one fixed side per film, because
-the camera does not move up or down: an animal then keeps its size from frame to frame.
+The mouse is detected by its difference from the empty arena, without labels. The two flies touch each other,
+so their positions come from the tracks published with the video. All boxes of a video have the same side,
+because the camera height is fixed. An animal therefore keeps its size from frame to frame.
 
-    flies-pair-video   frames-train.json, frames-test.json: first 80 % of the frames, the rest
-    mouse-openfield    frames-video.json, frames-motion.json: the film without labels, likewise;
-                       frames-train.json, frames-test.json: the labeled stills
+    flies-pair-video   frames-train.json, frames-test.json: the first 80 % of the frames, and the rest
+    mouse-openfield    frames-video.json, frames-motion.json: the same split of the video, without labels;
+                       frames-train.json, frames-test.json: the labeled still images
 """
 
 from __future__ import annotations
@@ -23,88 +23,88 @@ from selfmark.run.files import read_json, write_json
 Picture = npt.NDArray[np.uint8]  # [H, W, 3]
 Floats = npt.NDArray[np.float64]
 
-TRAIN_SHARE = 0.8  # of a film's frames; the rest is for measuring
+TRAIN_FRACTION = 0.8  # of the frames of a video; the rest is for measurements
 
 FLY_SIDE = 105.0  # pixels; a fly with its wings is about 95 long
 FLY_TRACKS = (1, 2)  # the two flies; other tracks are fragments
-FLY_LEAST_SCORE = 0.3  # points the reference model is less sure of count as not annotated
-FLY_NEEDED = ("head", "thorax", "abdomen")
+FLY_MIN_SCORE = 0.3  # points with a lower score of the reference model count as not annotated
+FLY_REQUIRED = ("head", "thorax", "abdomen")
 
 MOUSE_SIDE = 150.0  # pixels; snout to tail base is 102 to 143
-MOUSE_DARKER = 60  # gray levels by which the mouse is darker than the arena
-MOUSE_TAIL = 15  # pixels; an opening of this width leaves the body and removes the tail
+MOUSE_CONTRAST = 60  # gray levels by which the mouse is darker than the arena
+TAIL_WIDTH = 15  # pixels; a morphological opening of this width keeps the body and removes the tail
 
 FLIES_NOTE = (
-    "errors are differences from another model's predictions (SLEAP), not from human labels, in percent of "
-    "the length from head to abdomen; boxes of 105 px around its tracks; first 880 frames for training, last "
-    "220 for testing"
+    "errors are differences from the predictions of another model (SLEAP), not from human labels, in percent "
+    "of the length from head to abdomen; boxes of 105 px around that model's tracks; the first 880 frames "
+    "are for training, the last 220 for testing"
 )
 MOUSE_NOTE = (
-    "discovered in 1,864 frames of the film and the 92 labeled stills, without their labels; 24 test "
-    "stills; errors in percent of the length from snout to tail base; boxes of 150 px by background "
-    "subtraction"
+    "landmarks are discovered in 1,864 frames of the video and the 92 labeled still images, without their "
+    "labels, and tested on 24 still images; errors are in percent of the length from snout to tail base; "
+    "boxes of 150 px come from background subtraction"
 )
 
 
 def prepare_flies(folder: Path) -> None:
-    """Both flies in every frame in which the tracker saw head, thorax and abdomen."""
+    """Write boxes of both flies for every frame in which the tracks contain head, thorax and abdomen."""
     content = read_json(folder / "points.json")
     names = content["categories"][0]["keypoints"]
     frames = {image["id"]: image["frame"] for image in content["images"]}
-    needed = [names.index(name) for name in FLY_NEEDED]
+    required = [names.index(name) for name in FLY_REQUIRED]
     kept = []
     for annotation in content["annotations"]:
         points = np.array(annotation["keypoints"], np.float64).reshape(-1, 3)
-        points[np.array(annotation["keypoint_scores"]) < FLY_LEAST_SCORE] = 0.0
-        if annotation["track"] in FLY_TRACKS and (points[needed, 2] > 0).all():
-            middle = points[needed, :2].mean(axis=0)
-            kept.append(_annotation(annotation, points, _square(middle, FLY_SIDE)))
-    limit = TRAIN_SHARE * len(frames)
-    for name, wanted in (("train", True), ("test", False)):
-        chosen = [one for one in kept if (frames[one["image_id"]] < limit) == wanted]
-        _write(content, chosen, folder / f"frames-{name}.json")
+        points[np.array(annotation["keypoint_scores"]) < FLY_MIN_SCORE] = 0.0
+        if annotation["track"] in FLY_TRACKS and (points[required, 2] > 0).all():
+            center = points[required, :2].mean(axis=0)
+            kept.append(_annotation(annotation, points, _square(center, FLY_SIDE)))
+    limit = TRAIN_FRACTION * len(frames)
+    for name, is_train in (("train", True), ("test", False)):
+        selected = [one for one in kept if (frames[one["image_id"]] < limit) == is_train]
+        _write(content, selected, folder / f"frames-{name}.json")
 
 
 def prepare_mouse(folder: Path) -> None:
-    """The mouse in every frame of the film and in every labeled still."""
+    """Write boxes of the mouse for every frame of the video and every labeled still image."""
     stills = {name: read_json(folder / f"{name}.json") for name in ("train", "test")}
-    pictures = {
+    test_images = {
         name: [_read(folder / "images" / image["file_name"]) for image in content["images"]]
         for name, content in stills.items()
     }
-    empty = _background([picture for name in pictures for picture in pictures[name]])
+    empty = _background([picture for name in test_images for picture in test_images[name]])
     for name, content in stills.items():
         annotations = {annotation["image_id"]: annotation for annotation in content["annotations"]}
-        boxed = []
-        for image, picture in zip(content["images"], pictures[name], strict=True):
+        with_boxes = []
+        for image, picture in zip(content["images"], test_images[name], strict=True):
             annotation = annotations[image["id"]]
             points = np.array(annotation["keypoints"], np.float64).reshape(-1, 3)
-            boxed.append(_annotation(annotation, points, _square(_middle(picture, empty), MOUSE_SIDE)))
-        _write(content, boxed, folder / f"frames-{name}.json")
+            with_boxes.append(_annotation(annotation, points, _square(_center(picture, empty), MOUSE_SIDE)))
+        _write(content, with_boxes, folder / f"frames-{name}.json")
 
-    film = _frames(folder / "video.mp4")
-    empty = _background(film[:: max(1, len(film) // 60)])
-    middles = [_middle(picture, empty) for picture in film]
-    height, width = film[0].shape[:2]
+    frames = _read_frames(folder / "video.mp4")
+    empty = _background(frames[:: max(1, len(frames) // 60)])
+    centers = [_center(picture, empty) for picture in frames]
+    height, width = frames[0].shape[:2]
     images = [
         {"id": number, "file_name": "video.mp4", "frame": number, "width": width, "height": height}
-        for number in range(len(film))
+        for number in range(len(frames))
     ]
-    boxed = [
-        {"id": number, "image_id": number, "category_id": 1, "bbox": _square(middle, MOUSE_SIDE)}
-        for number, middle in enumerate(middles)
+    annotated = [
+        {"id": number, "image_id": number, "category_id": 1, "bbox": _square(center, MOUSE_SIDE)}
+        for number, center in enumerate(centers)
     ]
-    limit = int(TRAIN_SHARE * len(film))
+    limit = int(TRAIN_FRACTION * len(frames))
     for name, part in (("video", slice(0, limit)), ("motion", slice(limit, None))):
-        content = {"images": images[part], "annotations": boxed[part], "categories": []}
+        content = {"images": images[part], "annotations": annotated[part], "categories": []}
         write_json(content, folder / f"frames-{name}.json")
 
 
 # --- COCO ------------------------------------------------------------------------------------------------
 
 
-def _square(middle: Floats, side: float) -> list[float]:
-    x, y = (middle - side / 2).round(2).tolist()
+def _square(center: Floats, side: float) -> list[float]:
+    x, y = (center - side / 2).round(2).tolist()
     return [x, y, side, side]
 
 
@@ -113,13 +113,13 @@ def _annotation(annotation: dict[str, Any], points: Floats, box: list[float]) ->
 
 
 def _write(content: dict[str, Any], annotations: list[dict[str, Any]], path: Path) -> None:
-    """These annotations and the images they are of."""
+    """Write these annotations and their images."""
     used = {annotation["image_id"] for annotation in annotations}
     images = [image for image in content["images"] if image["id"] in used]
     write_json({**content, "images": images, "annotations": annotations}, path)
 
 
-# --- pictures --------------------------------------------------------------------------------------------
+# --- images ----------------------------------------------------------------------------------------------
 
 
 def _read(path: Path) -> Picture:
@@ -129,29 +129,29 @@ def _read(path: Path) -> Picture:
     return np.asarray(picture, np.uint8)
 
 
-def _frames(path: Path) -> list[Picture]:
-    film = cv2.VideoCapture(str(path))
+def _read_frames(path: Path) -> list[Picture]:
+    video = cv2.VideoCapture(str(path))
     frames: list[Picture] = []
     while True:
-        found, picture = film.read()
+        found, picture = video.read()
         if not found:
             return frames
         frames.append(np.asarray(picture, np.uint8))
 
 
-def _background(pictures: list[Picture]) -> Picture:
-    """The arena without the animal: it is in another place most of the time."""
-    return np.asarray(np.median(np.stack([_gray(picture) for picture in pictures]), axis=0), np.uint8)
+def _background(test_images: list[Picture]) -> Picture:
+    """Compute the arena without the animal: the median, because the animal keeps moving."""
+    return np.asarray(np.median(np.stack([_gray(picture) for picture in test_images]), axis=0), np.uint8)
 
 
-def _middle(picture: Picture, empty: Picture) -> Floats:
-    """The center [2] of the largest thing darker than the arena, its tail left out."""
-    darker = cv2.subtract(empty, _gray(picture)) > MOUSE_DARKER
-    kernel = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (MOUSE_TAIL, MOUSE_TAIL))
+def _center(picture: Picture, empty: Picture) -> Floats:
+    """Return the center [2] of the largest region that is darker than the arena, without the tail."""
+    darker = cv2.subtract(empty, _gray(picture)) > MOUSE_CONTRAST
+    kernel = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (TAIL_WIDTH, TAIL_WIDTH))
     body = cv2.morphologyEx(darker.astype(np.uint8), cv2.MORPH_OPEN, kernel)
     count, _, statistics, centers = cv2.connectedComponentsWithStats(body)
     if count < 2:
-        raise ValueError("no animal was found in a frame")
+        raise ValueError("found no animal in a frame")
     largest = 1 + int(statistics[1:, cv2.CC_STAT_AREA].argmax())
     return np.asarray(centers[largest], np.float64)
 

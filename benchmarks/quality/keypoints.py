@@ -1,16 +1,17 @@
-"""First keypoints beside each other: are they found again, known again, and do they lie on landmarks?
+r"""Compare first-keypoint detectors: repeatability, matching, and precision on annotated landmarks.
 
-    PYTHONPATH=src:. python benchmarks/quality/keypoints.py --data-folder D --weights-folder W \\
+    PYTHONPATH=src:. python benchmarks/quality/keypoints.py --data-folder D --weights-folder W \
         --out docs/results/keypoints.json
 
-D holds the data sets, zipped or not, W the weights of the learned detectors. What is absent is left out and
-said so.
+D contains the datasets, zipped or not, and W the weights of the learned detectors. Missing datasets and
+weights are reported and skipped.
 
-Repeatability and matching: every image and a view of it under a known homography, the same for all detectors;
-the best 60 points of each, with no threshold. Once with the pixels as they are and once blurred, fainter and
-noisy, which is kinder to detectors that have met such changes in training, as selfmark's own has. Precision
-(the paper's measure): the points that `selfmark discover` would find, that is with its threshold and most
-points, before it removes outliers among them. Points thrown at random say what chance gives.
+Repeatability and matching compare every image with a view of it under a known homography, the same for all
+detectors, using the best 60 points of each without a threshold. They are measured once with unchanged pixels
+and once with blur, lower contrast and noise, which favors detectors that were trained with such changes, as
+selfmark's own detector was. Precision (the paper's measure) uses the points that `selfmark discover` would
+detect, with its threshold and maximum number of points, before outlier removal. Random points give the chance
+level.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 import torch
-from figures import table
-from one import hardware
-from rows import DETECTORS
-from sets import SETS, is_there, working_copy
+from experiments import DETECTORS
+from quality_data import SETS, is_available, working_copy
+from single_run import hardware
+from summaries import table
 
 from run import commit
 from selfmark.config import Config, FirstKeypoints, override
@@ -51,12 +52,12 @@ from training.keypoints.measure import Floats, Found, compare, euclidean, mean, 
 CONFIG = Config()
 DATA = ("faces-yt68", "birds-cub")
 POINTS = 60  # per image, for repeatability and matching
-REACH = 3.0  # pixels of a 256 px image within which a point is the same
+REACH = 3.0  # maximum distance between matching points, pixels of a 256 px image
 VIEW = {"rotation": 25.0, "zoom": 1.25, "perspective": 0.08, "shift": 0.05}
 LIGHT = {"blur": 1.0, "contrast": 0.7, "brightness": 0.1, "noise": 0.02}  # of a 0..1 image; blur in pixels
 SEED = 0
 CHANCE = "random"
-ACROSS = 6  # images of each set in the picture
+ACROSS = 6  # images per dataset in the contact sheet
 COLUMNS = {
     "repeatability": "repeatability",
     "matching": "matching",
@@ -66,26 +67,30 @@ COLUMNS = {
     "landmarks_reached": "landmarks reached %",
     "keypoints_per_image": "points per image",
 }
-WORDS = """Made by `{script}` ({hardware}, commit {commit}, seed {seed}, own weights {own_weights}).
-Repeatability and matching: the best {points} points, within {reach} pixels, under a homography; *relit*:
-blurred, fainter and noisy as well, which selfmark's own keypoints have met in training. Precision and
-landmarks reached: the points that discovery would find, before it removes outliers; what is left of them
-then is in [Ablations](ablations.md#precision-of-first-keypoints), beside the paper's figures."""
+WORDS = """`{script}` wrote this page ({hardware}, commit {commit}, seed {seed}, own weights {own_weights}).
+
+- **Repeatability and matching** use the best {points} points under a homography, within {reach} pixels.
+- **Relit** means that the view also has blur, lower contrast and noise. selfmark's own detector was trained
+  with such changes.
+- **Precision and landmarks reached** use the points that discovery would detect, before outlier removal. For
+  the precision after outlier removal and the paper's numbers, see
+  [Ablations](ablations.md#precision-of-first-keypoints)."""
 
 Detect = Callable[[torch.Tensor], Keypoints]
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Pictures:
-    """Labeled images of one data set and a changed view of each.
+class TestImages:
+    """Labeled images of one dataset and a transformed view of each.
 
-    store:    N images as the network sees them
-    truth:    their annotated points; `xy` [N, L, 2] here in pixels of the network
-    radius:   [N] within which a keypoint is right
-    views:    [N, 3, S, S] uint8, what the changed views show
-    relit:    the same under other light
-    matrices: [N, 3, 3] from pixels of the images to pixels of the views
+    Attributes:
+        store: N images, cropped as for the network.
+        truth: Their annotated points; `xy` [N, L, 2] is in network pixels here.
+        radius: Distance [N] within which a keypoint counts as correct.
+        views: Transformed views, [N, 3, S, S] uint8.
+        relit: The same views with blur, lower contrast and noise.
+        matrices: Homographies [N, 3, 3] from image pixels to view pixels.
     """
 
     store: ImageStore
@@ -97,15 +102,20 @@ class Pictures:
 
 
 def main() -> None:
+    """Measure all detectors on all datasets and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-folder", type=Path, required=True)
     parser.add_argument("--weights-folder", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True, help="JSON file; a page of tables goes beside it")
-    parser.add_argument("--own-weights", default="", help="instead of the packaged ones, for `selfmark`")
-    parser.add_argument("--images", type=int, default=150, help="per data set")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="JSON file; a page with tables is written next to it"
+    )
+    parser.add_argument(
+        "--own-weights", default="", help="weights of `selfmark` instead of the packaged ones"
+    )
+    parser.add_argument("--images", type=int, default=150, help="images per dataset")
     parser.add_argument("--detectors", nargs="+", choices=DETECTORS, default=DETECTORS)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--sheet", type=Path, help="also a picture of the points, PNG")
+    parser.add_argument("--sheet", type=Path, help="PNG file for images of the points")
     options = parser.parse_args()
     device = torch.device(options.device)
     settings = _present(options.detectors, options.weights_folder, options.own_weights)
@@ -113,16 +123,16 @@ def main() -> None:
     bands = []
     with tempfile.TemporaryDirectory() as work:
         for data in DATA:
-            if not is_there(data, options.data_folder, Path(work)):
-                print(f"{data} is not in {options.data_folder} and is left out", flush=True)
+            if not is_available(data, options.data_folder, Path(work)):
+                print(f"{data} is not in {options.data_folder}; skipping it", flush=True)
                 continue
-            pictures = load(data, working_copy(data, options.data_folder, Path(work)), options.images)
+            test_images = load(data, working_copy(data, options.data_folder, Path(work)), options.images)
             for name, chosen in settings.items():
-                rows.append({"data": data, "detector": name, **measure(pictures, chosen, device)})
+                rows.append({"data": data, "detector": name, **measure(test_images, chosen, device)})
                 print(rows[-1], flush=True)
-            rows.append({"data": data, "detector": CHANCE, **by_chance(pictures)})
+            rows.append({"data": data, "detector": CHANCE, **measure_chance(test_images)})
             if options.sheet:
-                bands.append(band(pictures, settings, device))
+                bands.append(draw_sheet(test_images, settings, device))
     record = {
         "script": "benchmarks/quality/keypoints.py",
         "hardware": hardware(),
@@ -149,18 +159,18 @@ def main() -> None:
 
 
 def _digest(own: str) -> str:
-    """The first digits of the checksum of selfmark's own weights."""
+    """Return the first digits of the checksum of selfmark's own weights."""
     content = Path(own).read_bytes() if own else WEIGHTS.read_bytes()
     return hashlib.sha256(content).hexdigest()[:12]
 
 
 def _present(names: Sequence[str], folder: Path, own: str) -> dict[str, FirstKeypoints]:
-    """Settings of the detectors whose weights are here."""
+    """Return the settings of the detectors whose weights are available."""
     settings = {}
     for name in names:
         known = KNOWN.get(name)
         if known is not None and not (folder / known.file).is_file():
-            print(f"{known.file} is not in {folder}, so {name} is left out", flush=True)
+            print(f"{known.file} is not in {folder}; skipping {name}", flush=True)
             continue
         weights = own if name == "selfmark" else "" if known is None else str(folder / known.file)
         named = {"keypoints.detector": name, "keypoints.weights": weights}
@@ -171,8 +181,8 @@ def _present(names: Sequence[str], folder: Path, own: str) -> dict[str, FirstKey
 # --- images ----------------------------------------------------------------------------------------------
 
 
-def load(data: str, folder: Path, count: int) -> Pictures:
-    """`count` test images spread over the set, and what is made of them."""
+def load(data: str, folder: Path, count: int) -> TestImages:
+    """Load `count` evenly spaced test images and create their views."""
     chosen = SETS[data]
     labeled = read_ground_truth(
         folder / chosen.labels, list_images([folder / name for name in chosen.images])
@@ -185,13 +195,15 @@ def load(data: str, folder: Path, count: int) -> Pictures:
     spec = "inter_ocular" if data.startswith("faces") else default_normalizer(truth)
     length = measurable_lengths(truth, spec, store.regions) * size / store.regions[:, 2]
     placed = replace(truth, xy=to_network(truth.xy, store.regions[:, None], size))
-    views, relit, matrices = zip(*(changed(image, i) for i, image in enumerate(store.pixels)), strict=True)
+    views, relit, matrices = zip(
+        *(transform_image(image, i) for i, image in enumerate(store.pixels)), strict=True
+    )
     radius = CONFIG.evaluation.precision_fraction * length
-    return Pictures(store, placed, radius, torch.stack(views), torch.stack(relit), np.stack(matrices))
+    return TestImages(store, placed, radius, torch.stack(views), torch.stack(relit), np.stack(matrices))
 
 
-def changed(image: torch.Tensor, index: int) -> tuple[torch.Tensor, torch.Tensor, Floats]:
-    """Another view of an image [3, S, S] uint8, the same under other light, and the homography there."""
+def transform_image(image: torch.Tensor, index: int) -> tuple[torch.Tensor, torch.Tensor, Floats]:
+    """Return a transformed view of an image [3, S, S] uint8, the same view relit, and the homography."""
     rng, side = np.random.default_rng([SEED, index]), image.shape[-1]
     matrix = random_homography(rng, side, **VIEW)
     pixels = image.permute(1, 2, 0).numpy().astype(np.float32) / np.float32(255)
@@ -202,53 +214,55 @@ def changed(image: torch.Tensor, index: int) -> tuple[torch.Tensor, torch.Tensor
 
 
 def _bytes(picture: npt.NDArray[Any]) -> torch.Tensor:
-    """A picture [S, S, 3] in 0..1 as the store holds it."""
+    """Convert an image [S, S, 3] in 0..1 to the format of the store."""
     return torch.from_numpy(np.round(picture.clip(0, 1) * 255).astype(np.uint8)).permute(2, 0, 1)
 
 
-# --- figures ---------------------------------------------------------------------------------------------
+# --- measurements ----------------------------------------------------------------------------------------
 
 
-def measure(pictures: Pictures, settings: FirstKeypoints, device: torch.device) -> Row:
-    """All figures of one detector on one set."""
+def measure(test_images: TestImages, settings: FirstKeypoints, device: torch.device) -> Row:
+    """Measure one detector on one dataset."""
     best = create(replace(settings, threshold=0.0, max_points=POINTS), device).detect
-    return again(pictures, best) | on_landmarks(pictures, create(settings, device).detect)
+    return measure_repeatability(test_images, best) | measure_precision(
+        test_images, create(settings, device).detect
+    )
 
 
-def by_chance(pictures: Pictures) -> Row:
-    """Precision of points thrown at random, as many as a detector may give."""
-    images, most, size = len(pictures.truth), CONFIG.keypoints.max_points, CONFIG.images.size
-    xy = np.random.default_rng(SEED).uniform(0, size - 1, (images * most, 2))
-    index = torch.arange(images).repeat_interleave(most)
+def measure_chance(test_images: TestImages) -> Row:
+    """Measure the precision of random points, as many as a detector may return."""
+    images, count, size = len(test_images.truth), CONFIG.keypoints.max_points, CONFIG.images.size
+    xy = np.random.default_rng(SEED).uniform(0, size - 1, (images * count, 2))
+    index = torch.arange(images).repeat_interleave(count)
     points = Keypoints(torch.from_numpy(xy).float(), index, torch.ones(len(index)))
-    return on_landmarks(pictures, lambda _: points)
+    return measure_precision(test_images, lambda _: points)
 
 
-def again(pictures: Pictures, detect: Detect) -> Row:
-    """Points found, and known by their descriptors, in both views."""
-    before, side = detect(pictures.store.pixels).to("cpu"), pictures.views.shape[-1]
-    figures: Row = {}
-    for ending, views in (("", pictures.views), ("_relit", pictures.relit)):
+def measure_repeatability(test_images: TestImages, detect: Detect) -> Row:
+    """Measure the repeatability of points and the matching of their descriptors between both views."""
+    before, side = detect(test_images.store.pixels).to("cpu"), test_images.views.shape[-1]
+    result: Row = {}
+    for ending, views in (("", test_images.views), ("_relit", test_images.relit)):
         after = detect(views).to("cpu")
         score = mean(
             compare(_of(before, i), _of(after, i), matrix, side, REACH, euclidean)
-            for i, matrix in enumerate(pictures.matrices)
+            for i, matrix in enumerate(test_images.matrices)
         )
-        figures[f"repeatability{ending}"] = round(score.repeatability, 4)
-        figures[f"matching{ending}"] = round(score.matching, 4)
-    return figures
+        result[f"repeatability{ending}"] = round(score.repeatability, 4)
+        result[f"matching{ending}"] = round(score.matching, 4)
+    return result
 
 
-def on_landmarks(pictures: Pictures, detect: Detect) -> Row:
-    """Precision in percent, and its counterpart: annotated points that some keypoint is near."""
-    found = detect(pictures.store.pixels).to("cpu")
-    low, high = torch.from_numpy(pictures.store.bounds)[found.image_index].chunk(2, dim=1)
+def measure_precision(test_images: TestImages, detect: Detect) -> Row:
+    """Measure the precision in percent, and the percentage of annotated points with a keypoint nearby."""
+    found = detect(test_images.store.pixels).to("cpu")
+    low, high = torch.from_numpy(test_images.store.bounds)[found.image_index].chunk(2, dim=1)
     found = found.select(((found.xy >= low) & (found.xy <= high)).all(dim=1))
-    truth = pictures.truth
+    truth = test_images.truth
     xy, index = found.xy.numpy(), found.image_index.numpy()
-    precision = keypoint_precision(xy, index, truth.xy, truth.visible, pictures.radius)
+    precision = keypoint_precision(xy, index, truth.xy, truth.visible, test_images.radius)
     hits = 0
-    for i, (places, seen, radius) in enumerate(zip(truth.xy, truth.visible, pictures.radius, strict=True)):
+    for i, (places, seen, radius) in enumerate(zip(truth.xy, truth.visible, test_images.radius, strict=True)):
         gaps = np.linalg.norm(places[seen][:, None] - xy[index == i][None], axis=-1)
         hits += int((gaps.min(axis=1, initial=np.inf) <= radius).sum())
     return {
@@ -265,11 +279,11 @@ def _of(points: Keypoints, index: int) -> Found:
     return Found(points.xy[mine].numpy(), points.descriptor[mine].numpy())
 
 
-# --- what it looks like ----------------------------------------------------------------------------------
+# --- output ----------------------------------------------------------------------------------------------
 
 
 def page(record: dict[str, Any]) -> str:
-    """Markdown: how it was measured, and a table for each data set."""
+    """Return a Markdown page with a description of the measurements and a table for each dataset."""
     rows: list[Row] = record["rows"]
     parts = ["# First keypoints compared", WORDS.format(**record)]
     for data in dict.fromkeys(row["data"] for row in rows):
@@ -280,12 +294,12 @@ def page(record: dict[str, Any]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def band(
-    pictures: Pictures, settings: dict[str, FirstKeypoints], device: torch.device
+def draw_sheet(
+    test_images: TestImages, settings: dict[str, FirstKeypoints], device: torch.device
 ) -> npt.NDArray[np.uint8]:
-    """A few images, a row for each detector, with the points that discovery would find."""
-    rows = np.unique(np.linspace(0, len(pictures.truth) - 1, ACROSS).astype(int))
-    images, lines = pictures.store.pixels[rows], []
+    """Draw a few images, one row per detector, with the points that discovery would detect."""
+    rows = np.unique(np.linspace(0, len(test_images.truth) - 1, ACROSS).astype(int))
+    images, lines = test_images.store.pixels[rows], []
     for chosen in settings.values():
         points = create(chosen, device).detect(images).to("cpu")
         tiles = []

@@ -1,8 +1,8 @@
-"""Whether landmarks move with what is seen under them: measured on film, without labels.
+"""Measurement on videos, without labels, of whether landmarks move with the image content under them.
 
-Between one frame and the next, optical flow says where the spot under each landmark went; a landmark that
-follows the animal is found there. And an animal filmed from above differs in brightness from its ground, so
-it can be told how many landmarks lie on it at all.
+Optical flow gives the position in the next frame of the image content under each landmark. A landmark that
+follows the animal is detected there. An animal seen from above also differs in brightness from the ground,
+which shows how many landmarks lie on it.
 """
 
 from __future__ import annotations
@@ -17,77 +17,77 @@ import torch
 
 from selfmark.config import Config
 from selfmark.detector import Detector
-from selfmark.image_ref import ImageRef
 from selfmark.images.flow import track_points
 from selfmark.images.store import load_store
+from selfmark.points import ImageRef
 
 Gray = npt.NDArray[np.uint8]  # [S, S]
 Floats = npt.NDArray[np.floating[Any]]
 
-FAR = 5.0  # percent of the image's side; a landmark farther than this from where flow leads has jumped
-AROUND = 3.0  # percent of the side; a landmark this near to the animal still counts as on it
+JUMP = 5.0  # percent of the image's side; a landmark farther than this from the predicted position has jumped
+MARGIN = 3.0  # percent of the side; a landmark this close to the animal counts as on it
 
 
 def measure(detector: Detector, refs: Sequence[ImageRef], config: Config) -> dict[str, Any]:
-    """Figures on a film's frames; distances are percentages of the side of the network's image."""
+    """Measure landmark motion on video frames; distances are percentages of the network image's side."""
     store = load_store(refs, config.images, float("inf"), None)
     batches = torch.split(store.pixels, config.runtime.predict_batch)
     xy = torch.cat([detector.locate(batch).xy.cpu() for batch in batches]).numpy().astype(np.float32)
     gray = [_gray(image) for image in store.pixels]
     center = store.regions[:, :2] + store.regions[:, 2:] / 2
-    pairs = next_frames(store.video, store.frame, center)
-    carried = [track_points(gray[one], gray[other], xy[one], config.temporal) for one, other in pairs]
-    good = np.stack([believed for _, believed in carried])
+    pairs = pair_frames(store.video, store.frame, center)
+    tracked = [track_points(gray[one], gray[other], xy[one], config.temporal) for one, other in pairs]
+    reliable = np.stack([valid for _, valid in tracked])
     before, after = (np.stack([xy[row] for row in rows]) for rows in zip(*pairs, strict=True))
-    apart = np.linalg.norm(after - np.stack([places for places, _ in carried]), axis=2)
+    distance = np.linalg.norm(after - np.stack([predicted for predicted, _ in tracked]), axis=2)
     moved = np.linalg.norm(after - before, axis=2)
     percent = 100.0 / config.images.size
     return {
         "motion": {
             "frames": len(store),
             "pairs": len(pairs),
-            "flow_known": _share(good),
-            "median_from_flow": round(percent * float(np.median(apart[good])), 3),
-            "jumps": _share(percent * apart[good] > FAR),
+            "flow_known": _fraction(reliable),
+            "median_from_flow": round(percent * float(np.median(distance[reliable])), 3),
+            "jumps": _fraction(percent * distance[reliable] > JUMP),
             "median_moved": round(percent * float(np.median(moved)), 3),
-            "on_animal": _share(np.stack([on_animal(*pair) for pair in zip(gray, xy, strict=True)])),
+            "on_animal": _fraction(np.stack([on_animal(*pair) for pair in zip(gray, xy, strict=True)])),
         }
     }
 
 
-def next_frames(
+def pair_frames(
     video: npt.NDArray[np.int64], frame: npt.NDArray[np.int64], center: Floats
 ) -> list[tuple[int, int]]:
-    """Pairs of images of one object in neighboring frames; of several, the nearest is the same object.
+    """Pair images of the same object in consecutive frames; the nearest one counts as the same object.
 
-    >>> next_frames(np.zeros(3, int), np.array([4, 5, 5]), np.array([[9.0, 9.0], [1.0, 1.0], [8.0, 9.0]]))
+    >>> pair_frames(np.zeros(3, int), np.array([4, 5, 5]), np.array([[9.0, 9.0], [1.0, 1.0], [8.0, 9.0]]))
     [(0, 2)]
     """
     at: dict[tuple[int, int], list[int]] = {}
-    for row, place in enumerate(zip(video.tolist(), frame.tolist(), strict=True)):
-        at.setdefault(place, []).append(row)
+    for row, key in enumerate(zip(video.tolist(), frame.tolist(), strict=True)):
+        at.setdefault(key, []).append(row)
     pairs = []
-    for (film, number), rows in at.items():
-        options = at.get((film, number + 1), [])
-        for row in rows if options else []:
-            away = np.linalg.norm(center[options] - center[row], axis=1)
-            pairs.append((row, options[int(away.argmin())]))
+    for (video_index, number), rows in at.items():
+        candidates = at.get((video_index, number + 1), [])
+        for row in rows if candidates else []:
+            distance = np.linalg.norm(center[candidates] - center[row], axis=1)
+            pairs.append((row, candidates[int(distance.argmin())]))
     return pairs
 
 
 def on_animal(gray: Gray, xy: Floats) -> npt.NDArray[np.bool_]:
-    """Which of the landmarks [K, 2] lie on what is as bright as the middle of the picture, or close to it."""
+    """Return which landmarks [K, 2] lie on or near the region that is as bright as the image center."""
     side = len(gray)
     _, bright = cv2.threshold(gray, 0, 1, cv2.THRESH_BINARY + cv2.THRESH_OTSU)
     middle = slice(side * 2 // 5, side * 3 // 5)
     animal = bright == int(bright[middle, middle].mean() >= 0.5)
-    away = cv2.distanceTransform((~animal).astype(np.uint8), cv2.DIST_L2, 5)
+    distance = cv2.distanceTransform((~animal).astype(np.uint8), cv2.DIST_L2, 5)
     column, row = np.clip(np.round(xy), 0, side - 1).astype(int).T
-    near: npt.NDArray[np.bool_] = away[row, column] <= AROUND * side / 100
+    near: npt.NDArray[np.bool_] = distance[row, column] <= MARGIN * side / 100
     return near
 
 
-def _share(values: npt.NDArray[np.bool_]) -> float:
+def _fraction(values: npt.NDArray[np.bool_]) -> float:
     return round(float(values.mean()), 4) if values.size else 0.0
 
 

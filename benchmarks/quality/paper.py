@@ -1,6 +1,6 @@
-"""What the paper reports in its ablations (Mallis et al., TPAMI 2023), in the order of our rows.
+"""Numbers that the paper reports in its ablations (Mallis et al., TPAMI 2023), in the order of our rows.
 
-Errors are percentages on its own data sets, so only their order can be compared with ours.
+Errors are percentages on the paper's datasets, so only their order can be compared with ours.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NEGATIVES = {
 # Table "keypoint initialization": CelebA, Stage 1, forward and backward.
 DETECTORS = {"sift": (4.07, 7.79), "orb": (3.85, 7.70), "r2d2": (3.71, 7.97), "superpoint": (3.25, 6.65)}
 
-# Figure "precision of generic keypoints", its table: CelebA, percent near one of 68 points.
+# Table inside figure "precision of generic keypoints": CelebA, percentage close to one of 68 points.
 PRECISION = {"sift": 38.9, "orb": 47.4, "r2d2": 54.5, "superpoint": 56.5}
 
 # Table "first and second stages": points per image and forward error of Stage 1, forward error of Stage 2.
@@ -28,5 +28,5 @@ STAGES = {"CelebA": (25.8, 3.3, 3.2), "AFLW": (23.4, 8.1, 7.4), "LS3D": (23.5, 7
 # Table "flipping": LS3D, forward error of Stage 1 and of Stage 2.
 FLIPPING = {"none": (8.69, 5.81), "train": (7.95, 5.45), "train and test": (7.95, 5.26)}
 
-# Figure "noise" gives curves without numbers; the text says that 20 % of real points still work reasonably
-# well and that more than 40 % reduce the error only slightly.
+# Figure "noise" shows curves without numbers. The text says that 20 % real points still work reasonably well,
+# and that more than 40 % reduce the error only slightly.

@@ -1,23 +1,24 @@
-"""docs/results/quality.md: the results on every data set, beside what was to be reached."""
+"""Generator of docs/results/quality.md: the results on every dataset, compared with the targets."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from again import command, how_to_make
-from figures import NONE, Quality, change, mean, shown, table, values
-from rows import RESULTS, RIDGES, Declared, by_name
+from commands import discover_command, reproduction_command
+from experiments import RESULTS, RIDGES, Experiment, find_experiment
+from quality_data import SETS
+from summaries import NONE, Quality, collect_values, describe_change, format_mean, mean, table
 
 
 @dataclass(frozen=True)
 class Target:
-    """What a figure of Stage 2 was to reach; `share`: of the mean shape's error instead of a percentage."""
+    """Upper limit for one number of Stage 2, in percent or, if `relative`, relative to the mean shape."""
 
     row: str
     field: str
     ridge: float
-    most: float
-    share: bool = False
+    maximum: float
+    relative: bool = False
 
 
 TARGETS = (
@@ -31,18 +32,18 @@ TARGETS = (
         for name in ("selfmark", "longer")
         for ridge in (0.01, 0.001)
     ),
-    *(Target(f"birds-{name}", "forward", 0.01, 0.6, share=True) for name in ("30", "side-20", "side-30")),
+    *(Target(f"birds-{name}", "forward", 0.01, 0.6, relative=True) for name in ("30", "side-20", "side-30")),
 )
 
 
 def results_page(quality: Quality) -> str:
-    """docs/results/quality.md."""
+    """Return docs/results/quality.md."""
     parts = [_introduction(quality), _errors(quality), _targets(quality)]
-    parts += [_by_field(quality, "yaw_bucket", "By yaw", "faces-yt68, degrees as estimated by the data set.")]
+    parts += [_by_field(quality, "yaw_bucket", "By yaw", "faces-yt68, degrees as estimated by the dataset.")]
     parts += [
         _by_field(quality, "pose", "By pose", "faces-mtfl-aflw: 1 left profile, 3 frontal, 5 right profile.")
     ]
-    parts += [_film(quality), _notes(quality), _commands()]
+    parts += [_videos(quality), _notes(quality), _commands()]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -51,17 +52,20 @@ def _introduction(quality: Quality) -> str:
     return (
         "# Results\n\n"
         "<!-- made by benchmarks/quality/quality_pages.py from quality.json: edit there -->\n\n"
-        f"Each row is `selfmark discover` and `selfmark evaluate` by `benchmarks/quality/run.py` on "
-        f"{' and '.join(machines) or 'no machine yet'}. Errors are percentages, of the root of the box's "
-        "area unless said otherwise, with regressors fitted on all training images; `ridge` is the factor on "
-        "the largest entry of X'X. The paper names none; the authors' program has 0.001 for forward errors "
-        "on CelebA, 0.1 for those on LS3D and for backward errors. Several seeds are given "
-        "as mean ± sample standard deviation, one seed as it is. The mean shape is what "
-        "guessing gives: the mean annotated points for every image (forward), the mean landmarks for every "
-        "image (backward). A backward error must be read beside the latter, for landmarks that hardly move "
-        "are easy to predict. Minutes are those of `discover`; the last column says how many runs shared the "
-        "machine, seed by seed.\n\n"
-        f"{how_to_make('ROW is what the first column says')}"
+        "`benchmarks/quality/run.py` computes each row with `selfmark discover` and `selfmark evaluate` on "
+        f"{' and '.join(machines) or 'no machine yet'}.\n\n"
+        "- Errors are percentages of the square root of the box's area unless stated otherwise. Regressors "
+        "are fitted on all training images.\n"
+        "- `ridge` is relative to the largest entry of X'X. The paper does not give it; the authors' "
+        "program uses 0.001 for forward errors on CelebA, and 0.1 for those on LS3D and for backward "
+        "errors.\n"
+        "- Several seeds are given as mean ± sample standard deviation.\n"
+        "- The mean shape is the error of guessing: the mean annotated points for every image (forward), or "
+        "the mean landmarks for every image (backward). Compare a backward error with the latter, because "
+        "landmarks that hardly move are easy to predict.\n"
+        "- Minutes are the time of `discover`. The last column says how many runs shared the machine, for "
+        "each seed.\n\n"
+        f"{reproduction_command('ROW is the name in the first column')}"
     )
 
 
@@ -72,38 +76,38 @@ def _errors(quality: Quality) -> str:
         "mean shape forward",
         "mean shape backward",
         "points per image",
-        "on",
+        "hardware",
         "minutes",
-        "at once",
+        "concurrent runs",
     ]
-    rows = [_row(quality, declared, stage) for declared in RESULTS for stage in (1, 2)]
+    rows = [_row(quality, experiment, stage) for experiment in RESULTS for stage in (1, 2)]
     return "## Errors\n\n" + table(header, rows)
 
 
-def _row(quality: Quality, declared: Declared, stage: int) -> list[str]:
-    name, settings = declared.name, declared.settings
-    done = len(values(quality, name, "seed", stage))
+def _row(quality: Quality, experiment: Experiment, stage: int) -> list[str]:
+    name, settings = experiment.name, experiment.settings
+    done = len(collect_values(quality, name, "seed", stage))
     return [
         name,
-        declared.data,
+        experiment.data,
         str(settings["K"]),
         str(settings["M"]),
         str(done) if done else NONE,
         str(stage),
-        *(shown(values(quality, name, "forward", stage, ridge)) for ridge in RIDGES),
-        shown(values(quality, name, "backward", stage)),
-        shown(values(quality, name, "mean_shape", stage)[:1]),
-        shown(values(quality, name, "mean_shape_backward", stage)),
-        shown(values(quality, name, "points_per_image", stage), 1),
+        *(format_mean(collect_values(quality, name, "forward", stage, ridge)) for ridge in RIDGES),
+        format_mean(collect_values(quality, name, "backward", stage)),
+        format_mean(collect_values(quality, name, "mean_shape", stage)[:1]),
+        format_mean(collect_values(quality, name, "mean_shape_backward", stage)),
+        format_mean(collect_values(quality, name, "points_per_image", stage), 1),
         ", ".join(sorted({row["hardware"] for row in quality["rows"] if row["name"] == name})) or NONE,
-        shown(values(quality, name, "minutes", stage), 1),
-        ", ".join(_at_once(quality, declared)) or NONE,
+        format_mean(collect_values(quality, name, "minutes", stage), 1),
+        ", ".join(_concurrent_runs(quality, experiment)) or NONE,
     ]
 
 
-def _at_once(quality: Quality, declared: Declared) -> list[str]:
-    """How many runs shared the machine, for every seed; once where it is the same for all."""
-    runs = [quality["runs"][name] for name in declared.runs() if name in quality["runs"]]
+def _concurrent_runs(quality: Quality, experiment: Experiment) -> list[str]:
+    """Return how many runs shared the machine for each seed, or one number if it is the same for all."""
+    runs = [quality["runs"][name] for name in experiment.runs() if name in quality["runs"]]
     shared = [str(run["processes"]) for run in runs if "processes" in run]
     return shared[:1] if len(set(shared)) == 1 else shared
 
@@ -111,35 +115,39 @@ def _at_once(quality: Quality, declared: Declared) -> list[str]:
 def _targets(quality: Quality) -> str:
     rows = []
     for target in TARGETS:
-        found = mean(values(quality, target.row, target.field, ridge=target.ridge))
-        shape = mean(values(quality, target.row, "mean_shape", ridge=target.ridge))
-        if found is not None and target.share:
+        found = mean(collect_values(quality, target.row, target.field, ridge=target.ridge))
+        shape = mean(collect_values(quality, target.row, "mean_shape", ridge=target.ridge))
+        if found is not None and target.relative:
             found = found / shape if shape else None
-        unit = " of the mean shape" if target.share else " min" if target.field == "minutes" else ""
+        unit = " of the mean shape" if target.relative else " min" if target.field == "minutes" else ""
         what = f"{target.field}, ridge {target.ridge:g}" if target.field != "minutes" else "minutes"
-        reached = NONE if found is None else "yes" if found <= target.most else "no"
+        reached = NONE if found is None else "yes" if found <= target.maximum else "no"
         rows.append(
-            [target.row, what, f"{target.most:g}{unit}", NONE if found is None else f"{found:.2f}", reached]
+            [
+                target.row,
+                what,
+                f"{target.maximum:g}{unit}",
+                NONE if found is None else f"{found:.2f}",
+                reached,
+            ]
         )
-    return "## What was to be reached\n\n" + table(
-        ["row", "figure of stage 2", "at most", "found", "reached"], rows
-    )
+    return "## Targets\n\n" + table(["row", "number of stage 2", "target", "measured", "reached"], rows)
 
 
 def _by_field(quality: Quality, field: str, title: str, words: str) -> str:
-    """Errors of each group, means over the seeds of a row."""
+    """Return the section with the errors of each group, averaged over the seeds of a row."""
     parts: dict[str, list[dict[str, dict[str, float]]]] = {}
-    for declared in RESULTS:
-        runs = [quality["runs"][name] for name in declared.runs() if name in quality["runs"]]
+    for experiment in RESULTS:
+        runs = [quality["runs"][name] for name in experiment.runs() if name in quality["runs"]]
         groups = [run["by"][field] for run in runs if field in run["by"]]
         if groups:
-            parts[declared.name] = groups
+            parts[experiment.name] = groups
     if not parts:
         return ""
     names = list(next(iter(parts.values()))[0])
     images = next(iter(parts.values()))[0]
     rows = [
-        [row, way, *(shown([group[name][way] for group in groups if name in group]) for name in names)]
+        [row, way, *(format_mean([group[name][way] for group in groups if name in group]) for name in names)]
         for row, groups in parts.items()
         for way in ("forward", "backward")
     ]
@@ -147,17 +155,17 @@ def _by_field(quality: Quality, field: str, title: str, words: str) -> str:
     return f"## {title}\n\n{words} Stage 2, ridge 0.01.\n\n" + table(header, rows)
 
 
-# --- films -----------------------------------------------------------------------------------------------
+# --- videos ----------------------------------------------------------------------------------------------
 
 _MOTION = {
-    "median_from_flow": "from where flow leads, median, % of side",
-    "jumps": "jumps (> 5 % of side), share",
-    "on_animal": "on the animal, share",
+    "median_from_flow": "median distance from optical flow, % of side",
+    "jumps": "fraction of jumps (> 5 % of side)",
+    "on_animal": "fraction on the animal",
 }
 
 
-# A row without temporal pairs, and one with them that shares all else.
-_FILMS = (
+# Pairs of rows without and with temporal pairs that agree in everything else.
+_VIDEOS = (
     ("flies", "flies-temporal"),
     ("mouse", "mouse-temporal"),
     ("flies-tiny", "flies-tiny-temporal"),
@@ -165,20 +173,21 @@ _FILMS = (
 )
 
 
-def _film(quality: Quality) -> str:
-    names = dict.fromkeys(name for pair in _FILMS for name in pair)
-    rows = [[name, *(shown(_motion(quality, name, key), 3) for key in _MOTION)] for name in names]
+def _videos(quality: Quality) -> str:
+    names = dict.fromkeys(name for pair in _VIDEOS for name in pair)
+    rows = [[name, *(format_mean(_motion(quality, name, key), 3) for key in _MOTION)] for name in names]
     sentences = [
-        f"`{temporal}` beside `{plain}`: {_changes(quality, plain, temporal) or 'not run yet'}."
-        for plain, temporal in _FILMS
+        f"`{temporal}` compared with `{plain}`: {_changes(quality, plain, temporal) or 'not run yet'}."
+        for plain, temporal in _VIDEOS
     ]
     return "\n\n".join(
         [
-            "## Films, with and without temporal pairs",
-            "On consecutive frames that were not trained on: how far a landmark is from where optical flow "
-            "carries the spot under it, as a share of the network image's side; how often that is a jump; "
-            "and how many landmarks lie on the animal (by brightness). `flies-tiny-far` pairs frames up to "
-            "30 apart, the others with temporal pairs up to 5.",
+            "## Videos with and without temporal pairs",
+            "These numbers are for consecutive frames that were not used in training. Optical flow predicts "
+            "where the image content under a landmark moves. The table shows how far the landmark in the "
+            "next frame is from that position, relative to the side of the network image, how often it "
+            "jumps, and how many landmarks lie on the animal (by brightness). `flies-tiny-far` pairs frames "
+            "up to 30 apart; the other rows with temporal pairs, up to 5.",
             table(["row", *_MOTION.values()], rows),
             *sentences,
         ]
@@ -186,38 +195,39 @@ def _film(quality: Quality) -> str:
 
 
 def _motion(quality: Quality, name: str, key: str) -> list[float]:
-    """A figure of the film for every seed of a row."""
-    runs = by_name(name).runs()
+    """Return one number of the motion measurement for every seed of a row."""
+    runs = find_experiment(name).runs()
     return [quality["runs"][run]["motion"][key] for run in runs if run in quality["runs"]]
 
 
 def _changes(quality: Quality, plain: str, temporal: str) -> str:
-    """What temporal pairs change, beside what another seed changes; empty before both rows are there."""
+    """Describe the effect of temporal pairs; empty unless both rows have been run."""
     flow = [_motion(quality, name, "median_from_flow") for name in (plain, temporal)]
     errors = {
         f"the {field} error of Stage {stage}": [
-            values(quality, name, field, stage) for name in (plain, temporal)
+            collect_values(quality, name, field, stage) for name in (plain, temporal)
         ]
         for field, stage in (("forward", 1), ("forward", 2), ("backward", 2))
     }
     if not all(numbers for pair in (flow, *errors.values()) for numbers in pair):
         return ""
-    changes = [f"the distance from flow {change(*flow, digits=3)}"]
-    return "; ".join(changes + [f"{what} {change(*pair)}" for what, pair in errors.items()])
+    changes = [f"the distance from flow {describe_change(*flow, digits=3)}"]
+    return "; ".join(changes + [f"{what} {describe_change(*pair)}" for what, pair in errors.items()])
 
 
 def _notes(quality: Quality) -> str:
-    notes = {run["data"]: run["note"] for run in quality["runs"].values() if run.get("note")}
+    notes = {run["data"]: SETS[run["data"]].note for run in quality["runs"].values() if run.get("note")}
     return "## Notes\n\n" + "\n".join(f"- {data}: {note}." for data, note in notes.items()) if notes else ""
 
 
 def _commands() -> str:
-    """What each row asks `selfmark discover` for."""
-    lines = [f"| `{one.name}` | `{command(one)}` |" for one in RESULTS]
+    """Return the section with the `selfmark discover` command of each row."""
+    lines = [f"| `{one.name}` | `{discover_command(one)}` |" for one in RESULTS]
     return (
         "## Commands\n\n"
-        "What `run.py` asks for, as a command: of the first seed, `--seed 1` and so on for the others. It is "
-        "followed by `selfmark evaluate` with `--labels` and `--train-labels`, `--set fit_images=[]`, `--set "
-        "draws=1`. Boxes around flies and mice are in COCO files that `sets.py` writes beside the data.\n\n"
+        "These commands are equivalent to `run.py` for the first seed; use `--seed 1` and so on for the "
+        "others. `run.py` then runs `selfmark evaluate` with `--labels` and `--train-labels`, `--set "
+        "fit_images=[]`, `--set draws=1`. The boxes around flies and mice are in COCO files that "
+        "`quality_data.py` writes next to the data.\n\n"
         "| row | command |\n| --- | --- |\n" + "\n".join(lines)
     )

@@ -1,16 +1,16 @@
-"""Make the declared runs that are still missing: `selfmark discover` and `selfmark evaluate`, then rows.
+"""Execute the runs that are still missing: `selfmark discover`, `selfmark evaluate`, then write the rows.
 
     python benchmarks/quality/run.py --data-folder D --weights-folder W --out DIR [--only NAME ...]
 
-NAME is a row ("clusters-50"), one run of it ("yt68-superpoint-s1"), or `results` or `ablations` for all of
-them; a row that is measured of another's run ("flip-train") stands for that run. D holds the data sets,
-zipped or not, W the weights of the learned detectors. Every finished run is at once DIR/RUN.json (its rows)
-and DIR/RUN.jpg (a contact sheet of test images). What is already in DIR is not made again, nor, without
---again, what docs/results/quality.json has; and a run that was stopped goes on where it stood if its folder
-below --work is still there. `merge.py` gathers the rows, `quality_pages.py` lays them out.
+NAME is a row ("clusters-50"), one run of it ("yt68-superpoint-s1"), or `results` or `ablations` for all rows
+of that kind. A row that evaluates the run of another row ("flip-train") selects that run. D contains the
+datasets, zipped or not, and W the weights of the learned detectors. Each finished run writes DIR/RUN.json
+(its rows) and DIR/RUN.jpg (a contact sheet of test images). Runs that are already in DIR are skipped, and so
+are those in docs/results/quality.json, unless you pass --again. An interrupted run resumes if its folder
+below --work still exists. `merge.py` collects the rows, and `quality_pages.py` formats them.
 
-Several runs share the GPU (--processes): while one reads images, clusters or is evaluated, another trains.
-Each worker process makes one run after the other, so that start-up is paid once.
+Several runs share the GPU (--processes): while one reads images, clusters or evaluates, another trains. Each
+worker process executes one run after the other, so the start-up cost is paid only once.
 """
 
 from __future__ import annotations
@@ -29,35 +29,36 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from rows import ABLATIONS, DECLARED, RESULTS, RIDGES, Declared, run_name
+from experiments import ABLATIONS, EXPERIMENTS, RESULTS, RIDGES, Experiment, run_name
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 QUALITY = ROOT / "docs" / "results" / "quality.json"
 
-Job = tuple[Declared, int]
+Job = tuple[Experiment, int]
 
 
 def main() -> None:
+    """Execute the missing runs and print a summary."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-folder", type=Path, required=True)
     parser.add_argument("--weights-folder", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", nargs="+", default=["results", "ablations"], metavar="NAME")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--seconds-left", type=float, default=float("inf"), help="stop after so many seconds")
+    parser.add_argument("--seconds-left", type=float, default=float("inf"), help="time limit in seconds")
     parser.add_argument(
-        "--work", type=Path, default=Path("runs/quality"), help="for unfinished runs and data"
+        "--work", type=Path, default=Path("runs/quality"), help="folder for unfinished runs and unpacked data"
     )
-    parser.add_argument("--commit", default="", help="of the code; default: what git says")
-    parser.add_argument("--again", action="store_true", help="also what quality.json holds already")
+    parser.add_argument("--commit", default="", help="commit of the code; default: ask git")
+    parser.add_argument("--again", action="store_true", help="repeat runs that quality.json already has")
     parser.add_argument("--keep-model", action="store_true", help="copy the model folders to --out")
     parser.add_argument("--smoke", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
 
-    from one import Place
+    from single_run import Workspace
 
     deadline = time.monotonic() + arguments.seconds_left
-    place = Place(
+    workspace = Workspace(
         data=arguments.data_folder,
         weights=arguments.weights_folder,
         work=arguments.work,
@@ -67,60 +68,62 @@ def main() -> None:
         smoke=arguments.smoke,
         keep_model=arguments.keep_model,
     )
-    jobs = missing(chosen(arguments.only), place.out, arguments.again)
-    print(
-        f"{len(jobs)} runs to make: {', '.join(run_name(one.name, seed) for one, seed in jobs)}", flush=True
-    )
+    jobs = find_missing(select_runs(arguments.only), workspace.out, arguments.again)
+    print(f"{len(jobs)} runs to do: {', '.join(run_name(one.name, seed) for one, seed in jobs)}", flush=True)
     absent = [
-        data for data in dict.fromkeys(declared.data for declared, _ in jobs) if not place.prepare(data)
+        data
+        for data in dict.fromkeys(experiment.data for experiment, _ in jobs)
+        if not workspace.prepare(data)
     ]
     if absent:
-        print(f"not in {place.data}, so left out: {', '.join(absent)}", flush=True)
-    jobs = [(declared, seed) for declared, seed in jobs if declared.data not in absent]
-    made = make(jobs, place, arguments.processes, deadline)
-    print(summary([place.rows(name) for name in made]))
-    # Workers are daemons: runs still going on at the deadline end here, their checkpoints stay in --work.
-    sys.exit(0 if len(made) == len(jobs) else 1)
+        print(f"skipping datasets that are not in {workspace.data}: {', '.join(absent)}", flush=True)
+    jobs = [(experiment, seed) for experiment, seed in jobs if experiment.data not in absent]
+    finished = execute_all(jobs, workspace, arguments.processes, deadline)
+    print(format_summary([workspace.rows(name) for name in finished]))
+    # Workers are daemons, so runs that are unfinished at the deadline end here; --work has their checkpoints.
+    sys.exit(0 if len(finished) == len(jobs) else 1)
 
 
-def chosen(names: Sequence[str]) -> list[Job]:
-    """The runs behind the names, each once, in the order of declaration."""
+def select_runs(names: Sequence[str]) -> list[Job]:
+    """Return the runs behind the names, each once, in the order of declaration."""
     groups = {"results": RESULTS, "ablations": ABLATIONS}
-    homes = {variant: one.name for one in DECLARED for variant in one.variants}  # measured of another's run
+    owners = {variant: one.name for one in EXPERIMENTS for variant in one.variants}  # rows that share a run
     wanted = {one.name for name in names for one in groups.get(name, ())}
-    wanted |= {homes.get(name, name) for name in names if name not in groups}
+    wanted |= {owners.get(name, name) for name in names if name not in groups}
     jobs = [
-        (declared, seed)
-        for declared in DECLARED
-        for seed in declared.seeds
-        if declared.name in wanted or run_name(declared.name, seed) in wanted
+        (experiment, seed)
+        for experiment in EXPERIMENTS
+        for seed in experiment.seeds
+        if experiment.name in wanted or run_name(experiment.name, seed) in wanted
     ]
-    known = {name for declared, seed in jobs for name in (declared.name, run_name(declared.name, seed))}
+    known = {name for experiment, seed in jobs for name in (experiment.name, run_name(experiment.name, seed))}
     unknown = sorted(wanted - known)
     if unknown:
-        raise SystemExit(f"there is no declared run '{unknown[0]}'; see benchmarks/quality/rows.py")
+        raise SystemExit(f"unknown run '{unknown[0]}'; benchmarks/quality/experiments.py lists all runs")
     return jobs
 
 
-def missing(jobs: Sequence[Job], out: Path, again: bool) -> list[Job]:
-    """Of these runs, the ones that neither the out folder nor quality.json has with today's settings."""
+def find_missing(jobs: Sequence[Job], out: Path, again: bool) -> list[Job]:
+    """Return the runs that neither the output folder nor quality.json has with the current settings."""
     from selfmark.errors import InputError
     from selfmark.run.files import read_json
 
-    made = {} if again or not QUALITY.exists() else dict(read_json(QUALITY)["runs"])
-    made |= {path.stem: read_json(path)["run"] for path in out.glob("*.json")}
+    existing = {} if again or not QUALITY.exists() else dict(read_json(QUALITY)["runs"])
+    existing |= {path.stem: read_json(path)["run"] for path in out.glob("*.json")}
 
-    def done(declared: Declared, seed: int) -> bool:
+    def is_done(experiment: Experiment, seed: int) -> bool:
         try:
-            return bool(made.get(run_name(declared.name, seed), {}).get("digest") == declared.digest())
-        except InputError:  # a setting that does not exist: the run will say so
+            return bool(
+                existing.get(run_name(experiment.name, seed), {}).get("digest") == experiment.digest()
+            )
+        except InputError:  # an unknown setting; the run itself will report it
             return False
 
-    return [job for job in jobs if not done(*job)]
+    return [job for job in jobs if not is_done(*job)]
 
 
-def summary(paths: Sequence[Path]) -> str:
-    """A short table of what was made: Stage 2 with every ridge, backward with the headline one."""
+def format_summary(paths: Sequence[Path]) -> str:
+    """Return a short table: forward errors with every ridge, the backward error with the headline ridge."""
     from selfmark.run.files import read_json
 
     lines = [
@@ -139,7 +142,7 @@ def summary(paths: Sequence[Path]) -> str:
 
 
 def commit() -> str:
-    """What git calls the code, `+changes` where the package has uncommitted ones."""
+    """Return the git commit, with `+changes` if the package has uncommitted changes."""
     try:
         head = _git("rev-parse", "--short", "HEAD")
         return f"{head}+changes" if _git("status", "--porcelain", "src") else head
@@ -153,85 +156,85 @@ def _git(*words: str) -> str:
     ).stdout.strip()
 
 
-# --- several at a time -----------------------------------------------------------------------------------
+# --- worker processes ------------------------------------------------------------------------------------
 
 
-def make(jobs: Sequence[Job], place: object, processes: int, deadline: float) -> list[str]:
-    """Make the runs on several worker processes until all are done or time is up; returns those done."""
+def execute_all(jobs: Sequence[Job], workspace: object, processes: int, deadline: float) -> list[str]:
+    """Execute the runs on worker processes until all are done or time is up; return the finished ones."""
     waiting: queue.Queue[Job] = queue.Queue()
     for job in jobs:
         waiting.put(job)
-    made: list[str] = []
+    finished: list[str] = []
     threads = [
-        threading.Thread(target=_serve, args=(waiting, place, deadline, made), daemon=True)
+        threading.Thread(target=_feed_worker, args=(waiting, workspace, deadline, finished), daemon=True)
         for _ in range(min(processes, len(jobs)))
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(max(0.0, min(deadline - time.monotonic(), threading.TIMEOUT_MAX)))
-    return sorted(made)
+    return sorted(finished)
 
 
-def _serve(waiting: queue.Queue[Job], place: object, deadline: float, made: list[str]) -> None:
-    """Hand runs to one worker process; after a failure to a fresh one, for a broken GPU stays broken."""
+def _feed_worker(waiting: queue.Queue[Job], workspace: object, deadline: float, finished: list[str]) -> None:
+    """Hand runs to one worker process. Replace it after a failure, which may have broken its GPU state."""
     worker = None
     with contextlib.suppress(queue.Empty):
         while True:
-            declared, seed = waiting.get_nowait()
-            name = run_name(declared.name, seed)
-            if time.monotonic() + declared.seconds > deadline:
-                print(f"{name}: left for the next call", flush=True)
+            experiment, seed = waiting.get_nowait()
+            name = run_name(experiment.name, seed)
+            if time.monotonic() + experiment.seconds > deadline:
+                print(f"{name}: skipped, not enough time left", flush=True)
                 continue
             worker = worker or _Worker()
             started = time.monotonic()
-            outcome = worker.do(declared, seed, place)
-            print(f"{name}: {outcome or 'done'} after {time.monotonic() - started:.0f} s", flush=True)
-            if outcome:
+            failure = worker.execute(experiment, seed, workspace)
+            print(f"{name}: {failure or 'done'} after {time.monotonic() - started:.0f} s", flush=True)
+            if failure:
                 worker = None
             else:
-                made.append(name)
+                finished.append(name)
 
 
 class _Worker:
-    """A process that makes runs one after the other."""
+    """Process that executes one run after the other."""
 
     def __init__(self) -> None:
-        # Not forked: CUDA does not survive that. A daemon, so that it ends with this process.
+        # CUDA does not survive a fork. A daemon ends together with this process.
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         context.Process(target=_work, args=(theirs,), daemon=True).start()
         theirs.close()
 
-    def do(self, declared: Declared, seed: int, place: object) -> str:
-        """Make one run; returns what went wrong, empty if nothing did."""
+    def execute(self, experiment: Experiment, seed: int, workspace: object) -> str:
+        """Execute one run and return what went wrong, or an empty string."""
         try:
-            self._pipe.send((declared, seed, place))
+            self._pipe.send((experiment, seed, workspace))
             return str(self._pipe.recv())
         except (EOFError, OSError):
-            return "its process died"
+            return "failed (the worker process died)"
 
 
 def _work(pipe: Connection) -> None:
     import torch
-    from one import carry_out
+    from single_run import execute_run
 
     while True:
         try:
-            declared, seed, place = pipe.recv()
+            experiment, seed, workspace = pipe.recv()
         except EOFError:
             return
         try:
-            carry_out(declared, seed, place)
-            outcome = ""
-        except Exception as error:  # a run that fails must not stop the others
+            execute_run(experiment, seed, workspace)
+            failure = ""
+        except Exception as error:  # a failed run must not stop the others
             traceback.print_exc()
-            outcome = f"failed ({type(error).__name__}: {error})"
+            failure = f"failed ({type(error).__name__}: {error})"
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        pipe.send(outcome)
-        if outcome:
+        pipe.send(failure)
+        if failure:
             return
 
 

@@ -1,4 +1,7 @@
-"""`run.py --smoke`: runs of seconds on a CPU, to see that everything fits; their figures mean nothing."""
+"""Settings and reduced datasets for `run.py --smoke`: trial runs of a few seconds on a CPU.
+
+They check that the code runs from end to end. Their numbers mean nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from rows import Settings
-from sets import DataSet
+from experiments import Settings
+from quality_data import Dataset
 
 from selfmark.run.files import read_json, write_json
 
-IMAGES = 60  # of training and of testing
+IMAGES = 60  # number of training images and of test images
 SMOKE: Settings = {
     "K": 8,
     "images.size": 64,
@@ -39,15 +42,15 @@ SMOKE: Settings = {
 }
 
 
-def thinned(dataset: DataSet, folder: Path) -> DataSet:
-    """The data set with few training and test images, evenly spaced; label files for it go to its folder."""
+def reduce_dataset(dataset: Dataset, folder: Path) -> Dataset:
+    """Return the dataset with a few evenly spaced images; its label files are written to the folder."""
     named = {name: _thin(folder, name) for name in (dataset.labels, dataset.train_labels)}
     inputs = tuple(
         named[name] if name in named else _thin(folder, name) if name.endswith(".json") else name
         for name in dataset.inputs
     )
     if dataset.train_labels not in dataset.inputs and inputs == dataset.inputs:
-        inputs = (_listed(folder, named[dataset.train_labels]),)
+        inputs = (_write_list(folder, named[dataset.train_labels]),)
     return replace(
         dataset,
         inputs=inputs,
@@ -63,9 +66,9 @@ def _thin(folder: Path, name: str) -> str:
         return f"thin-{name}"
     content = read_json(folder / name)
     images = content["images"]
-    # Of a video neighboring frames are kept, for motion is measured between them.
+    # Keep consecutive frames of a video, because motion is measured between them.
     video = "frame" in images[0]
-    rows = np.arange(min(IMAGES, len(images))) if video else _spread(len(images))
+    rows = np.arange(min(IMAGES, len(images))) if video else _evenly_spaced(len(images))
     kept = [images[row] for row in rows]
     ids = {image["id"] for image in kept}
     content["images"] = kept
@@ -74,14 +77,14 @@ def _thin(folder: Path, name: str) -> str:
     return f"thin-{name}"
 
 
-def _listed(folder: Path, labels: str) -> str:
-    """A text list of the images of a label file whose images lie in images/."""
+def _write_list(folder: Path, labels: str) -> str:
+    """Write a text file that lists the images of a label file, relative to the dataset's folder."""
     names = [f"images/{image['file_name']}" for image in read_json(folder / labels)["images"]]
     if not (folder / "thin-train.txt").exists():
         (folder / "thin-train.txt").write_text("\n".join(names) + "\n", encoding="utf-8")
     return "thin-train.txt"
 
 
-def _spread(count: int) -> Sequence[int]:
+def _evenly_spaced(count: int) -> Sequence[int]:
     rows: list[int] = np.unique(np.linspace(0, count - 1, min(IMAGES, count)).astype(int)).tolist()
     return rows

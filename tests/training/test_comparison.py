@@ -1,4 +1,4 @@
-"""benchmarks/quality/keypoints.py on images made up here."""
+"""Tests of benchmarks/quality/keypoints.py on synthetic images."""
 
 import json
 import sys
@@ -28,7 +28,7 @@ def picture(rng, size):
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """A folder with a set of four labeled faces of 128 pixels, called faces-yt68."""
+    """A folder with a dataset of four labeled faces of 128 pixels, named faces-yt68."""
     folder = tmp_path_factory.mktemp("data")
     (folder / "faces-yt68" / "images" / "test").mkdir(parents=True)
     rng, images, annotations = np.random.default_rng(0), [], []
@@ -46,7 +46,7 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def pictures(comparison, data):
+def samples(comparison, data):
     return comparison.load("faces-yt68", data / "faces-yt68", 4)
 
 
@@ -55,52 +55,52 @@ def points(xy, images, descriptor=None):
     return Keypoints(torch.as_tensor(xy, dtype=torch.float32), index, torch.ones(len(xy)), descriptor)
 
 
-def test_precision_and_landmarks_reached(comparison, pictures):
-    assert pictures.radius.tolist() == pytest.approx([8.0] * 4)  # a tenth of 40 pixels, enlarged twice
+def test_precision_and_landmarks_reached(comparison, samples):
+    assert samples.radius.tolist() == pytest.approx([8.0] * 4)  # a tenth of 40 pixels, enlarged twice
     eye = np.array([40.5 * 2 - 0.5, 50.5 * 2 - 0.5])
     mine = np.tile([eye, eye, [200.0, 30.0], [220.0, 30.0]], (4, 1))
     mine[0::4, 1] += 7.9
     mine[1::4, 1] += 8.1
-    figures = comparison.on_landmarks(pictures, lambda images: points(mine, 4))
+    figures = comparison.measure_precision(samples, lambda images: points(mine, 4))
     assert figures["precision"] == 25
     assert figures["landmarks_reached"] == pytest.approx(100 / 3, abs=0.01)
     assert figures["keypoints_per_image"] == 4
 
 
-def test_points_that_follow_the_homography_are_found_again(comparison, pictures):
+def test_points_that_follow_the_homography_are_found_again(comparison, samples):
     grid = np.stack(np.meshgrid(np.arange(90, 170, 20.0), np.arange(90, 170, 20.0)), axis=-1).reshape(-1, 2)
     names = torch.eye(len(grid)).repeat(4, 1)
 
     def follows(images):
-        if images is pictures.store.pixels:
+        if images is samples.store.pixels:
             return points(np.tile(grid, (4, 1)), 4, names)
-        moved = [cv2.perspectiveTransform(grid[None], matrix)[0] for matrix in pictures.matrices]
-        there = np.concatenate(moved) + (10 if images is pictures.relit else 0)
+        moved = [cv2.perspectiveTransform(grid[None], matrix)[0] for matrix in samples.matrices]
+        there = np.concatenate(moved) + (10 if images is samples.relit else 0)
         return points(there, 4, names)
 
-    figures = comparison.again(pictures, follows)
+    figures = comparison.measure_repeatability(samples, follows)
     assert figures["repeatability"] == figures["matching"] == 1
     assert figures["matching_relit"] == 0
 
 
-def test_views_show_what_the_homography_says(comparison, pictures):
-    image = pictures.store.pixels[0].permute(1, 2, 0).numpy()
-    expected = cv2.warpPerspective(image, pictures.matrices[0], (256, 256), borderMode=cv2.BORDER_REFLECT_101)
-    difference = pictures.views[0].permute(1, 2, 0).numpy().astype(float) - expected
+def test_views_show_what_the_homography_says(comparison, samples):
+    image = samples.store.pixels[0].permute(1, 2, 0).numpy()
+    expected = cv2.warpPerspective(image, samples.matrices[0], (256, 256), borderMode=cv2.BORDER_REFLECT_101)
+    difference = samples.views[0].permute(1, 2, 0).numpy().astype(float) - expected
     assert np.abs(difference).max() <= 2
-    view, relit = pictures.views[0].float(), pictures.relit[0].float()
+    view, relit = samples.views[0].float(), samples.relit[0].float()
     assert relit.mean() == pytest.approx(0.7 * view.mean() + 0.1 * 255, abs=0.5)
     assert torch.corrcoef(torch.stack((view.flatten(), relit.flatten())))[0, 1] < 0.95
 
 
-def test_what_is_absent_is_left_out_and_said(comparison, data, tmp_path, monkeypatch, capsys):
+def test_missing_data_and_weights_are_skipped_and_reported(comparison, data, tmp_path, monkeypatch, capsys):
     words = ["keypoints", "--data-folder", str(data), "--weights-folder", str(tmp_path), "--images", "2"]
     words += ["--out", str(tmp_path / "figures.json"), "--device", "cpu", "--detectors", "sift", "superpoint"]
     monkeypatch.setattr(sys, "argv", words)
     comparison.main()
-    said = capsys.readouterr().out
-    assert "superpoint_v1.pth is not in" in said
-    assert "birds-cub is not in" in said
+    output = capsys.readouterr().out
+    assert "superpoint_v1.pth is not in" in output
+    assert "birds-cub is not in" in output
     record = json.loads((tmp_path / "figures.json").read_text())
     assert [(row["data"], row["detector"]) for row in record["rows"]] == [
         ("faces-yt68", "sift"),

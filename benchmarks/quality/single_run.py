@@ -1,4 +1,4 @@
-"""One declared run: discover, evaluate, and write its rows, its contact sheet and, if wanted, its model."""
+"""Execution of a single run: discover, evaluate, and write rows, contact sheet and, optionally, the model."""
 
 from __future__ import annotations
 
@@ -16,37 +16,42 @@ import cv2
 import motion
 import numpy as np
 import torch
-from rows import EVALUATION, RIDGES, Declared, Settings, run_name
-from sets import SETS, DataSet, annotated_points, is_there, working_copy
-from smoke import SMOKE, thinned
+from experiments import EVALUATION, RIDGES, Experiment, Settings, run_name
+from quality_data import SETS, Dataset, is_available, working_copy, write_annotated_points
+from smoke import SMOKE, reduce_dataset
 
 from selfmark.config import Config, override, preset
 from selfmark.detector import Detector
 from selfmark.discovery import discover
 from selfmark.evaluate.evaluation import evaluate_run
 from selfmark.evaluate.label_files import read_ground_truth
-from selfmark.image_ref import ImageRef
 from selfmark.images.sources import list_images
 from selfmark.images.store import load_store
 from selfmark.keypoints.weights_cache import KNOWN
+from selfmark.points import ImageRef
 from selfmark.report.landmark_pictures import draw_contact_sheet
 from selfmark.run.devices import select_device
 from selfmark.run.files import write_json
 from selfmark.run.folder import Run
 
-Figures = dict[str, Any]
+Record = dict[str, Any]
 
 SHEET_IMAGES, SHEET_COLUMNS, SHEET_TILE = 30, 6, 256
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where things are, and what is true of all runs of one call.
+class Workspace:
+    """Folders and options shared by all runs of one call.
 
-    data:     folder of the data sets, zipped or not
-    weights:  folder of the learned detectors' weights
-    work:     run folders and unpacked data; a run that was stopped goes on from there
-    out:      rows, contact sheets and models
+    Attributes:
+        data: Folder with the datasets, zipped or not.
+        weights: Folder with the weights of the learned detectors.
+        work: Folder for unpacked data and run folders; interrupted runs resume from there.
+        out: Folder for rows, contact sheets and models.
+        commit: Git commit of the code.
+        processes: Number of runs that share the machine.
+        smoke: Whether to make trial runs of a few seconds.
+        keep_model: Whether to copy the model folders to `out`.
     """
 
     data: Path
@@ -59,106 +64,114 @@ class Place:
     keep_model: bool
 
     def rows(self, name: str) -> Path:
+        """Return the path of the result file of a run."""
         return self.out / f"{name}.json"
 
     def prepare(self, data: str) -> bool:
-        """Unpack a data set before several runs need it at once; false if it is not there."""
-        there = is_there(data, self.data, self.work)
-        if there:
-            self.prepared(data)
-        return there
+        """Unpack a dataset before several runs need it at once; return False if it is not available."""
+        available = is_available(data, self.data, self.work)
+        if available:
+            self.open_dataset(data)
+        return available
 
-    def prepared(self, data: str) -> tuple[Path, DataSet]:
-        """A data set's folder and what is in it."""
+    def open_dataset(self, data: str) -> tuple[Path, Dataset]:
+        """Return the working folder and the description of a dataset."""
         folder = working_copy(data, self.data, self.work)
-        return folder, thinned(SETS[data], folder) if self.smoke else SETS[data]
+        return folder, reduce_dataset(SETS[data], folder) if self.smoke else SETS[data]
 
 
-def carry_out(declared: Declared, seed: int, place: Place) -> Figures:
-    """Make one run and write OUT/NAME.json last, so that it exists only if the run is complete."""
-    name = run_name(declared.name, seed)
-    folder, dataset = place.prepared(declared.data)
-    settings = settle(declared, seed, place, folder, dataset)
-    config = override(preset(declared.preset), settings)
-    path = place.work / "runs" / name
+def execute_run(experiment: Experiment, seed: int, workspace: Workspace) -> Record:
+    """Execute one run. OUT/NAME.json is written last, so it exists only if the run is complete."""
+    name = run_name(experiment.name, seed)
+    folder, dataset = workspace.open_dataset(experiment.data)
+    settings = run_settings(experiment, seed, workspace, folder, dataset)
+    config = override(preset(experiment.preset), settings)
+    path = workspace.work / "runs" / name
     seconds = {
-        "discover": _discover(path, declared.preset, settings, [folder / one for one in dataset.inputs])
+        "discover": _discover(path, experiment.preset, settings, [folder / one for one in dataset.inputs])
     }
 
     started = time.monotonic()
     evaluations = {
         name: _evaluate(path, folder, dataset, changes)
-        for name, changes in {declared.name: {}, **declared.variants}.items()
+        for name, changes in {experiment.name: {}, **experiment.variants}.items()
     }
     detector = Detector.load(path, select_device("auto"))
-    figures = motion.measure(detector, list_images([folder / dataset.video]), config) if dataset.video else {}
-    place.out.mkdir(parents=True, exist_ok=True)
+    on_video = (
+        motion.measure(detector, list_images([folder / dataset.video]), config) if dataset.video else {}
+    )
+    workspace.out.mkdir(parents=True, exist_ok=True)
     images = list_images([folder / one for one in dataset.images])
     _sheet(
-        detector, read_ground_truth(folder / dataset.labels, images).refs, config, place.out / f"{name}.jpg"
+        detector,
+        read_ground_truth(folder / dataset.labels, images).refs,
+        config,
+        workspace.out / f"{name}.jpg",
     )
     seconds["evaluate"] = round(time.monotonic() - started, 1)
 
     run = Run.open(path)
     result = {
-        "run": _about(declared, name, run, evaluations[declared.name], place)
-        | {"seconds": seconds, **figures},
+        "run": _about(experiment, name, run, evaluations[experiment.name], workspace)
+        | {"seconds": seconds, **on_video},
         "rows": [
             row
             for row_name, metrics in evaluations.items()
-            for row in _rows(row_name, name, declared, config, metrics, seconds["discover"], place)
+            for row in _rows(row_name, name, experiment, config, metrics, seconds["discover"], workspace)
         ],
     }
-    if place.keep_model:
-        shutil.copytree(run.model, place.out / f"{name}-model", dirs_exist_ok=True)
-    write_json(result, place.rows(name))
-    shutil.rmtree(path)  # checkpoints of many runs would fill a disk
+    if workspace.keep_model:
+        shutil.copytree(run.model, workspace.out / f"{name}-model", dirs_exist_ok=True)
+    write_json(result, workspace.rows(name))
+    shutil.rmtree(path)  # the checkpoints of many runs would fill the disk
     return result
 
 
-def settle(declared: Declared, seed: int, place: Place, folder: Path, dataset: DataSet) -> Figures:
-    """What differs from the preset in one run; paths among it are those of this machine."""
-    settings: Figures = {**declared.settings, **EVALUATION, "seed": seed}
+def run_settings(
+    experiment: Experiment, seed: int, workspace: Workspace, folder: Path, dataset: Dataset
+) -> Record:
+    """Return the settings of one run that differ from the preset, including paths on this machine."""
+    settings: Record = {**experiment.settings, **EVALUATION, "seed": seed}
     known = KNOWN.get(settings["keypoints.detector"])
-    if known is not None and (place.weights / known.file).is_file():
-        settings["keypoints.weights"] = str(place.weights / known.file)
-    if declared.points == "annotated":
-        settings["keypoints.points_file"] = str(annotated_points(folder, dataset.train_labels, seed))
-    return {**settings, **SMOKE} if place.smoke else settings
+    if known is not None and (workspace.weights / known.file).is_file():
+        settings["keypoints.weights"] = str(workspace.weights / known.file)
+    if experiment.points == "annotated":
+        settings["keypoints.points_file"] = str(write_annotated_points(folder, dataset.train_labels, seed))
+    return {**settings, **SMOKE} if workspace.smoke else settings
 
 
 # --- discover and evaluate -------------------------------------------------------------------------------
 
 
 def _discover(path: Path, preset_name: str, settings: Settings, inputs: Sequence[Path]) -> float:
-    """Train, or go on with training that was stopped; returns the seconds it took in all."""
-    begun = (path / "run.json").exists()
-    if begun and Run.open(path).config != override(preset(preset_name), settings):
-        begun = False  # under other settings
-    if begun:
-        print(f"{path.name}: goes on where it stood", flush=True)
+    """Train, or resume interrupted training; return the total seconds."""
+    resume = (path / "run.json").exists()
+    if resume and Run.open(path).config != override(preset(preset_name), settings):
+        resume = False  # the run used other settings
+    if resume:
+        print(f"{path.name}: resuming", flush=True)
     else:
         shutil.rmtree(path, ignore_errors=True)
-    before = _spent(Run.open(path).events()) if begun else 0.0
+    before = _spent(Run.open(path).events()) if resume else 0.0
     started = time.monotonic()
-    discover(() if begun else inputs, output=path, preset=preset_name, settings=settings, resume=begun)
+    discover(() if resume else inputs, output=path, preset=preset_name, settings=settings, resume=resume)
     return round(before + time.monotonic() - started, 1)
 
 
 def _spent(events: Sequence[Mapping[str, Any]]) -> float:
-    """Seconds from the first to the last event of every attempt at a run.
+    """Return the seconds from the first to the last event, summed over all attempts at a run.
 
     >>> _spent([{"time": 5, "event": "start"}, {"time": 6, "event": "plan"}, {"time": 9, "event": "train"},
     ...         {"time": 50, "event": "plan"}, {"time": 52, "event": "train"}])
     6
     """
-    begins = [row for row, event in enumerate(events) if event["event"] == "plan"]  # one per attempt
-    edges = [0, *begins[1:], len(events)]
+    starts = [row for row, event in enumerate(events) if event["event"] == "plan"]  # one per attempt
+    edges = [0, *starts[1:], len(events)]
     spent: float = sum(events[stop - 1]["time"] - events[first]["time"] for first, stop in pairwise(edges))
     return spent
 
 
-def _evaluate(path: Path, folder: Path, dataset: DataSet, changes: Settings) -> Figures:
+def _evaluate(path: Path, folder: Path, dataset: Dataset, changes: Settings) -> Record:
     return evaluate_run(
         path,
         [folder / one for one in dataset.images],
@@ -170,26 +183,26 @@ def _evaluate(path: Path, folder: Path, dataset: DataSet, changes: Settings) -> 
     )
 
 
-# --- what is written -------------------------------------------------------------------------------------
+# --- output ----------------------------------------------------------------------------------------------
 
 
 def _rows(
     row_name: str,
     name: str,
-    declared: Declared,
+    experiment: Experiment,
     config: Config,
-    metrics: Figures,
+    metrics: Record,
     seconds: float,
-    place: Place,
-) -> list[Figures]:
-    """One row per stage and ridge."""
+    workspace: Workspace,
+) -> list[Record]:
+    """Return one row per stage and ridge."""
     shared = {
         "name": row_name,
         "run": name,
-        "data": declared.data,
+        "data": experiment.data,
         "k": config.K,
         "m": config.M,
-        "keypoints": "annotated points" if declared.points else config.keypoints.detector,
+        "keypoints": "annotated points" if experiment.points else config.keypoints.detector,
         "preset": config.preset,
         "seed": config.seed,
     }
@@ -197,11 +210,11 @@ def _rows(
         "mean_shape": round(metrics["guessing"]["forward"], 3),
         "minutes": round(seconds / 60, 2),
         "hardware": hardware(),
-        "commit": place.commit,
+        "commit": workspace.commit,
     }
-    if place.smoke:
+    if workspace.smoke:
         shared["smoke"] = True
-    stages: dict[int, dict[str, Figures]] = {
+    stages: dict[int, dict[str, Record]] = {
         1: {row["regressor"]: row for row in metrics["stage1"]["errors"]},
         2: {
             row["regressor"]: {way: row[way]["mean"] for way in ("forward", "backward")}
@@ -226,16 +239,16 @@ def _rows(
     ]
 
 
-def _about(declared: Declared, name: str, run: Run, metrics: Figures, place: Place) -> Figures:
-    """What is worth keeping of a run besides its rows."""
+def _about(experiment: Experiment, name: str, run: Run, metrics: Record, workspace: Workspace) -> Record:
+    """Return everything about a run that is worth keeping besides its rows."""
     events = run.events()
     checks = metrics["unlabelled"]
     return {
         "name": name,
-        "data": declared.data,
-        "preset": declared.preset,
-        "settings": dict(declared.settings),
-        "digest": declared.digest(),
+        "data": experiment.data,
+        "preset": experiment.preset,
+        "settings": dict(experiment.settings),
+        "digest": experiment.digest(),
         "images": next(event["used"] for event in events if event["event"] == "images"),
         "first_keypoints": next(event["points"] for event in events if event["event"] == "keypoints"),
         "first_keypoints_precision": {key: _rounded(value) for key, value in metrics["precision"].items()},
@@ -251,8 +264,8 @@ def _about(declared: Declared, name: str, run: Run, metrics: Figures, place: Pla
         "backward_by_landmark": [_rounded(one) for one in metrics["headline"]["backward"]["by_point"]],
         "trust": [_rounded(one) for one in checks["trust"]],
         "found": [_rounded(one) for one in checks["found"]],
-        "note": SETS[declared.data].note,
-        "processes": place.processes,
+        "note": SETS[experiment.data].note,
+        "processes": workspace.processes,
         "versions": {
             "torch": torch.__version__,
             "python": platform.python_version(),
@@ -266,13 +279,14 @@ def _rounded(value: float | None) -> float | None:
 
 
 def hardware() -> str:
+    """Return the name of the GPU, or the number of CPU cores."""
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     return f"CPU, {len(os.sched_getaffinity(0))} cores"
 
 
 def _sheet(detector: Detector, refs: Sequence[ImageRef], config: Config, path: Path) -> None:
-    """About thirty of the images, as the network sees them, with their landmarks."""
+    """Draw about thirty images, cropped as for the network, with their landmarks."""
     rows = np.unique(np.linspace(0, len(refs) - 1, min(SHEET_IMAGES, len(refs))).astype(int))
     store = load_store([refs[row] for row in rows], config.images, float("inf"), None)
     xy = detector.locate(store.pixels).xy.cpu().numpy()

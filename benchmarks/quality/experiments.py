@@ -1,7 +1,7 @@
-"""The runs behind docs/results/quality.json, as data: which settings on which data set, with which seeds.
+"""Experiments behind docs/results/quality.json: the settings, the dataset and the seeds of each run.
 
-Everything is stated as a preset and what differs from it. `run.py` makes the runs, `merge.py` gathers their
-figures, `quality_pages.py` lays them out.
+Each experiment is a preset plus the settings that differ from it. `run.py` executes the runs, `merge.py`
+collects their numbers, and `quality_pages.py` formats them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,16 @@ Settings = Mapping[str, Any]
 
 DETECTORS = ("selfmark", "superpoint", "r2d2", "alike-t", "alike-n", "sift", "orb")
 CLUSTERS = (30, 50, 100, 250, 500)
-REAL_SHARES = (100, 60, 40, 20)  # percent of first keypoints that are annotated points, the rest random
+REAL_PERCENT = (
+    100,
+    60,
+    40,
+    20,
+)  # percentage of first keypoints that are annotated points; the rest is random
 RIDGES = (0.1, 0.01, 0.001)
 
-# The one schedule of all ablations, about a third of the preset `fast`. As there, the learning rate drops
-# with the last round: (700 + 2 x 500) / (700 + 3 x 500).
+# The schedule of all ablations, about a third of the preset `fast`. As there, the learning rate drops at the
+# last round: (700 + 2 x 500) / (700 + 3 x 500).
 SHORT: Settings = {
     "warmup.iterations": 700,
     "rounds.count": 3,
@@ -30,9 +35,9 @@ SHORT: Settings = {
     "rounds.lr_drops": [0.7727],
     "stage2.iterations": 700,
 }
-# Half as much again for the rounds of the preset `fast`, and twice as much for Stage 2.
+# 1.5 times the rounds and twice the Stage 2 of the preset `fast`.
 LONGER: Settings = {"rounds.iterations": 1_800, "rounds.lr_drops": [0.7931], "stage2.iterations": 3_600}
-# Every row is fitted on all training images, so draws of fewer are not needed.
+# Regressors are fitted on all training images, so random draws of fewer images are not needed.
 EVALUATION: Settings = {
     "evaluation.ridges": list(RIDGES),
     "evaluation.fit_images": [],
@@ -41,16 +46,18 @@ EVALUATION: Settings = {
 
 
 @dataclass(frozen=True)
-class Declared:
-    """One discovery and what is measured of it.
+class Experiment:
+    """One discovery and its evaluation.
 
-    name:     of the run and of its rows
-    data:     one of `sets.SETS`
-    settings: what differs from the preset, by dotted name
-    seeds:    one run each
-    variants: by row name, settings of the evaluation under which the same model is measured once more
-    points:   "annotated": the first keypoints are annotated points (a synthetic initialization)
-    seconds:  how long one run takes on an H200, roughly, evaluation included
+    Attributes:
+        name: Name of the run and of its rows.
+        data: Key of `quality_data.SETS`.
+        settings: Settings that differ from the preset, by dotted name.
+        preset: Name of the preset.
+        seeds: One run is made per seed.
+        variants: Evaluation settings under which the same model is evaluated again, by row name.
+        points: "annotated" if the first keypoints are annotated points (a synthetic initialization).
+        seconds: Approximate duration of one run on an H200, including evaluation.
     """
 
     name: str
@@ -63,27 +70,27 @@ class Declared:
     seconds: int = 60
 
     def digest(self) -> str:
-        """Changes with every setting that a run is made with, those of the preset among them.
+        """Return a digest of all settings of a run, including those of the preset.
 
-        Only what differs from the paper's settings counts: a setting that is added later, and at first leaves
-        everything as it was, makes no run out of date.
+        Only differences from the paper's settings count. A setting that is added later with a neutral default
+        therefore does not make old runs outdated.
         """
         config = _flat(to_dict(override(preset(self.preset), self.settings)))
-        plain = _flat(to_dict(preset("paper")))
+        reference = _flat(to_dict(preset("paper")))
         changed = {
             name: value
             for name, value in config.items()
-            if value != plain[name] and name.split(".")[0] not in ("evaluation", "runtime", "preset")
+            if value != reference[name] and name.split(".")[0] not in ("evaluation", "runtime", "preset")
         }
         return hashlib.sha256(json.dumps([changed, self.points], sort_keys=True).encode()).hexdigest()[:12]
 
     def runs(self) -> list[str]:
-        """The name of each run: that of the row and the seed."""
+        """Return the name of each run: the name of the row and the seed."""
         return [run_name(self.name, seed) for seed in self.seeds]
 
 
 def _flat(settings: Settings, within: str = "") -> dict[str, Any]:
-    """Settings of all sections by dotted name.
+    """Return the settings of all sections by dotted name.
 
     >>> _flat({"K": 3, "flip": {"train": True}})
     {'K': 3, 'flip.train': True}
@@ -95,7 +102,7 @@ def _flat(settings: Settings, within: str = "") -> dict[str, Any]:
 
 
 def run_name(name: str, seed: int) -> str:
-    """What a run's files are called.
+    """Return the file name of a run, without extension.
 
     >>> run_name("yt68-superpoint", 2)
     'yt68-superpoint-s2'
@@ -106,24 +113,24 @@ def run_name(name: str, seed: int) -> str:
 # --- results ---------------------------------------------------------------------------------------------
 
 
-def _faces(detector: str) -> Declared:
+def _faces(detector: str) -> Experiment:
     settings = {"K": 30, "M": 100, "keypoints.detector": detector}
-    return Declared(f"yt68-{detector}", "faces-yt68", settings, seeds=(0, 1, 2), seconds=150)
+    return Experiment(f"yt68-{detector}", "faces-yt68", settings, seeds=(0, 1, 2), seconds=150)
 
 
-def _aflw(name: str, schedule: Settings) -> Declared:
+def _aflw(name: str, schedule: Settings) -> Experiment:
     settings = {"K": 10, "M": 100, "keypoints.detector": "selfmark", **schedule}
-    return Declared(name, "faces-mtfl-aflw", settings, seconds=210)
+    return Experiment(name, "faces-mtfl-aflw", settings, seconds=210)
 
 
-def _birds(K: int) -> Declared:
+def _birds(K: int) -> Experiment:
     settings = {"K": K, "M": 100, "keypoints.detector": "selfmark"}
-    return Declared(f"birds-{K}", "birds-cub", settings, seconds=160)
+    return Experiment(f"birds-{K}", "birds-cub", settings, seconds=160)
 
 
-# Birds face left or right, and 159 species share shapes but no colors. A landmark is its own mirror partner,
-# or heads that face left and heads that face right become two landmarks; and descriptors must not follow the
-# plumage, neither its colors nor what is light and what dark.
+# Birds face left or right, and 159 species share shapes but not colors. Each landmark is its own mirror
+# partner, because otherwise heads that face left and heads that face right become two landmarks. Descriptors
+# must not depend on the plumage, neither on its colors nor on which parts are light or dark.
 FROM_THE_SIDE: Settings = {
     "M": 30,
     "keypoints.detector": "selfmark",
@@ -137,8 +144,8 @@ FROM_THE_SIDE: Settings = {
 }
 
 
-def _birds_from_the_side(name: str, settings: Settings) -> Declared:
-    # A longer warm-up and fewer rounds: descriptors must hold across species before they are clustered.
+def _birds_from_the_side(name: str, settings: Settings) -> Experiment:
+    # A longer warm-up and fewer rounds: descriptors must work across species before they are clustered.
     schedule = {
         "warmup.iterations": 4_000,
         "rounds.count": 2,
@@ -146,17 +153,17 @@ def _birds_from_the_side(name: str, settings: Settings) -> Declared:
         "rounds.lr_drops": [0.8125],
         "stage2.iterations": 2_400,
     }
-    return Declared(name, "birds-cub", {**FROM_THE_SIDE, **schedule, **settings}, seconds=170)
+    return Experiment(name, "birds-cub", {**FROM_THE_SIDE, **schedule, **settings}, seconds=170)
 
 
-def _birds_without_gpu(name: str, settings: dict[str, Any]) -> Declared:
-    """What two CPU cores make of the birds."""
+def _birds_without_gpu(name: str, settings: dict[str, Any]) -> Experiment:
+    """Declare a run on birds for two CPU cores."""
     shared = {"K": 20, "M": 30, "keypoints.detector": "selfmark"}
-    return Declared(name, "birds-cub", shared | settings, preset="tiny", seconds=1_800)
+    return Experiment(name, "birds-cub", shared | settings, preset="tiny", seconds=1_800)
 
 
-# Animals seen from above turn all the way round, so descriptors must not care about direction.
-FILM: Settings = {
+# Animals seen from above can point in any direction, so descriptors must be invariant to rotation.
+VIDEO: Settings = {
     "K": 10,
     "M": 50,
     "keypoints.detector": "selfmark",
@@ -165,8 +172,8 @@ FILM: Settings = {
 }
 
 
-def _film(data: str, temporal: bool) -> Declared:
-    # Few frames of one animal: a schedule between that of the ablations and the whole preset.
+def _video(data: str, temporal: bool) -> Experiment:
+    # Few frames of one animal need a schedule between that of the ablations and the full preset.
     schedule = {
         "warmup.iterations": 800,
         "rounds.iterations": 700,
@@ -174,25 +181,25 @@ def _film(data: str, temporal: bool) -> Declared:
         "stage2.iterations": 900,
     }
     short = data.split("-")[0]
-    return Declared(
+    return Experiment(
         f"{short}-temporal" if temporal else short,
         data,
-        {**FILM, **schedule, "temporal.enabled": temporal},
+        {**VIDEO, **schedule, "temporal.enabled": temporal},
         seeds=(0, 1, 2) if short == "flies" else (0,),
         seconds=90,
     )
 
 
-def _flies_without_gpu(name: str, settings: Settings) -> Declared:
-    """What a CPU makes of the flies; `far`: pairs of frames up to 30 apart instead of 5."""
+def _flies_without_gpu(name: str, settings: Settings) -> Experiment:
+    """Declare a run on flies for a CPU; the row `far` pairs frames up to 30 apart instead of 5."""
     schedule = {
         "warmup.iterations": 300,
         "rounds.iterations": 250,
         "rounds.lr_drops": [0.76],
         "stage2.iterations": 300,
     }
-    film = {**FILM, **schedule, **settings}
-    return Declared(name, "flies-pair-video", film, preset="tiny", seeds=(0, 1), seconds=900)
+    changes = {**VIDEO, **schedule, **settings}
+    return Experiment(name, "flies-pair-video", changes, preset="tiny", seeds=(0, 1), seconds=900)
 
 
 RESULTS = (
@@ -205,7 +212,7 @@ RESULTS = (
     _birds_without_gpu("birds-tiny", {}),
     _birds_without_gpu("birds-side-tiny", {**FROM_THE_SIDE, "warmup.iterations": 1_000, "rounds.count": 2}),
     *(
-        _film(data, temporal)
+        _video(data, temporal)
         for data in ("flies-pair-video", "mouse-openfield")
         for temporal in (False, True)
     ),
@@ -217,12 +224,12 @@ RESULTS = (
 
 # --- ablations -------------------------------------------------------------------------------------------
 
-BASE = "short"  # the row every ablation table shares: SuperPoint, K=30, M=100, all parts of the method
+BASE = "short"  # row shared by all ablation tables: SuperPoint, K=30, M=100, all parts of the method
 
 
-def _ablation(name: str, settings: Settings, **more: Any) -> Declared:
+def _ablation(name: str, settings: Settings, **more: Any) -> Experiment:
     base = {"K": 30, "M": 100, "keypoints.detector": "superpoint", **SHORT, "evaluation.num_samples": 64}
-    return Declared(name, "faces-yt68", {**base, **settings}, **more)
+    return Experiment(name, "faces-yt68", {**base, **settings}, **more)
 
 
 ABLATIONS = (
@@ -242,28 +249,28 @@ ABLATIONS = (
     _ablation("flip-none", {"flip.train": False, "flip.test": False}),
     *(
         _ablation(
-            f"real-{share}",
+            f"real-{percent}",
             {
                 "K": 15,
                 "keypoints.detector": "file",
-                "keypoints.random_fraction": round(1 - share / 100, 2),
-                # Phi is as sure of a point as it was often there: at 0.15 the mixed rows find none.
+                "keypoints.random_fraction": round(1 - percent / 100, 2),
+                # Confidence reflects how often a point occurs; at 0.15 the mixed rows detect nothing.
                 "heatmaps.threshold": 0.02,
             },
             points="annotated",
         )
-        for share in REAL_SHARES
+        for percent in REAL_PERCENT
     ),
 )
 
-DECLARED = (*RESULTS, *ABLATIONS)
+EXPERIMENTS = (*RESULTS, *ABLATIONS)
 
 
-def by_name(name: str) -> Declared:
-    """The declaration of a row or of one of its runs."""
-    for declared in DECLARED:
-        if name == declared.name or name in declared.runs():
-            return declared
+def find_experiment(name: str) -> Experiment:
+    """Return the experiment of a row or of one of its runs."""
+    for experiment in EXPERIMENTS:
+        if name == experiment.name or name in experiment.runs():
+            return experiment
     raise ValueError(
-        f"there is no declared run '{name}'; there are {', '.join(one.name for one in DECLARED)}"
+        f"unknown experiment '{name}'; known ones are {', '.join(one.name for one in EXPERIMENTS)}"
     )

@@ -1,7 +1,7 @@
-"""The data sets as `selfmark discover` and `selfmark evaluate` are given them.
+"""Datasets of the quality benchmark, as inputs of `selfmark discover` and `selfmark evaluate`.
 
-A data folder holds NAME.zip or the unzipped NAME/. Neither is written to: a working copy is made, by
-unpacking or by links, in which label files may be added.
+The data folder contains NAME.zip or the unzipped NAME/. Neither is modified: label files are added to a
+working copy, which is unpacked or consists of links.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from selfmark.errors import InputError
 
 
 @dataclass(frozen=True)
-class DataSet:
-    """Names relative to the data set's folder.
+class Dataset:
+    """Files of a dataset, relative to its folder.
 
-    inputs:       what landmarks are discovered in; no labels are read of a COCO file, only boxes
-    images:       what is evaluated on, training images among them
-    labels:       points the errors are measured against
-    train_labels: points the regressors are fitted on
-    normalizer:   what errors are divided by; empty: what the label files say
-    by:           annotation fields to break the errors down by
-    note:         what a reader of the figures must know
-    prepare:      makes label files with boxes in the working copy
-    video:        COCO file of the frames on which motion is measured; empty: the set has no video
+    Attributes:
+        inputs: Inputs of discovery; from a COCO file only the boxes are read, not the labels.
+        images: Images for the evaluation, including training images.
+        labels: Points that errors are measured against.
+        train_labels: Points that the regressors are fitted on.
+        normalizer: Length that errors are divided by; if empty, the one given in the label files.
+        by: Annotation fields by which errors are broken down.
+        note: Remark for readers of the results.
+        prepare: Function that writes label files with boxes to the working copy.
+        video: COCO file of the frames on which motion is measured; empty without a video.
     """
 
     inputs: tuple[str, ...]
@@ -48,18 +49,18 @@ class DataSet:
 
 
 SETS = {
-    "faces-yt68": DataSet(("images/train",), ("images",), by=("yaw_bucket",)),
-    "faces-mtfl-aflw": DataSet(
+    "faces-yt68": Dataset(("images/train",), ("images",), by=("yaw_bucket",)),
+    "faces-mtfl-aflw": Dataset(
         ("images/train",),
         ("images",),
         by=("pose",),
-        note="landmarks discovered and regressors fitted on the 10,000 MTFL training images, "
-        "tested on the 2,995 AFLW crops; pose 1 left profile ... 3 frontal ... 5 right profile",
+        note="landmarks are discovered and regressors fitted on the 10,000 MTFL training images and tested "
+        "on the 2,995 AFLW crops; pose 1 is left profile, 3 is frontal, 5 is right profile",
     ),
-    # The crops are 1.2 times the box, which is also what a box becomes: naming the COCO files changes no
-    # crop, it only keeps first keypoints on the bird.
-    "birds-cub": DataSet(("train.json",), ("train.json", "test.json"), note="without seabirds; boxes of CUB"),
-    "flies-pair-video": DataSet(
+    # The stored crops are 1.2 times the box, the same as the crop that selfmark makes from a box. Using the
+    # COCO files therefore does not change the crop; it only keeps first keypoints on the bird.
+    "birds-cub": Dataset(("train.json",), ("train.json", "test.json"), note="without sea birds; CUB's boxes"),
+    "flies-pair-video": Dataset(
         ("frames-train.json",),
         ("frames-train.json", "frames-test.json"),
         labels="frames-test.json",
@@ -69,7 +70,7 @@ SETS = {
         prepare=animals.prepare_flies,
         video="frames-test.json",
     ),
-    "mouse-openfield": DataSet(
+    "mouse-openfield": Dataset(
         ("frames-video.json", "frames-train.json"),
         ("frames-train.json", "frames-test.json"),
         labels="frames-test.json",
@@ -82,14 +83,14 @@ SETS = {
 }
 
 
-def is_there(name: str, data: Path, work: Path) -> bool:
-    """Whether a working copy exists or can be made."""
-    places = (work / "data" / name / ".ready", data / f"{name}.zip", data / name)
-    return any(place.exists() for place in places)
+def is_available(name: str, data: Path, work: Path) -> bool:
+    """Return True if a working copy exists or can be made."""
+    candidates = (work / "data" / name / ".ready", data / f"{name}.zip", data / name)
+    return any(path.exists() for path in candidates)
 
 
 def working_copy(name: str, data: Path, work: Path) -> Path:
-    """The data set's own folder below `work`, made the first time."""
+    """Return the working copy of a dataset below `work`; create it if necessary."""
     folder = work / "data" / name
     if not (folder / ".ready").exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -112,23 +113,23 @@ def _fill(name: str, data: Path, folder: Path) -> None:
             if not link.is_symlink():
                 link.symlink_to(path.resolve())
     else:
-        raise InputError(f"{data} holds neither {name}.zip nor a folder {name}")
+        raise InputError(f"{data} contains neither {name}.zip nor a folder {name}")
 
 
 # --- synthetic first keypoints ---------------------------------------------------------------------------
 
-# Of the 68-point scheme, as in the paper's experiment: eyes, eyebrows, nose, mouth, chin.
+# Indices in the 68-point scheme, as in the paper's experiment: eyes, eyebrows, nose, mouth, chin.
 ANNOTATED = (36, 39, 42, 45, 17, 21, 22, 26, 30, 31, 35, 48, 51, 54, 8)
-OFFSET = 3.0  # points are moved by up to so many pixels of a 256 px image in x and in y
+OFFSET = 3.0  # maximum shift of a point in x and in y, pixels of a 256 px image
 
 
-def annotated_points(folder: Path, labels: str, seed: int) -> Path:
-    """A CSV of 15 annotated points of every image, a little off: the paper's synthetic initialization."""
+def write_annotated_points(folder: Path, labels: str, seed: int) -> Path:
+    """Write a CSV with 15 shifted annotated points per image: the paper's synthetic initialization."""
     content: dict[str, Any] = json.loads((folder / labels).read_text(encoding="utf-8"))
     images = {image["id"]: image for image in content["images"]}
     rng = np.random.default_rng(seed)
     path = folder / f"annotated-{Path(labels).stem}-{seed}.csv"
-    part = path.with_suffix(f".{os.getpid()}")  # other runs with this seed may be reading the file
+    part = path.with_suffix(f".{os.getpid()}")  # another run with this seed may be reading the file
     with open(part, "w", newline="", encoding="utf-8") as handle:
         writer = csv.writer(handle)
         writer.writerow(["image", "x", "y"])
@@ -137,7 +138,7 @@ def annotated_points(folder: Path, labels: str, seed: int) -> Path:
             xy = np.array(annotation["keypoints"], np.float64).reshape(-1, 3)[list(ANNOTATED), :2]
             reach = OFFSET * image["width"] / 256
             moved = xy + rng.uniform(-reach, reach, xy.shape)
-            # An offset must not push a point at the border out of the image.
+            # The shift must not push a point at the border out of the image.
             inside = np.clip(moved, 0, np.array([image["width"], image["height"]]) - 1.0)
             writer.writerows([image["file_name"], f"{x:.2f}", f"{y:.2f}"] for x, y in inside)
     os.replace(part, path)

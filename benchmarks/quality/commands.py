@@ -1,0 +1,40 @@
+"""Commands that reproduce a published row, with `run.py` or with `selfmark discover`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+from experiments import Experiment
+from quality_data import SETS
+
+_SCRIPT = "PYTHONPATH=src python benchmarks/quality/"
+
+
+def reproduction_command(row_hint: str) -> str:
+    """Return the command that recomputes a row and updates quality.json and the pages."""
+    run = f"{_SCRIPT}run.py --data-folder DATA --weights-folder WEIGHTS --out made --again --only ROW"
+    return (
+        "To recompute a row, run this command with the datasets in `DATA` and the weights of other detectors "
+        f"in `WEIGHTS` ({row_hint}):\n\n"
+        f"```\n{run} && \\\n{_SCRIPT}merge.py made && {_SCRIPT}quality_pages.py\n```"
+    )
+
+
+def discover_command(experiment: Experiment) -> str:
+    """Return the `selfmark discover` command of a row, with paths relative to the datasets' parent folder."""
+    inputs = [f"{experiment.data}/{one}" for one in SETS[experiment.data].inputs]
+    settings = {name: value for name, value in experiment.settings.items() if name != "K"}
+    changes = [
+        word
+        for name, value in settings.items()
+        if not name.startswith("evaluation.")
+        for word in ("--set", f"{name}={_text(value)}")
+    ]
+    words = ["selfmark", "discover", *inputs, "-k", str(experiment.settings["K"])]
+    return shlex.join([*words, "--preset", experiment.preset, "--seed", str(experiment.seeds[0]), *changes])
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

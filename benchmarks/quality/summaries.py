@@ -1,0 +1,122 @@
+"""Text made from the numbers in quality.json: means over seeds, tables, and sentences on rankings."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scipy.stats import spearmanr
+
+RIDGE = 0.01  # used unless a function gets another value
+NONE = "—"  # shown for rows that have not been run yet
+
+Quality = Mapping[str, Any]  # content of quality.json
+Values = dict[str, float | None]  # one number per label; None if not run
+
+
+def collect_values(
+    quality: Quality, name: str, field: str, stage: int = 2, ridge: float = RIDGE
+) -> list[float]:
+    """Return one number of a row for every seed that has been run."""
+    found = [
+        row[field]
+        for row in quality["rows"]
+        if (row["name"], row["stage"], row["ridge"]) == (name, stage, ridge) and field in row
+    ]
+    return [float(value) for value in found]
+
+
+def mean(numbers: Sequence[float]) -> float | None:
+    """Return the mean, or None without any numbers."""
+    return statistics.fmean(numbers) if numbers else None
+
+
+def spread(numbers: Sequence[float]) -> float | None:
+    """Return the sample standard deviation, or None for fewer than two seeds."""
+    return statistics.stdev(numbers) if len(numbers) > 1 else None
+
+
+def format_mean(numbers: Sequence[float], digits: int = 2) -> str:
+    """Format the mean and the spread over seeds.
+
+    >>> format_mean([2.0, 3.0, 4.0]), format_mean([2.5]), format_mean([])
+    ('3.00 ± 1.00', '2.50', '—')
+    """
+    middle, deviation = mean(numbers), spread(numbers)
+    if middle is None:
+        return NONE
+    return f"{middle:.{digits}f}" + ("" if deviation is None else f" ± {deviation:.{digits}f}")
+
+
+def describe_change(before: Sequence[float], after: Sequence[float], digits: int = 2) -> str:
+    """Describe how the mean over seeds changes between two rows, relative to the spread over seeds.
+
+    >>> describe_change([4.0], [3.0])
+    'falls from 4.00 to 3.00 (one seed)'
+    >>> describe_change([4.0, 6.0], [5.5, 5.9])
+    'rises from 5.00 to 5.70, less than the spread over seeds (1.41)'
+    """
+    first, second = statistics.fmean(before), statistics.fmean(after)
+    word = "falls" if second < first else "rises" if second > first else "stays"
+    words = f"{word} from {first:.{digits}f} to {second:.{digits}f}"
+    if len(before) < 2 or len(after) < 2:
+        return words + " (one seed)"
+    seeds = max(statistics.stdev(before), statistics.stdev(after))
+    less = "less" if abs(second - first) < seeds else "more"
+    return f"{words}, {less} than the spread over seeds ({seeds:.{digits}f})"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Format a Markdown table whose first column is text and whose other columns are numbers."""
+    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+# --- our ranking and the paper's -------------------------------------------------------------------------
+
+
+def describe_ranking(ours: Values, theirs: Mapping[str, float], what: str, seeds: float | None = None) -> str:
+    """Describe whether errors rank the same here and in the paper, over the labels that both have.
+
+    Args:
+        ours: Our errors by label.
+        theirs: The paper's errors by label.
+        what: Name of the error, for the text.
+        seeds: Spread of the error over seeds. The text names the rows that are closer to the best row than
+            this, because their order means nothing.
+
+    >>> describe_ranking({"a": 1.0, "b": 2.0, "c": 9.0}, {"a": 5.0, "b": 6.0, "d": 1.0}, "forward error")
+    'By forward error, from best to worst: a, b; in the paper: a, b. The same order.'
+    >>> describe_ranking({"a": 1.0, "b": 1.1}, {"a": 5.0, "b": 6.0}, "error", 0.2).partition("order. ")[2]
+    'Within the spread over seeds (0.20) of the best: all others.'
+    >>> describe_ranking({"a": 1.0, "b": 2.0, "c": 0.9}, {"a": 5, "b": 6}, "error").partition("order. ")[2]
+    'Not in the paper, but at least as good as the best of these: c.'
+    """
+    known = {name: value for name, value in ours.items() if value is not None}
+    both = {name: value for name, value in known.items() if name in theirs}
+    if len(both) < 2:
+        return f"By {what}: too few rows have been run to compare the order with the paper."
+    here, there = sorted(both, key=lambda name: both[name]), sorted(both, key=lambda name: theirs[name])
+    sentences = [f"By {what}, from best to worst: {', '.join(here)}; in the paper: {', '.join(there)}."]
+    if here == there:
+        sentences.append("The same order.")
+    else:
+        rank = spearmanr(list(both.values()), [theirs[name] for name in both]).statistic
+        best = "The same row is best" if here[0] == there[0] else "A different row is best"
+        sentences.append(f"{best}; Spearman's rank correlation is {rank:.2f}.")
+    near = [name for name in here[1:] if seeds is not None and both[name] - both[here[0]] <= seeds]
+    if near:
+        all_others = "all others" if len(near) == len(here) - 1 else ", ".join(near)
+        sentences.append(f"Within the spread over seeds ({seeds:.2f}) of the best: {all_others}.")
+    better = [name for name, value in known.items() if name not in theirs and value <= both[here[0]]]
+    if better:
+        sentences.append(f"Not in the paper, but at least as good as the best of these: {', '.join(better)}.")
+    return " ".join(sentences)
+
+
+def means_by_label(
+    quality: Quality, names: Mapping[str, str], field: str = "forward", stage: int = 1
+) -> Values:
+    """Return the mean of one number over seeds for each label; `names` maps labels to rows."""
+    return {label: mean(collect_values(quality, name, field, stage)) for label, name in names.items()}

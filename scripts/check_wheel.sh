@@ -1,0 +1,33 @@
+#!/bin/sh
+# Install a built wheel into an empty virtual environment and run `selfmark demo` from there.
+# Usage: scripts/check_wheel.sh [--skip-demo] WHEEL
+# Environment: PYTHON is the interpreter to use (python3); SKIP_DEMO=1 is the same as --skip-demo.
+set -eu
+
+skip_demo=${SKIP_DEMO:-}
+if [ "${1:-}" = --skip-demo ]; then
+  skip_demo=1
+  shift
+fi
+if [ $# -ne 1 ] || [ ! -f "$1" ]; then
+  echo "usage: scripts/check_wheel.sh [--skip-demo] WHEEL (one file; make build writes it to dist/)" >&2
+  exit 2
+fi
+wheel=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
+root=$(cd "$(dirname "$0")/.." && pwd)
+
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+"${PYTHON:-python3}" -m venv "$folder/venv"
+"$folder/venv/bin/python" -m pip install --quiet --constraint "$root/constraints.txt" "$wheel"
+
+# Away from the repository, so that nothing but the installed package can be imported.
+cd "$folder"
+unset PYTHONPATH
+"$folder/venv/bin/selfmark" --version
+if [ -n "$skip_demo" ]; then
+  echo "skipped selfmark demo"
+else
+  "$folder/venv/bin/selfmark" demo --output "$folder/demo"
+  test -s "$folder/demo/run/model/model.json"
+fi

@@ -19,7 +19,7 @@ from selfmark.config import Config
 from selfmark.detector import Detector
 from selfmark.images.flow import track_points
 from selfmark.images.store import load_store
-from selfmark.points import ImageRef
+from selfmark.image_ref import ImageRef
 
 Gray = npt.NDArray[np.uint8]  # [S, S]
 Floats = npt.NDArray[np.floating[Any]]

@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
-from selfmark.demo import Scene, render
+from selfmark.demo import Scene, generate_scene, render, write_scene
 from selfmark.demo.scene import draw_subject
 from selfmark.errors import InputError
 

@@ -220,13 +220,14 @@ def test_commands_shown_ask_for_what_the_rows_ask_for(scripts: None) -> None:
     rows, commands = import_module("experiments"), import_module("commands")
     from typer.main import get_command
 
-    from selfmark.cli.entry import _settings, app
+    from selfmark.cli.entry import app
+    from selfmark.cli.options import parse_settings
 
     discover = get_command(app).commands["discover"]  # type: ignore[attr-defined]
     for experiment in rows.RESULTS:
         words = shlex.split(commands.discover_command(experiment))
         given = discover.make_context("discover", words[2:]).params
-        settings = _settings(given["change"]) | {"K": given["landmarks"]}
+        settings = parse_settings(given["change"]) | {"K": given["landmarks"]}
         asked = override(preset(given["preset"]), settings)
         wanted = override(preset(experiment.preset), experiment.settings)
         assert replace(asked, evaluation=wanted.evaluation) == wanted, experiment.name

@@ -75,7 +75,7 @@ def test_from_a_video_to_landmarks_of_each_animal(
     out = tmp_path / "out"
     assert selfmark("predict", run, arena, "-o", out, *FIND, "--draw", "--device=cpu") == 0
     said = capsys.readouterr().out
-    assert re.search(r"^24 images, \d+\.\d a second: .*landmarks\.csv$", said, flags=re.MULTILINE)
+    assert re.search(r"^24 images, \d+\.\d per second: .*landmarks\.csv$", said, flags=re.MULTILINE)
     assert f"labeled video: {out / 'arena_landmarks.mp4'}" in said
     assert probe_video(out / "arena_landmarks.mp4").frames == 12
     found = rows(out / "landmarks.csv")

@@ -17,9 +17,9 @@ import torch
 
 from selfmark.config import Config
 from selfmark.detector import Detector
+from selfmark.image_ref import ImageRef
 from selfmark.images.flow import track_points
 from selfmark.images.store import load_store
-from selfmark.image_ref import ImageRef
 
 Gray = npt.NDArray[np.uint8]  # [S, S]
 Floats = npt.NDArray[np.floating[Any]]

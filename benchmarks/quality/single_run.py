@@ -25,10 +25,10 @@ from selfmark.detector import Detector
 from selfmark.discovery import discover
 from selfmark.evaluate.evaluation import evaluate_run
 from selfmark.evaluate.label_files import read_ground_truth
+from selfmark.image_ref import ImageRef
 from selfmark.images.sources import list_images
 from selfmark.images.store import load_store
 from selfmark.keypoints.weights_cache import KNOWN
-from selfmark.image_ref import ImageRef
 from selfmark.report.landmark_pictures import draw_contact_sheet
 from selfmark.run.devices import select_device
 from selfmark.run.files import write_json

@@ -48,7 +48,7 @@ def test_discover_prints_where_things_are(
     assert selfmark("discover", photos, "-o", tmp_path / "run", *OPTIONS) == 0
     text = capsys.readouterr().out
     assert "preset tiny on cpu" in text
-    assert "stage 2: 6 of 6 loss" in text
+    assert "training the detector: 6 of 6 loss" in text
     assert f"report:   {tmp_path}/run/report/index.html" in text
     assert (tmp_path / "run" / "report" / "index.html").is_file()
 
@@ -211,8 +211,8 @@ def test_doctor_and_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_help_is_instant_because_torch_stays_away() -> None:
     code = (
-        "import sys; from selfmark import cli; sys.argv = ['selfmark', '--help']\n"
-        "try: cli.main()\nexcept SystemExit: pass\n"
+        "import sys; from selfmark.cli import entry; sys.argv = ['selfmark', '--help']\n"
+        "try: entry.main()\nexcept SystemExit: pass\n"
         "print('torch' in sys.modules, 'cv2' in sys.modules)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -238,5 +238,5 @@ def test_ctrl_c_says_how_to_go_on(photos: Path, tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert f"go on with: selfmark discover -o {output} --resume" in errors
+    assert f"continue with: selfmark discover -o {output} --resume" in errors
     assert (output / "checkpoints" / "stage2.safetensors").is_file()

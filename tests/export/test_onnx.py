@@ -370,7 +370,7 @@ def test_what_to_export_must_be_said(run: Path, capsys: pytest.CaptureFixture[st
 def test_torch_needs_neither_package(run: Path, photos: Path, tmp_path: Path) -> None:
     """A fresh process in which importing either fails, as where they are not installed."""
     program = "import sys; sys.modules['onnx'] = sys.modules['onnxruntime'] = None\n"
-    program += "from selfmark import cli; cli.main()"
+    program += "from selfmark.cli import entry; entry.main()"
     command = [sys.executable, "-c", program, "predict", run, photos, "-o", tmp_path / "out", "--device=cpu"]
     source = str(Path(cli.__file__).parent.parent)
     subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": source})

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from training.keypoints.optimize import Log, learning_rate, optimize
 
 from training.keypoints import photographs, shapes, speed, train
 from training.keypoints.adapt import adapt
@@ -19,6 +18,7 @@ from training.keypoints.data import Labeled
 from training.keypoints.homography import inverse, random_pairs, warp_points
 from training.keypoints.light import blur, compress, relight
 from training.keypoints.network import Trainee
+from training.keypoints.optimize import Log, learning_rate, optimize
 from training.keypoints.phases import common_places, joint_step, shapes_step
 from training.keypoints.settings import TINY, Adapt, Data, Light, Views
 

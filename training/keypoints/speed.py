@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
-from training.keypoints.optimize import Iterate, iterations
 
 from training.keypoints.adapt import adapt
 from training.keypoints.data import draughtsmen, draw_shapes
 from training.keypoints.network import Trainee, fold, plain
+from training.keypoints.optimize import Iterate, iterations
 from training.keypoints.phases import joint_step, shapes_step
 from training.keypoints.settings import Settings
 

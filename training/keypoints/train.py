@@ -24,13 +24,13 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from training.keypoints.optimize import Log, optimize
 
 from selfmark.errors import InputError
 from training.keypoints import state
 from training.keypoints.adapt import adapt
 from training.keypoints.data import draughtsmen, draw_shapes, draw_unlabeled
 from training.keypoints.network import Trainee, fold, plain
+from training.keypoints.optimize import Log, optimize
 from training.keypoints.phases import joint_step, shapes_step
 from training.keypoints.settings import FULL, TINY, Settings
 from training.keypoints.sheet import contact_sheet, held_out_score

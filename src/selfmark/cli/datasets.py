@@ -1,4 +1,4 @@
-"""`selfmark datasets`: which there are, whether one is complete, and its files for the other commands."""
+"""The commands `selfmark datasets list`, `check` and `write`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from selfmark.cli.console import print_note, print_result, print_table, stderr
 
 app = typer.Typer(help="The paper's data sets, read from their official files.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="As 'selfmark datasets list' names it.")]
+Name = Annotated[str, typer.Argument(help="Name of the data set; see 'selfmark datasets list'.")]
 Root = Annotated[Path, typer.Argument(help="Folder with the official files.")]
 
 
 @app.command("list")
 def list_datasets() -> None:
-    """The data sets that can be read, and where to get them."""
+    """List the data sets that can be read and where to get them."""
     from selfmark.paper.datasets.registry import DATASETS
 
     for name, data in DATASETS.items():
@@ -26,7 +26,7 @@ def list_datasets() -> None:
 
 @app.command()
 def check(name: Name, root: Root) -> None:
-    """What of a data set is there, what is missing, and where to get it."""
+    """Check which files of a data set are present and which are missing."""
     from selfmark.paper.datasets import layout_check as checks
     from selfmark.paper.datasets.registry import get_dataset_info, read_dataset
 
@@ -51,19 +51,19 @@ def write(
     points: Annotated[
         Path | None,
         typer.Option(
-            help="Points of a detector in place of the annotated ones: COCO .json, .csv, .npz or .npy."
+            help="Use the points of a detector instead of the annotated ones: COCO .json, .csv, .npz or .npy."
         ),
     ] = None,
     boxes: Annotated[
         Path | None,
-        typer.Option(help="Boxes of a detector: COCO .json, .csv, or YOLO .txt files in a folder."),
+        typer.Option(help="Use the boxes of a detector: COCO .json, .csv, or a folder of YOLO .txt files."),
     ] = None,
     find_faces: Annotated[
         bool,
-        typer.Option("--find-faces", help="Boxes found by OpenCV's own face detector, which is a weak one."),
+        typer.Option("--find-faces", help="Use boxes found by OpenCV's face detector, a weak one."),
     ] = False,
 ) -> None:
-    """A data set as COCO files for 'selfmark discover' and 'selfmark evaluate'; images stay in place."""
+    """Write a data set as COCO files for 'discover' and 'evaluate'; images stay in place."""
     from selfmark.cli.progress import CountDisplay
     from selfmark.errors import InputError
     from selfmark.paper.datasets.dataset import write_coco
@@ -72,9 +72,9 @@ def write(
     from selfmark.paper.datasets.registry import read_dataset
 
     if boxes is not None and find_faces:
-        raise InputError("--boxes and --find-faces each say where the faces are; give one of them")
+        raise InputError("--boxes and --find-faces cannot be combined: give one of them")
     dataset = read_dataset(name, root)
-    # Boxes first: which of several belongs to an object is told by the points annotated by hand.
+    # Boxes come first: the points annotated by hand tell which of several boxes belongs to an object.
     if boxes is not None:
         dataset = replace_boxes(dataset, boxes)
     if find_faces:
@@ -87,6 +87,6 @@ def write(
         print_result(f"{output / split}.json: {len(objects)} objects, {len(dataset.names)} points")
     changed = [f"--set {key}={value}" for key, value in dataset.settings.items()]
     if changed:
-        print_result(f"discover as the paper does with: {' '.join(changed)}")
+        print_result(f"settings the paper uses for it: {' '.join(changed)}")
     for note in dataset.notes:
         print_note(f"note: {note}")

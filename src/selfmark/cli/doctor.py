@@ -1,4 +1,4 @@
-"""What `selfmark doctor` looks at."""
+"""The command `selfmark doctor`."""
 
 from __future__ import annotations
 
@@ -8,18 +8,30 @@ import platform
 import shutil
 from collections.abc import Iterator
 
-import torch
+from rich.table import Table
 
 from selfmark._version import __version__
-from selfmark.config import resolve_preset
+from selfmark.cli.console import stdout
 from selfmark.errors import InputError
-from selfmark.keypoints.weights_cache import KNOWN, find_weights
 
 _OPTIONAL = ("av", "onnx", "onnxruntime", "sleap_io", "fastapi")
 
 
+def doctor() -> None:
+    """Show what this machine offers: versions, devices, installed weights and optional packages."""
+    table = Table(show_header=False)
+    for name, value in collect_findings():
+        table.add_row(name, value)
+    stdout.print(table)
+
+
 def collect_findings() -> Iterator[tuple[str, str]]:
-    """Name and value of everything worth knowing before a long run."""
+    """Yield name and value of everything worth knowing before a long run."""
+    import torch
+
+    from selfmark.config import resolve_preset
+    from selfmark.keypoints.weights_cache import KNOWN, find_weights
+
     yield "selfmark", __version__
     yield "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     yield "torch", torch.__version__
@@ -38,6 +50,6 @@ def collect_findings() -> Iterator[tuple[str, str]]:
         try:
             yield f"weights {name}", str(find_weights(name))
         except InputError:
-            yield f"weights {name}", f"not here: 'selfmark weights {name}' gets them"
+            yield f"weights {name}", f"not installed; run 'selfmark weights {name}'"
     for name in _OPTIONAL:
         yield f"optional {name}", "installed" if importlib.util.find_spec(name) else "not installed"

@@ -1,4 +1,4 @@
-"""Events on the terminal: a bar for the whole and one for the step at hand; plain lines elsewhere."""
+"""Progress displays: bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ from selfmark.run.folder import Event
 if TYPE_CHECKING:
     from selfmark.detector import Prediction
 
-_QUIET_SECONDS = 15  # without a terminal, a line at most this often
+_SECONDS_PER_LINE = 15  # minimum time between two lines where there is no terminal
+# Display names of the stages that log events name.
+_STAGE_NAMES = {"applying Phi": "describing keypoints", "stage 2": "training the detector"}
 
 
 class ProgressDisplay:
-    """A listener for `discover`: shows stage, round, loss and time left. Use as a context manager."""
+    """Show stage, round, loss and time left of a discovery; a listener and a context manager."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -68,8 +70,9 @@ class ProgressDisplay:
     def _on_start(self, event: Event) -> None:
         self.console.print(
             f"preset {event['preset']} on {event['device']}: {event['why']}\n"
-            f"{event['images']} images, K={event['K']}, M={event['M']}, output {event['output']}",
+            f"{event['images']} images, {event['K']} landmarks, output {event['output']}",
             highlight=False,
+            soft_wrap=True,
         )
 
     def _on_note(self, event: Event) -> None:
@@ -82,7 +85,7 @@ class ProgressDisplay:
 
     def _on_images(self, event: Event) -> None:
         if event["skipped"]:
-            self.console.print(f"{event['skipped']} images skipped; log.jsonl says which and why")
+            self.console.print(f"{event['skipped']} images skipped; log.jsonl lists them with the reasons")
 
     def _on_progress(self, event: Event) -> None:
         self._show(event["stage"], event["round"], event["done"], event["of"], "")
@@ -94,9 +97,11 @@ class ProgressDisplay:
         self.console.print(f"{event['reason']}; instead: {event['instead']}", highlight=False, markup=False)
 
     def _on_recovery(self, event: Event) -> None:
+        last = event["round"] > self.rounds
+        purpose = "into landmarks" if last else f"(round {event['round']} of {self.rounds})"
         self.console.print(
-            f"correspondence {event['round']}: {event['found_per_image']} points per image found, "
-            f"{event['kept_per_image']} kept",
+            f"grouped keypoints {purpose}: {event['found_per_image']} points per image found, "
+            f"{event['kept_per_image']} used",
             highlight=False,
         )
 
@@ -112,19 +117,23 @@ class ProgressDisplay:
         self._show(event["stage"], event["round"], done, of, note)
 
     def _show(self, stage: str, number: int, done: int, of: int, note: str) -> None:
-        name = f"{stage} {number} of {self.rounds}" if stage == "round" else stage
+        name = (
+            f"training round {number} of {self.rounds}"
+            if stage == "round"
+            else _STAGE_NAMES.get(stage, stage)
+        )
         if name not in self.tasks:
             self.tasks[name] = self.progress.add_task(name, total=of, note="")
         self.progress.update(self.tasks[name], completed=done, note=note, visible=done < of)
         if not self.console.is_terminal and (
-            done == of or time.monotonic() - self.last_line > _QUIET_SECONDS
+            done == of or time.monotonic() - self.last_line > _SECONDS_PER_LINE
         ):
             self.last_line = time.monotonic()
             self.console.print(f"{name}: {done} of {of} {note}", highlight=False)
 
 
 class CountDisplay:
-    """Shows how many things are done, of how many, and how many a second. Use as a context manager."""
+    """Show how many things are done, out of how many and at which rate; a context manager."""
 
     def __init__(self, console: Console, name: str, things: str) -> None:
         self._console, self._name, self._things = console, name, things
@@ -152,7 +161,7 @@ class CountDisplay:
 
     @property
     def rate(self) -> float:
-        """Things done a second."""
+        """Return the number of things done per second."""
         return self._done / max(time.monotonic() - self._started, 1e-9)
 
     def __call__(self, done: int, of: int) -> None:
@@ -161,13 +170,13 @@ class CountDisplay:
         if self._task is None:
             self._task = self._progress.add_task(self._name, total=of, rate=rate)
         self._progress.update(self._task, completed=done, total=of, rate=rate)
-        if not self._console.is_terminal and time.monotonic() - self._last_line > _QUIET_SECONDS:
+        if not self._console.is_terminal and time.monotonic() - self._last_line > _SECONDS_PER_LINE:
             self._last_line = time.monotonic()
             self._console.print(f"{self._name}: {done} of {of}, {rate}", highlight=False)
 
 
 class CountedPredictions(Iterator["Prediction"]):
-    """Passes predictions on, counts their images by file and shows how far they are."""
+    """Iterate over predictions, count their images by file and show the progress."""
 
     def __init__(self, predictions: Iterator[Prediction], of: int, display: CountDisplay) -> None:
         self._predictions, self._of, self._display = predictions, of, display
@@ -175,6 +184,7 @@ class CountedPredictions(Iterator["Prediction"]):
 
     @property
     def images(self) -> int:
+        """Number of images predicted so far."""
         return self.found.total()
 
     def __next__(self) -> Prediction:
@@ -185,7 +195,7 @@ class CountedPredictions(Iterator["Prediction"]):
 
 
 def describe_lost_images(refs: Sequence[ImageRef], watched: CountedPredictions) -> list[str]:
-    """Sentences on what could not be read: one for each video with lost frames, one for all still images."""
+    """Return a sentence for each video with unreadable frames and one for all unreadable still images."""
     videos = {ref.path for ref in refs if ref.frame is not None}
     wanted = Counter(ref.path for ref in refs)
     lost = {

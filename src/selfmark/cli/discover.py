@@ -1,0 +1,113 @@
+"""The command `selfmark discover`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from selfmark.cli.console import print_note, print_result, stdout
+from selfmark.cli.options import (
+    Boxes,
+    Crop,
+    Device,
+    Every,
+    FindAnimals,
+    parse_landmark_count,
+    parse_regions,
+    parse_settings,
+)
+
+if TYPE_CHECKING:
+    from selfmark.run.folder import Event, Listener
+
+
+def discover(
+    inputs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Folders, glob patterns, images, text lists, COCO JSON files or videos.", show_default=False
+        ),
+    ] = None,
+    landmarks: Annotated[
+        str | None,
+        typer.Option("--landmarks", "-k", help="K, the number of landmarks to discover: a number, or auto."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Run folder; default runs/NAME.")
+    ] = None,
+    preset: Annotated[str, typer.Option(help="auto, paper, fast or tiny.")] = "auto",
+    detector: Annotated[
+        str | None,
+        typer.Option(help="First keypoints: selfmark, orb, sift, superpoint, r2d2, alike-t, alike-n, file."),
+    ] = None,
+    weights: Annotated[Path | None, typer.Option(help="Weights file of the detector.")] = None,
+    points: Annotated[
+        Path | None, typer.Option(help="CSV file of first keypoints (image,x,y); implies --detector file.")
+    ] = None,
+    temporal: Annotated[
+        bool, typer.Option("--temporal", help="Pair nearby video frames by optical flow.")
+    ] = False,
+    every: Every = 1,
+    boxes: Boxes = None,
+    crop: Crop = "",
+    find_animals: FindAnimals = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --output.")] = False,
+    seed: Annotated[int | None, typer.Option(help="Random seed.")] = None,
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="Any setting: NAME=VALUE, e.g. M=50 or flip.test=false.")
+    ] = None,
+    device: Device = "auto",
+) -> None:
+    """Discover landmarks in unlabeled images: train a detector and write a report."""
+    from selfmark.cli.progress import ProgressDisplay
+    from selfmark.discovery import discover as discover_landmarks
+    from selfmark.keypoints.weights_cache import license_notice
+
+    settings = parse_settings(change)
+    shortcuts: dict[str, Any] = {
+        "keypoints.detector": "file" if points is not None else detector,
+        "keypoints.weights": None if weights is None else str(weights),
+        "keypoints.points_file": None if points is None else str(points),
+        "temporal.enabled": True if temporal else None,
+        "seed": seed,
+    }
+    settings |= {name: value for name, value in shortcuts.items() if value is not None}
+    default_detector = "superpoint" if preset == "paper" else ""
+    notice = license_notice(str(settings.get("keypoints.detector", default_detector)))
+    if notice:
+        print_note(notice)
+    with ProgressDisplay(stdout) as display:
+        listener = _OutputRecorder(display)
+        try:
+            discover_landmarks(
+                inputs or [],
+                landmarks=parse_landmark_count(landmarks),
+                output=output,
+                preset=preset,
+                settings=settings,
+                every=every,
+                regions=parse_regions(boxes, crop, find_animals),
+                resume=resume,
+                device=device,
+                listener=listener,
+            )
+        except KeyboardInterrupt:
+            folder = output or listener.output
+            print_note(f"stopped; continue with: selfmark discover -o {folder} --resume")
+            raise typer.Exit(130) from None
+    if listener.output:  # Under torchrun only the leading process receives events.
+        print_result(f"detector: {listener.output}\nreport:   {listener.output}/report/index.html")
+
+
+class _OutputRecorder:
+    """Forward events to a listener and remember the run folder they name."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self.output = ""
+
+    def __call__(self, event: Event) -> None:
+        self.output = event.get("output", self.output)
+        self._listener(event)

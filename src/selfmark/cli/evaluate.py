@@ -1,0 +1,86 @@
+"""The command `selfmark evaluate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from selfmark.cli.console import print_note, print_result, print_table, stderr
+from selfmark.cli.options import Device, RunFolder, parse_settings
+
+
+def evaluate(
+    run: RunFolder,
+    images: Annotated[
+        list[str], typer.Argument(help="Images, folders, glob patterns, COCO files or videos.")
+    ],
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            help="Annotated points of the images: a file of COCO, DeepLabCut (CSV) or Label Studio (JSON). "
+            "Without it only label-free checks are made."
+        ),
+    ] = None,
+    train_labels: Annotated[
+        Path | None,
+        typer.Option(help="Points the regressors are fitted on; default: a random half of --labels."),
+    ] = None,
+    train_images: Annotated[
+        list[str] | None, typer.Option(help="Images of --train-labels; default: the same as IMAGES.")
+    ] = None,
+    normalizer: Annotated[
+        str,
+        typer.Option(
+            help="Length that errors are divided by: box, bbox, inter_ocular, shoulders, torso, side or "
+            "points:A,B."
+        ),
+    ] = "",
+    by: Annotated[
+        list[str] | None, typer.Option(help="Break the errors down by this annotation field; repeatable.")
+    ] = None,
+    detectors: Annotated[
+        str, typer.Option(help="Also measure the precision of these keypoint detectors, e.g. orb,sift.")
+    ] = "",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Folder for metrics.json and the report; default: RUN."),
+    ] = None,
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="Any setting of the evaluation, e.g. draws=3.")
+    ] = None,
+    device: Device = "auto",
+) -> None:
+    """Measure a run: every metric of the paper with labels, and a trust score per landmark without."""
+    from selfmark.cli.progress import ProgressDisplay
+    from selfmark.detector import Detector
+    from selfmark.evaluate.evaluation import evaluate_run
+    from selfmark.report import metrics_text
+    from selfmark.report.run_report import build_report
+    from selfmark.run.folder import Run
+
+    with ProgressDisplay(stderr) as display:
+        metrics = evaluate_run(
+            run,
+            images,
+            labels,
+            train_images,
+            train_labels,
+            normalizer,
+            by or [],
+            [name.strip() for name in detectors.split(",") if name.strip()],
+            parse_settings(change),
+            output,
+            device,
+            lambda done, of: display(
+                {"event": "progress", "stage": "predicting", "round": 0, "done": done, "of": of}
+            ),
+        )
+    for table in (*metrics_text.metric_tables(metrics), metrics_text.trust_table(metrics)):
+        print_table(table.header, table.rows, table.title)
+    for note in metrics["notes"]:
+        print_note(f"note: {note}")
+    page = build_report(Run.open(run), Detector.load(run), output)
+    folder = output if output is not None else run
+    print_result(f"metrics: {folder / 'metrics.json'}\nreport:  {page}")

@@ -1,0 +1,38 @@
+"""The command `selfmark export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from selfmark.cli.console import print_result
+from selfmark.cli.options import RunFolder
+from selfmark.errors import InputError
+
+if TYPE_CHECKING:
+    from selfmark.export.onnx_export import Precision
+
+
+def export(
+    run: RunFolder,
+    onnx: Annotated[bool, typer.Option("--onnx", help="Write an ONNX file.")] = False,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="With --onnx: also in 8 bits, faster and slightly less accurate.")
+    ] = False,
+    fp16: Annotated[
+        bool, typer.Option("--fp16", help="With --onnx: also in half precision, half the size.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder for the model; default: the one in RUN.")
+    ] = None,
+) -> None:
+    """Export the trained detector to the format of another runtime."""
+    from selfmark.export.onnx_export import export_onnx
+
+    if not onnx:
+        raise InputError("say what to export: --onnx")
+    requested: dict[Precision, bool] = {"float32": True, "float16": fp16, "int8": int8}
+    for path in export_onnx(run, [precision for precision, wanted in requested.items() if wanted], output):
+        print_result(f"exported: {path}")

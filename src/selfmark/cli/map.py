@@ -1,0 +1,43 @@
+"""The command `selfmark map`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from selfmark.cli.console import print_note, print_result, print_table
+from selfmark.cli.options import Device, RunFolder
+
+
+def map_points(
+    run: RunFolder,
+    labels: Annotated[
+        Path,
+        typer.Option(help="Points of 1 to 50 images: COCO, DeepLabCut (CSV) or Label Studio (JSON)."),
+    ],
+    images: Annotated[
+        list[str] | None,
+        typer.Argument(help="The annotated images; default: the ones a COCO file names.", show_default=False),
+    ] = None,
+    normalizer: Annotated[
+        str, typer.Option(help="Length that errors are divided by, as in 'selfmark evaluate'.")
+    ] = "",
+    device: Device = "auto",
+) -> None:
+    """Learn your own points from a few annotated images; 'predict --mapped' then outputs them."""
+    from selfmark.mapping.learning import learn_map
+
+    learned = learn_map(run, labels, images or [], normalizer, device)
+    mapping = learned.mapping
+    title = f"{len(mapping.names)} points from {mapping.images} images"
+    if mapping.error is not None:
+        errors = ("" if error is None else f"{error:.2f}" for error in mapping.errors)
+        print_table(("point", "error"), zip(mapping.names, errors, strict=True), title)
+        print_result(f"error on held-out images: {mapping.error:.2f} % of {mapping.normalizer}")
+    else:
+        print_result(title)
+    for note in learned.notes:
+        print_note(f"note: {note}")
+    print_result(f"map: {learned.path}")

@@ -1,0 +1,30 @@
+"""The command `selfmark name`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from selfmark.cli.console import print_result
+from selfmark.cli.options import Device, RunFolder
+from selfmark.errors import need
+
+
+def name(
+    run: RunFolder,
+    images: Annotated[
+        list[str] | None,
+        typer.Argument(help="Images to show, or the new place of the run's images.", show_default=False),
+    ] = None,
+    max_images: Annotated[int, typer.Option(help="Maximum number of images to show.", min=1)] = 400,
+    port: Annotated[int, typer.Option(help="Local port; 0: any free port.", min=0, max=65535)] = 0,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page.")] = True,
+    device: Device = "auto",
+) -> None:
+    """Name, color, hide, pair and connect landmarks on a page in your browser."""
+    need("fastapi", "'selfmark[web]'")
+    need("uvicorn", "'selfmark[web]'")
+    from selfmark.naming.server import name_landmarks
+
+    name_landmarks(run, images or [], max_images, port, browser, device, print_result)

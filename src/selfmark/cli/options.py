@@ -1,0 +1,81 @@
+"""Options that several commands share, and the parsing of their values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from typer.core import TyperCommand
+
+from selfmark.errors import InputError
+
+if TYPE_CHECKING:
+    from selfmark.tracking.object_refs import Regions
+
+RunFolder = Annotated[Path, typer.Argument(help="Run folder with a trained detector.")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Every = Annotated[int, typer.Option(help="Use every n-th frame of each video.", min=1)]
+Boxes = Annotated[
+    Path | None,
+    typer.Option(help="Boxes of the objects: a COCO .json, a .csv, or a folder of YOLO .txt files."),
+]
+Crop = Annotated[str, typer.Option(help="X,Y,W,H in pixels: use only this part of every image.")]
+FindAnimals = Annotated[
+    int, typer.Option("--find-animals", help="Track this many animals in front of a fixed camera.", min=0)
+]
+
+RENAMED_OPTIONS = {"--normaliser": "--normalizer", "--most": "--max-images"}
+"""Options of selfmark 0.1 and their current names; the old ones still work but are not listed."""
+
+
+class Command(TyperCommand):
+    """A command that also accepts the old names of its options."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Replace old option names, then parse as usual."""
+        return super().parse_args(ctx, rename_options(args))
+
+
+def rename_options(arguments: Sequence[str]) -> list[str]:
+    """Replace old option names by current ones.
+
+    >>> rename_options(["run", "--normaliser=box", "--", "--most"])
+    ['run', '--normalizer=box', '--', '--most']
+    """
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    renamed = []
+    for argument in arguments[:end]:
+        name, equals, value = argument.partition("=")
+        renamed.append(RENAMED_OPTIONS.get(name, name) + equals + value)
+    return renamed + list(arguments[end:])
+
+
+def parse_settings(pairs: Sequence[str] | None) -> dict[str, Any]:
+    """Parse the NAME=VALUE pairs of `--set` options; values are interpreted as YAML later."""
+    settings: dict[str, Any] = {}
+    for pair in pairs or ():
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise InputError(f"--set takes NAME=VALUE, not '{pair}'")
+        settings[name] = value
+    return settings
+
+
+def parse_landmark_count(text: str | None) -> int | Literal["auto"] | None:
+    """Parse the value of `-k`."""
+    if text is None:
+        return None
+    if text == "auto":
+        return "auto"
+    if not text.isdecimal() or int(text) < 1:
+        raise InputError(f"-k takes a number of landmarks, at least 1, or 'auto', not '{text}'")
+    return int(text)
+
+
+def parse_regions(boxes: Path | None, crop: str, find_animals: int) -> Regions:
+    """Combine the options that say where the objects are in the images."""
+    from selfmark.tracking.object_refs import Regions, parse_crop
+
+    return Regions(boxes, parse_crop(crop) if crop else None, find_animals)

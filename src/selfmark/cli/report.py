@@ -1,0 +1,20 @@
+"""The command `selfmark report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from selfmark.cli.console import print_result
+
+
+def report(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
+    """Write the report of a run again."""
+    from selfmark.detector import Detector
+    from selfmark.report.run_report import build_report
+    from selfmark.run.folder import Run
+
+    path = build_report(Run.open(run), Detector.load(run))
+    print_result(f"report: {path}")

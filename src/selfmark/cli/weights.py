@@ -1,0 +1,24 @@
+"""The command `selfmark weights`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from selfmark.cli.console import print_note, print_result
+
+
+def weights(
+    name: Annotated[str, typer.Argument(help="superpoint, r2d2, alike-t or alike-n.")],
+    source: Annotated[
+        str | None, typer.Option("--from", help="A file you have; default: download from the authors.")
+    ] = None,
+) -> None:
+    """Install the weights of a keypoint detector in the cache and verify their checksum."""
+    from selfmark.keypoints.weights_cache import install_weights, license_notice
+
+    notice = license_notice(name)
+    if notice:
+        print_note(notice)
+    print_result(f"installed: {install_weights(name, source)}")

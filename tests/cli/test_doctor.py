@@ -1,0 +1,36 @@
+"""`selfmark doctor`: what it finds agrees with the machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from selfmark.cli.doctor import collect_findings
+from selfmark.config import PRESETS
+from selfmark.keypoints.weights_cache import KNOWN
+
+
+def test_findings_describe_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SELFMARK_CACHE", str(tmp_path))
+    found = dict(collect_findings())
+    assert found["torch"] == torch.__version__
+    assert found["CPU"].startswith(f"{os.cpu_count()} cores")
+    assert found["preset auto"].split(":")[0] in PRESETS
+    for name in KNOWN:
+        assert f"selfmark weights {name}" in found[f"weights {name}"]
+    for name in ("av", "onnx", "fastapi"):
+        installed = importlib.util.find_spec(name) is not None
+        assert found[f"optional {name}"] == ("installed" if installed else "not installed")
+
+
+def test_installed_weights_are_shown_with_their_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = next(iter(KNOWN))
+    monkeypatch.setenv("SELFMARK_CACHE", str(tmp_path))
+    monkeypatch.setattr(
+        "selfmark.keypoints.weights_cache.find_weights", lambda asked: tmp_path / f"{asked}.pth"
+    )
+    assert dict(collect_findings())[f"weights {name}"] == str(tmp_path / f"{name}.pth")

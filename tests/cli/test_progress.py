@@ -1,0 +1,103 @@
+"""Progress displays: plain lines where there is no terminal, bars with the same content on one."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from selfmark.cli.progress import CountDisplay, CountedPredictions, ProgressDisplay, describe_lost_images
+from selfmark.detector import Prediction
+from selfmark.image_ref import ImageRef
+from selfmark.points import Landmarks
+
+PLAN = {"event": "plan", "rounds": 2, "stage1": 30, "stage2": 10}
+
+
+def console(terminal: bool = False) -> Console:
+    return Console(file=io.StringIO(), markup=False, width=200, force_terminal=terminal)
+
+
+def text(display_console: Console) -> str:
+    assert isinstance(display_console.file, io.StringIO)
+    return display_console.file.getvalue()
+
+
+def train_event(stage: str, number: int, iteration: int, start: int, stop: int) -> dict[str, Any]:
+    event = {"event": "train", "stage": stage, "round": number, "iteration": iteration, "start": start}
+    return event | {"stop": stop, "seconds": 1.0, "loss": {"total": 0.5}}
+
+
+def test_lines_name_stage_round_and_loss_in_plain_words() -> None:
+    out = console()
+    with ProgressDisplay(out) as display:
+        display(PLAN)
+        display({"event": "progress", "stage": "applying Phi", "round": 1, "done": 5, "of": 5})
+        display({"event": "recovery", "round": 1, "found_per_image": 9.5, "kept_per_image": 8.0})
+        display(train_event("round", 1, 20, 10, 20))
+        display({"event": "recovery", "round": 3, "found_per_image": 9.0, "kept_per_image": 7.5})
+        display(train_event("stage 2", 0, 10, 0, 10))
+        display({"event": "nothing of interest"})
+    assert text(out).splitlines() == [
+        "describing keypoints: 5 of 5 ",
+        "grouped keypoints (round 1 of 2): 9.5 points per image found, 8.0 used",
+        "training round 1 of 2: 10 of 10 loss 0.5000",
+        "grouped keypoints into landmarks: 9.0 points per image found, 7.5 used",
+        "training the detector: 10 of 10 loss 0.5000",
+    ]
+
+
+def test_lines_are_limited_in_rate_but_the_last_one_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    out = console()
+    with ProgressDisplay(out) as display:
+        for done in range(1, 41):
+            now[0] += 1
+            display({"event": "progress", "stage": "reading images", "round": 0, "done": done, "of": 40})
+    done = [int(line.split()[2]) for line in text(out).splitlines()]
+    assert done == [1, 17, 33, 40]
+
+
+def test_the_overall_bar_counts_both_stages() -> None:
+    out = console(terminal=True)
+    with ProgressDisplay(out) as display:
+        display(PLAN)
+        display(train_event("stage 2", 0, 4, 0, 10))
+        task = display.progress.tasks[0]
+        assert (task.description, task.completed, task.total) == ("training", 34, 40)
+
+
+def test_notes_keep_brackets_of_file_names() -> None:
+    out = console()
+    with ProgressDisplay(out) as display:
+        display({"event": "note", "text": "2 frames of [red]fly.mp4 could not be read"})
+    assert text(out) == "note: 2 frames of [red]fly.mp4 could not be read\n"
+
+
+def prediction(*refs: ImageRef) -> Prediction:
+    landmarks = Landmarks(
+        np.zeros((len(refs), 1, 2), np.float32), np.ones((len(refs), 1), np.float32), ("a",)
+    )
+    sizes = np.full((len(refs), 2), 8)
+    return Prediction(landmarks, list(refs), sizes)
+
+
+def test_images_that_never_came_are_described() -> None:
+    video = [ImageRef(Path("fly.mp4"), frame) for frame in range(4)]
+    stills = [ImageRef(Path(f"{name}.jpg")) for name in "abc"]
+    out = console()
+    with CountDisplay(out, "predicting", "images") as display:
+        counted = CountedPredictions(iter([prediction(*video[:3]), prediction(stills[0])]), 7, display)
+        assert len(list(counted)) == 2
+    assert counted.images == 4
+    assert display.rate > 0
+    assert describe_lost_images([*video, *stills], counted) == [
+        "1 of 4 frames of fly.mp4 could not be read and were left out",
+        "2 of 3 images could not be read and were left out",
+    ]
+    assert describe_lost_images(video[:3], counted) == []

@@ -34,11 +34,11 @@ from selfmark.demo.demo_run import SETTINGS, SIZE, TRAIN_IMAGES, TRAIN_SEED
 from selfmark.demo.scene import generate_scene
 from selfmark.demo.shape import NAMES
 from selfmark.discovery import discover
-from selfmark.evaluate.completion import fill_with_mean, mean_landmarks
-from selfmark.evaluate.label_files import read_ground_truth
-from selfmark.evaluate.normalizers import default_normalizer, normalizer_lengths
-from selfmark.evaluate.protocol import Examples, guessing_errors, stage1_errors
-from selfmark.evaluate.stage1_landmarks import Stage1
+from selfmark.evaluation.completion import fill_with_mean, mean_landmarks
+from selfmark.evaluation.label_files import read_ground_truth
+from selfmark.evaluation.normalizers import default_normalizer, normalizer_lengths
+from selfmark.evaluation.protocol import Examples, guessing_errors, stage1_errors
+from selfmark.evaluation.stage1_landmarks import Stage1
 from selfmark.images.crop import to_network
 from selfmark.images.feed import PixelFeed
 from selfmark.images.sources import list_images

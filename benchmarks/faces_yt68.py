@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from selfmark.detector import Detector
-from selfmark.evaluate.evaluation import evaluate_run
+from selfmark.evaluation.run_evaluation import evaluate_run
 from selfmark.report.landmark_pictures import draw_contact_sheet
 from selfmark.run.files import write_json
 from selfmark.run.folder import Run

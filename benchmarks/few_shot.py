@@ -24,10 +24,10 @@ import numpy as np
 import torch
 
 from selfmark.detector import Detector
-from selfmark.evaluate.label_files import GroundTruth, read_ground_truth
-from selfmark.evaluate.nme import forward_prediction, image_errors, mean_error, point_errors
-from selfmark.evaluate.normalizers import default_normalizer, normalizer_lengths
-from selfmark.evaluate.regression import fit_ridge
+from selfmark.evaluation.label_files import GroundTruth, read_ground_truth
+from selfmark.evaluation.nme import forward_prediction, image_errors, mean_error, point_errors
+from selfmark.evaluation.normalizers import default_normalizer, normalizer_lengths
+from selfmark.evaluation.regression import fit_ridge
 from selfmark.images.crop import to_network
 from selfmark.images.sources import list_images
 from selfmark.mapping import point_map as mapping_fit

@@ -45,11 +45,11 @@ from torch import Tensor, nn
 from selfmark.config import Config, preset
 from selfmark.demo.scene import generate_scene
 from selfmark.detector import Detector
-from selfmark.evaluate.label_files import read_ground_truth
-from selfmark.evaluate.nme import mean_error
-from selfmark.evaluate.normalizers import default_normalizer, normalizer_lengths
-from selfmark.evaluate.protocol import Examples, backward_errors, forward_errors
-from selfmark.evaluate.regression import fit_ridge
+from selfmark.evaluation.label_files import read_ground_truth
+from selfmark.evaluation.nme import mean_error
+from selfmark.evaluation.normalizers import default_normalizer, normalizer_lengths
+from selfmark.evaluation.protocol import Examples, backward_errors, forward_errors
+from selfmark.evaluation.regression import fit_ridge
 from selfmark.export.onnx_detector import OnnxDetector
 from selfmark.export.onnx_export import export_onnx, write_float32, write_int8
 from selfmark.images.crop import to_network
@@ -136,6 +136,16 @@ def _rows(name: str, suffix: str, rates: dict[tuple[str, int], float], unit: str
 
 
 def make_detectors(config: Config, mirrored: bool, images: Tensor, folder: Path) -> dict[str, Detector]:
+    eager = random_detector(config, mirrored)
+    return {
+        "torch": eager,
+        "onnx": OnnxDetector(eager, write_float32(eager, folder / "model.onnx")),
+        "int8": OnnxDetector(eager, write_int8(eager, images[:2], folder / "model-int8.onnx")),
+    }
+
+
+def random_detector(config: Config, mirrored: bool) -> Detector:
+    """Return a detector with random weights, its norms scaled as training leaves them."""
     torch.manual_seed(SEED)
     psi = Psi(config.network, config.K)
     for module in psi.modules():
@@ -144,13 +154,7 @@ def make_detectors(config: Config, mirrored: bool, images: Tensor, folder: Path)
             nn.init.uniform_(module.bias, -0.2, 0.2)
     names = tuple(f"landmark_{index}" for index in range(config.K))
     mirror, refine = tuple(range(config.K)), config.stage2.refine
-    card = ModelCard(names, mirror, (), config.images, config.network, refine, mirrored, {})
-    eager = Detector(psi, card)
-    return {
-        "torch": eager,
-        "onnx": OnnxDetector(eager, write_float32(eager, folder / "model.onnx")),
-        "int8": OnnxDetector(eager, write_int8(eager, images[:2], folder / "model-int8.onnx")),
-    }
+    return Detector(psi, ModelCard(names, mirror, (), config.images, config.network, refine, mirrored, {}))
 
 
 class Turn(NamedTuple):

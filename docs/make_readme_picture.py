@@ -16,10 +16,10 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from selfmark.report.pictures import Picture, contact_sheet
 
 import selfmark
 from selfmark.points import FloatArray
+from selfmark.report.landmark_pictures import Picture, draw_contact_sheet
 
 PATH = Path(__file__).parent / "images" / "readme.jpg"
 COLUMNS = 4
@@ -35,7 +35,7 @@ def picture(run: str, images: Sequence[str]) -> Picture:
     points = selfmark.load(run)(list(images)).xy
     points[:, np.array(metrics["unlabelled"]["trust"]) < MIN_TRUST] = np.nan
     squares, moved = zip(*(_square(path, xy) for path, xy in zip(images, points, strict=True)), strict=True)
-    sheet = contact_sheet(np.stack(squares), np.stack(moved), COLUMNS)
+    sheet = draw_contact_sheet(np.stack(squares), np.stack(moved), COLUMNS)
     height = round(sheet.shape[0] * WIDTH / sheet.shape[1])
     return cv2.resize(sheet, (WIDTH, height), interpolation=cv2.INTER_AREA).astype("uint8")
 

@@ -16,6 +16,7 @@ fi
 wheel=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
 root=$(cd "$(dirname "$0")/.." && pwd)
 
+unset PYTHONPATH  # so that pip and Python see nothing but the new environment
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 "${PYTHON:-python3}" -m venv "$folder/venv"
@@ -23,7 +24,6 @@ trap 'rm -rf "$folder"' EXIT
 
 # Away from the repository, so that nothing but the installed package can be imported.
 cd "$folder"
-unset PYTHONPATH
 "$folder/venv/bin/selfmark" --version
 if [ -n "$skip_demo" ]; then
   echo "skipped selfmark demo"

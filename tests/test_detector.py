@@ -17,7 +17,7 @@ from selfmark.config import Images, Network
 from selfmark.demo.scene import generate_scene
 from selfmark.detector import Detector
 from selfmark.errors import InputError
-from selfmark.evaluate.regression import fit_ridge
+from selfmark.evaluation.regression import fit_ridge
 from selfmark.image_ref import ImageRef
 from selfmark.model.card import ModelCard
 from selfmark.model.network import Psi

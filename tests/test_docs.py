@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
@@ -20,6 +21,7 @@ import pytest
 
 from selfmark.config import PRESETS
 from selfmark.demo.scene import Scene
+from selfmark.detector import Detector
 from selfmark.keypoints.weights_cache import KNOWN, cache_folder
 from selfmark.paper.reproduction import experiment
 from tests.conftest import QUICK, selfmark
@@ -155,7 +157,9 @@ def test_every_command_shown_runs(
     if name == "weights":
         file = workplace / words[-1]
         if "--from" not in words or not file.exists():
-            pytest.skip("needs the network or a weights file; tests/keypoints/test_weights.py covers both")
+            pytest.skip(
+                "needs the network or a weights file; tests/keypoints/test_weights_cache.py covers both"
+            )
     wanted = [word for word in words if word in KNOWN]
     if name == "discover" and any(not (cache_folder() / KNOWN[one].file).exists() for one in wanted):
         pytest.skip(f"needs the weights of {wanted[0]} in the cache")
@@ -248,6 +252,18 @@ def test_the_picture_shows_the_detector_that_comes_along() -> None:
     assert differs.mean() < 5e-4, "run: python docs/make_demo.py"
 
 
+def test_the_picture_of_the_readme_can_be_drawn_again(workplace: Path, tmp_path: Path) -> None:
+    maker = _maker("make_readme_picture")
+    Detector.load("demo").save(tmp_path / "model")
+    images = [str(workplace / "photos" / f"{index:03d}.png") for index in range(5)]
+    sheets = []
+    for trust in (1.0, 0.0):
+        (tmp_path / "metrics.json").write_text(json.dumps({"unlabelled": {"trust": [trust] * 16}}))
+        sheets.append(maker.picture(str(tmp_path), images))
+    assert sheets[0].shape == (maker.WIDTH // 2 - 1, maker.WIDTH, 3)  # two rows of four, with gaps
+    assert (sheets[0] != sheets[1]).any()  # landmarks of low trust are not drawn
+
+
 def _scripts() -> list[str]:
     """Scripts of this repository that the docs call with options, as they are called."""
     blocks = [
@@ -269,6 +285,23 @@ def test_scripts_shown_know_the_options_shown() -> None:
         assert answer.returncode == 0, f"{command}: {answer.stderr}"
         unknown = [word for word in re.findall(r"--[a-z-]+", call[2]) if word not in answer.stdout]
         assert unknown == [], command
+
+
+def test_imports_shown_work() -> None:
+    """Every name that a Python example imports from selfmark exists."""
+    shown = re.compile(r"^from (selfmark[\w.]*) import (.+)$", flags=re.MULTILINE)
+    missing = []
+    for page in PAGES:
+        for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL):
+            for module, names in shown.findall(block):
+                try:
+                    loaded = importlib.import_module(module)
+                except ModuleNotFoundError:
+                    missing.append(f"{page.name}: {module}")
+                    continue
+                absent = [name for name in names.split(", ") if not hasattr(loaded, name)]
+                missing += [f"{page.name}: {module}.{name}" for name in absent]
+    assert missing == []
 
 
 def _anchors(page: Path) -> set[str]:

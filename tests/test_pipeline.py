@@ -19,7 +19,7 @@ from selfmark.demo.demo_run import measure_errors
 from selfmark.demo.scene import Scene, generate_scene, write_scene
 from selfmark.discovery import discover, train_stage1
 from selfmark.errors import InputError
-from selfmark.evaluate.stage1_landmarks import Stage1
+from selfmark.evaluation.stage1_landmarks import Stage1
 from selfmark.images.flow import carry_points
 from selfmark.pipeline import stage1_phases
 from selfmark.run.folder import Event, Run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shutil
 import subprocess
@@ -118,6 +119,11 @@ def test_the_contributing_guide_names_what_exists() -> None:
     assert len(paths) > 15
     assert [path for path in paths if not (ROOT / path).exists()] == []
     assert set(re.findall(r"(?:`|^)make ([a-z][\w-]*)", text, flags=re.MULTILINE)) <= _make_targets()
+
+
+def test_the_command_can_be_imported() -> None:
+    module, _, name = PROJECT["project"]["scripts"]["selfmark"].partition(":")
+    assert callable(getattr(importlib.import_module(module), name))
 
 
 def test_every_data_file_is_part_of_the_wheel() -> None:

@@ -36,9 +36,9 @@ from summaries import table
 
 from run import commit
 from selfmark.config import Config, FirstKeypoints, override
-from selfmark.evaluate.label_files import GroundTruth, read_ground_truth
-from selfmark.evaluate.normalizers import default_normalizer, measurable_lengths
-from selfmark.evaluate.precision import keypoint_precision
+from selfmark.evaluation.label_files import GroundTruth, read_ground_truth
+from selfmark.evaluation.normalizers import default_normalizer, measurable_lengths
+from selfmark.evaluation.precision import keypoint_precision
 from selfmark.images.crop import to_network
 from selfmark.images.sources import list_images
 from selfmark.images.store import ImageStore, load_store

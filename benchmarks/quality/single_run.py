@@ -23,8 +23,8 @@ from smoke import SMOKE, reduce_dataset
 from selfmark.config import Config, override, preset
 from selfmark.detector import Detector
 from selfmark.discovery import discover
-from selfmark.evaluate.evaluation import evaluate_run
-from selfmark.evaluate.label_files import read_ground_truth
+from selfmark.evaluation.label_files import read_ground_truth
+from selfmark.evaluation.run_evaluation import evaluate_run
 from selfmark.image_ref import ImageRef
 from selfmark.images.sources import list_images
 from selfmark.images.store import load_store

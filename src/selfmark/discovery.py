@@ -13,7 +13,7 @@ import torch
 from selfmark.config import Config, override, resolve_preset
 from selfmark.detector import Detector
 from selfmark.errors import InputError
-from selfmark.evaluate.evaluation import check_run
+from selfmark.evaluation.run_evaluation import check_run
 from selfmark.images.store import ImageStore
 from selfmark.pipeline import report_out_of_memory, train_detector, train_phi
 from selfmark.report.run_report import build_report

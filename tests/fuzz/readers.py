@@ -15,12 +15,13 @@ import torch
 import yaml
 from PIL import Image
 
-from selfmark.config import Images, Network, preset, read_config, to_dict
-from selfmark.evaluate.label_files import read_ground_truth
+from selfmark.config import Images, Network, preset, to_dict
+from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.images.decode import read_image
 from selfmark.images.sources import list_images
 from selfmark.keypoints.points_file import read_points_file
 from selfmark.model.card import ModelCard, read_card
+from selfmark.run.config_file import read_config
 from selfmark.run.files import FORMAT
 from selfmark.run.tensor_files import read_tensors, write_tensors
 from tests.fuzz.mutate import Mutator, change_bytes, change_json

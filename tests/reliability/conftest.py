@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from selfmark import pipeline
+from selfmark import discovery
 
 
 @pytest.fixture
@@ -18,8 +18,8 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing(*arguments: Any) -> None:
         pass
 
-    monkeypatch.setattr(pipeline, "check_run", nothing)
-    monkeypatch.setattr(pipeline, "build_report", nothing)
+    monkeypatch.setattr(discovery, "check_run", nothing)
+    monkeypatch.setattr(discovery, "build_report", nothing)
 
 
 @pytest.fixture

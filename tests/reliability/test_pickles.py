@@ -13,8 +13,8 @@ import torch
 
 from selfmark.detector import Detector
 from selfmark.errors import InputError, SelfmarkError
-from selfmark.evaluate.label_files import read_ground_truth
-from selfmark.evaluate.stage1_landmarks import Stage1
+from selfmark.evaluation.label_files import read_ground_truth
+from selfmark.evaluation.stage1_landmarks import Stage1
 from selfmark.export.onnx_detector import load_detector
 from selfmark.images.decode import read_image
 from selfmark.images.sources import list_images

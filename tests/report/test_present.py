@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from selfmark.evaluate.evaluation import evaluate_run
+from selfmark.evaluation.run_evaluation import evaluate_run
 from selfmark.report import metrics_text
 from selfmark.report.sections import ReportTable
 

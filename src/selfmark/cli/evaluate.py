@@ -55,7 +55,7 @@ def evaluate(
     """Measure a run: every metric of the paper with labels, and a trust score per landmark without."""
     from selfmark.cli.progress import ProgressDisplay
     from selfmark.detector import Detector
-    from selfmark.evaluate.evaluation import evaluate_run
+    from selfmark.evaluation.run_evaluation import evaluate_run
     from selfmark.report import metrics_text
     from selfmark.report.run_report import build_report
     from selfmark.run.folder import Run

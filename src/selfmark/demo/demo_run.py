@@ -9,7 +9,7 @@ from typing import Any
 from selfmark.demo.scene import generate_scene, write_scene
 from selfmark.discovery import discover
 from selfmark.errors import InputError, TrainingError
-from selfmark.evaluate.evaluation import evaluate_run
+from selfmark.evaluation.run_evaluation import evaluate_run
 from selfmark.report.run_report import build_report
 from selfmark.run.folder import Listener, Run
 

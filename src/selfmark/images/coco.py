@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from selfmark.errors import InputError
-from selfmark.evaluate.normalizers import POINTS, WORDS
+from selfmark.evaluation.normalizers import POINTS, WORDS
 from selfmark.image_ref import Box
 from selfmark.images.sources import coco_entries, read_text
 from selfmark.points import FloatArray

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from selfmark.detector import Detector, fingerprint, is_packaged, model_folder
 from selfmark.errors import InputError
-from selfmark.evaluate.label_files import GroundTruth, is_coco, load_label_file, read_ground_truth
-from selfmark.evaluate.nme import mean_error, mean_of_known
-from selfmark.evaluate.normalizers import (
+from selfmark.evaluation.label_files import GroundTruth, is_coco, load_label_file, read_ground_truth
+from selfmark.evaluation.nme import mean_error, mean_of_known
+from selfmark.evaluation.normalizers import (
     canonical_name,
     default_normalizer,
     measurable_lengths,

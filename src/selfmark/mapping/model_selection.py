@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 
-from selfmark.evaluate.nme import mean_error, point_errors
+from selfmark.evaluation.nme import mean_error, point_errors
 from selfmark.mapping.point_map import (
     IntArray,
     MappingExamples,

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from selfmark.config import to_dict
 from selfmark.detector import Detector
-from selfmark.evaluate.cached_predictions import run_fingerprint
-from selfmark.evaluate.stage1_landmarks import Stage1, find_stage1_landmarks
+from selfmark.evaluation.cached_predictions import run_fingerprint
+from selfmark.evaluation.stage1_landmarks import Stage1, find_stage1_landmarks
 from selfmark.images.store import load_store
 from selfmark.model.colors import landmark_colors
 from selfmark.points import FloatArray

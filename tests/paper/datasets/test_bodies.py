@@ -13,7 +13,7 @@ import scipy.io
 
 from selfmark.config import Config, override
 from selfmark.errors import InputError
-from selfmark.evaluate.label_files import read_ground_truth
+from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.images.crop import crop_regions
 from selfmark.images.sources import list_images
 from selfmark.images.video import read_frames

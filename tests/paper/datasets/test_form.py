@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from selfmark.errors import InputError
-from selfmark.evaluate.label_files import read_ground_truth
-from selfmark.evaluate.normalizers import normalizer_lengths
+from selfmark.evaluation.label_files import read_ground_truth
+from selfmark.evaluation.normalizers import normalizer_lengths
 from selfmark.images.sources import list_images
 from selfmark.paper.datasets.dataset import Dataset, SplitObjects, files_exist, tight_box, write_coco
 from selfmark.paper.datasets.registry import read_dataset

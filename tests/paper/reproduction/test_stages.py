@@ -11,8 +11,8 @@ import torch
 
 from selfmark.config import override, preset
 from selfmark.demo.scene import Scene
-from selfmark.evaluate.detector_precision import settings_for_detector
-from selfmark.evaluate.evaluation import evaluate_run
+from selfmark.evaluation.detector_precision import settings_for_detector
+from selfmark.evaluation.run_evaluation import evaluate_run
 from selfmark.keypoints.first_keypoints import detect_first_keypoints
 from selfmark.paper.reproduction import contact_sheets, descriptor_maps, stage1_measurements
 from selfmark.paper.reproduction.dataset_cache import CachedDataset

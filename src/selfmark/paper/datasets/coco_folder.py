@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from selfmark.errors import InputError, printable
-from selfmark.evaluate.label_files import read_fields
+from selfmark.evaluation.label_files import read_fields
 from selfmark.images.sources import coco_clip, coco_folder, coco_frame
 from selfmark.paper.datasets.body_readers import mirror_by_side
 from selfmark.paper.datasets.coco_objects import CocoObjects, read_coco_objects

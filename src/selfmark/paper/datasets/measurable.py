@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from selfmark.errors import InputError
-from selfmark.evaluate.label_files import GroundTruth
-from selfmark.evaluate.normalizers import measurable_lengths
+from selfmark.evaluation.label_files import GroundTruth
+from selfmark.evaluation.normalizers import measurable_lengths
 from selfmark.image_ref import ImageRef
 from selfmark.paper.datasets.dataset import Dataset, SplitObjects
 

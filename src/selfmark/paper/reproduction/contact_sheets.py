@@ -9,11 +9,11 @@ import numpy as np
 
 from selfmark.detector import Detector
 from selfmark.errors import InputError
-from selfmark.evaluate.labeled_images import LabeledImages, load_labeled_images
-from selfmark.evaluate.labeled_run import EvaluationInputs, build_examples, join_labels
-from selfmark.evaluate.normalizers import default_normalizer
-from selfmark.evaluate.protocol import matched_landmarks
-from selfmark.evaluate.stage1_landmarks import Stage1
+from selfmark.evaluation.labeled_images import LabeledImages, load_labeled_images
+from selfmark.evaluation.labeled_run import EvaluationInputs, build_examples, join_labels
+from selfmark.evaluation.normalizers import default_normalizer
+from selfmark.evaluation.protocol import matched_landmarks
+from selfmark.evaluation.stage1_landmarks import Stage1
 from selfmark.keypoints.first_keypoints import detect_first_keypoints
 from selfmark.paper.reproduction.measurement_task import (
     MeasurementTask,

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from selfmark.errors import InputError
-from selfmark.evaluate.labeled_images import LabeledImages
-from selfmark.evaluate.stage1_landmarks import Stage1, find_stage1_landmarks
+from selfmark.evaluation.labeled_images import LabeledImages
+from selfmark.evaluation.stage1_landmarks import Stage1, find_stage1_landmarks
 from selfmark.keypoints.first_keypoints import detect_first_keypoints
 from selfmark.paper.reproduction.measurement_task import (
     MeasurementTask,

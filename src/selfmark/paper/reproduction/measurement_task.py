@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from selfmark.config import Config
-from selfmark.evaluate.label_files import GroundTruth, read_ground_truth
-from selfmark.evaluate.labeled_images import LabeledImages, load_labeled_images
+from selfmark.evaluation.label_files import GroundTruth, read_ground_truth
+from selfmark.evaluation.labeled_images import LabeledImages, load_labeled_images
 from selfmark.images.sources import list_images
 
 

@@ -7,13 +7,13 @@ import torch
 
 from selfmark.correspondence.describe import describe_images
 from selfmark.correspondence.recovery import fit_centroids
-from selfmark.evaluate import protocol
-from selfmark.evaluate.cached_predictions import CachedPredictions
-from selfmark.evaluate.detector_precision import detector_precisions
-from selfmark.evaluate.labeled_images import LabeledImages
-from selfmark.evaluate.labeled_run import LabeledRun, build_examples
-from selfmark.evaluate.normalizers import default_normalizer
-from selfmark.evaluate.stage1_landmarks import Stage1, find_stage1_landmarks, load_phi
+from selfmark.evaluation import protocol
+from selfmark.evaluation.cached_predictions import CachedPredictions
+from selfmark.evaluation.detector_precision import detector_precisions
+from selfmark.evaluation.labeled_images import LabeledImages
+from selfmark.evaluation.labeled_run import LabeledRun, build_examples
+from selfmark.evaluation.normalizers import default_normalizer
+from selfmark.evaluation.stage1_landmarks import Stage1, find_stage1_landmarks, load_phi
 from selfmark.images.feed import PixelFeed
 from selfmark.images.store import load_store
 from selfmark.paper.reproduction.measurement_task import MeasurementTask, load_task_images, read_labels

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from selfmark.errors import InputError
-from selfmark.evaluate.normalizers import part_groups
+from selfmark.evaluation.normalizers import part_groups
 
 Figures = dict[str, Any]
 Value = float | list[Any] | str | None

@@ -16,7 +16,7 @@ from pathlib import Path
 from selfmark.config import override
 from selfmark.discovery import discover, train_stage1
 from selfmark.errors import DiskError, InputError, TooLittle, TrainingError
-from selfmark.evaluate.evaluation import evaluate_run
+from selfmark.evaluation.run_evaluation import evaluate_run
 from selfmark.paper.reproduction import contact_sheets, descriptor_maps, stage1_measurements
 from selfmark.paper.reproduction.dataset_cache import DatasetCache
 from selfmark.paper.reproduction.experiment_plan import Job, Measurement, Training

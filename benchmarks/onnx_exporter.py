@@ -1,0 +1,395 @@
+"""Compare the hand-written ONNX graph with torch's ONNX exporter and ONNX Runtime's quantizer.
+
+    python benchmarks/onnx_exporter.py --out docs/results/onnx_exporter.json
+
+Needs onnxscript besides the extra `onnx`. Two detectors are exported in every way: `demo` is the one that
+ships with selfmark, `full` has the network of preset `paper` (256 channels, 256 px) with random weights. All
+graphs start from network images and end at landmarks: network, mirror averaging, and reading the heatmaps.
+
+float32: hand                selfmark.export.onnx_export
+         exporter            torch.onnx.export(dynamo=True) with its default, opset 18
+         exporter_opset21    the same with opset 21, which has GroupNormalization
+         exporter_rewritten  opset 18, each norm rewritten in torch to become the nodes of selfmark's graph
+int8:    hand                selfmark.export.onnx_export
+         quantizer_all       quantize_static of exporter_opset21, default operators (fails with opset 18)
+         quantizer_conv      quantize_static of exporter, convolutions only
+         quantizer_blocks    the same, only the convolutions that selfmark's graph has in 8 bits
+         quantizer_hand      quantize_static of selfmark's float32 graph, the same convolutions
+
+All int8 graphs are calibrated on the same images, the quantizer's with QDQ nodes and per-channel weights.
+Time is processor time with one thread, as `selfmark predict` uses ONNX Runtime: one image per core. The
+variants take turns in random order; a turn opens the graph, calls it once to warm up, and then times some
+calls. Rows give the median and the fastest of all calls, and two slowdowns: the median over all turns of the
+ratio to the hand-written graph in the same round of turns, and the ratio of the fastest calls. Where other
+programs disturb the measurement, the two differ.
+Accuracy is the distance to the landmarks of `Detector` (torch, float32) in network pixels, on images that
+were not used for calibration. The weights of `full` are random, so its heatmaps
+have many peaks of almost the same height: compare how many landmarks moved far.
+
+Rows `crop` measure what torch could export instead of selfmark's cropping: `F.interpolate` with area
+averaging or antialiasing, compared with `images.crop.extract_crop` on whole square images.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import logging
+import platform
+import random
+import tempfile
+import time
+import warnings
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+import onnxscript
+import provenance
+import torch
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from onnxruntime.quantization.shape_inference import quant_pre_process
+from predict_cpu import SEED, Rows, named_processor, random_detector
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from selfmark.config import preset
+from selfmark.demo.demo_run import TEST_SEED, TRAIN_SEED
+from selfmark.demo.scene import generate_scene
+from selfmark.detector import Detector
+from selfmark.export.onnx_export import CROPS, PLACES, write_float32, write_int8
+from selfmark.images.crop import extract_crop
+from selfmark.model.heatmaps import read_heatmaps, to_pixels
+from selfmark.model.network import Block
+from selfmark.model.operations import Plain
+from selfmark.run.files import write_json
+
+QUANTIZED = {  # which float32 graph each variant is made from
+    "int8_quantizer_all": "float32_exporter_opset21",
+    "int8_quantizer_conv": "float32_exporter",
+    "int8_quantizer_blocks": "float32_exporter",
+    "int8_quantizer_hand": "float32_hand",
+}
+VARIANTS = (
+    "float32_hand",
+    "float32_exporter",
+    "float32_exporter_opset21",
+    "float32_exporter_rewritten",
+    "int8_hand",
+    *QUANTIZED,
+)
+SPEED = {  # for each batch size, turns of each variant and timed calls in a turn
+    "demo": {1: (40, 10), 8: (30, 4)},
+    "full": {1: (8, 3), 8: (6, 1)},
+}
+CALIBRATION_IMAGES = {"demo": 64, "full": 8}
+TEST_IMAGES = {"demo": 200, "full": 16}
+CROP_SIDES = (131, 200, 347)  # pixels, none a multiple of the network's size
+CROP_IMAGES = 20  # for each side
+FAR = 4.0  # network pixels, one cell of the heatmap
+
+Pixels = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float32]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--networks", nargs="+", choices=SPEED, default=list(SPEED))
+    arguments = parser.parse_args()
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    rows: Rows = {}
+    for name in arguments.networks:
+        detector = (
+            Detector.load("demo") if name == "demo" else random_detector(preset("paper"), mirrored=True)
+        )
+        rows |= compare(name, detector)
+        if name == "demo":
+            rows |= compare_crops(detector)
+    write_rows(rows, arguments.out)
+
+
+def compare(name: str, detector: Detector) -> Rows:
+    """Export a detector in every way and measure speed, accuracy and effort."""
+    size = detector.card.images.size
+    calibration = network_images(CALIBRATION_IMAGES[name], size, TRAIN_SEED)
+    test = network_images(TEST_IMAGES[name], size, TEST_SEED)
+    rows: Rows = {}
+    with tempfile.TemporaryDirectory() as folder:
+        paths = {variant: Path(folder) / f"{variant}.onnx" for variant in VARIANTS}
+        for variant, path in paths.items():
+            began = time.process_time()
+            write_variant(variant, detector, calibration, path)
+            title = f"onnx_exporter_{name}_{variant}"
+            rows[f"{title}_export"] = time.process_time() - began, "s of processor time"
+            rows[f"{title}_file"] = path.stat().st_size / 1e6, "MB"
+        rows |= accuracy(name, paths, detector, test)
+        for batch, (turns, calls) in SPEED[name].items():
+            images = test[:batch].float().numpy()
+            rows |= speed(f"onnx_exporter_{name}", paths, images, turns, calls)
+    return rows
+
+
+def network_images(count: int, size: int, seed: int) -> Tensor:
+    """Return images of the demo's data set, [count, 3, size, size] uint8."""
+    return torch.from_numpy(generate_scene(count, size, seed).images).permute(0, 3, 1, 2).contiguous()
+
+
+# --- variants -------------------------------------------------------------------------------------------
+
+
+def write_variant(variant: str, detector: Detector, calibration: Tensor, path: Path) -> None:
+    """Write the graph of a variant; quantizers read the graph of an earlier variant in the same folder."""
+    if variant == "float32_hand":
+        without_cropping(write_float32(detector, path), path)
+    elif variant == "int8_hand":
+        without_cropping(write_int8(detector, calibration, path), path)
+    elif variant.startswith("float32_exporter"):
+        operations = RewrittenNorms() if variant.endswith("rewritten") else None
+        export(detector, path, 21 if variant.endswith("opset21") else 18, operations)
+    else:
+        source = path.with_name(f"{QUANTIZED[variant]}.onnx")
+        options: dict[str, Any] = {}
+        if variant != "int8_quantizer_all":
+            options["op_types_to_quantize"] = ["Conv"]
+        if variant in ("int8_quantizer_blocks", "int8_quantizer_hand"):
+            options["nodes_to_exclude"] = outside_blocks(source)
+        quantize(source, calibration, path, options)
+
+
+class Locate(nn.Module):
+    """`Detector.locate` as a module: network images [B, 3, S, S], floats 0..255, to places and scores.
+
+    The batch is cut by slices, because the exporter's optimizer fails on `chunk` with a dynamic batch size.
+    """
+
+    def __init__(self, detector: Detector) -> None:
+        super().__init__()
+        self.psi = copy.deepcopy(detector.psi)
+        self.mirror = torch.tensor(detector.card.mirror)
+        self.reading = detector.card.refine
+
+    def forward(self, crops: Tensor) -> tuple[Tensor, Tensor]:
+        images = crops / 255
+        maps = self.psi(torch.cat([images, images.flip(-1)]))
+        here, mirrored = maps[: len(images)], maps[len(images) :]
+        peaks = read_heatmaps((here + mirrored.flip(-1)[:, self.mirror]) / 2, self.reading)
+        return to_pixels(peaks.cells), peaks.score.clamp(0, 1)
+
+
+class RewrittenNorms(Plain):
+    """GroupNorm as instance normalization of groups followed by a depthwise 1x1 convolution."""
+
+    def stem(self, conv: nn.Conv2d, norm: nn.GroupNorm, images: Tensor) -> Tensor:
+        return self._norm_relu(norm, conv(images - 0.5))
+
+    def block(self, block: Block, x: Tensor) -> Tensor:
+        normal = self._normalize(block.norm1, x)
+        first = block.conv1(self._activate(block.norm1, normal))
+        second = block.conv2(self._norm_relu(block.norm2, first))
+        third = block.conv3(self._norm_relu(block.norm3, second))
+        skip = x
+        if isinstance(block.skip, nn.Sequential):
+            norm, _, conv = block.skip
+            skip = conv(self._activate(norm, normal))
+        return torch.cat([first, second, third], dim=1) + skip
+
+    def mix(self, conv: nn.Conv2d, norm: nn.GroupNorm, x: Tensor) -> Tensor:
+        return self._norm_relu(norm, conv(x))
+
+    def _norm_relu(self, norm: nn.Module, x: Tensor) -> Tensor:
+        return self._activate(norm, self._normalize(norm, x))
+
+    def _normalize(self, norm: Any, x: Tensor) -> Tensor:
+        batch, channels, height, width = x.shape
+        grouped = x.reshape(batch, norm.num_groups, -1)
+        return F.instance_norm(grouped, eps=norm.eps).reshape(batch, channels, height, width)
+
+    def _activate(self, norm: Any, x: Tensor) -> Tensor:
+        return F.relu(F.conv2d(x, norm.weight[:, None, None, None], norm.bias, groups=x.shape[1]))
+
+
+@torch.no_grad()
+def export(detector: Detector, path: Path, opset: int, operations: Plain | None) -> None:
+    """Write the graph that torch makes of `Locate`, with a dynamic batch size."""
+    module = Locate(detector).eval()
+    if operations is not None:
+        module.psi.operations = operations
+    size = detector.card.images.size
+    program = torch.onnx.export(
+        module,
+        (torch.zeros(2, 3, size, size),),
+        dynamo=True,
+        opset_version=opset,
+        input_names=[CROPS],
+        output_names=[PLACES, "scores"],
+        dynamic_shapes={CROPS: {0: torch.export.Dim.DYNAMIC}},
+        verbose=False,
+    )
+    assert program is not None
+    program.save(path)
+
+
+def without_cropping(source: Path, path: Path) -> None:
+    """Write the part of selfmark's graph between network images and landmarks, as `OnnxDetector` uses it."""
+    part = onnx.utils.Extractor(onnx.load(source)).extract_model([CROPS], [PLACES, "scores"])
+    path.write_bytes(part.SerializeToString())
+
+
+class Images(CalibrationDataReader):  # type: ignore[misc]
+    """Calibration images, one at a time."""
+
+    def __init__(self, images: Tensor) -> None:
+        self._images = iter(images.float().numpy())
+
+    def get_next(self) -> dict[str, Floats] | None:
+        image = next(self._images, None)
+        return None if image is None else {CROPS: image[None]}
+
+
+def quantize(source: Path, calibration: Tensor, path: Path, options: dict[str, Any]) -> None:
+    """Write the graph that ONNX Runtime's quantizer makes of another one."""
+    prepared = path.with_suffix(".prepared.onnx")
+    quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)  # which fails on these graphs
+    quantize_static(
+        str(prepared),
+        str(path),
+        Images(calibration),
+        quant_format=QuantFormat.QDQ,
+        per_channel=True,
+        activation_type=QuantType.QUInt8,
+        weight_type=QuantType.QInt8,
+        **options,
+    )
+
+
+def outside_blocks(path: Path) -> list[str]:
+    """Name the convolutions that selfmark leaves in float32: the first, the last two, and depthwise ones."""
+    nodes = [node for node in onnx.load(path).graph.node if node.op_type == "Conv"]
+    groups = [next((one.i for one in node.attribute if one.name == "group"), 1) for node in nodes]
+    full = [node.name for node, count in zip(nodes, groups, strict=True) if count == 1]
+    depthwise = [node.name for node, count in zip(nodes, groups, strict=True) if count > 1]
+    return [full[0], *full[-2:], *depthwise]
+
+
+# --- measurements ---------------------------------------------------------------------------------------
+
+
+def open_session(path: Path) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def accuracy(name: str, paths: dict[str, Path], detector: Detector, images: Tensor) -> Rows:
+    """Measure how far each variant's landmarks are from torch's."""
+    expected = detector.locate(images).xy.numpy()
+    rows: Rows = {}
+    for variant, path in paths.items():
+        session = open_session(path)
+        found = [session.run([PLACES], {CROPS: image[None].float().numpy()})[0] for image in images]
+        away = np.linalg.norm(np.concatenate(found) - expected, axis=-1)
+        title = f"onnx_exporter_{name}_{variant}"
+        rows[f"{title}_mean"] = float(away.mean()), "px"
+        rows[f"{title}_median"] = float(np.median(away)), "px"
+        rows[f"{title}_max"] = float(away.max()), "px"
+        rows[f"{title}_far"] = 100 * float((away > FAR).mean()), f"% by more than {FAR:g} px"
+    return rows
+
+
+def speed(title: str, paths: dict[str, Path], images: Floats, turns: int, calls: int) -> Rows:
+    """Measure the time of one call of each variant, and how much slower it is than the hand-written graph."""
+    taken: dict[str, list[list[float]]] = {variant: [] for variant in paths}
+    order = random.Random(SEED)
+    for _ in range(turns):
+        for variant in order.sample(list(paths), len(paths)):
+            taken[variant].append(take_turn(paths[variant], images, calls))
+    rows: Rows = {}
+    for variant, times in taken.items():
+        baseline = taken[f"{variant.split('_')[0]}_hand"]
+        ratio = median(median(ours) / median(theirs) for ours, theirs in zip(times, baseline, strict=True))
+        fastest = min(map(min, times))
+        setting = f"{title}_{variant}_batch{len(images)}"
+        rows[setting] = median(one for turn in times for one in turn), "ms of processor time"
+        rows[f"{setting}_fastest"] = fastest, "ms of processor time"
+        rows[f"{setting}_slower"] = 100 * (ratio - 1), "% slower than hand"
+        slower = 100 * (fastest / min(map(min, baseline)) - 1)
+        rows[f"{setting}_fastest_slower"] = slower, "% slower than hand"
+    return rows
+
+
+def take_turn(path: Path, images: Floats, calls: int) -> list[float]:
+    """Open a graph, warm up, and return the processor time of some calls in milliseconds."""
+    session = open_session(path)
+    durations = []
+    for _ in range(calls + 1):
+        began = time.process_time()
+        session.run([PLACES, "scores"], {CROPS: images})
+        durations.append(1000 * (time.process_time() - began))
+    return durations[1:]
+
+
+def compare_crops(detector: Detector) -> Rows:
+    """Measure what torch's resizing changes in crops and landmarks."""
+    size = detector.card.images.size
+    scenes = [image for side in CROP_SIDES for image in generate_scene(CROP_IMAGES, side, SEED).images]
+    ours = torch.from_numpy(np.stack([extract_crop(one, (0, 0, *one.shape[1::-1]), size) for one in scenes]))
+    ours = ours.permute(0, 3, 1, 2).contiguous()
+    expected = detector.locate(ours).xy
+    ways: dict[str, dict[str, Any]] = {
+        "area": {"mode": "area"},
+        "antialias": {"mode": "bilinear", "antialias": True},
+    }
+    rows: Rows = {}
+    for way, options in ways.items():
+        theirs = torch.cat([resize(one, size, options) for one in scenes])
+        levels = (theirs.int() - ours.int()).abs().float()
+        away = (detector.locate(theirs).xy - expected).norm(dim=-1)
+        rows[f"onnx_exporter_crop_{way}_levels_mean"] = float(levels.mean()), "gray levels"
+        rows[f"onnx_exporter_crop_{way}_levels_max"] = float(levels.max()), "gray levels"
+        rows[f"onnx_exporter_crop_{way}_moved_mean"] = float(away.mean()), "px of the network"
+        rows[f"onnx_exporter_crop_{way}_moved_max"] = float(away.max()), "px of the network"
+    return rows
+
+
+def resize(image: Pixels, size: int, options: dict[str, Any]) -> Tensor:
+    planes = torch.from_numpy(image).permute(2, 0, 1)[None].float()
+    return F.interpolate(planes, size=(size, size), **options).round().clamp(0, 255).to(torch.uint8)
+
+
+def write_rows(rows: Rows, path: Path) -> None:
+    """Print rows and write them; rows of the same name are replaced, others in the file stay."""
+    before = json.loads(path.read_text()) if path.exists() else {"rows": []}
+    merged = {row["name"]: row for row in before["rows"]}
+    for name, (value, unit) in rows.items():
+        print(f"{name:72s} {value:12.5f} {unit}", flush=True)
+        merged[name] = {"name": name, "value": float(f"{value:.4g}"), "unit": unit}
+    content = {
+        "script": "benchmarks/onnx_exporter.py",
+        "hardware": f"1 core, {named_processor()}",
+        "versions": {
+            "torch": torch.__version__,
+            "onnx": onnx.__version__,
+            "onnxscript": onnxscript.__version__,
+            "onnxruntime": onnxruntime.__version__,
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+        },
+        "commit": provenance.commit(),
+        "seed": SEED,
+        "rows": list(merged.values()),
+        **({"note": before["note"]} if "note" in before else {}),
+    }
+    write_json(content, path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""What a run finds in a set of images, worked out once and kept in the run folder: every metric reads it.
+
+The file is named after the images and carries a fingerprint of all that its content depends on: the weights
+of both stages, the settings, the images' sizes and times. If any of them has changed it is made anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from selfmark.config import to_dict
+from selfmark.detector import Detector
+from selfmark.errors import InputError
+from selfmark.evaluation.stage1_landmarks import Stage1, find_stage1_landmarks
+from selfmark.image_ref import ImageRef
+from selfmark.images.store import iterate_crops
+from selfmark.model.card import ModelCard
+from selfmark.points import FloatArray
+from selfmark.run.folder import Run
+from selfmark.run.tensor_files import read_tensors, write_tensors
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class CachedPredictions:
+    """Landmarks of N images in network pixels.
+
+    rows:    [N] int64, which of the references that were given could be read
+    xy:      [N, K, 2] float32, Stage 2
+    score:   [N, K] float32
+    stage1:  [N, K, 2] float32, Stage 1, NaN where it found no such landmark
+    regions: [N, 4] float64, the part of the original the network saw: x, y, w, h
+    skipped: images that could not be read, each with the reason
+    """
+
+    rows: npt.NDArray[np.int64]
+    xy: FloatArray
+    score: FloatArray
+    stage1: FloatArray
+    regions: npt.NDArray[np.float64]
+    skipped: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def load_or_predict(
+    run: Run,
+    detector: Detector,
+    stage1: Stage1,
+    refs: Sequence[ImageRef],
+    on_progress: Progress | None = None,
+) -> CachedPredictions:
+    """The run's predictions for these images: from the run folder if they still hold, else made now."""
+    path = run.path / "predictions" / f"{_digest(_listing(refs))[:16]}.safetensors"
+    fingerprint = _digest(run_fingerprint(run, detector.card), _file_states(refs))
+    if path.exists():
+        kept = _read(path, fingerprint)
+        if kept is not None:
+            return kept
+    made = _predict(run, detector, stage1, refs, on_progress)
+    try:
+        path.parent.mkdir(exist_ok=True)
+        _write(made, path, fingerprint)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
+    return made
+
+
+def run_fingerprint(run: Run, card: ModelCard) -> str:
+    """Changes whenever the model or the settings of a run do."""
+    files = (
+        run.model / "weights.safetensors",
+        run.path / "checkpoints" / "stage1.safetensors",
+        run.path / "points" / "landmarks.safetensors",
+    )
+    # Names, skeleton and the evaluation's own settings may be edited without changing a prediction.
+    settings = {name: part for name, part in to_dict(run.config).items() if name != "evaluation"}
+    reading = (card.mirror, card.flip_test, card.refine, dataclasses.asdict(card.images))
+    return _digest(*(_file_digest(file) for file in files), json.dumps([settings, reading], sort_keys=True))
+
+
+def _predict(
+    run: Run, detector: Detector, stage1: Stage1, refs: Sequence[ImageRef], on_progress: Progress | None
+) -> CachedPredictions:
+    parts: list[tuple[FloatArray, FloatArray, FloatArray, npt.NDArray[np.float64]]] = []
+    used: set[ImageRef] = set()
+    skipped: list[str] = []
+    done = 0
+    for crops in iterate_crops(refs, detector.card.images, run.config.runtime.predict_batch):
+        done += len(crops) + len(crops.skipped)
+        skipped += [f"{item.name}: {item.reason}" for item in crops.skipped]
+        if len(crops):
+            located = detector.locate(crops.pixels)
+            gappy = find_stage1_landmarks(stage1, crops.pixels).xy
+            parts.append((located.xy.cpu().numpy(), located.score.cpu().numpy(), gappy, crops.regions))
+            used.update(crops.refs)
+        if on_progress is not None:
+            on_progress(done, len(refs))
+    if not parts:
+        raise InputError(f"none of the {len(refs)} images could be read; first: {skipped[0]}")
+    xy, score, gappy, regions = (np.concatenate(column) for column in zip(*parts, strict=True))
+    rows = np.array([row for row, ref in enumerate(refs) if ref in used], dtype=np.int64)
+    return CachedPredictions(rows, xy, score, gappy, regions, tuple(skipped))
+
+
+def _write(made: CachedPredictions, path: Path, fingerprint: str) -> None:
+    arrays = {name: getattr(made, name) for name in ("rows", "xy", "score", "stage1", "regions")}
+    tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+    write_tensors(tensors, {"fingerprint": fingerprint, "skipped": json.dumps(made.skipped)}, path)
+
+
+def _read(path: Path, fingerprint: str) -> CachedPredictions | None:
+    """What was kept, unless it is damaged or of another model, other settings or other images."""
+    try:
+        tensors, metadata = read_tensors(path)
+        if metadata.get("fingerprint") != fingerprint:
+            return None
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        return CachedPredictions(**arrays, skipped=tuple(json.loads(metadata["skipped"])))
+    except (InputError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _listing(refs: Sequence[ImageRef]) -> str:
+    return json.dumps([(str(ref.path.resolve()), ref.frame, ref.box) for ref in refs])
+
+
+def _file_states(refs: Sequence[ImageRef]) -> str:
+    """Size and time of every file: cheaper than reading them, and enough to notice a replaced image."""
+    states = []
+    for path in dict.fromkeys(ref.path for ref in refs):
+        try:
+            status = path.stat()
+            states.append((status.st_size, status.st_mtime_ns))
+        except OSError:
+            states.append((-1, -1))
+    return json.dumps(states)
+
+
+def _file_digest(path: Path) -> str:
+    try:
+        with open(path, "rb") as handle:
+            return hashlib.file_digest(handle, "sha256").hexdigest()
+    except OSError:
+        return "absent"
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\n".join(parts).encode("utf-8", errors="surrogateescape")).hexdigest()

@@ -1,0 +1,61 @@
+"""The checks that need no labels, on a sample of images: what a user without annotations can know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from selfmark.config import Config
+from selfmark.detector import Detector
+from selfmark.evaluation.consistency import (
+    cluster_separation,
+    deformation_errors,
+    detection_rates,
+    mirror_errors,
+)
+from selfmark.evaluation.protocol import Figures, to_json_list
+from selfmark.evaluation.stage1_landmarks import Stage1, find_stage1_landmarks
+from selfmark.evaluation.trust import judge_landmarks
+from selfmark.image_ref import ImageRef
+from selfmark.images.store import load_store
+
+
+def run_label_free_checks(
+    detector: Detector, stage1: Stage1, refs: Sequence[ImageRef], config: Config
+) -> Figures:
+    """Stability, symmetry, detection and separation of each landmark, and how far to trust it.
+
+    At most `evaluation.num_samples` images are looked at, evenly spaced among `refs`.
+    """
+    settings, batch = config.evaluation, config.runtime.predict_batch
+    spaced = np.unique(np.linspace(0, len(refs) - 1, min(settings.num_samples, len(refs))).astype(int))
+    store = load_store([refs[row] for row in spaced], config.images, float("inf"), None)
+    generator = torch.Generator(detector.device).manual_seed(settings.seed)
+    deformed = deformation_errors(
+        detector, store.pixels, settings.deformations, config.augment, generator, batch
+    )
+    score = torch.cat([detector.locate(part).score for part in torch.split(store.pixels, batch)])
+    peaks = score.cpu().numpy().astype(np.float64)
+    found = find_stage1_landmarks(stage1, store.pixels)
+    result = judge_landmarks(
+        deformed,
+        mirror_errors(detector, store.pixels, batch) if config.flip.train else None,
+        found.found,
+        cluster_separation(found.descriptor, found.label, stage1.centroids.cpu().numpy()),
+        peaks,
+        settings.agreement_radius,
+    )
+    return {
+        "images": len(store),
+        "deformation": to_json_list(result.deformation),
+        "stable": to_json_list(result.stable),
+        "symmetric": to_json_list(result.symmetric),
+        "found": to_json_list(result.found),
+        "detected": to_json_list(detection_rates(peaks, config.heatmaps.threshold)),
+        "score": to_json_list(result.score),
+        "separation": to_json_list(result.separation),
+        "trust": to_json_list(result.trust),
+        "order": [int(landmark) for landmark in result.order],
+    }

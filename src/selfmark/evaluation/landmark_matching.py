@@ -1,0 +1,101 @@
+"""How well raw landmarks, without a regressor, follow the annotated points (paper, raw accuracy tables).
+
+Each annotated point is given the landmark that follows it best, by the Hungarian algorithm; then its hits are
+counted. Shapes: N images, K landmarks, L annotated points. Landmarks that were not found are NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from selfmark.evaluation.nme import BoolArray, IntArray, mean_of_known
+from selfmark.points import FloatArray
+
+
+def mean_distances(
+    landmarks: FloatArray, truth: FloatArray, visible: BoolArray, normalizer: FloatArray
+) -> FloatArray:
+    """Mean over images of the distance between each landmark and each annotated point, over the normalizer.
+
+    Args:
+        landmarks: [N, K, 2].
+        truth: [N, L, 2].
+        visible: [N, L].
+        normalizer: [N]; images in which it is not positive are left out.
+
+    Returns:
+        [K, L]; NaN where a landmark and a point are never seen together.
+    """
+    counted = visible & (normalizer > 0)[:, None]
+    size = np.where(normalizer > 0, normalizer, 1.0)[:, None]
+    # One landmark at a time: all distances at once, [N, K, L], would not be small.
+    rows = [
+        mean_of_known(np.where(counted, _distance(landmarks[:, index, None], truth) / size, np.nan), axis=0)
+        for index in range(landmarks.shape[1])
+    ]
+    return np.stack(rows)
+
+
+def match_landmarks(cost: FloatArray) -> IntArray:
+    """The landmark of each annotated point, [L]; each is used at most once, and the total cost is least.
+
+    -1 where there are too few landmarks, or where none left was ever seen together with the point.
+
+    >>> match(np.array([[1.0, 5.0], [2.0, 9.0]])).tolist()
+    [1, 0]
+
+    Args:
+        cost: [K, L], see `mean_distances`; NaN where nothing is known.
+    """
+    known = ~np.isnan(cost)
+    # An unknown pair costs more than any choice among known ones, so as few as possible are taken.
+    most = np.where(known, cost, 0.0).max(initial=0.0)
+    landmark, point = linear_sum_assignment(np.where(known, cost, (most + 1.0) * (min(cost.shape) + 1)))
+    matched = np.full(cost.shape[1], -1, np.int64)
+    matched[point] = np.where(known[landmark, point], landmark, -1)
+    return matched
+
+
+def hit_rates(
+    landmarks: FloatArray, truth: FloatArray, visible: BoolArray, limit: FloatArray, matched: IntArray
+) -> FloatArray:
+    """Share of the images showing an annotated point in which its landmark is within `limit` pixels of it.
+
+    Args:
+        landmarks: [N, K, 2].
+        truth: [N, L, 2].
+        visible: [N, L].
+        limit: [N] pixels; images in which it is NaN (an eye or the torso is hidden) are left out.
+        matched: [L], see `match_landmarks`.
+
+    Returns:
+        [L]; 0 for points without a landmark, NaN for points never visible.
+    """
+    counted = visible & ~np.isnan(limit)[:, None]
+    near = _distance(landmarks[:, matched], truth) <= limit[:, None]  # never where the landmark is NaN
+    hit = near & (matched >= 0)
+    return mean_of_known(np.where(counted, hit, np.nan), axis=0)
+
+
+def group_means(rates: FloatArray, groups: Mapping[str, tuple[int, ...]]) -> dict[str, float]:
+    """Mean rate of each named group of points, e.g. of both elbows.
+
+    Points whose rate is NaN are left out; a group of nothing else is NaN.
+
+    >>> group_means(np.array([0.25, 0.75, 1.0]), {"eyes": (0, 1), "nose": (2,)})
+    {'eyes': 0.5, 'nose': 1.0}
+
+    Args:
+        rates: [L], see `hit_rates`.
+        groups: The points of each group.
+    """
+    return {name: float(mean_of_known(rates[list(points)], axis=0)) for name, points in groups.items()}
+
+
+def _distance(a: FloatArray, b: FloatArray) -> FloatArray:
+    """Between points [..., 2] that broadcast against each other."""
+    distance: FloatArray = np.hypot(a[..., 0] - b[..., 0], a[..., 1] - b[..., 1])
+    return distance

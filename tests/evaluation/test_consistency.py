@@ -1,0 +1,114 @@
+"""Checks without labels, on detectors that are known to be good or broken in a known way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from selfmark.config import Augment
+from selfmark.evaluation import consistency
+from selfmark.evaluation.consistency import (
+    cluster_separation,
+    deformation_errors,
+    detection_rates,
+    mirror_errors,
+)
+from tests.evaluation.fakes import CENTER, GREEN, RED, SIZE, detector, paint
+
+CALM = Augment(contrast=(1, 1), brightness=(1, 1), noise=0.0, blur_fraction=0.0, color_fraction=0.0)
+SEED = 3
+
+
+def _generator() -> torch.Generator:
+    return torch.Generator().manual_seed(SEED)
+
+
+def test_a_landmark_that_follows_its_blob_has_no_error() -> None:
+    deformed = deformation_errors(detector(), paint(12).pixels, 3, CALM, _generator(), batch=5)
+    assert deformed.error.shape == deformed.moved.shape == (36, 6)
+    error = deformed.error[:, [RED, GREEN]]
+    assert np.nanmax(error) < 0.02
+    assert np.isfinite(error).mean() > 0.8
+    assert np.median(deformed.moved[:, RED]) > 0.05
+
+
+def test_noise_and_colors_are_changed_too() -> None:
+    """The brightest red place of a picture under heavy noise is somewhere else now and then."""
+    loud = replace(CALM, rotation=0.0, scale=(1, 1), shift=0.0, noise=3.0)
+    deformed = deformation_errors(detector(), paint(12).pixels, 2, loud, _generator(), batch=12)
+    assert deformed.moved.max() < 1e-6
+    assert np.median(deformed.error[:, RED]) > 0.02
+
+
+def test_errors_by_hand_and_in_the_order_of_the_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row n * 2 + d is deformation d of image n: here a shift by (n + 10 d, 0) pixels."""
+    shifts: Iterator[tuple[int, int]] = iter([(0, 2), (10, 12), (2, 3), (12, 13)])  # from, to of a batch
+
+    def shift(count: int, size: int, settings: Augment, generator: torch.Generator) -> torch.Tensor:
+        matrix = torch.eye(2, 3).repeat(count, 1, 1)
+        matrix[:, 0, 2] = torch.arange(*next(shifts))
+        return matrix
+
+    monkeypatch.setattr(consistency, "random_affine", shift)
+    deformed = deformation_errors(detector(), paint(3).pixels, 2, CALM, _generator(), batch=2)
+    expected = np.array([0, 10, 1, 11, 2, 12]) / SIZE
+    np.testing.assert_allclose(deformed.moved[:, CENTER], expected, atol=1e-6)
+    np.testing.assert_allclose(deformed.error[:, CENTER], expected, atol=1e-6)
+
+
+def test_places_that_leave_the_image_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    pictures = paint(8)
+    matrix = torch.eye(2, 3).repeat(8, 1, 1)
+    matrix[:, 0, 2] = SIZE / 3
+    monkeypatch.setattr(consistency, "random_affine", lambda *_: matrix)
+    deformed = deformation_errors(detector(), pictures.pixels, 1, CALM, _generator(), batch=8)
+    outside = pictures.red[:, 0] + SIZE / 3 > SIZE - 0.5
+    assert 0 < outside.sum() < 8
+    np.testing.assert_array_equal(np.isnan(deformed.error[:, RED]), outside)
+    assert np.isfinite(deformed.moved).all()
+
+
+@pytest.mark.parametrize("flip_test", [False, True])
+def test_mirror_errors_by_hand(flip_test: bool) -> None:
+    """Colors do not change sides: red and green are their own partners, and wrong as each other's."""
+    pictures = paint(7)
+    right = mirror_errors(detector(flip_test=flip_test), pictures.pixels, batch=3)
+    assert right.shape == (7, 6)
+    assert right[:, [RED, GREEN, CENTER]].max() < 0.02
+
+    swapped = detector(flip_test=flip_test, mirror=(GREEN, RED, 2, 3, 4, 5))
+    wrong = mirror_errors(swapped, pictures.pixels, batch=3)
+    apart = np.linalg.norm(pictures.red - pictures.green, axis=1) / SIZE
+    np.testing.assert_allclose(wrong[:, RED], apart, atol=0.02)
+    np.testing.assert_allclose(wrong[:, GREEN], apart, atol=0.02)
+    assert swapped.card.flip_test == flip_test
+
+
+def test_detection_rates_by_hand() -> None:
+    score = np.array([[0.9, 0.5, 0.0], [0.7, 0.6, 0.0]])
+    assert detection_rates(score, 0.5).tolist() == [1.0, 0.5, 0.0]
+
+
+@given(seed=st.integers(0, 2**32 - 1), points=st.integers(0, 15))
+def test_separation_against_a_loop(seed: int, points: int) -> None:
+    rng = np.random.default_rng(seed)
+    vectors, centroids, label = (
+        rng.normal(size=(points, 4)),
+        rng.normal(size=(5, 4)),
+        rng.integers(0, 4, points),
+    )
+    expected = []
+    for landmark in range(5):
+        silhouettes = []
+        for vector in vectors[label == landmark]:
+            a = float(np.linalg.norm(vector - centroids[landmark]))
+            b = min(float(np.linalg.norm(vector - centroids[k])) for k in range(5) if k != landmark)
+            silhouettes.append((b - a) / max(a, b))
+        expected.append(sum(silhouettes) / len(silhouettes) if silhouettes else np.nan)
+    np.testing.assert_allclose(cluster_separation(vectors, label, centroids), expected, atol=1e-9)

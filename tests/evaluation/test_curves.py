@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.metrics import auc
+
+from selfmark.evaluation.curves import (
+    area_under,
+    cumulative_by_landmark,
+    cumulative_by_threshold,
+    landmark_errors,
+)
+
+
+def gappy(seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    errors = rng.gamma(2.0, 3.0, (40, 9))
+    errors[rng.random(errors.shape) < 0.3] = np.nan
+    errors[:, 4] = np.nan  # never visible
+    return errors
+
+
+def test_landmark_errors_agree_with_a_naive_loop() -> None:
+    errors = gappy()
+    ours = landmark_errors(errors)
+    for point in range(9):
+        seen = [value for value in errors[:, point] if value == value]
+        assert ours[point] == pytest.approx(sum(seen) / len(seen)) if seen else np.isnan(ours[point])
+
+
+def test_the_curve_is_the_mean_of_the_best_n() -> None:
+    errors = landmark_errors(gappy())
+    curve = cumulative_by_landmark(errors)
+    best = sorted(value for value in errors if value == value)
+    assert len(curve) == len(best) == 8
+    for n in range(1, 9):
+        assert curve[n - 1] == pytest.approx(sum(best[:n]) / n)
+    assert cumulative_by_landmark(np.array([np.nan])).tolist() == []
+
+
+def test_shares_agree_with_counting() -> None:
+    errors, thresholds = gappy(), np.linspace(0, 20, 41)
+    errors[0, 0] = thresholds[7]  # exactly at a threshold counts
+    shares = cumulative_by_threshold(errors, thresholds)
+    seen = [value for value in errors.reshape(-1) if value == value]
+    expected = [sum(value <= threshold for value in seen) / len(seen) for threshold in thresholds]
+    np.testing.assert_allclose(shares, expected, rtol=1e-12)
+    assert np.isnan(cumulative_by_threshold(np.full((2, 2), np.nan), thresholds)).all()
+
+
+def test_area_agrees_with_scikit_learn_on_uneven_thresholds() -> None:
+    thresholds = np.sort(np.random.default_rng(1).uniform(1, 15, 30))
+    shares = cumulative_by_threshold(gappy(), thresholds)
+    expected = auc(thresholds, shares) / (thresholds[-1] - thresholds[0])
+    assert area_under(shares, thresholds) == pytest.approx(expected)
+    assert area_under(np.ones(30), thresholds) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("thresholds", [[1.0], [2.0, 1.0], [1.0, 1.0], [1.0, 2.0, 3.0]])
+def test_an_area_needs_ascending_thresholds(thresholds: list[float]) -> None:
+    with pytest.raises(ValueError, match="ascending"):
+        area_under(np.ones(min(len(thresholds), 2)), np.array(thresholds))

@@ -1,0 +1,137 @@
+"""DeepLabCut's labels as ground truth: tables made by pandas as DeepLabCut makes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from selfmark.errors import InputError
+from selfmark.evaluation import label_files
+from selfmark.evaluation.label_files import GroundTruth
+from selfmark.image_ref import ImageRef
+
+pandas: Any = pytest.importorskip("pandas")
+
+PARTS = ["nose", "left, ear", "œil"]
+IMAGES = [
+    ("labeled-data", "m1", "img01.png"),
+    ("labeled-data", "m2", "img01.png"),
+    ("labeled-data", "m2", "7.png"),
+]
+REFS = [ImageRef(Path("/project", *image)) for image in IMAGES]
+
+
+def _columns(individuals: list[str], coordinates: tuple[str, ...] = ("x", "y")) -> Any:
+    if not individuals:
+        return pandas.MultiIndex.from_product(
+            [["Ann"], PARTS, coordinates], names=["scorer", "bodyparts", "coords"]
+        )
+    return pandas.MultiIndex.from_product(
+        [["Ann"], individuals, PARTS, coordinates], names=["scorer", "individuals", "bodyparts", "coords"]
+    )
+
+
+def _values(columns: int) -> Any:
+    values = np.random.default_rng(0).uniform(0, 60, (len(IMAGES), columns))
+    values[1, 2:4] = np.nan  # the second point of the second image is not labeled
+    return values
+
+
+def _save(frame: Any, folder: Path, kind: str) -> Path:
+    path = folder / "CollectedData_Ann.csv"
+    if kind == "paths":  # as projects before 2.2.1 and Lightning Pose have it
+        frame = frame.set_axis(["/".join(index) for index in frame.index])
+    frame.to_csv(path)
+    return path
+
+
+KINDS = pytest.mark.parametrize("kind", ["folders", "paths"])
+
+
+def _read(path: Path, **more: int) -> GroundTruth:
+    return label_files.read_ground_truth(path, REFS, **more)
+
+
+@KINDS
+def test_points_names_and_images_are_those_of_the_table(kind: str, tmp_path: Path) -> None:
+    values = _values(6)
+    frame = pandas.DataFrame(values, index=pandas.MultiIndex.from_tuples(IMAGES), columns=_columns([]))
+    truth = _read(_save(frame, tmp_path, kind))
+    assert truth.names == tuple(PARTS)
+    assert truth.refs == tuple(REFS)
+    np.testing.assert_allclose(truth.xy, values.reshape(3, 3, 2))
+    assert truth.visible.tolist() == [[True] * 3, [True, False, True], [True] * 3]
+    assert np.isnan(truth.boxes).all()
+
+
+@KINDS
+def test_each_individual_is_an_object(kind: str, tmp_path: Path) -> None:
+    values = np.random.default_rng(1).uniform(0, 60, (3, 12))
+    values[1, 6:] = np.nan  # the second image has one animal
+    values[2] = np.nan  # and the third none
+    frame = pandas.DataFrame(
+        values, index=pandas.MultiIndex.from_tuples(IMAGES), columns=_columns(["a", "b"])
+    )
+    points = values.reshape(3, 2, 3, 2)
+    boxes = [(*one.min(0) + 0.5, *np.ptp(one, axis=0)) for one in points[0]]
+    images = [*(ImageRef(REFS[0].path, None, box) for box in boxes), *REFS[1:]]
+    truth = label_files.read_ground_truth(_save(frame, tmp_path, kind), images)
+    assert truth.refs == tuple(images[:3])
+    np.testing.assert_allclose(truth.xy, [points[0, 0], points[0, 1], points[1, 0]])
+    np.testing.assert_allclose(truth.boxes[:2], boxes, atol=1e-9)
+
+
+@KINDS
+def test_likelihoods_are_passed_over_and_visibility_is_not(kind: str, tmp_path: Path) -> None:
+    index = pandas.MultiIndex.from_tuples(IMAGES)
+    values = np.random.default_rng(2).uniform(0, 60, (3, 3, 3))
+    values[..., 2] = 1e-3
+    likely = _columns([], ("x", "y", "likelihood"))
+    truth = _read(_save(pandas.DataFrame(values.reshape(3, 9), index=index, columns=likely), tmp_path, kind))
+    np.testing.assert_allclose(truth.xy, values[..., :2])
+    values[..., 2] = [2, 1, 0]
+    visible = _columns([], ("x", "y", "visible"))
+    path = _save(pandas.DataFrame(values.reshape(3, 9), index=index, columns=visible), tmp_path, kind)
+    assert _read(path).visible.tolist() == [[True, True, False]] * 3
+    assert _read(path, least_visibility=2).visible.tolist() == [[True, False, False]] * 3
+
+
+HEAD = "scorer,Ann,Ann\nbodyparts,nose,nose\ncoords,x,y\n"
+WRONG = {
+    "no header": ("image,x,y\na.png,1,2\n", "is not a table of DeepLabCut"),
+    "empty": ("", "is not a table of DeepLabCut"),
+    "no rows": (HEAD, "annotates no objects"),
+    "a word": (f"{HEAD}m1/img01.png,1,much\n", "line 4: 'nose' has 'much' where a number belongs"),
+    "half a point": (f"{HEAD}m1/img01.png,1,\n", "line 4: 'nose' has only one of x and y"),
+    "a short row": (f"{HEAD}m1/img01.png,1\n", "line 4 has 2 columns where the first has 3"),
+    "infinite": (f"{HEAD}m1/img01.png,1,inf\n", "'nose' lies at no usable place"),
+    "frame numbers": (f"{HEAD}12,1,2\n", "name an image file in each row, not '12'"),
+    "twice": (f"{HEAD}a/b.png,1,2\na\\b.png,1,2\n", "'a/b.png' is labeled in .*line 4 too"),
+    "other images": (f"{HEAD}elsewhere/cat.png,1,2\n", "'elsewhere/cat.png' is not among the 3 images"),
+    "two scorers": (f"{HEAD.replace('Ann,Ann', 'Ann,Bob')}a.png,1,2\n", "labels of Ann and of Bob"),
+    "no y": (f"{HEAD.replace('x,y', 'x,z')}a.png,1,2\n", "'nose' must have one column y"),
+    "a v of 3": (
+        "scorer,A,A,A\nbodyparts,n,n,n\ncoords,x,y,visible\nm1/img01.png,1,2,3\n",
+        "'n' has a v other than 0, 1 and 2",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "sentence"), WRONG.values(), ids=WRONG)
+def test_a_wrong_table_is_one_sentence(text: str, sentence: str, tmp_path: Path) -> None:
+    path = tmp_path / "labels.csv"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=sentence) as caught:
+        _read(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_hdf5_is_not_opened(tmp_path: Path) -> None:
+    """Its header is a pickle, which may do anything when it is opened."""
+    path = tmp_path / "CollectedData_Ann.h5"
+    path.write_bytes(b"whatever is in it")
+    with pytest.raises(InputError, match="name the CSV file"):
+        _read(path)

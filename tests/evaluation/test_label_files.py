@@ -1,0 +1,605 @@
+"""Reading labels: what is found where, the images they belong to, and every way a file can be wrong."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from selfmark.errors import InputError
+from selfmark.evaluation.label_files import GroundTruth, common_points, read_ground_truth, select_points
+from selfmark.image_ref import ImageRef
+from selfmark.images.sources import list_images
+
+DATA = Path(__file__).parents[2].parent / "shared" / "data"
+
+POINTS = ["left_eye", "right_eye", "nose"]
+
+
+def valid() -> dict[str, Any]:
+    """Three images with an object each, the last point of the second not annotated."""
+    return {
+        "images": [{"id": n, "file_name": f"train/{n}.jpg", "width": 64, "height": 48} for n in (1, 2, 3)],
+        "annotations": [
+            {
+                "id": 10 + n,
+                "image_id": n,
+                "category_id": 7,
+                "keypoints": [10 * n, 20, 2, 30.5, 40.25, 1, *([50, 60, 2] if n != 2 else [0, 0, 0])],
+                "bbox": [5, 6, 10 * n, 40],
+                "iscrowd": 0,
+            }
+            for n in (1, 2, 3)
+        ],
+        "categories": [{"id": 7, "name": "face", "keypoints": POINTS, "flip_idx": [1, 0, 2]}],
+    }
+
+
+def refs_of(*names: str) -> list[ImageRef]:
+    return [ImageRef(Path("/data/images", name)) for name in names]
+
+
+TRAIN = refs_of("train/1.jpg", "train/2.jpg", "train/3.jpg")
+
+
+def write(folder: Path, content: Any, name: str = "test.json") -> Path:
+    path = folder / name
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def read(folder: Path, content: Any, images: list[ImageRef] | None = None, **more: int) -> GroundTruth:
+    return read_ground_truth(write(folder, content), TRAIN if images is None else images, **more)
+
+
+# --- what is read ----------------------------------------------------------------------------------
+
+
+def test_points_boxes_and_words_are_those_of_the_file(tmp_path: Path) -> None:
+    truth = read(tmp_path, valid())
+    path = tmp_path / "test.json"
+    assert len(truth) == 3
+    assert truth.source == path
+    assert truth.refs == tuple(TRAIN)
+    assert truth.entries == tuple(f"{path}: annotations[{n}]" for n in range(3))
+    assert truth.names == tuple(POINTS)
+    assert truth.mirror == (1, 0, 2)
+    assert truth.xy.dtype == np.float64
+    assert truth.xy[0].tolist() == [[10, 20], [30.5, 40.25], [50, 60]]
+    assert np.isnan(truth.xy[1, 2]).all()
+    assert truth.visible.tolist() == [[True] * 3, [True, True, False], [True] * 3]
+    assert truth.boxes[2].tolist() == [5, 6, 30, 40]
+    assert (truth.normalizer, truth.fields, truth.notes) == ("", {}, ())
+
+
+def test_hidden_points_count_unless_a_higher_visibility_is_asked_for(tmp_path: Path) -> None:
+    truth = read(tmp_path, valid(), least_visibility=2)
+    assert truth.visible[0].tolist() == [True, False, True]
+    assert np.isnan(truth.xy[0, 1]).all()
+
+
+def test_fields_come_from_annotations_then_images(tmp_path: Path) -> None:
+    content = valid()
+    content["annotations"][0] |= {"pose": 3, "track": [1], "odd": None}
+    content["annotations"][1] |= {"pose": 1, "huge": 10**400, "blurred": True}
+    content["images"][0] |= {"person": "Ada", "pose": 9, "odd": 0.5, "license": {"id": 1}}
+    content["images"][2] |= {"person": "Bob", "pose": 8, "bad": math.nan}
+    fields = read(tmp_path, content).fields
+    assert fields == {
+        "pose": (3, 1, 8),
+        "odd": (0.5, None, None),
+        "blurred": (None, True, None),
+        "person": ("Ada", None, "Bob"),
+    }
+
+
+def test_objects_without_points_and_crowds_are_left_out_and_noted(tmp_path: Path) -> None:
+    content = valid()
+    content["annotations"][0] = {"id": 11, "image_id": 1, "iscrowd": 1}
+    content["annotations"][2]["keypoints"] = [math.nan, math.inf, 0] * 3
+    truth = read(tmp_path, content)
+    path = tmp_path / "test.json"
+    assert truth.entries == (f"{path}: annotations[1]",)
+    assert truth.refs == (TRAIN[1],)
+    assert truth.notes == (
+        f"{path}: 1 annotation was left out as of a crowd, first annotations[0]",
+        f"{path}: 1 annotation was left out as without a visible point, first annotations[2]",
+    )
+
+
+def test_without_categories_points_are_numbered(tmp_path: Path) -> None:
+    content = valid()
+    content["categories"] = []
+    truth = read(tmp_path, content)
+    assert truth.names == ("point_0", "point_1", "point_2")
+    assert truth.mirror == ()
+
+
+def test_no_ids_boxes_or_category_ids_are_needed(tmp_path: Path) -> None:
+    content = valid()
+    for annotation in content["annotations"]:
+        for key in ("id", "category_id", "bbox", "iscrowd"):
+            del annotation[key]
+    content["annotations"][1]["bbox"] = []
+    del content["categories"][0]["id"]
+    truth = read(tmp_path, content)
+    assert np.isnan(truth.boxes).all()
+    assert truth.names == tuple(POINTS)
+
+
+def test_the_category_is_that_of_the_annotations(tmp_path: Path) -> None:
+    content = valid()
+    content["categories"][:0] = [{"id": 1, "name": "cup"}, {"id": 2, "name": "dog", "keypoints": ["tail"]}]
+    assert read(tmp_path, content).names == tuple(POINTS)
+
+
+@pytest.mark.parametrize(
+    ("declared", "spec"),
+    [
+        ({"normaliser": "bbox_sqrt_area"}, "bbox"),
+        ({"normaliser": "inter_ocular", "normaliser_points": [0, 1]}, "points:left_eye,right_eye"),
+        ({"normaliser": "body_length", "normaliser_points": [2, 0]}, "points:nose,left_eye"),
+        ({"normaliser": "inter_ocular"}, "inter_ocular"),
+        ({"normaliser": "torso"}, "torso"),
+        ({}, ""),
+    ],
+)
+def test_the_declared_normalizer_becomes_a_spec(tmp_path: Path, declared: dict[str, Any], spec: str) -> None:
+    content = valid()
+    content["categories"][0] |= declared
+    truth = read(tmp_path, content)
+    assert (truth.normalizer, truth.notes) == (spec, ())
+
+
+def test_an_unknown_normalizer_is_noted(tmp_path: Path) -> None:
+    content = valid()
+    content["categories"][0]["normaliser"] = "furlongs"
+    truth = read(tmp_path, content)
+    assert truth.normalizer == ""
+    assert "categories[0]" in truth.notes[0]
+    assert "'furlongs'" in truth.notes[0]
+
+
+# --- choosing objects and points -------------------------------------------------------------------
+
+
+def test_select_by_index_and_by_mask(tmp_path: Path) -> None:
+    content = valid()
+    for number, annotation in enumerate(content["annotations"]):
+        annotation["pose"] = number
+    truth = read(tmp_path, content)
+    chosen = truth.select([2, 0])
+    assert chosen.refs == (TRAIN[2], TRAIN[0])
+    assert chosen.entries == (truth.entries[2], truth.entries[0])
+    assert chosen.fields == {"pose": (2, 0)}
+    np.testing.assert_array_equal(chosen.xy, truth.xy[[2, 0]])
+    np.testing.assert_array_equal(chosen.boxes, truth.boxes[[2, 0]])
+    masked = truth.select(np.array([False, True, False]))
+    assert masked.fields == {"pose": (1,)}
+    np.testing.assert_array_equal(masked.visible, truth.visible[1:2])
+    assert len(truth.select(np.zeros(0, int))) == 0
+
+
+def test_points_are_reordered_with_their_partners(tmp_path: Path) -> None:
+    truth = read(tmp_path, valid())
+    turned = select_points(truth, ["nose", "right_eye", "left_eye"])
+    assert turned.mirror == (0, 2, 1)
+    np.testing.assert_array_equal(turned.xy, truth.xy[:, ::-1])
+    np.testing.assert_array_equal(turned.visible, truth.visible[:, ::-1])
+    assert select_points(truth, ["nose", "left_eye"]).mirror == ()  # its partner is gone
+    assert select_points(truth, ["nose"]).mirror == (0,)
+    with pytest.raises(InputError, match=r"test\.json has no point 'tail'"):
+        select_points(truth, ["tail"])
+
+
+def test_common_points_follow_the_other_file(tmp_path: Path) -> None:
+    one = read(tmp_path, valid())
+    content = valid()
+    content["categories"][0]["keypoints"] = ["nose", "chin", "left_eye"]
+    other = read_ground_truth(write(tmp_path, content, "other.json"), TRAIN)
+    assert common_points(one, other) == ("nose", "left_eye")
+    assert common_points(other, one) == ("left_eye", "nose")
+    content["categories"][0]["keypoints"] = ["a", "b", "c"]
+    strange = read_ground_truth(write(tmp_path, content, "strange.json"), TRAIN)
+    with pytest.raises(InputError, match=r"test\.json and .*strange\.json"):
+        common_points(one, strange)
+
+
+# --- which image -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prefix", ["", "train/", "./train/", "old/machine/train/", "/abs/old/train/"])
+@pytest.mark.parametrize("folder", ["images/train", "pics", "a/b/c/train"])
+def test_images_are_recognized_by_the_end_of_their_path(tmp_path: Path, prefix: str, folder: str) -> None:
+    content = valid()
+    for image in content["images"]:
+        image["file_name"] = prefix + Path(image["file_name"]).name
+    given_images = [ImageRef(tmp_path / folder / f"{n}.jpg") for n in (3, 1, 2)]
+    truth = read(tmp_path, content, given_images)
+    assert truth.refs == tuple(given_images[n] for n in (1, 2, 0))
+    fits = folder.endswith("train") and prefix in ("train/", "./train/")
+    assert bool(truth.notes) == (prefix != "" and not fits)  # said where folders had to be passed over
+
+
+def test_the_folder_decides_between_files_of_the_same_name(tmp_path: Path) -> None:
+    both = [*refs_of("test/1.jpg", "test/2.jpg", "test/3.jpg"), *TRAIN]
+    truth = read(tmp_path, valid(), both)
+    assert truth.refs == tuple(TRAIN)
+    assert truth.notes == ()
+
+
+def test_links_may_rename_folders_and_files(tmp_path: Path) -> None:
+    (tmp_path / "store" / "x").mkdir(parents=True)
+    for n in (1, 2, 3):
+        (tmp_path / "store" / "x" / f"hash{n}").touch()
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "linked").symlink_to(tmp_path / "images" / "train")
+    (tmp_path / "images" / "train").mkdir()
+    for n in (1, 2, 3):
+        (tmp_path / "images" / "train" / f"{n}.jpg").symlink_to(tmp_path / "store" / "x" / f"hash{n}")
+    given_images = list_images([tmp_path / "images" / "linked"])
+    assert len(given_images) == 3
+    assert read(tmp_path, valid(), given_images).refs == tuple(given_images)
+
+
+def test_a_file_beside_the_labels_settles_what_a_bare_name_means(tmp_path: Path) -> None:
+    content = valid()
+    for image in content["images"]:
+        image["file_name"] = Path(image["file_name"]).name
+    names = [f"{folder}{n}.jpg" for folder in ("", "thumbs/") for n in (1, 2, 3)]
+    given_images = [ImageRef(tmp_path / "images" / name) for name in names]
+    (tmp_path / "images" / "thumbs").mkdir(parents=True)
+    for ref in given_images:
+        ref.path.touch()
+    assert read(tmp_path, content, given_images).refs == tuple(given_images[:3])
+    elsewhere = [ImageRef(tmp_path / "far" / name) for name in names]
+    with pytest.raises(InputError, match=r"images\[0\] '1.jpg' may be .*far/1.jpg or .*far/thumbs/1.jpg"):
+        read(tmp_path, content, elsewhere)
+
+
+def test_another_split_numbered_alike_is_not_taken_for_the_labeled_one(tmp_path: Path) -> None:
+    for folder, byte in (("train", b"a"), ("test", b"bb"), ("pics", b"a")):
+        (tmp_path / "images" / folder).mkdir(parents=True)
+        for n in (1, 2, 3):
+            (tmp_path / "images" / folder / f"{n}.jpg").write_bytes(byte)
+    with pytest.raises(InputError, match=r"images\[0\] 'train/1.jpg' is not among the 3 images given"):
+        read(tmp_path, valid(), list_images([tmp_path / "images" / "test"]))
+    assert len(read(tmp_path, valid(), list_images([tmp_path / "images" / "pics"]))) == 3
+
+
+def test_a_missing_image_is_named_unless_nothing_is_annotated_on_it(tmp_path: Path) -> None:
+    content = valid()
+    with pytest.raises(InputError, match=r"test\.json: images\[2\] 'train/3.jpg' is not among the 2 images"):
+        read(tmp_path, content, TRAIN[:2])
+    del content["annotations"][2]
+    assert read(tmp_path, content, TRAIN[:2]).refs == tuple(TRAIN[:2])
+    with pytest.raises(InputError, match="not among the 0 images"):
+        read(tmp_path, content, [])
+
+
+@pytest.mark.parametrize(
+    ("folder", "words"),
+    [
+        ("a\0b", r"images\[0\] .* may be .*test/1.jpg or .*train/1.jpg"),
+        ("\ud800", r"images\[0\]: .* is not text in UTF-8"),
+        ("x" * 300, r"images\[0\] .* may be .*test/1.jpg or .*train/1.jpg"),
+    ],
+)
+def test_names_that_no_file_can_have_are_refused(tmp_path: Path, folder: str, words: str) -> None:
+    content = valid()
+    content["images"][0]["file_name"] = f"{folder}/1.jpg"
+    with pytest.raises(InputError, match=words):
+        read(tmp_path, content, [*TRAIN, *refs_of("test/1.jpg")])
+
+
+def test_two_names_cannot_mean_one_file(tmp_path: Path) -> None:
+    content = valid()
+    content["images"][1]["file_name"] = "test/1.jpg"
+    with pytest.raises(
+        InputError, match=r"images\[1\] 'test/1.jpg' and .*images\[0\] 'train/1.jpg' both fit"
+    ):
+        read(tmp_path, content)
+
+
+def test_frames_of_a_video(tmp_path: Path) -> None:
+    content = valid()
+    for image, frame in zip(content["images"], (4, 0, 2), strict=True):
+        image |= {"file_name": "fly.mp4", "frame": frame}
+    frames = [ImageRef(Path("/data/fly.mp4"), frame) for frame in range(0, 6, 2)]
+    assert read(tmp_path, content, frames).refs == (frames[2], frames[0], frames[1])
+    content["images"][0]["frame"] = 3
+    with pytest.raises(InputError, match=r"images\[0\]: frame 3 of 'fly.mp4' is not among"):
+        read(tmp_path, content, frames)
+    for wrong in (None, "3", True, 2.0):
+        content["images"][0]["frame"] = wrong
+        with pytest.raises(InputError, match=r"images\[0\]: 'fly.mp4' is a video"):
+            read(tmp_path, content, frames)
+
+
+def test_many_files_of_one_name_are_joined_quickly(tmp_path: Path) -> None:
+    """Comparing each file with each of the same name would take minutes."""
+    names = [f"{n}/img.jpg" for n in range(20_000)]
+    content = {
+        "images": [{"id": n, "file_name": name} for n, name in enumerate(names)],
+        "annotations": [{"image_id": n, "keypoints": [1, 2, 2]} for n in range(len(names))],
+    }
+    given_images = [ImageRef(Path("/data", name)) for name in reversed(names)]
+    path = write(tmp_path, content)
+    start = process_time()
+    truth = read_ground_truth(path, given_images)
+    assert process_time() - start < 10
+    assert truth.refs == tuple(reversed(given_images))
+
+
+# --- which object ----------------------------------------------------------------------------------
+
+
+def two_objects() -> dict[str, Any]:
+    content = valid()
+    content["annotations"][1] |= {"image_id": 1, "bbox": [100, 6, 20, 40]}
+    del content["annotations"][2]
+    return content
+
+
+def boxed(*boxes: tuple[float, float, float, float]) -> list[ImageRef]:
+    return [ImageRef(TRAIN[0].path, box=box) for box in boxes]
+
+
+def test_objects_of_one_image_are_told_apart_by_their_boxes(tmp_path: Path) -> None:
+    given_images = boxed((102, 6, 20, 40), (5, 6, 10, 30))
+    assert read(tmp_path, two_objects(), given_images).refs == (given_images[1], given_images[0])
+
+
+def test_a_coco_file_serves_as_its_own_images(tmp_path: Path) -> None:
+    content = two_objects()
+    content["annotations"][1]["bbox"] = [9, 9, 0, 0]  # without area, as real files have it
+    (tmp_path / "train").mkdir()
+    for n in (1, 2, 3):
+        (tmp_path / "train" / f"{n}.jpg").touch()
+    path = write(tmp_path, content)
+    truth = read_ground_truth(path, list_images([path]))
+    assert [ref.box for ref in truth.refs] == [(5, 6, 10, 40), (9, 9, 0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("given_images", "words"),
+    [
+        (TRAIN[:1], r"annotations\[1\] and .*annotations\[0\] are of one image .* without boxes.*COCO file"),
+        (boxed((5, 6, 10, 40)), r"annotations\[1\]: its 'bbox' fits none"),
+        (boxed((5, 6, 10, 40), (111, 6, 20, 40)), r"annotations\[1\]: its 'bbox' fits none"),
+    ],
+)
+def test_objects_that_cannot_be_told_apart(tmp_path: Path, given_images: list[ImageRef], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        read(tmp_path, two_objects(), given_images)
+
+
+def test_an_object_is_annotated_once(tmp_path: Path) -> None:
+    content = two_objects()
+    content["annotations"][1]["bbox"] = [5, 6, 10, 38]
+    with pytest.raises(InputError, match=r"annotations\[1\] and .*annotations\[0\] are of the same object"):
+        read(tmp_path, content, boxed((5, 6, 10, 40), (100, 6, 20, 40)))
+
+
+def test_without_a_box_of_its_own_an_annotation_is_of_the_only_object(tmp_path: Path) -> None:
+    content = two_objects()
+    del content["annotations"][0]["bbox"]
+    with pytest.raises(InputError, match=r"annotations\[0\] needs a 'bbox'"):
+        read(tmp_path, content, boxed((5, 6, 10, 40), (100, 6, 20, 40)))
+    del content["annotations"][1]
+    alone = boxed((5, 6, 10, 40))
+    assert read(tmp_path, content, alone).refs == tuple(alone)
+
+
+# --- what is refused -------------------------------------------------------------------------------
+
+
+def put(*place: Any) -> Callable[[dict[str, Any]], None]:
+    """Set the value at a place: put("images", 0, "id", 5)."""
+
+    def change(content: Any) -> None:
+        *keys, last, value = place
+        for key in keys:
+            content = content[key]
+        content[last] = value
+
+    return change
+
+
+def keypoint(index: int, value: Any) -> Callable[[dict[str, Any]], None]:
+    return put("annotations", 1, "keypoints", index, value)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (put("images", 5), "'images'"),
+        (put("images", 1, 5), r"images\[1\]"),
+        (put("images", 1, "id", 1), r"images\[1\]: the id 1 is that of .*images\[0\]"),
+        (put("images", 1, "id", [1]), r"images\[1\]"),
+        (put("images", 1, "file_name", 3), r"images\[1\]"),
+        (put("images", 1, "file_name", ""), r"images\[1\] '' is not among"),
+        (put("annotations", {}), "'annotations'"),
+        (put("annotations", []), "annotates no objects"),
+        (put("annotations", 1, None), r"annotations\[1\]"),
+        (put("annotations", 1, "id", 11), r"annotations\[1\]: the id 11 is that of .*annotations\[0\]"),
+        (put("annotations", 1, "id", {}), r"annotations\[1\]"),
+        (put("annotations", 1, "image_id", 99), r"annotations\[1\]: there is no image with the id 99"),
+        (put("annotations", 1, "iscrowd", [1]), r"annotations\[1\]: 'iscrowd'"),
+        (put("annotations", 1, "category_id", 8), r"annotations\[1\]: no category .* id 8"),
+        (put("annotations", 1, "category_id", [7]), r"annotations\[1\]: no category"),
+        (put("annotations", 1, "keypoints", None), r"annotations\[1\]: 'keypoints' .* 3 points"),
+        (put("annotations", 1, "keypoints", "no"), r"annotations\[1\]: 'keypoints' .* 3 points"),
+        (put("annotations", 1, "keypoints", [1, 2, 2]), r"annotations\[1\]: .* 3 points, not 3 numbers"),
+        (keypoint(0, "1"), r"annotations\[1\]: 'keypoints' must hold nothing but numbers"),
+        (keypoint(0, True), r"annotations\[1\]: 'keypoints' must hold nothing but numbers"),
+        (keypoint(6, None), r"annotations\[1\]: 'keypoints' must hold nothing but numbers"),
+        (keypoint(0, 10**400), r"annotations\[1\]: 'keypoints'"),
+        (keypoint(0, math.nan), r"annotations\[1\]: point 'left_eye' lies at no usable place"),
+        (keypoint(4, -math.inf), r"annotations\[1\]: point 'right_eye' lies at no usable place"),
+        (keypoint(4, 10**15), r"annotations\[1\]: point 'right_eye' lies at no usable place"),
+        (keypoint(2, 3), r"annotations\[1\]: point 'left_eye' has a v other than"),
+        (keypoint(2, math.nan), r"annotations\[1\]: point 'left_eye' has a v other than"),
+        (keypoint(2, 0.5), r"annotations\[1\]: point 'left_eye' has a v other than"),
+        (put("annotations", 1, "bbox", [1, 2, 3]), r"annotations\[1\]: 'bbox'"),
+        (put("annotations", 1, "bbox", [1, 2, -3, 4]), r"annotations\[1\]: 'bbox'"),
+        (put("annotations", 1, "bbox", [1, math.nan, 3, 4]), r"annotations\[1\]: 'bbox'"),
+        (put("annotations", 1, "bbox", [10**400, 2, 3, 4]), r"annotations\[1\]: 'bbox'"),
+        (put("annotations", 1, "bbox", {"x": 1}), r"annotations\[1\]: 'bbox'"),
+        (put("categories", 7), "'categories'"),
+        (put("categories", 0, "face"), r"categories\[0\]"),
+        (put("categories", 0, "keypoints", "eyes"), r"categories\[0\]: 'keypoints'"),
+        (put("categories", 0, "keypoints", [1, 2, 3]), r"categories\[0\]: 'keypoints'"),
+        (put("categories", 0, "keypoints", ["a", "b", "a"]), r"categories\[0\]: two points are called 'a'"),
+        (put("categories", 0, "flip_idx", [1, 0, 0]), r"categories\[0\]: 'flip_idx'"),
+        (put("categories", 0, "flip_idx", [1, 0]), r"categories\[0\]: 'flip_idx'"),
+        (put("categories", 0, "flip_idx", ["a", 0, 1]), r"categories\[0\]: 'flip_idx'"),
+        (put("categories", 0, "normaliser", ["box"]), r"categories\[0\]: 'normaliser'"),
+        (put("categories", 0, "normaliser_points", [0, 3]), r"categories\[0\]: 'normaliser_points'"),
+        (put("categories", 0, "normaliser_points", [1, 1]), r"categories\[0\]: 'normaliser_points'"),
+        (put("categories", 0, "normaliser_points", [0, -1]), r"categories\[0\]: 'normaliser_points'"),
+    ],
+)
+def test_unusable_entries(tmp_path: Path, change: Callable[[dict[str, Any]], None], words: str) -> None:
+    content = valid()
+    change(content)
+    with pytest.raises(InputError, match=words) as caught:
+        read(tmp_path, content)
+    assert str(tmp_path / "test.json") in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "not valid JSON"),
+        ("[1, 2]", "not a task"),
+        ("{}", "annotates no objects"),
+        ("[" * 200_000, "nested too deeply"),
+        ('{"images": ' + "[" * 200_000, "nested too deeply"),
+        ('{"images": [{"id": ' + "9" * 5000 + "}]}", "not valid JSON"),
+    ],
+)
+def test_files_that_are_no_label_files(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        read(tmp_path, text)
+    with pytest.raises(InputError, match="cannot read"):
+        read_ground_truth(tmp_path / "absent.json", TRAIN)
+
+
+def test_two_categories_of_points_cannot_be_mixed(tmp_path: Path) -> None:
+    content = valid()
+    content["categories"].append({"id": 8, "name": "dog", "keypoints": ["a", "b", "c"]})
+    content["annotations"][2]["category_id"] = 8
+    with pytest.raises(InputError, match=r"annotations\[2\] is of another category"):
+        read(tmp_path, content)
+    del content["annotations"][2]["category_id"]
+    with pytest.raises(InputError, match=r"annotations\[2\]: no category"):
+        read(tmp_path, content)
+
+
+def test_annotations_without_any_visible_point(tmp_path: Path) -> None:
+    content = valid()
+    for annotation in content["annotations"]:
+        annotation["keypoints"][2::3] = [0, 0, 0]
+    with pytest.raises(InputError, match="no annotation has a visible point"):
+        read(tmp_path, content)
+
+
+def places(content: Any, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Every place in a JSON value."""
+    inner: Any = ()
+    if isinstance(content, dict):
+        inner = content.items()
+    elif isinstance(content, list):
+        inner = enumerate(content)
+    return [(*before, key) for key, _ in inner] + [p for k, v in inner for p in places(v, (*before, k))]
+
+
+JUNK = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-3, 12),
+        st.sampled_from([10**20, 10**400, -1, 1e308, math.nan, math.inf]),
+        st.sampled_from(["", "a", "/", "..", "left_eye", "train/1.jpg", "\ud800", "a\0b.jpg", "x" * 300]),
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["id", "x"]), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+FULL = valid()
+FULL["categories"][0] |= {"normaliser": "inter_ocular", "normaliser_points": [0, 1]}
+FULL["annotations"][0]["pose"] = 3
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.sampled_from(places(FULL)), JUNK, st.booleans()), min_size=1, max_size=4))
+def test_a_spoilt_file_is_read_or_refused(
+    tmp_path: Path, spoils: list[tuple[tuple[Any, ...], Any, bool]]
+) -> None:
+    content = copy.deepcopy(FULL)
+    for place, junk, remove in spoils:
+        target: Any = content
+        try:
+            for key in place[:-1]:
+                target = target[key]
+            if remove:
+                del target[place[-1]]
+            else:
+                target[place[-1]] = junk
+        except (KeyError, IndexError, TypeError):
+            continue  # an earlier spoil took this place away
+    try:
+        truth = read(tmp_path, content)
+    except InputError:
+        return
+    assert np.isfinite(truth.xy[truth.visible]).all()
+    assert np.isnan(truth.xy[~truth.visible]).all()
+    assert truth.visible.any(axis=1).all()
+    assert len(set(truth.refs)) == len(truth) >= 1
+
+
+# --- real label files ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "images", "points", "normalizer", "fields"),
+    [
+        ("faces-yt68", 759, 68, "bbox", {"yaw_ratio", "yaw_bucket", "source", "person", "padded"}),
+        ("faces-mtfl-aflw", 2995, 5, "points:left_eye,right_eye", {"pose"}),
+        ("mouse-openfield", 24, 4, "bbox", {"source"}),
+        ("birds-cub", 4660, 15, "bbox", {"cub_id", "class_id", "class_name", "seabird", "padded"}),
+    ],
+)
+def test_real_files(
+    tmp_path: Path, name: str, images: int, points: int, normalizer: str, fields: set[str]
+) -> None:
+    archive = DATA / f"{name}.zip"
+    if not archive.is_file():
+        pytest.skip(f"{os.path.relpath(archive)} is not here")
+    with zipfile.ZipFile(archive) as opened:
+        path = Path(opened.extract("test.json", tmp_path))
+        listed = [entry for entry in opened.namelist() if entry.endswith(".jpg")]
+    truth = read_ground_truth(path, [ImageRef(tmp_path / entry) for entry in listed])
+    content = json.loads(path.read_text())
+    assert truth.xy.shape == (images, points, 2)
+    assert truth.normalizer == normalizer
+    assert set(truth.fields) == fields
+    assert truth.mirror == tuple(content["categories"][0]["flip_idx"])
+    names = {image["id"]: f"images/{image['file_name']}" for image in content["images"]}
+    for row, annotation in enumerate(content["annotations"]):
+        assert truth.refs[row].path == tmp_path / names[annotation["image_id"]]
+        assert truth.visible[row].sum() == annotation["num_keypoints"]
+    assert truth.xy[5, 0].tolist() == content["annotations"][5]["keypoints"][:2] or not truth.visible[5, 0]

@@ -1,0 +1,149 @@
+"""Label Studio's exports as ground truth: by hand, and against its own converter."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from selfmark.errors import InputError
+from selfmark.evaluation import label_files
+from selfmark.export.label_studio import write_label_studio
+from selfmark.image_ref import ImageRef
+from tests.export.fakes import CARD, NAMES, SEVERAL, STILLS, expected, predictions
+
+
+def _point(name: str, x: float, y: float, **more: Any) -> dict[str, Any]:
+    size = {"original_width": 200, "original_height": 50}
+    value = {"x": x, "y": y, "width": 0.4, "keypointlabels": [name]}
+    return {"type": "keypointlabels", "id": name, "value": value, **size, **more}
+
+
+def _box(**more: Any) -> dict[str, Any]:
+    value = {
+        "x": 10,
+        "y": 20,
+        "width": 50,
+        "height": 40,
+        "rotation": 0,
+        "rectanglelabels": ["object"],
+        **more,
+    }
+    return {
+        "type": "rectanglelabels",
+        "id": "box",
+        "value": value,
+        "original_width": 200,
+        "original_height": 50,
+    }
+
+
+def _task(*regions: dict[str, Any], image: str = "/data/local-files/?d=photos/a.jpg") -> dict[str, Any]:
+    return {"id": 1, "data": {"image": image}, "annotations": [{"result": list(regions)}]}
+
+
+def _read(folder: Path, content: Any, *images: ImageRef) -> label_files.GroundTruth:
+    path = folder / "export.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return label_files.read_ground_truth(path, images or [ImageRef(Path("/home/me/photos/a.jpg"))])
+
+
+def test_percent_become_pixels(tmp_path: Path) -> None:
+    truth = _read(tmp_path, [_task(_point("nose", 50, 50), _point("ear", 0.25, 99))])
+    assert truth.names == ("nose", "ear")
+    # Half of 200 pixels is the border between pixels 99 and 100, whose centers are whole numbers.
+    np.testing.assert_allclose(truth.xy[0], [[99.5, 24.5], [0, 49]], atol=1e-12)
+    assert np.isnan(truth.boxes).all()
+
+
+def test_a_rectangle_is_its_points_object(tmp_path: Path) -> None:
+    regions = [_point("nose", 50, 50, parentID="box"), _box(), _point("nose", 1, 2)]
+    images = [ImageRef(Path("photos/a.jpg"), None, box) for box in ((20, 10, 100, 20), (0, 0, 5, 5))]
+    with pytest.raises(InputError, match=r"result\[2\] needs a 'bbox'"):
+        _read(tmp_path, [_task(*regions)], *images)
+    truth = _read(tmp_path, [_task(*regions[:2])], *images)
+    assert truth.refs == (images[0],)
+    np.testing.assert_allclose(truth.boxes, [[20, 10, 100, 20]])
+    turned = _read(tmp_path, [_task(regions[0], _box(rotation=30))])
+    assert np.isnan(turned.boxes).all()
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/data/local-files/?d=me/photos/a%20%C3%A9%2Bb.jpg",
+        "/data/upload/12/0a1b2c3d-a%20%C3%A9%2Bb.jpg",
+        "https://example.org/me/photos/a%20%C3%A9%2Bb.jpg?token=1",
+        "s3://bucket/photos/a%20%C3%A9%2Bb.jpg",
+        "photos/a é+b.jpg",
+    ],
+)
+def test_images_are_found_behind_every_kind_of_address(address: str, tmp_path: Path) -> None:
+    ref = ImageRef(Path("/home/me/photos/a é+b.jpg"))
+    assert _read(tmp_path, [_task(_point("nose", 1, 2), image=address)], ref).refs == (ref,)
+
+
+def test_what_nobody_annotated_is_no_label(tmp_path: Path) -> None:
+    untouched = {"data": {"image": "photos/b.jpg"}, "predictions": [{"result": [_point("nose", 1, 2)]}]}
+    canceled = _task(_point("nose", 1, 2), image="photos/c.jpg")
+    canceled["annotations"][0]["was_canceled"] = True
+    assert len(_read(tmp_path, [untouched, canceled, _task(_point("nose", 1, 2))])) == 1
+    with pytest.raises(InputError, match="annotates no objects"):
+        _read(tmp_path, [untouched, canceled])
+
+
+def test_what_selfmark_exported_comes_back_when_accepted(tmp_path: Path) -> None:
+    batches = predictions([*STILLS, SEVERAL[1]])
+    tasks = json.loads(write_label_studio(batches, CARD, tmp_path).read_text())
+    for task in tasks:
+        task["annotations"] = task.pop("predictions")
+    found = list(expected(batches))
+    truth = _read(tmp_path, tasks, *(one.ref for one in found))
+    assert truth.names == NAMES
+    assert truth.refs == tuple(one.ref for one in found)
+    np.testing.assert_allclose(truth.xy, [one.xy for one in found], atol=6e-4)
+
+
+def _change(change: Callable[[dict[str, Any]], Any]) -> list[Any]:
+    task = _task(_point("nose", 50, 50, parentID="box"), _box())
+    change(task)
+    return [task]
+
+
+def _region(task: dict[str, Any], number: int = 0) -> dict[str, Any]:
+    region: dict[str, Any] = task["annotations"][0]["result"][number]
+    return region
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "broken": ("[", "is not valid JSON"),
+    "a number": ([3], r"tasks\[0\] is not a task"),
+    "no result": (_change(lambda t: t["annotations"][0].pop("result")), "list of regions under 'result'"),
+    "two annotators": (
+        _change(lambda t: t["annotations"].append(copy.deepcopy(t["annotations"][0]))),
+        "annotated 2 times",
+    ),
+    "no image": (_change(lambda t: t.update(data={})), "address of its image"),
+    "no size": (_change(lambda t: _region(t).pop("original_width")), "'original_width' must be a number"),
+    "a word": (_change(lambda t: _region(t)["value"].update(x="5")), "'x' must be a number, not '5'"),
+    "true": (_change(lambda t: _region(t)["value"].update(x=True)), "'x' must be a number"),
+    "nan": (_change(lambda t: _region(t)["value"].update(x=float("nan"))), "'x' must be a number"),
+    "no value": (_change(lambda t: _region(t).pop("value")), r"result\[0\] needs a 'value'"),
+    "no value of a box": (_change(lambda t: _region(t, 1).pop("value")), r"result\[1\] needs a 'value'"),
+    "no name": (_change(lambda t: _region(t)["value"].pop("keypointlabels")), "must list names"),
+    "twice": ([_task(_point("nose", 1, 2), _point("nose", 3, 4))], "'nose' is there twice"),
+    "a negative box": (_change(lambda t: _region(t, 1)["value"].update(width=-1)), "w and h not negative"),
+    "other images": ([_task(_point("nose", 1, 2), image="b.jpg")], "is not among the 1 images"),
+}
+
+
+@pytest.mark.parametrize(("content", "sentence"), WRONG.values(), ids=WRONG)
+def test_a_wrong_export_is_one_sentence(content: Any, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=sentence) as caught:
+        _read(tmp_path, content)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from selfmark.evaluation.landmark_matching import group_means, hit_rates, match_landmarks, mean_distances
+
+
+def world(seed: int = 0, N: int = 12, K: int = 4, L: int = 3) -> tuple[np.ndarray, ...]:
+    """Landmarks some of which are missing, annotated points some of which are hidden as NaN, and sizes."""
+    rng = np.random.default_rng(seed)
+    landmarks = rng.uniform(0, 50, (N, K, 2))
+    landmarks[rng.random((N, K)) < 0.2] = np.nan
+    visible = rng.random((N, L)) < 0.7
+    truth = np.where(visible[..., None], rng.uniform(0, 50, (N, L, 2)), np.nan)
+    return landmarks, truth, visible, rng.uniform(20, 40, N)
+
+
+def test_distances_agree_with_a_naive_loop() -> None:
+    landmarks, truth, visible, size = world()
+    landmarks[:, 3] = np.nan  # a landmark never found
+    size[2], size[5] = np.nan, 0.0
+    ours = mean_distances(landmarks, truth, visible, size)
+    for k, point in itertools.product(range(4), range(3)):
+        pairs = [
+            math.dist(landmarks[i, k], truth[i, point]) / size[i]
+            for i in range(12)
+            if visible[i, point] and not np.isnan(landmarks[i, k, 0]) and i not in (2, 5)
+        ]
+        assert ours[k, point] == pytest.approx(sum(pairs) / len(pairs)) if pairs else np.isnan(ours[k, point])
+
+
+def cheapest(cost: np.ndarray) -> float:
+    """Least total cost over all one-to-one assignments, each tried."""
+    small, large = (cost, cost.T)[cost.shape[0] > cost.shape[1]], None
+    large = small.shape[1]
+    return min(
+        sum(small[row, column] for row, column in enumerate(order))
+        for order in itertools.permutations(range(large), len(small))
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 5), st.integers(1, 5), st.integers(0, 10_000))
+def test_no_permutation_is_cheaper(K: int, L: int, seed: int) -> None:
+    cost = np.random.default_rng(seed).uniform(0, 1, (K, L))
+    matched = match_landmarks(cost)
+    used = matched[matched >= 0]
+    assert len(used) == len(set(used.tolist())) == min(K, L)
+    assert sum(cost[matched[p], p] for p in range(L) if matched[p] >= 0) == pytest.approx(cheapest(cost))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(0, 10_000))
+def test_unknown_pairs_are_taken_last_and_not_reported(K: int, L: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    cost = np.where(rng.random((K, L)) < 0.5, np.nan, rng.uniform(0, 100, (K, L)))
+    matched = match_landmarks(cost)
+    pairs = [(int(matched[p]), p) for p in range(L) if matched[p] >= 0]
+    assert not any(np.isnan(cost[pair]) for pair in pairs)
+    # By trying all: as many known pairs as can be, and among those the least cost.
+    best = (0, 0.0)
+    for order in itertools.permutations([*range(K), *[-1] * L], L):
+        known = [cost[k, p] for p, k in enumerate(order) if k >= 0 and not np.isnan(cost[k, p])]
+        best = min(best, (-len(known), sum(known)))
+    assert (len(pairs), sum(cost[pair] for pair in pairs)) == pytest.approx((-best[0], best[1]))
+
+
+def test_greedy_is_not_enough() -> None:
+    # Landmark 0 is nearest to both points; giving it to the first would cost the second dearly.
+    assert match_landmarks(np.array([[1.0, 2.0], [2.0, 90.0], [50.0, 80.0]])).tolist() == [1, 0]
+    assert match_landmarks(np.array([[3.0, 1.0]])).tolist() == [-1, 0]
+    assert match_landmarks(np.full((2, 2), np.nan)).tolist() == [-1, -1]
+
+
+def test_hits_by_hand() -> None:
+    landmarks = np.array(
+        [[[0.0, 0.0], [10.0, 0.0]], [[0.0, 0.0], [10.0, 0.0]], [[np.nan, np.nan], [10.0, 0.0]]]
+    )
+    truth = np.array(
+        [
+            [[10.0, 3.0], [3.0, 4.0], [0.0, 0.0], [0.0, 0.0]],
+            [[10.0, 3.1], [3.0, 4.0], [0.0, 0.0], [0.0, 0.0]],
+            [[10.0, 0.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]],
+        ]
+    )
+    visible = np.array([[True, True, True, False], [True, False, True, False], [True, True, True, False]])
+    rates = hit_rates(landmarks, truth, visible, np.array([5.0, 3.0, 5.0]), np.array([1, 0, -1, 0]))
+    # Point 0: 3 <= 5, 3.1 > 3, 0; point 1: exactly 5, then its landmark is missing; point 2 has none.
+    assert rates[:3].tolist() == pytest.approx([2 / 3, 1 / 2, 0.0])
+    assert np.isnan(rates[3])
+
+
+def test_hits_agree_with_a_naive_loop() -> None:
+    landmarks, truth, visible, _ = world(1, N=40)
+    limit = np.random.default_rng(2).uniform(5, 30, 40)
+    limit[:4] = np.nan
+    matched = np.array([2, -1, 0])
+    ours = hit_rates(landmarks, truth, visible, limit, matched)
+    for point in range(3):
+        hits = [
+            matched[point] >= 0
+            and not np.isnan(landmarks[i, matched[point], 0])
+            and math.dist(landmarks[i, matched[point]], truth[i, point]) <= limit[i]
+            for i in range(4, 40)
+            if visible[i, point]
+        ]
+        assert ours[point] == pytest.approx(sum(hits) / len(hits))
+
+
+def test_means_of_groups() -> None:
+    rates = np.array([0.5, 0.7, np.nan, 0.1])
+    means = group_means(rates, {"eyes": (0, 1), "mouth": (2, 3), "ear": (2,)})
+    assert means["eyes"] == pytest.approx(0.6)
+    assert means["mouth"] == pytest.approx(0.1)
+    assert list(means) == ["eyes", "mouth", "ear"]
+    assert np.isnan(means["ear"])

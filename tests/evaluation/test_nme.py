@@ -1,0 +1,310 @@
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LinearRegression, Ridge
+
+from selfmark.errors import InputError
+from selfmark.evaluation.nme import (
+    DrawStatistics,
+    backward_prediction,
+    box_normalizer,
+    forward_prediction,
+    group_errors,
+    image_errors,
+    mean_error,
+    mean_shape,
+    measure_over_draws,
+    nme,
+    point_errors,
+)
+from selfmark.evaluation.protocol import Examples, backward_errors, forward_errors, guessing_errors
+from selfmark.evaluation.regression import Regressor, fit_ridge, fit_unbiased
+
+K, L, TRAIN, TEST = 5, 7, 50, 20
+
+
+def examples(world: dict[str, np.ndarray]) -> tuple[Examples, Examples]:
+    """The world as the protocol takes it; training images need no normalizer."""
+    train = [world[f"train_{name}"] for name in ("landmarks", "truth", "visible")]
+    test = [world[f"test_{name}"] for name in ("landmarks", "truth", "visible")]
+    return (
+        Examples(train[0], np.ones(train[0].shape[:2]), train[1], train[2], np.ones(len(train[0]))),
+        Examples(test[0], np.ones(test[0].shape[:2]), test[1], test[2], world["normalizer"]),
+    )
+
+
+def naive_nme(predicted: np.ndarray, truth: np.ndarray, visible: np.ndarray, normalizer: np.ndarray) -> float:
+    images = []
+    for image in range(len(truth)):
+        errors = [
+            math.dist(predicted[image, point], truth[image, point]) / normalizer[image]
+            for point in range(truth.shape[1])
+            if visible[image, point]
+        ]
+        if errors:
+            images.append(sum(errors) / len(errors))
+    return 100.0 * sum(images) / len(images)
+
+
+@pytest.fixture
+def world() -> dict[str, np.ndarray]:
+    """Discovered points that follow the annotated ones up to noise, with some annotations hidden as NaN."""
+    rng = np.random.default_rng(0)
+    truth = rng.normal(60.0, 15.0, (TRAIN + TEST, L, 2))
+    mix = rng.normal(0.0, 0.5, (2 * L, 2 * K))
+    landmarks = (truth.reshape(len(truth), -1) @ mix).reshape(-1, K, 2) + rng.normal(
+        0, 1.0, (TRAIN + TEST, K, 2)
+    )
+    visible = rng.random((TRAIN + TEST, L)) < 0.8
+    visible[-1] = False  # one test image without any
+    truth = np.where(visible[..., None], truth, np.nan)
+    return {
+        "train_landmarks": landmarks[:TRAIN],
+        "train_truth": truth[:TRAIN],
+        "train_visible": visible[:TRAIN],
+        "test_landmarks": landmarks[TRAIN:],
+        "test_truth": truth[TRAIN:],
+        "test_visible": visible[TRAIN:],
+        "normalizer": rng.uniform(40.0, 90.0, TEST),
+    }
+
+
+def ridge_alpha(x: np.ndarray, ridge: float) -> float:
+    centered = x - x.mean(axis=0)
+    return float(ridge * (centered.T @ centered).max())
+
+
+def test_by_hand() -> None:
+    truth = np.zeros((2, 2, 2))
+    predicted = np.array([[[3.0, 4.0], [0.0, 1.0]], [[0.0, 2.0], [6.0, 8.0]]])
+    # Image 1: (5 + 1) / 2 / 10 = 0.3; image 2, second point hidden: 2 / 20 = 0.1; mean 0.2.
+    visible = np.array([[True, True], [True, False]])
+    assert nme(predicted, truth, visible, np.array([10.0, 20.0])) == pytest.approx(20.0)
+
+
+def test_agrees_with_a_naive_loop(world: dict[str, np.ndarray]) -> None:
+    truth, visible, normalizer = world["test_truth"], world["test_visible"], world["normalizer"]
+    predicted = np.nan_to_num(truth) + np.random.default_rng(1).normal(0, 5.0, truth.shape)
+    assert nme(predicted, truth, visible, normalizer) == pytest.approx(
+        naive_nme(predicted, truth, visible, normalizer), rel=1e-12
+    )
+
+
+def test_forward_is_one_ridge_per_annotated_point(world: dict[str, np.ndarray]) -> None:
+    predicted = np.zeros((TEST, L, 2))
+    for point in range(L):
+        rows = [image for image in range(TRAIN) if world["train_visible"][image, point]]
+        x = world["train_landmarks"][rows].reshape(len(rows), -1)
+        model = Ridge(alpha=ridge_alpha(x, 0.01), solver="cholesky").fit(x, world["train_truth"][rows, point])
+        predicted[:, point] = model.predict(world["test_landmarks"].reshape(TEST, -1))
+    expected = naive_nme(predicted, world["test_truth"], world["test_visible"], world["normalizer"])
+    errors = forward_errors(*examples(world), partial(fit_ridge, ridge=0.01))
+    assert mean_error(errors) == pytest.approx(expected, rel=1e-8)
+
+
+def test_backward_fills_hidden_annotations_with_their_training_mean(world: dict[str, np.ndarray]) -> None:
+    mean = np.nanmean(world["train_truth"], axis=0)
+
+    def filled(truth: np.ndarray) -> np.ndarray:
+        return np.where(np.isnan(truth), mean, truth).reshape(len(truth), -1)
+
+    x = filled(world["train_truth"])
+    model = Ridge(alpha=ridge_alpha(x, 0.1), solver="cholesky").fit(
+        x, world["train_landmarks"].reshape(TRAIN, -1)
+    )
+    predicted = model.predict(filled(world["test_truth"])).reshape(TEST, K, 2)
+    everything = np.ones((TEST, K), bool)
+    expected = naive_nme(predicted, world["test_landmarks"], everything, world["normalizer"])
+    errors = backward_errors(*examples(world), partial(fit_ridge, ridge=0.1))
+    assert mean_error(errors) == pytest.approx(expected, rel=1e-8)
+
+
+def test_mean_shape_baseline(world: dict[str, np.ndarray]) -> None:
+    mean = np.nanmean(world["train_truth"], axis=0)
+    np.testing.assert_allclose(mean_shape(world["train_truth"], world["train_visible"]), mean, rtol=1e-12)
+    predicted = np.stack([mean] * TEST)
+    expected = naive_nme(predicted, world["test_truth"], world["test_visible"], world["normalizer"])
+    measured = guessing_errors(*examples(world))
+    assert measured["forward"] == pytest.approx(expected, rel=1e-12)
+    found = np.stack([world["train_landmarks"].mean(axis=0)] * TEST)
+    everything = np.ones((TEST, K), bool)
+    expected = naive_nme(found, world["test_landmarks"], everything, world["normalizer"])
+    assert measured["backward"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_perfect_landmarks_give_almost_no_error_and_useless_ones_the_mean_shape() -> None:
+    rng = np.random.default_rng(2)
+    truth = rng.normal(50, 10, (80, 4, 2))
+    visible = np.ones((40, 4), bool)
+    known = {"train_truth": truth[:40], "test_truth": truth[40:], "normalizer": np.full(40, 30.0)}
+    known |= {"train_visible": visible, "test_visible": visible}
+    perfect = examples(known | {"train_landmarks": truth[:40], "test_landmarks": truth[40:]})
+    assert mean_error(forward_errors(*perfect, partial(fit_ridge, ridge=1e-9))) < 1e-4
+    still = np.full((40, 3, 2), 5.0)
+    useless = examples(known | {"train_landmarks": still, "test_landmarks": still})
+    error = mean_error(forward_errors(*useless, partial(fit_ridge, ridge=0.1)))
+    assert error == pytest.approx(guessing_errors(*useless)["forward"])
+
+
+def test_normalizers() -> None:
+    truth = np.array([[[0.0, 0.0], [8.0, 2.0], [100.0, 100.0]], [[1.0, 1.0], [4.0, 5.0], [1.0, 1.0]]])
+    visible = np.array([[True, True, False], [False, False, False]])
+    assert box_normalizer(truth, visible).tolist() == [4.0, 0.0]
+
+
+def test_what_cannot_be_evaluated_is_refused(world: dict[str, np.ndarray]) -> None:
+    truth = np.zeros((2, 3, 2))
+    with pytest.raises(InputError, match="no image has a visible landmark"):
+        nme(truth, truth, np.zeros((2, 3), bool), np.ones(2))
+    with pytest.raises(InputError, match="image number 1"):
+        nme(truth, truth, np.ones((2, 3), bool), np.array([1.0, 0.0]))
+    with pytest.raises(InputError, match="image number 0"):
+        nme(truth, truth, np.ones((2, 3), bool), np.array([np.nan, 1.0]))
+    with pytest.raises(ValueError, match="shapes do not agree"):
+        nme(truth, truth[:1], np.ones((2, 3), bool), np.ones(2))
+    with pytest.raises(ValueError, match="wherever a point is visible"):
+        nme(np.full_like(truth, np.nan), truth, np.ones((2, 3), bool), np.ones(2))
+
+
+def test_a_point_annotated_in_no_training_image_does_not_count(world: dict[str, np.ndarray]) -> None:
+    never = {**world, "train_visible": world["train_visible"] & (np.arange(L) != 2)}
+    unasked = {**never, "test_visible": never["test_visible"] & (np.arange(L) != 2)}
+    fit = partial(fit_ridge, ridge=0.1)
+    errors = forward_errors(*examples(never), fit)
+    assert np.isnan(errors[:, 2]).all()
+    assert mean_error(errors) == pytest.approx(mean_error(forward_errors(*examples(unasked), fit)))
+    assert guessing_errors(*examples(never))["forward"] == pytest.approx(
+        guessing_errors(*examples(unasked))["forward"]
+    )
+
+
+def test_point_errors_are_percentages_and_nan_where_unknown() -> None:
+    predicted = np.array([[[3.0, 4.0], [0.0, 1.0]], [[9.0, 9.0], [np.nan, 0.0]], [[1.0, 1.0], [1.0, 1.0]]])
+    visible = np.array([[True, False], [True, True], [False, False]])
+    errors = point_errors(predicted, np.zeros((3, 2, 2)), visible, np.array([50.0, 10.0, 0.0]))
+    nan = np.nan
+    np.testing.assert_allclose(errors, [[10.0, nan], [90 * math.sqrt(2), nan], [nan, nan]])
+    np.testing.assert_allclose(image_errors(errors), [10.0, 90 * math.sqrt(2), nan])
+    assert mean_error(errors) == pytest.approx(5 + 45 * math.sqrt(2))
+    assert np.isnan(mean_error(errors[2:]))
+
+
+def prediction_arguments(world: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+    return tuple(
+        world[name] for name in ("train_landmarks", "train_truth", "train_visible", "test_landmarks")
+    )
+
+
+def test_points_visible_in_the_same_images_share_a_fit(world: dict[str, np.ndarray]) -> None:
+    landmarks, truth, visible, test = prediction_arguments(world)
+    visible[:, 3] = visible[:, 5] = visible[:, 0]
+    visible[:, 6] = False
+    truth = np.where(visible[..., None], np.nan_to_num(truth, nan=7.0), np.nan)
+    fits = []
+
+    def fit(inputs: np.ndarray, targets: np.ndarray) -> Regressor:
+        fits.append(targets.shape[1])
+        return fit_unbiased(inputs, targets)
+
+    together = forward_prediction(landmarks, truth, visible, test, fit)
+    assert sorted(fits) == [2, 2, 2, 6]
+    assert np.isnan(together[:, 6]).all()
+    for point in range(6):
+        rows = visible[:, point]
+        model = LinearRegression(fit_intercept=False).fit(
+            landmarks[rows].reshape(rows.sum(), -1), truth[rows, point]
+        )
+        np.testing.assert_allclose(together[:, point], model.predict(test.reshape(TEST, -1)), atol=1e-8)
+
+
+def test_one_fit_for_all_equals_one_fit_each(world: dict[str, np.ndarray]) -> None:
+    landmarks, truth, visible, test = prediction_arguments(world)
+    truth, visible = np.nan_to_num(truth, nan=50.0), np.ones_like(visible)
+    fit = partial(fit_ridge, ridge=0.01)
+    together = forward_prediction(landmarks, truth, visible, test, fit)
+    for point in range(L):
+        one = slice(point, point + 1)
+        alone = forward_prediction(landmarks, truth[:, one], visible[:, one], test, fit)
+        np.testing.assert_allclose(together[:, one], alone, atol=1e-9)
+
+
+def test_backward_without_bias_is_plain_least_squares(world: dict[str, np.ndarray]) -> None:
+    landmarks, truth, visible, _ = prediction_arguments(world)
+    mean = np.nanmean(truth, axis=0)
+
+    def filled(points: np.ndarray) -> np.ndarray:
+        return np.where(np.isnan(points), mean, points).reshape(len(points), -1)
+
+    model = LinearRegression(fit_intercept=False).fit(filled(truth), landmarks.reshape(TRAIN, -1))
+    predicted = backward_prediction(
+        landmarks, truth, visible, world["test_truth"], world["test_visible"], fit_unbiased
+    )
+    np.testing.assert_allclose(
+        predicted.reshape(TEST, -1), model.predict(filled(world["test_truth"])), atol=1e-8
+    )
+
+
+def test_draws_are_subsets_without_repetition() -> None:
+    seen = []
+
+    def measure(rows: np.ndarray) -> float:
+        seen.append(tuple(rows.tolist()))
+        return float(rows.sum())
+
+    spread = measure_over_draws(measure, 9, 4, 6, np.random.default_rng(0))
+    assert len(seen) == 6
+    assert len(set(seen)) > 1
+    assert all(len(set(rows)) == 4 and set(rows) <= set(range(9)) for rows in seen)
+    totals = [sum(rows) for rows in seen]
+    mean = sum(totals) / 6
+    deviation = math.sqrt(sum((total - mean) ** 2 for total in totals) / 6)
+    assert (spread.mean, spread.spread, spread.draws) == pytest.approx((mean, deviation, 6))
+    assert measure_over_draws(measure, 9, 4, 6, np.random.default_rng(0)) == spread
+
+
+@pytest.mark.parametrize("fitted", [9, 50])
+def test_all_images_are_drawn_once(fitted: int) -> None:
+    seen = []
+    spread = measure_over_draws(
+        lambda rows: seen.append(rows.tolist()) or 2.5, 9, fitted, 6, np.random.default_rng(0)
+    )
+    assert seen == [list(range(9))]
+    assert spread == DrawStatistics(2.5, 0.0, 1)
+
+
+def test_points_no_drawn_image_shows_are_left_out_of_the_draw() -> None:
+    # Point 0 is annotated in image 0 only, point 1 in the others only; the test image shows point 1 only.
+    rng = np.random.default_rng(0)
+    landmarks, truth = rng.uniform(0, 50, (5, 2, 2)), rng.uniform(0, 50, (5, 2, 2))
+    visible = np.array([[True, False]] + [[False, True]] * 4)
+    asked, size = np.array([[False, True]]), np.array([10.0])
+    answers = {}
+
+    def measure(rows: np.ndarray) -> float:
+        predicted = forward_prediction(
+            landmarks[rows], truth[rows], visible[rows], landmarks[:1], fit_unbiased
+        )
+        answers[int(rows[0])] = mean_error(point_errors(predicted, truth[:1], asked, size))
+        return answers[int(rows[0])]
+
+    spread = measure_over_draws(measure, 5, 1, 40, np.random.default_rng(0))
+    assert set(answers) == set(range(5))
+    assert np.isnan(answers.pop(0))
+    assert spread.draws < 40
+    assert min(answers.values()) < spread.mean < max(answers.values())
+    with pytest.raises(InputError, match="3 training images drawn"):
+        measure_over_draws(lambda rows: math.nan, 9, 3, 4, np.random.default_rng(0))
+    with pytest.raises(ValueError, match="at least 1"):
+        measure_over_draws(measure, 5, 0, 1, np.random.default_rng(0))
+
+
+def test_groups_by_hand() -> None:
+    errors = np.array([1.0, 2.0, np.nan, 6.0, np.nan])
+    grouped = group_errors(errors, [30, 60, 60, 30, 90])
+    assert grouped == {30: (3.5, 2), 60: (2.0, 1)}
+    with pytest.raises(ValueError):
+        group_errors(errors, [1, 2])

@@ -1,0 +1,208 @@
+"""Normalizing lengths against hand-worked ones, and names in all their spellings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from selfmark.errors import InputError
+from selfmark.evaluation.label_files import GroundTruth
+from selfmark.evaluation.normalizers import (
+    WORDS,
+    canonical_name,
+    default_normalizer,
+    is_available,
+    measurable_lengths,
+    normalizer_lengths,
+    part_groups,
+)
+from selfmark.image_ref import ImageRef
+
+BODY = ("left_eye", "right_eye", "left_shoulder", "right_shoulder", "right_hip")
+
+
+def truth_of(xy: Any, names: tuple[str, ...] = BODY, hidden: Any = (), **more: Any) -> GroundTruth:
+    """Objects whose points are all visible but those at the (object, point) pairs in `hidden`."""
+    points = np.array(xy, np.float64)
+    count = len(points)
+    visible = np.ones(points.shape[:2], bool)
+    for place in hidden:
+        visible[place] = False
+    return GroundTruth(
+        source=Path("test.json"),
+        refs=tuple(ImageRef(Path(f"{n}.jpg")) for n in range(count)),
+        entries=tuple(f"test.json: annotations[{n}]" for n in range(count)),
+        xy=np.where(visible[..., None], points, np.nan),
+        visible=visible,
+        boxes=np.array(more.pop("boxes", [[0, 0, 4, 9]] * count), np.float64),
+        names=names,
+        mirror=(),
+        normalizer=more.pop("normalizer", ""),
+        fields={},
+        notes=(),
+    )
+
+
+ONE = [[[0, 0], [3, 4], [0, 10], [8, 10], [12, 15]]]
+REGIONS = np.array([[5.0, 5.0, 50.0, 50.0]])
+
+
+@pytest.mark.parametrize(
+    ("spec", "length"),
+    [
+        ("box", np.sqrt(12 * 15)),
+        ("bbox", 6.0),
+        ("inter_ocular", 5.0),
+        ("shoulders", 8.0),
+        ("torso", 13.0),
+        ("side", 50.0),
+        ("points:left_eye,right_eye", 5.0),
+        ("points:LeftShoulder, hip_r", 13.0),
+        ("points:2,3", 8.0),
+        ("points:left_eye,2", 10.0),
+    ],
+)
+def test_each_length_by_hand(spec: str, length: float) -> None:
+    assert normalizer_lengths(truth_of(ONE), spec, REGIONS).tolist() == pytest.approx([length])
+    assert is_available(truth_of(ONE), spec)
+
+
+def test_only_visible_points_span_the_box() -> None:
+    truth = truth_of(ONE, hidden=[(0, 4), (0, 0)])
+    assert normalizer_lengths(truth, "box", REGIONS).tolist() == pytest.approx([np.sqrt(8 * 6)])
+
+
+def test_an_eye_of_many_points_lies_at_the_mean_of_those_visible() -> None:
+    names = ("left_eye_0", "left_eye_1", "left_eye_2", "RightEye10", "right_eye_11", "left_eyebrow_0")
+    xy = [[[0, 0], [2, 0], [90, 90], [10, 0], [14, 0], [70, 70]]] * 2
+    truth = truth_of(xy, names, hidden=[(0, 2), (1, 2), (1, 0)])
+    found = normalizer_lengths(truth, "inter_ocular", np.repeat(REGIONS, 2, axis=0))
+    assert found.tolist() == [11.0, 10.0]
+
+
+def test_names_may_be_numbers_or_hold_commas() -> None:
+    truth = truth_of([[[0, 0], [0, 7], [0, 9]]], ("1", "tip, left", "2"))
+    assert normalizer_lengths(truth, "points:1,2", REGIONS).tolist() == [9.0]  # names come before indices
+    assert normalizer_lengths(truth, "points:tip, left,2", REGIONS).tolist() == [2.0]
+
+
+@pytest.mark.parametrize(
+    ("spec", "hidden", "boxes"),
+    [
+        ("inter_ocular", [(1, 0), (2, 1)], [[0, 0, 4, 9]] * 4),
+        ("points:0,1", [(1, 0), (2, 1)], [[0, 0, 4, 9]] * 4),
+        ("bbox", [], [[0, 0, 4, 9], [np.nan] * 4, [0, 0, 0, 9], [0, 0, 1, 1]]),
+        ("box", [(1, n) for n in range(5)] + [(2, n) for n in range(4)], [[0, 0, 4, 9]] * 4),
+    ],
+)
+def test_objects_that_cannot_be_measured_are_named(spec: str, hidden: Any, boxes: Any) -> None:
+    truth = truth_of(ONE * 4, hidden=hidden, boxes=boxes)
+    regions = np.repeat(REGIONS, 4, axis=0)
+    with pytest.raises(InputError, match=r"annotations\[1\].*1 other entries.*choose another normalizer"):
+        normalizer_lengths(truth, spec, regions)
+    usable = measurable_lengths(truth, spec, regions) > 0
+    assert usable.tolist() == [True, False, False, True]
+    assert (normalizer_lengths(truth.select(usable), spec, regions[usable]) > 0).all()
+
+
+def test_an_unknown_spec_lists_the_choices() -> None:
+    for call in (
+        lambda: normalizer_lengths(truth_of(ONE), "ocular", REGIONS),
+        lambda: is_available(truth_of(ONE), "ocular"),
+    ):
+        with pytest.raises(InputError, match="'ocular'") as caught:
+            call()
+        assert all(word in str(caught.value) for word in (*WORDS, "points:A,B"))
+
+
+@pytest.mark.parametrize(
+    "spec", ["points:left_eye", "points:", "points:left_eye,tail", "points:0,5", "points:0,-1"]
+)
+def test_points_that_are_not_there(spec: str) -> None:
+    assert not is_available(truth_of(ONE), spec)
+    with pytest.raises(InputError, match="does not name the points"):
+        normalizer_lengths(truth_of(ONE), spec, REGIONS)
+
+
+def test_a_wrong_shape_is_a_programming_mistake() -> None:
+    with pytest.raises(ValueError, match="regions"):
+        normalizer_lengths(truth_of(ONE), "box", REGIONS[0])
+
+
+@pytest.mark.parametrize(
+    ("names", "declared", "spec"),
+    [
+        (BODY, "bbox", "bbox"),
+        (BODY, "", "inter_ocular"),
+        (("l_eye", "x", "l_shoulder", "r_shoulder", "y"), "", "shoulders"),
+        (("l_eye", "x", "l_shoulder", "y", "z"), "", "box"),
+    ],
+)
+def test_the_default_is_declared_or_read_from_the_names(names: Any, declared: str, spec: str) -> None:
+    assert default_normalizer(truth_of(ONE, names, normalizer=declared)) == spec
+
+
+@given(st.text(max_size=12) | st.text("0123,lefty_ ", max_size=12))
+def test_any_text_as_points_is_measured_or_refused(text: str) -> None:
+    spec = f"points:{text}"
+    if is_available(truth_of(ONE), spec):
+        assert np.isfinite(measurable_lengths(truth_of(ONE), spec, REGIONS)).all()
+    else:
+        with pytest.raises(InputError, match="does not name the points"):
+            measurable_lengths(truth_of(ONE), spec, REGIONS)
+
+
+# --- names -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spellings", "name"),
+    [
+        ("LeftEye,left eye,eye_left,leye,left.eye,LEFT_EYE,eyeL,eye-l,L Eye,lEye,lefteye", "left_eye"),
+        ("RightEye,right eye,eye_right,reye,Eye.R,REye,R.eye", "right_eye"),
+        ("L_Shoulder,lshoulder,leftShoulder,LShoulder,shoulder_l", "left_shoulder"),
+        ("rhip,RHip,right_hip,Hip_R", "right_hip"),
+        ("left_eye_3,leftEye3,eyeL3,left eye 3", "left_eye_3"),
+        ("forelegL1", "left_foreleg_1"),
+        ("left_eye_right_corner", "left_eye_right_corner"),
+        ("rear", "rear"),
+        ("lip,Lip", "lip"),
+        ("leg", "leg"),
+        ("tail_base,TailBase,tail base", "tail_base"),
+        ("鼻", "鼻"),
+        ("œilGauche", "œil_gauche"),
+    ],
+)
+def test_spellings_of_one_name(spellings: str, name: str) -> None:
+    assert {canonical_name(spelling) for spelling in spellings.split(",")} == {name}
+
+
+@given(st.text("lrLReyEYp01_ .", max_size=10))
+def test_a_name_in_its_one_spelling_stays_as_it_is(name: str) -> None:
+    once = canonical_name(name)
+    assert canonical_name(once) == once
+
+
+def test_points_are_grouped_by_part() -> None:
+    names = ["left_eye", "nose", "right_eye", "jaw_0", "jaw_16", "left_mouth_corner", "mouthCornerR"]
+    names += ["forelegL1", "forelegR3", "wingL", "L1", "nose_bridge_2"]
+    assert list(part_groups(names).items()) == [
+        ("eye", (0, 2)),
+        ("nose", (1,)),
+        ("jaw", (3, 4)),
+        ("mouth_corner", (5, 6)),
+        ("foreleg", (7, 8)),
+        ("wing", (9,)),
+        ("L1", (10,)),
+        ("nose_bridge", (11,)),
+    ]
+
+
+@given(st.lists(st.text(max_size=8)))
+def test_every_point_is_in_one_group(names: list[str]) -> None:
+    assert sorted(i for members in part_groups(names).values() for i in members) == list(range(len(names)))

@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+
+import numpy as np
+import pytest
+
+from selfmark.errors import InputError
+from selfmark.evaluation.oks import average_precision, object_keypoint_similarity, sigmas_for
+
+THRESHOLDS = np.array([0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95])
+L = 5
+SIGMAS = np.array([0.025, 0.079, 0.05, 0.107, 0.062])
+
+Scene = dict[str, np.ndarray]
+
+
+def crowded(seed: int, images: int = 25) -> Scene:
+    """Several objects and detections per image: misses, strays, objects without visible points, crowds."""
+    rng = np.random.default_rng(seed)
+    objects = rng.integers(0, 4, images)
+    gt_image = rng.permutation(np.repeat(np.arange(images), objects))
+    count = len(gt_image)
+    center = rng.uniform(20, 100, (count, 1, 2))
+    gt_xy = center + rng.normal(0, 15, (count, L, 2))
+    gt_visible = rng.random((count, L)) < rng.choice([0.0, 0.6, 1.0], (count, 1), p=[0.2, 0.4, 0.4])
+    shown = np.flatnonzero(rng.random(count) < 0.85)  # the others are missed
+    again = rng.choice(shown, 12)  # found twice
+    source = np.concatenate([shown, again])
+    det_image = np.concatenate([gt_image[source], rng.integers(0, images, 10)])
+    spread = rng.choice([1.0, 4.0, 9.0], (len(source), 1, 1))
+    det_xy = np.concatenate([gt_xy[source] + rng.normal(0, spread, (len(source), L, 2))])
+    det_xy = np.concatenate([det_xy, rng.uniform(0, 120, (10, L, 2))])
+    shuffled = rng.permutation(len(det_image))
+    return {
+        "det_image": det_image[shuffled],
+        "det_xy": det_xy[shuffled],
+        "det_score": rng.permutation(len(det_image)) / len(det_image),
+        "gt_image": gt_image,
+        "gt_xy": gt_xy,
+        "gt_visible": gt_visible,
+        "gt_area": rng.uniform(800, 3000, count),
+        "gt_box": np.concatenate([gt_xy.min(axis=1), np.ptp(gt_xy, axis=1)], axis=1),
+        "gt_crowd": rng.random(count) < 0.1,
+    }
+
+
+def single(seed: int, images: int = 40) -> Scene:
+    """One object and one detection in every image, all points visible: the paper's setting."""
+    rng = np.random.default_rng(seed)
+    gt_xy = rng.uniform(0, 128, (images, L, 2))
+    return {
+        "det_image": np.arange(images),
+        "det_xy": gt_xy + rng.normal(0, rng.uniform(0, 12, (images, 1, 1)), gt_xy.shape),
+        "det_score": rng.random(images),
+        "gt_image": np.arange(images),
+        "gt_xy": gt_xy,
+        "gt_visible": np.ones((images, L), bool),
+        "gt_area": rng.uniform(800, 3000, images),
+        "gt_box": np.concatenate([gt_xy.min(axis=1), np.ptp(gt_xy, axis=1)], axis=1),
+        "gt_crowd": np.zeros(images, bool),
+    }
+
+
+def crammed(seed: int) -> Scene:
+    """More detections in an image than COCO looks at."""
+    scene = single(seed, images=3)
+    rng = np.random.default_rng(seed)
+    det_image = np.repeat(np.arange(3), 30)
+    return {
+        **scene,
+        "det_image": det_image,
+        "det_xy": scene["gt_xy"][det_image] + rng.normal(0, 6, (90, L, 2)),
+        "det_score": rng.permutation(90) / 90,
+    }
+
+
+def as_coco(scene: Scene) -> tuple[dict, list[dict]]:
+    def flat(xy: np.ndarray, visible: np.ndarray) -> list[float]:
+        return [float(v) for (x, y), seen in zip(xy, visible, strict=True) for v in (x, y, 2 if seen else 0)]
+
+    images = sorted({*scene["gt_image"].tolist(), *scene["det_image"].tolist()})
+    truth = {
+        "info": {},
+        "images": [{"id": image + 1, "width": 200, "height": 200} for image in images],
+        "categories": [{"id": 1, "name": "thing", "keypoints": [str(i) for i in range(L)], "skeleton": []}],
+        "annotations": [
+            {
+                "id": g + 1,
+                "image_id": int(scene["gt_image"][g]) + 1,
+                "category_id": 1,
+                "keypoints": flat(scene["gt_xy"][g], scene["gt_visible"][g]),
+                "num_keypoints": int(scene["gt_visible"][g].sum()),
+                "area": float(scene["gt_area"][g]),
+                "bbox": scene["gt_box"][g].tolist(),
+                "iscrowd": int(scene["gt_crowd"][g]),
+            }
+            for g in range(len(scene["gt_image"]))
+        ],
+    }
+    found = [
+        {
+            "image_id": int(scene["det_image"][d]) + 1,
+            "category_id": 1,
+            "keypoints": flat(scene["det_xy"][d], np.ones(L, bool)),
+            "score": float(scene["det_score"][d]),
+        }
+        for d in range(len(scene["det_image"]))
+    ]
+    return truth, found
+
+
+def reference(library: str, scene: Scene) -> tuple[np.ndarray, np.ndarray]:
+    """Precision and recall by COCO's own program, or by its faster rewrite, over objects of all sizes."""
+    if library == "pycocotools":
+        coco = pytest.importorskip("pycocotools.coco").COCO
+        evaluator = pytest.importorskip("pycocotools.cocoeval").COCOeval
+    else:
+        faster = pytest.importorskip("faster_coco_eval")
+        coco, evaluator = faster.COCO, faster.COCOeval_faster
+    truth, found = as_coco(scene)
+    with contextlib.redirect_stdout(io.StringIO()):
+        annotated = coco()
+        annotated.dataset = truth
+        annotated.createIndex()
+        evaluation = evaluator(annotated, annotated.loadRes(found), "keypoints")
+        evaluation.params.kpt_oks_sigmas = SIGMAS
+        evaluation.params.iouThrs = THRESHOLDS
+        evaluation.evaluate()
+        evaluation.accumulate()
+    # Axes: threshold, recall, category, area, most detections; the first area is "all".
+    return evaluation.eval["precision"][:, :, 0, 0, 0].mean(axis=1), evaluation.eval["recall"][:, 0, 0, 0]
+
+
+@pytest.mark.parametrize("library", ["pycocotools", "faster_coco_eval"])
+@pytest.mark.parametrize(
+    ("make", "seed"), [*((crowded, seed) for seed in range(6)), (single, 0), (single, 1), (crammed, 0)]
+)
+def test_agrees_with_coco(library: str, make, seed: int) -> None:
+    scene = make(seed)
+    ap, ar = reference(library, scene)
+    ours = average_precision(**scene, sigmas=SIGMAS, thresholds=THRESHOLDS)
+    np.testing.assert_allclose(ours.ap, ap, atol=1e-6)
+    np.testing.assert_allclose(ours.ar, ar, atol=1e-6)
+    assert ap[0] > ap[-1]  # the scene tells thresholds apart
+
+
+def test_ties_in_score_are_settled_as_by_coco() -> None:
+    scene = crowded(7)
+    scene["det_score"] = np.round(scene["det_score"], 1)
+    ap, ar = reference("pycocotools", scene)
+    ours = average_precision(**scene, sigmas=SIGMAS, thresholds=THRESHOLDS)
+    np.testing.assert_allclose(ours.ap, ap, atol=1e-9)
+    np.testing.assert_allclose(ours.ar, ar, atol=1e-9)
+
+
+def test_hidden_points_may_hold_anything() -> None:
+    scene = crowded(3)
+    hidden = np.where(scene["gt_visible"][..., None], scene["gt_xy"], np.nan)
+    plain = average_precision(**scene, sigmas=SIGMAS, thresholds=THRESHOLDS)
+    ours = average_precision(**{**scene, "gt_xy": hidden}, sigmas=SIGMAS, thresholds=THRESHOLDS)
+    assert ours.ap.tolist() == plain.ap.tolist()
+
+
+def test_by_hand() -> None:
+    # Two objects; the surest detection is a stray, the next two are exact, one of them but for rounding.
+    xy = np.array([[[0.0, 0.0]], [[50.0, 0.0]]])
+    found = average_precision(
+        det_image=np.array([0, 0, 1]),
+        det_xy=np.array([[[90.0, 90.0]], [[1e-5, 0.0]], [[50.0, 0.0]]]),
+        det_score=np.array([0.9, 0.8, 0.7]),
+        gt_image=np.array([0, 1]),
+        gt_xy=xy,
+        gt_visible=np.ones((2, 1), bool),
+        gt_area=np.full(2, 100.0),
+        sigmas=np.array([0.05]),
+        thresholds=np.array([0.5, 1.0]),
+    )
+    # Precision 0/1, 1/2, 2/3; from every recall on, the best is 2/3.
+    np.testing.assert_allclose(found.ap, [2 / 3, 2 / 3])
+    assert found.ar.tolist() == [1.0, 1.0]
+
+
+def test_without_boxes_an_object_without_visible_points_excuses_a_detection() -> None:
+    common = {
+        "det_image": np.array([0, 1, 1]),
+        "det_xy": np.array([[[0.0, 0.0]], [[700.0, 0.0]], [[700.0, 0.0]]]),
+        "det_score": np.array([0.5, 0.9, 0.8]),
+        "gt_image": np.array([0, 1]),
+        "gt_xy": np.zeros((2, 1, 2)),
+        "gt_visible": np.array([[True], [False]]),
+        "gt_area": np.full(2, 100.0),
+        "sigmas": np.array([0.05]),
+        "thresholds": np.array([0.5]),
+    }
+    # The second detection of image 1 is a stray: precision 0/1, then 1/2.
+    assert average_precision(**common).ap.tolist() == pytest.approx([0.5])
+    far = average_precision(**common, gt_box=np.tile([0.0, 0.0, 10.0, 10.0], (2, 1)))
+    assert far.ap.tolist() == pytest.approx([1 / 3])
+
+
+def test_nothing_detected_and_nothing_to_detect() -> None:
+    scene = single(0)
+    none = {name: scene[name][:0] for name in ("det_image", "det_xy", "det_score")}
+    missed = average_precision(**{**scene, **none}, sigmas=SIGMAS, thresholds=THRESHOLDS)
+    assert missed.ap.tolist() == missed.ar.tolist() == [0.0] * len(THRESHOLDS)
+    hidden = {**scene, "gt_visible": np.zeros_like(scene["gt_visible"])}
+    with pytest.raises(InputError, match="no object has a visible point"):
+        average_precision(**hidden, sigmas=SIGMAS, thresholds=THRESHOLDS)
+
+
+def test_similarity_is_the_formula_over_visible_points() -> None:
+    rng = np.random.default_rng(0)
+    truth, predicted = rng.uniform(0, 100, (2, 30, L, 2))
+    predicted = truth + (predicted - truth) * 0.05
+    visible = rng.random((30, L)) < 0.6
+    visible[0] = False
+    area = rng.uniform(500, 2000, 30)
+    ours = object_keypoint_similarity(
+        predicted, np.where(visible[..., None], truth, np.nan), visible, area, SIGMAS
+    )
+    assert np.isnan(ours[0])
+    for image in range(1, 30):
+        terms = [
+            math.exp(
+                -(math.dist(predicted[image, i], truth[image, i]) ** 2)
+                / (2 * (2 * SIGMAS[i]) ** 2 * area[image])
+            )
+            for i in range(L)
+            if visible[image, i]
+        ]
+        if terms:
+            assert ours[image] == pytest.approx(sum(terms) / len(terms), rel=1e-12)
+        else:
+            assert np.isnan(ours[image])
+
+
+def test_similarity_by_hand() -> None:
+    # One exact point, one whose d^2 is exactly 8 area sigma^2: (1 + 1/e) / 2.
+    predicted = np.array([[[0.0, 0.0], [np.sqrt(8 * 100) * 0.1, 0.0]]])
+    ours = object_keypoint_similarity(
+        predicted, np.zeros((1, 2, 2)), np.ones((1, 2), bool), np.array([100.0]), np.array([0.1, 0.1])
+    )
+    assert ours[0] == pytest.approx((1 + math.exp(-1)) / 2)
+
+
+def test_sigmas_follow_the_part_in_any_spelling() -> None:
+    names = [
+        "nose",
+        "left_eye",
+        "RightEar",
+        "LShoulder",
+        "elbow_r",
+        "right wrist",
+        "L_Hip",
+        "knee.L",
+        "rankle",
+    ]
+    expected = [0.026, 0.025, 0.035, 0.079, 0.072, 0.062, 0.107, 0.087, 0.089]
+    assert sigmas_for(names, 0.05).tolist() == expected
+    assert sigmas_for(["beak", "head", "left_eyebrow"], 0.04).tolist() == [0.04] * 3

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.spatial import cKDTree
+
+from selfmark.errors import InputError
+from selfmark.evaluation import precision
+from selfmark.evaluation.precision import keypoint_precision
+
+
+def world(seed: int, images: int = 20, points: int = 400) -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(seed)
+    visible = rng.random((images, 6)) < 0.5
+    visible[3] = False
+    truth = rng.uniform(0, 100, (images, 6, 2))
+    truth[:, :3][~visible[:, :3]] = np.nan  # hidden points may hold anything, places in the image among it
+    radius = rng.uniform(3, 20, images)
+    radius[5] = np.nan
+    return rng.uniform(0, 100, (points, 2)), rng.integers(0, images, points), truth, visible, radius
+
+
+@pytest.mark.parametrize("chunk", [7, 8192])
+def test_agrees_with_a_naive_loop(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "CHUNK", chunk)
+    xy, image, truth, visible, radius = world(0)
+    hits = []
+    for place, i in zip(xy, image, strict=True):
+        shown = [truth[i, p] for p in range(6) if visible[i, p]]
+        if shown and not math.isnan(radius[i]):
+            hits.append(any(math.dist(place, point) <= radius[i] for point in shown))
+    assert 0 < sum(hits) < len(hits) < len(xy)
+    assert keypoint_precision(xy, image, truth, visible, radius) == pytest.approx(sum(hits) / len(hits))
+
+
+def test_agrees_with_a_search_tree() -> None:
+    xy, image, truth, visible, radius = world(1, points=3000)
+    hits = total = 0
+    for i in range(len(truth)):
+        if visible[i].any() and not np.isnan(radius[i]):
+            distance, _ = cKDTree(truth[i, visible[i]]).query(xy[image == i])
+            hits, total = hits + int((distance <= radius[i]).sum()), total + len(distance)
+    assert keypoint_precision(xy, image, truth, visible, radius) == pytest.approx(hits / total)
+
+
+def test_the_rim_counts() -> None:
+    truth, visible = np.zeros((1, 1, 2)), np.ones((1, 1), bool)
+    xy, image = np.array([[3.0, 4.0], [3.0, 4.001]]), np.zeros(2, np.int64)
+    assert keypoint_precision(xy, image, truth, visible, np.array([5.0])) == 0.5
+
+
+def test_nothing_to_judge_is_refused() -> None:
+    xy, image, truth, visible, radius = world(2)
+    for arguments in (
+        (xy, image, truth, np.zeros_like(visible), radius),
+        (xy[:0], image[:0], truth, visible, radius),
+        (xy, np.full_like(image, 3), truth, visible, radius),
+    ):
+        with pytest.raises(InputError, match="precision cannot be measured"):
+            keypoint_precision(*arguments)

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.linear_model import LinearRegression, Ridge
+
+from selfmark.evaluation.regression import fit_ridge, fit_unbiased
+
+
+def data(seed: int, images: int = 60, inputs: int = 14, targets: int = 6) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(50.0, 12.0, (images, inputs))
+    return x, x[:, :targets] * 0.7 + rng.normal(20.0, 3.0, (images, targets))
+
+
+@pytest.mark.parametrize("ridge", [1e-3, 1e-2, 0.1, 1.0])
+@pytest.mark.parametrize("images", [8, 60])  # fewer and more images than inputs
+def test_agrees_with_scikit_learn(ridge: float, images: int) -> None:
+    x, y = data(1, images)
+    centered = x - x.mean(axis=0)
+    largest = max(centered[:, i] @ centered[:, j] for i in range(x.shape[1]) for j in range(x.shape[1]))
+    reference = Ridge(alpha=ridge * largest, fit_intercept=True, solver="cholesky").fit(x, y)
+    ours = fit_ridge(x, y, ridge)
+    np.testing.assert_allclose(ours.weights, reference.coef_.T, atol=1e-8)
+    fresh, _ = data(2)
+    np.testing.assert_allclose(ours.predict(fresh), reference.predict(fresh), atol=1e-8)
+
+
+@pytest.mark.parametrize("images", [1, 8, 60])  # fewer and more images than inputs
+def test_the_paper_s_regressor_is_least_squares_without_intercept(images: int) -> None:
+    x, y = data(1, images)
+    reference = LinearRegression(fit_intercept=False).fit(x, y)
+    ours = fit_unbiased(x, y)
+    np.testing.assert_allclose(ours.weights, reference.coef_.T, atol=1e-9)
+    fresh, _ = data(2)
+    np.testing.assert_allclose(ours.predict(fresh), reference.predict(fresh), atol=1e-8)
+    # The residual of least squares is orthogonal to the inputs.
+    np.testing.assert_allclose(x.T @ (ours.predict(x) - y), 0.0, atol=1e-6)
+
+
+def test_the_paper_s_regressor_has_no_bias() -> None:
+    # y = 2x + 1 at x = 1, 2: through the origin the best slope is (3 + 10) / (1 + 4).
+    regressor = fit_unbiased(np.array([[1.0], [2.0]]), np.array([[3.0], [5.0]]))
+    assert regressor.weights[0, 0] == pytest.approx(13 / 5)
+    assert regressor.predict(np.zeros((1, 1)))[0, 0] == 0.0
+
+
+def test_one_image_leaves_the_smallest_weights() -> None:
+    regressor = fit_unbiased(np.array([[3.0, 4.0]]), np.array([[10.0]]))
+    np.testing.assert_allclose(regressor.weights[:, 0], [1.2, 1.6])  # along the input, 10 = 3 * 1.2 + 4 * 1.6
+
+
+@pytest.mark.parametrize("images", [8, 60])
+def test_without_ridge_it_is_least_squares_with_intercept(images: int) -> None:
+    x, y = data(6, images)
+    reference = LinearRegression().fit(x, y)
+    fresh, _ = data(7)
+    np.testing.assert_allclose(fit_ridge(x, y, 0.0).predict(fresh), reference.predict(fresh), atol=1e-7)
+
+
+def test_without_ridge_an_exact_linear_relation_is_recovered() -> None:
+    x, _ = data(3)
+    weights = np.random.default_rng(0).normal(size=(x.shape[1], 4))
+    regressor = fit_ridge(x, x @ weights + 5.0, ridge=0.0)
+    np.testing.assert_allclose(regressor.weights, weights, atol=1e-8)
+
+
+def test_one_input_by_hand() -> None:
+    # Centered x = (-1, 0, 1), y = (-2, 0, 2): X'X = 2, lambda = 0.5 * 2, weight = 4 / (2 + 1).
+    regressor = fit_ridge(np.array([[1.0], [2.0], [3.0]]), np.array([[0.0], [2.0], [4.0]]), ridge=0.5)
+    assert regressor.weights[0, 0] == pytest.approx(4 / 3)
+    assert regressor.predict(np.array([[2.0]]))[0, 0] == pytest.approx(2.0)
+    assert regressor.predict(np.array([[5.0]]))[0, 0] == pytest.approx(2.0 + 3 * 4 / 3)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.floats(0.01, 100), st.floats(-500, 500), st.integers(0, 1000))
+def test_prediction_does_not_depend_on_unit_or_origin_of_the_inputs(
+    scale: float, shift: float, seed: int
+) -> None:
+    x, y = data(seed)
+    plain = fit_ridge(x, y, 0.1).predict(x)
+    np.testing.assert_allclose(
+        fit_ridge(x * scale + shift, y, 0.1).predict(x * scale + shift), plain, atol=1e-6
+    )
+
+
+def test_inputs_that_never_move_are_ignored() -> None:
+    x, y = data(4)
+    still = np.concatenate([x, np.full((len(x), 2), 7.0)], axis=1)
+    np.testing.assert_allclose(
+        fit_ridge(still, y, 0.0).predict(still), fit_ridge(x, y, 0.0).predict(x), atol=1e-6
+    )
+    only_still = fit_ridge(np.full((5, 3), 2.0), np.arange(5.0)[:, None], 0.1)
+    assert only_still.predict(np.full((1, 3), 2.0))[0, 0] == pytest.approx(2.0)
+
+
+def test_float32_points_are_computed_in_double() -> None:
+    x, y = data(5)
+    ours = fit_ridge(x.astype(np.float32), y.astype(np.float32), 0.01)
+    assert ours.weights.dtype == np.float64
+    np.testing.assert_allclose(ours.weights, fit_ridge(x, y, 0.01).weights, atol=1e-5)
+
+
+@pytest.mark.parametrize(("images", "targets", "ridge"), [(4, 5, 0.1), (0, 0, 0.1), (4, 4, -1.0)])
+def test_nonsense_is_refused(images: int, targets: int, ridge: float) -> None:
+    with pytest.raises(ValueError):
+        fit_ridge(np.ones((images, 2)), np.ones((targets, 2)), ridge)
+    if images != targets or images == 0:
+        with pytest.raises(ValueError):
+            fit_unbiased(np.ones((images, 2)), np.ones((targets, 2)))

@@ -1,0 +1,231 @@
+"""`selfmark evaluate` from the command line to metrics.json."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from typer.testing import CliRunner
+
+from selfmark.cli.entry import app
+from selfmark.detector import Detector, Located
+from selfmark.discovery import discover
+from selfmark.errors import InputError
+from selfmark.evaluation.run_evaluation import evaluate_run
+from tests.conftest import QUICK
+
+SIDE = 64  # of the pictures and of the network's image, so that network pixels are the picture's pixels
+
+
+@pytest.fixture(scope="module")
+def run(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run with two landmarks; it learned nothing."""
+    output = tmp_path_factory.mktemp("study") / "run"
+    discover(photos, output=output, preset="tiny", settings=QUICK | {"K": 2, "M": 6}, device="cpu")
+    return output
+
+
+@pytest.fixture
+def outspoken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A detector that reads its landmarks from the picture: 0 at (red of pixel 0, 40), 1 at (50, 40)."""
+
+    def locate(self: Detector, pixels: Tensor) -> Located:
+        x = pixels[:, 0, 0, 0].float()
+        forty = torch.full_like(x, 40.0)
+        first = torch.stack([x, forty], dim=-1)
+        second = torch.stack([torch.full_like(x, 50.0), forty], dim=-1)
+        return Located(torch.stack([first, second], dim=1), torch.ones(len(x), 2))
+
+    monkeypatch.setattr(Detector, "locate", locate)
+
+
+def _write(folder: Path, name: str, rows: list[dict[str, Any]]) -> Path:
+    """Pictures whose first pixel holds `landmark`, with annotated points a = (`a`, 40) and b = (50, 40)."""
+    pictures = folder / name
+    pictures.mkdir(parents=True)
+    images, annotations = [], []
+    for number, row in enumerate(rows):
+        picture = np.random.default_rng(number).integers(0, 255, (SIDE, SIDE, 3), dtype=np.uint8)
+        picture[0, 0] = row["landmark"]
+        cv2.imwrite(str(pictures / f"{number}.png"), picture)
+        images.append({"id": number, "file_name": f"{number}.png", "width": SIDE, "height": SIDE})
+        b = [50, 40, 2] if row.get("b", True) else [0, 0, 0]
+        annotations.append(
+            {
+                "id": number,
+                "image_id": number,
+                "keypoints": [row["a"], 40, 2, *b],
+                "bbox": [0, 0, 32, 32],
+                "pose": row.get("pose", "front"),
+                "angle": float(number),
+            }
+        )
+    labels = folder / f"{name}.json"
+    category = {"id": 1, "name": "toy", "keypoints": ["a", "b"]}
+    labels.write_text(json.dumps({"images": images, "annotations": annotations, "categories": [category]}))
+    return labels
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    """Three training pictures with a = 1.5 x landmark 0, and two test pictures, b hidden in the second."""
+    _write(
+        tmp_path, "train", [{"landmark": 10, "a": 15}, {"landmark": 20, "a": 30}, {"landmark": 30, "a": 45}]
+    )
+    _write(
+        tmp_path,
+        "test",
+        [{"landmark": 24, "a": 36, "pose": "left"}, {"landmark": 16, "a": 24, "b": False, "pose": "right"}],
+    )
+    return tmp_path
+
+
+def _evaluate(run: Path, toy: Path, *options: str) -> dict[str, Any]:
+    words = ["evaluate", str(run), str(toy / "test"), "--labels", str(toy / "test.json")]
+    words += ["--train-images", str(toy / "train"), "--train-labels", str(toy / "train.json")]
+    result = CliRunner().invoke(app, [*words, "--output", str(toy / "out"), "--device", "cpu", *options])
+    assert result.exit_code == 0, result.output
+    metrics: dict[str, Any] = json.loads((toy / "out" / "metrics.json").read_text())
+    assert (toy / "out" / "report" / "index.html").exists()
+    return metrics
+
+
+def test_a_toy_example_worked_out_by_hand(run: Path, toy: Path, outspoken: None) -> None:
+    """Errors in percent of the side of 64 pixels.
+
+    Forward: landmark 0 has mean 20 and X'X = 200 in the training pictures, a has mean 30 and X'Y = 300. With
+    ridge r the slope is 300 / (200 + 200 r) = 1.5 / (1 + r). The test pictures have landmark 0 at 20 + 4 and
+    20 - 4 and a at 30 + 6 and 30 - 6, so a is missed by e = 6 - 6 / (1 + r) in both. b never moves and is
+    met. The first picture shows both points (mean e / 2), the second only a (mean e): 0.75 e in all.
+
+    Backward: a has X'X = 450, so the slope is 300 / 450 / (1 + r), and landmark 0 is missed by
+    4 - 4 / (1 + r); landmark 1 never moves: half of that.
+    """
+    metrics = _evaluate(run, toy, "--normalizer", "side")
+    every = {row["regressor"]: row for row in metrics["errors"] if row["all"]}
+    for ridge in (0.1, 0.01, 0.001, 0.0):
+        row = every[f"ridge {ridge:g}"]
+        assert row["forward"]["mean"] == pytest.approx(
+            100 * 0.75 * (6 - 6 / (1 + ridge)) / 64, rel=1e-9, abs=1e-9
+        )
+        assert row["backward"]["mean"] == pytest.approx(
+            100 * 0.5 * (4 - 4 / (1 + ridge)) / 64, rel=1e-9, abs=1e-9
+        )
+    # The unmoving coordinates serve the regressor without bias as one, so it finds a = 1.5 x exactly.
+    assert every["no bias"]["forward"]["mean"] == pytest.approx(0, abs=1e-9)
+    # Guessing: a is missed by 6 in both pictures, landmark 0 by 4.
+    assert metrics["guessing"]["forward"] == pytest.approx(100 * 0.75 * 6 / 64, abs=1e-9)
+    assert metrics["guessing"]["backward"] == pytest.approx(100 * 0.5 * 4 / 64, abs=1e-9)
+
+    missed = 100 * (6 - 6 / 1.01) / 64
+    assert metrics["headline"]["forward"]["by_point"] == pytest.approx([missed, 0], abs=1e-9)
+    assert metrics["headline"]["forward"]["cumulative"] == pytest.approx([0, missed / 2], abs=1e-9)
+    # Raw: on the training pictures landmark 0 is 5, 10 and 15 from a, landmark 1 is on b. A hit at 128 pixels
+    # within 6 is one within 3 here: a is 12 and 8 away from landmark 0, b is met.
+    assert metrics["matched"] == [0, 1]
+    (hits,) = metrics["raw"].values()
+    assert hits["by_point"] == [0, 100]
+    assert hits["average"] == 50
+    # Regressed: a is missed by 0.06 pixels.
+    (hits,) = metrics["regressed"].values()
+    assert hits["by_point"] == [100, 100]
+
+
+def test_the_normalizer_divides(run: Path, toy: Path, outspoken: None) -> None:
+    side = _evaluate(run, toy, "--normalizer", "side")["guessing"]["forward"]
+    box = _evaluate(run, toy, "--normalizer", "bbox")["guessing"]["forward"]
+    assert box == pytest.approx(2 * side)
+
+
+def test_breakdown_by_a_field(run: Path, toy: Path, outspoken: None) -> None:
+    metrics = _evaluate(run, toy, "--normalizer", "side", "--by", "pose", "--by", "angle")
+    missed = 100 * (6 - 6 / 1.01) / 64
+    assert metrics["by"]["pose"] == {
+        "left": {"images": 1, "forward": pytest.approx(missed / 2), "backward": pytest.approx(missed / 3)},
+        "right": {"images": 1, "forward": pytest.approx(missed), "backward": pytest.approx(missed / 3)},
+    }
+    assert list(metrics["by"]["angle"]) == ["0.0", "1.0"]
+
+
+def test_one_label_file_is_split_in_halves(run: Path, toy: Path, outspoken: None) -> None:
+    metrics = evaluate_run(
+        run, toy / "train", toy / "train.json", normalizer="side", output=toy / "out", device="cpu"
+    )
+    assert (metrics["train_images_used"], metrics["test_images_used"]) == (1, 2)
+    assert "half" in metrics["notes"][-1]
+
+
+def test_across_data_sets_only_common_points_count(run: Path, toy: Path, outspoken: None) -> None:
+    labels = json.loads((toy / "train.json").read_text())
+    labels["categories"][0]["keypoints"] = ["c", "a"]
+    for annotation in labels["annotations"]:
+        x, y, v, *_ = annotation["keypoints"]
+        annotation["keypoints"] = [1, 1, 2, x, y, v]
+    (toy / "train.json").write_text(json.dumps(labels))
+    metrics = _evaluate(run, toy, "--normalizer", "side")
+    assert metrics["points"] == ["a"]
+    every = {row["regressor"]: row for row in metrics["errors"] if row["all"]}
+    missed = 100 * (6 - 6 / 1.1) / 64
+    assert every["ridge 0.1"]["forward"]["mean"] == pytest.approx(missed, rel=1e-9)
+
+
+def test_without_labels_the_landmarks_are_ranked(run: Path, photos: Path, tmp_path: Path) -> None:
+    metrics = evaluate_run(run, photos, output=tmp_path, device="cpu")
+    assert "headline" not in metrics
+    assert sorted(metrics["unlabelled"]["order"]) == [0, 1]
+    assert all(0 <= value <= 1 for value in metrics["unlabelled"]["trust"])
+    with pytest.raises(InputError, match="--labels"):
+        evaluate_run(run, photos, by=["pose"], output=tmp_path, device="cpu")
+
+
+def test_without_flipping_at_test_time(run: Path, toy: Path, tmp_path: Path) -> None:
+    """The same as a detector that was never to flip; and not the same as one that flips."""
+    flips = _evaluate(run, toy, "--normalizer", "side")
+    without = _evaluate(run, toy, "--normalizer", "side", "--set", "flip=never")
+    other = tmp_path / "other"
+    shutil.copytree(run, other)
+    shutil.rmtree(other / "predictions")
+    card = json.loads((other / "model" / "model.json").read_text())
+    (other / "model" / "model.json").write_text(json.dumps(card | {"flip_test": False}))
+    never = _evaluate(other, toy, "--normalizer", "side")
+    assert without["headline"] == never["headline"]
+    assert without["headline"] != flips["headline"]
+    assert without["stage1"] == flips["stage1"]
+
+
+def test_draws_and_precision_of_detectors(run: Path, toy: Path, outspoken: None) -> None:
+    metrics = _evaluate(
+        run, toy, "--normalizer", "side", "--set", "fit_images=[2]", "--set", "draws=4", "--detectors", "orb"
+    )
+    counted = {(row["images"], row["forward"]["draws"]) for row in metrics["errors"]}
+    assert counted == {(2, 4), (3, 1)}
+    assert set(metrics["precision"]) <= {"orb"}
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--normalizer", "nose"], "nose"),
+        (["--normalizer", "side", "--by", "color"], "no field 'color'"),
+        (["--normalizer", "inter_ocular"], "does not name the points"),
+        (["--normalizer", "box"], "annotations[0]"),  # one visible point, or all on a line: no box
+        (["--normalizer", "side", "--set", "draws=often"], "draws"),
+        (["--normalizer", "side", "--detectors", "eyes"], "detector"),
+    ],
+)
+def test_what_cannot_be_measured_is_said(
+    run: Path, toy: Path, outspoken: None, options: list[str], sentence: str
+) -> None:
+    words = ["evaluate", str(run), str(toy / "test"), "--labels", str(toy / "test.json"), *options]
+    words += ["--train-images", str(toy / "train"), "--train-labels", str(toy / "train.json")]
+    result = CliRunner().invoke(app, [*words, "--output", str(toy / "out")])
+    assert isinstance(result.exception, InputError)
+    assert sentence in str(result.exception)
+    assert "\n" not in str(result.exception)

@@ -1,0 +1,107 @@
+"""Broken landmarks rank last, each caught by the check that is made for it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from selfmark.config import Augment, Evaluation
+from selfmark.evaluation.consistency import DeformationErrors, deformation_errors, mirror_errors
+from selfmark.evaluation.trust import LandmarkTrust, judge_landmarks
+from tests.evaluation.fakes import CENTER, GREEN, LEFTMOST, RANDOM, RARE, RED, detector, paint
+
+NEAR = Evaluation().agreement_radius
+IMAGES = 60
+MILD = Augment(noise=0.0, blur_fraction=0.0, color_fraction=0.0)  # the paper's affine maps
+
+
+@pytest.fixture(scope="module")
+def deformed() -> DeformationErrors:
+    torch.manual_seed(0)  # of the landmark that answers at random
+    generator = torch.Generator().manual_seed(1)
+    return deformation_errors(detector(), paint(IMAGES).pixels, 2, MILD, generator, batch=32)
+
+
+@pytest.fixture(scope="module")
+def trust(deformed: DeformationErrors) -> LandmarkTrust:
+    torch.manual_seed(0)
+    mirror = mirror_errors(detector(), paint(IMAGES).pixels, batch=32)
+    found = np.ones((IMAGES, 6), bool)
+    found[::10, [RED, GREEN]] = False
+    found[3:, RARE] = False
+    return judge_landmarks(deformed, mirror, found, np.arange(6.0), np.full((IMAGES, 6), 0.5), NEAR)
+
+
+def test_good_landmarks_come_first_and_broken_ones_far_behind(trust: LandmarkTrust) -> None:
+    assert set(trust.order[:2].tolist()) == {RED, GREEN}
+    assert trust.trust[[RED, GREEN]].min() > 0.8
+    assert trust.trust[[CENTER, RANDOM, LEFTMOST, RARE]].max() < 0.1
+    assert sorted(trust.order.tolist()) == list(range(6))
+    assert (np.diff(trust.trust[trust.order]) <= 0).all()
+
+
+def test_each_is_caught_by_its_own_check(trust: LandmarkTrust) -> None:
+    assert trust.stable[CENTER] == 0.0
+    assert trust.symmetric[CENTER] == 1.0
+    assert trust.stable[RANDOM] < 0.1
+    assert trust.stable[LEFTMOST] > 0.9
+    assert trust.symmetric[LEFTMOST] == 0.0
+    assert trust.stable[RARE] > 0.9
+    assert trust.symmetric[RARE] > 0.9
+    assert trust.found[RARE] == pytest.approx(0.05)
+
+
+def test_the_error_alone_would_not_find_the_glued_landmark(
+    deformed: DeformationErrors, trust: LandmarkTrust
+) -> None:
+    """Deformations hardly move the center; only those that do can tell."""
+    assert (deformed.error[:, CENTER] <= NEAR).mean() > 0.6
+    assert trust.deformation[CENTER] < 100 * NEAR
+
+
+def test_by_hand() -> None:
+    error = np.array([[0.01, 0.20], [0.03, np.nan], [0.01, 0.04], [0.09, 0.01]])
+    moved = np.array([[0.30, 0.30], [0.01, 0.30], [0.30, 0.30], [0.30, 0.02]])
+    mirror = np.array([[0.0, 0.05], [0.2, 0.06]])
+    found = np.array([[True, True], [True, False], [False, False]])
+    score = np.array([[0.2, 0.4], [0.4, 0.8]])
+    trust = judge_landmarks(
+        DeformationErrors(error, moved), mirror, found, np.array([0.5, 0.6]), score, near=0.05
+    )
+    np.testing.assert_allclose(trust.deformation, [2.0, 4.0])
+    np.testing.assert_allclose(trust.stable, [2 / 3, 1 / 2])
+    np.testing.assert_allclose(trust.symmetric, [1 / 2, 1 / 2])
+    np.testing.assert_allclose(trust.found, [2 / 3, 1 / 3])
+    np.testing.assert_allclose(trust.score, [0.3, 0.6])
+    np.testing.assert_allclose(trust.separation, [0.5, 0.6])
+    np.testing.assert_allclose(trust.trust, [2 / 3 * 1 / 2, 1 / 2 * 1 / 2 * 1 / 2])
+    assert trust.order.tolist() == [0, 1]
+
+
+def test_checks_that_were_not_made_do_not_count() -> None:
+    deformed = DeformationErrors(np.array([[0.01, 0.01], [0.5, 0.01]]), np.full((2, 2), 0.3))
+    trust = judge_landmarks(deformed, None, None, None, np.ones((2, 2)), near=0.05)
+    assert np.isnan([trust.symmetric, trust.found, trust.separation]).all()
+    np.testing.assert_allclose(trust.trust, [0.5, 1.0])
+    assert trust.order.tolist() == [1, 0]
+
+
+def test_a_landmark_no_check_could_see_is_not_trusted() -> None:
+    """Its place always left the image, so nothing speaks for it; for the other one something does."""
+    deformed = DeformationErrors(np.array([[np.nan, 0.01], [np.nan, 0.01]]), np.full((2, 2), 0.3))
+    trust = judge_landmarks(deformed, None, None, None, np.ones((2, 2)), near=0.05)
+    assert np.isnan(trust.deformation[0])
+    assert np.isnan(trust.stable[0])
+    np.testing.assert_allclose(trust.trust, [0.0, 1.0])
+
+
+def test_nothing_found_anywhere() -> None:
+    deformed = DeformationErrors(np.full((2, 2), 0.01), np.full((2, 2), 0.3))
+    trust = judge_landmarks(deformed, None, np.zeros((3, 2), bool), None, np.ones((2, 2)), near=0.05)
+    np.testing.assert_allclose(trust.trust, [0.0, 0.0])
+
+
+def test_equal_trust_is_settled_by_the_smaller_error() -> None:
+    deformed = DeformationErrors(np.array([[0.03, 0.01, 0.02]]), np.full((1, 3), 0.3))
+    assert judge_landmarks(deformed, None, None, None, np.ones((1, 3)), near=0.05).order.tolist() == [1, 2, 0]

@@ -84,7 +84,7 @@ def prediction(*refs: ImageRef) -> Prediction:
         np.zeros((len(refs), 1, 2), np.float32), np.ones((len(refs), 1), np.float32), ("a",)
     )
     sizes = np.full((len(refs), 2), 8)
-    return Prediction(landmarks, list(refs), sizes)
+    return Prediction(refs, sizes, landmarks)
 
 
 def test_images_that_never_came_are_described() -> None:

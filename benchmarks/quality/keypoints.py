@@ -42,7 +42,7 @@ from selfmark.evaluation.precision import keypoint_precision
 from selfmark.images.crop import to_network
 from selfmark.images.sources import list_images
 from selfmark.images.store import ImageStore, load_store
-from selfmark.keypoints import create
+from selfmark.keypoints import create_detector
 from selfmark.keypoints.selfmark_detector import WEIGHTS
 from selfmark.keypoints.weights_cache import KNOWN
 from selfmark.points import Keypoints
@@ -223,9 +223,9 @@ def _bytes(picture: npt.NDArray[Any]) -> torch.Tensor:
 
 def measure(test_images: TestImages, settings: FirstKeypoints, device: torch.device) -> Row:
     """Measure one detector on one dataset."""
-    best = create(replace(settings, threshold=0.0, max_points=POINTS), device).detect
+    best = create_detector(replace(settings, threshold=0.0, max_points=POINTS), device).detect
     return measure_repeatability(test_images, best) | measure_precision(
-        test_images, create(settings, device).detect
+        test_images, create_detector(settings, device).detect
     )
 
 
@@ -301,7 +301,7 @@ def draw_sheet(
     rows = np.unique(np.linspace(0, len(test_images.truth) - 1, ACROSS).astype(int))
     images, lines = test_images.store.pixels[rows], []
     for chosen in settings.values():
-        points = create(chosen, device).detect(images).to("cpu")
+        points = create_detector(chosen, device).detect(images).to("cpu")
         tiles = []
         for i, image in enumerate(images):
             tile = np.ascontiguousarray(image.permute(1, 2, 0).numpy()[..., ::-1])

@@ -33,6 +33,7 @@ from selfmark.report.landmark_pictures import draw_contact_sheet
 from selfmark.run.devices import select_device
 from selfmark.run.files import write_json
 from selfmark.run.folder import Run
+from selfmark.sampling import evenly_spaced
 
 Record = dict[str, Any]
 
@@ -287,7 +288,7 @@ def hardware() -> str:
 
 def _sheet(detector: Detector, refs: Sequence[ImageRef], config: Config, path: Path) -> None:
     """Draw about thirty images, cropped as for the network, with their landmarks."""
-    rows = np.unique(np.linspace(0, len(refs) - 1, min(SHEET_IMAGES, len(refs))).astype(int))
+    rows = evenly_spaced(len(refs), SHEET_IMAGES)
     store = load_store([refs[row] for row in rows], config.images, float("inf"), None)
     xy = detector.locate(store.pixels).xy.cpu().numpy()
     sheet = draw_contact_sheet(store.pixels.permute(0, 2, 3, 1).numpy(), xy, SHEET_COLUMNS)

@@ -5,7 +5,6 @@ They check that the code runs from end to end. Their numbers mean nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from experiments import Settings
 from quality_data import Dataset
 
 from selfmark.run.files import read_json, write_json
+from selfmark.sampling import evenly_spaced
 
 IMAGES = 60  # number of training images and of test images
 SMOKE: Settings = {
@@ -68,7 +68,7 @@ def _thin(folder: Path, name: str) -> str:
     images = content["images"]
     # Keep consecutive frames of a video, because motion is measured between them.
     video = "frame" in images[0]
-    rows = np.arange(min(IMAGES, len(images))) if video else _evenly_spaced(len(images))
+    rows = np.arange(min(IMAGES, len(images))) if video else evenly_spaced(len(images), IMAGES)
     kept = [images[row] for row in rows]
     ids = {image["id"] for image in kept}
     content["images"] = kept
@@ -83,8 +83,3 @@ def _write_list(folder: Path, labels: str) -> str:
     if not (folder / "thin-train.txt").exists():
         (folder / "thin-train.txt").write_text("\n".join(names) + "\n", encoding="utf-8")
     return "thin-train.txt"
-
-
-def _evenly_spaced(count: int) -> Sequence[int]:
-    rows: list[int] = np.unique(np.linspace(0, count - 1, min(IMAGES, count)).astype(int)).tolist()
-    return rows

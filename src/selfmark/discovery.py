@@ -88,8 +88,8 @@ def _finish(run: Run, detector: Detector, store: ImageStore) -> None:
     with run.writing(), report_out_of_memory(run, "runtime.predict_batch", batch):
         detector.save(run.model)
         finished = Run.open(run.path)
-        check_run(finished, detector, store.refs)
-        build_report(finished, detector)
+        check_run(finished, detector, store)
+        build_report(finished, detector, loaded=store)
     run.log("done", landmarks=run.config.K, output=str(run.path))
 
 

@@ -15,7 +15,7 @@ from selfmark import discovery
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the checks and the report at the end of a run."""
 
-    def nothing(*arguments: Any) -> None:
+    def nothing(*arguments: Any, **options: Any) -> None:
         pass
 
     monkeypatch.setattr(discovery, "check_run", nothing)

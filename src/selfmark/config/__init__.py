@@ -7,6 +7,7 @@
 """
 
 from selfmark.config.presets import PRESETS, preset, resolve_preset, with_landmarks
+from selfmark.config.renamed import original_names
 from selfmark.config.schema import (
     STRIDE,
     Augment,
@@ -61,6 +62,7 @@ __all__ = [
     "check_model",
     "from_dict",
     "from_yaml",
+    "original_names",
     "override",
     "preset",
     "resolve_preset",

@@ -72,3 +72,19 @@ def rename_settings(values: Mapping[str, Any]) -> dict[str, Any]:
             content = {name.rpartition(".")[2]: value for name, value in pairs}
         renamed[_SECTIONS.get(section, section)] = content
     return renamed
+
+
+def original_names(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested settings under the names of selfmark 0.1, the inverse of `rename_settings`.
+
+    Fingerprints of settings are computed from these, so that they stay valid when settings are renamed.
+    """
+    old_name = {new: old for old, new in RENAMED.items()}
+    old_section = {new: old for old, new in _SECTIONS.items()}
+    renamed: dict[str, Any] = {}
+    for section, content in values.items():
+        if isinstance(content, Mapping):
+            pairs = ((f"{section}.{field}", value) for field, value in content.items())
+            content = {old_name.get(name, name).rpartition(".")[2]: value for name, value in pairs}
+        renamed[old_section.get(section, section)] = content
+    return renamed

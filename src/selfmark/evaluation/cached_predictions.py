@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from selfmark.config import to_dict
+from selfmark.config import original_names, to_dict
 from selfmark.detector import Detector
 from selfmark.errors import InputError
 from selfmark.evaluation.stage1_landmarks import Stage1, find_stage1_landmarks
@@ -85,7 +85,8 @@ def run_fingerprint(run: Run, card: ModelCard) -> str:
         run.path / "points" / "landmarks.safetensors",
     )
     # Names, skeleton and the evaluation's own settings may be edited without changing a prediction.
-    settings = {name: part for name, part in to_dict(run.config).items() if name != "evaluation"}
+    values = original_names(to_dict(run.config))
+    settings = {name: part for name, part in values.items() if name != "evaluation"}
     reading = (card.mirror, card.flip_test, card.refine, dataclasses.asdict(card.images))
     return _digest(*(_file_digest(file) for file in files), json.dumps([settings, reading], sort_keys=True))
 

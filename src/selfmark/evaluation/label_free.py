@@ -19,19 +19,25 @@ from selfmark.evaluation.protocol import Figures, to_json_list
 from selfmark.evaluation.stage1_landmarks import Stage1, find_stage1_landmarks
 from selfmark.evaluation.trust import judge_landmarks
 from selfmark.image_ref import ImageRef
-from selfmark.images.store import load_store
+from selfmark.images.store import ImageStore, load_store
+from selfmark.sampling import evenly_spaced
 
 
 def run_label_free_checks(
-    detector: Detector, stage1: Stage1, refs: Sequence[ImageRef], config: Config
+    detector: Detector,
+    stage1: Stage1,
+    refs: Sequence[ImageRef],
+    config: Config,
+    loaded: ImageStore | None = None,
 ) -> Figures:
     """Stability, symmetry, detection and separation of each landmark, and how far to trust it.
 
-    At most `evaluation.num_samples` images are looked at, evenly spaced among `refs`.
+    At most `evaluation.num_samples` images are checked, evenly spaced among `refs`. They are taken from the
+    store `loaded` if it is given and decoded otherwise.
     """
     settings, batch = config.evaluation, config.runtime.predict_batch
-    spaced = np.unique(np.linspace(0, len(refs) - 1, min(settings.num_samples, len(refs))).astype(int))
-    store = load_store([refs[row] for row in spaced], config.images, float("inf"), None)
+    chosen = [refs[row] for row in evenly_spaced(len(refs), settings.num_samples)]
+    store = loaded.select(chosen) if loaded else load_store(chosen, config.images, float("inf"), None)
     generator = torch.Generator(detector.device).manual_seed(settings.seed)
     deformed = deformation_errors(
         detector, store.pixels, settings.deformations, config.augment, generator, batch

@@ -36,6 +36,7 @@ from selfmark.evaluation.protocol import Examples, Figures
 from selfmark.evaluation.stage1_landmarks import Stage1
 from selfmark.image_ref import ImageRef
 from selfmark.images.sources import list_images
+from selfmark.images.store import ImageStore
 from selfmark.points import FloatArray
 from selfmark.run.devices import select_device
 from selfmark.run.files import write_json
@@ -116,11 +117,11 @@ def evaluate_run(
     return metrics
 
 
-def check_run(run: Run, detector: Detector, refs: Sequence[ImageRef]) -> Figures:
+def check_run(run: Run, detector: Detector, store: ImageStore) -> Figures:
     """What can be measured of a fresh run without any labels, also written to its metrics.json."""
     stage1 = Stage1.load(run, detector.device)
     metrics = _header(run, detector)
-    metrics["unlabelled"] = run_label_free_checks(detector, stage1, refs, run.config)
+    metrics["unlabelled"] = run_label_free_checks(detector, stage1, store.refs, run.config, store)
     write_json(metrics, run.path / "metrics.json")
     return metrics
 

@@ -32,6 +32,7 @@ from selfmark.model.card import ModelCard
 from selfmark.model.network import Psi
 from selfmark.run.files import atomic_write
 from selfmark.run.folder import Run
+from selfmark.sampling import evenly_spaced
 
 Precision = Literal["float32", "float16", "int8"]
 FILES: dict[Precision, str] = {
@@ -97,7 +98,7 @@ def _sample(run: Path, card: ModelCard) -> torch.Tensor:
     if not (run / "run.json").exists():
         raise InputError(f"{run} is not a run folder: --int8 needs the images a run was trained on")
     refs = Run.open(run).refs()
-    chosen = np.unique(np.linspace(0, len(refs) - 1, min(_SAMPLE, len(refs))).round().astype(int))
+    chosen = evenly_spaced(len(refs), _SAMPLE, nearest=True)
     try:
         return load_store([refs[row] for row in chosen], card.images, np.inf, None).pixels
     except InputError as error:

@@ -73,6 +73,28 @@ class ImageStore:
     def __len__(self) -> int:
         return len(self.refs)
 
+    def select(self, refs: Sequence[ImageRef]) -> ImageStore:
+        """Return a store of the given images, in this order; images the store does not have are left out.
+
+        Raises:
+            InputError: if the store has none of them.
+        """
+        row_of = {ref: row for row, ref in enumerate(self.refs)}
+        rows = [row_of[ref] for ref in refs if ref in row_of]
+        if not rows:
+            raise InputError(f"none of the {len(refs)} images could be read")
+        return ImageStore(
+            pixels=self.pixels[rows],
+            refs=tuple(self.refs[row] for row in rows),
+            sizes=self.sizes[rows],
+            regions=self.regions[rows],
+            bounds=self.bounds[rows],
+            video=self.video[rows],
+            frame=self.frame[rows],
+            track=self.track[rows],
+            skipped=(),
+        )
+
 
 def load_store(
     refs: Sequence[ImageRef],

@@ -21,6 +21,7 @@ from selfmark.images.sources import list_images
 from selfmark.model.card import ModelCard
 from selfmark.run.files import read_json, require_format
 from selfmark.run.image_list import refs_from_json
+from selfmark.sampling import evenly_spaced
 
 FOLDER = "naming"
 POINTS = "landmarks.safetensors"
@@ -68,7 +69,7 @@ def choose_images(folder: Path, given: Sequence[str], most: int) -> list[ImageRe
         )
     else:
         refs = own
-    rows = np.unique(np.linspace(0, len(refs) - 1, min(most, len(refs))).round().astype(int))
+    rows = evenly_spaced(len(refs), most, nearest=True)
     chosen = [refs[row] for row in rows]
     if not any(os.path.isfile(ref.path) for ref in chosen):
         raise InputError(

@@ -11,6 +11,7 @@ import numpy as np
 
 from selfmark.points import FloatArray
 from selfmark.report.sections import ReportCurves
+from selfmark.sampling import evenly_spaced
 
 WIDTH, HEIGHT = 360, 216  # of a chart, SVG units
 LEFT, TOP, RIGHT, BOTTOM = 46, 22, 350, 174  # of the plotting area inside it
@@ -147,7 +148,7 @@ def _finite(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
     """The finite points of a line; of more than a screen can show, some, the ends among them."""
     kept = np.flatnonzero(np.isfinite(x) & np.isfinite(y))
     if len(kept) > _MOST_POINTS:
-        kept = kept[np.linspace(0, len(kept) - 1, _MOST_POINTS).astype(int)]
+        kept = kept[evenly_spaced(len(kept), _MOST_POINTS)]
     return x[kept], y[kept]
 
 

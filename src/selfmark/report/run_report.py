@@ -12,7 +12,7 @@ from selfmark.config import to_dict
 from selfmark.detector import Detector
 from selfmark.evaluation.cached_predictions import run_fingerprint
 from selfmark.evaluation.stage1_landmarks import Stage1, find_stage1_landmarks
-from selfmark.images.store import load_store
+from selfmark.images.store import ImageStore, load_store
 from selfmark.model.colors import landmark_colors
 from selfmark.points import FloatArray
 from selfmark.report import metrics_text
@@ -21,35 +21,40 @@ from selfmark.report.tsne import tsne
 from selfmark.run.files import read_json
 from selfmark.run.folder import Run
 from selfmark.run.tensor_files import read_tensors
+from selfmark.sampling import evenly_spaced
 
 _EXAMPLES = 24  # images shown
 _CLUSTER_IMAGES = 100  # images whose descriptors are laid out in the cluster picture
 _CLUSTER_POINTS = 800  # descriptors in it, at most
 
 
-def build_report(run: Run, detector: Detector, output: Path | None = None) -> Path:
+def build_report(
+    run: Run, detector: Detector, output: Path | None = None, loaded: ImageStore | None = None
+) -> Path:
     """Write report/index.html of a finished run and return its path.
 
     Args:
         run: the run.
         detector: its detector.
         output: folder of metrics.json, in which the report goes too; None is the run folder.
+        loaded: the run's images if they are in memory; None decodes the ones shown.
     """
     folder = output if output is not None else run.path
     metrics = _metrics(run, detector, folder / "metrics.json")
     refs = run.refs()
-    pixels = load_store(_spread(refs, _CLUSTER_IMAGES), run.config.images, float("inf"), None)
-    shown = _spread(range(len(pixels)), _EXAMPLES)
-    located = detector.locate(pixels.pixels[shown])
-    cluster_xy, cluster_label = _clusters(run, detector, pixels.pixels)
+    chosen = [refs[row] for row in evenly_spaced(len(refs), _CLUSTER_IMAGES)]
+    store = loaded.select(chosen) if loaded else load_store(chosen, run.config.images, float("inf"), None)
+    shown = evenly_spaced(len(store), _EXAMPLES)
+    located = detector.locate(store.pixels[shown])
+    cluster_xy, cluster_label = _clusters(run, detector, store.pixels)
     checks = metrics.get("unlabelled")
     data = ReportData(
         title=run.path.resolve().name,
         names=detector.names,
-        examples=pixels.pixels[shown].permute(0, 2, 3, 1).numpy(),
+        examples=store.pixels[shown].permute(0, 2, 3, 1).numpy(),
         example_xy=located.xy.cpu().numpy(),
         example_score=located.score.cpu().numpy(),
-        example_names=tuple(pixels.refs[row].name for row in shown),
+        example_names=tuple(store.refs[row].name for row in shown),
         mirror=detector.card.mirror,
         colors=landmark_colors(detector.card),
         skeleton=detector.card.skeleton,
@@ -78,17 +83,10 @@ def _metrics(run: Run, detector: Detector, path: Path) -> dict[str, Any]:
     return metrics
 
 
-def _spread(items: Any, most: int) -> list[Any]:
-    """At most so many of the items, evenly spaced."""
-    return [
-        items[row] for row in np.unique(np.linspace(0, len(items) - 1, min(most, len(items))).astype(int))
-    ]
-
-
 def _clusters(run: Run, detector: Detector, pixels: Any) -> tuple[FloatArray, npt.NDArray[np.int64]]:
     """Stage 1's descriptors of the landmarks laid out in the plane, [P, 2], and their landmarks [P]."""
     found = find_stage1_landmarks(Stage1.load(run, detector.device), pixels)
-    rows = _spread(range(len(found.label)), _CLUSTER_POINTS) if len(found.label) else []
+    rows = evenly_spaced(len(found.label), _CLUSTER_POINTS)
     return tsne(found.descriptor[rows]), found.label[rows]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from selfmark.points import FloatArray
 from selfmark.report.landmark_pictures import Picture, to_data_uri
 from selfmark.report.sections import IntArray
+from selfmark.sampling import evenly_spaced
 
 WIDTH, HEIGHT = 580, 440  # of the map, SVG units
 CUT = 30  # side of a cut-out on the map
@@ -49,7 +50,7 @@ def build_scatter(xy: FloatArray, label: IntArray, colors: Sequence[str], cuts: 
     """
     kept = np.flatnonzero(np.isfinite(xy).all(axis=1))
     if len(kept) > _MOST_DOTS:
-        kept = kept[np.linspace(0, len(kept) - 1, _MOST_DOTS).astype(int)]
+        kept = kept[evenly_spaced(len(kept), _MOST_DOTS)]
     if not len(kept):
         return Scatter((), (), 0)
     places = _fit(xy[kept])

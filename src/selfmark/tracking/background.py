@@ -17,6 +17,7 @@ from selfmark.config import Tracking
 from selfmark.errors import InputError
 from selfmark.images.decode import Pixels
 from selfmark.images.video import probe_video, read_frames
+from selfmark.sampling import evenly_spaced
 
 Gray = npt.NDArray[np.uint8]  # [h, w]
 Mask = npt.NDArray[np.uint8]  # [h, w] of 0 and 1
@@ -49,7 +50,7 @@ class Background:
 def learn_background(path: Path, animals: int, settings: Tracking) -> Background:
     """The scene of a video without its animals."""
     video = probe_video(path)
-    wanted = sorted(set(np.linspace(0, video.frames - 1, settings.num_samples).round().astype(int).tolist()))
+    wanted = evenly_spaced(video.frames, settings.num_samples, nearest=True).tolist()
     scale = min(1.0, settings.max_side / max(video.size))
     samples: list[Gray] = []
     for number, frame in read_frames(path, wanted):

@@ -16,7 +16,7 @@ from selfmark.evaluation.run_evaluation import evaluate_run
 from selfmark.keypoints.first_keypoints import detect_first_keypoints
 from selfmark.paper.reproduction import contact_sheets, descriptor_maps, stage1_measurements
 from selfmark.paper.reproduction.dataset_cache import CachedDataset
-from selfmark.paper.reproduction.measurement_task import MeasurementTask, evenly_spaced_rows, load_task_images
+from selfmark.paper.reproduction.measurement_task import MeasurementTask, load_task_images
 from selfmark.run.folder import Run
 from tests.paper.reproduction import sets
 from tests.paper.reproduction.conftest import SHORT
@@ -116,8 +116,3 @@ def test_only_landmarks_that_stand_for_a_point_are_drawn(
     assert contact_sheets.draw_matched_sheet(study) == {"matched_sheet": "matched.png"}
     assert np.isfinite(drawn[0]).all(axis=(0, 2)).tolist() == [True, False, True, False]
     assert (study.folder / "matched.png").stat().st_size > 1000
-
-
-def test_rows_are_spread() -> None:
-    assert evenly_spaced_rows(1, 5) == [0]
-    assert evenly_spaced_rows(100, 3) == [0, 49, 99]

@@ -12,6 +12,7 @@ from PIL import Image
 
 from selfmark.paper.datasets.dataset import Dataset
 from selfmark.paper.datasets.registry import dataset_root, get_dataset_info
+from selfmark.sampling import evenly_spaced
 
 _SAMPLE = 50  # images of a split that are opened
 _ASTRAY = 0.1  # share of their points outside the image from which on they belong to other images
@@ -55,7 +56,7 @@ def check_sample(dataset: Dataset) -> list[str]:
     found = []
     for name, split in dataset.splits.items():
         outside, seen, unreadable = 0, 0, []
-        for row in np.unique(np.linspace(0, len(split) - 1, min(_SAMPLE, len(split))).astype(int)):
+        for row in evenly_spaced(len(split), _SAMPLE):
             if split.frame[row] >= 0:
                 continue  # a frame of a video
             path = dataset.root / split.files[row]

@@ -17,7 +17,6 @@ from selfmark.evaluation.stage1_landmarks import Stage1
 from selfmark.keypoints.first_keypoints import detect_first_keypoints
 from selfmark.paper.reproduction.measurement_task import (
     MeasurementTask,
-    evenly_spaced_rows,
     load_image_sample,
     read_labels,
 )
@@ -25,6 +24,7 @@ from selfmark.paper.reproduction.table_metrics import Figures
 from selfmark.points import FloatArray
 from selfmark.report.landmark_pictures import Picture, draw_contact_sheet
 from selfmark.run.folder import Run
+from selfmark.sampling import evenly_spaced
 
 IMAGES, COLUMNS = 12, 6
 _RED, _BLUE = (226, 58, 46), (46, 98, 226)
@@ -58,7 +58,7 @@ def draw_landmark_sheet(study: MeasurementTask) -> Figures:
         if field not in truth.fields:
             raise InputError(f"{study.test} has no field '{field}' to order images by")
         order = sorted(range(len(truth)), key=lambda row: str(truth.fields[field][row]))
-        rows = [order[place] for place in evenly_spaced_rows(len(order), IMAGES)]
+        rows = [order[place] for place in evenly_spaced(len(order), IMAGES)]
         shown = load_labeled_images(truth.select(rows), study.config, study.folder)
         figures["pose_sheet"] = _drawn(study, detector, shown, f"by-{field}")
     return figures

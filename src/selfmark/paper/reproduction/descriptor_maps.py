@@ -11,13 +11,13 @@ from selfmark.evaluation.stage1_landmarks import Stage1, find_stage1_landmarks
 from selfmark.keypoints.first_keypoints import detect_first_keypoints
 from selfmark.paper.reproduction.measurement_task import (
     MeasurementTask,
-    evenly_spaced_rows,
     load_image_sample,
 )
 from selfmark.paper.reproduction.table_metrics import Figures
 from selfmark.points import FloatArray
 from selfmark.report.tsne import tsne
 from selfmark.run.folder import Run
+from selfmark.sampling import evenly_spaced
 
 IMAGES, POINTS = 100, 1000  # shown at most
 
@@ -51,7 +51,7 @@ def _map(
 ) -> Figures:
     if not len(descriptor):
         raise InputError(f"no points were found in {len(shown.store)} images of {study.test}")
-    rows = evenly_spaced_rows(len(descriptor), POINTS)
+    rows = evenly_spaced(len(descriptor), POINTS)
     places = tsne(descriptor[rows])
     near = shown.nearest(xy[rows], image[rows], study.config)
     return {"map": [[x, y, point] for (x, y), point in zip(places.tolist(), near.tolist(), strict=True)]}

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from selfmark.config import Config
 from selfmark.evaluation.label_files import GroundTruth, read_ground_truth
 from selfmark.evaluation.labeled_images import LabeledImages, load_labeled_images
 from selfmark.images.sources import list_images
+from selfmark.sampling import evenly_spaced
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,4 @@ def load_task_images(study: MeasurementTask, path: Path) -> LabeledImages:
 def load_image_sample(study: MeasurementTask, most: int) -> LabeledImages:
     """Load at most so many of the test images, evenly spaced."""
     truth = read_labels(study.test, study.config)
-    return load_labeled_images(truth.select(evenly_spaced_rows(len(truth), most)), study.config, study.folder)
-
-
-def evenly_spaced_rows(count: int, most: int) -> list[int]:
-    """At most so many of `count` rows, evenly spaced.
-
-    >>> spread(10, 4), spread(2, 4)
-    ([0, 3, 6, 9], [0, 1])
-    """
-    return [int(row) for row in np.unique(np.linspace(0, count - 1, min(most, count)).astype(int))]
+    return load_labeled_images(truth.select(evenly_spaced(len(truth), most)), study.config, study.folder)

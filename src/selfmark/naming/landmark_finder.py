@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image
+from rich.console import Console
+from rich.progress import Progress
 
 from selfmark.detector import Detector
 from selfmark.errors import InputError
@@ -28,15 +30,12 @@ _FRAME_SIDE = 1600  # longer side of a video frame's picture, at most
 
 def find_landmarks(folder: Path, refs: Sequence[ImageRef], fingerprint: str, device: str) -> None:
     """Find the landmarks of the images and keep them in RUN/naming, with a progress bar on the terminal."""
-    from rich.progress import Progress
-
-    from selfmark.cli.console import stderr
-
     detector = Detector.load(folder, select_device(device))
     home = folder / FOLDER
     try:
         home.mkdir(exist_ok=True)
-        with Progress(console=stderr, transient=True, disable=not stderr.is_terminal) as bar:
+        console = Console(stderr=True)
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
             task = bar.add_task("finding landmarks", total=len(refs))
             _find(detector, refs, fingerprint, home, lambda count: bar.update(task, advance=count))
     except OSError as error:

@@ -47,7 +47,7 @@ from selfmark.keypoints.selfmark_detector import WEIGHTS
 from selfmark.keypoints.weights_cache import KNOWN
 from selfmark.points import Keypoints
 from selfmark.run.files import write_json
-from training.keypoints.measure import Floats, Found, compare, euclidean, mean, random_homography
+from training.keypoints.measure import DetectedPoints, Floats, compare, euclidean, mean, random_homography
 
 CONFIG = Config()
 DATA = ("faces-yt68", "birds-cub")
@@ -273,10 +273,10 @@ def measure_precision(test_images: TestImages, detect: Detect) -> Row:
     }
 
 
-def _of(points: Keypoints, index: int) -> Found:
+def _of(points: Keypoints, index: int) -> DetectedPoints:
     assert points.descriptor is not None
     mine = points.image_index == index
-    return Found(points.xy[mine].numpy(), points.descriptor[mine].numpy())
+    return DetectedPoints(points.xy[mine].numpy(), points.descriptor[mine].numpy())
 
 
 # --- output ----------------------------------------------------------------------------------------------

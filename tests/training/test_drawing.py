@@ -20,8 +20,8 @@ from training.keypoints.shapes import (
 SIDE = 192
 
 
-def painted(maker, seed):
-    """A shape alone on even ground, and its points."""
+def draw_shape(maker, seed):
+    """Draw a single shape on a uniform background and return it with its points."""
     rng = np.random.default_rng(seed)
     shape = maker(rng, SIDE, np.array([95.0, 97.0]), 60.0, 0.5)
     canvas = np.full((SIDE, SIDE), 0.5, np.float32)
@@ -33,7 +33,7 @@ def painted(maker, seed):
 
 
 def cornerness(image):
-    """The smaller eigenvalue of the structure tensor."""
+    """Return the smaller eigenvalue of the structure tensor."""
     return cv2.cornerMinEigenVal(image, blockSize=3, ksize=3)
 
 
@@ -41,8 +41,8 @@ def cornerness(image):
 def test_points_lie_on_corners(maker):
     offsets, strengths = [], []
     for seed in range(6):
-        image, points = painted(maker, seed)
-        points = points[:2] if maker is almond else points  # its third is the middle of the iris
+        image, points = draw_shape(maker, seed)
+        points = points[:2] if maker is almond else points  # the third point is the center of the iris
         strength = cornerness(image)
         typical = np.percentile(strength[strength > 1e-5], 50)
         for x, y in np.round(points).astype(int):
@@ -50,18 +50,18 @@ def test_points_lie_on_corners(maker):
             row, column = np.unravel_index(near.argmax(), near.shape)
             offsets.append(np.hypot(row - 4, column - 4))
             strengths.append(near.max() / typical)
-    # Outlines are a pixel soft and the tensor's window is wide, so its peak lies a little inside a corner.
+    # Outlines are blurred by a pixel and the tensor's window is wide, so its peak lies inside a corner.
     assert np.median(offsets) <= 2.3
     assert np.mean(np.array(strengths) > 2) > 0.8
 
 
 def test_an_oval_has_no_points():
-    assert all(len(painted(oval, seed)[1]) == 0 for seed in range(4))
+    assert all(len(draw_shape(oval, seed)[1]) == 0 for seed in range(4))
 
 
 def test_dots_have_their_points_in_the_middle():
     for seed in range(6):
-        image, points = painted(dots, seed)
+        image, points = draw_shape(dots, seed)
         difference = np.abs(image - 0.5)
         for x, y in points:
             rows, columns = np.mgrid[:SIDE, :SIDE]
@@ -70,7 +70,7 @@ def test_dots_have_their_points_in_the_middle():
             assert np.hypot(centroid[0] - x, centroid[1] - y) < 0.3
 
 
-def test_a_polygon_lies_where_its_corners_say():
+def test_a_polygon_is_centered_on_its_corners():
     rows, columns = np.mgrid[:64, :64]
     offsets = []
     for seed in range(20):
@@ -81,13 +81,13 @@ def test_a_polygon_lies_where_its_corners_say():
         total = mask.sum()
         offsets.append(np.array([(mask * columns).sum(), (mask * rows).sum()]) / total - center)
         exact = 2.5 * radius**2 * np.sin(2 * np.pi / 5)
-        assert exact < total < exact * (1 + 0.6 / radius) ** 2  # OpenCV paints half a pixel around
+        assert exact < total < exact * (1 + 0.6 / radius) ** 2  # OpenCV draws half a pixel more on each side
     assert np.abs(offsets).max() < 0.25
     assert np.abs(np.mean(offsets, axis=0)).max() < 0.05
 
 
 @pytest.mark.parametrize("draw", [shapes.draw, scenes.draw, scenes.animal])
-def test_an_image_depends_on_its_generator_alone(draw):
+def test_an_image_depends_only_on_its_generator(draw):
     one, points = draw(np.random.default_rng([0, 5]), 96)
     two, again = draw(np.random.default_rng([0, 5]), 96)
     other, _ = draw(np.random.default_rng([0, 6]), 96)
@@ -100,7 +100,7 @@ def test_an_image_depends_on_its_generator_alone(draw):
     assert np.abs(one - other).max() > 0.05
 
 
-def test_there_is_something_to_see_at_every_point():
+def test_every_point_has_contrast_around_it():
     seen = []
     for seed in range(10):
         image, points = shapes.draw(np.random.default_rng([9, seed]), 256)
@@ -111,7 +111,7 @@ def test_there_is_something_to_see_at_every_point():
     assert min(seen) > 0.04
 
 
-def test_photographs_are_collected_and_cut(tmp_path, capsys):
+def test_photographs_are_collected_and_cropped(tmp_path, capsys):
     written = photographs.collect(tmp_path)
     assert tmp_path / "grace_hopper.png" in written  # matplotlib is always installed
     sources = photographs.load(tmp_path)
@@ -123,6 +123,6 @@ def test_photographs_are_collected_and_cut(tmp_path, capsys):
         assert image.std() > 0.005
 
 
-def test_without_photographs_it_says_how_to_get_them(tmp_path):
+def test_missing_photographs_error_names_the_command(tmp_path):
     with pytest.raises(photographs.InputError, match=r"training\.keypoints\.photographs"):
         photographs.load(tmp_path)

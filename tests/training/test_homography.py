@@ -30,18 +30,18 @@ def smooth_images(count, side):
     return np.stack([cv2.GaussianBlur(rng.random((side, side), np.float32), (0, 0), 2) for _ in range(count)])
 
 
-def test_views_are_what_opencv_shows(homographies):
+def test_views_match_opencv(homographies):
     images = smooth_images(6, 64)
     views, inside = warp_images(torch.from_numpy(images)[:, None], homographies, 48)
     assert 0.3 < inside.float().mean() < 1
     for image, view, seen, matrix in zip(images, views[:, 0], inside, homographies, strict=True):
         flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
         expected = cv2.warpPerspective(image, matrix.double().numpy(), (48, 48), flags=flags)
-        # OpenCV rounds places to 1/32 of a pixel.
+        # OpenCV rounds positions to 1/32 of a pixel.
         np.testing.assert_allclose(view.numpy()[seen], expected[seen], atol=2e-3)
 
 
-def test_points_go_where_opencv_sends_them(homographies):
+def test_mapped_points_match_opencv(homographies):
     xy = torch.rand(6, 9, 2) * 47
     expected = [
         cv2.perspectiveTransform(points[None].double().numpy(), matrix.double().numpy())[0]
@@ -50,7 +50,7 @@ def test_points_go_where_opencv_sends_them(homographies):
     np.testing.assert_allclose(warp_points(xy, homographies), np.stack(expected), atol=1e-3)
 
 
-def test_a_point_of_the_image_lies_at_the_same_thing_in_the_view(homographies):
+def test_a_mapped_point_stays_on_the_same_image_content(homographies):
     images = torch.zeros(6, 1, 64, 64)
     center = random_places = torch.full((6, 1, 2), 31.0) + torch.arange(6.0)[:, None, None] - 3
     for index, (x, y) in enumerate(center[:, 0].long().tolist()):
@@ -76,7 +76,7 @@ def test_ranges_are_kept(generator):
     torch.testing.assert_close(matrix, torch.tensor([[0.5, 0, 29.75], [0, 0.5, 29.75], [0, 0, 1]]))
 
 
-def test_pairs_roam_together(generator):
+def test_both_views_of_a_pair_roam_together(generator):
     views = Views(side=40, zoom=(1, 1), stretch=0, rotation=0, shear=0, perspective=0, shift=0, roam=0.25)
     first, second = random_pairs(50, 80, views, generator)
     torch.testing.assert_close(first, second)
@@ -85,7 +85,7 @@ def test_pairs_roam_together(generator):
     assert shift.std() > 8
 
 
-def test_the_inverse_leads_back(homographies):
+def test_the_inverse_undoes_the_homography(homographies):
     xy = torch.rand(6, 9, 2) * 47
     torch.testing.assert_close(
         warp_points(warp_points(xy, homographies), inverse(homographies)), xy, atol=1e-3, rtol=0

@@ -3,7 +3,7 @@ import math
 import torch
 from torch.nn import functional as F
 
-from training.keypoints.losses import cell_labels, descriptor_loss, detector_loss, whole_cells
+from training.keypoints.losses import descriptor_loss, detector_loss, find_full_cells, label_cells
 
 
 def generator():
@@ -17,12 +17,12 @@ def test_labels_name_the_pixel_of_the_cell():
     expected = torch.full((3, 3), 64)
     for x, y in ((0, 0), (9, 3), (23, 16)):  # halves are rounded to even
         expected[y // 8, x // 8] = 8 * (y % 8) + x % 8
-    assert torch.equal(cell_labels(xy, 24, generator())[0], expected)
+    assert torch.equal(label_cells(xy, 24, generator())[0], expected)
 
 
-def test_of_several_points_in_a_cell_each_wins_sometimes():
+def test_points_that_share_a_cell_are_chosen_at_random():
     xy = torch.tensor([[1.0, 1.0], [6.0, 2.0], [3.0, 7.0]]).expand(600, 3, 2)
-    labels = cell_labels(xy, 8, generator()).flatten()
+    labels = label_cells(xy, 8, generator()).flatten()
     counts = torch.bincount(labels, minlength=65)
     assert counts[[9, 22, 59]].sum() == 600
     assert counts[[9, 22, 59]].min() > 150
@@ -31,7 +31,7 @@ def test_of_several_points_in_a_cell_each_wins_sometimes():
 def test_a_cell_counts_only_if_every_pixel_does():
     inside = torch.ones(1, 16, 24, dtype=torch.bool)
     inside[0, 8, 15] = False
-    assert whole_cells(inside)[0].tolist() == [[True, True, True], [True, False, True]]
+    assert find_full_cells(inside)[0].tolist() == [[True, True, True], [True, False, True]]
 
 
 def test_detector_loss_is_the_mean_over_counted_cells():
@@ -62,13 +62,13 @@ def naive_descriptor_loss(first, second, xy1, xy2, valid, temperature, apart):
             here = [at(fields[0][b], *xy.tolist()) for xy in places[0][b]]
             there = [at(fields[1][b], *xy.tolist()) for xy in places[1][b]]
             for i in valid[b].nonzero().flatten().tolist():
-                rivals = [
+                candidates = [
                     j
                     for j in valid[b].nonzero().flatten().tolist()
                     if j == i or math.dist(places[1][b, i].tolist(), places[1][b, j].tolist()) >= apart
                 ]
-                scores = torch.stack([here[i] @ there[j] / temperature for j in rivals])
-                terms.append((scores.logsumexp(0) - scores[rivals.index(i)]).item())
+                scores = torch.stack([here[i] @ there[j] / temperature for j in candidates])
+                terms.append((scores.logsumexp(0) - scores[candidates.index(i)]).item())
         total += sum(terms) / len(terms) / 2
     return total
 
@@ -84,8 +84,8 @@ def test_descriptor_loss_against_a_loop():
     assert math.isclose(loss.item(), expected, rel_tol=1e-4)
 
 
-def test_descriptors_that_know_their_place_cost_nothing():
-    field = torch.eye(16).reshape(1, 16, 4, 4)  # every cell is unlike every other
+def test_distinctive_descriptors_have_no_loss():
+    field = torch.eye(16).reshape(1, 16, 4, 4)  # all cells differ
     rows, columns = torch.meshgrid(torch.arange(4), torch.arange(4), indexing="ij")
     centers = (torch.stack((columns, rows), dim=-1).reshape(1, 16, 2) * 8 + 3.5).float()
     valid = torch.ones(1, 16, dtype=torch.bool)

@@ -2,14 +2,14 @@ import cv2
 import numpy as np
 import pytest
 
-from training.keypoints.measure import Found, compare, euclidean, mean, random_homography
+from training.keypoints.measure import DetectedPoints, compare, euclidean, mean, random_homography
 
 SHIFT = np.array([[1.0, 0, 10], [0, 1, 0], [0, 0, 1]])
 
 
 def found(points):
     xy = np.array(points, float)
-    return Found(xy, np.eye(8)[: len(xy)])
+    return DetectedPoints(xy, np.eye(8)[: len(xy)])
 
 
 def test_perfect_points_score_one():
@@ -17,17 +17,17 @@ def test_perfect_points_score_one():
     assert (score.repeatability, score.matching, score.points) == (1.0, 1.0, 2.0)
 
 
-def test_points_out_of_sight_do_not_count():
-    # (95, 5) leaves the view; (4, 5) of the second view was not in the first.
+def test_points_outside_the_other_view_do_not_count():
+    # (95, 5) leaves the view; (4, 5) of the second view is not in the first.
     first, second = found([[20, 20], [95, 5]]), found([[30, 22], [4, 5]])
     score = compare(first, second, SHIFT, 100, 3.0, euclidean)
     assert (score.repeatability, score.matching, score.points) == (1.0, 1.0, 1.0)
 
 
-def test_matches_must_be_right_and_mutual():
-    first = Found(np.array([[20.0, 20], [40, 60], [60, 30]]), np.array([[1.0, 0], [0, 1], [0, 0.9]]))
-    second = Found(np.array([[30.0, 20], [50, 60], [70, 38]]), np.array([[0.0, 1], [1, 0], [5, 5]]))
-    # Third points are 8 pixels off; descriptors of the first two are swapped.
+def test_matches_must_be_correct_and_mutual():
+    first = DetectedPoints(np.array([[20.0, 20], [40, 60], [60, 30]]), np.array([[1.0, 0], [0, 1], [0, 0.9]]))
+    second = DetectedPoints(np.array([[30.0, 20], [50, 60], [70, 38]]), np.array([[0.0, 1], [1, 0], [5, 5]]))
+    # The third points are 8 pixels off; the descriptors of the first two are swapped.
     score = compare(first, second, SHIFT, 100, 3.0, euclidean)
     assert score.repeatability == pytest.approx(2 / 3)
     assert score.matching == 0

@@ -2,23 +2,23 @@ import torch
 from torch.nn import functional as F
 
 from selfmark.keypoints.superpoint import SuperPoint
-from training.keypoints.network import NORMED, Trainee, convolve_patches, fold
+from training.keypoints.network import NORMED, TrainingNetwork, convolve_patches, fold_norms
 
 
 def test_folding_the_norms_changes_nothing():
     torch.manual_seed(0)
-    trainee = Trainee()
-    for name in NORMED:  # norms as training leaves them
-        norm = trainee.norms[name]
+    network = TrainingNetwork()
+    for name in NORMED:  # random norms, as after training
+        norm = network.norms[name]
         torch.nn.init.uniform_(norm.weight, 0.5, 1.5)
         for tensor, spread in ((norm.bias, 0.3), (norm.running_mean, 0.3)):
             torch.nn.init.normal_(tensor, 0, spread)
         torch.nn.init.uniform_(norm.running_var, 0.3, 2.0)
     plain = SuperPoint()
-    plain.load_state_dict(fold(trainee), strict=True)
+    plain.load_state_dict(fold_norms(network), strict=True)
     gray = torch.rand(2, 1, 32, 40)
     with torch.inference_mode():
-        logits, raw = trainee.eval()(gray)
+        logits, raw = network.eval()(gray)
         score, descriptors = plain.eval()(gray.expand(-1, 3, -1, -1))
     assert logits.std() > 0.1
     expected = F.pixel_shuffle(logits.softmax(1)[:, :-1], 8)[:, 0]
@@ -26,28 +26,28 @@ def test_folding_the_norms_changes_nothing():
     torch.testing.assert_close(descriptors, F.normalize(raw, dim=1), atol=1e-5, rtol=1e-4)
 
 
-def test_patches_convolve_as_a_convolution_does():
+def test_convolving_patches_matches_a_convolution():
     torch.manual_seed(0)
     gray, weight = torch.rand(3, 1, 10, 12), torch.randn(5, 1, 3, 3)
-    towards = torch.randn(3, 5, 10, 12)
+    weights = torch.randn(3, 5, 10, 12)
     gradients = []
     results = []
     for convolve in (convolve_patches, lambda x, w: F.conv2d(x, w, padding=1)):
         kernel = weight.clone().requires_grad_()
         results.append(convolve(gray, kernel))
-        (results[-1] * towards).sum().backward()
+        (results[-1] * weights).sum().backward()
         gradients.append(kernel.grad)
     torch.testing.assert_close(*results)
     torch.testing.assert_close(*gradients, atol=1e-4, rtol=1e-4)
     assert results[0].is_contiguous(memory_format=torch.channels_last)
 
 
-def test_every_weight_that_counts_is_learnt():
-    trainee = Trainee().train()
-    logits, raw = trainee(torch.rand(2, 1, 32, 32))
+def test_every_used_weight_gets_a_gradient():
+    network = TrainingNetwork().train()
+    logits, raw = network(torch.rand(2, 1, 32, 32))
     (logits.square().mean() + raw.square().mean()).backward()
-    learnt = {name for name, parameter in trainee.named_parameters() if parameter.grad is not None}
+    trained = {name for name, parameter in network.named_parameters() if parameter.grad is not None}
     expected = {f"net.{name}.weight" for name in NORMED}
     expected |= {f"norms.{name}.{part}" for name in NORMED for part in ("weight", "bias")}
     expected |= {f"net.{name}.{part}" for name in ("convPb", "convDb") for part in ("weight", "bias")}
-    assert learnt == expected
+    assert trained == expected

@@ -1,4 +1,4 @@
-"""Adaptation, the training steps and the whole command, on very small images."""
+"""Tests of adaptation, the training steps and the whole command, on very small images."""
 
 import contextlib
 import json
@@ -14,17 +14,17 @@ from safetensors.torch import load_file
 
 from training.keypoints import photographs, shapes, speed, train
 from training.keypoints.adapt import adapt
-from training.keypoints.data import Labeled
+from training.keypoints.data import LabeledImages
 from training.keypoints.homography import inverse, random_pairs, warp_points
 from training.keypoints.light import blur, compress, relight
-from training.keypoints.network import Trainee
+from training.keypoints.network import TrainingNetwork
 from training.keypoints.optimize import Log, learning_rate, optimize
-from training.keypoints.phases import common_places, joint_step, shapes_step
+from training.keypoints.phases import choose_positions, joint_step, shapes_step
 from training.keypoints.settings import TINY, Adapt, Data, Light, Views
 
 SMALL = replace(
     TINY,
-    data=Data(side=64, most_points=32, shapes=8, scenes=2, animals=1, photographs=3, held_out=1),
+    data=Data(side=64, max_points=32, shapes=8, scenes=2, animals=1, photographs=3, held_out=1),
     shape_views=Views(side=32, rotation=180.0, shift=0.2),
     views=Views(side=32),
     adapt_views=Views(side=64),
@@ -39,13 +39,13 @@ def drawn(count, side=64):
         image, xy = shapes.draw(np.random.default_rng([4, index]), side)
         images.append(np.round(image * 255).astype(np.uint8))
         points[index, : len(xy)] = xy[:32]
-    return Labeled(torch.from_numpy(np.stack(images)), torch.from_numpy(points))
+    return LabeledImages(torch.from_numpy(np.stack(images)), torch.from_numpy(points))
 
 
 @pytest.mark.parametrize("phase", ["shapes", "joint"])
 def test_twenty_steps_lower_the_loss(phase):
     torch.manual_seed(0)
-    images, network = drawn(16), Trainee()
+    images, network = drawn(16), TrainingNetwork()
     settings = replace(SMALL, views=Views(side=48, shift=0.05, roam=0.05))
 
     def step(seed):
@@ -70,13 +70,13 @@ def test_twenty_steps_lower_the_loss(phase):
 
 
 class Spots(torch.nn.Module):
-    """A detector that finds bright spots, as a score for every pixel."""
+    """A detector that scores every pixel by its brightness."""
 
     def forward(self, rgb):
         return torch.sigmoid(rgb[:, 0] * 40 - 20), None
 
 
-def test_adaptation_finds_what_recurs_where_it_is():
+def test_adaptation_labels_repeated_detections():
     image = torch.zeros(2, 64, 64, dtype=torch.uint8)
     places = [[(20, 30), (44, 18)], [(33, 33)]]
     for index, spots in enumerate(places):
@@ -94,12 +94,12 @@ def test_adaptation_finds_what_recurs_where_it_is():
     assert labeled.points_per_image() == 1.5
 
 
-def test_common_places_are_the_same_place_in_both_views():
+def test_chosen_positions_correspond_in_both_views():
     generator = torch.Generator().manual_seed(0)
     images = drawn(12)
     first, second = random_pairs(12, 64, SMALL.views, generator)
     ahead = torch.cat((first, second))
-    one, two, valid = common_places(images.points, ahead, inverse(ahead), 32, 64, SMALL, generator)
+    one, two, valid = choose_positions(images.points, ahead, inverse(ahead), 32, 64, SMALL, generator)
     assert one.shape == (12, 16, 2)
     assert 0.1 < valid.float().mean() < 1
     torch.testing.assert_close(
@@ -111,7 +111,7 @@ def test_common_places_are_the_same_place_in_both_views():
 # --- light -----------------------------------------------------------------------------------------
 
 
-def test_relighting_keeps_everything_in_place():
+def test_relighting_moves_nothing():
     view = torch.full((64, 1, 48, 48), 0.2)
     view[..., 24:, 24:] = 0.8
     everything = torch.ones(64, dtype=torch.bool)
@@ -150,11 +150,11 @@ def test_compression_rounds_blocks_as_a_cosine_transform():
     np.testing.assert_allclose(result[1, 0, 8:16, 16:24], expected, atol=1e-4)
 
 
-def test_a_change_with_a_share_of_a_quarter_meets_a_quarter():
+def test_a_change_applies_to_its_fraction_of_views():
     view = torch.full((32, 1, 16, 16), 0.5)
     still = Light(
-        contrast=(1, 1), brightness=0, gamma=(1, 1), field_share=0, blur_share=0, streak_share=0,
-        coarse_share=0, block_share=0, noise_share=0.25,
+        contrast=(1, 1), brightness=0, gamma=(1, 1), field_fraction=0, blur_fraction=0, streak_fraction=0,
+        coarse_fraction=0, block_fraction=0, noise_fraction=0.25,
     )  # fmt: skip
     changed = (relight(view, still, torch.Generator().manual_seed(0)) - view).abs().amax(dim=(1, 2, 3)) > 1e-4
     assert changed.sum() == 8
@@ -163,8 +163,8 @@ def test_a_change_with_a_share_of_a_quarter_meets_a_quarter():
 
 
 def test_the_rate_rises_then_falls_to_nothing():
-    rules = replace(SMALL.training, warm=0.1)
-    rates = [learning_rate(done, 100, 2e-3, rules) for done in range(100)]
+    options = replace(SMALL.training, warmup=0.1)
+    rates = [learning_rate(done, 100, 2e-3, options) for done in range(100)]
     assert np.argmax(rates) in (9, 10)
     assert (np.diff(rates[:10]) > 0).all()
     assert (np.diff(rates[10:]) < 0).all()
@@ -177,10 +177,10 @@ def test_the_rate_rises_then_falls_to_nothing():
 
 @pytest.fixture
 def command(tmp_path, monkeypatch):
-    """Runs the command with very small settings in this process; returns the folder it left."""
+    """A function that runs the command in this process with very small settings and returns its folder."""
     photographs.collect(tmp_path / "photos")
     monkeypatch.setitem(train.CHOICES, "tiny", SMALL)
-    monkeypatch.setattr(train, "draughtsmen", one_thread)
+    monkeypatch.setattr(train, "open_drawing_pool", one_thread)
 
     def run(name, *more):
         out = tmp_path / name
@@ -194,7 +194,7 @@ def command(tmp_path, monkeypatch):
 
 @contextlib.contextmanager
 def one_thread():
-    """Draws where it is asked to: processes take seconds to start."""
+    """A pool with one thread, because processes take seconds to start."""
     with ThreadPoolExecutor(1) as pool:
         yield pool
 
@@ -212,30 +212,30 @@ def test_the_command_leaves_weights_log_and_sheet(command):
     assert record["events"][0]["event"] == "start"
 
 
-def test_a_training_that_was_cut_off_twice_ends_as_if_it_had_not_been(command, monkeypatch):
+def test_a_training_interrupted_twice_gives_the_same_weights(command, monkeypatch):
     whole = load_file(command("whole") / "selfmark.safetensors")
-    original, begun = train.optimize, []
+    original, started = train.optimize, []
 
-    def cut_off(*arguments):
-        begun.append(arguments[-2])
-        if begun in (["shapes", "joint 1"], ["shapes", "joint 1", "joint 1", "joint 2"]):
+    def interrupt(*arguments):
+        started.append(arguments[-2])
+        if started in (["shapes", "joint 1"], ["shapes", "joint 1", "joint 1", "joint 2"]):
             raise KeyboardInterrupt
         original(*arguments)
 
-    monkeypatch.setattr(train, "optimize", cut_off)
+    monkeypatch.setattr(train, "optimize", interrupt)
     with pytest.raises(KeyboardInterrupt):
         command("cut")
     with pytest.raises(KeyboardInterrupt):
         command("cut", "--resume")
     out = command("cut", "--resume")
-    assert begun == ["shapes", "joint 1", "joint 1", "joint 2", "joint 2"]
+    assert started == ["shapes", "joint 1", "joint 1", "joint 2", "joint 2"]
     resumed = load_file(out / "selfmark.safetensors")
     assert all(torch.equal(resumed[name], whole[name]) for name in whole)
     record = json.loads((out / "log.json").read_text())
     assert set(record["scores"]) == {"shapes", "joint 1", "joint 2"}
 
 
-def test_what_cannot_be_resumed_says_so(command, capsys):
+def test_resuming_fails_with_a_clear_message(command, capsys):
     with pytest.raises(SystemExit):
         command("nothing", "--resume")
     assert "nothing to resume" in capsys.readouterr().err
@@ -249,6 +249,6 @@ def test_what_cannot_be_resumed_says_so(command, capsys):
 
 
 def test_profile_names_speeds_and_operations(monkeypatch):
-    monkeypatch.setattr(speed, "draughtsmen", one_thread)
+    monkeypatch.setattr(speed, "open_drawing_pool", one_thread)
     text = speed.measure_speed(SMALL, 1, torch.device("cpu"))
     assert all(word in text for word in ("shapes: ", "joint: ", "adaptation: ", "convolution"))

@@ -1,1 +1,1 @@
-"""How selfmark's own first keypoints are trained; `python -m training.keypoints.train` does all of it."""
+"""Training of selfmark's own first-keypoint detector; run it with `python -m training.keypoints.train`."""

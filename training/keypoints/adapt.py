@@ -1,4 +1,4 @@
-"""Homographic adaptation: what a detector finds in many deformations of an image becomes its labels."""
+"""Homographic adaptation: points that a detector finds in many deformed views of an image become labels."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from selfmark.model.heatmaps import find_peaks
-from training.keypoints.data import Labeled
+from training.keypoints.data import LabeledImages
 from training.keypoints.homography import inverse, random_homographies, warp_images
 from training.keypoints.light import blur, relight
 from training.keypoints.settings import Settings
 
 
 def confidence(network: nn.Module, views: Tensor) -> Tensor:
-    """The detector's map [B, 1, S, S] of views [B, 1, S, S], in half the precision on a GPU."""
+    """Return the detector's confidence map [B, 1, S, S] of views [B, 1, S, S]; bfloat16 on a GPU."""
     with torch.autocast(views.device.type, torch.bfloat16, enabled=views.is_cuda):
         score, _ = network(views.expand(-1, 3, -1, -1))
     result: Tensor = score.float()[:, None]
@@ -25,9 +25,10 @@ def confidence(network: nn.Module, views: Tensor) -> Tensor:
 def mean_confidence(
     network: nn.Module, images: Tensor, settings: Settings, generator: torch.Generator
 ) -> Tensor:
-    """The mean over many deformations, carried back to the image: [B, S, S] for images [B, 1, S, S] in 0..1.
+    """Return the mean confidence [B, S, S] over many deformed views of images [B, 1, S, S] in 0..1.
 
-    A place counts only in those views that show it.
+    The confidence of each view is mapped back to the image. A pixel is averaged only over the views that show
+    it.
     """
     side = images.shape[-1]
     views = settings.adapt_views
@@ -44,21 +45,26 @@ def mean_confidence(
 
 
 @torch.no_grad()
-def adapt(network: nn.Module, images: Tensor, settings: Settings, generator: torch.Generator) -> Labeled:
-    """Label images [N, S, S] uint8 with the points that recur.
+def adapt(
+    network: nn.Module, images: Tensor, settings: Settings, generator: torch.Generator
+) -> LabeledImages:
+    """Label images with the points that a detector finds in many views.
 
     Args:
-        network: as `SuperPoint`, RGB [B, 3, S, S] in 0..1 -> score [B, S, S] and anything.
+        network: Network like `SuperPoint`: RGB [B, 3, S, S] in 0..1 to a score [B, S, S] and anything else.
+        images: Images [N, S, S] uint8.
+        settings: Settings of the training.
+        generator: Random generator.
     """
-    rules, most = settings.adapt, settings.data.most_points
+    options = settings.adapt
     labels = []
-    for start in range(0, len(images), rules.batch):
-        batch = images[start : start + rules.batch, None].float() / 255
+    for start in range(0, len(images), options.batch):
+        batch = images[start : start + options.batch, None].float() / 255
         heat = mean_confidence(network, batch, settings, generator)
-        # Detections of one point scatter by a pixel or so; together they make its peak.
-        heat = blur(heat[:, None], heat.new_full((len(heat),), rules.smooth))[:, 0]
-        edge = rules.border
+        # Detections of one point scatter by about a pixel. The blur merges them into one peak.
+        heat = blur(heat[:, None], heat.new_full((len(heat),), options.smooth))[:, 0]
+        edge = options.border
         heat = F.pad(heat[:, edge:-edge, edge:-edge], [edge] * 4)
-        peaks = find_peaks(heat, rules.threshold, rules.radius, most, "parabola")
+        peaks = find_peaks(heat, options.threshold, options.radius, settings.data.max_points, "parabola")
         labels.append(torch.where(peaks.valid[..., None], peaks.cells, torch.nan))
-    return Labeled(images, torch.cat(labels))
+    return LabeledImages(images, torch.cat(labels))

@@ -1,4 +1,4 @@
-"""Drawing many images at once, in as many processes as there are cores."""
+"""Parallel drawing of many images, with one process per core."""
 
 from __future__ import annotations
 
@@ -21,48 +21,52 @@ from training.keypoints import photographs, scenes, shapes
 from training.keypoints.drawing import Array, Image
 from training.keypoints.settings import Data
 
-PART = 64  # images a process draws at a time
+PART = 64  # images per task
 
 Draw = Callable[[np.random.Generator, int], tuple[Image, Array]]
 Drawn = tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
-class Labeled:
+class LabeledImages:
     """Images and their points on one device.
 
-    images: [N, S, S] uint8, gray
-    points: [N, P, 2] float32 pixels, NaN where there are fewer
+    Attributes:
+        images: Gray images, [N, S, S] uint8.
+        points: Points in pixels, [N, P, 2] float32, padded with NaN.
     """
 
     images: Tensor
     points: Tensor
 
     def __len__(self) -> int:
+        """Return the number of images."""
         return len(self.images)
 
     def points_per_image(self) -> float:
+        """Return the mean number of points per image."""
         return float((~self.points[..., 0].isnan()).sum(dim=1).float().mean())
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """Images being drawn by other processes; `ready` waits for them."""
+    """Images that other processes are drawing."""
 
     parts: list[Future[Drawn]]
 
-    def ready(self, device: torch.device) -> Labeled:
+    def ready(self, device: torch.device) -> LabeledImages:
+        """Wait for all images and return them on a device."""
         images, points = (
             np.concatenate(arrays) for arrays in zip(*(p.result() for p in self.parts), strict=True)
         )
-        return Labeled(torch.from_numpy(images).to(device), torch.from_numpy(points).to(device))
+        return LabeledImages(torch.from_numpy(images).to(device), torch.from_numpy(points).to(device))
 
 
 @contextlib.contextmanager
-def draughtsmen() -> Iterator[Executor]:
-    """A process for every core but the one that trains meanwhile.
+def open_drawing_pool() -> Iterator[Executor]:
+    """Open a pool with one process per core, except for the core that trains.
 
-    Spawned, since forking one that holds a CUDA device breaks it.
+    Processes are spawned, because forking a process that uses a CUDA device breaks it.
     """
     context = multiprocessing.get_context("spawn")
     cores = max(1, (os.cpu_count() or 1) - 1)
@@ -71,12 +75,12 @@ def draughtsmen() -> Iterator[Executor]:
 
 
 def draw_shapes(pool: Executor, data: Data, seed: int) -> Drawing:
-    """Images whose points are known."""
+    """Start drawing images with known points."""
     return Drawing(_submit(pool, shapes.draw, data.shapes, data, (seed, 1)))
 
 
 def draw_unlabeled(pool: Executor, data: Data, seed: int, photograph_folder: Path) -> Drawing:
-    """Scenes, toy animals and crops of photographs; all points are NaN."""
+    """Start drawing scenes, toy animals and crops of photographs; all points are NaN."""
     cut = functools.partial(_crop, sources=photographs.load(photograph_folder), lengths=data.photograph_side)
     return Drawing(
         _submit(pool, scenes.draw, data.scenes, data, (seed, 2))
@@ -92,7 +96,7 @@ def _crop(
 
 
 def _submit(pool: Executor, draw: Draw, count: int, data: Data, seed: tuple[int, int]) -> list[Future[Drawn]]:
-    """Image i depends on the seed and i alone, whoever draws it."""
+    """Submit `count` images; image i depends only on the seed and i, not on the process that draws it."""
     return [
         pool.submit(_draw_part, draw, data, seed, start, min(start + PART, count))
         for start in range(0, count, PART)
@@ -101,9 +105,9 @@ def _submit(pool: Executor, draw: Draw, count: int, data: Data, seed: tuple[int,
 
 def _draw_part(draw: Draw, data: Data, seed: tuple[int, int], start: int, stop: int) -> Drawn:
     images = np.empty((stop - start, data.side, data.side), np.uint8)
-    points = np.full((stop - start, data.most_points, 2), np.nan, np.float32)
+    points = np.full((stop - start, data.max_points, 2), np.nan, np.float32)
     for row, index in enumerate(range(start, stop)):
         image, xy = draw(np.random.default_rng([*seed, index]), data.side)
         images[row] = np.round(image * 255)
-        points[row, : len(xy)] = xy[: data.most_points]
+        points[row, : len(xy)] = xy[: data.max_points]
     return images, points

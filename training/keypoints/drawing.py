@@ -1,4 +1,4 @@
-"""Masks, tones and textures: what generated images are made of. Pixel centers lie at integers."""
+"""Masks, tones and textures of generated images. Pixel centers are at integer coordinates."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 Image = npt.NDArray[np.float32]  # [S, S], tones in 0..1 or coverage in 0..1
 
-FINE = 2  # masks are drawn this many times finer, so that outlines are smooth and where they should be
-_SHIFT = 4  # OpenCV reads coordinates as whole 1/16ths of a pixel
-CONTRAST = 0.12  # least difference between tones that touch
+FINE = 2  # supersampling factor of masks, for smooth and accurate outlines
+_SHIFT = 4  # OpenCV takes coordinates as integers in units of 1/16 pixel
+CONTRAST = 0.12  # minimum difference between adjacent tones
 
 
 def _fine(xy: Array) -> npt.NDArray[np.int32]:
@@ -27,7 +27,7 @@ def _coarse(fine: npt.NDArray[np.uint8], side: int) -> Image:
 
 
 def polygons(side: int, outlines: Sequence[Array]) -> Image:
-    """Coverage of polygons, each [n, 2]."""
+    """Return the coverage of polygons, each [n, 2]."""
     fine = np.zeros((side * FINE, side * FINE), np.uint8)
     for outline in outlines:
         cv2.fillPoly(fine, [_fine(outline)], 255, cv2.LINE_AA, _SHIFT)
@@ -35,7 +35,7 @@ def polygons(side: int, outlines: Sequence[Array]) -> Image:
 
 
 def strokes(side: int, segments: Sequence[tuple[Array, Array]], width: float) -> Image:
-    """Coverage of straight strokes."""
+    """Return the coverage of straight strokes."""
     fine = np.zeros((side * FINE, side * FINE), np.uint8)
     for start, end in segments:
         a, b = _fine(start).tolist(), _fine(end).tolist()
@@ -44,7 +44,7 @@ def strokes(side: int, segments: Sequence[tuple[Array, Array]], width: float) ->
 
 
 def _offsets(side: int, center: Array, turn: float) -> tuple[Image, Image]:
-    """Coordinates along and across a direction, from `center`, [S, S] each."""
+    """Return the coordinates along and across a direction, relative to `center`, [S, S] each."""
     x = np.arange(side, dtype=np.float32)[None, :] - np.float32(center[0])
     y = np.arange(side, dtype=np.float32)[:, None] - np.float32(center[1])
     cos, sin = np.float32(np.cos(turn)), np.float32(np.sin(turn))
@@ -52,21 +52,21 @@ def _offsets(side: int, center: Array, turn: float) -> tuple[Image, Image]:
 
 
 def ellipse(side: int, center: Array, radii: Sequence[float], turn: float) -> Image:
-    """Coverage of an ellipse."""
+    """Return the coverage of an ellipse."""
     angle = np.linspace(0, 2 * np.pi, 64, endpoint=False)
     rim = np.stack([radii[0] * np.cos(angle), radii[1] * np.sin(angle)], axis=1)
     return polygons(side, [center + rim @ rotation(turn).T])
 
 
 def gaussian(side: int, center: Array, sigmas: Sequence[float], turn: float) -> Image:
-    """A soft blob of height 1."""
+    """Return a Gaussian blob of height 1."""
     along, across = _offsets(side, center, turn)
     result: Image = np.exp(-0.5 * ((along / sigmas[0]) ** 2 + (across / sigmas[1]) ** 2)).astype(np.float32)
     return result
 
 
 def closed_curve(rng: np.random.Generator, center: Array, radius: float, wobble: float) -> Array:
-    """A smooth closed outline [72, 2] without any corner."""
+    """Return a smooth closed outline [72, 2] without corners."""
     angle = np.linspace(0, 2 * np.pi, 72, endpoint=False)
     reach = np.ones_like(angle)
     for order in range(2, 6):
@@ -78,11 +78,12 @@ def closed_curve(rng: np.random.Generator, center: Array, radius: float, wobble:
 
 
 def rotation(angle: float) -> Array:
+    """Return a 2 x 2 rotation matrix."""
     return np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
 
 
 def tone(rng: np.random.Generator, *neighbors: float) -> float:
-    """A random gray that differs from its neighbors."""
+    """Return a random gray value that differs from its neighbors."""
     for _ in range(20):
         value = float(rng.uniform(0.02, 0.98))
         if all(abs(value - other) >= CONTRAST for other in neighbors):
@@ -91,13 +92,13 @@ def tone(rng: np.random.Generator, *neighbors: float) -> float:
 
 
 def smooth(rng: np.random.Generator, side: int, knots: int) -> Image:
-    """A smooth random surface, about -1..1, with `knots` knots along a side."""
+    """Return a smooth random surface, about -1..1, with `knots` knots along a side."""
     grid = rng.uniform(-1, 1, (knots, knots)).astype(np.float32)
     return np.asarray(cv2.resize(grid, (side, side), interpolation=cv2.INTER_CUBIC), np.float32)
 
 
 def clouds(rng: np.random.Generator, side: int, roughness: float) -> Image:
-    """Noise of all sizes, about -1..1: each halving of size has `roughness` times the strength."""
+    """Return fractal noise, about -1..1; each halving of scale has `roughness` times the strength."""
     total, weight, knots = np.zeros((side, side), np.float32), 1.0, 3
     while knots <= side:
         total += np.float32(weight) * smooth(rng, side, knots)
@@ -107,7 +108,7 @@ def clouds(rng: np.random.Generator, side: int, roughness: float) -> Image:
 
 
 def texture(rng: np.random.Generator, side: int) -> Image:
-    """One of several surfaces, about -1..1."""
+    """Return one of several random textures, about -1..1."""
     kind = rng.integers(6)
     if kind == 0:
         return np.zeros((side, side), np.float32)

@@ -1,7 +1,7 @@
-"""Random homographies, and carrying images and points through them, many at a time on the device.
+"""Random homographies and batched warping of images and points on the device.
 
-A homography here takes pixels of the *view* to pixels of the *image* it shows, which is what sampling needs.
-Pixel centers lie at integers.
+A homography maps pixels of the *view* to pixels of the *image* that it shows, as sampling needs it. Pixel
+centers are at integer coordinates.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from training.keypoints.settings import Views
 
 
 def uniform(shape: tuple[int, ...], low: float, high: float, generator: torch.Generator) -> Tensor:
-    """Random numbers on the generator's device."""
+    """Return uniform random numbers on the generator's device."""
     return torch.rand(shape, generator=generator, device=generator.device) * (high - low) + low
 
 
 def random_homographies(count: int, side: int, views: Views, generator: torch.Generator) -> Tensor:
-    """View pixels to image pixels, [count, 3, 3], for views of `views.side` and images of `side` pixels."""
+    """Return random maps [count, 3, 3] from view pixels (side `views.side`) to image pixels (side `side`)."""
     turn = uniform((count,), -1, 1, generator) * math.radians(views.rotation)
     zoom = uniform((count,), math.log(views.zoom[0]), math.log(views.zoom[1]), generator).exp()
     stretch = 1 + uniform((count,), -1, 1, generator) * views.stretch / 2
@@ -30,7 +30,7 @@ def random_homographies(count: int, side: int, views: Views, generator: torch.Ge
     shift = uniform((count, 2), -1, 1, generator) * views.shift * side
 
     def matrix(*rows: tuple[Tensor | float, ...]) -> Tensor:
-        # Numbers are filled in on the device: a copy from the host could not be recorded as a CUDA graph.
+        # Constants are filled in on the device, because a CUDA graph cannot capture a copy from the host.
         columns = [[v if isinstance(v, Tensor) else torch.full_like(turn, v) for v in row] for row in rows]
         return torch.stack([torch.stack(row, dim=-1) for row in columns], dim=-2)
 
@@ -45,21 +45,21 @@ def random_homographies(count: int, side: int, views: Views, generator: torch.Ge
 
 
 def random_pairs(count: int, side: int, views: Views, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Homographies of two views of each image that see about the same part of it, 2 x [count, 3, 3]."""
+    """Return homographies of two views that show about the same part of each image, 2 x [count, 3, 3]."""
     roam = uniform((count, 2, 1), -1, 1, generator) * views.roam * side
 
-    def moved() -> Tensor:
+    def sample() -> Tensor:
         homography = random_homographies(count, side, views, generator)
         return torch.cat((homography[:, :2] + roam * homography[:, 2:], homography[:, 2:]), dim=1)
 
-    return moved(), moved()
+    return sample(), sample()
 
 
 def inverse(homography: Tensor) -> Tensor:
-    """Image pixels to view pixels, [B, 3, 3].
+    """Return the inverse homographies [B, 3, 3], from image pixels to view pixels.
 
-    The cross products of the rows are the columns of the inverse, but for a factor that a homography does not
-    care about; it is chosen to keep the numbers near 1.
+    The cross products of the rows are the columns of the inverse up to a factor, which does not matter for a
+    homography. The factor is chosen to keep the numbers close to 1.
     """
     a, b, c = homography.unbind(dim=-2)
     columns = (torch.linalg.cross(b, c), torch.linalg.cross(c, a), torch.linalg.cross(a, b))
@@ -68,13 +68,13 @@ def inverse(homography: Tensor) -> Tensor:
 
 
 def warp_points(xy: Tensor, homography: Tensor) -> Tensor:
-    """Points [B, P, 2] through [B, 3, 3]; NaN stays NaN."""
+    """Map points [B, P, 2] through homographies [B, 3, 3]; NaN stays NaN."""
     mapped = F.pad(xy, (0, 1), value=1.0) @ homography.transpose(1, 2)
     return mapped[..., :2] / mapped[..., 2:]
 
 
-def places(homography: Tensor, side: int) -> Tensor:
-    """Where the pixels of square views of `side` lie in their images: [B, side, side, 2]."""
+def pixel_positions(homography: Tensor, side: int) -> Tensor:
+    """Return the image positions [B, side, side, 2] of the pixels of square views."""
     steps = torch.arange(side, device=homography.device, dtype=homography.dtype)
     by_column, by_row, fixed = (homography[:, :, i, None, None] for i in range(3))
     mapped = by_column * steps[None, :] + (by_row * steps[:, None] + fixed)  # [B, 3, side, side]
@@ -84,15 +84,19 @@ def places(homography: Tensor, side: int) -> Tensor:
 def warp_images(
     images: Tensor, homography: Tensor, side: int, outside: str = "reflection"
 ) -> tuple[Tensor, Tensor]:
-    """Views [B, C, side, side] of images [B, C, S, S], and which of their pixels lie in the image.
+    """Warp images [B, C, S, S] into square views.
 
-    Beyond the image the view shows its mirror image ("reflection"), since a bare edge would look like
-    structure, or zero ("zeros").
+    Args:
+        images: Images [B, C, S, S].
+        homography: Maps [B, 3, 3] from view pixels to image pixels.
+        side: Side of the views in pixels.
+        outside: What a view shows outside the image: its mirror image ("reflection"), because a plain edge
+            would look like structure, or zero ("zeros").
 
     Returns:
-        The views, and [B, side, side] bool.
+        The views [B, C, side, side], and a mask [B, side, side] of pixels that lie inside the image.
     """
-    xy = places(homography, side)
+    xy = pixel_positions(homography, side)
     last = images.shape[-1] - 1
     inside = ((xy >= 0) & (xy <= last)).all(dim=-1)
     grid = (xy + 0.5) * (2 / images.shape[-1]) - 1

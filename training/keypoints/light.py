@@ -1,7 +1,7 @@
-"""Changes of light, sharpness and noise that leave every point where it is; all views at once.
+"""Batched changes of light, sharpness and noise that do not move any point.
 
-Whatever works on lines of pixels is a product with a matrix as wide as the view, for on a GPU such products
-cost nothing beside convolutions with a kernel for each view.
+Operations along rows or columns are written as products with a matrix as wide as the view. On a GPU these are
+much cheaper than convolutions with a separate kernel for each view.
 """
 
 from __future__ import annotations
@@ -17,54 +17,57 @@ from training.keypoints.homography import uniform
 from training.keypoints.settings import Light
 
 BLOCK = 8  # side of a compressed block
-SIZES = 4  # different losses of resolution in one batch
+SIZES = 4  # number of reduced resolutions in one batch
 
 
 def relight(views: Tensor, light: Light, generator: torch.Generator, invert: Tensor | None = None) -> Tensor:
-    """Views [B, 1, S, S] in 0..1 under other conditions, drawn for each view on its own.
+    """Change light, sharpness and noise of each view at random.
 
     Args:
-        invert: [B] bool, views to be shown as their negative.
+        views: Views [B, 1, S, S] in 0..1.
+        light: Ranges of the changes.
+        generator: Random generator.
+        invert: Mask [B] of views that are shown as negatives.
     """
 
-    def drawn(low: float, high: float, count: int) -> Tensor:
+    def draw(low: float, high: float, count: int) -> Tensor:
         return uniform((count,), low, high, generator)
 
     if invert is not None:
         views = torch.where(invert[:, None, None, None], 1 - views, views)
-    views = _tone(views, light, generator)
+    views = _change_tone(views, light, generator)
     changes: tuple[tuple[float, Callable[[Tensor], Tensor]], ...] = (
-        (light.field_share, lambda some: _field(some, light.field, generator)),
-        (light.blur_share, lambda some: blur(some, drawn(*light.blur, len(some)))),
-        (light.streak_share, lambda some: _streak(some, light.streak, generator)),
-        (light.coarse_share, lambda some: _coarse(some, light)),
-        (light.block_share, lambda some: compress(some, drawn(0.01, light.block_step, len(some)))),
-        (light.noise_share, lambda some: _noise(some, light.noise, generator)),
+        (light.field_fraction, lambda part: _change_lighting(part, light.field, generator)),
+        (light.blur_fraction, lambda part: blur(part, draw(*light.blur, len(part)))),
+        (light.streak_fraction, lambda part: _blur_motion(part, light.streak, generator)),
+        (light.coarse_fraction, lambda part: _reduce_resolution(part, light)),
+        (light.block_fraction, lambda part: compress(part, draw(0.01, light.block_step, len(part)))),
+        (light.noise_fraction, lambda part: _add_noise(part, light.noise, generator)),
     )
-    for share, change in changes:
-        views = _on_some(views, share, change, generator)
+    for fraction, change in changes:
+        views = _apply_to_fraction(views, fraction, change, generator)
     return views.clamp(0, 1)
 
 
-def _on_some(
-    views: Tensor, share: float, change: Callable[[Tensor], Tensor], generator: torch.Generator
+def _apply_to_fraction(
+    views: Tensor, fraction: float, change: Callable[[Tensor], Tensor], generator: torch.Generator
 ) -> Tensor:
-    """Change a share of the views, drawn at random; always as many, so that nothing is computed in vain."""
-    count = round(share * len(views))
+    """Apply a change to a random subset of fixed size, so that no result is computed and then discarded."""
+    count = round(fraction * len(views))
     if count == 0:
         return views
-    lots = torch.rand(len(views), generator=generator, device=views.device)
-    chosen = lots.topk(count).indices
-    return views.index_copy(0, chosen, change(views[chosen]))
+    priority = torch.rand(len(views), generator=generator, device=views.device)
+    selected = priority.topk(count).indices
+    return views.index_copy(0, selected, change(views[selected]))
 
 
-def _noise(views: Tensor, largest: float, generator: torch.Generator) -> Tensor:
+def _add_noise(views: Tensor, largest: float, generator: torch.Generator) -> Tensor:
     sigma = uniform((len(views), 1, 1, 1), 0, largest, generator)
     return views + sigma * torch.randn(views.shape, generator=generator, device=views.device)
 
 
-def _tone(views: Tensor, light: Light, generator: torch.Generator) -> Tensor:
-    """Gamma, contrast and brightness."""
+def _change_tone(views: Tensor, light: Light, generator: torch.Generator) -> Tensor:
+    """Change gamma, contrast and brightness."""
     count = len(views)
     gamma = uniform((count, 1, 1, 1), math.log(light.gamma[0]), math.log(light.gamma[1]), generator).exp()
     contrast = uniform((count, 1, 1, 1), *light.contrast, generator)
@@ -74,15 +77,15 @@ def _tone(views: Tensor, light: Light, generator: torch.Generator) -> Tensor:
     return ((views - mean) * contrast + mean + brightness).clamp(0, 1)
 
 
-def _field(views: Tensor, strength: float, generator: torch.Generator) -> Tensor:
-    """Smooth lighting: brighter here, darker there, by a random surface of 4 x 4 knots."""
+def _change_lighting(views: Tensor, strength: float, generator: torch.Generator) -> Tensor:
+    """Change the lighting smoothly across the view, with a random surface of 4 x 4 knots."""
     knots = uniform((len(views), 1, 4, 4), -strength, strength, generator)
     surface = F.interpolate(knots, views.shape[-2:], mode="bicubic", align_corners=True)
     return (views * (1 + surface) + 0.3 * surface).clamp(0, 1)
 
 
 def blur(views: Tensor, sigma: Tensor) -> Tensor:
-    """Gaussian blur of square views with [B] sigmas in pixels, 0 for none; edges reflect, as in OpenCV."""
+    """Blur square views with Gaussians of sigma [B] in pixels; edges reflect as in OpenCV."""
     last = views.shape[-1] - 1
     steps = torch.arange(last + 1, device=views.device, dtype=views.dtype)
     here, there = steps[:, None], steps[None]
@@ -91,15 +94,15 @@ def blur(views: Tensor, sigma: Tensor) -> Tensor:
     def weight(distance: Tensor) -> Tensor:
         return torch.exp(distance**2 * narrow)
 
-    # A pixel also counts where the mirrors at both edges show it; the edge itself is shown by none.
+    # Add the weights of each pixel's mirror images at both edges; edge pixels themselves are not mirrored.
     lines = weight(here - there)
     lines = lines + weight(here + there) * (there > 0) + weight(2 * last - here - there) * (there < last)
     lines = (lines / lines.sum(dim=2, keepdim=True))[:, None]
     return lines @ views @ lines.transpose(2, 3)
 
 
-def _streak(views: Tensor, longest: float, generator: torch.Generator) -> Tensor:
-    """Motion blur: a straight line of some pixels in a random direction."""
+def _blur_motion(views: Tensor, longest: float, generator: torch.Generator) -> Tensor:
+    """Apply motion blur along a straight line in a random direction."""
     count, _, height, width = views.shape
     reach = math.ceil(longest / 2)
     steps = torch.arange(-reach, reach + 1, device=views.device, dtype=views.dtype)
@@ -110,34 +113,36 @@ def _streak(views: Tensor, longest: float, generator: torch.Generator) -> Tensor
     across = (rows * angle.cos() - columns * angle.sin()).abs()
     kernel = (half + 0.5 - along).clamp(0, 1) * (1 - across).clamp(0, 1)
     kernel = kernel / kernel.sum(dim=(1, 2), keepdim=True)
-    together = views.reshape(1, count, height, width)  # views as channels, so that each has its kernel
-    padded = F.pad(together, [reach] * 4, mode="reflect")
+    channels = views.reshape(
+        1, count, height, width
+    )  # views become channels, so that each has its own kernel
+    padded = F.pad(channels, [reach] * 4, mode="reflect")
     return F.conv2d(padded, kernel[:, None], groups=count).reshape(views.shape)
 
 
-def _coarse(views: Tensor, light: Light) -> Tensor:
-    """Resolution lost: shrunk and enlarged again; sizes go round the batch, whose order means nothing."""
+def _reduce_resolution(views: Tensor, light: Light) -> Tensor:
+    """Shrink and enlarge the views; each part of the batch gets another size, as its order is random."""
     side, result = views.shape[-1], []
     for part, group in enumerate(views.chunk(SIZES)):
-        share = light.coarse[0] + (light.coarse[1] - light.coarse[0]) * (part + 0.5) / SIZES
-        small = F.interpolate(group, (round(side * share),) * 2, mode="bilinear", antialias=True)
+        scale = light.coarse[0] + (light.coarse[1] - light.coarse[0]) * (part + 0.5) / SIZES
+        small = F.interpolate(group, (round(side * scale),) * 2, mode="bilinear", antialias=True)
         result.append(F.interpolate(small, (side, side), mode="bicubic").clamp(0, 1))
     return torch.cat(result)
 
 
 def compress(views: Tensor, step: Tensor) -> Tensor:
-    """Block artifacts: coefficients of the cosine transform of 8 x 8 blocks rounded, as JPEG does.
+    """Add block artifacts by rounding the cosine transform of 8 x 8 blocks, as JPEG does.
 
     Args:
-        views: [B, 1, S, S], S a multiple of 8.
-        step: [B] rounding step of the middle frequencies. Higher frequencies are rounded more.
+        views: Views [B, 1, S, S]; S is a multiple of 8.
+        step: Rounding step [B] of the middle frequencies. Higher frequencies are rounded more.
     """
     index = torch.arange(BLOCK, device=views.device, dtype=views.dtype)
     cosines = torch.cos(math.pi * (index[None] + 0.5) * index[:, None] / BLOCK) * math.sqrt(2 / BLOCK)
     cosines[0] /= math.sqrt(2)
     blocks = views.shape[-1] // BLOCK
     transform = torch.kron(torch.eye(blocks, device=views.device, dtype=views.dtype), cosines)
-    spectrum = transform @ views @ transform.T  # of all blocks, each in its place
+    spectrum = transform @ views @ transform.T  # spectra of all blocks, in place of the blocks
     coarser = (0.5 + (index[:, None] + index[None]) / 4).repeat(blocks, blocks)
     steps = step[:, None, None, None] * coarser
     return (transform.T @ ((spectrum / steps).round() * steps) @ transform).clamp(0, 1)

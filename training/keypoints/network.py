@@ -1,4 +1,4 @@
-"""The network while it is trained: SuperPoint's convolutions with norms, which are folded away at the end."""
+"""Network during training: SuperPoint with batch norms, which are folded into the convolutions at the end."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from selfmark.keypoints.superpoint import SuperPoint
 ENCODER = ("conv1a", "conv1b", "conv2a", "conv2b", "conv3a", "conv3b", "conv4a", "conv4b")
 POOLED_BEFORE = ("conv2a", "conv3a", "conv4a")
 NORMED = (*ENCODER, "convPa", "convDa")
-COLUMNS = 16  # nine pixels of a patch and zeros: GPUs multiply matrices fast whose sides are multiples of 8
+COLUMNS = 16  # nine pixels of a patch, zero-padded: GPUs prefer matrix sides that are multiples of 8
 
 
-class Trainee(nn.Module):
-    """Gray images [B, 1, H, W] in 0..1 -> cell logits [B, 65, H/8, W/8], raw descriptors [B, 256, H/8, W/8].
+class TrainingNetwork(nn.Module):
+    """SuperPoint with a batch norm between each convolution and its ReLU.
 
-    Norms let it learn at a high rate; they stand between convolution and ReLU, where they can be folded. What
-    they would only subtract again, the biases before them, is not computed. On a GPU everything between the
-    image and the results is bfloat16, channels last.
+    The norms allow a high learning rate and can be folded into the convolutions. The biases before them are
+    not computed, because the norms would subtract them again. On a GPU, everything between the image and the
+    results is bfloat16, channels last.
     """
 
     def __init__(self) -> None:
+        """Initialize the weights for ReLU activations."""
         super().__init__()
         self.net = SuperPoint()
         self.norms = nn.ModuleDict(
@@ -32,7 +33,7 @@ class Trainee(nn.Module):
             convolution = getattr(self.net, name)
             nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")
             convolution.bias.requires_grad_(False).zero_()
-        for layer in self.net.children():  # the layout in which GPUs convolve fastest; activations follow it
+        for layer in self.net.children():  # GPUs convolve fastest in this layout, and activations inherit it
             assert isinstance(layer, nn.Conv2d)
             layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
 
@@ -43,6 +44,11 @@ class Trainee(nn.Module):
         return result.relu_()
 
     def forward(self, gray: Tensor) -> tuple[Tensor, Tensor]:
+        """Return cell logits [B, 65, H/8, W/8] and raw descriptors [B, 256, H/8, W/8].
+
+        Args:
+            gray: Gray images [B, 1, H, W] in 0..1.
+        """
         x = gray.bfloat16() if gray.is_cuda else gray
         for name in ENCODER:
             x = self._layer(name, F.max_pool2d(x, 2) if name in POOLED_BEFORE else x)
@@ -56,10 +62,10 @@ def _last(layer: nn.Conv2d, x: Tensor) -> Tensor:
 
 
 def convolve_patches(gray: Tensor, weight: Tensor) -> Tensor:
-    """The 3 x 3 convolution of one channel, [B, 1, H, W] with [C, 1, 3, 3], as products of matrices.
+    """Convolve one channel [B, 1, H, W] with 3 x 3 kernels [C, 1, 3, 3] by matrix products.
 
-    The gradient of such a kernel is slow as a convolution, because it leaves most of a GPU idle; as one small
-    product for every image it is not. The result lies in memory channels last.
+    As a convolution, the gradient of such a kernel is slow, because it leaves most of a GPU idle. One small
+    matrix product per image is fast. The result has the channels-last memory layout.
     """
     count, _, height, width = gray.shape
     padded = F.pad(gray[:, 0], (1, 1, 1, 1))
@@ -73,11 +79,11 @@ def convolve_patches(gray: Tensor, weight: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def fold(trainee: Trainee) -> dict[str, Tensor]:
-    """The state dict of a plain `SuperPoint` that computes what `trainee` does in evaluation mode."""
-    state = {name: tensor.detach().double() for name, tensor in trainee.net.state_dict().items()}
+def fold_norms(network: TrainingNetwork) -> dict[str, Tensor]:
+    """Return the state dict of a `SuperPoint` that computes the same as `network` in evaluation mode."""
+    state = {name: tensor.detach().double() for name, tensor in network.net.state_dict().items()}
     for name in NORMED:
-        norm = trainee.norms[name]
+        norm = network.norms[name]
         assert isinstance(norm, nn.BatchNorm2d)
         assert norm.running_mean is not None
         assert norm.running_var is not None
@@ -87,8 +93,8 @@ def fold(trainee: Trainee) -> dict[str, Tensor]:
     return {name: tensor.float().cpu().contiguous() for name, tensor in state.items()}
 
 
-def plain(state: dict[str, Tensor], device: torch.device) -> SuperPoint:
-    """A folded network, ready to be run and never to be trained."""
+def build_superpoint(state: dict[str, Tensor], device: torch.device) -> SuperPoint:
+    """Return a folded network for inference."""
     network = SuperPoint()
     network.load_state_dict(state)
     network.eval().requires_grad_(False)

@@ -1,4 +1,4 @@
-"""Minimizing: the learning rate's rise and fall, and whole iterations recorded as a CUDA graph."""
+"""Optimization loop with a warm-up and cosine schedule; on a GPU, iterations run as a CUDA graph."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from selfmark.train.cuda_graph import CapturedStep
-from training.keypoints.network import Trainee
+from training.keypoints.network import TrainingNetwork
 from training.keypoints.phases import Step
 from training.keypoints.settings import Training
 
@@ -22,24 +22,27 @@ Iterate = Callable[[float], dict[str, Tensor]]
 
 @dataclass
 class Log:
-    """Events of the run: shown on stderr as they come, kept for log.json."""
+    """Events of the run, printed to stderr immediately and kept for log.json."""
 
     started: float = field(default_factory=time.perf_counter)
     events: list[dict[str, Any]] = field(default_factory=list)
 
     def __call__(self, event: str, **values: Any) -> None:
+        """Record and print an event."""
         seconds = round(time.perf_counter() - self.started, 1)
         self.events.append({"event": event, "seconds": seconds, **values})
         shown = "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in values.items())
         print(f"{seconds:7.1f} s  {event}  {shown}", file=sys.stderr, flush=True)
 
 
-def iterations(network: Trainee, step: Step, training: Training, generator: torch.Generator) -> Iterate:
-    """A function that does one iteration at a learning rate and returns the losses it started from.
+def make_iteration(
+    network: TrainingNetwork, step: Step, training: Training, generator: torch.Generator
+) -> Iterate:
+    """Return a function that does one iteration at a given learning rate and returns the losses before it.
 
-    On a GPU the iterations after the first few are replays of a recording: an iteration is a thousand small
-    operations, and starting them one by one would take longer than the work. `step` draws its random numbers
-    from `generator`.
+    On a GPU, the iterations after the first few replay a CUDA graph. An iteration consists of about a
+    thousand small operations, and launching them one by one would take longer than executing them. `step`
+    must draw its random numbers from `generator`.
     """
     network.train()
     parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
@@ -53,7 +56,7 @@ def iterations(network: Trainee, step: Step, training: Training, generator: torc
     def iterate() -> None:
         now = step()
         optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(list(now.values()))  # of their sum
+        torch.autograd.backward(list(now.values()))  # gradient of the sum of the losses
         nn.utils.clip_grad_norm_(parameters, training.clip_norm)
         optimizer.step()
         for name, loss in now.items():
@@ -70,13 +73,13 @@ def iterations(network: Trainee, step: Step, training: Training, generator: torc
 
 
 def learning_rate(done: int, total: int, lr: float, training: Training) -> float:
-    """The rate rises briefly to `lr`, then falls to nothing as a cosine."""
-    rising = min(1.0, (done + 1) / max(1.0, training.warm * total))
+    """Return the learning rate: a short linear warm-up to `lr`, then a cosine decay to zero."""
+    rising = min(1.0, (done + 1) / max(1.0, training.warmup * total))
     return lr * rising * 0.5 * (1 + math.cos(math.pi * done / total))
 
 
 def optimize(
-    network: Trainee,
+    network: TrainingNetwork,
     step: Step,
     total: int,
     lr: float,
@@ -85,8 +88,8 @@ def optimize(
     phase: str,
     log: Log,
 ) -> None:
-    """Minimize what `step` returns, in `total` iterations."""
-    iterate = iterations(network, step, training, generator)
+    """Minimize the losses that `step` returns, in `total` iterations."""
+    iterate = make_iteration(network, step, training, generator)
     before, counted = time.perf_counter(), 0
     for iteration in range(1, total + 1):
         losses = iterate(learning_rate(iteration - 1, total, lr, training))

@@ -1,9 +1,9 @@
-"""Photographs in the public domain that come inside Python packages.
+"""Public-domain photographs that are included in Python packages.
 
     PYTHONPATH=src python -m training.keypoints.photographs --out photos
 
-copies those of the packages installed here into one folder, in gray, from which training cuts its crops.
-Only works whose makers gave up all rights are used, so that nothing hangs on the weights.
+This command copies the photographs of the installed packages into one folder, in gray. Training crops its
+images from them. All photographs are in the public domain, so no rights restrict the use of the weights.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from selfmark.errors import InputError
 from training.keypoints.drawing import Array, Image
 from training.keypoints.shapes import NO_POINTS
 
-LONGEST = 768  # larger photographs are shrunk to this side, pixels
+MAX_SIDE = 768  # larger photographs are resized to this side, pixels
 
 
 @dataclass(frozen=True)
 class Photograph:
-    """Where a photograph lies, who made it, and why it may be used for anything."""
+    """Location, author and license of a photograph."""
 
     package: str
     path: str
@@ -34,7 +34,7 @@ class Photograph:
     terms: str
 
 
-# Terms as the packages' own documentation states them (scikit-image 0.26, skimage/data/_fetchers.py).
+# Terms according to the packages' own documentation (scikit-image 0.26, skimage/data/_fetchers.py).
 PHOTOGRAPHS: tuple[Photograph, ...] = (
     Photograph("skimage", "data/astronaut.png", "NASA", "public domain"),
     Photograph("skimage", "data/camera.png", "Lav Varshney", "CC0"),
@@ -52,19 +52,19 @@ PHOTOGRAPHS: tuple[Photograph, ...] = (
 
 
 def collect(folder: Path) -> list[Path]:
-    """Copy the photographs of the packages installed here into `folder` as gray PNG files."""
+    """Copy the photographs of the installed packages into `folder` as gray PNG files."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for photograph in PHOTOGRAPHS:
         spec = importlib.util.find_spec(photograph.package)
         if spec is None or spec.origin is None:
-            print(f"{photograph.package} is not installed: {photograph.path} is left out", file=sys.stderr)
+            print(f"{photograph.package} is not installed; skipping {photograph.path}", file=sys.stderr)
             continue
         gray = cv2.imread(str(Path(spec.origin).parent / photograph.path), cv2.IMREAD_GRAYSCALE)
         if gray is None:
-            print(f"{photograph.package} comes without {photograph.path}", file=sys.stderr)
+            print(f"{photograph.package} does not include {photograph.path}; skipping it", file=sys.stderr)
             continue
-        factor = min(1.0, LONGEST / max(gray.shape))
+        factor = min(1.0, MAX_SIDE / max(gray.shape))
         small = cv2.resize(gray, None, fx=factor, fy=factor, interpolation=cv2.INTER_AREA)
         written.append(folder / f"{Path(photograph.path).stem}.png")
         cv2.imwrite(str(written[-1]), small)
@@ -72,12 +72,12 @@ def collect(folder: Path) -> list[Path]:
 
 
 def load(folder: Path) -> list[Image]:
-    """All photographs of a folder, gray in 0..1, in the order of their names."""
+    """Load all photographs of a folder, gray in 0..1, sorted by name."""
     paths = sorted(folder.glob("*.png"))
     if not paths:
         raise InputError(
-            f"there are no photographs in {folder}: "
-            f"run 'python -m training.keypoints.photographs --out {folder}' where scikit-image is installed"
+            f"no photographs in {folder}; install scikit-image and run "
+            f"'python -m training.keypoints.photographs --out {folder}'"
         )
     loaded = [cv2.imread(str(path), cv2.IMREAD_GRAYSCALE) for path in paths]
     return [gray.astype(np.float32) / np.float32(255) for gray in loaded if gray is not None]
@@ -86,7 +86,7 @@ def load(folder: Path) -> list[Image]:
 def crop(
     rng: np.random.Generator, photographs: list[Image], side: int, lengths: tuple[int, int]
 ) -> tuple[Image, Array]:
-    """A random square of a random photograph, `side` pixels wide, perhaps mirrored or turned."""
+    """Cut a random square from a random photograph, resize it to `side`, and randomly mirror or rotate it."""
     source = photographs[rng.integers(len(photographs))]
     longest = min(*source.shape, lengths[1])
     length = int(np.exp(rng.uniform(np.log(lengths[0]), np.log(longest))))
@@ -94,8 +94,7 @@ def crop(
     square = np.rot90(source[top : top + length, left : left + length], int(rng.choice([0, 0, 0, 1, 2, 3])))
     if rng.random() < 0.5:
         square = square[:, ::-1]
-    shrinks = length > side
-    mode = cv2.INTER_AREA if shrinks else cv2.INTER_CUBIC
+    mode = cv2.INTER_AREA if length > side else cv2.INTER_CUBIC
     resized = cv2.resize(np.ascontiguousarray(square), (side, side), interpolation=mode)
     return np.clip(resized, 0, 1), NO_POINTS
 

@@ -1,4 +1,4 @@
-"""Generated scenes: many overlapping, textured, shaded things. Their points are for the network to find."""
+"""Generated scenes of many overlapping, textured, shaded objects without known points."""
 
 from __future__ import annotations
 
@@ -21,44 +21,48 @@ from training.keypoints.shapes import MAKERS, NO_POINTS
 
 
 def draw(rng: np.random.Generator, side: int) -> tuple[Image, Array]:
-    """An image [side, side] in 0..1; no points are known."""
+    """Draw an image [side, side] in 0..1 without known points."""
     canvas = 0.5 + np.float32(rng.uniform(0.05, 0.5)) * clouds(rng, side, rng.uniform(0.2, 0.9))
     canvas = canvas.astype(np.float32)
     surfaces = [texture(rng, side) for _ in range(5)]
     for _ in range(int(rng.integers(4, 28))):
         center, radius = rng.uniform(0, side, 2), side * float(np.exp(rng.uniform(np.log(0.04), np.log(0.4))))
-        for mask, value in _thing(rng, side, center, radius):
+        for mask, value in _draw_object(rng, side, center, radius):
             if rng.random() < 0.3:
-                mask = _blurred(mask, float(np.exp(rng.uniform(-0.7, 1.6))))
+                mask = _blur(mask, float(np.exp(rng.uniform(-0.7, 1.6))))
             surface = value + np.float32(rng.uniform(0, 0.35)) * surfaces[rng.integers(5)]
-            if rng.random() < 0.4:  # a shadow on one side makes it look round
+            if rng.random() < 0.4:  # shading makes the object look round
                 shade = np.float32(rng.uniform(0.2, 0.6)) * smooth(rng, side, int(rng.integers(2, 6)))
                 surface = surface * (1 + shade)
             canvas += mask * np.float32(rng.uniform(0.5, 1.0)) * (surface - canvas)
     canvas *= 1 + np.float32(rng.uniform(0, 0.4)) * smooth(rng, side, 3)
     if rng.random() < 0.6:
-        canvas = _blurred(canvas, float(rng.uniform(0.4, 1.6)))
+        canvas = _blur(canvas, float(rng.uniform(0.4, 1.6)))
     low, high = np.percentile(canvas, [0.5, 99.5])
     return np.clip((canvas - low) / max(float(high - low), 1e-3), 0, 1).astype(np.float32), NO_POINTS
 
 
-def _blurred(image: Image, sigma: float) -> Image:
+def _blur(image: Image, sigma: float) -> Image:
     return np.asarray(cv2.GaussianBlur(image, (0, 0), sigma), np.float32)
 
 
-def _thing(rng: np.random.Generator, side: int, center: Array, radius: float) -> list[tuple[Image, float]]:
+def _draw_object(
+    rng: np.random.Generator, side: int, center: Array, radius: float
+) -> list[tuple[Image, float]]:
     kind = rng.random()
     if kind < 0.45:
         return MAKERS[rng.integers(len(MAKERS))](rng, side, center, radius, 0.5).layers
     if kind < 0.65:
         return [(polygons(side, [closed_curve(rng, center, radius, 0.4)]), tone(rng))]
     if kind < 0.85:
-        return _head(rng, side, center, radius)
-    return _word(rng, side, center, radius)
+        return _draw_head(rng, side, center, radius)
+    return _draw_word(rng, side, center, radius)
 
 
-def _head(rng: np.random.Generator, side: int, center: Array, radius: float) -> list[tuple[Image, float]]:
-    """A round body with marks on it, two by two: nothing in particular, much as animals are."""
+def _draw_head(
+    rng: np.random.Generator, side: int, center: Array, radius: float
+) -> list[tuple[Image, float]]:
+    """Draw a round body with pairs of symmetric marks, similar to an animal's head."""
     skin = tone(rng)
     layers = [(polygons(side, [closed_curve(rng, center, radius, 0.1)]), skin)]
     for _ in range(int(rng.integers(1, 4))):
@@ -77,8 +81,10 @@ def _head(rng: np.random.Generator, side: int, center: Array, radius: float) -> 
     return layers
 
 
-def _word(rng: np.random.Generator, side: int, center: Array, radius: float) -> list[tuple[Image, float]]:
-    """A few letters and digits."""
+def _draw_word(
+    rng: np.random.Generator, side: int, center: Array, radius: float
+) -> list[tuple[Image, float]]:
+    """Draw a few letters and digits."""
     page = np.zeros((side, side), np.uint8)
     text = "".join(chr(c) for c in rng.integers(ord("!"), ord("~"), int(rng.integers(1, 5))))
     place = (center - [radius * 0.5 * len(text) * 0.5, 0]).astype(int).tolist()
@@ -90,6 +96,6 @@ def _word(rng: np.random.Generator, side: int, center: Array, radius: float) -> 
 
 
 def animal(rng: np.random.Generator, side: int) -> tuple[Image, Array]:
-    """The demo's toy animal in gray."""
+    """Draw the demo's toy animal in gray."""
     picture = generate_scene(1, side, int(rng.integers(1 << 31))).images[0]
     return cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY).astype(np.float32) / np.float32(255), NO_POINTS

@@ -1,6 +1,6 @@
 """Generated images with exactly known points: corners, junctions, tips and small blobs.
 
-Shapes never touch each other, since where outlines cross there are points that nobody listed.
+Shapes never touch each other, because crossing outlines would create additional, unknown points.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ from training.keypoints.drawing import (
 )
 
 NO_POINTS = np.zeros((0, 2))
-CLEARANCE = 7  # pixels between shapes
+CLEARANCE = 7  # minimum distance between shapes, pixels
 SURROUNDINGS = np.ones((2 * CLEARANCE + 1, 2 * CLEARANCE + 1), np.uint8)
-SHARPEST, BLUNTEST = np.radians(20), np.radians(145)  # angles that make a corner
+MIN_ANGLE, MAX_ANGLE = np.radians(20), np.radians(145)  # range of angles that count as a corner
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What is painted, one layer over the other, and the points it has.
+    """Layers of a shape, drawn in order, and its points.
 
-    layers: coverage [S, S] and tone of each
-    points: [P, 2] pixels
+    Attributes:
+        layers: Coverage [S, S] and tone of each layer.
+        points: Points [P, 2] in pixels.
     """
 
     layers: list[tuple[Image, float]]
@@ -49,13 +50,13 @@ Maker = Callable[[np.random.Generator, int, Array, float, float], Shape]
 
 
 def polygon(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
-    """Three to seven corners, none too sharp or too blunt."""
+    """Draw a polygon with three to seven corners that are neither too sharp nor too blunt."""
     for _ in range(30):
         count = int(rng.integers(3, 8))
         angle = np.sort(rng.uniform(0, 2 * np.pi, count))
         reach = radius * rng.uniform(0.5, 1, count)
         corners = center + reach[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
-        if _are_corners(corners, least_edge=max(8.0, 0.3 * radius)):
+        if _are_corners(corners, min_edge=max(8.0, 0.3 * radius)):
             break
     else:
         turn = rotation(rng.uniform(0, np.pi))
@@ -63,20 +64,19 @@ def polygon(rng: np.random.Generator, side: int, center: Array, radius: float, g
     return Shape([(polygons(side, [corners]), tone(rng, ground))], corners)
 
 
-def _are_corners(corners: Array, least_edge: float) -> bool:
+def _are_corners(corners: Array, min_edge: float) -> bool:
     back, ahead = np.roll(corners, 1, axis=0) - corners, np.roll(corners, -1, axis=0) - corners
     lengths = np.linalg.norm(ahead, axis=1)
     cosine = (back * ahead).sum(axis=1) / np.maximum(1e-9, np.linalg.norm(back, axis=1) * lengths)
     angle = np.arccos(np.clip(cosine, -1, 1))
     turn = ahead[:, 0] * back[:, 1] - ahead[:, 1] * back[:, 0]
-    one_way = bool((turn > 0).all() or (turn < 0).all()) or len(corners) > 4
-    return (
-        one_way and bool(((angle > SHARPEST) & (angle < BLUNTEST)).all()) and bool(lengths.min() > least_edge)
-    )
+    convex = bool((turn > 0).all() or (turn < 0).all()) or len(corners) > 4
+    clear = bool(((angle > MIN_ANGLE) & (angle < MAX_ANGLE)).all())
+    return convex and clear and bool(lengths.min() > min_edge)
 
 
 def star(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
-    """Rays from a center: the center and the ends are points."""
+    """Draw rays from a center; the center and the ends are points."""
     count = int(rng.integers(3, 7))
     angle = np.linspace(0, 2 * np.pi, count, endpoint=False) + rng.uniform(0, 2 * np.pi)
     angle += rng.uniform(-0.3, 0.3, count)
@@ -88,7 +88,7 @@ def star(rng: np.random.Generator, side: int, center: Array, radius: float, grou
 
 
 def lines(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
-    """A few strokes: their ends and where they cross."""
+    """Draw a few strokes; their ends and crossings are points."""
     segments: list[tuple[Array, Array]] = []
     for _ in range(int(rng.integers(2, 6))):
         angle, middle = rng.uniform(0, np.pi), center + rng.uniform(-0.3, 0.3, 2) * radius
@@ -99,7 +99,7 @@ def lines(rng: np.random.Generator, side: int, center: Array, radius: float, gro
         one, two = b - a, d - c
         cross = one[0] * two[1] - one[1] * two[0]
         if abs(cross) < 0.35 * np.linalg.norm(one) * np.linalg.norm(two):
-            if _near_segments(a, b, c, d):  # nearly parallel and touching: no telling where they meet
+            if _near_segments(a, b, c, d):  # the intersection of nearly parallel segments is ill-defined
                 return polygon(rng, side, center, radius, ground)
             continue
         s = ((c - a)[0] * two[1] - (c - a)[1] * two[0]) / cross
@@ -116,7 +116,7 @@ def _near_segments(a: Array, b: Array, c: Array, d: Array) -> bool:
 
 
 def _grid(rng: np.random.Generator, center: Array, radius: float, rows: int, columns: int) -> Array:
-    """Nodes [rows + 1, columns + 1, 2] of a grid seen in perspective."""
+    """Return the nodes [rows + 1, columns + 1, 2] of a grid in perspective."""
     corners = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * 0.72 * radius
     corners = corners * np.array([1.0, rng.uniform(0.6, 1.0)]) + rng.uniform(-0.15, 0.15, (4, 2)) * radius
     corners = center + corners @ rotation(rng.uniform(0, 2 * np.pi)).T
@@ -134,9 +134,9 @@ def _cell(nodes: Array, row: int, column: int) -> Array:
 
 
 def checkerboard(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
-    """Dark and light cells, each of its own shade; every node is a point."""
-    most = max(2, min(8, int(radius / 9)))
-    rows, columns = int(rng.integers(2, most + 1)), int(rng.integers(2, most + 1))
+    """Draw dark and light cells; every node is a point."""
+    max_cells = max(2, min(8, int(radius / 9)))
+    rows, columns = int(rng.integers(2, max_cells + 1)), int(rng.integers(2, max_cells + 1))
     nodes = _grid(rng, center, radius, rows, columns)
     light = tone(rng, ground)
     dark = tone(rng, ground, light)
@@ -146,7 +146,7 @@ def checkerboard(rng: np.random.Generator, side: int, center: Array, radius: flo
 
 
 def stripes(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
-    """Parallel bars; their corners are points."""
+    """Draw parallel bars; their corners are points."""
     columns = 2 * int(rng.integers(1, max(2, min(5, int(radius / 14))) + 1)) + 1
     nodes = _grid(rng, center, radius, 1, columns)
     bars = [_cell(nodes, 0, column) for column in range(0, columns, 2)]
@@ -154,7 +154,7 @@ def stripes(rng: np.random.Generator, side: int, center: Array, radius: float, g
 
 
 def cube(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
-    """A box seen from a corner: seven points."""
+    """Draw a box seen from a corner; its seven visible corners are points."""
     yaw, pitch = rng.uniform(0.35, 1.2), rng.uniform(0.3, 0.8)
     size = rng.uniform(0.6, 1.0, 3)
     corners = np.array(list(itertools.product((-1, 1), repeat=3))) * size
@@ -177,7 +177,7 @@ def cube(rng: np.random.Generator, side: int, center: Array, radius: float, grou
 
 
 def oval(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
-    """A large ellipse or smooth blob: no points."""
+    """Draw a large ellipse or smooth blob without points."""
     radius = max(radius, 22.0)
     if rng.random() < 0.5:
         mask = ellipse(side, center, (radius, radius * rng.uniform(0.6, 1)), rng.uniform(0, np.pi))
@@ -187,15 +187,15 @@ def oval(rng: np.random.Generator, side: int, center: Array, radius: float, grou
 
 
 def dots(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
-    """Small discs, rings and soft blobs; their centers are points."""
-    places: list[Array] = []
+    """Draw small discs, rings and soft blobs; their centers are points."""
+    centers: list[Array] = []
     mask = np.zeros((side, side), np.float32)
     for _ in range(int(rng.integers(1, 7))):
         size = rng.uniform(1.8, 9.0)
         place = center + rng.uniform(-0.8, 0.8, 2) * radius
-        if any(np.linalg.norm(place - other) < 28 for other in places):
+        if any(np.linalg.norm(place - other) < 28 for other in centers):
             continue
-        places.append(place)
+        centers.append(place)
         radii, turn = (size, size * rng.uniform(0.6, 1.0)), rng.uniform(0, np.pi)
         kind = rng.integers(3)
         if kind == 0:
@@ -205,11 +205,11 @@ def dots(rng: np.random.Generator, side: int, center: Array, radius: float, grou
             if kind == 2 and size > 4:
                 spot = spot - ellipse(side, place, (0.5 * radii[0], 0.5 * radii[1]), turn)
         mask = np.maximum(mask, spot)
-    return Shape([(mask, tone(rng, ground))], np.array(places))
+    return Shape([(mask, tone(rng, ground))], np.array(centers))
 
 
 def almond(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
-    """Two arcs that meet in two cusps, as lids and lips do, perhaps around an iris."""
+    """Draw two arcs that meet in two cusps, like eyelids or lips, sometimes with an iris."""
     half, turn = radius * rng.uniform(0.6, 0.95), rotation(rng.uniform(0, 2 * np.pi))
     heights = half * rng.uniform(0.2, 0.75, 2)
     along = np.linspace(-1, 1, 25)
@@ -228,7 +228,7 @@ def almond(rng: np.random.Generator, side: int, center: Array, radius: float, gr
 
 
 def horn(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
-    """A bent taper with a round base, as beaks, tails and ears: its tip is a point."""
+    """Draw a bent taper with a round base, like a beak, tail or ear; its tip is a point."""
     turn, bend = rotation(rng.uniform(0, 2 * np.pi)), rng.uniform(-0.5, 0.5)
     base = max(5.0, radius * rng.uniform(0.18, 0.4))
     along = np.linspace(0, 1, 25)
@@ -260,14 +260,14 @@ MAKERS: tuple[Maker, ...] = (
 
 
 def draw(rng: np.random.Generator, side: int) -> tuple[Image, Array]:
-    """An image [side, side] in 0..1 and its points [P, 2]."""
+    """Draw an image [side, side] in 0..1 and return it with its points [P, 2]."""
     ground = float(rng.uniform(0.05, 0.95))
     surfaces = [texture(rng, side) for _ in range(3)]
     canvas = np.float32(ground) + np.float32(rng.uniform(0, 0.05)) * surfaces[0]
     taken = np.zeros((side, side), bool)
     found = [NO_POINTS]
     unit = side / 256
-    crowd = rng.random()  # nothing, one large shape, or many small ones
+    crowd = rng.random()  # selects no shape, one large shape, or many small ones
     for _ in range(0 if crowd < 0.04 else 1 if crowd < 0.12 else int(30 * crowd)):
         if crowd < 0.12:
             radius, center = unit * rng.uniform(60, 115), np.full(2, side / 2)
@@ -287,6 +287,6 @@ def draw(rng: np.random.Generator, side: int) -> tuple[Image, Array]:
         found.append(shape.points)
     canvas *= 1 + np.float32(rng.uniform(0, 0.25)) * smooth(rng, side, 3)
     canvas += np.float32(rng.uniform(0, 0.03)) * clouds(rng, side, 0.9)
-    # Scaled, not clipped: a white dot on overexposed ground would be a point that nobody can see.
+    # Scale instead of clipping, because clipping could make a white dot on bright ground invisible.
     canvas = np.maximum(canvas, 0)
     return canvas / max(np.float32(1), canvas.max()), np.concatenate(found)

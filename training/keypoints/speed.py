@@ -1,4 +1,4 @@
-"""How fast the parts of a training are here, and what a joint iteration spends its time on."""
+"""Speed of the parts of a training, and a profile of a joint iteration."""
 
 from __future__ import annotations
 
@@ -11,65 +11,66 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from training.keypoints.adapt import adapt
-from training.keypoints.data import draughtsmen, draw_shapes
-from training.keypoints.network import Trainee, fold, plain
-from training.keypoints.optimize import Iterate, iterations
+from training.keypoints.data import draw_shapes, open_drawing_pool
+from training.keypoints.network import TrainingNetwork, build_superpoint, fold_norms
+from training.keypoints.optimize import Iterate, make_iteration
 from training.keypoints.phases import joint_step, shapes_step
 from training.keypoints.settings import Settings
 
-IMAGES = 256  # drawn for the purpose; more would change nothing
-ROWS = 25  # kernels listed
-RATE = 1e-4  # learning rate; what is learnt is thrown away
+IMAGES = 256  # number of images to draw; more would not change the speed
+ROWS = 25  # number of kernels to list
+RATE = 1e-4  # learning rate; the trained weights are discarded
 
 
 def measure_speed(settings: Settings, count: int, device: torch.device) -> str:
-    """Iterations and images per second, and the operations that take most of `count` joint iterations."""
+    """Return iterations and images per second, and the slowest operations of `count` joint iterations."""
     generator = torch.Generator(device).manual_seed(settings.seed)
-    with draughtsmen() as pool:
+    with open_drawing_pool() as pool:
         data = replace(settings.data, shapes=min(IMAGES, settings.data.shapes))
         shapes = draw_shapes(pool, data, settings.seed).ready(device)
-    network = Trainee().to(device)
+    network = TrainingNetwork().to(device)
     steps = {
         "shapes": shapes_step(network, shapes, settings, generator),
         "joint": joint_step(network, shapes, shapes, settings, generator),
     }
     paces = {
-        name: count / _seconds(iterations(network, step, settings.training, generator), count, device)
+        name: count / _seconds(make_iteration(network, step, settings.training, generator), count, device)
         for name, step in steps.items()
     }
     lines = [f"{name}: {pace:.1f} iterations per second" for name, pace in paces.items()]
-    finder = plain(fold(network.eval()), device)
+    finder = build_superpoint(fold_norms(network.eval()), device)
     few = replace(settings, adapt=replace(settings.adapt, views=2))
     adapt(finder, shapes.images, few, generator)
-    seconds = _timed(lambda: adapt(finder, shapes.images, few, generator), device)
-    views = 3 * len(shapes) / seconds  # three passes here: the images themselves and two deformations
+    seconds = _time(lambda: adapt(finder, shapes.images, few, generator), device)
+    views = 3 * len(shapes) / seconds  # three passes: the images and two deformed views
     lines.append(f"adaptation: {views:.0f} views per second")
-    lines.append(f"training and adaptation in all: {_whole(settings, paces, views):.0f} s, without drawing")
+    total = _total_seconds(settings, paces, views)
+    lines.append(f"training and adaptation in total: {total:.0f} s, without drawing")
     network.train()
-    lines.append(_profiled(steps["joint"], count, device))
+    lines.append(_profile(steps["joint"], count, device))
     return "\n".join(lines)
 
 
-def _whole(settings: Settings, paces: dict[str, float], views: float) -> float:
-    """Seconds of a whole training at these paces."""
-    rules, data = settings.training, settings.data
-    looks = (data.scenes + data.animals + data.photographs) * (settings.adapt.views + 1)
+def _total_seconds(settings: Settings, paces: dict[str, float], views: float) -> float:
+    """Return the seconds of a whole training at these speeds."""
+    options, data = settings.training, settings.data
+    num_views = (data.scenes + data.animals + data.photographs) * (settings.adapt.views + 1)
     return (
-        rules.shapes_iterations / paces["shapes"]
-        + sum(rules.joint_iterations) / paces["joint"]
-        + len(rules.joint_iterations) * looks / views
+        options.shapes_iterations / paces["shapes"]
+        + sum(options.joint_iterations) / paces["joint"]
+        + len(options.joint_iterations) * num_views / views
     )
 
 
 def _seconds(iterate: Iterate, count: int, device: torch.device) -> float:
-    """Of `count` iterations, once everything is chosen and recorded."""
+    """Return the seconds of `count` iterations after warm-up and graph capture."""
     for _ in range(5):
         iterate(RATE)
-    return _timed(lambda: [iterate(RATE) for _ in range(count)], device)
+    return _time(lambda: [iterate(RATE) for _ in range(count)], device)
 
 
-def _timed(work: Callable[[], Any], device: torch.device) -> float:
-    """Seconds, with all that was begun finished."""
+def _time(work: Callable[[], Any], device: torch.device) -> float:
+    """Return the seconds of a piece of work, including pending GPU operations."""
     _wait(device)
     before = time.perf_counter()
     work()
@@ -82,8 +83,8 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _profiled(step: Callable[[], dict[str, torch.Tensor]], count: int, device: torch.device) -> str:
-    """The table of the profiler for losses and gradients, step by step and not recorded."""
+def _profile(step: Callable[[], dict[str, torch.Tensor]], count: int, device: torch.device) -> str:
+    """Return the profiler's table for losses and gradients, run without a CUDA graph."""
 
     def work() -> None:
         for _ in range(count):

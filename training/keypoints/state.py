@@ -1,4 +1,4 @@
-"""What a training needs to go on: the network with its norms, and how many phases it has been through."""
+"""State that a training needs to resume: the network with its norms and the number of finished phases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FILE = "state.safetensors"
 
 
 def save(network: nn.Module, phases: int, scores: dict[str, Any], folder: Path, settings: Settings) -> None:
-    """Keep the network after `phases` phases; a run that is cut off leaves the old file or the new one."""
+    """Save the network after `phases` phases. An interruption leaves either the old or the new file."""
     tensors = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
     about = {"phases": str(phases), "scores": json.dumps(scores), "settings": _text(settings)}
     part = folder / f"{FILE}.part"
@@ -28,14 +28,16 @@ def save(network: nn.Module, phases: int, scores: dict[str, Any], folder: Path, 
 
 
 def load(network: nn.Module, folder: Path, settings: Settings) -> tuple[int, dict[str, Any]]:
-    """Fill the network; returns the number of phases done and the scores so far."""
+    """Load the network and return the number of finished phases and their scores."""
     path = folder / FILE
     if not path.is_file():
-        raise InputError(f"there is nothing to resume in {folder}: no phase of a training was finished there")
+        raise InputError(f"nothing to resume in {folder}: no phase of a training has finished there")
     with safe_open(path, "pt") as content:
         about = content.metadata()
     if about["settings"] != _text(settings):
-        raise InputError(f"the training in {folder} was started with other settings; resume it with the same")
+        raise InputError(
+            f"the training in {folder} was started with other settings; resume with the same ones"
+        )
     network.load_state_dict(load_file(path))
     return int(about["phases"]), json.loads(about["scores"])
 

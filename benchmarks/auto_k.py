@@ -1,15 +1,17 @@
-"""What `-k auto` chooses where the answer is known, and what other K bring: docs/results/auto_k.json.
+"""Test the choice of `-k auto` where the answer is known, and compare other K: docs/results/auto_k.json.
 
     python benchmarks/auto_k.py mixtures --out mixtures.json
     python benchmarks/auto_k.py toy RUN --out toy.json
     python benchmarks/auto_k.py sweep DATA --folder runs/ --out sweep.json
     python benchmarks/auto_k.py speed --out speed.json
 
-`mixtures` are descriptors drawn around a known number of centers, with clutter. `toy` takes the descriptors
-that Stage 1 of a demo run (`selfmark demo`) gives to the toy animal's 20 true points. `sweep` chooses on an
-unzipped data set (images/train, images/test, train.json, test.json) after a short warm-up, and then measures
-the clusters that each K makes of the same descriptors, as Stage 1 is measured: forward and backward error,
-gaps completed. `speed` is the time of the choice alone, on descriptors of 2,000 images.
+- `mixtures` uses descriptors drawn around a known number of centers, with clutter.
+- `toy` uses the descriptors that Stage 1 of a demo run (`selfmark demo`) gives to the toy animal's 20 true
+  points.
+- `sweep` chooses K on an unzipped dataset (images/train, images/test, train.json, test.json) after a short
+  warm-up. It then evaluates the clusters that each K makes from the same descriptors, like Stage 1: forward
+  and backward error with gaps completed.
+- `speed` measures the time of the choice alone, on descriptors of 2,000 images.
 """
 
 from __future__ import annotations
@@ -58,42 +60,51 @@ MIXTURES = (
     {"K": 24, "spread": 1.5, "clutter": 8},
     {"K": 0, "spread": 1.0, "clutter": 16},
 )
-SWEEP: dict[str, Any] = SETTINGS | {"K": 0}  # as in the demo, so that two CPU cores are done in minutes
+SWEEP: dict[str, Any] = SETTINGS | {"K": 0}  # as in the demo, so that two CPU cores need only minutes
 
 
 def main() -> None:
+    """Run one part of the benchmark and write its result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("part", choices=("mixtures", "toy", "sweep", "speed"))
     parser.add_argument("input", type=Path, nargs="?")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--folder", type=Path)
-    parser.add_argument("--most", type=int, default=400, help="training and test images of a sweep")
+    parser.add_argument(
+        "--most", type=int, default=400, help="maximum number of training and of test images in a sweep"
+    )
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--device", default="auto")
-    given = parser.parse_args()
-    device = select_device(given.device)
+    arguments = parser.parse_args()
+    device = select_device(arguments.device)
     result = {
-        "mixtures": lambda: mixtures(given.seeds, device),
-        "toy": lambda: toy(given.input, given.seeds, device),
-        "sweep": lambda: sweep(given.input, given.folder, given.most, device),
-        "speed": lambda: speed(device),
-    }[given.part]()
-    where = (
+        "mixtures": lambda: choose_for_mixtures(arguments.seeds, device),
+        "toy": lambda: choose_for_toy(arguments.input, arguments.seeds, device),
+        "sweep": lambda: sweep(arguments.input, arguments.folder, arguments.most, device),
+        "speed": lambda: measure_speed(device),
+    }[arguments.part]()
+    hardware = (
         torch.cuda.get_device_name() if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
     )
-    versions = {"hardware": where, "torch": torch.__version__, "python": platform.python_version()}
-    write_json({"part": given.part, **versions, **result}, given.out)
+    versions = {"hardware": hardware, "torch": torch.__version__, "python": platform.python_version()}
+    write_json({"part": arguments.part, **versions, **result}, arguments.out)
 
 
 # --- known answers -------------------------------------------------------------------------------------
 
 
-def mixture(
+def generate_mixture(
     K: int, spread: float, clutter: int, seed: int, images: int = 300, D: int = 64
 ) -> DescribedPoints:
-    """Points of K landmarks, each in 60 to 100 percent of the images, and as many of clutter in every image.
+    """Generate points of K landmarks, each in 60 to 100 percent of the images, plus clutter.
 
-    A landmark's descriptors lie around its own random direction; `spread` is the length of what is added.
+    Args:
+        K: Number of landmarks. The descriptors of each lie around a random direction.
+        spread: Length of the noise that is added to a direction.
+        clutter: Number of clutter points in every image.
+        seed: Seed of the random generator.
+        images: Number of images.
+        D: Length of a descriptor.
     """
     generator = torch.Generator().manual_seed(seed)
     center = normalize(torch.randn(K, D, generator=generator), dim=1)
@@ -111,10 +122,11 @@ def mixture(
     return DescribedPoints(points, None)
 
 
-def mixtures(seeds: int, device: torch.device) -> dict[str, Any]:
+def choose_for_mixtures(seeds: int, device: torch.device) -> dict[str, Any]:
+    """Choose K for all mixtures with several seeds."""
     rows = []
     for settings in MIXTURES:
-        counts = [_count(mixture(**settings, seed=seed), 300, seed, device) for seed in range(seeds)]
+        counts = [_count(generate_mixture(**settings, seed=seed), 300, seed, device) for seed in range(seeds)]
         best = [max(trial.score for trial in count.trials) for count in counts]
         rows.append(
             {**settings, "chosen": [count.K for count in counts], "best_score": [round(b, 3) for b in best]}
@@ -123,7 +135,8 @@ def mixtures(seeds: int, device: torch.device) -> dict[str, Any]:
     return {"candidates": AutoK().candidates, "rows": rows}
 
 
-def toy(run: Path, seeds: int, device: torch.device) -> dict[str, Any]:
+def choose_for_toy(run: Path, seeds: int, device: torch.device) -> dict[str, Any]:
+    """Choose K for the true points of the toy animal."""
     scene = generate_scene(TRAIN_IMAGES, SIZE, TRAIN_SEED)
     stage1 = Stage1.load(Run.open(run), device)
     last = stage1.config.map_size - 1
@@ -148,16 +161,16 @@ def toy(run: Path, seeds: int, device: torch.device) -> dict[str, Any]:
         _count(DescribedPoints(points, described[1]), len(scene.images), seed, device)
         for seed in range(seeds)
     ]
-    return {"true_points": len(NAMES), "chosen": [count.K for count in counts], "first": _shown(counts[0])}
+    return {"true_points": len(NAMES), "chosen": [count.K for count in counts], "first": _to_dict(counts[0])}
 
 
 def _count(described: DescribedPoints, images: int, seed: int, device: torch.device) -> LandmarkCount:
-    some, images = sample_images(described, images, AutoK().max_images, device, SINGLE_PROCESS)
+    sample, images = sample_images(described, images, AutoK().max_images, device, SINGLE_PROCESS)
     generator = torch.Generator(device).manual_seed(seed)
-    return count_landmarks(some, images, AutoK(), preset("tiny").correspondence, generator)
+    return count_landmarks(sample, images, AutoK(), preset("tiny").correspondence, generator)
 
 
-def _shown(count: LandmarkCount) -> dict[str, Any]:
+def _to_dict(count: LandmarkCount) -> dict[str, Any]:
     trials = [{name: round(value, 4) for name, value in asdict(trial).items()} for trial in count.trials]
     return {
         "chosen": count.K,
@@ -167,17 +180,18 @@ def _shown(count: LandmarkCount) -> dict[str, Any]:
     }
 
 
-# --- what other K bring --------------------------------------------------------------------------------
+# --- errors with other K -------------------------------------------------------------------------------
 
 
 class Part(NamedTuple):
-    """The training or the test images: what Phi finds in them, and what people marked."""
+    """Training or test images: detected points with descriptors, and annotated points."""
 
     described: DescribedPoints
     examples: Examples
 
 
 def sweep(data: Path, folder: Path, most: int, device: torch.device) -> dict[str, Any]:
+    """Choose K on a dataset and evaluate the clusters of every candidate K."""
     chosen = _start(data, folder, most, device)
     run = Run.open(folder)
     tensors, _ = read_tensors(folder / "checkpoints" / "stage1.safetensors")
@@ -236,7 +250,7 @@ def _part(data: Path, part: str, most: int, phi: Phi, config: Config, device: to
 
 
 def _table(part: Part, centroids: torch.Tensor) -> FloatArray:
-    """Where each cluster is found, [N, K, 2], NaN for gaps."""
+    """Return the position of each cluster in each image, [N, K, 2], NaN for gaps."""
     points = part.described.points
     assert points.descriptor is not None
     label = assign_clusters(points.descriptor, points.image_index, centroids, "nearest")
@@ -247,13 +261,13 @@ def _table(part: Part, centroids: torch.Tensor) -> FloatArray:
 
 
 def _start(data: Path, output: Path, most: int, device: torch.device) -> dict[str, Any]:
-    """The warm-up, which does not depend on K, and the choice after it; a folder that is there is reused."""
+    """Run the warm-up, which does not depend on K, and return the choice; resume an existing folder."""
     seen: list[Event] = []
 
     def listener(event: Event) -> None:
         if event["event"] == "landmark_count":
             seen.append(event)
-            raise KeyboardInterrupt  # before the choice is kept, so that it is made again next time
+            raise KeyboardInterrupt  # stop before the choice is saved, so that the next call makes it again
 
     images = [] if output.exists() else [str(path) for path in _some(data / "images" / "train", most)]
     try:
@@ -280,8 +294,9 @@ def _some(folder: Path, most: int) -> list[Path]:
 # --- speed ---------------------------------------------------------------------------------------------
 
 
-def speed(device: torch.device) -> dict[str, Any]:
-    described = mixture(16, 1.5, 8, seed=0, images=2000)
+def measure_speed(device: torch.device) -> dict[str, Any]:
+    """Measure the time of the choice."""
+    described = generate_mixture(16, 1.5, 8, seed=0, images=2000)
     mirrored = DescribedPoints(described.points, described.points.descriptor)
     started, cpu = time.perf_counter(), time.process_time()
     count = _count(mirrored, 2000, 0, device)

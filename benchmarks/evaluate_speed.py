@@ -1,9 +1,9 @@
-"""How long `selfmark evaluate` takes on a labeled data set: with predictions to make, and with them at hand.
+"""Measure `selfmark evaluate` on a labeled dataset, without and with existing predictions.
 
     python benchmarks/evaluate_speed.py RUN DATA [DATA ...] --out rows.json
 
-DATA is an unzipped data set (images/train, images/test, train.json, test.json). Times are of the whole
-command in a fresh process, report included.
+DATA is an unzipped dataset (images/train, images/test, train.json, test.json). Times are for the whole
+command in a new process, including the report.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from selfmark.run.files import write_json
 
 
 def main() -> None:
+    """Evaluate each dataset twice and write the times."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path)
     parser.add_argument("data", type=Path, nargs="+")

@@ -1,10 +1,10 @@
-"""Discover landmarks on faces-yt68 and measure them: one row of docs/results/faces_yt68.json.
+"""Discover and evaluate landmarks on faces-yt68: one row of docs/results/faces_yt68.json.
 
     python benchmarks/faces_yt68.py DATA --out row.json --run runs/yt68 -- --preset fast --detector superpoint
 
-DATA is the unzipped data set (images/train, images/test, train.json, test.json). What follows `--` goes to
-`selfmark discover` as it is. Errors are in percent of the root of the ground-truth box's area, regressors
-fitted on all training images. `--images N` trains on N of the training images, evenly spaced.
+DATA is the unzipped dataset (images/train, images/test, train.json, test.json). Everything after `--` is
+passed to `selfmark discover`. Errors are in percent of the square root of the ground-truth box's area, with
+regressors fitted on all training images. `--images N` trains on N evenly spaced training images.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from selfmark.run.folder import Run
 
 
 def main() -> None:
+    """Discover, evaluate and write the row."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("--out", type=Path, required=True)
@@ -67,7 +68,7 @@ def main() -> None:
 
 
 def measure(data: Path, run: Path) -> dict[str, Any]:
-    """Forward and backward errors of a finished run, and a contact sheet of test images beside the run."""
+    """Evaluate a finished run and draw a contact sheet of test images into its folder."""
     metrics = evaluate_run(
         run, data / "images", data / "test.json", train_labels=data / "train.json", by=["yaw_bucket"]
     )

@@ -1,11 +1,11 @@
-"""Error of `selfmark map` by the number of annotated images, beside simpler ways: docs/results/few_shot.json.
+"""Compare `selfmark map` with simpler methods by number of annotated images: docs/results/few_shot.json.
 
     python benchmarks/few_shot.py RUN DATA --out row.json --cache landmarks/
 
-DATA is an unzipped data set (images/train, images/test, train.json, test.json). Annotated images are drawn at
-random from the training images, the error is of the test images, in percent of what the label file declares.
-Landmarks are kept in the cache folder, as finding them takes far longer than all the rest; `--most N` looks
-at N images of each part only, evenly spaced.
+DATA is an unzipped dataset (images/train, images/test, train.json, test.json). Annotated images are drawn at
+random from the training images. Errors are measured on the test images, in percent of the normalizer that the
+label file declares. Landmarks are stored in the cache folder, because detecting them takes much longer than
+everything else. `--most N` uses only N evenly spaced images of each part.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ANNOTATED = (1, 2, 3, 5, 10, 20, 50)
 
 
 class Part(NamedTuple):
-    """Objects of the training or the test images, and what their errors are divided by, in network pixels."""
+    """Objects of the training or test images, and the lengths in network pixels that divide their errors."""
 
     examples: MappingExamples
     lengths: FloatArray
@@ -50,6 +50,7 @@ class Part(NamedTuple):
 
 
 def main() -> None:
+    """Measure all methods and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path)
     parser.add_argument("data", type=Path)
@@ -65,7 +66,7 @@ def main() -> None:
 
 
 def read(detector: Detector, data: Path, part: str, cache: Path, most: int) -> Part:
-    """A part of the data set with the landmarks of its images, from the cache if they are there."""
+    """Read a part of the dataset with the landmarks of its images, from the cache if possible."""
     truth = read_ground_truth(data / f"{part}.json", list_images([data / "images" / part]))
     if most and most < len(truth):
         truth = truth.select(np.linspace(0, len(truth) - 1, most).astype(int))
@@ -86,6 +87,7 @@ def read(detector: Detector, data: Path, part: str, cache: Path, most: int) -> P
 
 
 def measure(detector: Detector, train: Part, test: Part, draws: int) -> dict[str, Any]:
+    """Measure all methods for every number of annotated images."""
     mirror = MirrorPartners(detector.card.mirror, train.truth.mirror, detector.card.images.size)
     rng = np.random.default_rng(0)
     rows = []
@@ -94,16 +96,16 @@ def measure(detector: Detector, train: Part, test: Part, draws: int) -> dict[str
         chosen: dict[str, int] = {}
         for _ in range(draws):
             drawn = rng.choice(len(train.truth), annotated, replace=False)
-            some, divide = train.examples.select(drawn), train.lengths[drawn]
-            ridge.append(_error(test, partial(_ridge, some)))
-            # A ridge beyond all measure leaves the mean of the points, moved, turned and scaled.
-            moved.append(_error(test, fit_with_options(some, mirror, FitOptions(True, False, 1e3)).predict))
+            sample, lengths = train.examples.select(drawn), train.lengths[drawn]
+            ridge.append(_error(test, partial(_ridge, sample)))
+            # A huge ridge leaves only the mean of the points, shifted, rotated and scaled.
+            moved.append(_error(test, fit_with_options(sample, mirror, FitOptions(True, False, 1e3)).predict))
             first.append(
-                _error(test, fit_with_options(some, mirror, FitOptions(True, True, RIDGES[0])).predict)
+                _error(test, fit_with_options(sample, mirror, FitOptions(True, True, RIDGES[0])).predict)
             )
-            plain.append(_error(test, select_map(some, divide, None).map.predict))
+            plain.append(_error(test, select_map(sample, lengths, None).map.predict))
             started = time.perf_counter()
-            found = select_map(some, divide, mirror)
+            found = select_map(sample, lengths, mirror)
             seconds.append(time.perf_counter() - started)
             mapped.append(_error(test, found.map.predict))
             alike.append(_error(_without(train, drawn), found.map.predict))
@@ -149,17 +151,17 @@ def measure(detector: Detector, train: Part, test: Part, draws: int) -> dict[str
 
 
 def other_constants(detector: Detector, train: Part, test: Part, draws: int) -> dict[str, dict[str, float]]:
-    """Errors with each constant of the belief halved and doubled, by number of images, nothing chosen."""
+    """Return the errors with each constant of the prior halved and doubled, without model selection."""
     mirror = MirrorPartners(detector.card.mirror, train.truth.mirror, detector.card.images.size)
 
     def errors() -> dict[str, float]:
         rng = np.random.default_rng(0)
         return {
-            str(annotated): _first_way(train, test, mirror, annotated, draws, rng)
+            str(annotated): _error_without_selection(train, test, mirror, annotated, draws, rng)
             for annotated in (1, 5, 10, 50)
         }
 
-    found = {"as they are": errors()}
+    found = {"unchanged": errors()}
     for name in ("PRIOR_IMAGES", "MOTION", "BENDING", "REACH"):
         for factor in (0.5, 2.0):
             with mock.patch.object(mapping_fit, name, factor * getattr(mapping_fit, name)):
@@ -167,7 +169,7 @@ def other_constants(detector: Detector, train: Part, test: Part, draws: int) -> 
     return found
 
 
-def _first_way(
+def _error_without_selection(
     train: Part, test: Part, mirror: MirrorPartners, annotated: int, draws: int, rng: np.random.Generator
 ) -> float:
     drawn = (rng.choice(len(train.truth), annotated, replace=False) for _ in range(draws))
@@ -183,17 +185,17 @@ def _without(part: Part, rows: IntArray) -> Part:
     return Part(part.examples.select(rest), part.lengths[rest], part.truth.select(rest))
 
 
-def _ridge(some: MappingExamples, landmarks: FloatArray, score: FloatArray) -> FloatArray:
-    """What `selfmark evaluate` fits."""
+def _ridge(sample: MappingExamples, landmarks: FloatArray, score: FloatArray) -> FloatArray:
+    """Predict with the regressor that `selfmark evaluate` fits."""
     return forward_prediction(
-        some.landmarks, some.points, some.visible, landmarks, partial(fit_ridge, ridge=0.01)
+        sample.landmarks, sample.points, sample.visible, landmarks, partial(fit_ridge, ridge=0.01)
     )
 
 
 def _error(test: Part, predict: Callable[[FloatArray, FloatArray], FloatArray]) -> float:
-    given = test.examples
-    predicted = predict(given.landmarks, given.score)
-    errors = point_errors(predicted, given.points, given.visible, test.lengths)
+    examples = test.examples
+    predicted = predict(examples.landmarks, examples.score)
+    errors = point_errors(predicted, examples.points, examples.visible, test.lengths)
     return float(np.nanmean(image_errors(errors)))
 
 

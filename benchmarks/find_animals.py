@@ -1,11 +1,11 @@
-r"""How well animals before a fixed camera are found and followed, and what an hour of video takes.
+r"""Measure detection and tracking of animals in front of a fixed camera, and the memory for an hour of video.
 
     python benchmarks/find_animals.py --flies flies-pair-video --mouse mouse-openfield \
       --touches --hour --out find_animals.json
 
-The folders are the unzipped data sets. The flies' reference points are a model's, not a person's. Labeled
-frames of the mouse are single pictures of one recording: put together as a video, they say whether the mouse
-is found, though not whether it is followed.
+The folders are the unzipped datasets. The reference points of the flies come from a model, not from a person.
+The labeled frames of the mouse are single images of one recording. Joined to a video, they show whether the
+mouse is detected, but not whether it is tracked.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from selfmark.tracking.object_refs import Regions, locate_objects
 
 Floats = npt.NDArray[np.float64]
 RATE = 30
-BODY = (16, 8)  # half axes of a generated animal
+BODY = (16, 8)  # half axes of a generated animal, pixels
 CONTACTS = ("meet and part again", "pass side by side", "one runs over the other")
 
 
 def flies(folder: Path) -> dict[str, Any]:
-    """Two flies against the points of the data set, whose tracks 1 and 2 are the flies."""
+    """Compare two tracked flies with the points of the dataset, whose tracks 1 and 2 are the flies."""
     content = json.loads((folder / "points.json").read_text())
     names = content["categories"][0]["keypoints"]
     frame_of = {image["id"]: image["frame"] for image in content["images"]}
@@ -53,10 +53,10 @@ def flies(folder: Path) -> dict[str, Any]:
             values = np.array(annotation["keypoints"], float).reshape(-1, 3)
             seen = values[:, 2] > 0
             points[frame_of[annotation["image_id"]], annotation["track"] - 1, seen] = values[seen, :2]
-    tracks, speed = _timed(folder / "video.mp4", 2, Tracking())
+    tracks, speed = _track(folder / "video.mp4", 2, Tracking())
     body = points[:, :, names.index("thorax")]
     straight = np.linalg.norm(tracks.center - body, axis=2)  # [frames, 2]
-    crossed = np.linalg.norm(tracks.center[:, ::-1] - body, axis=2)
+    crossed = np.linalg.norm(tracks.center[:, ::-1] - body, axis=2)  # with exchanged identities
     known = np.isfinite(straight).all(axis=1)
     swapped = (crossed.sum(axis=1) < straight.sum(axis=1))[known]
     if swapped.mean() > 0.5:
@@ -78,7 +78,7 @@ def flies(folder: Path) -> dict[str, Any]:
 
 
 def mouse(folder: Path) -> list[dict[str, Any]]:
-    """The mouse in the labeled frames, put together as a video, and in the unlabeled video."""
+    """Track the mouse in the labeled frames, joined to a video, and in the unlabeled video."""
     pictures, labels = [], []
     for part in ("train", "test"):
         content = json.loads((folder / f"{part}.json").read_text())
@@ -90,12 +90,12 @@ def mouse(folder: Path) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as scratch:
         video = Path(scratch, "frames.avi")
         size = cv2.imread(str(pictures[0])).shape[1::-1]
-        film = cv2.VideoWriter(str(video), cv2.VideoWriter.fourcc(*"MJPG"), RATE, size)
+        video_writer = cv2.VideoWriter(str(video), cv2.VideoWriter.fourcc(*"MJPG"), RATE, size)
         for picture in pictures:
-            film.write(cv2.imread(str(picture)))
-        film.release()
-        # The pictures follow each other at random: nothing to smooth, and any distance is possible.
-        tracks, _ = _timed(video, 1, Tracking(max_step=1e6, smoothing=0.0, max_gap=0.0))
+            video_writer.write(cv2.imread(str(picture)))
+        video_writer.release()
+        # The images are in random order, so positions are not smoothed and may change by any distance.
+        tracks, _ = _track(video, 1, Tracking(max_step=1e6, smoothing=0.0, max_gap=0.0))
     snout, tail_base = points[:, :, 0], points[:, :, 3]
     away = np.linalg.norm(tracks.center - (snout + tail_base) / 2, axis=2)
     length = np.linalg.norm(snout - tail_base, axis=2)
@@ -109,7 +109,7 @@ def mouse(folder: Path) -> list[dict[str, Any]]:
         "center_to_middle_median_percent_of_length": round(float(np.nanmedian(away / length) * 100), 2),
         **_covered(tracks, points),
     }
-    tracks, speed = _timed(folder / "video.mp4", 1, Tracking())
+    tracks, speed = _track(folder / "video.mp4", 1, Tracking())
     steps = np.linalg.norm(np.diff(tracks.center[:, 0], axis=0), axis=1)
     video_row = {
         "data": "mouse-openfield, video",
@@ -124,7 +124,7 @@ def mouse(folder: Path) -> list[dict[str, Any]]:
 
 
 def touches(kind: str, frames: int, trials: int = 50) -> dict[str, Any]:
-    """How often two generated animals are still themselves after a contact of so many frames."""
+    """Measure how often two generated animals keep their identities after a contact of `frames` frames."""
     kept = 0
     for trial in range(trials):
         places, angles = _contact(kind, frames, np.random.default_rng([frames, trial]))
@@ -136,7 +136,7 @@ def touches(kind: str, frames: int, trials: int = 50) -> dict[str, Any]:
 
 
 def _contact(kind: str, frames: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """Places [T, 2, 2] and angles [T, 2] in degrees of two animals that come, touch and go."""
+    """Generate positions [T, 2, 2] and angles [T, 2] in degrees of two animals that meet, touch and part."""
     direction = rng.uniform(0, 2 * np.pi)
     along = np.array([np.cos(direction), np.sin(direction)])
     across = np.array([-along[1], along[0]])
@@ -164,14 +164,15 @@ def _mask(places: Floats, angles: Floats) -> npt.NDArray[np.uint8]:
     return mask
 
 
-def _timed(video: Path, animals: int, settings: Tracking) -> tuple[AnimalTracks, float]:
+def _track(video: Path, animals: int, settings: Tracking) -> tuple[AnimalTracks, float]:
+    """Track animals and return their tracks and the frames per second."""
     started = time.monotonic()
     tracks = track_animals(video, animals, settings)
     return tracks, round(probe_video(video).frames / (time.monotonic() - started), 1)
 
 
 def _covered(tracks: AnimalTracks, points: Floats) -> dict[str, float]:
-    """The share of reference points [frames, animals, K, 2] in the square, and in what the network sees."""
+    """Return the fraction of reference points [frames, animals, K, 2] in the square and in the crop."""
     off = np.abs(points - tracks.center[:, :, None]).max(axis=3)
     known = np.isfinite(off)
     half = tracks.side / 2
@@ -186,16 +187,17 @@ def _covered(tracks: AnimalTracks, points: Floats) -> dict[str, float]:
 # --- memory ----------------------------------------------------------------------------------------
 
 
-class Blind(Detector):
-    """Finds every landmark at once: what is measured is everything else."""
+class InstantDetector(Detector):
+    """Detector without a network, so that everything else can be measured."""
 
     def locate(self, pixels: torch.Tensor) -> Located:
+        """Return the same position for every landmark."""
         count, landmarks = len(pixels), len(self.names)
         return Located(torch.full((count, landmarks, 2), 20.0), torch.ones(count, landmarks))
 
 
 def hour() -> list[dict[str, Any]]:
-    """Peak memory of finding an animal, predicting and writing CSV, for a minute and for an hour of video."""
+    """Measure peak memory of tracking, predicting and writing CSV for a minute and for an hour of video."""
     rows = []
     for minutes in (1, 60):
         command = [sys.executable, __file__, "--minutes", str(minutes)]
@@ -205,17 +207,17 @@ def hour() -> list[dict[str, Any]]:
 
 
 def measure(minutes: int) -> dict[str, Any]:
-    """In a process of its own: a square that wanders over 160 x 120 pixels."""
+    """Measure a video of a square that moves over 160 x 120 pixels; runs in a separate process."""
     with tempfile.TemporaryDirectory() as scratch:
         video, frames = Path(scratch, "long.avi"), minutes * 60 * RATE
-        film = cv2.VideoWriter(str(video), cv2.VideoWriter.fourcc(*"MJPG"), RATE, (160, 120))
+        video_writer = cv2.VideoWriter(str(video), cv2.VideoWriter.fourcc(*"MJPG"), RATE, (160, 120))
         for number in range(frames):
             picture = np.full((120, 160, 3), 200, np.uint8)
             x, y = int(70 + 60 * np.sin(number / 50)), int(50 + 45 * np.cos(number / 37))
             picture[y : y + 16, x : x + 16] = 30
-            film.write(picture)
-        film.release()
-        detector = Blind.load("demo")
+            video_writer.write(picture)
+        video_writer.release()
+        detector = InstantDetector.load("demo")
         started = time.monotonic()
         refs = locate_objects([video], 1, Regions(animals=1))
         writer("csv")(detector.predict(refs), detector.card, Path(scratch))
@@ -225,13 +227,14 @@ def measure(minutes: int) -> dict[str, Any]:
 
 
 def main() -> None:
+    """Run the requested measurements and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--flies", type=Path)
     parser.add_argument("--mouse", type=Path)
-    parser.add_argument("--touches", action="store_true", help="also let generated animals touch")
-    parser.add_argument("--hour", action="store_true", help="also measure the memory an hour of video takes")
-    parser.add_argument("--out", type=Path, help="file of the result; what was measured before stays in it")
-    parser.add_argument("--minutes", type=int, default=0, help="measure the memory of so much video, no more")
+    parser.add_argument("--touches", action="store_true", help="also measure contacts of generated animals")
+    parser.add_argument("--hour", action="store_true", help="also measure the memory for an hour of video")
+    parser.add_argument("--out", type=Path, help="result file; earlier measurements in it are kept")
+    parser.add_argument("--minutes", type=int, default=0, help="only measure the memory for so many minutes")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.minutes:
@@ -241,7 +244,7 @@ def main() -> None:
     result |= {
         "script": "benchmarks/find_animals.py",
         "commit": provenance.commit(),
-        "hardware": f"{platform.machine()} CPU, 2 cores shared with much other work: speeds are lower bounds",
+        "hardware": f"{platform.machine()} CPU, 2 cores shared with other work: speeds are lower bounds",
         "python": platform.python_version(),
         "opencv": cv2.__version__,
         "reader": video_reader().__name__.rpartition("_")[2],

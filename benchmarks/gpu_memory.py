@@ -1,9 +1,10 @@
-"""A GPU that is too small, for real: does following the sentence that `discover` ends with finish the run?
+"""Check on a real GPU that following the out-of-memory advice of `discover` finishes the run.
 
     python benchmarks/gpu_memory.py --gigabytes 12 --batch 64 --out gpu_memory.json
 
-The process may take so much of the GPU's memory and no more. A short discovery starts with a batch far too
-large for that; whenever it ends for want of memory, the command it names is carried out, until it is done.
+The process may use only the given amount of GPU memory. A short discovery starts with a batch that is far too
+large for it. Whenever the run stops because of memory, the command that it suggests is executed, until the
+run finishes.
 """
 
 from __future__ import annotations
@@ -32,32 +33,33 @@ SHORT = {
     "stage2.iterations": 30,
     "runtime.checkpoint_every": 10,
     "K": 5,
-    "heatmaps.threshold": 1e-4,  # so few iterations hardly teach the detector to fire
+    "heatmaps.threshold": 1e-4,  # after so few iterations the detector is hardly confident
     "M": 20,
 }
 LIMITED = (
-    "import sys, torch; share, *sys.argv[1:] = sys.argv[1:]; "
-    "torch.cuda.set_per_process_memory_fraction(float(share)); "
+    "import sys, torch; fraction, *sys.argv[1:] = sys.argv[1:]; "
+    "torch.cuda.set_per_process_memory_fraction(float(fraction)); "
     "from selfmark.cli.entry import main; main()"
 )
 ADVICE = re.compile(r"'selfmark (discover .*?)'", re.DOTALL)
-MOST_ATTEMPTS = 12
+MAX_ATTEMPTS = 12
 
 
 def main() -> None:
+    """Run the attempts and write them to a file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gigabytes", type=float, default=12.0)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--images", type=int, default=64)
-    parser.add_argument("--commit", default="", help="of the code; default: what git says")
+    parser.add_argument("--commit", default="", help="commit of the code; default: ask git")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    share = arguments.gigabytes * 2**30 / torch.cuda.get_device_properties(0).total_memory
+    fraction = arguments.gigabytes * 2**30 / torch.cuda.get_device_properties(0).total_memory
     with tempfile.TemporaryDirectory() as folder:
-        rows = follow(Path(folder), share, arguments.batch, arguments.images)
+        rows = follow_advice(Path(folder), fraction, arguments.batch, arguments.images)
     result = {
         "script": "benchmarks/gpu_memory.py",
-        "what": "attempts at one discovery under a limit on the GPU's memory, each as the last one advised",
+        "what": "attempts at one discovery with limited GPU memory, each as the previous one advised",
         "gigabytes": arguments.gigabytes,
         "attempts": rows,
         "hardware": torch.cuda.get_device_name(),
@@ -70,20 +72,23 @@ def main() -> None:
         sys.exit(1)
 
 
-def follow(folder: Path, share: float, batch: int, images: int) -> list[dict[str, object]]:
-    """Attempts until the run is done, or its last words are no advice."""
+def follow_advice(folder: Path, fraction: float, batch: int, images: int) -> list[dict[str, object]]:
+    """Repeat the run as its messages advise, until it is done or a message contains no advice."""
     write_scene(generate_scene(images), folder / "toys")
     run = folder / "run"
     settings = {**SHORT, "runtime.batch": batch, "stage2.batch": batch}
     words = ["discover", str(folder / "toys" / "images"), "-o", str(run), "--preset", "fast"]
     words += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
     rows: list[dict[str, object]] = []
-    while len(rows) < MOST_ATTEMPTS:
-        began = time.monotonic()
+    while len(rows) < MAX_ATTEMPTS:
+        started = time.monotonic()
         done = subprocess.run(
-            [sys.executable, "-c", LIMITED, str(share), *words], capture_output=True, text=True, check=False
+            [sys.executable, "-c", LIMITED, str(fraction), *words],
+            capture_output=True,
+            text=True,
+            check=False,
         )
-        said = " ".join(done.stderr.split()) if done.returncode else ""
+        message = " ".join(done.stderr.split()) if done.returncode else ""
         iterations = [
             event["iteration"] for event in Run.open(run).events() if event["event"] == "checkpoint"
         ]
@@ -91,13 +96,13 @@ def follow(folder: Path, share: float, batch: int, images: int) -> list[dict[str
             {
                 "settings": [word for word in words if "batch" in word],
                 "code": done.returncode,
-                "said": said[-400:].replace(str(folder), ""),
+                "message": message[-400:].replace(str(folder), ""),
                 "last_checkpoint": iterations[-1] if iterations else 0,
-                "seconds": round(time.monotonic() - began, 1),
+                "seconds": round(time.monotonic() - started, 1),
             }
         )
         print(rows[-1], flush=True)
-        advice = ADVICE.search(said)
+        advice = ADVICE.search(message)
         if done.returncode == 0 or advice is None:
             break
         words = shlex.split(advice.group(1))

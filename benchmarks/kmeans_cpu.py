@@ -1,15 +1,15 @@
-"""K-means on the CPU: ours against faiss-cpu, the same vectors, iterations and restarts.
+"""Compare selfmark's K-means on the CPU with faiss-cpu, using the same vectors, iterations and restarts.
 
     pip install faiss-cpu
     python benchmarks/kmeans_cpu.py --threads 1 2 --out docs/results/kmeans_cpu.json
 
-Vectors are unit vectors around centers, with so much noise that no run stands still before its last
-iteration: ours would stop there, faiss would not. Ours seeds by k-means++; faiss is run as it comes, with
-random seeds, and with its own k-means++. All settings and programs take turns, several times, and the fastest
-run of each counts: other work on the machine only ever makes it slower. The cost is the sum of squared
-distances to the nearest centroid, computed alike for all in float64.
+The data are unit vectors around centers, with so much noise that no run converges before its last iteration;
+selfmark would stop there, faiss would not. selfmark seeds with k-means++. faiss runs with its default random
+seeding and with its own k-means++. All settings and programs take turns several times, and the fastest run of
+each counts, because other work on the machine can only slow a run down. The cost is the sum of squared
+distances to the nearest centroid, computed in float64 for all programs.
 
-The package keeps its own K-means on the CPU unless the faster of faiss's two is faster: `decision` says so.
+The package keeps its own K-means on the CPU unless one of the faiss variants is faster; see `decision`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import provenance
 
-# As in the command line: threads that spin long make a busy machine slow; read when torch is imported.
+# As in the command line: long spinning slows down a busy machine. Read when torch is imported.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 import numpy as np
@@ -41,6 +41,7 @@ Fit = Callable[[torch.Tensor, int, int, int], torch.Tensor]
 
 
 def main() -> None:
+    """Run all programs with all settings and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--vectors", type=int, default=50_000)
@@ -53,7 +54,7 @@ def main() -> None:
     arguments = parser.parse_args()
     faiss = import_module("faiss")
     programs: dict[str, Fit] = {
-        "selfmark": _ours,
+        "selfmark": _fit_selfmark,
         "faiss": _faiss(faiss, "RANDOM"),
         "faiss, k-means++": _faiss(faiss, "KMEANS_PLUS_PLUS"),
     }
@@ -67,7 +68,7 @@ def main() -> None:
         runs.setdefault((dimensions, clusters, threads, name), []).append(run)
     rows = [
         {"program": name, "dimensions": dimensions, "clusters": clusters, "threads": threads}
-        | _figures(vectors[dimensions], several)
+        | _summarize(vectors[dimensions], several)
         for (dimensions, clusters, threads, name), several in runs.items()
     ]
     write_json(
@@ -95,7 +96,7 @@ def main() -> None:
     print(decide(rows))
 
 
-def _figures(vectors: torch.Tensor, runs: list[Run]) -> dict[str, Any]:
+def _summarize(vectors: torch.Tensor, runs: list[Run]) -> dict[str, Any]:
     return {
         "seconds": round(min(run.seconds for run in runs), 3),
         "processor_seconds": round(min(run.processor_seconds for run in runs), 3),
@@ -105,7 +106,7 @@ def _figures(vectors: torch.Tensor, runs: list[Run]) -> dict[str, Any]:
 
 
 def decide(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """How many times as long faiss takes, in each setting, and what the package should therefore use."""
+    """Return the time of faiss relative to selfmark in each setting, and which one the package should use."""
     settings: dict[str, dict[str, float]] = {}
     for row in rows:
         name = f"{row['dimensions']} dimensions, {row['clusters']} clusters, {row['threads']} threads"
@@ -118,7 +119,7 @@ def decide(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 class Run(NamedTuple):
-    """One K-means: its centroids [C, D], its wall clock, and the time of all processors together."""
+    """Result of one K-means: centroids [C, D], wall-clock seconds, and CPU seconds over all cores."""
 
     centroids: torch.Tensor
     seconds: float
@@ -132,6 +133,7 @@ def _run(fit: Fit, vectors: torch.Tensor, clusters: int, iterations: int, restar
 
 
 def generate(vectors: int, dimensions: int, centers: int = 200) -> torch.Tensor:
+    """Generate noisy unit vectors around random centers."""
     generator = torch.Generator().manual_seed(SEED)
     directions = normalize(torch.randn(centers, dimensions, generator=generator), dim=1)
     which = torch.randint(centers, (vectors,), generator=generator)
@@ -139,7 +141,7 @@ def generate(vectors: int, dimensions: int, centers: int = 200) -> torch.Tensor:
     return normalize(directions[which] + noise, dim=1)
 
 
-def _ours(vectors: torch.Tensor, clusters: int, iterations: int, restarts: int) -> torch.Tensor:
+def _fit_selfmark(vectors: torch.Tensor, clusters: int, iterations: int, restarts: int) -> torch.Tensor:
     return kmeans(vectors, clusters, iterations, restarts, torch.Generator().manual_seed(SEED))
 
 

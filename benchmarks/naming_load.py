@@ -1,10 +1,11 @@
-"""The naming page of a run with 50,000 images: how much memory the server needs, and how fast it answers.
+"""Measure memory and response times of the naming server for a run with 50,000 images.
 
     python benchmarks/naming_load.py --out docs/results/naming_load.json
 
-A run folder is made with as many file names (links to 200 JPEGs of 1280 x 960) and 30 landmarks in each,
-served by `selfmark name` in a process of its own, and asked for everything the page asks for: by one client
-request after request, then by eight at once who also edit. Memory is the greatest the server ever held.
+The script creates a run folder with that many file names (links to 200 JPEGs of 1280 x 960) and 30 landmarks
+per image, and serves it with `selfmark name` in a separate process. It sends all requests that the page
+sends: first from one client, one after the other, then from eight concurrent clients that also edit. Memory
+is the peak of the server.
 """
 
 from __future__ import annotations
@@ -42,9 +43,10 @@ KINDS = ("names", "images", "gallery", "large", "tile", "crop", "edit")
 
 
 def main() -> None:
+    """Create the run, measure the server and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=int, default=50_000)
-    parser.add_argument("--requests", type=int, default=700, help="by one client")
+    parser.add_argument("--requests", type=int, default=700, help="number of requests by one client")
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
@@ -72,7 +74,7 @@ def main() -> None:
 
 
 def make_run(folder: Path, photos: Path, images: int) -> None:
-    """A run folder as `discover` and an earlier `selfmark name` leave it, but without a network."""
+    """Create a run folder like that of `discover` and an earlier `selfmark name`, but without a network."""
     (folder / "model").mkdir(parents=True)
     photos.mkdir()
     rng = np.random.default_rng(SEED)
@@ -104,7 +106,8 @@ def make_run(folder: Path, photos: Path, images: int) -> None:
 
 
 def measure(run: Path, images: int, requests: int, clients: int) -> list[dict[str, Any]]:
-    begun = time.perf_counter()
+    """Start the server and measure memory and response times."""
+    started = time.perf_counter()
     words = [sys.executable, "-m", "selfmark", "name", str(run), "--most", str(images), "--no-browser"]
     server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
@@ -113,30 +116,30 @@ def measure(run: Path, images: int, requests: int, clients: int) -> list[dict[st
         assert found is not None
         rows = []
         with closing(_client(found.group())) as client:
-            _row(rows, "start", time.perf_counter() - begun, "s until the page can be opened")
+            _row(rows, "start", time.perf_counter() - started, "s until the page can be opened")
             _row(rows, "memory at the start", _memory(server.pid, "VmRSS"), "MB resident")
             rng = np.random.default_rng(SEED)
             everything: list[float] = []
             for kind in KINDS:
-                processor = _processor_seconds(server.pid)
-                seconds = [_ask(client, kind, rng, images, 0) for _ in range(requests // len(KINDS))]
-                processor = (_processor_seconds(server.pid) - processor) / len(seconds)
-                _spread(rows, f"one client, {kind}", seconds)
-                _row(rows, f"one client, {kind}, the server's processor time", 1000 * processor, "ms")
+                cpu_seconds = _cpu_seconds(server.pid)
+                seconds = [_send_request(client, kind, rng, images, 0) for _ in range(requests // len(KINDS))]
+                cpu_seconds = (_cpu_seconds(server.pid) - cpu_seconds) / len(seconds)
+                _add_percentiles(rows, f"one client, {kind}", seconds)
+                _row(rows, f"one client, {kind}, CPU time of the server", 1000 * cpu_seconds, "ms")
                 everything += seconds
-            _spread(rows, "one client, all", everything)
-        together: list[float] = []
-        crowd = (found.group(), images, requests // clients, together)
-        threads = [threading.Thread(target=_crowd, args=(number, *crowd)) for number in range(clients)]
+            _add_percentiles(rows, "one client, all", everything)
+        concurrent: list[float] = []
+        shared = (found.group(), images, requests // clients, concurrent)
+        threads = [threading.Thread(target=_run_client, args=(number, *shared)) for number in range(clients)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        _spread(rows, f"{clients} clients at once, all", together)
+        _add_percentiles(rows, f"{clients} concurrent clients, all", concurrent)
         names = read_card(run / "model").names
         kept = sum(name.startswith(f"client {number} ") for number, name in enumerate(names[:clients]))
         _row(rows, "clients whose last edit is in model.json", kept, f"of {clients}")
-        _row(rows, "greatest memory", _memory(server.pid, "VmHWM"), "MB resident")
+        _row(rows, "peak memory", _memory(server.pid, "VmHWM"), "MB resident")
         torch = any("libtorch" in line for line in Path(f"/proc/{server.pid}/maps").read_text().splitlines())
         _row(rows, "torch loaded", int(torch), "0 or 1")
         return rows
@@ -151,16 +154,18 @@ def _client(address: str) -> httpx.Client:
     return client
 
 
-def _crowd(number: int, address: str, images: int, requests: int, together: list[float]) -> None:
+def _run_client(number: int, address: str, images: int, requests: int, seconds: list[float]) -> None:
     rng = np.random.default_rng(number + 1)
     with closing(_client(address)) as client:
         for step in range(requests):
-            together.append(_ask(client, KINDS[step % len(KINDS)], rng, images, number))
-        _ask(client, "edit", rng, images, number)
+            seconds.append(_send_request(client, KINDS[step % len(KINDS)], rng, images, number))
+        _send_request(client, "edit", rng, images, number)
 
 
-def _ask(client: httpx.Client, kind: str, rng: np.random.Generator, images: int, number: int) -> float:
-    """One request of the page for a place in the data that nobody has asked for before; its seconds."""
+def _send_request(
+    client: httpx.Client, kind: str, rng: np.random.Generator, images: int, number: int
+) -> float:
+    """Send one request of the page for random data and return its seconds."""
     row, landmark = int(rng.integers(images)), int(rng.integers(K))
     order = ("mixed", "surest", "least")[int(rng.integers(3))]
     address = {
@@ -172,14 +177,14 @@ def _ask(client: httpx.Client, kind: str, rng: np.random.Generator, images: int,
         "crop": f"/pictures/{row}/landmark/{landmark}",
         "edit": "/api/edits",
     }[kind]
-    begun = time.perf_counter()
+    started = time.perf_counter()
     if kind == "edit":
         edit = {"kind": "rename", "landmark": number, "name": f"client {number} {int(rng.integers(1e9))}"}
-        answer = client.post(address, json={"edits": [edit]})
+        response = client.post(address, json={"edits": [edit]})
     else:
-        answer = client.get(address)
-    seconds = time.perf_counter() - begun
-    answer.raise_for_status()
+        response = client.get(address)
+    seconds = time.perf_counter() - started
+    response.raise_for_status()
     return seconds
 
 
@@ -187,9 +192,9 @@ def _row(rows: list[dict[str, Any]], name: str, value: float, unit: str) -> None
     rows.append({"name": name, "value": round(value, 3), "unit": unit})
 
 
-def _spread(rows: list[dict[str, Any]], name: str, seconds: list[float]) -> None:
-    for word, share in (("median", 50), ("95 of 100", 95), ("slowest", 100)):
-        _row(rows, f"{name}, {word}", 1000 * float(np.percentile(seconds, share)), "ms")
+def _add_percentiles(rows: list[dict[str, Any]], name: str, seconds: list[float]) -> None:
+    for word, percentile in (("median", 50), ("95th percentile", 95), ("slowest", 100)):
+        _row(rows, f"{name}, {word}", 1000 * float(np.percentile(seconds, percentile)), "ms")
 
 
 def _memory(pid: int, field: str) -> float:
@@ -199,8 +204,8 @@ def _memory(pid: int, field: str) -> float:
     return int(found.group(1)) / 1024
 
 
-def _processor_seconds(pid: int) -> float:
-    """What a process has used so far, which says the same on a busy machine as on an idle one."""
+def _cpu_seconds(pid: int) -> float:
+    """Return the CPU time of a process so far, which hardly depends on other work on the machine."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

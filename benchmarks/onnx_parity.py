@@ -1,10 +1,10 @@
-"""The exported ONNX file against torch: how far landmarks differ, how large the files are, what crops cost.
+"""Compare the exported ONNX file with torch: differences of landmarks, file sizes, and the cost of crops.
 
     python benchmarks/onnx_parity.py --out docs/results/onnx_parity.json --run NAME RUN IMAGES
 
-100 of the images are cut and resized to as many sizes, from less to much more than the network's own square,
-and given whole to `Detector` and to ONNX Runtime. Differences are in pixels of those images; an image of a
-thousand pixels has several in one pixel of the network. Speed is the processor time of one thread, median.
+The script crops and resizes 100 of the images to 100 sizes, from smaller to much larger than the network
+input, and passes them whole to `Detector` and to ONNX Runtime. Differences are in pixels of these images; one
+network pixel covers several pixels of a large image. Speed is the median CPU time of one thread.
 """
 
 from __future__ import annotations
@@ -33,26 +33,27 @@ from selfmark.images.sources import list_images
 from selfmark.run.files import write_json
 
 COUNT = 100
-SIDES = 60, 1600  # shortest and longest longer side of the pictures, pixels
-PHOTO = 3000, 4000  # height and width of the one whose crop is timed
+SIDES = 60, 1600  # range of the longer side of the images, pixels
+PHOTO = 3000, 4000  # height and width of the image whose crop is timed
 CALLS = 5
 
 Pixels = npt.NDArray[np.uint8]
 
 
 def main() -> None:
+    """Compare torch and ONNX Runtime on one run and write the rows."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--run", nargs=3, metavar=("NAME", "RUN", "IMAGES"), required=True)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     name, run, images = arguments.run
-    rows = compare(name, Detector.load(run), pictures(images))
+    rows = compare(name, Detector.load(run), random_crops(images))
     write_rows(rows, arguments.out)
 
 
-def pictures(images: str) -> list[Pixels]:
-    """Parts of real images, each of a size of its own."""
+def random_crops(images: str) -> list[Pixels]:
+    """Return random crops of real images, each resized to a random size."""
     rng = np.random.default_rng(SEED)
     refs = list_images([images])
     chosen = []
@@ -69,6 +70,7 @@ def pictures(images: str) -> list[Pixels]:
 
 
 def compare(name: str, detector: Detector, images: list[Pixels]) -> Rows:
+    """Compare landmarks, file sizes and speed of both precisions with torch."""
     rows: Rows = {}
     size = detector.card.images.size
     expected = [detector(image).xy[0] for image in images]
@@ -110,14 +112,14 @@ def _points(session: Any, image: Pixels) -> Any:
 def _milliseconds(session: Any, image: Pixels) -> float:
     durations = []
     for _ in range(CALLS):
-        began = time.process_time()
+        started = time.process_time()
         _points(session, np.asarray(image))
-        durations.append(time.process_time() - began)
+        durations.append(time.process_time() - started)
     return 1000 * statistics.median(durations)
 
 
 def write_rows(rows: Rows, path: Path) -> None:
-    """Rows of the same name are replaced, others in the file stay."""
+    """Write rows to a file, replacing rows of the same name and keeping the others."""
     before = json.loads(path.read_text())["rows"] if path.exists() else []
     merged = {row["name"]: row for row in before}
     for name, (value, unit) in rows.items():

@@ -1,21 +1,22 @@
-"""Prediction on a CPU: images per second of torch and ONNX Runtime, and what int8 costs in accuracy.
+r"""Measure prediction on a CPU: images per second of torch and ONNX Runtime, and the accuracy of int8.
 
     python benchmarks/predict_cpu.py --out docs/results/predict_cpu.json
-    python benchmarks/predict_cpu.py --out docs/results/predict_cpu.json --loss toy runs/demo/run \\
-        --train runs/demo/data/train/images runs/demo/data/train/labels.json \\
+    python benchmarks/predict_cpu.py --out docs/results/predict_cpu.json --loss toy runs/demo/run \
+        --train runs/demo/data/train/images runs/demo/data/train/labels.json \
         --test runs/demo/data/test/images runs/demo/data/test/labels.json --visibility 2
 
-Speed is that of `locate`: network images to landmarks, decoding of files apart. Networks have random weights,
-and norms scaled as training leaves them. Contestants take turns in random order, each turn after a call that
-does not count; while others are at work on the machine a turn waits, for a while. Two kinds of rows, each
-with ratios that compare the runtimes at their best batch:
+Speed is that of `locate`, from network images to landmarks, without decoding of files. The networks have
+random weights, and norms scaled as after training. The candidates take turns in random order. Each turn
+starts with a call that does not count, and waits a limited time while the machine is busy. There are two
+kinds of rows, each with ratios that compare the runtimes at their best batch:
 
-- images/s on all cores: the fastest of all calls, because other work only ever slows a call down. Believe it
-  only where `_others` is small: a busy core slows torch, whose threads wait for each other, more.
-- `_one_core`: images per second of processor time with one thread, median of all turns.
+- images/s on all cores: the fastest of all calls, because other work can only slow a call down. Trust it only
+  if `_others` is small: a busy core slows torch down more, because its threads wait for each other.
+- `_one_core`: images per second of CPU time with one thread, median of all turns.
 
-`--loss` adds rows for a trained run: how far int8 moves landmarks of the test images (network pixels), none
-of which were used to find its ranges, and the forward and backward errors of both (ridge 0.01, percent).
+`--loss` adds rows for a trained run: how far int8 moves the landmarks of the test images (network pixels),
+and the forward and backward errors of both precisions (ridge 0.01, percent). The test images were not used to
+find the int8 ranges.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import os
 
 import provenance
 
-os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as `selfmark predict` does; read when torch is imported
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as in `selfmark predict`; read when torch is imported
 
 import argparse
 import json
@@ -60,23 +61,26 @@ from selfmark.model.network import Psi
 from selfmark.run.files import write_json
 
 SEED = 0
-FAR = 4.0  # pixels of the network, one cell; farther means that another place is the highest
-QUIET = 0.05  # share of the machine that other programs may take for a turn to begin
-TURN = 0.5  # seconds a turn takes at least
-NETWORKS = {"tiny": "tiny", "full": "paper"}  # the preset each is taken from
+FAR = 4.0  # network pixels, one cell; a larger distance means that another peak is the highest
+QUIET = 0.05  # maximum fraction of the machine that other programs may use when a turn starts
+TURN = 0.5  # minimum duration of a turn, seconds
+NETWORKS = {"tiny": "tiny", "full": "paper"}  # preset of each network
 BATCHES = {"tiny": (1, 16, 64), "full": (1, 4)}
 RATIO = "x eager torch fp32"
 Rows = dict[str, tuple[float, str]]
 
 
 def main() -> None:
+    """Measure speed or accuracy and write the rows."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
-    parser.add_argument("--turns", type=int, default=8, help="turns of each contestant")
-    parser.add_argument("--patience", type=float, default=300, help="seconds to wait for others, per network")
+    parser.add_argument("--turns", type=int, default=8, help="turns of each candidate")
+    parser.add_argument(
+        "--patience", type=float, default=300, help="seconds to wait for a quiet machine, per network"
+    )
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--loss", nargs=2, metavar=("NAME", "RUN"), help="accuracy instead of speed")
+    parser.add_argument("--loss", nargs=2, metavar=("NAME", "RUN"), help="measure accuracy instead of speed")
     parser.add_argument("--train", type=Path, nargs=2, metavar=("IMAGES", "LABELS"))
     parser.add_argument("--test", type=Path, nargs=2, metavar=("IMAGES", "LABELS"))
     parser.add_argument("--visibility", type=int, default=1)
@@ -84,20 +88,20 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     if arguments.loss is not None:
         name, run = arguments.loss
-        rows = losses(name, Path(run), arguments.train, arguments.test, arguments.visibility)
+        rows = measure_accuracy(name, Path(run), arguments.train, arguments.test, arguments.visibility)
     else:
         rows = {}
         for name in arguments.networks:
             config = preset(NETWORKS[name])
-            rows |= speeds(name, config, BATCHES[name], arguments.turns, arguments.patience)
+            rows |= measure_speed(name, config, BATCHES[name], arguments.turns, arguments.patience)
     write_rows(rows, arguments.threads, arguments.out)
 
 
 # --- speed --------------------------------------------------------------------------------------------
 
 
-def speeds(name: str, config: Config, batches: tuple[int, ...], turns: int, patience: float) -> Rows:
-    """Images per second for every runtime and batch, with and without the mirror image."""
+def measure_speed(name: str, config: Config, batches: tuple[int, ...], turns: int, patience: float) -> Rows:
+    """Measure the images per second of every runtime and batch, with and without the mirror image."""
     images = torch.from_numpy(generate_scene(max(batches), config.images.size, SEED).images).permute(
         0, 3, 1, 2
     )
@@ -110,19 +114,19 @@ def speeds(name: str, config: Config, batches: tuple[int, ...], turns: int, pati
             detectors = make_detectors(config, mirrored, images, Path(folder))
             taken = _race(detectors, images, batches[:2], turns, patience / 4)
             used = {one: statistics.median(turn.per_core for turn in taken[one]) for one in taken}
-            rows |= _rows(name, f"{suffix}_one_core", used, "images/s of processor time")
+            rows |= _rows(name, f"{suffix}_one_core", used, "images/s of CPU time")
             torch.set_num_threads(threads)
             detectors = make_detectors(config, mirrored, images, Path(folder))
             taken = _race(detectors, images, batches, turns, patience / 4)
             fastest = {one: max(turn.rate for turn in taken[one]) for one in taken}
             rows |= _rows(name, suffix, fastest, "images/s")
             others = statistics.mean(turn.others for several in taken.values() for turn in several)
-            rows[f"predict_cpu_{name}_others{suffix}"] = 100 * others, "% of the machine taken by others"
+            rows[f"predict_cpu_{name}_others{suffix}"] = 100 * others, "% of the machine used by others"
     return rows
 
 
 def _rows(name: str, suffix: str, rates: dict[tuple[str, int], float], unit: str) -> Rows:
-    """Each runtime at each batch and at its best one, and how they compare."""
+    """Return rows for each runtime at each batch and at its best batch, and their ratios."""
     rows: Rows = {}
     best: dict[str, float] = {}
     for (runtime, batch), rate in rates.items():
@@ -136,6 +140,7 @@ def _rows(name: str, suffix: str, rates: dict[tuple[str, int], float], unit: str
 
 
 def make_detectors(config: Config, mirrored: bool, images: Tensor, folder: Path) -> dict[str, Detector]:
+    """Create the same detector with random weights for torch, ONNX Runtime, and int8."""
     eager = random_detector(config, mirrored)
     return {
         "torch": eager,
@@ -158,7 +163,7 @@ def random_detector(config: Config, mirrored: bool) -> Detector:
 
 
 class Turn(NamedTuple):
-    """Images per second, in the fastest call; per second of processor time; the share others took."""
+    """Images per second in the fastest call and per second of CPU time; the fraction that others used."""
 
     rate: float
     per_core: float
@@ -168,20 +173,20 @@ class Turn(NamedTuple):
 def _race(
     detectors: dict[str, Detector], images: Tensor, batches: tuple[int, ...], turns: int, patience: float
 ) -> dict[tuple[str, int], list[Turn]]:
-    """The turns of each detector at each batch."""
-    contestants = [(name, batch) for name in detectors for batch in batches]
-    taken: dict[tuple[str, int], list[Turn]] = {one: [] for one in contestants}
+    """Return the turns of each detector at each batch."""
+    candidates = [(name, batch) for name in detectors for batch in batches]
+    taken: dict[tuple[str, int], list[Turn]] = {one: [] for one in candidates}
     order = random.Random(SEED)
     end = time.monotonic() + patience
     for _ in range(turns):
-        for name, batch in order.sample(contestants, len(contestants)):
+        for name, batch in order.sample(candidates, len(candidates)):
             _wait_for_quiet(end)
             taken[name, batch].append(_turn(detectors[name], images[:batch]))
     return taken
 
 
 def _wait_for_quiet(end: float) -> None:
-    """Do nothing while other programs are busy, but not beyond `end`."""
+    """Wait while other programs are busy, but not beyond `end`."""
     while time.monotonic() < end:
         before = _busy()
         time.sleep(TURN)
@@ -194,16 +199,16 @@ def _turn(detector: Detector, images: Tensor) -> Turn:
     started, own, everyone = time.perf_counter(), time.process_time(), _busy()
     durations: list[float] = []
     while sum(durations) < TURN:
-        began = time.perf_counter()
+        call_started = time.perf_counter()
         detector.locate(images)
-        durations.append(time.perf_counter() - began)
+        durations.append(time.perf_counter() - call_started)
     elapsed, used = time.perf_counter() - started, time.process_time() - own
     others = (_busy() - everyone - used) / elapsed / (os.cpu_count() or 1)
     return Turn(len(images) / min(durations), len(images) * len(durations) / used, max(0.0, others))
 
 
 def _busy() -> float:
-    """Seconds that all processors together have worked so far; Linux alone tells."""
+    """Return the busy seconds of all cores so far (Linux only)."""
     ticks = [int(value) for value in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     _, _, _, idle, waiting, *_ = ticks
     return (sum(ticks) - idle - waiting) / os.sysconf("SC_CLK_TCK")
@@ -212,11 +217,13 @@ def _busy() -> float:
 # --- accuracy -----------------------------------------------------------------------------------------
 
 
-def losses(name: str, run: Path, train: list[Path], test: list[Path], visibility: int) -> Rows:
-    """What int8 changes, for a trained run on labeled images."""
+def measure_accuracy(name: str, run: Path, train: list[Path], test: list[Path], visibility: int) -> Rows:
+    """Compare int8 with float32 for a trained run on labeled images."""
     eager = Detector.load(run)
     with tempfile.TemporaryDirectory() as folder:
-        exact, small = (OnnxDetector(eager, path) for path in export_onnx(run, True, Path(folder)))
+        exact, small = (
+            OnnxDetector(eager, path) for path in export_onnx(run, ("float32", "int8"), Path(folder))
+        )
     rows: Rows = {}
     found = {}
     for precision, detector in (("float32", exact), ("int8", small)):
@@ -246,7 +253,7 @@ def _examples(detector: Detector, images: Path, labels: Path, visibility: int) -
     card = detector.card
     store = load_store(truth.refs, card.images, np.inf, None)
     if len(store) != len(truth):
-        raise SystemExit(f"{len(truth) - len(store)} images of {labels} cannot be read")
+        raise SystemExit(f"cannot read {len(truth) - len(store)} images of {labels}")
     located = detector.locate(store.pixels)
     size = card.images.size
     return Examples(
@@ -258,11 +265,11 @@ def _examples(detector: Detector, images: Path, labels: Path, visibility: int) -
     )
 
 
-# --- where it goes ------------------------------------------------------------------------------------
+# --- output -------------------------------------------------------------------------------------------
 
 
 def write_rows(rows: Rows, threads: int, path: Path) -> None:
-    """Print rows and keep them; of the same name they are replaced, others in the file stay."""
+    """Print rows and write them to a file, replacing rows of the same name and keeping the others."""
     for name, (value, unit) in rows.items():
         print(f"{name:52s} {value:10.3f} {unit}", flush=True)
     before = json.loads(path.read_text()) if path.exists() else {"rows": []}
@@ -287,7 +294,7 @@ def write_rows(rows: Rows, threads: int, path: Path) -> None:
 
 
 def named_processor() -> str:
-    """What the processor calls itself, and whether it multiplies bytes."""
+    """Return the name of the processor and whether it has VNNI (8-bit multiplication)."""
     facts = provenance.processor_facts()
     name = facts.get("model name", platform.processor())
     return f"{name}, {'with' if 'vnni' in facts.get('flags', '') else 'without'} VNNI"

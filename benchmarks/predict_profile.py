@@ -1,9 +1,10 @@
-"""Prediction on a CPU: which operators ONNX Runtime spends its time on, in percent.
+"""Profile prediction on a CPU: the percentage of time that ONNX Runtime spends in each operator.
 
     python benchmarks/predict_profile.py --out docs/results/predict_cpu.json
 
-One thread, one image and its mirror image; of every node the median of all calls counts. Busy neighbors
-change the shares little. Rows go beside those of `predict_cpu.py`.
+The profile uses one thread and one image with its mirror image, and takes the median of all calls of each
+node. Other work on the machine hardly changes the percentages. The rows are added to those of
+`predict_cpu.py`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ SHOWN = 8  # operators per network
 
 
 def main() -> None:
+    """Profile all networks and write the rows."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
@@ -37,6 +39,7 @@ def main() -> None:
 
 
 def profile(name: str, config: Config) -> Rows:
+    """Return the slowest operators of one network."""
     images = (
         torch.from_numpy(generate_scene(2, config.images.size, SEED).images).permute(0, 3, 1, 2).contiguous()
     )
@@ -44,7 +47,7 @@ def profile(name: str, config: Config) -> Rows:
     with tempfile.TemporaryDirectory() as folder:
         make_detectors(config, True, images, Path(folder))
         for runtime, file in (("onnx", "model.onnx"), ("int8", "model-int8.onnx")):
-            spent = operators(Path(folder) / file, images[:1])
+            spent = time_operators(Path(folder) / file, images[:1])
             total = sum(spent.values())
             for operator in sorted(spent, key=lambda one: -spent[one])[:SHOWN]:
                 title = f"predict_cpu_{name}_{runtime}_profile_{operator}"
@@ -52,8 +55,8 @@ def profile(name: str, config: Config) -> Rows:
     return rows
 
 
-def operators(path: Path, images: torch.Tensor) -> dict[str, float]:
-    """Microseconds that each kind of operator takes."""
+def time_operators(path: Path, images: torch.Tensor) -> dict[str, float]:
+    """Return the microseconds that each kind of operator takes."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.enable_profiling = True

@@ -1,4 +1,4 @@
-"""What every published figure says of itself: which commit made it, and on which processor."""
+"""Provenance of published numbers: the commit and the processor that produced them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _HERE = Path(__file__).resolve().parent
 
 
 def commit() -> str:
-    """What git calls the code, `-dirty` where it has uncommitted changes; "unknown" outside a repository."""
+    """Return the git commit, with `-dirty` for uncommitted changes, or "unknown" outside a repository."""
     words = ["git", "describe", "--always", "--dirty"]
     try:
         found = subprocess.run(words, cwd=_HERE, capture_output=True, text=True, check=False)
@@ -21,7 +21,7 @@ def commit() -> str:
 
 
 def processor_facts() -> dict[str, str]:
-    """What Linux says of the first core; empty elsewhere."""
+    """Return the properties of the first core on Linux; empty on other systems."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text().split("\n\n")[0].splitlines() if path.exists() else []
     entries = (line.split(":", 1) for line in lines if ":" in line)
@@ -29,6 +29,6 @@ def processor_facts() -> dict[str, str]:
 
 
 def processor() -> str:
-    """How many cores of what."""
+    """Return the number of cores and the name of the processor."""
     name = processor_facts().get("model name") or platform.processor() or platform.machine()
     return f"{os.cpu_count()} cores, {name}"

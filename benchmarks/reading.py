@@ -1,8 +1,8 @@
-"""How long reading and cropping take: of large photographs, which are decoded smaller, and of small crops.
+"""Measure reading and cropping of large photographs, which are decoded at a reduced size, and of small crops.
 
     PYTHONPATH=src python benchmarks/reading.py --out docs/results/reading.json
 
-Processor time per image, of all threads, so that a busy machine says the same as a quiet one.
+The unit is CPU time per image over all threads, because it hardly depends on other work on the machine.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ QUALITY = 90  # of the JPEGs
 
 
 def main() -> None:
+    """Measure all sizes and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path)
     out = parser.parse_args().out
@@ -38,7 +39,7 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for size, count in COUNTS.items():
-            refs = write(Path(folder), size, count)
+            refs = write_images(Path(folder), size, count)
             for name in ("fast", "tiny"):
                 images = preset(name).images
                 rows.append(
@@ -46,7 +47,7 @@ def main() -> None:
                         "jpeg": f"{size[0]} x {size[1]}",
                         "network": images.size,
                         "ms_as_built": _milliseconds(lambda: load_store(refs, images, 4.0, None), count),  # noqa: B023
-                        "ms_in_full": _milliseconds(lambda: in_full(refs, images), count),  # noqa: B023
+                        "ms_in_full": _milliseconds(lambda: read_full_size(refs, images), count),  # noqa: B023
                     }
                 )
                 print(rows[-1], flush=True)
@@ -57,14 +58,14 @@ def main() -> None:
             "versions": {"pillow": PIL.__version__, "opencv": cv2.__version__, "numpy": np.__version__},
             "commit": provenance.commit(),
             "seed": 0,
-            "unit": "ms of processor time per image, all threads together",
+            "unit": "ms of CPU time per image, all threads together",
             "rows": rows,
         }
         write_json(record, out)
 
 
-def write(folder: Path, size: tuple[int, int], count: int) -> list[ImageRef]:
-    """Files of one size, of blotches and grain: about as many bytes as a photograph has."""
+def write_images(folder: Path, size: tuple[int, int], count: int) -> list[ImageRef]:
+    """Write JPEG files of smooth blotches and grain, with about as many bytes as photographs."""
     rng = np.random.default_rng(0)
     paths = [folder / f"{size[0]}-{number:03}.jpg" for number in range(count)]
     blotches = cv2.resize(rng.integers(0, 256, (94, 125, 3), dtype=np.uint8), size)
@@ -76,8 +77,8 @@ def write(folder: Path, size: tuple[int, int], count: int) -> list[ImageRef]:
     return [ImageRef(path) for path in paths]
 
 
-def in_full(refs: list[ImageRef], images: Images) -> list[Pixels]:
-    """Every pixel decoded, then cropped."""
+def read_full_size(refs: list[ImageRef], images: Images) -> list[Pixels]:
+    """Decode images at full size, then crop them."""
     crops = []
     for ref in refs:
         pixels = read_image(ref.path, images.max_megapixels)
@@ -87,7 +88,7 @@ def in_full(refs: list[ImageRef], images: Images) -> list[Pixels]:
 
 
 def _milliseconds(work: Callable[[], object], count: int) -> float:
-    work()  # files into the cache, code into memory
+    work()  # warm up the file cache
     started = time.process_time()
     work()
     return round(1000 * (time.process_time() - started) / count, 2)

@@ -1,12 +1,12 @@
-"""How long one correspondence recovery takes beyond the network passes, and how much memory it needs.
+"""Measure the time and memory of one correspondence recovery, without the network passes.
 
     python benchmarks/recovery.py --out docs/results/recovery.json
 
-Every image shows 30 of 60 landmarks, each a direction of its own, with so much noise that clusters overlap; a
-second descriptor stands for the mirror image. Times are those of `recover_correspondence` (filter with K, label with M) with
-the settings of the preset `paper`, after one small recovery as a warm-up. On a GPU each recovery is done
-twice: with the descriptors on the device and with the same ones in host memory. The peak counts all tensors
-on the GPU, descriptors among them.
+Every image shows 30 of 60 landmarks. Each landmark has a random direction, and the noise is so strong that
+clusters overlap. A second descriptor stands for the mirror image. Times are those of `recover_correspondence`
+(filter with K, label with M) with the settings of the preset `paper`, after one small recovery as a warm-up.
+On a GPU each recovery runs twice: with the descriptors on the device, and with the same ones in host memory.
+The peak includes all tensors on the GPU, also the descriptors.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ NOISE = 1.0  # length of the noise added to a direction of length one
 
 
 def main() -> None:
+    """Measure recoveries of several sizes and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=int, nargs="+", default=[1_000, 10_000, 50_000, 200_000])
     parser.add_argument("--device", default="auto")
@@ -73,7 +74,7 @@ def main() -> None:
 
 
 def measure(images: int, device: torch.device) -> dict[str, dict[str, Any]]:
-    """Seconds and memory of one recovery, and on a GPU of the same one with descriptors in host memory."""
+    """Measure one recovery and, on a GPU, the same one with descriptors in host memory."""
     described = generate(images, device)
     labeled, found = recover_timed(described, device, "recovery")
     if device.type != "cuda":
@@ -83,7 +84,9 @@ def measure(images: int, device: torch.device) -> dict[str, dict[str, Any]]:
     assert labeled.centroids is not None
     size = described.points.descriptor.nbytes + described.mirrored.nbytes
     found["recovery_descriptors"] = _value(size / 2**30, "GiB")
-    found["recovery_tf32_changes"] = _value(_changed_by_tf32(described, labeled.centroids), "share of points")
+    found["recovery_tf32_changes"] = _value(
+        _changed_by_tf32(described, labeled.centroids), "fraction of points"
+    )
     described = DescribedPoints(described.points.to("cpu"), described.mirrored.cpu())
     expected, centroids = labeled.label.cpu(), labeled.centroids.cpu()
     del labeled
@@ -96,13 +99,13 @@ def measure(images: int, device: torch.device) -> dict[str, dict[str, Any]]:
 def recover_timed(
     described: DescribedPoints, device: torch.device, name: str
 ) -> tuple[LabeledPoints, dict[str, dict[str, Any]]]:
-    """One recovery, its seconds and those of its parts, and the most GPU memory held meanwhile."""
+    """Run one recovery and return its result, its seconds, those of its parts, and the peak GPU memory."""
     config = preset("paper")
     generator = torch.Generator(device).manual_seed(SEED)
     parts: dict[str, float] = {}
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    with _timed(parts, "fit", "kmeans", device), _timed(parts, "assign", "assign", device):
+    with _timed(parts, "fit", "kmeans", device), _timed(parts, "assign", "assign_clusters", device):
         _wait(device)
         started = time.perf_counter()
         labeled = recover_correspondence(described, config.K, config.M, config.correspondence, generator)
@@ -112,7 +115,7 @@ def recover_timed(
         name: _value(seconds, "s"),
         f"{name}_fit": _value(parts["fit"], "s"),
         f"{name}_assign": _value(parts["assign"], "s"),
-        f"{name}_labeled": _value(float((labeled.label >= 0).float().mean()), "share of kept points"),
+        f"{name}_labeled": _value(float((labeled.label >= 0).float().mean()), "fraction of kept points"),
     }
     if device.type == "cuda":
         values[f"{name}_peak"] = _value(torch.cuda.max_memory_allocated() / 2**30, "GiB")
@@ -120,7 +123,7 @@ def recover_timed(
 
 
 def print_table(found: dict[int, dict[str, dict[str, Any]]]) -> None:
-    """A line for each size and place of the descriptors."""
+    """Print one line per size and location of the descriptors."""
     columns = ("", "_fit", "_assign", "_peak")
     print(f"{'images':>8}  {'descriptors':11}  {'s':>6}  {'fit s':>6}  {'assign s':>8}  {'GPU peak GiB':>12}")
     for images, values in found.items():
@@ -133,14 +136,14 @@ def print_table(found: dict[int, dict[str, dict[str, Any]]]) -> None:
 
 
 def generate(images: int, device: torch.device) -> DescribedPoints:
-    """Points of known landmarks in every image, with descriptors of the image and of its mirror image."""
+    """Generate points of known landmarks, with descriptors of each image and of its mirror image."""
     generator = torch.Generator(device).manual_seed(SEED)
     directions = normalize(torch.randn(2, LANDMARKS, DIMENSIONS, generator=generator, device=device), dim=-1)
     shown = (
         torch.rand(images, LANDMARKS, generator=generator, device=device).argsort(dim=1)[:, :SHOWN].flatten()
     )
 
-    def seen(centers: torch.Tensor) -> torch.Tensor:
+    def add_noise(centers: torch.Tensor) -> torch.Tensor:
         vectors = torch.randn(len(shown), DIMENSIONS, generator=generator, device=device)
         vectors.mul_(NOISE / DIMENSIONS**0.5)
         for rows in torch.split(torch.arange(len(shown), device=device), 1_000_000):
@@ -151,13 +154,13 @@ def generate(images: int, device: torch.device) -> DescribedPoints:
         xy=torch.rand(len(shown), 2, generator=generator, device=device) * 256,
         image_index=torch.arange(images, device=device).repeat_interleave(SHOWN),
         score=torch.ones(len(shown), device=device),
-        descriptor=seen(directions[0]),
+        descriptor=add_noise(directions[0]),
     )
-    return DescribedPoints(points, seen(directions[1]))
+    return DescribedPoints(points, add_noise(directions[1]))
 
 
 def _changed_by_tf32(described: DescribedPoints, centroids: torch.Tensor) -> float:
-    """Share of points that products in TF32 would put into another cluster."""
+    """Return the fraction of points that TF32 products would assign to another cluster."""
     assert described.points.descriptor is not None
     vectors = described.points.descriptor[:1_000_000]
     exact = nearest_centroid(vectors, centroids).cluster
@@ -169,7 +172,7 @@ def _changed_by_tf32(described: DescribedPoints, centroids: torch.Tensor) -> flo
 
 @contextmanager
 def _timed(parts: dict[str, float], name: str, function: str, device: torch.device) -> Iterator[None]:
-    """Add up the seconds spent in one of the recovery's functions."""
+    """Sum the seconds spent in one function of the recovery module."""
     original: Callable[..., Any] = getattr(recovery, function)
 
     def timed(*arguments: Any) -> Any:

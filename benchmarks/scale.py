@@ -1,12 +1,12 @@
-"""Does the cost of an image stay flat as the data set grows? Stage 1 steps on up to 200,000 generated images.
+"""Measure whether the cost per image stays constant for larger datasets, on up to 200,000 generated images.
 
     python benchmarks/scale.py --images 1000 10000 50000 200000 --out scale.json
 
-Images are random bytes (500 different ones) held in host memory, as a store of that size would be; they are
-fetched ahead of need (`device_share` 0), so the GPU holds a few batches whatever the number of images. For
-comparison the smallest set is also measured with the images on the device. Every image has 30 points. Memory
-is the process's and the GPU's peak; bytes per image are what the points and, in a correspondence recovery,
-the descriptors take.
+The benchmark times Stage 1 steps. Images are random bytes (500 different ones) in host memory, like a store
+of that size. They are prefetched (`device_fraction` 0), so the GPU holds only a few batches for any number of
+images. For comparison, the smallest dataset is also measured with the images on the device. Every image has
+30 points. Memory is the peak of the process and of the GPU. Bytes per image are the size of the points and,
+in a correspondence recovery, of the descriptors.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ from selfmark.train.objectives import build_stage1_task, warmup_pairs
 from selfmark.train.point_table import PointTable, build_point_table, label_by_index
 
 POINTS = 30  # per image
-WARM = 20  # steps before the clock starts
+WARM = 20  # steps before the measurement starts
 
 
 def main() -> None:
+    """Measure each size in a separate process and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=int, nargs="+", required=True)
     parser.add_argument("--steps", type=int, default=200)
@@ -50,7 +51,7 @@ def main() -> None:
         config = override(preset("fast"), changes)
         print(json.dumps(measure(arguments.images[0], arguments.one, arguments.steps, config)))
         return
-    # A process for each, so that the peaks are its own.
+    # Each measurement gets its own process, so that the memory peaks are separate.
     jobs = [(min(arguments.images), "device"), *((count, "host") for count in arguments.images)]
     rows = []
     for count, where in jobs:
@@ -66,13 +67,13 @@ def main() -> None:
 
 
 def measure(count: int, where: str, steps: int, config: Config) -> dict[str, Any]:
-    """Images per second of warm Stage 1 steps on so many images, and what memory that took."""
+    """Measure images per second and memory of Stage 1 steps on `count` images, after a warm-up."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     pixels = torch.empty(count, 3, config.images.size, config.images.size, dtype=torch.uint8)
     block = torch.randint(0, 256, (min(count, 500), *pixels.shape[1:]), dtype=torch.uint8)
     for part in torch.split(pixels, len(block)):
         part.copy_(block[: len(part)])
-    table = generated_table(count, config, device)
+    table = generate_table(count, config, device)
     feed = PixelFeed(pixels, device, 0.0 if where == "host" else 1.0)
     phi = Phi(config.network)
     prepare_network(phi, device, config.runtime)
@@ -82,11 +83,11 @@ def measure(count: int, where: str, steps: int, config: Config) -> dict[str, Any
     runtime = replace(config.runtime, log_every=10**9, checkpoint_every=10**9)
     spans = []
     for stop in (WARM, WARM + steps):
-        began = time.monotonic()
+        started = time.monotonic()
         phase = Phase("warm-up", 0, state.iteration, stop, ())
         run_phase(state, phase, task, runtime, lambda *_: None, lambda: None)
-        spans.append(time.monotonic() - began)
-    # The second span records the step anew; its time is part of the figure, spread over the steps.
+        spans.append(time.monotonic() - started)
+    # The second span captures the CUDA graph again; the result includes this time, spread over the steps.
     points = sum(value.nbytes for value in vars(table).values())
     return {
         "name": f"scale_{count}_{where}",
@@ -104,7 +105,8 @@ def _gpu_peak(device: torch.device) -> float | None:
     return round(torch.cuda.max_memory_allocated() / 2**30, 2) if device.type == "cuda" else None
 
 
-def generated_table(count: int, config: Config, device: torch.device) -> PointTable:
+def generate_table(count: int, config: Config, device: torch.device) -> PointTable:
+    """Generate random points for all images."""
     generator = torch.Generator().manual_seed(0)
     xy = torch.rand(count * POINTS, 2, generator=generator) * (config.images.size - 1)
     owner = torch.arange(count).repeat_interleave(POINTS)

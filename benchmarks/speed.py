@@ -1,12 +1,13 @@
-"""Images per second of training, descriptor extraction and prediction, and the time to the first step.
+"""Measure the images per second of training, extraction and prediction, and the time to the first step.
 
     python benchmarks/speed.py --out docs/results/speed.json        the paper's network at 256 pixels
-    python benchmarks/speed.py --tiny --device cpu --out rows.json  a quick try of the script itself
+    python benchmarks/speed.py --tiny --device cpu --out rows.json  a quick test of the script itself
 
-A training step is a whole one: fetch, augment, forward, losses, backward, update. Pictures and points are
-generated and lie on the device. Warm-up is left out: 10 steps (the first three run plainly, the fourth is
-recorded) or 3 batches; then rates are the median of several stretches. `first_step_s` counts from the start
-of a new process, with nothing compiled before, to the end of its fourth step.
+A training step includes everything: fetch, augment, forward, losses, backward, update. Images and points are
+generated and stay on the device. The warm-up does not count: 10 steps (the first three run without a CUDA
+graph, the fourth is captured) or 3 batches. Rates are the median of several stretches after it.
+`first_step_s` is the time from the start of a new process, with an empty compilation cache, to the end of its
+fourth step.
 """
 
 from __future__ import annotations
@@ -44,14 +45,15 @@ STRETCHES = 5
 
 
 def main() -> None:
+    """Measure all rates, print them and write them to a file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--tiny", action="store_true", help="a small network and few steps")
     parser.add_argument("--kernels", choices=["auto", "plain"], default="auto")
     parser.add_argument("--pairs", type=int, nargs="+", default=[16, 64])
-    parser.add_argument("--skip-first-step", action="store_true", help="leave the cold start out")
-    parser.add_argument("--only-first-step", action="store_true", help="what the new process does")
+    parser.add_argument("--skip-first-step", action="store_true", help="do not measure the cold start")
+    parser.add_argument("--only-first-step", action="store_true", help="used by the new process")
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
     config = override(preset("tiny" if arguments.tiny else "fast"), {"runtime.kernels": arguments.kernels})
@@ -60,25 +62,25 @@ def main() -> None:
         return
     rows: list[dict[str, Any]] = []
 
-    def note(name: str, value: float, unit: str) -> None:
+    def add_row(name: str, value: float, unit: str) -> None:
         rows.append({"name": name, "value": round(value, 2), "unit": unit})
         print(f"{name:28s} {value:10.1f} {unit}", flush=True)
 
     if not arguments.skip_first_step:
-        note("first_step_s", _first_step(), "s")
+        add_row("first_step_s", _first_step(), "s")
     images, count = (64, 40) if arguments.tiny else (1024, 100)
     for pairs in arguments.pairs:
         _reset_memory(device)
         seconds = _train_steps(config, device, pairs, WARM_UP_STEPS + STRETCHES * count, images, count)
-        note(f"stage1_{pairs}_pairs", 2 * pairs / seconds, "images/s")
-        note(f"stage1_{pairs}_pairs_step", 1e3 * seconds, "ms")
-        note(f"stage1_{pairs}_pairs_memory", _peak_gigabytes(device), "GB")
+        add_row(f"stage1_{pairs}_pairs", 2 * pairs / seconds, "images/s")
+        add_row(f"stage1_{pairs}_pairs_step", 1e3 * seconds, "ms")
+        add_row(f"stage1_{pairs}_pairs_memory", _peak_gigabytes(device), "GB")
     for name, rate in (("extract", _extraction), ("predict_gpu", _prediction)):
         _reset_memory(device)
         if device.type == "cpu":
             name = name.replace("gpu", "cpu_eager")
-        note(name, rate(config, device, images), "images/s")
-        note(f"{name}_memory", _peak_gigabytes(device), "GB")
+        add_row(name, rate(config, device, images), "images/s")
+        add_row(f"{name}_memory", _peak_gigabytes(device), "GB")
     if arguments.out is not None:
         cuda = device.type == "cuda"
         write_json(
@@ -103,7 +105,7 @@ def _pictures(config: Config, device: torch.device, images: int) -> torch.Tensor
 def _train_steps(
     config: Config, device: torch.device, pairs: int, steps: int, images: int, stretch: int = 1
 ) -> float:
-    """Seconds per step: the median over stretches of so many steps after the warm-up."""
+    """Return the seconds per step: the median over stretches of `stretch` steps after the warm-up."""
     config = override(
         config, {"runtime.batch": pairs, "runtime.log_every": stretch, "runtime.checkpoint_every": 10**9}
     )
@@ -121,9 +123,9 @@ def _train_steps(
     moments: list[float] = []
 
     def on_log(phase: Phase, iteration: int, means: dict[str, float], seconds: float) -> None:
-        moments.append(seconds)  # the means were read back, so the device has done all steps up to here
+        moments.append(seconds)  # reading the means back has synchronized with the device
 
-    # The phase starts so that a line is logged at the end of the warm-up and after each stretch.
+    # Choose the first iteration so that a line is logged at the end of the warm-up and after each stretch.
     state.iteration = -(WARM_UP_STEPS % stretch) % stretch
     stop = state.iteration + steps
     run_phase(state, Phase("speed", 0, 0, stop, ()), task, config.runtime, on_log, lambda: None)
@@ -132,21 +134,21 @@ def _train_steps(
 
 
 def _rate(batch: Callable[[], int], device: torch.device) -> float:
-    """Images per second of a function that works on some and says how many."""
+    """Return the images per second of a function that processes images and returns their number."""
     for _ in range(WARM_UP_BATCHES):
         batch()
     rates = []
     for _ in range(STRETCHES):
         _wait(device)
-        began = time.perf_counter()
+        started = time.perf_counter()
         done = sum(batch() for _ in range(3))
         _wait(device)
-        rates.append(done / (time.perf_counter() - began))
+        rates.append(done / (time.perf_counter() - started))
     return float(np.median(rates))
 
 
 def _extraction(config: Config, device: torch.device, images: int) -> float:
-    """Keypoints and descriptors of pictures and their mirror images: two network passes for each picture."""
+    """Measure keypoints and descriptors of images and their mirror images: two passes per image."""
     torch.manual_seed(SEED)
     phi = Phi(config.network)
     prepare_network(phi, device, config.runtime)
@@ -160,7 +162,7 @@ def _extraction(config: Config, device: torch.device, images: int) -> float:
 
 
 def _prediction(config: Config, device: torch.device, images: int) -> float:
-    """Landmarks averaged over pictures and their mirror images: two network passes for each picture."""
+    """Measure landmarks averaged over images and their mirror images: two passes per image."""
     names = tuple(f"landmark_{index}" for index in range(config.K))
     mirror = tuple(range(config.K))
     card = ModelCard(names, mirror, (), config.images, config.network, config.heatmaps.refine, True, {})
@@ -175,12 +177,12 @@ def _prediction(config: Config, device: torch.device, images: int) -> float:
 
 
 def _first_step() -> float:
-    """Seconds of a new process, from its start to the end of its fourth step, with an empty Triton cache."""
+    """Return the seconds from the start of a new process to the end of its fourth step, without caches."""
     with tempfile.TemporaryDirectory() as cache:
         environment = os.environ | {"TRITON_CACHE_DIR": cache}
-        began = time.perf_counter()
+        started = time.perf_counter()
         subprocess.run([sys.executable, *sys.argv, "--only-first-step"], check=True, env=environment)
-        return time.perf_counter() - began
+        return time.perf_counter() - started
 
 
 def _wait(device: torch.device) -> None:
@@ -195,7 +197,7 @@ def _reset_memory(device: torch.device) -> None:
 
 
 def _peak_gigabytes(device: torch.device) -> float:
-    """Most memory reserved on the GPU at once; 0 on the CPU."""
+    """Return the peak of the reserved GPU memory; 0 on the CPU."""
     return torch.cuda.max_memory_reserved() / 1e9 if device.type == "cuda" else 0.0
 
 

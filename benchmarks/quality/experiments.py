@@ -18,12 +18,7 @@ Settings = Mapping[str, Any]
 
 DETECTORS = ("selfmark", "superpoint", "r2d2", "alike-t", "alike-n", "sift", "orb")
 CLUSTERS = (30, 50, 100, 250, 500)
-REAL_PERCENT = (
-    100,
-    60,
-    40,
-    20,
-)  # percentage of first keypoints that are annotated points; the rest is random
+REAL_PERCENT = (100, 60, 40, 20)  # annotated points among the first keypoints; the rest is random
 RIDGES = (0.1, 0.01, 0.001)
 
 # The schedule of all ablations, about a third of the preset `fast`. As there, the learning rate drops at the

@@ -104,14 +104,14 @@ WRONG = {
     "no header": ("image,x,y\na.png,1,2\n", "is not a table of DeepLabCut"),
     "empty": ("", "is not a table of DeepLabCut"),
     "no rows": (HEAD, "annotates no objects"),
-    "a word": (f"{HEAD}m1/img01.png,1,much\n", "line 4: 'nose' has 'much' where a number belongs"),
+    "a word": (f"{HEAD}m1/img01.png,1,much\n", "line 4: 'nose' must be a number, not 'much'"),
     "half a point": (f"{HEAD}m1/img01.png,1,\n", "line 4: 'nose' has only one of x and y"),
-    "a short row": (f"{HEAD}m1/img01.png,1\n", "line 4 has 2 columns where the first has 3"),
-    "infinite": (f"{HEAD}m1/img01.png,1,inf\n", "'nose' lies at no usable place"),
-    "frame numbers": (f"{HEAD}12,1,2\n", "name an image file in each row, not '12'"),
-    "twice": (f"{HEAD}a/b.png,1,2\na\\b.png,1,2\n", "'a/b.png' is labeled in .*line 4 too"),
+    "a short row": (f"{HEAD}m1/img01.png,1\n", "line 4 has 2 columns but the first line has 3"),
+    "infinite": (f"{HEAD}m1/img01.png,1,inf\n", "'nose' has no usable coordinates"),
+    "frame numbers": (f"{HEAD}12,1,2\n", "each row must name an image file, not '12'"),
+    "twice": (f"{HEAD}a/b.png,1,2\na\\b.png,1,2\n", "'a/b.png' is also labeled in .*line 4"),
     "other images": (f"{HEAD}elsewhere/cat.png,1,2\n", "'elsewhere/cat.png' is not among the 3 images"),
-    "two scorers": (f"{HEAD.replace('Ann,Ann', 'Ann,Bob')}a.png,1,2\n", "labels of Ann and of Bob"),
+    "two scorers": (f"{HEAD.replace('Ann,Ann', 'Ann,Bob')}a.png,1,2\n", "labels of the scorers Ann and Bob"),
     "no y": (f"{HEAD.replace('x,y', 'x,z')}a.png,1,2\n", "'nose' must have one column y"),
     "a v of 3": (
         "scorer,A,A,A\nbodyparts,n,n,n\ncoords,x,y,visible\nm1/img01.png,1,2,3\n",
@@ -133,5 +133,5 @@ def test_hdf5_is_not_opened(tmp_path: Path) -> None:
     """Its header is a pickle, which may do anything when it is opened."""
     path = tmp_path / "CollectedData_Ann.h5"
     path.write_bytes(b"whatever is in it")
-    with pytest.raises(InputError, match="name the CSV file"):
+    with pytest.raises(InputError, match="give the CSV file"):
         _read(path)

@@ -152,6 +152,9 @@ def test_the_category_is_that_of_the_annotations(tmp_path: Path) -> None:
         ({"normaliser": "body_length", "normaliser_points": [2, 0]}, "points:nose,left_eye"),
         ({"normaliser": "inter_ocular"}, "inter_ocular"),
         ({"normaliser": "torso"}, "torso"),
+        ({"normalizer": "torso"}, "torso"),
+        ({"normalizer": "body_length", "normalizer_points": [2, 0]}, "points:nose,left_eye"),
+        ({"normalizer": "torso", "normaliser": "box"}, "torso"),
         ({}, ""),
     ],
 )
@@ -307,7 +310,7 @@ def test_two_names_cannot_mean_one_file(tmp_path: Path) -> None:
     content = valid()
     content["images"][1]["file_name"] = "test/1.jpg"
     with pytest.raises(
-        InputError, match=r"images\[1\] 'test/1.jpg' and .*images\[0\] 'train/1.jpg' both fit"
+        InputError, match=r"images\[1\] 'test/1.jpg' and .*images\[0\] 'train/1.jpg' both match"
     ):
         read(tmp_path, content)
 
@@ -375,9 +378,12 @@ def test_a_coco_file_serves_as_its_own_images(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given_images", "words"),
     [
-        (TRAIN[:1], r"annotations\[1\] and .*annotations\[0\] are of one image .* without boxes.*COCO file"),
-        (boxed((5, 6, 10, 40)), r"annotations\[1\]: its 'bbox' fits none"),
-        (boxed((5, 6, 10, 40), (111, 6, 20, 40)), r"annotations\[1\]: its 'bbox' fits none"),
+        (
+            TRAIN[:1],
+            r"annotations\[1\] and .*annotations\[0\] annotate one image .* boxes.*COCO file",
+        ),
+        (boxed((5, 6, 10, 40)), r"annotations\[1\]: its 'bbox' overlaps too little"),
+        (boxed((5, 6, 10, 40), (111, 6, 20, 40)), r"annotations\[1\]: its 'bbox' overlaps too little"),
     ],
 )
 def test_objects_that_cannot_be_told_apart(tmp_path: Path, given_images: list[ImageRef], words: str) -> None:
@@ -388,7 +394,7 @@ def test_objects_that_cannot_be_told_apart(tmp_path: Path, given_images: list[Im
 def test_an_object_is_annotated_once(tmp_path: Path) -> None:
     content = two_objects()
     content["annotations"][1]["bbox"] = [5, 6, 10, 38]
-    with pytest.raises(InputError, match=r"annotations\[1\] and .*annotations\[0\] are of the same object"):
+    with pytest.raises(InputError, match=r"annotations\[1\] and .*annotations\[0\] annotate the same object"):
         read(tmp_path, content, boxed((5, 6, 10, 40), (100, 6, 20, 40)))
 
 
@@ -426,14 +432,17 @@ def keypoint(index: int, value: Any) -> Callable[[dict[str, Any]], None]:
     [
         (put("images", 5), "'images'"),
         (put("images", 1, 5), r"images\[1\]"),
-        (put("images", 1, "id", 1), r"images\[1\]: the id 1 is that of .*images\[0\]"),
+        (put("images", 1, "id", 1), r"images\[1\]: the id 1 is already used by .*images\[0\]"),
         (put("images", 1, "id", [1]), r"images\[1\]"),
         (put("images", 1, "file_name", 3), r"images\[1\]"),
         (put("images", 1, "file_name", ""), r"images\[1\] '' is not among"),
         (put("annotations", {}), "'annotations'"),
         (put("annotations", []), "annotates no objects"),
         (put("annotations", 1, None), r"annotations\[1\]"),
-        (put("annotations", 1, "id", 11), r"annotations\[1\]: the id 11 is that of .*annotations\[0\]"),
+        (
+            put("annotations", 1, "id", 11),
+            r"annotations\[1\]: the id 11 is already .*annotations\[0\]",
+        ),
         (put("annotations", 1, "id", {}), r"annotations\[1\]"),
         (put("annotations", 1, "image_id", 99), r"annotations\[1\]: there is no image with the id 99"),
         (put("annotations", 1, "iscrowd", [1]), r"annotations\[1\]: 'iscrowd'"),
@@ -442,13 +451,13 @@ def keypoint(index: int, value: Any) -> Callable[[dict[str, Any]], None]:
         (put("annotations", 1, "keypoints", None), r"annotations\[1\]: 'keypoints' .* 3 points"),
         (put("annotations", 1, "keypoints", "no"), r"annotations\[1\]: 'keypoints' .* 3 points"),
         (put("annotations", 1, "keypoints", [1, 2, 2]), r"annotations\[1\]: .* 3 points, not 3 numbers"),
-        (keypoint(0, "1"), r"annotations\[1\]: 'keypoints' must hold nothing but numbers"),
-        (keypoint(0, True), r"annotations\[1\]: 'keypoints' must hold nothing but numbers"),
-        (keypoint(6, None), r"annotations\[1\]: 'keypoints' must hold nothing but numbers"),
+        (keypoint(0, "1"), r"annotations\[1\]: 'keypoints' must contain only numbers"),
+        (keypoint(0, True), r"annotations\[1\]: 'keypoints' must contain only numbers"),
+        (keypoint(6, None), r"annotations\[1\]: 'keypoints' must contain only numbers"),
         (keypoint(0, 10**400), r"annotations\[1\]: 'keypoints'"),
-        (keypoint(0, math.nan), r"annotations\[1\]: point 'left_eye' lies at no usable place"),
-        (keypoint(4, -math.inf), r"annotations\[1\]: point 'right_eye' lies at no usable place"),
-        (keypoint(4, 10**15), r"annotations\[1\]: point 'right_eye' lies at no usable place"),
+        (keypoint(0, math.nan), r"annotations\[1\]: point 'left_eye' has no usable coordinates"),
+        (keypoint(4, -math.inf), r"annotations\[1\]: point 'right_eye' has no usable coordinates"),
+        (keypoint(4, 10**15), r"annotations\[1\]: point 'right_eye' has no usable coordinates"),
         (keypoint(2, 3), r"annotations\[1\]: point 'left_eye' has a v other than"),
         (keypoint(2, math.nan), r"annotations\[1\]: point 'left_eye' has a v other than"),
         (keypoint(2, 0.5), r"annotations\[1\]: point 'left_eye' has a v other than"),
@@ -465,8 +474,10 @@ def keypoint(index: int, value: Any) -> Callable[[dict[str, Any]], None]:
         (put("categories", 0, "flip_idx", [1, 0, 0]), r"categories\[0\]: 'flip_idx'"),
         (put("categories", 0, "flip_idx", [1, 0]), r"categories\[0\]: 'flip_idx'"),
         (put("categories", 0, "flip_idx", ["a", 0, 1]), r"categories\[0\]: 'flip_idx'"),
+        (put("categories", 0, "normalizer", ["box"]), r"categories\[0\]: 'normalizer'"),
         (put("categories", 0, "normaliser", ["box"]), r"categories\[0\]: 'normaliser'"),
         (put("categories", 0, "normaliser_points", [0, 3]), r"categories\[0\]: 'normaliser_points'"),
+        (put("categories", 0, "normalizer_points", [0, 3]), r"categories\[0\]: 'normalizer_points'"),
         (put("categories", 0, "normaliser_points", [1, 1]), r"categories\[0\]: 'normaliser_points'"),
         (put("categories", 0, "normaliser_points", [0, -1]), r"categories\[0\]: 'normaliser_points'"),
     ],
@@ -501,7 +512,7 @@ def test_two_categories_of_points_cannot_be_mixed(tmp_path: Path) -> None:
     content = valid()
     content["categories"].append({"id": 8, "name": "dog", "keypoints": ["a", "b", "c"]})
     content["annotations"][2]["category_id"] = 8
-    with pytest.raises(InputError, match=r"annotations\[2\] is of another category"):
+    with pytest.raises(InputError, match=r"annotations\[2\] has another category"):
         read(tmp_path, content)
     del content["annotations"][2]["category_id"]
     with pytest.raises(InputError, match=r"annotations\[2\]: no category"):

@@ -136,7 +136,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "no value": (_change(lambda t: _region(t).pop("value")), r"result\[0\] needs a 'value'"),
     "no value of a box": (_change(lambda t: _region(t, 1).pop("value")), r"result\[1\] needs a 'value'"),
     "no name": (_change(lambda t: _region(t)["value"].pop("keypointlabels")), "must list names"),
-    "twice": ([_task(_point("nose", 1, 2), _point("nose", 3, 4))], "'nose' is there twice"),
+    "twice": ([_task(_point("nose", 1, 2), _point("nose", 3, 4))], "'nose' occurs twice"),
     "a negative box": (_change(lambda t: _region(t, 1)["value"].update(width=-1)), "w and h not negative"),
     "other images": ([_task(_point("nose", 1, 2), image="b.jpg")], "is not among the 1 images"),
 }

@@ -152,7 +152,7 @@ def test_a_crop_is_four_numbers(text: str) -> None:
         ("boxes.csv", "frame,x,y,w,h\n", "holds no boxes"),
         ("boxes.csv", "frame,x,y,w,h\n1,2,3,4\n", r"line 2: '' is not a number"),
         ("boxes.csv", "frame,x,y,w,h\n1.5,2,3,4,5\n", "line 2: a frame is a whole number from 0, not '1.5'"),
-        ("boxes.csv", "frame,x,y,w,h\n1,2,3,-4,5\n", "line 2: a box is four finite numbers"),
+        ("boxes.csv", "frame,x,y,w,h\n1,2,3,-4,5\n", "line 2: the box must be four finite numbers"),
         ("boxes.csv", "frame,x,y,w,h,track\n1,2,3,4,5,one\n", "line 2: 'one' is not a number"),
         (
             "boxes.csv",

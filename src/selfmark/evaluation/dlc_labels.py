@@ -1,6 +1,6 @@
-"""Labels of DeepLabCut and Lightning Pose (CSV) as the pieces of a COCO file.
+"""Labels of DeepLabCut and Lightning Pose (CSV), converted to the form of a COCO file.
 
-So everything behind, from the checks of points to finding the images, is the same for every label file.
+Points are checked and images are found by the same code for every label format.
 """
 
 from __future__ import annotations
@@ -15,17 +15,24 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from selfmark.errors import InputError
-from selfmark.images.coco import Entry
-from selfmark.images.sources import read_text
+from selfmark.images.coco import CocoAnnotation, CocoFile, CocoImage
+from selfmark.images.input_files import read_text
 
 LEVELS = (["scorer", "bodyparts", "coords"], ["scorer", "individuals", "bodyparts", "coords"])
-ANNOTATED = 2  # COCO's v of a point that can be seen
+VISIBLE = 2  # COCO's v of a point that is annotated and visible
 
 
 class _Row(NamedTuple):
-    where: str  # words that name its place
-    image: list[str]  # its folders and name
-    cells: list[str]  # one per column
+    """A line of the table.
+
+    where: its place in the file, for messages
+    image: folders and name of the image
+    cells: one per column
+    """
+
+    where: str
+    image: list[str]
+    cells: list[str]
 
 
 class _Table(NamedTuple):
@@ -34,110 +41,113 @@ class _Table(NamedTuple):
     rows: list[_Row]
 
 
-def load_dlc_labels(path: Path) -> tuple[Any, dict[int | str, Entry], list[Entry]]:
-    """The file as `coco_points.load` would give it: content, images by id, annotations.
+def read_dlc_labels(path: Path) -> CocoFile:
+    """Read a table; every individual with at least one point becomes an annotation.
 
-    An object is an individual with at least one point. It has no box, unless its image holds several objects,
-    which nothing else would tell apart: then it is the extent of the points.
+    Annotations have no box unless their image shows several objects. Only boxes can tell those apart, so each
+    gets the tight box around its points.
     """
-    table = _read(path)
-    columns = _columns(path, table)
+    table = _read_table(path)
+    columns = _check_columns(path, table)
     names = list(dict.fromkeys(bodypart for _, bodypart, _ in columns))
-    images: dict[int | str, Entry] = {}
-    annotations: list[Entry] = []
-    seen: dict[str, str] = {}
+    images: list[CocoImage] = []
+    annotations: list[CocoAnnotation] = []
+    places: dict[str, str] = {}
     for number, row in enumerate(table.rows):
         file_name = "/".join(row.image).replace("\\", "/")
         if not file_name or file_name.isdigit():
-            raise InputError(f"{row.where}: labels name an image file in each row, not {file_name!r}")
-        if file_name in seen:
-            raise InputError(f"{row.where}: '{file_name}' is labeled in {seen[file_name]} too; keep one")
-        seen[file_name] = row.where
-        images[number] = (row.where, {"id": number, "file_name": file_name})
-        found = list(_objects(row, columns, names))
-        for keypoints in found:
-            entry = {"image_id": number, "keypoints": keypoints}
-            annotations.append((row.where, entry | ({"bbox": _extent(keypoints)} if len(found) > 1 else {})))
-    return {"categories": [{"keypoints": names}]}, images, annotations
+            raise InputError(f"{row.where}: each row must name an image file, not {file_name!r}")
+        if file_name in places:
+            raise InputError(
+                f"{row.where}: '{file_name}' is also labeled in {places[file_name]}; keep one of the two"
+            )
+        places[file_name] = row.where
+        images.append(CocoImage(row.where, number, file_name, {"id": number, "file_name": file_name}))
+        objects = list(_read_objects(row, columns, names))
+        for keypoints in objects:
+            values: dict[str, Any] = {"image_id": number, "keypoints": keypoints}
+            if len(objects) > 1:
+                values["bbox"] = _tight_box(keypoints)
+            annotations.append(CocoAnnotation(row.where, number, values))
+    return CocoFile(path, tuple(images), tuple(annotations), {"categories": [{"keypoints": names}]})
 
 
 # --- the table -------------------------------------------------------------------------------------
 
 
-def _read(path: Path) -> _Table:
+def _read_table(path: Path) -> _Table:
     if path.suffix.lower() in (".h5", ".hdf5"):
-        # Tables of pandas in HDF5 are partly pickles, and opening those runs what is in them.
-        raise InputError(f"{path} is HDF5: name the CSV file that DeepLabCut keeps beside it")
+        # Tables that pandas stores in HDF5 are partly pickles, which can run any code when they are opened.
+        raise InputError(f"{path} is an HDF5 file: give the CSV file that DeepLabCut keeps beside it")
     try:
         lines = list(csv.reader(io.StringIO(read_text(path), newline="")))
     except csv.Error as error:
         raise InputError(f"{path} is not a CSV file: {error}") from error
-    first = [line[0] if line else "" for line in lines[:4]]
-    levels = next((levels for levels in LEVELS if first[: len(levels)] == levels), None)
+    first_cells = [line[0] if line else "" for line in lines[:4]]
+    levels = next((levels for levels in LEVELS if first_cells[: len(levels)] == levels), None)
     if levels is None:
         raise InputError(
-            f"{path} is not a table of DeepLabCut: its first lines begin with scorer, bodyparts, coords"
+            f"{path} is not a table of DeepLabCut: its first lines must begin with scorer, bodyparts, coords"
         )
     width = len(lines[0])
     filled = [(number, line) for number, line in enumerate(lines, start=1) if any(line)]
     for number, line in filled:
         if len(line) != width:
-            raise InputError(f"{path}: line {number} has {len(line)} columns where the first has {width}")
+            raise InputError(f"{path}: line {number} has {len(line)} columns but the first line has {width}")
     heads = lines[: len(levels)]
-    # The path of an image takes one column, or one for each folder: these have no scorer above them.
+    # The path of an image takes one column, or one column per folder. These columns have no scorer.
     index = next((column for column in range(1, width) if lines[0][column]), width)
     rows = [_Row(f"{path}: line {number}", line[:index], line[index:]) for number, line in filled]
     return _Table(levels, list(zip(*(head[index:] for head in heads), strict=True)), rows[len(levels) :])
 
 
-# --- checked pieces --------------------------------------------------------------------------------
-
-
-def _columns(path: Path, table: _Table) -> list[tuple[str, str, str]]:
-    """Individual, body part and coordinate of each column."""
+def _check_columns(path: Path, table: _Table) -> list[tuple[str, str, str]]:
+    """Return individual, body part and coordinate of each column."""
     scorers = list(dict.fromkeys(column[0] for column in table.columns))
     if len(scorers) > 1:
-        raise InputError(f"{path} holds labels of {scorers[0]} and of {scorers[1]}; keep those of one scorer")
-    single = len(table.levels) == 3
-    columns = [("", *column[1:]) if single else column[1:] for column in table.columns]
+        raise InputError(
+            f"{path} has labels of the scorers {scorers[0]} and {scorers[1]}; keep those of one scorer"
+        )
+    is_single = len(table.levels) == 3
+    columns = [("", *column[1:]) if is_single else column[1:] for column in table.columns]
     triples = [(individual, bodypart, coordinate) for individual, bodypart, coordinate in columns]
     counts = Counter(triples)
     for individual, bodypart, _ in counts:
-        for needed in "xy":
-            if counts.get((individual, bodypart, needed)) != 1:
-                raise InputError(f"{path}: '{bodypart}' must have one column {needed}")
+        for axis in "xy":
+            if counts.get((individual, bodypart, axis)) != 1:
+                raise InputError(f"{path}: '{bodypart}' must have one column {axis}")
     if not triples:
         raise InputError(f"{path} names no body parts")
     return triples
 
 
-def _objects(
+def _read_objects(
     row: _Row, columns: Sequence[tuple[str, str, str]], names: Sequence[str]
 ) -> Iterator[list[float]]:
-    """x, y, v of every name, for each individual with at least one point."""
+    """Yield x, y, v of every name, for each individual with at least one point."""
     cells = dict(zip(columns, row.cells, strict=True))
     for individual in dict.fromkeys(column[0] for column in columns):
         keypoints: list[float] = []
         for name in names:
-            x, y = (_number(row, name, cells.get((individual, name, axis), "")) for axis in "xy")
+            x, y = (_read_number(row, name, cells.get((individual, name, axis), "")) for axis in "xy")
             if math.isnan(x) != math.isnan(y):
                 raise InputError(f"{row.where}: '{name}' has only one of x and y; give both or neither")
-            visible = _number(row, name, cells.get((individual, name, "visible"), str(ANNOTATED)))
+            visible = _read_number(row, name, cells.get((individual, name, "visible"), str(VISIBLE)))
             keypoints += [0, 0, 0] if math.isnan(x) else [x, y, 0 if math.isnan(visible) else visible]
         if any(keypoints[2::3]):
             yield keypoints
 
 
-def _number(row: _Row, name: str, cell: str) -> float:
-    """The number in a cell, NaN where there is none."""
+def _read_number(row: _Row, name: str, cell: str) -> float:
+    """Return the number in a cell, NaN for an empty cell."""
     try:
         return float(cell) if cell else math.nan
     except ValueError:
-        raise InputError(f"{row.where}: '{name}' has {reprlib.repr(cell)} where a number belongs") from None
+        raise InputError(f"{row.where}: '{name}' must be a number, not {reprlib.repr(cell)}") from None
 
 
-def _extent(keypoints: Sequence[float]) -> list[float]:
-    """x, y, w, h around the points, from pixel corners."""
+def _tight_box(keypoints: Sequence[float]) -> list[float]:
+    """Return x, y, w, h around the points, measured from pixel corners."""
     placed = [(x, y) for x, y, v in zip(*(keypoints[part::3] for part in range(3)), strict=True) if v]
     xs, ys = zip(*placed, strict=True)
     return [min(xs) + 0.5, min(ys) + 0.5, max(xs) - min(xs), max(ys) - min(ys)]

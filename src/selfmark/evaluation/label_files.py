@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from selfmark.errors import InputError
-from selfmark.evaluation import dlc_labels, label_studio_labels
+from selfmark.evaluation.dlc_labels import read_dlc_labels
 from selfmark.evaluation.image_matching import match_annotations
+from selfmark.evaluation.label_studio_labels import read_label_studio_labels
+from selfmark.evaluation.normalizers import declared_normalizer
 from selfmark.image_ref import ImageRef
-from selfmark.images import coco
-from selfmark.images.coco import (
-    Entry,
-    box_of,
-    category_of,
-    declared_normalizer,
-    is_crowd,
-    keypoints_of,
-    mirror_of,
-    point_names,
-)
-from selfmark.images.sources import read_text
+from selfmark.images.coco import CocoAnnotation, CocoFile, Scalar, read_coco, read_keypoints
+from selfmark.images.input_files import read_text
 from selfmark.points import FloatArray
 
-# What COCO itself puts on annotations and images; every other single value describes the object.
-STANDARD = {"keypoints", "num_keypoints", "bbox", "area", "segmentation", "iscrowd"}
-STANDARD |= {"id", "image_id", "category_id", "file_name", "width", "height"}
-
 _TABLES = (".csv", ".h5", ".hdf5")
-
-Scalar = str | int | float | bool | None
 
 
 @dataclass(frozen=True)
@@ -134,81 +118,64 @@ def read_ground_truth(path: Path, images: Sequence[ImageRef], least_visibility: 
         images: What was given as the images, see `images.sources.collect`.
         least_visibility: Points of a smaller v count as not annotated; COCO's 1 is annotated but hidden.
     """
-    content, named, annotations = load_label_file(path)
-    labeled = [entry for entry in annotations if not is_crowd(entry)]
-    if not labeled:
+    file = read_label_file(path)
+    annotations = file.single_objects()
+    if not annotations:
         raise InputError(f"{path} annotates no objects; name a file that holds points of the images")
-    where, category = category_of(path, content, labeled)
-    names = point_names(where, category, labeled[0])
+    category = file.category(annotations)
+    names = category.point_names(annotations[0])
 
-    points = keypoints_of(labeled, names)
+    points = read_keypoints(annotations, names)
     visible = points[..., 2] >= least_visibility
     seen = visible.any(axis=1)
     if not seen.any():
         raise InputError(f"{path}: no annotation has a visible point; set v to 1 or 2 where one is annotated")
-    kept = [labeled[row] for row in np.flatnonzero(seen)]
-    boxes = [box_of(entry) for entry in kept]
-    refs, join_notes = match_annotations(path, named, kept, boxes, images)
-    normalizer, normalizer_notes = declared_normalizer(where, category, names)
+    kept = [annotations[row] for row in np.flatnonzero(seen)]
+    boxes = [annotation.box() for annotation in kept]
+    refs, match_notes = match_annotations(file, kept, boxes, images)
+    normalizer, normalizer_notes = declared_normalizer(category, names)
+    crowds = [annotation for annotation in file.annotations if annotation.is_crowd()]
     return GroundTruth(
         source=path,
         refs=refs,
-        entries=tuple(place for place, _ in kept),
+        entries=tuple(annotation.where for annotation in kept),
         xy=np.where(visible[..., None], points[..., :2], np.nan)[seen],
         visible=visible[seen],
         boxes=np.array([box or (np.nan,) * 4 for box in boxes], np.float64),
         names=names,
-        mirror=mirror_of(where, category, len(names)),
+        mirror=category.mirror(len(names)),
         normalizer=normalizer,
-        fields=read_fields([entry for _, entry in kept], [named[entry["image_id"]][1] for _, entry in kept]),
+        fields=file.fields(kept),
         notes=(
-            *_left_out(path, [entry for entry in annotations if is_crowd(entry)], "of a crowd"),
-            *_left_out(path, [labeled[row] for row in np.flatnonzero(~seen)], "without a visible point"),
+            *_left_out(path, crowds, "of a crowd"),
+            *_left_out(path, [annotations[row] for row in np.flatnonzero(~seen)], "without a visible point"),
             *normalizer_notes,
-            *join_notes,
+            *match_notes,
         ),
     )
 
 
-def load_label_file(path: Path) -> tuple[Any, dict[int | str, Entry], list[Entry]]:
-    """Whatever the file is, as the pieces of a COCO file."""
+def read_label_file(path: Path) -> CocoFile:
+    """Read a label file of any supported format."""
     if path.suffix.lower() in _TABLES:
-        return dlc_labels.load_dlc_labels(path)
-    return coco.load_coco(path) if is_coco(path) else label_studio_labels.load_label_studio_labels(path)
+        return read_dlc_labels(path)
+    if not is_coco(path):
+        return read_label_studio_labels(path)
+    file = read_coco(path)
+    file.check_image_ids()
+    file.check_annotation_ids()
+    return file
 
 
 def is_coco(path: Path) -> bool:
-    """Whether a label file is of COCO's kind, which says where its images are, as no other one does."""
-    # A COCO file is an object, Label Studio's a list.
+    """Return True for a COCO file, the only format that says where its images are."""
+    # A COCO file is a JSON object, an export of Label Studio is a list.
     return path.suffix.lower() not in _TABLES and not read_text(path).lstrip().startswith("[")
 
 
-def read_fields(
-    annotations: Sequence[dict[str, Any]], images: Sequence[dict[str, Any]]
-) -> dict[str, tuple[Scalar, ...]]:
-    """Single values on annotations or, where one has none of the name, on its image."""
-    keys = dict.fromkeys(key for entries in (annotations, images) for entry in entries for key in entry)
-    fields: dict[str, tuple[Scalar, ...]] = {}
-    for key in keys:
-        pairs = zip(annotations, images, strict=True)
-        own = ((_scalar(annotation.get(key)), image) for annotation, image in pairs)
-        values = tuple(_scalar(image.get(key)) if value is None else value for value, image in own)
-        if key not in STANDARD and any(value is not None for value in values):
-            fields[key] = values
-    return fields
-
-
-def _scalar(value: Any) -> Scalar:
-    """The value if it is a word, a truth value or a number a float can hold."""
-    if isinstance(value, str | bool):
-        return value
-    usable = isinstance(value, int | float) and abs(value) <= sys.float_info.max
-    return value if usable else None
-
-
-def _left_out(path: Path, entries: Sequence[Entry], what: str) -> tuple[str, ...]:
-    if not entries:
+def _left_out(path: Path, annotations: Sequence[CocoAnnotation], why: str) -> tuple[str, ...]:
+    if not annotations:
         return ()
-    first = entries[0][0].removeprefix(f"{path}: ")
-    count = "1 annotation was" if len(entries) == 1 else f"{len(entries)} annotations were"
-    return (f"{path}: {count} left out as {what}, first {first}",)
+    first = annotations[0].where.removeprefix(f"{path}: ")
+    count = "1 annotation was" if len(annotations) == 1 else f"{len(annotations)} annotations were"
+    return (f"{path}: {count} left out as {why}, first {first}",)

@@ -15,6 +15,7 @@ import numpy as np
 
 from selfmark.errors import InputError
 from selfmark.evaluation.nme import box_normalizer
+from selfmark.images.coco import CocoCategory
 from selfmark.points import FloatArray
 
 if TYPE_CHECKING:
@@ -88,6 +89,21 @@ def default_normalizer(truth: GroundTruth) -> str:
     """What the label file declares, else the distance of the eyes, else of the shoulders, else the box."""
     named = (spec for spec in ("inter_ocular", "shoulders") if is_available(truth, spec))
     return truth.normalizer or next(named, "box")
+
+
+def declared_normalizer(category: CocoCategory, names: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """Return the normalizer that a label file declares as a spec, and notes if it is unknown.
+
+    The spec is empty if the file declares nothing or an unknown word.
+    """
+    word, points = category.normalizer(len(names))
+    if word == "bbox_sqrt_area":
+        return "bbox", ()
+    if points is not None:
+        return f"{POINTS}{names[points[0]]},{names[points[1]]}", ()
+    if not word or word in WORDS or word.startswith(POINTS):
+        return word, ()
+    return "", (f"{category.where}: the normalizer '{word}' is unknown and was ignored",)
 
 
 def _ends(names: Sequence[str], spec: str) -> tuple[list[int], list[int]] | None:

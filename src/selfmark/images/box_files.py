@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,8 @@ from pathlib import Path
 
 from selfmark.errors import InputError
 from selfmark.image_ref import Box
-from selfmark.images.sources import coco_entries, coco_frame, coco_track, read_box, read_text
+from selfmark.images.coco import read_coco
+from selfmark.images.input_files import parse_box, read_text
 
 _COLUMNS = {  # of a CSV file, by the names people give them
     "image": ("image", "video", "file", "file_name", "filename", "path"),
@@ -69,25 +69,12 @@ def read_boxes(path: Path) -> list[FileBox]:
 
 
 def _coco(path: Path) -> Iterator[FileBox]:
-    try:
-        content = json.loads(read_text(path))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not valid JSON: {error}") from error
-    images = {
-        entry["id"]: (where, entry)
-        for where, entry in coco_entries(path, content, "images", ("id", "file_name"))
-    }
-    for where, annotation in coco_entries(path, content, "annotations", ("image_id",)):
-        if not annotation.get("bbox"):
-            continue
-        if annotation["image_id"] not in images:
-            raise InputError(
-                f"{where}: there is no image with the id {annotation['image_id']!r}; add or remove it"
-            )
-        image_where, image = images[annotation["image_id"]]
-        frame = coco_frame(Path(image["file_name"]), image, image_where)
-        box = read_box(annotation["bbox"], where)
-        yield FileBox(where, image["file_name"], frame, box, coco_track(annotation, where))
+    file = read_coco(path)
+    for annotation in file.annotations:
+        box = annotation.box()
+        if box is not None:
+            image = file.image_of(annotation)
+            yield FileBox(annotation.where, image.file_name, image.frame(), box, annotation.track())
 
 
 # --- CSV -------------------------------------------------------------------------------------------
@@ -118,7 +105,7 @@ def _table(path: Path) -> Iterator[FileBox]:
             where,
             cells.get("image", ""),
             _whole(cells.get("frame", ""), "frame", where),
-            read_box(numbers, where),
+            parse_box(numbers, f"{where}: the box"),
             _whole(cells.get("track", ""), "track", where),
         )
 
@@ -164,6 +151,6 @@ def _yolo(files: Sequence[Path]) -> list[FileBox]:
             )
         cx, cy, width, height = (_number(word, where) for word in words[1:5])
         track = words[6] if len(words) == 7 else words[5] if len(words) == 6 and tracked else ""
-        box = read_box([cx - width / 2, cy - height / 2, width, height], where)
+        box = parse_box([cx - width / 2, cy - height / 2, width, height], f"{where}: the box")
         boxes.append(FileBox(where, file.stem, None, box, _whole(track, "track", where), shares=True))
     return boxes

@@ -1,213 +1,438 @@
-"""The pieces of a COCO keypoint file, each checked as it is taken out.
+"""The COCO reader: images, annotations and categories of a JSON file.
 
-Label files come from everywhere, so nothing in them is trusted: what cannot be used is refused by its place.
+Label files come from many tools, so nothing in them is trusted. `read_coco` checks the structure that every
+caller relies on; everything else is checked by the method that returns it, so that a list of images may have
+annotations that no evaluation could use. Messages name the entry, e.g. "labels.json: annotations[3]".
 """
 
 from __future__ import annotations
 
 import json
 import reprlib
+import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from selfmark.errors import InputError
-from selfmark.evaluation.normalizers import POINTS, WORDS
-from selfmark.image_ref import Box
-from selfmark.images.sources import coco_entries, read_text
-from selfmark.points import FloatArray
+from selfmark.image_ref import Box, ClipFrame
+from selfmark.images.input_files import (
+    IMAGE_SUFFIXES,
+    MAX_COORDINATE,
+    VIDEO_SUFFIXES,
+    parse_box,
+    path_is,
+    read_text,
+    require_utf8,
+)
 
-LARGEST = 1e9  # pixels; no image is as wide, and squares of such numbers are far from overflow
+Id = int | str
+Scalar = str | int | float | bool | None
 
-Entry = tuple[str, dict[str, Any]]  # words that name an entry's place in the file, and the entry
+# Keys that COCO defines for annotations and images. Any other single value describes the object.
+_STANDARD_KEYS = {"keypoints", "num_keypoints", "bbox", "area", "segmentation", "iscrowd"}
+_STANDARD_KEYS |= {"id", "image_id", "category_id", "file_name", "width", "height"}
 
 
-# --- the parts of the file -------------------------------------------------------------------------
+@dataclass(frozen=True)
+class CocoImage:
+    """An entry of "images".
+
+    where:     place of the entry in the file, for messages
+    id:        its id
+    file_name: path of the image, relative to a folder that the file does not name
+    values:    the whole entry
+    """
+
+    where: str
+    id: Id
+    file_name: str
+    values: Mapping[str, Any]
+
+    def frame(self) -> int | None:
+        """Return the 0-based frame number if the file is a video, None for a still image."""
+        file = Path(self.file_name)
+        if file.suffix.lower() in IMAGE_SUFFIXES:
+            return None
+        if file.suffix.lower() not in VIDEO_SUFFIXES:
+            raise InputError(
+                f"{self.where}: '{file.name}' has no image or video extension; name a file such as .jpg or "
+                ".mp4"
+            )
+        return self.video_frame()
+
+    def video_frame(self) -> int:
+        """Return the 0-based frame number of an entry that is known to be a video frame."""
+        frame = self.values.get("frame")
+        if isinstance(frame, bool) or not isinstance(frame, int) or frame < 0:
+            raise InputError(
+                f"{self.where}: '{self.file_name}' is a video, so it needs a 'frame' number that counts from "
+                f"0, not {reprlib.repr(frame)}"
+            )
+        return frame
+
+    def clip_frame(self) -> ClipFrame | None:
+        """Return the video and frame number of a still image that was exported from a video, else None.
+
+        >>> CocoImage("", 1, "3/7.jpg", {"video_id": 3, "frame_id": 6}).clip_frame()
+        ('3', 6)
+        """
+        video, frame = self.values.get("video_id"), self.values.get("frame_id")
+        is_still = Path(self.file_name).suffix.lower() in IMAGE_SUFFIXES
+        if not is_still or isinstance(video, bool) or not isinstance(video, int | str):
+            return None
+        if isinstance(frame, bool) or not isinstance(frame, int) or not 0 <= frame < 2**31:
+            return None
+        return str(video), frame
 
 
-def load_coco(path: Path) -> tuple[Any, dict[int | str, Entry], list[Entry]]:
-    """The file's content, its images by id and its annotations, all ids checked."""
+@dataclass(frozen=True)
+class CocoAnnotation:
+    """An entry of "annotations".
+
+    where:    place of the entry in the file, for messages
+    image_id: id of its image
+    values:   the whole entry
+    """
+
+    where: str
+    image_id: Id
+    values: Mapping[str, Any]
+
+    def is_crowd(self) -> bool:
+        """Return True if the annotation covers a group rather than one object."""
+        value = self.values.get("iscrowd")
+        if value is not None and value not in (0, 1):
+            raise InputError(f"{self.where}: 'iscrowd' must be 0 or 1, not {reprlib.repr(value)}")
+        return bool(value)
+
+    def box(self) -> Box | None:
+        """Return the bounding box, None if there is none."""
+        listed = self.values.get("bbox")
+        return parse_box(listed, f"{self.where}: 'bbox'") if listed else None
+
+    def track(self) -> int | None:
+        """Return the number of the object in its video, under the keys that trackers, CVAT and SLEAP use."""
+        attributes = self.values.get("attributes")
+        found = [self.values.get("track_id"), self.values.get("track")]
+        if isinstance(attributes, dict):
+            found += [attributes.get("track_id"), attributes.get("object_id")]
+        track = next((value for value in found if value is not None), None)
+        if isinstance(track, bool) or not isinstance(track, int | None):
+            raise InputError(f"{self.where}: a track must be a whole number, not {reprlib.repr(track)}")
+        return track
+
+
+class DeclaredNormalizer(NamedTuple):
+    """What a category says errors are divided by.
+
+    word:   its name, empty if there is none
+    points: indices of the two points it is measured between, None if they are not given
+    """
+
+    word: str
+    points: tuple[int, int] | None
+
+
+@dataclass(frozen=True)
+class CocoCategory:
+    """An entry of "categories", or an empty one if the file has no suitable entry.
+
+    where:  place of the entry in the file, for messages
+    values: the whole entry
+    """
+
+    where: str
+    values: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Name of the object category."""
+        return str(self.values.get("name", "object"))
+
+    def point_names(self, first: CocoAnnotation) -> tuple[str, ...]:
+        """Return the names of the points; if there are none, numbers for the points of `first`."""
+        names = self.values.get("keypoints")
+        if not names:
+            keypoints = first.values.get("keypoints")
+            count = len(keypoints) if isinstance(keypoints, list) else 0
+            if count == 0 or count % 3:
+                raise InputError(f"{first.where}: 'keypoints' must list x, y, v for each point")
+            return tuple(f"point_{number}" for number in range(count // 3))
+        if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+            raise InputError(
+                f"{self.where}: 'keypoints' must list the names of the points, not {reprlib.repr(names)}"
+            )
+        repeated = [name for name, count in Counter(names).items() if count > 1]
+        if repeated:
+            raise InputError(
+                f"{self.where}: two points are called '{repeated[0]}'; give each point its own name"
+            )
+        return tuple(names)
+
+    def mirror(self, count: int) -> tuple[int, ...]:
+        """Return each point's partner in the mirrored image ("flip_idx"); empty if not given."""
+        partners = self.values.get("flip_idx")
+        if partners is None or partners == []:
+            return ()
+        if not _are_integers(partners) or sorted(partners) != list(range(count)):
+            raise InputError(f"{self.where}: 'flip_idx' must list every point from 0 to {count - 1} once")
+        return tuple(partners)
+
+    def skeleton(self, count: int) -> tuple[tuple[int, int], ...]:
+        """Return the pairs of connected points, counted from 0; COCO itself counts from 1."""
+        listed = self.values.get("skeleton") or []
+        pairs = listed if isinstance(listed, list) else [listed]
+        for pair in pairs:
+            if not isinstance(pair, list) or [type(end) for end in pair] != [int, int]:
+                raise InputError(f"{self.where}: 'skeleton' must list pairs of points, not {pair!r}")
+            if not all(1 <= end <= count for end in pair):
+                raise InputError(
+                    f"{self.where}: 'skeleton' must connect points from 1 to {count}, not {pair!r}"
+                )
+        return tuple((one - 1, other - 1) for one, other in pairs)
+
+    def normalizer(self, count: int) -> DeclaredNormalizer:
+        """Return what errors are divided by: the keys "normalizer" and "normalizer_points".
+
+        The spelling "normaliser", which selfmark writes, is read as well.
+        """
+        word_key, word = self._first_of("normalizer", "normaliser")
+        if word is not None and not isinstance(word, str):
+            raise InputError(f"{self.where}: '{word_key}' must be a word, not {reprlib.repr(word)}")
+        ends_key, ends = self._first_of("normalizer_points", "normaliser_points")
+        if ends is None:
+            return DeclaredNormalizer(word or "", None)
+        is_inside = _are_integers(ends) and all(0 <= end < count for end in ends)
+        if not is_inside or len(ends) != 2 or ends[0] == ends[1]:
+            raise InputError(
+                f"{self.where}: '{ends_key}' must be two different points from 0 to {count - 1}, "
+                f"not {reprlib.repr(ends)}"
+            )
+        return DeclaredNormalizer(word or "", (ends[0], ends[1]))
+
+    def _first_of(self, *keys: str) -> tuple[str, Any]:
+        """Return the first of these keys that has a value, with the value."""
+        found = ((key, self.values[key]) for key in keys if self.values.get(key) is not None)
+        return next(found, (keys[0], None))
+
+
+@dataclass(frozen=True)
+class CocoFile:
+    """The entries of a file; other label formats are converted to this form.
+
+    path:        the file
+    images:      its images
+    annotations: its annotations
+    content:     the whole file
+    """
+
+    path: Path
+    images: tuple[CocoImage, ...]
+    annotations: tuple[CocoAnnotation, ...]
+    content: Mapping[str, Any]
+
+    @property
+    def info(self) -> Mapping[str, Any]:
+        """Description of the data set, empty if there is none."""
+        info = self.content.get("info")
+        return info if isinstance(info, dict) else {}
+
+    @cached_property
+    def _image_by_id(self) -> dict[Id, CocoImage]:
+        return {image.id: image for image in self.images}
+
+    def image_of(self, annotation: CocoAnnotation) -> CocoImage:
+        """Return the image of an annotation."""
+        image = self._image_by_id.get(annotation.image_id)
+        if image is None:
+            raise InputError(
+                f"{annotation.where}: there is no image with the id {annotation.image_id!r}; add or remove it"
+            )
+        return image
+
+    def check_image_ids(self) -> None:
+        """Raise if two images have the same id."""
+        _require_unique((image.where, image.id) for image in self.images)
+
+    def check_annotation_ids(self) -> None:
+        """Raise if two annotations have the same id, or if one has an image that is not in the file."""
+        _require_unique(
+            (annotation.where, annotation.values["id"])
+            for annotation in self.annotations
+            if annotation.values.get("id") is not None
+        )
+        for annotation in self.annotations:
+            self.image_of(annotation)
+
+    def single_objects(self) -> list[CocoAnnotation]:
+        """Return the annotations that are not crowds."""
+        return [annotation for annotation in self.annotations if not annotation.is_crowd()]
+
+    def category(self, annotations: Sequence[CocoAnnotation]) -> CocoCategory:
+        """Return the one category of these annotations; an empty one if no category names points."""
+        placed = _entries(self.path, self.content, "categories")
+        for where, values in placed:
+            if not isinstance(values, dict):
+                raise InputError(f"{where} is not an object with a name and keypoints")
+        categories = [CocoCategory(where, values) for where, values in placed]
+        with_points = [category for category in categories if category.values.get("keypoints")]
+        if not with_points:
+            return categories[0] if len(categories) == 1 else CocoCategory(f"{self.path}: categories", {})
+        by_id: dict[Id, CocoCategory] = {}
+        if len(with_points) > 1 or "id" in with_points[0].values:
+            _require_unique((category.where, category.values.get("id")) for category in with_points)
+            by_id = {category.values["id"]: category for category in with_points}
+        used: CocoCategory | None = None
+        for annotation in annotations:
+            key = annotation.values.get("category_id")
+            chosen = by_id.get(key) if isinstance(key, int | str) else None
+            if key is None and len(with_points) == 1:
+                chosen = with_points[0]
+            if chosen is None:
+                raise InputError(
+                    f"{annotation.where}: no category with keypoints has the id {reprlib.repr(key)}; correct "
+                    "'category_id'"
+                )
+            if used is not None and chosen is not used:
+                raise InputError(
+                    f"{annotation.where} has another category than the annotations before it "
+                    f"({chosen.where}, not {used.where}); give a file with points of one category"
+                )
+            used = chosen
+        return used or with_points[0]
+
+    def image_folder(self, image: CocoImage) -> Path:
+        """Return the folder that file names are relative to: the first that contains this image."""
+        folders = (
+            self.path.parent,
+            self.path.parent / "images",
+            self.path.parent / "images" / self.path.stem,
+        )
+        for folder in folders:
+            if path_is(folder / image.file_name, Path.is_file):
+                return folder
+        raise InputError(
+            f"{self.path}: '{image.file_name}' is in none of {', '.join(map(str, folders))}; move the images "
+            "there"
+        )
+
+    def fields(self, annotations: Sequence[CocoAnnotation]) -> dict[str, tuple[Scalar, ...]]:
+        """Return the values that describe objects (pose, species, ...) by key, None where an object has none.
+
+        Every single value under a key that COCO does not define counts, on the annotation or else on its
+        image.
+        """
+        own = [annotation.values for annotation in annotations]
+        shared = [self.image_of(annotation).values for annotation in annotations]
+        fields: dict[str, tuple[Scalar, ...]] = {}
+        for key in dict.fromkeys(key for entries in (own, shared) for entry in entries for key in entry):
+            first = [_scalar(entry.get(key)) for entry in own]
+            values = tuple(
+                _scalar(entry.get(key)) if value is None else value
+                for value, entry in zip(first, shared, strict=True)
+            )
+            if key not in _STANDARD_KEYS and any(value is not None for value in values):
+                fields[key] = values
+        return fields
+
+
+def read_coco(path: Path) -> CocoFile:
+    """Read a file whose images have an id and a file name, and whose annotations have an image id."""
     text = read_text(path)
     try:
         content = json.loads(text)
-        images = coco_entries(path, content, "images", ("id", "file_name"))
-        annotations = coco_entries(path, content, "annotations", ("image_id",))
     except ValueError as error:
         raise InputError(f"{path} is not valid JSON: {error}") from error
     except RecursionError as error:
-        raise InputError(f"{path} is not a COCO file: it is nested too deeply") from error
-    named = _by_id(images)
-    _by_id([entry for entry in annotations if entry[1].get("id") is not None])
-    for where, annotation in annotations:
-        if annotation["image_id"] not in named:
+        raise InputError(f"{path} is not valid JSON: it is nested too deeply") from error
+    images = _entries(path, content, "images", "id", "file_name")
+    annotations = _entries(path, content, "annotations", "image_id")
+    return CocoFile(
+        path,
+        tuple(CocoImage(where, entry["id"], entry["file_name"], entry) for where, entry in images),
+        tuple(CocoAnnotation(where, entry["image_id"], entry) for where, entry in annotations),
+        content,
+    )
+
+
+def read_keypoints(annotations: Sequence[CocoAnnotation], names: Sequence[str]) -> npt.NDArray[np.float64]:
+    """Return x, y, v of L named points of N annotations, [N, L, 3]; x and y are finite where v > 0."""
+    points = np.stack([_triples(annotation, len(names)) for annotation in annotations])
+    is_unknown = (points[..., 2] != 0) & (points[..., 2] != 1) & (points[..., 2] != 2)
+    # Written so that NaN fails too. Where v is 0, the coordinates mean nothing.
+    is_astray = (points[..., 2] > 0) & ~(np.abs(points[..., :2]) <= MAX_COORDINATE).all(axis=2)
+    for is_wrong, problem in (
+        (is_unknown, "has a v other than 0, 1 and 2"),
+        (is_astray, "has no usable coordinates"),
+    ):
+        if is_wrong.any():
+            row, point = np.argwhere(is_wrong)[0].tolist()
             raise InputError(
-                f"{where}: there is no image with the id {annotation['image_id']!r}; add or remove it"
-            )
-    return content, named, annotations
-
-
-def _by_id(entries: Iterable[Entry]) -> dict[int | str, Entry]:
-    """Entries by their ids, which must differ."""
-    found: dict[int | str, Entry] = {}
-    for where, entry in entries:
-        key = entry.get("id")
-        if isinstance(key, bool) or not isinstance(key, int | str):
-            raise InputError(f"{where} needs an 'id' that is a number or a word, not {reprlib.repr(key)}")
-        if key in found:
-            raise InputError(f"{where}: the id {key!r} is that of {found[key][0]} too; give each its own")
-        found[key] = (where, entry)
-    return found
-
-
-def is_crowd(entry: Entry) -> bool:
-    """Whether an annotation is of a group rather than of one object."""
-    where, annotation = entry
-    value = annotation.get("iscrowd")
-    if value is not None and value not in (0, 1):
-        raise InputError(f"{where}: 'iscrowd' is 0 or 1, not {reprlib.repr(value)}")
-    return bool(value)
-
-
-def category_of(path: Path, content: Any, annotations: list[Entry]) -> Entry:
-    """The one category that the annotations are of; where none names points, the only one or an empty one."""
-    categories = coco_entries(path, content, "categories", ())
-    for where, category in categories:
-        if not isinstance(category, dict):
-            raise InputError(f"{where} is not an object with a name and keypoints")
-    pointed = [entry for entry in categories if entry[1].get("keypoints")]
-    if not pointed:
-        return categories[0] if len(categories) == 1 else (f"{path}: categories", {})
-    by_id = _by_id(pointed) if len(pointed) > 1 or "id" in pointed[0][1] else {}
-    used: Entry | None = None
-    for where, annotation in annotations:
-        key = annotation.get("category_id")
-        if key is None and len(pointed) == 1:
-            chosen: Entry | None = pointed[0]
-        else:
-            chosen = by_id.get(key) if isinstance(key, int | str) else None
-        if chosen is None:
-            raise InputError(
-                f"{where}: no category with keypoints has the id {reprlib.repr(key)}; correct 'category_id'"
-            )
-        if used is not None and chosen is not used:
-            raise InputError(
-                f"{where} is of another category than the annotations before it ({chosen[0]}, not "
-                f"{used[0]}); give a file with points of one category"
-            )
-        used = chosen
-    return used or pointed[0]
-
-
-def point_names(where: str, category: dict[str, Any], first: Entry) -> tuple[str, ...]:
-    """Names of the points; without a category that has any, numbered after the first annotation."""
-    names = category.get("keypoints")
-    if not names:
-        keypoints = first[1].get("keypoints")
-        count = len(keypoints) if isinstance(keypoints, list) else 0
-        if count == 0 or count % 3:
-            raise InputError(f"{first[0]}: 'keypoints' must list x, y, v for each point")
-        return tuple(f"point_{number}" for number in range(count // 3))
-    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
-        raise InputError(f"{where}: 'keypoints' must list the names of the points, not {reprlib.repr(names)}")
-    repeated = [name for name, count in Counter(names).items() if count > 1]
-    if repeated:
-        raise InputError(f"{where}: two points are called '{repeated[0]}'; give each a name of its own")
-    return tuple(names)
-
-
-def mirror_of(where: str, category: dict[str, Any], count: int) -> tuple[int, ...]:
-    """Each point's partner in the mirrored image; empty where the category does not say."""
-    partners = category.get("flip_idx")
-    if partners is None or partners == []:
-        return ()
-    if not _are_integers(partners) or sorted(partners) != list(range(count)):
-        raise InputError(f"{where}: 'flip_idx' must list every point from 0 to {count - 1} once")
-    return tuple(partners)
-
-
-def declared_normalizer(
-    where: str, category: dict[str, Any], names: Sequence[str]
-) -> tuple[str, tuple[str, ...]]:
-    """The declared normalizer as a spec of `normalize`, and a note if it is not known there."""
-    word, ends = category.get("normaliser"), category.get("normaliser_points")
-    if word is not None and not isinstance(word, str):
-        raise InputError(f"{where}: 'normaliser' must be a word, not {reprlib.repr(word)}")
-    if ends is not None:
-        inside = _are_integers(ends) and all(0 <= end < len(names) for end in ends)
-        if not inside or len(set(ends)) != 2 or len(ends) != 2:
-            raise InputError(
-                f"{where}: 'normaliser_points' must be two different points from 0 to {len(names) - 1}, "
-                f"not {reprlib.repr(ends)}"
-            )
-    if word == "bbox_sqrt_area":
-        return "bbox", ()
-    if ends is not None:
-        return f"{POINTS}{names[ends[0]]},{names[ends[1]]}", ()
-    if not word or word in WORDS or word.startswith(POINTS):
-        return word or "", ()
-    return "", (f"{where}: the normalizer '{word}' is not known and was passed over",)
-
-
-# --- the parts of an annotation --------------------------------------------------------------------
-
-
-def keypoints_of(entries: Sequence[Entry], names: Sequence[str]) -> FloatArray:
-    """x, y, v of each point of N annotations, [N, L, 3]."""
-    points: FloatArray = np.stack([_triples(entry, len(names)) for entry in entries])
-    unknown = (points[..., 2] != 0) & (points[..., 2] != 1) & (points[..., 2] != 2)
-    # Written so that NaN fails too; where v is 0, coordinates mean nothing.
-    astray = (points[..., 2] > 0) & ~(np.abs(points[..., :2]) <= LARGEST).all(axis=2)
-    for wrong, words in ((unknown, "has a v other than 0, 1 and 2"), (astray, "lies at no usable place")):
-        if wrong.any():
-            row, index = np.argwhere(wrong)[0].tolist()
-            raise InputError(
-                f"{entries[row][0]}: point '{names[index]}' {words}: {points[row, index].tolist()}"
+                f"{annotations[row].where}: point '{names[point]}' {problem}: {points[row, point].tolist()}"
             )
     return points
 
 
-def _triples(entry: Entry, count: int) -> FloatArray:
-    """The numbers of one annotation, [L, 3]."""
-    where, annotation = entry
-    listed = annotation.get("keypoints")
+def _entries(path: Path, content: Any, key: str, *required: str) -> list[tuple[str, dict[str, Any]]]:
+    """Return the entries under a key, each with its place; the required values are ids or file names."""
+    entries = content.get(key, []) if isinstance(content, dict) else None
+    if not isinstance(entries, list):
+        raise InputError(f"{path} is not a COCO file: it needs a list under '{key}'")
+    placed = [(f"{path}: {key}[{number}]", entry) for number, entry in enumerate(entries)]
+    for where, entry in placed:
+        for name in required:
+            value = entry.get(name) if isinstance(entry, dict) else None
+            if isinstance(value, bool) or not isinstance(value, str if name == "file_name" else int | str):
+                raise InputError(f"{where} needs a usable '{name}', not {reprlib.repr(value)}")
+            if isinstance(value, str):
+                require_utf8(value, f"{where}: the '{name}'")
+    return placed
+
+
+def _require_unique(ids: Iterable[tuple[str, Any]]) -> None:
+    """Raise unless the values, each given with its place in the file, are different numbers or words."""
+    places: dict[Id, str] = {}
+    for where, value in ids:
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            raise InputError(f"{where} needs an 'id' that is a number or a word, not {reprlib.repr(value)}")
+        if value in places:
+            raise InputError(
+                f"{where}: the id {value!r} is already used by {places[value]}; give each its own"
+            )
+        places[value] = where
+
+
+def _triples(annotation: CocoAnnotation, count: int) -> npt.NDArray[np.float64]:
+    """Return x, y, v of each point of one annotation, [L, 3]."""
+    listed = annotation.values.get("keypoints")
     if not isinstance(listed, list) or len(listed) != 3 * count:
         found = f"{len(listed)} numbers" if isinstance(listed, list) else reprlib.repr(listed)
-        raise InputError(f"{where}: 'keypoints' must list x, y, v for each of {count} points, not {found}")
-    numbers = _numbers(listed)
-    if numbers is None:
-        raise InputError(f"{where}: 'keypoints' must hold nothing but numbers")
-    triples: FloatArray = numbers.reshape(-1, 3)
-    return triples
-
-
-def box_of(entry: Entry) -> Box | None:
-    """The annotation's own box."""
-    where, annotation = entry
-    listed = annotation.get("bbox")
-    if listed is None or listed == []:
-        return None
-    numbers = _numbers(listed) if isinstance(listed, list) and len(listed) == 4 else None
-    if numbers is None or not (np.abs(numbers) <= LARGEST).all() or (numbers[2:] < 0).any():
         raise InputError(
-            f"{where}: 'bbox' must be four finite numbers x, y, w, h with w and h not negative, "
-            f"not {reprlib.repr(listed)}"
+            f"{annotation.where}: 'keypoints' must list x, y, v for each of {count} points, not {found}"
         )
-    x, y, width, height = numbers.tolist()
-    return x, y, width, height
-
-
-def _numbers(values: list[Any]) -> FloatArray | None:
-    """As an array; None unless all are numbers that fit one. Types are exact: true and false are none."""
-    if not set(map(type, values)) <= {int, float}:
-        return None
-    try:
-        return np.array(values, np.float64)
-    except OverflowError:
-        return None
+    # Types are compared exactly, because True and False are integers to `isinstance`.
+    if set(map(type, listed)) <= {int, float}:
+        try:
+            return np.array(listed, np.float64).reshape(-1, 3)
+        except OverflowError:
+            pass
+    raise InputError(f"{annotation.where}: 'keypoints' must contain only numbers")
 
 
 def _are_integers(values: Any) -> bool:
     return isinstance(values, list) and set(map(type, values)) <= {int}
+
+
+def _scalar(value: Any) -> Scalar:
+    """Return a string, a boolean or a number that fits a float; None for anything else."""
+    if isinstance(value, str | bool):
+        return value
+    is_usable = isinstance(value, int | float) and abs(value) <= sys.float_info.max
+    return value if is_usable else None

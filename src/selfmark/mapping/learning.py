@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from selfmark.detector import Detector, fingerprint, is_packaged, model_folder
 from selfmark.errors import InputError
-from selfmark.evaluation.label_files import GroundTruth, is_coco, load_label_file, read_ground_truth
+from selfmark.evaluation.label_files import GroundTruth, is_coco, read_ground_truth, read_label_file
 from selfmark.evaluation.nme import mean_error, mean_of_known
 from selfmark.evaluation.normalizers import (
     canonical_name,
@@ -22,7 +22,6 @@ from selfmark.evaluation.normalizers import (
     normalizer_lengths,
 )
 from selfmark.image_ref import ImageRef
-from selfmark.images.coco import category_of, is_crowd
 from selfmark.images.crop import to_network
 from selfmark.images.sources import list_images
 from selfmark.images.store import iterate_crops
@@ -214,17 +213,9 @@ def mirror_by_name(names: Sequence[str]) -> tuple[int, ...]:
 
 
 def _skeleton(path: Path, names: Sequence[str]) -> tuple[tuple[int, int], ...]:
-    """Pairs of points the label file connects, counted from 0; COCO counts from 1."""
-    content, _, annotations = load_label_file(path)
-    where, category = category_of(path, content, [entry for entry in annotations if not is_crowd(entry)])
-    listed = category.get("skeleton") or []
-    pairs = listed if isinstance(listed, list) else [listed]
-    for pair in pairs:
-        if not isinstance(pair, list) or [type(end) for end in pair] != [int, int]:
-            raise InputError(f"{where}: 'skeleton' must list pairs of points, not {pair!r}")
-        if not all(1 <= end <= len(names) for end in pair):
-            raise InputError(f"{where}: 'skeleton' must connect points from 1 to {len(names)}, not {pair!r}")
-    return tuple((one - 1, other - 1) for one, other in pairs)
+    """Return the pairs of points that the label file connects."""
+    file = read_label_file(path)
+    return file.category(file.single_objects()).skeleton(len(names))
 
 
 def _notes(truth: GroundTruth, found: FoundLandmarks, mapping: LearnedMapping) -> list[str]:

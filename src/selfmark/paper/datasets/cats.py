@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from selfmark.errors import InputError
-from selfmark.images.coco import LARGEST
-from selfmark.images.sources import read_text
+from selfmark.images.input_files import MAX_COORDINATE, read_text
 from selfmark.paper.datasets.body_readers import mirror_by_side
 from selfmark.paper.datasets.dataset import Dataset, SplitObjects, find_path, list_files, tight_box
 from selfmark.points import FloatArray
@@ -125,7 +124,7 @@ def _points(image: Path) -> FloatArray:
         values = [int(word) for word in words]
     except ValueError:
         values = []
-    small = all(abs(value) < LARGEST for value in values)
+    small = all(abs(value) < MAX_COORDINATE for value in values)
     if len(values) != 1 + 2 * POINTS or values[0] != POINTS or not small:
         raise InputError(f"{path} must hold the number {POINTS} and x and y of {POINTS} points")
     return np.array(values[1:], np.float64).reshape(POINTS, 2)

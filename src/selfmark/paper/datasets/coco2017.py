@@ -44,7 +44,7 @@ def _split(root: Path, kind: str) -> tuple[CocoObjects, SplitObjects, list[str]]
     own = (f"annotations/{kind}.json", f"{kind}.json")
     path = find_path(root, f"annotations/person_keypoints_{kind}2017.json", *own, of="COCO keypoints")
     said = read_coco_objects(path)
-    named = [Path(image["file_name"]) for _, image in said.images]
+    named = [Path(image.file_name) for image in said.images]
     folder = _folder(root, path, kind, named)
     files = [folder.relative_to(root) / name for name in named]
 

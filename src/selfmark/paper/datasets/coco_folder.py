@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from selfmark.errors import InputError, printable
-from selfmark.evaluation.label_files import read_fields
-from selfmark.images.sources import coco_clip, coco_folder, coco_frame
+from selfmark.images.coco import CocoFile
 from selfmark.paper.datasets.body_readers import mirror_by_side
 from selfmark.paper.datasets.coco_objects import CocoObjects, read_coco_objects
 from selfmark.paper.datasets.dataset import Dataset, SplitObjects, tight_box
@@ -45,20 +44,20 @@ def read_coco_folder(name: str, root: Path) -> Dataset:
         names=first.names,
         mirror=first.mirror or mirror_by_side(first.names),
         normalizer=first.normalizer or "box",
-        settings=_settings(paths["train"], first.content),
+        settings=_settings(paths["train"], first.file),
         train=objects["train"],
         test=objects["test"],
-        notes=(_origin(name, first.content), *_tight(objects["train"])),
+        notes=(_origin(name, first.file), *_tight(objects["train"])),
         fit=objects.get("fit"),
     )
 
 
 def _objects(root: Path, path: Path, said: CocoObjects) -> SplitObjects:
-    folder = coco_folder(path, said.images[0][1]["file_name"])
-    files = [folder / image["file_name"] for _, image in said.images]
-    frames = [coco_frame(file, image, place) for file, (place, image) in zip(files, said.images, strict=True)]
-    fields = read_fields(said.entries, [image for _, image in said.images])
-    films = tuple(coco_clip(file, image) for file, (_, image) in zip(files, said.images, strict=True))
+    folder = said.file.image_folder(said.images[0])
+    files = [folder / image.file_name for image in said.images]
+    frames = [image.frame() for image in said.images]
+    fields = said.file.fields(said.entries)
+    films = tuple(image.clip_frame() for image in said.images)
     for name in ("frame", "video_id", "frame_id"):  # where a picture is from, not what an object is like
         fields.pop(name, None)
     return SplitObjects(
@@ -83,19 +82,17 @@ def _tight(objects: SplitObjects) -> tuple[str, ...]:
     )
 
 
-def _origin(name: str, content: Any) -> str:
+def _origin(name: str, file: CocoFile) -> str:
     """That the files are not the official ones, and what they are where they name other data."""
-    info = content.get("info")
-    described = info.get("description") if isinstance(info, dict) else None
+    described = file.info.get("description")
     other = isinstance(described, str) and described.strip() not in ("", name)
     words = f", which are described as '{printable(str(described).strip())[:_LONGEST]}'" if other else ""
     return f"read from COCO files{words}, not from its official files"
 
 
-def _settings(path: Path, content: Any) -> dict[str, Any]:
+def _settings(path: Path, file: CocoFile) -> dict[str, Any]:
     """How the objects are cut out, where the file says so."""
-    info = content.get("info")
-    settings = info.get("selfmark") if isinstance(info, dict) else None
+    settings = file.info.get("selfmark")
     if settings is None:
         return {}
     if not isinstance(settings, dict) or not all(str(name).startswith(_OWN) for name in settings):

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from selfmark.errors import InputError
-from selfmark.images.coco import (
-    Entry,
-    box_of,
-    category_of,
-    declared_normalizer,
-    is_crowd,
-    keypoints_of,
-    load_coco,
-    mirror_of,
-    point_names,
-)
+from selfmark.evaluation.normalizers import declared_normalizer
+from selfmark.images.coco import CocoAnnotation, CocoFile, CocoImage, read_coco, read_keypoints
 from selfmark.points import FloatArray
 
 
@@ -27,7 +17,7 @@ from selfmark.points import FloatArray
 class CocoObjects:
     """N single objects of a file.
 
-    content:    the whole file
+    file:       the whole file
     category:   what the objects are
     names:      L names of the points
     mirror:     L: partners in the mirrored image; empty where the file does not say
@@ -35,39 +25,41 @@ class CocoObjects:
     points:     [N, L, 3] float64: x, y, v
     box:        [N, 4] float64 x, y, w, h; NaN where an object has none
     entries:    N annotations
-    images:     N: the image of each, with the words that name its place in the file
+    images:     N: the image of each
     crowds:     how many annotations of groups were left out
     """
 
-    content: Any
+    file: CocoFile
     category: str
     names: tuple[str, ...]
     mirror: tuple[int, ...]
     normalizer: str
     points: FloatArray
     box: FloatArray
-    entries: tuple[dict[str, Any], ...]
-    images: tuple[Entry, ...]
+    entries: tuple[CocoAnnotation, ...]
+    images: tuple[CocoImage, ...]
     crowds: int
 
 
 def read_coco_objects(path: Path) -> CocoObjects:
     """Read a file and check every piece of it."""
-    content, images, annotations = load_coco(path)
-    single = [entry for entry in annotations if not is_crowd(entry)]
-    if not single:
+    file = read_coco(path)
+    file.check_image_ids()
+    file.check_annotation_ids()
+    annotations = file.single_objects()
+    if not annotations:
         raise InputError(f"{path} annotates no single objects")
-    where, category = category_of(path, content, single)
-    names = point_names(where, category, single[0])
+    category = file.category(annotations)
+    names = category.point_names(annotations[0])
     return CocoObjects(
-        content,
-        str(category.get("name", "object")),
+        file,
+        category.name,
         names,
-        mirror_of(where, category, len(names)),
-        declared_normalizer(where, category, names)[0],
-        keypoints_of(single, names),
-        np.array([box_of(entry) or (np.nan,) * 4 for entry in single], np.float64),
-        tuple(entry for _, entry in single),
-        tuple(images[entry["image_id"]] for _, entry in single),
-        len(annotations) - len(single),
+        category.mirror(len(names)),
+        declared_normalizer(category, names)[0],
+        read_keypoints(annotations, names),
+        np.array([annotation.box() or (np.nan,) * 4 for annotation in annotations], np.float64),
+        tuple(annotations),
+        tuple(file.image_of(annotation) for annotation in annotations),
+        len(file.annotations) - len(annotations),
     )

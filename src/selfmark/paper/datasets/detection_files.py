@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from selfmark.errors import InputError
-from selfmark.images import coco
-from selfmark.images.sources import read_text
+from selfmark.images.coco import read_coco, read_keypoints
+from selfmark.images.input_files import read_text
 from selfmark.paper.datasets.face_points import face_point_names
 from selfmark.paper.datasets.list_files import parse_numbers, read_rows
 from selfmark.points import FloatArray
@@ -57,20 +57,22 @@ def read_points(path: Path) -> Detections:
 
 
 def _coco(path: Path) -> Detections:
-    content, named, annotations = coco.load_coco(path)
-    labeled = [entry for entry in annotations if not coco.is_crowd(entry)]
-    if not labeled:
+    file = read_coco(path)
+    file.check_image_ids()
+    file.check_annotation_ids()
+    annotations = file.single_objects()
+    if not annotations:
         raise InputError(f"{path} holds no points")
-    where, category = coco.category_of(path, content, labeled)
-    names = coco.point_names(where, category, labeled[0])
-    mirror = coco.mirror_of(where, category, len(names))
+    category = file.category(annotations)
+    names = category.point_names(annotations[0])
+    mirror = category.mirror(len(names))
     if not mirror:
         names, mirror = face_point_names(len(names), str(path))
-    points = coco.keypoints_of(labeled, names)
-    images = [named[entry["image_id"]][1] for _, entry in labeled]
+    points = read_keypoints(annotations, names)
+    images = [file.image_of(annotation) for annotation in annotations]
     return Detections(
-        tuple(str(image["file_name"]) for image in images),
-        np.array([_frame(image.get("frame")) for image in images], dtype=np.int64),
+        tuple(image.file_name for image in images),
+        np.array([_frame(image.values.get("frame")) for image in images], dtype=np.int64),
         np.where(points[..., 2:] > 0, points[..., :2], np.nan),
         points[..., 2] == 1,
         names,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from selfmark.errors import InputError
-from selfmark.images.sources import read_text
+from selfmark.images.input_files import read_text
 
 Row = tuple[str, list[str]]  # words that name the line, and the words of the line
 

@@ -1,0 +1,68 @@
+"""Checks shared by everything that reads files and values named by the user."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from selfmark.errors import InputError
+from selfmark.image_ref import Box
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm")
+VIDEO_SUFFIXES = (
+    *(".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv"),
+    *(".ts", ".mts", ".m2ts", ".flv", ".3gp", ".ogv", ".mxf", ".h264", ".asf"),
+)
+MAX_COORDINATE = 1e9  # pixels; no image is this wide, and squares of such numbers do not overflow
+
+
+def path_is(path: Path, kind: Callable[[Path], bool]) -> bool:
+    """Return `kind(path)`, e.g. `Path.is_file`, or False for a path that no file can have."""
+    try:
+        return kind(path)
+    except (OSError, ValueError):
+        return False
+
+
+def require_utf8(name: str, what: str) -> None:
+    """Raise if a name cannot be encoded as UTF-8, because it could not be written to a CSV or JSON file."""
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(f"{what} {name!a} is not text in UTF-8: rename it") from error
+
+
+def read_text(path: Path) -> str:
+    """Read a UTF-8 text file, with or without a byte order mark."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not a text file; save it as UTF-8") from error
+
+
+def parse_box(values: Any, what: str) -> Box:
+    """Return four numbers as a box.
+
+    Boxes without area occur in real label files, so they are allowed here; the image store skips them.
+
+    Args:
+        values: A list of x, y, width and height.
+        what: The box in messages, with its place in the file.
+    """
+    numbers = values if isinstance(values, list) else []
+    # A comparison also works for integers that are too large for a float, unlike `isfinite`.
+    usable = all(
+        isinstance(number, int | float) and not isinstance(number, bool) and abs(number) <= MAX_COORDINATE
+        for number in numbers
+    )
+    if len(numbers) != 4 or not usable or numbers[2] < 0 or numbers[3] < 0:
+        raise InputError(
+            f"{what} must be four finite numbers x, y, w, h with w and h not negative, "
+            f"not {reprlib.repr(values)}"
+        )
+    x, y, width, height = map(float, numbers)
+    return x, y, width, height

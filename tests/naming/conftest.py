@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from tests.naming.places import Served, served, toy_folder
+from tests.naming.toy_server import Served, served, toy_folder
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ from PIL import Image
 
 from selfmark.errors import InputError
 from selfmark.model.card import read_card
-from selfmark.naming import image_tiles
+from selfmark.naming import image_renderer
 from selfmark.naming.card_editor import CardEditor
 from selfmark.naming.edits import SetHidden, SetName
-from selfmark.naming.image_tiles import CROP, BoundedCache, ImageTiles
+from selfmark.naming.image_renderer import CROP, BoundedCache, ImageRenderer
 from selfmark.naming.shown_images import ShownImages
-from tests.naming.places import CARD, WRITE, K, Served, served, toy_folder
+from tests.naming.toy_server import CARD, WRITE, K, Served, served, toy_folder
 
 
 def test_edits_are_in_the_file_when_they_are_answered(toy: Served) -> None:
@@ -235,7 +235,7 @@ def test_a_small_object_in_a_large_photo_is_shown_large(tmp_path: Path, suffix: 
     path = tmp_path / f"photo{suffix}"
     Image.fromarray(pixels).save(path, quality=95)
     shown = _one(path, (3000, 1500), [2000.0, 1000.0, 100.0, 100.0], [2049.5, 1049.5])
-    made = ImageTiles(shown, 200.0)
+    made = ImageRenderer(shown, 200.0)
     left, top, right, bottom = made.view(0)
     assert (left, top, right, bottom) == (1992, 992, 2108, 1108)
     large = Image.open(io.BytesIO(made.large(0)))
@@ -244,7 +244,7 @@ def test_a_small_object_in_a_large_photo_is_shown_large(tmp_path: Path, suffix: 
     middle = np.argwhere(cut.min(axis=2) > 190).mean(axis=0)
     assert np.abs(middle - CROP / 2).max() < 3
     whole = _one(path, (3000, 1500), [0.0, -750.0, 3000.0, 3000.0], [2049.5, 1049.5])
-    assert max(Image.open(io.BytesIO(ImageTiles(whole, 200.0).large(0))).size) == image_tiles.LARGE
+    assert max(Image.open(io.BytesIO(ImageRenderer(whole, 200.0).large(0))).size) == image_renderer.LARGE
 
 
 def test_a_turned_photo_is_shown_upright(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_a_turned_photo_is_shown_upright(tmp_path: Path) -> None:
     exif[0x0112] = 6  # to be turned by 90 degrees: the white corner comes to the right
     image.save(tmp_path / "turned.jpg", exif=exif, quality=95)
     shown = _one(tmp_path / "turned.jpg", (60, 90), [0.0, 0.0, 60.0, 90.0], [50.0, 10.0])
-    upright = np.asarray(Image.open(io.BytesIO(ImageTiles(shown, 200.0).large(0))))
+    upright = np.asarray(Image.open(io.BytesIO(ImageRenderer(shown, 200.0).large(0))))
     assert upright.shape == (90, 60, 3)
     assert upright[5, 55].min() > 200
     assert upright[5, 5].max() < 50

@@ -22,7 +22,7 @@ from selfmark.naming.edits import (
     edits_from_json,
     edits_to_json,
 )
-from tests.naming.places import CARD, K
+from tests.naming.toy_server import CARD, K
 
 landmarks = st.integers(0, K - 1)
 edits = st.one_of(

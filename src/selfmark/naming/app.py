@@ -27,7 +27,7 @@ from selfmark.model.colors import landmark_colors, palette
 from selfmark.naming.access_guard import AccessGuard
 from selfmark.naming.card_editor import CardEditor, card_revision
 from selfmark.naming.edits import LONGEST_NAME, edits_from_json, edits_to_json
-from selfmark.naming.image_tiles import CROP_SHARE, ImageTiles
+from selfmark.naming.image_renderer import CROP_SHARE, ImageRenderer
 from selfmark.naming.shown_images import ShownImages
 
 _PAGE = Path(__file__).parent / "page"
@@ -64,7 +64,7 @@ def build_app(
     pictures = hashlib.sha256(token.encode()).hexdigest()[:12]  # other in each start, as the images may be
     about = {"title": title, "version": __version__, "images": len(shown), "pictures": pictures}
     _add_names(app, about, ledger, notes)
-    _add_images(app, shown, ImageTiles(shown, ledger.read().images.max_megapixels))
+    _add_images(app, shown, ImageRenderer(shown, ledger.read().images.max_megapixels))
 
     @app.exception_handler(InputError)
     def refused(request: Request, error: InputError) -> JSONResponse:
@@ -135,7 +135,7 @@ def _add_names(
 # --- images ------------------------------------------------------------------------------------------
 
 
-def _add_images(app: FastAPI, shown: ShownImages, pictures: ImageTiles) -> None:
+def _add_images(app: FastAPI, shown: ShownImages, pictures: ImageRenderer) -> None:
     count, landmarks = shown.score.shape
 
     def require(row: int, landmark: int = 0) -> None:
@@ -184,7 +184,7 @@ def _add_images(app: FastAPI, shown: ShownImages, pictures: ImageTiles) -> None:
         return await jpeg(pictures.crop, row, landmark)
 
 
-def _image(shown: ShownImages, pictures: ImageTiles, row: int) -> dict[str, Any]:
+def _image(shown: ShownImages, pictures: ImageRenderer, row: int) -> dict[str, Any]:
     left, top, right, bottom = pictures.view(row)
     return {
         "row": row,

@@ -82,7 +82,7 @@ def edits_from_json(values: Any) -> list[Edit]:
     """A list of edits such as {"kind": "rename", "landmark": 3, "name": "nose"}.
 
     >>> edits_from_json([{"kind": "pair", "landmark": 1, "partner": 2}])
-    [Pair(landmark=1, partner=2)]
+    [SetPartner(landmark=1, partner=2)]
     """
     if not isinstance(values, list) or not 1 <= len(values) <= MOST_EDITS:
         raise InputError(f"edits come as a list of 1 to {MOST_EDITS}")

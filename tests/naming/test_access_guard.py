@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from selfmark.naming.access_guard import MOST_BYTES
-from tests.naming.places import WRITE, Served
+from tests.naming.toy_server import WRITE, Served
 
 RENAME = {"edits": [{"kind": "rename", "landmark": 0, "name": "nose"}]}
 

@@ -23,7 +23,7 @@ from selfmark.naming.landmark_finder import find_landmarks
 from selfmark.naming.server import open_socket
 from selfmark.naming.shown_images import choose_images, images_fingerprint
 from tests.conftest import selfmark
-from tests.naming.places import WRITE
+from tests.naming.toy_server import WRITE
 
 
 @pytest.fixture(scope="module")

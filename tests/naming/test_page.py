@@ -18,7 +18,7 @@ from selfmark.naming.landmark_finder import find_landmarks
 from selfmark.naming.shown_images import choose_images, images_fingerprint, load_cached_points
 from tests.browser import Visit, visit
 from tests.conftest import selfmark
-from tests.naming.places import CARD, Served, served, toy_folder
+from tests.naming.toy_server import CARD, Served, served, toy_folder
 
 INJECTION = '"><img src=x onerror="window.attacked=1"><script>window.attacked=1</script>'
 

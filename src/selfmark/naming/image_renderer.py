@@ -24,7 +24,7 @@ _FILL = (127, 127, 127)  # beyond the border of an image
 View = tuple[int, int, int, int]  # left, top, right, bottom in pixels of the original
 
 
-class ImageTiles:
+class ImageRenderer:
     """JPEGs of the shown images, by row; nothing else can be asked for."""
 
     def __init__(self, shown: ShownImages, max_megapixels: float) -> None:

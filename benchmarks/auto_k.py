@@ -8,7 +8,7 @@
 - `mixtures` uses descriptors drawn around a known number of centers, with clutter.
 - `toy` uses the descriptors that Stage 1 of a demo run (`selfmark demo`) gives to the toy animal's 20 true
   points.
-- `sweep` chooses K on an unzipped dataset (images/train, images/test, train.json, test.json) after a short
+- `sweep` chooses K on an unzipped data set (images/train, images/test, train.json, test.json) after a short
   warm-up. It then evaluates the clusters that each K makes from the same descriptors, like Stage 1: forward
   and backward error with gaps completed.
 - `speed` measures the time of the choice alone, on descriptors of 2,000 images.
@@ -191,7 +191,7 @@ class Part(NamedTuple):
 
 
 def sweep(data: Path, folder: Path, most: int, device: torch.device) -> dict[str, Any]:
-    """Choose K on a dataset and evaluate the clusters of every candidate K."""
+    """Choose K on a data set and evaluate the clusters of every candidate K."""
     chosen = _start(data, folder, most, device)
     run = Run.open(folder)
     tensors, _ = read_tensors(folder / "checkpoints" / "stage1.safetensors")

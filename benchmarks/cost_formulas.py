@@ -28,7 +28,7 @@ class Assumptions:
     gradient_bytes: int = 4  # B; float32; bfloat16 would halve the traffic
     views: float = 6.4e6  # images; minimum processed by Stage 1: 200,000 steps of 16 pairs
     views_stage2: float = 3.2e6  # images; minimum processed by Stage 2: 200,000 steps of 16
-    views_per_image: float = 1.0  # times; how often each stage processes an image of a larger dataset
+    views_per_image: float = 1.0  # times; how often each stage processes an image of a larger data set
     min_steps: float = 6_300.0  # steps; minimum for Stage 1 (preset fast); limits the total batch
     max_batch: float = 128.0  # images; largest batch of one GPU
     recoveries: int = 35  # times; 34 rounds and the final clustering
@@ -173,7 +173,7 @@ def seconds_by_part(
     """Return the seconds of each part of a run.
 
     Args:
-        images: Number of images in the dataset.
+        images: Number of images in the data set.
         gpus: Number of GPUs.
         rates: Measured throughput of one GPU.
         only_next: Whether a recovery labels only the images that the next round will use.

@@ -1,8 +1,8 @@
-"""Measure `selfmark evaluate` on a labeled dataset, without and with existing predictions.
+"""Measure `selfmark evaluate` on a labeled data set, without and with existing predictions.
 
     python benchmarks/evaluate_speed.py RUN DATA [DATA ...] --out rows.json
 
-DATA is an unzipped dataset (images/train, images/test, train.json, test.json). Times are for the whole
+DATA is an unzipped data set (images/train, images/test, train.json, test.json). Times are for the whole
 command in a new process, including the report.
 """
 
@@ -22,7 +22,7 @@ from selfmark.run.files import write_json
 
 
 def main() -> None:
-    """Evaluate each dataset twice and write the times."""
+    """Evaluate each data set twice and write the times."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path)
     parser.add_argument("data", type=Path, nargs="+")

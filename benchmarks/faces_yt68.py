@@ -2,7 +2,7 @@
 
     python benchmarks/faces_yt68.py DATA --out row.json --run runs/yt68 -- --preset fast --detector superpoint
 
-DATA is the unzipped dataset (images/train, images/test, train.json, test.json). Everything after `--` is
+DATA is the unzipped data set (images/train, images/test, train.json, test.json). Everything after `--` is
 passed to `selfmark discover`. Errors are in percent of the square root of the ground-truth box's area, with
 regressors fitted on all training images. `--images N` trains on N evenly spaced training images.
 """

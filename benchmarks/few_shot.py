@@ -2,7 +2,7 @@
 
     python benchmarks/few_shot.py RUN DATA --out row.json --cache landmarks/
 
-DATA is an unzipped dataset (images/train, images/test, train.json, test.json). Annotated images are drawn at
+DATA is an unzipped data set (images/train, images/test, train.json, test.json). Annotated images are drawn at
 random from the training images. Errors are measured on the test images, in percent of the normalizer that the
 label file declares. Landmarks are stored in the cache folder, because detecting them takes much longer than
 everything else. `--most N` uses only N evenly spaced images of each part.
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def read(detector: Detector, data: Path, part: str, cache: Path, most: int) -> Part:
-    """Read a part of the dataset with the landmarks of its images, from the cache if possible."""
+    """Read a part of the data set with the landmarks of its images, from the cache if possible."""
     truth = read_ground_truth(data / f"{part}.json", list_images([data / "images" / part]))
     if most and most < len(truth):
         truth = truth.select(np.linspace(0, len(truth) - 1, most).astype(int))

@@ -3,9 +3,9 @@ r"""Measure detection and tracking of animals in front of a fixed camera, and th
     python benchmarks/find_animals.py --flies flies-pair-video --mouse mouse-openfield \
       --touches --hour --out find_animals.json
 
-The folders are the unzipped datasets. The reference points of the flies come from a model, not from a person.
-The labeled frames of the mouse are single images of one recording. Joined to a video, they show whether the
-mouse is detected, but not whether it is tracked.
+The folders are the unzipped data sets. The reference points of the flies come from a model, not from a
+person. The labeled frames of the mouse are single images of one recording. Joined to a video, they show
+whether the mouse is detected, but not whether it is tracked.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CONTACTS = ("meet and part again", "pass side by side", "one runs over the other
 
 
 def flies(folder: Path) -> dict[str, Any]:
-    """Compare two tracked flies with the points of the dataset, whose tracks 1 and 2 are the flies."""
+    """Compare two tracked flies with the points of the data set, whose tracks 1 and 2 are the flies."""
     content = json.loads((folder / "points.json").read_text())
     names = content["categories"][0]["keypoints"]
     frame_of = {image["id"]: image["frame"] for image in content["images"]}

@@ -1,10 +1,10 @@
-"""Measure whether the cost per image stays constant for larger datasets, on up to 200,000 generated images.
+"""Measure whether the cost per image stays constant for larger data sets, on up to 200,000 generated images.
 
     python benchmarks/scale.py --images 1000 10000 50000 200000 --out scale.json
 
 The benchmark times Stage 1 steps. Images are random bytes (500 different ones) in host memory, like a store
 of that size. They are prefetched (`device_fraction` 0), so the GPU holds only a few batches for any number of
-images. For comparison, the smallest dataset is also measured with the images on the device. Every image has
+images. For comparison, the smallest data set is also measured with the images on the device. Every image has
 30 points. Memory is the peak of the process and of the GPU. Bytes per image are the size of the points and,
 in a correspondence recovery, of the descriptors.
 """

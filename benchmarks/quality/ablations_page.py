@@ -53,7 +53,7 @@ def _introduction(quality: Quality) -> str:
         f"{schedule}.{length} Unless a table says otherwise, the runs use SuperPoint, K = 30 and M = 100. "
         f"Errors are percentages of the square root of the box's area, with ridge {RIDGE:g} and regressors "
         "fitted on all training images. Lower is better.\n\n"
-        "The paper's numbers are for other datasets, so only their order can be compared. "
+        "The paper's numbers are for other data sets, so only their order can be compared. "
         f"{noise}\n\n"
         f"{reproduction_command('ROW is the name in the second column of each table')}"
     )
@@ -198,7 +198,7 @@ def _stages(quality: Quality) -> str:
             table(
                 ["", "row", "points, stage 1", "points, stage 2", "stage 1 forward", "stage 2 forward"], rows
             ),
-            _better(first, second, "Stage 2", "Stage 1", "as on all three datasets of the paper"),
+            _better(first, second, "Stage 2", "Stage 1", "as on all three data sets of the paper"),
         ]
     )
 

@@ -16,14 +16,14 @@ def reproduction_command(row_hint: str) -> str:
     """Return the command that recomputes a row and updates quality.json and the pages."""
     run = f"{_SCRIPT}run.py --data-folder DATA --weights-folder WEIGHTS --out made --again --only ROW"
     return (
-        "To recompute a row, run this command with the datasets in `DATA` and the weights of other detectors "
-        f"in `WEIGHTS` ({row_hint}):\n\n"
+        "To recompute a row, run this command with the data sets in `DATA` and the weights of other "
+        f"detectors in `WEIGHTS` ({row_hint}):\n\n"
         f"```\n{run} && \\\n{_SCRIPT}merge.py made && {_SCRIPT}quality_pages.py\n```"
     )
 
 
 def discover_command(experiment: Experiment) -> str:
-    """Return the `selfmark discover` command of a row, with paths relative to the datasets' parent folder."""
+    """Return the `selfmark discover` command of a row; paths are relative to the folder of all data sets."""
     inputs = [f"{experiment.data}/{one}" for one in SETS[experiment.data].inputs]
     settings = {name: value for name, value in experiment.settings.items() if name != "K"}
     changes = [

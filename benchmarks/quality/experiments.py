@@ -1,4 +1,4 @@
-"""Experiments behind docs/results/quality.json: the settings, the dataset and the seeds of each run.
+"""Experiments behind docs/results/quality.json: the settings, the data set and the seeds of each run.
 
 Each experiment is a preset plus the settings that differ from it. `run.py` executes the runs, `merge.py`
 collects their numbers, and `quality_pages.py` formats them.

@@ -3,7 +3,7 @@ r"""Compare first-keypoint detectors: repeatability, matching, and precision on 
     PYTHONPATH=src:. python benchmarks/quality/keypoints.py --data-folder D --weights-folder W \
         --out docs/results/keypoints.json
 
-D contains the datasets, zipped or not, and W the weights of the learned detectors. Missing datasets and
+D contains the data sets, zipped or not, and W the weights of the learned detectors. Missing data sets and
 weights are reported and skipped.
 
 Repeatability and matching compare every image with a view of it under a known homography, the same for all
@@ -57,7 +57,7 @@ VIEW = {"rotation": 25.0, "zoom": 1.25, "perspective": 0.08, "shift": 0.05}
 LIGHT = {"blur": 1.0, "contrast": 0.7, "brightness": 0.1, "noise": 0.02}  # of a 0..1 image; blur in pixels
 SEED = 0
 CHANCE = "random"
-ACROSS = 6  # images per dataset in the contact sheet
+ACROSS = 6  # images per data set in the contact sheet
 COLUMNS = {
     "repeatability": "repeatability",
     "matching": "matching",
@@ -82,7 +82,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class TestImages:
-    """Labeled images of one dataset and a transformed view of each.
+    """Labeled images of one data set and a transformed view of each.
 
     Attributes:
         store: N images, cropped as for the network.
@@ -102,7 +102,7 @@ class TestImages:
 
 
 def main() -> None:
-    """Measure all detectors on all datasets and write the results."""
+    """Measure all detectors on all data sets and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-folder", type=Path, required=True)
     parser.add_argument("--weights-folder", type=Path, required=True)
@@ -112,7 +112,7 @@ def main() -> None:
     parser.add_argument(
         "--own-weights", default="", help="weights of `selfmark` instead of the packaged ones"
     )
-    parser.add_argument("--images", type=int, default=150, help="images per dataset")
+    parser.add_argument("--images", type=int, default=150, help="images per data set")
     parser.add_argument("--detectors", nargs="+", choices=DETECTORS, default=DETECTORS)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--sheet", type=Path, help="PNG file for images of the points")
@@ -222,7 +222,7 @@ def _bytes(picture: npt.NDArray[Any]) -> torch.Tensor:
 
 
 def measure(test_images: TestImages, settings: FirstKeypoints, device: torch.device) -> Row:
-    """Measure one detector on one dataset."""
+    """Measure one detector on one data set."""
     best = create_detector(replace(settings, threshold=0.0, max_points=POINTS), device).detect
     return measure_repeatability(test_images, best) | measure_precision(
         test_images, create_detector(settings, device).detect
@@ -283,7 +283,7 @@ def _of(points: Keypoints, index: int) -> DetectedPoints:
 
 
 def page(record: dict[str, Any]) -> str:
-    """Return a Markdown page with a description of the measurements and a table for each dataset."""
+    """Return a Markdown page with a description of the measurements and a table for each data set."""
     rows: list[Row] = record["rows"]
     parts = ["# First keypoints compared", WORDS.format(**record)]
     for data in dict.fromkeys(row["data"] for row in rows):

@@ -1,6 +1,6 @@
 """Numbers that the paper reports in its ablations (Mallis et al., TPAMI 2023), in the order of our rows.
 
-Errors are percentages on the paper's datasets, so only their order can be compared with ours.
+Errors are percentages on the paper's data sets, so only their order can be compared with ours.
 """
 
 from __future__ import annotations

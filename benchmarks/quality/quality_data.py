@@ -1,4 +1,4 @@
-"""Datasets of the quality benchmark, as inputs of `selfmark discover` and `selfmark evaluate`.
+"""Data sets of the quality benchmark, as inputs of `selfmark discover` and `selfmark evaluate`.
 
 The data folder contains NAME.zip or the unzipped NAME/. Neither is modified: label files are added to a
 working copy, which is unpacked or consists of links.
@@ -23,7 +23,7 @@ from selfmark.errors import InputError
 
 @dataclass(frozen=True)
 class Dataset:
-    """Files of a dataset, relative to its folder.
+    """Files of a data set, relative to its folder.
 
     Attributes:
         inputs: Inputs of discovery; from a COCO file only the boxes are read, not the labels.
@@ -90,7 +90,7 @@ def is_available(name: str, data: Path, work: Path) -> bool:
 
 
 def working_copy(name: str, data: Path, work: Path) -> Path:
-    """Return the working copy of a dataset below `work`; create it if necessary."""
+    """Return the working copy of a data set below `work`; create it if necessary."""
     folder = work / "data" / name
     if not (folder / ".ready").exists():
         folder.mkdir(parents=True, exist_ok=True)

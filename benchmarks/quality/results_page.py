@@ -1,4 +1,4 @@
-"""Generator of docs/results/quality.md: the results on every dataset, compared with the targets."""
+"""Generator of docs/results/quality.md: the results on every data set, compared with the targets."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TARGETS = (
 def results_page(quality: Quality) -> str:
     """Return docs/results/quality.md."""
     parts = [_introduction(quality), _errors(quality), _targets(quality)]
-    parts += [_by_field(quality, "yaw_bucket", "By yaw", "faces-yt68, degrees as estimated by the dataset.")]
+    parts += [_by_field(quality, "yaw_bucket", "By yaw", "faces-yt68, degrees as estimated by the data set.")]
     parts += [
         _by_field(quality, "pose", "By pose", "faces-mtfl-aflw: 1 left profile, 3 frontal, 5 right profile.")
     ]

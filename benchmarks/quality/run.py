@@ -4,7 +4,7 @@
 
 NAME is a row ("clusters-50"), one run of it ("yt68-superpoint-s1"), or `results` or `ablations` for all rows
 of that kind. A row that evaluates the run of another row ("flip-train") selects that run. D contains the
-datasets, zipped or not, and W the weights of the learned detectors. Each finished run writes DIR/RUN.json
+data sets, zipped or not, and W the weights of the learned detectors. Each finished run writes DIR/RUN.json
 (its rows) and DIR/RUN.jpg (a contact sheet of test images). Runs that are already in DIR are skipped, and so
 are those in docs/results/quality.json, unless you pass --again. An interrupted run resumes if its folder
 below --work still exists. `merge.py` collects the rows, and `quality_pages.py` formats them.
@@ -76,7 +76,7 @@ def main() -> None:
         if not workspace.prepare(data)
     ]
     if absent:
-        print(f"skipping datasets that are not in {workspace.data}: {', '.join(absent)}", flush=True)
+        print(f"skipping data sets that are not in {workspace.data}: {', '.join(absent)}", flush=True)
     jobs = [(experiment, seed) for experiment, seed in jobs if experiment.data not in absent]
     finished = execute_all(jobs, workspace, arguments.processes, deadline)
     print(format_summary([workspace.rows(name) for name in finished]))

@@ -45,7 +45,7 @@ class Workspace:
     """Folders and options shared by all runs of one call.
 
     Attributes:
-        data: Folder with the datasets, zipped or not.
+        data: Folder with the data sets, zipped or not.
         weights: Folder with the weights of the learned detectors.
         work: Folder for unpacked data and run folders; interrupted runs resume from there.
         out: Folder for rows, contact sheets and models.
@@ -69,14 +69,14 @@ class Workspace:
         return self.out / f"{name}.json"
 
     def prepare(self, data: str) -> bool:
-        """Unpack a dataset before several runs need it at once; return False if it is not available."""
+        """Unpack a data set before several runs need it at once; return False if it is not available."""
         available = is_available(data, self.data, self.work)
         if available:
             self.open_dataset(data)
         return available
 
     def open_dataset(self, data: str) -> tuple[Path, Dataset]:
-        """Return the working folder and the description of a dataset."""
+        """Return the working folder and the description of a data set."""
         folder = working_copy(data, self.data, self.work)
         return folder, reduce_dataset(SETS[data], folder) if self.smoke else SETS[data]
 

@@ -1,4 +1,4 @@
-"""Settings and reduced datasets for `run.py --smoke`: trial runs of a few seconds on a CPU.
+"""Settings and reduced data sets for `run.py --smoke`: trial runs of a few seconds on a CPU.
 
 They check that the code runs from end to end. Their numbers mean nothing.
 """
@@ -43,7 +43,7 @@ SMOKE: Settings = {
 
 
 def reduce_dataset(dataset: Dataset, folder: Path) -> Dataset:
-    """Return the dataset with a few evenly spaced images; its label files are written to the folder."""
+    """Return the data set with a few evenly spaced images; its label files are written to the folder."""
     named = {name: _thin(folder, name) for name in (dataset.labels, dataset.train_labels)}
     inputs = tuple(
         named[name] if name in named else _thin(folder, name) if name.endswith(".json") else name
@@ -78,7 +78,7 @@ def _thin(folder: Path, name: str) -> str:
 
 
 def _write_list(folder: Path, labels: str) -> str:
-    """Write a text file that lists the images of a label file, relative to the dataset's folder."""
+    """Write a text file that lists the images of a label file, relative to the data set's folder."""
     names = [f"images/{image['file_name']}" for image in read_json(folder / labels)["images"]]
     if not (folder / "thin-train.txt").exists():
         (folder / "thin-train.txt").write_text("\n".join(names) + "\n", encoding="utf-8")

@@ -28,7 +28,7 @@ def picture(rng, size):
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """A folder with a dataset of four labeled faces of 128 pixels, named faces-yt68."""
+    """A folder with a data set of four labeled faces of 128 pixels, named faces-yt68."""
     folder = tmp_path_factory.mktemp("data")
     (folder / "faces-yt68" / "images" / "test").mkdir(parents=True)
     rng, images, annotations = np.random.default_rng(0), [], []

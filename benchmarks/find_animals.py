@@ -29,7 +29,7 @@ import torch
 
 from selfmark.config import Images, Tracking
 from selfmark.detector import Detector, Located
-from selfmark.export import writer
+from selfmark.export import get_writer
 from selfmark.images.video import probe_video, video_reader
 from selfmark.run.files import write_json
 from selfmark.tracking.animals import AnimalTracks, track_animals
@@ -220,7 +220,7 @@ def measure(minutes: int) -> dict[str, Any]:
         detector = InstantDetector.load("demo")
         started = time.monotonic()
         refs = locate_objects([video], 1, Regions(animals=1))
-        writer("csv")(detector.predict(refs), detector.card, Path(scratch))
+        get_writer("csv")(detector.predict(refs), detector.card, Path(scratch))
         seconds = time.monotonic() - started
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {"minutes": minutes, "frames": frames, "peak_MiB": round(peak), "seconds": round(seconds, 1)}

@@ -193,7 +193,7 @@ import torch
 torch.set_num_threads(1)
 from selfmark.detector import Detector, Located
 from selfmark.draw import film
-from selfmark.export import writer
+from selfmark.export import get_writer
 from selfmark.objects.place import Where, locate
 
 class Blind(Detector):
@@ -206,7 +206,7 @@ video, out = Path(sys.argv[1]), Path(sys.argv[2])
 refs = locate([video], 1, Where(animals=2))
 film._LARGEST = 1  # small films are made faster
 found = film.filmed(detector.predict(refs), refs, detector.card, out, 1, 1.0)
-writer("csv")(found, detector.card, out)
+get_writer("csv")(found, detector.card, out)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 

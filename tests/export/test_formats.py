@@ -12,7 +12,7 @@ import pytest
 from selfmark.config import Images, Network
 from selfmark.detector import Prediction
 from selfmark.errors import InputError
-from selfmark.export import writer
+from selfmark.export import get_writer
 from selfmark.image_ref import ImageRef
 from selfmark.model.card import ModelCard
 from selfmark.points import Landmarks
@@ -45,7 +45,7 @@ def _predictions() -> list[Prediction]:
 
 def test_csv_holds_every_landmark_of_every_instance(tmp_path: Path) -> None:
     predictions = _predictions()
-    path = writer("csv")(predictions, CARD, tmp_path)
+    path = get_writer("csv")(predictions, CARD, tmp_path)
     with open(path, newline="", encoding="utf-8") as handle:
         rows = list(csv.DictReader(handle))
     expected = [
@@ -68,7 +68,7 @@ def test_csv_holds_every_landmark_of_every_instance(tmp_path: Path) -> None:
 
 def test_coco_follows_the_specification(tmp_path: Path) -> None:
     predictions = _predictions()
-    data = json.loads(writer("coco")(predictions, CARD, tmp_path).read_text())
+    data = json.loads(get_writer("coco")(predictions, CARD, tmp_path).read_text())
     assert [(i["width"], i["height"]) for i in data["images"]] == [(640, 480)] * 2 + [(320, 200)] * 2
     assert len({i["id"] for i in data["images"]}) == 4
     assert len({a["id"] for a in data["annotations"]}) == 5
@@ -89,4 +89,4 @@ def test_coco_follows_the_specification(tmp_path: Path) -> None:
 
 def test_unknown_format() -> None:
     with pytest.raises(InputError, match="csv, parquet, coco"):
-        writer("papyrus")
+        get_writer("papyrus")

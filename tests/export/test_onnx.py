@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import nn
 
-from selfmark.cli import entry as cli
+import selfmark as package
 from selfmark.config import Images, Network, preset
 from selfmark.demo.scene import Scene
 from selfmark.detector import Detector
@@ -370,9 +370,9 @@ def test_what_to_export_must_be_said(run: Path, capsys: pytest.CaptureFixture[st
 def test_torch_needs_neither_package(run: Path, photos: Path, tmp_path: Path) -> None:
     """A fresh process in which importing either fails, as where they are not installed."""
     program = "import sys; sys.modules['onnx'] = sys.modules['onnxruntime'] = None\n"
-    program += "from selfmark.cli import entry; entry.main()"
+    program += "import runpy; runpy.run_module('selfmark', run_name='__main__')"
     command = [sys.executable, "-c", program, "predict", run, photos, "-o", tmp_path / "out", "--device=cpu"]
-    source = str(Path(cli.__file__).parent.parent)
+    source = str(Path(package.__file__).parent.parent)
     subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": source})
     assert len(_table(tmp_path / "out")[0]) == 24 * 4
 

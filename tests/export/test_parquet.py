@@ -52,7 +52,7 @@ def test_it_says_what_the_csv_says(tmp_path: Path) -> None:
 
 
 def test_row_groups_keep_memory_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_GROUP", 3 * len(NAMES))
+    monkeypatch.setattr(module, "_MIN_GROUP_ROWS", 3 * len(NAMES))
     path = write_parquet(predictions(EVERYTHING, batch=2), CARD, tmp_path)
     file = parquet.ParquetFile(path)
     sizes = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]

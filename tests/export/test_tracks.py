@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from selfmark.detector import Prediction
-from selfmark.export import FORMATS, writer
+from selfmark.export import FORMATS, get_writer
 from selfmark.image_ref import ImageRef
 from selfmark.images.sources import list_images
 from selfmark.points import Landmarks
@@ -243,7 +243,7 @@ def test_every_format_is_here() -> None:
 def test_animals_keep_their_identity(name: str, clip: Path, truth: Found, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
-    found = READERS[name](writer(name)(_predictions(clip, truth), CARD, folder))
+    found = READERS[name](get_writer(name)(_predictions(clip, truth), CARD, folder))
     assert set(found) == set(SEEN)
     for key, points in found.items():
         np.testing.assert_allclose(points, truth[key], atol=2e-3, err_msg=str(key))
@@ -253,13 +253,13 @@ def test_animals_keep_their_identity(name: str, clip: Path, truth: Found, tmp_pa
 def test_a_folder_of_frames_is_never_overwritten(name: str, clip: Path, truth: Found, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
-    writer(name)(_predictions(clip, truth), CARD, folder)
+    get_writer(name)(_predictions(clip, truth), CARD, folder)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    with pytest.raises(Exception, match="is there already; remove it or name another folder"):
-        writer(name)(_predictions(clip, truth), CARD, folder)
+    with pytest.raises(Exception, match="already exists; remove it or choose another output folder"):
+        get_writer(name)(_predictions(clip, truth), CARD, folder)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
 def test_what_we_write_as_coco_comes_back_with_its_tracks(clip: Path, truth: Found, tmp_path: Path) -> None:
-    path = writer("coco")(_predictions(clip, truth), CARD, tmp_path)
+    path = get_writer("coco")(_predictions(clip, truth), CARD, tmp_path)
     assert {(ref.frame, ref.track) for ref in list_images([path])} == set(SEEN)

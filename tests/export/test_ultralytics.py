@@ -24,7 +24,7 @@ from selfmark.config import Images, Network
 from selfmark.detector import Prediction
 from selfmark.errors import InputError
 from selfmark.export import ultralytics as module
-from selfmark.export.ultralytics import label_row, write_ultralytics
+from selfmark.export.ultralytics import format_label, write_ultralytics
 from selfmark.image_ref import ImageRef
 from selfmark.images.sources import list_images
 from selfmark.model.card import ModelCard
@@ -209,8 +209,10 @@ def test_frames_of_a_video_become_images(tmp_path: Path) -> None:
 
 def test_points_outside_the_image_are_absent() -> None:
     outside = np.array([[-2.0, 5.0], [50.0, 5.0]])
-    assert label_row(outside, None, np.array([40.0, 20.0])) == "0 0.5 0.5 1 1 0 0 0 0 0 0", "all of the image"
-    single = label_row(np.array([[9.5, 4.5]]), None, np.array([40.0, 20.0]))
+    assert format_label(outside, None, np.array([40.0, 20.0])) == "0 0.5 0.5 1 1 0 0 0 0 0 0", (
+        "all of the image"
+    )
+    single = format_label(np.array([[9.5, 4.5]]), None, np.array([40.0, 20.0]))
     assert single == "0 0.25 0.25 0.025 0.05 0.25 0.25 2", "a box of one pixel"
 
 
@@ -235,13 +237,13 @@ def test_refusals_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(InputError, match=r"cannot write to .*out"):
         write_ultralytics([two], CARD, out)
     out.mkdir()
-    with pytest.raises(InputError, match="two images or more"):
+    with pytest.raises(InputError, match="at least two images"):
         write_ultralytics([one], CARD, out)
     with pytest.raises(InputError, match=r"frame 99 of .* second time"):
         write_ultralytics([two, _found([ImageRef(clip, 99)], (48, 32), 0)], CARD, out)
     assert not list(out.iterdir())
     write_ultralytics([two], CARD, out)
-    with pytest.raises(InputError, match="is there already"):
+    with pytest.raises(InputError, match="already exists"):
         write_ultralytics([two], CARD, out)
 
     def full(*_: object) -> None:

@@ -17,7 +17,7 @@ import yaml
 
 from selfmark.config import Images, Network
 from selfmark.detector import Prediction
-from selfmark.export import FORMATS, visible_points, writer
+from selfmark.export import FORMATS, get_writer, visible_points
 from selfmark.image_ref import ImageRef
 from selfmark.model.card import ModelCard, visible_card
 from selfmark.model.colors import landmark_colors, palette
@@ -213,7 +213,7 @@ def test_hidden_landmarks_are_in_no_format(name: str, found: list[Prediction], t
     chosen = found[1:] if name in STILLS else found[:1] if name in VIDEOS else found
     out = tmp_path / "out"
     out.mkdir()
-    path = writer(name)(chosen, CARD, out)
+    path = get_writer(name)(chosen, CARD, out)
     names, edges, pairs, x = READERS[name](path)
     assert names == KEPT
     assert edges is None or edges == EDGES

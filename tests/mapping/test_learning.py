@@ -17,7 +17,7 @@ from torch import Tensor
 from selfmark.config import Images, Network
 from selfmark.detector import Detector, Located
 from selfmark.errors import InputError
-from selfmark.export import writer
+from selfmark.export import get_writer
 from selfmark.images.sources import list_images
 from selfmark.mapping.learning import learn_map, mirror_by_name
 from selfmark.mapping.mapped_detector import MappedDetector, load_mapping, save_mapping
@@ -147,7 +147,7 @@ def test_exports_speak_the_users_names(run: Path, tmp_path: Path, form: str) -> 
     labels = _write(tmp_path / "few", _shapes(3), skeleton=[[1, 3]], flip_idx=[1, 0, 2])
     learn_map(run, labels)
     mapped = _mapped(run)
-    path = writer(form)(mapped.predict(list_images([labels.parent / "images"])), mapped.card, tmp_path)
+    path = get_writer(form)(mapped.predict(list_images([labels.parent / "images"])), mapped.card, tmp_path)
     if form == "csv":
         with open(path, newline="") as handle:
             assert [row["landmark"] for row in csv.DictReader(handle)] == NAMES * 3
@@ -326,6 +326,6 @@ def test_what_was_said_of_landmarks_does_not_reach_mapped_points(run: Path, tmp_
     mapped = _mapped(run)
     assert (mapped.card.colors, mapped.card.hidden, mapped.card.confirmed) == ((), (), ())
     np.testing.assert_array_equal(mapped(image).xy, before.xy)
-    path = writer("csv")(mapped.predict(list_images([image])), mapped.card, tmp_path)
+    path = get_writer("csv")(mapped.predict(list_images([image])), mapped.card, tmp_path)
     with open(path, newline="") as handle:
         assert [row["landmark"] for row in csv.DictReader(handle)] == list(before.names)

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from selfmark.detector import Detector, Prediction
-from selfmark.export import writer
+from selfmark.export import get_writer
 from selfmark.images.sources import list_images
 
 IMAGES = 5_000
@@ -42,7 +42,7 @@ def test_prediction_over_many_images_runs_in_constant_memory(quick_run: Path, tm
             yield prediction
 
     detector = Detector.load(quick_run)
-    path = writer("csv")(watched(detector.predict(refs, 64)), detector.card, tmp_path)
+    path = get_writer("csv")(watched(detector.predict(refs, 64)), detector.card, tmp_path)
     assert sum(1 for _ in path.open()) == 1 + 4 * IMAGES
     done, used = np.array(samples, dtype=float).T
     settled = done > IMAGES / 4  # until then buffers and caches grow to their size

@@ -68,12 +68,12 @@ def predict(
     from selfmark.cli.progress import CountDisplay, CountedPredictions, describe_lost_images
     from selfmark.config import Config, override
     from selfmark.draw.labeled_video import draw_videos, labeled_video_paths
-    from selfmark.export import writer
+    from selfmark.export import get_writer
     from selfmark.export.onnx_detector import load_detector
     from selfmark.mapping.mapped_detector import MappedDetector, load_mapping
     from selfmark.tracking.object_refs import locate_objects
 
-    write = writer(format)
+    write = get_writer(format)
     detector = load_detector(run, runtime, device)
     if mapped:
         detector = MappedDetector(detector, load_mapping(run, detector))

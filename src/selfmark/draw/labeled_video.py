@@ -22,7 +22,7 @@ from selfmark.detector import Prediction
 from selfmark.draw.frame_drawing import DrawingStyle, DrawnObject, draw_frame, landmark_opacity, smooth_trail
 from selfmark.draw.video_writer import VideoWriter, open_video_writer
 from selfmark.errors import InputError
-from selfmark.export.pose_tables import output_paths
+from selfmark.export.output_files import output_paths
 from selfmark.image_ref import ImageRef
 from selfmark.images.decode import Pixels
 from selfmark.images.video import probe_video, read_frames

@@ -1,7 +1,7 @@
-"""Predictions in the formats of other tools: one file per target, one way in.
+"""Writers of predictions in the formats of other tools, one module per format.
 
-A format is a function that takes predictions batch by batch, so that an hour of video needs little memory.
-Packages that only one format needs are imported when it is used.
+Every writer takes predictions batch by batch, so most formats need little memory even for an hour of video.
+Packages that only one format needs are imported when that format is written.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from selfmark.export.ultralytics import write_ultralytics
 from selfmark.model.card import ModelCard, visible_card, visible_landmarks
 from selfmark.points import Landmarks
 
+# A writer takes predictions, the model card and the output folder, and returns the path it wrote.
 Writer = Callable[[Iterable[Prediction], ModelCard, Path], Path]
 
 FORMATS: dict[str, Writer] = {
@@ -45,15 +46,15 @@ FORMATS: dict[str, Writer] = {
 }
 
 
-def writer(name: str) -> Writer:
-    """The function that writes format `name`, of every detector only the landmarks that are not hidden."""
+def get_writer(name: str) -> Writer:
+    """Return the writer of a format; it leaves out the landmarks that the model card hides."""
     if name not in FORMATS:
-        raise InputError(f"there is no format '{name}'; choose one of {', '.join(FORMATS)}")
+        raise InputError(f"unknown format '{name}'; choose one of {', '.join(FORMATS)}")
     return partial(_write_visible, FORMATS[name])
 
 
 def visible_points(predictions: Iterable[Prediction], card: ModelCard) -> Iterator[Prediction]:
-    """The same predictions without the landmarks that `card` hides; `card.visible_card` is their card."""
+    """Yield the predictions without the landmarks that `card` hides, to go with `visible_card(card)`."""
     kept = visible_landmarks(card)
     for prediction in predictions:
         found = prediction.landmarks

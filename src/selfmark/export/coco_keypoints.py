@@ -1,4 +1,4 @@
-"""COCO keypoints, ground-truth form: images, annotations with [x, y, v] per landmark, one category."""
+"""COCO keypoints as ground truth: images, annotations with [x, y, v] per landmark, and one category."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any, NamedTuple, TextIO
 import numpy as np
 
 from selfmark.detector import Prediction
-from selfmark.export.pose_tables import atomic_output, require_writable
+from selfmark.export.output_files import output_file, require_writable
 from selfmark.image_ref import ImageRef
 from selfmark.model.card import ModelCard
 
-CATEGORY = 1  # the id of the only category
-VISIBLE = 2
+CATEGORY = 1  # id of the only category
+VISIBLE = 2  # the value of v for a labeled, visible keypoint
 
 
 class ExportedImage(NamedTuple):
-    """An image or a frame, and the id under which annotations know it."""
+    """An image or a frame, with the id that annotations use for it."""
 
     id: int
     ref: ImageRef
@@ -28,11 +28,11 @@ class ExportedImage(NamedTuple):
 
 
 def write_coco(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
-    """Write `folder`/landmarks.json; every landmark has v=2, its score stands in `keypoint_scores`."""
+    """Write `folder`/landmarks.json; every landmark has v=2, and its score is in `keypoint_scores`."""
     require_writable(folder)
     path = folder / "landmarks.json"
-    with atomic_output(path) as part, open(part, "w", encoding="utf-8") as handle:
-        write_ground_truth(predictions, card, handle, names_as_given)
+    with output_file(path) as temporary, open(temporary, "w", encoding="utf-8") as handle:
+        write_ground_truth(predictions, card, handle, original_file_names)
     return path
 
 
@@ -42,7 +42,16 @@ def write_ground_truth(
     handle: TextIO,
     file_names: Callable[[Sequence[ImageRef]], list[str]],
 ) -> None:
-    """Annotations as they come; of the images, which stand last, only names and sizes are kept till then."""
+    """Write annotations as they arrive, then the images.
+
+    Only the names and sizes of the images are kept in memory.
+
+    Args:
+        predictions: Predictions, batch by batch.
+        card: Names, skeleton and mirror partners of the landmarks.
+        handle: Text file to write to.
+        file_names: Returns the `file_name` of each image.
+    """
     images: dict[str, ExportedImage] = {}
     handle.write('{"annotations": ')
     write_list(_annotations(predictions, images), handle)
@@ -51,13 +60,13 @@ def write_ground_truth(
     handle.write(f',\n"categories": {json.dumps([build_category(card)])}}}\n')
 
 
-def names_as_given(refs: Sequence[ImageRef]) -> list[str]:
-    """File names as the user gave them."""
+def original_file_names(refs: Sequence[ImageRef]) -> list[str]:
+    """Return the file names as the user gave them."""
     return [str(ref.path) for ref in refs]
 
 
 class ExportedObject(NamedTuple):
-    """One object: its image, the track it belongs to (None where not known), xy [K, 2] and score [K]."""
+    """One object: its image, its track (None where unknown), xy [K, 2] and score [K]."""
 
     image: ExportedImage
     track: int | None
@@ -68,7 +77,7 @@ class ExportedObject(NamedTuple):
 def iterate_objects(
     predictions: Iterable[Prediction], images: dict[str, ExportedImage]
 ) -> Iterator[ExportedObject]:
-    """Every object; images met for the first time are added, from id 1."""
+    """Yield every object; add images that appear for the first time to `images`, with ids from 1."""
     for refs, sizes, landmarks in predictions:
         for row, ref in enumerate(refs):
             width, height = sizes[row].tolist()
@@ -78,14 +87,14 @@ def iterate_objects(
 
 
 def track_entries(track: int | None) -> dict[str, Any]:
-    """What an annotation says of its track: `track_id` for most readers, `attributes` for CVAT."""
+    """Return the entries for a track: `track_id` for most readers, `attributes` for CVAT."""
     return {} if track is None else {"track_id": track, "attributes": {"track_id": track}}
 
 
 def image_entries(
     images: dict[str, ExportedImage], file_names: Callable[[Sequence[ImageRef]], list[str]]
 ) -> Iterator[dict[str, Any]]:
-    """What a COCO file says of its images; a frame of a video has its number as `frame`."""
+    """Yield the entries of the list `images`; a video frame has its number as `frame`."""
     names = file_names([image.ref for image in images.values()])
     for image, name in zip(images.values(), names, strict=True):
         yield {
@@ -98,7 +107,7 @@ def image_entries(
 
 
 def build_category(card: ModelCard) -> dict[str, Any]:
-    """The one category: names, skeleton (which counts from 1) and mirror partners (which count from 0)."""
+    """Return the only category: names, skeleton (counted from 1) and mirror partners (counted from 0)."""
     return {
         "id": CATEGORY,
         "name": "object",
@@ -110,10 +119,10 @@ def build_category(card: ModelCard) -> dict[str, Any]:
 
 
 def write_list(entries: Iterable[Any], handle: TextIO) -> None:
-    """A JSON list, entry by entry and one a line, so that it never has to fit into memory."""
+    """Write a JSON list, one entry per line, without holding it in memory."""
     handle.write("[")
-    for number, entry in enumerate(entries):
-        handle.write(",\n" if number else "\n")
+    for index, entry in enumerate(entries):
+        handle.write(",\n" if index else "\n")
         handle.write(json.dumps(entry))
     handle.write("\n]")
 
@@ -130,10 +139,10 @@ def _annotations(
             "category_id": CATEGORY,
             "keypoints": [value for x, y in xy.tolist() for value in (x, y, VISIBLE)],
             "num_keypoints": len(xy),
-            # Points are pixel centers, boxes count from pixel corners.
+            # Pixel centers are at integers for points; boxes are measured from pixel corners.
             "bbox": [low[0] + 0.5, low[1] + 0.5, width, height],
             "area": width * height,
-            "segmentation": [],  # some readers, CVAT's among them, refuse annotations without one
+            "segmentation": [],  # required by some readers, such as CVAT
             "iscrowd": 0,
             "score": round(float(score.mean()), 4),
             "keypoint_scores": np.round(score, 4).tolist(),

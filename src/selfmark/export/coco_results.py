@@ -1,4 +1,4 @@
-"""COCO keypoints, results form: a list of scored detections, and beside it the images they count."""
+"""COCO keypoint results: a list of scored detections, and a second file with the images they refer to."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from selfmark.export.coco_keypoints import (
     build_category,
     image_entries,
     iterate_objects,
-    names_as_given,
+    original_file_names,
     write_list,
 )
-from selfmark.export.pose_tables import atomic_output, require_writable
+from selfmark.export.output_files import output_file, require_writable
 from selfmark.model.card import ModelCard
 
 
 def write_coco_results(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
-    """Write `folder`/results.json, and images.json that says which image each `image_id` is.
+    """Write `folder`/results.json, and `folder`/images.json with the image behind each `image_id`.
 
-    Ids count images in the order given, as `write_coco` does, so results of a detector can be evaluated
-    against a ground-truth file made from the same images. An object's score is the mean of its landmarks'.
+    Ids number the images in the order given, as in `write_coco`. Results can therefore be evaluated against a
+    ground-truth file made from the same images. The score of an object is the mean over its landmarks.
     """
     require_writable(folder)
     images: dict[str, ExportedImage] = {}
     path = folder / "results.json"
-    with atomic_output(path) as part, atomic_output(folder / "images.json") as companion:
-        with open(part, "w", encoding="utf-8") as handle:
+    with output_file(path) as results, output_file(folder / "images.json") as companion:
+        with open(results, "w", encoding="utf-8") as handle:
             write_list(_results(predictions, images), handle)
         with open(companion, "w", encoding="utf-8") as handle:
             handle.write('{"images": ')
-            write_list(image_entries(images, names_as_given), handle)
+            write_list(image_entries(images, original_file_names), handle)
             handle.write(f',\n"annotations": [],\n"categories": {json.dumps([build_category(card)])}}}\n')
     return path
 

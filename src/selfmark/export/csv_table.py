@@ -15,7 +15,7 @@ COLUMNS = ("image", "frame", "instance", "track", "landmark", "x", "y", "score")
 
 
 def write_csv(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
-    """Write `folder`/landmarks.csv; `instance` counts objects, by track where it is known."""
+    """Write `folder`/landmarks.csv; `instance` numbers the objects, by track where it is known."""
     path = folder / "landmarks.csv"
     instances = InstanceNumbers()
     with atomic_write(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as handle:
@@ -25,7 +25,7 @@ def write_csv(predictions: Iterable[Prediction], card: ModelCard, folder: Path) 
             for row, ref in enumerate(refs):
                 frame = "" if ref.frame is None else ref.frame
                 track = "" if ref.track is None else ref.track
-                instance = instances.number(ref)
+                instance = instances.assign(ref)
                 for index, name in enumerate(landmarks.names):
                     x, y = landmarks.xy[row, index]
                     score = landmarks.score[row, index]

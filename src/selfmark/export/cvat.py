@@ -1,4 +1,4 @@
-"""A zip that CVAT imports as "COCO Keypoints": skeletons on the images of one task."""
+"""A zip file that CVAT imports as "COCO Keypoints": skeletons on the images of one task."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from pathlib import Path
 from selfmark.detector import Prediction
 from selfmark.errors import InputError
 from selfmark.export.coco_keypoints import write_ground_truth
-from selfmark.export.pose_tables import atomic_output, require_writable
+from selfmark.export.output_files import output_file, require_writable
 from selfmark.image_ref import ImageRef
 from selfmark.model.card import ModelCard
 
-ANNOTATIONS = "annotations/person_keypoints_default.json"  # CVAT knows the kind of points by this name
+ANNOTATIONS = "annotations/person_keypoints_default.json"  # CVAT recognizes keypoints by this file name
 
 
 def write_cvat(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
-    """Write `folder`/cvat.zip for a task made of the same images, or of the same one video."""
+    """Write `folder`/cvat.zip for a task made from the same images, or from the same single video."""
     require_writable(folder)
     path = folder / "cvat.zip"
     with (
-        atomic_output(path) as part,
-        zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive,
+        output_file(path) as temporary,
+        zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive,
         archive.open(ANNOTATIONS, "w", force_zip64=True) as entry,
         io.TextIOWrapper(entry, encoding="utf-8") as handle,
     ):
-        write_ground_truth(_of_one_task(predictions), card, handle, _file_names)
+        write_ground_truth(_require_one_task(predictions), card, handle, _task_file_names)
     return path
 
 
-def _of_one_task(predictions: Iterable[Prediction]) -> Iterator[Prediction]:
-    """The same predictions, as long as they are of images only or of one video only."""
+def _require_one_task(predictions: Iterable[Prediction]) -> Iterator[Prediction]:
+    """Yield the predictions; raise if they are not all from still images or all from one video."""
     tasks: set[Path | None] = set()
     for prediction in predictions:
         tasks |= {None if ref.frame is None else ref.path for ref in prediction.refs}
         if len(tasks) > 1:
             raise InputError(
-                "a CVAT task is either images or one video: predict each video on its own, "
-                "into a folder of its own"
+                "a CVAT task is either images or one video: predict each video separately, with its own "
+                "output folder"
             )
         yield prediction
 
 
-def _file_names(refs: Sequence[ImageRef]) -> list[str]:
-    """The names a task gives them: frames are numbered, images named from the folder they all lie in."""
+def _task_file_names(refs: Sequence[ImageRef]) -> list[str]:
+    """Return the names CVAT gives to frames (numbered) or images (relative to their common folder)."""
     if any(ref.frame is not None for ref in refs):
         return [f"frame_{ref.frame:06d}.PNG" for ref in refs]
     paths = [os.path.abspath(ref.path) for ref in refs]

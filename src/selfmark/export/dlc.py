@@ -1,8 +1,8 @@
-"""DeepLabCut's predictions, CSV or HDF5: a row per frame, columns scorer / bodyparts / coords.
+"""DeepLabCut predictions as CSV or HDF5: one row per frame, columns scorer / bodyparts / coords.
 
-Each video has a table of its own, and all still images one. Where there are several objects, the level
-`individuals` stands below `scorer`, and objects a frame lacks are empty. Where tracks are known, they are the
-individuals.
+Each video gets its own table; all still images share one. With several objects there is a level `individuals`
+below `scorer`, and the cells of an object that is missing in a frame are empty. Where tracks are known, the
+individuals are the tracks.
 """
 
 from __future__ import annotations
@@ -20,37 +20,32 @@ import numpy as np
 
 from selfmark.detector import Prediction
 from selfmark.errors import InputError, need
-from selfmark.export.pose_tables import (
-    InstanceNumbers,
-    atomic_output,
-    output_paths,
-    require_distinct,
-    require_writable,
-)
+from selfmark.export.output_files import output_file, output_paths, require_unique_names, require_writable
+from selfmark.export.pose_tables import InstanceNumbers
 from selfmark.model.card import ModelCard
 from selfmark.points import FloatArray
 
-SCORER = "DLC_selfmark"  # stands in file names too, as DeepLabCut has it: VIDEO + SCORER
+SCORER = "DLC_selfmark"  # also part of the file name, as DeepLabCut does it: VIDEO + SCORER
 COORDS = ("x", "y", "likelihood")
 KEY = "df_with_missing"
-LAYOUT = "0.15.2"  # of pandas' HDF5 tables; pandas 3 no longer says so, and pandas 2, DeepLabCut's, asks
+LAYOUT = "0.15.2"  # pandas 2, which DeepLabCut uses, needs this attribute; pandas 3 no longer writes it
 
-_CHUNK = 1024  # rows in memory at a time
+_CHUNK_ROWS = 1024  # rows in memory at a time
 
 Label = int | str  # frame number, or path of an image
 
 
 def write_dlc(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
-    """Write VIDEO`DLC_selfmark.csv` of each video and `imagesDLC_selfmark.csv` of still images.
+    """Write VIDEO`DLC_selfmark.csv` for each video and `imagesDLC_selfmark.csv` for still images.
 
     Returns:
-        The file, or the folder if there are several.
+        The file, or the folder if there are several files.
     """
     return _write(predictions, card, folder, ".csv", _save_csv)
 
 
 def write_dlc_h5(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
-    """The same tables as HDF5 under the key `df_with_missing`, which pandas 2 and 3 can read."""
+    """Write the same tables as HDF5 under the key `df_with_missing`, readable by pandas 2 and 3."""
     need("pandas", "pandas tables")
     need("tables", "pandas tables")
     return _write(predictions, card, folder, ".h5", _save_h5)
@@ -63,78 +58,79 @@ def _write(
     suffix: str,
     save: Callable[[_Table, Sequence[str], Path], None],
 ) -> Path:
-    require_distinct(card.names, "DeepLabCut")
+    require_unique_names(card.names, "DeepLabCut")
     require_writable(folder)
-    # How many individuals the header names is known at the end, so rows wait on the disk, not in memory.
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".rows") as waiting, ExitStack() as files:
-        tables = _gather(predictions, Path(waiting))
+    # The header names all individuals, which are known only at the end. Until then the rows are kept on disk,
+    # because they may not fit into memory.
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".rows") as spool, ExitStack() as files:
+        tables = _gather(predictions, Path(spool))
         if not tables:
             raise InputError("there is nothing to write: none of the images could be read")
         paths = []
         for source, name in output_paths(list(tables)).items():
             path = folder / name.with_name(f"{name.name}{SCORER}{suffix}")
             path.parent.mkdir(parents=True, exist_ok=True)
-            save(tables[source], card.names, files.enter_context(atomic_output(path)))
+            save(tables[source], card.names, files.enter_context(output_file(path)))
             paths.append(path)
     return paths[0] if len(paths) == 1 else folder
 
 
-# --- rows ------------------------------------------------------------------------------------------
+# --- Rows ------------------------------------------------------------------------------------------
 
 
 class _Table:
-    """Rows of one video or of all still images, of which memory holds only the labels.
+    """Rows of one video or of all still images; only their labels are in memory.
 
-    The file has one record per object, [K, 3] float32; `_row` and `_instance` say where it belongs.
-    `individuals` are the names of the objects, known at the end.
+    The file holds one record per object, [K, 3] float32. `_record_row` and `_record_instance` give the row
+    and the individual of each record. `individuals` are the names of the objects, set at the end.
     """
 
-    def __init__(self, file: Path, landmarks: int) -> None:
+    def __init__(self, file: Path, num_landmarks: int) -> None:
         self._file = file
-        self._shape = (landmarks, len(COORDS))
+        self._shape = (num_landmarks, len(COORDS))
         self._rows: dict[Label, int] = {}
-        self._row = array("q")
-        self._instance = array("q")
+        self._record_row = array("q")
+        self._record_instance = array("q")
         self.individuals: list[str] = []
 
     @property
     def labels(self) -> list[Label]:
-        """Frames in their order, images in the order given."""
+        """Frame numbers in ascending order, or images in the order given."""
         frames = [label for label in self._rows if isinstance(label, int)]
         return list(sorted(frames) or self._rows)
 
     def add(self, labels: Sequence[Label], instances: Sequence[int], values: FloatArray) -> None:
-        """Objects [N, K, 3] of the rows with these labels, and which of the individuals they are."""
+        """Append objects [N, K, 3] with the label and the instance number of each."""
         for label in labels:
-            self._row.append(self._rows.setdefault(label, len(self._rows)))
-        self._instance.extend(instances)
+            self._record_row.append(self._rows.setdefault(label, len(self._rows)))
+        self._record_instance.extend(instances)
         with open(self._file, "ab") as handle:
             handle.write(values.astype(np.float32).tobytes())
 
     @property
-    def most(self) -> int:
-        """Objects of a row, at most."""
-        return max(self._instance) + 1
+    def max_instances(self) -> int:
+        """Largest number of objects in a row."""
+        return max(self._record_instance) + 1
 
     def chunks(self) -> Iterator[tuple[list[Label], FloatArray]]:
-        """Labels of some rows and values [rows, individuals * K * 3] float64, NaN where an object lacks."""
+        """Yield labels and values [rows, individuals * K * 3] float64; NaN where an object is missing."""
         labels = self.labels
-        place = {label: number for number, label in enumerate(labels)}
-        row = np.array([place[label] for label in self._rows])[np.array(self._row)]
-        instance = np.array(self._instance)
+        sorted_row = {label: row for row, label in enumerate(labels)}
+        row = np.array([sorted_row[label] for label in self._rows])[np.array(self._record_row)]
+        instance = np.array(self._record_instance)
         records = np.memmap(self._file, np.float32, "r", shape=(len(row), *self._shape))
         order = np.argsort(row, kind="stable")
-        for start in range(0, len(labels), _CHUNK):
-            some = labels[start : start + _CHUNK]
-            first, last = np.searchsorted(row[order], [start, start + len(some)])
-            chosen = order[first:last]
-            values = np.full((len(some), len(self.individuals), *self._shape), np.nan)
-            values[row[chosen] - start, instance[chosen]] = records[chosen]
-            yield some, values.reshape(len(some), -1)
+        for start in range(0, len(labels), _CHUNK_ROWS):
+            chunk = labels[start : start + _CHUNK_ROWS]
+            first, last = np.searchsorted(row[order], [start, start + len(chunk)])
+            selected = order[first:last]
+            values = np.full((len(chunk), len(self.individuals), *self._shape), np.nan)
+            values[row[selected] - start, instance[selected]] = records[selected]
+            yield chunk, values.reshape(len(chunk), -1)
 
 
-def _gather(predictions: Iterable[Prediction], waiting: Path) -> dict[Path | None, _Table]:
-    """The table of each video, and of still images under None."""
+def _gather(predictions: Iterable[Prediction], spool: Path) -> dict[Path | None, _Table]:
+    """Return the table of each video, and under None the table of the still images."""
     tables: dict[Path | None, _Table] = {}
     instances = InstanceNumbers()
     for refs, _, landmarks in predictions:
@@ -143,20 +139,23 @@ def _gather(predictions: Iterable[Prediction], waiting: Path) -> dict[Path | Non
         for video, group in groupby(range(len(refs)), key=videos.__getitem__):
             rows = list(group)
             if video not in tables:
-                tables[video] = _Table(waiting / str(len(tables)), len(landmarks.names))
+                tables[video] = _Table(spool / str(len(tables)), len(landmarks.names))
             labels = [str(ref.path) if ref.frame is None else ref.frame for ref in (refs[r] for r in rows)]
-            tables[video].add(labels, [instances.number(refs[r]) for r in rows], values[rows])
+            tables[video].add(labels, [instances.assign(refs[r]) for r in rows], values[rows])
     for video, table in tables.items():
         tracks = [f"track_{track}" for track in instances.tracks(video)]
-        table.individuals = tracks or [f"individual{number + 1}" for number in range(table.most)]
+        table.individuals = tracks or [f"individual{number + 1}" for number in range(table.max_instances)]
     return tables
 
 
-# --- files -----------------------------------------------------------------------------------------
+# --- Files -----------------------------------------------------------------------------------------
 
 
 def _columns(individuals: Sequence[str], names: Sequence[str]) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Names of the header's levels, and the header of each column; one individual needs no name."""
+    """Return the names of the header levels and the header of each column.
+
+    A table with a single individual has no level `individuals`.
+    """
     if len(individuals) == 1:
         return ["scorer", "bodyparts", "coords"], [
             (SCORER, name, coordinate) for name in names for coordinate in COORDS
@@ -174,7 +173,7 @@ def _save_csv(table: _Table, names: Sequence[str], path: Path) -> None:
     with open(path, "w", newline="", encoding="utf-8") as handle:
         rows = csv.writer(handle)
         rows.writerows(
-            [level, *heads] for level, heads in zip(levels, zip(*columns, strict=True), strict=True)
+            [level, *cells] for level, cells in zip(levels, zip(*columns, strict=True), strict=True)
         )
         for labels, values in table.chunks():
             for label, numbers in zip(labels, values.tolist(), strict=True):
@@ -185,16 +184,17 @@ def _save_h5(table: _Table, names: Sequence[str], path: Path) -> None:
     pandas: Any = need("pandas", "pandas tables")
     levels, columns = _columns(table.individuals, names)
     header = pandas.MultiIndex.from_tuples(columns, names=levels)
-    # Later rows must fit the room the first ones are given.
-    room = max(len(label.encode()) if isinstance(label, str) else 0 for label in table.labels)
+    # The first rows fix the width of the index column, so it must fit the longest label.
+    label_bytes = max(len(label.encode()) if isinstance(label, str) else 0 for label in table.labels)
     try:
         with pandas.HDFStore(path, mode="w") as store:
             for labels, values in table.chunks():
                 frame = pandas.DataFrame(values, index=labels, columns=header)
-                store.append(KEY, frame, format="table", min_itemsize={"index": room} if room else None)
+                min_itemsize = {"index": label_bytes} if label_bytes else None
+                store.append(KEY, frame, format="table", min_itemsize=min_itemsize)
             store.get_storer(KEY).attrs.pandas_version = LAYOUT
     except need("tables", "pandas tables").HDF5ExtError as error:
         raise InputError(
-            f"HDF5 could not take the table, whose header of {len(columns)} columns may be too long for it: "
+            f"HDF5 could not store the table; its header of {len(columns)} columns may be too long: "
             "write CSV with --format dlc"
         ) from error

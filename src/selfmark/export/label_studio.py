@@ -1,6 +1,6 @@
 """Label Studio: tasks with pre-annotations to correct by hand, and the labeling interface for them.
 
-Places are percent of the image's own size, counted from its corner. Each object is a rectangle with its
+Coordinates are in percent of the image size, measured from its corner. Each object is a rectangle with its
 landmarks as children, which is how Label Studio keeps the objects of an image apart.
 """
 
@@ -20,36 +20,37 @@ import numpy.typing as npt
 from selfmark._version import __version__
 from selfmark.detector import Prediction
 from selfmark.export.coco_keypoints import ExportedImage, ExportedObject, iterate_objects, write_list
-from selfmark.export.frame_files import atomic_folder, require_absent, save_frames
-from selfmark.export.pose_tables import atomic_output, require_distinct, require_writable
+from selfmark.export.frame_files import save_frames
+from selfmark.export.output_files import output_file, require_absent, require_unique_names, require_writable
 from selfmark.model.card import ModelCard
 from selfmark.model.colors import landmark_colors
+from selfmark.run.files import atomic_folder
 
-IMAGE, LANDMARKS, OBJECTS = "image", "landmarks", "objects"  # names of the interface's parts
+IMAGE, LANDMARKS, OBJECTS = "image", "landmarks", "objects"  # names of the elements of the interface
 OBJECT = "object"
-FRAMES = "frames"  # folder of the frames of videos
+FRAMES = "frames"  # folder for video frames
 
-_POINT = 0.8  # percent of the image's width: how large a point is drawn
+_POINT_SIZE = 0.8  # of a point on the screen, in percent of the image width
 
 
 def write_label_studio(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
     """Write `folder`/tasks.json, and label_config.xml to paste into the project's labeling interface.
 
-    Frames of videos become image files in `folder`/frames. Images are named from the folder above the one
-    that holds them all, which Label Studio's local storage wants as its document root. Tasks are images,
-    so all objects are kept until the end.
+    Video frames are saved as images in `folder`/frames. Image paths are relative to the parent of the folder
+    that holds all images; use that parent as the document root of Label Studio's local storage. A task is one
+    image with all its objects, so all objects are kept in memory until the end.
     """
-    require_distinct(card.names, "Label Studio")
+    require_unique_names(card.names, "Label Studio")
     require_writable(folder)
     images: dict[str, ExportedImage] = {}
-    found: dict[str, list[ExportedObject]] = {}
-    for one in iterate_objects(predictions, images):
-        found.setdefault(one.image.ref.name, []).append(one)
+    objects: dict[str, list[ExportedObject]] = {}
+    for detected in iterate_objects(predictions, images):
+        objects.setdefault(detected.image.ref.name, []).append(detected)
     files = {name: image.ref.path for name, image in images.items() if image.ref.frame is None}
     path = folder / "tasks.json"
     with (
-        atomic_output(path) as tasks,
-        atomic_output(folder / "label_config.xml") as interface,
+        output_file(path) as tasks,
+        output_file(folder / "label_config.xml") as interface,
         ExitStack() as frames,
     ):
         if len(files) < len(images):
@@ -58,30 +59,31 @@ def write_label_studio(predictions: Iterable[Prediction], card: ModelCard, folde
             files |= _save_frames(images.values(), temporary, folder / FRAMES)
         interface.write_text(_interface(card), encoding="utf-8")
         with open(tasks, "w", encoding="utf-8") as handle:
-            write_list(_tasks(images, files, found, card), handle)
+            write_list(_tasks(images, files, objects, card), handle)
     return path
 
 
 def _save_frames(images: Iterable[ExportedImage], temporary: Path, target: Path) -> dict[str, Path]:
-    """Write the frames among the images into a folder that becomes `target`: where each will be, by name."""
-    wanted: dict[Path, dict[int, Path]] = {}
+    """Save the video frames in a folder that is later renamed to `target`; return their final paths."""
+    frames: dict[Path, dict[int, Path]] = {}
     files = {}
     for image in images:
         video, frame = image.ref.path, image.ref.frame
         if frame is not None:
-            number = len(wanted) if video not in wanted else list(wanted).index(video)
+            number = len(frames) if video not in frames else list(frames).index(video)
             name = f"{number:03d}_{video.stem}_{frame:08d}.jpg"
-            wanted.setdefault(video, {})[frame] = temporary / name
+            frames.setdefault(video, {})[frame] = temporary / name
             files[image.ref.name] = target / name
-    for video, targets in wanted.items():
+    for video, targets in frames.items():
         save_frames(video, targets)
     return files
 
 
 def _interface(card: ModelCard) -> str:
-    """The labeling interface. `model_index` gives Label Studio's own exports the order of the landmarks.
+    """Return the XML of the labeling interface.
 
-    Rectangles are not filled, else they would dim just the part of the photo one has to look at.
+    `model_index` keeps the order of the landmarks in Label Studio's own exports. Rectangles are not filled,
+    because the fill would dim the part of the photo that has to be inspected.
     """
     view = ElementTree.Element("View")
     ElementTree.SubElement(view, "Image", name=IMAGE, value=f"${IMAGE}", zoom="true")
@@ -97,60 +99,60 @@ def _interface(card: ModelCard) -> str:
 def _tasks(
     images: dict[str, ExportedImage],
     files: dict[str, Path],
-    found: dict[str, list[ExportedObject]],
+    objects: dict[str, list[ExportedObject]],
     card: ModelCard,
 ) -> Iterator[dict[str, Any]]:
     paths = {name: os.path.abspath(file) for name, file in files.items()}
-    shared = os.path.commonpath([os.path.dirname(path) for path in paths.values()]) if paths else os.sep
-    root = os.path.dirname(shared)
+    common = os.path.commonpath([os.path.dirname(path) for path in paths.values()]) if paths else os.sep
+    root = os.path.dirname(common)
     for name in images:
-        place = Path(os.path.relpath(paths[name], root)).as_posix()
-        scores = np.concatenate([one.score for one in found[name]])
+        relative = Path(os.path.relpath(paths[name], root)).as_posix()
+        scores = np.concatenate([detected.score for detected in objects[name]])
         prediction = {
             "model_version": f"selfmark {__version__}",
             "score": round(float(scores.mean()), 4),
-            "result": _regions(found[name], card),
+            "result": _regions(objects[name], card),
         }
-        yield {"data": {IMAGE: f"/data/local-files/?d={quote(place)}"}, "predictions": [prediction]}
+        yield {"data": {IMAGE: f"/data/local-files/?d={quote(relative)}"}, "predictions": [prediction]}
 
 
-def _regions(found: list[ExportedObject], card: ModelCard) -> list[dict[str, Any]]:
-    """The landmarks of an image's objects, then their rectangles.
+def _regions(objects: list[ExportedObject], card: ModelCard) -> list[dict[str, Any]]:
+    """Return the landmarks of all objects of an image, then their rectangles.
 
-    Label Studio puts earlier regions above later ones: behind a rectangle no landmark could be grabbed.
+    Label Studio puts earlier regions above later ones; a landmark behind a rectangle could not be dragged.
     """
-    numbered = list(enumerate(found))
-    landmarks = [region for number, one in numbered for region in _landmarks(number, one, card)]
-    return landmarks + [_rectangle(number, one) for number, one in numbered]
+    numbered = list(enumerate(objects))
+    landmarks = [region for number, detected in numbered for region in _landmarks(number, detected, card)]
+    return landmarks + [_rectangle(number, detected) for number, detected in numbered]
 
 
-def _landmarks(number: int, found: ExportedObject, card: ModelCard) -> Iterator[dict[str, Any]]:
-    parent = _name(number)
-    for index, (name, (x, y)) in enumerate(zip(card.names, _percent(found).tolist(), strict=True)):
+def _landmarks(number: int, detected: ExportedObject, card: ModelCard) -> Iterator[dict[str, Any]]:
+    parent = _region_id(number)
+    for index, (name, (x, y)) in enumerate(zip(card.names, _percent(detected).tolist(), strict=True)):
         yield {
             "id": f"{parent}-{index}",
             "parentID": parent,
             "type": "keypointlabels",
             "from_name": LANDMARKS,
             "to_name": IMAGE,
-            **_size(found),
-            "score": round(float(found.score[index]), 4),
-            "value": {"x": x, "y": y, "width": _POINT, "keypointlabels": [name]},
+            **_size(detected),
+            "score": round(float(detected.score[index]), 4),
+            "value": {"x": x, "y": y, "width": _POINT_SIZE, "keypointlabels": [name]},
         }
 
 
-def _rectangle(number: int, found: ExportedObject) -> dict[str, Any]:
-    """Just around the landmarks; the object's track is a note at it where it is known."""
-    percent = _percent(found)
+def _rectangle(number: int, detected: ExportedObject) -> dict[str, Any]:
+    """Return the bounding box of the landmarks, with the track as a note where it is known."""
+    percent = _percent(detected)
     low, high = percent.min(axis=0).tolist(), percent.max(axis=0).tolist()
     return {
-        "id": _name(number),
+        "id": _region_id(number),
         "type": "rectanglelabels",
         "from_name": OBJECTS,
         "to_name": IMAGE,
-        **_size(found),
-        "score": round(float(found.score.mean()), 4),
-        **({} if found.track is None else {"meta": {"text": [f"track {found.track}"]}}),
+        **_size(detected),
+        "score": round(float(detected.score.mean()), 4),
+        **({} if detected.track is None else {"meta": {"text": [f"track {detected.track}"]}}),
         "value": {
             "x": low[0],
             "y": low[1],
@@ -162,19 +164,20 @@ def _rectangle(number: int, found: ExportedObject) -> dict[str, Any]:
     }
 
 
-def _name(number: int) -> str:
+def _region_id(number: int) -> str:
     return f"object{number}"
 
 
-def _size(found: ExportedObject) -> dict[str, int]:
-    return {"original_width": found.image.width, "original_height": found.image.height, "image_rotation": 0}
+def _size(detected: ExportedObject) -> dict[str, int]:
+    image = detected.image
+    return {"original_width": image.width, "original_height": image.height, "image_rotation": 0}
 
 
-def _percent(found: ExportedObject) -> npt.NDArray[np.float64]:
-    """Landmarks [K, 2] from pixel centers at integers to percent from the corner.
+def _percent(detected: ExportedObject) -> npt.NDArray[np.float64]:
+    """Return the landmarks [K, 2] in percent of the image size, measured from the corner.
 
-    What lies beyond the border is put onto it, because Label Studio takes nothing above 100.
+    Points outside the image are moved to its border, because Label Studio accepts nothing above 100.
     """
-    size = np.array((found.image.width, found.image.height), np.float64)
-    percent: npt.NDArray[np.float64] = np.clip((found.xy + 0.5) / size * 100, 0, 100)
+    size = np.array((detected.image.width, detected.image.height), np.float64)
+    percent: npt.NDArray[np.float64] = np.clip((detected.xy + 0.5) / size * 100, 0, 100)
     return percent

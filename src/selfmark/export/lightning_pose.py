@@ -1,7 +1,7 @@
 """Lightning Pose labels: one row per image, three header rows scorer / bodyparts / coords (x, y).
 
-The format knows one animal per file, and image files only. So each animal has a file of its own, and frames
-of a video are written as images.
+The format has one animal per file and refers to image files only. Each animal therefore gets its own file,
+and video frames are saved as images.
 """
 
 from __future__ import annotations
@@ -15,51 +15,51 @@ from pathlib import Path
 from typing import Any
 
 from selfmark.detector import Prediction
-from selfmark.export.frame_files import atomic_folder, require_absent, save_frames
-from selfmark.export.pose_tables import InstanceNumbers, require_distinct, require_writable
+from selfmark.export.frame_files import save_frames
+from selfmark.export.output_files import output_file, require_absent, require_unique_names, require_writable
+from selfmark.export.pose_tables import InstanceNumbers
 from selfmark.image_ref import ImageRef
 from selfmark.model.card import ModelCard
+from selfmark.run.files import atomic_folder
 
 SCORER = "selfmark"
-FRAMES = "labeled-data"  # where Lightning Pose keeps frames of videos
+FRAMES = "labeled-data"  # folder in which Lightning Pose keeps video frames
 
 
 def write_lightning_pose(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
-    """Write `folder`/CollectedData.csv, or CollectedData_ANIMAL.csv of each animal; `folder` is its data_dir.
+    """Write `folder`/CollectedData.csv, or CollectedData_ANIMAL.csv for each of several animals.
 
-    Paths of images stay as given, best relative to `folder`. Frames of a video become
-    `folder`/labeled-data/VIDEO/img00000012.png.
+    `folder` is the `data_dir` of Lightning Pose. Image paths stay as given; give them relative to `folder`.
+    Video frames become `folder`/labeled-data/VIDEO/img00000012.png.
 
     Returns:
-        The file, or the folder if there are several.
+        The file, or the folder if there are several files.
     """
-    require_distinct(card.names, "Lightning Pose")
+    require_unique_names(card.names, "Lightning Pose")
     require_writable(folder)
-    instances, frames = InstanceNumbers(), _Frames(folder / FRAMES)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".rows") as waiting:
+    instances, frames = InstanceNumbers(), _FrameImages(folder / FRAMES)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".rows") as spool:
         with ExitStack() as files:
             tables: dict[str, Any] = {}
             for refs, _, landmarks in predictions:
                 for row, ref in enumerate(refs):
-                    number = instances.number(ref)
+                    number = instances.assign(ref)
                     animal = f"individual{number + 1}" if ref.track is None else f"track_{ref.track}"
                     if animal not in tables:
-                        table = files.enter_context(_table(Path(waiting, animal)))
-                        tables[animal] = csv.writer(table)
+                        path = Path(spool, animal)
+                        handle = files.enter_context(open(path, "w", newline="", encoding="utf-8"))
+                        tables[animal] = csv.writer(handle)
                         tables[animal].writerows(_header(card))
-                    image = ref.path if ref.frame is None else frames.path(ref, ref.frame)
+                    image = ref.path if ref.frame is None else frames.add(ref, ref.frame)
                     points = (f"{value:.3f}" for value in landmarks.xy[row].ravel().tolist())
                     tables[animal].writerow([image, *points])
         frames.save()
-        alone = len(tables) == 1
-        paths = {name: folder / f"CollectedData{'' if alone else f'_{name}'}.csv" for name in tables}
+        is_single = len(tables) == 1
+        paths = {name: folder / f"CollectedData{'' if is_single else f'_{name}'}.csv" for name in tables}
         for animal, path in paths.items():
-            os.replace(Path(waiting, animal), path)
-    return next(iter(paths.values())) if alone else folder
-
-
-def _table(path: Path) -> Any:
-    return open(path, "w", newline="", encoding="utf-8")
+            with output_file(path) as temporary:
+                os.replace(Path(spool, animal), temporary)
+    return next(iter(paths.values())) if is_single else folder
 
 
 def _header(card: ModelCard) -> list[list[str]]:
@@ -70,33 +70,34 @@ def _header(card: ModelCard) -> list[list[str]]:
     ]
 
 
-class _Frames:
-    """The frames of videos that are to be image files, as Lightning Pose likes them named."""
+class _FrameImages:
+    """Video frames to save as image files, named as Lightning Pose expects."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._videos: dict[Path, str] = {}  # to the name of the folder of its frames
-        self._wanted: dict[Path, set[int]] = {}
+        self._folder_names: dict[Path, str] = {}  # video to the name of its folder
+        self._frames: dict[Path, set[int]] = {}
 
-    def path(self, ref: ImageRef, frame: int) -> str:
-        """Where a frame will be, from the folder of the tables."""
-        if not self._videos:
+    def add(self, ref: ImageRef, frame: int) -> str:
+        """Add a frame and return its future path, relative to the folder of the tables."""
+        if not self._folder_names:
             require_absent(self._folder)
-        if ref.path not in self._videos:
-            taken = ref.path.stem in self._videos.values()
-            self._videos[ref.path] = f"{ref.path.stem}_{len(self._videos)}" if taken else ref.path.stem
-        self._wanted.setdefault(ref.path, set()).add(frame)
-        return f"{self._folder.name}/{self._videos[ref.path]}/{_file(frame)}"
+        if ref.path not in self._folder_names:
+            is_taken = ref.path.stem in self._folder_names.values()
+            name = f"{ref.path.stem}_{len(self._folder_names)}" if is_taken else ref.path.stem
+            self._folder_names[ref.path] = name
+        self._frames.setdefault(ref.path, set()).add(frame)
+        return f"{self._folder.name}/{self._folder_names[ref.path]}/{_image_name(frame)}"
 
     def save(self) -> None:
-        if not self._videos:
+        if not self._folder_names:
             return
         with atomic_folder(self._folder) as temporary:
-            for video, name in self._videos.items():
+            for video, name in self._folder_names.items():
                 (temporary / name).mkdir()
-                frames = {frame: temporary / name / _file(frame) for frame in self._wanted[video]}
-                save_frames(video, frames)
+                targets = {frame: temporary / name / _image_name(frame) for frame in self._frames[video]}
+                save_frames(video, targets)
 
 
-def _file(frame: int) -> str:
+def _image_name(frame: int) -> str:
     return f"img{frame:08d}.png"

@@ -1,4 +1,4 @@
-"""Neurodata Without Borders: pose estimates as ndx-pose describes them, written by pynwb."""
+"""Neurodata Without Borders: pose estimates in the form of ndx-pose, written with pynwb."""
 
 from __future__ import annotations
 
@@ -14,13 +14,8 @@ import numpy as np
 from selfmark._version import __version__
 from selfmark.detector import Prediction
 from selfmark.errors import InputError, need
-from selfmark.export.pose_tables import (
-    PoseTable,
-    atomic_output,
-    gather_tables,
-    require_distinct,
-    require_writable,
-)
+from selfmark.export.output_files import output_file, require_unique_names, require_writable
+from selfmark.export.pose_tables import PoseTable, gather_tables
 from selfmark.images.video import count_frames, probe_video
 from selfmark.model.card import ModelCard
 from selfmark.points import FloatArray
@@ -30,19 +25,19 @@ _ORIGIN = "(0, 0) is the center of the top left pixel; x grows to the right, y d
 
 
 def write_nwb(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
-    """Write `folder`/landmarks.nwb: in the module `behavior` one PoseEstimation per video and object.
+    """Write `folder`/landmarks.nwb with one PoseEstimation per video and object in the module `behavior`.
 
-    Times are seconds from the start of the video. Still images, which have no time, stand one second apart.
+    Times are seconds from the start of the video. Still images have no time and are placed one second apart.
     """
     pynwb, ndx_pose = need("pynwb", _INSTALL), need("ndx_pose", _INSTALL)
-    require_distinct(map(_object_name, card.names), "NWB")
+    require_unique_names(map(_hdf5_name, card.names), "NWB")
     require_writable(folder)
-    media = gather_tables(predictions)
+    tables = gather_tables(predictions)
 
     file = pynwb.NWBFile(
         session_description=f"Landmarks found by selfmark {__version__}",
         identifier=str(uuid4()),
-        session_start_time=datetime.now(UTC),  # nothing says when the recording was made
+        session_start_time=datetime.now(UTC),  # required, but the time of the recording is unknown
     )
     behavior = file.create_processing_module(name="behavior", description="Landmarks of every object")
     skeleton = ndx_pose.Skeleton(
@@ -51,17 +46,18 @@ def write_nwb(predictions: Iterable[Prediction], card: ModelCard, folder: Path) 
         edges=np.array(card.skeleton, dtype=np.min_scalar_type(len(card.names))).reshape(-1, 2),
     )
     behavior.add(ndx_pose.Skeletons(skeletons=[skeleton]))
-    alone = sum(len(np.unique(one.instance)) for one in media) == 1
-    for number, one in enumerate(media):
-        times, rate = _times(one)
-        source = _image_series(pynwb, one, number, rate)
+    is_single = sum(len(np.unique(table.instance)) for table in tables) == 1
+    for number, table in enumerate(tables):
+        times, rate = _times(table)
+        source = _image_series(pynwb, table, number, rate)
         file.add_acquisition(source)
-        for instance in np.unique(one.instance).tolist():
+        for instance in np.unique(table.instance).tolist():
+            name = f"PoseEstimation_{number:03d}_{_instance_name(table, instance)}"
             pose = ndx_pose.PoseEstimation(
-                # The name readers look for, where there is nothing to choose from.
-                name="PoseEstimation" if alone else f"PoseEstimation_{number:03d}_{_name(one, instance)}",
-                description=f"Object {_name(one, instance, first=1)} of {_describe(one)}",
-                pose_estimation_series=_series(ndx_pose, one, instance, times, card.names),
+                # Readers look for the plain name where there is only one pose.
+                name="PoseEstimation" if is_single else name,
+                description=f"Object {_instance_name(table, instance, first=1)} of {_describe(table)}",
+                pose_estimation_series=_series(ndx_pose, table, instance, times, card.names),
                 skeleton=skeleton,
                 source_video=source,
                 scorer="selfmark",
@@ -70,75 +66,76 @@ def write_nwb(predictions: Iterable[Prediction], card: ModelCard, folder: Path) 
             )
             behavior.add(pose)
     path = folder / "landmarks.nwb"
-    with atomic_output(path) as temporary, pynwb.NWBHDF5IO(str(temporary), "w") as handle:
+    with output_file(path) as temporary, pynwb.NWBHDF5IO(str(temporary), "w") as handle:
         handle.write(file)
     return path
 
 
 def _series(
-    ndx_pose: ModuleType, media: PoseTable, instance: int, times: FloatArray, names: tuple[str, ...]
+    ndx_pose: ModuleType, table: PoseTable, instance: int, times: FloatArray, names: tuple[str, ...]
 ) -> list[Any]:
-    """One series per landmark; all share the times of the first, which are stored once."""
-    rows = np.flatnonzero(media.instance == instance)
+    """Return one series per landmark; all refer to the times of the first, which are stored once."""
+    rows = np.flatnonzero(table.instance == instance)
     series: list[Any] = []
     for index, name in enumerate(names):
         series.append(
             ndx_pose.PoseEstimationSeries(
-                name=_object_name(name),
+                name=_hdf5_name(name),
                 description=f"Landmark {name}",
-                data=media.xy[rows, index],
+                data=table.xy[rows, index],
                 unit="pixels",
                 reference_frame=_ORIGIN,
                 timestamps=series[0] if series else times[rows],
-                confidence=media.score[rows, index],
+                confidence=table.score[rows, index],
                 confidence_definition="Height of the peak in the landmark's heatmap, 0 to 1",
             )
         )
     return series
 
 
-def _image_series(pynwb: ModuleType, media: PoseTable, number: int, rate: float) -> Any:
-    name = _object_name(media.paths[0].stem) if media.is_video else "images"
+def _image_series(pynwb: ModuleType, table: PoseTable, number: int, rate: float) -> Any:
+    name = _hdf5_name(table.paths[0].stem) if table.is_video else "images"
     return pynwb.image.ImageSeries(
         name=f"{number:03d}_{name}",
-        description=f"Source of the landmarks: {_describe(media)}",
-        external_file=[path.absolute().as_posix() for path in media.paths],
+        description=f"Source of the landmarks: {_describe(table)}",
+        external_file=[path.absolute().as_posix() for path in table.paths],
         format="external",
-        starting_frame=list(range(len(media.paths))),
-        dimension=list(media.size),
+        starting_frame=list(range(len(table.paths))),
+        dimension=list(table.size),
         rate=rate,
-        num_samples=count_frames(media.paths[0]) if media.is_video else len(media.paths),
+        num_samples=count_frames(table.paths[0]) if table.is_video else len(table.paths),
         unit="n.a.",
     )
 
 
-def _describe(media: PoseTable) -> str:
-    width, height = media.size
-    what = media.paths[0].name if media.is_video else f"{len(media.paths)} still images"
-    return f"{what} ({width} x {height} pixels)"
+def _describe(table: PoseTable) -> str:
+    width, height = table.size
+    source = table.paths[0].name if table.is_video else f"{len(table.paths)} still images"
+    return f"{source} ({width} x {height} pixels)"
 
 
-def _name(media: PoseTable, instance: int, first: int = 0) -> str:
-    """An object's track where it is known, else its number, counted from `first`."""
-    return f"track_{media.tracks[instance]}" if media.tracks else str(instance + first)
+def _instance_name(table: PoseTable, instance: int, first: int = 0) -> str:
+    """Return the track of an object where it is known, otherwise its number, counted from `first`."""
+    return f"track_{table.tracks[instance]}" if table.tracks else str(instance + first)
 
 
-def _times(media: PoseTable) -> tuple[FloatArray, float]:
-    """When each row was seen, in seconds, and how many frames a second there are."""
-    if not media.is_video:
-        return media.frame.astype(np.float64), 1.0
-    video = probe_video(media.paths[0])
+def _times(table: PoseTable) -> tuple[FloatArray, float]:
+    """Return the time of each row in seconds and the frame rate per second."""
+    if not table.is_video:
+        return table.frame.astype(np.float64), 1.0
+    video = probe_video(table.paths[0])
     if not video.rate:
         raise InputError(
-            f"{media.paths[0]} does not say how many frames a second it has, which NWB needs; convert it"
+            f"{table.paths[0]} does not state its number of frames a second, which NWB needs; convert the "
+            "video first"
         )
-    return video.seconds[media.frame], video.rate
+    return video.seconds[table.frame], video.rate
 
 
-def _object_name(name: str) -> str:
-    """A name fit for an HDF5 object, in which these two characters separate.
+def _hdf5_name(name: str) -> str:
+    """Replace the two characters that separate names in HDF5.
 
-    >>> _object_name("tail/tip")
+    >>> _hdf5_name("tail/tip")
     'tail_tip'
     """
     return name.replace("/", "_").replace(":", "_")

@@ -11,43 +11,44 @@ import numpy as np
 from selfmark.detector import Prediction
 from selfmark.errors import need
 from selfmark.export.csv_table import COLUMNS
-from selfmark.export.pose_tables import InstanceNumbers, atomic_output, require_writable
+from selfmark.export.output_files import output_file, require_writable
+from selfmark.export.pose_tables import InstanceNumbers
 from selfmark.model.card import ModelCard
 
-_GROUP = 1 << 16  # rows of a row group, at least; one is in memory at a time
+_MIN_GROUP_ROWS = 1 << 16  # of a row group; one group is in memory at a time
 
 
 def write_parquet(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
-    """Write `folder`/landmarks.parquet; `frame` is null for still images, `track` where it is not known."""
+    """Write `folder`/landmarks.parquet; `frame` is null for still images, `track` where it is unknown."""
     arrow, parquet = need("pyarrow", "pyarrow"), need("pyarrow.parquet", "pyarrow")
     require_writable(folder)
-    words, whole_number, real = arrow.string(), arrow.int32(), arrow.float32()
-    types = (words, whole_number, whole_number, whole_number, words, real, real, real)
+    text, integer, real = arrow.string(), arrow.int32(), arrow.float32()
+    types = (text, integer, integer, integer, text, real, real, real)
     schema = arrow.schema(list(zip(COLUMNS, types, strict=True)))
     path = folder / "landmarks.parquet"
     instances = InstanceNumbers()
-    waiting: list[Any] = []
-    with atomic_output(path) as part, parquet.ParquetWriter(part, schema) as writer:
+    pending: list[Any] = []
+    with output_file(path) as temporary, parquet.ParquetWriter(temporary, schema) as writer:
         for prediction in predictions:
-            waiting.append(arrow.table(_columns(prediction, instances), schema=schema))
-            if sum(len(table) for table in waiting) >= _GROUP:
-                writer.write_table(arrow.concat_tables(waiting))
-                waiting.clear()
-        if waiting:
-            writer.write_table(arrow.concat_tables(waiting))
+            pending.append(arrow.table(_columns(prediction, instances), schema=schema))
+            if sum(len(table) for table in pending) >= _MIN_GROUP_ROWS:
+                writer.write_table(arrow.concat_tables(pending))
+                pending.clear()
+        if pending:
+            writer.write_table(arrow.concat_tables(pending))
     return path
 
 
 def _columns(prediction: Prediction, instances: InstanceNumbers) -> dict[str, Any]:
-    """One row per landmark; `instances` numbers the objects over all batches."""
+    """Return the columns of a batch, one row per landmark; `instances` numbers objects over all batches."""
     refs, _, landmarks = prediction
-    numbers = [instances.number(ref) for ref in refs]
-    each = len(landmarks.names)
+    numbers = [instances.assign(ref) for ref in refs]
+    count = len(landmarks.names)
     values = (
-        [str(ref.path) for ref in refs for _ in range(each)],
-        [ref.frame for ref in refs for _ in range(each)],
-        np.repeat(np.array(numbers, np.int32), each),
-        [ref.track for ref in refs for _ in range(each)],
+        [str(ref.path) for ref in refs for _ in range(count)],
+        [ref.frame for ref in refs for _ in range(count)],
+        np.repeat(np.array(numbers, np.int32), count),
+        [ref.track for ref in refs for _ in range(count)],
         list(landmarks.names) * len(refs),
         landmarks.xy[..., 0].ravel(),
         landmarks.xy[..., 1].ravel(),

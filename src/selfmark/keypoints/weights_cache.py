@@ -12,7 +12,6 @@ import hashlib
 import http.client
 import io
 import os
-import tempfile
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as parse_safetensors
 
 from selfmark.errors import InputError
+from selfmark.run.files import atomic_write
 
 
 @dataclass(frozen=True)
@@ -102,13 +102,13 @@ def install_weights(name: str, source: str | None) -> Path:
     known = _known(name)
     target = cache_folder() / known.file
     origin = known.url if source is None else source
-    with _new_file(target) as (temporary, path):
+    with _cache_file(target) as handle:
         digest = hashlib.sha256()
         with _opened(name, source) as stream:
             try:
                 while block := stream.read(_BLOCK):
                     digest.update(block)
-                    temporary.write(block)
+                    handle.write(block)
             except _BROKEN as error:
                 raise InputError(f"copying the weights of {name} from {origin} broke off: {error}") from error
         if digest.hexdigest() != known.sha256:
@@ -116,10 +116,6 @@ def install_weights(name: str, source: str | None) -> Path:
                 f"{origin} is not the published {known.file} of {name} "
                 f"(sha256 {digest.hexdigest()[:12]}..., not {known.sha256[:12]}...); nothing was installed"
             )
-        temporary.flush()
-        os.fsync(temporary.fileno())
-        temporary.close()
-        os.replace(path, target)
     return target
 
 
@@ -167,20 +163,16 @@ def _known(name: str) -> WeightsFile:
 
 
 @contextlib.contextmanager
-def _new_file(target: Path) -> Iterator[tuple[IO[bytes], str]]:
-    """A temporary file beside `target`, gone at the end unless it was renamed."""
+def _cache_file(target: Path) -> Iterator[IO[bytes]]:
+    """Open a file of the cache for an atomic write; several processes may install the same weights."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, path = tempfile.mkstemp(dir=target.parent, prefix=target.name + ".")
+        with atomic_write(target, unique=True) as temporary, open(temporary, "wb") as handle:
+            yield handle
     except OSError as error:
         raise InputError(
             f"the cache folder {target.parent} cannot be written ({error.strerror}); set SELFMARK_CACHE"
         ) from error
-    try:
-        with os.fdopen(descriptor, "wb") as temporary:
-            yield temporary, path
-    finally:
-        Path(path).unlink(missing_ok=True)
 
 
 def _opened(name: str, source: str | None) -> IO[bytes]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,15 +21,24 @@ _UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)  # some file systems s
 
 
 @contextmanager
-def atomic_write(path: Path, previous: Path | None = None) -> Iterator[Path]:
-    """An empty file under a temporary name; at the end it is synced and takes the place of `path`.
+def atomic_write(
+    path: Path, previous: Path | None = None, *, keep_suffix: bool = False, unique: bool = False
+) -> Iterator[Path]:
+    """Yield an empty temporary file that replaces `path` when the block ends without an error.
 
-    A kill, a full disk or an error at any moment leaves what was there. Given `previous`, what was at `path`
-    is kept there: after a kill between the two renames the newest is the one under that name.
+    The file is synced before it is renamed. A kill, a full disk or an error at any moment leaves the old file
+    as it was.
+
+    Args:
+        path: File to write.
+        previous: Keep the old file under this name. After a kill between the two renames it is the newest.
+        keep_suffix: End the temporary name like `path`, for libraries that look at the suffix.
+        unique: Take a temporary name that no other process uses, for files that several processes may write
+            at the same time. After a kill, such a file stays behind.
     """
-    temporary = path.with_name(path.name + ".part")
+    temporary = _temporary_path(path, keep_suffix, unique)
     try:
-        # Left over from a kill; or a link put there, through which nothing may be written.
+        # Remove what a kill left behind, and never write through a link that someone put there.
         temporary.unlink(missing_ok=True)
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         yield temporary
@@ -41,6 +52,28 @@ def atomic_write(path: Path, previous: Path | None = None) -> Iterator[Path]:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty temporary folder that is renamed to `path` when the block ends without an error.
+
+    An error removes the temporary folder; the next call removes one that a kill left behind. `path` must not
+    exist, or be an empty folder.
+    """
+    temporary = _temporary_path(path)
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        temporary.mkdir()
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _temporary_path(path: Path, keep_suffix: bool = False, unique: bool = False) -> Path:
+    part = f"{secrets.token_hex(4)}.part" if unique else "part"
+    return path.with_name(f"{path.stem}.{part}{path.suffix}" if keep_suffix else f"{path.name}.{part}")
 
 
 def _sync(path: Path) -> None:

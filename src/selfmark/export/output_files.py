@@ -1,0 +1,75 @@
+"""Where the files of an export go, and the checks before they are written."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from selfmark.errors import InputError
+from selfmark.run.files import atomic_write
+
+STILL_IMAGES = "images"  # name of the file for all still images
+
+
+@contextmanager
+def output_file(path: Path) -> Iterator[Path]:
+    """Write an output file atomically; yield the temporary path, which ends with the suffix of `path`.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    try:
+        with atomic_write(path, keep_suffix=True) as temporary:
+            yield temporary
+    except OSError as error:  # errors of h5py may come without strerror
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def output_paths(sources: Sequence[Path | None]) -> dict[Path | None, Path]:
+    """Return a relative output path without suffix for each video; None stands for all still images.
+
+    The paths keep the folders of the videos below their common folder. A video keeps its suffix where two
+    outputs would otherwise have the same name.
+
+    >>> paths = output_paths([Path("a/day.mp4"), Path("b/day.mp4"), Path("b/day.avi"), None])
+    >>> [path.as_posix() for path in paths.values()]
+    ['a/day', 'b/day.mp4', 'b/day.avi', 'images']
+    """
+    absolute = {video: Path(os.path.abspath(video)) for video in sources if video is not None}
+    common = os.path.commonpath([path.parent for path in absolute.values()]) if absolute else ""
+    relative = {video: path.relative_to(common) for video, path in absolute.items()}
+    uses = Counter(path.with_suffix("") for path in relative.values())
+    uses[Path(STILL_IMAGES)] += None in sources
+    paths: dict[Path | None, Path] = {
+        video: path if uses[path.with_suffix("")] > 1 else path.with_suffix("")
+        for video, path in relative.items()
+    }
+    return paths | ({None: Path(STILL_IMAGES)} if None in sources else {})
+
+
+def require_writable(folder: Path) -> None:
+    """Raise if a folder cannot be written to, before predictions that may take hours."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(f"cannot write to {folder}: {error.strerror}") from error
+
+
+def require_absent(folder: Path) -> None:
+    """Raise if a folder exists: the user may have edited its files since an earlier export."""
+    if folder.exists():
+        raise InputError(f"{folder} already exists; remove it or choose another output folder with -o")
+
+
+def require_unique_names(names: Iterable[str], target: str) -> None:
+    """Raise if two landmarks share a name, for formats that identify landmarks by name."""
+    name, count = Counter(names).most_common(1)[0]
+    if count > 1:
+        raise InputError(
+            f"{count} landmarks are called '{name}', but {target} needs unique names; rename them"
+        )

@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "selfmark"
 # Where a package is imported under another name than it is installed by.
-IMPORTED_AS = {"opencv-python-headless": "cv2", "pillow": "PIL", "pyyaml": "yaml"}
+IMPORTED_AS = {"opencv-python-headless": "cv2", "pillow": "PIL", "pyyaml": "yaml", "scikit-learn": "sklearn"}
 
 
 def _constraints() -> dict[str, str]:
@@ -50,5 +50,6 @@ def test_what_is_required_is_what_is_imported() -> None:
     found -= {*sys.stdlib_module_names, "selfmark", "__future__"}
     extras = project["optional-dependencies"]
     optional = {_name(line) for extra, lines in extras.items() if extra != "dev" for line in lines}
-    optional |= {"triton", "starlette"}  # which come with the CUDA builds of torch and with fastapi
+    # These come with the CUDA builds of torch, with fastapi, and with scikit-learn.
+    optional |= {"triton", "starlette", "threadpoolctl"}
     assert found - optional == expected

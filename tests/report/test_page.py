@@ -181,6 +181,12 @@ def test_notes_tables_and_facts_are_shown_as_text(evaluated: Page) -> None:
     assert len(evaluated.all("table")) == 2 + 1 + 1  # the evaluation's, all landmarks compared, the rounds
 
 
+def test_a_note_on_the_map_is_shown_below_it(tmp_path: Path) -> None:
+    page = Page(write_report(evaluated_data(cluster_note=f"A projection of {ATTACK}."), tmp_path).read_text())
+    assert f"numbered by landmark. A projection of {ATTACK}." in page.text
+    assert not page.all("script")
+
+
 def test_columns_of_numbers_are_set_to_the_right(tmp_path: Path) -> None:
     table = ReportTable(
         "t", "", ("a", "b", "c"), (("1", "2.5 ± 0.1", "word"), ("2", "none", "3"), ("3", "-1", "4"))

@@ -14,7 +14,7 @@ from selfmark._version import __version__
 from selfmark.cli.console import stdout
 from selfmark.errors import InputError
 
-_OPTIONAL = ("av", "onnx", "onnxruntime", "sleap_io", "fastapi")
+_OPTIONAL = ("av", "onnx", "onnxruntime", "sleap_io", "fastapi", "sklearn")
 
 
 def doctor() -> None:

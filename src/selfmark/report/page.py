@@ -57,6 +57,7 @@ class ReportData:
     cluster_xy:    [P, 2] a map of descriptors; the first 1,000 or so are drawn, evenly picked
     cluster_label: [P] landmark of each of them, -1 for none
     cluster_cuts:  [P, c, c, 3] uint8, what is seen at each of them
+    cluster_note:  sentences on how the map was made, shown below it
     trust:         [K] from 0 to 1; not finite where it was not measured
     trust_limits:  trust from which a landmark is to be used with care, and from which it is trustworthy
     order:         [K] landmarks in the order they are shown; default: by trust, else by number
@@ -83,6 +84,7 @@ class ReportData:
     cluster_xy: FloatArray | None = None
     cluster_label: IntArray | None = None
     cluster_cuts: Picture | None = None
+    cluster_note: str = ""
     trust: FloatArray | None = None
     # Trust is a product of three shares: right four times of five in each check makes a half, and below a
     # quarter a landmark is wrong in more than a third of each.
@@ -170,6 +172,7 @@ def _view(data: ReportData) -> dict[str, Any]:
         "tables": data.tables,
         "curves": charts.line_charts(data.curves),
         "clusters": _clusters(data),
+        "cluster_note": data.cluster_note,
         "count_words": count_words,
         "count_tables": count_tables,
         "count_curves": charts.line_charts(count_curves),

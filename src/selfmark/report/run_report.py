@@ -16,8 +16,8 @@ from selfmark.images.store import ImageStore, load_store
 from selfmark.model.colors import landmark_colors
 from selfmark.points import FloatArray
 from selfmark.report import metrics_text
+from selfmark.report.embedding import embed_in_plane, is_tsne_available
 from selfmark.report.page import ReportData, write_report
-from selfmark.report.tsne import tsne
 from selfmark.run.files import read_json
 from selfmark.run.folder import Run
 from selfmark.run.tensor_files import read_tensors
@@ -26,6 +26,10 @@ from selfmark.sampling import evenly_spaced
 _EXAMPLES = 24  # images shown
 _CLUSTER_IMAGES = 100  # images whose descriptors are laid out in the cluster picture
 _CLUSTER_POINTS = 800  # descriptors in it, at most
+_PROJECTED = (
+    "This map shows two principal components, in which different landmarks may overlap. t-SNE separates them "
+    "better: run pip install 'selfmark[report]' and build the report again."
+)
 
 
 def build_report(
@@ -67,6 +71,7 @@ def build_report(
         curves=metrics_text.metric_curves(metrics),
         cluster_xy=cluster_xy,
         cluster_label=cluster_label,
+        cluster_note="" if is_tsne_available() else _PROJECTED,
         trust=None if checks is None else np.array(checks["trust"], np.float64),
         order=None if checks is None else np.array(checks["order"], np.int64),
         facts=() if checks is None else metrics_text.landmark_facts(metrics),
@@ -87,7 +92,7 @@ def _clusters(run: Run, detector: Detector, pixels: Any) -> tuple[FloatArray, np
     """Stage 1's descriptors of the landmarks laid out in the plane, [P, 2], and their landmarks [P]."""
     found = find_stage1_landmarks(Stage1.load(run, detector.device), pixels)
     rows = evenly_spaced(len(found.label), _CLUSTER_POINTS)
-    return tsne(found.descriptor[rows]), found.label[rows]
+    return embed_in_plane(found.descriptor[rows]), found.label[rows]
 
 
 def _detection(run: Run) -> FloatArray:

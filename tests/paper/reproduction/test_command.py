@@ -310,6 +310,15 @@ def test_figures_without_matplotlib_are_refused_before_anything_is_trained(
     quietly(["cats"], root, tmp_path / "out")  # tables need none
 
 
+def test_maps_without_scikit_learn_are_refused_before_anything_is_trained(
+    root: Path, tmp_path: Path, no_training: list[Training], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(InputError, match=r"pip install 'selfmark\[report\]'"):
+        quietly(["tsne"], root, tmp_path / "out")
+    assert no_training == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

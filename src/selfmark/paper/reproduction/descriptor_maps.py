@@ -15,7 +15,7 @@ from selfmark.paper.reproduction.measurement_task import (
 )
 from selfmark.paper.reproduction.table_metrics import Figures
 from selfmark.points import FloatArray
-from selfmark.report.tsne import tsne
+from selfmark.report.embedding import tsne
 from selfmark.run.folder import Run
 from selfmark.sampling import evenly_spaced
 

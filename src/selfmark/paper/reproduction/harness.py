@@ -37,6 +37,7 @@ from selfmark.paper.reproduction.table_writers import (
     write_tables,
 )
 from selfmark.paper.reproduction.workspace import Watch, Workspace
+from selfmark.report.embedding import require_tsne
 from selfmark.run.devices import select_device
 from selfmark.run.files import atomic_write, read_json
 
@@ -77,6 +78,8 @@ def reproduce_tables(
     experiments, settings = _asked(names, preset_name, changed, device)
     if any(one.kind != "table" for one in experiments):
         require_matplotlib()  # now, not after hours of training
+    if any(one.kind == "map" for one in experiments):
+        require_tsne()
     rank, device = _own_device(device)
     shelf = DatasetCache(data, output / "data")
     missing = _missing(experiments, shelf, allow_missing, say)

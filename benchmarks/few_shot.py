@@ -110,8 +110,7 @@ def measure(detector: Detector, train: Part, test: Part, draws: int) -> dict[str
             mapped.append(_error(test, found.map.predict))
             alike.append(_error(_without(train, drawn), found.map.predict))
             promised.append(mean_error(found.errors))
-            way = found.way
-            name = f"{'aligned' if way.aligned else 'crop'}{', mirrored' * way.mirrored}, ridge {way.ridge:g}"
+            name = _describe_options(found.options)
             chosen[name] = chosen.get(name, 0) + 1
         row = {
             "annotated": annotated,
@@ -162,7 +161,7 @@ def other_constants(detector: Detector, train: Part, test: Part, draws: int) -> 
         }
 
     found = {"unchanged": errors()}
-    for name in ("PRIOR_IMAGES", "MOTION", "BENDING", "REACH"):
+    for name in ("PRIOR_IMAGES", "AFFINE_VARIANCE", "BENDING_STD", "BENDING_RANGE"):
         for factor in (0.5, 2.0):
             with mock.patch.object(mapping_fit, name, factor * getattr(mapping_fit, name)):
                 found[f"{name} times {factor:g}"] = errors()
@@ -178,6 +177,11 @@ def _error_without_selection(
         for rows in drawn
     )
     return round(float(np.mean([_error(test, one.predict) for one in maps])), 3)
+
+
+def _describe_options(options: FitOptions) -> str:
+    frame = "aligned" if options.aligned else "crop"
+    return f"{frame}{', mirrored' * options.mirrored}, ridge {options.ridge:g}"
 
 
 def _without(part: Part, rows: IntArray) -> Part:

@@ -135,9 +135,9 @@ def test_what_was_learned_can_be_read(run: Path, tmp_path: Path) -> None:
     shapes = _shapes(4, seed=3)
     ones = np.ones((4, K))
     np.testing.assert_array_equal(again.map.predict(shapes, ones), learned.mapping.map.predict(shapes, ones))
-    assert (again.names, again.way, again.errors) == (
+    assert (again.names, again.options, again.errors) == (
         learned.mapping.names,
-        learned.mapping.way,
+        learned.mapping.options,
         learned.mapping.errors,
     )
 
@@ -190,7 +190,7 @@ def test_without_known_partners_each_point_is_its_own(run: Path, tmp_path: Path)
     learned = learn_map(run, labels)
     assert json.loads(learned.path.read_text())["mirror"] is None
     assert _mapped(run).card.mirror == (0, 1, 2)
-    assert not learned.mapping.way.mirrored
+    assert not learned.mapping.options.mirrored
     assert any("flip_idx" in note for note in learned.notes)
 
 

@@ -1,4 +1,4 @@
-"""The map on made-up objects whose points are known functions of their landmarks."""
+"""Point maps of synthetic objects whose points are known functions of their landmarks."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from selfmark.mapping.point_map import (
     MappingExamples,
     MirrorPartners,
     add_mirrored,
+    compute_mean_shape,
+    empty_reference,
     fit_point_map,
-    mean_shape,
-    no_reference,
 )
 from selfmark.points import FloatArray
 
@@ -21,7 +21,7 @@ BLEND = np.array([[0.5, 0.5, 0, 0, 0], [0, 0.2, 0.3, 0.5, 0], [1.5, -0.5, 0, 0, 
 
 
 def _objects(count: int, seed: int = 0, bend: float = 8.0) -> FloatArray:
-    """Landmarks of objects that are moved and bent."""
+    """Return landmarks of objects that are randomly shifted and deformed."""
     rng = np.random.default_rng(seed)
     return SHAPE + rng.normal(0, 20, (count, 1, 2)) + rng.normal(0, bend, (count, K, 2))
 
@@ -37,30 +37,30 @@ def _annotated(landmarks: FloatArray, points: FloatArray) -> MappingExamples:
     )
 
 
-def _turned(xy: FloatArray, angle: float, scale: float, shift: tuple[float, float]) -> FloatArray:
-    turn = scale * np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
-    moved: FloatArray = xy @ turn + np.array(shift)
+def _transform(xy: FloatArray, angle: float, scale: float, shift: tuple[float, float]) -> FloatArray:
+    matrix = scale * np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
+    moved: FloatArray = xy @ matrix + np.array(shift)
     return moved
 
 
-def test_many_images_of_a_linear_relation_recover_it() -> None:
-    """Points are a matrix of the landmarks plus a constant that no belief about nearness would guess."""
+def test_many_images_recover_a_linear_relation() -> None:
+    """The relation is random, so the prior does not favor it."""
     rng = np.random.default_rng(1)
     matrix, constant = rng.normal(0, 0.5, (2 * K, 2 * L)), rng.normal(128, 30, 2 * L)
     landmarks, others = _objects(4000, bend=20.0), _objects(50, seed=2, bend=20.0)
     points = (landmarks.reshape(-1, 2 * K) @ matrix + constant).reshape(-1, L, 2)
     expected = (others.reshape(-1, 2 * K) @ matrix + constant).reshape(-1, L, 2)
-    learned = fit_point_map(_annotated(landmarks, points), no_reference(), ridge=0.0)
+    learned = fit_point_map(_annotated(landmarks, points), empty_reference(), ridge=0.0)
     assert np.abs(learned.predict(others, np.ones((50, K))) - expected).max() < 0.5
     assert np.abs(learned.weights - matrix).max() < 0.01
-    # The belief is what is left of the error: it counts as three images, so ten times as few show it more.
-    fewer = fit_point_map(_annotated(landmarks[:400], points[:400]), no_reference(), ridge=0.0)
+    # The remaining error comes from the prior, which counts as three images; fewer images make it larger.
+    fewer = fit_point_map(_annotated(landmarks[:400], points[:400]), empty_reference(), ridge=0.0)
     assert np.abs(fewer.weights - matrix).max() > 2 * np.abs(learned.weights - matrix).max()
 
 
-@pytest.mark.parametrize("reference", [no_reference(), SHAPE])
-def test_the_images_annotated_are_met_on_average(reference: FloatArray) -> None:
-    """Residuals of a regression with a constant have mean zero: here in the crop, where they are taken."""
+@pytest.mark.parametrize("reference", [empty_reference(), SHAPE])
+def test_mean_residual_is_zero(reference: FloatArray) -> None:
+    """Residuals of a regression with a constant have mean zero, exactly so without alignment."""
     landmarks = _objects(7)
     points = np.einsum("lk,nkc->nlc", BLEND, landmarks) + np.random.default_rng(3).normal(0, 3, (7, L, 2))
     learned = fit_point_map(_annotated(landmarks, points), reference, ridge=0.1)
@@ -68,22 +68,22 @@ def test_the_images_annotated_are_met_on_average(reference: FloatArray) -> None:
     assert np.abs(residual.mean(axis=0)).max() < (1e-9 if len(reference) == 0 else 3.0)
 
 
-def test_from_one_image_points_follow_the_object_as_it_moves_turns_and_grows() -> None:
+def test_one_image_points_follow_translation_rotation_and_scale() -> None:
     points = np.einsum("lk,kc->lc", BLEND, SHAPE)[None]
     learned = fit_point_map(
-        _annotated(SHAPE[None], points), mean_shape(SHAPE[None], np.ones((1, K))), ridge=0.1
+        _annotated(SHAPE[None], points), compute_mean_shape(SHAPE[None], np.ones((1, K))), ridge=0.1
     )
     ones = np.ones((1, K))
     assert np.abs(learned.predict(SHAPE[None], ones) - points).max() < 1e-9
     change = (2.5, 0.6, (30.0, 250.0))
-    expected = _turned(points, *change)
-    moved = learned.predict(_turned(SHAPE[None], *change), ones)
-    assert np.abs(moved - expected).max() < 0.1  # a pixel's worth of doubt about the turn
+    expected = _transform(points, *change)
+    moved = learned.predict(_transform(SHAPE[None], *change), ones)
+    assert np.abs(moved - expected).max() < 0.1  # not exact, because the alignment is slightly regularized
 
 
-def test_from_one_image_a_point_follows_the_landmark_it_lies_on_more_than_one_far_off() -> None:
+def test_one_image_a_point_follows_the_landmark_next_to_it() -> None:
     points = SHAPE[None, :1] + 1.0
-    learned = fit_point_map(_annotated(SHAPE[None], points), no_reference(), ridge=0.1)
+    learned = fit_point_map(_annotated(SHAPE[None], points), empty_reference(), ridge=0.1)
     start = learned.predict(SHAPE[None], np.ones((1, K)))
     near, far = SHAPE.copy(), SHAPE.copy()
     near[0] += 10
@@ -100,26 +100,26 @@ def test_points_missing_in_some_images_are_fitted_on_the_others() -> None:
     visible = np.ones((12, L), bool)
     visible[4:, 1] = False
     visible[:, 2] = False
-    spoiled = np.where(visible[..., None], points, 1e6)
+    corrupted = np.where(visible[..., None], points, 1e6)
     whole = _annotated(landmarks, points)
-    gappy = MappingExamples(landmarks, whole.score, spoiled, visible, whole.group)
-    learned = fit_point_map(gappy, no_reference(), ridge=0.1)
+    incomplete = MappingExamples(landmarks, whole.score, corrupted, visible, whole.group)
+    learned = fit_point_map(incomplete, empty_reference(), ridge=0.1)
     others = _objects(3, seed=9)
     predicted = learned.predict(others, np.ones((3, K)))
-    full = fit_point_map(whole, no_reference(), ridge=0.1).predict(others, np.ones((3, K)))
-    part = fit_point_map(whole.select(np.arange(4)), no_reference(), ridge=0.1).predict(
+    full = fit_point_map(whole, empty_reference(), ridge=0.1).predict(others, np.ones((3, K)))
+    part = fit_point_map(whole.select(np.arange(4)), empty_reference(), ridge=0.1).predict(
         others, np.ones((3, K))
     )
     np.testing.assert_allclose(predicted[:, 0], full[:, 0])
     np.testing.assert_allclose(predicted[:, 1], part[:, 1])
     assert np.isnan(predicted[:, 2]).all()
-    assert learned.known().tolist() == [True, True, False]
+    assert learned.known_points().tolist() == [True, True, False]
     kept = learned.select(np.array([1, 0]))
     np.testing.assert_allclose(kept.predict(others, np.ones((3, K))), predicted[:, [1, 0]])
 
 
-def test_a_mirrored_image_teaches_the_other_side() -> None:
-    """Only the left point is annotated; its mirror partner is known all the same, and where it should be."""
+def test_mirror_images_determine_the_other_side() -> None:
+    """Only the left point is annotated; the map still predicts its mirror partner."""
     landmarks = np.array([[[80.0, 90], [175, 90], [128, 140]]])
     left = landmarks[:, :1] + np.array([3.0, -2.0])
     points = np.concatenate([left, np.full((1, 1, 2), 1e6)], axis=1)
@@ -128,36 +128,36 @@ def test_a_mirrored_image_teaches_the_other_side() -> None:
     )
     both = add_mirrored(examples, MirrorPartners((1, 0, 2), (1, 0), 256))
     assert both.group.tolist() == [0, 0]
-    predicted = fit_point_map(both, no_reference(), ridge=0.1).predict(landmarks, np.ones((1, 3)))
+    predicted = fit_point_map(both, empty_reference(), ridge=0.1).predict(landmarks, np.ones((1, 3)))
     np.testing.assert_allclose(predicted[0, 0] - landmarks[0, 0], [3, -2], atol=0.5)
     np.testing.assert_allclose(predicted[0, 1] - landmarks[0, 1], [-3, -2], atol=0.5)
 
 
-def test_the_mean_shape_is_that_of_turned_and_scaled_copies() -> None:
-    copies = np.stack([SHAPE, _turned(SHAPE, 1.0, 2.0, (5, 9)), _turned(SHAPE, -2.0, 0.7, (200, 9))])
-    np.testing.assert_allclose(mean_shape(copies, np.ones((3, K))), SHAPE, atol=0.1)
+def test_mean_shape_of_rotated_and_scaled_copies() -> None:
+    copies = np.stack([SHAPE, _transform(SHAPE, 1.0, 2.0, (5, 9)), _transform(SHAPE, -2.0, 0.7, (200, 9))])
+    np.testing.assert_allclose(compute_mean_shape(copies, np.ones((3, K))), SHAPE, atol=0.1)
 
 
-def test_landmarks_all_in_one_place_still_give_numbers() -> None:
+def test_landmarks_all_in_one_place_give_finite_points() -> None:
     landmarks = np.full((2, K, 2), 50.0)
     points = np.full((2, L, 2), 60.0)
-    for reference in (no_reference(), mean_shape(landmarks, np.ones((2, K)))):
+    for reference in (empty_reference(), compute_mean_shape(landmarks, np.ones((2, K)))):
         learned = fit_point_map(_annotated(landmarks, points), reference, ridge=0.1)
         np.testing.assert_allclose(learned.predict(landmarks, np.ones((2, K))), points)
 
 
-def test_a_point_scores_as_the_landmarks_it_leans_on() -> None:
+def test_point_scores_follow_the_landmarks_with_the_most_influence() -> None:
     landmarks = _objects(200, bend=20.0)
     points = landmarks[:, :2].copy()
-    learned = fit_point_map(_annotated(landmarks, points), no_reference(), ridge=0.0)
+    learned = fit_point_map(_annotated(landmarks, points), empty_reference(), ridge=0.0)
     score = np.array([[0.9, 0.1, 0.1, 0.1, 0.1], [0.3] * K])
-    scores = learned.scores(score)
+    scores = learned.point_scores(score)
     assert scores[0, 0] > 0.8
     assert scores[0, 1] < 0.2
     np.testing.assert_allclose(scores[1], 0.3)
 
 
-def test_arrays_of_different_objects_are_refused() -> None:
+def test_arrays_of_different_lengths_raise() -> None:
     with pytest.raises(ValueError, match="same objects"):
         MappingExamples(
             np.zeros((2, K, 2)),

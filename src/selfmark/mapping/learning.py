@@ -146,7 +146,7 @@ def _fit(
     mirror = MirrorPartners(detector.card.mirror, partners, size) if partners else None
     fitted = select_map(examples, length * (size / found.regions[:, 2]), mirror)
 
-    kept = np.flatnonzero(fitted.map.known())
+    kept = np.flatnonzero(fitted.map.known_points())
     new = {int(old): index for index, old in enumerate(kept)}
     complete = partners and all(partners[old] in new for old in new)
     by_point = mean_of_known(fitted.errors[:, kept], axis=0)
@@ -159,7 +159,7 @@ def _fit(
         labels=str(truth.source),
         images=len(number),
         objects=len(truth),
-        way=fitted.way,
+        options=fitted.options,
         normalizer=spec,
         error=_number(mean_error(fitted.errors)),
         errors=tuple(_number(error) for error in by_point),

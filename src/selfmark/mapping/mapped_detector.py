@@ -40,7 +40,7 @@ class LearnedMapping:
     labels:     the label file
     images:     annotated images it was learned from
     objects:    annotated objects in them
-    way:        how it was fitted
+    options:    how it was fitted
     normalizer: what errors are divided by, as in `selfmark evaluate`
     error:      leave-one-out error in percent; None with a single image
     errors:     the same of each point; None where nothing could be left out
@@ -54,7 +54,7 @@ class LearnedMapping:
     labels: str
     images: int
     objects: int
-    way: FitOptions
+    options: FitOptions
     normalizer: str
     error: float | None
     errors: tuple[float | None, ...]
@@ -75,7 +75,7 @@ def save_mapping(mapping: LearnedMapping, folder: Path) -> None:
         "labels": mapping.labels,
         "images": mapping.images,
         "objects": mapping.objects,
-        "fit": asdict(mapping.way),
+        "fit": asdict(mapping.options),
         "leave_one_out": {
             "unit": f"percent of {mapping.normalizer}",
             "mean": mapping.error,
@@ -132,7 +132,7 @@ def _mapping(values: Any, point_map: PointMap, landmarks: int) -> LearnedMapping
         labels=values["labels"],
         images=values["images"],
         objects=values["objects"],
-        way=FitOptions(**values["fit"]),
+        options=FitOptions(**values["fit"]),
         normalizer=values["normaliser"],
         error=left_out["mean"],
         errors=tuple(left_out["points"][name] for name in names),
@@ -178,7 +178,7 @@ class MappedDetector(Detector):
         found = self.detector.locate(pixels)
         xy, score = (column.cpu().numpy().astype(np.float64) for column in found)
         points = self.mapping.map.predict(xy, score).astype(np.float32)
-        scores = self.mapping.map.scores(score).astype(np.float32)
+        scores = self.mapping.map.point_scores(score).astype(np.float32)
         return Located(torch.from_numpy(points), torch.from_numpy(scores).clamp(0, 1))
 
     def save(self, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""How to fit: tried on annotated images that were left out, which also says how far to trust the result."""
+"""Selection of the fitting options by cross-validation on the annotated images."""
 
 from __future__ import annotations
 
@@ -15,20 +15,26 @@ from selfmark.mapping.point_map import (
     MirrorPartners,
     PointMap,
     add_mirrored,
+    compute_mean_shape,
+    empty_reference,
     fit_point_map,
-    mean_shape,
-    no_reference,
 )
 from selfmark.points import FloatArray
 
-RIDGES = (0.1, 0.05, 0.2, 0.025, 0.4)  # the first where there is no choosing
-ENOUGH = 8  # images; fewer leave too little to choose by, and choosing does more harm than good
-FOLDS = 50  # up to so many images each is left out alone; of more, as many parts are
+RIDGES = (0.1, 0.05, 0.2, 0.025, 0.4)  # the first is the default
+MIN_IMAGES_TO_SELECT = 8  # with fewer images, selecting options makes the map worse
+MAX_FOLDS = 50  # up to this many images, each image is its own fold (leave-one-out)
 
 
 @dataclass(frozen=True)
 class FitOptions:
-    """One way to fit: in the object's own frame or the crop, with or without mirror images, which ridge."""
+    """Options of a fit.
+
+    Attributes:
+        aligned: align the landmarks to their mean shape first.
+        mirrored: also fit to the mirror image of every object.
+        ridge: noise of the landmarks, see `fit_point_map`.
+    """
 
     aligned: bool
     mirrored: bool
@@ -37,63 +43,68 @@ class FitOptions:
 
 @dataclass(frozen=True)
 class SelectedMap:
-    """A map and what is known of it.
+    """The selected map and its cross-validation errors.
 
-    map:    fitted on all objects
-    way:    how
-    errors: [N, L] errors of objects left out, in percent of the lengths given; NaN where not known
+    Attributes:
+        map: fitted to all objects.
+        options: the selected options.
+        errors: [N, L] errors of held-out objects, in percent of the lengths given; NaN where not known.
     """
 
     map: PointMap
-    way: FitOptions
+    options: FitOptions
     errors: FloatArray
 
 
 def select_map(examples: MappingExamples, lengths: FloatArray, mirror: MirrorPartners | None) -> SelectedMap:
-    """Try every way on images left out, and fit all of them in the best.
+    """Return the map fitted to all objects with the options that have the lowest cross-validation error.
 
-    Few images are fitted in the way that is safest; of a single one nothing can be left out.
+    Fewer than `MIN_IMAGES_TO_SELECT` images are fitted with the default options. With a single image, nothing
+    can be held out and all errors are NaN.
 
     Args:
         examples: N annotated objects.
-        lengths: [N] what errors are divided by.
-        mirror: Mirror partners; None where the points' are not known.
+        lengths: [N] lengths that errors are divided by.
+        mirror: Mirror partners; None if those of the points are not known.
     """
-    mirrors = (True, False) if mirror is not None else (False,)
-    ways = [FitOptions(*parts) for parts in product((True, False), mirrors, RIDGES)]
+    mirrored = (True, False) if mirror is not None else (False,)
+    all_options = [FitOptions(*values) for values in product((True, False), mirrored, RIDGES)]
     images = len(np.unique(examples.group))
-    tried = ways if images >= ENOUGH else ways[:1]
-    errors = np.stack([left_out_errors(examples, lengths, mirror, way) for way in tried])
-    # Some ways know points that others do not; all are judged by the points all know.
+    candidates = all_options if images >= MIN_IMAGES_TO_SELECT else all_options[:1]
+    errors = np.stack([cross_validation_errors(examples, lengths, mirror, options) for options in candidates])
+    # Some options predict points that others cannot. Compare on the points that all of them predict.
     shared = np.where(np.isnan(errors).any(axis=0), np.nan, errors)
     best = int(np.argmin([np.nan_to_num(mean_error(one), nan=np.inf) for one in shared]))
-    return SelectedMap(fit_with_options(examples, mirror, tried[best]), tried[best], errors[best])
+    return SelectedMap(fit_with_options(examples, mirror, candidates[best]), candidates[best], errors[best])
 
 
-def fit_with_options(examples: MappingExamples, mirror: MirrorPartners | None, way: FitOptions) -> PointMap:
-    """The map of these objects, fitted in this way."""
-    if way.mirrored and mirror is not None:
+def fit_with_options(
+    examples: MappingExamples, mirror: MirrorPartners | None, options: FitOptions
+) -> PointMap:
+    """Fit a map to these objects with these options."""
+    if options.mirrored and mirror is not None:
         examples = add_mirrored(examples, mirror)
-    reference = mean_shape(examples.landmarks, examples.score) if way.aligned else no_reference()
-    return fit_point_map(examples, reference, way.ridge)
+    aligned = options.aligned
+    reference = compute_mean_shape(examples.landmarks, examples.score) if aligned else empty_reference()
+    return fit_point_map(examples, reference, options.ridge)
 
 
-def left_out_errors(
-    examples: MappingExamples, lengths: FloatArray, mirror: MirrorPartners | None, way: FitOptions
+def cross_validation_errors(
+    examples: MappingExamples, lengths: FloatArray, mirror: MirrorPartners | None, options: FitOptions
 ) -> FloatArray:
-    """Errors [N, L] in percent of each object under a map fitted without its image."""
+    """Return errors [N, L] in percent of each object under a map fitted without its image."""
     predicted = np.full(examples.points.shape, np.nan)
     for rows in _folds(examples.group):
         rest = np.setdiff1d(np.arange(len(examples)), rows)
         if len(rest):
-            point_map = fit_with_options(examples.select(rest), mirror, way)
+            point_map = fit_with_options(examples.select(rest), mirror, options)
             predicted[rows] = point_map.predict(examples.landmarks[rows], examples.score[rows])
     return point_errors(predicted, examples.points, examples.visible, lengths)
 
 
 def _folds(group: IntArray) -> Iterator[IntArray]:
-    """The rows of each image, or where there are many, of every FOLDSth one."""
-    _, number = np.unique(group, return_inverse=True)
-    part = number % FOLDS
-    for fold in range(int(part.max()) + 1):
-        yield np.flatnonzero(part == fold)
+    """Yield the rows of each fold: one image, or every MAX_FOLDS-th image if there are more."""
+    _, image = np.unique(group, return_inverse=True)
+    fold = image % MAX_FOLDS
+    for index in range(int(fold.max()) + 1):
+        yield np.flatnonzero(fold == index)

@@ -234,7 +234,9 @@ def main() -> None:
     parser.add_argument("--touches", action="store_true", help="also measure contacts of generated animals")
     parser.add_argument("--hour", action="store_true", help="also measure the memory for an hour of video")
     parser.add_argument("--out", type=Path, help="result file; earlier measurements in it are kept")
-    parser.add_argument("--minutes", type=int, default=0, help="only measure the memory for so many minutes")
+    parser.add_argument(
+        "--minutes", type=int, default=0, help="only measure the memory for this many minutes"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.minutes:

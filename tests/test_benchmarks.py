@@ -1,4 +1,4 @@
-"""Scripts that only a GPU or hours can run: at least what they take from one another must be there."""
+"""Static checks of scripts that need a GPU or hours to run: everything they import must exist."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ FOLDERS = ("benchmarks", "benchmarks/quality", "docs", "training/keypoints")
 SCRIPTS = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.py"))]
 
 
-def _defined(path: Path) -> set[str]:
-    """Names that a script defines or imports at its top."""
+def _defined_names(path: Path) -> set[str]:
+    """Return the names that a script defines or imports at module level."""
     names: set[str] = set()
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -26,44 +26,46 @@ def _defined(path: Path) -> set[str]:
     return names
 
 
-def _taken(path: Path) -> set[tuple[str, str]]:
-    """What a script takes from those beside it: the other's name and what is taken."""
-    beside = {one.stem for one in path.parent.glob("*.py")}
+def _used_names(path: Path) -> set[tuple[str, str]]:
+    """Return the names that a script uses from other scripts in its folder, as (module, name)."""
+    siblings = {one.stem for one in path.parent.glob("*.py")}
     tree = ast.parse(path.read_text())
-    taken: set[tuple[str, str]] = set()
-    whole: dict[str, str] = {}  # name here -> module
+    used: set[tuple[str, str]] = set()
+    imported: dict[str, str] = {}  # local name -> module
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module in beside and not node.level:
-            taken |= {(node.module, alias.name) for alias in node.names}
+        if isinstance(node, ast.ImportFrom) and node.module in siblings and not node.level:
+            used |= {(node.module, alias.name) for alias in node.names}
         elif isinstance(node, ast.Import):
-            whole |= {alias.asname or alias.name: alias.name for alias in node.names if alias.name in beside}
+            imported |= {
+                alias.asname or alias.name: alias.name for alias in node.names if alias.name in siblings
+            }
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in whole:
-            taken.add((whole[node.value.id], node.attr))
-    return taken
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in imported:
+            used.add((imported[node.value.id], node.attr))
+    return used
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=[str(path.relative_to(ROOT)) for path in SCRIPTS])
-def test_scripts_find_what_they_take_from_those_beside_them(path: Path) -> None:
-    for module, name in _taken(path):
-        assert name in _defined(path.parent / f"{module}.py"), f"{module}.py has no '{name}'"
+def test_names_used_from_sibling_scripts_exist(path: Path) -> None:
+    for module, name in _used_names(path):
+        assert name in _defined_names(path.parent / f"{module}.py"), f"{module}.py has no '{name}'"
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=[str(path.relative_to(ROOT)) for path in SCRIPTS])
-def test_scripts_find_what_they_take_from_the_package(path: Path) -> None:
+def test_names_imported_from_the_package_exist(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("selfmark."):
             place = ROOT / "src" / str(node.module).replace(".", "/")
             if place.is_dir():
-                there = _defined(place / "__init__.py") | {one.stem for one in place.iterdir()}
+                there = _defined_names(place / "__init__.py") | {one.stem for one in place.iterdir()}
             else:
-                there = _defined(place.with_suffix(".py"))
+                there = _defined_names(place.with_suffix(".py"))
             missing = {alias.name for alias in node.names} - there
             assert not missing, f"{node.module} has no {missing}"
 
 
-def test_the_check_itself_sees_imports_and_attributes(tmp_path: Path) -> None:
+def test_the_check_finds_imports_and_attributes(tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text("import two as other\nfrom two import a, b\nother.c()\n")
     (tmp_path / "two.py").write_text("a, (b, *d) = 1, (2, 3)\n\ndef c(): ...\n")
-    assert _taken(tmp_path / "one.py") == {("two", "a"), ("two", "b"), ("two", "c")}
-    assert _defined(tmp_path / "two.py") == {"a", "b", "c", "d"}
+    assert _used_names(tmp_path / "one.py") == {("two", "a"), ("two", "b"), ("two", "c")}
+    assert _defined_names(tmp_path / "two.py") == {"a", "b", "c", "d"}

@@ -1,4 +1,4 @@
-"""The cost model on paper: its formulas against counting and playing through, its tables against the page."""
+"""Tests of the cost model: formulas against counts and a simulation, tables against the page."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def simulation(scripts: Path) -> ModuleType:
     return import_module("cost_simulation")
 
 
-def test_the_page_shows_what_the_script_prints(scripts: Path) -> None:
+def test_the_page_matches_the_script(scripts: Path) -> None:
     model = import_module("cost_model")
     page, new_tables = (ROOT / "docs" / "scale.md").read_text(), model.tables()
     assert model.insert_tables(page, new_tables) == page, (
@@ -43,7 +43,7 @@ def test_the_page_shows_what_the_script_prints(scripts: Path) -> None:
 
 
 def _ring_all_reduce(values: np.ndarray) -> tuple[np.ndarray, list[int]]:
-    """A ring that really sums [n, n * part] numbers, and how many numbers each member sent."""
+    """Sum [n, n * part] numbers with a ring and return the sums and how many numbers each member sent."""
     members = len(values)
     chunks = values.reshape(members, members, -1).copy()
     sent = [0] * members
@@ -66,7 +66,7 @@ def _ring_all_reduce(values: np.ndarray) -> tuple[np.ndarray, list[int]]:
     return chunks.reshape(members, -1), sent
 
 
-def test_traffic_is_what_a_real_ring_sends(formulas: ModuleType) -> None:
+def test_traffic_matches_a_real_ring(formulas: ModuleType) -> None:
     values = np.random.default_rng(0).normal(size=(8, 8 * 3))
     result, sent = _ring_all_reduce(values)
     np.testing.assert_allclose(result, np.tile(values.sum(axis=0), (8, 1)))
@@ -76,28 +76,28 @@ def test_traffic_is_what_a_real_ring_sends(formulas: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("gpus", [8, 64])
-def test_without_chance_formula_and_simulation_are_the_same(
+def test_formula_equals_simulation_without_randomness(
     gpus: int, formulas: ModuleType, simulation: ModuleType
 ) -> None:
     calm = replace(formulas.ASSUMPTIONS, jitter=0.0, stall_fraction=0.0, link_jitter=0.0)
-    played = simulation.simulate_steps(gpus, 0.01, 27e6, 5, calm, np.random.default_rng(0))
-    assert played == pytest.approx(0.01 + formulas.all_reduce(gpus, 27e6, calm), rel=1e-9)
+    simulated = simulation.simulate_steps(gpus, 0.01, 27e6, 5, calm, np.random.default_rng(0))
+    assert simulated == pytest.approx(0.01 + formulas.all_reduce(gpus, 27e6, calm), rel=1e-9)
 
 
 @pytest.mark.parametrize("gpus", [8, 64])
-def test_with_chance_they_are_within_six_percent(
+def test_formula_is_within_six_percent_with_randomness(
     gpus: int, formulas: ModuleType, simulation: ModuleType
 ) -> None:
     for compute, size in ((0.028, 27e6), (2e-4, 2e5)):
-        played = simulation.simulate_steps(
+        simulated = simulation.simulate_steps(
             gpus, compute, size, 400, formulas.ASSUMPTIONS, np.random.default_rng(1)
         )
-        said = compute * formulas.slowest(gpus) + formulas.all_reduce(gpus, size)
-        assert said == pytest.approx(played, rel=0.06)
+        predicted = compute * formulas.slowest(gpus) + formulas.all_reduce(gpus, size)
+        assert predicted == pytest.approx(simulated, rel=0.06)
 
 
 @pytest.mark.parametrize("count", [2, 8, 64, 1024])
-def test_the_largest_of_many(count: int, formulas: ModuleType) -> None:
+def test_expected_largest_of_many_samples(count: int, formulas: ModuleType) -> None:
     drawn = np.random.default_rng(2).normal(size=(3_000, count)).max(axis=1).mean()
     assert formulas.expected_largest(count) == pytest.approx(drawn, abs=0.06)
 

@@ -1,4 +1,4 @@
-"""The pages of results against figures worked out by hand, and against the committed quality.json."""
+"""Tests of the results pages: numbers computed by hand, and the committed quality.json."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ def _line(page: str, start: str) -> list[str]:
     return [cell.strip() for cell in lines[0].strip("|").split("|")]
 
 
-def test_seeds_become_mean_and_sample_deviation(tables: ModuleType) -> None:
+def test_seeds_are_summarized_by_mean_and_sample_deviation(tables: ModuleType) -> None:
     # 2.9, 3.0, 3.2: mean 9.1 / 3; squared deviations 0.01778 + 0.00111 + 0.02778 over 2: root 0.1528.
     page = tables.pages(_made_up())["quality.md"]
     stage2 = [line for line in page.splitlines() if line.startswith("| yt68-superpoint | faces-yt68")][1]
     assert "| 3 | 2 | 3.30 ± 0.00 | 3.03 ± 0.15 | — | 6.07 ± 0.31 | 11.40 |" in stage2
 
 
-def test_targets_are_judged(tables: ModuleType) -> None:
+def test_targets_are_compared_with_results(tables: ModuleType) -> None:
     page = tables.pages(_made_up())["quality.md"]
     assert "| yt68-superpoint | forward, ridge 0.01 | 3 | 3.03 | no |" in page
     assert "| yt68-superpoint | backward, ridge 0.01 | 6.5 | 6.07 | yes |" in page
@@ -87,7 +87,7 @@ def test_targets_are_judged(tables: ModuleType) -> None:
     assert "| yt68-selfmark | forward, ridge 0.01 | 3.3 | — | — |" in page
 
 
-def test_the_order_of_rows_is_compared_with_the_papers(tables: ModuleType) -> None:
+def test_the_order_of_rows_is_compared_with_the_paper(tables: ModuleType) -> None:
     page = tables.pages(_made_up())["ablations.md"]
     assert _line(page, "250")[1:4] == ["clusters-250", "5.50", "11.00"]
     assert _line(page, "250")[-2:] == ["8.58", "6.26"]
@@ -98,7 +98,7 @@ def test_the_order_of_rows_is_compared_with_the_papers(tables: ModuleType) -> No
     )
 
 
-def test_flipping_at_test_time_is_a_row_of_its_own(tables: ModuleType) -> None:
+def test_flipping_at_test_time_has_its_own_row(tables: ModuleType) -> None:
     page = tables.pages(_made_up())["ablations.md"]
     assert [_line(page, label)[3] for label in ("none", "train", "train and test")] == [
         "3.40",
@@ -110,7 +110,7 @@ def test_flipping_at_test_time_is_a_row_of_its_own(tables: ModuleType) -> None:
     )
 
 
-def test_films_are_means_over_seeds(tables: ModuleType) -> None:
+def test_videos_are_summarized_over_seeds(tables: ModuleType) -> None:
     quality = _made_up()
     for name, flow, forward in (("flies", 0.2, 6.0), ("flies-temporal", 0.1, 6.1)):
         for seed, more in enumerate((0.0, 0.03)):
@@ -135,7 +135,7 @@ def test_an_order_is_the_same_only_if_every_row_agrees(summaries: ModuleType) ->
     assert "too few rows" in summaries.describe_ranking({"a": 1.0, "b": None, "x": 2.0}, theirs, "error")
 
 
-def test_a_run_made_again_replaces_the_published_one(merge: ModuleType) -> None:
+def test_a_repeated_run_replaces_the_published_one(merge: ModuleType) -> None:
     old = {
         "runs": {"short-s0": {"name": "short-s0"}, "yt68-superpoint-s1": {"name": "yt68-superpoint-s1"}},
         "rows": [
@@ -154,13 +154,13 @@ def test_a_run_made_again_replaces_the_published_one(merge: ModuleType) -> None:
     assert merged["runs"]["short-s0"]["images"] == 7
 
 
-def test_figures_of_trial_runs_are_not_merged(merge: ModuleType) -> None:
+def test_trial_runs_are_not_merged(merge: ModuleType) -> None:
     trial = {"run": {"name": "short-s0"}, "rows": [_row("short", 3.9, smoke=True)]}
     with pytest.raises(SystemExit, match="smoke"):
         merge.merge({"runs": {}, "rows": []}, [trial])
 
 
-def test_the_committed_pages_are_those_of_the_committed_figures(tables: ModuleType) -> None:
+def test_the_committed_pages_match_the_committed_json(tables: ModuleType) -> None:
     for name, page in tables.pages(_published()).items():
         written = (RESULTS / name).read_text(encoding="utf-8")
         assert written == page, "run: python benchmarks/quality/quality_pages.py"
@@ -171,16 +171,14 @@ def _published() -> dict[str, Any]:
     return published
 
 
-def test_the_page_of_first_keypoints_is_that_of_its_figures(
-    scripts: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_of_first_keypoints_matches_its_json(scripts: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT))  # the script also takes from `training`
     record = json.loads((RESULTS / "keypoints.json").read_text(encoding="utf-8"))
     page = import_module("keypoints").page(record)
     assert (RESULTS / "keypoints.md").read_text(encoding="utf-8") == page
 
 
-def test_every_declared_row_is_published(scripts: None) -> None:
+def test_every_experiment_is_published(scripts: None) -> None:
     rows = import_module("experiments")
     published = _published()
     there = {(row["name"], row["seed"], row["stage"], row["ridge"]) for row in published["rows"]}
@@ -191,17 +189,17 @@ def test_every_declared_row_is_published(scripts: None) -> None:
                 assert {(name, seed, stage, ridge) for stage in (1, 2) for ridge in rows.RIDGES} <= there
 
 
-def test_every_row_says_what_the_file_promises() -> None:
-    promised = {"data", "k", "m", "keypoints", "preset", "seed", "stage", "ridge", "forward", "backward"}
-    promised |= {"mean_shape", "minutes", "hardware", "commit"}
+def test_every_row_has_all_fields() -> None:
+    required = {"data", "k", "m", "keypoints", "preset", "seed", "stage", "ridge", "forward", "backward"}
+    required |= {"mean_shape", "minutes", "hardware", "commit"}
     rows = _published()["rows"]
     assert rows
     for row in rows:
-        assert promised <= set(row)
+        assert required <= set(row)
         assert 0 < row["forward"] < row["mean_shape"], "worse than guessing"
 
 
-def test_every_row_of_the_pages_can_be_made_again(scripts: None, tmp_path: Path) -> None:
+def test_every_row_of_the_pages_can_be_recomputed(scripts: None, tmp_path: Path) -> None:
     run = import_module("run")
     names = {row["name"] for row in _published()["rows"]}
     assert "flip-train" in names
@@ -216,7 +214,7 @@ def test_every_row_of_the_pages_can_be_made_again(scripts: None, tmp_path: Path)
         ).read_text(encoding="utf-8")
 
 
-def test_commands_shown_ask_for_what_the_rows_ask_for(scripts: None) -> None:
+def test_commands_on_the_page_have_the_settings_of_the_experiments(scripts: None) -> None:
     rows, commands = import_module("experiments"), import_module("commands")
     from typer.main import get_command
 

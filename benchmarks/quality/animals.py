@@ -68,15 +68,15 @@ def prepare_flies(folder: Path) -> None:
 def prepare_mouse(folder: Path) -> None:
     """Write boxes of the mouse for every frame of the video and every labeled still image."""
     stills = {name: read_json(folder / f"{name}.json") for name in ("train", "test")}
-    test_images = {
+    pictures = {
         name: [_read(folder / "images" / image["file_name"]) for image in content["images"]]
         for name, content in stills.items()
     }
-    empty = _background([picture for name in test_images for picture in test_images[name]])
+    empty = _background([picture for name in pictures for picture in pictures[name]])
     for name, content in stills.items():
         annotations = {annotation["image_id"]: annotation for annotation in content["annotations"]}
         with_boxes = []
-        for image, picture in zip(content["images"], test_images[name], strict=True):
+        for image, picture in zip(content["images"], pictures[name], strict=True):
             annotation = annotations[image["id"]]
             points = np.array(annotation["keypoints"], np.float64).reshape(-1, 3)
             with_boxes.append(_annotation(annotation, points, _square(_center(picture, empty), MOUSE_SIDE)))
@@ -139,9 +139,9 @@ def _read_frames(path: Path) -> list[Picture]:
         frames.append(np.asarray(picture, np.uint8))
 
 
-def _background(test_images: list[Picture]) -> Picture:
+def _background(pictures: list[Picture]) -> Picture:
     """Compute the arena without the animal: the median, because the animal keeps moving."""
-    return np.asarray(np.median(np.stack([_gray(picture) for picture in test_images]), axis=0), np.uint8)
+    return np.asarray(np.median(np.stack([_gray(picture) for picture in pictures]), axis=0), np.uint8)
 
 
 def _center(picture: Picture, empty: Picture) -> Floats:

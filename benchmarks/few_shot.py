@@ -31,7 +31,6 @@ from selfmark.evaluation.regression import fit_ridge
 from selfmark.images.crop import to_network
 from selfmark.images.sources import list_images
 from selfmark.mapping import point_map as mapping_fit
-from selfmark.mapping.learning import FoundLandmarks, find_landmarks
 from selfmark.mapping.model_selection import RIDGES, FitOptions, fit_with_options, select_map
 from selfmark.mapping.point_map import IntArray, MappingExamples, MirrorPartners
 from selfmark.points import FloatArray
@@ -73,17 +72,16 @@ def read(detector: Detector, data: Path, part: str, cache: Path, most: int) -> P
     kept = cache / f"{data.name}-{part}-{len(truth)}.npz"
     if not kept.exists():
         cache.mkdir(parents=True, exist_ok=True)
-        found = find_landmarks(detector, truth.refs)
-        np.savez(kept, xy=found.xy, score=found.score, regions=found.regions, rows=found.rows)
+        found = detector.predict_network_pixels(truth.refs)
+        xy, score = found.xy.astype(np.float64), found.score.astype(np.float64)
+        np.savez(kept, xy=xy, score=score, regions=found.regions, rows=found.rows)
     with np.load(kept) as arrays:
-        found = FoundLandmarks(**arrays, skipped=())
-    truth, size = truth.select(found.rows), detector.card.images.size
-    points = to_network(np.nan_to_num(truth.xy), found.regions[:, None], size)
-    examples = MappingExamples(
-        found.xy, found.score, points, truth.visible, np.arange(len(truth), dtype=np.int64)
-    )
-    scale = size / found.regions[:, 2]
-    return Part(examples, normalizer_lengths(truth, default_normalizer(truth), found.regions) * scale, truth)
+        xy, score, regions, rows = (arrays[name] for name in ("xy", "score", "regions", "rows"))
+    truth, size = truth.select(rows), detector.card.images.size
+    points = to_network(np.nan_to_num(truth.xy), regions[:, None], size)
+    examples = MappingExamples(xy, score, points, truth.visible, np.arange(len(truth), dtype=np.int64))
+    scale = size / regions[:, 2]
+    return Part(examples, normalizer_lengths(truth, default_normalizer(truth), regions) * scale, truth)
 
 
 def measure(detector: Detector, train: Part, test: Part, draws: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,16 @@ import pytest
 import torch
 
 import selfmark
-from selfmark.config import Images, Network
+from selfmark.config import Images, Network, Runtime
 from selfmark.demo.scene import generate_scene
 from selfmark.detector import Detector
 from selfmark.errors import InputError
 from selfmark.evaluation.regression import fit_ridge
 from selfmark.image_ref import ImageRef
+from selfmark.images.crop import to_original
 from selfmark.model.card import ModelCard
 from selfmark.model.network import Psi
+from selfmark.run.config_file import read_config, write_config
 
 NETWORK = Network(channels=32, depth=2, descriptor=16, norm_groups=4)
 
@@ -118,6 +121,46 @@ def test_save_and_load_give_the_same_points(tmp_path: Path) -> None:
         assert torch.equal(again.locate(images).xy, detector.locate(images).xy)
 
 
+def test_a_detector_of_a_run_has_its_runtime_settings(quick_run: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(quick_run, tmp_path / "run"))
+    settings = read_config(run / "config.yaml")
+    assert Detector.load(run).runtime == settings.runtime
+    changed = replace(settings, runtime=replace(settings.runtime, predict_batch=2, precision="fp32"))
+    write_config(changed, run / "config.yaml")
+    for folder in (run, run / "model"):
+        assert Detector.load(folder).runtime == changed.runtime
+    detector, batches = Detector.load(run), []
+    forward = detector.psi.forward
+    detector.psi.forward = lambda images: batches.append(len(images)) or forward(images)  # type: ignore
+    images = torch.zeros(5, 3, 64, 64, dtype=torch.uint8)
+    assert detector.locate(images).xy.shape == (5, 4, 2)
+    assert batches == [4, 4, 2], "two images and their mirror images per pass"
+    shutil.copytree(run / "model", tmp_path / "model")
+    assert Detector.load(tmp_path / "model").runtime == Runtime(), "a model outside of a run"
+
+
+def test_network_pixels_of_all_images_and_what_could_not_be_read(tmp_path: Path) -> None:
+    for index in range(5):
+        picture = _picture(128, 128, (20 + 4 * index, 30), (90, 60), 6)
+        cv2.imwrite(str(tmp_path / f"{index}.png"), picture[..., ::-1])
+    (tmp_path / "2.png").write_bytes(b"not a picture")
+    refs = [ImageRef(tmp_path / f"{index}.png") for index in range(5)]
+    progress: list[tuple[int, int]] = []
+    crops: list[int] = []
+    found = _detector().predict_network_pixels(
+        refs, 2, lambda done, total: progress.append((done, total)), lambda pixels: crops.append(len(pixels))
+    )
+    assert found.rows.tolist() == [0, 1, 3, 4]
+    assert [line.partition(":")[0] for line in found.skipped] == [refs[2].name]
+    assert (progress[-1], crops) == ((5, 5), [2, 2])
+    assert found.sizes.tolist() == [[128, 128]] * 4
+    landmarks = np.concatenate([part.landmarks.xy for part in _detector().predict(refs)])
+    original = to_original(found.xy, found.regions[:, None], 64)
+    np.testing.assert_allclose(original, landmarks, atol=1e-4)
+    with pytest.raises(InputError, match=r"none of the 1 images could be read; first: .*2\.png"):
+        _detector().predict_network_pixels([refs[2]])
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -146,7 +189,7 @@ def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.json"
     values = json.loads(path.read_text())
     path.write_text(json.dumps(values | {"K": 3, "names": ["a", "b", "c"], "mirror": [0, 1, 2]}))
-    with pytest.raises(InputError, match="does not fit"):
+    with pytest.raises(InputError, match="does not match"):
         Detector.load(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""The thing the user keeps: a trained detector of K landmarks. Predict, save, load.
+"""A trained detector of K landmarks: predict, save and load.
 
 >>> import selfmark
 >>> detector = selfmark.load("runs/cats")          # doctest: +SKIP
@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,110 +26,210 @@ from selfmark.errors import DamagedFile, InputError, TrainingError
 from selfmark.image_ref import ImageRef
 from selfmark.images.crop import crop_regions, extract_crop, to_original
 from selfmark.images.sources import list_images
-from selfmark.images.store import ImageStore, iterate_crops
-from selfmark.model.card import ModelCard as ModelCard
-from selfmark.model.card import is_packaged as is_packaged
-from selfmark.model.card import model_folder as model_folder
-from selfmark.model.card import read_card, write_card
+from selfmark.images.store import iterate_crops
+from selfmark.model.card import ModelCard, model_folder, read_card, write_card
 from selfmark.model.heatmaps import read_heatmaps, to_pixels
 from selfmark.model.network import Psi, bytes_per_image, prepare_network
 from selfmark.points import Landmarks
+from selfmark.run.config_file import read_config
 from selfmark.run.devices import images_per_pass
 from selfmark.run.tensor_files import read_tensors, write_tensors
 
+_BATCH = 64  # images decoded and held in memory at a time
+_DEFAULT_RUNTIME = Runtime()
+
 
 class Located(NamedTuple):
-    """Landmarks of B network images: `xy` [B, K, 2] network pixels, `score` [B, K] in 0..1."""
+    """Landmarks of B network images: `xy` [B, K, 2] in network pixels, `score` [B, K] in 0..1."""
 
     xy: Tensor
     score: Tensor
 
 
 class Prediction(NamedTuple):
-    """Landmarks of some images, in their original pixels, and which images they are."""
+    """Landmarks of one batch of images, in pixels of the original images.
+
+    refs:      the N images of the batch that could be read
+    sizes:     [N, 2] int64, width and height of each original image
+    landmarks: the K landmarks of each
+    """
 
     refs: tuple[ImageRef, ...]
-    sizes: npt.NDArray[np.int64]  # [N, 2] width, height
+    sizes: npt.NDArray[np.int64]
     landmarks: Landmarks
 
 
-class Detector:
-    """K heatmaps and how to read them."""
+class NetworkPrediction(NamedTuple):
+    """Landmarks in network pixels of all images that could be read.
 
-    def __init__(self, psi: Psi, card: ModelCard, device: torch.device | str = "cpu") -> None:
+    rows:    [N] int64, which of the given references these images are
+    xy:      [N, K, 2] float32
+    score:   [N, K] float32
+    regions: [N, 4] float64, the part of the original image that the network sees: x, y, width, height
+    sizes:   [N, 2] int64, width and height of the original image
+    skipped: the images that could not be read, as "name: reason"
+    """
+
+    rows: npt.NDArray[np.int64]
+    xy: npt.NDArray[np.float32]
+    score: npt.NDArray[np.float32]
+    regions: npt.NDArray[np.float64]
+    sizes: npt.NDArray[np.int64]
+    skipped: tuple[str, ...]
+
+
+class Detector:
+    """Stage 2's network Psi, the model card that says how to apply it, and the device it runs on."""
+
+    def __init__(
+        self,
+        psi: Psi,
+        card: ModelCard,
+        device: torch.device | str = "cpu",
+        runtime: Runtime = _DEFAULT_RUNTIME,
+    ) -> None:
+        """Move the network to the device.
+
+        Args:
+            psi: the network.
+            card: its model card.
+            device: device to compute on.
+            runtime: precision, kernels and the largest number of images per forward pass.
+        """
         self.device = torch.device(device)
         self.psi = psi.eval()
-        prepare_network(self.psi, self.device)
+        self.runtime = runtime
+        prepare_network(self.psi, self.device, runtime)
         self.card = card
-        each = bytes_per_image(card.network, card.images.size) * (1 + card.flip_test)
-        self._at_once = images_per_pass(Runtime().predict_batch, each, self.device)
+        bytes_each = bytes_per_image(card.network, card.images.size) * (1 + card.flip_test)
+        self._max_images = images_per_pass(runtime.predict_batch, bytes_each, self.device)
 
     @property
     def names(self) -> tuple[str, ...]:
+        """Names of the K landmarks, in index order."""
         return self.card.names
 
+    # --- network pixels -----------------------------------------------------------------------------
+
     def locate(self, pixels: Tensor) -> Located:
-        """Landmarks of network images [B, 3, S, S] uint8; with flipping, averaged with the mirror image."""
+        """Find the landmarks of network images [B, 3, S, S] uint8.
+
+        With `flip_test`, heatmaps are averaged with those of the mirrored image. Images are processed in
+        forward passes of at most `runtime.predict_batch` images, fewer if memory is short.
+        """
         parts: list[Located] = []
         done = 0
         while not parts or done < len(pixels):
-            part = pixels[done : done + self._at_once]
-            located = self._if_memory_suffices(part)
-            if located is None:  # others have taken memory since `_at_once` was chosen
-                self._at_once = len(part) // 2
+            part = pixels[done : done + self._max_images]
+            located = self._try_forward(part)
+            if located is None:  # Other programs have used up memory since `_max_images` was computed.
+                self._max_images = len(part) // 2
                 continue
             parts.append(located)
             done += len(part)
         return Located(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
-    def _if_memory_suffices(self, pixels: Tensor) -> Located | None:
+    def _try_forward(self, pixels: Tensor) -> Located | None:
+        """Run one forward pass; return None if the GPU has too little memory for so many images."""
         try:
-            return self._pass(pixels)
+            return self._forward(pixels)
         except torch.OutOfMemoryError as error:
             if len(pixels) == 1:
                 raise TrainingError(
                     f"the GPU has too little memory for one image of {self.card.images.size} px: "
-                    "end what else runs on it, or use --device cpu"
+                    "stop other programs that use it, or use --device cpu"
                 ) from error
         torch.cuda.empty_cache()
         return None
 
     @torch.no_grad()
-    def _pass(self, pixels: Tensor) -> Located:
+    def _forward(self, pixels: Tensor) -> Located:
         images = pixels.to(self.device).float() / 255
         if self.card.flip_test:
             partner = torch.tensor(self.card.mirror, device=self.device)
-            here, mirrored = self.psi(torch.cat([images, images.flip(-1)])).chunk(2)
-            maps = (here + mirrored.flip(-1)[:, partner]) / 2
+            maps, mirrored = self.psi(torch.cat([images, images.flip(-1)])).chunk(2)
+            maps = (maps + mirrored.flip(-1)[:, partner]) / 2
         else:
             maps = self.psi(images)
         peaks = read_heatmaps(maps, self.card.refine)
         return Located(to_pixels(peaks.cells), peaks.score.clamp(0, 1))
 
-    def predict(self, refs: Sequence[ImageRef], batch: int = 64) -> Iterator[Prediction]:
-        """Landmarks batch by batch, so that an hour of video needs constant memory."""
+    def predict_network_pixels(
+        self,
+        refs: Sequence[ImageRef],
+        batch: int = _BATCH,
+        on_progress: Callable[[int, int], None] | None = None,
+        on_crops: Callable[[Tensor], None] | None = None,
+    ) -> NetworkPrediction:
+        """Find the landmarks of all images, in network pixels, leaving out images that cannot be read.
+
+        Args:
+            refs: the images.
+            batch: number of images to decode and hold in memory at a time.
+            on_progress: called after each batch with the number of images done and their total number.
+            on_crops: called with the network images [B, 3, S, S] uint8 of each batch.
+
+        Raises:
+            InputError: if none of the images can be read.
+        """
+        parts: list[tuple[npt.NDArray[Any], ...]] = []
+        used: set[ImageRef] = set()
+        skipped: list[str] = []
+        done = 0
         for crops in iterate_crops(refs, self.card.images, batch):
-            if crops.refs:  # none where no image of the batch could be read
-                yield Prediction(crops.refs, crops.sizes, self._in_original(crops))
+            done += len(crops) + len(crops.skipped)
+            skipped += [f"{item.name}: {item.reason}" for item in crops.skipped]
+            if len(crops):
+                located = self.locate(crops.pixels)
+                parts.append(
+                    (located.xy.cpu().numpy(), located.score.cpu().numpy(), crops.regions, crops.sizes)
+                )
+                used.update(crops.refs)
+                if on_crops is not None:
+                    on_crops(crops.pixels)
+            if on_progress is not None:
+                on_progress(done, len(refs))
+        if not parts:
+            raise InputError(f"none of the {len(refs)} images could be read; first: {skipped[0]}")
+        xy, score, regions, sizes = (np.concatenate(column) for column in zip(*parts, strict=True))
+        rows = np.array([row for row, ref in enumerate(refs) if ref in used], dtype=np.int64)
+        return NetworkPrediction(rows, xy, score, regions, sizes, tuple(skipped))
+
+    # --- pixels of the original images --------------------------------------------------------------
+
+    def predict(self, refs: Sequence[ImageRef], batch: int = _BATCH) -> Iterator[Prediction]:
+        """Yield landmarks batch by batch, so that an hour of video needs constant memory.
+
+        Images that cannot be read are left out.
+        """
+        for crops in iterate_crops(refs, self.card.images, batch):
+            if crops.refs:
+                landmarks = self._to_landmarks(self.locate(crops.pixels), crops.regions)
+                yield Prediction(crops.refs, crops.sizes, landmarks)
 
     def __call__(self, images: str | Path | npt.NDArray[np.uint8] | Sequence[Any]) -> Landmarks:
-        """Landmarks of one image or several: paths, or RGB arrays [H, W, 3].
+        """Find the landmarks of one or several images.
 
-        Anything `selfmark discover` takes (folder, glob, video) is taken here too.
+        Args:
+            images: RGB arrays [H, W, 3] uint8, or anything `selfmark discover` accepts: image files, folders,
+                glob patterns, videos.
+
+        Raises:
+            InputError: if none of the images can be read.
         """
-        several: list[Any] = list(images) if isinstance(images, (list, tuple)) else [images]
-        if several and all(isinstance(one, np.ndarray) for one in several):
-            return self._of_arrays(several)
-        parts = [prediction.landmarks for prediction in self.predict(list_images(several))]
+        items: list[Any] = list(images) if isinstance(images, (list, tuple)) else [images]
+        if items and all(isinstance(item, np.ndarray) for item in items):
+            return self._predict_arrays(items)
+        parts = [prediction.landmarks for prediction in self.predict(list_images(items))]
         if not parts:
-            raise InputError(f"none of the images could be read: {', '.join(map(str, several[:3]))}")
+            raise InputError(f"none of the images could be read: {', '.join(map(str, items[:3]))}")
         return Landmarks(
             np.concatenate([part.xy for part in parts]),
             np.concatenate([part.score for part in parts]),
             self.names,
         )
 
-    def _of_arrays(self, arrays: Sequence[npt.NDArray[np.uint8]]) -> Landmarks:
+    def _predict_arrays(self, arrays: Sequence[npt.NDArray[np.uint8]]) -> Landmarks:
         for array in arrays:
             if array.ndim != 3 or array.shape[2] != 3 or array.dtype != np.uint8:
                 raise InputError(f"an image array must be [H, W, 3] uint8, not {array.shape} {array.dtype}")
@@ -137,30 +237,36 @@ class Detector:
         sizes = np.array([(array.shape[1], array.shape[0]) for array in arrays], dtype=np.int64)
         regions = crop_regions(sizes, np.full((len(arrays), 4), np.nan), self.card.images)
         pixels = np.stack([extract_crop(a, region, size) for a, region in zip(arrays, regions, strict=True)])
-        located = self.locate(torch.from_numpy(pixels).permute(0, 3, 1, 2))
-        return self._landmarks(located, regions)
+        return self._to_landmarks(self.locate(torch.from_numpy(pixels).permute(0, 3, 1, 2)), regions)
 
-    def _in_original(self, crops: ImageStore) -> Landmarks:
-        return self._landmarks(self.locate(crops.pixels), crops.regions)
-
-    def _landmarks(self, located: Located, regions: npt.NDArray[np.float64]) -> Landmarks:
+    def _to_landmarks(self, located: Located, regions: npt.NDArray[np.float64]) -> Landmarks:
+        """Convert network pixels to pixels of the original images."""
         xy = to_original(located.xy.cpu().numpy(), regions[:, None], self.card.images.size)
         return Landmarks(xy.astype(np.float32), located.score.cpu().numpy().astype(np.float32), self.names)
 
-    # --- on disk ----------------------------------------------------------------------------------
+    # --- files --------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
-        """Write weights.safetensors and then model.json, so that a model.json always has its weights."""
+        """Write weights.safetensors, then model.json, so that a model.json never lacks its weights."""
         folder.mkdir(parents=True, exist_ok=True)
         write_tensors(dict(self.psi.state_dict()), {}, folder / "weights.safetensors")
         write_card(self.card, folder)
 
     @classmethod
     def load(cls, folder: str | Path, device: torch.device | str = "cpu") -> Detector:
-        """A detector from a run folder or its model folder, or one that comes with selfmark: `demo`."""
+        """Load the detector of a run.
+
+        Args:
+            folder: a run folder, its model folder, or `demo` for the detector that ships with selfmark.
+            device: device to compute on.
+
+        Returns:
+            The detector, with the run's runtime settings if the model is in a run folder.
+        """
         folder = model_folder(Path(folder))
         card = read_card(folder)
-        with torch.device("meta"):  # shapes alone: no memory is taken before the file is known to fit
+        # The meta device allocates no memory before the file is known to match the card.
+        with torch.device("meta"):
             psi = Psi(card.network, len(card.names))
         path = folder / "weights.safetensors"
         try:
@@ -168,14 +274,21 @@ class Detector:
         except DamagedFile:
             raise
         except InputError as error:
-            raise InputError(f"{path} does not fit {folder / 'model.json'}: {error}") from error
+            raise InputError(f"{path} does not match {folder / 'model.json'}: {error}") from error
         psi = psi.to_empty(device="cpu")
         psi.load_state_dict(tensors)
-        return cls(psi, card, device)
+        return cls(psi, card, device, _read_runtime(folder.parent))
 
 
-def fingerprint(detector: Detector) -> str:
-    """Changes whenever landmarks may: with the weights, the preprocessing and the way maps are read."""
+def _read_runtime(run: Path) -> Runtime:
+    """Read the runtime settings of a run folder; return the defaults if the folder is not a run."""
+    if not (run / "run.json").exists():
+        return _DEFAULT_RUNTIME
+    return read_config(run / "config.yaml").runtime
+
+
+def detector_fingerprint(detector: Detector) -> str:
+    """Compute a hash of everything that determines the landmarks: weights, preprocessing, map reading."""
     card = detector.card
     sections = dataclasses.asdict(card.images), dataclasses.asdict(card.network)
     digest = hashlib.sha256(json.dumps([card.mirror, card.flip_test, card.refine, *sections]).encode())

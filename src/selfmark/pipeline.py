@@ -69,7 +69,7 @@ def train_detector(run: Run, device: torch.device, is_new: bool) -> tuple[Detect
     table = _landmark_table(landmarks, len(store), run.config.K)
     psi = _stage2(run, phi, feed, table)
     card = _build_card(run, table.mirror.tolist(), len(store))
-    return Detector(psi, _keep_edits(run, psi, card), device), store
+    return Detector(psi, _keep_edits(run, psi, card), device, run.config.runtime), store
 
 
 def train_phi(

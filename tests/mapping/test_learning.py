@@ -214,7 +214,7 @@ def test_images_that_cannot_be_read_are_left_out(run: Path, tmp_path: Path) -> N
     assert any("1 annotated image" in note and "2.png" in note for note in learned.notes)
     for picture in (labels.parent / "images").iterdir():
         picture.write_bytes(b"no picture")
-    with pytest.raises(InputError, match="none of the 4 annotated images could be read"):
+    with pytest.raises(InputError, match="none of the 4 images could be read"):
         learn_map(run, labels)
 
 

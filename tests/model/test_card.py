@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from selfmark.config import Images, Network
-from selfmark.detector import Detector, fingerprint
+from selfmark.detector import Detector, detector_fingerprint
 from selfmark.errors import InputError
 from selfmark.model.card import ModelCard, read_card, visible_landmarks, write_card
 from selfmark.model.colors import landmark_colors, palette, to_rgb
@@ -82,6 +82,8 @@ def test_a_detector_finds_hidden_landmarks_too_and_its_fingerprint_stays() -> No
     assert found.names == ("x", "y", "z")
     np.testing.assert_array_equal(found.xy, plain(image).xy)
     assert visible_landmarks(named.card) == [0, 1]
-    assert fingerprint(named) == fingerprint(plain), "maps and ONNX files stay valid"
+    assert detector_fingerprint(named) == detector_fingerprint(plain), "maps and ONNX files stay valid"
     fixed = Detector(psi, replace(CARD, mirror=(0, 1, 2)))
-    assert fingerprint(fixed) != fingerprint(plain), "landmarks move, so these must be made anew"
+    assert detector_fingerprint(fixed) != detector_fingerprint(plain), (
+        "landmarks move, so these must be made anew"
+    )

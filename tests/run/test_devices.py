@@ -48,7 +48,7 @@ def _detector() -> tuple[Detector, torch.Tensor]:
 def test_a_detector_finds_the_same_landmarks_in_many_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     detector, pixels = _detector()
     together = detector.locate(pixels)
-    monkeypatch.setattr(detector, "_at_once", 2)
+    monkeypatch.setattr(detector, "_max_images", 2)
     apart = detector.locate(pixels)
     assert apart.xy.shape == (5, 2, 2)
     torch.testing.assert_close(apart.xy, together.xy, atol=1e-2, rtol=0)

@@ -22,7 +22,6 @@ from selfmark.detector import Detector
 from selfmark.errors import InputError
 from selfmark.evaluation.stage1_landmarks import Stage1, find_stage1_landmarks
 from selfmark.image_ref import ImageRef
-from selfmark.images.store import iterate_crops
 from selfmark.model.card import ModelCard
 from selfmark.points import FloatArray
 from selfmark.run.folder import Run
@@ -94,25 +93,16 @@ def run_fingerprint(run: Run, card: ModelCard) -> str:
 def _predict(
     run: Run, detector: Detector, stage1: Stage1, refs: Sequence[ImageRef], on_progress: Progress | None
 ) -> CachedPredictions:
-    parts: list[tuple[FloatArray, FloatArray, FloatArray, npt.NDArray[np.float64]]] = []
-    used: set[ImageRef] = set()
-    skipped: list[str] = []
-    done = 0
-    for crops in iterate_crops(refs, detector.card.images, run.config.runtime.predict_batch):
-        done += len(crops) + len(crops.skipped)
-        skipped += [f"{item.name}: {item.reason}" for item in crops.skipped]
-        if len(crops):
-            located = detector.locate(crops.pixels)
-            gappy = find_stage1_landmarks(stage1, crops.pixels).xy
-            parts.append((located.xy.cpu().numpy(), located.score.cpu().numpy(), gappy, crops.regions))
-            used.update(crops.refs)
-        if on_progress is not None:
-            on_progress(done, len(refs))
-    if not parts:
-        raise InputError(f"none of the {len(refs)} images could be read; first: {skipped[0]}")
-    xy, score, gappy, regions = (np.concatenate(column) for column in zip(*parts, strict=True))
-    rows = np.array([row for row, ref in enumerate(refs) if ref in used], dtype=np.int64)
-    return CachedPredictions(rows, xy, score, gappy, regions, tuple(skipped))
+    stage1_parts: list[FloatArray] = []
+    found = detector.predict_network_pixels(
+        refs,
+        run.config.runtime.predict_batch,
+        on_progress,
+        lambda pixels: stage1_parts.append(find_stage1_landmarks(stage1, pixels).xy),
+    )
+    return CachedPredictions(
+        found.rows, found.xy, found.score, np.concatenate(stage1_parts), found.regions, found.skipped
+    )
 
 
 def _write(made: CachedPredictions, path: Path, fingerprint: str) -> None:

@@ -75,7 +75,9 @@ def mirror_errors(detector: Detector, pixels: Tensor, batch: int) -> FloatArray:
     Averaging over the mirror image would make both agree whatever the network says, so it is left out here.
     """
     size = pixels.shape[-1]
-    single = Detector(detector.psi, replace(detector.card, flip_test=False), detector.device)
+    single = Detector(
+        detector.psi, replace(detector.card, flip_test=False), detector.device, detector.runtime
+    )
     partner = torch.tensor(detector.card.mirror, device=detector.device)
     errors = []
     for block in torch.split(pixels, batch):

@@ -84,7 +84,7 @@ def evaluate_run(
     where = select_device(device)
     detector, stage1 = Detector.load(run.path, where), Stage1.load(run, where)
     if config.evaluation.flip == "never":
-        detector = Detector(detector.psi, replace(detector.card, flip_test=False), where)
+        detector = Detector(detector.psi, replace(detector.card, flip_test=False), where, detector.runtime)
     refs = list_images(_several(images))
     metrics = _header(run, detector) | {"images": [str(one) for one in _several(images)]}
     looked_at: Sequence[ImageRef] = refs

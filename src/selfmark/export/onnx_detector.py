@@ -11,10 +11,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from selfmark.detector import Detector, Located, fingerprint, model_folder
+from selfmark.detector import Detector, Located, detector_fingerprint
 from selfmark.errors import InputError, need
 from selfmark.export.onnx_export import CROPS, FILES, INSTALL, PLACES, Precision
 from selfmark.export.onnx_metadata import MODEL
+from selfmark.model.card import model_folder
 from selfmark.run.devices import select_device
 
 RuntimeName = Literal["torch", "onnx", "onnx-int8"]
@@ -36,9 +37,9 @@ class OnnxDetector(Detector):
 
     def __init__(self, detector: Detector, path: Path) -> None:
         """As `detector`, but with the graph in `path`, which must have been made from it."""
-        super().__init__(detector.psi, detector.card)
+        super().__init__(detector.psi, detector.card, runtime=detector.runtime)
         model = _read(path)
-        if {one.key: one.value for one in model.metadata_props}.get(MODEL) != fingerprint(self):
+        if {one.key: one.value for one in model.metadata_props}.get(MODEL) != detector_fingerprint(self):
             raise InputError(
                 f"{path} was not made from the model beside it: make it anew with 'selfmark export'"
             )

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from selfmark._version import __version__
-from selfmark.detector import Detector, is_packaged, model_folder
+from selfmark.detector import Detector
 from selfmark.errors import InputError, need
 from selfmark.export.onnx_crop import add_crops, add_to_original
 from selfmark.export.onnx_graph import Recorder, add_maps, add_mirrored_maps, add_places
@@ -28,7 +28,7 @@ from selfmark.export.onnx_int8 import Int8Recorder, fold_scales, observe
 from selfmark.export.onnx_metadata import build_metadata
 from selfmark.export.onnx_nodes import IR_VERSION, OPSET, Graph, Value
 from selfmark.images.store import load_store
-from selfmark.model.card import ModelCard
+from selfmark.model.card import ModelCard, is_packaged, model_folder
 from selfmark.model.network import Psi
 from selfmark.run.files import atomic_write
 from selfmark.run.folder import Run

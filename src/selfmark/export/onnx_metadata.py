@@ -9,7 +9,7 @@ import dataclasses
 import json
 
 from selfmark._version import __version__
-from selfmark.detector import Detector, fingerprint
+from selfmark.detector import Detector, detector_fingerprint
 
 MODEL = "selfmark.model"  # which model the file was made from
 
@@ -25,6 +25,6 @@ def build_metadata(detector: Detector) -> dict[str, str]:
         "refine": card.refine,
         "flip_test": card.flip_test,
     }
-    return {MODEL: fingerprint(detector)} | {
+    return {MODEL: detector_fingerprint(detector)} | {
         f"selfmark.{name}": json.dumps(value) for name, value in values.items()
     }

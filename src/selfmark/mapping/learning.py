@@ -6,12 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from selfmark.detector import Detector, fingerprint, is_packaged, model_folder
+from selfmark.detector import Detector, NetworkPrediction, detector_fingerprint
 from selfmark.errors import InputError
 from selfmark.evaluation.label_files import GroundTruth, is_coco, read_ground_truth, read_label_file
 from selfmark.evaluation.nme import mean_error, mean_of_known
@@ -24,15 +23,13 @@ from selfmark.evaluation.normalizers import (
 from selfmark.image_ref import ImageRef
 from selfmark.images.crop import to_network
 from selfmark.images.sources import list_images
-from selfmark.images.store import iterate_crops
 from selfmark.mapping.mapped_detector import LearnedMapping, save_mapping
 from selfmark.mapping.model_selection import select_map
-from selfmark.mapping.point_map import IntArray, MappingExamples, MirrorPartners
+from selfmark.mapping.point_map import MappingExamples, MirrorPartners
+from selfmark.model.card import is_packaged, model_folder
 from selfmark.points import FloatArray
 from selfmark.run.devices import select_device
 from selfmark.run.folder import Run
-
-_BATCH = 64  # images per forward pass
 
 
 @dataclass(frozen=True)
@@ -66,7 +63,7 @@ def learn_map(
     detector = Detector.load(folder, select_device(device))
     refs = list_images(images) if images else _as_the_run_saw(_named_by(labels), folder)
     truth = read_ground_truth(labels, refs)
-    found = find_landmarks(detector, truth.refs)
+    found = detector.predict_network_pixels(truth.refs)
     truth = truth.select(found.rows)
     mapping = _fit(detector, truth, found, normalizer, _skeleton(labels, truth.names))
     target = model_folder(folder)
@@ -96,38 +93,10 @@ def _as_the_run_saw(refs: Sequence[ImageRef], folder: Path) -> list[ImageRef]:
 # --- landmarks and points together ----------------------------------------------------------------------
 
 
-class FoundLandmarks(NamedTuple):
-    """Landmarks of N images in network pixels."""
-
-    xy: FloatArray  # [N, K, 2]
-    score: FloatArray  # [N, K]
-    regions: npt.NDArray[np.float64]  # [N, 4] x, y, w, h of the original that the network saw
-    rows: IntArray  # [N] which of the references could be read
-    skipped: tuple[str, ...]  # those that could not, each with the reason
-
-
-def find_landmarks(detector: Detector, refs: Sequence[ImageRef]) -> FoundLandmarks:
-    """The landmarks of images, leaving out those that cannot be read."""
-    parts: list[tuple[FloatArray, FloatArray, npt.NDArray[np.float64]]] = []
-    used: set[ImageRef] = set()
-    skipped: list[str] = []
-    for crops in iterate_crops(refs, detector.card.images, _BATCH):
-        skipped += [f"{item.name}: {item.reason}" for item in crops.skipped]
-        if len(crops):
-            located = detector.locate(crops.pixels)
-            parts.append((located.xy.cpu().numpy(), located.score.cpu().numpy(), crops.regions))
-            used.update(crops.refs)
-    if not parts:
-        raise InputError(f"none of the {len(refs)} annotated images could be read; first: {skipped[0]}")
-    xy, score, regions = (np.concatenate(column) for column in zip(*parts, strict=True))
-    rows = np.array([row for row, ref in enumerate(refs) if ref in used], dtype=np.int64)
-    return FoundLandmarks(xy.astype(np.float64), score.astype(np.float64), regions, rows, tuple(skipped))
-
-
 def _fit(
     detector: Detector,
     truth: GroundTruth,
-    found: FoundLandmarks,
+    found: NetworkPrediction,
     normalizer: str,
     skeleton: Sequence[tuple[int, int]],
 ) -> LearnedMapping:
@@ -136,8 +105,8 @@ def _fit(
     images = [(ref.path, ref.frame) for ref in truth.refs]
     number = {image: index for index, image in enumerate(dict.fromkeys(images))}
     examples = MappingExamples(
-        landmarks=found.xy,
-        score=found.score,
+        landmarks=found.xy.astype(np.float64),
+        score=found.score.astype(np.float64),
         points=to_network(np.nan_to_num(truth.xy), found.regions[:, None], size),
         visible=truth.visible,
         group=np.array([number[image] for image in images], dtype=np.int64),
@@ -155,7 +124,7 @@ def _fit(
         names=tuple(truth.names[old] for old in new),
         mirror=tuple(new[partners[old]] for old in new) if complete else (),
         skeleton=tuple((new[one], new[other]) for one, other in skeleton if one in new and other in new),
-        model=fingerprint(detector),
+        model=detector_fingerprint(detector),
         labels=str(truth.source),
         images=len(number),
         objects=len(truth),
@@ -218,7 +187,7 @@ def _skeleton(path: Path, names: Sequence[str]) -> tuple[tuple[int, int], ...]:
     return file.category(file.single_objects()).skeleton(len(names))
 
 
-def _notes(truth: GroundTruth, found: FoundLandmarks, mapping: LearnedMapping) -> list[str]:
+def _notes(truth: GroundTruth, found: NetworkPrediction, mapping: LearnedMapping) -> list[str]:
     notes = []
     if found.skipped:
         notes.append(

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from selfmark._version import __version__
-from selfmark.detector import Detector, Located, fingerprint, model_folder
+from selfmark.detector import Detector, Located, detector_fingerprint
 from selfmark.errors import InputError
 from selfmark.mapping.model_selection import FitOptions
 from selfmark.mapping.point_map import PointMap
+from selfmark.model.card import model_folder
 from selfmark.points import FloatArray
 from selfmark.run.files import FORMAT, read_json, require_format, write_json
 from selfmark.run.tensor_files import read_tensors, write_tensors
@@ -105,7 +106,7 @@ def load_mapping(folder: str | Path, detector: Detector) -> LearnedMapping:
         raise InputError(f"{path.with_name(TENSORS)} is not a usable map: {error}; {again}") from error
     if values.get("numbers") != _digest(arrays):
         raise InputError(f"{path} and {path.with_name(TENSORS)} do not belong together: {again}")
-    if values.get("model") != fingerprint(detector):
+    if values.get("model") != detector_fingerprint(detector):
         raise InputError(f"{path} was learned on another model than the one beside it: {again}")
     try:
         return _mapping(values, PointMap(**arrays), len(detector.names))
@@ -170,7 +171,7 @@ class MappedDetector(Detector):
             provenance=detector.card.provenance
             | {"mapped": {"labels": mapping.labels, "images": mapping.images, "error": mapping.error}},
         )
-        super().__init__(detector.psi, card, detector.device)
+        super().__init__(detector.psi, card, detector.device, detector.runtime)
         self.detector = detector
         self.mapping = mapping
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from PIL import Image
 from rich.console import Console
@@ -18,7 +16,6 @@ from selfmark.detector import Detector
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.images.crop import to_original
-from selfmark.images.store import iterate_crops
 from selfmark.images.video import read_frames
 from selfmark.naming.shown_images import FOLDER, FRAMES, POINTS
 from selfmark.run.devices import select_device
@@ -37,7 +34,7 @@ def find_landmarks(folder: Path, refs: Sequence[ImageRef], fingerprint: str, dev
         console = Console(stderr=True)
         with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
             task = bar.add_task("finding landmarks", total=len(refs))
-            _find(detector, refs, fingerprint, home, lambda count: bar.update(task, advance=count))
+            _find(detector, refs, fingerprint, home, lambda done, total: bar.update(task, completed=done))
     except OSError as error:
         raise InputError(f"cannot write to {home}: {error.strerror}") from error
 
@@ -47,28 +44,19 @@ def _find(
     refs: Sequence[ImageRef],
     fingerprint: str,
     home: Path,
-    on_progress: Callable[[int], None],
+    on_progress: Callable[[int, int], None],
 ) -> None:
-    columns: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in ("sizes", "regions", "xy", "score")}
-    used: set[ImageRef] = set()
-    reasons: list[str] = []
-    for crops in iterate_crops(refs, detector.card.images, _BATCH):
-        on_progress(len(crops) + len(crops.skipped))
-        reasons += [f"{item.name}: {item.reason}" for item in crops.skipped]
-        if len(crops):
-            found = detector.locate(crops.pixels)
-            xy = to_original(found.xy.cpu().numpy(), crops.regions[:, None], detector.card.images.size)
-            score = found.score.cpu().numpy()
-            parts: list[npt.NDArray[Any]] = [crops.sizes, crops.regions, xy.astype(np.float32), score]
-            for name, part in zip(columns, parts, strict=True):
-                columns[name].append(part)
-            used.update(crops.refs)
-    if not used:
-        raise InputError(f"none of the {len(refs)} images could be read; first: {reasons[0]}")
-    rows = np.array([row for row, ref in enumerate(refs) if ref in used], np.int64)
+    found = detector.predict_network_pixels(refs, _BATCH, on_progress)
+    xy = to_original(found.xy, found.regions[:, None], detector.card.images.size)
     (home / POINTS).unlink(missing_ok=True)  # before the frames it speaks of are replaced
-    _write_frames(refs, rows.tolist(), home / FRAMES)
-    arrays = {"rows": rows, **{name: np.concatenate(some) for name, some in columns.items()}}
+    _write_frames(refs, found.rows.tolist(), home / FRAMES)
+    arrays = {
+        "rows": found.rows,
+        "sizes": found.sizes,
+        "regions": found.regions,
+        "xy": xy.astype(np.float32),
+        "score": found.score,
+    }
     tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
     write_tensors(tensors, {"fingerprint": fingerprint}, home / POINTS)
 

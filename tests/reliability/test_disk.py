@@ -126,7 +126,7 @@ def test_a_start_that_was_cut_short_is_no_obstacle(photos: Path, tmp_path: Path)
 def test_of_two_that_start_at_once_one_comes_second(tmp_path: Path) -> None:
     output = tmp_path / "run"
     output.mkdir()
-    with locks.lock_folder(output), pytest.raises(InputError, match="another process is working on"):
+    with locks.exclusive(output), pytest.raises(InputError, match="another process is working on"):
         Run.create(output, preset("tiny"), ["x"], [])
     assert not (output / "run.json").exists()
 

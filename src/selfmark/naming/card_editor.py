@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from selfmark.errors import InputError
 from selfmark.model.card import ModelCard, read_card, write_card
 from selfmark.naming.edits import Edit, apply_edits
+from selfmark.run.locks import exclusive
 
 
 class CardEditor:
@@ -20,30 +17,20 @@ class CardEditor:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._turn = threading.Lock()
 
     def read(self) -> ModelCard:
         return read_card(self.folder)
 
     def edit(self, edits: Sequence[Edit]) -> tuple[ModelCard, list[Edit]]:
         """Apply edits and write the card; returns it and the edits that lead back."""
-        with self._turn, self._locked():
-            card, back = apply_edits(self.read(), edits)
-            try:
-                write_card(card, self.folder)
-            except OSError as error:
-                raise InputError(f"cannot write {self.folder / 'model.json'}: {error.strerror}") from error
-            return card, back
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """A second page of the same run may be open in another process: one of them at a time."""
-        handle = os.open(self.folder, os.O_RDONLY)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)
+            # The page of the same run may be open in another process.
+            with exclusive(self.folder, wait=True, lock_file=False):
+                card, back = apply_edits(self.read(), edits)
+                write_card(card, self.folder)
+        except OSError as error:
+            raise InputError(f"cannot write {self.folder / 'model.json'}: {error.strerror}") from error
+        return card, back
 
 
 def card_revision(card: ModelCard) -> str:

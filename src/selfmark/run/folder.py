@@ -17,7 +17,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from selfmark.points import Keypoints, LabeledPoints
 from selfmark.run.config_file import read_config, write_config
 from selfmark.run.files import FORMAT, open_for_append, read_json, require_format, write_json
 from selfmark.run.image_list import refs_from_json, refs_to_json
-from selfmark.run.locks import lock_folder
+from selfmark.run.locks import exclusive
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 from selfmark.run.tensor_files import read_tensors, write_tensors
 
@@ -74,7 +74,7 @@ class Run:
         try:
             for part in _PARTS:
                 (path / part).mkdir(parents=True, exist_ok=True)
-            with lock_folder(path):  # of two that start here at once, one comes second
+            with exclusive(path):  # Another process may be creating a run here, too.
                 if (path / "run.json").exists():
                     raise InputError(
                         f"{path} already holds a run: add --resume to go on with it, or choose another "
@@ -311,9 +311,9 @@ class Run:
         if not self.group.leads:
             yield
             return
-        with self.writing():
-            held = lock_folder(self.path)
-        with held:
+        with ExitStack() as stack:
+            with self.writing():
+                stack.enter_context(exclusive(self.path))
             self._end_last_line()
             yield
 

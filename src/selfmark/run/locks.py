@@ -3,23 +3,52 @@
 from __future__ import annotations
 
 import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
 
 from selfmark.errors import InputError
 from selfmark.run.files import open_for_append
 
 
-def lock_folder(folder: Path) -> TextIO:
-    """Lock a folder for this process; the lock is released when the returned file is closed.
+class FolderLocked(InputError):
+    """Another process holds the lock of a folder."""
+
+
+@contextmanager
+def exclusive(folder: Path, wait: bool = False, lock_file: bool = True) -> Iterator[None]:
+    """Hold the exclusive lock of an existing folder while the context lasts.
+
+    The operating system releases the lock when the process ends, however it ends.
+
+    Args:
+        folder: the folder to lock.
+        wait: wait until the current holder releases the lock instead of raising an error.
+        lock_file: lock a file .lock in the folder, which works on network drives; False locks the folder
+            itself and leaves no file behind.
 
     Raises:
-        InputError: if another process holds the lock.
+        FolderLocked: if another process holds the lock and `wait` is False.
     """
-    handle = open_for_append(folder / ".lock")
+    with _open_lock_file(folder) if lock_file else _open_folder(folder) as descriptor:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError as error:
+            raise FolderLocked(f"another process is working on {folder}") from error
+        yield
+
+
+@contextmanager
+def _open_lock_file(folder: Path) -> Iterator[int]:
+    with open_for_append(folder / ".lock") as handle:
+        yield handle.fileno()
+
+
+@contextmanager
+def _open_folder(folder: Path) -> Iterator[int]:
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        handle.close()
-        raise InputError(f"another process is working on {folder}") from error
-    return handle
+        yield descriptor
+    finally:
+        os.close(descriptor)

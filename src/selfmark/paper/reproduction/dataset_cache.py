@@ -19,9 +19,9 @@ from selfmark.paper.datasets import registry
 from selfmark.paper.datasets.dataset import Dataset, SplitObjects, write_coco
 from selfmark.paper.datasets.detections import replace_boxes, replace_points
 from selfmark.paper.reproduction.experiment import StartPoints
-from selfmark.paper.reproduction.jobs import wait_for_lock
 from selfmark.points import FloatArray
 from selfmark.run.files import atomic_write
+from selfmark.run.locks import exclusive
 
 FOLDERS = {"human36m32": "human36m"}  # data sets that are read from the files of another
 _PIXELS = 256  # side of the image that a start's jitter is counted in, whatever the preset's
@@ -89,7 +89,8 @@ class CachedDataset:
         """First keypoints of these images as CSV: annotated points, each moved at random."""
         what = f"{start}/{seed}/{config.images}/{annotations_digest(self.data, self.data.train)}/{self._root}"
         folder = self.folder / f"start-{_short(what)}"
-        with wait_for_lock(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with exclusive(folder, wait=True):
             if not (folder / "points.csv").exists():
                 self._write_start(start, seed, config, folder / "points.csv")
         return folder / "points.csv"
@@ -127,7 +128,8 @@ class CachedDataset:
         """A COCO file of these objects, written once."""
         # The file names images where they are, so data that was moved needs another.
         folder = self.folder / f"{name}-{_short(f'{annotations_digest(data, objects)}/{self._root}')}"
-        with wait_for_lock(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with exclusive(folder, wait=True):
             if not (folder / "complete").exists():
                 write_coco(replace(data, train=objects, test=objects.select(np.arange(0)), fit=None), folder)
                 (folder / "complete").touch()

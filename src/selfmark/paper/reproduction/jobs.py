@@ -7,13 +7,12 @@ what one left unfinished another takes up; a job that is done is known by its re
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from selfmark.errors import InputError
-from selfmark.run.locks import lock_folder
+from selfmark.run.locks import FolderLocked, exclusive
 
 
 class KeyedJob(Protocol):
@@ -50,29 +49,15 @@ def run_jobs(
             time.sleep(wait)
 
 
-@contextmanager
-def wait_for_lock(folder: Path, wait: float = 0.1) -> Iterator[None]:
-    """A folder to oneself, once whoever has it is done."""
-    folder.mkdir(parents=True, exist_ok=True)
-    while True:
-        try:
-            lock = lock_folder(folder)
-            break
-        except InputError:  # another process has it
-            time.sleep(wait)
-    with lock:
-        yield
-
-
 def _claimed(job: Job, folder: Path, is_done: Callable[[Job], bool], do: Callable[[Job], None]) -> bool:
     """Do a job unless another process is at it; whether it was done."""
     claim = folder / job.key
     claim.mkdir(parents=True, exist_ok=True)
-    try:
-        lock = lock_folder(claim)
-    except InputError:  # another process has it
-        return False
-    with lock:
-        if not is_done(job):  # another may have finished it between the question and the claim
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(exclusive(claim))
+        except FolderLocked:
+            return False
+        if not is_done(job):  # another process may have finished it since the first check
             do(job)
     return True

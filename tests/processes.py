@@ -66,7 +66,7 @@ def _work(
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in names.items()}, MASTER_ADDR="127.0.0.1")
     torch.set_num_threads(1)
-    group = ProcessGroup.of_environment(torch.device("cpu"))
+    group = ProcessGroup.from_environment(torch.device("cpu"))
     try:
         result = function(group, *arguments)
     except SelfmarkError as error:

@@ -156,7 +156,7 @@ def test_rounds_are_kept_if_asked_for(undisturbed: Path, photos: Path, tmp_path:
     settings = QUICK | {"rounds.keep_weights": True}
     output, stopped = tmp_path / "run", tmp_path / "stopped"
     train_stage1(photos, output=output, preset="tiny", settings=settings, device="cpu")
-    first, last = (load_file(Run.open(output).round_weights(number)) for number in (1, 2))
+    first, last = (load_file(Run.open(output).round_weights_path(number)) for number in (1, 2))
     state = load_file(output / "checkpoints" / "stage1.safetensors")
     assert all(torch.equal(value, state[f"network.{name}"]) for name, value in last.items())
     assert any(not torch.equal(value, last[name]) for name, value in first.items())
@@ -170,9 +170,9 @@ def test_rounds_are_kept_if_asked_for(undisturbed: Path, photos: Path, tmp_path:
 
     with pytest.raises(KeyboardInterrupt):
         train_stage1(photos, output=stopped, preset="tiny", settings=settings, device="cpu", listener=stop)
-    assert not Run.open(stopped).round_weights(1).exists()
+    assert not Run.open(stopped).round_weights_path(1).exists()
     train_stage1(output=stopped, resume=True, device="cpu")
-    again = load_file(Run.open(stopped).round_weights(1))
+    again = load_file(Run.open(stopped).round_weights_path(1))
     assert all(torch.equal(value, again[name]) for name, value in first.items())
 
 
@@ -258,7 +258,7 @@ def test_resume_refuses_other_images(undisturbed: Path, tmp_path: Path) -> None:
 
 
 def test_two_processes_cannot_work_on_one_run(undisturbed: Path) -> None:
-    with Run.open(undisturbed).locked(), pytest.raises(InputError, match="another process"):
+    with Run.open(undisturbed).lock(), pytest.raises(InputError, match="another process"):
         discover(output=undisturbed, resume=True, device="cpu")
 
 

@@ -122,7 +122,7 @@ def execute_run(experiment: Experiment, seed: int, workspace: Workspace) -> Reco
         ],
     }
     if workspace.keep_model:
-        shutil.copytree(run.model, workspace.out / f"{name}-model", dirs_exist_ok=True)
+        shutil.copytree(run.model_folder, workspace.out / f"{name}-model", dirs_exist_ok=True)
     write_json(result, workspace.rows(name))
     shutil.rmtree(path)  # the checkpoints of many runs would fill the disk
     return result

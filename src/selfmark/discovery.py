@@ -58,7 +58,7 @@ def discover(
     with open_run(RunInputs(_as_list(inputs), every, regions), options, listener) as opened:
         run = opened.run
         detector, store = train_detector(run, opened.device, opened.is_new)
-        run.group.first(lambda: _finish(run, detector, store))
+        run.group.run_on_leader(lambda: _finish(run, detector, store))
         return detector
 
 
@@ -85,8 +85,8 @@ def _finish(run: Run, detector: Detector, store: ImageStore) -> None:
     """Save, check and report a trained detector; runs in the leading process only."""
     guards, batch = run.config.guards, run.config.runtime.predict_batch
     check_landmarks(*detector.locate(store.pixels[: guards.num_samples]), run.config.images.size, guards)
-    with run.writing(), report_out_of_memory(run, "runtime.predict_batch", batch):
-        detector.save(run.model)
+    with run.report_disk_errors(), report_out_of_memory(run, "runtime.predict_batch", batch):
+        detector.save(run.model_folder)
         finished = Run.open(run.path)
         check_run(finished, detector, store)
         build_report(finished, detector, loaded=store)
@@ -130,19 +130,19 @@ class OpenedRun(NamedTuple):
 def open_run(inputs: RunInputs, options: RunOptions, listener: Listener | None) -> Iterator[OpenedRun]:
     """Create a run folder, or open one to resume it, and lock it while the context lasts."""
     device = select_device(options.device)
-    group = ProcessGroup.of_environment(device)
+    group = ProcessGroup.from_environment(device)
     path = _run_folder(inputs, options)
     # Processes that torchrun restarted continue from the last checkpoint.
     resume = options.resume or (is_restarted() and (path / "run.json").exists())
     if not resume:
-        group.first(lambda: _create_run(path, inputs, options, device, listener))
+        group.run_on_leader(lambda: _create_run(path, inputs, options, device, listener))
     run = Run.open(path, listener, group)
     if resume and inputs.inputs and locate_objects(*inputs, run.config.tracking) != run.refs():
         raise InputError(f"{run.path} was started on other images: leave the inputs out to resume it")
     try:
-        with run.locked():
+        with run.lock():
             if resume:
-                run.change(options.settings)
+                run.change_settings(options.settings)
             yield OpenedRun(run, device, not resume)
     finally:
         group.close()

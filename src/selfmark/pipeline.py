@@ -91,18 +91,18 @@ def train_phi(
     try:
         store = _load_images(run)
         with report_out_of_memory(run, "runtime.predict_batch", config.runtime.predict_batch):
-            points = run.keypoints("first", lambda: _first_keypoints(run, store, device))
+            points = run.load_or_compute_keypoints("first", lambda: _first_keypoints(run, store, device))
     except DiskError:
         raise
     except InputError:
-        if is_new and run.group.leads:
+        if is_new and run.group.is_leader:
             run.discard()  # Bad input leaves nothing behind.
         raise
     feed = PixelFeed(store.pixels, device, config.runtime.device_fraction)
 
     phi = _stage1(run, store, feed, points.to(device))
 
-    landmarks = run.labeled("landmarks", device, lambda: _last_clustering(run, phi, feed))
+    landmarks = run.load_or_compute_labels("landmarks", device, lambda: _last_clustering(run, phi, feed))
     return store, feed, phi, landmarks
 
 
@@ -181,7 +181,7 @@ def _stage1(run: Run, store: ImageStore, feed: PixelFeed, points: Keypoints) -> 
     generator = _generator(config, "stage 1", feed.device)
     state = build_train_state(phi, [(phi, 1.0)], config.optimizer, generator, run.group)
     seed = _seed(config, "stage 1 pairs")
-    run.restore("stage1", partial(load_checkpoint, state))
+    run.restore_checkpoint("stage1", partial(load_checkpoint, state))
 
     if state.iteration < warmup.stop:
         table = _tabulate(label_by_index(points, len(store)), store, config, feed.device)
@@ -192,7 +192,7 @@ def _stage1(run: Run, store: ImageStore, feed: PixelFeed, points: Keypoints) -> 
 
     for phase in rounds:
         if state.iteration < phase.stop:
-            labeled = run.labeled(
+            labeled = run.load_or_compute_labels(
                 f"round-{phase.round:02d}",
                 feed.device,
                 lambda number=phase.round: _correspondence(run, phi, feed, points, number),  # type: ignore[misc]
@@ -208,7 +208,7 @@ def _stage1(run: Run, store: ImageStore, feed: PixelFeed, points: Keypoints) -> 
             _advance(run, "stage1", state, phase, task)
         # Here, not after training: a run killed between the two has the round's weights in its checkpoint.
         if config.rounds.keep_weights and state.iteration == phase.stop:
-            run.keep_round(phase.round, phi)
+            run.write_round_weights(phase.round, phi)
     return phi
 
 
@@ -216,7 +216,7 @@ def _correspondence(run: Run, phi: Phi, feed: PixelFeed, first: Keypoints, numbe
     """Correspondence recovery before round `number`: filter with K, label with M."""
     if number == 1 and run.config.warmup.bootstrap == "detector-descriptors":
         # The earlier method: generic descriptors, no warm-up.
-        rows = run.group.share(len(feed))
+        rows = run.group.shard(len(feed))
         mine = (first.image_index >= rows.start) & (first.image_index < rows.stop)
         described = DescribedPoints(first.select(mine), mirrored=None)
     else:
@@ -246,7 +246,7 @@ def _settle_landmarks(run: Run, described: DescribedPoints, feed: PixelFeed) -> 
         count = count_landmarks(some, images, config.auto_k, config.correspondence, generator, progress)
         return {"why": explain_count(count, config.auto_k), **asdict(count)}
 
-    run.settle_landmarks(compute)
+    run.choose_landmark_count(compute)
 
 
 def _described(run: Run, phi: Phi, feed: PixelFeed, number: int) -> DescribedPoints:
@@ -261,7 +261,7 @@ def _gathered(
     run: Run, number: int, described: DescribedPoints, labeled: LabeledPoints, images: int
 ) -> LabeledPoints:
     """The labels of all processes together, and a line in the log on how the recovery went."""
-    found = sum(run.group.counts(len(described.points)))
+    found = sum(run.group.gather_counts(len(described.points)))
     kept = gather_labels(labeled, run.group)
     check_labels(kept, run.config.guards)
     if run.config.flip.partner == "itself":
@@ -335,7 +335,7 @@ def _stage2(run: Run, phi: Phi, feed: PixelFeed, table: LandmarkTable) -> Psi:
     shares = [(psi.backbone, config.stage2.backbone_lr), (psi.head, 1.0)]
     generator = _generator(config, "stage 2", feed.device)
     state = build_train_state(psi, shares, config.optimizer, generator, run.group)
-    run.restore("stage2", partial(load_checkpoint, state))
+    run.restore_checkpoint("stage2", partial(load_checkpoint, state))
     length = config.stage2.iterations
     drops = tuple(round(share * length) for share in config.stage2.lr_drops)
     phase = Phase("stage 2", 0, 0, length, drops)
@@ -370,9 +370,9 @@ def _build_card(run: Run, mirror: Sequence[int], images: int) -> ModelCard:
 
 def _keep_edits(run: Run, psi: Psi, card: ModelCard) -> ModelCard:
     """A run resumed after its end has the same landmarks as before, and keeps what was said of them."""
-    if not (run.model / "model.json").exists():
+    if not (run.model_folder / "model.json").exists():
         return card
-    before, (weights, _) = read_card(run.model), read_tensors(run.model / "weights.safetensors")
+    before, (weights, _) = read_card(run.model_folder), read_tensors(run.model_folder / "weights.safetensors")
     now = psi.state_dict()
     if weights.keys() != now.keys() or any(not torch.equal(weights[name], now[name].cpu()) for name in now):
         return card
@@ -407,7 +407,7 @@ def _advance(run: Run, stage: str, state: TrainState, phase: Phase, task: Traini
             task,
             config.runtime,
             on_log,
-            lambda: run.checkpoint(stage, state.iteration, partial(save_checkpoint, state)),
+            lambda: run.write_checkpoint(stage, state.iteration, partial(save_checkpoint, state)),
             stop_asked,
         )
 

@@ -43,7 +43,7 @@ def _generator() -> torch.Generator:
 def _part(rows: int, group: ProcessGroup, uneven: bool) -> slice:
     """This process's rows: even shares, or all for the last process but a few for the first."""
     if not uneven:
-        return group.share(rows)
+        return group.shard(rows)
     cuts = [0, 7, *[7] * (group.size - 2), rows] if group.size > 1 else [0, rows]
     return slice(cuts[group.rank], cuts[group.rank + 1])
 
@@ -58,7 +58,7 @@ def _everything(group: ProcessGroup) -> dict[str, Any]:
     # Nothing is nearest to the last three: they take the farthest vectors of all processes.
     vectors = DATA["overlapping"][0]
     start = torch.cat([vectors[:4], 100 + torch.rand(3, 64, generator=_generator())])
-    found["repaired"] = module._lloyd(vectors[group.share(len(vectors))], start, 4, group)
+    found["repaired"] = module._lloyd(vectors[group.shard(len(vectors))], start, 4, group)
     part = _part(10_000, group, uneven=True)
     chosen = sample_rows(part.stop - part.start, 1_000, _generator(), group) + part.start
     found["sampled"] = group.gather_rows(chosen)
@@ -68,7 +68,7 @@ def _everything(group: ProcessGroup) -> dict[str, Any]:
 
 def _recovered(group: ProcessGroup) -> LabeledPoints:
     described, _ = known_landmarks(images=30, landmarks=8)
-    images = group.share(30)
+    images = group.shard(30)
     index = described.points.image_index
     own = described.select((index >= images.start) & (index < images.stop))
     settings = Correspondence(restarts=2, sample=300)  # fewer than the 540 descriptors

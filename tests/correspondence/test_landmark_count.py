@@ -186,7 +186,7 @@ def test_candidates_end_where_no_image_has_half_as_many_points() -> None:
 
 
 def _own(group: ProcessGroup, described: DescribedPoints, images: int) -> DescribedPoints:
-    rows = group.share(images)
+    rows = group.shard(images)
     index = described.points.image_index
     return described.select((index >= rows.start) & (index < rows.stop))
 

@@ -96,13 +96,13 @@ def test_labels_are_computed_anew_at_the_start_of_their_round(finished: Path) ->
     path = finished / "points" / "round-01.safetensors"
     run = Run.open(finished)
     device = torch.device("cpu")
-    there = run.labeled("round-01", device, lambda: pytest.fail("computed"))
+    there = run.load_or_compute_labels("round-01", device, lambda: pytest.fail("computed"))
     flip(path)
-    again = run.labeled("round-01", device, lambda: there)
+    again = run.load_or_compute_labels("round-01", device, lambda: there)
     assert (again.label == there.label).all()
     flip(path)
     with pytest.raises(DamagedFile):
-        run.labeled("round-01", device, lambda: there, repeatable=False)
+        run.load_or_compute_labels("round-01", device, lambda: there, repeatable=False)
 
 
 def test_points_of_another_kind_are_refused(finished: Path) -> None:

@@ -23,7 +23,7 @@ def _exchange(group: ProcessGroup) -> dict[str, Any]:
     summed = group.all_sum(vector)
     group.barrier()
     return {
-        "rank": (rank, group.size, group.leads),
+        "rank": (rank, group.size, group.is_leader),
         "sum": summed.tolist(),
         "in place": summed is vector,
         "max": group.all_max(torch.tensor([rank, -rank])).tolist(),
@@ -31,8 +31,8 @@ def _exchange(group: ProcessGroup) -> dict[str, Any]:
         "broadcast from 2": group.broadcast(torch.tensor([rank + 5]), source=2).tolist(),
         "gathered": group.gather_rows(rows).tolist(),
         "gathered flat": group.gather_rows(torch.full((rank,), rank)).tolist(),
-        "counts": group.counts(3 * rank),
-        "share": group.share(10),
+        "counts": group.gather_counts(3 * rank),
+        "share": group.shard(10),
     }
 
 
@@ -68,19 +68,19 @@ def test_a_group_of_one_gives_back_what_it_is_given() -> None:
         assert same(tensor) is tensor
     SINGLE_PROCESS.barrier()
     SINGLE_PROCESS.close()
-    assert SINGLE_PROCESS.leads
+    assert SINGLE_PROCESS.is_leader
     assert SINGLE_PROCESS.counts(7) == [7]
 
 
 def test_without_torchrun_there_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    assert ProcessGroup.of_environment(torch.device("cpu")) == SINGLE_PROCESS
+    assert ProcessGroup.from_environment(torch.device("cpu")) == SINGLE_PROCESS
 
 
 @given(st.integers(0, 1000), st.integers(1, 40))
 def test_shares_cover_everything_once_and_evenly(count: int, size: int) -> None:
     items = list(range(count))
-    shares = [items[ProcessGroup(rank, size).share(count)] for rank in range(size)]
+    shares = [items[ProcessGroup(rank, size).shard(count)] for rank in range(size)]
     assert [item for share in shares for item in share] == items
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
@@ -105,4 +105,4 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("LOCAL_RANK", "3")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(InputError, match="this machine has 2 GPUs"):
-        ProcessGroup.of_environment(torch.device("cuda"))
+        ProcessGroup.from_environment(torch.device("cuda"))

@@ -37,7 +37,7 @@ def describe_images(
     on the device or, where its descriptors would take too much memory there, on the host.
     """
     phi.eval()
-    rows = group.share(len(feed))
+    rows = group.shard(len(feed))
     room = _room(rows.stop - rows.start, config, feed.device)
     parts: list[Keypoints] = []
     start, filled = rows.start, 0

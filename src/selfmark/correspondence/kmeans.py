@@ -123,7 +123,7 @@ def sample_rows(
     1000
     """
     device = generator.device
-    counts = group.counts(rows)
+    counts = group.gather_counts(rows)
     before, count = sum(counts[: group.rank]), sum(counts)
     if count <= most:
         return torch.arange(rows, device=device)
@@ -154,7 +154,7 @@ def kmeans(
         generator: on the vectors' device, in the same state in every process.
         group: the processes that hold the vectors.
     """
-    count = sum(group.counts(len(vectors)))
+    count = sum(group.gather_counts(len(vectors)))
     if count < clusters:
         raise ValueError(f"{count} vectors cannot form {clusters} clusters")
     draws = torch.rand(restarts, clusters, generator=generator, device=vectors.device, dtype=torch.float64)

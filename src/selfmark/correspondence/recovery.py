@@ -116,7 +116,7 @@ def fit_centroids(
     """Centroids [clusters, D] of the descriptors of the points and of their mirror images."""
     vectors = _vectors(described.points)
     views = [vectors] if described.mirrored is None else [vectors, described.mirrored]
-    points = sum(group.counts(len(vectors)))
+    points = sum(group.gather_counts(len(vectors)))
     if points * len(views) < clusters:
         raise TrainingError(
             f"only {points} keypoints were found in all images, too few for {clusters} "

@@ -79,7 +79,7 @@ def load_or_predict(
 def run_fingerprint(run: Run, card: ModelCard) -> str:
     """Changes whenever the model or the settings of a run do."""
     files = (
-        run.model / "weights.safetensors",
+        run.model_folder / "weights.safetensors",
         run.path / "checkpoints" / "stage1.safetensors",
         run.path / "points" / "landmarks.safetensors",
     )

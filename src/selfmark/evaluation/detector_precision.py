@@ -72,7 +72,7 @@ def run_keypoint_precision(run: Run, train: LabeledRun, spec: str, config: Confi
     row_of = np.array([labeled.get((ref.path.resolve(), ref.frame, ref.box), -1) for ref in used])
     if not (row_of >= 0).any():
         return None
-    points = run.keypoints("first", _absent)
+    points = run.load_or_compute_keypoints("first", _absent)
     owner = row_of[points.image_index.numpy()]
     kept = torch.from_numpy(owner >= 0)
     of_truth = Keypoints(points.xy[kept], torch.from_numpy(owner[owner >= 0]), points.score[kept])

@@ -45,7 +45,7 @@ class Stage1:
                 f"finish it with 'selfmark discover -o {run.path} --resume'"
             )
 
-        centroids = run.labeled("landmarks", device, unfinished).centroids
+        centroids = run.load_or_compute_labels("landmarks", device, unfinished).centroids
         if centroids is None:
             raise InputError(
                 f"{run.path / 'points' / 'landmarks.safetensors'} holds no centroids because an earlier "

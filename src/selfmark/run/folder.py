@@ -97,7 +97,7 @@ class Run:
             run._take_count()
         return run
 
-    def change(self, settings: Mapping[str, Any]) -> None:
+    def change_settings(self, settings: Mapping[str, Any]) -> None:
         """Go on with other settings, of those that may change in a run that has begun."""
         fixed = [name for name in settings if not name.startswith(_CHANGEABLE)]
         if fixed:
@@ -107,13 +107,13 @@ class Run:
             )
         if settings:
             self.config = override(self.config, settings)
-            with self.writing():
-                if self.group.leads:
+            with self.report_disk_errors():
+                if self.group.is_leader:
                     write_config(self.config, self.path / "config.yaml")
             self.log("changed", settings={name: str(value) for name, value in settings.items()})
 
     @property
-    def model(self) -> Path:
+    def model_folder(self) -> Path:
         return self.path / "model"
 
     def refs(self) -> list[ImageRef]:
@@ -127,10 +127,10 @@ class Run:
 
     def log(self, event: str, **fields: Any) -> None:
         """Append one event to log.jsonl and show it to whoever listens; one process of a job does so."""
-        if not self.group.leads:
+        if not self.group.is_leader:
             return
         entry: Event = {"time": round(time.time(), 3), "event": event, **fields}
-        with self.writing(), open_for_append(self.path / "log.jsonl") as handle:
+        with self.report_disk_errors(), open_for_append(self.path / "log.jsonl") as handle:
             handle.write(json.dumps(entry) + "\n")
         if self._listener is not None:
             self._listener(entry)
@@ -160,7 +160,7 @@ class Run:
 
     # --- what a run has computed so far ---------------------------------------------------------
 
-    def keypoints(self, name: str, compute: Callable[[], Keypoints]) -> Keypoints:
+    def load_or_compute_keypoints(self, name: str, compute: Callable[[], Keypoints]) -> Keypoints:
         """Keypoints computed once, by one process: from points/NAME if there, else computed and written.
 
         They follow from images and settings alone, so damaged ones are simply computed anew.
@@ -170,15 +170,15 @@ class Run:
         def settle() -> None:
             if self._stored(path) is None:
                 tensors = _keypoint_tensors(compute())
-                with self.writing():
+                with self.report_disk_errors():
                     write_tensors(tensors, {}, path)
 
-        self.group.first(settle)
+        self.group.run_on_leader(settle)
         tensors, _ = read_tensors(path)
         with _fitting(path):
             return Keypoints(**tensors)
 
-    def labeled(
+    def load_or_compute_labels(
         self,
         name: str,
         device: torch.device,
@@ -201,10 +201,10 @@ class Run:
                 tensors["centroids"] = labeled.centroids
 
             def write() -> None:
-                with self.writing():
+                with self.report_disk_errors():
                     write_tensors(tensors, {"clusters": str(labeled.clusters)}, path)
 
-            self.group.first(write)
+            self.group.run_on_leader(write)
             stored = read_tensors(path)
         tensors, metadata = stored
         with _fitting(path):
@@ -223,7 +223,7 @@ class Run:
             self.log("damaged", path=str(path), reason=str(error), instead="computed anew")
             return None
 
-    def settle_landmarks(self, compute: Callable[[], Mapping[str, Any]]) -> None:
+    def choose_landmark_count(self, compute: Callable[[], Mapping[str, Any]]) -> None:
         """Where K was left open, let one process choose it, keep the choice, and take it everywhere.
 
         Args:
@@ -233,10 +233,10 @@ class Run:
         def settle() -> None:
             chosen = compute()
             self.log("landmark_count", **chosen)  # before it is kept: rather twice than never
-            with self.writing():
+            with self.report_disk_errors():
                 write_json({"format": FORMAT, **chosen}, self._count)
 
-        self.group.first(settle)
+        self.group.run_on_leader(settle)
         self._take_count()
 
     @property
@@ -249,7 +249,7 @@ class Run:
         with _fitting(self._count):
             self.config = with_landmarks(self.config, int(chosen["K"]))
 
-    def restore(self, stage: str, load: Callable[[Path], int]) -> None:
+    def restore_checkpoint(self, stage: str, load: Callable[[Path], int]) -> None:
         """Load the newest intact checkpoint of a stage, if there is one.
 
         Args:
@@ -274,7 +274,7 @@ class Run:
                 f"{self.path / 'checkpoints'} to train it anew"
             ) from damaged
 
-    def checkpoint(self, stage: str, iteration: int, save: Callable[[Path, Path], None]) -> None:
+    def write_checkpoint(self, stage: str, iteration: int, save: Callable[[Path, Path], None]) -> None:
         """Write a checkpoint of a stage; all processes have the same weights, so one of them writes.
 
         Args:
@@ -282,19 +282,19 @@ class Run:
             iteration: number of iterations the state has been trained for.
             save: writes the training state to the first path and moves the file that was there to the second.
         """
-        if self.group.leads:
+        if self.group.is_leader:
             newest, before = self._generations(stage)
-            with self.writing():
+            with self.report_disk_errors():
                 save(newest, before)
         self.log("checkpoint", stage=stage, iteration=iteration)
 
-    def keep_round(self, number: int, network: torch.nn.Module) -> None:
+    def write_round_weights(self, number: int, network: torch.nn.Module) -> None:
         """Keep the weights of a round for ever; a checkpoint keeps only the newest."""
-        if self.group.leads:
-            with self.writing():
-                write_tensors(dict(network.state_dict()), {}, self.round_weights(number))
+        if self.group.is_leader:
+            with self.report_disk_errors():
+                write_tensors(dict(network.state_dict()), {}, self.round_weights_path(number))
 
-    def round_weights(self, number: int) -> Path:
+    def round_weights_path(self, number: int) -> Path:
         """Where the weights of a round are, if `rounds.keep_weights` asked for them."""
         return self.path / "checkpoints" / f"round-{number:02d}.safetensors"
 
@@ -306,19 +306,19 @@ class Run:
     # --- the folder itself ----------------------------------------------------------------------
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Only one job at a time may work on a run; its first process holds the lock."""
-        if not self.group.leads:
+        if not self.group.is_leader:
             yield
             return
         with ExitStack() as stack:
-            with self.writing():
+            with self.report_disk_errors():
                 stack.enter_context(exclusive(self.path))
             self._end_last_line()
             yield
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
+    def report_disk_errors(self) -> Iterator[None]:
         """What the disk refuses within is said in one sentence."""
         try:
             yield
@@ -331,7 +331,7 @@ class Run:
 
     def _end_last_line(self) -> None:
         """A kill or a full disk may have cut the log short; what follows must not share that line."""
-        with self.writing(), open_for_append(self.path / "log.jsonl") as handle:
+        with self.report_disk_errors(), open_for_append(self.path / "log.jsonl") as handle:
             if handle.tell() and (self.path / "log.jsonl").read_bytes()[-1:] != b"\n":
                 handle.write("\n")
 

@@ -3,9 +3,9 @@
 Every process ("rank") runs the same program on its share of the images and joins its sums with the others'.
 For a group of one each method returns what it is given, so no caller asks how many processes there are.
 
->>> ALONE.share(10), ALONE.leads
+>>> SINGLE_PROCESS.shard(10), SINGLE_PROCESS.is_leader
 (slice(0, 10, None), True)
->>> Group(rank=1, size=3).share(10)
+>>> ProcessGroup(rank=1, size=3).shard(10)
 slice(3, 6, None)
 """
 
@@ -35,7 +35,7 @@ class ProcessGroup:
     size: int
 
     @classmethod
-    def of_environment(cls, device: torch.device) -> ProcessGroup:
+    def from_environment(cls, device: torch.device) -> ProcessGroup:
         """The group torchrun's variables describe, joined; a group of one where there are none.
 
         On CUDA each process gets a GPU of its own, which is the current one from here on.
@@ -61,11 +61,11 @@ class ProcessGroup:
             dist.destroy_process_group()
 
     @property
-    def leads(self) -> bool:
+    def is_leader(self) -> bool:
         """Whether this is the process that writes."""
         return self.rank == 0
 
-    def share(self, count: int) -> slice:
+    def shard(self, count: int) -> slice:
         """This process's part of `count` items: a stretch, as long as any other's give or take one."""
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
@@ -100,7 +100,7 @@ class ProcessGroup:
         """The rows of all processes, in rank order; each may have another number of rows, also none."""
         if self.size == 1:
             return tensor
-        lengths = self.counts(len(tensor))
+        lengths = self.gather_counts(len(tensor))
         # Backends gather equal shapes only.
         padded = tensor.new_zeros((max(lengths), *tensor.shape[1:]))
         padded[: len(tensor)] = tensor
@@ -109,7 +109,7 @@ class ProcessGroup:
             dist.all_gather(parts, padded)
         return torch.cat([part[:length] for part, length in zip(parts, lengths, strict=True)])
 
-    def counts(self, own: int) -> list[int]:
+    def gather_counts(self, own: int) -> list[int]:
         """How many of something each process has, where this one has `own`."""
         if self.size == 1:
             return [own]
@@ -123,13 +123,13 @@ class ProcessGroup:
             with _peers_needed():
                 dist.barrier()
 
-    def first(self, action: Callable[[], None]) -> None:
+    def run_on_leader(self, action: Callable[[], None]) -> None:
         """Do something in the leading process alone; the others go on once it is done, or end if it fails."""
         if self.size == 1:
             return action()
         failed = torch.zeros(1, device=self.device)
         try:
-            if self.leads:
+            if self.is_leader:
                 action()
         except BaseException:
             self.broadcast(failed.fill_(1))

@@ -37,7 +37,7 @@ class BatchSlice:
         """An equal part for each process; `setting` names where `whole` was set."""
         if whole % group.size:
             raise InputError(f"{setting} is {whole}, which {group.size} processes cannot share equally")
-        rows = group.share(whole)
+        rows = group.shard(whole)
         return cls(rows.start, rows.stop, whole)
 
     @property

@@ -30,7 +30,7 @@ def check_points(
         settings: when to refuse.
         group: the processes that share the images.
     """
-    found = sum(group.counts(len(described.points))) / images
+    found = sum(group.gather_counts(len(described.points))) / images
     if found < settings.min_points:
         raise TrainingError(
             f"training has collapsed: only {found:.2f} points per image are still found; start again with "

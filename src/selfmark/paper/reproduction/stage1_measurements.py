@@ -52,7 +52,7 @@ def measure_errors_by_round(study: MeasurementTask) -> Figures:
 
 def _after(run: Run, number: int, feed: PixelFeed) -> Stage1:
     """Stage 1 with the weights that a round ended with."""
-    path = run.round_weights(number)
+    path = run.round_weights_path(number)
     weights, _ = read_tensors(path)
     phi = load_phi(run, weights, path, feed.device)
     described = describe_images(phi, feed, run.config)

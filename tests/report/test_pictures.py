@@ -105,7 +105,9 @@ def test_gallery_is_sorted_centered_and_skips_images_without_the_landmark() -> N
         if np.isfinite(x) and x > 1:
             rows, columns = np.mgrid[:size, :size]
             image[np.hypot(columns - x, rows - y) < 2.2] = (250, 250, 250)
-    gallery = draw_landmark_gallery(images, xy, score, landmark=1, most=3, side=side, color=palette(2)[1])
+    gallery = draw_landmark_gallery(
+        images, xy[:, 1], score[:, 1], color=palette(2)[1], max_crops=3, side=side
+    )
     assert [row for row, _ in gallery] == [1, 3, 4]
     for _, cut in gallery[:2]:
         assert cut.shape == (side, side, 3)
@@ -113,7 +115,10 @@ def test_gallery_is_sorted_centered_and_skips_images_without_the_landmark() -> N
         assert [bright[1].mean(), bright[0].mean()] == pytest.approx([side / 2 - 0.5] * 2, abs=0.5)
     ring = landmark_colors(2)[1]
     assert all((cut == ring).all(axis=2).any() for _, cut in gallery)
-    assert draw_landmark_gallery(images, np.full((5, 2, 2), np.nan), score, 1, 3, side, palette(2)[1]) == []
+    nowhere = np.full((5, 2), np.nan)
+    assert (
+        draw_landmark_gallery(images, nowhere, score[:, 1], color=palette(2)[1], max_crops=3, side=side) == []
+    )
 
 
 def test_data_uri_holds_the_picture() -> None:

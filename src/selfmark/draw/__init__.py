@@ -1,1 +1,1 @@
-"""Labeled videos: landmarks, skeleton and trails drawn on the frames they were found in."""
+"""Labeled videos: landmarks, skeleton and trails drawn on the frames of a video."""

@@ -1,9 +1,9 @@
-"""One frame with its objects: trails that fade, edges of the skeleton, a disc per landmark."""
+"""One video frame with its objects: fading trails, edges of the skeleton, and a disc for each landmark."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import cv2
@@ -11,34 +11,44 @@ import numpy as np
 import numpy.typing as npt
 from scipy.ndimage import gaussian_filter1d
 
+from selfmark.draw.primitives import (
+    BLACK,
+    SUBPIXEL_BITS,
+    WHITE,
+    draw_disc,
+    draw_line,
+    draw_text,
+    to_fixed_point,
+)
 from selfmark.images.decode import Pixels
 from selfmark.points import FloatArray
 
-_SUBPIXEL = 4  # binary digits after the point in cv2's drawing coordinates
-_RADIUS = 0.022  # of a landmark's disc, as a share of its object's size
-_LEAST, _MOST = 3.0, 9.0  # of that radius, pixels of the enlarged frame
-_JUMP = (
-    0.35  # of the object's size; a landmark that moves so far in one frame was mistaken, and draws no trail
-)
-_SMOOTH = 1.5  # frames, width of the bell that smooths a trail
-_OPACITY = 200  # of a trail where it is newest, of 255
-_FAINT = 0.3  # opacity of a landmark the detector does not see
-_BLACK, _WHITE = (0, 0, 0), (255, 255, 255)
+_RADIUS = 0.022  # of a landmark's disc, as a fraction of the size of its object
+_MIN_RADIUS, _MAX_RADIUS = 3.0, 9.0  # of a disc, in pixels of the enlarged frame
+_BORDER = 1.2  # width of the black border of a disc, in pixels
+# A landmark that moves farther than this fraction of the object's size between two frames was mistaken for
+# another one; its trail starts again.
+_MAX_STEP = 0.35
+_TRAIL_SIGMA = 1.5  # of the Gaussian that smooths a trail, in frames
+_TRAIL_OPACITY = 200  # of the newest part of a trail, out of 255
+_EDGE_OPACITY = 0.75
+_MIN_OPACITY = 0.3  # of a landmark with a low score
 
 
 @dataclass(frozen=True)
 class DrawnObject:
     """An object of a frame, in pixels of the enlarged frame.
 
-    xy:    [K, 2]
-    trust: [K] 0 to 1, how opaque each landmark is drawn
-    size:  of the object, pixels
-    tag:   what is written beside it; empty for nothing
-    trail: [T, K, 2], the same landmarks in the frames before, oldest first, this frame last
+    Attributes:
+        xy: [K, 2] landmarks.
+        opacity: [K] opacity of each landmark, 0 to 1.
+        size: Size of the object in pixels.
+        tag: Text beside the object; may be empty.
+        trail: [T, K, 2] the landmarks in the last T frames, oldest first, this frame last.
     """
 
     xy: FloatArray
-    trust: FloatArray
+    opacity: FloatArray
     size: float
     tag: str
     trail: FloatArray
@@ -46,135 +56,138 @@ class DrawnObject:
 
 @dataclass(frozen=True)
 class DrawingStyle:
-    """colors: [K, 3] of the landmarks; edges: pairs of landmarks to connect."""
+    """Colors [K, 3] of the landmarks, and the pairs of landmarks to connect."""
 
     colors: npt.NDArray[np.uint8]
     edges: tuple[tuple[int, int], ...]
 
 
 def draw_frame(frame: Pixels, objects: Sequence[DrawnObject], style: DrawingStyle) -> Pixels:
-    """A copy of the frame [H, W, 3] with its objects."""
-    canvas = _trails(frame, objects, style.colors)
-    for seen in objects:
-        radius = float(np.clip(_RADIUS * seen.size, _LEAST, _MOST))
+    """Return a copy of the frame [H, W, 3] with its objects."""
+    canvas = _draw_trails(frame, objects, style.colors)
+    for drawn in objects:
+        radius = _disc_radius(drawn)
         for a, b in style.edges:
-            trust = float(min(seen.trust[a], seen.trust[b]))
-            _line(canvas, seen.xy[a], seen.xy[b], round(radius * 0.6) or 1, _WHITE, 0.75 * trust)
-        for index, place in enumerate(seen.xy):
-            _disc(canvas, place, radius, style.colors[index], float(seen.trust[index]))
-        if seen.tag:
-            _write(canvas, seen)
+            opacity = _EDGE_OPACITY * float(min(drawn.opacity[a], drawn.opacity[b]))
+            _blend_line(canvas, drawn.xy[a], drawn.xy[b], round(radius * 0.6) or 1, opacity)
+        for index, center in enumerate(drawn.xy):
+            color = style.colors[index].tolist()
+            _blend_disc(canvas, center, radius, color, float(drawn.opacity[index]))
+        if drawn.tag:
+            _draw_tag(canvas, drawn)
     return canvas
 
 
 def smooth_trail(history: deque[FloatArray] | Sequence[FloatArray], size: float) -> FloatArray:
-    """The last places [T, K, 2] of landmarks, smoothed; before a landmark's last jump, NaN."""
+    """Smooth the recent positions of landmarks.
+
+    Args:
+        history: Positions [K, 2] in the last T frames, oldest first.
+        size: Size of the object in pixels.
+
+    Returns:
+        [T, K, 2] positions; NaN before the last jump of a landmark. The newest position stays as it is, so
+        that the trail ends at the landmark.
+    """
     trail = np.stack(list(history)).astype(np.float64)
     if len(trail) < 2:
         return trail
-    jumps = np.linalg.norm(np.diff(trail, axis=0), axis=2) > _JUMP * size  # [T - 1, K]
+    jumps = np.linalg.norm(np.diff(trail, axis=0), axis=2) > _MAX_STEP * size  # [T - 1, K]
     for landmark in range(trail.shape[1]):
         start = int(np.flatnonzero(jumps[:, landmark])[-1]) + 1 if jumps[:, landmark].any() else 0
         trail[start:-1, landmark] = gaussian_filter1d(
-            trail[start:, landmark], _SMOOTH, axis=0, mode="nearest"
-        )[:-1]  # the last place stays: a trail leads to where the landmark is
+            trail[start:, landmark], _TRAIL_SIGMA, axis=0, mode="nearest"
+        )[:-1]
         trail[:start, landmark] = np.nan
     return trail
 
 
-def landmark_opacity(score: FloatArray, usual: FloatArray) -> FloatArray:
-    """How opaque landmarks [K] are drawn: fully from half of their usual score on, faint where far below.
+def landmark_opacity(score: FloatArray, typical_score: FloatArray) -> FloatArray:
+    """Return the opacity [K] of landmarks: 1 from half of their typical score on, lower below.
 
-    >>> trust(np.array([0.4, 0.1, 0.0]), np.array([0.4, 0.4, 0.4])).tolist()
+    >>> landmark_opacity(np.array([0.4, 0.1, 0.0]), np.array([0.4, 0.4, 0.4])).tolist()
     [1.0, 0.5, 0.3]
     """
-    return np.asarray(np.clip(score / np.maximum(0.5 * usual, 1e-6), _FAINT, 1.0), dtype=np.float64)
+    opacity = np.clip(score / np.maximum(0.5 * typical_score, 1e-6), _MIN_OPACITY, 1.0)
+    return np.asarray(opacity, dtype=np.float64)
 
 
-# --- on the canvas ---------------------------------------------------------------------------------
+def _disc_radius(drawn: DrawnObject) -> float:
+    return float(np.clip(_RADIUS * drawn.size, _MIN_RADIUS, _MAX_RADIUS))
 
 
-def _trails(frame: Pixels, objects: Sequence[DrawnObject], colors: npt.NDArray[np.uint8]) -> Pixels:
-    """The frame with all trails, drawn apart and then laid over it, so that they let it shine through."""
+def _draw_trails(frame: Pixels, objects: Sequence[DrawnObject], colors: npt.NDArray[np.uint8]) -> Pixels:
+    """Return the frame with all trails, drawn on a layer of their own and then blended in."""
     layer, opacity = frame.copy(), np.zeros(frame.shape[:2], np.uint8)
-    for seen in objects:
-        steps = len(seen.trail) - 1
-        width = max(1, round(float(np.clip(_RADIUS * seen.size, _LEAST, _MOST)) * 0.5))
-        known = np.isfinite(seen.trail).min(axis=2)  # [T, K]
-        places = _fixed(np.where(known[..., None], seen.trail, 0)).tolist()
+    for drawn in objects:
+        steps = len(drawn.trail) - 1
+        width = max(1, round(_disc_radius(drawn) * 0.5))
+        known = np.isfinite(drawn.trail).min(axis=2)  # [T, K]
+        positions = to_fixed_point(np.where(known[..., None], drawn.trail, 0)).tolist()
         for step, index in np.argwhere(known[:-1] & known[1:]).tolist():
-            start, end = places[step][index], places[step + 1][index]
-            shade = round(_OPACITY * ((step + 1) / steps) ** 1.5)
-            # The color is drawn wider: what is blended in at the edge must not be the background's.
-            cv2.line(layer, start, end, colors[index].tolist(), width + 2, cv2.LINE_8, _SUBPIXEL)
-            cv2.line(opacity, start, end, shade, width, cv2.LINE_AA, _SUBPIXEL)
+            start, end = positions[step][index], positions[step + 1][index]
+            shade = round(_TRAIL_OPACITY * ((step + 1) / steps) ** 1.5)
+            # The color is wider than the opacity, so that no background is blended in at the edges.
+            cv2.line(layer, start, end, colors[index].tolist(), width + 2, cv2.LINE_8, SUBPIXEL_BITS)
+            cv2.line(opacity, start, end, shade, width, cv2.LINE_AA, SUBPIXEL_BITS)
     if not opacity.any():
         return layer
     x, y, w, h = cv2.boundingRect(opacity)
-    share = opacity[y : y + h, x : x + w, None].astype(np.float32) / 255
-    mixed = frame[y : y + h, x : x + w] * (1 - share) + layer[y : y + h, x : x + w] * share
+    alpha = opacity[y : y + h, x : x + w, None].astype(np.float32) / 255
+    blended = frame[y : y + h, x : x + w] * (1 - alpha) + layer[y : y + h, x : x + w] * alpha
     canvas = frame.copy()
-    canvas[y : y + h, x : x + w] = mixed.round().astype(np.uint8)
+    canvas[y : y + h, x : x + w] = blended.round().astype(np.uint8)
     return canvas
 
 
-def _disc(
-    canvas: Pixels, place: FloatArray, radius: float, color: npt.NDArray[np.uint8], opacity: float
+def _blend_disc(
+    canvas: Pixels, center: FloatArray, radius: float, color: Sequence[int], opacity: float
 ) -> None:
-    part = _part(canvas, place - radius - 3, place + radius + 3)
-    if part is None or not np.isfinite(place).all():
-        return
-    corner, window = part
-    layer = window.copy()
-    center = _fixed(place - corner).tolist()
-    cv2.circle(layer, center, int((radius + 1.2) * 2**_SUBPIXEL), _BLACK, -1, cv2.LINE_AA, _SUBPIXEL)
-    cv2.circle(layer, center, int(radius * 2**_SUBPIXEL), color.tolist(), -1, cv2.LINE_AA, _SUBPIXEL)
-    cv2.addWeighted(layer, opacity, window, 1 - opacity, 0, dst=window)
+    def draw(layer: Pixels, corner: FloatArray) -> None:
+        draw_disc(layer, center - corner, radius + _BORDER, BLACK)
+        draw_disc(layer, center - corner, radius, color)
+
+    _blend(canvas, center - radius - 3, center + radius + 3, opacity, draw)
 
 
-def _line(
+def _blend_line(canvas: Pixels, start: FloatArray, end: FloatArray, width: int, opacity: float) -> None:
+    def draw(layer: Pixels, corner: FloatArray) -> None:
+        draw_line(layer, start - corner, end - corner, width, WHITE)
+
+    _blend(canvas, np.minimum(start, end) - width - 2, np.maximum(start, end) + width + 2, opacity, draw)
+
+
+def _blend(
     canvas: Pixels,
-    start: FloatArray,
-    end: FloatArray,
-    width: int,
-    color: tuple[int, int, int],
+    low: FloatArray,
+    high: FloatArray,
     opacity: float,
+    draw: Callable[[Pixels, FloatArray], None],
 ) -> None:
-    part = _part(canvas, np.minimum(start, end) - width - 2, np.maximum(start, end) + width + 2)
-    if part is None:
-        return
-    corner, window = part
-    layer = window.copy()
-    ends = _fixed(np.stack([start, end]) - corner).tolist()
-    cv2.line(layer, ends[0], ends[1], color, width, cv2.LINE_AA, _SUBPIXEL)
-    cv2.addWeighted(layer, opacity, window, 1 - opacity, 0, dst=window)
+    """Draw with an opacity between the corners `low` and `high`; do nothing outside the canvas.
 
-
-def _write(canvas: Pixels, seen: DrawnObject) -> None:
-    """The tag to the right above the object, white with a dark rim."""
-    places = seen.xy[np.isfinite(seen.xy).all(axis=1)]
-    if not len(places):
-        return
-    x, y = places[:, 0].max() + 8, places[:, 1].min() - 4
-    scale = float(np.clip(seen.size / 160, 0.5, 1.2))
-    height, width = canvas.shape[:2]
-    at = int(np.clip(x, 2, width - 24 * scale)), int(np.clip(y, 22 * scale, height - 4))
-    for color, thickness in ((_BLACK, 4), (_WHITE, 1)):
-        cv2.putText(canvas, seen.tag, at, cv2.FONT_HERSHEY_SIMPLEX, scale, color, thickness, cv2.LINE_AA)
-
-
-def _part(canvas: Pixels, low: FloatArray, high: FloatArray) -> tuple[FloatArray, Pixels] | None:
-    """The part of the canvas between two corners and where it begins; None if there is none."""
+    `draw` gets a copy of that part of the canvas and the (x, y) of its upper left corner.
+    """
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
-        return None
+        return
     height, width = canvas.shape[:2]
     left, top = np.clip(np.floor(low), 0, (width, height)).astype(int).tolist()
     right, bottom = np.clip(np.ceil(high) + 1, 0, (width, height)).astype(int).tolist()
     if left >= right or top >= bottom:
-        return None
-    return np.array([left, top], dtype=np.float64), canvas[top:bottom, left:right]
+        return
+    window = canvas[top:bottom, left:right]
+    layer = window.copy()
+    draw(layer, np.array([left, top], dtype=np.float64))
+    cv2.addWeighted(layer, opacity, window, 1 - opacity, 0, dst=window)
 
 
-def _fixed(places: FloatArray) -> npt.NDArray[np.int64]:
-    """cv2's fixed-point coordinates, so that a disc is centered to a sixteenth of a pixel."""
-    return np.asarray(np.round(np.clip(places, -1e4, 1e4) * 2**_SUBPIXEL), dtype=np.int64)
+def _draw_tag(canvas: Pixels, drawn: DrawnObject) -> None:
+    """Write the tag above the object on its right side, within the canvas."""
+    visible = drawn.xy[np.isfinite(drawn.xy).all(axis=1)]
+    if not len(visible):
+        return
+    x, y = visible[:, 0].max() + 8, visible[:, 1].min() - 4
+    scale = float(np.clip(drawn.size / 160, 0.5, 1.2))
+    height, width = canvas.shape[:2]
+    corner = int(np.clip(x, 2, width - 24 * scale)), int(np.clip(y, 22 * scale, height - 4))
+    draw_text(canvas, drawn.tag, corner, scale, outline=4)

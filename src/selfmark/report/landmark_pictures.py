@@ -1,4 +1,7 @@
-"""Drawing landmarks on images. Images are uint8 RGB, points (x, y) with pixel centers at integers."""
+"""Pictures of landmarks for the report: examples, contact sheets and galleries.
+
+Images are uint8 RGB; points are (x, y), pixel centers at integers.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,15 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from selfmark.draw.primitives import BLACK, WHITE, draw_disc, draw_line, draw_ring, draw_text
 from selfmark.model.colors import palette, to_rgb
 from selfmark.points import FloatArray
 
 Picture = npt.NDArray[np.uint8]  # [H, W, 3]
-Canvas = npt.NDArray[np.integer | np.floating]  # a picture while cv2 draws on it
 
-_TILE = 384  # images are enlarged at least twofold, and until a side has about this many pixels
-_CROP = 0.25  # side of a gallery crop, as a share of the image's
-_SUBPIXEL = 4  # binary digits after the point in cv2's drawing coordinates
-_BLACK, _WHITE = (0, 0, 0), (255, 255, 255)
+_TILE_SIDE = 384  # images are enlarged to about this many pixels a side, and at least by a factor of 2
+_CROP_SIDE = 0.25  # side of a gallery crop, as a fraction of the image side
+_GAP = 4  # pixels between the images of a contact sheet
 
 
 def draw_landmarks(
@@ -27,33 +29,37 @@ def draw_landmarks(
     colors: Sequence[str] | None = None,
     skeleton: Sequence[tuple[int, int]] = (),
 ) -> Picture:
-    """Enlarge an image [S, S, 3] and draw its landmarks [K, 2], numbered; those not finite are left out.
+    """Enlarge an image and draw its numbered landmarks.
 
     Args:
-        colors: "#rrggbb" of each landmark; None takes the usual ones.
-        skeleton: pairs of landmarks to connect.
+        image: [S, S, 3] uint8.
+        xy: [K, 2] in pixels of the image; landmarks that are not finite are left out.
+        colors: "#rrggbb" of each landmark; None uses the default palette.
+        skeleton: Pairs of landmarks to connect.
     """
-    zoom = _zoom(image.shape[0])
-    canvas = np.ascontiguousarray(cv2.resize(image, None, fx=zoom, fy=zoom, interpolation=cv2.INTER_CUBIC))
+    zoom = _zoom_factor(image.shape[0])
+    enlarged = cv2.resize(image, None, fx=zoom, fy=zoom, interpolation=cv2.INTER_CUBIC)
+    canvas = np.ascontiguousarray(enlarged, dtype=np.uint8)
     fills = [to_rgb(color) for color in colors or palette(len(xy))]
-    places = (xy + 0.5) * zoom - 0.5
-    present = np.flatnonzero(np.isfinite(places).all(axis=1))
+    centers = (xy + 0.5) * zoom - 0.5
+    present = np.flatnonzero(np.isfinite(centers).all(axis=1))
     radius = max(4, canvas.shape[0] // 75)
-    for one, other in skeleton:
-        if one in present and other in present:
-            _line(canvas, places[one], places[other], radius // 2 + 2, _BLACK)
-            _line(canvas, places[one], places[other], radius // 2, _WHITE)
+    for a, b in skeleton:
+        if a in present and b in present:
+            draw_line(canvas, centers[a], centers[b], radius // 2 + 2, BLACK)
+            draw_line(canvas, centers[a], centers[b], radius // 2, WHITE)
     for index in present:
-        _disc(canvas, places[index], radius + 2, _BLACK)
-        _disc(canvas, places[index], radius + 1, _WHITE)
-        _disc(canvas, places[index], radius, fills[index])
+        draw_disc(canvas, centers[index], radius + 2, BLACK)
+        draw_disc(canvas, centers[index], radius + 1, WHITE)
+        draw_disc(canvas, centers[index], radius, fills[index])
     for index in present:  # after all discs, so that no disc hides a number
-        _number(canvas, places[index] + (radius + 2, -radius), str(index), canvas.shape[0] / _TILE)
-    return canvas.astype(np.uint8)
+        x, y = np.round(np.clip(centers[index] + (radius + 2, -radius), -1e4, 1e4)).astype(int).tolist()
+        draw_text(canvas, str(index), (x, y), 0.5 * canvas.shape[0] / _TILE_SIDE, outline=3)
+    return canvas
 
 
 def draw_contact_sheet(images: Picture, xy: FloatArray, columns: int) -> Picture:
-    """Many images with their landmarks in one picture, row by row; empty places stay white.
+    """Draw many images with their landmarks in one picture, row by row; unused cells stay white.
 
     Args:
         images: [E, S, S, 3] uint8.
@@ -61,88 +67,59 @@ def draw_contact_sheet(images: Picture, xy: FloatArray, columns: int) -> Picture
         columns: Images per row, at least 1.
     """
     tiles = [draw_landmarks(image, points) for image, points in zip(images, xy, strict=True)]
-    side, gap = _zoom(images.shape[1]) * images.shape[1], 4
+    side = _zoom_factor(images.shape[1]) * images.shape[1]
     rows = -(-len(tiles) // columns)
-    sheet = np.full((rows * (side + gap) - gap, columns * (side + gap) - gap, 3), 255, np.uint8)
+    sheet = np.full((rows * (side + _GAP) - _GAP, columns * (side + _GAP) - _GAP, 3), 255, np.uint8)
     for index, tile in enumerate(tiles):
-        top, left = index // columns * (side + gap), index % columns * (side + gap)
+        top, left = index // columns * (side + _GAP), index % columns * (side + _GAP)
         sheet[top : top + side, left : left + side] = tile
     return sheet
 
 
 def draw_landmark_gallery(
-    images: Picture, xy: FloatArray, score: FloatArray, landmark: int, most: int, side: int, color: str
+    images: Picture, xy: FloatArray, score: FloatArray, *, color: str, max_crops: int, side: int
 ) -> list[tuple[int, Picture]]:
-    """One landmark cut out of the images where it is surest, a ring around it.
+    """Crop one landmark out of the images in which its score is highest, and draw a ring around it.
 
     Args:
         images: [E, S, S, 3] uint8.
-        xy: [E, K, 2] in pixels of the images.
-        score: [E, K].
-        landmark: Which of the K.
-        most: Images shown at most.
-        side: Pixels of a cut-out.
+        xy: [E, 2] the landmark in pixels of each image.
+        score: [E].
         color: "#rrggbb" of the ring.
+        max_crops: Largest number of crops.
+        side: Side of a crop in pixels.
 
     Returns:
-        (row of the image, cut-out [side, side, 3]), highest score first; images without it are left out.
+        Index of the image and crop [side, side, 3], highest score first. Images without the landmark are left
+        out.
     """
-    window = max(16, round(_CROP * images.shape[1]))
-    middle = np.array([side / 2 - 0.5, side / 2 - 0.5])
-    usable = np.isfinite(xy[:, landmark]).all(axis=1) & np.isfinite(score[:, landmark])
-    order = sorted(np.flatnonzero(usable).tolist(), key=lambda row: -score[row, landmark])
+    window = max(16, round(_CROP_SIDE * images.shape[1]))
+    center = np.array([side / 2 - 0.5, side / 2 - 0.5])
+    usable = np.isfinite(xy).all(axis=1) & np.isfinite(score)
+    order = sorted(np.flatnonzero(usable).tolist(), key=lambda row: -score[row])
     gallery = []
-    for row in order[:most]:
-        # Magnify about the landmark: it comes to lie in the middle of the cut-out, to a fraction of a pixel.
+    for row in order[:max_crops]:
+        # Scale about the landmark, so that it lies exactly at the center of the crop.
         zoom = side / window
-        shift = middle - zoom * xy[row, landmark]
+        shift = center - zoom * xy[row]
         matrix = np.array([[zoom, 0.0, shift[0]], [0.0, zoom, shift[1]]])
-        cut = cv2.warpAffine(
+        warped = cv2.warpAffine(
             images[row], matrix, (side, side), flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE
         )
-        _ring(cut, middle, side // 8, 4, _BLACK)
-        _ring(cut, middle, side // 8, 2, to_rgb(color))
-        gallery.append((row, cut.astype(np.uint8)))
+        crop = np.ascontiguousarray(warped, dtype=np.uint8)
+        draw_ring(crop, center, side // 8, 4, BLACK)
+        draw_ring(crop, center, side // 8, 2, to_rgb(color))
+        gallery.append((row, crop))
     return gallery
 
 
 def to_data_uri(picture: Picture, quality: int = 85) -> str:
-    """A picture as JPEG inside a data: address, for pages that must not refer to other files."""
+    """Encode a picture as JPEG in a data URI, for pages that must not refer to other files."""
     _, encoded = cv2.imencode(
         ".jpg", cv2.cvtColor(picture, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, quality]
     )
     return "data:image/jpeg;base64," + base64.b64encode(encoded.tobytes()).decode("ascii")
 
 
-def _zoom(size: int) -> int:
-    return max(2, round(_TILE / size))
-
-
-def _fixed(place: FloatArray) -> tuple[int, int]:
-    """cv2's fixed-point coordinates, so that a disc is centered to a sixteenth of a pixel."""
-    x, y = np.round(np.clip(place, -1e4, 1e4) * 2**_SUBPIXEL).astype(int).tolist()
-    return x, y
-
-
-def _disc(canvas: Canvas, place: FloatArray, radius: float, color: tuple[int, ...]) -> None:
-    cv2.circle(canvas, _fixed(place), int(radius * 2**_SUBPIXEL), color, -1, cv2.LINE_AA, _SUBPIXEL)
-
-
-def _line(canvas: Canvas, one: FloatArray, other: FloatArray, width: int, color: tuple[int, ...]) -> None:
-    cv2.line(canvas, _fixed(one), _fixed(other), color, max(width, 1), cv2.LINE_AA, _SUBPIXEL)
-
-
-def _ring(
-    canvas: Canvas,
-    place: FloatArray,
-    radius: float,
-    width: int,
-    color: tuple[int, ...],
-) -> None:
-    cv2.circle(canvas, _fixed(place), int(radius * 2**_SUBPIXEL), color, width, cv2.LINE_AA, _SUBPIXEL)
-
-
-def _number(canvas: Canvas, place: FloatArray, text: str, zoom: float) -> None:
-    x, y = np.round(np.clip(place, -1e4, 1e4)).astype(int).tolist()
-    for color, width in ((_BLACK, 3), (_WHITE, 1)):
-        cv2.putText(canvas, text, (x, y), cv2.FONT_HERSHEY_SIMPLEX, 0.5 * zoom, color, width, cv2.LINE_AA)
+def _zoom_factor(size: int) -> int:
+    return max(2, round(_TILE_SIDE / size))

@@ -24,8 +24,8 @@ from selfmark.report.sections import IntArray, ReportCurves, ReportTable
 from selfmark.report.trust_levels import TrustLevel, group_by_level, order_by_trust, trust_level
 from selfmark.run.files import atomic_write
 
-_GALLERY = 12  # cut-outs per landmark
-_CUT_OUT = 96  # pixels of a cut-out
+_MAX_CROPS = 12  # in the gallery of a landmark
+_CROP_SIDE = 96  # of a crop in the gallery, in pixels
 _NUMBER = re.compile(r"[-\u2212+±]?\d.*|-?|none")  # a cell that belongs to a column of numbers
 
 
@@ -216,8 +216,13 @@ def _landmarks(data: ReportData) -> list[dict[str, Any]]:
 
 
 def _gallery(data: ReportData, landmark: int) -> list[dict[str, str]]:
-    cuts = draw_landmark_gallery(
-        data.examples, data.example_xy, data.example_score, landmark, _GALLERY, _CUT_OUT, data.fills[landmark]
+    crops = draw_landmark_gallery(
+        data.examples,
+        data.example_xy[:, landmark],
+        data.example_score[:, landmark],
+        color=data.fills[landmark],
+        max_crops=_MAX_CROPS,
+        side=_CROP_SIDE,
     )
     return [
         {
@@ -225,7 +230,7 @@ def _gallery(data: ReportData, landmark: int) -> list[dict[str, str]]:
             "score": f"{data.example_score[row, landmark]:.2f}",
             "picture": to_data_uri(picture),
         }
-        for row, picture in cuts
+        for row, picture in crops
     ]
 
 

@@ -8,6 +8,7 @@ import cv2
 import numpy as np
 
 from selfmark.detector import Detector
+from selfmark.draw.primitives import draw_disc
 from selfmark.errors import InputError
 from selfmark.evaluation.labeled_images import LabeledImages, load_labeled_images
 from selfmark.evaluation.labeled_run import EvaluationInputs, build_examples, join_labels
@@ -39,10 +40,9 @@ def draw_keypoint_sheet(study: MeasurementTask) -> Figures:
     image, xy = found.image_index.cpu().numpy(), found.xy.cpu().numpy()
     right = shown.nearest(xy, image, config) >= 0
     pictures = [picture.copy() for picture in _pictures(shown)]
-    for row, place, good in zip(image.tolist(), xy.tolist(), right.tolist(), strict=True):
-        center = (round(place[0]), round(place[1]))
+    for row, place, good in zip(image.tolist(), xy, right.tolist(), strict=True):
         radius = max(1, pictures[row].shape[0] // 85)
-        cv2.circle(pictures[row], center, radius, _RED if good else _BLUE, -1, cv2.LINE_AA)
+        draw_disc(pictures[row], np.round(place), radius, _RED if good else _BLUE)
     nothing = np.full((len(pictures), 1, 2), np.nan)
     return {
         "keypoint_sheet": _write(draw_contact_sheet(np.stack(pictures), nothing, COLUMNS), study, "keypoints")

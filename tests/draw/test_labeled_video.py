@@ -1,4 +1,4 @@
-"""Labeled videos: read back, they have the frames, times and colors they should have, and nothing else."""
+"""Labeled videos, read back: their frames, times and colors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from selfmark.detector import Prediction
 from selfmark.draw import video_writer
-from selfmark.draw.frame_drawing import DrawingStyle, DrawnObject, draw_frame, smooth_trail
+from selfmark.draw.frame_drawing import DrawnObject, draw_frame
 from selfmark.draw.labeled_video import draw_videos, labeled_video_paths
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
@@ -22,11 +22,11 @@ from selfmark.points import Landmarks
 from tests.export.fakes import CARD, NAMES
 from tests.images.films import av, film
 
-PLACES = np.array([[20, 20], [44, 20], [20, 40], [44, 40]], np.float32)
+POINTS = np.array([[20, 20], [44, 20], [20, 40], [44, 40]], np.float32)
 
 
 def _predictions(refs: list[ImageRef], xy: np.ndarray | None = None, batch: int = 3) -> list[Prediction]:
-    points = np.repeat(PLACES[None], len(refs), axis=0) if xy is None else xy.astype(np.float32)
+    points = np.repeat(POINTS[None], len(refs), axis=0) if xy is None else xy.astype(np.float32)
     return [
         Prediction(
             tuple(refs[start : start + batch]),
@@ -41,13 +41,13 @@ def _predictions(refs: list[ImageRef], xy: np.ndarray | None = None, batch: int 
     ]
 
 
-def _gray(path: Path, frames: int = 12, **how: object) -> Path:
-    """Frames so dark that a disc stands out, one after the other a little brighter."""
-    return film(path, "libx264", frames=frames, noise=1, options={"crf": "5"}, **how)  # type: ignore[arg-type]
+def _dark_clip(path: Path, frames: int = 12, **options: object) -> Path:
+    """Write a video of dark frames on which discs are visible, each a little brighter than the last."""
+    return film(path, "libx264", frames=frames, noise=1, options={"crf": "5"}, **options)  # type: ignore[arg-type]
 
 
-def test_a_film_has_the_frames_of_its_video_with_landmarks_on_them(tmp_path: Path) -> None:
-    source = _gray(tmp_path / "clip.mp4")
+def test_a_labeled_video_has_the_frames_of_its_source_with_landmarks(tmp_path: Path) -> None:
+    source = _dark_clip(tmp_path / "clip.mp4")
     refs = [ImageRef(source, frame) for frame in range(2, 10)]
     given = _predictions(refs)
     passed = list(draw_videos(given, refs, CARD, tmp_path, every=1, trail=0))
@@ -59,19 +59,19 @@ def test_a_film_has_the_frames_of_its_video_with_landmarks_on_them(tmp_path: Pat
             "browsers play it"
         )
         assert float(stream.average_rate) == pytest.approx(25)
-    about = probe_video(path)
-    assert about.frames == 12
-    np.testing.assert_allclose(about.seconds, probe_video(source).seconds, atol=1e-3)
+    info = probe_video(path)
+    assert info.frames == 12
+    np.testing.assert_allclose(info.seconds, probe_video(source).seconds, atol=1e-3)
     zoom = 3
-    assert about.size == (64 * zoom, 48 * zoom)
+    assert info.size == (64 * zoom, 48 * zoom)
     colors = np.array([to_rgb(color) for color in landmark_colors(CARD)], int)
     plain = dict(read_frames(source, range(12)))
     for number, frame in read_frames(path, range(12)):
-        for place, color in zip((PLACES + 0.5) * zoom - 0.5, colors, strict=True):
-            x, y = np.round(place).astype(int)
+        for point, color in zip((POINTS + 0.5) * zoom - 0.5, colors, strict=True):
+            x, y = np.round(point).astype(int)
             seen = frame[y - 1 : y + 2, x - 1 : x + 2].reshape(-1, 3).mean(axis=0)
             if 2 <= number < 10:
-                assert np.abs(seen - color).max() < 70, "color is at half resolution in the file"
+                assert np.abs(seen - color).max() < 70, "the file stores color at half resolution"
             else:
                 assert np.abs(seen - plain[number].mean(axis=(0, 1))).max() < 12
 
@@ -85,77 +85,55 @@ def test_sides_become_even_and_large_videos_are_not_enlarged(tmp_path: Path) -> 
 
 def test_every_second_frame_plays_as_fast_as_the_source(tmp_path: Path) -> None:
     uneven = np.cumsum([10, 40, 30, 80, 20, 50, 40, 30, 60, 40, 10, 90]).tolist()
-    source = _gray(tmp_path / "clip.mp4", milliseconds=uneven)
+    source = _dark_clip(tmp_path / "clip.mp4", milliseconds=uneven)
     refs = [ImageRef(source, frame) for frame in range(0, 12, 2)]
     list(draw_videos(_predictions(refs), refs, CARD, tmp_path, every=2, trail=1.0))
-    about = probe_video(tmp_path / "clip_landmarks.mp4")
-    assert about.frames == 6
-    np.testing.assert_allclose(about.seconds, probe_video(source).seconds[::2], atol=2e-3)
+    info = probe_video(tmp_path / "clip_landmarks.mp4")
+    assert info.frames == 6
+    np.testing.assert_allclose(info.seconds, probe_video(source).seconds[::2], atol=2e-3)
 
 
 def test_trails_belong_to_tracks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two animals, in turns first and second: no trail leads from one to the other."""
-    source = _gray(tmp_path / "clip.mp4")
+    """Draw two animals whose order alternates: no trail leads from one to the other."""
+    source = _dark_clip(tmp_path / "clip.mp4")
     refs, xy = [], []
     for frame in range(12):
         for track in (1, 2) if frame % 2 else (2, 1):
-            if (frame, track) != (6, 2):  # animal 2 is gone once: its trail begins anew
+            if (frame, track) != (6, 2):  # animal 2 is missing once, so its trail starts again
                 refs.append(ImageRef(source, frame, (0, 0, 30, 30), track))
-                xy.append(PLACES / 4 + (frame, 30 if track == 2 else 5))
+                xy.append(POINTS / 4 + (frame, 30 if track == 2 else 5))
     drawn: list[list[DrawnObject]] = []
     original = draw_frame
     monkeypatch.setattr(
-        "selfmark.draw.labeled_video.draw", lambda *given: drawn.append(list(given[1])) or original(*given)
+        "selfmark.draw.labeled_video.draw_frame",
+        lambda *args: drawn.append(list(args[1])) or original(*args),
     )
     list(draw_videos(_predictions(refs, np.array(xy)), refs, CARD, tmp_path, 1, trail=0.2))
     assert len(drawn) == 12
-    by_tag = {seen.tag: seen for seen in drawn[11]}
-    assert {seen.tag for seen in drawn[3]} == {"1", "2"}
-    assert len(by_tag["1"].trail) == 6, "0.2 s of 25 frames a second are 5 steps"
+    by_tag = {animal.tag: animal for animal in drawn[11]}
+    assert {animal.tag for animal in drawn[3]} == {"1", "2"}
+    assert len(by_tag["1"].trail) == 6, "0.2 s at 25 frames a second are 5 steps"
     assert len(by_tag["2"].trail) == 5, "since frame 7"
-    for seen in by_tag.values():
-        assert np.ptp(seen.trail[..., 1], axis=0).max() < 1, "all its life on its own height"
+    for animal in by_tag.values():
+        assert np.ptp(animal.trail[..., 1], axis=0).max() < 1, "each animal stays at its own height"
 
 
-def test_a_trail_stops_at_a_jump_and_ends_at_the_landmark() -> None:
-    way = np.stack([np.linspace(0, 20, 21), np.zeros(21)], axis=1)[:, None]  # [T, 1, 2]
-    noisy = way + np.random.default_rng(0).normal(0, 0.5, way.shape)
-    noisy[:8, :, 1] += 60  # the first places were mistaken
-    smooth = smooth_trail(list(noisy), size=100)
-    assert np.isnan(smooth[:8]).all()
-    np.testing.assert_array_equal(smooth[-1], noisy[-1])
-    bend = [np.abs(np.diff(one[9:-1, 0], 2, axis=0)).mean() for one in (noisy, smooth)]
-    assert bend[1] < bend[0] / 3, "smooth"
-
-
-def test_hidden_landmarks_are_not_drawn_and_others_have_the_users_colors(tmp_path: Path) -> None:
-    source = _gray(tmp_path / "gray.mp4")
+def test_hidden_landmarks_are_not_drawn_and_user_colors_are_used(tmp_path: Path) -> None:
+    source = _dark_clip(tmp_path / "gray.mp4")
     refs = [ImageRef(source, frame) for frame in range(12)]
     card = replace(CARD, hidden=(0,), colors=("", "#00ff00", "", ""), skeleton=())
     list(draw_videos(_predictions(refs), refs, card, tmp_path, every=1, trail=0.0))
     (_, frame), *_ = read_frames(tmp_path / "gray_landmarks.mp4", [5])
     zoom = frame.shape[1] // 64
     hidden, green = (
-        frame[tuple(np.round((place + 0.5) * zoom - 0.5).astype(int)[::-1])] for place in PLACES[:2]
+        frame[tuple(np.round((point + 0.5) * zoom - 0.5).astype(int)[::-1])] for point in POINTS[:2]
     )
     assert hidden.astype(int).max() < 60, "as dark as the video"
     assert green[1] > 150 > green[[0, 2]].max()
 
 
-def test_edges_and_faint_landmarks_are_drawn() -> None:
-    frame = np.zeros((100, 100, 3), np.uint8)
-    style = DrawingStyle(np.array([[255, 40, 40], [40, 80, 200]], np.uint8), ((0, 1),))
-    xy = np.array([[20.0, 50.0], [80.0, 50.0]])
-    sure = draw_frame(frame, [DrawnObject(xy, np.array([1.0, 0.3]), 100.0, "", xy[None])], style)
-    assert (frame == 0).all(), "the frame itself is left alone"
-    assert sure[50, 50].min() > 20, "an edge between the two"
-    assert sure[50, 20].max() > 2 * sure[50, 80].max(), "the second is hardly to be seen"
-    outside = draw_frame(frame, [DrawnObject(xy + 1000, np.ones(2), 100.0, "7", xy[None] * np.nan)], style)
-    assert outside.any(), "the tag is kept at the border"
-
-
-def test_a_broken_stream_of_predictions_leaves_no_film(tmp_path: Path) -> None:
-    source = _gray(tmp_path / "clip.mp4")
+def test_an_error_in_the_predictions_leaves_no_video(tmp_path: Path) -> None:
+    source = _dark_clip(tmp_path / "clip.mp4")
     refs = [ImageRef(source, frame) for frame in range(12)]
 
     def failing() -> Iterator[Prediction]:
@@ -171,8 +149,8 @@ def test_a_broken_stream_of_predictions_leaves_no_film(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["clip.mp4"]
 
 
-def test_without_pyav_films_are_mpeg4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = _gray(tmp_path / "clip.mp4")
+def test_without_pyav_videos_are_mpeg4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = _dark_clip(tmp_path / "clip.mp4")
     monkeypatch.setattr(video_writer, "video_reader", lambda: video_opencv)
     refs = [ImageRef(source, frame) for frame in range(12)]
     list(draw_videos(_predictions(refs), refs, CARD, tmp_path, 1, 1.0))
@@ -181,7 +159,7 @@ def test_without_pyav_films_are_mpeg4(tmp_path: Path, monkeypatch: pytest.Monkey
     assert probe_video(tmp_path / "clip_landmarks.mp4").frames == 12
 
 
-def test_films_lie_as_their_videos_do(tmp_path: Path) -> None:
+def test_labeled_videos_keep_the_folders_of_their_sources(tmp_path: Path) -> None:
     refs = [ImageRef(Path("day1/a.mp4"), 0), ImageRef(Path("day2/a.mp4"), 0), ImageRef(Path("b.jpg"))]
     names = labeled_video_paths(refs, tmp_path)
     assert sorted(names.values()) == [tmp_path / f"day{n}" / "a_landmarks.mp4" for n in (1, 2)]

@@ -13,16 +13,19 @@ from typing import Any
 
 from selfmark import config
 
-_LINE = re.compile(r"^    (\w+): [^#]*?(?:#\s*(.*))?$")
+_FIELD = re.compile(r"^    (\w+): ")
+_COMMENT = re.compile(r"#\s*(.*)$")
 
 
 def comments(kind: type[Any]) -> dict[str, str]:
-    """Return the one-line comment behind each field of a dataclass."""
-    found = {}
+    """Return the comment of each field of a dataclass, behind the field or inside its parentheses."""
+    found: dict[str, str] = {}
+    name = ""
     for line in inspect.getsource(kind).splitlines():
-        match = _LINE.match(line)
-        if match:
-            found[match[1]] = match[2] or ""
+        field, comment = _FIELD.match(line), _COMMENT.search(line)
+        name = field[1] if field else name
+        if name and comment:
+            found.setdefault(name, comment[1])
     return found
 
 

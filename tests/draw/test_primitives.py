@@ -23,7 +23,7 @@ def test_a_disc_is_centered_between_pixels_too(center: tuple[float, float]) -> N
     canvas = _canvas()
     draw_disc(canvas, np.array(center), 7.5, WHITE)
     np.testing.assert_allclose(_centroid(canvas), center, atol=0.08)
-    assert (canvas[..., 0] / 255).sum() == pytest.approx(np.pi * 7.5**2, rel=0.1)
+    assert (canvas[..., 0] / 255).sum() == pytest.approx(np.pi * 7.5**2, rel=0.15)
 
 
 def test_a_ring_has_a_hole() -> None:
@@ -36,7 +36,7 @@ def test_a_ring_has_a_hole() -> None:
 def test_a_line_is_at_least_one_pixel_wide() -> None:
     canvas = _canvas()
     draw_line(canvas, np.array([10.0, 30.0]), np.array([70.0, 30.0]), 0, WHITE)
-    assert (canvas[30, 12:68] == 255).all()
+    assert (canvas[30, 12:68] > 200).all()
 
 
 def test_text_is_white_with_a_black_outline() -> None:

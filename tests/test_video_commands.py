@@ -1,4 +1,4 @@
-"""Videos from the command line: animals found, crops, labeled videos, broken files, constant memory."""
+"""Videos from the command line: tracking, crops, labeled videos, damaged files, constant memory."""
 
 from __future__ import annotations
 
@@ -26,99 +26,98 @@ OPTIONS = [
     "--device=cpu",
     *[f"--set={name}={json.dumps(value)}" for name, value in QUICK.items()],
 ]
-FIND = ["--find-animals=2", "--every=10"]
+TRACK = ["--find-animals=2", "--every=10"]
 
 
 @pytest.fixture(scope="module")
 def arena(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A video of two animals, 120 frames."""
+    """Video of two animals, 120 frames."""
     return film_of(wander(120, 2, seed=2), tmp_path_factory.mktemp("arena") / "arena.mp4")
 
 
-def rows(path: Path) -> list[dict[str, str]]:
+def _rows(path: Path) -> list[dict[str, str]]:
     with open(path, newline="", encoding="utf-8") as handle:
         return list(csv.DictReader(handle))
 
 
-def test_from_a_video_to_landmarks_of_each_animal(
+def test_discover_and_predict_each_animal_of_a_video(
     arena: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paired: list[tuple[np.ndarray, np.ndarray]] = []
     original = pipeline.nearby_frames
 
-    def spy(*given: Any) -> np.ndarray:
-        near = original(*given)
-        paired.append((given[2], near))
+    def spy(*args: Any) -> np.ndarray:
+        near = original(*args)
+        paired.append((args[2], near))
         return near
 
     monkeypatch.setattr(pipeline, "nearby_frames", spy)
     run = tmp_path / "run"
-    assert selfmark("discover", arena, "-o", run, *FIND, "--temporal", *OPTIONS) == 0
+    assert selfmark("discover", arena, "-o", run, *TRACK, "--temporal", *OPTIONS) == 0
     assert read_config(run / "config.yaml").augment.rotation == 180, (
-        "animals seen from above turn all the way"
+        "animals seen from above can have any orientation"
     )
     refs = Run.open(run).refs()
     assert [(ref.frame, ref.track) for ref in refs] == [
         (frame, t) for frame in range(0, 120, 10) for t in (1, 2)
     ]
-    assert len({ref.box[2:] for ref in refs if ref.box}) == 1, "one size in all frames"
+    assert len({ref.box[2:] for ref in refs if ref.box}) == 1, "all boxes have one size"
     assert paired
     for track, near in paired:
         assert (near >= 0).all()
-        assert (track[near] == track[:, None]).all(), "an animal is paired with itself"
+        assert (track[near] == track[:, None]).all(), "an animal is paired only with itself"
 
     capsys.readouterr()
-    assert selfmark("discover", arena, "-o", run, "--resume", *FIND) == 0
+    assert selfmark("discover", arena, "-o", run, "--resume", *TRACK) == 0
     assert selfmark("discover", arena, "-o", run, "--resume", "--every=10") == 2
     assert "was started on other images" in capsys.readouterr().err
 
     out = tmp_path / "out"
-    assert selfmark("predict", run, arena, "-o", out, *FIND, "--draw", "--device=cpu") == 0
-    said = capsys.readouterr().out
-    assert re.search(r"^24 images, \d+\.\d per second: .*landmarks\.csv$", said, flags=re.MULTILINE)
-    assert f"labeled video: {out / 'arena_landmarks.mp4'}" in said
+    assert selfmark("predict", run, arena, "-o", out, *TRACK, "--draw", "--device=cpu") == 0
+    output = capsys.readouterr().out
+    assert re.search(r"^24 images, \d+\.\d per second: .*landmarks\.csv$", output, flags=re.MULTILINE)
+    assert f"labeled video: {out / 'arena_landmarks.mp4'}" in output
     assert probe_video(out / "arena_landmarks.mp4").frames == 12
-    found = rows(out / "landmarks.csv")
+    found = _rows(out / "landmarks.csv")
     assert {(row["instance"], row["track"]) for row in found} == {("0", "1"), ("1", "2")}
     assert len(found) == 24 * QUICK["K"]
     assert sorted(path.name for path in out.iterdir()) == ["arena_landmarks.mp4", "landmarks.csv"]
 
 
-def test_a_crop_moves_the_landmarks_into_it(quick_run: Path, arena: Path, tmp_path: Path) -> None:
-    """The crop of a frame and the frame that is cut to it have the same landmarks, but for its corner."""
+def test_landmarks_lie_inside_the_crop(quick_run: Path, arena: Path, tmp_path: Path) -> None:
     crop = ["--crop=40,30,64,64", "--every=60", "--device=cpu", "--set=contrast=20"]
     assert selfmark("predict", quick_run, arena, "-o", tmp_path, *crop) == 0
-    xy = np.array([(float(row["x"]), float(row["y"])) for row in rows(tmp_path / "landmarks.csv")])
-    assert ((xy > (40 - 8, 30 - 8)) & (xy < (104 + 8, 94 + 8))).all(), "within the crop and its margin"
+    xy = np.array([(float(row["x"]), float(row["y"])) for row in _rows(tmp_path / "landmarks.csv")])
+    assert ((xy > (40 - 8, 30 - 8)) & (xy < (104 + 8, 94 + 8))).all(), "inside the crop and its margin"
     assert xy.max() > 60
 
 
-def test_a_broken_video_is_predicted_as_far_as_it_goes(
+def test_the_readable_part_of_a_damaged_video_is_predicted(
     quick_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = film(tmp_path / "cut.mp4", "libx264", frames=60, noise=90, container={"movflags": "faststart"})
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * 0.6)])
     assert selfmark("predict", quick_run, path, "-o", tmp_path / "out", "--draw", "--device=cpu") == 0
-    said = capsys.readouterr()
-    (sentence,) = [line for line in said.err.splitlines() if "could not be read" in line]
+    errors = capsys.readouterr().err
+    (sentence,) = [line for line in errors.splitlines() if "could not be read" in line]
     lost = int(sentence.split()[0])
     assert sentence == f"{lost} of 60 frames of {path} could not be read and were left out"
-    frames = {int(row["frame"]) for row in rows(tmp_path / "out" / "landmarks.csv")}
+    frames = {int(row["frame"]) for row in _rows(tmp_path / "out" / "landmarks.csv")}
     assert frames == set(range(60 - lost))
     assert 10 < lost < 50
     assert probe_video(tmp_path / "out" / "cut_landmarks.mp4").frames == 60 - lost
 
 
-def test_videos_and_images_that_cannot_be_read_are_counted_apart(
+def test_unreadable_images_are_counted_apart_from_videos(
     quick_run: Path, arena: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "bad.png").write_bytes(b"")
-    given = [arena, tmp_path / "bad.png", photos / "000.png"]
-    assert selfmark("predict", quick_run, *given, "-o", tmp_path / "out", "--every=60", "--device=cpu") == 0
+    inputs = [arena, tmp_path / "bad.png", photos / "000.png"]
+    assert selfmark("predict", quick_run, *inputs, "-o", tmp_path / "out", "--every=60", "--device=cpu") == 0
     assert "1 of 2 images could not be read and were left out" in capsys.readouterr().err
 
 
-def test_a_video_that_cannot_be_read_does_not_cost_the_others(
+def test_an_unreadable_video_does_not_stop_the_others(
     quick_run: Path, arena: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "videos"
@@ -128,10 +127,10 @@ def test_a_video_that_cannot_be_read_does_not_cost_the_others(
     options = ["--every=60", "--device=cpu", "--draw"]
     assert selfmark("predict", quick_run, folder, "-o", tmp_path / "out", *options) == 0
     assert f"1 of 1 frames of {folder / 'broken.mp4'} could not be read" in capsys.readouterr().err
-    assert {row["frame"] for row in rows(tmp_path / "out" / "landmarks.csv")} == {"0", "60"}
+    assert {row["frame"] for row in _rows(tmp_path / "out" / "landmarks.csv")} == {"0", "60"}
     assert selfmark("predict", quick_run, folder, "-o", tmp_path / "two", *options, "--find-animals=2") == 0
     assert re.search(r"left out: .*broken\.mp4 cannot be read as a video", capsys.readouterr().err)
-    assert len(rows(tmp_path / "two" / "landmarks.csv")) == 4 * QUICK["K"]
+    assert len(_rows(tmp_path / "two" / "landmarks.csv")) == 4 * QUICK["K"]
     (folder / "whole.mp4").unlink()
     assert selfmark("predict", quick_run, folder, "-o", tmp_path / "none", *options) == 2
     assert selfmark("predict", quick_run, folder, "-o", tmp_path / "none", *options, "--find-animals=2") == 2
@@ -139,27 +138,27 @@ def test_a_video_that_cannot_be_read_does_not_cost_the_others(
     assert not (tmp_path / "none").exists()
 
 
-def test_lost_frames_are_counted_also_where_animals_are_sought(
+def test_lost_frames_are_counted_with_tracking_too(
     quick_run: Path, arena: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from selfmark.draw.video_writer import open_video_writer
     from selfmark.images.video import read_frames
 
     path = tmp_path / "cut.mp4"
-    sink = open_video_writer(path, SIZE, 25.0)  # its table of contents is at the front
+    writer = open_video_writer(path, SIZE, 25.0)  # with the index at the front of the file
     for number, frame in read_frames(arena, range(120)):
-        sink.write(frame, number / 25)
-    sink.close()
+        writer.write(frame, number / 25)
+    writer.close()
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * 0.7)])
     options = ["--find-animals=2", "--every=30", "--device=cpu"]
     assert selfmark("predict", quick_run, path, "-o", tmp_path / "out", *options) == 0
-    said = re.search(r"(\d+) of 120 frames of .*cut\.mp4 could not be read", capsys.readouterr().err)
-    assert said is not None
-    assert 10 < int(said[1]) < 90
+    message = re.search(r"(\d+) of 120 frames of .*cut\.mp4 could not be read", capsys.readouterr().err)
+    assert message is not None
+    assert 10 < int(message[1]) < 90
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         (["--crop=1,2,3"], "--crop takes X,Y,WIDTH,HEIGHT in pixels, not '1,2,3'"),
         (["--crop=900,0,5,5"], "the crop lies outside"),
@@ -170,7 +169,7 @@ def test_lost_frames_are_counted_also_where_animals_are_sought(
 )
 def test_bad_options(
     options: list[str],
-    words: str,
+    message: str,
     quick_run: Path,
     arena: Path,
     tmp_path: Path,
@@ -178,10 +177,10 @@ def test_bad_options(
 ) -> None:
     for command in (["predict", quick_run], ["discover"]):
         assert selfmark(*command, arena, "-o", tmp_path / "out", *options) == 2
-        said = capsys.readouterr().err.strip()
-        assert said.startswith("selfmark: ")
-        assert "\n" not in said
-        assert words in said or command == ["discover"], said
+        errors = capsys.readouterr().err.strip()
+        assert errors.startswith("selfmark: ")
+        assert "\n" not in errors
+        assert message in errors or command == ["discover"], errors
         assert not (tmp_path / "out").exists()
     assert selfmark("predict", quick_run, tmp_path, "-o", tmp_path / "out", "--draw") == 2
 
@@ -192,27 +191,27 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from selfmark.detector import Detector, Located
-from selfmark.draw import film
+from selfmark.draw import labeled_video
 from selfmark.export import get_writer
-from selfmark.objects.place import Where, locate
+from selfmark.tracking.object_refs import Regions, locate_objects
 
-class Blind(Detector):
+class ConstantDetector(Detector):
     def locate(self, pixels):
         count = len(pixels)
         return Located(torch.full((count, len(self.names), 2), 20.0), torch.ones(count, len(self.names)))
 
-detector = Blind.load("demo")
+detector = ConstantDetector.load("demo")
 video, out = Path(sys.argv[1]), Path(sys.argv[2])
-refs = locate([video], 1, Where(animals=2))
-film._LARGEST = 1  # small films are made faster
-found = film.filmed(detector.predict(refs), refs, detector.card, out, 1, 1.0)
-get_writer("csv")(found, detector.card, out)
+refs = locate_objects([video], 1, Regions(animals=2))
+labeled_video._MAX_ZOOM = 1  # small videos are encoded faster
+predictions = labeled_video.draw_videos(detector.predict(refs), refs, detector.card, out, 1, 1.0)
+get_writer("csv")(predictions, detector.card, out)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
 def test_eight_times_the_video_needs_no_more_memory(tmp_path: Path) -> None:
-    """Finding animals, predicting, writing and drawing; were frames kept, they would need 60 MB more."""
+    """Track, predict, write and draw; keeping the frames would need 60 MB more."""
     peaks = []
     for name, frames in (("short", 100), ("long", 800)):
         video = film_of(np.tile(wander(100, 2, seed=2), (frames // 100, 1, 1)), tmp_path / f"{name}.mp4")

@@ -25,7 +25,7 @@ from selfmark.detector import Detector
 from selfmark.keypoints.weights_cache import KNOWN, cache_folder
 from selfmark.paper.reproduction import experiment
 from tests.conftest import QUICK, selfmark
-from tests.paper.datasets import miniatures
+from tests.paper.datasets import face_miniatures
 from tests.tracking.arena import film_of, wander
 
 ROOT = Path(__file__).parent.parent
@@ -115,15 +115,17 @@ def _corrected(scene: Scene, path: Path) -> None:
 
 def _datasets(folder: Path) -> None:
     """Miniatures of data sets, and what detectors found in one of them."""
-    miniatures.make_celeba(folder / "celeba", images=16, fitted=12)
-    miniatures.make_aflw(folder / "aflw_release-2")
-    miniatures.make_ls3d(folder / "ls3d", train=4, test=6)
-    miniatures.make_mtfl(folder / "MTFL")
-    miniatures.make_cub(folder / "CUB_200_2011")
+    face_miniatures.make_celeba(folder / "celeba", images=16, fitted=12)
+    face_miniatures.make_aflw(folder / "aflw_release-2")
+    face_miniatures.make_ls3d(folder / "ls3d", train=4, test=6)
+    face_miniatures.make_mtfl(folder / "MTFL")
+    face_miniatures.make_cub(folder / "CUB_200_2011")
     names = [f"{number:06d}.jpg" for number in range(1, 17)]
-    points = [miniatures.sixty_eight(-60) for _ in names]
+    points = [face_miniatures.sixty_eight(-60) for _ in names]
     np.savez(folder / "points68.npz", names=np.array(names), xy=np.stack(points))
-    miniatures.write(folder / "faces.csv", ["image,x,y,w,h", *(f"{name},40,70,100,110" for name in names)])
+    face_miniatures.write(
+        folder / "faces.csv", ["image,x,y,w,h", *(f"{name},40,70,100,110" for name in names)]
+    )
 
 
 def _birds(root: Path, scene: Scene) -> None:

@@ -17,20 +17,20 @@ from selfmark.paper.datasets.detections import replace_boxes, replace_points
 from selfmark.paper.datasets.face_finder import use_found_faces
 from selfmark.paper.datasets.face_points import FIVE, FIVE_MIRROR, SIXTY_EIGHT, SIXTY_EIGHT_MIRROR
 from selfmark.paper.datasets.registry import read_dataset
-from tests.paper.datasets import miniatures, small_bodies
-from tests.paper.datasets.miniatures import five, sixty_eight, write
+from tests.paper.datasets import body_miniatures, face_miniatures
+from tests.paper.datasets.face_miniatures import five, sixty_eight, write
 
 MAFL = ("000001.jpg", "000002.jpg", "000003.jpg", "000007.jpg", "000008.jpg")
 
 
 @pytest.fixture
 def celeba(tmp_path: Path) -> Dataset:
-    return read_dataset("celeba", miniatures.make_celeba(tmp_path / "celeba"))
+    return read_dataset("celeba", face_miniatures.make_celeba(tmp_path / "celeba"))
 
 
 @pytest.fixture
 def aflw(tmp_path: Path) -> Dataset:
-    return read_dataset("aflw", miniatures.make_aflw(tmp_path / "aflw"))
+    return read_dataset("aflw", face_miniatures.make_aflw(tmp_path / "aflw"))
 
 
 def coco(path: Path, detections: list[tuple[str, Any]], category: dict[str, Any] | None = None) -> Path:
@@ -123,7 +123,7 @@ def test_names_may_have_more_or_fewer_folders_but_not_others(aflw: Dataset, tmp_
 
 
 def test_a_name_that_fits_two_images_is_refused(tmp_path: Path) -> None:
-    data = read_dataset("cub", miniatures.make_cub(tmp_path / "cub"))
+    data = read_dataset("cub", face_miniatures.make_cub(tmp_path / "cub"))
     files = tuple(Path(f"images/{folder}/1.jpg") for folder in "ab")
     two = data.train.select(np.array([0, 1]))
     twins = data.changed({"train": type(two)(files, two.frame, two.box, two.xy, two.hidden)}, ())
@@ -185,7 +185,7 @@ def test_boxes_of_a_table(celeba: Dataset, tmp_path: Path) -> None:
 
 
 def test_boxes_of_training_images_only(tmp_path: Path) -> None:
-    data = read_dataset("ls3d", miniatures.make_ls3d(tmp_path))
+    data = read_dataset("ls3d", face_miniatures.make_ls3d(tmp_path))
     write(tmp_path / "boxes.csv", ["image,x,y,w,h", *(f"{file.name},1,2,3,4" for file in data.train.files)])
     found = replace_boxes(data, tmp_path / "boxes.csv")
     assert (found.train.box == [1, 2, 3, 4]).all()
@@ -205,7 +205,7 @@ def test_boxes_in_the_shares_of_yolo(aflw: Dataset, tmp_path: Path) -> None:
 
 def test_boxes_of_frames(tmp_path: Path) -> None:
     """Of a film, boxes and points go to the frame they name."""
-    data = read_dataset("bbcpose", small_bodies.make_bbcpose(tmp_path / "data", films=True))
+    data = read_dataset("bbcpose", body_miniatures.make_bbcpose(tmp_path / "data", films=True))
     lines = [
         f"{file},{frame},{frame},2,30,40"
         for split in data.splits.values()
@@ -259,4 +259,4 @@ def test_the_cascade_of_opencv_4_or_a_sentence(celeba: Dataset) -> None:
 
 def test_faces_are_not_looked_for_in_birds(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not in those of cub"):
-        use_found_faces(read_dataset("cub", miniatures.make_cub(tmp_path)))
+        use_found_faces(read_dataset("cub", face_miniatures.make_cub(tmp_path)))

@@ -30,9 +30,8 @@ from selfmark.paper.reproduction.dataset_cache import DatasetCache
 from selfmark.paper.reproduction.experiment_plan import Training
 from selfmark.paper.reproduction.workspace import Workspace
 from tests.conftest import QUICK
-from tests.paper.datasets import miniatures as faces
-from tests.paper.datasets import small_bodies
-from tests.paper.reproduction import sets
+from tests.paper.datasets import body_miniatures, face_miniatures
+from tests.paper.reproduction import demo_datasets
 
 # As they are before the fixtures of this folder put simpler ones in their place.
 _KNOWN, _READ, _FOLDERS = dict(registry.DATASETS), registry.read_dataset, dict(dataset_cache.FOLDERS)
@@ -70,8 +69,8 @@ def one_thread() -> Iterator[None]:
 def root(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a folder of pictures for each data set."""
     folder = tmp_path_factory.mktemp("sets")
-    sets.write_pictures(folder / "celeba", scene)
-    for name in sets.KINDS:
+    demo_datasets.write_pictures(folder / "celeba", scene)
+    for name in demo_datasets.KINDS:
         if name != "celeba":
             (folder / name).symlink_to(folder / "celeba")
     return folder
@@ -82,12 +81,12 @@ def miniatures(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> None:
     """Readers that find the pictures and know their points; faces have 5 points where a table asks for 5."""
 
     def read(name: str, folder: Path) -> Any:
-        return sets.make(name, folder, scene)
+        return demo_datasets.make(name, folder, scene)
 
     def with_points(self: DatasetCache, base: Any, name: str, points: int) -> Any:
-        return sets.make(name, base.root, scene, sets.KINDS["mtfl"][0], base.normalizer)
+        return demo_datasets.make(name, base.root, scene, demo_datasets.KINDS["mtfl"][0], base.normalizer)
 
-    for name in sets.KINDS:
+    for name in demo_datasets.KINDS:
         monkeypatch.setitem(registry.DATASETS, name, registry.DatasetInfo(name.upper(), name, "nowhere", ()))
     monkeypatch.setattr(dataset_cache, "FOLDERS", {})
     monkeypatch.setattr(registry, "read_dataset", read)
@@ -101,7 +100,7 @@ def miniatures(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> None:
 def trained(root: Path, scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run on the pictures that kept its rounds."""
     folder = tmp_path_factory.mktemp("trained")
-    train, _ = write_coco(sets.make("celeba", root / "celeba", scene), folder / "coco")
+    train, _ = write_coco(demo_datasets.make("celeba", root / "celeba", scene), folder / "coco")
     settings = {key: value for key, value in SHORT.items() if not key.startswith("evaluation.")}
     discover(
         train,
@@ -130,19 +129,19 @@ def no_training(monkeypatch: pytest.MonkeyPatch, trained: Path) -> list[Training
 def official(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All data sets under their names, and 68 points of a detector for those that have five."""
     root = tmp_path_factory.mktemp("official")
-    faces.make_celeba(root / "celeba", images=8, fitted=4)
-    faces.make_aflw(root / "aflw")
-    faces.make_ls3d(root / "ls3d")
-    faces.make_mtfl(root / "mtfl")
-    faces.make_cub(root / "cub")
-    small_bodies.make_bbcpose(root / "bbcpose", films=True)
-    small_bodies.make_human36m(root / "human36m")
-    small_bodies.make_pennaction(root / "pennaction")
-    small_bodies.make_cats(root / "cats")
+    face_miniatures.make_celeba(root / "celeba", images=8, fitted=4)
+    face_miniatures.make_aflw(root / "aflw")
+    face_miniatures.make_ls3d(root / "ls3d")
+    face_miniatures.make_mtfl(root / "mtfl")
+    face_miniatures.make_cub(root / "cub")
+    body_miniatures.make_bbcpose(root / "bbcpose", films=True)
+    body_miniatures.make_human36m(root / "human36m")
+    body_miniatures.make_pennaction(root / "pennaction")
+    body_miniatures.make_cats(root / "cats")
     for name in ("celeba", "aflw"):
         splits = _READ(name, root / name).splits.values()
         files = [file.name for split in splits for file in split.files]
-        xy = np.stack([faces.sixty_eight(-60) + row for row in range(len(files))])
+        xy = np.stack([face_miniatures.sixty_eight(-60) + row for row in range(len(files))])
         np.savez(root / f"{name}-68.npz", names=np.array(files), xy=xy)
     return root
 

@@ -13,7 +13,7 @@ from selfmark.paper.reproduction import experiment
 from selfmark.paper.reproduction.cost import IMAGES
 from selfmark.paper.reproduction.experiment import Experiment, parse_experiment
 
-PAPER = Path(__file__).parent.parent.parent.parent / "shared" / "paper.tex"
+PAPER = Path(__file__).parents[4] / "shared" / "paper.tex"
 DATA = {"celeba", "aflw", "ls3d", "mtfl", "bbcpose", "human36m", "human36m32", "pennaction", "cats", "cub"}
 EXPERIMENTS = {name: experiment.load_experiment(name) for name in experiment.experiment_names()}
 
@@ -144,3 +144,8 @@ def test_what_is_wrong_is_refused_by_name(change: dict[str, Any], words: str) ->
 def test_an_unknown_table_is_refused() -> None:
     with pytest.raises(InputError, match="no table 'table-one'"):
         experiment.load_experiment("table-one")
+
+
+def test_old_names_of_tables_are_accepted() -> None:
+    assert experiment.load_experiment("initialisation") == EXPERIMENTS["initialization"]
+    assert experiment.load_experiment("generalisation") == EXPERIMENTS["generalization"]

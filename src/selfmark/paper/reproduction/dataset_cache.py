@@ -87,7 +87,7 @@ class CachedDataset:
 
     def start_file(self, start: StartPoints, seed: int, config: Config) -> Path:
         """First keypoints of these images as CSV: annotated points, each moved at random."""
-        what = f"{start}/{seed}/{config.images}/{annotations_digest(self.data, self.data.train)}/{self._root}"
+        what = f"{start.fingerprint}/{seed}/{config.images}/{annotations_digest(self.data, self.data.train)}/{self._root}"
         folder = self.folder / f"start-{_short(what)}"
         folder.mkdir(parents=True, exist_ok=True)
         with exclusive(folder, wait=True):

@@ -40,6 +40,11 @@ class StartPoints:
     points: tuple[int, ...]
     jitter: float
 
+    @property
+    def fingerprint(self) -> str:
+        """Text that digests are computed from; it must not change, or existing output folders are not found."""
+        return f"Start(points={self.points}, jitter={self.jitter})"
+
 
 @dataclass(frozen=True)
 class CellSpec:
@@ -141,8 +146,13 @@ def experiment_names() -> list[str]:
     )
 
 
+# Names that selfmark 0.1 used.
+_RENAMED = {"generalisation": "generalization", "initialisation": "initialization"}
+
+
 def load_experiment(name: str) -> Experiment:
-    """The experiment of this name."""
+    """Load the experiment with this name."""
+    name = _RENAMED.get(name, name)
     if name not in experiment_names():
         raise InputError(f"there is no table '{name}'; 'selfmark reproduce list' shows those there are")
     text = (resources.files("selfmark.paper.reproduction") / "tables" / f"{name}.yaml").read_text(

@@ -15,6 +15,7 @@ from itertools import product
 from typing import Any, Protocol
 
 from selfmark.config import Config, override, preset, to_dict
+from selfmark.config.renamed import original_names
 from selfmark.errors import InputError
 from selfmark.paper.reproduction.experiment import EVALUATION, CellSpec, Column, Experiment, Row, StartPoints
 from selfmark.paper.reproduction.table_metrics import Need, parse_metric, required_fields
@@ -195,7 +196,8 @@ def _measurement(
     evaluation = {**own, **what.evaluation, **asked}
     labels = library.measured_on(test, what.points, training.config.seed, what.fit_images)
     # What a detector finds is measured with all else; fields and detectors only add to a measurement.
-    named: list[Any] = [training.key, found.need, test, labels, what.fit_images, sorted(evaluation.items())]
+    digested = original_names({"evaluation": evaluation})["evaluation"]
+    named: list[Any] = [training.key, found.need, test, labels, what.fit_images, sorted(digested.items())]
     if not training.stages:
         named.append(detectors)
     return Measurement(
@@ -213,8 +215,8 @@ def _training(
     values = {name: part for name, part in to_dict(config).items() if name != "evaluation"}
     start = ""
     if what.start is not None:
-        start = f"{what.start} of {library.started_from(data, what.points, what.start)}"
-    key = _digest([data, library.trained_on(data), values, start])
+        start = f"{what.start.fingerprint} of {library.started_from(data, what.points, what.start)}"
+    key = _digest([data, library.trained_on(data), original_names(values), start])
     stages = 0 if need in _UNTRAINED else 1 if need in _FIRST_STAGE else 2
     return Training(key, data, what.points, preset_name, settings, what.start, stages)
 

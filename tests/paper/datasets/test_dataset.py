@@ -16,14 +16,14 @@ from selfmark.evaluation.normalizers import normalizer_lengths
 from selfmark.images.sources import list_images
 from selfmark.paper.datasets.dataset import Dataset, SplitObjects, files_exist, tight_box, write_coco
 from selfmark.paper.datasets.registry import read_dataset
-from tests.paper.datasets import miniatures
+from tests.paper.datasets import face_miniatures
 
 MAKERS: dict[str, Callable[[Path], Path]] = {
-    "celeba": miniatures.make_celeba,
-    "aflw": miniatures.make_aflw,
-    "ls3d": miniatures.make_ls3d,
-    "mtfl": miniatures.make_mtfl,
-    "cub": miniatures.make_cub,
+    "celeba": face_miniatures.make_celeba,
+    "aflw": face_miniatures.make_aflw,
+    "ls3d": face_miniatures.make_ls3d,
+    "mtfl": face_miniatures.make_mtfl,
+    "cub": face_miniatures.make_cub,
 }
 
 
@@ -51,7 +51,7 @@ def test_what_is_written_is_what_discovery_and_evaluation_read(name: str, tmp_pa
 
 
 def test_points_out_of_sight_and_unknown_ones_are_told_apart(tmp_path: Path) -> None:
-    data = read_dataset("aflw", miniatures.make_aflw(tmp_path / "data"))
+    data = read_dataset("aflw", face_miniatures.make_aflw(tmp_path / "data"))
     xy, hidden = data.test.xy.copy(), data.test.hidden.copy()
     xy[0, 1], hidden[0, 2] = np.nan, True
     write_coco(replace(data, test=replace(data.test, xy=xy, hidden=hidden)), tmp_path)
@@ -61,14 +61,14 @@ def test_points_out_of_sight_and_unknown_ones_are_told_apart(tmp_path: Path) -> 
 
 
 def test_a_fit_split_of_another_data_set_does_not_stay(tmp_path: Path) -> None:
-    write_coco(read_dataset("celeba", miniatures.make_celeba(tmp_path / "celeba")), tmp_path / "out")
+    write_coco(read_dataset("celeba", face_miniatures.make_celeba(tmp_path / "celeba")), tmp_path / "out")
     assert (tmp_path / "out/fit.json").exists()
-    write_coco(read_dataset("aflw", miniatures.make_aflw(tmp_path / "aflw")), tmp_path / "out")
+    write_coco(read_dataset("aflw", face_miniatures.make_aflw(tmp_path / "aflw")), tmp_path / "out")
     assert not (tmp_path / "out/fit.json").exists()
 
 
 def test_a_folder_that_cannot_be_written_is_the_users_to_mend(tmp_path: Path) -> None:
-    data = read_dataset("aflw", miniatures.make_aflw(tmp_path / "data"))
+    data = read_dataset("aflw", face_miniatures.make_aflw(tmp_path / "data"))
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot write to"):
         write_coco(data, tmp_path / "file")

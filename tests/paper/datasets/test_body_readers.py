@@ -19,8 +19,8 @@ from selfmark.images.sources import list_images
 from selfmark.images.video import read_frames
 from selfmark.paper.datasets.dataset import Dataset, write_coco
 from selfmark.paper.datasets.registry import DATASETS, read_dataset
-from tests.paper.datasets import small_bodies
-from tests.paper.datasets.small_bodies import (
+from tests.paper.datasets import body_miniatures
+from tests.paper.datasets.body_miniatures import (
     make_bbcpose,
     make_cats,
     make_coco,
@@ -127,7 +127,7 @@ def test_a_broken_file_is_named_in_one_sentence(name: str, file: str, damage: st
 @pytest.mark.parametrize("name", MAKERS)
 def test_registered_with_its_source_and_layout(name: str) -> None:
     known = DATASETS[name]
-    assert known.module == name
+    assert known.module == {"coco": "coco2017"}.get(name, name)
     assert known.source.startswith("http")
     assert known.layout
 
@@ -330,7 +330,7 @@ def test_frames_whose_joints_give_no_box_with_an_area_are_left_out_and_counted(t
     root = make_pennaction(tmp_path)
     for number, joints, boxes in (("0001", [4], True), ("0006", [4], False), ("0007", [3, 4], True)):
         path = root / "Penn_Action" / "labels" / f"{number}.mat"
-        label = small_bodies.penn_label("baseball_pitch", 2)
+        label = body_miniatures.penn_label("baseball_pitch", 2)
         away = np.setdiff1d(np.arange(13), joints)
         label["visibility"][0, away], label["x"][0, away], label["y"][0, away] = 0, 1, 1
         label["y"][0, joints] = 40
@@ -346,7 +346,7 @@ def test_frames_whose_joints_give_no_box_with_an_area_are_left_out_and_counted(t
 
 def test_pennaction_labels_of_another_shape_are_refused(tmp_path: Path) -> None:
     path = make_pennaction(tmp_path) / "Penn_Action" / "labels" / "0001.mat"
-    scipy.io.savemat(path, small_bodies.penn_label("baseball_pitch", 3, y=np.zeros((3, 12))))
+    scipy.io.savemat(path, body_miniatures.penn_label("baseball_pitch", 3, y=np.zeros((3, 12))))
     with pytest.raises(InputError, match=r"0001.mat: 'y' must be 3 x 13 numbers, and is 3 x 12"):
         read_dataset("pennaction", tmp_path)
     scipy.io.savemat(path, {"x": np.zeros((3, 13))})
@@ -402,7 +402,7 @@ def test_cats_follow_the_corrigendum(tmp_path: Path) -> None:
         for file in getattr(read_dataset("cats", tmp_path), split).files
     }
     assert not {"00000003_015.jpg", "00000003_019.jpg"} & names
-    (tmp_path / "CAT_00" / "00000003_015.jpg.cat").write_text(small_bodies.FIRST_CAT)
+    (tmp_path / "CAT_00" / "00000003_015.jpg.cat").write_text(body_miniatures.FIRST_CAT)
     data = read_dataset("cats", tmp_path)
     names = {file.name for split in (data.train, data.test) for file in split.files}
     assert "00000003_015.jpg" in names
@@ -423,7 +423,7 @@ def test_a_cat_with_eight_points_is_refused(tmp_path: Path) -> None:
     file.write_text("8 " + " ".join(["5"] * 16))
     with pytest.raises(InputError, match=r"00001000_001.jpg.cat must hold the number 9"):
         read_dataset("cats", tmp_path)
-    file.write_text(small_bodies.FIRST_CAT.replace("175", "1" * 400))
+    file.write_text(body_miniatures.FIRST_CAT.replace("175", "1" * 400))
     with pytest.raises(InputError, match=r"00001000_001.jpg.cat must hold the number 9"):
         read_dataset("cats", tmp_path)
 

@@ -16,8 +16,8 @@ from scipy.io import loadmat, savemat
 from selfmark.errors import InputError
 from selfmark.paper.datasets.face_points import FIVE, SIXTY_EIGHT, SIXTY_EIGHT_MIRROR
 from selfmark.paper.datasets.registry import read_dataset
-from tests.paper.datasets import miniatures
-from tests.paper.datasets.miniatures import CUB_SPECIES, five, sixty_eight, write_t7
+from tests.paper.datasets import face_miniatures
+from tests.paper.datasets.face_miniatures import CUB_SPECIES, five, sixty_eight, write_t7
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
 
@@ -33,7 +33,7 @@ def edit(path: Path, old: str, new: str) -> None:
 
 @pytest.fixture
 def celeba(tmp_path: Path) -> Path:
-    return miniatures.make_celeba(tmp_path / "celeba")
+    return face_miniatures.make_celeba(tmp_path / "celeba")
 
 
 def test_celeba_keeps_the_test_images_of_mafl_out_of_discovery(celeba: Path) -> None:
@@ -57,7 +57,7 @@ def test_celeba_aligned_is_taken_whole_since_official_boxes_are_of_other_images(
 
 
 def test_celeba_in_the_wild_has_boxes_and_other_points(tmp_path: Path) -> None:
-    root = miniatures.make_celeba(tmp_path, folder="img_celeba")
+    root = face_miniatures.make_celeba(tmp_path, folder="img_celeba")
     data = read_dataset("celeba", root)
     assert data.train.files[1] == Path("Img/img_celeba/000002.jpg")
     np.testing.assert_array_equal(data.train.box[1], [42, 62, 90, 120])
@@ -153,7 +153,7 @@ def test_what_was_looked_for_is_said(celeba: Path, file: str) -> None:
 
 
 def test_aflw_has_rows_before_columns(tmp_path: Path) -> None:
-    root = miniatures.make_aflw(tmp_path / "aflw_release-2")
+    root = face_miniatures.make_aflw(tmp_path / "aflw_release-2")
     data = read_dataset("aflw", tmp_path)  # the folder that holds the archive's will do
     assert data.root == root
     assert (len(data.train), len(data.test)) == (5, 3)
@@ -164,7 +164,7 @@ def test_aflw_has_rows_before_columns(tmp_path: Path) -> None:
 
 
 def test_aflw_lists_and_points_must_agree(tmp_path: Path) -> None:
-    root = miniatures.make_aflw(tmp_path)
+    root = face_miniatures.make_aflw(tmp_path)
     labels = loadmat(root / "aflw_test_keypoints.mat")
     savemat(root / "aflw_test_keypoints.mat", {"gt": labels["gt"][:2]})
     with pytest.raises(
@@ -187,7 +187,7 @@ def test_aflw_lists_and_points_must_agree(tmp_path: Path) -> None:
 
 @pytest.fixture
 def ls3d(tmp_path: Path) -> Path:
-    return miniatures.make_ls3d(tmp_path)
+    return face_miniatures.make_ls3d(tmp_path)
 
 
 def test_ls3d_takes_the_3d_points_of_both_sets_from_0(ls3d: Path) -> None:
@@ -202,7 +202,7 @@ def test_ls3d_takes_the_3d_points_of_both_sets_from_0(ls3d: Path) -> None:
 
 def test_ls3d_yaw_is_told_by_the_number(ls3d: Path) -> None:
     for number in (11, 12):  # after 2 in the order of numbers, before it in that of names
-        miniatures.draw_face(
+        face_miniatures.draw_face(
             ls3d / f"LS3D-W-balanced-20-03-2017/new_dataset/{number}.jpg", (450, 450), five(0)
         )
         write_t7(ls3d / f"LS3D-W-balanced-20-03-2017/new_dataset/{number}.t7", sixty_eight(number) + 1)
@@ -277,7 +277,7 @@ def test_ls3d_says_what_is_odd(ls3d: Path) -> None:
 
 
 def test_mtfl_lines_hold_all_x_then_all_y_from_1(tmp_path: Path) -> None:
-    data = read_dataset("mtfl", miniatures.make_mtfl(tmp_path))
+    data = read_dataset("mtfl", face_miniatures.make_mtfl(tmp_path))
     assert data.train.files[1] == Path("net_7876/_40_1154_0.jpg")
     np.testing.assert_array_equal(
         data.train.xy[1], [[90, 148], [195, 140], [173, 205], [114, 261], [197, 255]]
@@ -291,7 +291,7 @@ def test_mtfl_lines_hold_all_x_then_all_y_from_1(tmp_path: Path) -> None:
 
 
 def test_mtfl_broken_lines_are_named(tmp_path: Path) -> None:
-    root = miniatures.make_mtfl(tmp_path)
+    root = face_miniatures.make_mtfl(tmp_path)
     edit(root / "testing.txt", "1 1 2 3", "1 1 2 6")
     with pytest.raises(InputError, match=r"testing\.txt, line 1: a pose is 1 to 5, not 6"):
         read_dataset("mtfl", root)
@@ -319,7 +319,7 @@ def test_mtfl_lists_rebuilt_from_the_shared_crops_give_the_known_poses(tmp_path:
                 numbers = " ".join(f"{value:.6f}" for value in xy.T.ravel())
                 name = names[annotation["image_id"]].replace("/", "\\")
                 lines.append(f" {name} {numbers} 1 1 2 {annotation['pose']}")
-            miniatures.write(tmp_path / f"{part}.txt", lines)
+            face_miniatures.write(tmp_path / f"{part}.txt", lines)
             lists[folder] = labels["annotations"]
             for name in names.values():
                 (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -367,7 +367,7 @@ def test_mtfl_points_lie_right_of_the_pupils_so_they_count_from_1() -> None:
 
 
 def test_cub_leaves_sea_birds_and_birds_out_of_sight_out(tmp_path: Path) -> None:
-    root = miniatures.make_cub(tmp_path / "CUB_200_2011")
+    root = face_miniatures.make_cub(tmp_path / "CUB_200_2011")
     data = read_dataset("cub", tmp_path)
     assert data.root == root
     assert data.train.fields["species"] == CUB_SPECIES[1:]  # 3 and 5; odd numbers are for training
@@ -403,8 +403,8 @@ def test_cub_lists_rebuilt_from_the_shared_crops_are_read_whole(tmp_path: Path) 
                 (tmp_path / "images" / species).mkdir(parents=True, exist_ok=True)
                 (tmp_path / "images" / species / f"{number}.jpg").touch()
     for name, lines in (("images", names), ("train_test_split", split), ("bounding_boxes", boxes)):
-        miniatures.write(tmp_path / f"{name}.txt", lines)
-    miniatures.write(tmp_path / "parts" / "part_locs.txt", parts)
+        face_miniatures.write(tmp_path / f"{name}.txt", lines)
+    face_miniatures.write(tmp_path / "parts" / "part_locs.txt", parts)
     data = read_dataset("cub", tmp_path)
     assert (len(data.train), len(data.test)) == (4_765, 4_660)
     np.testing.assert_array_equal(data.train.xy, expected["train"])
@@ -412,7 +412,7 @@ def test_cub_lists_rebuilt_from_the_shared_crops_are_read_whole(tmp_path: Path) 
 
 
 def test_cub_broken_lines_are_named(tmp_path: Path) -> None:
-    root = miniatures.make_cub(tmp_path)
+    root = face_miniatures.make_cub(tmp_path)
     edit(root / "parts/part_locs.txt", "2 1 21.0", "2 16 21.0")
     with pytest.raises(InputError, match=r"part_locs\.txt, line 16: there is no image 2 or no part 16"):
         read_dataset("cub", root)

@@ -19,7 +19,7 @@ import pytest
 
 from selfmark.errors import DiskError, InputError, TooLittle, TrainingError
 from selfmark.paper.datasets import registry
-from selfmark.paper.reproduction import experiment, workspace
+from selfmark.paper.reproduction import experiment, harness, workspace
 from selfmark.paper.reproduction.experiment import CellSpec
 from selfmark.paper.reproduction.experiment_plan import Training
 from selfmark.paper.reproduction.harness import reproduce_tables
@@ -292,7 +292,7 @@ def test_weights_that_are_missing_are_said_before_anything_is_made(
     table: str, sentence: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another detector is advised where it would do."""
-    monkeypatch.setattr(reproduce_tables, "cache_folder", lambda: tmp_path / "empty")
+    monkeypatch.setattr(harness, "cache_folder", lambda: tmp_path / "empty")
     changes = {name: value for name, value in SHORT.items() if name != "keypoints.detector"}
     with pytest.raises(InputError) as caught:
         reproduce_tables([table], root, tmp_path / "out", "paper", changes, "cpu", say=lambda line: None)
@@ -383,14 +383,14 @@ def test_a_dry_run_needs_no_data_and_makes_nothing(
 
 def test_the_package_has_its_tables() -> None:
     """They must be named in pyproject.toml to be installed."""
-    text = (Path(__file__).parent.parent.parent / "pyproject.toml").read_text()
-    assert '"reproduce/tables/*.yaml"' in text
+    text = (Path(__file__).parents[3] / "pyproject.toml").read_text()
+    assert '"paper/reproduction/tables/*.yaml"' in text
 
 
 def test_it_starts_without_loading_torch() -> None:
     """`selfmark --help` must stay instant."""
     program = "import sys, selfmark.cli.entry; sys.exit('torch' in sys.modules)"
-    source = str(Path(__file__).parent.parent.parent / "src")
+    source = str(Path(__file__).parents[3] / "src")
     subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "PYTHONPATH": source})
 
 

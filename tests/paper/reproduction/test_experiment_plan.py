@@ -69,6 +69,32 @@ def test_precision_needs_no_training() -> None:
     assert [job.training for job in one.jobs()] == [None] * 4
 
 
+def test_digests_are_those_of_selfmark_0_1() -> None:
+    """Output folders that selfmark 0.1 made are found again although settings have been renamed."""
+    cats = plan("cats")
+    assert [training.folder for training in cats.trainings.values()] == ["cats-K20-44c977c4ca3b"]
+    assert list(cats.measurements) == ["36fa6434b606"]
+    changes = {"seed": 3, "optimizer__lr": 0.01, "evaluation__num_samples": 7}
+    changed = plan("cats", preset="fast", **changes)
+    assert [training.folder for training in changed.trainings.values()] == ["cats-K20-9c6174215c35"]
+    assert list(changed.measurements) == ["d55e2e4ad0da"]
+    noise = plan("noise")
+    assert list(noise.trainings) == [
+        "e8100ff2bf75",
+        "632bd02e4350",
+        "5028d4b3674d",
+        "14dba2ec7dea",
+        "adb41ebe3759",
+        "828548225188",
+    ]
+    assert list(plan("precision").measurements) == [
+        "341e3f20df76",
+        "7557ebcb433c",
+        "51ca47168894",
+        "757eaaf84f44",
+    ]
+
+
 def test_what_changes_a_training_changes_its_name() -> None:
     usual = set(plan("cats").trainings)
     assert set(plan("cats").trainings) == usual
@@ -173,7 +199,7 @@ def test_costs_follow_the_schedule() -> None:
 
 
 def test_the_rates_are_those_measured() -> None:
-    results = Path(__file__).parent.parent.parent / "docs" / "results" / "speed.json"
+    results = Path(__file__).parents[3] / "docs" / "results" / "speed.json"
     measured = {row["name"]: row["value"] for row in json.loads(results.read_text())["rows"]}
     assert pytest.approx(measured["stage1_16_pairs_step"]) == 1000 * cost.STAGE1_16_PAIRS_STEP
     assert pytest.approx(measured["stage1_64_pairs_step"]) == 1000 * cost.STAGE1_64_PAIRS_STEP

@@ -11,10 +11,10 @@ import pytest
 from selfmark.paper.datasets.layout_check import LayoutLine, check_layout, check_sample
 from selfmark.paper.datasets.registry import DATASETS, DatasetInfo, read_dataset
 from tests.conftest import selfmark
-from tests.paper.datasets import miniatures
-from tests.paper.datasets.small_bodies import make_bbcpose, make_cats, make_human36m
-from tests.paper.datasets.test_bodies import MAKERS as BODIES
-from tests.paper.datasets.test_form import MAKERS as FACES
+from tests.paper.datasets import face_miniatures
+from tests.paper.datasets.body_miniatures import make_bbcpose, make_cats, make_human36m
+from tests.paper.datasets.test_body_readers import MAKERS as BODIES
+from tests.paper.datasets.test_dataset import MAKERS as FACES
 
 
 def test_the_list_says_where_to_get_each(capsys: pytest.CaptureFixture[str]) -> None:
@@ -30,7 +30,7 @@ def test_a_check_shows_what_is_there_and_what_the_paper_has(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    root = miniatures.make_aflw(tmp_path / "aflw_release-2")
+    root = face_miniatures.make_aflw(tmp_path / "aflw_release-2")
     (root / "output/image00001_50001.jpg").unlink()
     assert selfmark("datasets", "check", "aflw", tmp_path) == 0
     said = capsys.readouterr()
@@ -80,7 +80,7 @@ def test_a_check_of_what_cannot_be_used_ends_in_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    root = miniatures.make_celeba(tmp_path)
+    root = face_miniatures.make_celeba(tmp_path)
     (root / "MAFL/testing.txt").unlink()
     assert selfmark("datasets", "check", "celeba", root) == 2
     said = capsys.readouterr()
@@ -94,14 +94,14 @@ def test_a_check_of_what_cannot_be_used_ends_in_one_sentence(
 
 def test_a_check_doubts_lists_of_other_images(tmp_path: Path) -> None:
     """Points of images in the wild go beyond aligned ones."""
-    root = miniatures.make_celeba(tmp_path)
+    root = face_miniatures.make_celeba(tmp_path)
     assert check_sample(read_dataset("celeba", root)) == []
     path = root / "Anno/list_landmarks_align_celeba.txt"
     lines = path.read_text().splitlines()
     wild = [
         " ".join([line.split()[0], *(f"{6 * int(word)}" for word in line.split()[1:])]) for line in lines[2:]
     ]
-    miniatures.write(path, lines[:2] + wild)
+    face_miniatures.write(path, lines[:2] + wild)
     found = check_sample(read_dataset("celeba", root))
     assert len(found) == 3
     assert "30 of 30 points in a sample of the train split lie outside" in found[0]
@@ -145,7 +145,7 @@ def _into(root: Path, inner: str, *names: str) -> None:
     ("name", "make", "found"),
     [
         ("cats", lambda root: make_cats(root, archives=True), "CAT_DATASET_01/CAT_00/00000001_000.jpg"),
-        ("celeba", lambda root: _flat_celeba(miniatures.make_celeba(root)), "mafl_training.txt"),
+        ("celeba", lambda root: _flat_celeba(face_miniatures.make_celeba(root)), "mafl_training.txt"),
         (
             "human36m",
             lambda root: _into(
@@ -165,7 +165,7 @@ def _into(root: Path, inner: str, *names: str) -> None:
         ),
         (
             "ls3d",
-            lambda root: (miniatures.make_ls3d(root) / "LS3D-W-balanced-20-03-2017/new_dataset").rename(
+            lambda root: (face_miniatures.make_ls3d(root) / "LS3D-W-balanced-20-03-2017/new_dataset").rename(
                 root / "new_dataset"
             ),
             "new_dataset/",
@@ -194,13 +194,13 @@ def test_a_folder_that_is_not_there_is_said_after_what_must_be_in_it(
 
 
 def test_write_makes_the_files_of_all_splits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    root = miniatures.make_celeba(tmp_path / "celeba")
+    root = face_miniatures.make_celeba(tmp_path / "celeba")
     boxes = [f"{number:06d}.jpg,30,60,110,120" for number in range(1, 9)]
-    miniatures.write(tmp_path / "boxes.csv", ["image,x,y,w,h", *boxes])
+    face_miniatures.write(tmp_path / "boxes.csv", ["image,x,y,w,h", *boxes])
     places = ",".join(f"{50.5 + value // 2}" for value in range(136))
     points = [f"{number:06d}.jpg," + places for number in range(1, 9)]
     header = "image," + ",".join(f"x{number},y{number}" for number in range(68))
-    miniatures.write(tmp_path / "points.csv", [header, *points])
+    face_miniatures.write(tmp_path / "points.csv", [header, *points])
     out = tmp_path / "out"
     options = ("-o", out, "--boxes", tmp_path / "boxes.csv", "--points", tmp_path / "points.csv")
     assert selfmark("datasets", "write", "celeba", root, *options) == 0

@@ -18,13 +18,13 @@ from selfmark.paper.reproduction import contact_sheets, descriptor_maps, stage1_
 from selfmark.paper.reproduction.dataset_cache import CachedDataset
 from selfmark.paper.reproduction.measurement_task import MeasurementTask, load_task_images
 from selfmark.run.folder import Run
-from tests.paper.reproduction import sets
+from tests.paper.reproduction import demo_datasets
 from tests.paper.reproduction.conftest import SHORT
 
 
 @pytest.fixture
 def study(root: Path, scene: Scene, trained: Path, tmp_path: Path) -> MeasurementTask:
-    data = sets.make("celeba", root / "celeba", scene)
+    data = demo_datasets.make("celeba", root / "celeba", scene)
     held = CachedDataset(data, data, tmp_path / "made")
     return MeasurementTask(
         run=trained,

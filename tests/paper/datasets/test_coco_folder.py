@@ -15,14 +15,14 @@ from selfmark.errors import InputError
 from selfmark.paper.datasets import coco_folder
 from selfmark.paper.datasets.dataset import write_coco
 from selfmark.paper.datasets.registry import read_dataset
-from tests.paper.datasets import miniatures, small_bodies
+from tests.paper.datasets import body_miniatures, face_miniatures
 
 MAKERS: dict[str, Callable[[Path], Path]] = {
-    "celeba": miniatures.make_celeba,  # with a split of its own to fit on
-    "ls3d": miniatures.make_ls3d,  # with a field
-    "cub": miniatures.make_cub,  # with points that are not annotated
-    "human36m": small_bodies.make_human36m,  # frames of videos
-    "pennaction": small_bodies.make_pennaction,  # with settings, points out of sight, stills of films
+    "celeba": face_miniatures.make_celeba,  # with a split of its own to fit on
+    "ls3d": face_miniatures.make_ls3d,  # with a field
+    "cub": face_miniatures.make_cub,  # with points that are not annotated
+    "human36m": body_miniatures.make_human36m,  # frames of videos
+    "pennaction": body_miniatures.make_pennaction,  # with settings, points out of sight, stills of films
 }
 
 

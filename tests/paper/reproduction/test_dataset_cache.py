@@ -13,6 +13,8 @@ import pytest
 from selfmark.config import preset
 from selfmark.demo.scene import Scene
 from selfmark.errors import InputError
+from selfmark.image_ref import ClipFrame
+from selfmark.paper.datasets.dataset import Dataset, SplitObjects
 from selfmark.paper.reproduction.dataset_cache import (
     CachedDataset,
     DatasetCache,
@@ -20,13 +22,13 @@ from selfmark.paper.reproduction.dataset_cache import (
     sample_objects,
 )
 from selfmark.paper.reproduction.experiment import StartPoints
-from tests.paper.datasets import miniatures, small_bodies
-from tests.paper.reproduction import sets
+from tests.paper.datasets import body_miniatures, face_miniatures
+from tests.paper.reproduction import demo_datasets
 
 
 @pytest.fixture
 def held(root: Path, scene: Scene, tmp_path: Path) -> CachedDataset:
-    data = sets.make("celeba", root / "celeba", scene)
+    data = demo_datasets.make("celeba", root / "celeba", scene)
     return CachedDataset(data, data, tmp_path / "celeba")
 
 
@@ -54,6 +56,55 @@ def test_identity_follows_the_objects_and_not_their_place(held: CachedDataset, t
     moved = train.box.copy()
     moved[0, 0] += 1
     assert objects_digest(train) != objects_digest(replace(train, box=moved))
+
+
+@pytest.mark.parametrize(
+    ("clip", "folders"),
+    [
+        ((), "train-5f7feedfca6f test-7e831cef92b9 fit-01704a3be186 started-5f7feedfca6f start-df72635a34ed"),
+        (
+            (("film", 1), None, None, ("film", 2)),
+            "train-492a88efd5d6 test-23f2b51db9af fit-42ec001db4aa started-492a88efd5d6 start-955e65919877",
+        ),
+    ],
+)
+def test_folder_names_are_those_of_selfmark_0_1(
+    clip: tuple[ClipFrame | None, ...], folders: str, tmp_path: Path
+) -> None:
+    """Files that selfmark 0.1 wrote are used again."""
+    xy = np.arange(24.0).reshape(4, 3, 2)
+    xy[1, 2] = np.nan
+    hidden = np.zeros((4, 3), bool)
+    hidden[2, 0] = True
+    objects = SplitObjects(
+        tuple(Path(f"images/{index}.jpg") for index in range(4)),
+        np.array([-1, -1, 3, 4]),
+        np.array([[0.5, 1.5, 20.0, 30.0]] * 4),
+        xy,
+        hidden,
+        {"yaw": ("a", "b", "c", "d"), "n": (1, 2, 3, 4)},
+        clip,
+    )
+    data = Dataset(
+        name="faces",
+        root=Path("/data/faces"),
+        category="face",
+        names=("left_eye", "right_eye", "nose"),
+        mirror=(1, 0, 2),
+        normalizer="inter_ocular",
+        settings={},
+        train=objects,
+        test=objects.select(np.arange(2)),
+    )
+    cached, start = CachedDataset(data, data, tmp_path), StartPoints((0, 2), 3.0)
+    files = [
+        cached.train_file(),
+        cached.test_file(),
+        cached.fit_file(0, 2),
+        cached.started_train_file(start),
+        cached.start_file(start, 0, preset("paper")),
+    ]
+    assert [file.parent.name for file in files] == folders.split()
 
 
 def test_labels_follow_the_points(held: CachedDataset) -> None:
@@ -120,7 +171,7 @@ def test_data_sets_of_the_same_files_have_the_same_boxes_beside_them(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()
-    small_bodies.make_human36m(tmp_path / "human36m")
+    body_miniatures.make_human36m(tmp_path / "human36m")
     usual = DatasetCache(tmp_path, tmp_path / "made").hold(name).base.train
     boxes = ["image,frame,x,y,w,h"]
     boxes += [f"{file},{frame},1,2,30,40" for file, frame in zip(usual.files, usual.frame, strict=True)]
@@ -135,12 +186,12 @@ def test_faces_with_points_and_boxes_of_detectors_beside_them(
 ) -> None:
     """The real reader, on the official layout; landmarks are discovered in the same images either way."""
     monkeypatch.undo()
-    miniatures.make_celeba(tmp_path / "celeba", images=8, fitted=3)
+    face_miniatures.make_celeba(tmp_path / "celeba", images=8, fitted=3)
     shelf = DatasetCache(tmp_path, tmp_path / "made")
     with pytest.raises(InputError, match=r"has 5 annotated points where 68 are needed; .* celeba-68"):
         shelf.hold("celeba", 68)
     names = [f"{number:06d}.jpg" for number in range(1, 9)]
-    points = np.stack([miniatures.sixty_eight(-60) for _ in names])
+    points = np.stack([face_miniatures.sixty_eight(-60) for _ in names])
     np.savez(tmp_path / "celeba-68.npz", names=np.array(names), xy=points)
     five, many = shelf.hold("celeba", 5), shelf.hold("celeba", 68)
     assert (len(five.data.names), len(many.data.names)) == (5, 68)

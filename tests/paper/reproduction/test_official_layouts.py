@@ -18,8 +18,8 @@ from selfmark.demo.scene import Scene
 from selfmark.images.flow import carry_points
 from selfmark.paper.reproduction import experiment, harness
 from selfmark.run.folder import Run
-from tests.paper.datasets import miniatures, small_bodies
-from tests.paper.reproduction import sets
+from tests.paper.datasets import body_miniatures, face_miniatures
+from tests.paper.reproduction import demo_datasets
 from tests.paper.reproduction.conftest import short
 
 pytestmark = pytest.mark.usefixtures("real_readers")
@@ -41,7 +41,7 @@ def test_bbcpose_is_trained_on_pairs_in_time(
     films: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the frames of the official archive, and of films."""
-    small_bodies.make_bbcpose(tmp_path / "data" / "bbcpose", films)
+    body_miniatures.make_bbcpose(tmp_path / "data" / "bbcpose", films)
     paired: list[np.ndarray] = []
 
     def watched(*arguments: Any) -> Any:
@@ -62,7 +62,7 @@ def test_bbcpose_is_trained_on_pairs_in_time(
 
 def _make_ls3d(root: Path, scene: Scene) -> None:
     """The layout of LS3D with pictures of a thing that moves, for the faces of `miniatures` are all alike."""
-    made = sets.make("ls3d", root, scene)
+    made = demo_datasets.make("ls3d", root, scene)
     for row, xy in enumerate(made.train.xy):
         part = ("AFW", "HELEN", "IBUG", "LFPW")[row % 4]
         for folder in (part, f"landmarks/{part}"):
@@ -72,15 +72,15 @@ def _make_ls3d(root: Path, scene: Scene) -> None:
     balanced = root / "LS3D-W-balanced-20-03-2017" / "new_dataset"
     balanced.mkdir(parents=True)
     for row, xy in enumerate(made.test.xy, 1):
-        cv2.imwrite(str(balanced / f"{row}.jpg"), scene.images[sets.TRAIN + row - 1])
-        miniatures.write_t7(balanced / f"{row}.t7", xy + 1)
+        cv2.imwrite(str(balanced / f"{row}.jpg"), scene.images[demo_datasets.TRAIN + row - 1])
+        face_miniatures.write_t7(balanced / f"{row}.t7", xy + 1)
 
 
 @pytest.fixture
 def data(tmp_path: Path, scene: Scene) -> Path:
     _make_ls3d(tmp_path / "data" / "ls3d", scene)
-    small_bodies.make_bbcpose(tmp_path / "data" / "bbcpose")
-    small_bodies.make_pennaction(tmp_path / "data" / "pennaction")
+    body_miniatures.make_bbcpose(tmp_path / "data" / "bbcpose")
+    body_miniatures.make_pennaction(tmp_path / "data" / "pennaction")
     return tmp_path / "data"
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from selfmark.errors import InputError
 from selfmark.paper.datasets.torch7_files import read_tensor
-from tests.paper.datasets.miniatures import write_t7
+from tests.paper.datasets.face_miniatures import write_t7
 
 # [[1, 2], [3, 4]] of doubles: kind, index, version, class, dimensions, sizes, strides, offset, storage.
 BY_HAND = (

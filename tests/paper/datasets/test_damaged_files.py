@@ -17,7 +17,7 @@ from selfmark.paper.datasets.torch7_files import read_tensor
 from tests.fuzz.__main__ import fuzz
 from tests.fuzz.mutate import change_bytes, change_json
 from tests.fuzz.readers import Reader
-from tests.paper.datasets import miniatures
+from tests.paper.datasets import face_miniatures
 
 TABLE = (
     b"image,x1,y1,x2,y2,x3,y3,x4,y4,x5,y5\r\na.png,1,2,3,4,5,6,7,8,9,10\r\nb.png,1,2,3,4,5,6,7,8,9,1e1\r\n"
@@ -38,24 +38,24 @@ def arrays() -> bytes:
 
 
 def array(folder: Path) -> bytes:
-    miniatures.write(folder / "points.txt", ["a.png", "b.png"])
+    face_miniatures.write(folder / "points.txt", ["a.png", "b.png"])
     stream = io.BytesIO()
     np.save(stream, np.ones((2, 5, 2), np.float32))
     return stream.getvalue()
 
 
 def tensor(folder: Path) -> bytes:
-    miniatures.write_t7(folder / "seed.t7", np.ones((4, 2)))
+    face_miniatures.write_t7(folder / "seed.t7", np.ones((4, 2)))
     return (folder / "seed.t7").read_bytes()
 
 
 def reader(kind: str, folder: Path) -> Reader:
     if kind == "celeba":
-        root = miniatures.make_celeba(folder, images=4)
+        root = face_miniatures.make_celeba(folder, images=4)
         path = "Anno/list_landmarks_align_celeba.txt"
         return Reader(path, lambda _: celeba.read(root), ((root / path).read_bytes(),), (change_bytes,))
     if kind == "mtfl":
-        root = miniatures.make_mtfl(folder)
+        root = face_miniatures.make_mtfl(folder)
         seed = (root / "training.txt").read_bytes()
         return Reader("training.txt", lambda _: mtfl.read(root), (seed,), (change_bytes,))
     if kind == "t7":

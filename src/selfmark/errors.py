@@ -1,7 +1,7 @@
-"""The two ways selfmark says no.
+"""The errors that selfmark raises on purpose.
 
-`InputError` is the user's to mend: one clear sentence, exit code 2, nothing half-written.
-`TrainingError` means the run itself went wrong (loss not finite, landmarks collapsed): exit code 1.
+`InputError` means that the user can fix the problem: one clear sentence, exit code 2, no partial output.
+`TrainingError` means that the run itself failed (loss not finite, landmarks collapsed): exit code 1.
 """
 
 from __future__ import annotations
@@ -11,31 +11,39 @@ from types import ModuleType
 
 
 class SelfmarkError(Exception):
-    """Base of every error selfmark raises on purpose."""
+    """Base class of all errors that selfmark raises on purpose."""
 
 
 class InputError(SelfmarkError):
-    """Something the user gave cannot be used; the message is one sentence that says what to do."""
+    """Unusable input; the message is one sentence that says what is wrong and what to do."""
 
 
 class DamagedFile(InputError):
-    """A file of selfmark's own whose content is not what was written."""
+    """A file written by selfmark whose content has changed since."""
 
 
 class DiskError(InputError):
-    """The run folder cannot be written; what is there is kept, and the run can go on once that is mended."""
+    """The run folder cannot be written; the run can be resumed once the cause is fixed."""
 
 
-class TooLittle(InputError):
-    """The images hold too little for what was asked of them: too few of them, or of points in them."""
+class NotEnoughData(InputError):
+    """Too few images, or too few keypoints in them, for the requested settings."""
 
 
 class TrainingError(SelfmarkError):
-    """Training could not reach a usable model; the message says what was seen and what to try."""
+    """Training failed; the message says what was observed and what to try."""
 
 
-def need(package: str, install: str) -> ModuleType:
-    """An optional package, or one sentence about how to get it."""
+def require_package(package: str, install: str) -> ModuleType:
+    """Import an optional package.
+
+    Args:
+        package: name of the module to import.
+        install: argument of `pip install` that provides it, for the error message.
+
+    Raises:
+        InputError: if the package is not installed.
+    """
     try:
         return importlib.import_module(package)
     except ImportError as error:
@@ -44,10 +52,10 @@ def need(package: str, install: str) -> ModuleType:
         ) from error
 
 
-def printable(text: str) -> str:
-    """The text on one line, without what a terminal would obey instead of show.
+def escape_control_characters(text: str) -> str:
+    """Return the text on one line, with escape codes for characters that a terminal would interpret.
 
-    >>> printable("no file 'a\\x1b[2J.png'")
+    >>> escape_control_characters("no file 'a\\x1b[2J.png'")
     "no file 'a\\\\x1b[2J.png'"
     """
-    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)

@@ -37,7 +37,7 @@ from selfmark.correspondence.recovery import (
     recover_correspondence,
 )
 from selfmark.detector import Detector
-from selfmark.errors import DiskError, InputError, TooLittle, TrainingError
+from selfmark.errors import DiskError, InputError, NotEnoughData, TrainingError
 from selfmark.images.feed import PixelFeed
 from selfmark.images.flow import CarriedPoints, carry_points, has_nearby_frames, nearby_frames
 from selfmark.images.store import ImageStore, load_store
@@ -118,7 +118,7 @@ def _load_images(run: Run) -> ImageStore:
         run.log("skipped", name=skipped.name, reason=skipped.reason)
     run.log("images", used=len(store), skipped=len(store.skipped))
     if len(store) < config.images.minimum:
-        raise TooLittle(
+        raise NotEnoughData(
             f"{len(store)} usable images are too few to cluster; at least {config.images.minimum} are needed"
         )
     if config.temporal.enabled and not has_nearby_frames(store.video, store.frame, store.track):
@@ -154,12 +154,12 @@ def _first_keypoints(run: Run, store: ImageStore, device: torch.device) -> Keypo
     run.log("keypoints", detector=config.keypoints.detector, points=len(points), most_per_image=most)
     least = config.K or min(config.auto_k.candidates)
     if most < least:
-        raise TooLittle(
+        raise NotEnoughData(
             f"K={least} is more than the {most} points that '{settings.detector}' found in any image: "
             "lower K, or raise keypoints.max_points"
         )
     if len(points) < config.M:
-        raise TooLittle(
+        raise NotEnoughData(
             f"the {len(points)} keypoints of {len(store)} images are too few for M={config.M} clusters: "
             "give more images or lower M"
         )

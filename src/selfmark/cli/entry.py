@@ -27,7 +27,7 @@ from selfmark.cli.predict import predict
 from selfmark.cli.report import report
 from selfmark.cli.reproduce import reproduce
 from selfmark.cli.weights import weights
-from selfmark.errors import InputError, TrainingError, printable
+from selfmark.errors import InputError, TrainingError, escape_control_characters
 
 app = typer.Typer(
     help="Discover the landmarks of an object category from unlabeled images.",
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def _print_error(error: Exception) -> None:
-    print_note(f"selfmark: {printable(str(error))}", style="red")
+    print_note(f"selfmark: {escape_control_characters(str(error))}", style="red")
 
 
 def _raise_interrupt(number: int, frame: Any) -> NoReturn:

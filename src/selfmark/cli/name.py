@@ -8,7 +8,7 @@ import typer
 
 from selfmark.cli.console import print_result
 from selfmark.cli.options import Device, RunFolder
-from selfmark.errors import need
+from selfmark.errors import require_package
 
 
 def name(
@@ -23,8 +23,8 @@ def name(
     device: Device = "auto",
 ) -> None:
     """Name, color, hide, pair and connect landmarks on a page in your browser."""
-    need("fastapi", "'selfmark[web]'")
-    need("uvicorn", "'selfmark[web]'")
+    require_package("fastapi", "'selfmark[web]'")
+    require_package("uvicorn", "'selfmark[web]'")
     from selfmark.naming.server import name_landmarks
 
     name_landmarks(run, images or [], max_images, port, browser, device, print_result)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from selfmark.detector import Prediction
-from selfmark.errors import InputError, need
+from selfmark.errors import InputError, require_package
 from selfmark.export.output_files import output_file, output_paths, require_unique_names, require_writable
 from selfmark.export.pose_tables import InstanceNumbers
 from selfmark.model.card import ModelCard
@@ -46,8 +46,8 @@ def write_dlc(predictions: Iterable[Prediction], card: ModelCard, folder: Path) 
 
 def write_dlc_h5(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
     """Write the same tables as HDF5 under the key `df_with_missing`, readable by pandas 2 and 3."""
-    need("pandas", "pandas tables")
-    need("tables", "pandas tables")
+    require_package("pandas", "pandas tables")
+    require_package("tables", "pandas tables")
     return _write(predictions, card, folder, ".h5", _save_h5)
 
 
@@ -181,7 +181,7 @@ def _save_csv(table: _Table, names: Sequence[str], path: Path) -> None:
 
 
 def _save_h5(table: _Table, names: Sequence[str], path: Path) -> None:
-    pandas: Any = need("pandas", "pandas tables")
+    pandas: Any = require_package("pandas", "pandas tables")
     levels, columns = _columns(table.individuals, names)
     header = pandas.MultiIndex.from_tuples(columns, names=levels)
     # The first rows fix the width of the index column, so it must fit the longest label.
@@ -193,7 +193,7 @@ def _save_h5(table: _Table, names: Sequence[str], path: Path) -> None:
                 min_itemsize = {"index": label_bytes} if label_bytes else None
                 store.append(KEY, frame, format="table", min_itemsize=min_itemsize)
             store.get_storer(KEY).attrs.pandas_version = LAYOUT
-    except need("tables", "pandas tables").HDF5ExtError as error:
+    except require_package("tables", "pandas tables").HDF5ExtError as error:
         raise InputError(
             f"HDF5 could not store the table; its header of {len(columns)} columns may be too long: "
             "write CSV with --format dlc"

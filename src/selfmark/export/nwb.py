@@ -13,7 +13,7 @@ import numpy as np
 
 from selfmark._version import __version__
 from selfmark.detector import Prediction
-from selfmark.errors import InputError, need
+from selfmark.errors import InputError, require_package
 from selfmark.export.output_files import output_file, require_unique_names, require_writable
 from selfmark.export.pose_tables import PoseTable, gather_tables
 from selfmark.images.video import count_frames, probe_video
@@ -29,7 +29,7 @@ def write_nwb(predictions: Iterable[Prediction], card: ModelCard, folder: Path) 
 
     Times are seconds from the start of the video. Still images have no time and are placed one second apart.
     """
-    pynwb, ndx_pose = need("pynwb", _INSTALL), need("ndx_pose", _INSTALL)
+    pynwb, ndx_pose = require_package("pynwb", _INSTALL), require_package("ndx_pose", _INSTALL)
     require_unique_names(map(_hdf5_name, card.names), "NWB")
     require_writable(folder)
     tables = gather_tables(predictions)

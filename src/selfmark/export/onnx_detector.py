@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from selfmark.detector import Detector, Located, detector_fingerprint
-from selfmark.errors import InputError, need
+from selfmark.errors import InputError, require_package
 from selfmark.export.onnx_export import CROPS, FILES, INSTALL, PLACES, Precision
 from selfmark.export.onnx_metadata import MODEL
 from selfmark.model.card import model_folder
@@ -78,7 +78,7 @@ class OnnxDetector(Detector):
 
 
 def _read(path: Path) -> Any:
-    onnx = need("onnx", INSTALL)
+    onnx = require_package("onnx", INSTALL)
     try:
         return onnx.load(path)
     except Exception as error:  # its errors have no common class of their own
@@ -90,12 +90,12 @@ def _without_cropping(model: Any) -> bytes:
 
     Crops are made elsewhere already, by threads that decode the next images while the network works.
     """
-    extract = need("onnx.utils", INSTALL).Extractor(model).extract_model
+    extract = require_package("onnx.utils", INSTALL).Extractor(model).extract_model
     return bytes(extract([CROPS], [PLACES, "scores"]).SerializeToString())
 
 
 def _session(model: bytes, path: Path, threads: int) -> Any:
-    runtime = need("onnxruntime", INSTALL)
+    runtime = require_package("onnxruntime", INSTALL)
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_ALL

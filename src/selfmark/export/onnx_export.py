@@ -21,7 +21,7 @@ import torch
 
 from selfmark._version import __version__
 from selfmark.detector import Detector
-from selfmark.errors import InputError, need
+from selfmark.errors import InputError, require_package
 from selfmark.export.onnx_crop import add_crops, add_to_original
 from selfmark.export.onnx_graph import Recorder, add_maps, add_mirrored_maps, add_places
 from selfmark.export.onnx_int8 import Int8Recorder, fold_scales, observe
@@ -55,7 +55,7 @@ def export_onnx(run: Path, precisions: Sequence[Precision], output: Path | None)
         precisions: "int8" observes value ranges on the run's own training images, which must still be there.
         output: becomes a model folder with the files beside the weights; None is the run's model folder.
     """
-    need("onnx", INSTALL)
+    require_package("onnx", INSTALL)
     if output is None and is_packaged(run):
         raise InputError(f"the detector '{run}' belongs to selfmark: say where to write with --output")
     detector = Detector.load(run)

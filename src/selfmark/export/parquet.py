@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from selfmark.detector import Prediction
-from selfmark.errors import need
+from selfmark.errors import require_package
 from selfmark.export.csv_table import COLUMNS
 from selfmark.export.output_files import output_file, require_writable
 from selfmark.export.pose_tables import InstanceNumbers
@@ -20,7 +20,7 @@ _MIN_GROUP_ROWS = 1 << 16  # of a row group; one group is in memory at a time
 
 def write_parquet(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
     """Write `folder`/landmarks.parquet; `frame` is null for still images, `track` where it is unknown."""
-    arrow, parquet = need("pyarrow", "pyarrow"), need("pyarrow.parquet", "pyarrow")
+    arrow, parquet = require_package("pyarrow", "pyarrow"), require_package("pyarrow.parquet", "pyarrow")
     require_writable(folder)
     text, integer, real = arrow.string(), arrow.int32(), arrow.float32()
     types = (text, integer, integer, integer, text, real, real, real)

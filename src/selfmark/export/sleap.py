@@ -12,7 +12,7 @@ import numpy as np
 
 from selfmark._version import __version__
 from selfmark.detector import Prediction
-from selfmark.errors import InputError, need
+from selfmark.errors import InputError, require_package
 from selfmark.export.output_files import output_file, require_unique_names, require_writable
 from selfmark.export.pose_tables import PoseTable, gather_tables
 from selfmark.images.video import count_frames
@@ -25,7 +25,7 @@ def write_slp(predictions: Iterable[Prediction], card: ModelCard, folder: Path) 
     Objects of a video belong to their tracks. Where tracks are unknown, the order of the objects in the frame
     defines them. Objects in still images have no track.
     """
-    sio = need("sleap_io", "sleap-io")
+    sio = require_package("sleap_io", "sleap-io")
     require_unique_names(card.names, "SLEAP")
     require_writable(folder)
     labels = _labels(sio, gather_tables(predictions), card)
@@ -41,7 +41,7 @@ def write_analysis(predictions: Iterable[Prediction], card: ModelCard, folder: P
     Returns:
         The file, or the folder if there are several files.
     """
-    sio = need("sleap_io", "sleap-io")
+    sio = require_package("sleap_io", "sleap-io")
     require_unique_names(card.names, "SLEAP")
     require_writable(folder)
     tables = gather_tables(_require_videos(predictions))

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from selfmark.errors import need
+from selfmark.errors import require_package
 from selfmark.points import FloatArray
 
 _INSTALL = "'selfmark[report]'"
@@ -22,7 +22,7 @@ def is_tsne_available() -> bool:
 
 def require_tsne() -> None:
     """Raise if scikit-learn is not installed."""
-    need("sklearn", _INSTALL)
+    require_package("sklearn", _INSTALL)
 
 
 def embed_in_plane(vectors: FloatArray) -> FloatArray:

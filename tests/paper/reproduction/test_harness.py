@@ -17,7 +17,7 @@ from typing import Any
 import cv2
 import pytest
 
-from selfmark.errors import DiskError, InputError, TooLittle, TrainingError
+from selfmark.errors import DiskError, InputError, NotEnoughData, TrainingError
 from selfmark.paper.datasets import registry
 from selfmark.paper.reproduction import experiment, harness, workspace
 from selfmark.paper.reproduction.experiment import CellSpec
@@ -139,7 +139,7 @@ def test_measurements_that_need_more_fields_are_made_again(
     assert len(list((tmp_path / "out" / "measurements").iterdir())) == 1
 
 
-@pytest.mark.parametrize("kind", [TrainingError, TooLittle])
+@pytest.mark.parametrize("kind", [TrainingError, NotEnoughData])
 def test_a_training_that_comes_to_nothing_leaves_the_other_rows(
     kind: type[Exception],
     faces: Path,

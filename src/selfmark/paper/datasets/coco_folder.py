@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from selfmark.errors import InputError, printable
+from selfmark.errors import InputError, escape_control_characters
 from selfmark.images.coco import CocoFile
 from selfmark.paper.datasets.body_readers import mirror_by_side
 from selfmark.paper.datasets.coco_objects import CocoObjects, read_coco_objects
@@ -86,7 +86,11 @@ def _origin(name: str, file: CocoFile) -> str:
     """That the files are not the official ones, and what they are where they name other data."""
     described = file.info.get("description")
     other = isinstance(described, str) and described.strip() not in ("", name)
-    words = f", which are described as '{printable(str(described).strip())[:_LONGEST]}'" if other else ""
+    words = (
+        f", which are described as '{escape_control_characters(str(described).strip())[:_LONGEST]}'"
+        if other
+        else ""
+    )
     return f"read from COCO files{words}, not from its official files"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from selfmark.errors import InputError, need
+from selfmark.errors import InputError, require_package
 from selfmark.paper.datasets.body_readers import (
     JOINTS,
     concatenate_objects,
@@ -125,7 +125,7 @@ def _video(
 
 def _joints(path: Path) -> FloatArray:
     """The joints of all frames, [F, 32, 2]: one record of F x 64 numbers, x before y."""
-    cdflib: Any = need("cdflib", INSTALL)
+    cdflib: Any = require_package("cdflib", INSTALL)
     try:
         pose = np.asarray(cdflib.CDF(path).varget("Pose"), np.float64)
         joints: FloatArray = pose.reshape(-1, 32, 2)
@@ -142,7 +142,7 @@ def _boxes(path: Path, frames: list[int]) -> FloatArray:
     `Masks` is a cell array of one mask per frame that is 1 within the box; HDF5 shows MATLAB's columns as
     rows, so its first axis is x.
     """
-    h5py: Any = need("h5py", INSTALL)
+    h5py: Any = require_package("h5py", INSTALL)
     boxes = np.full((len(frames), 4), np.nan)
     try:
         with h5py.File(path, "r") as file:

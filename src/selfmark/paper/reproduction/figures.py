@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from selfmark.errors import need
+from selfmark.errors import require_package
 from selfmark.model.colors import palette
 from selfmark.paper.reproduction.experiment import Experiment
 from selfmark.paper.reproduction.table_metrics import Kind
@@ -23,7 +23,7 @@ _AREAS = ((0, 17), (17, 27), (27, 36), (36, 48), (48, 68))
 
 def require_matplotlib() -> None:
     """Figures need matplotlib, which selfmark does without otherwise."""
-    need("matplotlib", "'selfmark[reproduce]'")
+    require_package("matplotlib", "'selfmark[reproduce]'")
 
 
 def write_figure(experiment: Experiment, values: Values, folder: Path) -> list[Path]:

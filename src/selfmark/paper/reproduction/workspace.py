@@ -15,7 +15,7 @@ from pathlib import Path
 
 from selfmark.config import override
 from selfmark.discovery import discover, train_stage1
-from selfmark.errors import DiskError, InputError, TooLittle, TrainingError
+from selfmark.errors import DiskError, InputError, NotEnoughData, TrainingError
 from selfmark.evaluation.run_evaluation import evaluate_run
 from selfmark.paper.reproduction import contact_sheets, descriptor_maps, stage1_measurements
 from selfmark.paper.reproduction.dataset_cache import DatasetCache
@@ -80,7 +80,7 @@ def run_job(bench: Workspace, job: Job) -> None:
     if job.training is not None and not is_trained(bench.run_folder(job.training), job.training.stages):
         try:
             train_run(bench, job.training)
-        except (TrainingError, TooLittle) as error:
+        except (TrainingError, NotEnoughData) as error:
             _note_failure(bench, job.key, job.training, str(error))
             return
     for measurement in job.measurements:

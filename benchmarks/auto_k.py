@@ -144,7 +144,7 @@ def choose_for_toy(run: Path, seeds: int, device: torch.device) -> dict[str, Any
     with torch.no_grad():
         for start in range(0, len(scene.images), 50):
             pixels = torch.from_numpy(scene.images[start : start + 50]).permute(0, 3, 1, 2).to(device)
-            maps, mirrored = stage1.phi.with_mirror(pixels.float() / 255)
+            maps, mirrored = stage1.phi.forward_with_mirror(pixels.float() / 255)
             xy = torch.from_numpy(scene.xy[start : start + 50]).float().clamp(0, SIZE - 1).to(device)
             cells = (xy + 0.5) / 4 - 0.5
             views[0].append(stage1.phi.describe(maps.features, cells))

@@ -41,6 +41,7 @@ import random
 import tempfile
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -65,8 +66,8 @@ from selfmark.detector import Detector
 from selfmark.export.onnx_export import CROPS, PLACES, write_float32, write_int8
 from selfmark.images.crop import extract_crop
 from selfmark.model.heatmaps import read_heatmaps, to_pixels
-from selfmark.model.network import Block
-from selfmark.model.operations import Plain
+from selfmark.model.network import ResidualBlock
+from selfmark.model.plain_backend import PLAIN_BACKEND, PlainNetworkOps
 from selfmark.run.files import write_json
 
 QUANTIZED = {  # which float32 graph each variant is made from
@@ -152,8 +153,8 @@ def write_variant(variant: str, detector: Detector, calibration: Tensor, path: P
     elif variant == "int8_hand":
         without_cropping(write_int8(detector, calibration, path), path)
     elif variant.startswith("float32_exporter"):
-        operations = RewrittenNorms() if variant.endswith("rewritten") else None
-        export(detector, path, 21 if variant.endswith("opset21") else 18, operations)
+        layers = RewrittenNorms() if variant.endswith("rewritten") else None
+        export(detector, path, 21 if variant.endswith("opset21") else 18, layers)
     else:
         source = path.with_name(f"{QUANTIZED[variant]}.onnx")
         options: dict[str, Any] = {}
@@ -184,13 +185,13 @@ class Locate(nn.Module):
         return to_pixels(peaks.cells), peaks.score.clamp(0, 1)
 
 
-class RewrittenNorms(Plain):
+class RewrittenNorms(PlainNetworkOps):
     """GroupNorm as instance normalization of groups followed by a depthwise 1x1 convolution."""
 
     def stem(self, conv: nn.Conv2d, norm: nn.GroupNorm, images: Tensor) -> Tensor:
         return self._norm_relu(norm, conv(images - 0.5))
 
-    def block(self, block: Block, x: Tensor) -> Tensor:
+    def residual_block(self, block: ResidualBlock, x: Tensor) -> Tensor:
         normal = self._normalize(block.norm1, x)
         first = block.conv1(self._activate(block.norm1, normal))
         second = block.conv2(self._norm_relu(block.norm2, first))
@@ -201,7 +202,7 @@ class RewrittenNorms(Plain):
             skip = conv(self._activate(norm, normal))
         return torch.cat([first, second, third], dim=1) + skip
 
-    def mix(self, conv: nn.Conv2d, norm: nn.GroupNorm, x: Tensor) -> Tensor:
+    def conv_norm_relu(self, conv: nn.Conv2d, norm: nn.GroupNorm, x: Tensor) -> Tensor:
         return self._norm_relu(norm, conv(x))
 
     def _norm_relu(self, norm: nn.Module, x: Tensor) -> Tensor:
@@ -217,11 +218,11 @@ class RewrittenNorms(Plain):
 
 
 @torch.no_grad()
-def export(detector: Detector, path: Path, opset: int, operations: Plain | None) -> None:
+def export(detector: Detector, path: Path, opset: int, layers: PlainNetworkOps | None) -> None:
     """Write the graph that torch makes of `Locate`, with a dynamic batch size."""
     module = Locate(detector).eval()
-    if operations is not None:
-        module.psi.operations = operations
+    if layers is not None:
+        module.psi.backend = replace(PLAIN_BACKEND, layers=layers)
     size = detector.card.images.size
     program = torch.onnx.export(
         module,

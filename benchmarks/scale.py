@@ -30,7 +30,8 @@ from selfmark.model.network import Phi, prepare_network
 from selfmark.points import Keypoints
 from selfmark.run.files import write_json
 from selfmark.train.engine import Phase, build_train_state, run_phase
-from selfmark.train.objectives import build_stage1_task, warmup_pairs
+from selfmark.train.objectives import build_stage1_task, warmup_pair_settings
+from selfmark.train.pairs import PairSource
 from selfmark.train.point_table import PointTable, build_point_table, label_by_index
 
 POINTS = 30  # per image
@@ -79,7 +80,8 @@ def measure(count: int, where: str, steps: int, config: Config) -> dict[str, Any
     prepare_network(phi, device, config.runtime)
     generator = torch.Generator(device).manual_seed(0)
     state = build_train_state(phi, [(phi, 1.0)], config.optimizer, generator)
-    task = build_stage1_task(phi, feed, table, None, warmup_pairs(config), config, generator, seed=0)
+    source = PairSource(table, warmup_pair_settings(config))
+    task = build_stage1_task(phi, feed, source, config, generator, seed=0)
     runtime = replace(config.runtime, log_every=10**9, checkpoint_every=10**9)
     spans = []
     for stop in (WARM, WARM + steps):

@@ -35,7 +35,8 @@ from selfmark.model.card import ModelCard
 from selfmark.model.network import Phi, Psi, prepare_network
 from selfmark.run.files import write_json
 from selfmark.train.engine import Phase, build_train_state, run_phase
-from selfmark.train.objectives import build_stage1_task, round_pairs
+from selfmark.train.objectives import build_stage1_task, round_pair_settings
+from selfmark.train.pairs import PairSource
 from selfmark.train.point_table import PointTable
 
 SEED = 0
@@ -119,7 +120,8 @@ def _train_steps(
     prepare_network(phi, device, config.runtime)
     state = build_train_state(phi, [(phi, 1.0)], config.optimizer, generator)
     feed = PixelFeed(_pictures(config, device, images), device)
-    task = build_stage1_task(phi, feed, table, None, round_pairs(config, True), config, generator, SEED)
+    source = PairSource(table, round_pair_settings(config, has_mirrored_labels=True))
+    task = build_stage1_task(phi, feed, source, config, generator, SEED)
     moments: list[float] = []
 
     def on_log(phase: Phase, iteration: int, means: dict[str, float], seconds: float) -> None:

@@ -164,14 +164,14 @@ def test_network_pixels_of_all_images_and_what_could_not_be_read(tmp_path: Path)
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"K": 1_000_000_000}, "usable model description"),
-        ({"names": ["x"] * 20_000, "K": 20_000}, "usable model description"),
+        ({"K": 1_000_000_000}, "valid model description"),
+        ({"names": ["x"] * 20_000, "K": 20_000}, "valid model description"),
         ({"mirror": [0, 0]}, "not a permutation"),
         ({"format": 99, "selfmark": "9.9"}, r"newer selfmark \(9.9\)"),
         ({"format": None}, "not written by selfmark"),
         ({"network": {"channels": "wide"}}, "'channels' must be a whole number"),
-        ({"refine": "magic"}, "refine is 'magic'"),
-        ({"skeleton": 7}, "usable model description"),
+        ({"refine": "magic"}, "unknown value 'magic' of 'refine'"),
+        ({"skeleton": 7}, "valid model description"),
     ],
 )
 def test_a_model_description_that_cannot_be_true_is_refused(
@@ -194,7 +194,7 @@ def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 
 def test_folders_without_a_model_say_so(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds no model"):
+    with pytest.raises(InputError, match="contains no model"):
         Detector.load(tmp_path)
     (tmp_path / "run.json").write_text('{"format": 1}')
     with pytest.raises(InputError, match=r"unfinished run.*--resume"):
@@ -221,5 +221,5 @@ def test_a_folder_called_demo_comes_first(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     assert len(Detector.load("demo").names) == 16
     (tmp_path / "demo").mkdir()
-    with pytest.raises(InputError, match="demo holds no model"):
+    with pytest.raises(InputError, match="demo contains no model"):
         Detector.load("demo")

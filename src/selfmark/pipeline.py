@@ -57,9 +57,10 @@ from selfmark.train.objectives import (
     LandmarkTable,
     build_stage1_task,
     build_stage2_task,
-    round_pairs,
-    warmup_pairs,
+    round_pair_settings,
+    warmup_pair_settings,
 )
+from selfmark.train.pairs import PairSource
 from selfmark.train.point_table import PointTable, build_point_table, label_by_index
 
 
@@ -185,9 +186,8 @@ def _stage1(run: Run, store: ImageStore, feed: PixelFeed, points: Keypoints) -> 
 
     if state.iteration < warmup.stop:
         table = _tabulate(label_by_index(points, len(store)), store, config, feed.device)
-        task = build_stage1_task(
-            phi, feed, table, None, warmup_pairs(config), config, generator, seed, run.group
-        )
+        source = PairSource(table, warmup_pair_settings(config))
+        task = build_stage1_task(phi, feed, source, config, generator, seed, run.group)
         _advance(run, "stage1", state, warmup, task)
 
     for phase in rounds:
@@ -203,8 +203,8 @@ def _stage1(run: Run, store: ImageStore, feed: PixelFeed, points: Keypoints) -> 
                 _carried(store, table, config, phase.round, feed.device) if config.temporal.enabled else None
             )
             mirrored = bool((labeled.mirrored_label >= 0).any())
-            recipe = round_pairs(config, mirrored)
-            task = build_stage1_task(phi, feed, table, carried, recipe, config, generator, seed, run.group)
+            source = PairSource(table, round_pair_settings(config, mirrored), carried)
+            task = build_stage1_task(phi, feed, source, config, generator, seed, run.group)
             _advance(run, "stage1", state, phase, task)
         # Here, not after training: a run killed between the two has the round's weights in its checkpoint.
         if config.rounds.keep_weights and state.iteration == phase.stop:
@@ -400,7 +400,7 @@ def _advance(run: Run, stage: str, state: TrainState, phase: Phase, task: Traini
     setting, batch = ("runtime.batch", config.runtime.batch)
     if stage == "stage2":
         setting, batch = ("stage2.batch", config.stage2.batch)
-    with defer_interrupts() as stop_asked, report_out_of_memory(run, setting, batch):
+    with defer_interrupts() as stop_requested, report_out_of_memory(run, setting, batch):
         run_phase(
             state,
             phase,
@@ -408,7 +408,7 @@ def _advance(run: Run, stage: str, state: TrainState, phase: Phase, task: Traini
             config.runtime,
             on_log,
             lambda: run.write_checkpoint(stage, state.iteration, partial(save_checkpoint, state)),
-            stop_asked,
+            stop_requested,
         )
 
 

@@ -183,7 +183,7 @@ def test_predict_with_bad_input(
     finished: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert selfmark("predict", tmp_path, photos, "-o", tmp_path / "out") == 2
-    assert "holds no model" in sentence(capsys)
+    assert "contains no model" in sentence(capsys)
     assert selfmark("predict", finished, photos, "-o", tmp_path / "out", "--format=papyrus") == 2
     assert "no format 'papyrus'" in sentence(capsys)
     bad = tmp_path / "bad.png"

@@ -330,7 +330,7 @@ def test_one_sentence_for_what_is_missing(run: Path, tmp_path: Path) -> None:
         load_detector(run, "onnx", "cuda")
     with pytest.raises(InputError, match="is not a run folder"):
         export_onnx(run / "model", ["float32", "int8"], output=None)
-    with pytest.raises(InputError, match="holds no model"):
+    with pytest.raises(InputError, match="contains no model"):
         export_onnx(tmp_path, ["float32"], output=None)
     taken = tmp_path / "taken"
     taken.write_text("a file where a folder should be")

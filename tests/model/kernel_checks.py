@@ -1,6 +1,6 @@
-"""Checks of the fused kernels against torch in float32.
+"""Checks of the Triton kernels against torch in float32.
 
-They run on CUDA, and on the CPU by Triton's interpreter:
+They run on CUDA, and on the CPU in Triton's interpreter:
 `TRITON_INTERPRET=1 python -m tests.model.kernel_checks`.
 """
 
@@ -14,98 +14,100 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from selfmark.config import override, preset
-from selfmark.images.augment import (
-    apply_color_changes,
-    random_affine,
-    random_color_changes,
-    random_noise,
-    warp_images,
-    with_flip,
-)
+from selfmark.images.augment import random_affine, random_color_changes, random_noise, with_flip
 from selfmark.model import heatmaps
+from selfmark.model.backend import Backend
+from selfmark.model.fused_backend import (
+    FusedAugmentOps,
+    FusedExecution,
+    FusedNetworkOps,
+    WeightCopies,
+    create_fused_backend,
+)
 from selfmark.model.kernels import norm, pool, sample, stem, target
-from selfmark.model.kernels import warp as fused_warp
 from selfmark.model.kernels.block import block
-from selfmark.model.kernels.operations import Fused
-from selfmark.model.network import Block, Phi
-from selfmark.model.operations import Plain
+from selfmark.model.network import Phi, ResidualBlock
+from selfmark.model.plain_backend import PlainAugmentOps, PlainNetworkOps
 from selfmark.train.optimizer import FlatRMSprop
 
 LAST = torch.channels_last
 
 
-def _near(ours: Tensor, theirs: Tensor, tolerance: float) -> None:
-    """Relative to the size of the whole tensor: single entries may be small by cancellation."""
+def _assert_close(ours: Tensor, theirs: Tensor, tolerance: float) -> None:
+    """Compare relative to the norm of the tensor, because single entries may be small by cancellation."""
     ours, theirs = ours.detach(), theirs.detach()
     error = float((ours.double() - theirs.double()).norm() / theirs.double().norm().clamp_min(1e-12))
     assert error < tolerance, f"relative error {error:.2e}, allowed {tolerance:.0e}"
 
 
-def _same_gradients(
+def _assert_same_gradients(
     ours: Tensor | tuple[Tensor, ...],
     theirs: Tensor | tuple[Tensor, ...],
     inputs: Sequence[Tensor],
     tolerance: float,
-    telling: Tensor | float = 1.0,
+    mask: Tensor | float = 1.0,
 ) -> None:
-    """telling: factor on incoming gradients, 0 where rounding decides on which side of a ReLU a value is."""
+    """Compare outputs and gradients.
+
+    `mask` is a factor on the incoming gradients: 0 where rounding decides on which side of a ReLU a value is.
+    """
     ours, theirs = ((one,) if isinstance(one, Tensor) else one for one in (ours, theirs))
-    incoming = [torch.randn_like(one) * telling for one in ours]
+    incoming = [torch.randn_like(one) * mask for one in ours]
     for one, other in zip(ours, theirs, strict=True):
-        _near(one, other, tolerance)
+        _assert_close(one, other, tolerance)
     got = torch.autograd.grad(ours, inputs, incoming)
     for one, other in zip(got, torch.autograd.grad(theirs, inputs, incoming), strict=True):
-        _near(one, other, 10 * tolerance)
+        _assert_close(one, other, 10 * tolerance)
 
 
-def _map(*shape: int, device: str) -> Tensor:
+def _random_map(*shape: int, device: str) -> Tensor:
     return (torch.randn(*shape, device=device) * 2 + 0.5).to(memory_format=LAST).requires_grad_()
 
 
 def check_norm(device: str) -> None:
-    """One launch and two, one group and many to a slab, with and without a bias before."""
+    """Check one and two launches, one and many groups per slab, with and without a bias before."""
     cuda = [(2, 32, 64, 32), (3, 64, 128, 32), (2, 256, 64, 32), (2, 256, 4, 32)]
     shapes = cuda if device == "cuda" else [(2, 16, 8, 8), (2, 128, 40, 8), (2, 128, 4, 8)]
     for images, channels, side, groups in shapes:
-        x = _map(images, channels, side, side, device=device)
+        x = _random_map(images, channels, side, side, device=device)
         weight = (torch.rand(channels, device=device) + 0.5).requires_grad_()
         bias, before = (torch.randn(channels, device=device).requires_grad_() for _ in range(2))
         for shift in (None, before):
-            normal = F.group_norm(x if shift is None else x + shift[:, None, None], groups, weight, bias)
+            normalized = F.group_norm(x if shift is None else x + shift[:, None, None], groups, weight, bias)
             ours = norm.norm_relu(x, weight, bias, groups, shift)
             inputs = [x, weight, bias]
-            if shift is not None and channels > groups:  # one channel to a group: nothing is left of a shift
+            if shift is not None and channels > groups:  # the norm of a single channel removes any shift
                 inputs.append(shift)
-            telling = (normal.detach().abs() > 1e-4).float()
-            _same_gradients(ours, F.relu(normal), inputs, 2e-5, telling)
+            mask = (normalized.detach().abs() > 1e-4).float()
+            _assert_same_gradients(ours, F.relu(normalized), inputs, 2e-5, mask)
 
 
 def check_block(device: str) -> None:
     widths, groups = ([(128, 128), (64, 128)], 32) if device == "cuda" else ([(16, 16), (16, 32)], 4)
     for inputs, outputs in widths:
-        module = Block(inputs, outputs, groups).to(device).to(memory_format=LAST)  # type: ignore[call-overload]
+        module = ResidualBlock(inputs, outputs, groups).to(device).to(memory_format=LAST)  # type: ignore[call-overload]
         for parameter in module.parameters():
             if parameter.ndim == 1:
                 parameter.data = torch.randn_like(parameter)
-        x = _map(2, inputs, 8, 8, device=device)
+        x = _random_map(2, inputs, 8, 8, device=device)
         norms, convs = [module.norm1, module.norm2, module.norm3], [module.conv1, module.conv2, module.conv3]
         if inputs != outputs:
             norms, convs = [*norms, module.skip[0]], [*convs, module.skip[2]]  # type: ignore[index]
         weights = [conv.weight for conv in convs]
         affine = [p for one in norms for p in (one.weight, one.bias)]
-        plain = Plain().block(module, x)
-        every = (x, *weights, *affine)
-        _same_gradients(block(x, groups, weights, affine), plain, every, 5e-4)
+        plain = PlainNetworkOps().residual_block(module, x)
+        tensors = (x, *weights, *affine)
+        _assert_same_gradients(block(x, groups, weights, affine), plain, tensors, 5e-4)
         if inputs != outputs:
-            halved = Plain().halved_block(module, x)
-            _same_gradients(block(x, groups, weights, affine, halved=True), halved, every, 5e-4)
+            pooled = PlainNetworkOps().pooled_block(module, x)
+            _assert_same_gradients(block(x, groups, weights, affine, pooled=True), pooled, tensors, 5e-4)
 
 
 def check_pool(device: str) -> None:
-    x, below = _map(2, 16, 8, 8, device=device), _map(2, 16, 4, 4, device=device)
-    _same_gradients(pool.with_half(x), (x * 1, F.avg_pool2d(x, 2)), (x,), 1e-5)
-    doubled = x + F.interpolate(below, scale_factor=2.0, mode="nearest")
-    _same_gradients(pool.add_doubled(x, below), doubled, (x, below), 1e-5)
+    x, coarse = _random_map(2, 16, 8, 8, device=device), _random_map(2, 16, 4, 4, device=device)
+    _assert_same_gradients(pool.identity_and_pool(x), (x * 1, F.avg_pool2d(x, 2)), (x,), 1e-5)
+    plain = x + F.interpolate(coarse, scale_factor=2.0, mode="nearest")
+    _assert_same_gradients(pool.upsample_add(x, coarse), plain, (x, coarse), 1e-5)
 
 
 def check_stem(device: str) -> None:
@@ -113,25 +115,26 @@ def check_stem(device: str) -> None:
     weight = torch.randn(16, 3, 7, 7, device=device).requires_grad_()
     for layout in (images, images.to(memory_format=LAST)):
         plain = F.conv2d(images - 0.5, weight, None, 2, 3)
-        _same_gradients(stem.stem(layout, weight), plain, (weight,), 1e-4 if device == "cuda" else 1e-5)
+        tolerance = 1e-4 if device == "cuda" else 1e-5
+        _assert_same_gradients(stem.stem_conv(layout, weight), plain, (weight,), tolerance)
 
 
 def check_sample(device: str) -> None:
-    maps = _map(2, 64, 16, 16, device=device)
+    maps = _random_map(2, 64, 16, 16, device=device)
     cells = torch.rand(2, 37, 2, device=device) * 20 - 2  # some outside
-    _same_gradients(sample.sample(maps, cells), heatmaps.sample_maps(maps, cells), (maps,), 2e-4)
+    _assert_same_gradients(sample.sample(maps, cells), heatmaps.sample_maps(maps, cells), (maps,), 2e-4)
 
 
 def check_target(device: str) -> None:
     cells = torch.rand(3, 5, 2, device=device) * 16
     valid = torch.rand(3, 5, device=device) > 0.3
     valid[0] = False
-    ours = target.draw_together(cells, valid, 16, 0.75)
+    ours = target.draw_target(cells, valid, 16, 0.75)
     assert (ours - heatmaps.draw_target(cells, valid, 16, 0.75)).abs().max() < 1e-5
     assert ours[0].max() == 0
 
 
-def check_deform(device: str) -> None:
+def check_warp(device: str) -> None:
     size, count = (256, 8) if device == "cuda" else (64, 8)
     settings = preset("fast").augment
     generator = torch.Generator(device).manual_seed(3)
@@ -139,20 +142,27 @@ def check_deform(device: str) -> None:
     matrix = random_affine(count, size, settings, generator)
     matrix = with_flip(matrix, torch.arange(count, device=device) % 2 == 0, size)
     changes, noise = random_color_changes(count, settings, generator), random_noise(count, size, generator)
-    plain = apply_color_changes(warp_images(pixels.float() / 255, matrix), changes, noise)
-    ours = fused_warp.deform(pixels, matrix, changes, noise)
-    # Where a position falls on a cell's edge, rounding decides between two neighbors that nearly agree.
+    plain = PlainAugmentOps().augment(pixels, matrix, changes, noise)
+    ours = FusedAugmentOps().augment(pixels, matrix, changes, noise)
+    # At the edge of a pixel, rounding decides between two neighbors with nearly the same value.
     assert (ours - plain).abs().max() < 2e-3
-    _near(ours, plain, 1e-4)
+    _assert_close(ours, plain, 1e-4)
 
 
-class _OneStream(Fused):
-    def both(self, aside: Callable[[], Any], main: Callable[[], Any]) -> tuple[Any, Any]:
-        return aside(), main()
+class _SequentialExecution(FusedExecution):
+    """Execution without CUDA streams, for the interpreter."""
+
+    def parallel(self, side: Callable[[], Any], main: Callable[[], Any]) -> tuple[Any, Any]:
+        return side(), main()
+
+
+def _create_sequential_backend() -> Backend:
+    copies = WeightCopies()
+    return Backend(FusedNetworkOps(copies), FusedAugmentOps(), _SequentialExecution(copies))
 
 
 def check_network(device: str) -> None:
-    """The whole of Phi in bf16: maps, descriptors and gradients, against float32."""
+    """Compare maps, descriptors and gradients of Phi in bf16 with float32."""
     changes = {} if device == "cuda" else {"images.size": 64, "network.depth": 2}
     config = override(preset("tiny"), changes)
     torch.manual_seed(0)
@@ -171,24 +181,24 @@ def check_network(device: str) -> None:
     total.backward()  # type: ignore[no-untyped-call]
     plain = {name: p.grad.clone() for name, p in phi.named_parameters() if p.grad is not None}
     phi.zero_grad()
-    phi.operations = Fused() if device == "cuda" else _OneStream()
+    phi.backend = create_fused_backend() if device == "cuda" else _create_sequential_backend()
     with torch.no_grad():
-        still = loss()
+        without_gradients = loss()
     optimizer = FlatRMSprop([(phi, 1.0)], config.optimizer, torch.bfloat16)
-    phi.operations.adopt(optimizer.copies)
+    phi.backend.execution.use_weight_copies(optimizer.weight_copies)
     ours = loss()
-    for found in (still, ours):
-        _near(found[0], confidence, 2e-2)
-        _near(found[1], descriptors, 5e-2)
+    for found in (without_gradients, ours):
+        _assert_close(found[0], confidence, 2e-2)
+        _assert_close(found[1], descriptors, 5e-2)
     ours[2].backward()  # type: ignore[no-untyped-call]
-    copies = optimizer.copies
+    copies = optimizer.weight_copies
     for name, parameter in phi.named_parameters():
         leaf = copies.get(parameter, parameter)
         assert leaf.grad is not None, name
-        # Gradients of single layers in bf16 differ by several percent; direction and size must agree.
+        # Gradients of single layers in bf16 differ by several percent, but their direction must agree.
         one, other = leaf.grad.float().flatten(), plain[name].flatten()
-        alike = F.cosine_similarity(one, other, dim=0)
-        assert alike > 0.95 or other.norm() < 1e-6, f"{name}: cosine {float(alike):.3f}"
+        cosine = F.cosine_similarity(one, other, dim=0)
+        assert cosine > 0.95 or other.norm() < 1e-6, f"{name}: cosine {float(cosine):.3f}"
 
 
 CHECKS = (
@@ -198,7 +208,7 @@ CHECKS = (
     check_stem,
     check_sample,
     check_target,
-    check_deform,
+    check_warp,
     check_network,
 )
 

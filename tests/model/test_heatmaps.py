@@ -85,14 +85,14 @@ def test_the_highest_peaks_are_kept_when_there_are_too_many() -> None:
 @given(st.floats(2, 12), st.floats(2, 12), st.floats(0.6, 1.5))
 def test_parabola_finds_a_gaussians_center_exactly(x: float, y: float, sigma: float) -> None:
     maps = heatmaps.draw_gaussians(torch.tensor([[[x, y]]], dtype=torch.float64), 16, sigma)
-    found = heatmaps.highest_cells(maps, "parabola").cells[0, 0]
+    found = heatmaps.find_maxima(maps, "parabola").cells[0, 0]
     # Exact up to float32 and the floor under the logarithm.
     assert torch.allclose(found.double(), torch.tensor([x, y], dtype=torch.float64), atol=0.02)
 
 
 def test_quarter_step_goes_towards_the_higher_neighbor() -> None:
     maps = heatmaps.draw_gaussians(torch.tensor([[[5.3, 6.8]]]), 16, 0.75)
-    assert heatmaps.highest_cells(maps, "quarter").cells[0, 0].tolist() == [5.25, 6.75]
+    assert heatmaps.find_maxima(maps, "quarter").cells[0, 0].tolist() == [5.25, 6.75]
 
 
 def test_centroid_against_a_naive_loop() -> None:
@@ -126,7 +126,7 @@ def test_peaks_at_the_border_stay_on_the_map() -> None:
         maps = torch.rand(1, 1, 16, 16) * 0.1
         maps[0, 0, corner[1], corner[0]] = 1.0
         for refine in ("quarter", "parabola"):
-            cells = heatmaps.highest_cells(maps, refine).cells[0, 0]  # type: ignore[arg-type]
+            cells = heatmaps.find_maxima(maps, refine).cells[0, 0]  # type: ignore[arg-type]
             assert ((cells >= 0) & (cells <= 15)).all()
 
 

@@ -1,4 +1,4 @@
-"""The fused kernels: by Triton's interpreter where there is no GPU, on the GPU, and as a training path."""
+"""Triton kernels: checked by Triton's interpreter without a GPU, on the GPU, and in training."""
 
 from __future__ import annotations
 
@@ -20,26 +20,27 @@ from selfmark.images.feed import PixelFeed
 from selfmark.model.card import ModelCard
 from selfmark.model.heatmaps import Reading, draw_gaussians, find_peaks, to_cells, to_pixels
 from selfmark.model.network import Phi, Psi, prepare_network
-from selfmark.model.operations import Plain
+from selfmark.model.plain_backend import PlainNetworkOps
 from selfmark.train.checkpoints import load_checkpoint, save_checkpoint
 from selfmark.train.engine import Phase, TrainState, build_train_state, run_phase
-from selfmark.train.objectives import build_stage1_task, warmup_pairs
+from selfmark.train.objectives import build_stage1_task, warmup_pair_settings
+from selfmark.train.pairs import PairSource
 from selfmark.train.point_table import PointTable
 
-NAMES = ("norm", "block", "pool", "stem", "sample", "target", "deform", "network")
+NAMES = ("norm", "block", "pool", "stem", "sample", "target", "warp", "network")
 CUDA = torch.device("cuda")
 
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
-def test_kernels_by_the_interpreter() -> None:
-    """In a process of its own: the interpreter is chosen when Triton is imported."""
+def test_kernels_in_the_interpreter() -> None:
+    """Run the checks in another process, because Triton chooses its interpreter when it is imported."""
     root = Path(__file__).parents[2]
     environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
     environment["PYTHONPATH"] = os.pathsep.join([str(root / "src"), *sys.path])
     command = [sys.executable, "-m", "tests.model.kernel_checks"]
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-500:] + done.stderr[-3000:]
-    assert done.stdout.split()[::2] == [f"check_{name}:" for name in NAMES]
+    result = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout[-500:] + result.stderr[-3000:]
+    assert result.stdout.split()[::2] == [f"check_{name}:" for name in NAMES]
 
 
 @pytest.mark.gpu
@@ -53,60 +54,61 @@ def test_kernels_on_the_gpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check("cuda")
 
 
-def test_on_the_cpu_a_network_is_placed_with_plain_operations() -> None:
+def test_networks_on_the_cpu_use_the_plain_backend() -> None:
     phi = Phi(preset("tiny").network)
     prepare_network(phi, torch.device("cpu"))
-    assert type(phi.operations) is Plain
-    assert phi.operations.running(phi).__enter__() is None
-    assert not torch.is_autocast_enabled("cpu")
+    assert type(phi.backend.layers) is PlainNetworkOps
+    with phi.backend.execution.forward_context(phi):
+        assert not torch.is_autocast_enabled("cpu")
 
 
 @pytest.mark.gpu
-def test_what_cannot_be_fused_is_placed_with_plain_operations() -> None:
-    def placed(settings: Network, **changes: str) -> type[object]:
+def test_networks_that_kernels_cannot_run_use_the_plain_backend() -> None:
+    def chosen_layers(settings: Network, **changes: str) -> type[object]:
         phi = Phi(settings)
         prepare_network(
             phi, CUDA, override(preset("fast"), {f"runtime.{k}": v for k, v in changes.items()}).runtime
         )
-        return type(phi.operations)
+        return type(phi.backend.layers)
 
     usual = preset("fast").network
-    assert placed(usual).__name__ == "Fused"
-    assert placed(usual, kernels="plain") is Plain
-    assert placed(usual, precision="fp32") is Plain
-    assert placed(Network(channels=96, norm_groups=4)) is Plain
+    assert chosen_layers(usual).__name__ == "FusedNetworkOps"
+    assert chosen_layers(usual, kernels="plain") is PlainNetworkOps
+    assert chosen_layers(usual, precision="fp32") is PlainNetworkOps
+    assert chosen_layers(Network(channels=96, norm_groups=4)) is PlainNetworkOps
 
 
 # --- training and prediction on the GPU ----------------------------------------------------------------
 
 
-def _data(images: int, size: int, points: int) -> tuple[torch.Tensor, PointTable]:
-    """Smooth random pictures, points at their brightest places, so that there is something to learn."""
+def _make_data(images: int, size: int, points: int) -> tuple[torch.Tensor, PointTable]:
+    """Return smooth random images and points at their brightest positions, which a network can learn."""
     generator = torch.Generator(CUDA).manual_seed(1)
     coarse = torch.rand((images, 3, size // 16, size // 16), generator=generator, device=CUDA)
     fine = torch.rand((images, 3, size // 4, size // 4), generator=generator, device=CUDA)
 
-    def enlarged(values: torch.Tensor, side: int) -> torch.Tensor:
+    def enlarge(values: torch.Tensor, side: int) -> torch.Tensor:
         return torch.nn.functional.interpolate(values, size=(side, side), mode="bicubic")
 
-    pictures = (0.7 * enlarged(coarse, size) + 0.3 * enlarged(fine, size)).clamp(0, 1)
-    heat = enlarged(coarse.mean(1, keepdim=True), size // 4)[:, 0].clamp(0, 1)
+    pictures = (0.7 * enlarge(coarse, size) + 0.3 * enlarge(fine, size)).clamp(0, 1)
+    heat = enlarge(coarse.mean(1, keepdim=True), size // 4)[:, 0].clamp(0, 1)
     peaks = find_peaks(heat, 0.5, 2, points, "parabola")
     label = torch.where(peaks.valid, torch.arange(points, device=CUDA).expand(images, -1), -1)
     table = PointTable(to_pixels(peaks.cells), peaks.valid, label, label, torch.arange(images, device=CUDA))
     return (pictures * 255).round().to(torch.uint8), table
 
 
-def _training(config: Config, pixels: torch.Tensor, table: PointTable, feed: PixelFeed | None = None):  # type: ignore[no-untyped-def]
-    """A Stage 1 state and a function that trains it up to an iteration and returns the totals."""
+def _prepare_training(config: Config, pixels: torch.Tensor, table: PointTable, feed: PixelFeed | None = None):  # type: ignore[no-untyped-def]
+    """Return a Stage 1 state and a function that trains it up to an iteration and returns its losses."""
     torch.manual_seed(0)
     phi = Phi(config.network)
     prepare_network(phi, CUDA, config.runtime)
     state = build_train_state(phi, [(phi, 1.0)], config.optimizer, torch.Generator(CUDA).manual_seed(5))
     feed = feed or PixelFeed(pixels, CUDA)
-    task = build_stage1_task(phi, feed, table, None, warmup_pairs(config), config, state.generator, seed=3)
+    source = PairSource(table, warmup_pair_settings(config))
+    task = build_stage1_task(phi, feed, source, config, state.generator, seed=3)
 
-    def until(stop: int) -> np.ndarray:
+    def train_until(stop: int) -> np.ndarray:
         totals: list[float] = []
         run_phase(
             state,
@@ -118,22 +120,23 @@ def _training(config: Config, pixels: torch.Tensor, table: PointTable, feed: Pix
         )
         return np.array(totals)
 
-    return state, until
+    return state, train_until
 
 
 @pytest.mark.gpu
-def test_the_fast_path_learns_as_plain_float32_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """300 steps on the same batches. The first agree closely; then roundings grow, as in any training.
+def test_the_fused_backend_learns_like_plain_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train both for 300 steps on the same batches.
 
-    Single losses then differ by 6 % (root mean square) and neighbors in time alike, which makes a standard
-    error of 2.4 % for means of 25 steps and of 0.75 % for the mean of 250. Three of each are allowed.
+    The first losses agree closely; then rounding errors grow, as in any training. Single losses then differ
+    by 6 % (root mean square), with correlated differences in neighboring steps. This gives a standard error
+    of 2.4 % for means of 25 steps and of 0.75 % for the mean of 250; three standard errors are allowed.
     """
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    pixels, table = _data(512, 256, 30)
+    pixels, table = _make_data(512, 256, 30)
     changes = {"runtime.log_every": 1, "runtime.checkpoint_every": 10_000}
     fast = override(preset("fast"), changes)
     plain = override(fast, {"runtime.kernels": "plain", "runtime.precision": "fp32"})
-    ours, theirs = (_training(config, pixels, table)[1](300) for config in (fast, plain))
+    ours, theirs = (_prepare_training(config, pixels, table)[1](300) for config in (fast, plain))
     difference = ours / theirs - 1
     means = ours.reshape(-1, 25).mean(1) / theirs.reshape(-1, 25).mean(1) - 1
     print(
@@ -146,46 +149,46 @@ def test_the_fast_path_learns_as_plain_float32_does(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.gpu
-def test_a_checkpoint_of_a_recorded_run_goes_on_alike(tmp_path: Path) -> None:
-    """Restored, the generator gives the same pictures: the next losses agree as far as bf16 sums do."""
-    pixels, table = _data(64, 128, 8)
+def test_a_captured_run_resumes_from_a_checkpoint_with_the_same_losses(tmp_path: Path) -> None:
+    """The restored generator gives the same images, so the next losses agree up to the rounding of bf16."""
+    pixels, table = _make_data(64, 128, 8)
     config = override(
         preset("tiny"), {"runtime.log_every": 1, "runtime.checkpoint_every": 10_000, "optimizer.lr": 1e-5}
     )
-    whole, until = _training(config, pixels, table)
-    until(10)
-    save_checkpoint(whole, tmp_path / "state.safetensors")
-    expected = until(20)
-    resumed, until_again = _training(config, pixels, table)
+    original, train_until = _prepare_training(config, pixels, table)
+    train_until(10)
+    save_checkpoint(original, tmp_path / "state.safetensors")
+    expected = train_until(20)
+    resumed, train_resumed_until = _prepare_training(config, pixels, table)
     load_checkpoint(resumed, tmp_path / "state.safetensors")
-    for parameter, copy in resumed.optimizer.copies.items():
+    for parameter, copy in resumed.optimizer.weight_copies.items():
         assert torch.equal(copy, parameter.bfloat16())
-    np.testing.assert_allclose(until_again(20), expected, rtol=2e-3)
-    assert torch.equal(resumed.generator.get_state(), whole.generator.get_state())
-    assert _differ_from(expected, _training(config, pixels, table)[1](10))
+    np.testing.assert_allclose(train_resumed_until(20), expected, rtol=2e-3)
+    assert torch.equal(resumed.generator.get_state(), original.generator.get_state())
+    assert _are_different(expected, _prepare_training(config, pixels, table)[1](10))
 
 
-def _differ_from(one: np.ndarray, other: np.ndarray) -> bool:
+def _are_different(one: np.ndarray, other: np.ndarray) -> bool:
     return bool(np.abs(one / other - 1).max() > 2e-3)
 
 
 @pytest.mark.gpu
-def test_plain_and_recorded_steps_do_the_same() -> None:
-    pixels, table = _data(64, 128, 8)
+def test_eager_and_captured_steps_give_the_same_losses() -> None:
+    pixels, table = _make_data(64, 128, 8)
     config = override(
         preset("tiny"), {"runtime.log_every": 1, "runtime.checkpoint_every": 10_000, "optimizer.lr": 1e-5}
     )
-    recorded, until = _training(config, pixels, table)
-    plainly, until_plainly = _training(config, pixels, table)
-    state: TrainState = plainly
-    assert recorded.record
-    state.record = False
-    np.testing.assert_allclose(until(20), until_plainly(20), rtol=2e-3)
+    captured, train_captured_until = _prepare_training(config, pixels, table)
+    eager, train_eager_until = _prepare_training(config, pixels, table)
+    state: TrainState = eager
+    assert captured.capture
+    state.capture = False
+    np.testing.assert_allclose(train_captured_until(20), train_eager_until(20), rtol=2e-3)
 
 
 @pytest.mark.gpu
-def test_images_fetched_from_the_host_are_those_on_the_device() -> None:
-    pixels, table = _data(64, 128, 8)
+def test_images_fetched_from_the_host_equal_those_on_the_device() -> None:
+    pixels, table = _make_data(64, 128, 8)
     away = PixelFeed(pixels.cpu(), CUDA, device_share=0.0)
     here = PixelFeed(pixels, CUDA)
     assert here.at_hand
@@ -197,27 +200,27 @@ def test_images_fetched_from_the_host_are_those_on_the_device() -> None:
     next(stopped)
     stopped.close()  # a consumer that stops early leaves no thread behind
     config = override(preset("tiny"), {"runtime.log_every": 1, "optimizer.lr": 1e-5})
-    curves = [_training(config, pixels, table, feed)[1](12) for feed in (here, away)]
+    curves = [_prepare_training(config, pixels, table, feed)[1](12) for feed in (here, away)]
     np.testing.assert_allclose(curves[0], curves[1], rtol=2e-3)
 
 
-def _dots(images: int, size: int, colors: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pictures [N, 3, S, S] uint8 of a dot of each color on gray, and where they are [N, K, 2]."""
+def _draw_dots(images: int, size: int, colors: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return images [N, 3, S, S] uint8 with one dot of each color on gray, and their positions [N, K, 2]."""
     generator = torch.Generator(CUDA).manual_seed(2)
     xy = torch.rand((images, colors, 2), generator=generator, device=CUDA) * (size - 40) + 20
     line = torch.arange(size, device=CUDA)
-    along = torch.exp(-((line - xy[..., None]) ** 2) / (2 * 4.0**2))  # [N, K, 2, S]
-    dot = along[:, :, 1, :, None] * along[:, :, 0, None, :]
+    profile = torch.exp(-((line - xy[..., None]) ** 2) / (2 * 4.0**2))  # [N, K, 2, S]
+    dot = profile[:, :, 1, :, None] * profile[:, :, 0, None, :]
     bits = (torch.arange(colors, device=CUDA)[:, None] >> torch.arange(3, device=CUDA)) & 1
     paint = torch.einsum("nkhw,kc->nchw", dot, bits - 0.5)
     return ((0.5 + paint).clamp(0, 1) * 255).round().to(torch.uint8), xy
 
 
 @pytest.mark.gpu
-def test_landmarks_are_where_float32_finds_them() -> None:
-    """Psi learns dots of eight colors; the median landmark is within 0.1 pixels of float32's."""
+def test_landmarks_match_those_of_float32() -> None:
+    """Psi learns dots of eight colors; the median distance from the float32 landmarks is below 0.1 pixels."""
     config = override(preset("fast"), {"K": 8})
-    pixels, xy = _dots(64, 256, 8)
+    pixels, xy = _draw_dots(64, 256, 8)
     torch.manual_seed(0)
     psi = Psi(config.network, 8)
     prepare_network(psi, CUDA, config.runtime)
@@ -237,6 +240,8 @@ def test_landmarks_are_where_float32_finds_them() -> None:
         ours = Detector(psi, card, "cuda").locate(pixels[:16])
         theirs = Detector(plain, card, "cpu").locate(pixels[:16].cpu())
         distance = (ours.xy.cpu() - theirs.xy).norm(dim=-1)
-        print(f"{refine}: median {distance.median():.4f}, 95th of 100 {distance.quantile(0.95):.4f} pixels")
+        print(
+            f"{refine}: median {distance.median():.4f}, 95th percentile {distance.quantile(0.95):.4f} pixels"
+        )
         assert distance.median() < 0.1
         assert (distance < 0.5).float().mean() > 0.9

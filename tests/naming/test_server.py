@@ -154,7 +154,7 @@ def test_what_cannot_be_named(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert selfmark("name", tmp_path / "nothing", "--no-browser") == 2
-    assert "holds no model" in sentence(capsys)
+    assert "contains no model" in sentence(capsys)
     assert selfmark("name", "demo", "--no-browser") == 2
     assert "save it to a folder of your own" in sentence(capsys)
     assert selfmark("name", ready_run, tmp_path / "nowhere", "--no-browser") == 2

@@ -48,9 +48,9 @@ def frugal() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("place", "value", "words"),
     [
-        ("K", 10**9, "landmarks with 4 names"),
-        ("names", ["a"] * 20_000, "landmarks with 20000 names"),
-        ("names", ["a" * 2_000] * 4, "no name of a landmark"),
+        ("K", 10**9, "but there are 4 names"),
+        ("names", ["a"] * 20_000, "20000 landmark names; 1 to 10,000 are allowed"),
+        ("names", ["a" * 2_000] * 4, "is not a valid landmark name"),
         ("images.size", 10**9, "images.size must lie between"),
         ("images.max_megapixels", 1e12, "max_megapixels"),
         ("network.channels", 10**9, "network.channels must lie between"),

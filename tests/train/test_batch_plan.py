@@ -1,4 +1,4 @@
-"""Plans: what a batch holds follows from seed and iteration, and processes share it out."""
+"""Batch plans depend on seed and iteration only, and processes split a batch between them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from selfmark.train.batch_plan import BatchSlice, plan_images, plan_pairs
 USABLE = np.array([2, 3, 5, 7, 11])
 
 
-def test_any_iteration_is_to_be_had_at_once() -> None:
+def test_any_iteration_can_be_planned_directly() -> None:
     plan = plan_pairs(USABLE, 8, 0.5, None, 0.0, seed=1)
     forward = [plan(i) for i in range(20)]
     for iteration in (13, 4):
@@ -24,42 +24,42 @@ def test_any_iteration_is_to_be_had_at_once() -> None:
     assert plan_pairs(USABLE, 8, 0.5, None, 0.0, seed=2)(0).images.tolist() != forward[0].images.tolist()
 
 
-def test_pairs_are_of_usable_images_in_the_asked_share() -> None:
+def test_pairs_consist_of_usable_images_with_the_given_fraction_of_same_images() -> None:
     planned = plan_pairs(USABLE, 4000, 0.5, None, 0.0, seed=1)(0)
     assert set(planned.images.tolist()) == set(USABLE.tolist())
-    same = (planned.one == planned.other).mean()
+    same = (planned.first == planned.second).mean()
     assert same == pytest.approx(0.5 + 0.5 / len(USABLE), abs=0.03)
     assert (planned.slot == -1).all()
     counts = np.bincount(planned.images, minlength=12)[USABLE]
     assert counts.min() > 0.9 * counts.mean()
 
 
-def test_nearby_frames_come_in_their_share_and_from_their_slot() -> None:
+def test_nearby_frames_occur_with_the_given_fraction_and_match_their_slot() -> None:
     neighbor = np.full((12, 2), -1)
     neighbor[USABLE, 0] = USABLE + 100
     neighbor[USABLE[:3], 1] = USABLE[:3] + 200
     planned = plan_pairs(USABLE, 4000, 0.25, neighbor, 0.5, seed=1)(7)
     near = planned.slot >= 0
-    assert (planned.other[near] == neighbor[planned.one[near], planned.slot[near]]).all()
-    assert (planned.other[near] >= 100).all()
-    assert (planned.other[~near] < 100).all()
-    # Of the pairs of different images half are meant to be near; slot 1 exists for three images of five.
+    assert (planned.second[near] == neighbor[planned.first[near], planned.slot[near]]).all()
+    assert (planned.second[near] >= 100).all()
+    assert (planned.second[~near] < 100).all()
+    # Half of the pairs of different images should be near; slot 1 exists for three images of five.
     different = 0.75 * (1 - 1 / len(USABLE))
     assert near.mean() == pytest.approx(different * 0.5 * (1 + 3 / 5) / 2, abs=0.03)
 
 
-def test_images_of_stage_2() -> None:
+def test_stage2_batches_consist_of_usable_images() -> None:
     plan = plan_images(USABLE, 1000, seed=3)
     assert set(plan(0).tolist()) == set(USABLE.tolist())
     assert plan(0).tolist() == plan_images(USABLE, 1000, seed=3)(0).tolist() != plan(1).tolist()
 
 
-def test_processes_share_a_batch_out() -> None:
+def test_processes_split_a_batch() -> None:
     planned = plan_pairs(USABLE, 6, 0.5, None, 0.0, seed=1)(0)
     values = torch.arange(12)  # two views of each pair
-    parts = [BatchSlice.of_group(6, ProcessGroup(rank, 3), "runtime.batch") for rank in range(3)]
-    assert np.concatenate([planned.of(part).one for part in parts]).tolist() == planned.one.tolist()
-    assert [part.of(values).tolist() for part in parts] == [[0, 1, 6, 7], [2, 3, 8, 9], [4, 5, 10, 11]]
+    parts = [BatchSlice.for_process(6, ProcessGroup(rank, 3), "runtime.batch") for rank in range(3)]
+    assert np.concatenate([planned.take(part).first for part in parts]).tolist() == planned.first.tolist()
+    assert [part.take(values).tolist() for part in parts] == [[0, 1, 6, 7], [2, 3, 8, 9], [4, 5, 10, 11]]
     assert parts[0].count == 2
     with pytest.raises(InputError, match=r"runtime\.batch is 7, which 3 processes cannot share equally"):
-        BatchSlice.of_group(7, ProcessGroup(0, 3), "runtime.batch")
+        BatchSlice.for_process(7, ProcessGroup(0, 3), "runtime.batch")

@@ -1,4 +1,4 @@
-"""The step engine: learning rates, logging, guards, and checkpoints that resume bit for bit."""
+"""Step engine: learning rates, logging, guards, and checkpoints that resume bit for bit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _state(seed: int = 0, settings: Optimizer = OPTIMIZER) -> TrainState:
 
 
 def _task(state: TrainState) -> TrainingTask:
-    """Inputs are drawn by the generator and shifted by a number that the iteration gives."""
+    """Return a task whose inputs are drawn by the generator and shifted by the iteration."""
 
     def losses(shift: torch.Tensor) -> Losses:
         inputs = torch.randn(16, 4, generator=state.generator) + shift
@@ -69,7 +69,7 @@ def test_resuming_gives_bitwise_the_same_weights(tmp_path: Path) -> None:
     assert torch.equal(whole.generator.get_state(), resumed.generator.get_state())
 
 
-def test_logs_are_means_since_the_last_line() -> None:
+def test_logged_losses_are_means_since_the_last_line() -> None:
     lines = _run(_state(), 5)
     assert [iteration for iteration, _ in lines] == [2, 4, 5]
     state = _state()
@@ -84,15 +84,15 @@ def _run_one(state: TrainState, stop: int) -> list[float]:
     return [means["total"] for _, means in _run(state, stop)]
 
 
-def test_learning_rates_keep_their_shares_and_drop_tenfold() -> None:
+def test_learning_rates_keep_their_scales_and_drop_by_a_factor_of_10() -> None:
     state = _state()
     _run(state, 4, drops=(3,))
-    assert state.optimizer.rates == pytest.approx([1e-4, 1e-3])
+    assert state.optimizer.learning_rates == pytest.approx([1e-4, 1e-3])
     _run(state, 6, drops=(3, 5))
-    assert state.optimizer.rates == pytest.approx([1e-5, 1e-4])
+    assert state.optimizer.learning_rates == pytest.approx([1e-5, 1e-4])
 
 
-def test_a_loss_that_is_not_finite_ends_the_phase_in_words() -> None:
+def test_a_loss_that_is_not_finite_raises_with_an_explanation() -> None:
     state = _state()
     with pytest.raises(TrainingError, match="total loss is no longer a finite number at iteration 2 of test"):
         run_phase(
@@ -108,14 +108,14 @@ def test_a_loss_that_is_not_finite_ends_the_phase_in_words() -> None:
         )
 
 
-def test_training_learns() -> None:
+def test_training_reduces_the_loss() -> None:
     state = _state(settings=Optimizer(lr=0.02, clip_norm=1.0))
     lines = _run(state, 300)
     assert lines[-1][1]["total"] < 0.2 * lines[0][1]["total"]
 
 
 @pytest.mark.parametrize("damage", ["truncated", "empty", "text", "foreign"])
-def test_a_damaged_checkpoint_is_refused_by_name(damage: str, tmp_path: Path) -> None:
+def test_loading_a_damaged_checkpoint_raises_with_its_name(damage: str, tmp_path: Path) -> None:
     path = tmp_path / "stage1.safetensors"
     save_checkpoint(_state(), path)
     if damage == "truncated":
@@ -140,10 +140,10 @@ def test_a_failed_write_leaves_the_previous_checkpoint(
     save_checkpoint(state, path)
     before = path.read_bytes()
 
-    def fail(*arguments: object) -> None:
+    def raise_disk_full(*arguments: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr("os.fsync", fail)
+    monkeypatch.setattr("os.fsync", raise_disk_full)
     state.iteration = 50
     with pytest.raises(OSError, match="disk full"):
         save_checkpoint(state, path)

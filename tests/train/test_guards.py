@@ -1,4 +1,4 @@
-"""Each guard fires on the fault it is for, in words, and a run that trips one leaves no model behind."""
+"""Each guard raises for its fault with an explanation, and such a run leaves no model behind."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from selfmark.train import engine
 from selfmark.train.guards import check_labels, check_landmarks, check_points, descriptor_spread, point_spread
 from tests.conftest import QUICK, selfmark
 
-SOUND = Guards()
+GUARDS = Guards()
 
 
-def found(per_image: int = 5, images: int = 4, seed: int = 0) -> DescribedPoints:
-    """Points all over images of 64 pixels, with descriptors in all directions."""
+def make_points(per_image: int = 5, images: int = 4, seed: int = 0) -> DescribedPoints:
+    """Return points all over images of 64 pixels, with descriptors in all directions."""
     generator = torch.Generator().manual_seed(seed)
     count = per_image * images
     vectors = torch.nn.functional.normalize(torch.randn(count, 16, generator=generator), dim=1)
@@ -36,48 +36,48 @@ def found(per_image: int = 5, images: int = 4, seed: int = 0) -> DescribedPoints
     return DescribedPoints(Keypoints(xy, index, torch.ones(count), vectors), None)
 
 
-def test_sound_points_pass() -> None:
-    check_points(found(), 4, 64, SOUND)
+def test_healthy_points_pass() -> None:
+    check_points(make_points(), 4, 64, GUARDS)
 
 
-def _alike(described: DescribedPoints) -> DescribedPoints:
+def _equal_descriptors(described: DescribedPoints) -> DescribedPoints:
     vectors = described.points.descriptor
     assert vectors is not None
     near = torch.nn.functional.normalize(vectors[:1] + 0.01 * vectors, dim=1)
     return DescribedPoints(replace(described.points, descriptor=near), None)
 
 
-def _in_one_place(described: DescribedPoints) -> DescribedPoints:
+def _equal_positions(described: DescribedPoints) -> DescribedPoints:
     return DescribedPoints(replace(described.points, xy=30 + described.points.xy / 1000), None)
 
 
-def _hardly_any(described: DescribedPoints) -> DescribedPoints:
+def _too_few(described: DescribedPoints) -> DescribedPoints:
     return DescribedPoints(described.points.select(torch.tensor([0])), None)
 
 
 FAULTS: dict[str, Callable[[DescribedPoints], DescribedPoints]] = {
-    "descriptors of all points are alike": _alike,
-    "all points of an image lie in one place": _in_one_place,
-    "only 0.0. points per image": _hardly_any,
+    "descriptors of all points are alike": _equal_descriptors,
+    "all points of an image lie in one place": _equal_positions,
+    "only 0.0. points per image": _too_few,
 }
 
 
 @pytest.mark.parametrize("words", FAULTS)
-def test_points_that_have_collapsed(words: str) -> None:
-    with pytest.raises(TrainingError, match=f"collapsed: .*{words}.*start again with"):
-        check_points(FAULTS[words](found(images=24)), 24, 64, SOUND)
+def test_collapsed_points_raise(words: str) -> None:
+    with pytest.raises(TrainingError, match=f"collapsed: .*{words}.*Start again with"):
+        check_points(FAULTS[words](make_points(images=24)), 24, 64, GUARDS)
 
 
-def test_descriptors_that_are_not_numbers() -> None:
-    described = found()
+def test_descriptors_that_are_not_finite_raise() -> None:
+    described = make_points()
     assert described.points.descriptor is not None
     described.points.descriptor[3] = float("nan")
     with pytest.raises(TrainingError, match="alike"):
-        check_points(described, 4, 64, SOUND)
+        check_points(described, 4, 64, GUARDS)
 
 
-def test_spread_and_reach_are_those_of_numpy() -> None:
-    points = found(7, 3).points
+def test_spreads_match_numpy() -> None:
+    points = make_points(7, 3).points
     assert points.descriptor is not None
     vectors = points.descriptor.double().numpy()
     assert descriptor_spread(points.descriptor) == pytest.approx(vectors.var(axis=0).sum(), abs=1e-6)
@@ -86,32 +86,32 @@ def test_spread_and_reach_are_those_of_numpy() -> None:
     assert point_spread(points) == pytest.approx(expected.mean(), rel=1e-6)
 
 
-def labels(given: list[int], clusters: int) -> LabeledPoints:
-    count = len(given)
+def label_points(labels: list[int], clusters: int) -> LabeledPoints:
+    count = len(labels)
     points = Keypoints(torch.zeros(count, 2), torch.arange(count), torch.ones(count))
-    label = torch.tensor(given)
+    label = torch.tensor(labels)
     return LabeledPoints(points, label, torch.full_like(label, -1), clusters)
 
 
-def test_clusters_without_points() -> None:
-    check_labels(labels([0, 1, 2, 3, -1], 8), SOUND)
-    with pytest.raises(TrainingError, match=r"5 of 8 clusters have no points; start again with a smaller K"):
-        check_labels(labels([0, 1, 2, 0, -1], 8), SOUND)
+def test_too_many_empty_clusters_raise() -> None:
+    check_labels(label_points([0, 1, 2, 3, -1], 8), GUARDS)
+    with pytest.raises(TrainingError, match=r"5 of 8 clusters have no points\. Start again with a smaller K"):
+        check_labels(label_points([0, 1, 2, 0, -1], 8), GUARDS)
 
 
-def test_landmarks_of_a_finished_detector() -> None:
-    xy, score = found().points.xy.view(4, 5, 2), torch.full((4, 5), 0.5)
-    check_landmarks(xy, score, 64, SOUND)
+def test_collapsed_landmarks_raise() -> None:
+    xy, score = make_points().points.xy.view(4, 5, 2), torch.full((4, 5), 0.5)
+    check_landmarks(xy, score, 64, GUARDS)
     for bad_xy, bad_score, words in (
         (30 + xy / 1000, score, "all landmarks lie in one place"),
-        (xy, score * 0, "no landmark is found"),
-        (xy * float("nan"), score, "no finite numbers"),
+        (xy, score * 0, "no landmark has a score above"),
+        (xy * float("nan"), score, "not finite numbers"),
     ):
         with pytest.raises(TrainingError, match=words):
-            check_landmarks(bad_xy, bad_score, 64, SOUND)
+            check_landmarks(bad_xy, bad_score, 64, GUARDS)
 
 
-# --- in a run ---------------------------------------------------------------------------------------
+# --- within a run -----------------------------------------------------------------------------------
 
 
 def run_with_fault(photos: Path, output: Path) -> tuple[int, list[Event]]:
@@ -121,14 +121,14 @@ def run_with_fault(photos: Path, output: Path) -> tuple[int, list[Event]]:
 
 
 @pytest.mark.parametrize("words", FAULTS)
-def test_a_run_ends_within_the_round_without_a_model(
+def test_a_run_stops_before_the_round_without_a_model(
     words: str,
     photos: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The fault appears in the descriptions before round 2; none of its iterations happens."""
+    """The fault occurs in the descriptors before round 2, so none of its iterations runs."""
     real, calls = pipeline.describe_images, 0
 
     def describe(*arguments: Any) -> DescribedPoints:
@@ -145,7 +145,7 @@ def test_a_run_ends_within_the_round_without_a_model(
     assert not (tmp_path / "run" / "model").exists()
 
 
-def test_a_detector_that_collapsed_in_stage_2_is_not_saved(
+def test_a_detector_that_collapsed_in_stage2_is_not_saved(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     real = Detector.locate
@@ -161,24 +161,24 @@ def test_a_detector_that_collapsed_in_stage_2_is_not_saved(
     assert not (tmp_path / "run" / "model").exists()
 
 
-@pytest.mark.parametrize("what", ["loss", "weight"])
-def test_nothing_that_is_not_finite_reaches_a_checkpoint(
-    what: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("broken", ["loss", "weight"])
+def test_checkpoints_contain_only_finite_numbers(
+    broken: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At iteration 7, between two lines of the log: the checkpoint of iteration 8 is refused."""
+    """A number breaks at iteration 7, between two log lines; the checkpoint of iteration 8 is not written."""
     real, calls = engine._Step.__call__, 0
 
-    def broken(step: Any, *batch: Any) -> None:
+    def break_once(step: Any, *batch: Any) -> None:
         nonlocal calls
         calls += 1
         real(step, *batch)
         if calls == 7:
-            target = step._sums if what == "loss" else next(step._state.network.parameters()).data
+            target = step._sums if broken == "loss" else next(step._state.network.parameters()).data
             target[(0,) * target.ndim] = float("nan")
 
-    monkeypatch.setattr(engine._Step, "__call__", broken)
+    monkeypatch.setattr(engine._Step, "__call__", break_once)
     settings = QUICK | {"runtime.log_every": 100}
-    with pytest.raises(TrainingError, match=r"no longer a finite number at iteration .* of round: .*resume"):
+    with pytest.raises(TrainingError, match=r"no longer a finite number at iteration .* of round\. .*resume"):
         discover(photos, output=tmp_path / "run", preset="tiny", settings=settings, device="cpu")
     events = Run.open(tmp_path / "run").events()
     assert [event["iteration"] for event in events if event["event"] == "checkpoint"][-1] == 6
@@ -189,20 +189,20 @@ def test_nothing_that_is_not_finite_reaches_a_checkpoint(
     "measure",
     [lambda d, g: descriptor_spread(d.points.descriptor, g), lambda d, g: point_spread(d.points, g)],
 )
-def test_shares_of_a_group_are_judged_together(
+def test_processes_are_checked_together(
     measure: Callable[[DescribedPoints, ProcessGroup], float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two halves as two processes would have them: the sums they join are those of the whole."""
-    whole, pair = found(6, 4), ProcessGroup(rank=0, size=2)
+    """Measure two halves as two processes: together they give the result of the whole."""
+    whole, pair = make_points(6, 4), ProcessGroup(rank=0, size=2)
     expected = measure(whole, SINGLE_PROCESS)
     sums: list[torch.Tensor] = []
 
-    def join(group: ProcessGroup, tensor: torch.Tensor) -> torch.Tensor:
+    def add_to_sums(group: ProcessGroup, tensor: torch.Tensor) -> torch.Tensor:
         sums.append(tensor)
         return sum(sums, torch.zeros_like(tensor))
 
     monkeypatch.setattr(ProcessGroup, "device", torch.device("cpu"))
-    monkeypatch.setattr(ProcessGroup, "all_sum", join)
+    monkeypatch.setattr(ProcessGroup, "all_sum", add_to_sums)
     halves = [whole.select(whole.points.image_index // 2 == half) for half in (0, 1)]
     assert measure(halves[0], pair) != pytest.approx(expected)
     assert measure(halves[1], pair) == pytest.approx(expected)

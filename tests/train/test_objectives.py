@@ -1,4 +1,4 @@
-"""Stage losses put together: what the detector, the descriptors and Stage 2 are taught."""
+"""Losses of both stages: targets, negatives, weights, gradients and flipping."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from selfmark.config import Config, override, preset
 from selfmark.images.feed import PixelFeed
 from selfmark.model.heatmaps import draw_target, sample_descriptors, to_cells
 from selfmark.model.network import Phi, Psi
-from selfmark.model.operations import PLAIN
+from selfmark.model.plain_backend import PLAIN_BACKEND
 from selfmark.train.batch_plan import BatchSlice
 from selfmark.train.objectives import LandmarkTable, build_stage1_targets, build_stage2_task, stage1_loss
 from selfmark.train.pairs import PairBatch
@@ -35,13 +35,15 @@ def _batch(views: int, points: int, size: int) -> PairBatch:
 def _descriptor_loss(features: torch.Tensor, batch: PairBatch, config: Config, seed: int) -> torch.Tensor:
     views = len(batch.xy)
     part = BatchSlice(0, views // 2, views // 2)
-    wanted = build_stage1_targets(batch, config, torch.Generator().manual_seed(seed), part, PLAIN)
-    described = sample_descriptors(features, wanted.cells)
-    return stage1_loss(torch.zeros_like(wanted.target), described, wanted, config)["descriptor"]
+    targets = build_stage1_targets(
+        batch, config, torch.Generator().manual_seed(seed), part, PLAIN_BACKEND.augmentation
+    )
+    described = sample_descriptors(features, targets.cells)
+    return stage1_loss(torch.zeros_like(targets.target), described, targets, config)["descriptor"]
 
 
-def test_same_image_negatives_are_keypoints_once_and_random_places() -> None:
-    """With no random places, the loss over same-image negatives equals a loop over pairs i < j."""
+def test_same_image_negatives_count_each_pair_of_keypoints_once() -> None:
+    """Without random cells, the loss over same-image negatives equals a loop over pairs i < j."""
     config = _config(loss__random_negatives=0, loss__average="together", loss__negative_weight=1.0)
     batch = _batch(4, 6, 64)
     features = torch.randn(4, 16, 16, 16, generator=torch.Generator().manual_seed(1))
@@ -62,17 +64,17 @@ def test_same_image_negatives_are_keypoints_once_and_random_places() -> None:
     for view in range(4):
         for i in range(6):
             for j in range(i + 1, 6):
-                away = (cells[view, i] - cells[view, j]).norm() > config.loss.negative_distance
-                if batch.valid[view, i] and batch.valid[view, j] and away:
-                    gap = (described[view, i] - described[view, j]).square().sum()
-                    terms.append((config.loss.margin - gap).clamp_min(0))
+                apart = (cells[view, i] - cells[view, j]).norm() > config.loss.negative_distance
+                if batch.valid[view, i] and batch.valid[view, j] and apart:
+                    distance = (described[view, i] - described[view, j]).square().sum()
+                    terms.append((config.loss.margin - distance).clamp_min(0))
     assert float(ours) == pytest.approx(float(torch.stack(terms).mean()), abs=1e-5)
 
 
-def test_random_places_are_negatives_too_and_different_cluster_ignores_them() -> None:
+def test_random_cells_are_negatives_in_the_same_image_mode_only() -> None:
     batch = _batch(4, 6, 64)
     batch = replace(batch, label=torch.full_like(batch.label, -1))  # no positives, no clusters
-    features = torch.ones(4, 16, 16, 16)  # all descriptors alike: every negative costs the whole margin
+    features = torch.ones(4, 16, 16, 16)  # all descriptors are equal: every negative costs the whole margin
     same = _descriptor_loss(features, batch, _config(loss__average="together"), 0)
     weight = _config().loss.negative_weight
     assert float(same) == pytest.approx(0.8 * weight, abs=1e-5)
@@ -80,18 +82,20 @@ def test_random_places_are_negatives_too_and_different_cluster_ignores_them() ->
     assert float(other) == 0
 
 
-def test_the_total_is_weighed_as_the_settings_say() -> None:
+def test_the_total_uses_the_detector_weight() -> None:
     config = _config(loss__detector_weight=0.3)
     batch = _batch(4, 6, 64)
-    wanted = build_stage1_targets(batch, config, torch.Generator(), BatchSlice(0, 2, 2), PLAIN)
+    targets = build_stage1_targets(
+        batch, config, torch.Generator(), BatchSlice(0, 2, 2), PLAIN_BACKEND.augmentation
+    )
     torch.testing.assert_close(
-        wanted.target,
+        targets.target,
         draw_target(to_cells(batch.target_xy), batch.target_valid, 16, config.heatmaps.sigma),
     )
-    described = torch.nn.functional.normalize(torch.randn(*wanted.cells.shape[:2], 16), dim=-1)
+    described = torch.nn.functional.normalize(torch.randn(*targets.cells.shape[:2], 16), dim=-1)
     confidence = torch.rand(4, 1, 16, 16)
-    terms = stage1_loss(confidence, described, wanted, config)
-    error = (confidence - wanted.target).square().mean()
+    terms = stage1_loss(confidence, described, targets, config)
+    error = (confidence - targets.target).square().mean()
     assert float(terms["detector"]) == pytest.approx(float(error))
     assert float(terms["total"]) == pytest.approx(float(terms["descriptor"]) + 0.3 * float(error))
 
@@ -100,20 +104,22 @@ def test_gradients_reach_both_heads_and_the_backbone() -> None:
     config = _config()
     phi = Phi(config.network)
     batch = _batch(4, 6, 64)
-    wanted = build_stage1_targets(batch, config, torch.Generator(), BatchSlice(0, 2, 2), PLAIN)
+    targets = build_stage1_targets(
+        batch, config, torch.Generator(), BatchSlice(0, 2, 2), PLAIN_BACKEND.augmentation
+    )
     maps = phi(torch.rand(4, 3, 64, 64))
-    stage1_loss(maps.confidence, phi.describe(maps.features, wanted.cells), wanted, config)[
+    stage1_loss(maps.confidence, phi.describe(maps.features, targets.cells), targets, config)[
         "total"
     ].backward()
     missing = [name for name, p in phi.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
     assert missing == []
 
 
-def test_stage2_learns_flipped_landmarks_as_their_partners() -> None:
-    """A picture with a dot left (landmark 0) and a dot right (landmark 1): mirror partners of each other.
+def test_stage2_swaps_mirror_partners_in_flipped_images() -> None:
+    """Train on a left dot (landmark 0) and a right dot (landmark 1), which are mirror partners.
 
-    Flipped or not, the left dot is landmark 0. If partners were not swapped, both channels would learn both
-    dots.
+    In flipped images, too, the left dot is landmark 0. If partners were not swapped, both channels would
+    learn both dots.
     """
     config = _config(
         K=2,

@@ -1,4 +1,4 @@
-"""RMSprop over long vectors against torch's own."""
+"""RMSprop over long vectors compared with torch.optim.RMSprop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _network() -> nn.Sequential:
 
 @pytest.mark.parametrize("clip", [0.0, 0.05, 100.0])
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_many_steps_are_those_of_torch(clip: float, channels_last: bool) -> None:
+def test_many_steps_match_torch(clip: float, channels_last: bool) -> None:
     ours, theirs = _network(), _network()
     if channels_last:
         ours.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -35,7 +35,7 @@ def test_many_steps_are_those_of_torch(clip: float, channels_last: bool) -> None
     for step in range(60):
         images = torch.randn(4, 3, 6, 6, generator=generator)
         if step == 40:
-            flat.scale_rate(0.1)
+            flat.scale_learning_rate(0.1)
             for group in reference.param_groups:
                 group["lr"] *= 0.1
         for network, zero in ((ours, flat.zero_grad), (theirs, reference.zero_grad)):
@@ -50,7 +50,7 @@ def test_many_steps_are_those_of_torch(clip: float, channels_last: bool) -> None
         assert not torch.equal(other, dict(_network().named_parameters())[name])
 
 
-def test_parameters_stay_where_the_network_finds_them() -> None:
+def test_flattened_parameters_remain_those_of_the_network() -> None:
     network = _network()
     before = copy.deepcopy(network)
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -63,30 +63,32 @@ def test_parameters_stay_where_the_network_finds_them() -> None:
     nn.init.ones_(other[0].weight)
     network.load_state_dict(other.state_dict())
     torch.testing.assert_close(network(images), other(images))
-    assert flat.copies == {}
+    assert flat.weight_copies == {}
 
 
-def test_copies_collect_gradients_and_follow_the_parameters() -> None:
+def test_copies_collect_gradients_and_stay_equal_to_the_parameters() -> None:
     network = _network()
     flat = FlatRMSprop([(network, 1.0)], Optimizer(lr=0.1), torch.bfloat16)
-    assert {id(p) for p in flat.copies} == {id(p) for m in (network[0], network[3]) for p in m.parameters()}
+    assert {id(p) for p in flat.weight_copies} == {
+        id(p) for m in (network[0], network[3]) for p in m.parameters()
+    }
     before = {p: p.detach().clone() for p in network.parameters()}
     flat.zero_grad()
-    for low in flat.copies.values():
+    for low in flat.weight_copies.values():
         low.grad = torch.ones_like(low)
     flat.step()
-    for parameter, low in flat.copies.items():
+    for parameter, low in flat.weight_copies.items():
         assert (parameter < before[parameter]).all()
         assert torch.equal(low, parameter.bfloat16())
     assert torch.equal(
         network[1].weight, before[network[1].weight] - 0.1 * _first_step(before[network[1].weight])
     )
     nn.init.ones_(network[0].weight)
-    flat.refresh()
-    assert (flat.copies[network[0].weight] == 1).all()
+    flat.update_copies()
+    assert (flat.weight_copies[network[0].weight] == 1).all()
 
 
 def _first_step(value: torch.Tensor) -> torch.Tensor:
-    """Without a gradient only the weight decay moves a parameter: g / sqrt(0.01 g^2)."""
+    """Return the first step without a gradient, where only weight decay acts: g / sqrt(0.01 g^2)."""
     gradient = value * Optimizer().weight_decay
     return gradient / ((0.01 * gradient.square()).sqrt() + 1e-8)

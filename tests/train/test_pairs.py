@@ -1,7 +1,7 @@
-"""Pairs: labels, pixels and points of the two sides really belong together.
+"""Pairs: labels, pixels and points of the two sides belong together.
 
-The pictures write their own coordinates: red is x, green is y, blue is the number of the image. Reading an
-augmented picture at a point tells which place of which image it shows.
+The test images encode their own coordinates: red is x, green is y, blue is the image index. The color of an
+augmented image at a point therefore tells which position of which image it shows.
 """
 
 from __future__ import annotations
@@ -15,20 +15,22 @@ import torch
 from selfmark.config import Augment, Config, preset
 from selfmark.images.flow import CarriedPoints
 from selfmark.model.heatmaps import sample_maps
-from selfmark.model.operations import PLAIN as OPERATIONS
+from selfmark.model.plain_backend import PLAIN_BACKEND
 from selfmark.points import Keypoints, LabeledPoints
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 from selfmark.train.batch_plan import BatchSlice, plan_pairs
-from selfmark.train.objectives import round_pairs, warmup_pairs
-from selfmark.train.pairs import PairBatch, PairSettings, build_pair_batch
+from selfmark.train.objectives import round_pair_settings, warmup_pair_settings
+from selfmark.train.pairs import PairBatch, PairSettings, PairSource, build_pair_batch
 from selfmark.train.point_table import PointTable, build_point_table, label_by_index
 
 SIZE, IMAGES, SLOTS = 128, 6, 5
-PLAIN = replace(
+SAME_COLORS = replace(
     Augment(), contrast=(1.0, 1.0), brightness=(1.0, 1.0), noise=0.0, blur_fraction=0.0, color_fraction=0.0
 )
-CONFIG: Config = replace(preset("tiny"), augment=PLAIN, runtime=replace(preset("tiny").runtime, batch=16))
-ROUND = PairSettings(same_image=0.3, flip=True, flip_together=False)
+CONFIG: Config = replace(
+    preset("tiny"), augment=SAME_COLORS, runtime=replace(preset("tiny").runtime, batch=16)
+)
+ROUND = PairSettings(same_image_fraction=0.3, flip=True, flip_together=False)
 
 
 def _pixels() -> torch.Tensor:
@@ -56,58 +58,62 @@ def _table() -> PointTable:
 def _draw(
     table: PointTable,
     carried: CarriedPoints | None,
-    recipe: PairSettings,
+    settings: PairSettings,
     config: Config,
     seed: int,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> PairBatch:
-    """Plan a batch and draw it, or this process's part of it."""
-    part = BatchSlice.of_group(config.runtime.batch, group, "runtime.batch")
+    """Plan a batch and build it, or this process's part of it."""
+    part = BatchSlice.for_process(config.runtime.batch, group, "runtime.batch")
     neighbor = None if carried is None else carried.neighbor.numpy()
-    share = config.temporal.fraction
-    plan = plan_pairs(table.usable.numpy(), part.whole, recipe.same_image, neighbor, share, seed)
-    pairs = plan(0).of(part)
-    planned = torch.from_numpy(np.stack([pairs.one, pairs.other, pairs.slot]))
+    fraction = config.temporal.fraction
+    plan = plan_pairs(
+        table.usable.numpy(), part.total, settings.same_image_fraction, neighbor, fraction, seed
+    )
+    pairs = plan(0).take(part)
+    planned = torch.from_numpy(np.stack([pairs.first, pairs.second, pairs.slot]))
     pixels = _pixels()[torch.from_numpy(pairs.images)]
     generator = torch.Generator().manual_seed(seed)
-    return build_pair_batch(pixels, planned, table, carried, recipe, config, generator, part, OPERATIONS)
+    source = PairSource(table, settings, carried)
+    augmentation = PLAIN_BACKEND.augmentation
+    return build_pair_batch(pixels, planned, source, config, generator, part, augmentation)
 
 
 def _read(batch: PairBatch, xy: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Original coordinates and image number at points of the augmented pictures."""
+    """Return the original coordinates and the image index at points of the augmented images."""
     values = sample_maps(batch.images, xy) * 255
     return values[..., :2], (values[..., 2] / 40).round().long()
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_points_lie_on_the_content_they_were_put_on(seed: int) -> None:
+def test_points_move_with_the_image_content(seed: int) -> None:
     table = _table()
     batch = _draw(table, None, ROUND, CONFIG, seed)
     for points, valid in ((batch.xy, batch.valid), (batch.target_xy, batch.target_valid)):
-        place, image = _read(batch, points)
+        position, image = _read(batch, points)
         assert valid.any(dim=1).all()
         for view in range(len(image)):
             shown = image[view][valid[view]].unique()
             assert len(shown) == 1
             expected = table.xy[shown[0]][valid[view]]
-            assert (place[view][valid[view]] - expected).abs().max() < 0.3
+            assert (position[view][valid[view]] - expected).abs().max() < 0.3
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_labels_follow_the_image_and_its_flip(seed: int) -> None:
+def test_labels_match_the_image_and_its_flip(seed: int) -> None:
     table = _table()
     batch = _draw(table, None, ROUND, CONFIG, seed)
     _, image = _read(batch, batch.xy)
     flips = set()
     for view in range(len(image)):
         number = int(image[view][batch.valid[view]][0])
-        # Mirrored pictures turn the other way round: x and y of the source form a left-handed pair.
+        # In a mirrored view, x and y of the source form a left-handed coordinate system.
         red = batch.images[view, 0, 62:66, 62:66]
         green = batch.images[view, 1, 62:66, 62:66]
-        turn = (red[0, 3] - red[0, 0]) * (green[3, 0] - green[0, 0]) - (red[3, 0] - red[0, 0]) * (
+        orientation = (red[0, 3] - red[0, 0]) * (green[3, 0] - green[0, 0]) - (red[3, 0] - red[0, 0]) * (
             green[0, 3] - green[0, 0]
         )
-        flipped = bool(turn < 0)
+        flipped = bool(orientation < 0)
         flips.add(flipped)
         expected = table.mirrored_label[number] if flipped else table.label[number]
         assert batch.label[view].tolist() == expected.tolist()
@@ -116,7 +122,7 @@ def test_labels_follow_the_image_and_its_flip(seed: int) -> None:
 
 def test_warmup_pairs_are_one_image_twice_and_never_flipped() -> None:
     table = _table()
-    batch = _draw(table, None, warmup_pairs(CONFIG), CONFIG, 0)
+    batch = _draw(table, None, warmup_pair_settings(CONFIG), CONFIG, 0)
     _, image = _read(batch, batch.xy)
     first, second = image.chunk(2)
     both = batch.valid.chunk(2)[0] & batch.valid.chunk(2)[1]
@@ -124,45 +130,45 @@ def test_warmup_pairs_are_one_image_twice_and_never_flipped() -> None:
     assert torch.equal(*batch.label.chunk(2))
 
 
-def test_where_landmarks_are_their_own_partners_warmup_flips_each_side_and_labels_stay() -> None:
-    settings = replace(CONFIG, flip=replace(CONFIG.flip, partner="itself"))
-    recipe = warmup_pairs(settings)
-    assert (recipe.same_image, recipe.flip, recipe.flip_together) == (1.0, True, False)
+def test_warmup_flips_views_and_keeps_labels_if_landmarks_are_their_own_partners() -> None:
+    config = replace(CONFIG, flip=replace(CONFIG.flip, partner="itself"))
+    settings = warmup_pair_settings(config)
+    assert settings == PairSettings(same_image_fraction=1.0, flip=True, flip_together=False)
     image = torch.arange(IMAGES).repeat_interleave(SLOTS)
     points = Keypoints(torch.rand(len(image), 2) * 50 + 39, image, torch.ones(len(image)))
     table = build_point_table(label_by_index(points, IMAGES), IMAGES, 2, torch.device("cpu"))
-    batch = _draw(table, None, recipe, settings, 0)
+    batch = _draw(table, None, settings, config, 0)
     assert torch.equal(*batch.label.chunk(2))
-    left, right = _read(batch, batch.xy)[0].chunk(2)  # equal labels lie on the same spot of the original
+    first, second = _read(batch, batch.xy)[0].chunk(2)  # equal labels: the same position of the original
     both = batch.valid.chunk(2)[0] & batch.valid.chunk(2)[1]
-    assert (left - right)[both].abs().max() < 0.3
-    # Red is x of the original: where it falls to the right, the view is mirrored.
+    assert (first - second)[both].abs().max() < 0.3
+    # Red is x of the original: if it decreases to the right, the view is mirrored.
     mirrored = batch.images[:, 0, 64, 72] < batch.images[:, 0, 64, 56]
     one, other = mirrored.chunk(2)
     assert set((one == other).tolist()) == {True, False}
 
 
-def test_equivariance_mode_pairs_one_image_with_itself_flipped_alike() -> None:
-    settings = replace(CONFIG, correspondence=replace(CONFIG.correspondence, mode="equivariance"))
-    recipe = round_pairs(settings, mirrored_labels=True)
-    assert (recipe.same_image, recipe.flip, recipe.flip_together) == (1.0, True, True)
-    batch = _draw(_table(), None, recipe, settings, 0)
+def test_equivariance_mode_pairs_an_image_with_itself_and_flips_both_sides() -> None:
+    config = replace(CONFIG, correspondence=replace(CONFIG.correspondence, mode="equivariance"))
+    settings = round_pair_settings(config, has_mirrored_labels=True)
+    assert settings == PairSettings(same_image_fraction=1.0, flip=True, flip_together=True)
+    batch = _draw(_table(), None, settings, config, 0)
     assert torch.equal(*batch.label.chunk(2))
 
 
 def test_no_flips_without_mirrored_labels_or_when_switched_off() -> None:
-    assert not round_pairs(CONFIG, mirrored_labels=False).flip
+    assert not round_pair_settings(CONFIG, has_mirrored_labels=False).flip
     off = replace(CONFIG, flip=replace(CONFIG.flip, train=False, test=False))
-    assert not round_pairs(off, mirrored_labels=True).flip
+    assert not round_pair_settings(off, has_mirrored_labels=True).flip
 
 
-def test_the_share_of_same_image_pairs_is_the_recipes() -> None:
-    settings = replace(CONFIG, runtime=replace(CONFIG.runtime, batch=400))
-    recipe = PairSettings(same_image=0.5, flip=False, flip_together=False)
-    batch = _draw(_table(), None, recipe, settings, 0)
+def test_same_image_pairs_occur_with_the_given_fraction() -> None:
+    config = replace(CONFIG, runtime=replace(CONFIG.runtime, batch=400))
+    settings = PairSettings(same_image_fraction=0.5, flip=False, flip_together=False)
+    batch = _draw(_table(), None, settings, config, 0)
     _, image = _read(batch, torch.full((800, 1, 2), 63.5))
     same = (image[:400] == image[400:]).float().mean()
-    # One in six of the other pairs draws the same image by chance.
+    # One in six of the other pairs consists of one image by chance.
     assert same == pytest.approx(0.5 + 0.5 / IMAGES, abs=0.07)
 
 
@@ -172,33 +178,33 @@ def test_temporal_pairs_match_carried_points_slot_by_slot() -> None:
     carried = CarriedPoints(
         neighbor, table.xy[:, None] + torch.tensor([3.0, -2.0]), table.valid[:, None].clone()
     )
-    carried.valid[:, :, 0] = False  # the first point of each image got lost on the way
+    carried.valid[:, :, 0] = False  # optical flow lost the first point of each image
     always = replace(CONFIG, temporal=replace(CONFIG.temporal, enabled=True, fraction=1.0))
-    recipe = PairSettings(same_image=0.0, flip=True, flip_together=False)
-    batch = _draw(table, carried, recipe, always, 0)
-    place, image = _read(batch, batch.xy)
-    target_place, target_image = _read(batch, batch.target_xy)
+    settings = PairSettings(same_image_fraction=0.0, flip=True, flip_together=False)
+    batch = _draw(table, carried, settings, always, 0)
+    position, image = _read(batch, batch.xy)
+    target_position, target_image = _read(batch, batch.target_xy)
     pairs, temporal = len(image) // 2, 0
     for pair in range(pairs):
         one, other = int(image[pair, 1]), int(image[pairs + pair, 1])
         if one == other:
-            continue  # drawn as the same image by chance, so not temporal
+            continue  # the same image by chance, so not a temporal pair
         temporal += 1
         assert other == int(neighbor[one, 0])
         valid = batch.valid[pairs + pair]
         assert not valid[0]
         expected = table.xy[one] + torch.tensor([3.0, -2.0])
-        assert (place[pairs + pair] - expected)[valid].abs().max() < 0.3
-        # The detector of the second view is taught that frame's own keypoints, not the carried ones.
+        assert (position[pairs + pair] - expected)[valid].abs().max() < 0.3
+        # The detector's targets of the second view are that frame's own keypoints, not the carried ones.
         assert (target_image[pairs + pair] == other).all()
-        seen = batch.target_valid[pairs + pair]
-        assert (target_place[pairs + pair] - table.xy[other])[seen].abs().max() < 0.3
+        target_valid = batch.target_valid[pairs + pair]
+        assert (target_position[pairs + pair] - table.xy[other])[target_valid].abs().max() < 0.3
         slots = list(range(SLOTS))
         assert batch.label[pair].tolist() == batch.label[pairs + pair].tolist() == slots
     assert temporal > pairs // 2
 
 
-def test_processes_together_draw_the_batch_of_one() -> None:
+def test_two_processes_together_build_the_batch_of_one_process() -> None:
     table, config = _table(), replace(CONFIG, augment=Augment())
     whole = _draw(table, None, ROUND, config, 0)
     parts = [_draw(table, None, ROUND, config, 0, ProcessGroup(rank, 2)) for rank in range(2)]

@@ -1,4 +1,4 @@
-"""Padded rows hold exactly the flat points."""
+"""Padded rows contain exactly the flat points."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ IMAGES = torch.tensor([0, 0, 0, 2, 3, 3])
 POINTS = Keypoints(torch.arange(12.0).reshape(6, 2), IMAGES, torch.ones(6))
 
 
-def test_rows_hold_the_flat_points_in_order() -> None:
+def test_rows_contain_the_flat_points_in_order() -> None:
     labeled = LabeledPoints(POINTS, torch.tensor([4, -1, 2, 0, 1, 3]), torch.tensor([1, 2, 3, -1, 0, 2]), 5)
     table = build_point_table(labeled, 4, 2, torch.device("cpu"))
     assert table.xy.shape == (4, 3, 2)
@@ -30,7 +30,7 @@ def test_rows_hold_the_flat_points_in_order() -> None:
 def test_images_with_too_few_points_are_left_out() -> None:
     table = build_point_table(label_by_index(POINTS, 4), 4, 2, torch.device("cpu"))
     assert table.usable.tolist() == [0, 3]
-    with pytest.raises(TrainingError, match="only 1 of 4 images have 3 or more points"):
+    with pytest.raises(TrainingError, match="only 1 of 4 images have 3 or more keypoints"):
         build_point_table(label_by_index(POINTS, 4), 4, 3, torch.device("cpu"))
 
 

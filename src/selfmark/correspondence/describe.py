@@ -45,7 +45,7 @@ def describe_images(
     batch = images_per_pass(config.runtime.predict_batch, each, feed.device)
     for pixels in feed.in_order(batch, rows):
         images = pixels.float() / 255
-        maps, mirrored = phi.with_mirror(images) if config.flip.finds_partners else (phi(images), None)
+        maps, mirrored = phi.forward_with_mirror(images) if config.flip.finds_partners else (phi(images), None)
         peaks = find_peaks(
             maps.confidence[:, 0],
             config.heatmaps.threshold,

@@ -12,9 +12,8 @@ The graph is written by hand rather than traced, because its form decides how fa
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -22,13 +21,12 @@ from torch import Tensor, nn
 
 from selfmark.config import STRIDE
 from selfmark.export.onnx_nodes import Graph, Value, floats, integers
+from selfmark.model.backend import NetworkOps
 from selfmark.model.heatmaps import Reading, Refine
+from selfmark.model.plain_backend import PLAIN_BACKEND
 
 if TYPE_CHECKING:
-    from selfmark.model.network import Block, Psi
-
-A = TypeVar("A")
-B = TypeVar("B")
+    from selfmark.model.network import Psi, ResidualBlock
 
 
 @dataclass(frozen=True)
@@ -41,9 +39,9 @@ class Maps:
 
 
 class Recorder:
-    """`model.operations.Operations` for `Maps`: nothing is computed, every step is added to the graph.
+    """Layers that add their nodes to an ONNX graph instead of computing: `NetworkOps` for `Maps`.
 
-    Weights, and what the network makes of the images, are numbers of type `dtype`.
+    Weights and activations have type `dtype`. There is no `describe`, because Psi does not use it.
     """
 
     def __init__(self, graph: Graph, dtype: type[np.floating] = np.float32) -> None:
@@ -56,7 +54,8 @@ class Recorder:
         first = self.conv(conv, Maps(centered.as_type(self.dtype).name, images.channels, images.side))
         return self._activate(norm, self._normalize(norm, first))
 
-    def block(self, block: Block, x: Maps) -> Maps:
+    def residual_block(self, block: ResidualBlock, x: Maps) -> Maps:
+        """Add the nodes of a residual block."""
         normal = self._normalize(block.norm1, x)
         first = self.conv(block.conv1, self._activate(block.norm1, normal))
         second = self.conv(block.conv2, self._norm_relu(block.norm2, first))
@@ -69,33 +68,35 @@ class Recorder:
             skip = self.conv(conv, self._activate(norm, normal))
         return Maps(self.graph.add("Add", joined, skip.name), skip.channels, x.side)
 
-    def halved_block(self, block: Block, x: Maps) -> Maps:
-        return self.with_half(self.block(block, x))[1]
+    def pooled_block(self, block: ResidualBlock, x: Maps) -> Maps:
+        """Add the nodes of `residual_block` and 2x2 average pooling."""
+        return self.identity_and_pool(self.residual_block(block, x))[1]
 
-    def with_half(self, x: Maps) -> tuple[Maps, Maps]:
+    def identity_and_pool(self, x: Maps) -> tuple[Maps, Maps]:
+        """Add 2x2 average pooling and return x and the pooled maps."""
         half = self.graph.add("AveragePool", x.name, kernel_shape=[2, 2], strides=[2, 2])
         return x, Maps(half, x.channels, x.side // 2)
 
-    def add_doubled(self, here: Maps, below: Maps) -> Maps:
-        doubled = self.graph.add(
+    def upsample_add(self, fine: Maps, coarse: Maps) -> Maps:
+        """Add nearest-neighbor upsampling of `coarse` and the sum with `fine`."""
+        upsampled = self.graph.add(
             "Resize",
-            below.name,
+            coarse.name,
             "",
             floats([1, 1, 2, 2]),
             mode="nearest",
             coordinate_transformation_mode="asymmetric",
             nearest_mode="floor",
         )
-        return Maps(self.graph.add("Add", here.name, doubled), here.channels, here.side)
+        return Maps(self.graph.add("Add", fine.name, upsampled), fine.channels, fine.side)
 
-    def mix(self, conv: nn.Conv2d, norm: nn.GroupNorm, x: Maps) -> Maps:
+    def conv_norm_relu(self, conv: nn.Conv2d, norm: nn.GroupNorm, x: Maps) -> Maps:
+        """Add a convolution, a norm and a ReLU."""
         return self._norm_relu(norm, self.conv(conv, x))
 
-    def last(self, conv: nn.Conv2d, x: Maps) -> Maps:
+    def output_conv(self, conv: nn.Conv2d, x: Maps) -> Maps:
+        """Add the convolution that ends a head."""
         return self.conv(conv, x)
-
-    def both(self, aside: Callable[[], A], main: Callable[[], B]) -> tuple[A, B]:
-        return aside(), main()
 
     # --- what they are made of ------------------------------------------------------------------------
 
@@ -135,7 +136,8 @@ class Recorder:
 
 def add_maps(recorder: Recorder, psi: Psi, images: Value, size: int) -> Maps:
     """Psi's K heatmaps of images [B, 3, size, size], floats 0..255."""
-    maps: Maps = psi.head(psi.backbone(Maps(images.name, 3, size), recorder), recorder)
+    backend = replace(PLAIN_BACKEND, layers=cast(NetworkOps, recorder))  # Maps take the place of tensors
+    maps: Maps = psi.head(psi.backbone(Maps(images.name, 3, size), backend), backend)
     return Maps(Value(recorder.graph, maps.name).as_type(np.float32).name, maps.channels, maps.side)
 
 

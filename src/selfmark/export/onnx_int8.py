@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from selfmark.export.onnx_graph import Maps, Recorder, array, conv_attributes, norm_and_conv
 from selfmark.export.onnx_nodes import Graph
-from selfmark.model.network import Block, Psi
+from selfmark.model.network import Psi, ResidualBlock
 
 Floats = npt.NDArray[np.float32]
 
@@ -80,7 +80,7 @@ def _fold(norm: nn.GroupNorm, conv: nn.Conv2d) -> None:
 def _pairs(psi: Psi) -> Iterator[tuple[nn.GroupNorm, nn.Conv2d]]:
     """The blocks' convolutions, each with the norm before it."""
     for block in psi.modules():
-        if isinstance(block, Block):
+        if isinstance(block, ResidualBlock):
             yield block.norm1, block.conv1
             yield block.norm2, block.conv2
             yield block.norm3, block.conv3

@@ -1,1 +1,1 @@
-"""The networks Phi and Psi, their heatmaps and their losses."""
+"""Networks Phi and Psi, heatmaps, losses, and the model card."""

@@ -1,4 +1,4 @@
-"""The color of every landmark: the user's, or the usual one of its number. The same wherever it is drawn."""
+"""Colors of landmarks: those the user chose, or a default palette."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def palette(count: int) -> tuple[str, ...]:
-    """The usual colors: hues a golden angle apart, in two brightnesses by turns.
+    """Return `count` default colors: hues a golden angle apart, with alternating brightness.
 
     >>> palette(2)
     ('#ff3333', '#2856c7')
@@ -23,13 +23,13 @@ def palette(count: int) -> tuple[str, ...]:
 
 
 def landmark_colors(card: ModelCard) -> tuple[str, ...]:
-    """The color "#rrggbb" of each landmark of a detector, hidden ones too."""
-    usual = palette(len(card.names))
-    return tuple(own or other for own, other in zip(card.colors or usual, usual, strict=True))
+    """Return the color "#rrggbb" of each landmark of a detector, including hidden ones."""
+    defaults = palette(len(card.names))
+    return tuple(chosen or default for chosen, default in zip(card.colors or defaults, defaults, strict=True))
 
 
 def to_rgb(color: str) -> tuple[int, int, int]:
-    """Red, green and blue, 0 to 255, the way pictures have them.
+    """Return red, green and blue of "#rrggbb", each from 0 to 255.
 
     >>> to_rgb("#ff3300")
     (255, 51, 0)

@@ -1,6 +1,6 @@
-"""Heatmaps: draw Gaussians, find peaks, refine below one cell, read descriptors between cells.
+"""Heatmaps: draw Gaussians, find and refine peaks, and sample maps between cells.
 
-Cell coordinates put centers at integers, so image pixel x lies at cell (x + 0.5) / stride - 0.5.
+Cell centers lie at integers, so pixel x of the image lies at cell (x + 0.5) / stride - 0.5.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from selfmark.config import Reading as Reading
 
 
 def to_cells(xy: Tensor) -> Tensor:
-    """Network pixels to cells of the heatmap.
+    """Convert network pixels [..., 2] to heatmap cells.
 
     >>> to_cells(torch.tensor([[1.5, 5.5]]))
     tensor([[0., 1.]])
@@ -25,25 +25,25 @@ def to_cells(xy: Tensor) -> Tensor:
 
 
 def to_pixels(cells: Tensor) -> Tensor:
-    """Cells of the heatmap to network pixels; the inverse of `to_cells`."""
+    """Convert heatmap cells [..., 2] to network pixels; the inverse of `to_cells`."""
     return (cells + 0.5) * STRIDE - 0.5
 
 
 def draw_gaussians(cells: Tensor, size: int, sigma: float) -> Tensor:
-    """A Gaussian of height 1 around each point: [..., 2] cells to [..., size, size] maps."""
+    """Draw a Gaussian of height 1 around each point: cells [..., 2] to maps [..., size, size]."""
     grid = torch.arange(size, device=cells.device, dtype=cells.dtype)
-    along = torch.exp(-((grid - cells[..., None]) ** 2) / (2 * sigma**2))  # [..., 2, size]
-    return along[..., 1, :, None] * along[..., 0, None, :]
+    profile = torch.exp(-((grid - cells[..., None]) ** 2) / (2 * sigma**2))  # [..., 2, size]
+    return profile[..., 1, :, None] * profile[..., 0, None, :]
 
 
 def draw_target(cells: Tensor, valid: Tensor, size: int, sigma: float) -> Tensor:
-    """One map [B, 1, size, size], a Gaussian at each valid point [B, P, 2]; where they meet, the higher."""
+    """Draw the maximum of Gaussians at the valid points [B, P, 2] into one map [B, 1, size, size]."""
     maps = draw_gaussians(cells, size, sigma) * valid[..., None, None]
     return maps.amax(dim=1, keepdim=True)
 
 
 class Peaks(NamedTuple):
-    """Peaks of B maps, padded: `cells` [B, P, 2] float, `score` [B, P], `valid` [B, P] bool."""
+    """Padded peaks of B maps: `cells` [B, P, 2] float, `score` [B, P], `valid` [B, P] bool."""
 
     cells: Tensor
     score: Tensor
@@ -54,41 +54,42 @@ Refine = Literal["quarter", "parabola"]
 
 
 def local_maxima(score: Tensor, radius: int, threshold: float) -> Tensor:
-    """Where `score` ([B, H, W]) exceeds `threshold` and everything up to `radius` rows and columns away.
+    """Return the mask [B, H, W] of local maxima of `score` [B, H, W] above `threshold`.
 
-    Ties: of equal maxima that lie in each other's window, one with another before it in reading order
-    (top to bottom, left to right) gives way. So no two survivors are ever within `radius` of each other.
+    A local maximum is the highest value up to `radius` rows and columns away. Of equal maxima in one window,
+    the first in reading order (top to bottom, left to right) suppresses the others, so no two maxima are
+    within `radius` of each other.
 
     >>> local_maxima(torch.tensor([[[3.0, 1.0, 2.0, 2.0]]]), radius=1, threshold=0.0).tolist()
     [[[True, False, True, False]]]
     """
     peak = (score == _window_maximum(score, radius)) & (score > threshold)
     height, width = score.shape[-2:]
-    # Reading order as falling numbers; float32 holds whole numbers exactly up to 4096 x 4096 pixels.
+    # Reading order as descending numbers; float32 represents integers exactly up to 4096 x 4096 pixels.
     order = torch.arange(height * width, 0, -1, dtype=torch.float32, device=score.device)
     rank = torch.where(peak, order.view(height, width), 0.0)
     return peak & (rank == _window_maximum(rank, radius))
 
 
 def _window_maximum(values: Tensor, radius: int) -> Tensor:
-    """Maximum over (2 radius + 1)^2 windows; first along rows, then columns, which costs far less at once."""
+    """Return the maximum over windows of (2 radius + 1)^2, taken along rows and then columns for speed."""
     side = 2 * radius + 1
     rows = F.max_pool2d(values[:, None], (1, side), stride=1, padding=(0, radius))
     return F.max_pool2d(rows, (side, 1), stride=1, padding=(radius, 0))[:, 0]
 
 
-def find_peaks(heat: Tensor, threshold: float, radius: int, most: int, refine: Refine) -> Peaks:
-    """Non-maximum suppression: the `most` highest local maxima of each map [B, H, W] above `threshold`."""
+def find_peaks(heat: Tensor, threshold: float, radius: int, max_peaks: int, refine: Refine) -> Peaks:
+    """Return the highest local maxima above `threshold` of each map [B, H, W] (non-maximum suppression)."""
     heat = heat.float()
     width = heat.shape[-1]
     kept = torch.where(local_maxima(heat, radius, threshold), heat, -torch.inf)
-    score, flat = kept.flatten(1).topk(min(most, kept[0].numel()), dim=1)
+    score, flat = kept.flatten(1).topk(min(max_peaks, kept[0].numel()), dim=1)
     cells = torch.stack([flat % width, flat // width], dim=-1)
     return Peaks(refine_peaks(heat, cells, refine), score, score > -torch.inf)
 
 
-def highest_cells(maps: Tensor, refine: Refine) -> Peaks:
-    """The single highest cell of each landmark's map: [B, K, H, W] to cells [B, K, 2]; always valid."""
+def find_maxima(maps: Tensor, refine: Refine) -> Peaks:
+    """Return the highest cell of each landmark's map: [B, K, H, W] to cells [B, K, 2]; all are valid."""
     images, landmarks, height, width = maps.shape
     maps = maps.float()
     score, flat = maps.flatten(2).max(dim=2)
@@ -98,14 +99,14 @@ def highest_cells(maps: Tensor, refine: Refine) -> Peaks:
 
 
 def heat_centroids(maps: Tensor) -> Peaks:
-    """The mean cell of each landmark's map, weighted by its squared heat: [B, K, H, W] to cells [B, K, 2].
+    """Return the mean cell of each landmark's map, weighted by squared heat: [B, K, H, W] to cells [B, K, 2].
 
-    A sharp map gives its peak. Where a map hesitates between places this lies between them, in proportion,
-    which errs less on average than to take one of them. The score is the highest heat.
+    For a map with one sharp peak this is the peak. For a map with several candidate positions it lies between
+    them, which on average gives a smaller error than choosing one. The score is the highest heat.
     """
     height, width = maps.shape[-2:]
     maps = maps.float()
-    weight = maps.clamp_min(0).square() + 1e-12  # a map without heat gives its middle
+    weight = maps.clamp_min(0).square() + 1e-12  # a map without heat gives its center
     total = weight.sum(dim=(2, 3))
     rows, columns = (torch.arange(n, device=maps.device, dtype=maps.dtype) for n in (height, width))
     x, y = weight.sum(dim=2) @ columns / total, weight.sum(dim=3) @ rows / total
@@ -114,36 +115,36 @@ def heat_centroids(maps: Tensor) -> Peaks:
 
 
 def read_heatmaps(maps: Tensor, reading: Reading) -> Peaks:
-    """One place for each landmark's map: [B, K, H, W] to cells [B, K, 2]; always valid."""
-    return heat_centroids(maps) if reading == "centroid" else highest_cells(maps, reading)
+    """Return one position per landmark: maps [B, K, H, W] to cells [B, K, 2]; all are valid."""
+    return heat_centroids(maps) if reading == "centroid" else find_maxima(maps, reading)
 
 
 def refine_peaks(heat: Tensor, cells: Tensor, refine: Refine) -> Tensor:
-    """Move whole cells [B, P, 2] of maps [B, H, W] by less than one cell towards the true peak."""
+    """Refine integer cells [B, P, 2] of maps [B, H, W] to subcell positions of the peaks."""
     height, width = heat.shape[-2:]
     padded = F.pad(heat[:, None], (1, 1, 1, 1), mode="replicate")[:, 0].flatten(1)
     center = (cells[..., 1] + 1) * (width + 2) + cells[..., 0] + 1
 
-    def at(step: int) -> Tensor:
+    def neighbor(step: int) -> Tensor:
         return padded.gather(1, center + step)
 
-    here = at(0)
-    before = torch.stack([at(-1), at(-(width + 2))], dim=-1)
-    after = torch.stack([at(1), at(width + 2)], dim=-1)
+    peak = neighbor(0)
+    before = torch.stack([neighbor(-1), neighbor(-(width + 2))], dim=-1)
+    after = torch.stack([neighbor(1), neighbor(width + 2)], dim=-1)
     if refine == "quarter":
         offset = 0.25 * torch.sign(after - before)
     else:
         # The logarithm of a Gaussian is a parabola; three samples give its vertex exactly.
         floor = 1e-4
-        left, mid, right = (v.clamp_min(floor).log() for v in (before, here[..., None], after))
-        bend = (2 * mid - left - right).clamp_min(1e-6)
-        offset = (0.5 * (right - left) / bend).clamp(-0.5, 0.5)
+        left, mid, right = (v.clamp_min(floor).log() for v in (before, peak[..., None], after))
+        curvature = (2 * mid - left - right).clamp_min(1e-6)
+        offset = (0.5 * (right - left) / curvature).clamp(-0.5, 0.5)
     limit = torch.tensor([width - 1, height - 1], device=heat.device, dtype=heat.dtype)
     return torch.minimum((cells + offset).clamp_min(0), limit)
 
 
 def sample_maps(maps: Tensor, cells: Tensor) -> Tensor:
-    """Read maps [B, C, H, W] at cells [B, P, 2] bilinearly: [B, P, C]; outside, the border's value."""
+    """Sample maps [B, C, H, W] bilinearly at cells [B, P, 2]: [B, P, C]; the border is repeated outside."""
     height, width = maps.shape[-2:]
     x, y = (cells.to(maps.dtype) + 0.5).unbind(-1)
     grid = torch.stack([x * (2 / width), y * (2 / height)], dim=-1) - 1
@@ -152,5 +153,5 @@ def sample_maps(maps: Tensor, cells: Tensor) -> Tensor:
 
 
 def sample_descriptors(features: Tensor, cells: Tensor) -> Tensor:
-    """Unit descriptors [B, P, d] at cells [B, P, 2] of the feature map [B, d, h, w], in float32."""
+    """Return unit descriptors [B, P, d] at cells [B, P, 2] of a feature map [B, d, h, w], in float32."""
     return F.normalize(sample_maps(features.float(), cells), dim=-1)

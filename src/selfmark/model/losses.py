@@ -1,8 +1,8 @@
-"""The losses of Sec. 3.4 and 3.6, as pure functions over padded points.
+"""Losses of Sec. 3.4 and 3.6 as pure functions of padded points.
 
-Descriptors are unit vectors, so squared distances lie between 0 and 4 and the margin m = 0.8 is an angle
-of about 53 degrees. Which pairs count, and how much, follows from the batch alone; only distances need the
-network.
+Descriptors are unit vectors, so squared distances lie between 0 and 4, and the margin m = 0.8 corresponds to
+an angle of about 53 degrees. The pairs and their weights depend on the batch only; the network is needed for
+the distances.
 """
 
 from __future__ import annotations
@@ -15,36 +15,49 @@ from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 
 
 def squared_distances(a: Tensor, b: Tensor) -> Tensor:
-    """Between unit vectors [..., P, d] and [..., Q, d]: [..., P, Q]."""
+    """Return the squared distances [..., P, Q] between unit vectors [..., P, d] and [..., Q, d]."""
     return (2 - 2 * a @ b.transpose(-1, -2)).clamp_min(0)
 
 
 def positive_pairs(label_a: Tensor, label_b: Tensor, valid_a: Tensor, valid_b: Tensor) -> Tensor:
-    """Pairs [B, P, P] across two views with the same pseudo-label [B, P]; labels below 0 match nothing."""
+    """Return the mask [B, P, P] of pairs across two views with the same pseudo-label.
+
+    Args:
+        label_a: [B, P] pseudo-labels of the first view; labels below 0 match nothing.
+        label_b: [B, P] pseudo-labels of the second view.
+        valid_a: [B, P] bool, slots of the first view that contain a point.
+        valid_b: [B, P] bool, the same for the second view.
+    """
     same = (label_a[:, :, None] == label_b[:, None, :]) & (label_a >= 0)[:, :, None]
     return same & valid_a[:, :, None] & valid_b[:, None, :]
 
 
-def negatives_same_image(cells: Tensor, valid: Tensor, places: Tensor, least_distance: float) -> Tensor:
-    """Pairs [B, P, P + R] of keypoints with keypoints and other places of the *same* image.
+def negatives_same_image(cells: Tensor, valid: Tensor, random_cells: Tensor, min_distance: float) -> Tensor:
+    """Return the mask [B, P, P + R] of negative pairs within one image (Sec. 3.4).
 
-    They lie more than `least_distance` cells apart; each pair of keypoints counts once.
+    A keypoint is paired with the other keypoints and with random cells of the same image that are more than
+    `min_distance` cells away. Each pair of keypoints counts once.
 
     Args:
-        cells: [B, P, 2] keypoints; valid: [B, P].
-        places: [B, R, 2], all valid.
+        cells: [B, P, 2] keypoints.
+        valid: [B, P] bool, slots that contain a keypoint.
+        random_cells: [B, R, 2], all valid.
+        min_distance: in cells.
     """
-    away = _apart(cells, places, least_distance) & valid[:, :, None]
-    between = _apart(cells, cells, least_distance) & valid[:, :, None] & valid[:, None, :]
-    return torch.cat([between.triu(1), away], dim=2)
+    with_random = _are_apart(cells, random_cells, min_distance) & valid[:, :, None]
+    with_keypoints = _are_apart(cells, cells, min_distance) & valid[:, :, None] & valid[:, None, :]
+    return torch.cat([with_keypoints.triu(1), with_random], dim=2)
 
 
-def _apart(a: Tensor, b: Tensor, least_distance: float) -> Tensor:
-    return (a[:, :, None] - b[:, None]).square().sum(dim=-1) > least_distance**2
+def _are_apart(a: Tensor, b: Tensor, min_distance: float) -> Tensor:
+    return (a[:, :, None] - b[:, None]).square().sum(dim=-1) > min_distance**2
 
 
 def negatives_different_cluster(label_a: Tensor, label_b: Tensor, valid_a: Tensor, valid_b: Tensor) -> Tensor:
-    """Pairs [B, P, P] across two views with different pseudo-labels: the authors' earlier choice."""
+    """Return the mask [B, P, P] of pairs across two views with different pseudo-labels.
+
+    This is how the authors' earlier method chose negatives; arguments as in `positive_pairs`.
+    """
     differ = label_a[:, :, None] != label_b[:, None, :]
     known = (label_a >= 0)[:, :, None] & (label_b >= 0)[:, None, :]
     return differ & known & valid_a[:, :, None] & valid_b[:, None, :]
@@ -53,52 +66,73 @@ def negatives_different_cluster(label_a: Tensor, label_b: Tensor, valid_a: Tenso
 def pair_weights(
     positive: Tensor, negative: Tensor, settings: Loss, group: ProcessGroup = SINGLE_PROCESS
 ) -> tuple[Tensor, Tensor]:
-    """What each pair counts in `contrastive_loss`, so that sums become the means that the settings ask for.
+    """Return the weight of each pair in `contrastive_loss`, which turns sums into means.
 
-    In a group pairs are counted over all processes, so that the mean of their losses is that of one process
-    with the whole batch.
+    In a group, pairs are counted over all processes, so that the mean of the processes' losses equals the
+    loss of a single process with the whole batch.
+
+    Args:
+        positive: mask of positive pairs, any shape.
+        negative: mask of negative pairs, any shape.
+        settings: how to average and the weight of negatives.
+        group: the processes that share the batch.
     """
-    attract, repel = _counted([positive, negative], group)
+    num_positive, num_negative = _count_true([positive, negative], group)
     if settings.average == "together":
-        attract = repel = attract + repel
-    least = 1 / group.size
-    return positive / attract.clamp_min(least), negative * (settings.negative_weight / repel.clamp_min(least))
+        num_positive = num_negative = num_positive + num_negative
+    one = 1 / group.size  # avoids division by zero; counts are means over the processes
+    return (
+        positive / num_positive.clamp_min(one),
+        negative * (settings.negative_weight / num_negative.clamp_min(one)),
+    )
 
 
-def _counted(masks: list[Tensor], group: ProcessGroup) -> Tensor:
-    """How many entries of each mask are set, a mean over the processes: [len(masks)]."""
+def _count_true(masks: list[Tensor], group: ProcessGroup) -> Tensor:
+    """Return the number of true entries of each mask as a mean over the processes: [len(masks)]."""
     return group.all_sum(torch.stack([mask.sum() for mask in masks]).float()) / group.size
 
 
 def contrastive_loss(
-    between: Tensor, positive: Tensor, within: Tensor, negative: Tensor, settings: Loss
+    positive_distance: Tensor,
+    positive_weight: Tensor,
+    negative_distance: Tensor,
+    negative_weight: Tensor,
+    settings: Loss,
 ) -> Tensor:
-    """L_f: squared distance of positives, hinge m - d^2 of negatives, each times its weight.
+    """Compute L_f (Eq. 3): the weighted sum of d^2 over positives and of max(0, m - d^2) over negatives.
 
     Args:
-        between: squared distances of the pairs that `positive` weighs.
-        within: squared distances of the pairs that `negative` weighs.
+        positive_distance: squared distances of pairs.
+        positive_weight: their weights as positives, same shape; 0 for pairs that are not positives.
+        negative_distance: squared distances of pairs.
+        negative_weight: their weights as negatives, same shape.
+        settings: the margin m.
     """
-    hinge = (settings.margin - within).clamp_min(0)
-    return (between * positive).sum() + (hinge * negative).sum()
+    hinge = (settings.margin - negative_distance).clamp_min(0)
+    return (positive_distance * positive_weight).sum() + (hinge * negative_weight).sum()
 
 
 def detector_loss(confidence: Tensor, target: Tensor) -> Tensor:
-    """L_d: mean squared error between the confidence map and Gaussians at the keypoints (Eq. 3)."""
+    """Compute L_d (Eq. 2): the mean squared error between the confidence map and its target."""
     return (confidence.float() - target).square().mean()
 
 
 def masked_regression_loss(
     maps: Tensor, target: Tensor, present: Tensor, group: ProcessGroup = SINGLE_PROCESS
 ) -> Tensor:
-    """Stage 2: error over the landmarks present in each image only (Sec. 3.6), mean over cells and images.
+    """Compute the loss of Stage 2 (Eq. 4): the error over the landmarks present in each image.
 
-    maps, target: [B, K, h, w]; present: [B, K] bool. Images without any landmark count for nothing.
-    In a group images are counted over all processes, as in `pair_weights`.
+    It is a mean over cells, landmarks and images. Images without landmarks are left out.
+
+    Args:
+        maps: [B, K, h, w] predicted heatmaps.
+        target: [B, K, h, w].
+        present: [B, K] bool, the detected set D_j of each image.
+        group: the processes that share the batch; images are counted over all of them, as in `pair_weights`.
     """
     per_map = (maps.float() - target).square().mean(dim=(2, 3)) * present
-    detected = present.sum(dim=1)
-    per_image = per_map.sum(dim=1) / detected.clamp_min(1)
-    (images,) = _counted([detected > 0], group)
-    error: Tensor = per_image.sum() / images.clamp_min(1 / group.size)
+    num_present = present.sum(dim=1)
+    per_image = per_map.sum(dim=1) / num_present.clamp_min(1)
+    (num_images,) = _count_true([num_present > 0], group)
+    error: Tensor = per_image.sum() / num_images.clamp_min(1 / group.size)
     return error

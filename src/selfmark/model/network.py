@@ -1,8 +1,8 @@
-"""The paper's networks: an hourglass with hierarchical residual blocks, Phi with two heads, Psi with K maps.
+"""Networks of the paper: an hourglass backbone, Phi with two heads, and Psi with K heatmaps.
 
-Sec. 3.2 and Implementation Details: backbone of Newell et al. with the block of Bulat et al. At 256 channels
-Phi has 6.77 M parameters, as the authors' program has. GroupNorm, because batches are small and mix images
-with their deformations.
+Sec. 3.2 and 4.2: the hourglass of Newell et al. with the residual block of Bulat et al. With 256 channels,
+Phi has 6.77 M parameters, like the authors' implementation. Norms are GroupNorm, because batches are small
+and mix images with their deformations.
 """
 
 from __future__ import annotations
@@ -14,15 +14,20 @@ import torch
 from torch import Tensor, nn
 
 from selfmark.config import STRIDE, Network, Runtime
-from selfmark.model.operations import PLAIN, Operations, Plain
+from selfmark.model.backend import Backend
+from selfmark.model.plain_backend import PLAIN_BACKEND, create_plain_backend
 
 _RUNTIME = Runtime()
 
 
-class Block(nn.Module):
-    """Hierarchical residual block: 3x3 convolutions giving 1/2, 1/4, 1/4 of the channels, plus a skip."""
+class ResidualBlock(nn.Module):
+    """Hierarchical residual block of Bulat et al.
+
+    Three 3x3 convolutions give 1/2, 1/4 and 1/4 of the output channels; a skip connection is added.
+    """
 
     def __init__(self, inputs: int, outputs: int, groups: int) -> None:
+        """Create a block from `inputs` to `outputs` channels with `groups` norm groups."""
         super().__init__()
         half, quarter = outputs // 2, outputs // 4
         self.norm1 = nn.GroupNorm(groups, inputs)
@@ -37,79 +42,86 @@ class Block(nn.Module):
                 nn.GroupNorm(groups, inputs), nn.ReLU(), nn.Conv2d(inputs, outputs, 1, bias=False)
             )
 
-    def forward(self, x: Tensor, operations: Operations = PLAIN) -> Tensor:
-        return operations.block(self, x)
+    def forward(self, x: Tensor, backend: Backend = PLAIN_BACKEND) -> Tensor:
+        """Map [B, inputs, H, W] to [B, outputs, H, W]."""
+        return backend.layers.residual_block(self, x)
 
 
 class Hourglass(nn.Module):
-    """One level: a branch at this resolution plus a branch through half of it."""
+    """One level of the hourglass: a branch at this resolution plus a branch at half of it."""
 
     def __init__(self, depth: int, channels: int, groups: int) -> None:
+        """Create `depth` nested levels."""
         super().__init__()
-        self.here = Block(channels, channels, groups)
-        self.down = Block(channels, channels, groups)
+        self.here = ResidualBlock(channels, channels, groups)
+        self.down = ResidualBlock(channels, channels, groups)
         self.inner: nn.Module = (
-            Hourglass(depth - 1, channels, groups) if depth > 1 else Block(channels, channels, groups)
+            Hourglass(depth - 1, channels, groups) if depth > 1 else ResidualBlock(channels, channels, groups)
         )
-        self.up = Block(channels, channels, groups)
+        self.up = ResidualBlock(channels, channels, groups)
 
-    def forward(self, x: Tensor, operations: Operations = PLAIN) -> Tensor:
-        x, half = operations.with_half(x)
+    def forward(self, x: Tensor, backend: Backend = PLAIN_BACKEND) -> Tensor:
+        """Map [B, channels, H, W] to the same shape."""
+        x, pooled = backend.layers.identity_and_pool(x)
 
-        def through_half() -> Tensor:
-            inner = self.inner(self.down(half, operations), operations)
-            result: Tensor = self.up(inner, operations)
+        def half_resolution() -> Tensor:
+            inner = self.inner(self.down(pooled, backend), backend)
+            result: Tensor = self.up(inner, backend)
             return result
 
-        here, below = operations.both(lambda: self.here(x, operations), through_half)
-        return operations.add_doubled(here, below)
+        fine, coarse = backend.execution.parallel(lambda: self.here(x, backend), half_resolution)
+        return backend.layers.upsample_add(fine, coarse)
 
 
 class Backbone(nn.Module):
-    """Phi_b: image [B, 3, S, S] in 0..1 to features [B, channels, S/4, S/4]."""
+    """Shared backbone Phi_b."""
 
     def __init__(self, settings: Network) -> None:
+        """Create the stem, three residual blocks and the hourglass."""
         super().__init__()
         width, groups = settings.channels, settings.norm_groups
         self.stem = nn.Conv2d(3, width // 4, 7, stride=2, padding=3)
         self.stem_norm = nn.GroupNorm(groups, width // 4)
-        self.block1 = Block(width // 4, width // 2, groups)
-        self.block2 = Block(width // 2, width // 2, groups)
-        self.block3 = Block(width // 2, width, groups)
+        self.block1 = ResidualBlock(width // 4, width // 2, groups)
+        self.block2 = ResidualBlock(width // 2, width // 2, groups)
+        self.block3 = ResidualBlock(width // 2, width, groups)
         self.hourglass = Hourglass(settings.depth, width, groups)
 
-    def forward(self, images: Tensor, operations: Operations = PLAIN) -> Tensor:
-        x = operations.stem(self.stem, self.stem_norm, images)
-        x = operations.halved_block(self.block1, x)
-        x = self.block3(self.block2(x, operations), operations)
-        result: Tensor = self.hourglass(x, operations)
+    def forward(self, images: Tensor, backend: Backend = PLAIN_BACKEND) -> Tensor:
+        """Map images [B, 3, S, S] in 0..1 to features [B, channels, S/4, S/4]."""
+        x = backend.layers.stem(self.stem, self.stem_norm, images)
+        x = backend.layers.pooled_block(self.block1, x)
+        x = self.block3(self.block2(x, backend), backend)
+        result: Tensor = self.hourglass(x, backend)
         return result
 
 
 class Head(nn.Module):
-    """Block, 1x1 convolution, norm, ReLU, then the last layer: a 1x1 convolution to `outputs` maps."""
+    """Head of a network: residual block, 1x1 convolution, norm, ReLU, 1x1 convolution to `outputs` maps."""
 
     def __init__(self, settings: Network, outputs: int) -> None:
+        """Create a head with `outputs` maps."""
         super().__init__()
         width, groups = settings.channels, settings.norm_groups
-        self.block = Block(width, width, groups)
+        self.block = ResidualBlock(width, width, groups)
         self.mix = nn.Conv2d(width, width, 1)
         self.norm = nn.GroupNorm(groups, width)
         self.last = nn.Conv2d(width, outputs, 1)
 
-    def hidden(self, features: Tensor, operations: Operations = PLAIN) -> Tensor:
-        """All but the last layer: [B, channels, h, w]."""
-        return operations.mix(self.mix, self.norm, self.block(features, operations))
+    def hidden(self, features: Tensor, backend: Backend = PLAIN_BACKEND) -> Tensor:
+        """Return the input of the last layer: [B, channels, h, w]."""
+        return backend.layers.conv_norm_relu(self.mix, self.norm, self.block(features, backend))
 
-    def forward(self, features: Tensor, operations: Operations = PLAIN) -> Tensor:
-        return operations.last(self.last, self.hidden(features, operations))
+    def forward(self, features: Tensor, backend: Backend = PLAIN_BACKEND) -> Tensor:
+        """Map features [B, channels, h, w] to [B, outputs, h, w]."""
+        return backend.layers.output_conv(self.last, self.hidden(features, backend))
 
 
 class PhiMaps(NamedTuple):
-    """What Phi sees in B images.
+    """Output of Phi for B images.
 
-    confidence: [B, 1, h, w] in 0..1, where landmarks are
-    features:   [B, channels, h, w], what `Phi.describe` makes descriptors of
+    confidence: [B, 1, h, w] in 0..1, the detector's confidence map
+    features:   [B, channels, h, w], from which `Phi.describe` computes descriptors
     """
 
     confidence: Tensor
@@ -117,64 +129,68 @@ class PhiMaps(NamedTuple):
 
 
 class Phi(nn.Module):
-    """Stage 1 network: where landmarks are (detector head) and what they look like (descriptor head)."""
+    """Stage 1 network: a detector head for landmark positions and a descriptor head for their appearance."""
 
     def __init__(self, settings: Network) -> None:
+        """Create the backbone and both heads."""
         super().__init__()
-        self.operations: Operations = PLAIN
+        self.backend: Backend = PLAIN_BACKEND
         self.backbone = Backbone(settings)
         self.detector = Head(settings, 1)
         self.descriptor = Head(settings, settings.descriptor)
 
     def forward(self, images: Tensor) -> PhiMaps:
-        operations = self.operations
-        with operations.running(self):
-            shared = self.backbone(images, operations)
-            confidence, features = operations.both(
-                lambda: torch.sigmoid(self.detector(shared, operations)),
-                lambda: self.descriptor.hidden(shared, operations),
+        """Return the confidence map and the features of images [B, 3, S, S] in 0..1."""
+        backend = self.backend
+        with backend.execution.forward_context(self):
+            shared = self.backbone(images, backend)
+            confidence, features = backend.execution.parallel(
+                lambda: torch.sigmoid(self.detector(shared, backend)),
+                lambda: self.descriptor.hidden(shared, backend),
             )
         return PhiMaps(confidence, features)
 
-    def with_mirror(self, images: Tensor) -> tuple[PhiMaps, Tensor]:
-        """What Phi sees in the images, and the features of their mirror images; both in one pass."""
-        operations = self.operations
-        with operations.running(self):
-            shared = self.backbone(torch.cat([images, images.flip(-1)]), operations)
-            confidence, features = operations.both(
-                lambda: torch.sigmoid(self.detector(shared[: len(images)], operations)),
-                lambda: self.descriptor.hidden(shared, operations),
+    def forward_with_mirror(self, images: Tensor) -> tuple[PhiMaps, Tensor]:
+        """Return the output for images [B, 3, S, S] and the features of their mirror images, in one pass."""
+        backend = self.backend
+        with backend.execution.forward_context(self):
+            shared = self.backbone(torch.cat([images, images.flip(-1)]), backend)
+            confidence, features = backend.execution.parallel(
+                lambda: torch.sigmoid(self.detector(shared[: len(images)], backend)),
+                lambda: self.descriptor.hidden(shared, backend),
             )
-        here, mirrored = features.chunk(2)
-        return PhiMaps(confidence, here), mirrored
+        original, mirrored = features.chunk(2)
+        return PhiMaps(confidence, original), mirrored
 
     def describe(self, features: Tensor, cells: Tensor) -> Tensor:
-        """Unit descriptors [B, P, d] at cells [B, P, 2].
+        """Return unit descriptors [B, P, d] at cells [B, P, 2] of features [B, channels, h, w].
 
-        The descriptor head's last layer is linear and sees one cell at a time, so it may follow the reading
-        between cells, where there are far fewer points than cells.
+        The last layer of the descriptor head is linear and works on single cells. It can therefore follow the
+        interpolation between cells, which is cheaper because there are far fewer points than cells.
         """
-        return self.operations.describe(self.descriptor.last, features, cells)
+        return self.backend.layers.describe(self.descriptor.last, features, cells)
 
 
 class Psi(nn.Module):
     """Stage 2 network: K heatmaps, one per landmark."""
 
     def __init__(self, settings: Network, landmarks: int) -> None:
+        """Create the backbone and a head with `landmarks` maps."""
         super().__init__()
-        self.operations: Operations = PLAIN
+        self.backend: Backend = PLAIN_BACKEND
         self.backbone = Backbone(settings)
         self.head = Head(settings, landmarks)
 
     def forward(self, images: Tensor) -> Tensor:
-        operations = self.operations
-        with operations.running(self):
-            result: Tensor = self.head(self.backbone(images, operations), operations)
+        """Return heatmaps [B, K, S/4, S/4] of images [B, 3, S, S] in 0..1."""
+        backend = self.backend
+        with backend.execution.forward_context(self):
+            result: Tensor = self.head(self.backbone(images, backend), backend)
         return result
 
     @classmethod
     def from_phi(cls, phi: Phi, settings: Network, landmarks: int) -> Psi:
-        """Start from Stage 1's weights, all but the last layer (Implementation Details, Stage 2)."""
+        """Create Psi with the weights of Phi, except for the last layer (Sec. 4.2)."""
         psi = cls(settings, landmarks)
         psi.backbone.load_state_dict(phi.backbone.state_dict())
         inherited = {
@@ -185,30 +201,36 @@ class Psi(nn.Module):
 
 
 def bytes_per_image(settings: Network, size: int) -> int:
-    """Memory one image of `size` pixels takes in a pass without gradients: nine maps of full width."""
+    """Return the memory that one image of `size` pixels takes in a pass without gradients.
+
+    It is about that of nine maps with all channels.
+    """
     return 9 * settings.channels * (size // STRIDE) ** 2 * torch.float32.itemsize
 
 
 def prepare_network(network: Phi | Psi, device: torch.device, runtime: Runtime = _RUNTIME) -> None:
-    """Move a network to the device, laid out for it and with the operations that are fastest there."""
+    """Move a network to the device and give it the memory format and the backend that are fastest there."""
     network.to(device)
     bf16 = runtime.precision == "bf16" or (runtime.precision == "auto" and device.type == "cuda")
-    fused = bf16 and runtime.kernels == "auto" and _fusable(network, device)
+    fused = bf16 and runtime.kernels == "auto" and _supports_kernels(network, device)
     if fused or device.type == "cpu":  # elsewhere eager GroupNorm is slow with channels last
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if fused:
-        from selfmark.model.kernels.operations import Fused  # needs Triton
+        from selfmark.model.fused_backend import create_fused_backend  # needs Triton
 
-        network.operations = Fused()
+        network.backend = create_fused_backend()
     else:
-        network.operations = Plain(bf16)
+        network.backend = create_plain_backend(bf16)
 
 
-def _fusable(network: Phi | Psi, device: torch.device) -> bool:
-    """Kernels take powers of two, and groups that fit into the 64 channels a program works on."""
+def _supports_kernels(network: Phi | Psi, device: torch.device) -> bool:
+    """Return True if the Triton kernels can run this network on this device.
+
+    They need powers of two, and norm groups that fit into the 64 channels one kernel program works on.
+    """
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
         return False
     norm = network.backbone.block3.norm1
     width, group = 2 * norm.num_channels, 2 * norm.num_channels // norm.num_groups
-    powers = width & (width - 1) == 0 and group & (group - 1) == 0
-    return powers and group <= 64 and find_spec("triton") is not None
+    are_powers = width & (width - 1) == 0 and group & (group - 1) == 0
+    return are_powers and group <= 64 and find_spec("triton") is not None

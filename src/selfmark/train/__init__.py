@@ -1,1 +1,1 @@
-"""Training: warm-up, rounds and Stage 2, short loops over one step engine."""
+"""Training: batches, objectives, the step engine, checkpoints and guards."""

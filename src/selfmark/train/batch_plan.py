@@ -1,7 +1,7 @@
-"""Which images go into which batch, known ahead of time: it follows from seed, stage and iteration alone.
+"""Plan which images go into which batch, from the seed, the stage and the iteration alone.
 
-So images can be fetched while earlier steps still run, a resumed run goes on with the very batches it would
-have had, and every process of a job knows its part without asking.
+Images can therefore be fetched while earlier steps are still running, a resumed run continues with exactly
+the batches it would have had, and every process knows its part without communication.
 """
 
 from __future__ import annotations
@@ -21,68 +21,78 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class BatchSlice:
-    """The rows of a batch that are this process's: `start` to `stop` of `whole`.
+    """Rows `start` to `stop` of a batch of `total` rows: the part of one process.
 
-    Every process draws the random numbers of the whole batch and takes its part of them, so that their
-    generators stay alike and a job of any size sees the same batches. Pixel noise is most of it: 0.8 MB for
-    each picture of the batch at 256 pixels.
+    Every process draws the random numbers of the whole batch and uses its part of them. The generators stay
+    in sync, and the batches do not depend on the number of processes. Most of the cost is pixel noise: 0.8 MB
+    for each image of the batch at 256 pixels.
     """
 
     start: int
     stop: int
-    whole: int
+    total: int
 
     @classmethod
-    def of_group(cls, whole: int, group: ProcessGroup, setting: str) -> BatchSlice:
-        """An equal part for each process; `setting` names where `whole` was set."""
-        if whole % group.size:
-            raise InputError(f"{setting} is {whole}, which {group.size} processes cannot share equally")
-        rows = group.shard(whole)
-        return cls(rows.start, rows.stop, whole)
+    def for_process(cls, total: int, group: ProcessGroup, setting: str) -> BatchSlice:
+        """Return the part of this process; all parts are equally large.
+
+        Args:
+            total: rows in the batch.
+            group: the processes that share it.
+            setting: name of the setting that defines `total`, for the error message.
+
+        Raises:
+            InputError: if `total` is not a multiple of the number of processes.
+        """
+        if total % group.size:
+            raise InputError(f"{setting} is {total}, which {group.size} processes cannot share equally")
+        rows = group.shard(total)
+        return cls(rows.start, rows.stop, total)
 
     @property
     def count(self) -> int:
+        """Number of rows of this process."""
         return self.stop - self.start
 
-    def of(self, values: Tensor) -> Tensor:
-        """This process's rows of values for one or more whole batches, one after the other.
+    def take(self, values: Tensor) -> Tensor:
+        """Return this process's rows of one or more whole batches that are concatenated in `values`.
 
         >>> import torch
-        >>> Part(1, 2, 3).of(torch.tensor([10, 11, 12, 20, 21, 22])).tolist()
+        >>> BatchSlice(1, 2, 3).take(torch.tensor([10, 11, 12, 20, 21, 22])).tolist()
         [11, 21]
         """
-        batches = values.view(len(values) // self.whole, self.whole, *values.shape[1:])
+        batches = values.view(len(values) // self.total, self.total, *values.shape[1:])
         return batches[:, self.start : self.stop].flatten(0, 1)
 
 
 @dataclass(frozen=True)
 class PlannedPairs:
-    """The images of one batch of Stage 1: pair b is of `one[b]` and `other[b]`.
+    """Images of one batch of Stage 1: pair b consists of `first[b]` and `second[b]`.
 
-    one:   [B] int64, image numbers
-    other: [B] int64; the same image again, another one, or a nearby frame
-    slot:  [B] int64, which of its nearby frames `other` is; -1 where it is not chosen as one
+    first:  [B] int64, image indices
+    second: [B] int64; the same image, another image, or a nearby frame
+    slot:   [B] int64, which nearby frame of `first` the second image is; -1 if it is not a nearby frame
     """
 
-    one: IntArray
-    other: IntArray
+    first: IntArray
+    second: IntArray
     slot: IntArray
 
     @property
     def images(self) -> IntArray:
-        """[2B], first sides then second sides, in the order of the batch's views."""
-        return np.concatenate([self.one, self.other])
+        """Image of each view, [2B]: the first sides of all pairs, then the second sides."""
+        return np.concatenate([self.first, self.second])
 
-    def of(self, part: BatchSlice) -> PlannedPairs:
-        """The pairs of one process."""
+    def take(self, part: BatchSlice) -> PlannedPairs:
+        """Return the pairs of one process."""
         rows = slice(part.start, part.stop)
-        return PlannedPairs(self.one[rows], self.other[rows], self.slot[rows])
+        return PlannedPairs(self.first[rows], self.second[rows], self.slot[rows])
 
 
 def iteration_rng(seed: int, iteration: int) -> np.random.Generator:
-    """The random numbers of one iteration; any iteration's are to be had at once, in any order.
+    """Return the random generator of one iteration, without drawing those of the iterations before.
 
-    >>> draws(7, 100).integers(10) == draws(7, 100).integers(10)
+    >>> iteration_rng(7, 100).integers(10) == iteration_rng(7, 100).integers(10)
     True
     """
     return np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, 0, iteration]))
@@ -90,39 +100,39 @@ def iteration_rng(seed: int, iteration: int) -> np.random.Generator:
 
 def plan_pairs(
     usable: IntArray,
-    pairs: int,
-    same_image: float,
+    num_pairs: int,
+    same_image_fraction: float,
     neighbor: IntArray | None,
-    temporal: float,
+    temporal_fraction: float,
     seed: int,
 ) -> Callable[[int], PlannedPairs]:
-    """Plans of Stage 1 by iteration.
+    """Return a function from the iteration to the pairs of its batch.
 
     Args:
         usable: [U] images to choose from.
-        pairs: pairs in a batch.
-        same_image: share of pairs made of one image twice.
+        num_pairs: pairs in a batch.
+        same_image_fraction: fraction of pairs made of one image twice.
         neighbor: [N, T] nearby frames of each image, -1 for none; None without video.
-        temporal: of the pairs of different images, how many are nearby frames.
-        seed: of this stage.
+        temporal_fraction: fraction of the pairs of different images that are nearby frames.
+        seed: seed of this stage.
     """
 
     def plan(iteration: int) -> PlannedPairs:
         rng = iteration_rng(seed, iteration)
-        one = usable[rng.integers(len(usable), size=pairs)]
-        another = usable[rng.integers(len(usable), size=pairs)]
-        other = np.where(rng.random(pairs) < same_image, one, another)
-        slot = np.full(pairs, -1, dtype=np.int64)
+        first = usable[rng.integers(len(usable), size=num_pairs)]
+        another = usable[rng.integers(len(usable), size=num_pairs)]
+        second = np.where(rng.random(num_pairs) < same_image_fraction, first, another)
+        slot = np.full(num_pairs, -1, dtype=np.int64)
         if neighbor is not None:
-            drawn = rng.integers(neighbor.shape[1], size=pairs)
-            near = neighbor[one, drawn]
-            chosen = (other != one) & (rng.random(pairs) < temporal) & (near >= 0)
-            other, slot = np.where(chosen, near, other), np.where(chosen, drawn, slot)
-        return PlannedPairs(one, other, slot)
+            drawn = rng.integers(neighbor.shape[1], size=num_pairs)
+            near = neighbor[first, drawn]
+            chosen = (second != first) & (rng.random(num_pairs) < temporal_fraction) & (near >= 0)
+            second, slot = np.where(chosen, near, second), np.where(chosen, drawn, slot)
+        return PlannedPairs(first, second, slot)
 
     return plan
 
 
 def plan_images(usable: IntArray, count: int, seed: int) -> Callable[[int], IntArray]:
-    """Plans of Stage 2 by iteration: [count] images of the `usable` ones."""
+    """Return a function from the iteration to its batch of Stage 2: [count] of the `usable` images."""
     return lambda iteration: usable[iteration_rng(seed, iteration).integers(len(usable), size=count)]

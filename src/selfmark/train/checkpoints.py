@@ -10,27 +10,31 @@ from selfmark.errors import InputError
 from selfmark.run.tensor_files import read_tensors, write_tensors
 from selfmark.train.engine import TrainState
 
-_OLD_PREFIX = "optimiser."  # checkpoints of selfmark 0.1
+_OLD_PREFIX = "optimiser."  # in checkpoints of selfmark 0.1
 
 
 def save_checkpoint(state: TrainState, path: Path, previous: Path | None = None) -> None:
-    """Write a checkpoint; the one before is kept as `previous` if given."""
+    """Write a checkpoint; keep the file it replaces as `previous` if given."""
     tensors: dict[str, Tensor] = {"generator": state.generator.get_state()}
     tensors |= {f"network.{name}": value for name, value in state.network.state_dict().items()}
-    squares = state.optimizer.squares(state.network)
+    squares = state.optimizer.mean_squares(state.network)
     tensors |= {f"optimizer.{name}": value for name, value in squares.items()}
     write_tensors(tensors, {"iteration": str(state.iteration)}, path, previous)
 
 
 def load_checkpoint(state: TrainState, path: Path) -> int:
-    """Load a checkpoint into a new training state and return its iteration."""
+    """Load a checkpoint into a new training state and return its iteration.
+
+    Raises:
+        InputError: if the file is damaged or was written for another network.
+    """
     tensors, metadata = read_tensors(path)
     try:
-        state.network.load_state_dict(_under("network.", tensors))
-        squares = _under("optimizer.", tensors) or _under(_OLD_PREFIX, tensors)
-        for name, square in state.optimizer.squares(state.network).items():
+        state.network.load_state_dict(_strip_prefix("network.", tensors))
+        squares = _strip_prefix("optimizer.", tensors) or _strip_prefix(_OLD_PREFIX, tensors)
+        for name, square in state.optimizer.mean_squares(state.network).items():
             square.copy_(squares[name])
-        state.optimizer.refresh()
+        state.optimizer.update_copies()
         state.generator.set_state(tensors["generator"])
         state.iteration = int(metadata["iteration"])
     except (KeyError, ValueError, RuntimeError, TypeError) as error:
@@ -38,5 +42,6 @@ def load_checkpoint(state: TrainState, path: Path) -> int:
     return state.iteration
 
 
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _strip_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors whose names start with `prefix`, without the prefix."""
     return {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}

@@ -1,4 +1,4 @@
-"""A training step recorded once as a CUDA graph and replayed: one launch instead of hundreds."""
+"""Capture a training step once as a CUDA graph and replay it: one launch instead of hundreds."""
 
 from __future__ import annotations
 
@@ -7,48 +7,55 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-_PLAIN_CALLS = 3  # enough for libraries to choose algorithms and for lasting buffers to be made
+_EAGER_CALLS = 3  # enough for libraries to choose algorithms and to allocate their permanent buffers
 
 Step = Callable[..., None]
 
 
 class CapturedStep:
-    """`step`, a function of tensors of fixed shapes that leaves its results in tensors of its own.
+    """A training step that is captured as a CUDA graph after a few calls.
 
-    The first calls run plainly and are real steps. The next one records, and from then on each call copies
-    its tensors to where the recording reads them and replays it. Random numbers come from `generator`, whose
-    state moves on as in plain calls; set it before the first call. What the step reads besides its arguments
-    must stay where it is: make a new `CapturedStep` when it moves.
+    The first calls run eagerly and are real steps. The next call captures the step; from then on, each call
+    copies its tensors to the inputs of the graph and replays it. Everything that the step reads besides its
+    arguments must keep its address: make a new `CapturedStep` when it moves.
     """
 
     def __init__(self, step: Step, generator: torch.Generator) -> None:
-        self._step, self._generator, self._plain = step, generator, _PLAIN_CALLS
+        """Wrap a step.
+
+        Args:
+            step: function of tensors of fixed shapes that writes its results to tensors of its own.
+            generator: source of its random numbers; its state advances as in eager calls. Set the state
+                before the first call.
+        """
+        self._step, self._generator, self._eager_calls_left = step, generator, _EAGER_CALLS
         self._stream = torch.cuda.Stream(generator.device)  # type: ignore[no-untyped-call]
         self._graph: torch.cuda.CUDAGraph | None = None
         self._inputs: tuple[Tensor, ...] = ()
 
     def __call__(self, *batch: Tensor) -> None:
-        if self._plain > 0:
-            self._plain -= 1
-            here = torch.cuda.current_stream()
-            self._stream.wait_stream(here)
+        """Run the step on one batch."""
+        if self._eager_calls_left > 0:
+            self._eager_calls_left -= 1
+            current = torch.cuda.current_stream()
+            self._stream.wait_stream(current)
             with torch.cuda.stream(self._stream):
                 self._step(*batch)
-            here.wait_stream(self._stream)
+            current.wait_stream(self._stream)
             return
         if self._graph is None:
-            self._record(batch)
+            self._capture(batch)
         for static, given in zip(self._inputs, batch, strict=True):
             static.copy_(given)
         if self._graph is not None:
             self._graph.replay()
 
-    def _record(self, batch: tuple[Tensor, ...]) -> None:
-        """Recording runs nothing, so the caller's batch is still to be worked on afterwards."""
+    def _capture(self, batch: tuple[Tensor, ...]) -> None:
+        """Capture the graph; this runs nothing, so the caller must still replay it for this batch."""
         self._inputs = tuple(given.clone() for given in batch)
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self._generator)
-        # Only this thread is held to what may be recorded: another one may be fetching images meanwhile.
+        # "thread_local" lets another thread fetch images during the capture.
         with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
             self._step(*self._inputs)
         self._graph = graph

@@ -1,7 +1,7 @@
-"""The step engine all phases share: backward pass, update, learning rate, logging, checkpoints.
+"""Step engine shared by all phases: backward pass, update, learning rate, logging, checkpoints.
 
 Losses are summed on the device and read back only when a line is logged, so steps never wait for the host.
-Where the network's operations allow it, a step is recorded once per phase and then replayed.
+Where the network's backend allows it, a step is captured once per phase as a CUDA graph and then replayed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from selfmark.config import Optimizer, Runtime
 from selfmark.errors import TrainingError
-from selfmark.model.operations import PLAIN, Operations
+from selfmark.model.backend import Backend
+from selfmark.model.plain_backend import PLAIN_BACKEND
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 from selfmark.train.cuda_graph import CapturedStep
 from selfmark.train.optimizer import FlatRMSprop
@@ -25,19 +26,19 @@ from selfmark.train.optimizer import FlatRMSprop
 
 @dataclass
 class TrainState:
-    """Everything a phase changes: what a checkpoint must hold to go on as if nothing had happened."""
+    """Everything that training changes; a checkpoint of it is enough to continue."""
 
     network: nn.Module
     optimizer: FlatRMSprop
     generator: torch.Generator
     group: ProcessGroup  # the processes that train together
-    record: bool  # whether steps are recorded and replayed
+    capture: bool  # whether to capture steps as a CUDA graph
     iteration: int = 0
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One stretch of training: its name, its iterations, and where the learning rate drops tenfold."""
+    """Part of the training: its name, its iterations, and where the learning rate drops by a factor of 10."""
 
     stage: str
     round: int
@@ -53,10 +54,10 @@ OnLog = Callable[[Phase, int, dict[str, float], float], None]
 
 @dataclass(frozen=True)
 class TrainingTask:
-    """What a phase minimizes, and on what.
+    """Loss and batches of a phase.
 
-    losses:  terms of a batch; "total" is minimized, all are logged
-    batches: the batches of iterations start..stop-1, in order
+    losses:  maps a batch to its loss terms; "total" is minimized, all are logged
+    batches: yields the batches of iterations start..stop-1, in order
     """
 
     losses: Callable[..., Losses]
@@ -65,17 +66,25 @@ class TrainingTask:
 
 def build_train_state(
     network: nn.Module,
-    shares: list[tuple[nn.Module, float]],
+    lr_scales: list[tuple[nn.Module, float]],
     settings: Optimizer,
     generator: torch.Generator,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> TrainState:
-    """RMSprop over parts of the network, each at its share of the learning rate."""
-    operations: Operations = getattr(network, "operations", PLAIN)
-    optimizer = FlatRMSprop(shares, settings, operations.copy_dtype)
-    operations.adopt(optimizer.copies)
-    record = operations.recordable and group.size == 1
-    return TrainState(network, optimizer, generator, group, record)
+    """Create the optimizer and the state at iteration 0.
+
+    Args:
+        network: the network to train.
+        lr_scales: parts of the network and the factor on the learning rate of each.
+        settings: of the optimizer.
+        generator: source of the random numbers of augmentation and sampling.
+        group: the processes that train together.
+    """
+    backend: Backend = getattr(network, "backend", PLAIN_BACKEND)
+    optimizer = FlatRMSprop(lr_scales, settings, backend.execution.weight_dtype)
+    backend.execution.use_weight_copies(optimizer.weight_copies)
+    capture = backend.execution.is_capturable and group.size == 1
+    return TrainState(network, optimizer, generator, group, capture)
 
 
 def run_phase(
@@ -85,54 +94,68 @@ def run_phase(
     runtime: Runtime,
     on_log: OnLog,
     on_checkpoint: Callable[[], None],
-    stop_asked: Callable[[], bool] = lambda: False,
+    stop_requested: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Run a phase from wherever the state stands to its end.
+    """Run a phase from the current iteration of the state to its end.
 
-    A checkpoint is written every so many iterations and at the end of the phase; never one with a loss or a
-    weight that is not finite.
+    A checkpoint is written every `runtime.checkpoint_every` iterations and at the end of the phase, but never
+    with a loss or a weight that is not finite.
+
+    Args:
+        state: changed in place.
+        phase: iterations and learning rate.
+        task: loss and batches.
+        runtime: how often to log and to write checkpoints.
+        on_log: called with the phase, the iteration, the mean losses since the last call, and the seconds
+            since the phase began.
+        on_checkpoint: called when a checkpoint is due.
+        stop_requested: asked after each iteration whether to stop.
 
     Raises:
-        KeyboardInterrupt: `stop_asked` said so; the state is checkpointed first.
+        KeyboardInterrupt: `stop_requested` returned True; the checkpoint is written first.
+        TrainingError: a loss or a weight is not finite.
     """
     state.network.train()
-    running = _Step(state, task.losses)
-    step = CapturedStep(running, state.generator) if state.record else running
+    eager_step = _Step(state, task.losses)
+    step = CapturedStep(eager_step, state.generator) if state.capture else eager_step
     began = time.monotonic()
     with closing(task.batches(state.iteration, phase.stop)) as batches:
         for batch in batches:
-            state.optimizer.scale_rate(0.1 ** sum(state.iteration >= drop for drop in phase.drops))
+            state.optimizer.scale_learning_rate(0.1 ** sum(state.iteration >= drop for drop in phase.drops))
             step(*batch)
             state.iteration += 1
-            to_log = state.iteration % runtime.log_every == 0 or state.iteration == phase.stop
-            if to_log:
-                means = running.means()
-                _require_finite(means, phase, state.iteration)
+            is_log_due = state.iteration % runtime.log_every == 0 or state.iteration == phase.stop
+            if is_log_due:
+                means = eager_step.pop_means()
+                _require_finite_losses(means, phase, state.iteration)
                 on_log(phase, state.iteration, means, time.monotonic() - began)
-            stop = _all_stop(stop_asked, state.group, to_log)
-            due = state.iteration % runtime.checkpoint_every == 0 or stop
-            if due and state.iteration < phase.stop:
-                _require_sound(state, running, phase)
+            stop = _agree_to_stop(stop_requested, state.group, is_log_due)
+            is_checkpoint_due = state.iteration % runtime.checkpoint_every == 0 or stop
+            if is_checkpoint_due and state.iteration < phase.stop:
+                _require_finite_state(state, eager_step, phase)
                 on_checkpoint()
             if stop:
                 break
     state.optimizer.zero_grad()
     if state.iteration == phase.stop:
-        _require_sound(state, running, phase)
+        _require_finite_state(state, eager_step, phase)
         on_checkpoint()
     else:
         raise KeyboardInterrupt
 
 
-def _all_stop(asked: Callable[[], bool], group: ProcessGroup, together: bool) -> bool:
-    """Whether to stop now. Processes agree on it where they wait for each other anyway: at a line logged."""
+def _agree_to_stop(stop_requested: Callable[[], bool], group: ProcessGroup, is_sync_point: bool) -> bool:
+    """Return True if any process wants to stop.
+
+    Processes exchange this only at sync points, where a log line makes them wait for each other anyway.
+    """
     if group.size == 1:
-        return asked()
-    return together and group.any(asked())
+        return stop_requested()
+    return is_sync_point and group.any(stop_requested())
 
 
 class _Step:
-    """Losses, backward pass, update; the terms add up on the device until their means are asked for."""
+    """Loss, backward pass and update; sums the loss terms on the device until their means are read."""
 
     def __init__(self, state: TrainState, losses: Callable[..., Losses]) -> None:
         self._state, self._losses = state, losses
@@ -150,12 +173,12 @@ class _Step:
             self._names, self._sums = tuple(terms), torch.zeros_like(values)
         self._sums += values
 
-    def finite(self) -> bool:
-        """Whether all terms since the last call of `means` were finite."""
+    def is_finite(self) -> bool:
+        """Return True if all loss terms since the last call of `pop_means` were finite."""
         return bool(self._sums.isfinite().all())
 
-    def means(self) -> dict[str, float]:
-        """Of each term over the steps since the last call and over all processes."""
+    def pop_means(self) -> dict[str, float]:
+        """Return the mean of each loss term over all processes and the steps since the last call."""
         group, steps = self._state.group, self._state.iteration - self._since
         sums = group.all_sum(self._sums.clone()).tolist()
         self._sums.zero_()
@@ -163,21 +186,21 @@ class _Step:
         return {name: value / (steps * group.size) for name, value in zip(self._names, sums, strict=True)}
 
 
-def _require_sound(state: TrainState, running: _Step, phase: Phase) -> None:
-    """What is about to be kept must be worth resuming; asked only where the device is waited for anyway."""
-    if not (running.finite() and all(bool(p.isfinite().all()) for p in state.network.parameters())):
-        raise TrainingError(_diverged("a loss or a weight is", phase, state.iteration))
+def _require_finite_state(state: TrainState, step: _Step, phase: Phase) -> None:
+    """Raise if a loss or a weight is not finite; called where the host waits for the device anyway."""
+    if not (step.is_finite() and all(bool(p.isfinite().all()) for p in state.network.parameters())):
+        raise TrainingError(_divergence_message("a loss or a weight is", phase, state.iteration))
 
 
-def _diverged(what: str, phase: Phase, iteration: int) -> str:
+def _require_finite_losses(means: dict[str, float], phase: Phase, iteration: int) -> None:
+    not_finite = [name for name, value in means.items() if not math.isfinite(value)]
+    if not_finite:
+        raise TrainingError(_divergence_message(f"the {not_finite[0]} loss is", phase, iteration))
+
+
+def _divergence_message(subject: str, phase: Phase, iteration: int) -> str:
     return (
-        f"{what} no longer a finite number at iteration {iteration} of {phase.stage}: what was reached "
-        "before is kept; resume with a lower optimizer.lr or with optimizer.clip_norm set, e.g. "
+        f"{subject} no longer a finite number at iteration {iteration} of {phase.stage}. The last checkpoint "
+        "is kept; resume with a lower optimizer.lr or with gradient clipping, for example "
         "--resume --set optimizer.clip_norm=1"
     )
-
-
-def _require_finite(means: dict[str, float], phase: Phase, iteration: int) -> None:
-    bad = [name for name, value in means.items() if not math.isfinite(value)]
-    if bad:
-        raise TrainingError(_diverged(f"the {bad[0]} loss is", phase, iteration))

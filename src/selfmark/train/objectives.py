@@ -1,4 +1,4 @@
-"""What is minimized in each phase: the warm-up and the rounds share one loss, Stage 2 has its own."""
+"""Training tasks: the warm-up and the rounds share the loss of Stage 1, Stage 2 has its own."""
 
 from __future__ import annotations
 
@@ -19,34 +19,36 @@ from selfmark.images.augment import (
     with_flip,
 )
 from selfmark.images.feed import PixelFeed, to_device
-from selfmark.images.flow import CarriedPoints
 from selfmark.model import losses
+from selfmark.model.backend import AugmentOps
 from selfmark.model.heatmaps import draw_gaussians, to_cells
 from selfmark.model.network import Phi, Psi
-from selfmark.model.operations import Operations
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 from selfmark.train.batch_plan import BatchSlice, IntArray, PlannedPairs, plan_images, plan_pairs
 from selfmark.train.engine import Batch, Losses, TrainingTask
-from selfmark.train.pairs import PairBatch, PairSettings, build_pair_batch
-from selfmark.train.point_table import PointTable
+from selfmark.train.pairs import PairBatch, PairSettings, PairSource, build_pair_batch
 from selfmark.train.views import make_views
 
 
-def warmup_pairs(config: Config) -> PairSettings:
-    """Bootstrapping (Sec. 3.5): an image and its synthetic deformation, no flips while labels are unknown.
+def warmup_pair_settings(config: Config) -> PairSettings:
+    """Return the settings of the warm-up (Sec. 3.5): pairs of an image and its deformation.
 
-    Where every landmark is its own mirror partner, a mirrored view is one more deformation.
+    Views are not flipped while mirrored labels are unknown. If every landmark is its own mirror partner,
+    flipping is just one more deformation.
     """
-    itself = config.flip.train and config.flip.partner == "itself"
-    return PairSettings(same_image=1.0, flip=itself, flip_together=not itself)
+    own_partner = config.flip.train and config.flip.partner == "itself"
+    return PairSettings(same_image_fraction=1.0, flip=own_partner, flip_together=not own_partner)
 
 
-def round_pairs(config: Config, mirrored_labels: bool) -> PairSettings:
-    """Self-training: two images with the same clusters, or one image twice; flipped once labels exist."""
+def round_pair_settings(config: Config, has_mirrored_labels: bool) -> PairSettings:
+    """Return the settings of a round: pairs of images with the same clusters, or of one image twice.
+
+    Views are flipped if mirrored labels exist (Sec. 3.7).
+    """
     equivariance = config.correspondence.mode == "equivariance"
     return PairSettings(
-        same_image=1.0 if equivariance else config.rounds.same_image_fraction,
-        flip=config.flip.train and (mirrored_labels or equivariance),
+        same_image_fraction=1.0 if equivariance else config.rounds.same_image_fraction,
+        flip=config.flip.train and (has_mirrored_labels or equivariance),
         flip_together=equivariance,
     )
 
@@ -57,52 +59,62 @@ def round_pairs(config: Config, mirrored_labels: bool) -> PairSettings:
 def build_stage1_task(
     phi: Phi,
     feed: PixelFeed,
-    table: PointTable,
-    carried: CarriedPoints | None,
-    recipe: PairSettings,
+    source: PairSource,
     config: Config,
     generator: torch.Generator,
     seed: int,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> TrainingTask:
-    """L = L_f + lambda L_d (Sec. 3.4) on planned pairs.
+    """Return the task that minimizes L = L_f + lambda L_d (Sec. 3.4) over planned pairs.
 
-    `seed` decides which pairs, `generator` how they look.
+    Args:
+        phi: the network.
+        feed: the training images.
+        source: points, labels and settings of the pairs.
+        config: settings.
+        generator: source of the random numbers of augmentation and negatives.
+        seed: decides which images are paired.
+        group: the processes that share a batch.
     """
-    part = BatchSlice.of_group(config.runtime.batch, group, "runtime.batch")
-    neighbor = None if carried is None else carried.neighbor.cpu().numpy()
+    part = BatchSlice.for_process(config.runtime.batch, group, "runtime.batch")
+    neighbor = None if source.carried is None else source.carried.neighbor.cpu().numpy()
     plan = plan_pairs(
-        table.usable.cpu().numpy(), part.whole, recipe.same_image, neighbor, config.temporal.fraction, seed
+        source.table.usable.cpu().numpy(),
+        part.total,
+        source.settings.same_image_fraction,
+        neighbor,
+        config.temporal.fraction,
+        seed,
     )
-    operations = phi.operations
+    augmentation, execution = phi.backend.augmentation, phi.backend.execution
 
-    def terms(pixels: Tensor, planned: Tensor) -> Losses:
-        batch = build_pair_batch(pixels, planned, table, carried, recipe, config, generator, part, operations)
-        wanted, maps = operations.both(
-            lambda: build_stage1_targets(batch, config, generator, part, operations, group),
+    def compute_losses(pixels: Tensor, planned: Tensor) -> Losses:
+        batch = build_pair_batch(pixels, planned, source, config, generator, part, augmentation)
+        targets, maps = execution.parallel(
+            lambda: build_stage1_targets(batch, config, generator, part, augmentation, group),
             lambda: phi(batch.images),
         )
-        return stage1_loss(maps.confidence, phi.describe(maps.features, wanted.cells), wanted, config)
+        return stage1_loss(maps.confidence, phi.describe(maps.features, targets.cells), targets, config)
 
     def batches(start: int, stop: int) -> Generator[Batch]:
         def planned(iteration: int) -> PlannedPairs:
-            return plan(iteration).of(part)
+            return plan(iteration).take(part)
 
         iterations = range(start, stop)
         images = feed.batches(planned(iteration).images for iteration in iterations)
         for iteration, pixels in zip(iterations, images, strict=True):
             pairs = planned(iteration)
-            yield pixels, to_device(np.stack([pairs.one, pairs.other, pairs.slot]), feed.device)
+            yield pixels, to_device(np.stack([pairs.first, pairs.second, pairs.slot]), feed.device)
 
-    return TrainingTask(terms, batches)
+    return TrainingTask(compute_losses, batches)
 
 
 @dataclass(frozen=True)
 class Stage1Targets:
-    """What a batch asks of the network. Weights are those of `losses.weights`.
+    """Targets of a batch of Stage 1; weights are those of `losses.pair_weights`.
 
-    target:   [2B, 1, h, w] where the detector should fire
-    cells:    [2B, P + R, 2] where descriptors are read: keypoints, then random places
+    target:   [2B, 1, h, w] target of the detector
+    cells:    [2B, P + R, 2] where descriptors are sampled: keypoints, then random cells
     positive: [B, P, P] weights of the pairs across the two views
     negative: [2B, P, P + R] weights of the pairs within each view; or [B, P, P], across the two views
     """
@@ -118,36 +130,54 @@ def build_stage1_targets(
     config: Config,
     generator: torch.Generator,
     part: BatchSlice,
-    operations: Operations,
+    augmentation: AugmentOps,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> Stage1Targets:
-    """What follows from the batch alone: has no gradient and can run beside the network."""
+    """Return the targets, which depend on the batch only and can be computed in parallel to the network.
+
+    Args:
+        batch: this process's pairs.
+        config: settings.
+        generator: source of the random cells.
+        part: which pairs of the whole batch these are.
+        augmentation: draws the detector's target.
+        group: the processes that share the batch.
+    """
     settings, cells = config.loss, to_cells(batch.xy)
-    target = operations.targets(
+    target = augmentation.draw_targets(
         to_cells(batch.target_xy), batch.target_valid, config.map_size, config.heatmaps.sigma
     )
     label_a, label_b = batch.label.chunk(2)
     valid_a, valid_b = batch.valid.chunk(2)
     positive = losses.positive_pairs(label_a, label_b, valid_a, valid_b)
     if settings.negatives == "same-image":
-        shape = (2 * part.whole, settings.random_negatives, 2)
+        shape = (2 * part.total, settings.random_negatives, 2)
         drawn = torch.rand(shape, generator=generator, device=generator.device)
-        places = part.of(drawn) * config.map_size - 0.5
-        negative = losses.negatives_same_image(cells, batch.valid, places, settings.negative_distance)
-        cells = torch.cat([cells, places], dim=1)
+        random_cells = part.take(drawn) * config.map_size - 0.5
+        negative = losses.negatives_same_image(cells, batch.valid, random_cells, settings.negative_distance)
+        cells = torch.cat([cells, random_cells], dim=1)
     else:
         negative = losses.negatives_different_cluster(label_a, label_b, valid_a, valid_b)
     return Stage1Targets(target, cells, *losses.pair_weights(positive, negative, settings, group))
 
 
-def stage1_loss(confidence: Tensor, descriptors: Tensor, wanted: Stage1Targets, config: Config) -> Losses:
-    """The terms of L, from descriptors [2B, P + R, d] at `wanted.cells`."""
-    points = descriptors[:, : wanted.positive.shape[1]]
-    between = losses.squared_distances(*points.chunk(2))
+def stage1_loss(confidence: Tensor, descriptors: Tensor, targets: Stage1Targets, config: Config) -> Losses:
+    """Compute L, L_f ("descriptor") and L_d ("detector").
+
+    Args:
+        confidence: [2B, 1, h, w] confidence maps.
+        descriptors: [2B, P + R, d] at `targets.cells`.
+        targets: targets of the batch.
+        config: settings.
+    """
+    at_keypoints = descriptors[:, : targets.positive.shape[1]]
+    across_views = losses.squared_distances(*at_keypoints.chunk(2))
     same_image = config.loss.negatives == "same-image"
-    within = losses.squared_distances(points, descriptors) if same_image else between
-    descriptor = losses.contrastive_loss(between, wanted.positive, within, wanted.negative, config.loss)
-    detector = losses.detector_loss(confidence, wanted.target)
+    negative_distance = losses.squared_distances(at_keypoints, descriptors) if same_image else across_views
+    descriptor = losses.contrastive_loss(
+        across_views, targets.positive, negative_distance, targets.negative, config.loss
+    )
+    detector = losses.detector_loss(confidence, targets.target)
     total = descriptor + config.loss.detector_weight * detector
     return {"total": total, "descriptor": descriptor, "detector": detector}
 
@@ -157,11 +187,12 @@ def stage1_loss(confidence: Tensor, descriptors: Tensor, wanted: Stage1Targets, 
 
 @dataclass(frozen=True)
 class LandmarkTable:
-    """Stage 2's pseudo ground truth.
+    """Pseudo ground truth of Stage 2.
 
-    xy:      [N, K, 2] float32, network pixels; present [N, K] bool, the detected set D_j of each image
+    xy:      [N, K, 2] float32, network pixels
+    present: [N, K] bool, the detected set D_j of each image
     usable:  [U] int64, images with at least one landmark
-    mirror:  [K] int64, the landmark each becomes in the mirror image
+    mirror:  [K] int64, the landmark that each one becomes in the mirror image
     """
 
     xy: Tensor
@@ -179,16 +210,26 @@ def build_stage2_task(
     seed: int,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> TrainingTask:
-    """The masked heatmap regression error (Sec. 3.6) on planned images."""
-    part = BatchSlice.of_group(config.stage2.batch, group, "stage2.batch")
-    plan = plan_images(table.usable.cpu().numpy(), part.whole, seed)
+    """Return the task that minimizes the masked heatmap regression loss (Sec. 3.6) over planned images.
+
+    Args:
+        psi: the network.
+        feed: the training images.
+        table: pseudo ground truth.
+        config: settings.
+        generator: source of the random numbers of the augmentation.
+        seed: decides which images are in a batch.
+        group: the processes that share a batch.
+    """
+    part = BatchSlice.for_process(config.stage2.batch, group, "stage2.batch")
+    plan = plan_images(table.usable.cpu().numpy(), part.total, seed)
     return TrainingTask(
         _stage2_losses(psi, table, config, generator, part, group),
-        lambda start, stop: _image_batches(feed, plan, part, range(start, stop)),
+        lambda start, stop: _stage2_batches(feed, plan, part, range(start, stop)),
     )
 
 
-def _image_batches(
+def _stage2_batches(
     feed: PixelFeed, plan: Callable[[int], IntArray], part: BatchSlice, iterations: range
 ) -> Generator[Batch]:
     def planned(iteration: int) -> IntArray:
@@ -207,24 +248,24 @@ def _stage2_losses(
     part: BatchSlice,
     group: ProcessGroup,
 ) -> Callable[[Tensor, Tensor], Losses]:
-    size, whole, device = config.images.size, part.whole, generator.device
+    size, total, device = config.images.size, part.total, generator.device
     cutout = round(config.stage2.cutout * size / 256)
 
-    def terms(pixels: Tensor, index: Tensor) -> Losses:
+    def compute_losses(pixels: Tensor, index: Tensor) -> Losses:
         xy, present = table.xy[index], table.present[index]
-        flip = part.of(torch.rand(whole, generator=generator, device=device) < 0.5 * config.flip.train)
-        # In a flipped image, channel k holds the point that was its partner's.
+        flip = part.take(torch.rand(total, generator=generator, device=device) < 0.5 * config.flip.train)
+        # In a flipped image, channel k gets the point of landmark k's mirror partner.
         xy = torch.where(flip[:, None, None], xy[:, table.mirror], xy)
         present = torch.where(flip[:, None], present[:, table.mirror], present)
-        matrix = with_flip(part.of(random_affine(whole, size, config.augment, generator)), flip, size)
-        images = make_views(pixels, matrix, config.augment, generator, part, psi.operations)
-        square = random_cutout(whole, size, cutout, config.stage2.cutout_fraction, generator)
-        images = fill_gray(images, part.of(square))
+        matrix = with_flip(part.take(random_affine(total, size, config.augment, generator)), flip, size)
+        images = make_views(pixels, matrix, config.augment, generator, part, psi.backend.augmentation)
+        square = random_cutout(total, size, cutout, config.stage2.cutout_fraction, generator)
+        images = fill_gray(images, part.take(square))
         moved = move_points(xy, matrix)
-        target, maps = psi.operations.both(
+        target, maps = psi.backend.execution.parallel(
             lambda: draw_gaussians(to_cells(moved), config.map_size, config.stage2.sigma), lambda: psi(images)
         )
         present = present & points_inside(moved, size)
         return {"total": losses.masked_regression_loss(maps, target, present, group)}
 
-    return terms
+    return compute_losses

@@ -1,4 +1,4 @@
-"""Batches of image pairs for Stage 1: planned images, deformed on the training device with their points."""
+"""Batches of image pairs for Stage 1: planned images, augmented on the training device with their points."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from selfmark.config import Config
 from selfmark.images.augment import move_points, points_inside, random_affine, with_flip
 from selfmark.images.flow import CarriedPoints
-from selfmark.model.operations import Operations
+from selfmark.model.backend import AugmentOps
 from selfmark.train.batch_plan import BatchSlice
 from selfmark.train.point_table import PointTable
 from selfmark.train.views import make_views
@@ -21,8 +21,10 @@ class PairBatch:
     """2B augmented views; rows b and B + b are the two sides of pair b.
 
     images:       [2B, 3, S, S] float32 in 0..1
-    target_xy:    [2B, P, 2] where the detector should fire; target_valid [2B, P] bool
-    xy:           [2B, P, 2] where descriptors are compared; valid [2B, P] bool
+    target_xy:    [2B, P, 2] keypoints, the detector's target
+    target_valid: [2B, P] bool
+    xy:           [2B, P, 2] points at which descriptors are compared
+    valid:        [2B, P] bool
     label:        [2B, P] int64; points of the two sides with equal labels are positives, -1 matches nothing
     """
 
@@ -36,66 +38,86 @@ class PairBatch:
 
 @dataclass(frozen=True)
 class PairSettings:
-    """What pairs are made of in this phase.
+    """How pairs are made in a phase.
 
-    same_image: share of pairs made of one image twice; flip: mirror sides at random;
-    flip_together: mirror both sides of a pair or neither (positives then need no mirrored labels)
+    same_image_fraction: fraction of pairs made of one image twice
+    flip:                mirror views at random
+    flip_together:       mirror both sides of a pair or neither, so that positives need no mirrored labels
     """
 
-    same_image: float
+    same_image_fraction: float
     flip: bool
     flip_together: bool
+
+
+@dataclass(frozen=True)
+class PairSource:
+    """Data that the pairs of a phase are made from.
+
+    table:    points and pseudo-labels of all images
+    settings: how pairs are made
+    carried:  points carried to nearby frames by optical flow; None without temporal pairs
+    """
+
+    table: PointTable
+    settings: PairSettings
+    carried: CarriedPoints | None = None
 
 
 def build_pair_batch(
     pixels: Tensor,
     planned: Tensor,
-    table: PointTable,
-    carried: CarriedPoints | None,
-    recipe: PairSettings,
+    source: PairSource,
     config: Config,
     generator: torch.Generator,
     part: BatchSlice,
-    operations: Operations,
+    augmentation: AugmentOps,
 ) -> PairBatch:
-    """Deform one batch and its points. Nothing here waits for the device.
+    """Augment one batch of images and their points, without waiting for the device.
 
     Args:
         pixels: [2B, 3, S, S] uint8, first sides then second sides.
-        planned: [3, B] int64, rows `one`, `other` and `slot` of `plan.Planned`.
+        planned: [3, B] int64, rows `first`, `second` and `slot` of `PlannedPairs`.
+        source: points, labels and settings of the pairs.
+        config: image size and augmentation.
+        generator: source of the random numbers.
         part: which pairs of the batch these are.
+        augmentation: implementation of the image augmentation.
     """
     size, device = config.images.size, generator.device
-    one, other, slot = planned
+    table, settings, carried = source.table, source.settings, source.carried
+    first, second, slot = planned
 
-    def flips() -> Tensor:
-        share = 0.5 if recipe.flip else 0.0
-        return part.of(torch.rand(part.whole, generator=generator, device=device) < share)
+    def draw_flips() -> Tensor:
+        probability = 0.5 if settings.flip else 0.0
+        return part.take(torch.rand(part.total, generator=generator, device=device) < probability)
 
-    flip_one = flips()
-    flip_other = flip_one if recipe.flip_together else flips()
+    flip_first = draw_flips()
+    flip_second = flip_first if settings.flip_together else draw_flips()
     if carried is not None:
-        flip_other = torch.where(slot >= 0, flip_one, flip_other)
-    images, flip = torch.cat([one, other]), torch.cat([flip_one, flip_other])
+        flip_second = torch.where(slot >= 0, flip_first, flip_second)
+    images, flip = torch.cat([first, second]), torch.cat([flip_first, flip_second])
     target_xy, target_valid = table.xy[images], table.valid[images]
     xy, valid = target_xy, target_valid
     label = torch.where(flip[:, None], table.mirrored_label[images], table.label[images])
     if carried is not None:
-        # A nearby frame: the same points, carried there by optical flow, so slot i matches slot i.
+        # For a nearby frame, optical flow carried the points of the first image: slot i matches slot i.
         frame = slot.clamp_min(0)
         near = (slot >= 0)[:, None]
-        xy = torch.cat([table.xy[one], torch.where(near[..., None], carried.xy[one, frame], table.xy[other])])
+        xy = torch.cat(
+            [table.xy[first], torch.where(near[..., None], carried.xy[first, frame], table.xy[second])]
+        )
         valid = torch.cat(
-            [table.valid[one], torch.where(near, carried.valid[one, frame], table.valid[other])]
+            [table.valid[first], torch.where(near, carried.valid[first, frame], table.valid[second])]
         )
         order = torch.arange(table.xy.shape[1], device=device)
         label = torch.where(near.repeat(2, 1), order, label)
 
-    matrix = part.of(random_affine(2 * part.whole, size, config.augment, generator))
+    matrix = part.take(random_affine(2 * part.total, size, config.augment, generator))
     matrix = with_flip(matrix, flip, size)
     moved, moved_target = move_points(xy, matrix), move_points(target_xy, matrix)
     return PairBatch(
-        images=make_views(pixels, matrix, config.augment, generator, part, operations),
+        images=make_views(pixels, matrix, config.augment, generator, part, augmentation),
         target_xy=moved_target,
         target_valid=target_valid & points_inside(moved_target, size),
         xy=moved,

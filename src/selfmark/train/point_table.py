@@ -1,4 +1,4 @@
-"""Points laid out for training: one padded row per image, on the training device, so batches are gathers."""
+"""Points in padded rows, one row per image, on the training device, so that batches are simple lookups."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class PointTable:
     """Padded points of N images, P slots each.
 
     xy:             [N, P, 2] float32, network pixels
-    valid:          [N, P] bool, slots that hold a point
+    valid:          [N, P] bool, slots that contain a point
     label:          [N, P] int64, pseudo-label; -1 for none
     mirrored_label: [N, P] int64, pseudo-label when the image is flipped; -1 for none
     usable:         [U] int64, images with enough points to train on
@@ -30,41 +30,48 @@ class PointTable:
 
 
 def build_point_table(
-    labeled: LabeledPoints, images: int, least_points: int, device: torch.device
+    labeled: LabeledPoints, num_images: int, min_points: int, device: torch.device
 ) -> PointTable:
-    """Lay flat labeled points out in rows; images with fewer than `least_points` are not `usable`."""
+    """Pad flat labeled points to rows; images with fewer than `min_points` are not `usable`.
+
+    Raises:
+        TrainingError: if fewer than two images are usable.
+    """
     points = labeled.points
-    count = points.counts(images)
-    usable = torch.nonzero(count >= least_points).flatten()
+    count = points.counts(num_images)
+    usable = torch.nonzero(count >= min_points).flatten()
     if len(usable) < 2:
         raise TrainingError(
-            f"only {len(usable)} of {images} images have {least_points} or more points: "
-            "the detector found too little; try another --detector, or lower heatmaps.threshold"
+            f"only {len(usable)} of {num_images} images have {min_points} or more keypoints. "
+            "Try another --detector or a lower heatmaps.threshold"
         )
-    slots = int(count.max())
-    start = torch.cumsum(count, dim=0) - count
-    slot = torch.arange(len(points), device=points.xy.device) - start[points.image_index]
-    row = points.image_index
+    num_slots = int(count.max())
+    row, slot = points.image_index, _slot_in_image(points, count)
 
-    def laid_out(values: Tensor, empty: float) -> Tensor:
+    def pad(values: Tensor, empty: float) -> Tensor:
         table = torch.full(
-            (images, slots, *values.shape[1:]), empty, dtype=values.dtype, device=values.device
+            (num_images, num_slots, *values.shape[1:]), empty, dtype=values.dtype, device=values.device
         )
         table[row, slot] = values
         return table.to(device)
 
     return PointTable(
-        xy=laid_out(points.xy, 0),
-        valid=laid_out(torch.ones_like(row, dtype=torch.bool), 0),
-        label=laid_out(labeled.label, -1),
-        mirrored_label=laid_out(labeled.mirrored_label, -1),
+        xy=pad(points.xy, 0),
+        valid=pad(torch.ones_like(row, dtype=torch.bool), 0),
+        label=pad(labeled.label, -1),
+        mirrored_label=pad(labeled.mirrored_label, -1),
         usable=usable.to(device),
     )
 
 
-def label_by_index(points: Keypoints, images: int) -> LabeledPoints:
-    """Labels for the warm-up: point i of an image matches point i of its deformation, and nothing else."""
-    count = points.counts(images)
+def label_by_index(points: Keypoints, num_images: int) -> LabeledPoints:
+    """Label points for the warm-up: point i of an image matches only point i of its deformation."""
+    count = points.counts(num_images)
+    slot = _slot_in_image(points, count)
+    return LabeledPoints(points, slot, slot, clusters=int(count.max()) if num_images else 0)
+
+
+def _slot_in_image(points: Keypoints, count: Tensor) -> Tensor:
+    """Return the position [P] of each point among those of its image; `count` [N] is the points per image."""
     start = torch.cumsum(count, dim=0) - count
-    slot = torch.arange(len(points), device=points.xy.device) - start[points.image_index]
-    return LabeledPoints(points, slot, slot, clusters=int(count.max()) if images else 0)
+    return torch.arange(len(points), device=points.xy.device) - start[points.image_index]

@@ -1,4 +1,4 @@
-"""The pixels of a training batch: moved by given matrices, colors changed at random."""
+"""Augmented images of a training batch: warped by given matrices, with random color changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from selfmark.config import Augment
 from selfmark.images.augment import ColorChanges, random_color_changes, random_noise
-from selfmark.model.operations import Operations
+from selfmark.model.backend import AugmentOps
 from selfmark.train.batch_plan import BatchSlice
 
 
@@ -19,11 +19,20 @@ def make_views(
     settings: Augment,
     generator: torch.Generator,
     part: BatchSlice,
-    operations: Operations,
+    augmentation: AugmentOps,
 ) -> Tensor:
-    """Images [B, 3, S, S] uint8, this process's `part` of a batch, through matrices [B, 2, 3]."""
+    """Return augmented views [B, 3, S, S] float32 in 0..1.
+
+    Args:
+        pixels: [B, 3, S, S] uint8, this process's `part` of a batch.
+        matrix: [B, 2, 3], where each image is warped to.
+        settings: ranges of the color changes.
+        generator: source of the random numbers.
+        part: which rows of the whole batch these are.
+        augmentation: implementation of the image augmentation.
+    """
     views = len(pixels) // part.count
-    drawn = random_color_changes(views * part.whole, settings, generator)
-    changes = ColorChanges(**{field.name: part.of(getattr(drawn, field.name)) for field in fields(drawn)})
-    noise = part.of(random_noise(views * part.whole, pixels.shape[-1], generator))
-    return operations.deform(pixels, matrix, changes, noise)
+    drawn = random_color_changes(views * part.total, settings, generator)
+    changes = ColorChanges(**{field.name: part.take(getattr(drawn, field.name)) for field in fields(drawn)})
+    noise = part.take(random_noise(views * part.total, pixels.shape[-1], generator))
+    return augmentation.augment(pixels, matrix, changes, noise)

@@ -1,1 +1,4 @@
-"""The networks' operations as Triton kernels, for bf16 on CUDA; imported only where those run."""
+"""Triton kernels for CUDA: pure functions of tensors that import nothing else of selfmark.
+
+Only `selfmark.model.fused_backend` uses them, and it is imported only if Triton is installed.
+"""

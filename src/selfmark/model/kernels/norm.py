@@ -1,7 +1,7 @@
-"""relu(group_norm(x)) on channels-last maps as one differentiable operation; statistics in float32.
+"""GroupNorm followed by ReLU on channels-last maps as one differentiable operation; statistics in float32.
 
-Small maps need one launch (a program sums its slab and then applies), large ones two (sums by chunk, then
-apply).
+Small maps need one launch: a program sums its slab of channels and then normalizes it. Large maps need two:
+one for the sums of chunks, one to normalize.
 """
 
 from __future__ import annotations
@@ -12,39 +12,40 @@ from torch import Tensor
 
 from selfmark.model.kernels import norm_kernels
 
-PLAN = (1024, 64, 4096, 8)  # most rows and channels of one program, elements at a time, warps
+LAUNCH = (1024, 64, 4096, 8)  # maximum rows and channels of one program, elements at a time, warps
 EPS = 1e-5  # torch's default
 
 
-def _plan(x: Tensor) -> tuple[tuple[int, int, int], dict[str, int]]:
-    """Grid (slabs, chunks, images) and the sizes of a program's work."""
+def _launch_sizes(x: Tensor) -> tuple[tuple[int, int, int], dict[str, int]]:
+    """Return the launch grid (slabs, chunks, images) and the size arguments of the kernels."""
     images, channels, height, width = x.shape
     area = height * width
-    most_rows, slab, elements, warps = PLAN
+    max_rows, slab, elements, warps = LAUNCH
     slab = min(channels, slab)
-    if area <= most_rows:
+    if area <= max_rows:
         elements *= 2
-    chunk_rows = min(area, most_rows)
+    chunk_rows = min(area, max_rows)
     rows = min(triton.next_power_of_2(area), elements // slab)
     sizes = {"area": area, "channels": channels, "chunk_rows": chunk_rows, "ROWS": rows, "WIDTH": slab}
     return (channels // slab, triton.cdiv(area, chunk_rows), images), sizes | {"num_warps": warps}
 
 
-def rows_of(x: Tensor) -> int:
-    """Elements from one pixel to the next of a map that is channels-last, or a slice of channels of one."""
+def pixel_stride(x: Tensor) -> int:
+    """Return the elements between neighboring pixels of a channels-last map or of a slice of its channels."""
     if x.stride(1) != 1 or x.stride(2) != x.shape[3] * x.stride(3):
-        raise ValueError(f"a channels-last map is needed, not strides {x.stride()}")
+        raise ValueError(f"the map must be channels-last, but its strides are {x.stride()}")
     return x.stride(3)
 
 
 def forward(
     x: Tensor, weight: Tensor, bias: Tensor, groups: int, before: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """relu(group_norm(x + before)), and statistics [images, 3, channels] for the backward pass.
+    """Return relu(group_norm(x + before)) and statistics [images, 3, channels] for the backward pass.
 
-    The statistics are, by channel: mean of its group less `before`, 1/deviation, sum of normalized values.
+    The statistics of a channel are the mean of its group minus `before`, 1 / standard deviation, and the sum
+    of normalized values.
     """
-    grid, sizes = _plan(x)
+    grid, sizes = _launch_sizes(x)
     group, chunks = x.shape[1] // groups, triton.next_power_of_2(grid[1])
     y = torch.empty_like(x)
     stats = x.new_empty((x.shape[0], 3, x.shape[1]), dtype=torch.float32)
@@ -59,15 +60,15 @@ def forward(
     return y, stats
 
 
-def again(x: Tensor, stats: Tensor, weight: Tensor, bias: Tensor, pooled: bool) -> Tensor:
-    """As `forward`, of an input whose statistics are known; then 2x2 average pooling if so wished."""
+def normalize_again(x: Tensor, stats: Tensor, weight: Tensor, bias: Tensor, pooled: bool) -> Tensor:
+    """Return relu(group_norm(x)) with known statistics, average-pooled 2x2 if `pooled`."""
     images, channels, height, width = x.shape
     if pooled:
         height, width = height // 2, width // 2
     y = torch.empty(
         (images, channels, height, width), dtype=x.dtype, device=x.device, memory_format=torch.channels_last
     )
-    grid, sizes = _plan(y)
+    grid, sizes = _launch_sizes(y)
     norm_kernels.activate[grid](x, stats, weight, bias, y, **sizes, width=width, POOL=pooled)
     return y
 
@@ -76,15 +77,15 @@ def backward(
     dy: Tensor, x: Tensor, stats: Tensor, weight: Tensor, bias: Tensor, groups: int, affine: Tensor,
     add: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """dx, plus `add`, which may be a slice of channels.
+    """Return dx + `add`; `add` may be a slice of channels.
 
-    Either of `dy` and `add` may be half as large as x, as the gradient behind 2x2 average pooling is, and is
-    then spread out. Each image's gradients of weight, bias and `before` are left in `affine`
-    [images, 3 * channels], to be summed.
+    `dy` and `add` may each have half the size of x, as the gradient of 2x2 average pooling does; they are
+    then spread over the pixels. The gradients of weight, bias and `before` are written to `affine` [images, 3
+    * channels] for each image; the caller sums them.
     """
-    if rows_of(dy) != dy.shape[1]:
+    if pixel_stride(dy) != dy.shape[1]:
         raise ValueError("the gradient must be channels-last")
-    grid, sizes = _plan(x)
+    grid, sizes = _launch_sizes(x)
     group, chunks = x.shape[1] // groups, triton.next_power_of_2(grid[1])
     width = x.shape[3]
     halved = dy.shape[3] < width
@@ -97,7 +98,7 @@ def backward(
         )
     norm_kernels.backward_apply[grid](
         x, dy, stats, weight, bias, partial, x if add is None else add, dx, affine, **sizes, width=width,
-        add_stride=0 if add is None else rows_of(add), affine_stride=affine.stride(0), GROUP=group,
+        add_stride=0 if add is None else pixel_stride(add), affine_stride=affine.stride(0), GROUP=group,
         CHUNKS=chunks, HALVED=halved, ADD=add is not None,
         ADD_HALVED=add is not None and add.shape[3] < width,
     )  # fmt: skip
@@ -124,8 +125,13 @@ class _NormReLU(torch.autograd.Function):
 
 
 def norm_relu(x: Tensor, weight: Tensor, bias: Tensor, groups: int, before: Tensor | None = None) -> Tensor:
-    """relu(group_norm(x + before)) for a channels-last map [B, C, H, W]; weight and bias are float32.
+    """Return relu(group_norm(x + before)) of a channels-last map [B, C, H, W].
 
-    before: [C], the bias of the convolution that made x; added here, it costs no pass of its own.
+    Args:
+        x: the output of a convolution, without its bias.
+        weight: [C] float32, scale of the norm.
+        bias: [C] float32, shift of the norm.
+        groups: norm groups.
+        before: [C], the bias of the convolution; adding it here saves a separate pass.
     """
     return _NormReLU.apply(x.contiguous(memory_format=torch.channels_last), before, weight, bias, groups)

@@ -1,8 +1,8 @@
 """Triton kernels of `norm`: GroupNorm and ReLU over channels-last maps, forward and backward.
 
-A program works on one image, a slab of channels that holds whole groups, and a chunk of rows (pixels). Sums
-are taken from the last image to the first and applied from the first to the last, so that each pass begins
-with what the one before it left in the cache.
+A program works on one image, a slab of channels that consists of whole groups, and a chunk of rows (pixels).
+Sums are computed from the last image to the first and applied from the first to the last, so that each pass
+starts with the data that the previous one left in the cache.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import triton.language as tl
 
 @triton.jit
 def _tile(pointer, rows, last, stride, columns):
-    """Rows x columns of a map as float32, zero beyond the last row."""
+    """Load rows x columns of a map as float32, zero beyond the last row."""
     at = rows.to(tl.int64)[:, None] * stride + columns[None, :]
     return tl.load(pointer + at, mask=(rows < last)[:, None], other=0.0).to(tl.float32)
 
 
 @triton.jit
 def _spread_tile(pointer, rows, last, stride, columns, width):
-    """The same of a map of half the size, each of its pixels a quarter at each of four."""
+    """Load a tile from a map of half the size, with a quarter of each pixel at each of four positions."""
     source = ((rows // width) // 2) * (width // 2) + (rows % width) // 2
     at = source.to(tl.int64)[:, None] * stride + columns[None, :]
     return 0.25 * tl.load(pointer + at, mask=(rows < last)[:, None], other=0.0).to(tl.float32)
@@ -28,14 +28,14 @@ def _spread_tile(pointer, rows, last, stride, columns, width):
 
 @triton.jit
 def _over_group(value, WIDTH: tl.constexpr, GROUP: tl.constexpr):
-    """For each channel, the sum over the channels of its group."""
+    """Return, for each channel, the sum over the channels of its group."""
     total = tl.sum(tl.reshape(value, [WIDTH // GROUP, GROUP]), 1)
     return tl.reshape(tl.broadcast_to(total[:, None], [WIDTH // GROUP, GROUP]), [WIDTH])
 
 
 @triton.jit
 def _chunk_totals(partial, chunks, columns, channels, CHUNKS: tl.constexpr):
-    """Sums [2, channels] of each chunk, added up: two vectors."""
+    """Add up the sums [2, channels] of all chunks and return them as two vectors."""
     chunk = tl.arange(0, CHUNKS)
     at = chunk[:, None] * (2 * channels) + columns[None, :]
     within = (chunk < chunks)[:, None]
@@ -57,7 +57,8 @@ def _forward_sums(x, first, last, channels, columns, ROWS: tl.constexpr, WIDTH: 
 
 @triton.jit
 def forward_partial(x, partial, area, channels, chunk_rows, ROWS: tl.constexpr, WIDTH: tl.constexpr):
-    image = (tl.num_programs(2) - 1 - tl.program_id(2)).to(tl.int64)  # what was written last is still cached
+    """Write the sum and the sum of squares of each channel over a chunk of rows."""
+    image = (tl.num_programs(2) - 1 - tl.program_id(2)).to(tl.int64)  # the last image written is still cached
     chunk, chunks = tl.program_id(1), tl.num_programs(1)
     columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
     first = chunk * chunk_rows
@@ -73,6 +74,7 @@ def forward_apply(
     x, partial, before, weight, bias, y, stats, area, channels, chunk_rows, eps, ROWS: tl.constexpr,
     WIDTH: tl.constexpr, GROUP: tl.constexpr, CHUNKS: tl.constexpr, BEFORE: tl.constexpr,
 ):  # fmt: skip
+    """Write relu(group_norm(x + before)) and, for the first chunk, the statistics."""
     image, chunk, chunks = tl.program_id(2).to(tl.int64), tl.program_id(1), tl.num_programs(1)
     columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
     first = chunk * chunk_rows
@@ -109,7 +111,8 @@ def forward_apply(
 
 
 @triton.jit
-def _active(x, rows, last, channels, columns, scale, shift):
+def _activated_tile(x, rows, last, channels, columns, scale, shift):
+    """Load a tile and return relu(scale * tile + shift)."""
     value = _tile(x, rows, last, channels, columns) * scale[None, :] + shift[None, :]
     return tl.maximum(value, 0.0)
 
@@ -119,7 +122,7 @@ def activate(
     x, stats, weight, bias, y, area, channels, chunk_rows, width, ROWS: tl.constexpr, WIDTH: tl.constexpr,
     POOL: tl.constexpr,
 ):  # fmt: skip
-    """`area` and `width` are those of y."""
+    """Normalize with known statistics, apply ReLU and pool if POOL; `area` and `width` are those of y."""
     image = tl.program_id(2).to(tl.int64)
     columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
     first = tl.program_id(1) * chunk_rows
@@ -132,14 +135,14 @@ def activate(
     for start in range(first, last, ROWS):
         rows = start + tl.arange(0, ROWS)
         if POOL:
-            corner, most = (rows // width) * (4 * width) + (rows % width) * 2, 4 * area
-            value = _active(x, corner, most, channels, columns, scale, shift)
-            value += _active(x, corner + 1, most, channels, columns, scale, shift)
-            value += _active(x, corner + 2 * width, most, channels, columns, scale, shift)
-            value += _active(x, corner + 2 * width + 1, most, channels, columns, scale, shift)
+            corner, end = (rows // width) * (4 * width) + (rows % width) * 2, 4 * area
+            value = _activated_tile(x, corner, end, channels, columns, scale, shift)
+            value += _activated_tile(x, corner + 1, end, channels, columns, scale, shift)
+            value += _activated_tile(x, corner + 2 * width, end, channels, columns, scale, shift)
+            value += _activated_tile(x, corner + 2 * width + 1, end, channels, columns, scale, shift)
             value *= 0.25
         else:
-            value = _active(x, rows, last, channels, columns, scale, shift)
+            value = _activated_tile(x, rows, last, channels, columns, scale, shift)
         at = rows.to(tl.int64)[:, None] * channels + columns[None, :]
         tl.store(y + at, value.to(y.dtype.element_ty), mask=(rows < last)[:, None])
 
@@ -148,7 +151,7 @@ def activate(
 def _backward_terms(
     x, dy, rows, last, channels, columns, mean, rstd, weight, bias, width, HALVED: tl.constexpr
 ):
-    """Gradient behind the ReLU, and the normalized input."""
+    """Return the gradient before the ReLU and the normalized input."""
     normal = (_tile(x, rows, last, channels, columns) - mean[None, :]) * rstd[None, :]
     if HALVED:
         gradient = _spread_tile(dy, rows, last, channels, columns, width)
@@ -179,7 +182,8 @@ def backward_partial(
     x, dy, stats, weight_in, bias_in, partial, area, channels, chunk_rows, width,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, HALVED: tl.constexpr,
 ):  # fmt: skip
-    image = (tl.num_programs(2) - 1 - tl.program_id(2)).to(tl.int64)  # what was written last is still cached
+    """Write the sums of the gradient, and of gradient times normalized input, over a chunk of rows."""
+    image = (tl.num_programs(2) - 1 - tl.program_id(2)).to(tl.int64)  # the last image written is still cached
     chunk, chunks = tl.program_id(1), tl.num_programs(1)
     columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
     first = chunk * chunk_rows
@@ -203,6 +207,7 @@ def backward_apply(
     width, add_stride, affine_stride, ROWS: tl.constexpr, WIDTH: tl.constexpr, GROUP: tl.constexpr,
     CHUNKS: tl.constexpr, HALVED: tl.constexpr, ADD: tl.constexpr, ADD_HALVED: tl.constexpr,
 ):  # fmt: skip
+    """Write dx (+ add) and, for the first chunk, the gradients of weight, bias and `before`."""
     image, chunk, chunks = tl.program_id(2).to(tl.int64), tl.program_id(1), tl.num_programs(1)
     columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
     first = chunk * chunk_rows

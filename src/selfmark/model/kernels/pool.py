@@ -1,4 +1,4 @@
-"""2x2 pooling and doubling of channels-last maps, the sums around them included."""
+"""2x2 pooling and upsampling of channels-last maps, fused with the additions around them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import triton.language as tl
 from torch import Tensor
 
 
-def empty(like: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """A channels-last map of this shape."""
+def empty_channels_last(like: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return an uninitialized channels-last map with the type and device of `like`."""
     return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
 
 
 @triton.jit
-def _pool(x, out, pixels, half_width, scale, WIDTH: tl.constexpr, ROWS: tl.constexpr):
-    """Sum of each 2x2 square times scale; rows of `out` are numbered over all images."""
+def _pool_kernel(x, out, pixels, half_width, scale, WIDTH: tl.constexpr, ROWS: tl.constexpr):
+    """Write the sum of each 2x2 square times scale; rows of `out` are counted over all images."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, WIDTH)[None, :]
     live = (row < pixels)[:, None]
@@ -31,8 +31,10 @@ def _pool(x, out, pixels, half_width, scale, WIDTH: tl.constexpr, ROWS: tl.const
 
 
 @triton.jit
-def _spread(x, add, out, pixels, width, scale, WIDTH: tl.constexpr, ROWS: tl.constexpr, ADD: tl.constexpr):
-    """Each pixel of x to a 2x2 square, times scale, plus `add`; rows of `out` numbered over all images."""
+def _spread_kernel(
+    x, add, out, pixels, width, scale, WIDTH: tl.constexpr, ROWS: tl.constexpr, ADD: tl.constexpr
+):
+    """Write each pixel of x times scale to a 2x2 square, plus `add`; rows are counted over all images."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, WIDTH)[None, :]
     live = (row < pixels)[:, None]
@@ -46,41 +48,41 @@ def _spread(x, add, out, pixels, width, scale, WIDTH: tl.constexpr, ROWS: tl.con
 
 
 def pool(x: Tensor, scale: float) -> Tensor:
-    """The sum of each 2x2 square times `scale`."""
+    """Return the sum of each 2x2 square of x [B, C, H, W] times `scale`: [B, C, H/2, W/2]."""
     images, channels, height, width = x.shape
-    out = empty(x, (images, channels, height // 2, width // 2))
+    out = empty_channels_last(x, (images, channels, height // 2, width // 2))
     pixels, rows = out.numel() // channels, max(1, 2048 // channels)
-    _pool[(triton.cdiv(pixels, rows),)](x, out, pixels, width // 2, scale, WIDTH=channels, ROWS=rows)
+    _pool_kernel[(triton.cdiv(pixels, rows),)](x, out, pixels, width // 2, scale, WIDTH=channels, ROWS=rows)
     return out
 
 
 def spread(x: Tensor, scale: float, add: Tensor | None = None) -> Tensor:
-    """Each cell times `scale` at each of four, plus `add`."""
+    """Return x [B, C, H, W] times `scale`, each cell repeated 2x2, plus `add` [B, C, 2H, 2W]."""
     images, channels, height, width = x.shape
-    out = empty(x, (images, channels, 2 * height, 2 * width))
+    out = empty_channels_last(x, (images, channels, 2 * height, 2 * width))
     pixels, rows = out.numel() // channels, 4096 // channels
-    _spread[(triton.cdiv(pixels, rows),)](
+    _spread_kernel[(triton.cdiv(pixels, rows),)](
         x, x if add is None else add, out, pixels, 2 * width, scale, WIDTH=channels, ROWS=rows,
         ADD=add is not None,
     )  # fmt: skip
     return out
 
 
-class _WithHalf(torch.autograd.Function):
+class _IdentityAndPool(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
         return x.view_as(x), pool(x, 0.25)
 
     @staticmethod
-    def backward(ctx, dx, dhalf):
-        dx, dhalf = (d.contiguous(memory_format=torch.channels_last) for d in (dx, dhalf))
-        return spread(dhalf, 0.25, dx)
+    def backward(ctx, dx, dpooled):
+        dx, dpooled = (d.contiguous(memory_format=torch.channels_last) for d in (dx, dpooled))
+        return spread(dpooled, 0.25, dx)
 
 
-class _AddDoubled(torch.autograd.Function):
+class _UpsampleAdd(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, here, below):
-        return spread(below, 1.0, here)
+    def forward(ctx, fine, coarse):
+        return spread(coarse, 1.0, fine)
 
     @staticmethod
     def backward(ctx, dy):
@@ -88,11 +90,13 @@ class _AddDoubled(torch.autograd.Function):
         return dy, pool(dy, 1.0)
 
 
-def with_half(x: Tensor) -> tuple[Tensor, Tensor]:
-    """x and its 2x2 average pooling, so that their gradients are added where the second is spread out."""
-    return _WithHalf.apply(x)
+def identity_and_pool(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return x and its 2x2 average pooling; the backward pass adds both gradients in one kernel."""
+    result: tuple[Tensor, Tensor] = _IdentityAndPool.apply(x)
+    return result
 
 
-def add_doubled(here: Tensor, below: Tensor) -> Tensor:
-    """here + nearest-neighbor upsampling of below."""
-    return _AddDoubled.apply(here, below)
+def upsample_add(fine: Tensor, coarse: Tensor) -> Tensor:
+    """Return fine + nearest-neighbor upsampling of coarse."""
+    result: Tensor = _UpsampleAdd.apply(fine, coarse)
+    return result

@@ -1,7 +1,7 @@
-"""The first convolution, 7x7 stride 2 on three channels, as 4x4 stride 1 on 2x2 squares of pixels.
+"""First convolution, 7x7 with stride 2 on 3 channels, computed as 4x4 with stride 1 on 2x2 squares of pixels.
 
-Tensor cores want many input channels. Squares of 2x2 pixels make 12 (padded to 16) out of 3, and the same
-sums then take 4x4 taps: tap k of 7 is tap (k + 1) // 2 of 4, on pixel (k + 1) % 2 of the square.
+Tensor cores need many input channels. Squares of 2x2 pixels turn 3 channels into 12 (padded to 16), and the
+same sums then take 4x4 taps: tap k of 7 is tap (k + 1) // 2 of 4 on pixel (k + 1) % 2 of the square.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from torch.nn import functional as F
 
 
 @triton.jit
-def _squares(
+def _squares_kernel(
     images, out, size, side, image_stride, channel_stride, row_stride, column_stride, ROWS: tl.constexpr
 ):
-    """images - 0.5 as squares [side, side, 16]: two of zeros before, one after, channels 12..15 zero."""
+    """Write images - 0.5 as squares [side, side, 16], with 2 squares of zeros before and 1 after.
+
+    Channels 12 to 15 are zero.
+    """
     image = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None]
     channel = tl.arange(0, 16)[None, :]
@@ -32,20 +35,22 @@ def _squares(
     tl.store(to, value.to(out.dtype.element_ty), mask=at < side * side)
 
 
-def squares(images: Tensor, dtype: torch.dtype) -> Tensor:
-    """[B, 3, S, S] in 0..1 to centered squares [B, 16, S/2 + 3, S/2 + 3], channels-last."""
+def to_squares(images: Tensor, dtype: torch.dtype) -> Tensor:
+    """Turn images [B, 3, S, S] in 0..1 into centered squares [B, 16, S/2 + 3, S/2 + 3], channels-last."""
     count, _, size, _ = images.shape
     side, rows = size // 2 + 3, 256
     out = torch.empty(
         (count, 16, side, side), dtype=dtype, device=images.device, memory_format=torch.channels_last
     )
-    _squares[(count, triton.cdiv(side * side, rows))](images, out, size, side, *images.stride(), ROWS=rows)
+    _squares_kernel[(count, triton.cdiv(side * side, rows))](
+        images, out, size, side, *images.stride(), ROWS=rows
+    )
     return out
 
 
-def stem(images: Tensor, weight: Tensor) -> Tensor:
-    """conv2d(images - 0.5, weight [C, 3, 7, 7], stride=2, padding=3)."""
+def stem_conv(images: Tensor, weight: Tensor) -> Tensor:
+    """Return conv2d(images - 0.5, weight, stride=2, padding=3) for weight [C, 3, 7, 7]."""
     outputs = weight.shape[0]
     taps = F.pad(weight, (1, 0, 1, 0)).view(outputs, 3, 4, 2, 4, 2).permute(0, 1, 3, 5, 2, 4)
     taps = F.pad(taps.reshape(outputs, 12, 4, 4), (0, 0, 0, 0, 0, 4))
-    return F.conv2d(squares(images, weight.dtype), taps.contiguous(memory_format=torch.channels_last))
+    return F.conv2d(to_squares(images, weight.dtype), taps.contiguous(memory_format=torch.channels_last))

@@ -1,4 +1,4 @@
-"""The detector's target: the highest of the Gaussians at an image's points, without a map for each point."""
+"""Target of the detector: the maximum of the Gaussians at an image's points, without one map per point."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 @triton.jit
-def _draw(cells, valid, out, points, size, scale, BLOCK: tl.constexpr):
+def _draw_kernel(cells, valid, out, points, size, scale, BLOCK: tl.constexpr):
     image = tl.program_id(0).to(tl.int64)
     cell = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     cx, cy = (cell % size).to(tl.float32), (cell // size).to(tl.float32)
@@ -22,11 +22,15 @@ def _draw(cells, valid, out, points, size, scale, BLOCK: tl.constexpr):
     tl.store(out + image * size * size + cell, tl.exp(-nearest * scale), mask=cell < size * size)
 
 
-def draw_together(cells: Tensor, valid: Tensor, size: int, sigma: float) -> Tensor:
-    """As model.heatmaps.draw_together: [B, P, 2] and [B, P] to [B, 1, size, size]."""
+def draw_target(cells: Tensor, valid: Tensor, size: int, sigma: float) -> Tensor:
+    """Draw Gaussians at the valid [B, P] of the cells [B, P, 2], as `model.heatmaps.draw_target` does.
+
+    Returns:
+        [B, 1, size, size] float32.
+    """
     out = torch.empty((len(cells), 1, size, size), device=cells.device)
     block = 512
-    _draw[(len(cells), triton.cdiv(size * size, block))](
+    _draw_kernel[(len(cells), triton.cdiv(size * size, block))](
         cells.contiguous(), valid.to(torch.uint8), out, cells.shape[1], size, 1 / (2 * sigma**2), BLOCK=block
     )
     return out

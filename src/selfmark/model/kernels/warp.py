@@ -1,6 +1,6 @@
-"""Warp, recolor, blur and noise of a batch of images in two passes over the pixels.
+"""Warp, color changes, blur and noise for a batch of images in two passes over the pixels.
 
-The same numbers as `images.augment.warp` and `recolor`.
+The result equals that of `images.augment.warp_images` and `apply_color_changes` up to rounding.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from selfmark.images.augment import ColorChanges, invert_affine
+_PIXELS_PER_PROGRAM = 1024
 
 
 @triton.jit
-def _warp_color(pixels, back, color, out, partial, size, BLOCK: tl.constexpr):
-    """Bilinear, borders repeated; each program also leaves the sum of its pixels for the image's mean."""
+def _warp_kernel(pixels, inverse, color, out, partial, size, BLOCK: tl.constexpr):
+    """Warp bilinearly with repeated borders and mix colors; write the sum of each program's pixels too."""
     image, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     area = size * size
     pixel = part * BLOCK + tl.arange(0, BLOCK)
     live = pixel < area
     px, py = (pixel % size).to(tl.float32), (pixel // size).to(tl.float32)
-    b = back + image * 6
+    b = inverse + image * 6
     x = tl.load(b) * px + tl.load(b + 1) * py + tl.load(b + 2)
     y = tl.load(b + 3) * px + tl.load(b + 4) * py + tl.load(b + 5)
     x = tl.minimum(tl.maximum(x, 0.0), size - 1.0)
@@ -52,8 +52,8 @@ def _warp_color(pixels, back, color, out, partial, size, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _blur_noise(planes, mean, contrast, brightness, taps, noise, sigma, out, size, BLOCK: tl.constexpr):
-    """Contrast and brightness, 5x5 separable blur where its taps are not a delta, noise, clamp; NHWC out."""
+def _blur_kernel(planes, mean, contrast, brightness, taps, noise, sigma, out, size, BLOCK: tl.constexpr):
+    """Change contrast and brightness, blur unless the taps are a delta, add noise, clamp; write NHWC."""
     image, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     area = size * size
     pixel = part * BLOCK + tl.arange(0, BLOCK)
@@ -84,20 +84,63 @@ def _blur_noise(planes, mean, contrast, brightness, taps, noise, sigma, out, siz
         tl.store(out + (image * area + pixel) * 3 + channel, value, mask=live)
 
 
-def deform(pixels: Tensor, matrix: Tensor, changes: ColorChanges, noise: Tensor) -> Tensor:
-    """As `operations.Operations.deform`; the result is channels-last."""
-    count, size, block = len(pixels), pixels.shape[-1], 1024
-    parts = triton.cdiv(size * size, block)
+def warp_and_mix_colors(pixels: Tensor, inverse: Tensor, color: Tensor) -> tuple[Tensor, Tensor]:
+    """Warp images [B, 3, S, S] uint8 and multiply their colors by a matrix.
+
+    Args:
+        pixels: [B, 3, S, S] uint8.
+        inverse: [B, 2, 3] from pixels of the result to pixels of the given image.
+        color: [B, 3, 3], acts on RGB.
+
+    Returns:
+        Images [B, 3, S, S] float32, where 1 is white, and the mean of each, [B].
+    """
+    count, size = len(pixels), pixels.shape[-1]
+    parts = triton.cdiv(size * size, _PIXELS_PER_PROGRAM)
     planes = torch.empty((count, 3, size, size), device=pixels.device)
     partial = torch.empty((count, parts), device=pixels.device)
-    back, color, taps = (t.contiguous() for t in (invert_affine(matrix), changes.color, changes.taps))
-    contrast, brightness, sigma = (
-        t.contiguous() for t in (changes.contrast, changes.brightness, changes.noise_sigma)
+    _warp_kernel[(count, parts)](
+        pixels.contiguous(),
+        inverse.contiguous(),
+        color.contiguous(),
+        planes,
+        partial,
+        size,
+        BLOCK=_PIXELS_PER_PROGRAM,
     )
-    _warp_color[(count, parts)](pixels.contiguous(), back, color, planes, partial, size, BLOCK=block)
-    mean = partial.sum(dim=1) / (3 * size * size)
-    out = torch.empty((count, 3, size, size), device=pixels.device, memory_format=torch.channels_last)
-    _blur_noise[(count, parts)](
-        planes, mean, contrast, brightness, taps, noise.contiguous(), sigma, out, size, BLOCK=block,
-    )  # fmt: skip
+    return planes, partial.sum(dim=1) / (3 * size * size)
+
+
+def blur_and_add_noise(
+    planes: Tensor,
+    mean: Tensor,
+    contrast: Tensor,
+    brightness: Tensor,
+    taps: Tensor,
+    noise: Tensor,
+    noise_sigma: Tensor,
+) -> Tensor:
+    """Change contrast and brightness, blur, and add noise.
+
+    Args:
+        planes: [B, 3, S, S] float32.
+        mean: [B], mean of each image.
+        contrast: [B], factor on the difference from the mean.
+        brightness: [B], factor on the mean.
+        taps: [B, 5], one-dimensional blur.
+        noise: [B, 3, S, S], standard normal.
+        noise_sigma: [B], factor on the noise.
+
+    Returns:
+        [B, 3, S, S] float32 in 0..1, channels-last.
+    """
+    count, size = len(planes), planes.shape[-1]
+    parts = triton.cdiv(size * size, _PIXELS_PER_PROGRAM)
+    contrast, brightness, taps, noise, noise_sigma = (
+        t.contiguous() for t in (contrast, brightness, taps, noise, noise_sigma)
+    )
+    out = torch.empty((count, 3, size, size), device=planes.device, memory_format=torch.channels_last)
+    _blur_kernel[(count, parts)](
+        planes, mean, contrast, brightness, taps, noise, noise_sigma, out, size, BLOCK=_PIXELS_PER_PROGRAM
+    )
     return out

@@ -1,0 +1,106 @@
+"""Interfaces between the networks and the code that computes them.
+
+A network keeps its parameters and defines the order of its layers. A `Backend` says how each layer is
+computed (`NetworkOps`), how training images are augmented (`AugmentOps`) and how a pass is executed
+(`ExecutionPolicy`). `plain_backend` implements the three in torch for any device, `fused_backend` with Triton
+kernels for CUDA. `network.prepare_network` chooses one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from selfmark.images.augment import ColorChanges
+
+if TYPE_CHECKING:
+    from selfmark.model.network import ResidualBlock
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+class NetworkOps(Protocol):
+    """Layers of the networks on maps [B, C, H, W]; modules are passed in for their parameters."""
+
+    def stem(self, conv: nn.Conv2d, norm: nn.GroupNorm, images: Tensor) -> Tensor:
+        """Return relu(norm(conv(images - 0.5))) for a 7x7 convolution with stride 2."""
+
+    def residual_block(self, block: ResidualBlock, x: Tensor) -> Tensor:
+        """Return the output of a hierarchical residual block."""
+
+    def pooled_block(self, block: ResidualBlock, x: Tensor) -> Tensor:
+        """Return the 2x2 average pooling of a residual block that changes the number of channels."""
+
+    def identity_and_pool(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return x and its 2x2 average pooling."""
+
+    def upsample_add(self, fine: Tensor, coarse: Tensor) -> Tensor:
+        """Return fine [B, C, 2H, 2W] plus the nearest-neighbor upsampling of coarse [B, C, H, W]."""
+
+    def conv_norm_relu(self, conv: nn.Conv2d, norm: nn.GroupNorm, x: Tensor) -> Tensor:
+        """Return relu(norm(conv(x))) for a 1x1 convolution."""
+
+    def output_conv(self, conv: nn.Conv2d, x: Tensor) -> Tensor:
+        """Return conv(x) for the 1x1 convolution that ends a head."""
+
+    def describe(self, conv: nn.Conv2d, features: Tensor, cells: Tensor) -> Tensor:
+        """Return the unit descriptors [B, P, d] at cells [B, P, 2] in float32.
+
+        The 1x1 convolution is applied to the features [B, C, h, w] sampled at the cells.
+        """
+
+
+class AugmentOps(Protocol):
+    """Augmentation of training images, and heatmap targets."""
+
+    def augment(self, pixels: Tensor, matrix: Tensor, changes: ColorChanges, noise: Tensor) -> Tensor:
+        """Warp images and change their colors.
+
+        Args:
+            pixels: [B, 3, S, S] uint8.
+            matrix: [B, 2, 3] from pixels of the given image to pixels of the augmented one.
+            changes: color changes of each image.
+            noise: [B, 3, S, S] standard normal noise, scaled by `changes.noise_sigma`.
+
+        Returns:
+            [B, 3, S, S] float32 in 0..1.
+        """
+
+    def draw_targets(self, cells: Tensor, valid: Tensor, size: int, sigma: float) -> Tensor:
+        """Return `heatmaps.draw_target` of cells [B, P, 2]: [B, 1, size, size]."""
+
+
+class ExecutionPolicy(Protocol):
+    """Precision, streams and recording of the passes through a network."""
+
+    @property
+    def weight_dtype(self) -> torch.dtype | None:
+        """Type of the weight copies that convolutions read; None if they read the parameters themselves."""
+
+    @property
+    def is_capturable(self) -> bool:
+        """True if a training step can be captured as a CUDA graph."""
+
+    def use_weight_copies(self, copies: dict[Tensor, Tensor]) -> None:
+        """Read these copies, parameter to copy, from now on; the caller keeps them up to date."""
+
+    def forward_context(self, network: nn.Module) -> AbstractContextManager[None]:
+        """Return the context in which to run the forward pass of `network`."""
+
+    def parallel(self, side: Callable[[], A], main: Callable[[], B]) -> tuple[A, B]:
+        """Return the results of two independent computations, which may run at the same time."""
+
+
+@dataclass(frozen=True)
+class Backend:
+    """Implementation of everything the networks compute with."""
+
+    layers: NetworkOps
+    augmentation: AugmentOps
+    execution: ExecutionPolicy

@@ -1,0 +1,189 @@
+"""Backend of Triton kernels: bf16 on CUDA, few kernel launches per layer.
+
+Norm statistics, residual sums, bilinear sampling and losses are computed in float32. Without gradients, when
+landmark positions are read from the heatmaps, the output layers are computed in float32 too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from selfmark.images.augment import ColorChanges, invert_affine
+from selfmark.model.backend import Backend
+from selfmark.model.kernels import pool, target, warp
+from selfmark.model.kernels.block import block as fused_block
+from selfmark.model.kernels.norm import norm_relu
+from selfmark.model.kernels.sample import sample
+from selfmark.model.kernels.stem import stem_conv
+
+if TYPE_CHECKING:
+    from selfmark.model.network import ResidualBlock
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+class WeightCopies:
+    """Copies in bf16 of the convolutions' parameters, shared by layers and execution.
+
+    During training the optimizer owns them and keeps them up to date; otherwise `refresh` makes them.
+    """
+
+    def __init__(self) -> None:
+        """Start without copies."""
+        self._copies: dict[Tensor, Tensor] = {}
+        self._has_owner = False
+
+    def __getitem__(self, parameter: Tensor) -> Tensor:
+        """Return the copy of a parameter."""
+        return self._copies[parameter]
+
+    def replace(self, copies: dict[Tensor, Tensor]) -> None:
+        """Use copies that the caller keeps up to date."""
+        self._copies, self._has_owner = copies, True
+
+    def refresh(self, network: nn.Module) -> None:
+        """Copy the parameters of `network` unless the copies have an owner."""
+        if self._has_owner:
+            return
+        if torch.is_grad_enabled():
+            raise ValueError("create the optimizer before training: it keeps the bf16 weights up to date")
+        if not self._copies:
+            convs = [m for m in network.modules() if isinstance(m, nn.Conv2d)]
+            parameters = [p for conv in convs for p in conv.parameters()]
+            self._copies = {p: torch.empty_like(p, dtype=torch.bfloat16) for p in parameters}
+        # This takes a few launches and is right even if weights were loaded since the last pass.
+        torch._foreach_copy_(list(self._copies.values()), list(self._copies))
+
+
+class FusedNetworkOps:
+    """Layers computed by Triton kernels on channels-last maps; see `NetworkOps`."""
+
+    def __init__(self, copies: WeightCopies) -> None:
+        """Read convolution weights from `copies`."""
+        self._copies = copies
+
+    def stem(self, conv: nn.Conv2d, norm: nn.GroupNorm, images: Tensor) -> Tensor:
+        """Return relu(norm(conv(images - 0.5)))."""
+        return self._norm_relu(norm, stem_conv(images, self._copies[conv.weight]), conv)
+
+    def residual_block(self, block: ResidualBlock, x: Tensor) -> Tensor:
+        """Return the output of the block, computed by one differentiable operation."""
+        return self._block(block, x, pooled=False)
+
+    def pooled_block(self, block: ResidualBlock, x: Tensor) -> Tensor:
+        """Return the 2x2 average pooling of the block, computed by the same operation."""
+        return self._block(block, x, pooled=True)
+
+    def identity_and_pool(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return x and its 2x2 average pooling."""
+        return pool.identity_and_pool(x)
+
+    def upsample_add(self, fine: Tensor, coarse: Tensor) -> Tensor:
+        """Return fine + nearest-neighbor upsampling of coarse."""
+        return pool.upsample_add(fine, coarse)
+
+    def conv_norm_relu(self, conv: nn.Conv2d, norm: nn.GroupNorm, x: Tensor) -> Tensor:
+        """Return relu(norm(conv(x)))."""
+        return self._norm_relu(norm, F.conv2d(x, self._copies[conv.weight]), conv)
+
+    def output_conv(self, conv: nn.Conv2d, x: Tensor) -> Tensor:
+        """Return conv(x), in float32 when no gradients are needed."""
+        if torch.is_grad_enabled():
+            return F.conv2d(x, self._copies[conv.weight], self._bias(conv))
+        # A matrix product, because convolutions would round float32 to TF32.
+        maps = F.linear(x.permute(0, 2, 3, 1).float(), conv.weight.flatten(1), conv.bias)
+        return maps.permute(0, 3, 1, 2)
+
+    def describe(self, conv: nn.Conv2d, features: Tensor, cells: Tensor) -> Tensor:
+        """Sample the features at the cells, apply the 1x1 convolution and normalize."""
+        weight, bias = conv.weight, conv.bias
+        if torch.is_grad_enabled():
+            weight, bias = self._copies[weight], self._bias(conv)
+        sampled = sample(features, cells).to(weight.dtype)
+        return F.normalize(F.linear(sampled, weight.flatten(1), bias).float(), dim=-1)
+
+    def _bias(self, conv: nn.Conv2d) -> Tensor | None:
+        return None if conv.bias is None else self._copies[conv.bias]
+
+    def _norm_relu(self, norm: nn.GroupNorm, x: Tensor, conv: nn.Conv2d) -> Tensor:
+        """Return relu(norm(x + bias of `conv`)), which saves a separate pass for the bias."""
+        return norm_relu(x, norm.weight, norm.bias, norm.num_groups, self._bias(conv))
+
+    def _block(self, module: ResidualBlock, x: Tensor, pooled: bool) -> Tensor:
+        norms, convs = [module.norm1, module.norm2, module.norm3], [module.conv1, module.conv2, module.conv3]
+        if isinstance(module.skip, nn.Sequential):
+            norm, _, conv = module.skip
+            norms, convs = [*norms, cast(nn.GroupNorm, norm)], [*convs, cast(nn.Conv2d, conv)]
+        weights = [self._copies[conv.weight] for conv in convs]
+        affine: list[Tensor] = [p for norm in norms for p in (norm.weight, norm.bias)]
+        return fused_block(x, module.norm1.num_groups, weights, affine, pooled)
+
+
+class FusedAugmentOps:
+    """Augmentation and targets computed by Triton kernels; see `AugmentOps`."""
+
+    def augment(self, pixels: Tensor, matrix: Tensor, changes: ColorChanges, noise: Tensor) -> Tensor:
+        """Warp images and change their colors; the result is channels-last."""
+        planes, mean = warp.warp_and_mix_colors(pixels, invert_affine(matrix), changes.color)
+        return warp.blur_and_add_noise(
+            planes, mean, changes.contrast, changes.brightness, changes.taps, noise, changes.noise_sigma
+        )
+
+    def draw_targets(self, cells: Tensor, valid: Tensor, size: int, sigma: float) -> Tensor:
+        """Draw the detector's target."""
+        return target.draw_target(cells, valid, size, sigma)
+
+
+class FusedExecution:
+    """Execution in bf16 on several CUDA streams; see `ExecutionPolicy`."""
+
+    weight_dtype = torch.bfloat16
+    is_capturable = True
+
+    def __init__(self, copies: WeightCopies) -> None:
+        """Keep `copies` up to date before each forward pass."""
+        self._copies = copies
+        self._streams: list[torch.cuda.Stream] = []
+        self._depth = 0
+
+    def use_weight_copies(self, copies: dict[Tensor, Tensor]) -> None:
+        """Use copies that the optimizer keeps up to date."""
+        self._copies.replace(copies)
+
+    def forward_context(self, network: nn.Module) -> AbstractContextManager[None]:
+        """Refresh the weight copies and return a context that does nothing."""
+        self._copies.refresh(network)
+        return nullcontext()
+
+    def parallel(self, side: Callable[[], A], main: Callable[[], B]) -> tuple[A, B]:
+        """Run the two computations on two streams.
+
+        The results of `side` are used after the streams have joined, so their memory is safe: whatever reuses
+        it has waited for both streams.
+        """
+        if self._depth == len(self._streams):
+            self._streams.append(torch.cuda.Stream())  # type: ignore[no-untyped-call]
+        current, other = torch.cuda.current_stream(), self._streams[self._depth]
+        other.wait_stream(current)
+        with torch.cuda.stream(other):
+            side_result = side()
+        self._depth += 1
+        try:
+            main_result = main()
+        finally:
+            self._depth -= 1
+        current.wait_stream(other)
+        return side_result, main_result
+
+
+def create_fused_backend() -> Backend:
+    """Return the backend of Triton kernels for one network."""
+    copies = WeightCopies()
+    return Backend(FusedNetworkOps(copies), FusedAugmentOps(), FusedExecution(copies))

@@ -364,9 +364,9 @@ def test_rows_must_match(tmp_path: Path) -> None:
         ImageStore(**{**vars(store), "frame": np.zeros(2, np.int64)})
 
 
-@pytest.mark.parametrize("name", ["sources", "decode", "crop"])
+@pytest.mark.parametrize("name", ["image_ref", "images.decode", "images.crop"])
 def test_examples_in_docstrings(name: str) -> None:
-    result = doctest.testmod(importlib.import_module(f"selfmark.images.{name}"))
+    result = doctest.testmod(importlib.import_module(f"selfmark.{name}"))
     assert result.attempted > 0
     assert result.failed == 0
 

@@ -24,7 +24,7 @@ def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> M
     if request.param is video_av:
         pytest.importorskip("av")
     monkeypatch.setattr(video, "video_reader", lambda: request.param)
-    video._look_at.cache_clear()
+    video._probe_video.cache_clear()
     return request.param
 
 

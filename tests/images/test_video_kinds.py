@@ -42,7 +42,7 @@ def test_both_readers_agree_on_every_kind(name: str, tmp_path: Path) -> None:
     for (_, one), (_, other) in zip(ours, theirs, strict=True):
         assert one.shape == other.shape
         assert np.abs(one.astype(int) - other).mean() < 2
-    about = [reader.look_at(path) for reader in (video_av, video_opencv)]
+    about = [reader.probe_video(path) for reader in (video_av, video_opencv)]
     assert about[0][0] == about[1][0] == 40
     assert about[0][2] == about[1][2] == (ours[0][1].shape[1], ours[0][1].shape[0])
     for _, seconds in ((one[0], one[3]) for one in about):

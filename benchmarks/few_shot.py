@@ -23,8 +23,9 @@ from unittest import mock
 import numpy as np
 import torch
 
+from selfmark.annotations import AnnotatedObjects
 from selfmark.detector import Detector
-from selfmark.evaluation.label_files import GroundTruth, read_ground_truth
+from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.evaluation.nme import forward_prediction, image_errors, mean_error, point_errors
 from selfmark.evaluation.normalizers import default_normalizer, normalizer_lengths
 from selfmark.evaluation.regression import fit_ridge
@@ -45,7 +46,7 @@ class Part(NamedTuple):
 
     examples: MappingExamples
     lengths: FloatArray
-    truth: GroundTruth
+    truth: AnnotatedObjects
 
 
 def main() -> None:

@@ -35,8 +35,9 @@ from single_run import hardware
 from summaries import table
 
 from run import commit
+from selfmark.annotations import AnnotatedObjects
 from selfmark.config import Config, FirstKeypoints, override
-from selfmark.evaluation.label_files import GroundTruth, read_ground_truth
+from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.evaluation.normalizers import default_normalizer, measurable_lengths
 from selfmark.evaluation.precision import keypoint_precision
 from selfmark.images.crop import to_network
@@ -94,7 +95,7 @@ class TestImages:
     """
 
     store: ImageStore
-    truth: GroundTruth
+    truth: AnnotatedObjects
     radius: Floats
     views: torch.Tensor
     relit: torch.Tensor

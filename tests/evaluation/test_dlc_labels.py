@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from selfmark.annotations import AnnotatedObjects
 from selfmark.errors import InputError
 from selfmark.evaluation import label_files
-from selfmark.evaluation.label_files import GroundTruth
 from selfmark.image_ref import ImageRef
 
 pandas: Any = pytest.importorskip("pandas")
@@ -51,7 +51,7 @@ def _save(frame: Any, folder: Path, kind: str) -> Path:
 KINDS = pytest.mark.parametrize("kind", ["folders", "paths"])
 
 
-def _read(path: Path, **more: int) -> GroundTruth:
+def _read(path: Path, **more: int) -> AnnotatedObjects:
     return label_files.read_ground_truth(path, REFS, **more)
 
 
@@ -96,7 +96,7 @@ def test_likelihoods_are_passed_over_and_visibility_is_not(kind: str, tmp_path: 
     visible = _columns([], ("x", "y", "visible"))
     path = _save(pandas.DataFrame(values.reshape(3, 9), index=index, columns=visible), tmp_path, kind)
     assert _read(path).visible.tolist() == [[True, True, False]] * 3
-    assert _read(path, least_visibility=2).visible.tolist() == [[True, False, False]] * 3
+    assert _read(path, min_visibility=2).visible.tolist() == [[True, False, False]] * 3
 
 
 HEAD = "scorer,Ann,Ann\nbodyparts,nose,nose\ncoords,x,y\n"

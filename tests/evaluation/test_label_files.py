@@ -17,8 +17,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from selfmark.annotations import AnnotatedObjects
 from selfmark.errors import InputError
-from selfmark.evaluation.label_files import GroundTruth, common_points, read_ground_truth, select_points
+from selfmark.evaluation.label_files import common_points, read_ground_truth
 from selfmark.image_ref import ImageRef
 from selfmark.images.sources import list_images
 
@@ -59,7 +60,7 @@ def write(folder: Path, content: Any, name: str = "test.json") -> Path:
     return path
 
 
-def read(folder: Path, content: Any, images: list[ImageRef] | None = None, **more: int) -> GroundTruth:
+def read(folder: Path, content: Any, images: list[ImageRef] | None = None, **more: int) -> AnnotatedObjects:
     return read_ground_truth(write(folder, content), TRAIN if images is None else images, **more)
 
 
@@ -72,7 +73,7 @@ def test_points_boxes_and_words_are_those_of_the_file(tmp_path: Path) -> None:
     assert len(truth) == 3
     assert truth.source == path
     assert truth.refs == tuple(TRAIN)
-    assert truth.entries == tuple(f"{path}: annotations[{n}]" for n in range(3))
+    assert truth.where == tuple(f"{path}: annotations[{n}]" for n in range(3))
     assert truth.names == tuple(POINTS)
     assert truth.mirror == (1, 0, 2)
     assert truth.xy.dtype == np.float64
@@ -84,7 +85,7 @@ def test_points_boxes_and_words_are_those_of_the_file(tmp_path: Path) -> None:
 
 
 def test_hidden_points_count_unless_a_higher_visibility_is_asked_for(tmp_path: Path) -> None:
-    truth = read(tmp_path, valid(), least_visibility=2)
+    truth = read(tmp_path, valid(), min_visibility=2)
     assert truth.visible[0].tolist() == [True, False, True]
     assert np.isnan(truth.xy[0, 1]).all()
 
@@ -110,10 +111,10 @@ def test_objects_without_points_and_crowds_are_left_out_and_noted(tmp_path: Path
     content["annotations"][2]["keypoints"] = [math.nan, math.inf, 0] * 3
     truth = read(tmp_path, content)
     path = tmp_path / "test.json"
-    assert truth.entries == (f"{path}: annotations[1]",)
+    assert truth.where == (f"{path}: annotations[1]",)
     assert truth.refs == (TRAIN[1],)
     assert truth.notes == (
-        f"{path}: 1 annotation was left out as of a crowd, first annotations[0]",
+        f"{path}: 1 annotation was left out as a crowd, first annotations[0]",
         f"{path}: 1 annotation was left out as without a visible point, first annotations[2]",
     )
 
@@ -184,7 +185,7 @@ def test_select_by_index_and_by_mask(tmp_path: Path) -> None:
     truth = read(tmp_path, content)
     chosen = truth.select([2, 0])
     assert chosen.refs == (TRAIN[2], TRAIN[0])
-    assert chosen.entries == (truth.entries[2], truth.entries[0])
+    assert chosen.where == (truth.where[2], truth.where[0])
     assert chosen.fields == {"pose": (2, 0)}
     np.testing.assert_array_equal(chosen.xy, truth.xy[[2, 0]])
     np.testing.assert_array_equal(chosen.boxes, truth.boxes[[2, 0]])
@@ -196,14 +197,14 @@ def test_select_by_index_and_by_mask(tmp_path: Path) -> None:
 
 def test_points_are_reordered_with_their_partners(tmp_path: Path) -> None:
     truth = read(tmp_path, valid())
-    turned = select_points(truth, ["nose", "right_eye", "left_eye"])
+    turned = truth.select_points(["nose", "right_eye", "left_eye"])
     assert turned.mirror == (0, 2, 1)
     np.testing.assert_array_equal(turned.xy, truth.xy[:, ::-1])
     np.testing.assert_array_equal(turned.visible, truth.visible[:, ::-1])
-    assert select_points(truth, ["nose", "left_eye"]).mirror == ()  # its partner is gone
-    assert select_points(truth, ["nose"]).mirror == (0,)
+    assert truth.select_points(["nose", "left_eye"]).mirror == ()  # its partner is gone
+    assert truth.select_points(["nose"]).mirror == (0,)
     with pytest.raises(InputError, match=r"test\.json has no point 'tail'"):
-        select_points(truth, ["tail"])
+        truth.select_points(["tail"])
 
 
 def test_common_points_follow_the_other_file(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from selfmark.annotations import AnnotatedObjects
 from selfmark.errors import InputError
 from selfmark.evaluation import label_files
 from selfmark.export.label_studio import write_label_studio
@@ -47,7 +48,7 @@ def _task(*regions: dict[str, Any], image: str = "/data/local-files/?d=photos/a.
     return {"id": 1, "data": {"image": image}, "annotations": [{"result": list(regions)}]}
 
 
-def _read(folder: Path, content: Any, *images: ImageRef) -> label_files.GroundTruth:
+def _read(folder: Path, content: Any, *images: ImageRef) -> AnnotatedObjects:
     path = folder / "export.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     return label_files.read_ground_truth(path, images or [ImageRef(Path("/home/me/photos/a.jpg"))])

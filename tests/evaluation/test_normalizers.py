@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from selfmark.annotations import AnnotatedObjects
 from selfmark.errors import InputError
-from selfmark.evaluation.label_files import GroundTruth
 from selfmark.evaluation.normalizers import (
     WORDS,
     canonical_name,
@@ -26,25 +26,22 @@ from selfmark.image_ref import ImageRef
 BODY = ("left_eye", "right_eye", "left_shoulder", "right_shoulder", "right_hip")
 
 
-def truth_of(xy: Any, names: tuple[str, ...] = BODY, hidden: Any = (), **more: Any) -> GroundTruth:
+def truth_of(xy: Any, names: tuple[str, ...] = BODY, hidden: Any = (), **more: Any) -> AnnotatedObjects:
     """Objects whose points are all visible but those at the (object, point) pairs in `hidden`."""
     points = np.array(xy, np.float64)
     count = len(points)
     visible = np.ones(points.shape[:2], bool)
     for place in hidden:
         visible[place] = False
-    return GroundTruth(
-        source=Path("test.json"),
+    return AnnotatedObjects(
         refs=tuple(ImageRef(Path(f"{n}.jpg")) for n in range(count)),
-        entries=tuple(f"test.json: annotations[{n}]" for n in range(count)),
-        xy=np.where(visible[..., None], points, np.nan),
-        visible=visible,
-        boxes=np.array(more.pop("boxes", [[0, 0, 4, 9]] * count), np.float64),
         names=names,
-        mirror=(),
+        xy=np.where(visible[..., None], points, np.nan),
+        hidden=np.zeros_like(visible),
+        boxes=np.array(more.pop("boxes", [[0, 0, 4, 9]] * count), np.float64),
         normalizer=more.pop("normalizer", ""),
-        fields={},
-        notes=(),
+        source=Path("test.json"),
+        where=tuple(f"test.json: annotations[{n}]" for n in range(count)),
     )
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from selfmark.annotations import AnnotatedObjects
 from selfmark.config import Config, FirstKeypoints, section_from_dict
 from selfmark.errors import InputError
-from selfmark.evaluation.label_files import GroundTruth
 from selfmark.evaluation.labeled_images import load_labeled_images, precision_radius
 from selfmark.evaluation.labeled_run import LabeledRun
 from selfmark.evaluation.precision import keypoint_precision
@@ -23,7 +23,7 @@ from selfmark.run.folder import Run
 
 
 def detector_precisions(
-    truth: GroundTruth,
+    truth: AnnotatedObjects,
     spec: str,
     detectors: Sequence[str],
     config: Config,
@@ -81,7 +81,7 @@ def run_keypoint_precision(run: Run, train: LabeledRun, spec: str, config: Confi
     return _percent(of_truth, truth, train.truth, radius)
 
 
-def _percent(points: Keypoints, xy: FloatArray, truth: GroundTruth, radius: FloatArray) -> float:
+def _percent(points: Keypoints, xy: FloatArray, truth: AnnotatedObjects, radius: FloatArray) -> float:
     return 100 * keypoint_precision(
         points.xy.cpu().numpy(), points.image_index.cpu().numpy(), xy, truth.visible, radius
     )

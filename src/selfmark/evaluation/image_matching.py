@@ -23,7 +23,6 @@ PathParts = tuple[str, ...]  # folders and name of a file
 def match_annotations(
     file: CocoFile,
     annotations: Sequence[CocoAnnotation],
-    boxes: Sequence[Box | None],
     refs: Sequence[ImageRef],
 ) -> tuple[tuple[ImageRef, ...], tuple[str, ...]]:
     """Find the image reference of each annotation.
@@ -31,7 +30,6 @@ def match_annotations(
     Args:
         file: The label file.
         annotations: N of its annotations.
-        boxes: Their boxes.
         refs: The images that the user gave.
 
     Returns:
@@ -47,12 +45,12 @@ def match_annotations(
         rows_of[resolved[ref.path], ref.frame].append(row)
     videos = {path for path, frame in rows_of if frame is not None}
     taken: dict[int, str] = {}
-    for annotation, image, box in zip(annotations, images, boxes, strict=True):
+    for annotation, image in zip(annotations, images, strict=True):
         path = found[_path_parts(image)]
         frame = image.video_frame() if path in videos else None
         if (path, frame) not in rows_of:
             raise InputError(f"{image.where}: frame {frame} of '{image.file_name}' is not among those given")
-        row = _choose_object(annotation.where, box, rows_of[path, frame], refs)
+        row = _choose_object(annotation, rows_of[path, frame], refs)
         if row in taken:
             raise InputError(_describe_conflict(annotation.where, taken[row], refs[row].box))
         taken[row] = annotation.where
@@ -141,8 +139,9 @@ def _path_parts(image: CocoImage) -> PathParts:
 # --- objects in an image ---------------------------------------------------------------------------
 
 
-def _choose_object(where: str, box: Box | None, candidates: Sequence[int], refs: Sequence[ImageRef]) -> int:
+def _choose_object(annotation: CocoAnnotation, candidates: Sequence[int], refs: Sequence[ImageRef]) -> int:
     """Return which of the given objects of an image an annotation belongs to."""
+    where, box = annotation.where, annotation.box()
     with_box = [(row, ref_box) for row in candidates if (ref_box := refs[row].box) is not None]
     if not with_box or (box is None and len(candidates) == 1):
         return candidates[0]

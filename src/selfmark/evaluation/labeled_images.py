@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from selfmark.annotations import AnnotatedObjects
 from selfmark.config import Config
 from selfmark.errors import InputError
-from selfmark.evaluation.label_files import GroundTruth
 from selfmark.evaluation.labeled_run import normalizer_in_network_pixels
 from selfmark.evaluation.normalizers import default_normalizer
 from selfmark.images.crop import to_network
@@ -27,7 +27,7 @@ class LabeledImages:
     xy:    [N, L, 2] annotated points in network pixels
     """
 
-    truth: GroundTruth
+    truth: AnnotatedObjects
     store: ImageStore
     xy: FloatArray
 
@@ -45,7 +45,7 @@ class LabeledImages:
         return chosen
 
 
-def load_labeled_images(truth: GroundTruth, config: Config, folder: Path | None) -> LabeledImages:
+def load_labeled_images(truth: AnnotatedObjects, config: Config, folder: Path | None) -> LabeledImages:
     """Load the images of labeled objects; those that cannot be read are left out.
 
     Args:
@@ -59,7 +59,7 @@ def load_labeled_images(truth: GroundTruth, config: Config, folder: Path | None)
     return LabeledImages(truth, store, to_network(truth.xy, store.regions[:, None], config.images.size))
 
 
-def precision_radius(truth: GroundTruth, regions: FloatArray, spec: str, config: Config) -> FloatArray:
+def precision_radius(truth: AnnotatedObjects, regions: FloatArray, spec: str, config: Config) -> FloatArray:
     """A tenth of the inter-ocular distance; for objects without eyes, of whatever errors are divided by."""
     size = config.images.size
     try:

@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from selfmark.annotations import AnnotatedObjects
 from selfmark.config import Config, Evaluation
 from selfmark.detector import Detector
 from selfmark.errors import InputError
 from selfmark.evaluation.cached_predictions import CachedPredictions, Progress, load_or_predict
-from selfmark.evaluation.label_files import GroundTruth, common_points, read_ground_truth, select_points
+from selfmark.evaluation.label_files import common_points, read_ground_truth
 from selfmark.evaluation.normalizers import normalizer_lengths
 from selfmark.evaluation.protocol import Examples
 from selfmark.evaluation.stage1_landmarks import Stage1
@@ -35,7 +36,7 @@ class EvaluationInputs:
 class LabeledRun:
     """A label file joined with what the run found in its images."""
 
-    truth: GroundTruth
+    truth: AnnotatedObjects
     found: CachedPredictions
 
 
@@ -57,8 +58,8 @@ def keep_common_points(train: LabeledRun, test: LabeledRun) -> tuple[LabeledRun,
     """Across data sets only points annotated in both can be compared."""
     names = common_points(train.truth, test.truth)
     return (
-        replace(train, truth=select_points(train.truth, names)),
-        replace(test, truth=select_points(test.truth, names)),
+        replace(train, truth=train.truth.select_points(names)),
+        replace(test, truth=test.truth.select_points(names)),
     )
 
 
@@ -99,7 +100,9 @@ def build_examples(labeled: LabeledRun, spec: str, size: int) -> Examples:
     )
 
 
-def normalizer_in_network_pixels(truth: GroundTruth, regions: FloatArray, spec: str, size: int) -> FloatArray:
+def normalizer_in_network_pixels(
+    truth: AnnotatedObjects, regions: FloatArray, spec: str, size: int
+) -> FloatArray:
     """What errors are divided by, [N], in network pixels."""
     scaled: FloatArray = normalizer_lengths(truth, spec, regions) * (size / regions[:, 2])
     return scaled

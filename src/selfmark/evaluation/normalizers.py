@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from selfmark.annotations import AnnotatedObjects
 from selfmark.errors import InputError
 from selfmark.evaluation.nme import box_normalizer
 from selfmark.images.coco import CocoCategory
 from selfmark.points import FloatArray
-
-if TYPE_CHECKING:
-    from selfmark.evaluation.label_files import GroundTruth
 
 # Specs measured between two parts; a part's place is the center of all its points.
 PARTS = {
@@ -38,7 +35,7 @@ INITIALLED = "eye|shoulder|elbow|wrist|hand|hip|knee|ankle|foot"
 # --- lengths ---------------------------------------------------------------------------------------
 
 
-def normalizer_lengths(truth: GroundTruth, spec: str, regions: FloatArray) -> FloatArray:
+def normalizer_lengths(truth: AnnotatedObjects, spec: str, regions: FloatArray) -> FloatArray:
     """The length [N] that each object's errors are divided by, in pixels of the original image.
 
     Args:
@@ -54,14 +51,14 @@ def normalizer_lengths(truth: GroundTruth, spec: str, regions: FloatArray) -> Fl
     if len(unusable):
         others = f" (nor in {len(unusable) - 1} other entries)" if len(unusable) > 1 else ""
         raise InputError(
-            f"{truth.entries[int(unusable[0])]}: the normalizer '{spec}' cannot be measured here{others}, "
+            f"{truth.describe(int(unusable[0]))}: the normalizer '{spec}' cannot be measured here{others}, "
             "because what it needs is missing, not visible or of no length; choose another normalizer, or "
             "leave the entry out"
         )
     return found
 
 
-def measurable_lengths(truth: GroundTruth, spec: str, regions: FloatArray) -> FloatArray:
+def measurable_lengths(truth: AnnotatedObjects, spec: str, regions: FloatArray) -> FloatArray:
     """As `normalizer_lengths`, but NaN or 0 where there is nothing to measure, for metrics that pass over objects."""
     if regions.shape != (len(truth), 4):
         raise ValueError(f"regions must be [{len(truth)}, 4], got {regions.shape}")
@@ -80,12 +77,12 @@ def measurable_lengths(truth: GroundTruth, spec: str, regions: FloatArray) -> Fl
     return distance
 
 
-def is_available(truth: GroundTruth, spec: str) -> bool:
+def is_available(truth: AnnotatedObjects, spec: str) -> bool:
     """Whether the points that a normalizer is measured between are named, visible or not."""
     return spec in ("box", "bbox", "side") or _ends(truth.names, spec) is not None
 
 
-def default_normalizer(truth: GroundTruth) -> str:
+def default_normalizer(truth: AnnotatedObjects) -> str:
     """What the label file declares, else the distance of the eyes, else of the shoulders, else the box."""
     named = (spec for spec in ("inter_ocular", "shoulders") if is_available(truth, spec))
     return truth.normalizer or next(named, "box")
@@ -143,7 +140,7 @@ def _point(names: Sequence[str], text: str) -> int | None:
     return number if number < len(names) else None
 
 
-def _center(truth: GroundTruth, indices: list[int]) -> FloatArray:
+def _center(truth: AnnotatedObjects, indices: list[int]) -> FloatArray:
     """Mean [N, 2] of an object's visible points among these; NaN where none is visible."""
     visible = truth.visible[:, indices]
     total = np.where(visible[..., None], truth.xy[:, indices], 0.0).sum(axis=1)

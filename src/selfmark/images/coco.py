@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from selfmark.errors import InputError
-from selfmark.image_ref import Box, ClipFrame
+from selfmark.image_ref import Box, ClipFrame, ImageRef
 from selfmark.images.input_files import (
     IMAGE_SUFFIXES,
     MAX_COORDINATE,
@@ -76,6 +76,13 @@ class CocoImage:
                 f"0, not {reprlib.repr(frame)}"
             )
         return frame
+
+    def ref(self) -> ImageRef:
+        """Return a reference to the image by its name in the file, without a frame number if it is unusable."""
+        frame = self.values.get("frame")
+        is_video = Path(self.file_name).suffix.lower() in VIDEO_SUFFIXES
+        is_usable = is_video and type(frame) is int and 0 <= frame < 2**31
+        return ImageRef(Path(self.file_name), frame if is_usable else None, clip=self.clip_frame())
 
     def clip_frame(self) -> ClipFrame | None:
         """Return the video and frame number of a still image that was exported from a video, else None.
@@ -261,8 +268,9 @@ class CocoFile:
         """Raise if two images have the same id."""
         _require_unique((image.where, image.id) for image in self.images)
 
-    def check_annotation_ids(self) -> None:
-        """Raise if two annotations have the same id, or if one has an image that is not in the file."""
+    def check_ids(self) -> None:
+        """Raise if two images or two annotations have the same id, or an annotation has an unknown image."""
+        self.check_image_ids()
         _require_unique(
             (annotation.where, annotation.values["id"])
             for annotation in self.annotations

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from selfmark.annotations import AnnotatedObjects
 from selfmark.detector import Detector, NetworkPrediction, detector_fingerprint
 from selfmark.errors import InputError
-from selfmark.evaluation.label_files import GroundTruth, is_coco, read_ground_truth, read_label_file
+from selfmark.evaluation.label_files import is_coco, read_ground_truth, read_label_file
 from selfmark.evaluation.nme import mean_error, mean_of_known
 from selfmark.evaluation.normalizers import (
     canonical_name,
@@ -95,7 +96,7 @@ def _as_the_run_saw(refs: Sequence[ImageRef], folder: Path) -> list[ImageRef]:
 
 def _fit(
     detector: Detector,
-    truth: GroundTruth,
+    truth: AnnotatedObjects,
     found: NetworkPrediction,
     normalizer: str,
     skeleton: Sequence[tuple[int, int]],
@@ -135,7 +136,7 @@ def _fit(
     )
 
 
-def _lengths(truth: GroundTruth, normalizer: str, regions: npt.NDArray[np.float64]) -> tuple[str, FloatArray]:
+def _lengths(truth: AnnotatedObjects, normalizer: str, regions: npt.NDArray[np.float64]) -> tuple[str, FloatArray]:
     """What errors are divided by; if nobody asked for it and it cannot be measured, the image's side."""
     if normalizer:
         return normalizer, normalizer_lengths(truth, normalizer, regions)
@@ -187,7 +188,7 @@ def _skeleton(path: Path, names: Sequence[str]) -> tuple[tuple[int, int], ...]:
     return file.category(file.single_objects()).skeleton(len(names))
 
 
-def _notes(truth: GroundTruth, found: NetworkPrediction, mapping: LearnedMapping) -> list[str]:
+def _notes(truth: AnnotatedObjects, found: NetworkPrediction, mapping: LearnedMapping) -> list[str]:
     notes = []
     if found.skipped:
         notes.append(

@@ -39,13 +39,14 @@ def test_what_was_written_is_read_back(name: str, tmp_path: Path) -> None:
     assert again.splits.keys() == data.splits.keys()
     for split, objects in data.splits.items():
         found = again.splits[split]
-        assert [again.root / file for file in found.files] == [
-            (data.root / file).resolve() for file in objects.files
+        assert [again.root / file for file in found.paths] == [
+            (data.root / file).resolve() for file in objects.paths
         ]
-        for field in ("frame", "box", "xy", "hidden"):
+        for field in ("boxes", "xy", "hidden"):
             np.testing.assert_array_equal(getattr(found, field), getattr(objects, field))
         assert dict(found.fields) == dict(objects.fields)
-        assert found.clip == objects.clip
+        assert found.frames == objects.frames
+        assert [ref.clip for ref in found.refs] == [ref.clip for ref in objects.refs]
     assert "not from its official files" in " ".join(again.notes)
 
 
@@ -78,9 +79,9 @@ def test_files_of_others(mine: Path) -> None:
     data = coco_folder.read_coco_folder(
         "cats", mine
     )  # the first object has one point only, so nothing is measured on it
-    assert data.test.files == (Path("images/test/0.png"), Path("images/test/1.png"))
+    assert data.test.paths == (Path("images/test/0.png"), Path("images/test/1.png"))
     np.testing.assert_array_equal(data.train.xy, [[[3, 4], [np.nan, np.nan]], [[5, 6], [7, 8]]])
-    np.testing.assert_array_equal(data.train.box, [[1, 2, 5, 6], [np.nan] * 4])
+    np.testing.assert_array_equal(data.train.boxes, [[1, 2, 5, 6], [np.nan] * 4])
     np.testing.assert_array_equal(data.train.hidden, [[False, False], [True, False]])
     assert data.train.fields == {"sex": ("", "f")}
     assert data.normalizer == "box"
@@ -92,7 +93,7 @@ def test_files_of_others(mine: Path) -> None:
     [
         (
             {"description": "other\nfaces"},
-            "read from COCO files, which are described as 'other\\nfaces', not from",
+            "read from COCO files described as 'other\\nfaces', not from",
         ),
         ({"description": "cats"}, "read from COCO files, not from its official files"),
         ({"description": 7}, "read from COCO files, not from its official files"),
@@ -108,7 +109,7 @@ def test_boxes_that_reach_from_point_to_point_are_pointed_out(mine: Path) -> Non
     points = {"image_id": 0, "category_id": 1, "keypoints": [3, 4, 2, 13, 9, 2]}
     for box, said in (([3, 4, 10, 5], True), ([1, 2, 14, 9], False), (None, False)):
         _save(mine, "train", {"annotations": [points | ({"bbox": box} if box else {})]})
-        assert any("those around the points" in note for note in read_dataset("cats", mine).notes) == said
+        assert any("only enclose the points" in note for note in read_dataset("cats", mine).notes) == said
 
 
 def test_points_of_the_files_must_be_the_same(mine: Path) -> None:
@@ -121,12 +122,12 @@ def test_settings_may_only_say_how_objects_are_cut_out(mine: Path) -> None:
     _save(mine, "train", {"info": {"selfmark": {"images.margin": 0.3}}})
     assert read_dataset("cats", mine).settings == {"images.margin": 0.3}
     _save(mine, "train", {"info": {"selfmark": {"keypoints.weights": "/etc/passwd"}}})
-    with pytest.raises(InputError, match="may only hold settings of images"):
+    with pytest.raises(InputError, match="may only contain settings of images"):
         read_dataset("cats", mine)
 
 
 def test_crowds_alone_are_nothing(mine: Path) -> None:
     annotation = {"image_id": 1, "category_id": 1, "keypoints": [0] * 6, "iscrowd": 1}
     _save(mine, "train", {"annotations": [annotation]})
-    with pytest.raises(InputError, match=r"train\.json annotates no single objects"):
+    with pytest.raises(InputError, match=r"train\.json annotates no objects"):
         read_dataset("cats", mine)

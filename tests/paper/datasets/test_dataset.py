@@ -10,11 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from selfmark.annotations import annotate_images
 from selfmark.errors import InputError
 from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.evaluation.normalizers import normalizer_lengths
+from selfmark.image_ref import ImageRef
 from selfmark.images.sources import list_images
-from selfmark.paper.datasets.dataset import Dataset, SplitObjects, files_exist, tight_box, write_coco
+from selfmark.paper.datasets.dataset import Dataset, files_exist, tight_box, write_coco
 from selfmark.paper.datasets.registry import read_dataset
 from tests.paper.datasets import face_miniatures
 
@@ -37,17 +39,17 @@ def test_what_is_written_is_what_discovery_and_evaluation_read(name: str, tmp_pa
         path = tmp_path / "out" / f"{split}.json"
         refs = list_images([path])
         truth = read_ground_truth(path, refs)
-        assert [ref.path for ref in truth.refs] == [data.root / file for file in objects.files]
+        assert [ref.path for ref in truth.refs] == [data.root / file for file in objects.paths]
         np.testing.assert_array_equal(truth.xy, objects.xy)
-        np.testing.assert_array_equal(truth.boxes, objects.box)
+        np.testing.assert_array_equal(truth.boxes, objects.boxes)
         given = [ref.box or (np.nan,) * 4 for ref in truth.refs]
-        np.testing.assert_array_equal(given, objects.box)
+        np.testing.assert_array_equal(given, objects.boxes)
         assert truth.names == data.names
         assert truth.mirror == data.mirror
         assert truth.normalizer == data.normalizer
         assert truth.fields == dict(objects.fields)
         assert truth.notes == ()
-        assert (normalizer_lengths(truth, truth.normalizer, objects.box) > 0).all()
+        assert (normalizer_lengths(truth, truth.normalizer, objects.boxes) > 0).all()
 
 
 def test_points_out_of_sight_and_unknown_ones_are_told_apart(tmp_path: Path) -> None:
@@ -87,11 +89,9 @@ def test_tight_boxes_pass_over_what_is_not_annotated() -> None:
 
 
 def test_shapes_must_agree() -> None:
-    objects = SplitObjects(
-        (Path("a"),), np.array([-1]), np.zeros((1, 4)), np.zeros((1, 2, 2)), np.zeros((1, 2), bool)
-    )
-    with pytest.raises(ValueError, match="2 points for 1 names"):
+    objects = annotate_images([ImageRef(Path("a"))], ("a", "b"), np.zeros((1, 2, 2)))
+    with pytest.raises(ValueError, match="every split must have the points"):
         Dataset("x", Path(), "x", ("a",), (0,), "box", {}, objects, objects)
-    one = replace(objects, xy=objects.xy[:, :1], hidden=objects.hidden[:, :1])
-    with pytest.raises(ValueError, match="2 points for 1 names"):
+    one = objects.select_points(["a"])
+    with pytest.raises(ValueError, match="every split must have the points"):
         Dataset("x", Path(), "x", ("a",), (0,), "box", {}, one, one, fit=objects)

@@ -120,8 +120,8 @@ def test_hidden_files_are_no_part_of_a_data_set(name: str, tmp_path: Path) -> No
     for path in [path for path in root.rglob("*") if path.is_file() and path.suffix != ".json"]:
         path.with_name(f"._{path.name}").write_bytes(b"\x00\x05\x16\x07")
     after = read_dataset(name, root)
-    assert {split: part.files for split, part in after.splits.items()} == {
-        split: part.files for split, part in before.splits.items()
+    assert {split: part.paths for split, part in after.splits.items()} == {
+        split: part.paths for split, part in before.splits.items()
     }
     assert after.notes == before.notes
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from selfmark.errors import InputError
+from selfmark.image_ref import ImageRef
 from selfmark.paper.datasets import face_finder
 from selfmark.paper.datasets.dataset import Dataset
 from selfmark.paper.datasets.detection_files import read_points
@@ -82,7 +84,7 @@ def test_celeba_gets_the_68_points_of_a_detector(celeba: Dataset, tmp_path: Path
     np.testing.assert_allclose(data.fit.xy, [sixty_eight(number) for number in (3, 1, 2)])
     np.testing.assert_allclose(data.test.xy, [sixty_eight(7), sixty_eight(8)])
     # Landmarks are discovered in images that no detector has seen.
-    assert data.train.files == celeba.train.files
+    assert data.train.paths == celeba.train.paths
     np.testing.assert_allclose(data.train.xy[1], sixty_eight(2))
     assert np.isnan(data.train.xy[3:]).all()
     assert data.notes == celeba.notes
@@ -92,19 +94,19 @@ def test_images_without_points_are_left_out_and_counted(
     celeba: Dataset, aflw: Dataset, tmp_path: Path
 ) -> None:
     data = replace_points(celeba, detected(tmp_path / "points", "csv", MAFL[:4]))
-    assert [file.name for file in data.test.files] == ["000007.jpg"]
+    assert [file.name for file in data.test.paths] == ["000007.jpg"]
     assert f"1 images of the test split have no points in {tmp_path / 'points.csv'}" in data.notes
     # Where regressors are fitted on what landmarks are discovered in, that goes for training too.
-    named = [(str(file), sixty_eight(0)) for file in (*aflw.train.files[1:], *aflw.test.files)]
+    named = [(str(file), sixty_eight(0)) for file in (*aflw.train.paths[1:], *aflw.test.paths)]
     data = replace_points(aflw, coco(tmp_path / "aflw.json", named))
-    assert data.train.files == aflw.train.files[1:]
+    assert data.train.paths == aflw.train.paths[1:]
     with pytest.raises(InputError, match="has points of none of the 3 images of the test split"):
         replace_points(aflw, coco(tmp_path / "aflw.json", named[:4]))
 
 
 def test_of_several_faces_the_annotated_one_is_taken(aflw: Dataset, tmp_path: Path) -> None:
-    named = [(str(file), five(0)) for split in aflw.splits.values() for file in split.files]
-    other = str(aflw.test.files[2])
+    named = [(str(file), five(0)) for split in aflw.splits.values() for file in split.paths]
+    other = str(aflw.test.paths[2])
     truth = aflw.test.xy[2]
     data = replace_points(
         aflw, coco(tmp_path / "a.json", [(other, truth + 40), *named[:-1], (other, truth - 3)])
@@ -115,7 +117,7 @@ def test_of_several_faces_the_annotated_one_is_taken(aflw: Dataset, tmp_path: Pa
 
 
 def test_names_may_have_more_or_fewer_folders_but_not_others(aflw: Dataset, tmp_path: Path) -> None:
-    files = [file for split in aflw.splits.values() for file in split.files]
+    files = [file for split in aflw.splits.values() for file in split.paths]
     longer = [(f"/data/aflw/{file}", five(0)) for file in files]
     assert len(replace_points(aflw, coco(tmp_path / "a.json", longer)).train) == 5
     with pytest.raises(InputError, match="has points of none of the 5 images of the train split"):
@@ -126,7 +128,7 @@ def test_a_name_that_fits_two_images_is_refused(tmp_path: Path) -> None:
     data = read_dataset("cub", face_miniatures.make_cub(tmp_path / "cub"))
     files = tuple(Path(f"images/{folder}/1.jpg") for folder in "ab")
     two = data.train.select(np.array([0, 1]))
-    twins = data.changed({"train": type(two)(files, two.frame, two.box, two.xy, two.hidden)}, ())
+    twins = data.changed({"train": replace(two, refs=tuple(map(ImageRef, files)))}, ())
     with pytest.raises(InputError, match=r"'1\.jpg' may be images/a/1\.jpg or images/b/1\.jpg"):
         replace_points(twins, coco(tmp_path / "a.json", [("1.jpg", five(0))]))
 
@@ -179,27 +181,27 @@ def test_boxes_of_a_table(celeba: Dataset, tmp_path: Path) -> None:
     write(tmp_path / "boxes.csv", ["image,x,y,w,h", *lines])
     data = replace_boxes(celeba, tmp_path / "boxes.csv")
     assert data.fit is not None
-    np.testing.assert_array_equal(data.fit.box[:, 0], [3, 1, 2])
-    np.testing.assert_array_equal(data.test.box, [[70, 100, 40, 50]])
+    np.testing.assert_array_equal(data.fit.boxes[:, 0], [3, 1, 2])
+    np.testing.assert_array_equal(data.test.boxes, [[70, 100, 40, 50]])
     assert data.notes[-1] == f"1 images of the test split have no box in {tmp_path / 'boxes.csv'}"
 
 
 def test_boxes_of_training_images_only(tmp_path: Path) -> None:
     data = read_dataset("ls3d", face_miniatures.make_ls3d(tmp_path))
-    write(tmp_path / "boxes.csv", ["image,x,y,w,h", *(f"{file.name},1,2,3,4" for file in data.train.files)])
+    write(tmp_path / "boxes.csv", ["image,x,y,w,h", *(f"{file.name},1,2,3,4" for file in data.train.paths)])
     found = replace_boxes(data, tmp_path / "boxes.csv")
-    assert (found.train.box == [1, 2, 3, 4]).all()
-    np.testing.assert_array_equal(found.test.box, data.test.box)
+    assert (found.train.boxes == [1, 2, 3, 4]).all()
+    np.testing.assert_array_equal(found.test.boxes, data.test.boxes)
     assert "has no boxes of the test split, which keeps its own" in found.notes[-1]
 
 
 def test_boxes_in_the_shares_of_yolo(aflw: Dataset, tmp_path: Path) -> None:
     (tmp_path / "labels").mkdir()
     for split in aflw.splits.values():
-        for file in split.files:
+        for file in split.paths:
             (tmp_path / "labels" / f"{file.stem}.txt").write_text("0 0.5 0.5 0.5 1.0\n")
     assert (
-        replace_boxes(aflw, tmp_path / "labels").test.box == [37.5, 0, 75, 170]
+        replace_boxes(aflw, tmp_path / "labels").test.boxes == [37.5, 0, 75, 170]
     ).all()  # of 150 x 170 pixels
 
 
@@ -209,14 +211,14 @@ def test_boxes_of_frames(tmp_path: Path) -> None:
     lines = [
         f"{file},{frame},{frame},2,30,40"
         for split in data.splits.values()
-        for file, frame in zip(split.files, split.frame.tolist(), strict=True)
+        for file, frame in zip(split.paths, split.frames, strict=True)
     ]
-    assert data.test.frame.min() >= 0
+    assert None not in data.test.frames
     write(tmp_path / "boxes.csv", ["image,frame,x,y,w,h", *lines])
     found = replace_boxes(data, tmp_path / "boxes.csv")
     assert len(found.test) == len(data.test)
-    np.testing.assert_array_equal(found.test.box[:, 0], data.test.frame)
-    np.testing.assert_array_equal(found.train.box[:, 0], data.train.frame)
+    np.testing.assert_array_equal(found.test.boxes[:, 0], data.test.frames)
+    np.testing.assert_array_equal(found.train.boxes[:, 0], data.train.frames)
 
 
 # --- found faces ------------------------------------------------------------------------------------
@@ -235,13 +237,13 @@ def test_found_faces_are_the_largest_and_missed_ones_are_where_others_are(
 ) -> None:
     import cv2
 
-    cv2.imwrite(str(celeba.root / celeba.test.files[1]), np.zeros((436, 356, 3), np.uint8))  # twice as large
+    cv2.imwrite(str(celeba.root / celeba.test.paths[1]), np.zeros((436, 356, 3), np.uint8))  # twice as large
     monkeypatch.setattr(face_finder, "_detector", Cascade)
     seen: list[tuple[int, int]] = []
     data = use_found_faces(celeba, lambda done, of: seen.append((done, of)))
     assert data.fit is not None
-    assert (data.fit.box == [30, 40, 100, 90]).all()
-    np.testing.assert_allclose(data.test.box, [[30, 40, 100, 90], [60, 80, 200, 180]])
+    assert (data.fit.boxes == [30, 40, 100, 90]).all()
+    np.testing.assert_allclose(data.test.boxes, [[30, 40, 100, 90], [60, 80, 200, 180]])
     assert seen[-1] == (8, 8)  # images of two splits are looked at once
     assert "in 1 of 8 images it found no face" in data.notes[-1]
     assert "S3FD" in data.notes[-1]

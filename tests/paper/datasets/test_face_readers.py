@@ -39,37 +39,37 @@ def celeba(tmp_path: Path) -> Path:
 def test_celeba_keeps_the_test_images_of_mafl_out_of_discovery(celeba: Path) -> None:
     data = read_dataset("celeba", celeba)
     assert data.fit is not None
-    assert [file.name for file in data.train.files] == [f"{number:06d}.jpg" for number in range(1, 7)]
-    assert [file.name for file in data.test.files] == ["000007.jpg", "000008.jpg"]
-    assert [file.name for file in data.fit.files] == ["000003.jpg", "000001.jpg", "000002.jpg"]
+    assert [file.name for file in data.train.paths] == [f"{number:06d}.jpg" for number in range(1, 7)]
+    assert [file.name for file in data.test.paths] == ["000007.jpg", "000008.jpg"]
+    assert [file.name for file in data.fit.paths] == ["000003.jpg", "000001.jpg", "000002.jpg"]
     np.testing.assert_array_equal(data.fit.xy, [five(3), five(1), five(2)])
     np.testing.assert_array_equal(data.test.xy, [five(7), five(8)])
     assert data.names == FIVE
     assert data.normalizer == "inter_ocular"
     assert data.train.fields["partition"] == ("train", "val", "test", "test", "test", "test")
-    assert all((celeba / file).is_file() for file in data.train.files)
+    assert all((celeba / file).is_file() for file in data.train.paths)
 
 
 def test_celeba_aligned_is_taken_whole_since_official_boxes_are_of_other_images(celeba: Path) -> None:
     data = read_dataset("celeba", celeba)
-    assert np.isnan(data.train.box).all()
+    assert np.isnan(data.train.boxes).all()
     assert "S3FD" in data.notes[0]
 
 
 def test_celeba_in_the_wild_has_boxes_and_other_points(tmp_path: Path) -> None:
     root = face_miniatures.make_celeba(tmp_path, folder="img_celeba")
     data = read_dataset("celeba", root)
-    assert data.train.files[1] == Path("Img/img_celeba/000002.jpg")
-    np.testing.assert_array_equal(data.train.box[1], [42, 62, 90, 120])
-    np.testing.assert_array_equal(data.test.box, [[47, 67, 90, 120], [48, 68, 90, 120]])
-    assert np.isnan(data.train.box[0]).all()  # 0 0 0 0 in the list
+    assert data.train.paths[1] == Path("Img/img_celeba/000002.jpg")
+    np.testing.assert_array_equal(data.train.boxes[1], [42, 62, 90, 120])
+    np.testing.assert_array_equal(data.test.boxes, [[47, 67, 90, 120], [48, 68, 90, 120]])
+    assert np.isnan(data.train.boxes[0]).all()  # 0 0 0 0 in the list
     assert any(note.startswith("1 images have no box") for note in data.notes)
 
 
 def test_celeba_prefers_the_images_of_the_authors_program(celeba: Path) -> None:
     (celeba / "Img/img_align_celeba").rename(celeba / "Img/img_align_celeba_hq")
     (celeba / "Img/img_celeba").mkdir()
-    assert read_dataset("celeba", celeba).train.files[0] == Path("Img/img_align_celeba_hq/000001.jpg")
+    assert read_dataset("celeba", celeba).train.paths[0] == Path("Img/img_align_celeba_hq/000001.jpg")
 
 
 def test_celeba_is_read_without_folders_too(celeba: Path) -> None:
@@ -85,7 +85,7 @@ def test_celeba_is_read_without_folders_too(celeba: Path) -> None:
 def test_missing_images_are_left_out_and_counted(celeba: Path) -> None:
     (celeba / "Img/img_align_celeba/000004.jpg").unlink()
     data = read_dataset("celeba", celeba)
-    assert [file.name for file in data.train.files] == [f"{number:06d}.jpg" for number in (1, 2, 3, 5, 6)]
+    assert [file.name for file in data.train.paths] == [f"{number:06d}.jpg" for number in (1, 2, 3, 5, 6)]
     np.testing.assert_array_equal(data.train.xy[3], five(5))
     assert (
         "1 images of the train split are not there, the first is Img/img_align_celeba/000004.jpg"
@@ -158,8 +158,8 @@ def test_aflw_has_rows_before_columns(tmp_path: Path) -> None:
     assert data.root == root
     assert (len(data.train), len(data.test)) == (5, 3)
     np.testing.assert_allclose(data.test.xy, [five(number) * 0.8 for number in range(3)])
-    assert data.test.files[1] == Path("output/image00001_50101.jpg")
-    assert np.isnan(data.train.box).all()  # taken whole
+    assert data.test.paths[1] == Path("output/image00001_50101.jpg")
+    assert np.isnan(data.train.boxes).all()  # taken whole
     assert data.fit is None
 
 
@@ -193,7 +193,7 @@ def ls3d(tmp_path: Path) -> Path:
 def test_ls3d_takes_the_3d_points_of_both_sets_from_0(ls3d: Path) -> None:
     data = read_dataset("ls3d", ls3d)
     assert len(data.train) == 8  # four folders, without their mirrored copies
-    assert data.train.files[3] == Path("300W_LP/HELEN/HELEN_134213_1_0.jpg")
+    assert data.train.paths[3] == Path("300W_LP/HELEN/HELEN_134213_1_0.jpg")
     np.testing.assert_allclose(data.train.xy, [sixty_eight(number) for number in (0, 1) * 4])
     np.testing.assert_allclose(data.test.xy, [sixty_eight(number) for number in range(1, 7)], atol=1e-5)
     assert data.names == SIXTY_EIGHT
@@ -207,7 +207,7 @@ def test_ls3d_yaw_is_told_by_the_number(ls3d: Path) -> None:
         )
         write_t7(ls3d / f"LS3D-W-balanced-20-03-2017/new_dataset/{number}.t7", sixty_eight(number) + 1)
     test = read_dataset("ls3d", ls3d).test
-    assert [int(file.stem) for file in test.files] == [1, 2, 3, 4, 5, 6, 11, 12]
+    assert [int(file.stem) for file in test.paths] == [1, 2, 3, 4, 5, 6, 11, 12]
     assert test.fields["yaw_bucket"] == ("0-30", "30-60", "60-90") * 2 + ("30-60", "60-90")
 
 
@@ -215,7 +215,7 @@ def test_ls3d_boxes_have_room_for_the_forehead(ls3d: Path) -> None:
     # The points from 0 span x 100 to 167 and y 66 to 200; a pixel's center is half a pixel from its edge.
     height = 200 - 66
     expected = [100.5, 66.5 - height / 3, 67, height * 4 / 3]
-    np.testing.assert_allclose(read_dataset("ls3d", ls3d).train.box[0], expected)
+    np.testing.assert_allclose(read_dataset("ls3d", ls3d).train.boxes[0], expected)
 
 
 @pytest.mark.parametrize("rows", [2, 3])
@@ -278,7 +278,7 @@ def test_ls3d_says_what_is_odd(ls3d: Path) -> None:
 
 def test_mtfl_lines_hold_all_x_then_all_y_from_1(tmp_path: Path) -> None:
     data = read_dataset("mtfl", face_miniatures.make_mtfl(tmp_path))
-    assert data.train.files[1] == Path("net_7876/_40_1154_0.jpg")
+    assert data.train.paths[1] == Path("net_7876/_40_1154_0.jpg")
     np.testing.assert_array_equal(
         data.train.xy[1], [[90, 148], [195, 140], [173, 205], [114, 261], [197, 255]]
     )
@@ -286,8 +286,8 @@ def test_mtfl_lines_hold_all_x_then_all_y_from_1(tmp_path: Path) -> None:
     assert data.train.fields["pose"] == (3, 4, 5)
     assert data.test.fields == {"gender": (1, 2), "smile": (1, 1), "glasses": (2, 2), "pose": (3, 1)}
     # Points from x 90 to 197 and y 140 to 261: the longer side is 121, the center (143.5, 200.5) of pixels.
-    np.testing.assert_allclose(data.train.box[1], [144 - 1.2 * 121, 201 - 1.2 * 121, 2.4 * 121, 2.4 * 121])
-    assert np.isnan(data.test.box).all()
+    np.testing.assert_allclose(data.train.boxes[1], [144 - 1.2 * 121, 201 - 1.2 * 121, 2.4 * 121, 2.4 * 121])
+    assert np.isnan(data.test.boxes).all()
 
 
 def test_mtfl_broken_lines_are_named(tmp_path: Path) -> None:
@@ -329,7 +329,7 @@ def test_mtfl_lists_rebuilt_from_the_shared_crops_give_the_known_poses(tmp_path:
     assert Counter(data.test.fields["pose"]) == {1: 193, 2: 450, 3: 1825, 4: 401, 5: 126}
     assert Counter(data.train.fields["pose"]) == {1: 136, 2: 1113, 3: 7445, 4: 1111, 5: 195}
     # The training crops were cut so that they are framed as test crops are: our boxes find that again.
-    side = data.train.box[:, 2] * 1.2
+    side = data.train.boxes[:, 2] * 1.2
     assert np.median(side) == pytest.approx(144, rel=0.03)
 
 
@@ -372,7 +372,7 @@ def test_cub_leaves_sea_birds_and_birds_out_of_sight_out(tmp_path: Path) -> None
     assert data.root == root
     assert data.train.fields["species"] == CUB_SPECIES[1:]  # 3 and 5; odd numbers are for training
     assert data.test.fields["species"] == CUB_SPECIES[1:2]  # 4; of 6 nothing is in sight
-    np.testing.assert_array_equal(data.train.box[1], [10, 7, 120, 100])
+    np.testing.assert_array_equal(data.train.boxes[1], [10, 7, 120, 100])
     np.testing.assert_array_equal(data.train.xy[0, :3], [[31, 61], [32, 62], [np.nan, np.nan]])
     assert [data.names[partner] for partner in data.mirror][6:9] == ["right_eye", "right_leg", "right_wing"]
     assert data.notes == ("1 images without any part in sight were left out",)

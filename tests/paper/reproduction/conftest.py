@@ -140,7 +140,7 @@ def official(tmp_path_factory: pytest.TempPathFactory) -> Path:
     body_miniatures.make_cats(root / "cats")
     for name in ("celeba", "aflw"):
         splits = _READ(name, root / name).splits.values()
-        files = [file.name for split in splits for file in split.files]
+        files = [file.name for split in splits for file in split.paths]
         xy = np.stack([face_miniatures.sixty_eight(-60) + row for row in range(len(files))])
         np.savez(root / f"{name}-68.npz", names=np.array(files), xy=xy)
     return root

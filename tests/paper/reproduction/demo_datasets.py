@@ -7,8 +7,10 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from selfmark.annotations import annotate_images
 from selfmark.demo.scene import Scene
-from selfmark.paper.datasets.dataset import Dataset, SplitObjects
+from selfmark.image_ref import ImageRef
+from selfmark.paper.datasets.dataset import Dataset
 
 TRAIN = 16  # of the pictures, the others test
 
@@ -43,13 +45,12 @@ def make(name: str, root: Path, scene: Scene, points: list[str] | None = None, b
     weights = np.random.default_rng(len(names)).dirichlet(np.full(scene.xy.shape[1], 0.2), len(names))
     count = len(scene.images)
     low, high = scene.xy.min(axis=1) + 0.5, scene.xy.max(axis=1) + 0.5
-    objects = SplitObjects(
-        tuple(Path(f"{index:03d}.png") for index in range(count)),
-        np.full(count, -1, np.int64),
-        np.concatenate([low, high - low], axis=1).astype(np.float64),
+    objects = annotate_images(
+        [ImageRef(Path(f"{index:03d}.png")) for index in range(count)],
+        names,
         np.einsum("pl,nlc->npc", weights, scene.xy.astype(np.float64)),
-        np.zeros((count, len(names)), bool),
-        {"yaw_bucket": tuple(("0-30", "30-60", "60-90")[index % 3] for index in range(count))},
+        np.concatenate([low, high - low], axis=1).astype(np.float64),
+        fields={"yaw_bucket": tuple(("0-30", "30-60", "60-90")[index % 3] for index in range(count))},
     )
     return Dataset(
         name, root, "thing", tuple(names), tuple(range(len(names))), normalizer, {},

@@ -40,7 +40,7 @@ def test_some_images_are_drawn_and_the_same_again(held: CachedDataset) -> None:
     assert held.fit_file(1, 5) != file
     assert sample_objects(held.fit, 99, 0) is held.fit
     drawn = sample_objects(held.fit, 5, 0)
-    assert list(drawn.files) == sorted(drawn.files)
+    assert list(drawn.paths) == sorted(drawn.paths)
 
 
 def test_regressors_are_fitted_on_the_split_set_aside(held: CachedDataset) -> None:
@@ -53,9 +53,9 @@ def test_identity_follows_the_objects_and_not_their_place(held: CachedDataset, t
     train = held.data.train
     assert objects_digest(train) == objects_digest(replace(held.data, root=tmp_path).train)
     assert objects_digest(train) != objects_digest(train.select(np.arange(3)))
-    moved = train.box.copy()
+    moved = train.boxes.copy()
     moved[0, 0] += 1
-    assert objects_digest(train) != objects_digest(replace(train, box=moved))
+    assert objects_digest(train) != objects_digest(replace(train, boxes=moved))
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_first_keypoints_are_annotated_points_moved_a_little(held: CachedDataset
     shift = np.array([[float(row["x"]), float(row["y"])] for row in rows]) - train.xy[
         :, list(start.points)
     ].reshape(-1, 2)
-    side = np.repeat(train.box[:, 2:].max(axis=1) * 1.2, 3)  # a margin of a tenth on each side
+    side = np.repeat(train.boxes[:, 2:].max(axis=1) * 1.2, 3)  # a margin of a tenth on each side
     in_network_pixels = shift * (256 / side)[:, None]
     assert np.abs(in_network_pixels).max() <= 3.02
     assert np.abs(in_network_pixels).max() > 2.5
@@ -148,7 +148,7 @@ def test_only_images_with_points_are_started_from(held: CachedDataset) -> None:
     partly = replace(held, data=replace(held.data, train=replace(train, xy=xy), fit=train))
     content = json.loads(partly.started_train_file(start).read_text())
     named = [image["file_name"] for image in content["images"]]
-    assert named == [str((partly.base.root / file).resolve()) for file in train.files[6:]]
+    assert named == [str((partly.base.root / file).resolve()) for file in train.paths[6:]]
     with partly.start_file(start, 0, preset("paper")).open() as handle:
         rows = list(csv.DictReader(handle))
     assert list(dict.fromkeys(row["image"] for row in rows)) == named
@@ -174,11 +174,11 @@ def test_data_sets_of_the_same_files_have_the_same_boxes_beside_them(
     body_miniatures.make_human36m(tmp_path / "human36m")
     usual = DatasetCache(tmp_path, tmp_path / "made").hold(name).base.train
     boxes = ["image,frame,x,y,w,h"]
-    boxes += [f"{file},{frame},1,2,30,40" for file, frame in zip(usual.files, usual.frame, strict=True)]
+    boxes += [f"{file},{frame},1,2,30,40" for file, frame in zip(usual.paths, usual.frames, strict=True)]
     (tmp_path / "human36m-boxes.csv").write_text("\n".join(boxes))
     boxed = DatasetCache(tmp_path, tmp_path / "made").hold(name).base.train
     assert len(boxed) == len(usual)
-    assert (boxed.box == [1, 2, 30, 40]).all()
+    assert (boxed.boxes == [1, 2, 30, 40]).all()
 
 
 def test_faces_with_points_and_boxes_of_detectors_beside_them(

@@ -17,7 +17,8 @@ from typing import Any
 import cv2
 import pytest
 
-from selfmark.errors import DiskError, InputError, NotEnoughData, TrainingError
+from selfmark.errors import DiskError, InputError, TooLittle, TrainingError
+from selfmark.image_ref import ImageRef
 from selfmark.paper.datasets import registry
 from selfmark.paper.reproduction import experiment, harness, workspace
 from selfmark.paper.reproduction.experiment import CellSpec
@@ -230,7 +231,8 @@ def test_what_could_not_be_done_as_in_the_paper_stands_above_the_table(
 
     def noted(name: str, folder: Path) -> Any:
         data = read(name, folder)
-        gone = replace(data.test, files=(data.test.files[0], Path("gone.png"), *data.test.files[2:]))
+        refs = data.test.refs
+        gone = replace(data.test, refs=(refs[0], ImageRef(Path("gone.png")), *refs[2:]))
         return replace(data, test=gone, notes=("boxes were made up",))
 
     monkeypatch.setattr(registry, "read_dataset", noted)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
+from selfmark.annotations import AnnotatedObjects, annotate_images
+from selfmark.image_ref import ImageRef
 from selfmark.paper.datasets import matlab_files
-from selfmark.paper.datasets.dataset import Dataset, SplitObjects, find_path
+from selfmark.paper.datasets.dataset import Dataset, find_path
 from selfmark.paper.datasets.face_points import FIVE, FIVE_MIRROR
 from selfmark.paper.datasets.list_files import read_rows
 
@@ -34,7 +34,7 @@ def read(root: Path) -> Dataset:
     )
 
 
-def _split(root: Path, part: str) -> SplitObjects:
+def _split(root: Path, part: str) -> AnnotatedObjects:
     listed = read_rows(find_path(root, f"aflw_{part}_images.txt", of=_OF), 1)
     labels = find_path(root, f"aflw_{part}_keypoints.mat", of=_OF)
     points = matlab_files.matlab_numbers(
@@ -43,10 +43,4 @@ def _split(root: Path, part: str) -> SplitObjects:
     # Rows come before columns: earlier work swaps the two and divides by the width and height of `hw`. It
     # takes the numbers as counted from 0, and so do we, although a MATLAB program made them.
     xy = points[:, :, ::-1].copy()
-    return SplitObjects(
-        tuple(Path("output") / name for _, (name,) in listed),
-        np.full(len(listed), -1, dtype=np.int64),
-        np.full((len(listed), 4), np.nan),
-        xy,
-        np.zeros(xy.shape[:2], dtype=bool),
-    )
+    return annotate_images([ImageRef(Path("output") / name) for _, (name,) in listed], FIVE, xy)

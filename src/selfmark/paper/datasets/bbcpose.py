@@ -13,7 +13,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from selfmark.annotations import AnnotatedObjects, annotate_images
 from selfmark.errors import InputError
+from selfmark.image_ref import ImageRef
 from selfmark.paper.datasets import matlab_files
 from selfmark.paper.datasets.body_readers import (
     BOX_FILES,
@@ -22,7 +24,7 @@ from selfmark.paper.datasets.body_readers import (
     mirror_by_side,
     use_detected_boxes,
 )
-from selfmark.paper.datasets.dataset import Dataset, SplitObjects, files_exist, find_path
+from selfmark.paper.datasets.dataset import Dataset, files_exist, find_path
 from selfmark.points import FloatArray
 
 OF = "BBCPose"
@@ -44,7 +46,7 @@ def read(root: Path) -> Dataset:
     fields = ("type", "train_frames", "train_joints", "test_frames", "test_joints")
     videos = matlab_files.matlab_structs(table, matlab_files.load_matlab(table), "bbcpose", fields)
 
-    parts: dict[str, list[SplitObjects]] = {"train": [], "test": []}
+    parts: dict[str, list[AnnotatedObjects]] = {"train": [], "test": []}
     missing = 0
     for number, video in enumerate(videos[:VIDEOS], 1):
         kind = matlab_files.matlab_text(table, video, "type")
@@ -63,8 +65,8 @@ def read(root: Path) -> Dataset:
     for kind, found in parts.items():
         if not sum(map(len, found)):
             raise InputError(f"{place}: none of the frames that {table} lists for '{kind}' videos is there")
-    split = len(concatenate_objects(parts["train"], len(NAMES)))
-    objects, notes = _boxed(concatenate_objects(parts["train"] + parts["test"], len(NAMES)), root)
+    split = len(concatenate_objects(parts["train"], NAMES))
+    objects, notes = _boxed(concatenate_objects(parts["train"] + parts["test"], NAMES), root)
     absence = f"annotated frames left out, because they are not there: {missing}"
     return Dataset(
         name="bbcpose",
@@ -82,7 +84,7 @@ def read(root: Path) -> Dataset:
 
 def _frames(
     root: Path, place: Path, number: int, frames: npt.NDArray[np.int64], xy: FloatArray
-) -> tuple[SplitObjects, int]:
+) -> tuple[AnnotatedObjects, int]:
     """The frames of a video that are there, as images or in a film, and how many are not.
 
     A film comes first: where there is one, somebody made it. Frame 1 is its first.
@@ -94,23 +96,22 @@ def _frames(
     kept = files_exist(files)
     count = int(kept.sum())
     name = str(media.relative_to(root))
-    part = SplitObjects(
-        tuple(files[row].relative_to(root) for row in np.flatnonzero(kept)),
-        frames[kept] - 1 if film else np.full(count, -1, np.int64),
-        np.full((count, 4), np.nan),
-        xy[kept],
-        np.zeros((count, len(NAMES)), bool),
-        {"video": (str(number),) * count},
-        tuple(None if film else (name, frame - 1) for frame in frames[kept].tolist()),
-    )
+    refs = [
+        ImageRef(file.relative_to(root), frame - 1)
+        if film
+        else ImageRef(file.relative_to(root), clip=(name, frame - 1))
+        for file, frame, there in zip(files, frames.tolist(), kept.tolist(), strict=True)
+        if there
+    ]
+    part = annotate_images(refs, NAMES, xy[kept], fields={"video": (str(number),) * count})
     return part, len(files) - count
 
 
-def _boxed(objects: SplitObjects, root: Path) -> tuple[SplitObjects, list[str]]:
+def _boxed(objects: AnnotatedObjects, root: Path) -> tuple[AnnotatedObjects, list[str]]:
     """Boxes of a detector, which the data set does not come with; else around the joints."""
     given = next((root / name for name in BOX_FILES if (root / name).exists()), None)
     boxed = objects if given is None else use_detected_boxes(objects, root, given)
-    box, made = fill_missing_boxes(boxed.box, boxed.xy, MARGIN)
+    box, made = fill_missing_boxes(boxed.boxes, boxed.xy, MARGIN)
     why = f"there is no {' or '.join(BOX_FILES)}" if given is None else f"{given} does not have them"
     note = f"boxes made around the joints, not by a detector as in the paper, because {why}: {made}"
-    return replace(boxed, box=box), [note] if made else []
+    return replace(boxed, boxes=box), [note] if made else []

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from selfmark.annotations import AnnotatedObjects, annotate_images
 from selfmark.image_ref import Box
-from selfmark.paper.datasets.dataset import SplitObjects, tight_box
+from selfmark.paper.datasets.dataset import tight_box
 from selfmark.points import FloatArray
 from selfmark.tracking.object_refs import Regions, locate_objects
 
@@ -47,35 +48,34 @@ def boxes_around_points(xy: FloatArray, margin: float) -> FloatArray:
     return np.concatenate([box[:, :2] - more, box[:, 2:] + 2 * more], axis=1)
 
 
-def concatenate_objects(parts: Sequence[SplitObjects], points: int) -> SplitObjects:
-    """The objects of several videos as one split; all parts have the same fields, and films or none."""
+def concatenate_objects(parts: Sequence[AnnotatedObjects], names: Sequence[str]) -> AnnotatedObjects:
+    """Join the objects of several videos, which have the same points and fields."""
     fields = parts[0].fields if parts else {}
-    return SplitObjects(
-        tuple(file for part in parts for file in part.files),
-        np.concatenate([np.zeros(0, np.int64), *(part.frame for part in parts)]),
-        np.concatenate([np.zeros((0, 4)), *(part.box for part in parts)]),
-        np.concatenate([np.zeros((0, points, 2)), *(part.xy for part in parts)]),
-        np.concatenate([np.zeros((0, points), bool), *(part.hidden for part in parts)]),
+    return annotate_images(
+        [ref for part in parts for ref in part.refs],
+        names,
+        np.concatenate([np.zeros((0, len(names), 2)), *(part.xy for part in parts)]),
+        np.concatenate([np.zeros((0, 4)), *(part.boxes for part in parts)]),
+        np.concatenate([np.zeros((0, len(names)), bool), *(part.hidden for part in parts)]),
         {name: tuple(value for part in parts for value in part.fields[name]) for name in fields},
-        tuple(film for part in parts for film in part.clip),
     )
 
 
-def use_detected_boxes(objects: SplitObjects, root: Path, boxes: Path) -> SplitObjects:
+def use_detected_boxes(objects: AnnotatedObjects, root: Path, boxes: Path) -> AnnotatedObjects:
     """The objects with the boxes that a file of detections gives; NaN where it gives none.
 
     Of several boxes in an image the largest is taken: the others are passers-by and doubtful detections.
     """
-    largest: dict[tuple[Path, int], Box] = {}
-    paths = [root / file for file in objects.files]
+    largest: dict[tuple[Path, int | None], Box] = {}
+    paths = [root / path for path in objects.paths]
     for ref in locate_objects(list(dict.fromkeys(paths)), where=Regions(boxes=boxes)):
-        key = (ref.path, -1 if ref.frame is None else ref.frame)
+        key = (ref.path, ref.frame)
         if ref.box is not None and _area(ref.box) > _area(largest.get(key, (0.0, 0.0, 0.0, 0.0))):
             largest[key] = ref.box
     nothing = (np.nan,) * 4
-    keys = zip(paths, objects.frame.tolist(), strict=True)
+    keys = zip(paths, objects.frames, strict=True)
     box = np.array([largest.get(key, nothing) for key in keys], np.float64)
-    return replace(objects, box=box.reshape(-1, 4))
+    return replace(objects, boxes=box.reshape(-1, 4))
 
 
 def _area(box: Box) -> float:

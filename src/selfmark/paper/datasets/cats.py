@@ -10,10 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
+from selfmark.annotations import AnnotatedObjects, annotate_images
 from selfmark.errors import InputError
+from selfmark.image_ref import ImageRef
 from selfmark.images.input_files import MAX_COORDINATE, read_text
 from selfmark.paper.datasets.body_readers import mirror_by_side
-from selfmark.paper.datasets.dataset import Dataset, SplitObjects, find_path, list_files, tight_box
+from selfmark.paper.datasets.dataset import Dataset, find_path, list_files, tight_box
 from selfmark.points import FloatArray
 
 OF = "CAT"
@@ -104,16 +106,10 @@ def _lines(path: Path) -> list[str]:
     return [line.strip().replace("\\", "/") for line in read_text(path).splitlines() if line.strip()]
 
 
-def _objects(root: Path, images: list[Path]) -> SplitObjects:
-    count = len(images)
+def _objects(root: Path, images: list[Path]) -> AnnotatedObjects:
     points = np.stack([_points(path) for path in images]) if images else np.zeros((0, POINTS, 2))
-    return SplitObjects(
-        tuple(path.relative_to(root) for path in images),
-        np.full(count, -1, np.int64),
-        tight_box(points),
-        points[:, list(PLACES.values())],
-        np.zeros((count, len(NAMES)), bool),
-    )
+    refs = [ImageRef(path.relative_to(root)) for path in images]
+    return annotate_images(refs, NAMES, points[:, list(PLACES.values())], tight_box(points))
 
 
 def _points(image: Path) -> FloatArray:

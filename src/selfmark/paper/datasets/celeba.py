@@ -11,8 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
+from selfmark.annotations import annotate_images
 from selfmark.errors import InputError
-from selfmark.paper.datasets.dataset import Dataset, SplitObjects, find_path
+from selfmark.image_ref import ImageRef
+from selfmark.paper.datasets.dataset import Dataset, find_path
 from selfmark.paper.datasets.face_points import FIVE, FIVE_MIRROR
 from selfmark.paper.datasets.list_files import parse_numbers, read_counted_rows, read_rows
 from selfmark.points import FloatArray
@@ -44,14 +46,8 @@ def read(root: Path) -> Dataset:
             "the official boxes are of the images in the wild, so aligned images are taken whole unless "
             "--boxes or --find-faces says where the faces are; the paper took boxes of the detector S3FD",
         )
-    objects = SplitObjects(
-        tuple(folder.relative_to(root) / name for name in order),
-        np.full(len(order), -1, dtype=np.int64),
-        box,
-        xy,
-        np.zeros(xy.shape[:2], dtype=bool),
-        _partitions(root, place),
-    )
+    refs = [ImageRef(folder.relative_to(root) / name) for name in order]
+    objects = annotate_images(refs, FIVE, xy, box, fields=_partitions(root, place))
     fit, test = (_mafl(root, part, place) for part in ("training", "testing"))
     discovered = np.ones(len(order), dtype=bool)
     discovered[test] = False

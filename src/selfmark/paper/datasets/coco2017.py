@@ -6,77 +6,73 @@ and `val2017`, or both in `images`. Files of another category, called `train.jso
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
+from selfmark.annotations import AnnotatedObjects
 from selfmark.errors import InputError
+from selfmark.evaluation.label_files import build_objects
+from selfmark.image_ref import ImageRef
+from selfmark.images.coco import read_coco
 from selfmark.paper.datasets.body_readers import mirror_by_side
-from selfmark.paper.datasets.coco_objects import CocoObjects, read_coco_objects
-from selfmark.paper.datasets.dataset import Dataset, SplitObjects, files_exist, find_path
+from selfmark.paper.datasets.dataset import Dataset, files_exist, find_path
 
-ENOUGH = 0.5  # share of the points that must be annotated: many people are a hand or a dot
-SAMPLE = 20  # images that are looked for to find out where they lie
+MIN_POINTS = 0.5  # fraction of the points that must be annotated: of many people, only a hand is visible
+NUM_SAMPLES = 20  # images that are looked for to find their folder
 
 
 def read(root: Path) -> Dataset:
-    """Objects with at least half of their points, crowds left out; the official validation set tests."""
-    train, train_objects, train_notes = _split(root, "train")
-    test, test_objects, test_notes = _split(root, "val")
+    """Read objects with at least half of their points, without crowds; the validation set is for testing."""
+    category, train, train_notes = _read_split(root, "train")
+    _, test, test_notes = _read_split(root, "val")
     if train.names != test.names:
         raise InputError(f"{root}: the annotations for training and for testing name different points")
     return Dataset(
         name="coco",
         root=root,
-        category=train.category,
+        category=category,
         names=train.names,
         mirror=train.mirror or mirror_by_side(train.names),
         normalizer="bbox",
         settings={},
-        train=train_objects,
-        test=test_objects,
+        train=train,
+        test=test,
         notes=(*train_notes, *test_notes),
     )
 
 
-def _split(root: Path, kind: str) -> tuple[CocoObjects, SplitObjects, list[str]]:
-    """What a file says, the objects that are of use, and sentences on those that are not."""
-    own = (f"annotations/{kind}.json", f"{kind}.json")
-    path = find_path(root, f"annotations/person_keypoints_{kind}2017.json", *own, of="COCO keypoints")
-    said = read_coco_objects(path)
-    named = [Path(image.file_name) for image in said.images]
-    folder = _folder(root, path, kind, named)
-    files = [folder.relative_to(root) / name for name in named]
+def _read_split(root: Path, kind: str) -> tuple[str, AnnotatedObjects, list[str]]:
+    """Return the category, the usable objects, and notes about those that were left out."""
+    others = (f"annotations/{kind}.json", f"{kind}.json")
+    path = find_path(root, f"annotations/person_keypoints_{kind}2017.json", *others, of="COCO keypoints")
+    file = read_coco(path)
+    file.check_ids()
+    annotations = file.single_objects()
+    objects = build_objects(file, annotations)
+    folder = _image_folder(root, path, kind, objects.paths).relative_to(root)
+    # The points are used as they are, like all COCO points in this program.
+    objects = replace(objects, refs=tuple(ImageRef(folder / path) for path in objects.paths), fields={})
 
-    known = said.points[..., 2] > 0
-    enough = known.sum(axis=1) >= ENOUGH * len(said.names)
-    boxed = (said.box[:, 2:] > 0).all(axis=1)
-    there = files_exist([root / file for file in files])
-    kept = np.flatnonzero(enough & boxed & there)
+    is_annotated = objects.visible.sum(axis=1) >= MIN_POINTS * len(objects.names)
+    has_box = (objects.boxes[:, 2:] > 0).all(axis=1)
+    exists = files_exist([root / path for path in objects.paths])
     left_out = {
-        "crowds": said.crowds,
-        "objects with too few annotated points": int((~enough).sum()),
-        "objects without a box": int((enough & ~boxed).sum()),
-        "objects whose image is not there": int((enough & boxed & ~there).sum()),
+        "crowds": len(file.annotations) - len(annotations),
+        "objects with too few annotated points": int((~is_annotated).sum()),
+        "objects without a box": int((is_annotated & ~has_box).sum()),
+        "objects whose image is missing": int((is_annotated & has_box & ~exists).sum()),
     }
-    objects = SplitObjects(
-        tuple(files[row] for row in kept),
-        np.full(len(kept), -1, np.int64),
-        said.box[kept],
-        # Used as they are, like all COCO points in this program.
-        np.where(known[..., None], said.points[..., :2], np.nan)[kept],
-        (said.points[..., 2] == 1)[kept],
-    )
     notes = [f"{path.name}: {what} left out: {count}" for what, count in left_out.items() if count]
-    return said, objects, notes
+    return file.category(annotations).name, objects.select(is_annotated & has_box & exists), notes
 
 
-def _folder(root: Path, path: Path, kind: str, named: list[Path]) -> Path:
-    """Where the images lie: COCO files leave open what their names are relative to."""
+def _image_folder(root: Path, path: Path, kind: str, names: Sequence[Path]) -> Path:
+    """Return the folder with most of the images, because COCO files do not say what names are relative to."""
     below = (f"{kind}2017", f"images/{kind}2017", kind, f"images/{kind}", "images")
-    places = [*(root / folder for folder in below), root, path.parent]
-    sample = named[:SAMPLE]
-    found = [sum((place / name).is_file() for name in sample) for place in places]
-    if not any(found):
-        raise InputError(f"{path}: '{sample[0]}' is in none of {', '.join(map(str, places))}")
-    return places[found.index(max(found))]
+    folders = [*(root / folder for folder in below), root, path.parent]
+    sample = names[:NUM_SAMPLES]
+    counts = [sum((folder / name).is_file() for name in sample) for folder in folders]
+    if not any(counts):
+        raise InputError(f"{path}: '{sample[0]}' is in none of {', '.join(map(str, folders))}")
+    return folders[counts.index(max(counts))]

@@ -1,104 +1,116 @@
-"""Data sets as COCO files: train.json, test.json, and fit.json where regressors are fitted on other images.
+"""Data sets as COCO files: train.json, test.json, and fit.json if regressors are fitted on other images.
 
-This is what `selfmark datasets write` makes. Whoever has a data set in this form, cut out or labeled anew
-perhaps, can put it in place of the official files, and a note says so wherever its figures stand.
+`selfmark datasets write` writes this form. A data set in this form, for example with other crops or labels,
+can replace the official files; a note then appears beside its results.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from selfmark.annotations import AnnotatedObjects
 from selfmark.errors import InputError, escape_control_characters
-from selfmark.images.coco import CocoFile
+from selfmark.evaluation.label_files import build_objects
+from selfmark.image_ref import ImageRef
+from selfmark.images.coco import CocoFile, read_coco
 from selfmark.paper.datasets.body_readers import mirror_by_side
-from selfmark.paper.datasets.coco_objects import CocoObjects, read_coco_objects
-from selfmark.paper.datasets.dataset import Dataset, SplitObjects, tight_box
+from selfmark.paper.datasets.dataset import Dataset, tight_box
 
 SPLITS = ("train", "fit", "test")
-_ALIKE = 1.0  # pixels
-_LONGEST = 200  # letters of a description
-_OWN = ("images.", "evaluation.")  # what a data set may change: how it is seen, and how it is measured
+_TIGHT_TOLERANCE = 1.0  # pixels
+_MAX_DESCRIPTION = 200  # characters
+_ALLOWED_SETTINGS = ("images.", "evaluation.")  # a data set may change how it is cropped and evaluated
 
 
 def is_coco_folder(root: Path) -> bool:
-    """Whether a folder holds a data set in this form."""
+    """Return True if a folder contains a data set in this form."""
     return all((root / f"{split}.json").is_file() for split in ("train", "test"))
 
 
 def read_coco_folder(name: str, root: Path) -> Dataset:
-    """The data set called `name` in this form; crowds are left out."""
+    """Read the data set called `name` in this form; crowds are left out."""
     paths = {split: root / f"{split}.json" for split in SPLITS}
-    said = {split: read_coco_objects(path) for split, path in paths.items() if path.is_file()}
-    first = said["train"]
-    for split, part in said.items():
-        if part.names != first.names:
+    files = {split: read_coco(path) for split, path in paths.items() if path.is_file()}
+    objects = {split: _read_split(root, file) for split, file in files.items()}
+    train = objects["train"]
+    for split, part in objects.items():
+        if part.names != train.names:
             raise InputError(f"{root}: train.json and {split}.json name different points")
-    objects = {split: _objects(root, paths[split], part) for split, part in said.items()}
     return Dataset(
         name=name,
         root=root,
-        category=first.category,
-        names=first.names,
-        mirror=first.mirror or mirror_by_side(first.names),
-        normalizer=first.normalizer or "box",
-        settings=_settings(paths["train"], first.file),
-        train=objects["train"],
+        category=files["train"].category(files["train"].single_objects()).name,
+        names=train.names,
+        mirror=train.mirror or mirror_by_side(train.names),
+        normalizer=train.normalizer or "box",
+        settings=_settings(files["train"]),
+        train=train,
         test=objects["test"],
-        notes=(_origin(name, first.file), *_tight(objects["train"])),
+        notes=(_describe_origin(name, files["train"]), *_note_tight_boxes(train)),
         fit=objects.get("fit"),
     )
 
 
-def _objects(root: Path, path: Path, said: CocoObjects) -> SplitObjects:
-    folder = said.file.image_folder(said.images[0])
-    files = [folder / image.file_name for image in said.images]
-    frames = [image.frame() for image in said.images]
-    fields = said.file.fields(said.entries)
-    films = tuple(image.clip_frame() for image in said.images)
-    for name in ("frame", "video_id", "frame_id"):  # where a picture is from, not what an object is like
-        fields.pop(name, None)
-    return SplitObjects(
-        tuple(file.relative_to(root) if file.is_relative_to(root) else file for file in files),
-        np.array([-1 if frame is None else frame for frame in frames], np.int64),
-        said.box,
-        np.where(said.points[..., 2:] > 0, said.points[..., :2], np.nan),
-        said.points[..., 2] == 1,
-        {name: tuple("" if value is None else value for value in values) for name, values in fields.items()},
-        films if any(films) else (),
-    )
+def _read_split(root: Path, file: CocoFile) -> AnnotatedObjects:
+    file.check_ids()
+    annotations = file.single_objects()
+    objects = build_objects(file, annotations)
+    images = [file.image_of(annotation) for annotation in annotations]
+    folder = file.image_folder(images[0])
+    paths = [folder / image.file_name for image in images]
+    refs = [
+        ImageRef(
+            path.relative_to(root) if path.is_relative_to(root) else path,
+            image.frame(),
+            clip=image.clip_frame(),
+        )
+        for path, image in zip(paths, images, strict=True)
+    ]
+    # These keys say which frame of which video an image is; they do not describe the object.
+    fields = {
+        key: tuple("" if value is None else value for value in values)
+        for key, values in objects.fields.items()
+        if key not in ("frame", "video_id", "frame_id")
+    }
+    return replace(objects, refs=tuple(refs), fields=fields)
 
 
-def _tight(objects: SplitObjects) -> tuple[str, ...]:
-    """A word on boxes that reach from point to point: files of points often have them for want of others."""
-    seen = np.any(np.all(np.isfinite(objects.xy), axis=2), axis=1)
-    if not seen.any() or not np.allclose(objects.box[seen], tight_box(objects.xy[seen]), atol=_ALIKE):
+def _note_tight_boxes(objects: AnnotatedObjects) -> tuple[str, ...]:
+    """Return a note if boxes only enclose the points, as in many files without annotated boxes."""
+    seen = objects.visible.any(axis=1)
+    if not seen.any():
+        return ()
+    if not np.allclose(objects.boxes[seen], tight_box(objects.xy[seen]), atol=_TIGHT_TOLERANCE):
         return ()
     return (
-        "its boxes are those around the points, so little else is cut out; leave 'bbox' out of the files "
-        "where the whole image is meant",
+        "its boxes only enclose the points, so little else is visible in the crops; remove 'bbox' from the "
+        "files to use whole images",
     )
 
 
-def _origin(name: str, file: CocoFile) -> str:
-    """That the files are not the official ones, and what they are where they name other data."""
-    described = file.info.get("description")
-    other = isinstance(described, str) and described.strip() not in ("", name)
-    words = (
-        f", which are described as '{escape_control_characters(str(described).strip())[:_LONGEST]}'"
-        if other
-        else ""
-    )
-    return f"read from COCO files{words}, not from its official files"
+def _describe_origin(name: str, file: CocoFile) -> str:
+    """Return a note that the official files were not used, with the description in the file."""
+    description = file.info.get("description")
+    is_other = isinstance(description, str) and description.strip() not in ("", name)
+    described = ""
+    if is_other:
+        described = f" described as '{escape_control_characters(str(description).strip())[:_MAX_DESCRIPTION]}'"
+    return f"read from COCO files{described}, not from its official files"
 
 
-def _settings(path: Path, file: CocoFile) -> dict[str, Any]:
-    """How the objects are cut out, where the file says so."""
+def _settings(file: CocoFile) -> dict[str, Any]:
+    """Return the settings that the file changes, by dotted name."""
     settings = file.info.get("selfmark")
     if settings is None:
         return {}
-    if not isinstance(settings, dict) or not all(str(name).startswith(_OWN) for name in settings):
-        raise InputError(f"{path}: 'selfmark' under 'info' may only hold settings of images and evaluation")
+    if not isinstance(settings, dict) or not all(
+        str(name).startswith(_ALLOWED_SETTINGS) for name in settings
+    ):
+        raise InputError(
+            f"{file.path}: 'selfmark' under 'info' may only contain settings of images and evaluation"
+        )
     return settings

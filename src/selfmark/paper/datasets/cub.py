@@ -11,8 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
+from selfmark.annotations import annotate_images
 from selfmark.errors import InputError
-from selfmark.paper.datasets.dataset import Dataset, SplitObjects, find_path
+from selfmark.image_ref import ImageRef
+from selfmark.paper.datasets.dataset import Dataset, find_path
 from selfmark.paper.datasets.list_files import parse_numbers, read_rows
 from selfmark.points import FloatArray
 
@@ -58,13 +60,8 @@ def read(root: Path) -> Dataset:
     box: FloatArray = np.array([parse_numbers(boxes[number][1], boxes[number][0]) for number in order])
     files = [Path("images") / names[number][1][0] for number in order]
     species = [file.parent.name for file in files]
-    objects = SplitObjects(
-        tuple(files),
-        np.full(len(order), -1, dtype=np.int64),
-        box.reshape(-1, 4),
-        xy,
-        np.zeros(xy.shape[:2], dtype=bool),
-        {"species": tuple(species)},
+    objects = annotate_images(
+        [ImageRef(file) for file in files], NAMES, xy, box.reshape(-1, 4), fields={"species": tuple(species)}
     )
     land = np.array([name.split("_")[-1] not in SEABIRDS for name in species], dtype=bool)
     in_sight = np.isfinite(xy).all(axis=2).any(axis=1)

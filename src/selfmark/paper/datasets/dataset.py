@@ -9,67 +9,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from selfmark.annotations import AnnotatedObjects
 from selfmark.errors import InputError
-from selfmark.image_ref import ClipFrame
 from selfmark.points import FloatArray
 from selfmark.run.files import atomic_write
-
-Scalar = str | int | float | bool
-
-
-@dataclass(frozen=True)
-class SplitObjects:
-    """N annotated objects of one split, in the order of the official lists.
-
-    files:  N paths of images or videos, below the data set's root
-    frame:  [N] int64, 0-based frame of a video; -1 for a still image
-    box:    [N, 4] float64 x, y, w, h in pixels of the original, corner convention; NaN: the whole image
-    xy:     [N, L, 2] float64 in pixels of the original, pixel centers at integers; NaN where not annotated
-    hidden: [N, L] bool, annotated but said to be out of sight
-    fields: by name, N values to break errors down by (yaw_bucket, activity, ...)
-    clip:   N: of a still that is a frame of a film which film, and its 0-based frame; None of others; empty
-            where none is
-    """
-
-    files: tuple[Path, ...]
-    frame: npt.NDArray[np.int64]
-    box: FloatArray
-    xy: FloatArray
-    hidden: npt.NDArray[np.bool_]
-    fields: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)
-    clip: tuple[ClipFrame | None, ...] = ()
-
-    def __post_init__(self) -> None:
-        count, points = len(self.files), self.xy.shape[1]
-        shapes = (self.frame.shape, self.box.shape, self.xy.shape, self.hidden.shape)
-        if shapes != ((count,), (count, 4), (count, points, 2), (count, points)):
-            raise ValueError(f"arrays of {count} objects and {points} points have shapes {shapes}")
-        if any(len(values) != count for values in self.fields.values()):
-            raise ValueError(f"every field needs {count} values")
-        if len(self.clip) not in (0, count):
-            raise ValueError(f"{count} objects need as many films, or none")
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def select(self, rows: npt.NDArray[np.integer | np.bool_]) -> SplitObjects:
-        rows = np.arange(len(self))[rows]
-        return SplitObjects(
-            tuple(self.files[row] for row in rows),
-            self.frame[rows],
-            self.box[rows],
-            self.xy[rows],
-            self.hidden[rows],
-            {name: tuple(values[row] for row in rows) for name, values in self.fields.items()},
-            tuple(self.clip[row] for row in rows) if self.clip else (),
-        )
 
 
 @dataclass(frozen=True)
@@ -77,7 +27,7 @@ class Dataset:
     """A category of objects with the paper's split.
 
     name:       as in `registry.DATASETS`
-    root:       folder that `Objects.files` are relative to
+    root:       folder that the paths of the objects' images are relative to
     category:   what the objects are, e.g. "face"
     names:      L names of the points
     mirror:     L: each point's partner in the mirrored image
@@ -97,25 +47,25 @@ class Dataset:
     mirror: tuple[int, ...]
     normalizer: str
     settings: Mapping[str, Any]
-    train: SplitObjects
-    test: SplitObjects
+    train: AnnotatedObjects
+    test: AnnotatedObjects
     notes: tuple[str, ...] = ()
-    fit: SplitObjects | None = None
+    fit: AnnotatedObjects | None = None
 
     def __post_init__(self) -> None:
         if sorted(self.mirror) != list(range(len(self.names))):
             raise ValueError("mirror must name every point once")
         for split in self.splits.values():
-            if split.xy.shape[1] != len(self.names):
-                raise ValueError(f"{split.xy.shape[1]} points for {len(self.names)} names")
+            if split.names != self.names:
+                raise ValueError(f"every split must have the points {self.names}, not {split.names}")
 
     @property
-    def splits(self) -> dict[str, SplitObjects]:
+    def splits(self) -> dict[str, AnnotatedObjects]:
         """The splits by name: train, fit where there is one, test."""
         fit = {} if self.fit is None else {"fit": self.fit}
         return {"train": self.train, **fit, "test": self.test}
 
-    def changed(self, splits: Mapping[str, SplitObjects], notes: Sequence[str]) -> Dataset:
+    def changed(self, splits: Mapping[str, AnnotatedObjects], notes: Sequence[str]) -> Dataset:
         """The same with other objects in these splits, and with further notes."""
         return replace(
             self,
@@ -142,7 +92,7 @@ def write_coco(dataset: Dataset, folder: Path) -> tuple[Path, Path]:
     return folder / "train.json", folder / "test.json"
 
 
-def _coco(dataset: Dataset, split: SplitObjects) -> dict[str, Any]:
+def _coco(dataset: Dataset, split: AnnotatedObjects) -> dict[str, Any]:
     category = {
         "id": 1,
         "name": dataset.category,
@@ -152,15 +102,19 @@ def _coco(dataset: Dataset, split: SplitObjects) -> dict[str, Any]:
         "normaliser": dataset.normalizer,
     }
     root = dataset.root.resolve()
-    images: dict[tuple[str, int], dict[str, Any]] = {}
+    images: dict[tuple[str, int | None], dict[str, Any]] = {}
     annotations = []
     unknown = [0] * (3 * len(dataset.names))  # one for all: there may be 200,000 of them
-    for row, file in enumerate(split.files):
-        key = (str(root / file), int(split.frame[row]))
+    for row, ref in enumerate(split.refs):
+        key = (str(root / ref.path), ref.frame)
         if key not in images:
             image: dict[str, Any] = {"id": len(images) + 1, "file_name": key[0]}
-            images[key] = image | ({"frame": key[1]} if key[1] >= 0 else {}) | _moment(split, row)
-        known = np.isfinite(split.xy[row]).all(axis=1)
+            if ref.frame is not None:
+                image["frame"] = ref.frame
+            if ref.clip is not None:
+                image |= {"video_id": ref.clip[0], "frame_id": ref.clip[1]}
+            images[key] = image
+        known = split.visible[row]
         annotation: dict[str, Any] = {
             "id": row + 1,
             "image_id": images[key]["id"],
@@ -169,8 +123,8 @@ def _coco(dataset: Dataset, split: SplitObjects) -> dict[str, Any]:
             "num_keypoints": int(known.sum()),
             "iscrowd": 0,
         }
-        if np.isfinite(split.box[row]).all():
-            annotation["bbox"] = split.box[row].tolist()
+        if np.isfinite(split.boxes[row]).all():
+            annotation["bbox"] = split.boxes[row].tolist()
         annotations.append(annotation | {name: values[row] for name, values in split.fields.items()})
     return {
         "info": {"description": dataset.name, "selfmark": dict(dataset.settings)},
@@ -178,12 +132,6 @@ def _coco(dataset: Dataset, split: SplitObjects) -> dict[str, Any]:
         "annotations": annotations,
         "categories": [category],
     }
-
-
-def _moment(split: SplitObjects, row: int) -> dict[str, Any]:
-    """Which frame of which film a still is, in the words of COCO files of videos."""
-    film = split.clip[row] if split.clip else None
-    return {} if film is None else {"video_id": film[0], "frame_id": film[1]}
 
 
 def _triples(xy: FloatArray, known: npt.NDArray[np.bool_], hidden: npt.NDArray[np.bool_]) -> list[float]:

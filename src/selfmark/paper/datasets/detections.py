@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path, PurePath
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from selfmark.annotations import AnnotatedObjects
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
-from selfmark.paper.datasets.dataset import Dataset, SplitObjects
-from selfmark.paper.datasets.detection_files import Detections, read_points
+from selfmark.paper.datasets.dataset import Dataset
+from selfmark.paper.datasets.detection_files import read_points
 from selfmark.paper.datasets.measurable import drop_unmeasurable
 from selfmark.points import FloatArray
 from selfmark.tracking.object_refs import attach_boxes
@@ -35,13 +36,19 @@ def replace_points(dataset: Dataset, file: Path) -> Dataset:
         matched = _nearest(split, found, file)
         known = matched >= 0
         xy = np.where(known[:, None, None], found.xy[matched], np.nan)
-        splits[name] = replace(split, xy=xy, hidden=known[:, None] & found.hidden[matched])
+        splits[name] = replace(
+            split,
+            names=found.names,
+            mirror=found.mirror,
+            xy=xy,
+            hidden=known[:, None] & found.hidden[matched],
+        )
         if name == "train" and dataset.fit is not None:
             continue
         if not known.any():
             raise InputError(
                 f"{file} has points of none of the {len(split)} images of the {name} split; it names "
-                f"'{found.images[0]}', the data set '{split.files[0]}'"
+                f"'{found.paths[0]}', the data set '{split.paths[0]}'"
             )
         if not known.all():
             splits[name] = splits[name].select(known)
@@ -65,7 +72,10 @@ def replace_boxes(dataset: Dataset, file: Path) -> Dataset:
     Of several boxes of an image an object gets the one whose center is nearest its points. A split of which
     the file has nothing keeps the boxes it has: detectors are often run on training images only.
     """
-    refs = {name: _refs(dataset.root, split) for name, split in dataset.splits.items()}
+    refs = {
+        name: [ImageRef(dataset.root / ref.path, ref.frame) for ref in split.refs]
+        for name, split in dataset.splits.items()
+    }
     given: dict[str, list[FloatArray]] = defaultdict(list)
     images = dict.fromkeys(ref for some in refs.values() for ref in some)
     for ref in attach_boxes(list(images), file, lambda sentence: None):
@@ -81,36 +91,29 @@ def replace_boxes(dataset: Dataset, file: Path) -> Dataset:
         if not known.any():
             notes.append(f"{file} has no boxes of the {name} split, which keeps its own")
             continue
-        splits[name] = replace(split, box=box).select(known)
+        splits[name] = replace(split, boxes=box).select(known)
         if not known.all():
             notes.append(f"{int((~known).sum())} images of the {name} split have no box in {file}")
     return dataset.changed(splits, notes)
 
 
-def _refs(root: Path, split: SplitObjects) -> list[ImageRef]:
-    return [
-        ImageRef(root / path, None if frame < 0 else frame)
-        for path, frame in zip(split.files, split.frame.tolist(), strict=True)
-    ]
-
-
-def _nearest(split: SplitObjects, found: Detections, file: Path) -> npt.NDArray[np.int64]:
+def _nearest(split: AnnotatedObjects, found: AnnotatedObjects, file: Path) -> npt.NDArray[np.int64]:
     """The detection of each object, [N], -1 where there is none: of several in an image the nearest."""
-    by_name: dict[tuple[str, int], list[int]] = defaultdict(list)
-    seen = np.any(np.isfinite(found.xy).all(axis=2), axis=1)
-    for row in np.flatnonzero(seen).tolist():
-        by_name[PurePath(found.images[row]).name, int(found.frame[row])].append(row)
-    parts = [PurePath(image).parts for image in found.images]
+    by_name: dict[tuple[str, int | None], list[int]] = defaultdict(list)
+    for row in np.flatnonzero(found.visible.any(axis=1)).tolist():
+        by_name[found.refs[row].path.name, found.refs[row].frame].append(row)
     owner: dict[int, Path] = {}
     chosen = np.full(len(split), -1, dtype=np.int64)
-    for row, (path, frame) in enumerate(zip(split.files, split.frame.tolist(), strict=True)):
-        matched = [one for one in by_name.get((path.name, frame), ()) if _same_file(parts[one], path.parts)]
+    for row, ref in enumerate(split.refs):
+        path = ref.path
+        candidates = by_name.get((path.name, ref.frame), ())
+        matched = [one for one in candidates if _same_file(found.refs[one].path.parts, path.parts)]
         if not matched:
             continue
         for one in matched:
             if owner.setdefault(one, path) != path:
                 raise InputError(
-                    f"{file}: '{found.images[one]}' may be {owner[one]} or {path}; name it with its folders"
+                    f"{file}: '{found.refs[one].path}' may be {owner[one]} or {path}; name it with its folders"
                 )
         centers = np.stack([_center(found.xy[one]) for one in matched])
         chosen[row] = matched[_closest(centers, split.xy[row])]

@@ -30,7 +30,7 @@ def use_found_faces(dataset: Dataset, on_progress: Callable[[int, int], None] | 
     if dataset.category != "face":
         raise InputError(f"faces can be found in images of faces, not in those of {dataset.name}")
     detector = _detector()
-    files = list(dict.fromkeys(file for split in dataset.splits.values() for file in split.files))
+    files = list(dict.fromkeys(file for split in dataset.splits.values() for file in split.paths))
     shares = np.full((len(files), 4), np.nan)
     sizes = np.full((len(files), 4), np.nan)
     for row, file in enumerate(files):
@@ -46,7 +46,7 @@ def use_found_faces(dataset: Dataset, on_progress: Callable[[int, int], None] | 
     boxes = np.where(found[:, None], shares, np.nanmedian(shares, axis=0)) * sizes
     place = {file: row for row, file in enumerate(files)}
     splits = {
-        name: replace(split, box=boxes[[place[file] for file in split.files]])
+        name: replace(split, boxes=boxes[[place[file] for file in split.paths]])
         for name, split in dataset.splits.items()
     }
     note = (

@@ -13,14 +13,16 @@ from typing import Any
 
 import numpy as np
 
+from selfmark.annotations import AnnotatedObjects, annotate_images
 from selfmark.errors import InputError, require_package
+from selfmark.image_ref import ImageRef
 from selfmark.paper.datasets.body_readers import (
     JOINTS,
     concatenate_objects,
     fill_missing_boxes,
     mirror_by_side,
 )
-from selfmark.paper.datasets.dataset import Dataset, SplitObjects, find_path, list_files
+from selfmark.paper.datasets.dataset import Dataset, find_path, list_files
 from selfmark.points import FloatArray
 
 OF = "Human3.6M"
@@ -66,7 +68,7 @@ def with_joints(root: Path, name: str, names: tuple[str, ...]) -> Dataset:
                 part, gaps = _video(root, base, subject, film, every, names)
                 parts.append(part)
                 made += gaps
-        splits.append(concatenate_objects(parts, len(names)))
+        splits.append(concatenate_objects(parts, names))
         count += len(splits[-1])
         if not len(splits[-1]):
             raise InputError(f"{base}: the videos of {', '.join(subjects)} have no joints")
@@ -91,7 +93,7 @@ def with_joints(root: Path, name: str, names: tuple[str, ...]) -> Dataset:
 
 def _video(
     root: Path, base: Path, subject: str, film: Path, every: int, names: tuple[str, ...]
-) -> tuple[SplitObjects, int]:
+) -> tuple[AnnotatedObjects, int]:
     """Every so manyth frame of a video, and how many have no box of their own."""
     joints = _joints(base / subject / "MyPoseFeatures" / "D2_Positions" / f"{film.stem}.cdf")
     frames = np.arange(0, len(joints), every)
@@ -107,20 +109,14 @@ def _video(
     left, right = (joints[:, ALL.index(name), 0] for name in ("left_shoulder", "right_shoulder"))
     facing = np.where(left > right, "camera", "away").tolist()
     count = len(frames)
-    part = SplitObjects(
-        (film.relative_to(root),) * count,
-        frames.astype(np.int64),
-        box,
-        xy,
-        np.zeros(xy.shape[:2], bool),
-        {
-            "subject": (subject,) * count,
-            "activity": (matched[1],) * count,
-            "camera": (matched[2],) * count,
-            "facing": tuple(facing),
-        },
-    )
-    return part, made
+    fields = {
+        "subject": (subject,) * count,
+        "activity": (matched[1],) * count,
+        "camera": (matched[2],) * count,
+        "facing": tuple(facing),
+    }
+    refs = [ImageRef(film.relative_to(root), frame) for frame in frames.tolist()]
+    return annotate_images(refs, names, xy, box, fields=fields), made
 
 
 def _joints(path: Path) -> FloatArray:

@@ -57,16 +57,16 @@ def check_sample(dataset: Dataset) -> list[str]:
     for name, split in dataset.splits.items():
         outside, seen, unreadable = 0, 0, []
         for row in evenly_spaced(len(split), _SAMPLE):
-            if split.frame[row] >= 0:
+            if split.refs[row].frame is not None:
                 continue  # a frame of a video
-            path = dataset.root / split.files[row]
+            path = dataset.root / split.refs[row].path
             try:
                 with Image.open(path) as image:
                     size = np.array(image.size)
             except OSError:
                 unreadable.append(path)
                 continue
-            points = split.xy[row][np.isfinite(split.xy[row]).all(axis=1)]
+            points = split.xy[row][split.visible[row]]
             outside += int(((points < -1) | (points > size)).any(axis=1).sum())
             seen += len(points)
         if unreadable:

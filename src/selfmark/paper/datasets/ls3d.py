@@ -12,9 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
+from selfmark.annotations import AnnotatedObjects, annotate_images
 from selfmark.errors import InputError
+from selfmark.image_ref import ImageRef
 from selfmark.paper.datasets import matlab_files
-from selfmark.paper.datasets.dataset import Dataset, SplitObjects, find_path, list_files, tight_box
+from selfmark.paper.datasets.dataset import Dataset, find_path, list_files, tight_box
 from selfmark.paper.datasets.face_points import SIXTY_EIGHT, SIXTY_EIGHT_MIRROR
 from selfmark.paper.datasets.torch7_files import read_tensor
 from selfmark.points import FloatArray
@@ -54,7 +56,7 @@ def read(root: Path) -> Dataset:
     )
 
 
-def _profiled(root: Path, folder: Path) -> tuple[SplitObjects, list[str]]:
+def _profiled(root: Path, folder: Path) -> tuple[AnnotatedObjects, list[str]]:
     """300W-LP in the order of its parts and names, and what is to be said of it."""
     for part in _PARTS:
         find_path(folder, part, of="300W-LP")
@@ -73,7 +75,7 @@ def _profiled(root: Path, folder: Path) -> tuple[SplitObjects, list[str]]:
     return _objects(root, folder, images, labels, {}, notes if plain else [])
 
 
-def _balanced(root: Path, folder: Path) -> tuple[SplitObjects, list[str]]:
+def _balanced(root: Path, folder: Path) -> tuple[AnnotatedObjects, list[str]]:
     """LS3D-W Balanced in the order of its numbers, with the range of yaw, and what is to be said of it."""
     images = [path for path in list_files(folder, "*") if path.suffix.lower() in (".jpg", ".png")]
     if not images:
@@ -110,7 +112,7 @@ def _objects(
     labels: Sequence[Path | None],
     fields: Mapping[str, tuple[str, ...]],
     notes: list[str],
-) -> tuple[SplitObjects, list[str]]:
+) -> tuple[AnnotatedObjects, list[str]]:
     """The images that have points, and the notes with how many have none."""
     known = [(row, path) for row, path in enumerate(labels) if path is not None]
     # Both sets count from 1: 300W-LP is MATLAB's, LS3D-W is Torch's, and its authors' program adds the 1 in
@@ -120,14 +122,9 @@ def _objects(
     box[:, 1] -= _ABOVE * box[:, 3]
     box[:, 3] *= 1 + _ABOVE
     without = len(images) - len(known)
-    objects = SplitObjects(
-        tuple(images[row].relative_to(root) for row, _ in known),
-        np.full(len(known), -1, dtype=np.int64),
-        box,
-        xy,
-        np.zeros(xy.shape[:2], dtype=bool),
-        {name: tuple(values[row] for row, _ in known) for name, values in fields.items()},
-    )
+    refs = [ImageRef(images[row].relative_to(root)) for row, _ in known]
+    kept_fields = {name: tuple(values[row] for row, _ in known) for name, values in fields.items()}
+    objects = annotate_images(refs, SIXTY_EIGHT, xy, box, fields=kept_fields)
     return objects, notes + (
         [f"{without} images of {folder.name} have no points and were left out"] if without else []
     )

@@ -11,10 +11,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from selfmark.annotations import annotate_images
 from selfmark.errors import InputError
+from selfmark.image_ref import ImageRef
 from selfmark.paper.datasets import matlab_files
 from selfmark.paper.datasets.body_readers import mirror_by_side
-from selfmark.paper.datasets.dataset import Dataset, SplitObjects, files_exist, find_path, tight_box
+from selfmark.paper.datasets.dataset import Dataset, files_exist, find_path, tight_box
 from selfmark.points import FloatArray
 
 NAMES = (
@@ -48,13 +50,8 @@ def build_dataset(
     kept = np.flatnonzero(there & annotated)
     if not len(kept):
         raise InputError(f"{root} holds no image that joints.mat is of, such as {files[0]}")
-    objects = SplitObjects(
-        tuple(files[row] for row in kept),
-        np.full(len(kept), -1, np.int64),
-        tight_box(xy[kept]),
-        xy[kept],
-        hidden[kept],
-    )
+    refs = [ImageRef(files[row]) for row in kept]
+    objects = annotate_images(refs, NAMES, xy[kept], tight_box(xy[kept]), hidden[kept])
     missing, bare = int((~there).sum()), int((there & ~annotated).sum())
     notes = [f"annotated images left out, because they are not there: {missing}"] if missing else []
     notes += [f"images left out, because fewer than two joints are in sight: {bare}"] if bare else []

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from selfmark.annotations import AnnotatedObjects
 from selfmark.errors import InputError
-from selfmark.evaluation.label_files import GroundTruth
 from selfmark.evaluation.normalizers import measurable_lengths
-from selfmark.image_ref import ImageRef
-from selfmark.paper.datasets.dataset import Dataset, SplitObjects
+from selfmark.paper.datasets.dataset import Dataset
 
 
 def drop_unmeasurable(dataset: Dataset) -> Dataset:
@@ -28,7 +27,7 @@ def drop_unmeasurable(dataset: Dataset) -> Dataset:
                 f"'{dataset.normalizer}', which errors are divided by, is measured"
             )
         if not usable.all():
-            first = split.files[int(np.argmin(usable))]
+            first = split.paths[int(np.argmin(usable))]
             kept[name] = split.select(usable)
             notes.append(
                 f"{int((~usable).sum())} images of the {name} split were left out, because "
@@ -38,20 +37,7 @@ def drop_unmeasurable(dataset: Dataset) -> Dataset:
     return dataset.changed(kept, notes)
 
 
-def _usable(dataset: Dataset, split: SplitObjects) -> npt.NDArray[np.bool_]:
-    truth = GroundTruth(
-        source=dataset.root,
-        refs=tuple(map(ImageRef, split.files)),
-        entries=tuple(map(str, split.files)),
-        xy=split.xy,
-        visible=np.all(np.isfinite(split.xy), axis=2),
-        boxes=split.box,
-        names=dataset.names,
-        mirror=dataset.mirror,
-        normalizer=dataset.normalizer,
-        fields={},
-        notes=(),
-    )
-    length = measurable_lengths(truth, dataset.normalizer, np.ones((len(split), 4)))
+def _usable(dataset: Dataset, split: AnnotatedObjects) -> npt.NDArray[np.bool_]:
+    length = measurable_lengths(split, dataset.normalizer, np.ones((len(split), 4)))
     usable: npt.NDArray[np.bool_] = np.isfinite(length) & (length > 0)
     return usable

@@ -12,8 +12,10 @@ from pathlib import Path, PureWindowsPath
 
 import numpy as np
 
+from selfmark.annotations import AnnotatedObjects, annotate_images
 from selfmark.errors import InputError
-from selfmark.paper.datasets.dataset import Dataset, SplitObjects, find_path, tight_box
+from selfmark.image_ref import ImageRef
+from selfmark.paper.datasets.dataset import Dataset, find_path, tight_box
 from selfmark.paper.datasets.face_points import FIVE, FIVE_MIRROR
 from selfmark.paper.datasets.list_files import parse_numbers, read_rows
 
@@ -41,7 +43,7 @@ def read(root: Path) -> Dataset:
     )
 
 
-def _split(root: Path, name: str) -> SplitObjects:
+def _split(root: Path, name: str) -> AnnotatedObjects:
     """The images of a list, without boxes."""
     listed = read_rows(find_path(root, name, of=_OF), 1 + 2 * len(FIVE) + len(_ATTRIBUTES))
     values = np.array([parse_numbers(words[1:], where) for where, words in listed]).reshape(len(listed), -1)
@@ -52,24 +54,19 @@ def _split(root: Path, name: str) -> SplitObjects:
     # Counted from 1, as earlier work has it (Thewlis et al., 2019). That the pupils of both eyes lie left of
     # these points, as a test shows in the images, speaks for it.
     xy = np.stack([xs, ys], axis=2) - 1
-    return SplitObjects(
-        # Training images are named with the backslashes of Windows, test images with slashes.
-        tuple(Path(PureWindowsPath(words[0]).as_posix()) for _, words in listed),
-        np.full(len(listed), -1, dtype=np.int64),
-        np.full((len(listed), 4), np.nan),
-        xy,
-        np.zeros(xy.shape[:2], dtype=bool),
-        {
-            attribute: tuple(int(value) for value in attributes[:, column])
-            for column, attribute in enumerate(_ATTRIBUTES)
-        },
-    )
+    fields = {
+        attribute: tuple(int(value) for value in attributes[:, column])
+        for column, attribute in enumerate(_ATTRIBUTES)
+    }
+    # Training images are named with the backslashes of Windows, test images with slashes.
+    refs = [ImageRef(Path(PureWindowsPath(words[0]).as_posix())) for _, words in listed]
+    return annotate_images(refs, FIVE, xy, fields=fields)
 
 
-def _boxed(objects: SplitObjects) -> SplitObjects:
+def _boxed(objects: AnnotatedObjects) -> AnnotatedObjects:
     """The same with a square around the points of each."""
     tight = tight_box(objects.xy)
     side = _BOX * tight[:, 2:].max(axis=1, keepdims=True)
     return replace(
-        objects, box=np.concatenate([tight[:, :2] + (tight[:, 2:] - side) / 2, side, side], axis=1)
+        objects, boxes=np.concatenate([tight[:, :2] + (tight[:, 2:] - side) / 2, side, side], axis=1)
     )

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
+from selfmark.annotations import AnnotatedObjects, annotate_images
 from selfmark.errors import InputError
+from selfmark.image_ref import ImageRef
 from selfmark.paper.datasets import matlab_files
 from selfmark.paper.datasets.body_readers import (
     JOINTS,
@@ -19,7 +21,7 @@ from selfmark.paper.datasets.body_readers import (
     fill_missing_boxes,
     mirror_by_side,
 )
-from selfmark.paper.datasets.dataset import Dataset, SplitObjects, files_exist, find_path, list_files
+from selfmark.paper.datasets.dataset import Dataset, files_exist, find_path, list_files
 from selfmark.points import FloatArray
 
 OF = "Penn Action"
@@ -35,7 +37,7 @@ def read(root: Path) -> Dataset:
     labels, frames = find_path(root, "labels", of=OF), find_path(root, "frames", of=OF)
     seen: Counter[str] = Counter()
     left_out: Counter[str] = Counter()
-    parts: tuple[list[SplitObjects], list[SplitObjects]] = [], []
+    parts: tuple[list[AnnotatedObjects], list[AnnotatedObjects]] = [], []
     for path in list_files(labels, "*.mat"):
         content = matlab_files.load_matlab(path)
         action = matlab_files.matlab_text(path, content, "action")
@@ -46,7 +48,7 @@ def read(root: Path) -> Dataset:
         parts[seen[action] <= TEST_VIDEOS].append(part)
     if not seen:
         raise InputError(f"{labels} holds no labels of {', '.join(ACTIONS)}")
-    train, test = (concatenate_objects(split, len(JOINTS)) for split in parts)
+    train, test = (concatenate_objects(split, JOINTS) for split in parts)
     return Dataset(
         name="pennaction",
         root=root,
@@ -63,7 +65,7 @@ def read(root: Path) -> Dataset:
 
 def _video(
     root: Path, folder: Path, path: Path, content: matlab_files.Content, action: str, left_out: Counter[str]
-) -> SplitObjects:
+) -> AnnotatedObjects:
     """The frames of a video that are there and have joints; counts what is missing."""
     x = matlab_files.matlab_numbers(path, content, "x", (None, len(JOINTS)))
     y = matlab_files.matlab_numbers(path, content, "y", x.shape)
@@ -86,19 +88,14 @@ def _video(
     box, made = fill_missing_boxes(_boxes(path, content, len(x))[kept], xy[kept], MARGIN)
     left_out["boxes made around the joints, because there are none"] += made
     count = len(kept)
-    return SplitObjects(
-        tuple(files[row].relative_to(root) for row in kept),
-        np.full(count, -1, np.int64),
-        box,
-        xy[kept],
-        (~visible & ~nowhere)[kept],
-        {
-            "video": (path.stem,) * count,
-            "action": (action,) * count,
-            "viewpoint": (matlab_files.matlab_text(path, content, "pose"),) * count,
-        },
-        tuple((str(folder.relative_to(root)), row) for row in kept.tolist()),
-    )
+    clip = str(folder.relative_to(root))
+    refs = [ImageRef(files[row].relative_to(root), clip=(clip, row)) for row in kept.tolist()]
+    fields = {
+        "video": (path.stem,) * count,
+        "action": (action,) * count,
+        "viewpoint": (matlab_files.matlab_text(path, content, "pose"),) * count,
+    }
+    return annotate_images(refs, JOINTS, xy[kept], box, (~visible & ~nowhere)[kept], fields)
 
 
 def _boxes(path: Path, content: matlab_files.Content, count: int) -> FloatArray:

@@ -10,9 +10,10 @@ from typing import Protocol, cast
 
 import numpy as np
 
+from selfmark.annotations import AnnotatedObjects
 from selfmark.errors import InputError
 from selfmark.paper.datasets import coco_folder
-from selfmark.paper.datasets.dataset import Dataset, SplitObjects, files_exist
+from selfmark.paper.datasets.dataset import Dataset, files_exist
 from selfmark.paper.datasets.measurable import drop_unmeasurable
 
 
@@ -226,19 +227,19 @@ def read_dataset(name: str, root: Path) -> Dataset:
 def _present(dataset: Dataset) -> Dataset:
     """The same without objects whose images are not there, which a note counts."""
     notes = []
-    kept: dict[str, SplitObjects] = {}
+    kept: dict[str, AnnotatedObjects] = {}
     for name, split in dataset.splits.items():
-        there = files_exist([dataset.root / file for file in split.files])
+        there = files_exist([dataset.root / file for file in split.paths])
         kept[name] = split if there.all() else split.select(there)
         if not len(split):
             raise InputError(f"{dataset.root} has no images for the {name} split of {dataset.name}")
         if not there.any():
             raise InputError(
                 f"none of the {len(split)} images of {dataset.name}'s {name} split is there, the first is "
-                f"{dataset.root / split.files[0]}"
+                f"{dataset.root / split.paths[0]}"
             )
         if not there.all():
-            first = str(split.files[int(np.argmin(there))])
+            first = str(split.paths[int(np.argmin(there))])
             notes.append(
                 f"{int((~there).sum())} images of the {name} split are not there, the first is {first}"
             )

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from selfmark.annotations import AnnotatedObjects
 from selfmark.config import Config
 from selfmark.errors import InputError
 from selfmark.images.crop import crop_regions
 from selfmark.paper.datasets import registry
-from selfmark.paper.datasets.dataset import Dataset, SplitObjects, write_coco
+from selfmark.paper.datasets.dataset import Dataset, write_coco
 from selfmark.paper.datasets.detections import replace_boxes, replace_points
 from selfmark.paper.reproduction.experiment import StartPoints
 from selfmark.points import FloatArray
@@ -40,7 +41,7 @@ class CachedDataset:
     folder: Path
 
     @property
-    def fit(self) -> SplitObjects:
+    def fit(self) -> AnnotatedObjects:
         """What regressors are fitted on: the training images, or those set aside for it."""
         return self.data.train if self.data.fit is None else self.data.fit
 
@@ -60,7 +61,7 @@ class CachedDataset:
         """The labeled images that regressors are fitted on, all or so many of them."""
         return self._written("fit", self.data, sample_objects(self.fit, fit_images, seed))
 
-    def started(self, start: StartPoints) -> SplitObjects:
+    def started(self, start: StartPoints) -> AnnotatedObjects:
         """The training images that have annotated points to start from."""
         if max(start.points) >= len(self.data.names):
             raise InputError(
@@ -104,9 +105,8 @@ class CachedDataset:
         with atomic_write(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as handle:
             writer = csv.writer(handle)
             writer.writerow(["image", "x", "y"])
-            for row, file in enumerate(train.files):
-                name = str(self._root / file)
-                name += f"#{train.frame[row]}" if train.frame[row] >= 0 else ""
+            for row, ref in enumerate(train.refs):
+                name = replace(ref, path=self._root / ref.path).name
                 known = points[row][np.isfinite(points[row]).all(axis=1)]
                 writer.writerows([name, f"{x:.3f}", f"{y:.3f}"] for x, y in known.tolist())
 
@@ -114,17 +114,17 @@ class CachedDataset:
     def _root(self) -> Path:
         return self.base.root.resolve()
 
-    def _sides(self, train: SplitObjects, config: Config) -> FloatArray:
+    def _sides(self, train: AnnotatedObjects, config: Config) -> FloatArray:
         """Side [N] of what the network sees of each of the images, in pixels of the original."""
-        whole_image = np.isnan(train.box).any(axis=1)
+        whole_image = np.isnan(train.boxes).any(axis=1)
         sizes = np.ones((len(train), 2))
         for row in np.flatnonzero(whole_image):
-            with Image.open(self.data.root / train.files[row]) as image:  # the header alone
+            with Image.open(self.data.root / train.paths[row]) as image:  # the header alone
                 sizes[row] = image.size
-        sides: FloatArray = crop_regions(sizes, train.box, config.images)[:, 2]
+        sides: FloatArray = crop_regions(sizes, train.boxes, config.images)[:, 2]
         return sides
 
-    def _written(self, name: str, data: Dataset, objects: SplitObjects) -> Path:
+    def _written(self, name: str, data: Dataset, objects: AnnotatedObjects) -> Path:
         """A COCO file of these objects, written once."""
         # The file names images where they are, so data that was moved needs another.
         folder = self.folder / f"{name}-{_short(f'{annotations_digest(data, objects)}/{self._root}')}"
@@ -210,7 +210,7 @@ class DatasetCache:
         return next((file for file in files if file.is_file()), None)
 
 
-def sample_objects(objects: SplitObjects, count: int | None, seed: int) -> SplitObjects:
+def sample_objects(objects: AnnotatedObjects, count: int | None, seed: int) -> AnnotatedObjects:
     """So many of the objects, drawn at random, in their order; all where there are no more."""
     if count is None or count >= len(objects):
         return objects
@@ -218,16 +218,18 @@ def sample_objects(objects: SplitObjects, count: int | None, seed: int) -> Split
     return objects.select(rows)
 
 
-def objects_digest(objects: SplitObjects) -> str:
+def objects_digest(objects: AnnotatedObjects) -> str:
     """A digest of which objects these are: files, frames, boxes, films."""
-    digest = hashlib.sha256("\n".join(map(str, objects.files)).encode("utf-8", errors="surrogateescape"))
-    digest.update(np.ascontiguousarray(objects.frame).tobytes())
-    digest.update(np.ascontiguousarray(objects.box).tobytes())
-    digest.update(repr(objects.clip).encode() if any(objects.clip) else b"")
+    digest = hashlib.sha256("\n".join(map(str, objects.paths)).encode("utf-8", errors="surrogateescape"))
+    frames = [-1 if frame is None else frame for frame in objects.frames]
+    digest.update(np.array(frames, np.int64).tobytes())
+    digest.update(np.ascontiguousarray(objects.boxes).tobytes())
+    clips = tuple(ref.clip for ref in objects.refs)
+    digest.update(repr(clips).encode() if any(clips) else b"")
     return digest.hexdigest()
 
 
-def annotations_digest(data: Dataset, objects: SplitObjects) -> str:
+def annotations_digest(data: Dataset, objects: AnnotatedObjects) -> str:
     """A digest of objects and all that is annotated of them."""
     digest = hashlib.sha256(f"{data.names}/{data.mirror}/{data.normalizer}".encode())
     digest.update(objects_digest(objects).encode())

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import torch
 
+from selfmark.annotations import AnnotatedObjects
 from selfmark.config import Config
-from selfmark.evaluation.label_files import GroundTruth, read_ground_truth
+from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.evaluation.labeled_images import LabeledImages, load_labeled_images
 from selfmark.images.sources import list_images
 from selfmark.sampling import evenly_spaced
@@ -43,7 +44,7 @@ class MeasurementTask:
         return self.run
 
 
-def read_labels(path: Path, config: Config) -> GroundTruth:
+def read_labels(path: Path, config: Config) -> AnnotatedObjects:
     """The objects of a COCO file that was made here: it names its own images."""
     return read_ground_truth(path, list_images([path]), config.evaluation.min_visibility)
 

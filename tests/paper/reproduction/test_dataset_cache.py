@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from selfmark.annotations import annotate_images
 from selfmark.config import preset
 from selfmark.demo.scene import Scene
 from selfmark.errors import InputError
-from selfmark.image_ref import ClipFrame
-from selfmark.paper.datasets.dataset import Dataset, SplitObjects
+from selfmark.image_ref import ClipFrame, ImageRef
+from selfmark.paper.datasets.dataset import Dataset
 from selfmark.paper.reproduction.dataset_cache import (
     CachedDataset,
     DatasetCache,
@@ -76,14 +77,17 @@ def test_folder_names_are_those_of_selfmark_0_1(
     xy[1, 2] = np.nan
     hidden = np.zeros((4, 3), bool)
     hidden[2, 0] = True
-    objects = SplitObjects(
-        tuple(Path(f"images/{index}.jpg") for index in range(4)),
-        np.array([-1, -1, 3, 4]),
-        np.array([[0.5, 1.5, 20.0, 30.0]] * 4),
+    frames = (None, None, 3, 4)
+    objects = annotate_images(
+        [
+            ImageRef(Path(f"images/{index}.jpg"), frames[index], clip=clip[index] if clip else None)
+            for index in range(4)
+        ],
+        ("left_eye", "right_eye", "nose"),
         xy,
+        np.array([[0.5, 1.5, 20.0, 30.0]] * 4),
         hidden,
         {"yaw": ("a", "b", "c", "d"), "n": (1, 2, 3, 4)},
-        clip,
     )
     data = Dataset(
         name="faces",

@@ -17,7 +17,7 @@ from typing import Any
 import cv2
 import pytest
 
-from selfmark.errors import DiskError, InputError, TooLittle, TrainingError
+from selfmark.errors import DiskError, InputError, NotEnoughData, TrainingError
 from selfmark.image_ref import ImageRef
 from selfmark.paper.datasets import registry
 from selfmark.paper.reproduction import experiment, harness, workspace

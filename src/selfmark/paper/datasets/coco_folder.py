@@ -98,7 +98,9 @@ def _describe_origin(name: str, file: CocoFile) -> str:
     is_other = isinstance(description, str) and description.strip() not in ("", name)
     described = ""
     if is_other:
-        described = f" described as '{escape_control_characters(str(description).strip())[:_MAX_DESCRIPTION]}'"
+        described = (
+            f" described as '{escape_control_characters(str(description).strip())[:_MAX_DESCRIPTION]}'"
+        )
     return f"read from COCO files{described}, not from its official files"
 
 

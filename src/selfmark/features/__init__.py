@@ -1,0 +1,1 @@
+"""Pretrained networks that describe every location of an image."""

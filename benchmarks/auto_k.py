@@ -39,7 +39,7 @@ from selfmark.discovery import discover
 from selfmark.evaluation.completion import fill_with_mean, mean_landmarks
 from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.evaluation.normalizers import default_normalizer, normalizer_lengths
-from selfmark.evaluation.protocol import Examples, guessing_errors, stage1_errors
+from selfmark.evaluation.protocol import Examples, mean_shape_errors, stage1_errors
 from selfmark.evaluation.stage1_landmarks import Stage1
 from selfmark.images.crop import to_network
 from selfmark.images.feed import PixelFeed
@@ -210,11 +210,15 @@ def sweep(data: Path, folder: Path, most: int, device: torch.device) -> dict[str
         generator = torch.Generator(device).manual_seed(0)
         centroids = fit_centroids(train.described, K, run.config.correspondence, generator)
         found = (_table(train, centroids), _table(test, centroids))
-        measured = stage1_errors(train.examples, test.examples, found, run.config.evaluation)
+        measured = stage1_errors(
+            replace(train.examples, landmarks=found[0]),
+            replace(test.examples, landmarks=found[1]),
+            run.config.evaluation,
+        )
         best = next(row for row in measured["errors"] if row["regressor"] == "ridge 0.01")
         guess = {
             name: float(value)
-            for name, value in guessing_errors(
+            for name, value in mean_shape_errors(
                 replace(train.examples, landmarks=fill_with_mean(found[0], mean_landmarks(found[0]))),
                 replace(test.examples, landmarks=fill_with_mean(found[1], mean_landmarks(found[0]))),
             ).items()
@@ -241,7 +245,6 @@ def _part(data: Path, part: str, most: int, phi: Phi, config: Config, device: to
     size, regions = config.images.size, store.regions
     examples = Examples(
         landmarks=np.zeros((len(truth), 1, 2)),
-        score=np.zeros((len(truth), 1)),
         truth=to_network(np.nan_to_num(truth.xy), regions[:, None], size),
         visible=truth.visible,
         normalizer=normalizer_lengths(truth, default_normalizer(truth), regions) * (size / regions[:, 2]),

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from selfmark.detector import Detector
-from selfmark.evaluation.run_evaluation import evaluate_run
+from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
 from selfmark.report.landmark_pictures import draw_contact_sheet
 from selfmark.run.files import write_json
 from selfmark.run.folder import Run
@@ -70,7 +70,9 @@ def main() -> None:
 def measure(data: Path, run: Path) -> dict[str, Any]:
     """Evaluate a finished run and draw a contact sheet of test images into its folder."""
     metrics = evaluate_run(
-        run, data / "images", data / "test.json", train_labels=data / "train.json", by=["yaw_bucket"]
+        run,
+        EvaluationInputs(data / "images", data / "test.json", train_labels=data / "train.json"),
+        EvaluationOptions(by=["yaw_bucket"]),
     )
     errors = {"mean_shape": metrics["guessing"]["forward"]}
     for row in metrics["errors"]:

@@ -33,8 +33,8 @@ from selfmark.export import get_writer
 from selfmark.images.video import probe_video, video_reader
 from selfmark.run.files import write_json
 from selfmark.tracking.animals import AnimalTracks, track_animals
-from selfmark.tracking.follower import AnimalFollower
-from selfmark.tracking.object_refs import Regions, locate_objects
+from selfmark.tracking.regions import Regions, locate_objects
+from selfmark.tracking.tracker import AnimalTracker
 
 Floats = npt.NDArray[np.float64]
 RATE = 30
@@ -128,8 +128,8 @@ def touches(kind: str, frames: int, trials: int = 50) -> dict[str, Any]:
     kept = 0
     for trial in range(trials):
         places, angles = _contact(kind, frames, np.random.default_rng([frames, trial]))
-        follower = AnimalFollower(2, np.pi * BODY[0] * BODY[1], Tracking())
-        found = np.stack([follower.step(_mask(*one)).center for one in zip(places, angles, strict=True)])
+        tracker = AnimalTracker(2, np.pi * BODY[0] * BODY[1], Tracking())
+        found = np.stack([tracker.step(_mask(*one)).center for one in zip(places, angles, strict=True)])
         before, after = (np.linalg.norm(found[at, 0] - places[at], axis=1).argmin() for at in (3, -1))
         kept += int(before == after)
     return {"contact": kind, "frames": frames, "trials": trials, "identities_kept": kept / trials}

@@ -34,7 +34,7 @@ from safetensors.numpy import save_file
 from selfmark.config import Images, Network
 from selfmark.image_ref import ImageRef
 from selfmark.model.card import ModelCard, read_card, write_card
-from selfmark.naming.shown_images import FOLDER, POINTS, images_fingerprint
+from selfmark.naming.shown_images import CACHE_FOLDER, LANDMARKS_FILE, images_fingerprint
 from selfmark.run.files import FORMAT, write_json
 from selfmark.run.image_list import refs_to_json
 
@@ -93,7 +93,7 @@ def make_run(folder: Path, photos: Path, images: int) -> None:
     (folder / "model" / "weights.safetensors").write_bytes(bytes(25_000_000))
     write_json(refs_to_json(refs), folder / "images.json")
     write_json({"format": FORMAT, "selfmark": "0", "inputs": []}, folder / "run.json")
-    (folder / FOLDER).mkdir()
+    (folder / CACHE_FOLDER).mkdir()
     arrays = {
         "rows": np.arange(images),
         "sizes": np.tile(np.array(SIZE, np.int64), (images, 1)),
@@ -102,13 +102,13 @@ def make_run(folder: Path, photos: Path, images: int) -> None:
         "score": rng.random((images, K)).astype(np.float32),
     }
     fingerprint = images_fingerprint(folder / "model", read_card(folder / "model"), refs)
-    save_file(arrays, folder / FOLDER / POINTS, {"fingerprint": fingerprint})
+    save_file(arrays, folder / CACHE_FOLDER / LANDMARKS_FILE, {"fingerprint": fingerprint})
 
 
 def measure(run: Path, images: int, requests: int, clients: int) -> list[dict[str, Any]]:
     """Start the server and measure memory and response times."""
     started = time.perf_counter()
-    words = [sys.executable, "-m", "selfmark", "name", str(run), "--most", str(images), "--no-browser"]
+    words = [sys.executable, "-m", "selfmark", "name", str(run), "--max-images", str(images), "--no-browser"]
     server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     try:
@@ -167,14 +167,14 @@ def _send_request(
 ) -> float:
     """Send one request of the page for random data and return its seconds."""
     row, landmark = int(rng.integers(images)), int(rng.integers(K))
-    order = ("mixed", "surest", "least")[int(rng.integers(3))]
+    order = ("mixed", "highest", "lowest")[int(rng.integers(3))]
     address = {
-        "names": "/api/names",
-        "images": f"/api/images?start={row}&most=24",
-        "gallery": f"/api/gallery/{landmark}?order={order}&start={row}&most=48",
-        "large": f"/pictures/{row}/large",
-        "tile": f"/pictures/{row}/tile",
-        "crop": f"/pictures/{row}/landmark/{landmark}",
+        "names": "/api/card",
+        "images": f"/api/images?start={row}&limit=24",
+        "gallery": f"/api/gallery/{landmark}?order={order}&start={row}&limit=48",
+        "large": f"/images/{row}/large",
+        "tile": f"/images/{row}/thumbnail",
+        "crop": f"/images/{row}/crop/{landmark}",
         "edit": "/api/edits",
     }[kind]
     started = time.perf_counter()

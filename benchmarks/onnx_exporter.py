@@ -22,9 +22,10 @@ variants take turns in random order; a turn opens the graph, calls it once to wa
 calls. Rows give the median and the fastest of all calls, and two slowdowns: the median over all turns of the
 ratio to the hand-written graph in the same round of turns, and the ratio of the fastest calls. Where other
 programs disturb the measurement, the two differ.
+
 Accuracy is the distance to the landmarks of `Detector` (torch, float32) in network pixels, on images that
-were not used for calibration. The weights of `full` are random, so its heatmaps
-have many peaks of almost the same height: compare how many landmarks moved far.
+were not used for calibration. The weights of `full` are random, so its heatmaps have many peaks of almost
+the same height: compare how many landmarks moved far.
 
 Rows `crop` measure what torch could export instead of selfmark's cropping: `F.interpolate` with area
 averaging or antialiasing, compared with `images.crop.extract_crop` on whole square images.

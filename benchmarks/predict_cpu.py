@@ -258,7 +258,6 @@ def _examples(detector: Detector, images: Path, labels: Path, visibility: int) -
     size = card.images.size
     return Examples(
         located.xy.double().numpy(),
-        located.score.double().numpy(),
         to_network(truth.xy, store.regions[:, None], size),
         truth.visible,
         normalizer_lengths(truth, default_normalizer(truth), store.regions) * (size / store.regions[:, 2]),

@@ -63,12 +63,12 @@ def main() -> None:
         for index, image in enumerate(generate_scene(24, 384, seed=5).images):
             cv2.imwrite(str(photos / f"animal {index:02d}.jpg"), image[..., ::-1])
         selfmark.load("demo").save(folder / "model")
-        ledger = CardEditor(folder / "model")
-        ledger.edit(edits())
+        editor = CardEditor(folder / "model")
+        editor.edit(edits())
         shown = prepare_images(folder, [str(photos)], 24, "cpu")
-        with open_socket(0) as listening:
-            address, server = build_server(folder, ledger, ledger.read(), shown, listening)
-            thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        with open_socket(0) as listener:
+            address, server = build_server(folder, editor, editor.read(), shown, listener)
+            thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
             thread.start()
             while not server.started:
                 time.sleep(0.01)

@@ -9,7 +9,7 @@ import dataclasses
 import inspect
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from selfmark import config
 
@@ -44,6 +44,8 @@ def page() -> str:
         'From Python, use `selfmark.discover("photos/", settings={"M": 50, "flip.test": False})`. Each run',
         "saves its settings in `config.yaml`.",
         "",
+        "Numbers must not be negative unless the column *allowed* says otherwise.",
+        "",
     ]
     presets = config.PRESETS
     top = [item for item in dataclasses.fields(config.Config) if not dataclasses.is_dataclass(item.type)]
@@ -53,9 +55,12 @@ def page() -> str:
         if dataclasses.is_dataclass(value):
             sections.append((item.name, type(value)))
     for name, kind in sections:
-        lines += [f"## {name or 'General'}", "", "| setting | " + " | ".join(presets) + " | meaning |"]
-        lines += ["| --- |" + " --- |" * (len(presets) + 1)]
-        meaning = comments(kind)
+        lines += [f"## {name or 'General'}", ""]
+        if name:
+            lines += [inspect.getdoc(kind) or "", ""]
+        lines += ["| setting | " + " | ".join(presets) + " | allowed | meaning |"]
+        lines += ["| --- |" + " --- |" * (len(presets) + 2)]
+        meaning, hints = comments(kind), get_type_hints(kind)
         for item in dataclasses.fields(kind):
             values = []
             for preset in presets.values():
@@ -65,9 +70,18 @@ def page() -> str:
                 continue
             dotted = f"{name}.{item.name}" if name else item.name
             shown = " | ".join(_text(value) for value in values)
-            lines.append(f"| `{dotted}` | {shown} | {meaning.get(item.name, '')} |")
+            allowed = _allowed(item, hints[item.name])
+            lines.append(f"| `{dotted}` | {shown} | {allowed} | {meaning.get(item.name, '')} |")
         lines.append("")
     return "\n".join(lines)
+
+
+def _allowed(item: dataclasses.Field[Any], hint: Any) -> str:
+    """Return the choices of a setting, or its limit if it is not the usual one."""
+    if get_origin(hint) is Literal:
+        return ", ".join(get_args(hint))
+    limit = config.limit_of(item)
+    return "" if limit == config.NOT_NEGATIVE else str(limit)
 
 
 def _text(value: Any) -> str:

@@ -1,6 +1,6 @@
-"""Pages in a real Chromium: finding one, and what is wrong with a page that it shows.
+"""Chromium for the browser tests: find it, open pages, and collect their problems.
 
-`python -m tests.browser` prints the Chromium the tests would use, or fails and prints how to get one.
+`python -m tests.browser` prints the path of the Chromium that the tests use, or how to install one.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ import cv2
 import numpy as np
 import pytest
 
-ENABLE = (
+HOW_TO_INSTALL = (
     "install Chromium (apt-get install chromium, or playwright install chromium) to run the browser tests"
 )
 _COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
-# A picture that did not load, and a page wider than its window.
-_BROKEN_PICTURES = """() => [...document.images].filter(image => !image.complete || image.naturalWidth === 0)
+# Images that did not load, and the widths of page and window.
+_BROKEN_IMAGES = """() => [...document.images].filter(image => !image.complete || image.naturalWidth === 0)
     .map(image => image.alt || image.src.slice(0, 60))"""
 _WIDTHS = "() => [document.documentElement.scrollWidth, window.innerWidth]"
-# What a text did, or the element that it became: that is there at once, also where it has not run yet.
+# An injected script has run, or an injected element exists whose script will run.
 _ATTACKED = "() => window.attacked !== undefined || document.querySelector('[onerror], [onload]') !== null"
 
 
 def find_chromium() -> str | None:
-    """A Chromium that starts: of the system, else playwright's own."""
+    """Return the path of a working Chromium, of the system or else of Playwright."""
     for command in _COMMANDS:
         path = shutil.which(command)
         if path is not None and _starts(path):  # Ubuntu's packages may be stubs that only ask for snap
@@ -55,23 +55,23 @@ def _starts(path: str) -> bool:
 
 
 def require_chromium() -> str:
-    """A Chromium; without one the test is skipped, but fails where CI says that there must be one."""
+    """Return the path of Chromium; without one, skip the test, or fail it in CI."""
     chromium = find_chromium()
     if chromium is not None:
         return chromium
     if os.environ.get("CI"):
-        pytest.fail(ENABLE)
-    pytest.skip(ENABLE)
+        pytest.fail(HOW_TO_INSTALL)
+    pytest.skip(HOW_TO_INSTALL)
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    """A playwright Browser."""
+    """A Playwright browser."""
     chromium = require_chromium()
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        # playwright leaves the sandbox off, as root needs; the tests open only pages they have written.
+        # Playwright turns the sandbox off, which root needs; the tests open only their own pages.
         started = playwright.chromium.launch(executable_path=chromium, args=["--disable-gpu"])
         yield started
         started.close()
@@ -79,31 +79,31 @@ def browser() -> Iterator[Any]:
 
 @dataclass
 class Visit:
-    """An open page and what it has complained about so far."""
+    """An open page and the complaints it has caused so far."""
 
     page: Any
     complaints: list[str] = field(default_factory=list)
 
     def problems(self) -> list[str]:
-        """Everything wrong with the page as it is now; empty for a good one."""
-        found = [f"picture does not load: {name}" for name in self.page.evaluate(_BROKEN_PICTURES)]
+        """Return everything that is wrong with the page now."""
+        found = [f"image does not load: {name}" for name in self.page.evaluate(_BROKEN_IMAGES)]
         width, window = self.page.evaluate(_WIDTHS)
         if width > window:
             found.append(f"the page is {width} pixels wide in a window of {window}")
         return self.complaints + found
 
-    def attacked(self) -> bool:
-        """Whether a text of the user that sets `window.attacked` has run, or has become what will run."""
+    def was_attacked(self) -> bool:
+        """Return True if user text that sets `window.attacked` has run or will run."""
         return bool(self.page.evaluate(_ATTACKED))
 
 
 @contextmanager
 def visit(browser: Any, place: Path | str, width: int = 1280, **context: Any) -> Iterator[Visit]:
-    """Open a file of this disk, or the address of a server, in a window of its own.
+    """Open a local file or the address of a server in a new window.
 
-    Console errors (which include what the content security policy refuses), script errors, dialogs, and every
-    request but for the file itself, the server that was named and data addresses count as complaints.
-    Further arguments are playwright's of a context.
+    Console errors (including violations of the content security policy), script errors, dialogs, and requests
+    to anything but this file or server are recorded as complaints. Further arguments go to Playwright's
+    `new_context`.
     """
     address = place if isinstance(place, str) else place.resolve().as_uri()
     own = address.split("?")[0] if isinstance(place, str) else None
@@ -138,20 +138,20 @@ def visit(browser: Any, place: Path | str, width: int = 1280, **context: Any) ->
 
 
 def screenshot(page: Any) -> np.ndarray:
-    """The whole page as it looks, [H, W, 3] uint8 RGB."""
+    """Return a screenshot of the whole page, [H, W, 3] uint8 RGB."""
     encoded = np.frombuffer(page.screenshot(full_page=True), np.uint8)
-    picture = cv2.imdecode(encoded, cv2.IMREAD_COLOR)
-    assert picture is not None
-    return picture[..., ::-1]
+    image = cv2.imdecode(encoded, cv2.IMREAD_COLOR)
+    assert image is not None
+    return image[..., ::-1]
 
 
-def cut_out(picture: np.ndarray, box: dict[str, float]) -> np.ndarray:
-    """The part of a screenshot inside a box of playwright's (page not scrolled)."""
+def crop_screenshot(image: np.ndarray, box: dict[str, float]) -> np.ndarray:
+    """Return the part of a screenshot inside a Playwright bounding box (page not scrolled)."""
     left, top = round(box["x"]), round(box["y"])
-    return picture[top : top + round(box["height"]), left : left + round(box["width"])]
+    return image[top : top + round(box["height"]), left : left + round(box["width"])]
 
 
 if __name__ == "__main__":
     chromium = find_chromium()
-    print(chromium or ENABLE)
+    print(chromium or HOW_TO_INSTALL)
     sys.exit(0 if chromium else 1)

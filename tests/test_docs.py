@@ -22,11 +22,11 @@ import pytest
 from selfmark.config import PRESETS
 from selfmark.demo.scene import Scene
 from selfmark.detector import Detector
-from selfmark.keypoints.weights_cache import KNOWN, cache_folder
+from selfmark.keypoints.weights_cache import PUBLISHED_WEIGHTS, cache_folder
 from selfmark.paper.reproduction import experiment
 from tests.conftest import QUICK, selfmark
 from tests.paper.datasets import face_miniatures
-from tests.tracking.arena import film_of, wander
+from tests.tracking.arena import wander, write_arena_video
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -85,7 +85,7 @@ def workplace(scene: Scene, labeled: Path, tmp_path_factory: pytest.TempPathFact
         for x, y in points.clip(1, 62)
     ]
     (folder / "points.csv").write_text("\n".join(["image,x,y", *rows]))
-    film_of(wander(40, 2, seed=2), folder / "arena.mp4")
+    write_arena_video(wander(40, 2, seed=2), folder / "arena.mp4")
     boxes = [f"{frame},{20 + frame},30,60,60,{track}" for frame in range(40) for track in (1, 2)]
     (folder / "boxes.csv").write_text("\n".join(["frame,x,y,w,h,track", *boxes]))
     (folder / "labels").mkdir()
@@ -162,9 +162,10 @@ def test_every_command_shown_runs(
             pytest.skip(
                 "needs the network or a weights file; tests/keypoints/test_weights_cache.py covers both"
             )
-    wanted = [word for word in words if word in KNOWN]
-    if name == "discover" and any(not (cache_folder() / KNOWN[one].file).exists() for one in wanted):
-        pytest.skip(f"needs the weights of {wanted[0]} in the cache")
+    wanted = [word for word in words if word in PUBLISHED_WEIGHTS]
+    missing = [one for one in wanted if not (cache_folder() / PUBLISHED_WEIGHTS[one].file).exists()]
+    if name == "discover" and missing:
+        pytest.skip(f"needs the weights of {missing[0]} in the cache")
     if name == "export" or "--runtime" in words:
         pytest.importorskip("onnxruntime")
     if name == "discover" and "--resume" not in words:
@@ -232,7 +233,7 @@ def test_the_settings_page_is_up_to_date() -> None:
     assert len(rows) > 60
     for row in rows:
         cells = [cell.strip() for cell in row.strip("|").split("|")]
-        assert len(cells) == 2 + len(PRESETS)
+        assert len(cells) == 3 + len(PRESETS)
         assert cells[-1], f"{cells[0]} has no comment in config.py"
 
 

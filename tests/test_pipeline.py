@@ -20,7 +20,7 @@ from selfmark.demo.scene import Scene, generate_scene, write_scene
 from selfmark.discovery import discover, train_stage1
 from selfmark.errors import InputError
 from selfmark.evaluation.stage1_landmarks import Stage1
-from selfmark.images.flow import carry_points
+from selfmark.images.flow import propagate_points
 from selfmark.pipeline import stage1_phases
 from selfmark.run.folder import Event, Run
 from tests.conftest import QUICK
@@ -370,9 +370,9 @@ def test_stills_that_a_coco_file_calls_frames_are_paired_in_time(
 
     def watched(*arguments: Any) -> Any:
         paired.append(arguments[3])
-        return carry_points(*arguments)
+        return propagate_points(*arguments)
 
-    monkeypatch.setattr(pipeline, "carry_points", watched)
+    monkeypatch.setattr(pipeline, "propagate_points", watched)
     settings = QUICK | {"temporal.enabled": True, "stage2.iterations": 1}
     discover(
         tmp_path / "frames.json", output=tmp_path / "run", preset="tiny", settings=settings, device="cpu"

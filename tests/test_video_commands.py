@@ -18,8 +18,8 @@ from selfmark.images.video import probe_video
 from selfmark.run.config_file import read_config
 from selfmark.run.folder import Run
 from tests.conftest import QUICK, selfmark
-from tests.images.films import film
-from tests.tracking.arena import SIZE, film_of, wander
+from tests.images.videos import encode_video
+from tests.tracking.arena import SIZE, wander, write_arena_video
 
 OPTIONS = [
     "--preset=tiny",
@@ -32,7 +32,7 @@ TRACK = ["--find-animals=2", "--every=10"]
 @pytest.fixture(scope="module")
 def arena(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Video of two animals, 120 frames."""
-    return film_of(wander(120, 2, seed=2), tmp_path_factory.mktemp("arena") / "arena.mp4")
+    return write_arena_video(wander(120, 2, seed=2), tmp_path_factory.mktemp("arena") / "arena.mp4")
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
@@ -44,14 +44,14 @@ def test_discover_and_predict_each_animal_of_a_video(
     arena: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paired: list[tuple[np.ndarray, np.ndarray]] = []
-    original = pipeline.nearby_frames
+    original = pipeline.sample_nearby_frames
 
     def spy(*args: Any) -> np.ndarray:
         near = original(*args)
         paired.append((args[2], near))
         return near
 
-    monkeypatch.setattr(pipeline, "nearby_frames", spy)
+    monkeypatch.setattr(pipeline, "sample_nearby_frames", spy)
     run = tmp_path / "run"
     assert selfmark("discover", arena, "-o", run, *TRACK, "--temporal", *OPTIONS) == 0
     assert read_config(run / "config.yaml").augment.rotation == 180, (
@@ -95,7 +95,9 @@ def test_landmarks_lie_inside_the_crop(quick_run: Path, arena: Path, tmp_path: P
 def test_the_readable_part_of_a_damaged_video_is_predicted(
     quick_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = film(tmp_path / "cut.mp4", "libx264", frames=60, noise=90, container={"movflags": "faststart"})
+    path = encode_video(
+        tmp_path / "cut.mp4", "libx264", frames=60, noise=90, container={"movflags": "faststart"}
+    )
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * 0.6)])
     assert selfmark("predict", quick_run, path, "-o", tmp_path / "out", "--draw", "--device=cpu") == 0
     errors = capsys.readouterr().err
@@ -161,10 +163,10 @@ def test_lost_frames_are_counted_with_tracking_too(
     ("options", "message"),
     [
         (["--crop=1,2,3"], "--crop takes X,Y,WIDTH,HEIGHT in pixels, not '1,2,3'"),
-        (["--crop=900,0,5,5"], "the crop lies outside"),
-        (["--crop=1,2,3,4", "--find-animals=1"], "give one of them"),
+        (["--crop=900,0,5,5"], "the crop is outside"),
+        (["--crop=1,2,3,4", "--find-animals=1"], "give only one of them"),
         (["--boxes=nowhere.json"], "there is no file or folder nowhere.json"),
-        (["--find-animals=1", "--set=color=red"], "no setting 'tracking.color'"),
+        (["--find-animals=1", "--set=color=red"], "unknown setting 'tracking.color'"),
     ],
 )
 def test_bad_options(
@@ -193,7 +195,7 @@ torch.set_num_threads(1)
 from selfmark.detector import Detector, Located
 from selfmark.draw import labeled_video
 from selfmark.export import get_writer
-from selfmark.tracking.object_refs import Regions, locate_objects
+from selfmark.tracking.regions import Regions, locate_objects
 
 class ConstantDetector(Detector):
     def locate(self, pixels):
@@ -214,7 +216,9 @@ def test_eight_times_the_video_needs_no_more_memory(tmp_path: Path) -> None:
     """Track, predict, write and draw; keeping the frames would need 60 MB more."""
     peaks = []
     for name, frames in (("short", 100), ("long", 800)):
-        video = film_of(np.tile(wander(100, 2, seed=2), (frames // 100, 1, 1)), tmp_path / f"{name}.mp4")
+        video = write_arena_video(
+            np.tile(wander(100, 2, seed=2), (frames // 100, 1, 1)), tmp_path / f"{name}.mp4"
+        )
         command = [sys.executable, "-c", MEASURE, str(video), str(tmp_path)]
         result = subprocess.run(command, capture_output=True, text=True, check=True)
         peaks.append(int(result.stdout.split()[-1]) / 1024)

@@ -45,7 +45,7 @@ from selfmark.images.sources import list_images
 from selfmark.images.store import ImageStore, load_store
 from selfmark.keypoints import create_detector
 from selfmark.keypoints.selfmark_detector import WEIGHTS
-from selfmark.keypoints.weights_cache import KNOWN
+from selfmark.keypoints.weights_cache import PUBLISHED_WEIGHTS
 from selfmark.points import Keypoints
 from selfmark.run.files import write_json
 from training.keypoints.measure import DetectedPoints, Floats, compare, euclidean, mean, random_homography
@@ -169,7 +169,7 @@ def _present(names: Sequence[str], folder: Path, own: str) -> dict[str, FirstKey
     """Return the settings of the detectors whose weights are available."""
     settings = {}
     for name in names:
-        known = KNOWN.get(name)
+        known = PUBLISHED_WEIGHTS.get(name)
         if known is not None and not (folder / known.file).is_file():
             print(f"{known.file} is not in {folder}; skipping {name}", flush=True)
             continue

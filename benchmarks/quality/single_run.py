@@ -24,11 +24,11 @@ from selfmark.config import Config, override, preset
 from selfmark.detector import Detector
 from selfmark.discovery import discover
 from selfmark.evaluation.label_files import read_ground_truth
-from selfmark.evaluation.run_evaluation import evaluate_run
+from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
 from selfmark.image_ref import ImageRef
 from selfmark.images.sources import list_images
 from selfmark.images.store import load_store
-from selfmark.keypoints.weights_cache import KNOWN
+from selfmark.keypoints.weights_cache import PUBLISHED_WEIGHTS
 from selfmark.report.landmark_pictures import draw_contact_sheet
 from selfmark.run.devices import select_device
 from selfmark.run.files import write_json
@@ -133,7 +133,7 @@ def run_settings(
 ) -> Record:
     """Return the settings of one run that differ from the preset, including paths on this machine."""
     settings: Record = {**experiment.settings, **EVALUATION, "seed": seed}
-    known = KNOWN.get(settings["keypoints.detector"])
+    known = PUBLISHED_WEIGHTS.get(settings["keypoints.detector"])
     if known is not None and (workspace.weights / known.file).is_file():
         settings["keypoints.weights"] = str(workspace.weights / known.file)
     if experiment.points == "annotated":
@@ -175,12 +175,12 @@ def _spent(events: Sequence[Mapping[str, Any]]) -> float:
 def _evaluate(path: Path, folder: Path, dataset: Dataset, changes: Settings) -> Record:
     return evaluate_run(
         path,
-        [folder / one for one in dataset.images],
-        folder / dataset.labels,
-        train_labels=folder / dataset.train_labels,
-        normalizer=dataset.normalizer,
-        by=dataset.by,
-        settings=changes,
+        EvaluationInputs(
+            [folder / one for one in dataset.images],
+            folder / dataset.labels,
+            train_labels=folder / dataset.train_labels,
+        ),
+        EvaluationOptions(dataset.normalizer, dataset.by, settings=changes),
     )
 
 

@@ -1,4 +1,4 @@
-"""`python -m selfmark` is the same as `selfmark`."""
+"""Run the command line with `python -m selfmark`."""
 
 from selfmark.cli.entry import main
 

@@ -21,19 +21,20 @@ FieldValue = str | int | float | bool | None
 class AnnotatedObjects:
     """Annotated points of N objects of one category.
 
-    refs:       N image references
-    names:      L names of the points
-    xy:         [N, L, 2] float64, pixels of the original image, pixel centers at integers; NaN where a point
-                is not annotated
-    hidden:     [N, L] bool, annotated although occluded
-    boxes:      [N, 4] float64, annotated box x, y, w, h, measured from pixel corners; NaN for objects without
-                one
-    mirror:     L: each point's partner in the mirrored image; empty if unknown
-    normalizer: what errors are divided by, as in `evaluation.normalizers`; empty if unknown
-    fields:     by name, N values that describe the objects (pose, species, ...); None where absent
-    source:     file or folder they were read from, for messages
-    where:      N: the place of each annotation in its file, for messages; empty if unknown
-    notes:      sentences about what was left out
+    Attributes:
+        refs: N image references.
+        names: L names of the points.
+        xy: [N, L, 2] float64, pixels of the original image, pixel centers at integers; NaN where a point is
+            not annotated.
+        hidden: [N, L] bool, annotated although occluded.
+        boxes: [N, 4] float64, annotated box x, y, w, h, measured from pixel corners; NaN for objects without
+            one.
+        mirror: Index of each point's partner in the mirrored image; empty if unknown.
+        normalizer: What errors are divided by, as in `evaluation.normalizers`; empty if unknown.
+        fields: By name, N values that describe the objects (pose, species, ...); None where absent.
+        source: File or folder they were read from, for messages.
+        where: Place of each annotation in its file, for messages; empty if unknown.
+        notes: Sentences about what was left out.
     """
 
     refs: tuple[ImageRef, ...]

@@ -20,7 +20,7 @@ from selfmark.report.run_report import build_report
 from selfmark.run.devices import select_device
 from selfmark.run.folder import Listener, Run
 from selfmark.run.processes import ProcessGroup, is_restarted
-from selfmark.tracking.object_refs import Regions, locate_objects
+from selfmark.tracking.regions import Regions, locate_objects
 from selfmark.train.guards import check_landmarks
 
 

@@ -6,7 +6,9 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
+from collections.abc import Iterable
 from types import ModuleType
 
 
@@ -59,3 +61,15 @@ def escape_control_characters(text: str) -> str:
     "no file 'a\\\\x1b[2J.png'"
     """
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Return " Did you mean ...?" with the most similar known name, or nothing if none is similar.
+
+    >>> suggest("rotaton", ["rotation", "scale"])
+    " Did you mean 'rotation'?"
+    >>> suggest("color", ["rotation", "scale"])
+    ''
+    """
+    similar = difflib.get_close_matches(name, list(known), n=1)
+    return f" Did you mean '{similar[0]}'?" if similar else ""

@@ -39,7 +39,7 @@ from selfmark.correspondence.recovery import (
 from selfmark.detector import Detector
 from selfmark.errors import DiskError, InputError, NotEnoughData, TrainingError
 from selfmark.images.feed import PixelFeed
-from selfmark.images.flow import CarriedPoints, carry_points, has_nearby_frames, nearby_frames
+from selfmark.images.flow import PropagatedPoints, has_nearby_frames, propagate_points, sample_nearby_frames
 from selfmark.images.store import ImageStore, load_store
 from selfmark.keypoints.first_keypoints import detect_first_keypoints, mix_in_random_points
 from selfmark.keypoints.outliers import remove_outliers
@@ -199,11 +199,13 @@ def _stage1(run: Run, store: ImageStore, feed: PixelFeed, points: Keypoints) -> 
                 repeatable=state.iteration == phase.start,
             )
             table = _tabulate(labeled, store, config, feed.device)
-            carried = (
-                _carried(store, table, config, phase.round, feed.device) if config.temporal.enabled else None
+            propagated = (
+                _propagate_to_nearby_frames(store, table, config, phase.round, feed.device)
+                if config.temporal.enabled
+                else None
             )
             mirrored = bool((labeled.mirrored_label >= 0).any())
-            source = PairSource(table, round_pair_settings(config, mirrored), carried)
+            source = PairSource(table, round_pair_settings(config, mirrored), propagated)
             task = build_stage1_task(phi, feed, source, config, generator, seed, run.group)
             _advance(run, "stage1", state, phase, task)
         # Here, not after training: a run killed between the two has the round's weights in its checkpoint.
@@ -276,13 +278,13 @@ def _gathered(
     return kept
 
 
-def _carried(
+def _propagate_to_nearby_frames(
     store: ImageStore, table: PointTable, config: Config, number: int, device: torch.device
-) -> CarriedPoints:
+) -> PropagatedPoints:
     rng = np.random.default_rng(_seed(config, f"nearby frames {number}"))
     center = store.regions[:, :2] + store.regions[:, 2:] / 2
-    near = nearby_frames(store.video, store.frame, store.track, center, config.temporal, rng)
-    return carry_points(store.pixels, table.xy, table.valid, near, config.temporal).to(device)
+    near = sample_nearby_frames(store.video, store.frame, store.track, center, config.temporal, rng)
+    return propagate_points(store.pixels, table.xy, table.valid, near, config.temporal).to(device)
 
 
 def stage1_phases(config: Config) -> tuple[Phase, list[Phase]]:

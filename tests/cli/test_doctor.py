@@ -11,7 +11,7 @@ import torch
 
 from selfmark.cli.doctor import collect_findings
 from selfmark.config import PRESETS
-from selfmark.keypoints.weights_cache import KNOWN
+from selfmark.keypoints.weights_cache import PUBLISHED_WEIGHTS
 
 
 def test_findings_describe_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,7 +20,7 @@ def test_findings_describe_this_machine(tmp_path: Path, monkeypatch: pytest.Monk
     assert found["torch"] == torch.__version__
     assert found["CPU"].startswith(f"{os.cpu_count()} cores")
     assert found["preset auto"].split(":")[0] in PRESETS
-    for name in KNOWN:
+    for name in PUBLISHED_WEIGHTS:
         assert f"selfmark weights {name}" in found[f"weights {name}"]
     for name in ("av", "onnx", "fastapi"):
         installed = importlib.util.find_spec(name) is not None
@@ -28,7 +28,7 @@ def test_findings_describe_this_machine(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_installed_weights_are_shown_with_their_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = next(iter(KNOWN))
+    name = next(iter(PUBLISHED_WEIGHTS))
     monkeypatch.setenv("SELFMARK_CACHE", str(tmp_path))
     monkeypatch.setattr(
         "selfmark.keypoints.weights_cache.find_weights", lambda asked: tmp_path / f"{asked}.pth"

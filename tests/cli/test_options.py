@@ -54,6 +54,6 @@ def test_landmark_counts(text: str | None, count: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "2.5", "many", ""])
-def test_impossible_landmark_counts_are_refused(text: str) -> None:
+def test_invalid_landmark_counts_are_rejected(text: str) -> None:
     with pytest.raises(InputError, match="-k takes a number of landmarks"):
         parse_landmark_count(text)

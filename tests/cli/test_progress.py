@@ -1,4 +1,4 @@
-"""Progress displays: plain lines where there is no terminal, bars with the same content on one."""
+"""Progress displays: lines without a terminal, bars with the same content on a terminal."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_lines_name_stage_round_and_loss_in_plain_words() -> None:
         display(train_event("round", 1, 20, 10, 20))
         display({"event": "recovery", "round": 3, "found_per_image": 9.0, "kept_per_image": 7.5})
         display(train_event("stage 2", 0, 10, 0, 10))
-        display({"event": "nothing of interest"})
+        display({"event": "unknown event"})
     assert text(out).splitlines() == [
         "describing keypoints: 5 of 5 ",
         "grouped keypoints (round 1 of 2): 9.5 points per image found, 8.0 used",
@@ -87,7 +87,7 @@ def prediction(*refs: ImageRef) -> Prediction:
     return Prediction(refs, sizes, landmarks)
 
 
-def test_images_that_never_came_are_described() -> None:
+def test_unreadable_images_are_counted_and_described() -> None:
     video = [ImageRef(Path("fly.mp4"), frame) for frame in range(4)]
     stills = [ImageRef(Path(f"{name}.jpg")) for name in "abc"]
     out = console()

@@ -1,4 +1,4 @@
-"""Settings: presets hold the paper's numbers, YAML brings them back, nonsense is refused in one sentence."""
+"""Settings: presets, YAML, changes by name, limits and error messages."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from selfmark import config
+from selfmark.config.limits import Limit
+from selfmark.config.renamed import RENAMED
 from selfmark.errors import InputError
 from selfmark.run.config_file import read_config, write_config
 
 
-def test_paper_preset_holds_the_papers_numbers() -> None:
+def test_paper_preset_has_the_papers_numbers() -> None:
     paper = config.preset("paper")
     assert (paper.images.size, paper.map_size, paper.network.descriptor) == (256, 64, 256)
     assert (paper.M, paper.loss.margin, paper.loss.detector_weight) == (100, 0.8, 0.1)
@@ -32,7 +34,7 @@ def test_yaml_round_trip(name: str, tmp_path: Path) -> None:
     assert read_config(path) == config.preset(name)
 
 
-def test_override_changes_only_what_it_names() -> None:
+def test_override_changes_only_the_named_settings() -> None:
     tiny = config.preset("tiny")
     changed = config.override(tiny, {"K": "7", "flip.test": "false", "augment.scale": "[0.9, 1.1]"})
     assert (changed.K, changed.flip.test, changed.augment.scale) == (7, False, (0.9, 1.1))
@@ -43,12 +45,13 @@ def test_override_changes_only_what_it_names() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"nothing": 1}, "no setting 'nothing'"),
-        ({"images.nothing": 1}, "no setting 'images.nothing'"),
-        ({"K.deeper": 1}, "no setting 'K.deeper'"),
+        ({"nothing": 1}, "unknown setting 'nothing'"),
+        ({"images.nothing": 1}, "unknown setting 'images.nothing'"),
+        ({"K.deeper": 1}, "unknown setting 'K.deeper'"),
         ({"K": "many"}, "'K' must be a whole number"),
         ({"K": True}, "'K' must be a whole number"),
         ({"M": 5}, "M must be at least K"),
+        ({"M": 1_000_001}, "M must be between 0 and 1000000, not 1000001"),
         ({"K": -1}, "K must be at least 1, or 0 for"),
         ({"auto_k.candidates": []}, "auto_k.candidates must be"),
         ({"auto_k.candidates": [1, 4]}, "auto_k.candidates must be"),
@@ -59,6 +62,7 @@ def test_override_changes_only_what_it_names() -> None:
         ({"flip.train": False}, "flip.test needs flip.train"),
         ({"augment.scale": "[1.0]"}, "'augment.scale' must be a list of 2 numbers"),
         ({"images.size": 100}, "images.size must be a multiple of 64"),
+        ({"images.margin": -0.5}, "images.margin must be greater than -0.5 and at most 10, not -0.5"),
         ({"network.channels": 100}, "network.channels must be a multiple"),
         ({"keypoints.detector": "eyes"}, "'keypoints.detector' must be one of sift"),
         ({"keypoints.outlier_fraction": 1.5}, "between 0 and 1"),
@@ -76,20 +80,49 @@ def test_bad_settings_get_one_sentence(changes: dict[str, object], words: str) -
     assert "\n" not in str(error.value)
 
 
-def _numbers() -> dict[str, float]:
-    """Settings that are one number, by dotted name, as the preset tiny has them."""
-    plain = config.to_dict(config.preset("tiny"))
+def test_unknown_settings_suggest_the_most_similar_one(tmp_path: Path) -> None:
+    tiny = config.preset("tiny")
+    with pytest.raises(InputError, match=r"setting 'augment\.rotaton'\. Did you mean 'augment\.rotation'\?$"):
+        config.override(tiny, {"augment.rotaton": 3})
+    with pytest.raises(InputError, match=r"unknown setting 'xyz'; see docs/settings\.md$"):
+        config.override(tiny, {"xyz": 3})
+    path = tmp_path / "config.yaml"
+    path.write_text("augment: {rotaton: 3}")
+    with pytest.raises(InputError, match=rf"^{path}: unknown .*Did you mean 'augment\.rotation'\?$"):
+        read_config(path)
+    path.write_text("agument: {rotation: 3}")
+    with pytest.raises(InputError, match=r"unknown setting 'agument'\. Did you mean 'augment'\?$"):
+        read_config(path)
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_names_of_selfmark_0_1_are_accepted(old: str, new: str, tmp_path: Path) -> None:
+    tiny = config.preset("tiny")
+    value = _values(tiny)[new]
+    changed = not value if isinstance(value, bool) else value
+    expected = config.override(tiny, {new: changed})
+    assert config.override(tiny, {old: changed}) == expected
+    current = config.to_dict(expected)
+    assert config.from_dict(config.original_names(current)) == expected
+    section, _, name = old.partition(".")
+    assert name in config.original_names(current)[section]
+
+
+def _values(settings: config.Config) -> dict[str, object]:
+    """Return all settings by dotted name."""
+    plain = config.to_dict(settings)
     flat = {name: value for name, value in plain.items() if not isinstance(value, dict)}
     for section, values in plain.items():
-        flat |= (
-            {f"{section}.{name}": value for name, value in values.items()} if isinstance(values, dict) else {}
-        )
-    return {name: value for name, value in flat.items() if type(value) in (int, float)}
+        if isinstance(values, dict):
+            flat |= {f"{section}.{name}": value for name, value in values.items()}
+    return flat
 
 
-@pytest.mark.parametrize("name", _numbers())
-def test_no_number_is_taken_that_cannot_work(name: str) -> None:
-    """Below 0 hardly any has a meaning; the few that have are named."""
+NUMBERS = [name for name, value in _values(config.preset("tiny")).items() if type(value) in (int, float)]
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_negative_numbers_are_refused_where_they_mean_nothing(name: str) -> None:
     if name in ("images.margin", "keypoints.threshold", "heatmaps.threshold"):
         config.override(config.preset("tiny"), {name: -0.1})
         return
@@ -112,20 +145,35 @@ def test_no_number_is_taken_that_cannot_work(name: str) -> None:
         "temporal.max_frame_gap",
     ],
 )
-def test_what_must_be_some_cannot_be_none(name: str) -> None:
+def test_settings_that_cannot_be_zero(name: str) -> None:
     with pytest.raises(InputError, match=f"{re.escape(name)} must be at least"):
         config.override(config.preset("tiny"), {name: 0})
 
 
+@pytest.mark.parametrize(
+    ("limit", "text", "allowed", "refused"),
+    [
+        (Limit(), "at least 0", 0, -1),
+        (Limit(0, 1), "between 0 and 1", 1.0, 1.01),
+        (Limit(-0.5, 10, excludes_minimum=True), "greater than -0.5 and at most 10", 10, -0.5),
+        (Limit(2, excludes_minimum=True), "greater than 2", 2.01, 2),
+    ],
+)
+def test_limits(limit: Limit, text: str, allowed: float, refused: float) -> None:
+    assert str(limit) == text
+    assert limit.allows(allowed)
+    assert not limit.allows(refused)
+
+
 @pytest.mark.parametrize("text", ["- a\n- b\n", "{", "K: [1\n", "\x00", "just text"])
-def test_unreadable_yaml_is_refused_by_name(text: str, tmp_path: Path) -> None:
+def test_unreadable_yaml_is_refused_with_the_file_name(text: str, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(text)
     with pytest.raises(InputError, match=r"config\.yaml"):
         read_config(path)
 
 
-def test_auto_picks_by_device_and_says_why() -> None:
+def test_auto_chooses_by_device_and_gives_the_reason() -> None:
     on_gpu, why_gpu = config.resolve_preset("auto", True, 5000, None)
     on_cpu, why_cpu = config.resolve_preset("auto", False, 5000, 12)
     assert (on_gpu.preset, on_cpu.preset, on_cpu.K) == ("fast", "tiny", 12)
@@ -133,38 +181,40 @@ def test_auto_picks_by_device_and_says_why() -> None:
     assert "no CUDA" in why_cpu
 
 
-def test_auto_lowers_m_for_few_images_but_never_below_k() -> None:
+def test_auto_uses_fewer_clusters_for_few_images_but_at_least_k() -> None:
     few, why = config.resolve_preset("auto", True, 20, 15)
     assert few.M == 30
-    assert "M lowered to 30" in why
+    assert "using 30 clusters because 20 images have few keypoints" in why
     fewest, _ = config.resolve_preset("auto", True, 2, 15)
     assert fewest.M == 15
 
 
-def test_a_number_left_open_is_settled_later_as_if_it_had_been_given() -> None:
-    left_open, _ = config.resolve_preset("tiny", False, 5000, "auto")
-    assert left_open.K == 0
+def test_a_number_of_landmarks_chosen_later_gives_the_same_settings() -> None:
+    undecided, _ = config.resolve_preset("tiny", False, 5000, "auto")
+    assert undecided.K == 0
     for K in (6, 50):
         given, _ = config.resolve_preset("tiny", False, 5000, K)
-        assert config.with_landmarks(left_open, K) == given
+        assert config.with_landmarks(undecided, K) == given
 
 
 def test_unknown_preset() -> None:
-    with pytest.raises(InputError, match="paper, fast, tiny"):
+    with pytest.raises(InputError, match="unknown preset 'huge'; choose one of paper, fast, tiny"):
         config.preset("huge")
+    with pytest.raises(InputError, match=r"unknown preset 'fsat'\. Did you mean 'fast'\?"):
+        config.preset("fsat")
 
 
 @pytest.mark.parametrize(
     ("text", "value"), [("1e-3", 1e-3), ("1E-3", 1e-3), ("2.5e-4", 2.5e-4), ("1.e3", 1e3), ("+3e+2", 300.0)]
 )
 def test_powers_of_ten_are_numbers(text: str, value: float, tmp_path: Path) -> None:
-    """YAML 1.1 takes 1e-3 for a word, people do not."""
+    """YAML 1.1 reads 1e-3 as text."""
     assert config.override(config.preset("tiny"), {"optimizer.lr": text}).optimizer.lr == value
     (tmp_path / "config.yaml").write_text(f"optimizer: {{lr: {text}}}")
     assert read_config(tmp_path / "config.yaml").optimizer.lr == value
 
 
 @pytest.mark.parametrize("text", ["1e", "e5", "1e999", "0x1e3", "1e-3 ", "ten"])
-def test_words_are_no_numbers(text: str) -> None:
+def test_text_is_not_a_number(text: str) -> None:
     with pytest.raises(InputError, match=r"'optimizer\.lr' must be a number"):
         config.override(config.preset("tiny"), {"optimizer.lr": f"'{text}'"})

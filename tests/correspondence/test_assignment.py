@@ -1,4 +1,4 @@
-"""The modified assignment: each cluster at most once per image, always the nearest point."""
+"""Cluster assignment: each cluster at most once per image, always the nearest point."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _naive_nearest(vectors: torch.Tensor, image_index: torch.Tensor, centroids: 
 
 @settings(deadline=None, max_examples=80)
 @given(st.integers(0, 100_000))
-def test_nearest_against_a_loop(seed: int) -> None:
+def test_nearest_matches_a_loop(seed: int) -> None:
     vectors, image_index, centroids = _problem(seed)
     ours = assign_clusters(vectors, image_index, centroids, "nearest")
     assert ours.tolist() == _naive_nearest(vectors, image_index, centroids)
@@ -63,7 +63,7 @@ def test_hungarian_is_the_cheapest_of_all_assignments() -> None:
 
 
 def test_hungarian_keeps_points_the_nearest_rule_would_drop() -> None:
-    """Two points nearest to one centroid: the rule of the paper drops one, the earlier method moves it."""
+    """Two points are nearest to one centroid: the paper's rule drops one, the earlier method reassigns it."""
     vectors, centroids = torch.tensor([[0.0], [0.1]]), torch.tensor([[0.0], [5.0]])
     images = torch.zeros(2, dtype=torch.int64)
     assert assign_clusters(vectors, images, centroids, "nearest").tolist() == [0, -1]

@@ -1,4 +1,4 @@
-"""Applying Phi to a set of images: points of their own, descriptors of both mirror images, shared out."""
+"""Apply Phi to a set of images: keypoints, descriptors of both mirror images, several processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _phi() -> Phi:
     return Phi(CONFIG.network)
 
 
-def test_descriptors_are_read_in_the_image_and_in_its_mirror_image() -> None:
+def test_descriptors_are_those_of_the_image_and_of_its_mirror_image() -> None:
     phi = _phi()
     found = describe_images(phi, PixelFeed(PIXELS, torch.device("cpu")), CONFIG)
     assert found.points.descriptor is not None
@@ -34,16 +34,16 @@ def test_descriptors_are_read_in_the_image_and_in_its_mirror_image() -> None:
     for index in range(len(found.points)):
         image = PIXELS[found.points.image_index[index]][None].float() / 255
         cell = to_cells(found.points.xy[index])[None, None]
-        across = torch.stack([CONFIG.map_size - 1 - cell[..., 0], cell[..., 1]], dim=-1)
+        mirrored_cell = torch.stack([CONFIG.map_size - 1 - cell[..., 0], cell[..., 1]], dim=-1)
         with torch.no_grad():
-            here, there = phi(image), phi(image.flip(-1))
-            torch.testing.assert_close(
-                phi.describe(here.features, cell)[0, 0], found.points.descriptor[index]
-            )
-            torch.testing.assert_close(phi.describe(there.features, across)[0, 0], found.mirrored[index])
+            maps, mirrored_maps = phi(image), phi(image.flip(-1))
+            descriptor = phi.describe(maps.features, cell)[0, 0]
+            mirrored_descriptor = phi.describe(mirrored_maps.features, mirrored_cell)[0, 0]
+        torch.testing.assert_close(descriptor, found.points.descriptor[index])
+        torch.testing.assert_close(mirrored_descriptor, found.mirrored[index])
 
 
-def test_processes_describe_their_share() -> None:
+def test_each_process_describes_its_part_of_the_images() -> None:
     phi, feed = _phi(), PixelFeed(PIXELS, torch.device("cpu"))
     whole = describe_images(phi, feed, CONFIG)
     done: list[tuple[int, int]] = []
@@ -68,57 +68,61 @@ def test_images_without_points_have_no_descriptors() -> None:
     assert found.points.descriptor.shape == found.mirrored.shape == (0, CONFIG.network.descriptor)
 
 
-def test_there_is_room_for_the_most_points_there_can_be() -> None:
+def test_memory_suffices_for_the_maximum_number_of_points() -> None:
     config = override(CONFIG, {"heatmaps.threshold": -1.0, "heatmaps.nms_radius": 0})  # every cell is a peak
     found = describe_images(_phi(), PixelFeed(PIXELS, torch.device("cpu")), config)
     assert (found.points.counts(8) == 5).all()
 
 
-@pytest.mark.parametrize(("missing", "where"), [(0, "cuda"), (1, "cpu")])
-def test_without_enough_memory_on_the_gpu_room_is_on_the_host(
-    missing: int, where: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("missing", "expected_device"), [(0, "cuda"), (1, "cpu")])
+def test_descriptors_are_on_the_host_if_the_gpu_has_too_little_memory(
+    missing: int, expected_device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = override(CONFIG, {"runtime.device_fraction": 0.25})
     size = 4 * 2 * 500 * config.network.descriptor
-    asked: list[torch.device] = []
+    devices: list[torch.device] = []
 
     def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[int, ...]:
-        asked.append(device)
+        devices.append(device)
         return shape
 
     monkeypatch.setattr(module, "free_memory", lambda device: 4 * size - missing)
     monkeypatch.setattr(torch, "empty", empty)
-    assert module._room(100, config, torch.device("cuda")) == (2, 500, config.network.descriptor)
-    assert asked == [torch.device(where)]
+    assert module._allocate_descriptors(100, config, torch.device("cuda")) == (
+        2,
+        500,
+        config.network.descriptor,
+    )
+    assert devices == [torch.device(expected_device)]
 
 
 @pytest.mark.gpu
-def test_on_the_host_the_same_descriptors_and_gpu_memory_that_does_not_grow() -> None:
+def test_descriptors_on_the_host_are_the_same_and_gpu_memory_does_not_grow() -> None:
     cuda = torch.device("cuda")
     base = override(CONFIG, {"runtime.predict_batch": 64, "network.descriptor": 128})
     torch.manual_seed(0)
     phi = Phi(base.network)
     prepare_network(phi, cuda, base.runtime)
 
-    def described(images: int, config: Config) -> tuple[DescribedPoints, int]:
+    def measure(images: int, config: Config) -> tuple[DescribedPoints, int]:
         feed = PixelFeed(PIXELS.repeat(images // 8, 1, 1, 1), cuda)
         torch.cuda.empty_cache()
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         return describe_images(phi, feed, config), torch.cuda.max_memory_allocated() - before
 
-    away = override(base, {"runtime.device_fraction": 0.0})
-    here, _ = described(640, base)
-    few, taken_by_few = described(640, away)
-    assert here.points.descriptor is not None
+    host_config = override(base, {"runtime.device_fraction": 0.0})
+    on_gpu, _ = measure(640, base)
+    few, few_bytes = measure(640, host_config)
+    assert on_gpu.points.descriptor is not None
     assert few.points.descriptor is not None
-    assert here.mirrored is not None
+    assert on_gpu.mirrored is not None
     assert few.mirrored is not None
-    assert here.mirrored.is_cuda
+    assert on_gpu.mirrored.is_cuda
     assert not few.mirrored.is_cuda
-    torch.testing.assert_close(few.points.xy, here.points.xy.cpu())
-    torch.testing.assert_close(few.points.descriptor, here.points.descriptor.cpu(), atol=1e-3, rtol=0)
-    torch.testing.assert_close(few.mirrored, here.mirrored.cpu(), atol=1e-3, rtol=0)
-    many, taken_by_many = described(6_400, away)
+    torch.testing.assert_close(few.points.xy, on_gpu.points.xy.cpu())
+    torch.testing.assert_close(few.points.descriptor, on_gpu.points.descriptor.cpu(), atol=1e-3, rtol=0)
+    torch.testing.assert_close(few.mirrored, on_gpu.mirrored.cpu(), atol=1e-3, rtol=0)
+    many, many_bytes = measure(6_400, host_config)
     assert many.mirrored is not None
-    assert taken_by_many - taken_by_few < 0.2 * 2 * many.mirrored.nbytes
+    assert many_bytes - few_bytes < 0.2 * 2 * many.mirrored.nbytes

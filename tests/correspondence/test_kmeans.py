@@ -1,4 +1,4 @@
-"""K-means against a plain Lloyd loop and scikit-learn; determinism; empty-cluster repair."""
+"""K-means compared with a plain Lloyd loop and scikit-learn; determinism; empty-cluster repair."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def test_nearest_centroid_against_a_loop() -> None:
+def test_nearest_centroid_matches_a_loop() -> None:
     vectors, centroids = torch.randn(50, 6), torch.randn(7, 6)
     found = nearest_centroid(vectors, centroids)
     for index, vector in enumerate(vectors):
@@ -32,34 +32,34 @@ def test_nearest_centroid_against_a_loop() -> None:
         assert float(found.distance[index]) == pytest.approx(min(distances), abs=1e-4)
 
 
-def test_margins_against_projections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Along the line to another centroid, the margin is what is left of the way to the middle, twice over."""
+def test_margins_match_projections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The margin is 1 - 2t, where t is the position along the line from the own to another centroid."""
     vectors, centroids = torch.randn(50, 6), torch.randn(7, 6)
-    monkeypatch.setattr(module, "_block", lambda device: 8)
-    placed = centroid_margins(vectors, centroids)
+    monkeypatch.setattr(module, "_block_size", lambda device: 8)
+    margins = centroid_margins(vectors, centroids)
     nearest = nearest_centroid(vectors, centroids)
-    assert torch.equal(placed.cluster, nearest.cluster)
-    assert torch.equal(placed.distance, nearest.distance)
+    assert torch.equal(margins.cluster, nearest.cluster)
+    assert torch.equal(margins.distance, nearest.distance)
     for index, vector in enumerate(vectors):
-        own = centroids[placed.cluster[index]]
-        ways = [other - own for k, other in enumerate(centroids) if k != placed.cluster[index]]
-        along = [float((vector - own) @ way / (way @ way)) for way in ways]
-        assert float(placed.margin[index]) == pytest.approx(1 - 2 * max(along), abs=1e-4)
+        own = centroids[margins.cluster[index]]
+        lines = [other - own for k, other in enumerate(centroids) if k != margins.cluster[index]]
+        positions = [float((vector - own) @ line / (line @ line)) for line in lines]
+        assert float(margins.margin[index]) == pytest.approx(1 - 2 * max(positions), abs=1e-4)
 
 
-def test_vectors_between_equal_centroids_have_no_margin() -> None:
+def test_the_margin_between_equal_centroids_is_zero() -> None:
     assert centroid_margins(torch.randn(5, 3), torch.zeros(2, 3)).margin.tolist() == [0.0] * 5
 
 
 def test_blocks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors, centroids = torch.randn(100, 6), torch.randn(7, 6)
     whole, fitted = nearest_centroid(vectors, centroids), kmeans(vectors, 7, 50, 3, _generator())
-    monkeypatch.setattr(module, "_block", lambda device: 13)
+    monkeypatch.setattr(module, "_block_size", lambda device: 13)
     assert torch.equal(nearest_centroid(vectors, centroids).cluster, whole.cluster)
     torch.testing.assert_close(kmeans(vectors, 7, 50, 3, _generator()), fitted)
 
 
-def test_lloyd_against_a_plain_loop() -> None:
+def test_lloyd_matches_a_plain_loop() -> None:
     vectors = torch.randn(200, 4, dtype=torch.float64)
     start = vectors[:6].clone()
     ours = module._lloyd(vectors, start, 20, SINGLE_PROCESS)
@@ -74,46 +74,46 @@ def test_lloyd_against_a_plain_loop() -> None:
 def test_finds_well_separated_clusters() -> None:
     vectors, centers = _blobs(12, 40)
     found = kmeans(vectors, 12, 100, 5, _generator()).numpy()
-    gaps = np.linalg.norm(found[:, None] - centers[None], axis=-1)
-    assert sorted(gaps.argmin(axis=0)) == list(range(12))
-    assert gaps.min(axis=0).max() < 0.1
+    distances = np.linalg.norm(found[:, None] - centers[None], axis=-1)
+    assert sorted(distances.argmin(axis=0)) == list(range(12))
+    assert distances.min(axis=0).max() < 0.1
 
 
-def test_as_good_as_scikit_learn() -> None:
+def test_the_cost_is_as_low_as_that_of_scikit_learn() -> None:
     vectors = torch.randn(600, 5, generator=_generator(3))
     cost = float(nearest_centroid(vectors, kmeans(vectors, 15, 100, 10, _generator())).distance.sum())
     reference = KMeans(15, n_init=10, max_iter=100, random_state=0).fit(vectors.numpy()).inertia_
     assert cost < 1.02 * reference
 
 
-def test_same_seed_same_centroids_other_seed_other_run() -> None:
+def test_the_same_seed_gives_the_same_centroids_and_another_seed_others() -> None:
     vectors = torch.randn(300, 5)
     one, again, other = (kmeans(vectors, 20, 5, 1, _generator(seed)) for seed in (1, 1, 2))
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
 
 
-def test_an_empty_cluster_is_given_the_farthest_vector() -> None:
+def test_an_empty_cluster_gets_the_farthest_vector() -> None:
     vectors = torch.tensor([[0.0], [0.1], [0.2], [9.0]])
     centroids = torch.tensor([[0.1], [100.0]])  # nothing is nearest to the second
     found = module._lloyd(vectors, centroids, 10, SINGLE_PROCESS)
     assert sorted(round(float(c), 3) for c in found) == [0.1, 9.0]
 
 
-def test_duplicates_beyond_the_distinct_vectors_do_no_harm() -> None:
+def test_more_clusters_than_distinct_vectors_are_allowed() -> None:
     vectors = torch.tensor([[0.0, 0.0], [1.0, 0.0]]).repeat(20, 1)
     found = kmeans(vectors, 5, 10, 2, _generator())
     assert torch.isfinite(found).all()
     assert float(nearest_centroid(vectors, found).distance.max()) < 1e-6
 
 
-def test_too_few_vectors_are_refused() -> None:
+def test_too_few_vectors_raise() -> None:
     with pytest.raises(ValueError, match="3 vectors cannot form 4 clusters"):
         kmeans(torch.randn(3, 2), 4, 10, 1, _generator())
 
 
-def test_seeding_against_a_plain_loop() -> None:
-    """k-means++ with the same random numbers, one run and one row at a time."""
+def test_seeding_matches_a_plain_loop() -> None:
+    """Run k-means++ with the same random numbers, one run and one row at a time."""
     vectors = torch.randn(80, 3, generator=_generator(1))
     draws = torch.rand(4, 6, generator=_generator(2), dtype=torch.float64)
     expected = []
@@ -122,10 +122,10 @@ def test_seeding_against_a_plain_loop() -> None:
         seeds: list[np.ndarray] = []
         for draw in run:
             weights = [min((((p - s) ** 2).sum() for s in seeds), default=1.0) for p in points]
-            passed, row = weights[0], 0
-            while passed <= draw * sum(weights):
+            cumulative, row = weights[0], 0
+            while cumulative <= draw * sum(weights):
                 row += 1
-                passed += weights[row]
+                cumulative += weights[row]
             seeds.append(points[row])
         expected.append(seeds)
     np.testing.assert_array_equal(
@@ -133,7 +133,7 @@ def test_seeding_against_a_plain_loop() -> None:
     )
 
 
-def test_every_row_is_as_likely_to_be_sampled() -> None:
+def test_all_rows_are_equally_likely_to_be_sampled() -> None:
     generator = _generator(4)
     drawn = [sample_rows(10, 7, generator) for _ in range(4_000)]
     assert all(len(rows.unique()) == 7 for rows in drawn)
@@ -142,8 +142,8 @@ def test_every_row_is_as_likely_to_be_sampled() -> None:
     assert frequency.tolist() == pytest.approx([0.7] * 10, abs=0.03)
 
 
-def test_a_sample_reaches_over_all_rows() -> None:
-    """One of each stretch: no part of the data is left out, whatever the seed."""
+def test_a_sample_covers_all_rows() -> None:
+    """One row is chosen from each interval, so no part of the data is left out."""
     rows = sample_rows(1_000_000, 1_000, _generator(5))
     assert len(rows) == 1_000
     assert int(rows.diff().max()) < 2_000
@@ -151,8 +151,8 @@ def test_a_sample_reaches_over_all_rows() -> None:
     assert int(rows[-1]) >= 998_000
 
 
-def test_the_precision_of_products_is_left_as_it_was() -> None:
-    """Inside, products are full float32; what training asked for holds again afterwards."""
+def test_the_matmul_precision_is_restored() -> None:
+    """Inside, matrix products use full float32; afterwards the previous setting applies again."""
     before = torch.get_float32_matmul_precision()
     inside = []
 
@@ -172,31 +172,31 @@ def test_the_precision_of_products_is_left_as_it_was() -> None:
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_the_same_sums_and_always_the_same_bits() -> None:
+def test_sums_on_the_gpu_match_the_cpu_and_are_deterministic() -> None:
     vectors = torch.randn(300_000, 64, generator=_generator(6))
     centroids = vectors[:40]
-    total, count = module._sums(vectors, centroids, SINGLE_PROCESS)
-    there = [module._sums(vectors.cuda(), centroids.cuda(), SINGLE_PROCESS) for _ in range(3)]
-    torch.testing.assert_close(there[0][0].cpu(), total, atol=0.05, rtol=1e-5)
-    assert torch.equal(there[0][1].cpu(), count)
-    assert all(torch.equal(sums, there[0][0]) for sums, _ in there)
+    total, count = module._sum_by_cluster(vectors, centroids, SINGLE_PROCESS)
+    on_gpu = [module._sum_by_cluster(vectors.cuda(), centroids.cuda(), SINGLE_PROCESS) for _ in range(3)]
+    torch.testing.assert_close(on_gpu[0][0].cpu(), total, atol=0.05, rtol=1e-5)
+    assert torch.equal(on_gpu[0][1].cpu(), count)
+    assert all(torch.equal(sums, on_gpu[0][0]) for sums, _ in on_gpu)
 
-    def fitted() -> torch.Tensor:
+    def fit() -> torch.Tensor:
         return kmeans(vectors.cuda(), 40, 20, 2, torch.Generator("cuda").manual_seed(0))
 
-    assert torch.equal(fitted(), fitted())
+    assert torch.equal(fit(), fit())
 
 
-def test_of_runs_that_found_the_same_clusters_the_first_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Later runs that seem cheaper by a rounding error do not change the order of the clusters."""
+def test_the_first_of_several_runs_with_the_same_clusters_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later runs that are cheaper only by a rounding error do not change the order of the clusters."""
     vectors, _ = _blobs(4, 50)
     first = kmeans(vectors, 4, 50, 1, _generator())
-    plain, calls = nearest_centroid, iter(range(100))
+    real, calls = nearest_centroid, iter(range(100))
 
-    def cheaper(vectors: torch.Tensor, centroids: torch.Tensor) -> module.NearestCentroids:
-        found = plain(vectors.double(), centroids.double())
+    def lower_cost(vectors: torch.Tensor, centroids: torch.Tensor) -> module.NearestCentroids:
+        found = real(vectors.double(), centroids.double())
         return found._replace(distance=found.distance * (1 - 1e-8 * next(calls)))
 
-    monkeypatch.setattr(module, "nearest_centroid", cheaper)
+    monkeypatch.setattr(module, "nearest_centroid", lower_cost)
     assert torch.equal(kmeans(vectors, 4, 50, 5, _generator()), first)
     assert next(calls) == 5

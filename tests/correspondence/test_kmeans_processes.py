@@ -1,4 +1,4 @@
-"""K-means and correspondence recovery spread over processes: the clusters of one process on the same data."""
+"""K-means and correspondence recovery over several processes give the clusters of one process."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from selfmark.correspondence.kmeans import kmeans, nearest_centroid, sample_rows
 from selfmark.correspondence.recovery import gather_labels, recover_correspondence
 from selfmark.points import LabeledPoints
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
-from tests.correspondence.test_recovery import _known as known_landmarks
+from tests.correspondence.test_recovery import make_known_landmarks
 from tests.processes import in_processes
 
 
 def _descriptors(points: int, centers: int, spread: float, seed: int = 0) -> torch.Tensor:
-    """Unit vectors around centers that some points are ten times as likely to show as others."""
+    """Return unit vectors around centers, the most frequent of them ten times as frequent as the rarest."""
     generator = torch.Generator().manual_seed(seed)
-    likely = torch.linspace(1, 0.1, centers)
-    which = torch.multinomial(likely, points, replacement=True, generator=generator)
+    frequency = torch.linspace(1, 0.1, centers)
+    center = torch.multinomial(frequency, points, replacement=True, generator=generator)
     noise = torch.randn(points, 64, generator=generator) * spread / 8
-    return normalize(normalize(torch.randn(centers, 64, generator=generator), dim=1)[which] + noise, dim=1)
+    return normalize(normalize(torch.randn(centers, 64, generator=generator), dim=1)[center] + noise, dim=1)
 
 
-# name: (vectors, clusters). In the first kind many runs find the same clusters in another order; the second
-# overlaps and has more centers than clusters, as descriptors do.
+# Name: (vectors, clusters). In the first data set, many runs find the same clusters in another order. The
+# second overlaps and has more centers than clusters, as descriptors do.
 DATA = {
     "well separated": (_descriptors(1_000, 6, 0.3), 6),
     "overlapping": (_descriptors(6_000, 60, 1.0), 30),
@@ -40,34 +40,34 @@ def _generator() -> torch.Generator:
     return torch.Generator().manual_seed(3)
 
 
-def _part(rows: int, group: ProcessGroup, uneven: bool) -> slice:
-    """This process's rows: even shares, or all for the last process but a few for the first."""
+def _own_rows(rows: int, group: ProcessGroup, uneven: bool) -> slice:
+    """Return this process's rows: equal parts, or seven for the first process and the rest for the last."""
     if not uneven:
         return group.shard(rows)
     cuts = [0, 7, *[7] * (group.size - 2), rows] if group.size > 1 else [0, rows]
     return slice(cuts[group.rank], cuts[group.rank + 1])
 
 
-def _everything(group: ProcessGroup) -> dict[str, Any]:
-    """What is compared between one process and several."""
+def _compute_all(group: ProcessGroup) -> dict[str, Any]:
+    """Return everything that is compared between one process and several."""
     found: dict[str, Any] = {}
     for name, (vectors, clusters) in DATA.items():
         for uneven in (False, True):
-            own = vectors[_part(len(vectors), group, uneven)]
+            own = vectors[_own_rows(len(vectors), group, uneven)]
             found[f"{name}, {uneven=}"] = kmeans(own, clusters, 100, 5, _generator(), group)
-    # Nothing is nearest to the last three: they take the farthest vectors of all processes.
+    # No vector is nearest to the last three centroids, so they get the farthest vectors of all processes.
     vectors = DATA["overlapping"][0]
     start = torch.cat([vectors[:4], 100 + torch.rand(3, 64, generator=_generator())])
     found["repaired"] = module._lloyd(vectors[group.shard(len(vectors))], start, 4, group)
-    part = _part(10_000, group, uneven=True)
-    chosen = sample_rows(part.stop - part.start, 1_000, _generator(), group) + part.start
+    rows = _own_rows(10_000, group, uneven=True)
+    chosen = sample_rows(rows.stop - rows.start, 1_000, _generator(), group) + rows.start
     found["sampled"] = group.gather_rows(chosen)
-    found["recovered"] = _recovered(group)
+    found["recovered"] = _recover(group)
     return found
 
 
-def _recovered(group: ProcessGroup) -> LabeledPoints:
-    described, _ = known_landmarks(images=30, landmarks=8)
+def _recover(group: ProcessGroup) -> LabeledPoints:
+    described, _ = make_known_landmarks(images=30, landmarks=8)
     images = group.shard(30)
     index = described.points.image_index
     own = described.select((index >= images.start) & (index < images.stop))
@@ -76,51 +76,55 @@ def _recovered(group: ProcessGroup) -> LabeledPoints:
 
 
 @pytest.fixture(scope="module")
-def alone() -> dict[str, Any]:
-    return _everything(SINGLE_PROCESS)
+def single() -> dict[str, Any]:
+    return _compute_all(SINGLE_PROCESS)
 
 
 @pytest.fixture(scope="module", params=[2, 3])
-def together(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
-    return in_processes(request.param, _everything)
+def several(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
+    return in_processes(request.param, _compute_all)
 
 
 @pytest.mark.parametrize("uneven", [False, True])
 @pytest.mark.parametrize("name", DATA)
-def test_same_clusters(
-    name: str, uneven: bool, alone: dict[str, Any], together: list[dict[str, Any]]
+def test_the_clusters_are_the_same(
+    name: str, uneven: bool, single: dict[str, Any], several: list[dict[str, Any]]
 ) -> None:
     vectors, _ = DATA[name]
-    expected = alone[f"{name}, {uneven=}"]
-    for found in together:
+    expected = single[f"{name}, {uneven=}"]
+    for found in several:
         centroids = found[f"{name}, {uneven=}"]
         torch.testing.assert_close(centroids, expected, atol=1e-5, rtol=0)
-        if name != "two values":  # there several centroids are the same
+        if name != "two values":  # which has several equal centroids
             ours, theirs = nearest_centroid(vectors, centroids), nearest_centroid(vectors, expected)
             assert torch.equal(ours.cluster, theirs.cluster)
 
 
-def test_empty_clusters_take_the_farthest_vectors_of_all(
-    alone: dict[str, Any], together: list[dict[str, Any]]
+def test_empty_clusters_get_the_farthest_vectors_of_all_processes(
+    single: dict[str, Any], several: list[dict[str, Any]]
 ) -> None:
     vectors = DATA["overlapping"][0]
-    given = torch.isin(alone["repaired"], vectors).all(dim=1)
-    assert given.tolist() == [False] * 4 + [True] * 3
-    for found in together:
-        torch.testing.assert_close(found["repaired"], alone["repaired"], atol=1e-5, rtol=0)
+    is_repaired = torch.isin(single["repaired"], vectors).all(dim=1)
+    assert is_repaired.tolist() == [False] * 4 + [True] * 3
+    for found in several:
+        torch.testing.assert_close(found["repaired"], single["repaired"], atol=1e-5, rtol=0)
 
 
-def test_same_sample_however_rows_are_spread(alone: dict[str, Any], together: list[dict[str, Any]]) -> None:
-    assert len(alone["sampled"].unique()) == 1_000
-    for found in together:
-        assert torch.equal(found["sampled"], alone["sampled"])
+def test_the_sample_does_not_depend_on_the_distribution_of_rows(
+    single: dict[str, Any], several: list[dict[str, Any]]
+) -> None:
+    assert len(single["sampled"].unique()) == 1_000
+    for found in several:
+        assert torch.equal(found["sampled"], single["sampled"])
 
 
-def test_same_labels_after_a_whole_recovery(alone: dict[str, Any], together: list[dict[str, Any]]) -> None:
-    expected = alone["recovered"]
+def test_a_whole_recovery_gives_the_same_labels(
+    single: dict[str, Any], several: list[dict[str, Any]]
+) -> None:
+    expected = single["recovered"]
     assert len(expected.points) > 100
     assert (expected.label >= 0).any()
-    for found in together:
+    for found in several:
         labeled = found["recovered"]
         for name in ("xy", "image_index", "score"):
             assert torch.equal(getattr(labeled.points, name), getattr(expected.points, name))

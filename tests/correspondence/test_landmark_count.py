@@ -1,4 +1,4 @@
-"""How many landmarks: known answers, and what must hold of any answer."""
+"""Number of landmarks: known answers, and properties of every answer."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ SETTINGS = AutoK(candidates=CANDIDATES, splits=3)
 QUICK = Correspondence(restarts=3, iterations=12)
 
 
-def mixture(
+def make_mixture(
     K: int, spread: float, clutter: int, seed: int = 0, images: int = 60, D: int = 24
 ) -> DescribedPoints:
-    """Points of K landmarks, each seen in 60 to 100 percent of the images, and clutter in every image."""
+    """Return points of K landmarks, each in 60 to 100 percent of the images, and clutter in every image."""
     generator = torch.Generator().manual_seed(seed)
     center = normalize(torch.randn(K, D, generator=generator), dim=1)
-    seen = torch.rand(images, K, generator=generator) < 0.6 + 0.4 * torch.rand(K, generator=generator)
-    image, landmark = torch.nonzero(seen, as_tuple=True)
+    is_visible = torch.rand(images, K, generator=generator) < 0.6 + 0.4 * torch.rand(K, generator=generator)
+    image, landmark = torch.nonzero(is_visible, as_tuple=True)
     noise = torch.randn(len(image), D, generator=generator) / D**0.5
     vectors = [center[landmark] + spread * noise, torch.randn(images * clutter, D, generator=generator)]
     image = torch.cat([image, torch.arange(images).repeat_interleave(clutter)])
@@ -59,42 +59,42 @@ def count(
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("K", [6, 12])
-def test_known_numbers_are_found_give_or_take_two(K: int, seed: int) -> None:
-    found = count(mixture(K, spread=1.0, clutter=3, seed=seed), seed=seed)
-    assert found.trials[-1].K >= K + 4  # the truth is not the end of what was tried
+def test_known_numbers_are_found_within_two(K: int, seed: int) -> None:
+    found = count(make_mixture(K, spread=1.0, clutter=3, seed=seed), seed=seed)
+    assert found.trials[-1].K >= K + 4  # the true number is not at the end of the range
     assert abs(found.K - K) <= 2
 
 
 @pytest.mark.parametrize("clutter", [5, 15])
 @pytest.mark.parametrize("spread", [0.5, 1.5])
-def test_noise_never_makes_many_landmarks(spread: float, clutter: int) -> None:
-    """Clutter takes clusters of its own, but far fewer than there are points of it."""
-    found = count(mixture(8, spread, clutter)).K
+def test_clutter_adds_few_landmarks(spread: float, clutter: int) -> None:
+    """Clutter forms clusters of its own, but far fewer than there are clutter points."""
+    found = count(make_mixture(8, spread, clutter)).K
     assert found <= 8 + max(4, clutter / 3)
 
 
-def test_points_without_structure_have_low_scores_and_the_reason_says_so() -> None:
-    nothing = count(mixture(0, spread=1.0, clutter=12))
-    something = count(mixture(12, spread=1.0, clutter=3))
-    assert max(trial.score for trial in nothing.trials) < 0.3 < max(trial.score for trial in something.trials)
-    assert nothing.K <= 8
-    assert "this is a guess" in explain_count(nothing, AutoK())
-    assert "this is a guess" not in explain_count(something, AutoK())
+def test_points_without_structure_have_low_scores_and_the_explanation_says_so() -> None:
+    noise = count(make_mixture(0, spread=1.0, clutter=12))
+    structured = count(make_mixture(12, spread=1.0, clutter=3))
+    assert max(trial.score for trial in noise.trials) < 0.3 < max(trial.score for trial in structured.trials)
+    assert noise.K <= 8
+    assert "this is a guess" in explain_count(noise, AutoK())
+    assert "this is a guess" not in explain_count(structured, AutoK())
 
 
-def test_the_score_is_made_of_its_parts() -> None:
-    found = count(mixture(8, spread=1.0, clutter=3), replace(SETTINGS, splits=2))
-    assert found.points == pytest.approx(len(mixture(8, 1.0, 3).points) / 60)
+def test_the_score_is_the_product_of_its_parts() -> None:
+    found = count(make_mixture(8, spread=1.0, clutter=3), replace(SETTINGS, splits=2))
+    assert found.points == pytest.approx(len(make_mixture(8, 1.0, 3).points) / 60)
     for trial in found.trials:
-        shares = trial.detection, trial.separation, trial.agreement
-        assert all(-0.05 < share <= 1 for share in shares)
-        # A mean of products is near the product of means.
-        made = 2 * trial.K * np.prod(shares) / (trial.K + found.points)
-        assert trial.score == pytest.approx(made, abs=0.02)
+        fractions = trial.detection, trial.separation, trial.agreement
+        assert all(-0.05 < fraction <= 1 for fraction in fractions)
+        # The mean of products is close to the product of means.
+        expected = 2 * trial.K * np.prod(fractions) / (trial.K + found.points)
+        assert trial.score == pytest.approx(expected, abs=0.02)
 
 
-def test_same_seed_same_count_and_images_without_points_count() -> None:
-    described = mixture(6, 1.0, 2)
+def test_the_same_seed_gives_the_same_count_and_empty_images_lower_the_detection() -> None:
+    described = make_mixture(6, 1.0, 2)
     few = replace(SETTINGS, candidates=(4, 6, 8), splits=2)
     assert count(described, few) == count(described, few)
     more = count(described, few, images=120)
@@ -105,7 +105,7 @@ def test_same_seed_same_count_and_images_without_points_count() -> None:
 
 
 def _naive_agreement(one: list[int], other: list[int], K: int, dissolved: float) -> float:
-    """The same by trying every pairing of landmarks, with scikit-learn's kappa of each pair."""
+    """Compute the agreement by trying every pairing of landmarks, with scikit-learn's kappa of each pair."""
     best, value = -1, 0.0
     for names in itertools.permutations(range(K)):
         shared = [sum(a == k and b == names[k] for a, b in zip(one, other, strict=True)) for k in range(K)]
@@ -123,7 +123,7 @@ def _naive_agreement(one: list[int], other: list[int], K: int, dissolved: float)
 
 @pytest.mark.parametrize("dissolved", [-1.0, 0.5, 0.6])
 @pytest.mark.parametrize("seed", range(4))
-def test_agreement_is_that_of_a_naive_loop(seed: int, dissolved: float) -> None:
+def test_agreement_matches_a_naive_loop(seed: int, dissolved: float) -> None:
     rng = np.random.default_rng(seed)
     one = rng.integers(-1, 4, 200)
     other = np.where(rng.random(200) < 0.6, np.array([2, 0, 3, 1, -1])[one], rng.integers(-1, 4, 200))
@@ -131,93 +131,93 @@ def test_agreement_is_that_of_a_naive_loop(seed: int, dissolved: float) -> None:
     assert ours == pytest.approx(_naive_agreement(one.tolist(), other.tolist(), 4, dissolved))
 
 
-def test_agreement_of_equals_is_one_and_of_strangers_none() -> None:
+def test_agreement_of_equal_labelings_is_one_and_of_independent_ones_zero() -> None:
     generator = torch.Generator().manual_seed(0)
     one = torch.randint(-1, 6, (20_000,), generator=generator)
     assert labeling_agreement(one, (one + 3).remainder(7) - 1, 6, -1).item() < 1  # -1 became a landmark
     assert labeling_agreement(one, torch.where(one < 0, one, (one + 2) % 6), 6, -1).item() == pytest.approx(1)
-    stranger = torch.randint(-1, 6, (20_000,), generator=generator)
-    assert abs(labeling_agreement(one, stranger, 6, -1).item()) < 0.02
-    assert labeling_agreement(one, stranger, 6, 0.5).item() == 0
-    nobody = torch.full_like(one, -1)
-    assert labeling_agreement(nobody, nobody, 6, -1).item() == 0
+    independent = torch.randint(-1, 6, (20_000,), generator=generator)
+    assert abs(labeling_agreement(one, independent, 6, -1).item()) < 0.02
+    assert labeling_agreement(one, independent, 6, 0.5).item() == 0
+    unlabeled = torch.full_like(one, -1)
+    assert labeling_agreement(unlabeled, unlabeled, 6, -1).item() == 0
 
 
-# --- the rule ---------------------------------------------------------------------------------------------
+# --- choice ---------------------------------------------------------------------------------------------
 
 
-def trial(K: int, score: float, error: float = 0.02) -> CountTrial:
+def make_trial(K: int, score: float, error: float = 0.02) -> CountTrial:
     return CountTrial(K, 0.8, 0.9, 0.7, score, error)
 
 
-def test_the_least_number_within_one_standard_error_is_chosen_and_its_equals_are_named() -> None:
-    trials = (trial(4, 0.3), trial(8, 0.585), trial(10, 0.60), trial(12, 0.581), trial(16, 0.4))
+def test_the_smallest_number_within_one_standard_error_is_chosen_and_the_others_are_named() -> None:
+    trials = tuple(
+        make_trial(K, score) for K, score in ((4, 0.3), (8, 0.585), (10, 0.60), (12, 0.581), (16, 0.4))
+    )
     assert find_plateau(trials) == (8, 10, 12)
     assert choose_count(trials) == 8
-    words = explain_count(LandmarkCount(8, 100, 9.5, trials), AutoK())
-    assert words.startswith("8 landmarks: of 4 to 16 tried on 100 images with 9.5 keypoints each,")
-    assert "0.58 ± 0.02, and the highest is 0.60 at 10." in words
-    assert "8, 10 and 12 cannot be told apart; the least is taken, pick what you need." in words
+    text = explain_count(LandmarkCount(8, 100, 9.5, trials), AutoK())
+    assert text.startswith("8 landmarks: among 4 to 16, tried on 100 images with 9.5 keypoints each,")
+    assert "0.58 ± 0.02, while the highest is 0.60 for 10." in text
+    assert "8, 10 and 12 score equally well within the error; the smallest is used." in text
 
 
-def test_a_clear_best_needs_no_more_words_but_the_end_of_the_range_does() -> None:
-    peak = (trial(4, 0.3), trial(8, 0.60), trial(10, 0.5))
-    assert "told apart" not in explain_count(LandmarkCount(choose_count(peak), 100, 9.5, peak), AutoK())
-    assert "there may be more" not in explain_count(
-        LandmarkCount(choose_count(peak), 100, 9.5, peak), AutoK()
-    )
-    rising = (trial(4, 0.3), trial(8, 0.5), trial(10, 0.6))
-    assert "there may be more" in explain_count(
-        LandmarkCount(choose_count(rising), 100, 9.5, rising), AutoK()
-    )
+def test_a_clear_best_needs_no_remark_but_the_end_of_the_range_does() -> None:
+    peak = (make_trial(4, 0.3), make_trial(8, 0.60), make_trial(10, 0.5))
+    text = explain_count(LandmarkCount(choose_count(peak), 100, 9.5, peak), AutoK())
+    assert "equally well" not in text
+    assert "there may be more" not in text
+    rising = (make_trial(4, 0.3), make_trial(8, 0.5), make_trial(10, 0.6))
+    text = explain_count(LandmarkCount(choose_count(rising), 100, 9.5, rising), AutoK())
+    assert "there may be more" in text
 
 
-def test_a_best_that_happens_to_have_no_spread_is_not_believed() -> None:
-    trials = (trial(4, 0.5, 0.03), trial(8, 0.60, 0.0), trial(10, 0.58, 0.03))
+def test_the_median_error_is_used_if_the_best_trial_has_none() -> None:
+    trials = (make_trial(4, 0.5, 0.03), make_trial(8, 0.60, 0.0), make_trial(10, 0.58, 0.03))
     assert find_plateau(trials) == (8, 10)
 
 
-def test_candidates_end_where_no_image_has_half_as_many_points() -> None:
-    found = count(mixture(4, 1.0, 1), replace(SETTINGS, candidates=(4, 6, 10, 40), splits=2))
-    assert [one.K for one in found.trials] == [4, 6, 10]
+def test_candidates_end_at_twice_the_points_of_an_image() -> None:
+    found = count(make_mixture(4, 1.0, 1), replace(SETTINGS, candidates=(4, 6, 10, 40), splits=2))
+    assert [trial.K for trial in found.trials] == [4, 6, 10]
 
 
-# --- which images are looked at -----------------------------------------------------------------------------
+# --- sampled images -------------------------------------------------------------------------------------
 
 
-def _own(group: ProcessGroup, described: DescribedPoints, images: int) -> DescribedPoints:
+def _select_own(group: ProcessGroup, described: DescribedPoints, images: int) -> DescribedPoints:
     rows = group.shard(images)
     index = described.points.image_index
     return described.select((index >= rows.start) & (index < rows.stop))
 
 
-def _sampled(group: ProcessGroup, described: DescribedPoints, most: int) -> dict[str, Any]:
-    mine = _own(group, described, 120)
-    some, images = sample_images(mine, 60, most, torch.device("cpu"), group)
-    assert some.points.descriptor is not None
-    assert some.mirrored is not None
+def _sample(group: ProcessGroup, described: DescribedPoints, max_images: int) -> dict[str, Any]:
+    own = _select_own(group, described, 120)
+    sampled, images = sample_images(own, 60, max_images, torch.device("cpu"), group)
+    assert sampled.points.descriptor is not None
+    assert sampled.mirrored is not None
     return {
         "images": images,
-        "index": some.points.image_index.tolist(),
-        "sum": some.points.descriptor.double().sum().item(),
-        "mirrored": some.mirrored.double().sum().item(),
+        "index": sampled.points.image_index.tolist(),
+        "sum": sampled.points.descriptor.double().sum().item(),
+        "mirrored": sampled.mirrored.double().sum().item(),
     }
 
 
-def test_processes_look_at_the_same_images_as_one_alone() -> None:
-    described = mixture(6, 1.0, 2)
+def test_several_processes_sample_the_same_images_as_one() -> None:
+    described = make_mixture(6, 1.0, 2)
     vectors = described.points.descriptor
     assert vectors is not None
     described = DescribedPoints(described.points, vectors.flip(1) * torch.arange(24))
-    alone = _sampled(SINGLE_PROCESS, described, 50)
-    assert alone["images"] == 50
-    assert sorted(set(alone["index"])) == list(range(50))
-    assert in_processes(3, _sampled, described, 50) == [alone] * 3
+    expected = _sample(SINGLE_PROCESS, described, 50)
+    assert expected["images"] == 50
+    assert sorted(set(expected["index"])) == list(range(50))
+    assert in_processes(3, _sample, described, 50) == [expected] * 3
 
 
-def test_all_images_are_looked_at_if_they_are_few() -> None:
-    described = mixture(6, 1.0, 2)
-    some, images = sample_images(described, 60, 500, torch.device("cpu"), SINGLE_PROCESS)
+def test_all_images_are_used_if_there_are_few() -> None:
+    described = make_mixture(6, 1.0, 2)
+    sampled, images = sample_images(described, 60, 500, torch.device("cpu"), SINGLE_PROCESS)
     assert images == 60
-    assert torch.equal(some.points.image_index, described.points.image_index)
-    assert some.mirrored is None
+    assert torch.equal(sampled.points.image_index, described.points.image_index)
+    assert sampled.mirrored is None

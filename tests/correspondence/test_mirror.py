@@ -1,4 +1,4 @@
-"""Mirror partners on data whose symmetry is known."""
+"""Mirror partners of data with known symmetry."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from selfmark.correspondence.mirror import find_mirror_partners, mirror_cooccurrence
 
 
-def test_meetings_against_a_loop() -> None:
+def test_cooccurrence_matches_a_loop() -> None:
     rng = np.random.default_rng(0)
     label, mirrored = rng.integers(-1, 5, 200), rng.integers(-1, 5, 200)
     expected = np.zeros((5, 5), dtype=int)
@@ -26,7 +26,7 @@ def test_a_known_symmetry_is_recovered_from_noisy_labels(seed: int, pairs: int, 
     truth = np.arange(landmarks)
     for pair in range(pairs):
         truth[2 * pair], truth[2 * pair + 1] = 2 * pair + 1, 2 * pair
-    order = rng.permutation(landmarks)  # landmarks come in no order
+    order = rng.permutation(landmarks)  # landmarks are in random order
     truth = order[truth[np.argsort(order)]]
     label = np.repeat(np.arange(landmarks), 200)
     mirrored = truth[label]
@@ -42,7 +42,7 @@ def test_flipping_twice_changes_nothing(seed: int, landmarks: int) -> None:
     assert [partner[partner[k]] for k in range(landmarks)] == list(range(landmarks))
 
 
-def test_a_landmark_nobody_meets_is_its_own_partner() -> None:
+def test_a_landmark_without_counts_is_its_own_partner() -> None:
     table = np.zeros((3, 3), dtype=np.int64)
     table[0, 1] = 5
     assert find_mirror_partners(table) == (1, 0, 2)

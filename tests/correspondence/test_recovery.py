@@ -1,4 +1,4 @@
-"""Correspondence recovery on descriptors whose landmarks are known."""
+"""Correspondence recovery on descriptors with known landmarks."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ from selfmark.points import Keypoints
 SETTINGS = Correspondence(restarts=4)
 
 
-def _known(images: int, landmarks: int, seed: int = 0) -> tuple[DescribedPoints, torch.Tensor]:
-    """Each image shows every landmark once, plus one noisy second copy; mirror partner of k is L-1-k."""
+def make_known_landmarks(images: int, landmarks: int, seed: int = 0) -> tuple[DescribedPoints, torch.Tensor]:
+    """Return points that show every landmark once per image, plus a noisy copy, and their landmarks.
+
+    The mirror partner of landmark k is L - 1 - k.
+    """
     generator = torch.Generator().manual_seed(seed)
     centers = normalize(torch.randn(landmarks, 32, generator=generator), dim=-1)
     truth = torch.arange(landmarks + 1).remainder(landmarks).repeat(images)
@@ -31,14 +34,17 @@ def _known(images: int, landmarks: int, seed: int = 0) -> tuple[DescribedPoints,
     noise[-1] = 0.2  # the copy of landmark 0 is farther from its centroid
     spread = noise.repeat(images, 1)
 
-    def seen(which: torch.Tensor) -> torch.Tensor:
-        jitter = torch.randn(len(which), 32, generator=generator) * spread / 32**0.5
-        return normalize(centers[which] + jitter * 4, dim=-1)
+    def describe(landmark: torch.Tensor) -> torch.Tensor:
+        jitter = torch.randn(len(landmark), 32, generator=generator) * spread / 32**0.5
+        return normalize(centers[landmark] + jitter * 4, dim=-1)
 
     points = Keypoints(
-        torch.rand(len(truth), 2, generator=generator) * 100, image_index, torch.ones(len(truth)), seen(truth)
+        torch.rand(len(truth), 2, generator=generator) * 100,
+        image_index,
+        torch.ones(len(truth)),
+        describe(truth),
     )
-    return DescribedPoints(points, seen(landmarks - 1 - truth)), truth
+    return DescribedPoints(points, describe(landmarks - 1 - truth)), truth
 
 
 def _generator() -> torch.Generator:
@@ -46,31 +52,33 @@ def _generator() -> torch.Generator:
 
 
 def test_filtering_keeps_one_keypoint_per_landmark() -> None:
-    described, _ = _known(images=30, landmarks=8)
+    described, _ = make_known_landmarks(images=30, landmarks=8)
     kept = keep_one_per_cluster(described, 8, SETTINGS, _generator())
     assert (kept.points.counts(30) == 8).all()
-    # The noisy copy is last in each image; nearly always it is the one that goes.
+    # The noisy copy is the last point of each image and is nearly always the one that is dropped.
     copies = torch.isin(kept.points.xy[:, 0], described.points.xy[8::9, 0]).float().mean() * 8
     assert copies < 0.15
 
 
 def test_labels_agree_with_the_truth_and_its_mirror() -> None:
-    described, truth = _known(images=30, landmarks=8)
+    described, truth = make_known_landmarks(images=30, landmarks=8)
     labeled = label_keypoints(described, 8, SETTINGS, _generator())
     chosen = labeled.label >= 0
-    name_of = {}
+    landmark_of = {}
     for cluster in range(8):
         members = truth[chosen & (labeled.label == cluster)]
         assert len(members.unique()) == 1, "a cluster mixes landmarks"
-        name_of[cluster] = int(members[0])
-    assert sorted(name_of.values()) == list(range(8))
+        landmark_of[cluster] = int(members[0])
+    assert sorted(landmark_of.values()) == list(range(8))
     both = chosen & (labeled.mirrored_label >= 0)
-    for here, there in zip(labeled.label[both].tolist(), labeled.mirrored_label[both].tolist(), strict=True):
-        assert name_of[there] == 7 - name_of[here]
+    for label, mirrored in zip(
+        labeled.label[both].tolist(), labeled.mirrored_label[both].tolist(), strict=True
+    ):
+        assert landmark_of[mirrored] == 7 - landmark_of[label]
 
 
 def test_recover_limits_points_to_k_and_labels_with_m() -> None:
-    described, _ = _known(images=40, landmarks=10)
+    described, _ = make_known_landmarks(images=40, landmarks=10)
     labeled = recover_correspondence(described, 6, 25, SETTINGS, _generator())
     assert labeled.points.counts(40).max() <= 6
     assert labeled.clusters == 25
@@ -79,34 +87,33 @@ def test_recover_limits_points_to_k_and_labels_with_m() -> None:
 
 
 def test_without_mirror_images_there_are_no_mirrored_labels() -> None:
-    described, _ = _known(images=10, landmarks=5)
+    described, _ = make_known_landmarks(images=10, landmarks=5)
     labeled = label_keypoints(DescribedPoints(described.points, None), 5, SETTINGS, _generator())
     assert (labeled.mirrored_label == -1).all()
 
 
-def test_too_few_keypoints_say_what_to_do() -> None:
-    described, _ = _known(images=2, landmarks=3)
+def test_too_few_keypoints_raise_with_advice() -> None:
+    described, _ = make_known_landmarks(images=2, landmarks=3)
     with pytest.raises(TrainingError, match="too few for 100 clusters"):
         recover_correspondence(described, 3, 100, SETTINGS, _generator())
 
 
-def test_chosen_rows_count_point_by_point_through_all_views() -> None:
+def test_rows_are_counted_point_by_point_through_all_views() -> None:
     views = [torch.randn(7, 3), torch.randn(7, 3)]
-    every = [view[point] for point in range(7) for view in views]
+    in_order = [view[point] for point in range(7) for view in views]
     rows = torch.tensor([0, 3, 4, 5, 13])
-    assert torch.equal(module._rows_of(views, rows), torch.stack([every[row] for row in rows]))
-    assert torch.equal(module._rows_of(views[:1], torch.tensor([2, 6])), views[0][[2, 6]])
+    assert torch.equal(module._select_rows(views, rows), torch.stack([in_order[row] for row in rows]))
+    assert torch.equal(module._select_rows(views[:1], torch.tensor([2, 6])), views[0][[2, 6]])
 
 
 @pytest.mark.parametrize("assignment", ["nearest", "hungarian"])
-def test_a_block_at_a_time_gives_the_same_labels(assignment: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    described, _ = _known(images=40, landmarks=10)
+def test_smaller_blocks_give_the_same_labels(assignment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    described, _ = make_known_landmarks(images=40, landmarks=10)
     settings = Correspondence(restarts=2, sample=500, assignment=assignment)  # type: ignore[arg-type]
     whole = recover_correspondence(described, 6, 25, settings, _generator())
-    monkeypatch.setattr(kmeans_module, "_block", lambda device: 37)
-    assert (
-        len(list(kmeans_module.iterate_blocks(described.points.xy, torch.device("cpu")))) == 12
-    )  # of 440 points
+    monkeypatch.setattr(kmeans_module, "_block_size", lambda device: 37)
+    blocks = list(kmeans_module.iterate_blocks(described.points.xy, torch.device("cpu")))
+    assert len(blocks) == 12  # for 440 points
     blockwise = recover_correspondence(described, 6, 25, settings, _generator())
     assert torch.equal(blockwise.points.xy, whole.points.xy)
     assert torch.equal(blockwise.label, whole.label)
@@ -114,47 +121,47 @@ def test_a_block_at_a_time_gives_the_same_labels(assignment: str, monkeypatch: p
 
 
 @pytest.mark.gpu
-def test_gpu_memory_stays_within_the_stated_bound_and_labels_the_same() -> None:
-    """The formula of docs/performance.md, for descriptors that take several blocks."""
-    images, each, length, K, M = 60_000, 20, 256, 10, 20
+def test_gpu_memory_stays_within_the_documented_bound_and_labels_are_the_same() -> None:
+    """Check the formula of docs/performance.md for descriptors that take several blocks."""
+    images, per_image, length, K, M = 60_000, 20, 256, 10, 20
     settings = Correspondence(restarts=2, iterations=8, sample=40_000)
     generator = torch.Generator().manual_seed(0)
     views = [
         normalize(torch.randn(40_000, length, generator=generator), dim=1).repeat(30, 1) for _ in range(2)
     ]
     points = Keypoints(
-        torch.rand(images * each, 2, generator=generator),
-        torch.arange(images).repeat_interleave(each),
-        torch.ones(images * each),
+        torch.rand(images * per_image, 2, generator=generator),
+        torch.arange(images).repeat_interleave(per_image),
+        torch.ones(images * per_image),
         views[0],
     )
 
-    def recovered(described: DescribedPoints) -> tuple[torch.Tensor, int]:
+    def recover(described: DescribedPoints) -> tuple[torch.Tensor, int]:
         torch.cuda.empty_cache()
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         found = recover_correspondence(described, K, M, settings, torch.Generator("cuda").manual_seed(0))
         return found.label.cpu(), torch.cuda.max_memory_allocated() - before
 
-    away, taken = recovered(DescribedPoints(points, views[1]))
-    block = kmeans_module._block(torch.device("cuda"))
+    host_labels, peak_bytes = recover(DescribedPoints(points, views[1]))
+    block = kmeans_module._block_size(torch.device("cuda"))
     fit = settings.sample * (12 * length + 32 * settings.restarts) + 8 * min(block, settings.sample) * length
-    assignment = 8 * block * (length + M) + 100 * images * each
-    bound = max(fit, assignment) + 128 * 2**20  # cuBLAS's workspace
-    assert taken <= bound
-    assert bound < 0.4 * 2 * views[0].nbytes, "the descriptors would have to fit to tell"
-    here, _ = recovered(DescribedPoints(points.to("cuda"), views[1].cuda()))
-    assert torch.equal(away, here)
+    assignment = 8 * block * (length + M) + 100 * images * per_image
+    bound = max(fit, assignment) + 128 * 2**20  # cuBLAS workspace
+    assert peak_bytes <= bound
+    assert bound < 0.4 * 2 * views[0].nbytes, "the bound must be far below the size of the descriptors"
+    gpu_labels, _ = recover(DescribedPoints(points.to("cuda"), views[1].cuda()))
+    assert torch.equal(host_labels, gpu_labels)
 
 
 @pytest.mark.gpu
 def test_descriptors_in_host_memory_give_the_same_labels_on_the_gpu() -> None:
-    described, _ = _known(images=40, landmarks=10)
+    described, _ = make_known_landmarks(images=40, landmarks=10)
     assert described.mirrored is not None
-    there = DescribedPoints(described.points.to("cuda"), described.mirrored.cuda())
+    on_gpu = DescribedPoints(described.points.to("cuda"), described.mirrored.cuda())
     for settings in (SETTINGS, Correspondence(restarts=2, assignment="hungarian", sample=500)):
         generators = [torch.Generator("cuda").manual_seed(0) for _ in range(2)]
-        pairs = zip((described, there), generators, strict=True)
+        pairs = zip((described, on_gpu), generators, strict=True)
         found = [recover_correspondence(one, 6, 25, settings, generator) for one, generator in pairs]
         assert found[0].label.device == found[0].points.xy.device == found[1].label.device
         assert torch.equal(found[0].label, found[1].label)

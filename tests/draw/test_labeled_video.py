@@ -20,7 +20,7 @@ from selfmark.images.video import probe_video, read_frames
 from selfmark.model.colors import landmark_colors, to_rgb
 from selfmark.points import Landmarks
 from tests.export.fakes import CARD, NAMES
-from tests.images.films import av, film
+from tests.images.videos import av, encode_video
 
 POINTS = np.array([[20, 20], [44, 20], [20, 40], [44, 40]], np.float32)
 
@@ -43,7 +43,7 @@ def _predictions(refs: list[ImageRef], xy: np.ndarray | None = None, batch: int 
 
 def _dark_clip(path: Path, frames: int = 12, **options: object) -> Path:
     """Write a video of dark frames on which discs are visible, each a little brighter than the last."""
-    return film(path, "libx264", frames=frames, noise=1, options={"crf": "5"}, **options)  # type: ignore[arg-type]
+    return encode_video(path, "libx264", frames=frames, noise=1, options={"crf": "5"}, **options)  # type: ignore[arg-type]
 
 
 def test_a_labeled_video_has_the_frames_of_its_source_with_landmarks(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_labeled_video_has_the_frames_of_its_source_with_landmarks(tmp_path: P
 
 
 def test_sides_become_even_and_large_videos_are_not_enlarged(tmp_path: Path) -> None:
-    odd = film(tmp_path / "odd.mkv", "ffv1", frames=3, size=(705, 701), pixels="yuv444p")
+    odd = encode_video(tmp_path / "odd.mkv", "ffv1", frames=3, size=(705, 701), pixels="yuv444p")
     refs = [ImageRef(odd, frame) for frame in range(3)]
     list(draw_videos(_predictions(refs), refs, CARD, tmp_path, 1, 1.0))
     assert probe_video(tmp_path / "odd_landmarks.mp4").size == (706, 702)

@@ -5,7 +5,7 @@ import pytest
 from sklearn.metrics import auc
 
 from selfmark.evaluation.curves import (
-    area_under,
+    area_under_curve,
     cumulative_by_landmark,
     cumulative_by_threshold,
     landmark_errors,
@@ -52,11 +52,11 @@ def test_area_agrees_with_scikit_learn_on_uneven_thresholds() -> None:
     thresholds = np.sort(np.random.default_rng(1).uniform(1, 15, 30))
     shares = cumulative_by_threshold(gappy(), thresholds)
     expected = auc(thresholds, shares) / (thresholds[-1] - thresholds[0])
-    assert area_under(shares, thresholds) == pytest.approx(expected)
-    assert area_under(np.ones(30), thresholds) == pytest.approx(1.0)
+    assert area_under_curve(shares, thresholds) == pytest.approx(expected)
+    assert area_under_curve(np.ones(30), thresholds) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("thresholds", [[1.0], [2.0, 1.0], [1.0, 1.0], [1.0, 2.0, 3.0]])
 def test_an_area_needs_ascending_thresholds(thresholds: list[float]) -> None:
     with pytest.raises(ValueError, match="ascending"):
-        area_under(np.ones(min(len(thresholds), 2)), np.array(thresholds))
+        area_under_curve(np.ones(min(len(thresholds), 2)), np.array(thresholds))

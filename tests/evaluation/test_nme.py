@@ -21,7 +21,7 @@ from selfmark.evaluation.nme import (
     nme,
     point_errors,
 )
-from selfmark.evaluation.protocol import Examples, backward_errors, forward_errors, guessing_errors
+from selfmark.evaluation.protocol import Examples, backward_errors, forward_errors, mean_shape_errors
 from selfmark.evaluation.regression import Regressor, fit_ridge, fit_unbiased
 
 K, L, TRAIN, TEST = 5, 7, 50, 20
@@ -32,8 +32,8 @@ def examples(world: dict[str, np.ndarray]) -> tuple[Examples, Examples]:
     train = [world[f"train_{name}"] for name in ("landmarks", "truth", "visible")]
     test = [world[f"test_{name}"] for name in ("landmarks", "truth", "visible")]
     return (
-        Examples(train[0], np.ones(train[0].shape[:2]), train[1], train[2], np.ones(len(train[0]))),
-        Examples(test[0], np.ones(test[0].shape[:2]), test[1], test[2], world["normalizer"]),
+        Examples(*train, np.ones(len(train[0]))),
+        Examples(*test, world["normalizer"]),
     )
 
 
@@ -128,7 +128,7 @@ def test_mean_shape_baseline(world: dict[str, np.ndarray]) -> None:
     np.testing.assert_allclose(mean_shape(world["train_truth"], world["train_visible"]), mean, rtol=1e-12)
     predicted = np.stack([mean] * TEST)
     expected = naive_nme(predicted, world["test_truth"], world["test_visible"], world["normalizer"])
-    measured = guessing_errors(*examples(world))
+    measured = mean_shape_errors(*examples(world))
     assert measured["forward"] == pytest.approx(expected, rel=1e-12)
     found = np.stack([world["train_landmarks"].mean(axis=0)] * TEST)
     everything = np.ones((TEST, K), bool)
@@ -147,7 +147,7 @@ def test_perfect_landmarks_give_almost_no_error_and_useless_ones_the_mean_shape(
     still = np.full((40, 3, 2), 5.0)
     useless = examples(known | {"train_landmarks": still, "test_landmarks": still})
     error = mean_error(forward_errors(*useless, partial(fit_ridge, ridge=0.1)))
-    assert error == pytest.approx(guessing_errors(*useless)["forward"])
+    assert error == pytest.approx(mean_shape_errors(*useless)["forward"])
 
 
 def test_normalizers() -> None:
@@ -177,8 +177,8 @@ def test_a_point_annotated_in_no_training_image_does_not_count(world: dict[str, 
     errors = forward_errors(*examples(never), fit)
     assert np.isnan(errors[:, 2]).all()
     assert mean_error(errors) == pytest.approx(mean_error(forward_errors(*examples(unasked), fit)))
-    assert guessing_errors(*examples(never))["forward"] == pytest.approx(
-        guessing_errors(*examples(unasked))["forward"]
+    assert mean_shape_errors(*examples(never))["forward"] == pytest.approx(
+        mean_shape_errors(*examples(unasked))["forward"]
     )
 
 

@@ -3,12 +3,20 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from selfmark.errors import InputError
-from selfmark.evaluation.oks import average_precision, object_keypoint_similarity, sigmas_for
+from selfmark.evaluation.oks import (
+    Detections,
+    PrecisionRecall,
+    TargetObjects,
+    average_precision,
+    object_keypoint_similarity,
+    sigmas_for,
+)
 
 THRESHOLDS = np.array([0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95])
 L = 5
@@ -77,6 +85,14 @@ def crammed(seed: int) -> Scene:
     }
 
 
+def measure(scene: Scene) -> PrecisionRecall:
+    detections = Detections(scene["det_image"], scene["det_xy"], scene["det_score"])
+    targets = TargetObjects(
+        *(scene[f"gt_{name}"] for name in ("image", "xy", "visible", "area", "box", "crowd"))
+    )
+    return average_precision(detections, targets, SIGMAS, THRESHOLDS)
+
+
 def as_coco(scene: Scene) -> tuple[dict, list[dict]]:
     def flat(xy: np.ndarray, visible: np.ndarray) -> list[float]:
         return [float(v) for (x, y), seen in zip(xy, visible, strict=True) for v in (x, y, 2 if seen else 0)]
@@ -141,7 +157,7 @@ def reference(library: str, scene: Scene) -> tuple[np.ndarray, np.ndarray]:
 def test_agrees_with_coco(library: str, make, seed: int) -> None:
     scene = make(seed)
     ap, ar = reference(library, scene)
-    ours = average_precision(**scene, sigmas=SIGMAS, thresholds=THRESHOLDS)
+    ours = measure(scene)
     np.testing.assert_allclose(ours.ap, ap, atol=1e-6)
     np.testing.assert_allclose(ours.ar, ar, atol=1e-6)
     assert ap[0] > ap[-1]  # the scene tells thresholds apart
@@ -151,7 +167,7 @@ def test_ties_in_score_are_settled_as_by_coco() -> None:
     scene = crowded(7)
     scene["det_score"] = np.round(scene["det_score"], 1)
     ap, ar = reference("pycocotools", scene)
-    ours = average_precision(**scene, sigmas=SIGMAS, thresholds=THRESHOLDS)
+    ours = measure(scene)
     np.testing.assert_allclose(ours.ap, ap, atol=1e-9)
     np.testing.assert_allclose(ours.ar, ar, atol=1e-9)
 
@@ -159,8 +175,8 @@ def test_ties_in_score_are_settled_as_by_coco() -> None:
 def test_hidden_points_may_hold_anything() -> None:
     scene = crowded(3)
     hidden = np.where(scene["gt_visible"][..., None], scene["gt_xy"], np.nan)
-    plain = average_precision(**scene, sigmas=SIGMAS, thresholds=THRESHOLDS)
-    ours = average_precision(**{**scene, "gt_xy": hidden}, sigmas=SIGMAS, thresholds=THRESHOLDS)
+    plain = measure(scene)
+    ours = measure({**scene, "gt_xy": hidden})
     assert ours.ap.tolist() == plain.ap.tolist()
 
 
@@ -168,13 +184,12 @@ def test_by_hand() -> None:
     # Two objects; the surest detection is a stray, the next two are exact, one of them but for rounding.
     xy = np.array([[[0.0, 0.0]], [[50.0, 0.0]]])
     found = average_precision(
-        det_image=np.array([0, 0, 1]),
-        det_xy=np.array([[[90.0, 90.0]], [[1e-5, 0.0]], [[50.0, 0.0]]]),
-        det_score=np.array([0.9, 0.8, 0.7]),
-        gt_image=np.array([0, 1]),
-        gt_xy=xy,
-        gt_visible=np.ones((2, 1), bool),
-        gt_area=np.full(2, 100.0),
+        Detections(
+            image=np.array([0, 0, 1]),
+            xy=np.array([[[90.0, 90.0]], [[1e-5, 0.0]], [[50.0, 0.0]]]),
+            score=np.array([0.9, 0.8, 0.7]),
+        ),
+        TargetObjects(image=np.array([0, 1]), xy=xy, visible=np.ones((2, 1), bool), area=np.full(2, 100.0)),
         sigmas=np.array([0.05]),
         thresholds=np.array([0.5, 1.0]),
     )
@@ -184,31 +199,34 @@ def test_by_hand() -> None:
 
 
 def test_without_boxes_an_object_without_visible_points_excuses_a_detection() -> None:
-    common = {
-        "det_image": np.array([0, 1, 1]),
-        "det_xy": np.array([[[0.0, 0.0]], [[700.0, 0.0]], [[700.0, 0.0]]]),
-        "det_score": np.array([0.5, 0.9, 0.8]),
-        "gt_image": np.array([0, 1]),
-        "gt_xy": np.zeros((2, 1, 2)),
-        "gt_visible": np.array([[True], [False]]),
-        "gt_area": np.full(2, 100.0),
-        "sigmas": np.array([0.05]),
-        "thresholds": np.array([0.5]),
-    }
+    detections = Detections(
+        image=np.array([0, 1, 1]),
+        xy=np.array([[[0.0, 0.0]], [[700.0, 0.0]], [[700.0, 0.0]]]),
+        score=np.array([0.5, 0.9, 0.8]),
+    )
+    targets = TargetObjects(
+        image=np.array([0, 1]),
+        xy=np.zeros((2, 1, 2)),
+        visible=np.array([[True], [False]]),
+        area=np.full(2, 100.0),
+    )
+    sigmas, thresholds = np.array([0.05]), np.array([0.5])
     # The second detection of image 1 is a stray: precision 0/1, then 1/2.
-    assert average_precision(**common).ap.tolist() == pytest.approx([0.5])
-    far = average_precision(**common, gt_box=np.tile([0.0, 0.0, 10.0, 10.0], (2, 1)))
+    near = average_precision(detections, targets, sigmas, thresholds)
+    assert near.ap.tolist() == pytest.approx([0.5])
+    with_boxes = replace(targets, box=np.tile([0.0, 0.0, 10.0, 10.0], (2, 1)))
+    far = average_precision(detections, with_boxes, sigmas, thresholds)
     assert far.ap.tolist() == pytest.approx([1 / 3])
 
 
 def test_nothing_detected_and_nothing_to_detect() -> None:
     scene = single(0)
     none = {name: scene[name][:0] for name in ("det_image", "det_xy", "det_score")}
-    missed = average_precision(**{**scene, **none}, sigmas=SIGMAS, thresholds=THRESHOLDS)
+    missed = measure({**scene, **none})
     assert missed.ap.tolist() == missed.ar.tolist() == [0.0] * len(THRESHOLDS)
     hidden = {**scene, "gt_visible": np.zeros_like(scene["gt_visible"])}
     with pytest.raises(InputError, match="no object has a visible point"):
-        average_precision(**hidden, sigmas=SIGMAS, thresholds=THRESHOLDS)
+        measure(hidden)
 
 
 def test_similarity_is_the_formula_over_visible_points() -> None:

@@ -18,7 +18,7 @@ from selfmark.cli.entry import app
 from selfmark.detector import Detector, Located
 from selfmark.discovery import discover
 from selfmark.errors import InputError
-from selfmark.evaluation.run_evaluation import evaluate_run
+from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
 from tests.conftest import QUICK
 
 SIDE = 64  # of the pictures and of the network's image, so that network pixels are the picture's pixels
@@ -156,7 +156,11 @@ def test_breakdown_by_a_field(run: Path, toy: Path, outspoken: None) -> None:
 
 def test_one_label_file_is_split_in_halves(run: Path, toy: Path, outspoken: None) -> None:
     metrics = evaluate_run(
-        run, toy / "train", toy / "train.json", normalizer="side", output=toy / "out", device="cpu"
+        run,
+        EvaluationInputs(toy / "train", toy / "train.json"),
+        EvaluationOptions(normalizer="side"),
+        output=toy / "out",
+        device="cpu",
     )
     assert (metrics["train_images_used"], metrics["test_images_used"]) == (1, 2)
     assert "half" in metrics["notes"][-1]
@@ -177,12 +181,12 @@ def test_across_data_sets_only_common_points_count(run: Path, toy: Path, outspok
 
 
 def test_without_labels_the_landmarks_are_ranked(run: Path, photos: Path, tmp_path: Path) -> None:
-    metrics = evaluate_run(run, photos, output=tmp_path, device="cpu")
+    metrics = evaluate_run(run, EvaluationInputs(photos), output=tmp_path, device="cpu")
     assert "headline" not in metrics
     assert sorted(metrics["unlabelled"]["order"]) == [0, 1]
     assert all(0 <= value <= 1 for value in metrics["unlabelled"]["trust"])
     with pytest.raises(InputError, match="--labels"):
-        evaluate_run(run, photos, by=["pose"], output=tmp_path, device="cpu")
+        evaluate_run(run, EvaluationInputs(photos), EvaluationOptions(by=["pose"]), tmp_path, "cpu")
 
 
 def test_without_flipping_at_test_time(run: Path, toy: Path, tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_a_run_of_an_earlier_version_is_refused(copy: Run) -> None:
     tensors = load_file(path)
     del tensors["centroids"]
     save_file(tensors, path, {"clusters": "4"})
-    with pytest.raises(InputError, match=r"landmarks\.safetensors holds no centroids"):
+    with pytest.raises(InputError, match=r"landmarks\.safetensors has no centroids"):
         Stage1.load(copy, "cpu")
 
 

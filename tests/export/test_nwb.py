@@ -20,7 +20,7 @@ from selfmark.images.sources import list_images
 from selfmark.images.video import VideoInfo
 from selfmark.model.card import ModelCard
 from selfmark.points import Landmarks
-from tests.export.eared import CARD, EDGES, NAMES, found
+from tests.export.eared_animal import CARD, EDGES, NAMES, found
 
 pynwb = pytest.importorskip("pynwb")
 pytest.importorskip("ndx_pose")

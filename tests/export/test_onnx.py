@@ -25,8 +25,8 @@ from selfmark.detector import Detector
 from selfmark.errors import InputError
 from selfmark.export.onnx_detector import OnnxDetector, load_detector
 from selfmark.export.onnx_export import FILES, export_onnx, write_float16, write_float32, write_int8
-from selfmark.export.onnx_graph import Maps, add_places
-from selfmark.export.onnx_int8 import Reach, fold_scales, plan_conv
+from selfmark.export.onnx_graph import Maps, add_positions
+from selfmark.export.onnx_int8 import ValueRange, fold_scales, quantize_conv
 from selfmark.export.onnx_nodes import OPSET, Graph
 from selfmark.model.card import ModelCard
 from selfmark.model.heatmaps import Reading, draw_gaussians, read_heatmaps, to_cells, to_pixels
@@ -99,7 +99,7 @@ def test_peaks_at_borders_and_between_cells(refine: Reading, tmp_path: Path) -> 
     maps = torch.stack([draw_gaussians(torch.tensor(place), side, 1.0) for place in places])[None]
     maps = torch.cat([maps, maps - 1.0, 2.0 * maps])  # scores beyond 0..1, and logarithms of nothing
     graph = Graph()
-    xy, score = add_places(graph, Maps("maps", len(places), side), refine)
+    xy, score = add_positions(graph, Maps("maps", len(places), side), refine)
     model = helper.make_model(
         helper.make_graph(
             graph.nodes,
@@ -203,11 +203,11 @@ def test_whole_numbers_keep_small_channels_beside_large_ones() -> None:
     weight = (rng.normal(size=(3, 8, 1, 1)) * size[:, None, None, None]).astype(np.float32)
     values = rng.exponential(size=(8, 500)).astype(np.float32)
     exact = weight[:, :, 0, 0] @ values
-    reach = Reach.of(
+    reach = ValueRange.measure(
         torch.from_numpy(values)[None, :, :, None],
         torch.from_numpy(exact.astype(np.float32))[None, :, :, None],
     )
-    plan = plan_conv(weight, reach)
+    plan = quantize_conv(weight, reach)
     levels_in = np.clip(np.round(values / plan.step_in), 0, 255)
     total = plan.weight[:, :, 0, 0].astype(np.int64) @ levels_in.astype(np.int64) + plan.shift[:, None]
     scaled = total * (plan.step_in * plan.step_weight)[:, None]
@@ -219,7 +219,7 @@ def test_whole_numbers_keep_small_channels_beside_large_ones() -> None:
 
 def test_a_convolution_that_saw_nothing_but_zeros_is_still_written() -> None:
     none = torch.zeros(1, 4, 2, 2)
-    plan = plan_conv(np.zeros((4, 4, 3, 3), np.float32), Reach.of(none, none))
+    plan = quantize_conv(np.zeros((4, 4, 3, 3), np.float32), ValueRange.measure(none, none))
     for values in (plan.step_in, plan.step_weight, plan.step_out):
         assert np.isfinite(values).all()
         assert (values > 0).all()
@@ -320,13 +320,13 @@ def test_an_exported_folder_needs_no_run(run: Path, scene: Scene, tmp_path: Path
 
 
 def test_one_sentence_for_what_is_missing(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=rf"make it with 'selfmark export {run} --onnx'"):
+    with pytest.raises(InputError, match=rf"write it with 'selfmark export {run} --onnx'"):
         load_detector(run, "onnx")
-    with pytest.raises(InputError, match=rf"make it with 'selfmark export {run} --onnx --int8'"):
+    with pytest.raises(InputError, match=rf"write it with 'selfmark export {run} --onnx --int8'"):
         load_detector(run, "onnx-int8")
-    with pytest.raises(InputError, match="no runtime 'abacus'; choose one of torch, onnx, onnx-int8"):
+    with pytest.raises(InputError, match="unknown runtime 'abacus'; choose one of torch, onnx, onnx-int8"):
         load_detector(run, "abacus")
-    with pytest.raises(InputError, match="works on the CPU"):
+    with pytest.raises(InputError, match="works on the CPU only"):
         load_detector(run, "onnx", "cuda")
     with pytest.raises(InputError, match="is not a run folder"):
         export_onnx(run / "model", ["float32", "int8"], output=None)
@@ -338,7 +338,7 @@ def test_one_sentence_for_what_is_missing(run: Path, tmp_path: Path) -> None:
         export_onnx(run, ["float32"], output=taken)
     (run / "images.json").write_text('[{"path": "gone.png", "frame": null, "box": null}]')
     with pytest.raises(
-        InputError, match=r"needs the images the run was trained on, but none of the 1 images"
+        InputError, match=r"needs the training images of the run, but none of the 1 images"
     ):
         export_onnx(run, ["float32", "int8"], output=None)
     assert not (run / "model" / "model.onnx").exists()
@@ -379,6 +379,6 @@ def test_torch_needs_neither_package(run: Path, photos: Path, tmp_path: Path) ->
 
 def test_the_packages_own_detector_is_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="belongs to selfmark: say where to write with --output"):
+    with pytest.raises(InputError, match="is part of selfmark: choose an output folder with --output"):
         export_onnx(Path("demo"), ["float32"], None)
     assert export_onnx(Path("demo"), ["float32"], tmp_path / "out") == [tmp_path / "out" / "model.onnx"]

@@ -27,8 +27,8 @@ def _model(settings: Images) -> Any:
     """Images and boxes in; crops, and the crops' point `places` in the original, out."""
     graph = Graph()
     crops, regions = add_crops(graph, "images", "boxes", settings)
-    graph.call(crops, "crops")
-    graph.call(add_to_original(Value(graph, "places"), regions, settings.size), "points")
+    graph.add_alias(crops, "crops")
+    graph.add_alias(add_to_original(Value(graph, "places"), regions, settings.size), "points")
     inputs = {
         "images": (TensorProto.UINT8, ["images", "height", "width", 3]),
         "boxes": (TensorProto.FLOAT, ["boxes", 4]),

@@ -18,7 +18,7 @@ from selfmark.image_ref import ImageRef
 from selfmark.images.sources import list_images
 from selfmark.model.card import ModelCard
 from selfmark.points import Landmarks
-from tests.export.eared import CARD, EDGES, NAMES, found
+from tests.export.eared_animal import CARD, EDGES, NAMES, found
 
 sio = pytest.importorskip("sleap_io")
 h5py = pytest.importorskip("h5py")

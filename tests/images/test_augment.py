@@ -35,7 +35,7 @@ def _generator(seed: int = 0) -> torch.Generator:
 def test_points_come_back_through_the_inverse(seed: int) -> None:
     generator = _generator(seed)
     matrix = augment.random_affine(4, SIZE, Augment(), generator)
-    matrix = augment.with_flip(matrix, torch.tensor([True, False, True, False]), SIZE)
+    matrix = augment.prepend_flip(matrix, torch.tensor([True, False, True, False]), SIZE)
     xy = torch.rand(4, 9, 2, generator=generator) * SIZE
     back = augment.move_points(augment.move_points(xy, matrix), augment.invert_affine(matrix))
     assert torch.allclose(back, xy, atol=1e-3)
@@ -62,7 +62,7 @@ def test_pixels_and_points_move_together(seed: int, flip: bool) -> None:
     generator = _generator(seed)
     x, y = (torch.rand(2, generator=generator) * 14 + 25).tolist()
     matrix = augment.random_affine(1, SIZE, Augment(), generator)
-    matrix = augment.with_flip(matrix, torch.tensor([flip]), SIZE)
+    matrix = augment.prepend_flip(matrix, torch.tensor([flip]), SIZE)
     seen_x, seen_y = _centroid(augment.warp_images(_blob(x, y), matrix))
     moved = augment.move_points(torch.tensor([[[x, y]]]), matrix)[0, 0]
     assert (seen_x, seen_y) == pytest.approx(tuple(moved.tolist()), abs=0.15)
@@ -85,7 +85,7 @@ def test_warp_against_opencv() -> None:
 
 def test_flip_is_torchs_flip() -> None:
     images = torch.rand(2, 3, SIZE, SIZE)
-    matrix = augment.with_flip(torch.eye(2, 3).repeat(2, 1, 1), torch.tensor([True, False]), SIZE)
+    matrix = augment.prepend_flip(torch.eye(2, 3).repeat(2, 1, 1), torch.tensor([True, False]), SIZE)
     warped = augment.warp_images(images, matrix)
     assert torch.allclose(warped[0], images[0].flip(-1), atol=1e-4)
     assert torch.allclose(warped[1], images[1], atol=1e-4)
@@ -95,7 +95,7 @@ def test_flip_is_torchs_flip() -> None:
 
 def test_inverse_against_numpy() -> None:
     matrix = augment.random_affine(5, SIZE, Augment(), _generator(2))
-    matrix = augment.with_flip(matrix, torch.tensor([True, False, True, False, True]), SIZE)
+    matrix = augment.prepend_flip(matrix, torch.tensor([True, False, True, False, True]), SIZE)
     square = np.concatenate([matrix.numpy(), np.tile([[[0.0, 0.0, 1.0]]], (5, 1, 1))], axis=1)
     np.testing.assert_allclose(augment.invert_affine(matrix).numpy(), np.linalg.inv(square)[:, :2], atol=1e-4)
 
@@ -145,7 +145,7 @@ def test_saturation_zero_is_gray_and_hue_turns_colors() -> None:
         images, replace(PLAIN, color_fraction=1.0, hue=0.0, saturation=(0, 0)), _generator()
     )
     assert torch.allclose(gray, gray.mean(dim=1, keepdim=True).expand_as(gray), atol=1e-5)
-    turned = augment._color_matrix(
+    turned = augment._random_color_matrix(
         200, replace(PLAIN, color_fraction=1.0, hue=30.0, saturation=(1, 1)), _generator()
     )
     red = torch.tensor([0.6, 0.4, 0.4])

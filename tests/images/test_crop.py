@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selfmark.config import Images
-from selfmark.images.crop import crop_regions, extract_crop, inner_bounds, to_network, to_original
+from selfmark.images.crop import crop_regions, extract_crop, keypoint_bounds, to_network, to_original
 from selfmark.images.decode import Pixels
 
 NO_BOX = [np.nan] * 4
@@ -37,7 +37,7 @@ def test_body_rule_by_hand() -> None:
 
 def test_no_images_no_regions() -> None:
     assert crop_regions(np.zeros((0, 2)), np.zeros((0, 4)), Images()).shape == (0, 4)
-    assert inner_bounds(np.zeros((0, 2)), np.zeros((0, 4)), np.zeros((0, 4)), 64).shape == (0, 4)
+    assert keypoint_bounds(np.zeros((0, 2)), np.zeros((0, 4)), np.zeros((0, 4)), 64).shape == (0, 4)
 
 
 # --- coordinates -----------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ def test_bounds_by_hand() -> None:
         [16 / 3 - 0.5, 56 / 3 - 0.5, 176 / 3 - 0.5, 136 / 3 - 0.5],
         [32 - 0.5, 16 / 3 - 0.5, 176 / 3 - 0.5, 176 / 3 - 0.5],  # the box begins left of the image
     ]
-    bounds = inner_bounds(sizes, boxes, regions, 64)
+    bounds = keypoint_bounds(sizes, boxes, regions, 64)
     assert bounds.dtype == np.float32
     np.testing.assert_allclose(bounds, expected, rtol=1e-6)
 
@@ -110,7 +110,7 @@ def test_bounds_hold_exactly_the_pixel_centers_inside() -> None:
         x, y = generator.uniform(-10, (width - 5, height - 5))
         box = [x, y, *generator.uniform(8, 100, 2)]
         region = crop_regions([[width, height]], [box], Images(margin=0.25))
-        x0, y0, x1, y1 = inner_bounds([[width, height]], [box], region, size)[0]
+        x0, y0, x1, y1 = keypoint_bounds([[width, height]], [box], region, size)[0]
         for row in range(size):
             for column in range(size):
                 # The corner coordinate of a pixel center in the original.

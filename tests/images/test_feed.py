@@ -20,6 +20,6 @@ def test_batches_are_the_images_asked_for() -> None:
 
 def test_in_order_covers_every_image_once() -> None:
     feed = PixelFeed(PIXELS, torch.device("cpu"))
-    assert torch.equal(torch.cat(list(feed.in_order(4))), PIXELS)
-    assert [len(images) for images in feed.in_order(4)] == [4, 4, 2]
-    assert torch.equal(torch.cat(list(feed.in_order(2, slice(3, 8)))), PIXELS[3:8])
+    assert torch.equal(torch.cat(list(feed.sequential_batches(4))), PIXELS)
+    assert [len(images) for images in feed.sequential_batches(4)] == [4, 4, 2]
+    assert torch.equal(torch.cat(list(feed.sequential_batches(2, slice(3, 8)))), PIXELS[3:8])

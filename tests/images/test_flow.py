@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from selfmark.config import Temporal
-from selfmark.images.flow import carry_points, has_nearby_frames, nearby_frames, track_points
+from selfmark.images.flow import has_nearby_frames, propagate_points, sample_nearby_frames, track_points
 
 SETTINGS = Temporal(enabled=True, max_frame_gap=3, neighbors=4)
 
@@ -38,7 +38,7 @@ def test_nearby_frames_stay_within_reach_and_within_the_video() -> None:
     frame = np.array([*range(0, 24, 2), *range(12), -1, -1, -1, 0])
     center = np.zeros((len(video), 2))
     unknown = np.full(len(video), -1)
-    near = nearby_frames(video, frame, unknown, center, SETTINGS, np.random.default_rng(0))
+    near = sample_nearby_frames(video, frame, unknown, center, SETTINGS, np.random.default_rng(0))
     for image in range(24):
         assert (near[image] >= 0).all()
         assert (video[near[image]] == video[image]).all()
@@ -60,7 +60,7 @@ def test_whether_any_image_has_a_neighbor_is_known_beforehand() -> None:
     ):
         columns = np.array(video), np.array(frame), np.array(track_)
         assert has_nearby_frames(*columns) == expected
-        near = nearby_frames(*columns, np.zeros((len(video), 2)), SETTINGS, np.random.default_rng(0))
+        near = sample_nearby_frames(*columns, np.zeros((len(video), 2)), SETTINGS, np.random.default_rng(0))
         assert bool((near >= 0).any()) == expected
 
 
@@ -68,7 +68,7 @@ def test_with_two_objects_the_neighbor_is_the_same_object() -> None:
     frame = np.repeat(np.arange(10), 2)
     center = np.stack([np.tile([10.0, 90.0], 10) + frame, np.full(20, 50.0)], axis=1)
     video, unknown = np.zeros(20, dtype=np.int64), np.full(20, -1)
-    near = nearby_frames(video, frame, unknown, center, SETTINGS, np.random.default_rng(0))
+    near = sample_nearby_frames(video, frame, unknown, center, SETTINGS, np.random.default_rng(0))
     assert (near % 2 == (np.arange(20) % 2)[:, None]).all()
 
 
@@ -78,10 +78,10 @@ def test_a_track_is_paired_with_itself_even_where_animals_change_places() -> Non
     track = np.tile([4, 9], 20)
     center = np.stack([np.where(track == 4, frame * 10.0, 190.0 - frame * 10.0), np.full(40, 50.0)], axis=1)
     video = np.zeros(40, dtype=np.int64)
-    near = nearby_frames(video, frame, track, center, SETTINGS, np.random.default_rng(0))
+    near = sample_nearby_frames(video, frame, track, center, SETTINGS, np.random.default_rng(0))
     assert (near >= 0).all()
     assert (track[near] == track[:, None]).all()
-    by_place = nearby_frames(video, frame, np.full(40, -1), center, SETTINGS, np.random.default_rng(0))
+    by_place = sample_nearby_frames(video, frame, np.full(40, -1), center, SETTINGS, np.random.default_rng(0))
     assert (track[by_place] != track[:, None]).any(), "which by place alone goes wrong"
 
 
@@ -89,7 +89,9 @@ def test_an_animal_that_is_gone_is_not_paired_with_the_other() -> None:
     frame, track = np.array([0, 0, 1, 2, 2]), np.array([1, 2, 1, 1, 2])
     center = np.zeros((5, 2))
     settings = Temporal(enabled=True, max_frame_gap=1, neighbors=3)
-    near = nearby_frames(np.zeros(5, np.int64), frame, track, center, settings, np.random.default_rng(0))
+    near = sample_nearby_frames(
+        np.zeros(5, np.int64), frame, track, center, settings, np.random.default_rng(0)
+    )
     assert (near[[1, 4]] == -1).all(), "track 2 is not in frame 1, the only one within reach"
     assert set(near[[0, 2, 3]].ravel().tolist()) <= {0, 2, 3}
 
@@ -103,7 +105,7 @@ def test_carry_moves_valid_points_only() -> None:
     pixels = torch.from_numpy(np.stack(frames))[:, None].expand(3, 3, 96, 96).contiguous()
     xy = torch.tensor([[[40.0, 40.0], [60.0, 50.0], [0.0, 0.0]]]).expand(3, 3, 2).contiguous()
     valid = torch.tensor([[True, True, False]]).expand(3, 3)
-    carried = carry_points(pixels, xy, valid, np.array([[1], [2], [-1]]), SETTINGS)
-    assert carried.valid[:2, 0].tolist() == [[True, True, False]] * 2
-    assert not carried.valid[2].any()
-    assert torch.allclose(carried.xy[:2, 0, :2, 0] - xy[:2, :2, 0], torch.ones(2, 2), atol=0.1)
+    propagated = propagate_points(pixels, xy, valid, np.array([[1], [2], [-1]]), SETTINGS)
+    assert propagated.valid[:2, 0].tolist() == [[True, True, False]] * 2
+    assert not propagated.valid[2].any()
+    assert torch.allclose(propagated.xy[:2, 0, :2, 0] - xy[:2, :2, 0], torch.ones(2, 2), atol=0.1)

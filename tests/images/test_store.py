@@ -17,9 +17,9 @@ from selfmark.config import Images
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.images import store as store_module
-from selfmark.images.crop import crop_regions, extract_crop, inner_bounds
+from selfmark.images.crop import crop_regions, extract_crop, keypoint_bounds
 from selfmark.images.decode import DecodedImage, Pixels, read_image
-from selfmark.images.store import ImageStore, Skipped, iterate_crops, load_store
+from selfmark.images.store import ImageStore, SkippedImage, iterate_crops, load_store
 
 SMALL = Images(size=64)
 
@@ -58,7 +58,7 @@ def test_stills(tmp_path: Path) -> None:
     np.testing.assert_array_equal(store.sizes, [[70 - 2 * n, 30 + 3 * n] for n in range(9)])
     rows = np.array([[np.nan] * 4 if ref.box is None else ref.box for ref in refs])
     np.testing.assert_array_equal(store.regions, crop_regions(store.sizes, rows, SMALL))
-    np.testing.assert_array_equal(store.bounds, inner_bounds(store.sizes, rows, store.regions, 64))
+    np.testing.assert_array_equal(store.bounds, keypoint_bounds(store.sizes, rows, store.regions, 64))
     assert (store.video == -1).all()
     assert (store.frame == -1).all()
     assert [
@@ -96,11 +96,11 @@ def test_unreadable_images_are_left_out_and_listed(tmp_path: Path) -> None:
     store = load_store(refs, SMALL, 1.0, None)
     assert [ref.path for ref in store.refs] == [good[0], good[2], good[1]]
     assert store.skipped == (
-        Skipped(str(tmp_path / "empty.jpg"), "empty file"),
-        Skipped(str(tmp_path / "text.jpg"), "not an image, or of a kind that cannot be read"),
-        Skipped(str(tmp_path / "gone.png"), "no such file or directory"),
-        Skipped(str(good[1]), "the box is empty or lies outside the image"),
-        Skipped(f"{tmp_path / 'broken.avi'}#3", "the video cannot be read"),
+        SkippedImage(str(tmp_path / "empty.jpg"), "empty file"),
+        SkippedImage(str(tmp_path / "text.jpg"), "not an image, or an unsupported format"),
+        SkippedImage(str(tmp_path / "gone.png"), "no such file or directory"),
+        SkippedImage(str(good[1]), "the box is empty or outside the image"),
+        SkippedImage(f"{tmp_path / 'broken.avi'}#3", "the video cannot be read"),
     )
     for ref, pixels in zip(store.refs, store.pixels.numpy(), strict=True):
         np.testing.assert_array_equal(pixels, expected_pixels(ref, SMALL))
@@ -148,7 +148,7 @@ def test_frames_of_several_videos_in_any_order(tmp_path: Path, write_video: Call
     ]
     store = load_store(refs, SMALL, 1.0, None)
     assert store.refs == tuple(ref for ref in refs if ref.frame != 50)
-    assert store.skipped == (Skipped(f"{second}#50", "the video ends before this frame"),)
+    assert store.skipped == (SkippedImage(f"{second}#50", "the video ends before this frame"),)
     assert store.video.tolist() == [0, 1, -1, 1, 0, 1, 0]
     assert store.frame.tolist() == [3, 9, -1, 2, 11, 2, 0]
     shown = frame_numbers(store)
@@ -201,8 +201,8 @@ def test_only_as_much_is_left_out_as_the_smallest_box_allows(
     factors: list[int] = []
     real = store_module.decode_image
 
-    def noting(path: Path, limit: float, reducible: Callable[[tuple[int, int]], float]) -> DecodedImage:
-        picture = real(path, limit, reducible)
+    def noting(path: Path, limit: float, max_reduction: Callable[[tuple[int, int]], float]) -> DecodedImage:
+        picture = real(path, limit, max_reduction)
         factors.append(picture.factor)
         return picture
 
@@ -243,10 +243,10 @@ def test_each_file_is_decoded_once(
     real_image, real_frames = store_module.decode_image, store_module.read_frames
 
     def counting_image(
-        path: Path, limit: float, reducible: Callable[[tuple[int, int]], float]
+        path: Path, limit: float, max_reduction: Callable[[tuple[int, int]], float]
     ) -> DecodedImage:
         reads.append(path)
-        return real_image(path, limit, reducible)
+        return real_image(path, limit, max_reduction)
 
     def counting_frames(path: Path, frames: Sequence[int]) -> object:
         assert sorted(frames) == [1, 4]
@@ -283,7 +283,7 @@ def test_a_long_video_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         batch = next(batches)
         assert batch.frame.tolist() == list(range(8 * number, 8 * number + 8))
         assert batch.pixels[:, 0, 0, 0].tolist() == batch.frame.tolist()
-        assert read <= 8 * (number + 1) + store_module._AHEAD
+        assert read <= 8 * (number + 1) + store_module._PREFETCH
     batches.close()  # the threads end with the one who asked
     assert threading.active_count() == before
 
@@ -345,7 +345,7 @@ def test_a_second_store_does_not_disturb_the_first(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_noticed_before_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 10})())
-    with pytest.raises(InputError, match="no room"):
+    with pytest.raises(InputError, match="not enough disk space"):
         load_store([ImageRef(path) for path in write_images(tmp_path, 1)], SMALL, 0.0, tmp_path / "s")
 
 
@@ -378,4 +378,4 @@ def test_boxes_without_area_are_skipped_not_fatal(tmp_path: Path) -> None:
     boxes = [(1.0, 1.0, 0.0, 9.0), (1.0, 1.0, 9.0, 9.0), (5.0, 5.0, 0.0, 0.0)]
     store = load_store([ImageRef(path, box=box) for box in boxes], Images(size=64), 1, None)
     assert [ref.box for ref in store.refs] == [boxes[1]]
-    assert [item.reason for item in store.skipped] == ["the box is empty or lies outside the image"] * 2
+    assert [item.reason for item in store.skipped] == ["the box is empty or outside the image"] * 2

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from selfmark.images import video_av, video_opencv
-from tests.images.films import film, number_of
+from tests.images.videos import encode_video, number_of
 
 FINE = {"crf": "10"}
 UNEVEN = np.cumsum(np.random.default_rng(0).integers(10, 90, 40)).tolist()
@@ -34,7 +34,7 @@ KINDS = {
 @pytest.mark.parametrize("name", KINDS)
 def test_both_readers_agree_on_every_kind(name: str, tmp_path: Path) -> None:
     codec, how = KINDS[name]
-    path = film(tmp_path / name, codec, **how)
+    path = encode_video(tmp_path / name, codec, **how)
     ours, theirs = (list(reader.read_frames(path, range(40))) for reader in (video_av, video_opencv))
     for frames in (ours, theirs):
         assert [number for number, _ in frames] == list(range(40))
@@ -56,7 +56,7 @@ def test_both_readers_agree_on_every_kind(name: str, tmp_path: Path) -> None:
     [(90, ("blue", "red")), (-90, ("red", "blue")), (180, ("blue", "blue"))],
 )
 def test_turned_films_come_upright(turned: int, corners: tuple[str, str], tmp_path: Path) -> None:
-    path = film(tmp_path / "phone.mp4", "libx264", frames=2, turned=turned)
+    path = encode_video(tmp_path / "phone.mp4", "libx264", frames=2, turned=turned)
     ((_, image), _) = video_av.read_frames(path, [0, 1])
     assert image.shape == ((48, 64, 3) if turned == 180 else (64, 48, 3))
     found = tuple("red" if place[0] > place[2] else "blue" for place in (image[4, 4], image[-5, 4]))
@@ -64,7 +64,7 @@ def test_turned_films_come_upright(turned: int, corners: tuple[str, str], tmp_pa
 
 
 def test_times_are_those_of_the_file(tmp_path: Path) -> None:
-    path = film(tmp_path / "uneven.mp4", "libx264", milliseconds=UNEVEN)
+    path = encode_video(tmp_path / "uneven.mp4", "libx264", milliseconds=UNEVEN)
     seconds = (np.array(UNEVEN) - UNEVEN[0]) / 1000
     np.testing.assert_allclose(video_av.probe_video(path)[3], seconds, atol=1e-3)
 
@@ -75,12 +75,14 @@ def test_leaps_to_far_frames_land_on_them(
     name: str, pixels: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {"bf": "3", "b_strategy": "0", **FINE}
-    path = film(tmp_path / name, "libx264", options=options, pixels=pixels)
+    path = encode_video(tmp_path / name, "libx264", options=options, pixels=pixels)
     whole = dict(video_av.read_frames(path, range(40)))
-    monkeypatch.setattr(video_av, "_LEAP", 5)
+    monkeypatch.setattr(video_av, "_MIN_SEEK", 5)
     decoded = []
-    original = video_av._number
-    monkeypatch.setattr(video_av, "_number", lambda *given: decoded.append(original(*given)) or decoded[-1])
+    original = video_av._frame_number
+    monkeypatch.setattr(
+        video_av, "_frame_number", lambda *given: decoded.append(original(*given)) or decoded[-1]
+    )
     for wanted in ([2, 30, 38], [38]):
         decoded.clear()
         found = dict(video_av.read_frames(path, wanted))
@@ -92,9 +94,9 @@ def test_leaps_to_far_frames_land_on_them(
 def test_an_index_that_is_wrong_costs_time_and_no_frame(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = film(tmp_path / "clip.mp4", "libx264", options={"bf": "3", "b_strategy": "0", **FINE})
-    monkeypatch.setattr(video_av, "_LEAP", 5)
-    monkeypatch.setattr(video_av, "_key_before", lambda index, frame: frame - 1)  # no key frame at all
+    path = encode_video(tmp_path / "clip.mp4", "libx264", options={"bf": "3", "b_strategy": "0", **FINE})
+    monkeypatch.setattr(video_av, "_MIN_SEEK", 5)
+    monkeypatch.setattr(video_av, "_key_frame_before", lambda index, frame: frame - 1)  # no key frame at all
     found = [(number, number_of(image)) for number, image in video_av.read_frames(path, [2, 19, 38])]
     assert found == [(2, 2), (19, 19), (38, 38)]
 
@@ -112,7 +114,7 @@ def test_what_a_cut_file_lacks_is_counted(
     name: str, codec: str, container: dict[str, str], tmp_path: Path
 ) -> None:
     pixels = "yuvj420p" if codec == "mjpeg" else "yuv420p"
-    path = film(tmp_path / name, codec, frames=80, noise=90, pixels=pixels, container=container)
+    path = encode_video(tmp_path / name, codec, frames=80, noise=90, pixels=pixels, container=container)
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * 0.55)])
     assert video_av.probe_video(path)[0] == 80
     found = [number for number, _ in video_av.read_frames(path, range(80))]
@@ -122,7 +124,7 @@ def test_what_a_cut_file_lacks_is_counted(
 
 
 def test_frames_behind_a_damaged_part_keep_their_numbers(tmp_path: Path) -> None:
-    path = film(tmp_path / "hole.mp4", "libx264", noise=90, gop=8, options=FINE)
+    path = encode_video(tmp_path / "hole.mp4", "libx264", noise=90, gop=8, options=FINE)
     content = bytearray(path.read_bytes())
     start, length = len(content) // 2, len(content) // 20
     content[start : start + length] = np.random.default_rng(1).bytes(length)
@@ -134,7 +136,7 @@ def test_frames_behind_a_damaged_part_keep_their_numbers(tmp_path: Path) -> None
 
 
 def test_a_header_without_frames_behind_it(tmp_path: Path) -> None:
-    path = film(tmp_path / "cut.mp4", "libx264", container={"movflags": "faststart"})
+    path = encode_video(tmp_path / "cut.mp4", "libx264", container={"movflags": "faststart"})
     content = path.read_bytes()
     path.write_bytes(content[: content.index(b"mdat") + 4])
     assert video_av.probe_video(path)[0] == 0

@@ -1,4 +1,4 @@
-"""Generated images whose structure is known, and the published weights where this machine has them."""
+"""Generated images with known structure, and the published weights if they are installed."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "weights"
 
 
 def published_weights(name: str) -> str:
-    """Path of the published weights, or skip the test."""
-    path = SHARED / weights_cache.KNOWN[name].file
+    """Return the path of the published weights, or skip the test."""
+    path = SHARED / weights_cache.PUBLISHED_WEIGHTS[name].file
     if path.is_file():
         return str(path)
     try:
@@ -30,8 +30,8 @@ def published_weights(name: str) -> str:
         pytest.skip(str(reason))
 
 
-def rectangles(side: int, seed: int) -> tuple[Pixels, Floats]:
-    """A gray image [side, side, 3] with a bright or dark rectangle in each 48-pixel tile, and all corners."""
+def draw_rectangles(side: int, seed: int) -> tuple[Pixels, Floats]:
+    """Return a gray image [side, side, 3] with a rectangle in each tile of 48 pixels, and all corners."""
     rng = np.random.default_rng(seed)
     image = np.full((side, side), 110, np.uint8)
     corners = []
@@ -45,8 +45,8 @@ def rectangles(side: int, seed: int) -> tuple[Pixels, Floats]:
     return np.repeat(blurred[..., None], 3, axis=2).astype(np.uint8), np.array(corners, dtype=np.float64)
 
 
-def textured(side: int, seed: int) -> Pixels:
-    """An image [side, side, 3] of many overlapping colored polygons: no two places look alike."""
+def draw_polygons(side: int, seed: int) -> Pixels:
+    """Return an image [side, side, 3] of many overlapping colored polygons, with texture everywhere."""
     rng = np.random.default_rng(seed)
     image = np.full((side, side, 3), 128, np.uint8)
     for _ in range(side // 2):
@@ -57,12 +57,12 @@ def textured(side: int, seed: int) -> Pixels:
     return np.asarray(cv2.GaussianBlur(image, (0, 0), 0.7), dtype=np.uint8)
 
 
-def batch(*images: Pixels) -> torch.Tensor:
-    """uint8 [B, 3, H, W]."""
+def to_batch(*images: Pixels) -> torch.Tensor:
+    """Stack images [H, W, 3] to a tensor [B, 3, H, W] uint8."""
     return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
 
 
-def distances(a: Floats, b: Floats) -> Floats:
-    """Euclidean distances [len(a), len(b)]."""
+def pairwise_distances(a: Floats, b: Floats) -> Floats:
+    """Return the Euclidean distances [len(a), len(b)]."""
     result: Floats = np.linalg.norm(np.asarray(a)[:, None] - np.asarray(b)[None], axis=-1)
     return result

@@ -1,3 +1,5 @@
+"""Adaptive non-maximal suppression compared with a naive loop."""
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,8 +9,8 @@ from scipy.spatial.distance import pdist
 from selfmark.keypoints.anms import cover_with_squares, suppress_non_maxima
 
 
-def clustered(seed, count=600, width=200, height=140):
-    """Points that crowd around a few places, as corner detectors' do; strongest first by construction."""
+def make_clusters(seed, count=600, width=200, height=140):
+    """Return points that cluster around a few centers, as those of corner detectors do; strongest first."""
     rng = np.random.default_rng(seed)
     centers = rng.uniform(0, [width, height], (6, 2))
     near = centers[rng.integers(0, 6, count)] + rng.normal(0, 6, (count, 2))
@@ -17,7 +19,7 @@ def clustered(seed, count=600, width=200, height=140):
 
 
 def naive_cover(xy, side):
-    """Every point against every survivor: it falls if their cells are at most two rows and columns apart."""
+    """Drop every point whose cell is at most two rows and columns from that of a stronger survivor."""
     survivors = []
     for index, point in enumerate(xy):
         cell = np.floor((point + 0.5) / (side / 2))
@@ -27,15 +29,15 @@ def naive_cover(xy, side):
 
 
 @pytest.mark.parametrize("side", [1, 2, 5, 16, 33, 200])
-def test_cover_selects_what_the_naive_loop_selects(side):
-    xy = clustered(side)
+def test_cover_matches_a_naive_loop(side):
+    xy = make_clusters(side)
     assert cover_with_squares(xy, side, 200, 140, limit=10_000).tolist() == naive_cover(xy, side)
 
 
 @settings(deadline=None, max_examples=50)
 @given(st.integers(0, 10_000), st.integers(1, 60))
-def test_survivors_are_a_side_apart_and_every_fallen_point_has_a_stronger_neighbor(seed, side):
-    xy = clustered(seed, count=120)
+def test_survivors_are_a_side_apart_and_dropped_points_have_a_stronger_neighbor(seed, side):
+    xy = make_clusters(seed, count=120)
     survivors = cover_with_squares(xy, side, 200, 140, limit=10_000)
     if len(survivors) > 1:
         assert pdist(xy[survivors], "chebyshev").min() > side
@@ -45,36 +47,35 @@ def test_survivors_are_a_side_apart_and_every_fallen_point_has_a_stronger_neighb
 
 
 def test_cover_stops_at_its_limit():
-    xy = clustered(3)
+    xy = make_clusters(3)
     assert cover_with_squares(xy, 4, 200, 140, limit=7).tolist() == naive_cover(xy, 4)[:7]
 
 
 @pytest.mark.parametrize("count", [1, 5, 20, 40, 100])
 @pytest.mark.parametrize("seed", range(4))
-def test_anms_gives_the_number_asked_for_and_spreads_it(count, seed):
-    xy = clustered(seed)
+def test_the_requested_number_of_points_is_selected_and_spread(count, seed):
+    xy = make_clusters(seed)
     chosen = suppress_non_maxima(xy, count, 200, 140)
     assert len(chosen) == count
     assert chosen[0] == 0
     assert (np.diff(chosen) > 0).all()
     if count > 1:
-        gain = 2 if count >= 20 else 1  # the strongest few may be far apart by luck
+        gain = 2 if count >= 20 else 1  # the strongest few may be far apart by chance
         assert pdist(xy[chosen]).min() > gain * pdist(xy[:count]).min()
 
 
 @pytest.mark.parametrize("count", [5, 10, 30, 60])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_square_is_about_as_large_as_any_that_leaves_enough_points(count, seed):
-    xy = clustered(seed, count=150)
+def test_the_square_is_nearly_the_largest_that_leaves_enough_points(count, seed):
+    xy = make_clusters(seed, count=150)
     chosen = suppress_non_maxima(xy, count, 200, 140, tolerance=0.0)
-    apart = pdist(xy[chosen], "chebyshev").min()
+    distance = pdist(xy[chosen], "chebyshev").min()
     largest = max(side for side in range(1, 140) if len(naive_cover(xy, side)) >= count)
-    assert (
-        apart > 0.75 * largest
-    )  # not all of it: fewer points may survive a smaller square, which misleads bisection
+    # A smaller square may leave fewer points, so bisection need not find the largest one.
+    assert distance > 0.75 * largest
 
 
-def test_the_square_shrinks_to_a_pixel_if_it_must():
+def test_the_square_shrinks_to_a_pixel_if_necessary():
     lattice = np.stack(np.meshgrid(np.arange(0, 60, 2), np.arange(0, 40, 2)), axis=-1).reshape(-1, 2)
     assert len(suppress_non_maxima(lattice, len(lattice) - 1, 60, 40)) == len(lattice) - 1
 
@@ -84,7 +85,7 @@ def test_the_square_shrinks_to_a_pixel_if_it_must():
     st.lists(st.tuples(st.floats(-0.5, 63.4), st.floats(-0.5, 31.4)), max_size=60),
     st.integers(1, 30),
 )
-def test_never_more_than_asked_for_and_the_strongest_stays(points, count):
+def test_at_most_the_requested_number_is_selected_and_the_strongest_is_included(points, count):
     xy = np.array(points, dtype=np.float64).reshape(-1, 2)
     chosen = suppress_non_maxima(xy, count, 64, 32)
     assert len(chosen) <= count
@@ -93,6 +94,6 @@ def test_never_more_than_asked_for_and_the_strongest_stays(points, count):
         assert chosen[0] == 0
 
 
-def test_points_in_one_place_count_once():
+def test_equal_points_count_once():
     xy = np.tile([[10.0, 10.0]], (50, 1))
     assert suppress_non_maxima(xy, 5, 64, 64).tolist() == [0]

@@ -1,3 +1,5 @@
+"""First keypoints of a data set: coordinates, bounds, resizing, and random points."""
+
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,47 +12,47 @@ from selfmark.errors import InputError
 from selfmark.keypoints import create_detector, detect_first_keypoints, first_keypoints, mix_in_random_points
 from selfmark.points import Keypoints
 
-from .scenes import batch, distances, textured
+from .scenes import draw_polygons, pairwise_distances, to_batch
 
 CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
-class BlobFinder:
-    """Finds the center of mass of each image's brightness; its descriptor is the image's brightness."""
+class BlobDetector:
+    """Detector of the center of brightness of each image; its descriptor is the mean brightness."""
 
     name: str = "blob"
 
     def detect(self, images):
         assert images.dtype == torch.uint8
         mass = images.double().mean(dim=1)
-        across, down = torch.arange(mass.shape[-1]), torch.arange(mass.shape[-2])
-        x = (mass.sum(dim=1) * across).sum(dim=1) / mass.sum(dim=(1, 2))
-        y = (mass.sum(dim=2) * down).sum(dim=1) / mass.sum(dim=(1, 2))
+        columns, rows = torch.arange(mass.shape[-1]), torch.arange(mass.shape[-2])
+        x = (mass.sum(dim=1) * columns).sum(dim=1) / mass.sum(dim=(1, 2))
+        y = (mass.sum(dim=2) * rows).sum(dim=1) / mass.sum(dim=(1, 2))
         xy = torch.stack((x, y), dim=1).float()
         return Keypoints(
             xy, torch.arange(len(images)), torch.ones(len(images)), mass.mean(dim=(1, 2))[:, None]
         )
 
 
-def blobs(centers, side):
+def draw_blobs(centers, side):
     y, x = np.mgrid[:side, :side]
     images = [250 * np.exp(-((x - cx) ** 2 + (y - cy) ** 2) / (2 * 4.0**2)) for cx, cy in centers]
     return torch.from_numpy(np.stack(images)).round().to(torch.uint8)[:, None].repeat(1, 3, 1, 1)
 
 
-def everywhere(count, side):
+def full_bounds(count, side):
     return np.tile([0.0, 0.0, side - 1, side - 1], (count, 1))
 
 
 @pytest.mark.parametrize("image_size", [32, 64, 100, 128])
-def test_points_come_back_in_network_pixels_and_counted_over_the_data_set(monkeypatch, image_size):
-    monkeypatch.setattr(first_keypoints, "create_detector", lambda settings, device: BlobFinder())
+def test_points_are_in_network_pixels_and_indexed_over_the_data_set(monkeypatch, image_size):
+    monkeypatch.setattr(first_keypoints, "create_detector", lambda settings, device: BlobDetector())
     centers = [[20, 40], [30.5, 25], [44, 30], [25, 25], [32, 32]]
     done = []
     points = detect_first_keypoints(
-        blobs(centers, 64),
-        everywhere(5, 64),
+        draw_blobs(centers, 64),
+        full_bounds(5, 64),
         FirstKeypoints(image_size=image_size),
         CPU,
         batch=2,
@@ -61,13 +63,13 @@ def test_points_come_back_in_network_pixels_and_counted_over_the_data_set(monkey
     assert done == [(2, 5), (4, 5), (5, 5)]
 
 
-def test_points_outside_their_images_bounds_are_dropped(monkeypatch):
-    monkeypatch.setattr(first_keypoints, "create_detector", lambda settings, device: BlobFinder())
-    bounds = everywhere(3, 64)
+def test_points_outside_the_bounds_of_their_image_are_dropped(monkeypatch):
+    monkeypatch.setattr(first_keypoints, "create_detector", lambda settings, device: BlobDetector())
+    bounds = full_bounds(3, 64)
     bounds[1] = [32, 0, 63, 63]
     bounds[2] = [0, 0, 63, 39]
     points = detect_first_keypoints(
-        blobs([[30, 40]] * 3, 64), bounds, FirstKeypoints(image_size=64), CPU, batch=8
+        draw_blobs([[30, 40]] * 3, 64), bounds, FirstKeypoints(image_size=64), CPU, batch=8
     )
     assert points.image_index.tolist() == [0]
     assert points.descriptor is not None
@@ -76,32 +78,34 @@ def test_points_outside_their_images_bounds_are_dropped(monkeypatch):
 
 def test_shrinking_does_not_alias():
     stripes = torch.zeros(1, 3, 64, 64, dtype=torch.uint8)
-    stripes[..., ::2] = 255  # finer than the small image can show: gray, not stripes
+    stripes[..., ::2] = 255  # too fine for the small image, which must be gray
     small = first_keypoints.resize_images(stripes, 24)[..., 4:-4].float()
     assert small.std() < 12
     assert abs(float(small.mean()) - 127.5) < 3
 
 
 def test_a_real_detector_end_to_end():
-    image = textured(160, 5)
+    image = draw_polygons(160, 5)
     settings = FirstKeypoints(detector="sift", image_size=160, max_points=30)
-    same = detect_first_keypoints(batch(image, image), everywhere(2, 160), settings, CPU, batch=1)
-    direct = create_detector(settings, CPU).detect(batch(image))
+    same = detect_first_keypoints(to_batch(image, image), full_bounds(2, 160), settings, CPU, batch=1)
+    direct = create_detector(settings, CPU).detect(to_batch(image))
     torch.testing.assert_close(same.xy[same.image_index == 1], direct.xy, atol=1e-4, rtol=0)
     larger = detect_first_keypoints(
-        batch(image),
-        everywhere(1, 160),
+        to_batch(image),
+        full_bounds(1, 160),
         FirstKeypoints(detector="sift", image_size=320, max_points=30),
         CPU,
         batch=1,
     )
-    candidates = create_detector(FirstKeypoints(detector="sift", max_points=1000), CPU).detect(batch(image))
-    nearest = distances(larger.xy.numpy(), candidates.xy.numpy()).min(axis=1)
+    candidates = create_detector(FirstKeypoints(detector="sift", max_points=1000), CPU).detect(
+        to_batch(image)
+    )
+    nearest = pairwise_distances(larger.xy.numpy(), candidates.xy.numpy()).min(axis=1)
     assert np.median(nearest) < 0.5
 
 
-def test_points_from_a_file_have_no_detector():
-    with pytest.raises(InputError, match="detects nothing"):
+def test_there_is_no_detector_for_points_from_a_file():
+    with pytest.raises(InputError, match=r"'file' only reads keypoints\.points_file"):
         create_detector(FirstKeypoints(detector="file"), CPU)
 
 
@@ -116,31 +120,31 @@ def sample_points(counts):
     )
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.8, 1.0])
-def test_the_share_of_random_points_is_exact_in_every_image(share):
+@pytest.mark.parametrize("fraction", [0.1, 0.5, 0.8, 1.0])
+def test_the_fraction_of_random_points_is_exact_in_every_image(fraction):
     counts = [15, 0, 1, 40, 2, 15]
     points = sample_points(counts)
-    mixed = mix_in_random_points(points, share, len(counts), 64, torch.Generator().manual_seed(0))
+    mixed = mix_in_random_points(points, fraction, len(counts), 64, torch.Generator().manual_seed(0))
     changed = (mixed.xy != points.xy).any(dim=1)
     for image, count in enumerate(counts):
-        assert int(changed[points.image_index == image].sum()) == int(share * count + 0.5)
+        assert int(changed[points.image_index == image].sum()) == int(fraction * count + 0.5)
     assert torch.equal(mixed.xy[~changed], points.xy[~changed])
     assert torch.equal(mixed.image_index, points.image_index)
     assert torch.equal(mixed.score, points.score)
     assert mixed.descriptor is None
 
 
-def test_random_points_are_uniform_and_so_is_the_choice_of_what_they_replace():
+def test_random_points_and_the_choice_of_replaced_points_are_uniform():
     points = sample_points([20] * 400)
     mixed = mix_in_random_points(points, 0.25, 400, 64, torch.Generator().manual_seed(1))
     changed = (mixed.xy != points.xy).any(dim=1)
     noise = mixed.xy[changed].numpy()
     for axis in (0, 1):
         assert kstest((noise[:, axis] + 0.5) / 64, "uniform").pvalue > 0.01
-    replaced = changed.view(400, 20).sum(dim=0).float()  # per place in the list: 100 expected
+    replaced = changed.view(400, 20).sum(dim=0).float()  # per position in the list; 100 expected
     assert float(((replaced - 100) ** 2 / 75).sum()) < 40  # chi-squared, about 20 expected
 
 
-def test_no_noise_leaves_the_points_alone():
+def test_without_noise_the_points_are_returned_unchanged():
     points = sample_points([3, 4])
     assert mix_in_random_points(points, 0.0, 2, 64, torch.Generator()) is points

@@ -1,3 +1,5 @@
+"""SIFT and ORB: positions, spread, batches and descriptors."""
+
 from itertools import pairwise
 
 import cv2
@@ -10,88 +12,90 @@ from selfmark.config import FirstKeypoints
 from selfmark.keypoints import create_detector
 from selfmark.keypoints.opencv_detectors import merge_duplicates, root_sift, signed_bits
 
-from .scenes import batch, distances, rectangles, textured
+from .scenes import draw_polygons, draw_rectangles, pairwise_distances, to_batch
 
 CPU = torch.device("cpu")
 
 
-def detector(name, max_points=40):
+def create(name, max_points=40):
     return create_detector(FirstKeypoints(detector=name, max_points=max_points), CPU)
 
 
-def of_image(points, index):
+def select_image(points, index):
     return points.xy[points.image_index == index].numpy().astype(np.float64)
 
 
-def test_sift_finds_blobs_where_they_are():
+def test_sift_finds_the_centers_of_blobs():
     centers = np.array([[40.3, 52.8], [101.6, 60.0], [70.0, 120.5], [150.2, 150.9]])
     y, x = np.mgrid[:192, :192]
     image = np.full((192, 192), 60.0)
     for cx, cy in centers:
         image += 150 * np.exp(-((x - cx) ** 2 + (y - cy) ** 2) / (2 * 5.0**2))
-    points = detector("sift").detect(batch(np.repeat(image.astype(np.uint8)[..., None], 3, axis=2)))
-    assert distances(of_image(points, 0)[:4], centers).min(axis=0).max() < 0.15
+    points = create("sift").detect(to_batch(np.repeat(image.astype(np.uint8)[..., None], 3, axis=2)))
+    assert pairwise_distances(select_image(points, 0)[:4], centers).min(axis=0).max() < 0.15
 
 
-def test_sift_sees_the_mirror_image_mirrored():
-    # OpenCV's default would shift every point by a quarter of a pixel, so mirrored ones by half a pixel.
-    image = textured(192, 0)
-    points = detector("sift").detect(batch(image, image[:, ::-1]))
-    mirrored = of_image(points, 1) * [-1, 1] + [191, 0]
-    nearest = distances(of_image(points, 0), mirrored).min(axis=1)
+def test_sift_finds_mirrored_points_in_the_mirror_image():
+    # OpenCV's default would shift every point by a quarter of a pixel, and mirrored points by half a pixel.
+    image = draw_polygons(192, 0)
+    points = create("sift").detect(to_batch(image, image[:, ::-1]))
+    mirrored = select_image(points, 1) * [-1, 1] + [191, 0]
+    nearest = pairwise_distances(select_image(points, 0), mirrored).min(axis=1)
     assert np.median(nearest) < 0.1
 
 
 def test_orb_finds_corners():
-    image, corners = rectangles(192, 0)
-    points = detector("orb", 60).detect(batch(image))
-    assert (distances(of_image(points, 0), corners).min(axis=1) < 4).mean() > 0.6  # by chance: 0.09
+    image, corners = draw_rectangles(192, 0)
+    points = create("orb", 60).detect(to_batch(image))
+    assert (
+        pairwise_distances(select_image(points, 0), corners).min(axis=1) < 4
+    ).mean() > 0.6  # by chance: 0.09
 
 
 @pytest.mark.parametrize("name", ["sift", "orb"])
-def test_points_are_spread_rather_than_crowded(name):
-    image = textured(192, 1)
-    image[:, 96:] = cv2.GaussianBlur(image[:, 96:], (0, 0), 4)  # one half far more textured than the other
-    few, many = (of_image(detector(name, n).detect(batch(image)), 0) for n in (20, 2000))
+def test_points_are_spread(name):
+    image = draw_polygons(192, 1)
+    image[:, 96:] = cv2.GaussianBlur(image[:, 96:], (0, 0), 4)  # one half has far more texture than the other
+    few, many = (select_image(create(name, n).detect(to_batch(image)), 0) for n in (20, 2000))
     strongest = many[:20]
     assert len(few) == 20
     assert pdist(few).min() > 2 * pdist(strongest).min()
 
 
 @pytest.mark.parametrize(("name", "length"), [("sift", 128), ("orb", 256)])
-def test_a_batch_is_its_images_one_by_one_blank_ones_among_them(name, length):
-    images = [textured(128, 2), np.full((128, 128, 3), 90, np.uint8), textured(128, 3)]
-    together = detector(name).detect(batch(*images))
-    assert together.descriptor is not None
-    assert together.descriptor.shape == (len(together), length)
-    assert together.descriptor.dtype == together.xy.dtype == together.score.dtype == torch.float32
-    assert together.counts(3).tolist() == [40, 0, 40]
-    assert (together.image_index.diff() >= 0).all()
+def test_a_batch_with_a_blank_image_matches_its_images_one_by_one(name, length):
+    images = [draw_polygons(128, 2), np.full((128, 128, 3), 90, np.uint8), draw_polygons(128, 3)]
+    batched = create(name).detect(to_batch(*images))
+    assert batched.descriptor is not None
+    assert batched.descriptor.shape == (len(batched), length)
+    assert batched.descriptor.dtype == batched.xy.dtype == batched.score.dtype == torch.float32
+    assert batched.counts(3).tolist() == [40, 0, 40]
+    assert (batched.image_index.diff() >= 0).all()
     for index in (0, 2):
-        alone = detector(name).detect(batch(images[index]))
-        mine = together.select(together.image_index == index)
-        assert torch.equal(alone.xy, mine.xy)
-        assert alone.descriptor is not None
-        assert mine.descriptor is not None
-        assert torch.equal(alone.descriptor, mine.descriptor)
-        assert all(a >= b for a, b in pairwise(mine.score.tolist()))
-        assert len(np.unique(mine.xy.round().numpy(), axis=0)) == len(mine)
+        single = create(name).detect(to_batch(images[index]))
+        part = batched.select(batched.image_index == index)
+        assert torch.equal(single.xy, part.xy)
+        assert single.descriptor is not None
+        assert part.descriptor is not None
+        assert torch.equal(single.descriptor, part.descriptor)
+        assert all(a >= b for a, b in pairwise(part.score.tolist()))
+        assert len(np.unique(part.xy.round().numpy(), axis=0)) == len(part)
 
 
-def test_only_blank_images_give_no_points():
-    points = detector("sift").detect(torch.zeros(2, 3, 64, 64, dtype=torch.uint8))
+def test_a_batch_of_blank_images_has_no_points():
+    points = create("sift").detect(torch.zeros(2, 3, 64, 64, dtype=torch.uint8))
     assert points.counts(2).tolist() == [0, 0]
     assert points.descriptor is not None
     assert points.descriptor.shape == (0, 128)
 
 
-def test_merging_keeps_the_strongest_of_a_pixel():
+def test_merging_keeps_the_strongest_point_of_a_pixel():
     xy = np.array([[10.0, 4.0], [10.2, 4.4], [30.0, 30.0], [10.4, 3.6], [30.0, 31.0]])
     score = np.array([0.2, 0.9, 0.5, 0.1, 0.7])
     assert merge_duplicates(xy, score).tolist() == [1, 4, 2]
 
 
-def test_root_sift_distance_is_hellinger_distance():
+def test_the_root_sift_distance_is_the_hellinger_distance():
     raw = np.random.default_rng(0).integers(0, 256, (5, 128)).astype(np.float32)
     vectors = root_sift(raw)
     for a in range(5):
@@ -101,12 +105,12 @@ def test_root_sift_distance_is_hellinger_distance():
             assert ((vectors[a] - vectors[b]) ** 2).sum() == pytest.approx(hellinger, abs=1e-5)
 
 
-def test_squared_distance_of_signed_bits_is_the_share_of_differing_bits():
+def test_the_squared_distance_of_signed_bits_is_the_fraction_of_differing_bits():
     raw = np.random.default_rng(0).integers(0, 256, (6, 32), dtype=np.uint8)
     vectors = signed_bits(raw)
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     for a in range(6):
         for b in range(6):
-            share = cv2.norm(raw[a], raw[b], cv2.NORM_HAMMING) / 256
-            assert ((vectors[a] - vectors[b]) ** 2).sum() == pytest.approx(share, abs=1e-6)
-            assert ((unit[a] - unit[b]) ** 2).sum() == pytest.approx(4 * share, abs=1e-5)
+            fraction = cv2.norm(raw[a], raw[b], cv2.NORM_HAMMING) / 256
+            assert ((vectors[a] - vectors[b]) ** 2).sum() == pytest.approx(fraction, abs=1e-6)
+            assert ((unit[a] - unit[b]) ** 2).sum() == pytest.approx(4 * fraction, abs=1e-5)

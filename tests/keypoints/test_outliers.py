@@ -1,3 +1,5 @@
+"""Outlier removal compared with a naive loop, and on data with known outliers."""
+
 import numpy as np
 import pytest
 import torch
@@ -17,8 +19,8 @@ def naive_scores(descriptor, neighbors, among):
     unit = unit / np.linalg.norm(unit, axis=1, keepdims=True)
     scores = []
     for i, row in enumerate(unit):
-        apart = sorted(np.linalg.norm(row - unit[j]) for j in among if j != i)
-        scores.append(np.median(apart[:neighbors]))
+        distances = sorted(np.linalg.norm(row - unit[j]) for j in among if j != i)
+        scores.append(np.median(distances[:neighbors]))
     return np.array(scores)
 
 
@@ -26,50 +28,50 @@ def naive_scores(descriptor, neighbors, among):
 def test_scores_match_a_naive_loop(neighbors):
     descriptor = torch.randn(60, 8, generator=generator())
     scores = outlier_scores(descriptor, neighbors, 1000, generator())
-    # Neighbors are capped at what every point has: all others.
+    # There are at most 59 neighbors: all other points.
     expected = naive_scores(descriptor, min(neighbors, 59), range(60))
     np.testing.assert_allclose(scores.numpy(), expected, atol=1e-4)
 
 
-def test_neighbors_are_sought_in_the_random_sample_only():
+def test_neighbors_are_searched_in_the_random_sample_only():
     descriptor = torch.randn(60, 8, generator=generator())
     among = torch.randperm(60, generator=generator(5))[:20].tolist()
     scores = outlier_scores(descriptor, 6, 20, generator(5))
     np.testing.assert_allclose(scores.numpy(), naive_scores(descriptor, 6, among), atol=1e-4)
 
 
-def test_cutting_the_work_into_pieces_changes_nothing(monkeypatch):
+def test_smaller_pieces_give_the_same_scores(monkeypatch):
     descriptor = torch.randn(101, 8, generator=generator())
     whole = outlier_scores(descriptor, 9, 50, generator(1))
-    monkeypatch.setattr(outliers, "_SIMILARITIES", 7 * 50)
+    monkeypatch.setattr(outliers, "_MAX_SIMILARITIES", 7 * 50)
     torch.testing.assert_close(outlier_scores(descriptor, 9, 50, generator(1)), whole)
 
 
-def crowd_and_loners():
-    """90 points whose descriptors come in three bundles and 60 that resemble nothing, shuffled."""
-    bundles = torch.eye(3, 64).repeat_interleave(30, dim=0) + 0.02 * torch.randn(
+def make_points_with_outliers():
+    """Return 90 points with descriptors in three clusters and 60 without similar ones, shuffled."""
+    clusters = torch.eye(3, 64).repeat_interleave(30, dim=0) + 0.02 * torch.randn(
         90, 64, generator=generator()
     )
-    loners = torch.randn(60, 64, generator=generator(1))
+    outliers = torch.randn(60, 64, generator=generator(1))
     order = torch.randperm(150, generator=generator(2))
-    descriptor = torch.cat((bundles, loners))[order] * torch.rand(150, 1, generator=generator(3)).add(0.5)
-    lonely = (torch.arange(150) >= 90)[order]
+    descriptor = torch.cat((clusters, outliers))[order] * torch.rand(150, 1, generator=generator(3)).add(0.5)
+    is_outlier = (torch.arange(150) >= 90)[order]
     points = Keypoints(torch.rand(150, 2), torch.arange(150) // 15, torch.rand(150), descriptor)
-    return points, lonely
+    return points, is_outlier
 
 
-def test_points_without_company_are_dropped_and_the_others_keep_their_order():
-    points, lonely = crowd_and_loners()
+def test_outliers_are_dropped_and_the_others_keep_their_order():
+    points, is_outlier = make_points_with_outliers()
     settings = FirstKeypoints(outlier_neighbors=10, outlier_fraction=0.4)
     kept = remove_outliers(points, settings, generator())
-    assert torch.equal(kept.xy, points.xy[~lonely])
-    assert torch.equal(kept.image_index, points.image_index[~lonely])
+    assert torch.equal(kept.xy, points.xy[~is_outlier])
+    assert torch.equal(kept.image_index, points.image_index[~is_outlier])
 
 
-@pytest.mark.parametrize(("share", "left"), [(0.0, 150), (0.333, 100), (1.0, 0)])
-def test_the_share_is_kept_to(share, left):
-    points, _ = crowd_and_loners()
-    assert len(remove_outliers(points, FirstKeypoints(outlier_fraction=share), generator())) == left
+@pytest.mark.parametrize(("fraction", "left"), [(0.0, 150), (0.333, 100), (1.0, 0)])
+def test_the_given_fraction_is_dropped(fraction, left):
+    points, _ = make_points_with_outliers()
+    assert len(remove_outliers(points, FirstKeypoints(outlier_fraction=fraction), generator())) == left
 
 
 def test_equal_seeds_give_equal_points():
@@ -86,13 +88,13 @@ def test_equal_seeds_give_equal_points():
     assert not torch.equal(first.xy, other.xy)
 
 
-def test_points_without_descriptors_come_back_unchanged():
+def test_points_without_descriptors_are_returned_unchanged():
     points = Keypoints(torch.rand(5, 2), torch.zeros(5, dtype=torch.int64), torch.rand(5))
     assert remove_outliers(points, FirstKeypoints(), generator()) is points
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_too_few_points_to_compare(count):
+def test_nothing_is_dropped_if_there_is_nothing_to_compare(count):
     points = Keypoints(
         torch.rand(count, 2), torch.zeros(count, dtype=torch.int64), torch.rand(count), torch.rand(count, 4)
     )
@@ -101,7 +103,7 @@ def test_too_few_points_to_compare(count):
 
 @pytest.mark.gpu
 def test_cuda_drops_the_same_points():
-    points, lonely = crowd_and_loners()
+    points, is_outlier = make_points_with_outliers()
     settings = FirstKeypoints(outlier_neighbors=10, outlier_fraction=0.4)
     kept = remove_outliers(points.to("cuda"), settings, torch.Generator("cuda").manual_seed(0))
-    assert torch.equal(kept.xy.cpu(), points.xy[~lonely])
+    assert torch.equal(kept.xy.cpu(), points.xy[~is_outlier])

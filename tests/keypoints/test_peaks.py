@@ -1,3 +1,5 @@
+"""Peaks of score maps compared with a naive loop, and the descriptors at them."""
+
 import math
 
 import numpy as np
@@ -12,7 +14,7 @@ from selfmark.model.heatmaps import local_maxima, sample_descriptors
 
 
 def naive_maxima(score, radius, threshold):
-    """The definition, pixel by pixel."""
+    """Apply the definition pixel by pixel."""
 
     def window(values, y, x):
         return values[max(0, y - radius) : y + radius + 1, max(0, x - radius) : x + radius + 1]
@@ -22,12 +24,12 @@ def naive_maxima(score, radius, threshold):
         maxima[y, x] = score[y, x] > threshold and score[y, x] == window(score, y, x).max()
     result = np.zeros(score.shape, bool)
     for y, x in np.ndindex(score.shape):
-        rivals = [
+        earlier = [
             (v, u)
             for v, u in zip(*np.nonzero(maxima), strict=True)
             if abs(v - y) <= radius and abs(u - x) <= radius and (v, u) < (y, x)
         ]
-        result[y, x] = maxima[y, x] and not rivals
+        result[y, x] = maxima[y, x] and not earlier
     return result
 
 
@@ -40,16 +42,16 @@ small_maps = hnp.arrays(
 
 @settings(deadline=None)
 @given(small_maps, st.integers(0, 3), st.sampled_from([-math.inf, 0.0, 0.3]))
-def test_local_maxima_match_the_definition_also_with_ties(score, radius, threshold):
+def test_local_maxima_match_the_definition_with_ties(score, radius, threshold):
     found = local_maxima(torch.from_numpy(score), radius, threshold).numpy()
     for image, result in zip(score, found, strict=True):
         np.testing.assert_array_equal(result, naive_maxima(image, radius, threshold))
-        places = np.argwhere(result)
-        apart = np.abs(places[:, None] - places[None]).max(axis=-1)
-        assert (apart[~np.eye(len(places), dtype=bool)] > radius).all()
+        positions = np.argwhere(result)
+        distance = np.abs(positions[:, None] - positions[None]).max(axis=-1)
+        assert (distance[~np.eye(len(positions), dtype=bool)] > radius).all()
 
 
-def test_distinct_values_survive_exactly_where_they_are_the_window_maximum():
+def test_distinct_values_survive_if_they_are_the_window_maximum():
     score = np.random.default_rng(0).permutation(40 * 30).reshape(40, 30).astype(np.float32)
     found = local_maxima(torch.from_numpy(score)[None], 4, 100.0)[0].numpy()
     for y, x in np.ndindex(score.shape):
@@ -62,8 +64,8 @@ def test_a_constant_map_has_one_peak():
 
 
 @pytest.mark.parametrize("stride", [1, 4, 8])
-def test_descriptors_are_read_at_cell_centers(stride):
-    # A map whose two channels are the image coordinates of its cells' centers is read back as coordinates.
+def test_descriptors_are_sampled_relative_to_cell_centers(stride):
+    # The two channels of the map are the image coordinates of its cells, so samples are coordinates.
     rows, columns = 6, 5
     x = (torch.arange(columns) + 0.5) * stride - 0.5
     y = (torch.arange(rows) + 0.5) * stride - 0.5
@@ -73,16 +75,14 @@ def test_descriptors_are_read_at_cell_centers(stride):
     torch.testing.assert_close(sample_descriptors(maps, (xy + 0.5) / stride - 0.5), expected)
 
 
-def test_strongest_peaks_come_best_first_without_border_or_excess():
+def test_strongest_peaks_are_sorted_and_exclude_the_border():
     score = torch.zeros(3, 40, 40)
     score[0, 10, 12], score[0, 30, 20], score[0, 20, 35] = 0.3, 0.9, 0.6
-    score[0, 32, 20] = 0.8  # inside the radius of the best
+    score[0, 32, 20] = 0.8  # within the radius of the best
     score[0, BORDER - 1, 20] = 1.0  # in the border
     score[1, 5, 6] = 0.05  # below the threshold
-    score[2, BORDER + 1, 20], score[2, BORDER - 1, 20] = (
-        0.4,
-        0.7,
-    )  # an edge peak must not silence its neighbor
+    # A peak in the border must not suppress its neighbor.
+    score[2, BORDER + 1, 20], score[2, BORDER - 1, 20] = 0.4, 0.7
     maps = torch.rand(3, 7, 5, 5) + 0.1
     points = strongest_peaks(score, maps, stride=8, radius=3, threshold=0.1, count=2)
     assert points.xy.tolist() == [[20, 30], [35, 20], [20, BORDER + 1]]
@@ -95,7 +95,7 @@ def test_strongest_peaks_come_best_first_without_border_or_excess():
     torch.testing.assert_close(points.descriptor.norm(dim=1), torch.ones(3))
 
 
-def test_rank_alone_takes_the_best_however_faint():
+def test_without_a_threshold_the_best_peaks_are_selected_regardless_of_score():
     score = torch.rand(1, 30, 30, generator=torch.Generator().manual_seed(0)) * 1e-6
     points = strongest_peaks(score, torch.ones(1, 2, 30, 30), 1, 2, -math.inf, 5)
     assert len(points) == 5

@@ -1,3 +1,5 @@
+"""Keypoints from a CSV file: coordinates, scores, and invalid files."""
+
 import numpy as np
 import pytest
 import torch
@@ -15,7 +17,7 @@ def read(tmp_path, text):
     return read_points_file(path, NAMES, REGIONS, 256)
 
 
-def test_points_reach_network_pixels(tmp_path):
+def test_points_are_converted_to_network_pixels(tmp_path):
     points = read(
         tmp_path,
         "image,x,y\ndog.jpg,-0.5,7.5\n/data/a/cat.jpg,0.5,100.5\nclip.mp4#12,3,4\nb/cat.jpg,9.5,219.4\n"
@@ -23,10 +25,10 @@ def test_points_reach_network_pixels(tmp_path):
     )
     assert points.image_index.tolist() == [0, 0, 1, 2, 3]
     expected = [
-        [0.0, 50.0],  # halved: (0.5 + 0.5) / 2 - 0.5
+        [0.0, 50.0],  # half the size: (0.5 + 0.5) / 2 - 0.5
         [511.9 / 2 - 0.5, -0.25],
-        [-0.5, 199.9 * 256 / 200 - 0.5],  # corner (10, 219.9) less (10, 20), at 2.56 and 1.28
-        [31.5, 63.5],  # corner (0, 8) less (-8, -8), fourfold
+        [-0.5, 199.9 * 256 / 200 - 0.5],  # corner (10, 219.9) minus (10, 20), times 2.56 and 1.28
+        [31.5, 63.5],  # corner (0, 8) minus (-8, -8), times 4
         [3.0, 4.0],
     ]
     torch.testing.assert_close(points.xy, torch.tensor(expected), atol=1e-3, rtol=0)
@@ -34,14 +36,14 @@ def test_points_reach_network_pixels(tmp_path):
     assert points.descriptor is None
 
 
-def test_scores_order_the_points_of_an_image(tmp_path):
+def test_points_of_an_image_are_sorted_by_score(tmp_path):
     points = read(tmp_path, "image,x,y,score\ndog.jpg,1,1,0.2\nclip.mp4#12,9,9,1\ndog.jpg,2,2,0.8\n")
     assert points.image_index.tolist() == [2, 2, 3]
     torch.testing.assert_close(points.score, torch.tensor([0.8, 0.2, 1.0]))
     torch.testing.assert_close(points.xy[:, 0], torch.tensor([41.5, 37.5, 9.0]))
 
 
-def test_a_spreadsheets_byte_order_mark_and_blank_lines_do_no_harm(tmp_path):
+def test_a_byte_order_mark_and_blank_lines_are_ignored(tmp_path):
     assert len(read(tmp_path, "image,x,y\r\n\r\ndog.jpg,1,1\r\n".encode("utf-8-sig"))) == 1
 
 
@@ -51,28 +53,28 @@ def test_points_outside_the_region_are_left_out(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("image,x,y\ndog.jpg,1,1\nbird.jpg,1,1\n", r"points\.csv, line 3: there is no image 'bird\.jpg'"),
         ("image,x,y\nc/dog.jpg,1,1\n", r"line 2: there is no image 'c/dog\.jpg'"),
-        ("image,x,y\ncat.jpg,1,1\n", r"line 2: 'cat\.jpg' fits 2 images"),
+        ("image,x,y\ncat.jpg,1,1\n", r"line 2: 'cat\.jpg' matches 2 images"),
         ("image,x,y\ndog.jpg,nan,1\n", r"line 2: .*finite"),
         ("image,x,y\ndog.jpg,1,inf\n", r"line 2: .*finite"),
         ("image,x,y\ndog.jpg,one,1\n", r"line 2: 'one,1' are not numbers"),
-        ("image,x,y,score\ndog.jpg,1,1\n", r"line 2: 4 values are expected, not 3"),
-        ("file,x,y\ndog.jpg,1,1\n", r"must begin with 'image,x,y'.*'file,x,y'"),
-        ("", r"must begin with 'image,x,y'"),
+        ("image,x,y,score\ndog.jpg,1,1\n", r"line 2: expected 4 values, found 3"),
+        ("file,x,y\ndog.jpg,1,1\n", r"must start with 'image,x,y'.*'file,x,y'"),
+        ("", r"must start with 'image,x,y'"),
         ("image,x,y\n", r"no point of .*points\.csv"),
         ("image,x,y\ndog.jpg,900,1\n", r"no point of .*points\.csv"),
         (b"image,x,y\n\xff\xfe,1,1\n", r"points\.csv is not a CSV file in UTF-8"),
     ],
 )
-def test_what_cannot_be_read_is_named(tmp_path, text, says):
-    with pytest.raises(InputError, match=says) as caught:
+def test_an_invalid_file_raises_with_the_line(tmp_path, text, message):
+    with pytest.raises(InputError, match=message) as caught:
         read(tmp_path, text)
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_a_missing_file_raises_with_its_name(tmp_path):
     with pytest.raises(InputError, match=r"cannot read the points file .*absent\.csv"):
         read_points_file(tmp_path / "absent.csv", NAMES, REGIONS, 256)

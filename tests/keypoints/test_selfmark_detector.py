@@ -1,4 +1,4 @@
-"""selfmark's own keypoints with the weights in the package."""
+"""selfmark's own keypoint detector with the packaged weights."""
 
 import shutil
 from importlib import resources
@@ -13,19 +13,19 @@ from selfmark.config import FirstKeypoints
 from selfmark.errors import InputError
 from selfmark.keypoints import create_detector
 from selfmark.keypoints.superpoint import SuperPoint
-from selfmark.keypoints.weights_cache import KNOWN
+from selfmark.keypoints.weights_cache import PUBLISHED_WEIGHTS
 
-from .scenes import batch, distances, rectangles, textured
+from .scenes import draw_polygons, draw_rectangles, pairwise_distances, to_batch
 
 CPU = torch.device("cpu")
 PACKAGED = resources.files("selfmark.keypoints") / "selfmark.safetensors"
 
 
-def own(**settings):
+def create(**settings):
     return create_detector(FirstKeypoints(detector="selfmark", **settings), CPU)
 
 
-def test_the_package_holds_weights_of_at_most_six_megabytes():
+def test_the_packaged_weights_take_at_most_six_megabytes():
     with resources.as_file(PACKAGED) as path:
         assert path.stat().st_size <= 6_000_000
         state = load_file(path)
@@ -33,61 +33,65 @@ def test_the_package_holds_weights_of_at_most_six_megabytes():
     assert all(tensor.dtype == torch.float32 and tensor.isfinite().all() for tensor in state.values())
 
 
-def test_nothing_is_fetched_or_cached(monkeypatch, tmp_path):
+def test_nothing_is_downloaded_or_cached(monkeypatch, tmp_path):
     monkeypatch.setenv("SELFMARK_CACHE", str(tmp_path / "cache"))
-    assert own().name == "selfmark"
+    assert create().name == "selfmark"
     assert not (tmp_path / "cache").exists()
-    assert "selfmark" not in KNOWN  # nobody else's license to show
+    assert "selfmark" not in PUBLISHED_WEIGHTS  # so there is no license to show
 
 
 def test_corners_of_rectangles_are_found():
-    image, corners = rectangles(192, 0)
-    points = own(max_points=60).detect(batch(image))
-    nearest = distances(corners, points.xy.numpy()).min(axis=1)
+    image, corners = draw_rectangles(192, 0)
+    points = create(max_points=60).detect(to_batch(image))
+    nearest = pairwise_distances(corners, points.xy.numpy()).min(axis=1)
     assert (nearest <= 2.5).mean() >= 0.9
-    away = distances(points.xy.numpy(), corners).min(axis=1)
-    assert (away <= 4).mean() >= 0.6
+    distance = pairwise_distances(points.xy.numpy(), corners).min(axis=1)
+    assert (distance <= 4).mean() >= 0.6
 
 
-def test_an_even_image_has_no_points():
-    assert len(own().detect(torch.full((1, 3, 64, 64), 120, dtype=torch.uint8))) == 0
+def test_a_uniform_image_has_no_points():
+    assert len(create().detect(torch.full((1, 3, 64, 64), 120, dtype=torch.uint8))) == 0
 
 
-def test_points_and_descriptors_follow_a_turn():
+def test_points_and_descriptors_are_found_again_after_a_rotation():
     side = 192
-    image = textured(side, 0)
-    turn = cv2.getRotationMatrix2D(((side - 1) / 2,) * 2, 15, 0.9)
-    turned = cv2.warpAffine(image, turn, (side, side), borderMode=cv2.BORDER_REFLECT_101)
-    points = own(max_points=30).detect(torch.cat((batch(image), batch(turned))))
+    image = draw_polygons(side, 0)
+    rotation = cv2.getRotationMatrix2D(((side - 1) / 2,) * 2, 15, 0.9)
+    rotated = cv2.warpAffine(image, rotation, (side, side), borderMode=cv2.BORDER_REFLECT_101)
+    points = create(max_points=30).detect(torch.cat((to_batch(image), to_batch(rotated))))
     first, second = (points.select(points.image_index == i) for i in (0, 1))
-    carried = first.xy.numpy() @ turn[:, :2].T + turn[:, 2]
-    inside = ((carried >= 8) & (carried <= side - 9)).all(axis=1)
-    gaps = distances(carried[inside], second.xy.numpy())
-    found = gaps.min(axis=1) <= 3
-    assert found.mean() >= 0.5  # by chance 0.02; of a crowd of points only the best 30 are compared
-    alike = (first.descriptor[inside] @ second.descriptor.T).argmax(dim=1).numpy()
-    right = gaps[np.arange(len(alike)), alike] <= 3
-    assert right[found].mean() >= 0.7
+    expected = first.xy.numpy() @ rotation[:, :2].T + rotation[:, 2]
+    inside = ((expected >= 8) & (expected <= side - 9)).all(axis=1)
+    distance = pairwise_distances(expected[inside], second.xy.numpy())
+    is_found = distance.min(axis=1) <= 3
+    assert is_found.mean() >= 0.5  # by chance 0.02; only the best 30 of many points are compared
+    match = (first.descriptor[inside] @ second.descriptor.T).argmax(dim=1).numpy()
+    is_correct = distance[np.arange(len(match)), match] <= 3
+    assert is_correct[is_found].mean() >= 0.7
 
 
 def test_the_threshold_is_a_probability():
-    image = textured(192, 0)
-    few, many = (own(threshold=least, max_points=500).detect(batch(image)) for least in (0.3, 0.015))
+    image = draw_polygons(192, 0)
+    few, many = (
+        create(threshold=minimum, max_points=500).detect(to_batch(image)) for minimum in (0.3, 0.015)
+    )
     assert 0 < len(few) < len(many)
     assert few.score.min() >= 0.3
     assert many.score.max() <= 1
 
 
-def test_weights_of_ones_own_are_taken_instead(tmp_path):
-    path = tmp_path / "mine.safetensors"
+def test_the_users_weights_replace_the_packaged_ones(tmp_path):
+    path = tmp_path / "own.safetensors"
     with resources.as_file(PACKAGED) as packaged:
         shutil.copy(packaged, path)
-    image, _ = rectangles(192, 0)
-    same, expected = own(weights=str(path)).detect(batch(image)), own().detect(batch(image))
+    image, _ = draw_rectangles(192, 0)
+    same, expected = create(weights=str(path)).detect(to_batch(image)), create().detect(to_batch(image))
     assert torch.equal(same.xy, expected.xy)
     state = load_file(path)
     save_file({name: torch.zeros_like(tensor) for name, tensor in state.items()}, path)
-    assert (own(weights=str(path), threshold=0.0).detect(batch(image)).score < 0.02).all()  # 1/65 everywhere
+    assert (
+        create(weights=str(path), threshold=0.0).detect(to_batch(image)).score < 0.02
+    ).all()  # 1/65 everywhere
     save_file({"conv1a.weight": state["conv1a.weight"]}, path)
-    with pytest.raises(InputError, match="does not hold weights of the selfmark network"):
-        own(weights=str(path))
+    with pytest.raises(InputError, match="does not contain weights of the selfmark network"):
+        create(weights=str(path))

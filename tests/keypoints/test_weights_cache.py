@@ -1,3 +1,5 @@
+"""Weights cache: installing, downloading, checksums, malicious pickles, licenses."""
+
 import functools
 import hashlib
 import http.server
@@ -27,12 +29,14 @@ def cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def known(monkeypatch):
-    """Make CONTENT the published weights of alike-t."""
+def publish(monkeypatch):
+    """Make CONTENT the published weights of alike-t; call the fixture to change them."""
 
     def change(content=CONTENT, **changes):
-        entry = replace(weights_cache.KNOWN["alike-t"], sha256=hashlib.sha256(content).hexdigest(), **changes)
-        monkeypatch.setitem(weights_cache.KNOWN, "alike-t", entry)
+        published = replace(
+            weights_cache.PUBLISHED_WEIGHTS["alike-t"], sha256=hashlib.sha256(content).hexdigest(), **changes
+        )
+        monkeypatch.setitem(weights_cache.PUBLISHED_WEIGHTS, "alike-t", published)
 
     change()
     return change
@@ -40,13 +44,13 @@ def known(monkeypatch):
 
 @pytest.fixture
 def server(tmp_path):
-    """A web server on this machine with good.pth, wrong.pth and nothing else."""
+    """Run a local web server with good.pth, wrong.pth and the truncated short.pth."""
     folder = tmp_path / "web"
     folder.mkdir()
     (folder / "good.pth").write_bytes(CONTENT)
     (folder / "wrong.pth").write_bytes(CONTENT[:-1])
 
-    class Quiet(http.server.SimpleHTTPRequestHandler):
+    class QuietHandler(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *args):
             pass
 
@@ -59,7 +63,9 @@ def server(tmp_path):
             else:
                 super().do_GET()
 
-    web = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder)))
+    web = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(QuietHandler, directory=str(folder))
+    )
     thread = threading.Thread(target=web.serve_forever)
     thread.start()
     yield f"http://127.0.0.1:{web.server_port}"
@@ -68,7 +74,7 @@ def server(tmp_path):
     web.server_close()
 
 
-def test_the_cache_folder_follows_the_environment(monkeypatch, tmp_path):
+def test_the_cache_folder_depends_on_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     monkeypatch.setenv("SELFMARK_CACHE", str(tmp_path / "own"))
@@ -79,16 +85,16 @@ def test_the_cache_folder_follows_the_environment(monkeypatch, tmp_path):
     assert weights_cache.cache_folder() == tmp_path / "home" / ".cache" / "selfmark"
 
 
-def test_missing_weights_say_how_to_get_them(cache):
-    with pytest.raises(InputError, match=r"'selfmark weights superpoint' downloads.*--from FILE"):
+def test_missing_weights_raise_with_advice(cache):
+    with pytest.raises(InputError, match=r"'selfmark weights superpoint' to download.*--from FILE"):
         weights_cache.find_weights("superpoint")
-    with pytest.raises(InputError, match=r"there is no weights file .*absent\.pth"):
+    with pytest.raises(InputError, match=r"weights file .*absent\.pth does not exist"):
         weights_cache.find_weights("superpoint", str(cache / "absent.pth"))
-    with pytest.raises(InputError, match="no weights called 'sift'"):
+    with pytest.raises(InputError, match="no weights for 'sift'"):
         weights_cache.find_weights("sift")
 
 
-def test_a_local_file_is_installed_and_then_found(cache, known, tmp_path):
+def test_a_local_file_is_installed_and_then_found(cache, publish, tmp_path):
     source = tmp_path / "download.bin"
     source.write_bytes(CONTENT)
     path = weights_cache.install_weights("alike-t", str(source))
@@ -99,7 +105,7 @@ def test_a_local_file_is_installed_and_then_found(cache, known, tmp_path):
     assert weights_cache.install_weights("alike-t", str(source)).read_bytes() == CONTENT
 
 
-def test_a_wrong_file_is_refused_by_name_and_leaves_nothing(cache, known, tmp_path):
+def test_a_wrong_file_raises_with_its_name_and_installs_nothing(cache, publish, tmp_path):
     source = tmp_path / "other.pth"
     source.write_bytes(CONTENT + b"!")
     with pytest.raises(InputError, match=r"other\.pth is not the published alike-t\.pth"):
@@ -107,7 +113,7 @@ def test_a_wrong_file_is_refused_by_name_and_leaves_nothing(cache, known, tmp_pa
     assert list(cache.iterdir()) == []
 
 
-def test_a_refused_file_leaves_installed_weights_alone(cache, known, tmp_path):
+def test_a_wrong_file_keeps_the_installed_weights(cache, publish, tmp_path):
     good, bad = tmp_path / "good", tmp_path / "bad"
     good.write_bytes(CONTENT)
     bad.write_bytes(b"")
@@ -118,7 +124,7 @@ def test_a_refused_file_leaves_installed_weights_alone(cache, known, tmp_path):
     assert len(list(cache.iterdir())) == 1
 
 
-def test_sources_that_cannot_be_read(cache, known, tmp_path):
+def test_sources_that_cannot_be_read_raise(cache, publish, tmp_path):
     for source in (tmp_path / "absent", tmp_path):
         with pytest.raises(InputError, match="cannot read") as caught:
             weights_cache.install_weights("alike-t", str(source))
@@ -126,42 +132,42 @@ def test_sources_that_cannot_be_read(cache, known, tmp_path):
     assert list(cache.iterdir()) == []
 
 
-def test_a_cache_that_cannot_be_made(known, tmp_path, monkeypatch):
+def test_a_cache_that_cannot_be_created_raises(publish, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("SELFMARK_CACHE", str(tmp_path / "file"))
-    with pytest.raises(InputError, match="cannot be written"):
+    with pytest.raises(InputError, match="cannot write to the cache folder"):
         weights_cache.install_weights("alike-t", str(tmp_path / "file"))
 
 
-def test_a_download_is_installed(cache, known, server):
-    known(url=f"{server}/good.pth")
+def test_a_download_is_installed(cache, publish, server):
+    publish(url=f"{server}/good.pth")
     assert weights_cache.install_weights("alike-t", None).read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize(
-    ("page", "says"),
+    ("page", "message"),
     [
         ("wrong.pth", "is not the published"),
-        ("short.pth", "is not the published|broke off"),
+        ("short.pth", "is not the published|failed"),
         ("absent.pth", r"cannot download .*--from FILE"),
     ],
 )
-def test_downloads_that_fail(cache, known, server, page, says):
-    known(url=f"{server}/{page}")
-    with pytest.raises(InputError, match=says):
+def test_failed_downloads_raise(cache, publish, server, page, message):
+    publish(url=f"{server}/{page}")
+    with pytest.raises(InputError, match=message):
         weights_cache.install_weights("alike-t", None)
     assert list(cache.iterdir()) == []
 
 
-def test_no_network_is_one_sentence(cache, known, server):
-    known(url="http://127.0.0.1:1/weights.pth")  # nobody listens there
+def test_a_missing_network_raises_in_one_line(cache, publish, server):
+    publish(url="http://127.0.0.1:1/weights.pth")  # no server there
     with pytest.raises(InputError, match=r"cannot download .*selfmark weights alike-t --from FILE") as caught:
         weights_cache.install_weights("alike-t", None)
     assert "\n" not in str(caught.value)
 
 
-class Malice:
-    """Runs a shell command when unpickled."""
+class MaliciousObject:
+    """Object that runs a shell command when unpickled."""
 
     def __init__(self, command):
         self.command = command
@@ -170,11 +176,11 @@ class Malice:
         return os.system, (self.command,)
 
 
-def test_a_malicious_pickle_is_refused_unopened(tmp_path):
+def test_a_malicious_pickle_is_not_opened(tmp_path):
     marker = tmp_path / "harm"
-    attack = pickle.dumps(Malice(f"touch '{marker}'"), protocol=2)
+    attack = pickle.dumps(MaliciousObject(f"touch '{marker}'"), protocol=2)
     pickle.loads(attack)
-    assert marker.exists(), "the attack itself must work, or this test shows nothing"
+    assert marker.exists(), "the attack itself must work, or this test proves nothing"
     marker.unlink()
     for name in ("superpoint_v1.pth", "weights.pt", "weights.safetensors", "weights"):
         path = tmp_path / name
@@ -186,35 +192,35 @@ def test_a_malicious_pickle_is_refused_unopened(tmp_path):
         assert not marker.exists()
 
 
-def test_even_a_known_checksum_opens_tensors_only(tmp_path, known):
+def test_only_tensors_are_unpickled_even_if_the_checksum_is_known(tmp_path, publish):
     marker = tmp_path / "harm"
-    attack = pickle.dumps(Malice(f"touch '{marker}'"), protocol=2)
-    known(content=attack)
+    attack = pickle.dumps(MaliciousObject(f"touch '{marker}'"), protocol=2)
+    publish(content=attack)
     (tmp_path / "alike-t.pth").write_bytes(attack)
     with pytest.raises(pickle.UnpicklingError):
         weights_cache.load_weights(tmp_path / "alike-t.pth", "alike-t")
     assert not marker.exists()
 
 
-def test_safetensors_are_welcome_but_must_fit(tmp_path):
+def test_safetensors_are_accepted_if_they_match_the_network(tmp_path):
     path = tmp_path / "own.safetensors"
     save_file({"conv1a.weight": torch.arange(3.0)}, path)
     assert weights_cache.load_weights(path, "superpoint")["conv1a.weight"].tolist() == [0, 1, 2]
     with pytest.raises(
-        InputError, match=r"own\.safetensors does not hold weights of the superpoint"
+        InputError, match=r"own\.safetensors does not contain weights of the superpoint"
     ) as caught:
         create_detector(FirstKeypoints(detector="superpoint", weights=str(path)), torch.device("cpu"))
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", list(weights_cache.KNOWN))
-def test_published_files_load_and_have_plain_layer_names(name):
+@pytest.mark.parametrize("name", list(weights_cache.PUBLISHED_WEIGHTS))
+def test_published_files_load_without_module_prefixes(name):
     state = weights_cache.load_weights(weights_cache.find_weights(name, published_weights(name)), name)
     assert all(isinstance(tensor, torch.Tensor) for tensor in state.values())
     assert not any(layer.startswith("module.") for layer in state)
 
 
-def test_the_license_is_shown_once_per_weights(cache):
+def test_the_license_is_shown_once_for_each_file(cache):
     first = weights_cache.license_notice("superpoint")
     assert first is not None
     assert "non-commercial" in first
@@ -223,7 +229,7 @@ def test_the_license_is_shown_once_per_weights(cache):
     assert weights_cache.license_notice("sift") is None
 
 
-def test_a_read_only_cache_does_not_hide_the_license(tmp_path, monkeypatch):
+def test_the_license_is_shown_if_the_cache_is_read_only(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("SELFMARK_CACHE", str(tmp_path / "file"))
-    assert weights_cache.license_notice("r2d2") == weights_cache.KNOWN["r2d2"].license
+    assert weights_cache.license_notice("r2d2") == weights_cache.PUBLISHED_WEIGHTS["r2d2"].license

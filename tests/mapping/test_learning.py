@@ -1,4 +1,4 @@
-"""`selfmark map` from a label file to named points in an export, with a detector that reads its landmarks."""
+"""Maps from a label file to named points in an export, with a fake detector."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from selfmark.detector import Detector, Located
 from selfmark.errors import InputError
 from selfmark.export import get_writer
 from selfmark.images.sources import list_images
-from selfmark.mapping.learning import learn_map, mirror_by_name
+from selfmark.mapping.learning import infer_mirror_partners, learn_map
 from selfmark.mapping.mapped_detector import MappedDetector, load_mapping, save_mapping
 from selfmark.model.card import ModelCard
 from selfmark.model.network import Psi
@@ -32,8 +32,8 @@ BLEND = np.array([[1, 0, 0, 0], [0, 1, 0, 0], [0.25, 0.25, 0.5, 0]])
 
 
 @pytest.fixture(autouse=True)
-def outspoken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A detector that reads its landmarks from the picture: pixel k of the first row holds x and y."""
+def fake_landmarks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let detectors read landmarks from the image: pixel k of the first row contains x and y."""
 
     def locate(self: Detector, pixels: Tensor) -> Located:
         xy = pixels[:, :2, 0, :K].permute(0, 2, 1).float()
@@ -42,7 +42,7 @@ def outspoken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Detector, "locate", locate)
 
 
-def _save(folder: Path, seed: int = 0) -> Path:
+def _save_model(folder: Path, seed: int = 0) -> Path:
     torch.manual_seed(seed)
     card = ModelCard(
         names=tuple(f"landmark_{k}" for k in range(K)),
@@ -60,30 +60,30 @@ def _save(folder: Path, seed: int = 0) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    return _save(tmp_path / "run")
+    return _save_model(tmp_path / "run")
 
 
 def _shapes(count: int, seed: int = 0) -> FloatArray:
-    """Landmarks at whole pixels, as the pictures can hold no others."""
+    """Return landmarks at whole pixels, because the images can store no others."""
     rng = np.random.default_rng(seed)
     shape = np.array([[20, 20], [44, 20], [32, 34], [32, 50]])
     return np.asarray(shape + rng.integers(-5, 6, (count, K, 2)), np.float64)
 
 
-def _write(folder: Path, landmarks: FloatArray, scale: int = 1, **category: Any) -> Path:
-    """Pictures `scale` times as large as the network's, and the true points beside them as COCO keypoints."""
+def _write_labels(folder: Path, landmarks: FloatArray, scale: int = 1, **category: Any) -> Path:
+    """Write images, `scale` times as large as the network input, and their points as COCO keypoints."""
     (folder / "images").mkdir(parents=True)
     images, annotations = [], []
     for number, shape in enumerate(landmarks):
-        picture = np.full((SIDE, SIDE, 3), 128, np.uint8)
-        picture[0, :K, :2] = shape
-        large = picture.repeat(scale, axis=0).repeat(scale, axis=1)
+        image = np.full((SIDE, SIDE, 3), 128, np.uint8)
+        image[0, :K, :2] = shape
+        large = image.repeat(scale, axis=0).repeat(scale, axis=1)
         cv2.imwrite(str(folder / "images" / f"{number}.png"), large[..., ::-1])
         points = (BLEND @ shape + 0.5) * scale - 0.5
         side = SIDE * scale
         images.append({"id": number, "file_name": f"{number}.png", "width": side, "height": side})
         keypoints = [value for x, y in points.tolist() for value in (x, y, 2)]
-        box = {"bbox": [10, 10, 40, 40]}  # not the whole picture, as the run saw it
+        box = {"bbox": [10, 10, 40, 40]}  # the run saw the whole image instead
         annotations.append({"id": number, "image_id": number, "category_id": 1, "keypoints": keypoints} | box)
     values = {"id": 1, "name": "face", "keypoints": NAMES} | category
     path = folder / "few.json"
@@ -91,39 +91,39 @@ def _write(folder: Path, landmarks: FloatArray, scale: int = 1, **category: Any)
     return path
 
 
-def _change(path: Path, change: Any) -> None:
+def _edit_json(path: Path, change: Any) -> None:
     content = json.loads(path.read_text())
     change(content)
     path.write_text(json.dumps(content))
 
 
-def _mapped(run: Path) -> MappedDetector:
+def _load_mapped(run: Path) -> MappedDetector:
     detector = Detector.load(run)
     return MappedDetector(detector, load_mapping(run, detector))
 
 
 @pytest.mark.parametrize("scale", [1, 3])
-def test_mapped_points_are_the_users_in_original_pixels(run: Path, tmp_path: Path, scale: int) -> None:
-    labels = _write(tmp_path / "few", _shapes(30), scale, skeleton=[[1, 3], [2, 3]])
+def test_mapped_points_are_in_original_pixels(run: Path, tmp_path: Path, scale: int) -> None:
+    labels = _write_labels(tmp_path / "few", _shapes(30), scale, skeleton=[[1, 3], [2, 3]])
     learned = learn_map(run, labels)
     assert learned.path == run / "model" / "map.json"
     fresh = _shapes(6, seed=1)
-    pictures = _write(tmp_path / "fresh", fresh, scale).parent / "images"
-    found = _mapped(run)(pictures)
+    images = _write_labels(tmp_path / "fresh", fresh, scale).parent / "images"
+    found = _load_mapped(run)(images)
     assert found.names == tuple(NAMES)
     expected = (np.einsum("lk,nkc->nlc", BLEND, fresh) + 0.5) * scale - 0.5
     error = np.linalg.norm(found.xy - expected, axis=2) / scale
     assert error.mean() < 1.0
     assert found.score[:, 0] == pytest.approx(0.9, abs=0.15)
-    assert (found.score[:, 0] > found.score[:, 2]).all()  # the nose leans on worse landmarks
+    assert (found.score[:, 0] > found.score[:, 2]).all()  # the nose depends on landmarks with lower scores
 
 
-def test_what_was_learned_can_be_read(run: Path, tmp_path: Path) -> None:
-    labels = _write(tmp_path / "few", _shapes(12), skeleton=[[1, 3], [2, 3]])
+def test_map_json_describes_the_map(run: Path, tmp_path: Path) -> None:
+    labels = _write_labels(tmp_path / "few", _shapes(12), skeleton=[[1, 3], [2, 3]])
     learned = learn_map(run, labels, normalizer="points:left_eye,right_eye")
     values = json.loads(learned.path.read_text())
     assert values["names"] == NAMES
-    assert values["mirror"] == [1, 0, 2]  # told from the names
+    assert values["mirror"] == [1, 0, 2]  # inferred from the names
     assert values["skeleton"] == [[0, 2], [1, 2]]
     assert (values["images"], values["objects"]) == (12, 12)
     assert values["normaliser"] == "points:left_eye,right_eye"
@@ -131,24 +131,26 @@ def test_what_was_learned_can_be_read(run: Path, tmp_path: Path) -> None:
     assert 0 < values["leave_one_out"]["mean"] < 15
     assert learned.mapping.error == values["leave_one_out"]["mean"]
     assert not list((run / "model").glob("*.part"))
-    again = load_mapping(run, Detector.load(run))
+    loaded = load_mapping(run, Detector.load(run))
     shapes = _shapes(4, seed=3)
     ones = np.ones((4, K))
-    np.testing.assert_array_equal(again.map.predict(shapes, ones), learned.mapping.map.predict(shapes, ones))
-    assert (again.names, again.options, again.errors) == (
+    np.testing.assert_array_equal(loaded.map.predict(shapes, ones), learned.mapping.map.predict(shapes, ones))
+    assert (loaded.names, loaded.options, loaded.errors) == (
         learned.mapping.names,
         learned.mapping.options,
         learned.mapping.errors,
     )
 
 
-@pytest.mark.parametrize("form", ["csv", "coco"])
-def test_exports_speak_the_users_names(run: Path, tmp_path: Path, form: str) -> None:
-    labels = _write(tmp_path / "few", _shapes(3), skeleton=[[1, 3]], flip_idx=[1, 0, 2])
+@pytest.mark.parametrize("format_name", ["csv", "coco"])
+def test_exports_use_the_names_of_the_label_file(run: Path, tmp_path: Path, format_name: str) -> None:
+    labels = _write_labels(tmp_path / "few", _shapes(3), skeleton=[[1, 3]], flip_idx=[1, 0, 2])
     learn_map(run, labels)
-    mapped = _mapped(run)
-    path = get_writer(form)(mapped.predict(list_images([labels.parent / "images"])), mapped.card, tmp_path)
-    if form == "csv":
+    mapped = _load_mapped(run)
+    path = get_writer(format_name)(
+        mapped.predict(list_images([labels.parent / "images"])), mapped.card, tmp_path
+    )
+    if format_name == "csv":
         with open(path, newline="") as handle:
             assert [row["landmark"] for row in csv.DictReader(handle)] == NAMES * 3
     else:
@@ -160,66 +162,66 @@ def test_exports_speak_the_users_names(run: Path, tmp_path: Path, form: str) -> 
 
 def test_one_image_is_enough(run: Path, tmp_path: Path) -> None:
     shape = _shapes(1)
-    labels = _write(tmp_path / "few", shape)
+    labels = _write_labels(tmp_path / "few", shape)
     learned = learn_map(run, labels)
     assert learned.mapping.error is None
     assert any("one annotated image" in note for note in learned.notes)
-    moved = _write(tmp_path / "moved", shape + np.array([6.0, 4.0]))
-    found = _mapped(run)(moved.parent / "images")
+    moved = _write_labels(tmp_path / "moved", shape + np.array([6.0, 4.0]))
+    found = _load_mapped(run)(moved.parent / "images")
     expected = np.einsum("lk,nkc->nlc", BLEND, shape) + np.array([6.0, 4.0])
-    # Learned from the image and its mirror image, a point need not be met exactly.
+    # The map also fits the mirror image, so it need not reproduce the annotated points exactly.
     assert np.linalg.norm(found.xy - expected, axis=2).max() < 4
 
 
-def test_points_annotated_nowhere_are_left_out_and_named(run: Path, tmp_path: Path) -> None:
-    labels = _write(tmp_path / "few", _shapes(4))
+def test_points_without_annotations_are_left_out_and_reported(run: Path, tmp_path: Path) -> None:
+    labels = _write_labels(tmp_path / "few", _shapes(4))
 
-    def without_nose(content: Any) -> None:
+    def remove_nose(content: Any) -> None:
         for annotation in content["annotations"]:
             annotation["keypoints"][6:9] = [0, 0, 0]
 
-    _change(labels, without_nose)
+    _edit_json(labels, remove_nose)
     learned = learn_map(run, labels)
     assert learned.mapping.names == ("left_eye", "right_eye")
     assert learned.mapping.mirror == (1, 0)
     assert any("nose" in note for note in learned.notes)
 
 
-def test_without_known_partners_each_point_is_its_own(run: Path, tmp_path: Path) -> None:
-    labels = _write(tmp_path / "few", _shapes(4), keypoints=["a", "b", "c"])
+def test_points_without_known_partners_are_their_own(run: Path, tmp_path: Path) -> None:
+    labels = _write_labels(tmp_path / "few", _shapes(4), keypoints=["a", "b", "c"])
     learned = learn_map(run, labels)
     assert json.loads(learned.path.read_text())["mirror"] is None
-    assert _mapped(run).card.mirror == (0, 1, 2)
+    assert _load_mapped(run).card.mirror == (0, 1, 2)
     assert not learned.mapping.options.mirrored
     assert any("flip_idx" in note for note in learned.notes)
 
 
 def test_several_objects_of_one_image_keep_their_boxes(run: Path, tmp_path: Path) -> None:
-    labels = _write(tmp_path / "few", _shapes(2))
+    labels = _write_labels(tmp_path / "few", _shapes(2))
 
-    def twice(content: Any) -> None:
+    def add_object(content: Any) -> None:
         extra = dict(content["annotations"][0], id=9, bbox=[0, 0, 20, 20])
         content["annotations"].append(extra)
 
-    _change(labels, twice)
+    _edit_json(labels, add_object)
     learned = learn_map(run, labels)
     assert (learned.mapping.images, learned.mapping.objects) == (2, 3)
 
 
 def test_images_that_cannot_be_read_are_left_out(run: Path, tmp_path: Path) -> None:
-    labels = _write(tmp_path / "few", _shapes(4))
-    (labels.parent / "images" / "2.png").write_bytes(b"no picture")
+    labels = _write_labels(tmp_path / "few", _shapes(4))
+    (labels.parent / "images" / "2.png").write_bytes(b"not an image")
     learned = learn_map(run, labels)
     assert learned.mapping.images == 3
     assert any("1 annotated image" in note and "2.png" in note for note in learned.notes)
-    for picture in (labels.parent / "images").iterdir():
-        picture.write_bytes(b"no picture")
+    for path in (labels.parent / "images").iterdir():
+        path.write_bytes(b"not an image")
     with pytest.raises(InputError, match="none of the 4 images could be read"):
         learn_map(run, labels)
 
 
-def test_labels_of_other_images_are_refused_and_leave_no_map(run: Path, tmp_path: Path) -> None:
-    labels = _write(tmp_path / "few", _shapes(2))
+def test_labels_of_other_images_are_rejected_without_writing_a_map(run: Path, tmp_path: Path) -> None:
+    labels = _write_labels(tmp_path / "few", _shapes(2))
     other = tmp_path / "other"
     other.mkdir()
     cv2.imwrite(str(other / "different.png"), np.zeros((SIDE, SIDE, 3), np.uint8))
@@ -229,72 +231,74 @@ def test_labels_of_other_images_are_refused_and_leave_no_map(run: Path, tmp_path
 
 
 @pytest.mark.parametrize("skeleton", [[[1, 4]], [[0, 1]], [["a", 2]], [[1]], [[True, 2]], 7])
-def test_a_skeleton_of_points_that_are_not_there_is_refused(run: Path, tmp_path: Path, skeleton: Any) -> None:
-    labels = _write(tmp_path / "few", _shapes(2), skeleton=skeleton)
+def test_invalid_skeletons_are_rejected(run: Path, tmp_path: Path, skeleton: Any) -> None:
+    labels = _write_labels(tmp_path / "few", _shapes(2), skeleton=skeleton)
     with pytest.raises(InputError, match="skeleton"):
         learn_map(run, labels)
 
 
-# --- maps that must not be used -------------------------------------------------------------------------
+# --- rejected maps ----------------------------------------------------------------------------------
 
 
-def test_a_map_of_an_earlier_training_is_refused(run: Path, tmp_path: Path) -> None:
-    learn_map(run, _write(tmp_path / "few", _shapes(3)))
-    _mapped(run)
-    _save(run, seed=1)
+def test_map_of_an_earlier_training_is_rejected(run: Path, tmp_path: Path) -> None:
+    learn_map(run, _write_labels(tmp_path / "few", _shapes(3)))
+    _load_mapped(run)
+    _save_model(run, seed=1)
     with pytest.raises(InputError, match="another model"):
-        _mapped(run)
+        _load_mapped(run)
 
 
-def test_renaming_landmarks_keeps_the_map(run: Path, tmp_path: Path) -> None:
-    learn_map(run, _write(tmp_path / "few", _shapes(3)))
-    _change(run / "model" / "model.json", lambda card: card.update(names=["a", "b", "c", "d"]))
-    assert _mapped(run).names == tuple(NAMES)
+def test_renaming_landmarks_keeps_the_map_valid(run: Path, tmp_path: Path) -> None:
+    learn_map(run, _write_labels(tmp_path / "few", _shapes(3)))
+    _edit_json(run / "model" / "model.json", lambda card: card.update(names=["a", "b", "c", "d"]))
+    assert _load_mapped(run).names == tuple(NAMES)
 
 
-def test_without_a_map_the_command_that_makes_one_is_named(run: Path) -> None:
+def test_missing_map_is_reported_with_the_command_that_makes_one(run: Path) -> None:
     with pytest.raises(InputError, match="selfmark map"):
-        _mapped(run)
+        _load_mapped(run)
 
 
-def test_numbers_and_description_of_different_maps_are_refused(run: Path, tmp_path: Path) -> None:
-    """As a kill between the two files leaves them."""
-    learn_map(run, _write(tmp_path / "few", _shapes(3)))
+def test_arrays_and_description_of_different_maps_are_rejected(run: Path, tmp_path: Path) -> None:
+    """This happens if the process is killed between writing the two files."""
+    learn_map(run, _write_labels(tmp_path / "few", _shapes(3)))
     description = (run / "model" / "map.json").read_text()
-    learn_map(run, _write(tmp_path / "more", _shapes(4, seed=8)))
+    learn_map(run, _write_labels(tmp_path / "more", _shapes(4, seed=8)))
     (run / "model" / "map.json").write_text(description)
     with pytest.raises(InputError, match="do not belong together"):
-        _mapped(run)
+        _load_mapped(run)
 
 
 @pytest.mark.parametrize(
     "change",
     [{"names": ["a", "b"]}, {"mirror": [0, 0, 1]}, {"skeleton": [[0, 7]]}, {"fit": 3}, {"leave_one_out": {}}],
 )
-def test_a_description_that_was_spoiled_is_refused(run: Path, tmp_path: Path, change: dict[str, Any]) -> None:
-    learned = learn_map(run, _write(tmp_path / "few", _shapes(3)))
-    _change(learned.path, lambda values: values.update(change))
+def test_damaged_descriptions_are_rejected(run: Path, tmp_path: Path, change: dict[str, Any]) -> None:
+    learned = learn_map(run, _write_labels(tmp_path / "few", _shapes(3)))
+    _edit_json(learned.path, lambda values: values.update(change))
     with pytest.raises(InputError, match="not a usable map"):
-        _mapped(run)
+        _load_mapped(run)
 
 
-def test_a_mapped_detector_is_saved_with_its_map(run: Path, tmp_path: Path) -> None:
-    learned = learn_map(run, _write(tmp_path / "few", _shapes(3)))
-    _mapped(run).save(tmp_path / "copy")
+def test_mapped_detector_is_saved_with_its_map(run: Path, tmp_path: Path) -> None:
+    learned = learn_map(run, _write_labels(tmp_path / "few", _shapes(3)))
+    _load_mapped(run).save(tmp_path / "copy")
     shutil.rmtree(run)
     assert Detector.load(tmp_path / "copy").names[0] == "landmark_0"
-    assert _mapped(tmp_path / "copy").names == learned.mapping.names
+    assert _load_mapped(tmp_path / "copy").names == learned.mapping.names
 
 
-def test_the_packaged_model_keeps_no_map(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    labels = _write(tmp_path / "few", _shapes(2))
+def test_packaged_model_cannot_store_a_map(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = _write_labels(tmp_path / "few", _shapes(2))
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="comes with selfmark"):
+    with pytest.raises(InputError, match="demo model inside selfmark"):
         learn_map("demo", labels)
 
 
-def test_a_folder_that_cannot_be_written_is_refused(run: Path, tmp_path: Path) -> None:
-    learned = learn_map(run, _write(tmp_path / "few", _shapes(2)))
+def test_missing_target_folder_is_reported(run: Path, tmp_path: Path) -> None:
+    learned = learn_map(run, _write_labels(tmp_path / "few", _shapes(2)))
     with pytest.raises(InputError, match="cannot write"):
         save_mapping(learned.mapping, tmp_path / "absent")
 
@@ -310,20 +314,20 @@ def test_a_folder_that_cannot_be_written_is_refused(run: Path, tmp_path: Path) -
         (["left_eye", "right_eye", "jaw_3"], ()),
     ],
 )
-def test_partners_are_told_from_names(names: list[str], partners: tuple[int, ...]) -> None:
-    assert mirror_by_name(names) == partners
+def test_mirror_partners_are_inferred_from_names(names: list[str], partners: tuple[int, ...]) -> None:
+    assert infer_mirror_partners(names) == partners
 
 
-def test_what_was_said_of_landmarks_does_not_reach_mapped_points(run: Path, tmp_path: Path) -> None:
-    """Hidden landmarks still carry the map, and the user's own points are all there."""
-    learn_map(run, _write(tmp_path / "few", _shapes(8)))
+def test_edits_of_landmarks_do_not_affect_mapped_points(run: Path, tmp_path: Path) -> None:
+    """The map still uses hidden landmarks, and all mapped points are exported."""
+    learn_map(run, _write_labels(tmp_path / "few", _shapes(8)))
     image = tmp_path / "few" / "images" / "0.png"
-    before = _mapped(run)(image)
-    _change(
+    before = _load_mapped(run)(image)
+    _edit_json(
         run / "model" / "model.json",
         lambda card: card.update(hidden=[0, 2], colors=["#102030"] * K, confirmed=[1], skeleton=[[0, 1]]),
     )
-    mapped = _mapped(run)
+    mapped = _load_mapped(run)
     assert (mapped.card.colors, mapped.card.hidden, mapped.card.confirmed) == ((), (), ())
     np.testing.assert_array_equal(mapped(image).xy, before.xy)
     path = get_writer("csv")(mapped.predict(list_images([image])), mapped.card, tmp_path)

@@ -1,4 +1,4 @@
-"""A map on a real run folder, with its own network."""
+"""Maps of a trained run, learned from label files of several tools."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from selfmark.mapping.learning import learn_map
 from selfmark.mapping.mapped_detector import MappedDetector, load_mapping
 
 
-def test_a_run_learns_the_points_of_a_label_file(quick_run: Path, labeled: Path, tmp_path: Path) -> None:
+def test_map_of_a_run_from_a_coco_file(quick_run: Path, labeled: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(quick_run, run)
     labels = labeled / "labels.json"
-    named = learn_map(run, labels, [labeled / "images"], device="cpu").mapping
+    with_images = learn_map(run, labels, [labeled / "images"], device="cpu").mapping
     # The run saw whole images, so the boxes of the label file are not used.
-    unnamed = learn_map(run, labels, device="cpu").mapping
-    np.testing.assert_array_equal(named.map.weights, unnamed.map.weights)
+    without_images = learn_map(run, labels, device="cpu").mapping
+    np.testing.assert_array_equal(with_images.map.weights, without_images.map.weights)
 
     content = json.loads(labels.read_text())
     names = tuple(content["categories"][0]["keypoints"])
@@ -33,15 +33,15 @@ def test_a_run_learns_the_points_of_a_label_file(quick_run: Path, labeled: Path,
     found = mapped(labeled / "images")
     assert found.names == names
     assert found.xy.shape == (len(content["images"]), len(names), 2)
-    # The quick run learned nothing, but even so the map knows roughly where the points are.
+    # The quick run is hardly trained, but the map still predicts roughly where the points are.
     truth = np.array([entry["keypoints"] for entry in content["annotations"]]).reshape(-1, len(names), 3)
     distance = np.linalg.norm(found.xy - truth[..., :2], axis=2)[truth[..., 2] > 0]
     assert distance.mean() < 0.25 * content["images"][0]["width"]
     assert ((found.score >= 0) & (found.score <= 1)).all()
 
 
-def _label_studio(content: dict[str, Any], path: Path) -> None:
-    """The points of a COCO file as a person would have set them in Label Studio."""
+def _write_label_studio(content: dict[str, Any], path: Path) -> None:
+    """Write the points of a COCO file as a Label Studio export."""
     names = content["categories"][0]["keypoints"]
     tasks = []
     for image, annotation in zip(content["images"], content["annotations"], strict=True):
@@ -57,8 +57,8 @@ def _label_studio(content: dict[str, Any], path: Path) -> None:
     path.write_text(json.dumps(tasks))
 
 
-def _deeplabcut(content: dict[str, Any], path: Path) -> None:
-    """The same as a table of DeepLabCut."""
+def _write_deeplabcut(content: dict[str, Any], path: Path) -> None:
+    """Write the points of a COCO file as a DeepLabCut table."""
     names = content["categories"][0]["keypoints"]
     lines = [["scorer", *["me"] * 2 * len(names)]]
     lines += [["bodyparts", *(name for name in names for _ in "xy")], ["coords", *"xy" * len(names)]]
@@ -69,15 +69,19 @@ def _deeplabcut(content: dict[str, Any], path: Path) -> None:
         csv.writer(file).writerows(lines)
 
 
-@pytest.mark.parametrize(("name", "write"), [("studio.json", _label_studio), ("table.csv", _deeplabcut)])
-def test_labels_of_other_tools_teach_the_same(
+@pytest.mark.parametrize(
+    ("name", "write"), [("studio.json", _write_label_studio), ("table.csv", _write_deeplabcut)]
+)
+def test_labels_of_other_tools_give_the_same_map(
     name: str, write: Any, quick_run: Path, labeled: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
     shutil.copytree(quick_run, run)
     content = json.loads((labeled / "labels.json").read_text())
     category = content["categories"][0]
-    content["categories"] = [{"id": category["id"], "keypoints": category["keypoints"]}]  # what all can say
+    content["categories"] = [
+        {"id": category["id"], "keypoints": category["keypoints"]}
+    ]  # what all formats can store
     for annotation in content["annotations"]:
         del annotation["bbox"]
     (tmp_path / "coco.json").write_text(json.dumps(content))

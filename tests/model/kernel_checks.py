@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from selfmark.config import override, preset
-from selfmark.images.augment import random_affine, random_color_changes, random_noise, with_flip
+from selfmark.images.augment import prepend_flip, random_affine, random_color_changes, random_noise
 from selfmark.model import heatmaps
 from selfmark.model.backend import Backend
 from selfmark.model.fused_backend import (
@@ -140,7 +140,7 @@ def check_warp(device: str) -> None:
     generator = torch.Generator(device).manual_seed(3)
     pixels = torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8, device=device)
     matrix = random_affine(count, size, settings, generator)
-    matrix = with_flip(matrix, torch.arange(count, device=device) % 2 == 0, size)
+    matrix = prepend_flip(matrix, torch.arange(count, device=device) % 2 == 0, size)
     changes, noise = random_color_changes(count, settings, generator), random_noise(count, size, generator)
     plain = PlainAugmentOps().augment(pixels, matrix, changes, noise)
     ours = FusedAugmentOps().augment(pixels, matrix, changes, noise)

@@ -189,10 +189,10 @@ def test_eager_and_captured_steps_give_the_same_losses() -> None:
 @pytest.mark.gpu
 def test_images_fetched_from_the_host_equal_those_on_the_device() -> None:
     pixels, table = _make_data(64, 128, 8)
-    away = PixelFeed(pixels.cpu(), CUDA, device_share=0.0)
+    away = PixelFeed(pixels.cpu(), CUDA, device_fraction=0.0)
     here = PixelFeed(pixels, CUDA)
-    assert here.at_hand
-    assert not away.at_hand
+    assert here.is_on_device
+    assert not away.is_on_device
     rows = [np.random.default_rng(i).integers(64, size=16) for i in range(50)]
     for one, other in zip(here.batches(rows), away.batches(rows), strict=True):
         assert torch.equal(one, other)

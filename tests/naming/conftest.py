@@ -1,4 +1,4 @@
-"""Shared by the tests of the naming page."""
+"""Servers of the naming page, shared by the tests."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from tests.naming.toy_server import Served, served, toy_folder
+from tests.naming.toy_server import ToyServer, make_toy_folder, serve
 
 
 @pytest.fixture
-def toy(tmp_path: Path) -> Iterator[Served]:
-    """A server of its own for each test that changes names."""
+def toy(tmp_path: Path) -> Iterator[ToyServer]:
+    """A new server for each test that changes names."""
     folder = tmp_path / "toy"
-    with served(folder, toy_folder(folder)) as running:
+    with serve(folder, make_toy_folder(folder)) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def still(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """One server for all tests that only ask."""
-    folder = tmp_path_factory.mktemp("still") / "toy"
-    with served(folder, toy_folder(folder)) as running:
+def read_only(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ToyServer]:
+    """One server for all tests that change nothing."""
+    folder = tmp_path_factory.mktemp("read_only") / "toy"
+    with serve(folder, make_toy_folder(folder)) as running:
         yield running

@@ -1,4 +1,4 @@
-"""Edits: what each does, what it refuses, and that taking it back leads back."""
+"""Edits: effects, validation, undo and JSON."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selfmark.errors import InputError
+from selfmark.model.card import MAX_NAME_LENGTH
 from selfmark.naming.edits import (
     Edit,
     SetColor,
@@ -36,34 +37,32 @@ edits = st.one_of(
 
 
 @given(st.lists(st.lists(edits, min_size=1, max_size=4), max_size=8))
-def test_whatever_was_done_can_be_taken_back_and_done_again(steps: list[list[Edit]]) -> None:
+def test_all_edits_can_be_undone_and_redone(steps: list[list[Edit]]) -> None:
     card, history = CARD, []
     for step in steps:
         try:
-            after, back = apply_edits(card, step)
+            after, undo = apply_edits(card, step)
         except InputError:
             continue
-        undone, again = apply_edits(after, back)
+        undone, redo = apply_edits(after, undo)
         assert undone == replace(card, skeleton=undone.skeleton)
         assert set(undone.skeleton) == set(card.skeleton)
-        assert apply_edits(undone, again)[0] == replace(
-            after, skeleton=apply_edits(undone, again)[0].skeleton
-        )
-        # What a card must always be.
+        assert apply_edits(undone, redo)[0] == replace(after, skeleton=apply_edits(undone, redo)[0].skeleton)
+        # Every card is valid.
         assert all(after.mirror[partner] == index for index, partner in enumerate(after.mirror))
         assert len(after.hidden) < K
         assert len({frozenset(edge) for edge in after.skeleton}) == len(after.skeleton)
-        history.append(back)
+        history.append(undo)
         card = after
-    for back in reversed(history):
-        card, _ = apply_edits(card, back)
+    for undo in reversed(history):
+        card, _ = apply_edits(card, undo)
     assert replace(card, skeleton=()) == replace(CARD, skeleton=())
     assert set(card.skeleton) == set(CARD.skeleton)
 
 
-def test_a_pair_frees_the_former_partners_and_counts_as_confirmed() -> None:
+def test_pairing_frees_former_partners_and_confirms_the_pair() -> None:
     card, _ = apply_edits(CARD, [SetConfirmed(3, True), SetPartner(0, 3)])
-    assert card.mirror == (3, 1, 2, 0, 4, 5)  # 1 and 4 are left
+    assert card.mirror == (3, 1, 2, 0, 4, 5)  # 1 and 4 are their own partners now
     assert card.confirmed == (0, 3)
     card, _ = apply_edits(card, [SetPartner(0, 0)])
     assert card.mirror == (0, 1, 2, 3, 4, 5)
@@ -76,14 +75,14 @@ def test_edges_have_no_direction() -> None:
     assert apply_edits(card, [SetEdge(4, 1, False)])[0].skeleton == ()
 
 
-def test_two_landmarks_can_exchange_their_names() -> None:
+def test_two_landmarks_can_swap_names() -> None:
     named, _ = apply_edits(CARD, [SetName(0, "left"), SetName(1, "right")])
     swapped, _ = apply_edits(named, [SetName(0, "right"), SetName(1, "left")])
     assert swapped.names[:2] == ("right", "left")
 
 
 @pytest.mark.parametrize(
-    ("refused", "words"),
+    ("rejected", "message"),
     [
         ([SetName(0, "landmark_1")], "landmark 1 is already called 'landmark_1'"),
         ([SetName(0, "LANDMARK_1")], "landmark 1 is already called"),
@@ -91,29 +90,29 @@ def test_two_landmarks_can_exchange_their_names() -> None:
         ([SetName(0, "   ")], "at least one letter"),
         ([SetName(0, "a\nb")], "one line of visible characters"),
         ([SetName(0, "a\u202eb")], "one line of visible characters"),
-        ([SetName(0, "x" * 61)], "at most 60 characters, not 61"),
-        ([SetColor(0, "red")], "no color such as"),
-        ([SetColor(0, "#12345g")], "no color such as"),
+        ([SetName(0, "x" * (MAX_NAME_LENGTH + 1))], "at most 1000 characters, not 1001"),
+        ([SetColor(0, "red")], "is not a color"),
+        ([SetColor(0, "#12345g")], "is not a color"),
         ([SetEdge(2, 2, True)], "connected to itself"),
         ([SetHidden(index, True) for index in range(K)], "at least one landmark must stay visible"),
-        ([SetName(K, "a")], "there is no landmark 6; they count from 0 to 5"),
+        ([SetName(K, "a")], "there is no landmark 6; landmarks are numbered from 0 to 5"),
         ([SetPartner(0, -1)], "there is no landmark -1"),
     ],
 )
-def test_what_cannot_be_is_refused_in_words(refused: list[Edit], words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        apply_edits(CARD, refused)
+def test_invalid_edits_are_rejected_with_a_reason(rejected: list[Edit], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        apply_edits(CARD, rejected)
 
 
-def test_names_may_hold_what_people_write() -> None:
-    for name in ("œil gauche", "左耳", "<b>nose</b>", 'a, "b" / c:d', "🐭 nose", "x" * 60):
+def test_names_may_contain_any_visible_text() -> None:
+    for name in ("œil gauche", "左耳", "<b>nose</b>", 'a, "b" / c:d', "🐭 nose", "x" * MAX_NAME_LENGTH):
         assert clean_name(f" {name} ") == name
-    assert clean_name("e\u0301") == "\u00e9"  # one letter, whichever way it was typed
+    assert clean_name("e\u0301") == "\u00e9"  # normalized to one character
 
 
 @given(st.lists(edits, min_size=1, max_size=5))
-def test_edits_survive_the_wire(some: list[Edit]) -> None:
-    assert edits_from_json(edits_to_json(some)) == some
+def test_json_round_trip(given_edits: list[Edit]) -> None:
+    assert edits_from_json(edits_to_json(given_edits)) == given_edits
 
 
 @pytest.mark.parametrize(
@@ -135,6 +134,6 @@ def test_edits_survive_the_wire(some: list[Edit]) -> None:
         [{"kind": "hide", "landmark": 1, "hidden": True}] * 201,
     ],
 )
-def test_what_is_no_edit_is_refused(value: object) -> None:
+def test_invalid_json_is_rejected(value: object) -> None:
     with pytest.raises(InputError):
         edits_from_json(value)

@@ -1,4 +1,4 @@
-"""Which images the page shows, and that what was found in them is found again only when it must be."""
+"""Selection of the shown images, and storage of their landmarks."""
 
 from __future__ import annotations
 
@@ -17,8 +17,13 @@ from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.images.sources import list_images
 from selfmark.model.card import read_card, write_card
-from selfmark.naming.landmark_finder import find_landmarks
-from selfmark.naming.shown_images import FOLDER, choose_images, images_fingerprint, load_cached_points
+from selfmark.naming.landmark_prediction import predict_landmarks
+from selfmark.naming.shown_images import (
+    CACHE_FOLDER,
+    images_fingerprint,
+    load_cached_landmarks,
+    select_images,
+)
 from selfmark.run.files import read_json, write_json
 from selfmark.run.image_list import refs_to_json
 
@@ -29,15 +34,15 @@ def run(quick_run: Path, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_the_images_of_the_run_are_shown_evenly_spread(run: Path) -> None:
-    own = [ref.path for ref in choose_images(run, [], 1000)]
-    assert own == [Path(entry["path"]) for entry in read_json(run / "images.json")]
-    some = [ref.path for ref in choose_images(run, [], 5)]
-    assert len(some) == 5
-    assert (some[0], some[-1]) == (own[0], own[-1])
+def test_images_of_the_run_are_evenly_spaced(run: Path) -> None:
+    all_paths = [ref.path for ref in select_images(run, [], 1000)]
+    assert all_paths == [Path(entry["path"]) for entry in read_json(run / "images.json")]
+    five = [ref.path for ref in select_images(run, [], 5)]
+    assert len(five) == 5
+    assert (five[0], five[-1]) == (all_paths[0], all_paths[-1])
 
 
-def test_a_run_whose_images_moved_says_so_and_finds_them(run: Path, photos: Path, tmp_path: Path) -> None:
+def test_moved_images_are_reported_and_then_found(run: Path, photos: Path, tmp_path: Path) -> None:
     entries = read_json(run / "images.json")
     for entry in entries:
         entry["path"] = str(Path("/gone") / Path(entry["path"]).name)
@@ -46,10 +51,10 @@ def test_a_run_whose_images_moved_says_so_and_finds_them(run: Path, photos: Path
     with pytest.raises(
         InputError, match=r"no longer where they were.*/gone/000.png.*selfmark name .* IMAGES"
     ):
-        choose_images(run, [], 10)
-    found = choose_images(run, [str(photos)], 1000)
+        select_images(run, [], 10)
+    found = select_images(run, [str(photos)], 1000)
     assert [ref.path for ref in found] == sorted(photos.iterdir())
-    assert all(ref.box == (1, 2, 30, 40) for ref in found), "boxes come along"
+    assert all(ref.box == (1, 2, 30, 40) for ref in found), "boxes are kept"
 
 
 def test_other_images_can_be_shown(run: Path, tmp_path: Path) -> None:
@@ -57,28 +62,28 @@ def test_other_images_can_be_shown(run: Path, tmp_path: Path) -> None:
     other.mkdir()
     for index in range(3):
         cv2.imwrite(str(other / f"new{index}.png"), np.zeros((20, 30, 3), np.uint8))
-    assert [ref.path.name for ref in choose_images(run, [str(other)], 10)] == [
+    assert [ref.path.name for ref in select_images(run, [str(other)], 10)] == [
         "new0.png",
         "new1.png",
         "new2.png",
     ]
 
 
-def test_a_bare_model_asks_for_images(run: Path) -> None:
+def test_model_without_a_run_needs_images(run: Path) -> None:
     with pytest.raises(InputError, match="does not say which images"):
-        choose_images(run / "model", [], 10)
+        select_images(run / "model", [], 10)
 
 
-def test_a_damaged_list_of_images_is_refused(run: Path) -> None:
+def test_damaged_list_of_images_is_rejected(run: Path) -> None:
     (run / "images.json").write_text('[{"file": "x"}]')
     with pytest.raises(InputError, match="not a usable list of images"):
-        choose_images(run, [], 10)
+        select_images(run, [], 10)
 
 
-def test_landmarks_are_those_of_the_detector(run: Path, photos: Path) -> None:
-    refs = choose_images(run, [], 6)
-    find_landmarks(run, refs, "now", "cpu")
-    shown = load_cached_points(run, refs, "now", 4)
+def test_stored_landmarks_equal_those_of_the_detector(run: Path, photos: Path) -> None:
+    refs = select_images(run, [], 6)
+    predict_landmarks(run, refs, "now", "cpu")
+    shown = load_cached_landmarks(run, refs, "now", 4)
     assert shown is not None
     assert shown.refs == tuple(refs)
     (prediction,) = Detector.load(run).predict(refs)
@@ -86,10 +91,10 @@ def test_landmarks_are_those_of_the_detector(run: Path, photos: Path) -> None:
     np.testing.assert_allclose(shown.score, prediction.landmarks.score, atol=1e-5)
     np.testing.assert_array_equal(shown.sizes, prediction.sizes)
     assert shown.frames == (None,) * 6
-    assert load_cached_points(run, refs, "later", 4) is None
-    assert load_cached_points(run, refs, "now", 5) is None
-    (run / FOLDER / "landmarks.safetensors").write_bytes(b"damaged")
-    assert load_cached_points(run, refs, "now", 4) is None
+    assert load_cached_landmarks(run, refs, "later", 4) is None
+    assert load_cached_landmarks(run, refs, "now", 5) is None
+    (run / CACHE_FOLDER / "landmarks.safetensors").write_bytes(b"damaged")
+    assert load_cached_landmarks(run, refs, "now", 4) is None
 
 
 def test_unreadable_images_are_left_out(run: Path, photos: Path, tmp_path: Path) -> None:
@@ -99,23 +104,23 @@ def test_unreadable_images_are_left_out(run: Path, photos: Path, tmp_path: Path)
     (mixed / "b.png").write_bytes(b"no image")
     shutil.copy(photos / "001.png", mixed / "c.png")
     refs = list_images([mixed])
-    find_landmarks(run, refs, "now", "cpu")
-    shown = load_cached_points(run, refs, "now", 4)
+    predict_landmarks(run, refs, "now", "cpu")
+    shown = load_cached_landmarks(run, refs, "now", 4)
     assert shown is not None
     assert [ref.path.name for ref in shown.refs] == ["a.png", "c.png"]
     with pytest.raises(InputError, match="none of the 1 images could be read"):
-        find_landmarks(run, [ImageRef(mixed / "b.png")], "now", "cpu")
+        predict_landmarks(run, [ImageRef(mixed / "b.png")], "now", "cpu")
 
 
-def test_frames_of_a_video_are_kept_as_pictures(run: Path, photos: Path, tmp_path: Path) -> None:
+def test_video_frames_are_stored_as_jpegs(run: Path, photos: Path, tmp_path: Path) -> None:
     path = tmp_path / "clip.mp4"
     video = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), 10, (64, 48))
     for level in (30, 90, 150, 210):
         video.write(np.full((48, 64, 3), level, np.uint8))
     video.release()
     refs = [ImageRef(photos / "000.png"), ImageRef(path, 1), ImageRef(path, 3)]
-    find_landmarks(run, refs, "now", "cpu")
-    shown = load_cached_points(run, refs, "now", 4)
+    predict_landmarks(run, refs, "now", "cpu")
+    shown = load_cached_landmarks(run, refs, "now", 4)
     assert shown is not None
     assert shown.frames[0] is None
     for file, level in zip(shown.frames[1:], (90, 210), strict=True):
@@ -126,21 +131,21 @@ def test_frames_of_a_video_are_kept_as_pictures(run: Path, photos: Path, tmp_pat
         assert abs(float(picture.mean()) - level) < 8
 
 
-def test_a_fingerprint_changes_with_what_is_found_and_with_nothing_else(run: Path, photos: Path) -> None:
+def test_fingerprint_changes_only_with_what_predictions_depend_on(run: Path, photos: Path) -> None:
     model, refs = run / "model", list_images([photos])[:3]
     card = read_card(model)
     first = images_fingerprint(model, card, refs)
-    said = replace(
+    renamed = replace(
         card, names=("a", "b", "c", "d"), hidden=(1,), colors=("#112233", "", "", ""), skeleton=((0, 1),)
     )
-    assert images_fingerprint(model, said, refs) == first
-    turned = replace(card, mirror=(1, 0, 2, 3) if card.mirror[0] == 0 else (0, 1, 2, 3), flip_test=True)
-    assert images_fingerprint(model, turned, refs) != images_fingerprint(
+    assert images_fingerprint(model, renamed, refs) == first
+    paired = replace(card, mirror=(1, 0, 2, 3) if card.mirror[0] == 0 else (0, 1, 2, 3), flip_test=True)
+    assert images_fingerprint(model, paired, refs) != images_fingerprint(
         model, replace(card, flip_test=True), refs
     )
-    still = replace(card, flip_test=False)
-    assert images_fingerprint(model, replace(turned, flip_test=False), refs) == images_fingerprint(
-        model, still, refs
+    without_flip = replace(card, flip_test=False)
+    assert images_fingerprint(model, replace(paired, flip_test=False), refs) == images_fingerprint(
+        model, without_flip, refs
     )
     assert images_fingerprint(model, card, refs[:2]) != first
     assert images_fingerprint(model, card, [refs[0], refs[1], replace(refs[2], box=(0, 0, 5, 5))]) != first
@@ -154,14 +159,14 @@ def test_a_fingerprint_changes_with_what_is_found_and_with_nothing_else(run: Pat
     assert images_fingerprint(model, card, refs) != first
 
 
-def test_references_survive_the_disk() -> None:
+def test_image_references_json_round_trip() -> None:
     refs = [ImageRef(Path("a.mp4"), 3, (1.0, 2.0, 3.0, 4.0)), ImageRef(Path("b.jpg"))]
     from selfmark.run.image_list import refs_from_json
 
     assert refs_from_json(json.loads(json.dumps(refs_to_json(refs)))) == refs
 
 
-def test_a_run_that_is_resumed_after_its_end_keeps_its_names(run: Path) -> None:
+def test_resuming_a_finished_run_keeps_its_names(run: Path) -> None:
     from selfmark.discovery import discover
 
     card = read_card(run / "model")

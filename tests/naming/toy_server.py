@@ -1,4 +1,4 @@
-"""A model folder with a few pictures, without a network, and a real server of its naming page."""
+"""A model folder with a few images but no weights, and a real server of its naming page."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ CARD = ModelCard(
     flip_test=True,
     provenance={"seed": 0},
 )
-WRITE = {"x-selfmark": "1"}
+WRITE_HEADERS = {"x-selfmark": "1"}
 
 
-def toy_folder(
+def make_toy_folder(
     folder: Path, card: ModelCard = CARD, images: int = 5, name: str = "image {}.jpg"
 ) -> ShownImages:
-    """`folder`/model/model.json, and images of 120 x 80 with colored spots where the landmarks are."""
+    """Write model/model.json and images of 120 x 80 pixels with white squares at the landmarks."""
     (folder / "model").mkdir(parents=True)
     (folder / "images").mkdir()
     write_card(card, folder / "model")
     rng = np.random.default_rng(0)
     landmarks = len(card.names)
-    # On a grid, far enough apart for a finger.
+    # On a grid, far enough apart for touch.
     columns, rows = np.meshgrid([20, 60, 100], [22, 58])
     grid = np.stack([columns.ravel(), rows.ravel()], axis=1)[np.arange(landmarks) % 6]
     xy = grid + rng.uniform(-4, 4, (images, landmarks, 2))
@@ -66,8 +66,8 @@ def toy_folder(
 
 
 @dataclass(frozen=True)
-class Served:
-    """A running server: the address with the token, the origin without, and a client that has been let in."""
+class ToyServer:
+    """A running server: the address with the token, the origin without, and a client that has the cookie."""
 
     folder: Path
     address: str
@@ -75,16 +75,16 @@ class Served:
     client: httpx.Client
 
     def edit(self, *edits: dict[str, object]) -> httpx.Response:
-        return self.client.post("/api/edits", json={"edits": list(edits)}, headers=WRITE)
+        return self.client.post("/api/edits", json={"edits": list(edits)}, headers=WRITE_HEADERS)
 
 
 @contextmanager
-def served(folder: Path, shown: ShownImages) -> Iterator[Served]:
-    """The naming page of a folder, by a real uvicorn on a free port."""
-    with open_socket(0) as listening:
-        ledger = CardEditor(folder / "model")
-        address, server = build_server(folder, ledger, ledger.read(), shown, listening)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+def serve(folder: Path, shown: ShownImages) -> Iterator[ToyServer]:
+    """Serve the naming page of a folder with uvicorn on a free port."""
+    with open_socket(0) as listener:
+        editor = CardEditor(folder / "model")
+        address, server = build_server(folder, editor, editor.read(), shown, listener)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
             while not server.started:
@@ -92,7 +92,7 @@ def served(folder: Path, shown: ShownImages) -> Iterator[Served]:
             origin = address.split("/?")[0]
             with httpx.Client(base_url=origin, timeout=20, follow_redirects=True) as client:
                 assert client.get(address).status_code == 200
-                yield Served(folder, address, origin, client)
+                yield ToyServer(folder, address, origin, client)
         finally:
             server.should_exit = True
             thread.join(20)

@@ -76,7 +76,7 @@ def test_nothing_runs_in_the_report(browser: Any, hostile: Path, tmp_path: Path)
     page = output / "report" / "index.html"
     assert ATTACK not in page.read_text(encoding="utf-8")
     with visit(browser, page, bypass_csp=True) as seen:
-        assert not seen.attacked()
+        assert not seen.was_attacked()
         assert seen.problems() == []
 
 

@@ -192,7 +192,7 @@ def test_links_are_followed_but_only_images_come_in(tmp_path: Path) -> None:
     store = load_store(list_images([folder]), Images(size=16), 1.0, None)
     assert [ref.path.name for ref in store.refs] == ["linked.png"]
     assert [(Path(item.name).name, item.reason) for item in store.skipped] == [
-        ("secret.png", "not an image, or of a kind that cannot be read")
+        ("secret.png", "not an image, or an unsupported format")
     ]
 
 
@@ -219,7 +219,7 @@ def test_a_video_that_claims_to_have_more_frames_than_bytes(
 def test_a_playlist_called_a_video(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "video.mp4"
     path.write_bytes(content)
-    with pytest.raises(InputError, match="it is a text or a playlist"):
+    with pytest.raises(InputError, match="it is a text file or a playlist"):
         list_images([path])
     labels = {"images": [{"id": 1, "file_name": "video.mp4", "frame": 0}], "annotations": []}
     (tmp_path / "set.json").write_text(json.dumps(labels))

@@ -12,7 +12,7 @@ import pytest
 from selfmark.model.colors import palette, to_rgb
 from selfmark.report import write_report
 from tests import browser as chromium
-from tests.browser import cut_out, screenshot, visit
+from tests.browser import crop_screenshot, screenshot, visit
 from tests.report.example import S, evaluated_data, example_data
 
 INJECTION = '"><img src=x onerror="window.attacked=1"><script>window.attacked=1</script>'
@@ -77,8 +77,8 @@ def test_what_is_wrong_with_a_page_is_noticed(browser: Any, tmp_path: Path) -> N
     with visit(browser, page) as seen:
         problems = "\n".join(seen.problems())
     for expected in (
-        "picture does not load: torn",
-        "picture does not load: elsewhere",
+        "image does not load: torn",
+        "image does not load: elsewhere",
         r"30\d\d pixels wide in a window of 1280",
         "request: file:.*missing.png",
         "request failed: file:.*missing.png",
@@ -98,7 +98,7 @@ def test_no_text_of_the_user_runs(browser: Any, tmp_path: Path, clean: bool) -> 
     if not clean:  # the same check, where it must see something
         path.write_text(path.read_text(encoding="utf-8") + INJECTION, encoding="utf-8")
     with visit(browser, path, bypass_csp=True) as seen:
-        assert seen.attacked() is not clean
+        assert seen.was_attacked() is not clean
         assert seen.page.inner_text("h1") == INJECTION
         assert (seen.problems() == []) is clean
 
@@ -116,7 +116,7 @@ def test_landmarks_are_drawn_where_they_are(browser: Any, report: Path) -> None:
     with visit(browser, report) as seen:
         picture, box = screenshot(seen.page), boxes(seen.page, ".examples img")[0]
     assert box["width"] > 200
-    first = cut_out(picture, box).astype(int)
+    first = crop_screenshot(picture, box).astype(int)
     for (x, y), color in zip(data.example_xy[0], map(to_rgb, palette(4)), strict=True):
         column, row = ((value + 0.5) / S * box["width"] for value in (x, y))
         there = first[round(row) - 1 : round(row) + 1, round(column) - 1 : round(column) + 1].mean(
@@ -133,7 +133,7 @@ def test_charts_and_maps_are_not_blank(browser: Any, report: Path, scheme: str) 
         drawn = seen.page.query_selector_all("svg[role=img]")
         assert len(drawn) == 1 + 2 + 3 + 1  # curves, maps, losses, rounds
         for svg in drawn:
-            inside = cut_out(picture, svg.bounding_box()).astype(int)
+            inside = crop_screenshot(picture, svg.bounding_box()).astype(int)
             assert ink(inside) > 0.01
             for line in svg.query_selector_all(".line, .over"):
                 stroke = line.evaluate("line => getComputedStyle(line).stroke")

@@ -29,9 +29,9 @@ def test_a_line_by_hand() -> None:
     )
     middle = (LEFT + RIGHT) / 2
     assert places(chart) == [(LEFT, TOP), (middle, pytest.approx((TOP + BOTTOM) / 2)), (RIGHT, BOTTOM)]
-    assert [label for _, label in chart.heights] == ["0", "0.5", "1", "1.5", "2"]
-    assert [label for _, label in chart.places] == ["0", "20", "40", "60", "80", "100"]
-    assert [x for x, _ in chart.places] == pytest.approx([LEFT + i * (RIGHT - LEFT) / 5 for i in range(6)])
+    assert [label for _, label in chart.y_ticks] == ["0", "0.5", "1", "1.5", "2"]
+    assert [label for _, label in chart.x_ticks] == ["0", "20", "40", "60", "80", "100"]
+    assert [x for x, _ in chart.x_ticks] == pytest.approx([LEFT + i * (RIGHT - LEFT) / 5 for i in range(6)])
     assert chart.note == "0 at the end"
     assert chart.lines[0].marks == ""  # a single line needs no telling apart
 
@@ -54,9 +54,9 @@ def test_rounds_are_marked_where_they_start() -> None:
     ]
     events += [{"stage": "round", "round": 3, "start": 300, "iteration": 400, "loss": 1.0}]
     (chart,) = loss_charts(events)
-    assert [number for _, number in chart.rounds] == ["1", "2", "3"]
+    assert [number for _, number in chart.round_starts] == ["1", "2", "3"]
     expected = [LEFT + (RIGHT - LEFT) * share for share in (0.25, 0.5, 0.75)]
-    assert [x for x, _ in chart.rounds] == pytest.approx(expected)
+    assert [x for x, _ in chart.round_starts] == pytest.approx(expected)
 
 
 def test_long_histories_are_averaged() -> None:
@@ -64,7 +64,7 @@ def test_long_histories_are_averaged() -> None:
     (chart,) = loss_charts(events)
     heights = [y for _, y in places(chart)]
     assert 100 < len(heights) <= 300
-    assert [label for _, label in chart.heights][-1] == "0.6"  # the means, 0.5, and not the noise
+    assert [label for _, label in chart.y_ticks][-1] == "0.6"  # the means, 0.5, and not the noise
     assert heights == pytest.approx([BOTTOM - (BOTTOM - TOP) * 0.5 / 0.6] * len(heights), abs=0.1)
 
 
@@ -88,7 +88,7 @@ def test_events_without_a_usable_loss_are_passed_over() -> None:
 @pytest.mark.parametrize("largest", [1e-7, 0.0021, 0.9999, 1.0, 7.3, 12345.0])
 def test_the_axis_ends_on_a_round_figure_just_above_the_curve(largest: float) -> None:
     (chart,) = loss_charts([{"iteration": 0, "loss": largest}, {"iteration": 1, "loss": largest / 2}])
-    top = float(chart.heights[-1][1].replace(",", ""))
+    top = float(chart.y_ticks[-1][1].replace(",", ""))
     assert largest <= top * (1 + 1e-9) <= 2 * largest
     assert len(f"{top:.6e}".split("e")[0].rstrip("0").replace(".", "")) <= 2
 
@@ -143,6 +143,6 @@ def test_below_zero_there_is_room_too() -> None:
 
 def test_places_between_whole_numbers_only_where_there_are_any() -> None:
     (rounds,) = line_charts([curves(("a", [1.0, 2.0, 3.0], [1.0, 1.0, 1.0]))])
-    assert [label for _, label in rounds.places] == ["1", "2", "3"]
+    assert [label for _, label in rounds.x_ticks] == ["1", "2", "3"]
     (shares,) = line_charts([curves(("a", [0.0, 0.5, 1.0], [1.0, 1.0, 1.0]))])
-    assert [label for _, label in shares.places] == ["0", "0.2", "0.4", "0.6", "0.8", "1"]
+    assert [label for _, label in shares.x_ticks] == ["0", "0.2", "0.4", "0.6", "0.8", "1"]

@@ -105,9 +105,9 @@ def test_figures_and_settings_are_listed(source: str) -> None:
 def test_a_chart_for_each_stage_and_loss(source: str) -> None:
     labels = [svg["aria-label"] for svg in Page(source).all("svg")]
     assert labels == [
-        "Stage 1: loss: its course against iteration",
-        "Stage 1: detector loss: its course against iteration",
-        "Stage 2: loss: its course against iteration",
+        "Stage 1: loss: value by iteration",
+        "Stage 1: detector loss: value by iteration",
+        "Stage 2: loss: value by iteration",
     ]
 
 
@@ -115,7 +115,7 @@ def test_a_landmark_missing_everywhere_is_said_so(tmp_path: Path) -> None:
     xy = example_data().example_xy.copy()
     xy[:, 3] = np.nan
     page = Page(write_report(example_data(example_xy=xy), tmp_path).read_text(encoding="utf-8"))
-    assert page.text.count("In none of the examples.") == 1
+    assert page.text.count("Not found in any of the examples.") == 1
     assert len(page.all("img")) == E + (K - 1) * E
 
 
@@ -206,7 +206,7 @@ def test_values_that_are_not_finite_break_nothing(tmp_path: Path) -> None:
         curves=(curve,),
         cluster_xy=nowhere,
         cluster_label=np.zeros(3, int),
-        cluster_cuts=None,
+        cluster_crops=None,
     )
     source = write_report(data, tmp_path).read_text(encoding="utf-8")
     assert Page(source).facts("found in") == ["not measured"] * K
@@ -221,7 +221,7 @@ def test_a_run_without_example_images_still_has_a_report(tmp_path: Path) -> None
         example_xy=np.zeros((0, K, 2)),
         example_score=np.zeros((0, K)),
         example_names=(),
-        cluster_cuts=None,
+        cluster_crops=None,
     )
     page = Page(write_report(data, tmp_path).read_text(encoding="utf-8"))
     assert "There are no example images." in page.text
@@ -280,7 +280,7 @@ def test_an_unwritable_folder_is_one_clear_sentence(tmp_path: Path) -> None:
         {
             "cluster_xy": np.zeros((5, 2)),
             "cluster_label": np.zeros(5, int),
-            "cluster_cuts": np.zeros((4, 8, 8, 3), np.uint8),
+            "cluster_crops": np.zeros((4, 8, 8, 3), np.uint8),
         },
     ],
 )
@@ -304,7 +304,7 @@ def test_hidden_landmarks_are_not_shown_and_the_others_keep_number_and_color(tmp
     )
     page = write_report(data, tmp_path).read_text()
     assert "3 landmarks that selfmark found" in page
-    assert "left out here and" in page
+    assert "left out here and in exported files" in page
     assert 'id="landmark-1"' not in page
     for index in (0, 2, 3):
         assert f"<h3>{index} · {names[index]}</h3>" in page

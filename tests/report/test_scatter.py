@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from selfmark.model.colors import palette
-from selfmark.report.scatter import CUT, HEIGHT, WIDTH, Scatter, build_scatter
+from selfmark.report.scatter import CROP_SIDE, HEIGHT, WIDTH, Scatter, build_scatter
 
 
 def dots(drawn: Scatter) -> dict[int, np.ndarray]:
     return {
-        cloud.index: np.array(re.findall(r"M(-?[\d.]+) (-?[\d.]+)h0", cloud.dots), float)
-        for cloud in drawn.clouds
+        group.index: np.array(re.findall(r"M(-?[\d.]+) (-?[\d.]+)h0", group.dots), float)
+        for group in drawn.groups
     }
 
 
@@ -29,13 +29,13 @@ def test_each_landmark_has_its_color_and_its_number_at_the_median() -> None:
     rng = np.random.default_rng(0)
     xy, label = rng.normal(size=(300, 2)), rng.integers(-1, 4, 300)
     drawn = build_scatter(xy, label, palette(5), None)
-    assert [cloud.index for cloud in drawn.clouds] == [-1, 0, 1, 2, 3]  # nobody has 4; nobody's come first
-    for cloud in drawn.clouds[1:]:
-        assert cloud.color == palette(5)[cloud.index]
-        assert len(dots(drawn)[cloud.index]) == (label == cloud.index).sum()
-        assert cloud.middle == pytest.approx(np.median(dots(drawn)[cloud.index], axis=0), abs=0.11)
-    assert drawn.clouds[0].color not in palette(5)
-    assert drawn.shown == 300
+    assert [group.index for group in drawn.groups] == [-1, 0, 1, 2, 3]  # nobody has 4; nobody's come first
+    for group in drawn.groups[1:]:
+        assert group.color == palette(5)[group.index]
+        assert len(dots(drawn)[group.index]) == (label == group.index).sum()
+        assert group.center == pytest.approx(np.median(dots(drawn)[group.index], axis=0), abs=0.11)
+    assert drawn.groups[0].color not in palette(5)
+    assert drawn.num_points == 300
 
 
 def test_at_most_a_thousand_finite_dots() -> None:
@@ -43,7 +43,7 @@ def test_at_most_a_thousand_finite_dots() -> None:
     assert sum(map(len, dots(build_scatter(xy, np.zeros(2500, int), palette(1), None)).values())) == 1000
     xy[3:] = np.nan
     assert sum(map(len, dots(build_scatter(xy, np.zeros(2500, int), palette(1), None)).values())) == 3
-    assert build_scatter(np.full((4, 2), np.inf), np.zeros(4, int), palette(1), None).clouds == ()
+    assert build_scatter(np.full((4, 2), np.inf), np.zeros(4, int), palette(1), None).groups == ()
     assert (
         len(dots(build_scatter(np.ones((4, 2)), np.zeros(4, int), palette(1), None))[0]) == 4
     )  # all in one place
@@ -55,10 +55,10 @@ def test_cut_outs_do_not_overlap_and_lie_on_their_points() -> None:
     drawn = build_scatter(
         xy, np.zeros(400, int), palette(2), rng.integers(0, 255, (400, 16, 16, 3), dtype=np.uint8)
     )
-    corners = np.array([cut[:2] for cut in drawn.cuts])
+    corners = np.array([crop[:2] for crop in drawn.crops])
     gaps = np.abs(corners[:, None] - corners[None]).max(axis=2) + 1e6 * np.eye(len(corners))
     assert 10 < len(corners) <= 120
-    assert gaps.min() >= CUT
-    nearest = np.abs(corners[:, None] + CUT / 2 - dots(drawn)[0][None]).max(axis=2).min(axis=1)
+    assert gaps.min() >= CROP_SIDE
+    nearest = np.abs(corners[:, None] + CROP_SIDE / 2 - dots(drawn)[0][None]).max(axis=2).min(axis=1)
     assert nearest.max() < 0.2
-    assert all(cut[2] == palette(2)[0] and cut[3].startswith("data:image/jpeg") for cut in drawn.cuts)
+    assert all(crop[2] == palette(2)[0] and crop[3].startswith("data:image/jpeg") for crop in drawn.crops)

@@ -52,7 +52,7 @@ def scene(ways: Floats, number: int, bright: bool = False) -> npt.NDArray[np.uin
     return np.repeat(picture[..., None], 3, axis=2)
 
 
-def film_of(ways: Floats, path: Path, bright: bool = False) -> Path:
+def write_arena_video(ways: Floats, path: Path, bright: bool = False) -> Path:
     """The arena as an MPEG-4 video of 25 frames a second."""
     film = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), 25, SIZE)
     for number in range(len(ways)):

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from selfmark.config import Augment, Config, preset
-from selfmark.images.flow import CarriedPoints
+from selfmark.images.flow import PropagatedPoints
 from selfmark.model.heatmaps import sample_maps
 from selfmark.model.plain_backend import PLAIN_BACKEND
 from selfmark.points import Keypoints, LabeledPoints
@@ -57,7 +57,7 @@ def _table() -> PointTable:
 
 def _draw(
     table: PointTable,
-    carried: CarriedPoints | None,
+    propagated: PropagatedPoints | None,
     settings: PairSettings,
     config: Config,
     seed: int,
@@ -65,7 +65,7 @@ def _draw(
 ) -> PairBatch:
     """Plan a batch and build it, or this process's part of it."""
     part = BatchSlice.for_process(config.runtime.batch, group, "runtime.batch")
-    neighbor = None if carried is None else carried.neighbor.numpy()
+    neighbor = None if propagated is None else propagated.neighbor.numpy()
     fraction = config.temporal.fraction
     plan = plan_pairs(
         table.usable.numpy(), part.total, settings.same_image_fraction, neighbor, fraction, seed
@@ -74,7 +74,7 @@ def _draw(
     planned = torch.from_numpy(np.stack([pairs.first, pairs.second, pairs.slot]))
     pixels = _pixels()[torch.from_numpy(pairs.images)]
     generator = torch.Generator().manual_seed(seed)
-    source = PairSource(table, settings, carried)
+    source = PairSource(table, settings, propagated)
     augmentation = PLAIN_BACKEND.augmentation
     return build_pair_batch(pixels, planned, source, config, generator, part, augmentation)
 
@@ -175,13 +175,13 @@ def test_same_image_pairs_occur_with_the_given_fraction() -> None:
 def test_temporal_pairs_match_carried_points_slot_by_slot() -> None:
     table = _table()
     neighbor = torch.tensor([[1], [0], [3], [2], [5], [4]])
-    carried = CarriedPoints(
+    propagated = PropagatedPoints(
         neighbor, table.xy[:, None] + torch.tensor([3.0, -2.0]), table.valid[:, None].clone()
     )
-    carried.valid[:, :, 0] = False  # optical flow lost the first point of each image
+    propagated.valid[:, :, 0] = False  # optical flow lost the first point of each image
     always = replace(CONFIG, temporal=replace(CONFIG.temporal, enabled=True, fraction=1.0))
     settings = PairSettings(same_image_fraction=0.0, flip=True, flip_together=False)
-    batch = _draw(table, carried, settings, always, 0)
+    batch = _draw(table, propagated, settings, always, 0)
     position, image = _read(batch, batch.xy)
     target_position, target_image = _read(batch, batch.target_xy)
     pairs, temporal = len(image) // 2, 0
@@ -195,7 +195,7 @@ def test_temporal_pairs_match_carried_points_slot_by_slot() -> None:
         assert not valid[0]
         expected = table.xy[one] + torch.tensor([3.0, -2.0])
         assert (position[pairs + pair] - expected)[valid].abs().max() < 0.3
-        # The detector's targets of the second view are that frame's own keypoints, not the carried ones.
+        # The detector's targets of the second view are that frame's own keypoints, not the propagated ones.
         assert (target_image[pairs + pair] == other).all()
         target_valid = batch.target_valid[pairs + pair]
         assert (target_position[pairs + pair] - table.xy[other])[target_valid].abs().max() < 0.3

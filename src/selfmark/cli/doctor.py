@@ -30,7 +30,7 @@ def collect_findings() -> Iterator[tuple[str, str]]:
     import torch
 
     from selfmark.config import resolve_preset
-    from selfmark.keypoints.weights_cache import KNOWN, find_weights
+    from selfmark.keypoints.weights_cache import PUBLISHED_WEIGHTS, find_weights
 
     yield "selfmark", __version__
     yield "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
@@ -46,7 +46,7 @@ def collect_findings() -> Iterator[tuple[str, str]]:
     config, why = resolve_preset("auto", torch.cuda.is_available(), 1000, None)
     yield "preset auto", f"{config.preset}: {why}"
     yield "free disk here", f"{shutil.disk_usage('.').free / 2**30:.0f} GiB"
-    for name in KNOWN:
+    for name in PUBLISHED_WEIGHTS:
         try:
             yield f"weights {name}", str(find_weights(name))
         except InputError:

@@ -55,7 +55,7 @@ def evaluate(
     """Measure a run: every metric of the paper with labels, and a trust score per landmark without."""
     from selfmark.cli.progress import ProgressDisplay
     from selfmark.detector import Detector
-    from selfmark.evaluation.run_evaluation import evaluate_run
+    from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
     from selfmark.report import metrics_text
     from selfmark.report.run_report import build_report
     from selfmark.run.folder import Run
@@ -63,14 +63,13 @@ def evaluate(
     with ProgressDisplay(stderr) as display:
         metrics = evaluate_run(
             run,
-            images,
-            labels,
-            train_images,
-            train_labels,
-            normalizer,
-            by or [],
-            [name.strip() for name in detectors.split(",") if name.strip()],
-            parse_settings(change),
+            EvaluationInputs(images, labels, train_images, train_labels),
+            EvaluationOptions(
+                normalizer,
+                by or [],
+                [name.strip() for name in detectors.split(",") if name.strip()],
+                parse_settings(change),
+            ),
             output,
             device,
             lambda done, of: display(

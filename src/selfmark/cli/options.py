@@ -12,7 +12,7 @@ from typer.core import TyperCommand
 from selfmark.errors import InputError
 
 if TYPE_CHECKING:
-    from selfmark.tracking.object_refs import Regions
+    from selfmark.tracking.regions import Regions
 
 RunFolder = Annotated[Path, typer.Argument(help="Run folder with a trained detector.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
@@ -76,6 +76,6 @@ def parse_landmark_count(text: str | None) -> int | Literal["auto"] | None:
 
 def parse_regions(boxes: Path | None, crop: str, find_animals: int) -> Regions:
     """Combine the options that say where the objects are in the images."""
-    from selfmark.tracking.object_refs import Regions, parse_crop
+    from selfmark.tracking.regions import Regions, parse_crop
 
     return Regions(boxes, parse_crop(crop) if crop else None, find_animals)

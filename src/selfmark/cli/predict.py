@@ -71,7 +71,7 @@ def predict(
     from selfmark.export import get_writer
     from selfmark.export.onnx_detector import load_detector
     from selfmark.mapping.mapped_detector import MappedDetector, load_mapping
-    from selfmark.tracking.object_refs import locate_objects
+    from selfmark.tracking.regions import locate_objects
 
     write = get_writer(format)
     detector = load_detector(run, runtime, device)

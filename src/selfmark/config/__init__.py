@@ -6,6 +6,7 @@
 1000
 """
 
+from selfmark.config.limits import NOT_NEGATIVE, limit_of
 from selfmark.config.presets import PRESETS, preset, resolve_preset, with_landmarks
 from selfmark.config.renamed import original_names
 from selfmark.config.schema import (
@@ -36,6 +37,7 @@ from selfmark.config.schema import (
 from selfmark.config.serialization import from_dict, from_yaml, override, section_from_dict, to_dict, to_yaml
 
 __all__ = [
+    "NOT_NEGATIVE",
     "PRESETS",
     "STRIDE",
     "Augment",
@@ -62,6 +64,7 @@ __all__ = [
     "check_model",
     "from_dict",
     "from_yaml",
+    "limit_of",
     "original_names",
     "override",
     "preset",

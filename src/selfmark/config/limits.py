@@ -1,93 +1,129 @@
-"""What numbers settings may be: those that cannot work are refused before anything is written."""
+"""Limits of numeric settings, declared where the setting is defined.
+
+>>> from dataclasses import dataclass
+>>> @dataclass(frozen=True)
+... class Example:
+...     batch: int = at_least(1, default=16)
+...     share: float = fraction(default=0.4)
+...     iterations: int = 100  # the default limit: not negative
+>>> check_limits(Example(share=1.5), "example.")
+Traceback (most recent call last):
+selfmark.errors.InputError: config: example.share must be between 0 and 1, not 1.5
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+import math
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from selfmark.errors import InputError
 
-if TYPE_CHECKING:
-    from selfmark.config.schema import Config
-
-_MOST_CLUSTERS = 1_000_000
-# No number of the method means anything below 0, but for these: a crop may be tighter than its box, and a
-# threshold below all scores takes every point.
-_ANY_SIGN = ("images.margin", "keypoints.threshold", "heatmaps.threshold")
-_LEAST = {  # of those that must be more than 0
-    "keypoints.image_size": 8,
-    "keypoints.max_points": 2,
-    "heatmaps.max_points": 1,
-    "correspondence.restarts": 1,
-    "correspondence.sample": 1,
-    "auto_k.splits": 2,
-    "auto_k.blocks": 2,
-    "rounds.count": 1,
-    "stage2.iterations": 1,
-    "stage2.batch": 1,
-    "temporal.max_frame_gap": 1,
-    "temporal.neighbors": 1,
-    "temporal.window": 3,
-    "runtime.batch": 1,
-    "runtime.predict_batch": 1,
-    "runtime.checkpoint_every": 1,
-    "runtime.log_every": 1,
-    "guards.num_samples": 1,
-    "evaluation.deformations": 1,
-}
-_SHARES = (
-    "keypoints.random_fraction",
-    "keypoints.outlier_fraction",
-    "rounds.same_image_fraction",
-    "stage2.cutout_fraction",
-    "temporal.fraction",
-    "augment.negative_fraction",
-    "augment.color_fraction",
-    "runtime.device_fraction",
-)
+Default = TypeVar("Default")
+_KEY = "limit"  # of a field's metadata
 
 
-def check_limits(config: Config) -> None:
-    """Refuse settings that cannot work."""
-    require(config.K >= 0, f"K must be at least 1, or 0 for a number chosen from the images, not {config.K}")
-    require(config.M <= _MOST_CLUSTERS, f"M must be at most {_MOST_CLUSTERS}, not {config.M}")
-    require(config.M >= config.K, f"M must be at least K ({config.K}), not {config.M}")
-    for name, number in _numbers(config):
-        if name in _SHARES:
-            require(0 <= number <= 1, f"{name} must lie between 0 and 1, not {number:g}")
-        elif name not in _ANY_SIGN:
-            least = _LEAST.get(name, 0)
-            require(number >= least, f"{name} must be at least {least}, not {number:g}")
-    require(
-        config.flip.train or not config.flip.test,
-        "flip.test needs flip.train, which finds the mirror partners; set both to false",
-    )
-    require(
-        len(config.auto_k.candidates) > 0 and min(config.auto_k.candidates) >= 2,
-        "auto_k.candidates must be numbers of at least 2",
-    )
-    require(
-        config.auto_k.max_images >= config.images.minimum, "auto_k.max_images must be at least images.minimum"
-    )
-    require(
-        config.warmup.bootstrap == "detector-descriptors" or config.warmup.iterations >= 1,
-        "warmup.iterations must be at least 1 unless warmup.bootstrap is detector-descriptors",
-    )
+@dataclass(frozen=True)
+class Limit:
+    """The numbers that a setting may be.
+
+    minimum:          smallest number allowed
+    maximum:          largest number allowed
+    excludes_minimum: whether the minimum itself is not allowed
+    text:             replaces the description made from the numbers
+    """
+
+    minimum: float = 0
+    maximum: float = math.inf
+    excludes_minimum: bool = False
+    text: str = ""
+
+    def allows(self, number: float) -> bool:
+        """Return True if the number is within the limit."""
+        above = number > self.minimum if self.excludes_minimum else number >= self.minimum
+        return above and number <= self.maximum
+
+    def __str__(self) -> str:
+        """Describe the limit so that it completes "must be ...".
+
+        >>> str(Limit(1)), str(Limit(0, 1)), str(Limit(0, 10, excludes_minimum=True))
+        ('at least 1', 'between 0 and 1', 'greater than 0 and at most 10')
+        """
+        if self.text:
+            return self.text
+        low, high = _format(self.minimum), _format(self.maximum)
+        if self.excludes_minimum:
+            return f"greater than {low}" + ("" if self.maximum == math.inf else f" and at most {high}")
+        return f"at least {low}" if self.maximum == math.inf else f"between {low} and {high}"
 
 
-def require(holds: bool, sentence: str) -> None:
-    if not holds:
-        raise InputError(f"config: {sentence}")
+NOT_NEGATIVE = Limit()  # of settings that declare no limit
+ANY_NUMBER = Limit(-math.inf, text="any number")
 
 
-def _numbers(section: Any, within: str = "") -> Iterator[tuple[str, float]]:
-    """Every number of a section and of those in it, by dotted name; of lists each."""
-    for field in dataclasses.fields(section):
-        name, value = f"{within}{field.name}", getattr(section, field.name)
+def at_least(minimum: float, default: Default, text: str = "") -> Default:
+    """Declare a setting of at least `minimum`; for a list, this holds for each of its numbers."""
+    return _limited(default, Limit(minimum, text=text))
+
+
+def between(minimum: float, maximum: float, default: Default) -> Default:
+    """Declare a setting between two numbers, both included."""
+    return _limited(default, Limit(minimum, maximum))
+
+
+def above(minimum: float, maximum: float, default: Default) -> Default:
+    """Declare a setting greater than `minimum` and at most `maximum`."""
+    return _limited(default, Limit(minimum, maximum, excludes_minimum=True))
+
+
+def fraction(default: Default) -> Default:
+    """Declare a setting between 0 and 1."""
+    return between(0, 1, default)
+
+
+def any_number(default: Default) -> Default:
+    """Declare a setting that may also be negative."""
+    return _limited(default, ANY_NUMBER)
+
+
+def _limited(default: Default, limit: Limit) -> Default:
+    result: Default = field(default=default, metadata={_KEY: limit})
+    return result
+
+
+def limit_of(item: dataclasses.Field[Any]) -> Limit:
+    """Return the limit of a dataclass field."""
+    limit: Limit = item.metadata.get(_KEY, NOT_NEGATIVE)
+    return limit
+
+
+def check_limits(section: Any, prefix: str = "") -> None:
+    """Raise if a number of a section, or of the sections in it, is outside its limit.
+
+    Args:
+        section: a settings dataclass.
+        prefix: dotted name of the section with a final dot, for the error message.
+
+    Raises:
+        InputError: naming the first setting outside its limit.
+    """
+    for item in dataclasses.fields(section):
+        name, value = f"{prefix}{item.name}", getattr(section, item.name)
         if dataclasses.is_dataclass(value):
-            yield from _numbers(value, f"{name}.")
-        else:
-            for number in value if isinstance(value, tuple) else (value,):
-                if isinstance(number, int | float) and not isinstance(number, bool):
-                    yield name, number
+            check_limits(value, f"{name}.")
+            continue
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, int | float) and not isinstance(number, bool):
+                limit = limit_of(item)
+                require(limit.allows(number), f"{name} must be {limit}, not {_format(number)}")
+
+
+def require(condition: bool, problem: str) -> None:
+    """Raise an InputError with this problem unless the condition holds."""
+    if not condition:
+        raise InputError(f"config: {problem}")
+
+
+def _format(number: float) -> str:
+    return str(number) if isinstance(number, int) else f"{number:g}"

@@ -1,13 +1,13 @@
-"""Frozen dataclasses from what YAML and JSON hold, every value checked against the type of its field.
+"""Build frozen dataclasses from YAML and JSON values, checking every value against the type of its field.
 
 >>> from dataclasses import dataclass
 >>> @dataclass(frozen=True)
 ... class Box:
 ...     width: int = 1
-...     share: float = 0.5
->>> build(Box, {"share": 1}, "box.yaml")
-Box(width=1, share=1.0)
->>> build(Box, {"width": 1.5}, "box.yaml")
+...     weight: float = 0.5
+>>> build_dataclass(Box, {"weight": 1}, "box.yaml")
+Box(width=1, weight=1.0)
+>>> build_dataclass(Box, {"width": 1.5}, "box.yaml")
 Traceback (most recent call last):
 selfmark.errors.InputError: box.yaml: 'width' must be a whole number, not 1.5
 """
@@ -20,55 +20,80 @@ import math
 import re
 import reprlib
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any, Literal
 
 import yaml
 
-from selfmark.errors import InputError
+from selfmark.errors import InputError, suggest
 
 
-def parse_yaml(text: str, where: str) -> Any:
-    """What YAML says, or one sentence on why it says nothing."""
+def parse_yaml(text: str, source: str) -> Any:
+    """Parse YAML.
+
+    Args:
+        text: the YAML text.
+        source: where it comes from, for the error message.
+
+    Raises:
+        InputError: if it is not YAML.
+    """
     try:
         return yaml.safe_load(text)
-    # Besides its own errors PyYAML lets through what building dates, numbers and keys raises.
+    # PyYAML also raises errors of the constructors of dates, numbers and keys.
     except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"{where} is not YAML: {reason}") from error
+        raise InputError(f"{source} is not YAML: {reason}") from error
 
 
-@functools.cache  # slow, and asked for every section of every config
-def _type_hints(kind: type[Any]) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+def describe_unknown_setting(name: str, known: Iterable[str]) -> str:
+    """Return a sentence about a setting that does not exist, with the most similar one if there is any."""
+    suggestion = suggest(name, known)
+    return f"unknown setting '{name[:100]}'" + (f".{suggestion}" if suggestion else "; see docs/settings.md")
 
 
-def build_dataclass(kind: type[Any], values: Mapping[str, Any], where: str, prefix: str = "") -> Any:
-    """A `kind` with these values, its defaults elsewhere; errors begin with `where` and `prefix`."""
+@functools.cache  # slow, and needed for every section of every config
+def _type_hints(cls: type[Any]) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def build_dataclass(cls: type[Any], values: Mapping[str, Any], source: str, prefix: str = "") -> Any:
+    """Build a dataclass from a mapping; missing entries take the field's default.
+
+    Args:
+        cls: the dataclass.
+        values: values by field name; nested dataclasses are nested mappings.
+        source: where the values come from, for error messages.
+        prefix: dotted name of the section with a final dot, for error messages.
+
+    Raises:
+        InputError: if a name is unknown or a value does not have the type of its field.
+    """
     if not isinstance(values, Mapping):
-        raise InputError(f"{where}: '{prefix.rstrip('.')}' must hold settings, not {reprlib.repr(values)}")
-    hints = _type_hints(typing.cast(Any, kind))
+        raise InputError(f"{source}: '{prefix.rstrip('.')}' must hold settings, not {reprlib.repr(values)}")
+    hints = _type_hints(typing.cast(Any, cls))
     unknown = sorted(str(name) for name in values if name not in hints)
     if unknown:
-        raise InputError(f"{where}: there is no setting '{prefix}{unknown[0][:100]}'")
-    return kind(
+        known = [prefix + name for name in hints]
+        raise InputError(f"{source}: {describe_unknown_setting(prefix + unknown[0], known)}")
+    return cls(
         **{
-            item.name: _convert(hints[item.name], values[item.name], where, prefix + item.name)
-            for item in fields(kind)
+            item.name: _convert(hints[item.name], values[item.name], source, prefix + item.name)
+            for item in fields(cls)
             if item.name in values
         }
     )
 
 
-def _convert(hint: Any, value: Any, where: str, name: str) -> Any:
-    """Check one value against its field's type; ints pass as floats, lists as tuples, nothing else bends."""
+def _convert(hint: Any, value: Any, source: str, name: str) -> Any:
+    """Check a value against the type of its field; ints become floats and lists become tuples."""
 
     def wrong(expected: str) -> InputError:
-        return InputError(f"{where}: '{name}' must be {expected}, not {reprlib.repr(value)}")
+        return InputError(f"{source}: '{name}' must be {expected}, not {reprlib.repr(value)}")
 
     if dataclasses.is_dataclass(hint):
-        return build_dataclass(typing.cast(type[Any], hint), value, where, name + ".")
+        return build_dataclass(typing.cast(type[Any], hint), value, source, name + ".")
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         if not isinstance(value, str) or value not in arguments:
@@ -79,23 +104,25 @@ def _convert(hint: Any, value: Any, where: str, name: str) -> Any:
             raise wrong("a list of numbers")
         if arguments[-1] is not Ellipsis and len(value) != len(arguments):
             raise wrong(f"a list of {len(arguments)} numbers")
-        return tuple(_convert(arguments[0], item, where, name) for item in value)
+        return tuple(_convert(arguments[0], item, source, name) for item in value)
     if hint is float:
-        if isinstance(value, str) and _POWER.fullmatch(value):
+        if isinstance(value, str) and _POWER_OF_TEN.fullmatch(value):
             value = float(value)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not _fits(value):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not _is_representable(value):
             raise wrong("a number")
         return float(value)
-    if hint is int and (isinstance(value, bool) or not isinstance(value, int) or not _fits(value)):
+    if hint is int and (
+        isinstance(value, bool) or not isinstance(value, int) or not _is_representable(value)
+    ):
         raise wrong("a whole number")
     if hint in (bool, str) and not isinstance(value, hint):
         raise wrong("true or false" if hint is bool else "text")
     return value
 
 
-_POWER = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d{1,3}")  # 1e-3: a number to people, a word to YAML 1.1
+_POWER_OF_TEN = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d{1,3}")  # YAML 1.1 reads 1e-3 as text
 
 
-def _fits(value: float) -> bool:
-    """Whether a number is finite and not beyond what 64 bits hold."""
+def _is_representable(value: float) -> bool:
+    """Return True if a number is finite and, if an integer, has at most 64 bits."""
     return -(2**63) <= value < 2**63 if isinstance(value, int) else math.isfinite(value)

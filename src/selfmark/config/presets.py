@@ -1,4 +1,4 @@
-"""The presets `paper`, `fast` and `tiny`, and the choice between them."""
+"""The presets `paper`, `fast` and `tiny`, and how to choose between them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from selfmark.config.schema import (
     Stage2,
     Warmup,
 )
-from selfmark.errors import InputError
+from selfmark.errors import InputError, suggest
 
 PRESETS: dict[str, Config] = {
     "paper": Config(),
@@ -55,35 +55,49 @@ PRESETS: dict[str, Config] = {
 
 
 def preset(name: str) -> Config:
-    """The settings called `paper`, `fast` or `tiny`."""
+    """Return the settings of the preset `paper`, `fast` or `tiny`."""
     if name not in PRESETS:
-        raise InputError(f"there is no preset '{name}'; choose one of {', '.join(PRESETS)}")
+        suggestion = suggest(name, PRESETS)
+        raise InputError(
+            f"unknown preset '{name}'"
+            + (f".{suggestion}" if suggestion else f"; choose one of {', '.join(PRESETS)}")
+        )
     return PRESETS[name]
 
 
 def resolve_preset(
     preset_name: str, cuda: bool, images: int, K: int | Literal["auto"] | None
 ) -> tuple[Config, str]:
-    """Turn a preset's name, `auto` among them, into settings for this machine and data, and say why."""
+    """Choose the settings for a machine and a number of images.
+
+    Args:
+        preset_name: name of a preset, or `auto` for the one that takes minutes on this machine.
+        cuda: whether a CUDA device is available.
+        images: number of images.
+        K: number of landmarks; "auto" leaves the choice to the run, None uses the preset's number.
+
+    Returns:
+        The settings, and the reason for them in words.
+    """
     if preset_name == "auto":
         config = preset("fast" if cuda else "tiny")
         why = (
-            "a CUDA device is here, and this preset takes minutes on it"
+            "a CUDA device is available, and this preset takes minutes on it"
             if cuda
-            else "no CUDA device is here, and this preset takes minutes on a few CPU cores"
+            else "no CUDA device is available, and this preset takes minutes on a few CPU cores"
         )
     else:
         config, why = preset(preset_name), "you asked for it"
     if isinstance(K, int):
         config = with_landmarks(config, K)
-    # A cluster needs company: with few images M is lowered so that about ten points share each label.
+    # A cluster needs several points: with few images, use so few clusters that each gets about ten.
     affordable = max(config.K, images * config.K // 10)
     if preset_name == "auto" and affordable < config.M:
         config = replace(config, M=affordable)
-        why += f"; M lowered to {affordable} because {images} images hold few points"
+        why += f"; using {affordable} clusters because {images} images have few keypoints"
     return (replace(config, K=0) if K == "auto" else config), why
 
 
 def with_landmarks(config: Config, K: int) -> Config:
-    """The same with K landmarks, and at least as many clusters."""
+    """Return the same settings with K landmarks and at least K clusters."""
     return replace(config, K=K, M=max(config.M, K))

@@ -1,4 +1,4 @@
-"""Settings that had another name in selfmark 0.1, so that old run folders and commands keep working."""
+"""Old names of settings, so that run folders and commands of selfmark 0.1 keep working."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ RENAMED = {
     "tracking.smooth": "tracking.smoothing",
     "tracking.size_share": "tracking.size_fraction",
 }
-_SECTIONS = {"optimiser": "optimizer"}
+_RENAMED_SECTIONS = {"optimiser": "optimizer"}
 
 
 def current_name(name: str) -> str:
@@ -64,27 +64,33 @@ def current_name(name: str) -> str:
 
 
 def rename_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested settings with old names replaced by current ones; values that are no mapping stay."""
-    renamed: dict[str, Any] = {}
-    for section, content in values.items():
-        if isinstance(content, Mapping):
-            pairs = ((current_name(f"{section}.{field}"), value) for field, value in content.items())
-            content = {name.rpartition(".")[2]: value for name, value in pairs}
-        renamed[_SECTIONS.get(section, section)] = content
-    return renamed
+    """Replace the old names in nested settings by the current ones.
+
+    >>> rename_settings({"K": 4, "optimiser": {"lr": 0.1}})
+    {'K': 4, 'optimizer': {'lr': 0.1}}
+    """
+    return _rename(values, RENAMED, _RENAMED_SECTIONS)
 
 
 def original_names(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested settings under the names of selfmark 0.1, the inverse of `rename_settings`.
+    """Replace the current names in nested settings by those of selfmark 0.1.
 
-    Fingerprints of settings are computed from these, so that they stay valid when settings are renamed.
+    Fingerprints of settings are computed from these, so that they do not change when a setting is renamed.
     """
-    old_name = {new: old for old, new in RENAMED.items()}
-    old_section = {new: old for old, new in _SECTIONS.items()}
+    return _rename(values, _invert(RENAMED), _invert(_RENAMED_SECTIONS))
+
+
+def _rename(
+    values: Mapping[str, Any], settings: Mapping[str, str], sections: Mapping[str, str]
+) -> dict[str, Any]:
     renamed: dict[str, Any] = {}
     for section, content in values.items():
         if isinstance(content, Mapping):
-            pairs = ((f"{section}.{field}", value) for field, value in content.items())
-            content = {old_name.get(name, name).rpartition(".")[2]: value for name, value in pairs}
-        renamed[old_section.get(section, section)] = content
+            dotted = {f"{section}.{name}": value for name, value in content.items()}
+            content = {settings.get(name, name).rpartition(".")[2]: value for name, value in dotted.items()}
+        renamed[sections.get(section, section)] = content
     return renamed
+
+
+def _invert(names: Mapping[str, str]) -> dict[str, str]:
+    return {new: old for old, new in names.items()}

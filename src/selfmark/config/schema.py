@@ -1,246 +1,280 @@
 """Every number of the method, defined once and named as in the paper.
 
-The defaults are the `paper` preset: the paper's numbers and, where it is silent, those of the authors' program.
+The defaults are the `paper` preset: the paper's numbers and, where it gives none, those of the authors' code.
+Numbers must not be negative unless their field declares another limit (see `limits`). The comments become
+the page docs/settings.md.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import Literal
 
-from selfmark.config.limits import check_limits, require
+from selfmark.config.limits import above, any_number, at_least, between, check_limits, fraction, require
 
 DetectorName = Literal["sift", "orb", "selfmark", "superpoint", "r2d2", "alike-t", "alike-n", "file"]
-Reading = Literal["quarter", "parabola", "centroid"]  # how Stage 2 finds a landmark below one cell of its map
+Reading = Literal["quarter", "parabola", "centroid"]  # how to locate a heatmap's peak between cells
+
+STRIDE = 4  # pixels per heatmap cell: a 7x7 convolution with stride 2, then average pooling
+_LIMIT_OF_K = "at least 1, or 0 for a number chosen from the images"
 
 
 @dataclass(frozen=True)
 class Images:
-    size: int = 256  # side of the square the network sees, pixels (Implementation Details)
+    """How images are cropped and resized."""
+
+    # The maxima of `Images` and `Network` are far above any practical use. They prevent an untrusted model
+    # file from exhausting the memory.
+    size: int = between(1, 4_096, 256)  # side of the network's square input, pixels (Implementation Details)
     box_rule: Literal["loose", "body"] = "loose"  # loose: longer side plus margin; body: side c*H (Datasets)
-    margin: float = 0.1  # loose rule: added on each side, as a share of the longer side
-    body_scale: float = 1.1  # body rule: c in s = c*H/200, so the side is 200*s = c*H (1.35 for PennAction)
-    max_megapixels: float = 200.0  # larger images are skipped, not decoded
-    minimum: int = 8  # fewer usable images than this cannot be clustered
+    margin: float = above(-0.5, 10, 0.1)  # loose rule: added on each side, as a fraction of the longer side
+    body_scale: float = above(0, 10, 1.1)  # body rule: c in s = c*H/200, so the side is c*H; 1.35: PennAction
+    max_megapixels: float = above(0, 2_000, 200.0)  # larger images are skipped
+    minimum: int = 8  # minimum number of usable images
 
 
 @dataclass(frozen=True)
 class FirstKeypoints:
-    detector: DetectorName = "superpoint"  # the paper's choice; selfmark, orb and sift need no weights
-    weights: str = ""  # weights file for the learned detectors; empty: the cache
-    points_file: str = ""  # for detector "file": points from elsewhere (synthetic initializations)
-    image_size: int = 256  # images are resized to this side before detection
-    threshold: float = 0.015  # learned detectors: least confidence
+    """Generic keypoints that discovery starts from, and the removal of outliers (Sec. 4.2)."""
+
+    detector: DetectorName = "superpoint"  # generic detector; selfmark, orb and sift need no download
+    weights: str = ""  # weights file of a learned detector; empty: from the cache
+    points_file: str = ""  # CSV file of keypoints, for detector "file" (synthetic initializations)
+    image_size: int = at_least(8, 256)  # side to which images are resized for detection, pixels
+    threshold: float = any_number(0.015)  # learned detectors: minimum confidence
     nms_radius: int = 8  # learned detectors: non-maximum suppression, pixels of image_size
-    max_points: int = 40  # most points per image
-    random_fraction: float = 0.0  # share of points replaced by uniform random ones (Robustness to noise)
-    outlier_neighbors: int = 100  # outlier score = median distance to this many nearest descriptors
-    outlier_fraction: float = 0.4  # worst share dropped
-    outlier_sample: int = 100_000  # neighbors are sought among at most this many descriptors
+    max_points: int = at_least(2, 40)  # maximum number of points per image
+    random_fraction: float = fraction(0.0)  # fraction replaced by random points (Robustness to noise)
+    outlier_neighbors: int = 100  # outlier score: median distance to this many nearest descriptors
+    outlier_fraction: float = fraction(0.4)  # fraction of points removed as outliers
+    outlier_sample: int = 100_000  # maximum number of descriptors searched for neighbors
 
 
 @dataclass(frozen=True)
 class Network:
-    channels: int = 256  # width of the hourglass
-    depth: int = 4  # halvings inside the hourglass
-    descriptor: int = 256  # d, length of a descriptor
-    norm_groups: int = 32  # GroupNorm groups
+    """The hourglass backbone and its heads (Sec. 3.2)."""
+
+    channels: int = between(1, 1_024, 256)  # width of the hourglass
+    depth: int = between(1, 8, 4)  # number of times the hourglass halves its resolution
+    descriptor: int = between(1, 4_096, 256)  # d, length of a descriptor
+    norm_groups: int = between(1, 128, 32)  # groups of GroupNorm
 
 
 @dataclass(frozen=True)
 class Heatmaps:
-    sigma: float = 0.75  # Gaussian width of Stage 1, cells: essentially a 3x3 patch
-    threshold: float = 0.15  # least confidence of a Stage 1 keypoint
-    nms_radius: int = 2  # cells
-    max_points: int = 64  # most Stage 1 keypoints per image before correspondence recovery
-    refine: Literal["quarter", "parabola"] = "quarter"  # Stage 1 below one cell: a step, or the vertex
+    """Heatmaps of Stage 1 and how keypoints are read from them (Sec. 3.2)."""
+
+    sigma: float = 0.75  # standard deviation of the target Gaussians, cells: essentially a 3x3 patch
+    threshold: float = any_number(0.15)  # minimum confidence of a keypoint
+    nms_radius: int = 2  # non-maximum suppression, cells
+    max_points: int = at_least(1, 64)  # maximum number of keypoints per image
+    refine: Literal["quarter", "parabola"] = "quarter"  # position between cells: quarter step, or vertex
 
 
 @dataclass(frozen=True)
 class Loss:
+    """Contrastive loss and detector loss of Stage 1 (Sec. 3.4)."""
+
     margin: float = 0.8  # m of the contrastive loss
-    detector_weight: float = 0.1  # lambda on the detector loss
-    average: Literal["together", "apart"] = "together"  # one mean of all pairs, or one per kind
-    negative_weight: float = 1.0  # factor on the negatives' term
+    detector_weight: float = 0.1  # lambda, weight of the detector loss
+    average: Literal["together", "apart"] = "together"  # one mean over all pairs, or one per kind of pair
+    negative_weight: float = 1.0  # weight of the negative pairs
     negatives: Literal["same-image", "different-cluster"] = "same-image"  # Negative-Pair Selection
-    random_negatives: int = 128  # random places per image that keypoints are pushed away from
-    negative_distance: float = 5.7  # cells; nearer places of the same image are no negatives
+    random_negatives: int = 128  # number of random locations per image used as negatives
+    negative_distance: float = 5.7  # minimum distance of negatives in the same image, cells
 
 
 @dataclass(frozen=True)
 class Correspondence:
-    mode: Literal["clustering", "equivariance"] = "clustering"  # where Stage 1 positives come from
+    """Correspondence recovery: K-means over the descriptors of all images (Sec. 3.3)."""
+
+    mode: Literal["clustering", "equivariance"] = "clustering"  # where the positive pairs come from
     assignment: Literal["nearest", "hungarian"] = "nearest"  # hungarian: the authors' earlier method
-    iterations: int = 100  # K-means
-    restarts: int = 10  # K-means, best of
-    sample: int = 800_000  # vectors K-means is fitted on, at most
+    iterations: int = 100  # iterations of K-means
+    restarts: int = at_least(1, 10)  # runs of K-means, of which the best is used
+    sample: int = at_least(1, 800_000)  # maximum number of descriptors K-means is fitted on
     min_points: int = 2  # images with fewer points are left out of the round
 
 
 @dataclass(frozen=True)
 class AutoK:
-    candidates: tuple[int, ...] = (4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 50)  # tried where K is 0
-    splits: int = 5  # times the images are split into halves that are clustered on their own
-    blocks: int = 20  # stretches of neighboring images (frames of a video, say) that stay in one half
-    max_images: int = 400  # images looked at, at most, evenly spaced
-    clear_margin: float = (
-        0.1  # a point is clear from this share of the way from a cluster's border to its centroid
-    )
-    dissolved_agreement: float = 0.5  # a landmark on which halves agree no more than this counts as none
-    weak_score: float = (
-        0.3  # a best score below this says little: descriptors in front of clutter reach as much
-    )
+    """Choice of the number of landmarks when K is 0: the one that is most stable under resampling."""
+
+    candidates: tuple[int, ...] = at_least(2, (4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 50))  # K tried
+    splits: int = at_least(2, 5)  # number of times the images are split into halves, clustered separately
+    blocks: int = at_least(2, 20)  # blocks of neighboring images (video frames) that stay in the same half
+    max_images: int = 400  # maximum number of images used, evenly spaced
+    clear_margin: float = 0.1  # a point is clear from this fraction of the way from border to centroid
+    dissolved_agreement: float = 0.5  # a landmark with at most this agreement between halves does not count
+    weak_score: float = 0.3  # a best score below this means little; cluttered images reach as much
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    lr: float = 2e-4  # RMSprop
-    weight_decay: float = 1e-5  # of all weights
-    clip_norm: float = 0.0  # gradient norm; 0: no clipping
+    """RMSprop (Implementation Details)."""
+
+    lr: float = 2e-4  # learning rate
+    weight_decay: float = 1e-5  # weight decay of all parameters
+    clip_norm: float = 0.0  # maximum norm of the gradients; 0: no clipping
 
 
 @dataclass(frozen=True)
 class Warmup:
+    """Bootstrapping of Stage 1 before the first round (Sec. 3.5)."""
+
     bootstrap: Literal["equivariance", "detector-descriptors"] = "equivariance"  # the latter: earlier method
-    iterations: int = 30_000  # on an image and its deformation
+    iterations: int = 30_000  # iterations on pairs of an image and its deformation
 
 
 @dataclass(frozen=True)
 class Rounds:
-    count: int = 34  # 30k + 34 x 5k = 200k iterations in all
-    iterations: int = 5_000  # between two label updates
-    lr_drops: tuple[float, ...] = (0.75, 0.9)  # x0.1 at these shares of warm-up plus rounds (150k, 180k)
-    same_image_fraction: float = 0.5  # pairs made of one image twice
-    keep_weights: bool = False  # keep the weights of every round: checkpoints/round-01.safetensors and so on
+    """Rounds of correspondence recovery and self-training (Algorithm 1)."""
+
+    count: int = at_least(1, 34)  # T, number of rounds: 30k + 34 x 5k = 200k iterations in all
+    iterations: int = 5_000  # iterations per round
+    lr_drops: tuple[float, ...] = (0.75, 0.9)  # lr x0.1 at these fractions of Stage 1 (150k, 180k)
+    same_image_fraction: float = fraction(0.5)  # fraction of pairs made of one image and its deformation
+    keep_weights: bool = False  # keep the weights of every round in checkpoints/round-01.safetensors, ...
 
 
 @dataclass(frozen=True)
 class Stage2:
-    iterations: int = 200_000  # of heatmap regression
-    batch: int = 16  # images per iteration
-    lr_drops: tuple[float, ...] = (0.25, 0.35)  # x0.1 at these shares (50k, 70k)
-    backbone_lr: float = 0.1  # backbone learns at this share of lr
-    sigma: float = 0.75  # Gaussian width, cells
-    refine: Reading = "quarter"  # of the highest cell; mean of heat
-    cutout: int = 80  # side of the square cut out, pixels at 256; scaled with the image
-    cutout_fraction: float = 0.5  # images that get one
+    """Training of the landmark detector Psi (Sec. 3.6)."""
+
+    iterations: int = at_least(1, 200_000)  # iterations of heatmap regression
+    batch: int = at_least(1, 16)  # images per iteration
+    lr_drops: tuple[float, ...] = (0.25, 0.35)  # lr x0.1 at these fractions of the iterations (50k, 70k)
+    backbone_lr: float = 0.1  # learning rate of the backbone, as a fraction of optimizer.lr
+    sigma: float = 0.75  # standard deviation of the target Gaussians, cells
+    refine: Reading = "quarter"  # position between cells: quarter step, vertex of a parabola, or centroid
+    cutout: int = 80  # side of the erased square, pixels of a 256-pixel image
+    cutout_fraction: float = fraction(0.5)  # fraction of images with an erased square
 
 
 @dataclass(frozen=True)
 class Flip:
-    train: bool = True  # flipping augmentation in both stages
-    test: bool = True  # average with the mirror image at test time
-    partner: Literal["found", "itself"] = "found"  # a landmark's, in the mirror image; itself: side views
+    """Mirrored images (Sec. 3.7)."""
+
+    train: bool = True  # train on mirrored images, in both stages
+    test: bool = True  # average the heatmaps of an image and its mirror image
+    partner: Literal["found", "itself"] = "found"  # a landmark's mirror partner; itself: side views
 
     @property
     def finds_partners(self) -> bool:
-        """Whether points get a label of their own for when their image is flipped (Sec. 3.7)."""
+        """Whether keypoints get a separate label for the mirrored image (Sec. 3.7)."""
         return self.train and self.partner == "found"
 
 
 @dataclass(frozen=True)
 class Temporal:
-    enabled: bool = False  # pairs of nearby video frames
-    fraction: float = 0.5  # of the pairs of different images, how many are nearby frames
-    max_frame_gap: int = 5  # most frames apart, counted in the frames used
-    neighbors: int = 2  # nearby frames drawn per frame and round
-    window: int = 15  # Lucas-Kanade window, pixels
-    levels: int = 3  # pyramid levels
-    max_return_error: float = 1.0  # most pixels between a point and itself carried there and back
+    """Pairs of nearby video frames, connected by optical flow."""
+
+    enabled: bool = False  # train on pairs of nearby video frames
+    fraction: float = fraction(0.5)  # fraction of the pairs of different images that are nearby frames
+    max_frame_gap: int = at_least(1, 5)  # maximum distance of the two frames, counted in the frames used
+    neighbors: int = at_least(1, 2)  # nearby frames drawn per frame and round
+    window: int = at_least(3, 15)  # window of the Lucas-Kanade tracker, pixels
+    levels: int = 3  # pyramid levels of the tracker
+    max_return_error: float = 1.0  # maximum distance after tracking a point forth and back, pixels
 
 
 @dataclass(frozen=True)
 class Augment:
-    rotation: float = 40.0  # degrees, both ways
-    scale: tuple[float, float] = (0.8, 1.2)  # per axis
-    shift: float = 0.05  # share of the side
-    contrast: tuple[float, float] = (0.85, 1.3)  # factor on what differs from the mean
+    """Random changes of training images."""
+
+    rotation: float = 40.0  # maximum rotation in both directions, degrees
+    scale: tuple[float, float] = (0.8, 1.2)  # factor per axis
+    shift: float = 0.05  # maximum shift, as a fraction of the image's side
+    contrast: tuple[float, float] = (0.85, 1.3)  # factor on the difference from the mean
     brightness: tuple[float, float] = (0.9, 1.1)  # factor on the mean
-    negative_fraction: float = 0.0  # images with light and dark exchanged
-    noise: float = 0.05  # largest sigma, of a 0..1 image
-    blur_fraction: float = 0.3  # images blurred
-    blur_sigma: tuple[float, float] = (0.3, 1.2)  # pixels
-    color_fraction: float = 0.3  # images with changed hue and saturation
-    hue: float = 20.0  # degrees, both ways
-    saturation: tuple[float, float] = (0.7, 1.3)  # factor on what differs from gray
+    negative_fraction: float = fraction(0.0)  # fraction of images with inverted brightness
+    noise: float = 0.05  # maximum standard deviation of the noise, for values in 0..1
+    blur_fraction: float = 0.3  # fraction of blurred images
+    blur_sigma: tuple[float, float] = (0.3, 1.2)  # standard deviation of the blur, pixels
+    color_fraction: float = fraction(0.3)  # fraction of images with changed hue and saturation
+    hue: float = 20.0  # maximum change of hue in both directions, degrees
+    saturation: tuple[float, float] = (0.7, 1.3)  # factor on the difference from gray
 
 
 @dataclass(frozen=True)
 class Runtime:
-    batch: int = 16  # pairs per iteration (twice as many images)
-    predict_batch: int = 128  # images per forward pass outside training; fewer where memory is short
+    """How a run is computed; these settings may change when a run is resumed."""
+
+    batch: int = at_least(1, 16)  # pairs per iteration of Stage 1 (two images each)
+    predict_batch: int = at_least(
+        1, 128
+    )  # images per forward pass outside training; fewer if memory is short
     precision: Literal["auto", "fp32", "bf16"] = "auto"  # auto: bf16 on CUDA, fp32 elsewhere
-    kernels: Literal["auto", "plain"] = "auto"  # auto: fused ones for bf16 on CUDA where Triton is installed
-    device_fraction: float = (
-        0.4  # images, and descriptors, are held on the GPU up to this share of what is free
-    )
-    checkpoint_every: int = 1_000  # iterations
-    log_every: int = 50  # iterations
-    store_gigabytes: float = 16.0  # images are held in memory up to this size, beyond it memory-mapped
+    kernels: Literal["auto", "plain"] = "auto"  # auto: fused kernels for bf16 on CUDA if Triton is installed
+    device_fraction: float = fraction(0.4)  # fraction of free GPU memory for images and for descriptors
+    checkpoint_every: int = at_least(1, 1_000)  # iterations between checkpoints
+    log_every: int = at_least(1, 50)  # iterations between log entries
+    store_gigabytes: float = 16.0  # maximum size of the images in memory; larger sets are memory-mapped
 
 
 @dataclass(frozen=True)
 class Guards:
-    min_points: float = 0.5  # points per image Phi must still find, on average
-    min_descriptor_spread: float = (
-        0.01  # mean square distance of descriptors from their mean; sound ones: 0.3 to 1
-    )
-    min_point_spread: float = 0.01  # mean distance of points from their image's middle point, of its side
-    max_empty_fraction: float = 0.5  # share of clusters that may be given to no point
-    min_score: float = 1e-3  # of the surest landmark in any of the images looked at
-    num_samples: int = 64  # images the finished detector is tried on before it is saved
+    """Thresholds that end a collapsed training with an error."""
+
+    min_points: float = 0.5  # keypoints per image that Phi must find on average
+    min_descriptor_spread: float = 0.01  # mean squared distance of descriptors to their mean; usual: 0.3..1
+    min_point_spread: float = 0.01  # mean distance of points from their image's mean point, of its side
+    max_empty_fraction: float = 0.5  # fraction of clusters that may be empty
+    min_score: float = 1e-3  # score that at least one landmark must reach in one of the images checked
+    num_samples: int = at_least(1, 64)  # images on which the detector is checked before it is saved
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    seed: int = 0  # of the draws below
-    min_visibility: int = 1  # annotated points of less are left out; 2 leaves out those COCO calls hidden
-    ridges: tuple[float, ...] = (0.1, 0.01, 0.001, 0.0)  # lambda over the largest entry of X'X
-    ridge: float = 0.01  # of the headline figures; authors: 0.1 on LS3D, 0.001 forward on CelebA
-    fit_images: tuple[int, ...] = (1, 5, 10, 100, 300, 800)  # annotated images fitted on; all of them besides
-    draws: int = 10  # random draws of so many images
-    max_curve_error: float = 20.0  # percent; how far the curve of the share of points within an error reaches
-    hit_pixels: float = 6.0  # a raw landmark hits its annotated point within this, of hit_side
-    hit_side: int = 128  # image side hit_pixels counts at
-    hit_fraction: float = 0.2  # a hit for faces: within this share of the inter-ocular distance
-    pck_fraction: float = 0.3  # a hit for bodies (PCK): within this share of the torso
-    oks_thresholds: tuple[float, ...] = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)  # of AP, AR
-    oks_single: tuple[float, ...] = (0.5, 0.4)  # thresholds reported on their own
-    oks_sigma: float = 0.05  # spread of points whose COCO value is not known
-    precision_fraction: float = (
-        0.1  # a generic keypoint is right within this share of the inter-ocular distance
-    )
-    completion_iterations: int = 500  # singular value thresholding, at most
-    num_samples: int = 200  # images the checks without labels look at, at most
-    deformations: int = 2  # known deformations of each of them
-    flip: Literal["as-trained", "never"] = "as-trained"  # at test time
-    agreement_radius: float = 0.05  # a landmark agrees with itself within this share of the image's side
+    """Metrics and label-free checks (Sec. 4.2)."""
+
+    seed: int = 0  # random seed of the draws below
+    min_visibility: int = 1  # COCO visibility from which a point counts; 2 leaves out occluded points
+    ridges: tuple[float, ...] = (0.1, 0.01, 0.001, 0.0)  # lambda, relative to the largest entry of X'X
+    ridge: float = 0.01  # lambda of the headline numbers; authors: 0.1 on LS3D, 0.001 forward on CelebA
+    fit_images: tuple[int, ...] = (1, 5, 10, 100, 300, 800)  # numbers of images to fit on, besides all
+    draws: int = 10  # random draws for each of these numbers
+    max_curve_error: float = 20.0  # end of the cumulative error curve, percent
+    hit_pixels: float = 6.0  # a raw landmark is a hit within this distance, pixels of hit_side
+    hit_side: int = 128  # image side that hit_pixels refers to
+    hit_fraction: float = 0.2  # faces: a hit is within this fraction of the inter-ocular distance
+    pck_fraction: float = 0.3  # bodies (PCK): a hit is within this fraction of the torso
+    oks_thresholds: tuple[float, ...] = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)  # AP and AR
+    oks_single: tuple[float, ...] = (0.5, 0.4)  # OKS thresholds that are also reported separately
+    oks_sigma: float = 0.05  # OKS sigma of points without a COCO value
+    precision_fraction: float = 0.1  # a generic keypoint is right within this fraction of the eyes' distance
+    completion_iterations: int = 500  # maximum iterations of singular value thresholding
+    num_samples: int = 200  # maximum number of images for the checks without labels
+    deformations: int = at_least(1, 2)  # random deformations of each of these images
+    flip: Literal["as-trained", "never"] = "as-trained"  # mirroring at test time
+    agreement_radius: float = 0.05  # two positions agree within this fraction of the image's side
 
 
 @dataclass(frozen=True)
 class Tracking:
-    num_samples: int = 60  # frames from all over a video whose median is its background
-    max_side: int = 480  # longer side at which frames are looked at for animals, at most
-    min_contrast: float = 12.0  # gray levels an animal differs from the background, at least
-    opening_fraction: float = 0.07  # parts thinner than twice this share of an animal's length are taken away
-    min_area: float = 0.25  # blobs of less than this share of an animal's area are no animal
-    max_step: float = 2.0  # animal lengths one can move from frame to frame
-    max_gap: float = 0.5  # seconds an animal may be lost and its place still be filled in
-    smoothing: float = 0.08  # seconds, width of the bell that smooths an animal's way
-    size_fraction: float = 0.95  # share of frames in which the square holds all of an animal
-    margin: float = 0.1  # added to that square on each side, for legs and tails
-    rotation: float = 180.0  # augment.rotation of a discovery among found animals: seen from above they turn
+    """Tracking of animals in front of a fixed camera (`--find-animals`)."""
+
+    num_samples: int = 60  # frames of a video whose median is the background
+    max_side: int = 480  # maximum longer side at which frames are analyzed, pixels
+    min_contrast: float = 12.0  # minimum difference of an animal from the background, gray levels
+    opening_fraction: float = 0.07  # parts thinner than twice this fraction of an animal's length are removed
+    min_area: float = 0.25  # minimum area of a blob, as a fraction of an animal's area
+    max_step: float = 2.0  # maximum movement between two frames, animal lengths
+    max_gap: float = 0.5  # maximum time for which a lost animal is interpolated, seconds
+    smoothing: float = 0.08  # standard deviation of the Gaussian that smooths positions, seconds
+    size_fraction: float = 0.95  # fraction of frames in which the crop contains the whole animal
+    margin: float = 0.1  # added to the crop on each side, for legs and tails
+    rotation: float = 180.0  # augment.rotation for tracked animals: seen from above, they turn
 
 
 @dataclass(frozen=True)
 class Config:
-    """All settings of one run. Change with `dataclasses.replace` or `override`."""
+    """All settings of one run; change them with `dataclasses.replace` or `override`."""
 
-    preset: str = "paper"  # the preset these settings started from
-    seed: int = 0  # of everything random
-    K: int = 30  # landmarks to discover; 0: chosen from the images once the warm-up is done (auto_k)
-    M: int = 100  # clusters that label the training set in Stage 1, M >> K
+    preset: str = "paper"  # the preset that these settings started from
+    seed: int = 0  # seed of all random numbers
+    K: int = at_least(0, 30, _LIMIT_OF_K)  # number of landmarks; 0: chosen after the warm-up (auto_k)
+    M: int = between(0, 1_000_000, 100)  # number of clusters that label the training set in Stage 1, M >> K
     images: Images = field(default_factory=Images)
     keypoints: FirstKeypoints = field(default_factory=FirstKeypoints)
     network: Network = field(default_factory=Network)
@@ -261,31 +295,20 @@ class Config:
     tracking: Tracking = field(default_factory=Tracking)
 
     def __post_init__(self) -> None:
-        check_model(self.images, self.network)
         check_limits(self)
+        check_model(self.images, self.network)
+        _check_combinations(self)
 
     @property
     def map_size(self) -> int:
-        """Side of the heatmaps: the stem reduces the image fourfold."""
+        """Side of the heatmaps in cells."""
         return self.images.size // STRIDE
 
 
-STRIDE = 4  # pixels per heatmap cell: 7x7 stride 2, then average pooling
-
-
-# What a model may ask for, whoever made it: each is far above any use and far below what harms a machine.
-_LIMITS = {"size": 4_096, "channels": 1_024, "descriptor": 4_096, "depth": 8, "norm_groups": 128}
-_MOST_MEGAPIXELS = 2_000.0
-
-
 def check_model(images: Images, network: Network) -> None:
-    """Refuse a network that cannot be built, or would take all memory to build or to feed."""
-    given = {"size": images.size, **dataclasses.asdict(network)}
-    for name, most in _LIMITS.items():
-        section = "images" if name == "size" else "network"
-        require(
-            1 <= given[name] <= most, f"{section}.{name} must lie between 1 and {most}, not {given[name]}"
-        )
+    """Raise if a network with these settings cannot be built, or would exhaust the memory."""
+    check_limits(images, "images.")
+    check_limits(network, "network.")
     coarsest = STRIDE * 2**network.depth
     require(
         images.size >= coarsest and images.size % coarsest == 0,
@@ -296,12 +319,20 @@ def check_model(images: Images, network: Network) -> None:
         f"network.channels must be a multiple of 8 x norm_groups ({8 * network.norm_groups}), "
         f"not {network.channels}",
     )
+
+
+def _check_combinations(config: Config) -> None:
+    """Raise if settings contradict each other."""
+    require(config.M >= config.K, f"M must be at least K ({config.K}), not {config.M}")
     require(
-        0 < images.max_megapixels <= _MOST_MEGAPIXELS,
-        f"images.max_megapixels must be positive and at most {_MOST_MEGAPIXELS:g}, "
-        f"not {images.max_megapixels:g}",
+        config.flip.train or not config.flip.test,
+        "flip.test needs flip.train, which finds the mirror partners; set both to false",
+    )
+    require(len(config.auto_k.candidates) > 0, "auto_k.candidates must be a list of at least one number")
+    require(
+        config.auto_k.max_images >= config.images.minimum, "auto_k.max_images must be at least images.minimum"
     )
     require(
-        -0.5 < images.margin <= 10 and 0 < images.body_scale <= 10,
-        "images.margin and images.body_scale must be small shares",
+        config.warmup.bootstrap == "detector-descriptors" or config.warmup.iterations >= 1,
+        "warmup.iterations must be at least 1 unless warmup.bootstrap is detector-descriptors",
     )

@@ -1,21 +1,23 @@
-"""Configs as plain dictionaries and YAML, and changes by dotted name."""
+"""Conversion of configs to and from dictionaries and YAML, and changes by dotted name."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 import yaml
 
-from selfmark.config.parsing import build_dataclass, parse_yaml
+from selfmark.config.parsing import build_dataclass, describe_unknown_setting, parse_yaml
 from selfmark.config.renamed import current_name, rename_settings
 from selfmark.config.schema import Config
 from selfmark.errors import InputError
 
+Section = TypeVar("Section")
+
 
 def to_dict(config: Config) -> dict[str, Any]:
-    """Plain dictionaries and lists, ready for YAML or JSON."""
+    """Convert a config to plain dictionaries and lists, ready for YAML or JSON."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, dict):
@@ -26,36 +28,50 @@ def to_dict(config: Config) -> dict[str, Any]:
     return result
 
 
-def from_dict(values: Mapping[str, Any], where: str = "config") -> Config:
-    """Build a config from dictionaries; missing entries take the `paper` preset's value."""
-    result: Config = build_dataclass(Config, rename_settings(values), where)
+def from_dict(values: Mapping[str, Any], source: str = "config") -> Config:
+    """Build a config from dictionaries.
+
+    Args:
+        values: settings by section; missing ones take the value of the `paper` preset, and names of
+            selfmark 0.1 are accepted.
+        source: where the values come from, for error messages.
+    """
+    result: Config = build_dataclass(Config, rename_settings(values), source)
     return result
 
 
-Section = TypeVar("Section")
-
-
-def section_from_dict(kind: type[Section], values: Mapping[str, Any], where: str) -> Section:
+def section_from_dict(section: type[Section], values: Mapping[str, Any], source: str) -> Section:
     """Build one section of a config, e.g. `Images`, from a dictionary."""
-    result: Section = build_dataclass(kind, values, where)
+    result: Section = build_dataclass(section, values, source)
     return result
 
 
 def to_yaml(config: Config) -> str:
-    """Serialize a config as YAML."""
+    """Convert a config to YAML."""
     return yaml.safe_dump(to_dict(config), sort_keys=False)
 
 
-def from_yaml(text: str, where: str) -> Config:
-    """Build a config from YAML; `where` names the source in error messages."""
-    values = parse_yaml(text, where)
+def from_yaml(text: str, source: str) -> Config:
+    """Build a config from YAML; `source` names the file in error messages."""
+    values = parse_yaml(text, source)
     if not isinstance(values, dict):
-        raise InputError(f"{where} must hold settings as 'name: value' lines")
-    return from_dict(values, where)
+        raise InputError(f"{source} must hold settings as 'name: value' lines")
+    return from_dict(values, source)
 
 
 def override(config: Config, changes: Mapping[str, Any]) -> Config:
-    """Change settings by dotted name, e.g. {"K": 20, "flip.test": False}; text values are read as YAML."""
+    """Return a config with some settings changed.
+
+    >>> override(Config(), {"K": 20, "flip.test": "false"}).flip.test
+    False
+
+    Args:
+        config: the config to start from.
+        changes: new values by dotted name; text is parsed as YAML, and names of selfmark 0.1 are accepted.
+
+    Raises:
+        InputError: if a setting does not exist or cannot have the value.
+    """
     values = to_dict(config)
     for given, value in changes.items():
         name = current_name(given)
@@ -64,8 +80,16 @@ def override(config: Config, changes: Mapping[str, Any]) -> Config:
         for part in path:
             section = section.get(part, {}) if isinstance(section, dict) else {}
         if not isinstance(section, dict) or last not in section:
-            raise InputError(f"there is no setting '{given}'; docs/settings.md lists them")
+            raise InputError(describe_unknown_setting(given, _dotted_names(values)))
         section[last] = (
             parse_yaml(value, f"the value of {name}") if isinstance(value, str) and value else value
         )
     return from_dict(values, "settings")
+
+
+def _dotted_names(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _dotted_names(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name

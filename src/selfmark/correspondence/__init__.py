@@ -1,1 +1,1 @@
-"""Correspondence recovery (Sec. 3.3): which keypoints of different images are the same landmark."""
+"""Correspondence recovery (Sec. 3.3): find which keypoints of different images show the same landmark."""

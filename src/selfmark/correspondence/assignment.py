@@ -1,7 +1,8 @@
-"""The modified assignment of Eq. 2: in one image a cluster may occur only once.
+"""Cluster assignment of Eq. 1, in which a cluster occurs at most once per image.
 
-`nearest` keeps, per image and cluster, the keypoint nearest the centroid; the others are dropped as noise.
-`hungarian` is what the authors' earlier method did: the cheapest one-to-one assignment per image.
+The method `nearest` keeps, for each image and cluster, the keypoint closest to the centroid, and drops the
+others as noise. The method `hungarian`, from the authors' earlier paper, finds the cheapest one-to-one
+assignment of each image.
 """
 
 from __future__ import annotations
@@ -19,25 +20,26 @@ from selfmark.correspondence.kmeans import iterate_blocks, nearest_centroid
 def assign_clusters(
     vectors: Tensor, image_index: Tensor, centroids: Tensor, method: Literal["nearest", "hungarian"]
 ) -> Tensor:
-    """Cluster of each keypoint, [P] int64, each cluster at most once per image; -1 for those left over.
-
-    The result is on the centroids' device; the vectors may be in host memory.
+    """Assign each keypoint to a cluster, each cluster at most once per image.
 
     Args:
-        vectors: [P, D] descriptors.
-        image_index: [P] image of each.
+        vectors: [P, D] descriptors; may be in host memory.
+        image_index: [P] image of each keypoint.
         centroids: [C, D].
-        method: see the module's text.
+        method: see the module docstring.
+
+    Returns:
+        [P] int64 on the centroids' device; -1 for keypoints without a cluster.
     """
     if method == "hungarian":
         return _hungarian(vectors, image_index, centroids)
     cluster, distance = nearest_centroid(vectors, centroids)
     group = image_index.to(cluster.device) * len(centroids) + cluster
-    return torch.where(cheapest_of_group(group, distance), cluster, -1)
+    return torch.where(cheapest_per_group(group, distance), cluster, -1)
 
 
-def cheapest_of_group(group: Tensor, cost: Tensor) -> Tensor:
-    """Mask of the cheapest member of each group; ties go to the earlier one."""
+def cheapest_per_group(group: Tensor, cost: Tensor) -> Tensor:
+    """Return the mask [P] of the member with the lowest cost [P] in each group [P]; the first if tied."""
     order = torch.argsort(cost, stable=True)
     order = order[torch.argsort(group[order], stable=True)]
     sorted_group = group[order]
@@ -49,12 +51,10 @@ def cheapest_of_group(group: Tensor, cost: Tensor) -> Tensor:
 
 
 def _hungarian(vectors: Tensor, image_index: Tensor, centroids: Tensor) -> Tensor:
-    """One small assignment problem per image; an ablation, so a loop over images is good enough here."""
+    """Solve one small assignment problem per image; a loop is fast enough for this ablation."""
     exact = centroids.double()
-    parts = [
-        torch.cdist(part.double(), exact).square().cpu() for part in iterate_blocks(vectors, centroids.device)
-    ]
-    distances = torch.cat(parts).numpy()
+    blocks = iterate_blocks(vectors, centroids.device)
+    distances = torch.cat([torch.cdist(block.double(), exact).square().cpu() for block in blocks]).numpy()
     images = image_index.cpu().numpy()
     cluster = np.full(len(images), -1, dtype=np.int64)
     order = np.argsort(images, kind="stable")

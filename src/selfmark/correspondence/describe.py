@@ -1,8 +1,7 @@
-"""Apply Phi to the whole training set: keypoints by non-maximum suppression, two descriptors for each.
+"""Apply Phi to the whole training set: find keypoints and compute two descriptors for each.
 
-Descriptors are by far the largest thing a round makes. Room for as many as there can be is set aside before
-the first image: on the device if there is plenty of memory, otherwise on the host, where pages that stay
-empty cost nothing.
+Descriptors are by far the largest data of a round. Memory for the maximum number of them is allocated before
+the first image: on the device if it fits easily, otherwise on the host, where untouched pages cost nothing.
 """
 
 from __future__ import annotations
@@ -31,21 +30,34 @@ def describe_images(
     on_progress: Callable[[int, int], None] | None = None,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> DescribedPoints:
-    """Keypoints and descriptors of all images and, for mirror partners, of these points in the mirror images.
+    """Find keypoints in all images and describe them, and if needed their mirror images.
 
-    Each process of a group describes its share of the images; `image_index` counts all of them. The result is
-    on the device or, where its descriptors would take too much memory there, on the host.
+    Args:
+        phi: the network.
+        feed: the images.
+        config: settings.
+        on_progress: called with the number of images done and their total.
+        group: the processes that share the images.
+
+    Returns:
+        The keypoints of this process's images; `image_index` counts the images of all processes. They are on
+        the device or, if the descriptors would take too much memory there, on the host.
     """
     phi.eval()
     rows = group.shard(len(feed))
-    room = _room(rows.stop - rows.start, config, feed.device)
+    num_images = rows.stop - rows.start
+    descriptors = _allocate_descriptors(num_images, config, feed.device)
     parts: list[Keypoints] = []
-    start, filled = rows.start, 0
-    each = bytes_per_image(config.network, config.images.size) * (1 + config.flip.finds_partners)
-    batch = images_per_pass(config.runtime.predict_batch, each, feed.device)
-    for pixels in feed.in_order(batch, rows):
+    start, num_points = rows.start, 0
+    image_bytes = bytes_per_image(config.network, config.images.size) * (1 + config.flip.finds_partners)
+    batch = images_per_pass(config.runtime.predict_batch, image_bytes, feed.device)
+    for pixels in feed.sequential_batches(batch, rows):
         images = pixels.float() / 255
-        maps, mirrored = phi.forward_with_mirror(images) if config.flip.finds_partners else (phi(images), None)
+        mirrored: Tensor | None = None
+        if config.flip.finds_partners:
+            maps, mirrored = phi.forward_with_mirror(images)
+        else:
+            maps = phi(images)
         peaks = find_peaks(
             maps.confidence[:, 0],
             config.heatmaps.threshold,
@@ -58,26 +70,27 @@ def describe_images(
             # Cell x of the image is cell w-1-x of its mirror image.
             cells = torch.stack([config.map_size - 1 - peaks.cells[..., 0], peaks.cells[..., 1]], dim=-1)
             views.append(phi.describe(mirrored, cells))
-        # How many points there are is asked of the device once, after everything of this batch is under way.
+        # `nonzero` waits for the device; it comes after everything else of this batch is queued.
         image, slot = torch.nonzero(peaks.valid, as_tuple=True)
         parts.append(Keypoints(to_pixels(peaks.cells[image, slot]), image + start, peaks.score[image, slot]))
-        for place, view in zip(room, views, strict=True):
-            place[filled : filled + len(image)] = view[image, slot]
-        filled += len(image)
+        for stored, view in zip(descriptors, views, strict=True):
+            stored[num_points : num_points + len(image)] = view[image, slot]
+        num_points += len(image)
         start += len(pixels)
         if on_progress is not None:
-            on_progress(start - rows.start, rows.stop - rows.start)
-    points = concatenate_keypoints(parts).to(room.device)
-    described = Keypoints(points.xy, points.image_index, points.score, room[0, :filled])
-    return DescribedPoints(described, room[1, :filled] if config.flip.finds_partners else None)
+            on_progress(start - rows.start, num_images)
+    points = concatenate_keypoints(parts).to(descriptors.device)
+    described = Keypoints(points.xy, points.image_index, points.score, descriptors[0, :num_points])
+    return DescribedPoints(described, descriptors[1, :num_points] if config.flip.finds_partners else None)
 
 
-def _room(images: int, config: Config, device: torch.device) -> Tensor:
-    """Room [views, P, D] for the descriptors of as many points as so many images can have.
+def _allocate_descriptors(num_images: int, config: Config, device: torch.device) -> Tensor:
+    """Allocate memory [views, P, D] for the descriptors of as many points as the images can have.
 
-    It is on the device if it takes at most `device_share` of the memory free there.
+    It is on the device if it takes at most `runtime.device_fraction` of the memory free there.
     """
-    shape = (1 + config.flip.finds_partners, images * config.heatmaps.max_points, config.network.descriptor)
+    num_views = 1 + config.flip.finds_partners
+    shape = (num_views, num_images * config.heatmaps.max_points, config.network.descriptor)
     size = torch.float32.itemsize * math.prod(shape)
     if device.type == "cuda" and size > config.runtime.device_fraction * free_memory(device):
         device = torch.device("cpu")

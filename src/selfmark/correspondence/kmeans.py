@@ -1,10 +1,11 @@
-"""K-means on the device the vectors are on: k-means++ seeding, restarts, empty-cluster repair.
+"""K-means on CPU or GPU: k-means++ seeding, restarts, empty-cluster repair.
 
-The vectors may be spread over the processes of a group. Each works on its own rows and only sums are joined,
-so no process ever holds them all. Random numbers are drawn alike everywhere and located among the rows of all
-processes, in rank order, so the clusters do not depend on how the rows are spread (up to rounding).
+The vectors may be distributed over the processes of a group. Each process works on its own rows, and only
+sums are exchanged, so no process ever needs them all. All processes draw the same random numbers and locate
+them among the rows of all processes in rank order, so the clusters do not depend on the distribution (up to
+rounding).
 
-Deterministic under a seed: sums are matrix products, never atomic additions.
+The result is deterministic for a seed: sums are matrix products, never atomic additions.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from torch import Tensor
 
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 
-# Runs whose costs differ by less have found the same clusters in another order; the first of them counts,
-# because which is cheaper by a rounding error depends on how the vectors are spread over processes.
+# Runs whose costs differ by less found the same clusters in another order. The first of them is used, because
+# their order by cost depends on rounding, and so on how the vectors are distributed over processes.
 _SAME_COST = 1 + 1e-6
-_LOOK_EVERY = 4  # Lloyd iterations between two looks at the result, each of which waits for the device
+_CHECK_EVERY = 4  # Lloyd iterations between convergence checks, each of which waits for the device
 
 
 class NearestCentroids(NamedTuple):
-    """For each vector its nearest centroid: `cluster` [P] int64 and squared `distance` [P]."""
+    """Nearest centroid of each vector: `cluster` [P] int64 and squared `distance` [P]."""
 
     cluster: Tensor
     distance: Tensor
@@ -33,7 +34,7 @@ class NearestCentroids(NamedTuple):
 
 @contextmanager
 def _full_precision() -> Iterator[None]:
-    """Products in float32 even where training allows TF32, whose rounding moves vectors between clusters."""
+    """Multiply matrices in float32 even if training allows TF32, which would change some clusters."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -44,26 +45,27 @@ def _full_precision() -> Iterator[None]:
 
 @_full_precision()
 def nearest_centroid(vectors: Tensor, centroids: Tensor) -> NearestCentroids:
-    """The nearest of [C, D] centroids for each of [P, D] vectors, by squared Euclidean distance.
+    """Find the nearest of the centroids [C, D] for each vector [P, D], by squared Euclidean distance.
 
-    The result is where the centroids are, and so is the work; the vectors may be in host memory.
+    The computation runs on the centroids' device; the vectors may be in host memory.
     """
-    target = _Target.of(centroids)
+    target = _PreparedCentroids.prepare(centroids)
     clusters, distances = [], []
     for block in iterate_blocks(vectors, centroids.device):
         scores = target.compare(block)
-        clusters.append(_least(scores))
+        clusters.append(_argmin(scores))
         partial = scores.gather(1, clusters[-1][:, None])[:, 0]
         distances.append((partial + torch.linalg.vecdot(block, block)).clamp_min(0))
     return NearestCentroids(torch.cat(clusters), torch.cat(distances))
 
 
 class CentroidMargins(NamedTuple):
-    """For each vector its nearest centroid, the squared distance to it, and how deep in its cluster it lies.
+    """Nearest centroid of each vector, the squared distance to it, and the margin to other clusters.
 
-    margin [P] is measured along the line to that other centroid whose border is nearest: 0 on the border, 1
-    level with the vector's own centroid. Unlike a ratio of distances it does not shrink with the number of
-    dimensions.
+    cluster:  [P] int64 distance: [P] squared margin:   [P], measured along the line to the other centroid
+    whose border is closest: 0 on the border, 1 at
+              the vector's own centroid. Unlike a ratio of distances, it does not shrink with the number of
+              dimensions.
     """
 
     cluster: Tensor
@@ -73,49 +75,48 @@ class CentroidMargins(NamedTuple):
 
 @_full_precision()
 def centroid_margins(vectors: Tensor, centroids: Tensor) -> CentroidMargins:
-    """The nearest of [C, D] centroids, C at least 2, for each of [P, D] vectors, and its margin.
+    """Find the nearest of at least two centroids [C, D] for each vector [P, D], and its margin.
 
-    >>> placed = place(torch.tensor([[0.0], [4.0], [6.0]]), torch.tensor([[0.0], [10.0]]))
-    >>> [round(margin, 1) for margin in placed.margin.tolist()]
+    >>> margins = centroid_margins(torch.tensor([[0.0], [4.0], [6.0]]), torch.tensor([[0.0], [10.0]]))
+    >>> [round(margin, 1) for margin in margins.margin.tolist()]
     [1.0, 0.2, 0.2]
     """
-    target = _Target.of(centroids)
+    target = _PreparedCentroids.prepare(centroids)
     between = torch.cdist(centroids, centroids).square_()
-    between.fill_diagonal_(1).clamp_min_(
-        torch.finfo(between.dtype).tiny
-    )  # equal centroids: all are on the border
+    # Of equal centroids, all vectors are on the border.
+    between.fill_diagonal_(1).clamp_min_(torch.finfo(between.dtype).tiny)
     parts = []
     for block in iterate_blocks(vectors, centroids.device):
         scores = target.compare(block)
-        cluster = _least(scores)
+        cluster = _argmin(scores)
         partial = scores.gather(1, cluster[:, None])
         distance = (partial[:, 0] + torch.linalg.vecdot(block, block)).clamp_min(0)
-        inside = (scores - partial) / between[cluster]
-        margin = inside.scatter_(1, cluster[:, None], torch.inf).amin(dim=1)
+        margins = (scores - partial) / between[cluster]
+        margin = margins.scatter_(1, cluster[:, None], torch.inf).amin(dim=1)
         parts.append((cluster, distance, margin))
     return CentroidMargins(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
 def iterate_blocks(vectors: Tensor, device: torch.device) -> Iterator[Tensor]:
-    """Vectors [P, D] a block [B, D] at a time, on a device that need not have room for all of them.
+    """Yield vectors [P, D] in blocks [B, D] on a device that need not have memory for all of them.
 
-    Blocks are the same wherever the vectors are, so what is computed from them is too, bit by bit.
+    The blocks do not depend on where the vectors are, so results are bitwise the same.
     """
-    for block in torch.split(vectors, _block(device)):
+    for block in torch.split(vectors, _block_size(device)):
         if block.device.type == device.type:
             yield block
         else:
-            # Pinned, so that the device works on this block while the host gets the next one ready.
+            # Pinned memory lets the device work on this block while the host prepares the next one.
             yield block.pin_memory().to(device, non_blocking=True)
 
 
 def sample_rows(
-    rows: int, most: int, generator: torch.Generator, group: ProcessGroup = SINGLE_PROCESS
+    num_rows: int, max_rows: int, generator: torch.Generator, group: ProcessGroup = SINGLE_PROCESS
 ) -> Tensor:
-    """Which of this process's rows to take so that all processes together take at most `most`: [S] int64.
+    """Choose rows of this process, so that all processes together choose at most `max_rows`: [S] int64.
 
-    The rows of all processes are cut into `most` stretches of equal length and one is taken of each. The
-    first cut falls at random, so every row is as likely to be taken as any other.
+    The rows of all processes are divided into `max_rows` intervals of equal length, and one row is chosen
+    from each. The first boundary is random, so all rows are equally likely.
 
     >>> sample_rows(10, 20, torch.Generator()).tolist()
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
@@ -123,16 +124,16 @@ def sample_rows(
     1000
     """
     device = generator.device
-    counts = group.gather_counts(rows)
-    before, count = sum(counts[: group.rank]), sum(counts)
-    if count <= most:
-        return torch.arange(rows, device=device)
-    draws = torch.rand(most + 1, generator=generator, device=device, dtype=torch.float64)
-    cuts = ((torch.arange(most, device=device) + draws[0]) * (count / most)).long()
-    lengths = torch.diff(cuts, append=cuts[:1] + count)
-    # The last stretch goes on at the front, up to the first cut.
-    chosen = (cuts + (draws[1:] * lengths).long()) % count - before
-    return chosen[(chosen >= 0) & (chosen < rows)].sort().values
+    counts = group.gather_counts(num_rows)
+    offset, total = sum(counts[: group.rank]), sum(counts)
+    if total <= max_rows:
+        return torch.arange(num_rows, device=device)
+    draws = torch.rand(max_rows + 1, generator=generator, device=device, dtype=torch.float64)
+    starts = ((torch.arange(max_rows, device=device) + draws[0]) * (total / max_rows)).long()
+    lengths = torch.diff(starts, append=starts[:1] + total)
+    # The last interval wraps around to the first boundary.
+    chosen = (starts + (draws[1:] * lengths).long()) % total - offset
+    return chosen[(chosen >= 0) & (chosen < num_rows)].sort().values
 
 
 @_full_precision()
@@ -144,15 +145,15 @@ def kmeans(
     generator: torch.Generator,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> Tensor:
-    """Centroids [clusters, D] of vectors [P, D]: the best of several runs by within-cluster distance.
+    """Return the centroids [clusters, D] with the lowest within-cluster distance of several runs.
 
     Args:
-        vectors: [P, D] float32, those of this process; in all processes together at least `clusters`.
+        vectors: [P, D] float32, those of this process; at least `clusters` over all processes.
         clusters: number of centroids.
-        iterations: most Lloyd iterations per run; a run ends early once it stands still.
-        restarts: independent runs.
+        iterations: maximum number of Lloyd iterations per run; a run ends early when it has converged.
+        restarts: number of independent runs.
         generator: on the vectors' device, in the same state in every process.
-        group: the processes that hold the vectors.
+        group: the processes that the vectors are distributed over.
     """
     count = sum(group.gather_counts(len(vectors)))
     if count < clusters:
@@ -169,15 +170,15 @@ def kmeans(
 
 
 def _seed(vectors: Tensor, draws: Tensor, group: ProcessGroup) -> Tensor:
-    """k-means++: each next seed is drawn in proportion to its squared distance from those before.
+    """Choose seeds by k-means++: each is drawn in proportion to its squared distance from those before.
 
-    All R runs at once, so that the vectors are read C times, not R x C times. In float64, because a draw
-    falls between neighboring rows, and which of them it hits must not depend on how a product is rounded.
+    All R runs are seeded at once, so that the vectors are read C times, not R x C times. Weights are float64,
+    because the row that a draw selects must not depend on how a product is rounded.
 
     Args:
         vectors: [P, D].
         draws: [R, C] uniform random numbers.
-        group: the processes that hold the vectors.
+        group: the processes that the vectors are distributed over.
 
     Returns:
         [R, C, D].
@@ -185,54 +186,54 @@ def _seed(vectors: Tensor, draws: Tensor, group: ProcessGroup) -> Tensor:
     restarts, clusters = draws.shape
     seeds = vectors.new_empty(restarts, clusters, vectors.shape[1])
     exact = vectors.double()
-    # A block at a time: the product behind it is as large as what it is taken of.
-    norms = torch.cat([torch.linalg.vecdot(b, b) for b in torch.split(exact, _block(exact.device))])
+    # In blocks, because `vecdot` allocates a product as large as its input.
+    norms = torch.cat([torch.linalg.vecdot(b, b) for b in torch.split(exact, _block_size(exact.device))])
     weight = draws.new_ones(restarts, len(vectors))
     for index in range(clusters):
-        seeds[:, index] = _draw(vectors, weight, draws[:, index], group)
+        seeds[:, index] = _draw_rows(vectors, weight, draws[:, index], group)
         seed = seeds[:, index].double()
         distance = torch.addmm(norms, -2 * seed, exact.T) + torch.linalg.vecdot(seed, seed)[:, None]
         weight = torch.minimum(weight, distance.clamp_min_(0)) if index else distance.clamp_min_(0)
     return seeds
 
 
-def _draw(vectors: Tensor, weight: Tensor, draws: Tensor, group: ProcessGroup) -> Tensor:
-    """One row for each run, [R, D], drawn by weight [R, P] among the rows of all processes."""
+def _draw_rows(vectors: Tensor, weight: Tensor, draws: Tensor, group: ProcessGroup) -> Tensor:
+    """Draw one row per run, [R, D], by weight [R, P] among the rows of all processes."""
     cumulative = weight.cumsum(dim=1)
     totals = weight.new_zeros(group.size, len(weight))
     if len(vectors):
         totals[group.rank] = cumulative[:, -1]
     ends = group.all_sum(totals).cumsum(dim=0)
-    target = draws * ends[-1] * (1 - 1e-15)  # never quite the end
+    target = draws * ends[-1] * (1 - 1e-15)  # strictly below the end
     start = ends[group.rank - 1] if group.rank else torch.zeros_like(target)
-    mine = (start <= target) & (target < ends[group.rank])
+    is_here = (start <= target) & (target < ends[group.rank])
     drawn = vectors.new_zeros(len(weight), vectors.shape[1])
     if len(vectors):
         row = torch.searchsorted(cumulative, (target - start)[:, None], right=True)[:, 0]
-        drawn = torch.where(mine[:, None], vectors[row.clamp_max(len(vectors) - 1)], drawn)
+        drawn = torch.where(is_here[:, None], vectors[row.clamp_max(len(vectors) - 1)], drawn)
     return group.all_sum(drawn)
 
 
 # --- Lloyd's iterations ---------------------------------------------------------------------------
 
 
-class _Target(NamedTuple):
-    """Centroids made ready to be compared with many vectors."""
+class _PreparedCentroids(NamedTuple):
+    """Centroids prepared for the comparison with many vectors."""
 
     norms: Tensor  # [C]
     weights: Tensor  # [D, C]
 
     @classmethod
-    def of(cls, centroids: Tensor) -> _Target:
+    def prepare(cls, centroids: Tensor) -> _PreparedCentroids:
         return cls(torch.linalg.vecdot(centroids, centroids), -2 * centroids.T)
 
     def compare(self, block: Tensor) -> Tensor:
-        """Squared distances [B, C] of vectors [B, D], less the vectors' own squared lengths."""
+        """Return squared distances [B, C] of vectors [B, D], minus the squared norms of the vectors."""
         return torch.addmm(self.norms, block, self.weights)
 
 
-def _least(scores: Tensor) -> Tensor:
-    """Column [B] of the least of each row of [B, C]; of equals the first."""
+def _argmin(scores: Tensor) -> Tensor:
+    """Return the column [B] of the minimum of each row of [B, C]; the first if tied."""
     if scores.device.type == "cpu":
         return torch.from_numpy(scores.numpy().argmin(axis=1))  # three times as fast as torch's
     return scores.argmin(dim=1)
@@ -241,49 +242,49 @@ def _least(scores: Tensor) -> Tensor:
 def _lloyd(vectors: Tensor, centroids: Tensor, iterations: int, group: ProcessGroup) -> Tensor:
     for iteration in range(1, iterations + 1):
         before = centroids
-        total, count = _sums(vectors, centroids, group)
+        total, count = _sum_by_cluster(vectors, centroids, group)
         means = (total / count.clamp_min(1)[:, None]).to(centroids.dtype)
         centroids = torch.where(count[:, None] > 0, means, before)
-        if iteration % _LOOK_EVERY and iteration < iterations:
+        if iteration % _CHECK_EVERY and iteration < iterations:
             continue
         empty = torch.nonzero(count == 0).flatten()
         if len(empty):
-            centroids[empty] = _farthest(vectors, centroids, len(empty), group)
+            centroids[empty] = _find_farthest(vectors, centroids, len(empty), group)
         if torch.equal(centroids, before):
             break
     return centroids
 
 
-def _sums(vectors: Tensor, centroids: Tensor, group: ProcessGroup) -> tuple[Tensor, Tensor]:
-    """Sum [C, D] and count [C] of the vectors nearest to each centroid, float64, over all processes."""
-    target = _Target.of(centroids)
+def _sum_by_cluster(vectors: Tensor, centroids: Tensor, group: ProcessGroup) -> tuple[Tensor, Tensor]:
+    """Return the sum [C, D] and count [C] of the vectors nearest to each centroid over all processes."""
+    target = _PreparedCentroids.prepare(centroids)
     joined = torch.zeros(len(centroids), vectors.shape[1] + 1, device=centroids.device, dtype=torch.float64)
     for block in iterate_blocks(vectors, centroids.device):
-        total, count = _add_up(block, _least(target.compare(block)), len(centroids))
+        total, count = _sum_block(block, _argmin(target.compare(block)), len(centroids))
         joined[:, :-1] += total
         joined[:, -1] += count
     group.all_sum(joined)
     return joined[:, :-1], joined[:, -1]
 
 
-def _add_up(block: Tensor, cluster: Tensor, clusters: int) -> tuple[Tensor, Tensor]:
-    """Sum [C, D] and count [C] of the vectors [B, D] of each cluster."""
+def _sum_block(block: Tensor, cluster: Tensor, clusters: int) -> tuple[Tensor, Tensor]:
+    """Return the sum [C, D] and count [C] of the vectors [B, D] of each cluster."""
     if block.device.type == "cpu":
         total = block.new_zeros(clusters, block.shape[1]).index_add_(0, cluster, block)
         return total, torch.bincount(cluster, minlength=clusters)
-    # CUDA adds by index in no fixed order; a product with zeros and ones always adds in the same.
+    # On CUDA, the order of additions in `index_add_` varies; a product with zeros and ones is deterministic.
     member = block.new_zeros(len(block), clusters).scatter_(1, cluster[:, None], 1)
     return member.T @ block, member.sum(dim=0)
 
 
-def _farthest(vectors: Tensor, centroids: Tensor, wanted: int, group: ProcessGroup) -> Tensor:
-    """The vectors [wanted, D] farthest from their centroids, in all processes; of equals the earlier row."""
+def _find_farthest(vectors: Tensor, centroids: Tensor, count: int, group: ProcessGroup) -> Tensor:
+    """Return the vectors [count, D] farthest from their centroids over all processes; the first if tied."""
     distance = nearest_centroid(vectors, centroids).distance
-    own = distance.argsort(descending=True, stable=True)[:wanted]
+    own = distance.argsort(descending=True, stable=True)[:count]
     distances, candidates = group.gather_rows(distance[own]), group.gather_rows(vectors[own])
-    return candidates[distances.argsort(descending=True, stable=True)[:wanted]]
+    return candidates[distances.argsort(descending=True, stable=True)[:count]]
 
 
-def _block(device: torch.device) -> int:
-    """Vectors to work on at a time: enough to keep all threads busy, few enough for a matrix of distances."""
+def _block_size(device: torch.device) -> int:
+    """Return the number of vectors per block: enough to use all threads, few enough for their distances."""
     return 32_768 if device.type == "cpu" else 262_144

@@ -1,21 +1,21 @@
-"""How many landmarks? Try several K on the same descriptors and keep what a second look finds again.
+"""Choose the number of landmarks K: the smallest one whose clusters are stable under resampling.
 
-For each K the images are split into halves a few times, and each half is clustered on its own, the way
-correspondence recovery does it. Both sets of clusters then label all images. In an image a landmark *holds*
-if
+For each candidate K, the images are split into random halves a few times, and each half is clustered
+separately, as in correspondence recovery. Both sets of clusters then label all images. A landmark is *stable*
+in an image if
 
 - it is found there (detection),
-- the point does not lie on the border with another cluster (separation), and
-- both halves find it on that same point (agreement); a landmark on which they agree less than half of the
-  time is dissolved and holds nowhere.
+- the point is not close to the border with another cluster (separation), and
+- both halves find it at the same point (agreement); a landmark on which they agree less than half of the time
+  is dissolved and counts as stable nowhere.
 
-With n keypoints and h landmarks that hold per image, the score of K is 2h / (K + n): the harmonic mean of the
-share of landmarks that hold and the share of keypoints held by one. With too few clusters each swallows
-several points of an image, of which one stays; with too many a landmark is torn apart, and each piece is
-found now and then.
+With n keypoints and h stable landmarks per image, the score of K is 2h / (K + n): the harmonic mean of the
+fraction of landmarks that are stable and the fraction of keypoints that belong to a stable landmark. If there
+are too few clusters, each covers several points of an image, of which only one is kept. If there are too
+many, a landmark is split into parts that are each found only sometimes.
 
-This is stability under resampling (Ben-Hur et al. 2002, Lange et al. 2004), counted cluster by cluster
-(Hennig 2008) and less what chance would give (Cohen 1960); docs/landmark-count.md says more.
+This measures stability under resampling (Ben-Hur et al. 2002, Lange et al. 2004) per cluster (Hennig 2008),
+corrected for chance (Cohen 1960); see docs/landmark-count.md.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from selfmark.config import AutoK, Correspondence
-from selfmark.correspondence.assignment import cheapest_of_group
+from selfmark.correspondence.assignment import cheapest_per_group
 from selfmark.correspondence.kmeans import centroid_margins
 from selfmark.correspondence.recovery import DescribedPoints, fit_centroids
 from selfmark.points import Keypoints
@@ -39,12 +39,13 @@ from selfmark.run.processes import ProcessGroup
 
 @dataclass(frozen=True)
 class CountTrial:
-    """What became of one K; all but K are shares, means over the splits. score = 2 K d s a / (K + n).
+    """Result for one K: fractions, each a mean over the splits, and score = 2 K d s a / (K + n).
 
-    detection:  d, of the images, in how many a landmark is found
-    separation: s, of the points found, how many are clear
-    agreement:  a, of those, how many both halves gave to the same landmark, less chance and dissolved ones
-    score:      see the module's text
+    detection:  d, the fraction of images in which a landmark is found
+    separation: s, the fraction of the points found that are clearly in one cluster
+    agreement:  a, the fraction of those to which both halves gave the same landmark, corrected for chance and
+                without dissolved landmarks
+    score:      see the module docstring
     error:      standard error of the score over the splits
     """
 
@@ -58,7 +59,12 @@ class CountTrial:
 
 @dataclass(frozen=True)
 class LandmarkCount:
-    """The K chosen, and the trials it was chosen from, K ascending; `points` is n."""
+    """Chosen K, and the trials it was chosen from.
+
+    images: number of images used
+    points: n, keypoints per image
+    trials: K ascending
+    """
 
     K: int
     images: int
@@ -74,119 +80,135 @@ def count_landmarks(
     generator: torch.Generator,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> LandmarkCount:
-    """Try the candidates and choose.
+    """Score the candidates and choose the number of landmarks.
 
     Args:
-        described: points of the images, on the generator's device; `image_index` counts them.
-        images: how many there are, those without points included.
+        described: points of the images, on the generator's device.
+        images: number of images, including those without points.
         settings: candidates and splits.
-        correspondence: how K-means is run.
-        generator: of splits and clusters.
-        on_progress: called with the trials done and their number.
+        correspondence: settings of K-means.
+        generator: source of the splits and of the seeds of K-means.
+        on_progress: called with the number of trials done and their total.
     """
-    counts = described.points.counts(images)
-    candidates = feasible_counts(settings.candidates, int(counts.max()), len(described.points))
-    halves = [_half(images, settings.blocks, generator) for _ in range(settings.splits)]
+    max_points = int(described.points.counts(images).max())
+    candidates = feasible_counts(settings.candidates, max_points, len(described.points))
+    halves = [_draw_half(images, settings.blocks, generator) for _ in range(settings.splits)]
     points = len(described.points) / images
     trials = []
     for K in candidates:
-        shares = torch.stack(
+        fractions = torch.stack(
             [_compare(described, half, images, K, settings, correspondence, generator) for half in halves]
         )
-        trials.append(_trial(K, shares, points))
+        trials.append(_summarize(K, fractions, points))
         if on_progress is not None:
             on_progress(len(trials), len(candidates))
     return LandmarkCount(choose_count(trials), images, points, tuple(trials))
 
 
-def feasible_counts(candidates: Sequence[int], most: int, points: int) -> tuple[int, ...]:
-    """The candidates, ascending, up to twice the most points of an image; always the least one.
+def feasible_counts(candidates: Sequence[int], max_points: int, total_points: int) -> tuple[int, ...]:
+    """Return the candidates, ascending, that the points allow; the smallest is always included.
 
-    Beyond that nothing can hold, and up to there the curve is seen to fall. A half of all the points must
-    also have some for each cluster.
+    The limit is twice the largest number of points in an image: more landmarks cannot be stable, and up to
+    there the score is seen to fall. Half of all points must also be enough for every cluster.
 
-    >>> possible((10, 4, 30), most=12, points=500)
+    Args:
+        candidates: numbers of landmarks.
+        max_points: points in the image with the most.
+        total_points: points in all images.
+
+    >>> feasible_counts((10, 4, 30), max_points=12, total_points=500)
     (4, 10)
     """
-    order = sorted(set(candidates))
-    limit = max(min(2 * most, points // 4), order[0])
-    return tuple(K for K in order if limit >= K)
+    ascending = sorted(set(candidates))
+    limit = max(min(2 * max_points, total_points // 4), ascending[0])
+    return tuple(K for K in ascending if limit >= K)
 
 
 def choose_count(trials: Sequence[CountTrial]) -> int:
-    """The least K whose score is within one standard error of the highest (Breiman et al. 1984)."""
+    """Return the smallest K whose score is within one standard error of the best (Breiman et al. 1984)."""
     return min(find_plateau(trials))
 
 
 def find_plateau(trials: Sequence[CountTrial]) -> tuple[int, ...]:
-    """Every K that cannot be told from the best: its score is within one standard error of the best score."""
+    """Return every K whose score is within one standard error of the best score."""
     best = max(trial.score for trial in trials)
     return tuple(trial.K for trial in trials if trial.score >= best - score_uncertainty(trials))
 
 
 def score_uncertainty(trials: Sequence[CountTrial]) -> float:
-    """Standard error of the best score; the median of all if that is larger, as few splits tell it badly."""
+    """Return the standard error of the best score, or the median over all trials if that is larger.
+
+    The median is there because a standard error from few splits is itself uncertain.
+    """
     best = max(trials, key=lambda trial: trial.score)
     return max(best.error, statistics.median(trial.error for trial in trials))
 
 
 def sample_images(
-    described: DescribedPoints, images: int, most: int, device: torch.device, group: ProcessGroup
+    described: DescribedPoints, images: int, max_images: int, device: torch.device, group: ProcessGroup
 ) -> tuple[DescribedPoints, int]:
-    """The points of at most so many evenly spaced images, numbered anew, and how many images these are.
+    """Return the points of evenly spaced images, with new image indices, and the number of these images.
 
-    In a group each process brings the points of its own images and gets those of all.
+    Args:
+        described: the points of this process's images.
+        images: number of images over all processes.
+        max_images: number of images to sample.
+        device: where the result is.
+        group: the processes that share the images; each gets the points of all.
     """
-    taken = torch.linspace(0, images - 1, min(images, most)).round().long()
-    number = torch.full((images,), -1)
-    number[taken] = torch.arange(len(taken))
-    index = number.to(described.points.xy.device)[described.points.image_index]
+    sampled = torch.linspace(0, images - 1, min(images, max_images)).round().long()
+    new_index = torch.full((images,), -1)
+    new_index[sampled] = torch.arange(len(sampled))
+    index = new_index.to(described.points.xy.device)[described.points.image_index]
     chosen = described.select(index >= 0)
 
-    def everywhere(rows: Tensor) -> Tensor:
+    def gather(rows: Tensor) -> Tensor:
         return group.gather_rows(rows.to(device).contiguous())
 
     points, mirrored = chosen.points, chosen.mirrored
     gathered = Keypoints(
-        everywhere(points.xy),
-        everywhere(index[index >= 0]),
-        everywhere(points.score),
-        None if points.descriptor is None else everywhere(points.descriptor),
+        gather(points.xy),
+        gather(index[index >= 0]),
+        gather(points.score),
+        None if points.descriptor is None else gather(points.descriptor),
     )
-    return DescribedPoints(gathered, None if mirrored is None else everywhere(mirrored)), len(taken)
+    return DescribedPoints(gathered, None if mirrored is None else gather(mirrored)), len(sampled)
 
 
 def explain_count(count: LandmarkCount, settings: AutoK) -> str:
-    """Why this K, in words."""
-    trials, alike = count.trials, find_plateau(count.trials)
-    own = next(trial for trial in trials if trial.K == count.K)
+    """Explain the choice of K to the user."""
+    trials, plateau = count.trials, find_plateau(count.trials)
+    chosen = next(trial for trial in trials if trial.K == count.K)
     best = max(trials, key=lambda trial: trial.score)
-    at = "which is the highest" if own == best else f"and the highest is {best.score:.2f} at {best.K}"
-    words = [
-        f"{count.K} landmarks: of {trials[0].K} to {trials[-1].K} tried on {count.images:,} images with "
-        f"{count.points:.1f} keypoints each, its score is {own.score:.2f} ± {score_uncertainty(trials):.2f}, {at}.",
-        f"A landmark is found in {own.detection:.0%} of the images, and halves of the images, clustered on "
-        f"their own, agree on {own.agreement:.0%} of the points that lie clearly in a cluster.",
+    comparison = "the highest" if chosen == best else f"while the highest is {best.score:.2f} for {best.K}"
+    sentences = [
+        f"{count.K} landmarks: among {trials[0].K} to {trials[-1].K}, tried on {count.images:,} images with "
+        f"{count.points:.1f} keypoints each, this number has a score of {chosen.score:.2f} "
+        f"± {score_uncertainty(trials):.2f}, {comparison}.",
+        f"On average, a landmark is found in {chosen.detection:.0%} of the images. When two halves of the "
+        f"images are clustered separately, they agree on {chosen.agreement:.0%} of the points that clearly "
+        "belong to one cluster.",
     ]
-    if len(alike) > 1:
-        others = ", ".join(map(str, alike[:-1]))
-        words.append(
-            f"{others} and {alike[-1]} cannot be told apart; the least is taken, pick what you need."
+    if len(plateau) > 1:
+        others = ", ".join(map(str, plateau[:-1]))
+        sentences.append(
+            f"{others} and {plateau[-1]} score equally well within the error; the smallest is used. Choose "
+            "another one if it suits you better."
         )
-    if own.score < settings.weak_score:
-        words.append("All scores are low: the images say little about the number, so this is a guess.")
-    if own == trials[-1]:
-        words.append("It is the largest number tried; there may be more.")
-    return " ".join(words)
+    if chosen.score < settings.weak_score:
+        sentences.append("All scores are low: the images say little about the number, so this is a guess.")
+    if chosen == trials[-1]:
+        sentences.append("It is the largest number tried; there may be more.")
+    return " ".join(sentences)
 
 
 # --- one split -----------------------------------------------------------------------------------------
 
 
-def _half(images: int, blocks: int, generator: torch.Generator) -> Tensor:
-    """Half of the images at random, [images] bool; neighbors stay together.
+def _draw_half(images: int, blocks: int, generator: torch.Generator) -> Tensor:
+    """Choose a random half of the images in blocks of neighbors, [images] bool.
 
-    Neighbors are often frames of one video: in both halves, they would make them agree for no good reason.
+    Neighbors are often frames of one video. If they were in both halves, the halves would agree too easily.
     """
     blocks = min(blocks, images)
     drawn = torch.rand(blocks, generator=generator, device=generator.device).argsort() < blocks // 2
@@ -202,46 +224,45 @@ def _compare(
     correspondence: Correspondence,
     generator: torch.Generator,
 ) -> Tensor:
-    """Detection, separation and agreement [3] of K clusters of this half and of the other."""
+    """Return detection, separation and agreement [3] of the K clusters of this half and of the other."""
     index = described.points.image_index
-    found: list[Tensor] = []
-    labels: list[Tensor] = []
+    is_found: list[Tensor] = []
+    clear_labels: list[Tensor] = []
     for chosen in (half, ~half):
         centroids = fit_centroids(described.select(chosen[index]), K, correspondence, generator)
-        label, margin = _label(described.points, centroids)
-        found.append(label >= 0)
-        labels.append(torch.where(margin >= settings.clear_margin, label, -1))
-    everyone = torch.stack(found).double().sum()
-    kept = (torch.stack(labels) >= 0).double().sum()
-    detection, separation = everyone / (2 * K * images), kept / everyone.clamp_min(1)
-    return torch.stack(
-        [
-            detection,
-            separation,
-            labeling_agreement(labels[0], labels[1], K, settings.dissolved_agreement).to(kept),
-        ]
-    )
+        label, margin = _label_points(described.points, centroids)
+        is_found.append(label >= 0)
+        clear_labels.append(torch.where(margin >= settings.clear_margin, label, -1))
+    num_found = torch.stack(is_found).double().sum()
+    num_clear = (torch.stack(clear_labels) >= 0).double().sum()
+    detection, separation = num_found / (2 * K * images), num_clear / num_found.clamp_min(1)
+    agreement = labeling_agreement(clear_labels[0], clear_labels[1], K, settings.dissolved_agreement)
+    return torch.stack([detection, separation, agreement.to(num_clear)])
 
 
-def _label(points: Keypoints, centroids: Tensor) -> tuple[Tensor, Tensor]:
-    """Landmark of each point [P], each once per image and -1 for those left over; and its margin [P]."""
+def _label_points(points: Keypoints, centroids: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the landmark of each point [P], each once per image or -1, and the margin [P]."""
     if points.descriptor is None:
-        raise ValueError("these keypoints have no descriptors")
-    placed = centroid_margins(points.descriptor, centroids)
-    group = points.image_index * len(centroids) + placed.cluster
-    label = torch.where(cheapest_of_group(group, placed.distance), placed.cluster, -1)
-    return label, placed.margin
+        raise ValueError("the keypoints have no descriptors")
+    nearest = centroid_margins(points.descriptor, centroids)
+    group = points.image_index * len(centroids) + nearest.cluster
+    label = torch.where(cheapest_per_group(group, nearest.distance), nearest.cluster, -1)
+    return label, nearest.margin
 
 
 def labeling_agreement(one: Tensor, other: Tensor, K: int, dissolved: float) -> Tensor:
-    """How far two labelings [P] of the same points agree, whatever their landmarks are called.
+    """Measure how well two labelings [P] of the same points agree, up to a permutation of the landmarks.
 
-    1 is fully, 0 as much as by chance. Labels below 0 belong to no landmark. Landmarks are paired so that
-    they share the most points; then for each pair the points shared less those shared by chance, over the
-    same of a perfect match (Cohen's kappa of this landmark against the rest), weighted with their sizes.
-    Pairs of up to `dissolved` count as 0.
+    1 is perfect agreement, 0 agreement by chance. Landmarks are paired so that they share the most points.
+    The result is the mean over pairs of Cohen's kappa of this landmark against the rest, weighted by size.
 
-    >>> agreement(torch.tensor([0, 0, 1, 1, -1]), torch.tensor([1, 1, 0, 0, -1]), 2, 0.5).item()
+    Args:
+        one: [P] labels; below 0 for none.
+        other: [P] labels.
+        K: number of landmarks.
+        dissolved: pairs with a kappa up to this value count as 0.
+
+    >>> labeling_agreement(torch.tensor([0, 0, 1, 1, -1]), torch.tensor([1, 1, 0, 0, -1]), 2, 0.5).item()
     1.0
     """
     both = (one >= 0) & (other >= 0)
@@ -256,9 +277,9 @@ def labeling_agreement(one: Tensor, other: Tensor, K: int, dissolved: float) -> 
     return (kept * mean).sum() / mean.sum().clamp_min(1)
 
 
-def _trial(K: int, shares: Tensor, points: float) -> CountTrial:
-    """Means over the splits of [splits, 3] shares, and their score."""
-    scores = 2 * K * shares.prod(dim=1) / (K + points)
+def _summarize(K: int, fractions: Tensor, points: float) -> CountTrial:
+    """Average the fractions [splits, 3] of `_compare` over the splits and compute the score."""
+    scores = 2 * K * fractions.prod(dim=1) / (K + points)
     error = float(scores.std()) / math.sqrt(len(scores)) if len(scores) > 1 else 0.0
-    detection, separation, agreed = shares.mean(dim=0).tolist()
-    return CountTrial(K, detection, separation, agreed, float(scores.mean()), error)
+    detection, separation, agreement = fractions.mean(dim=0).tolist()
+    return CountTrial(K, detection, separation, agreement, float(scores.mean()), error)

@@ -1,4 +1,4 @@
-"""Mirror partners of landmarks (Sec. 3.7): which landmark each becomes when the image is flipped."""
+"""Mirror partners of landmarks (Sec. 3.7): which landmark each one becomes when the image is flipped."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ import numpy.typing as npt
 def mirror_cooccurrence(
     label: npt.NDArray[np.int64], mirrored_label: npt.NDArray[np.int64], landmarks: int
 ) -> npt.NDArray[np.int64]:
-    """How often a point of landmark k is landmark l in the mirror image, [K, K]; labels below 0 are left out.
+    """Count how often landmark k becomes landmark l when the image is mirrored, [K, K].
 
-    >>> meetings(np.array([0, 0, 1]), np.array([1, 1, -1]), 2).tolist()
+    Args:
+        label: [P] landmark of each point; below 0 for none.
+        mirrored_label: [P] landmark of the same point in the mirror image; below 0 for none.
+        landmarks: K.
+
+    >>> mirror_cooccurrence(np.array([0, 0, 1]), np.array([1, 1, -1]), 2).tolist()
     [[0, 2], [0, 0]]
     """
     both = (label >= 0) & (mirrored_label >= 0)
@@ -21,23 +26,23 @@ def mirror_cooccurrence(
 
 
 def find_mirror_partners(table: npt.NDArray[np.int64]) -> tuple[int, ...]:
-    """Partner of each landmark, from the [K, K] table of meetings; partners of partners are themselves.
+    """Return the partner of each landmark, from the [K, K] table of `mirror_cooccurrence`.
 
-    The paper takes the cluster met most often. Taken one by one such choices need not agree, and flipping
-    twice must change nothing, so the strongest mutual meetings are settled first. A landmark that meets none
-    of those still free is its own partner.
+    The paper pairs each cluster with the one it becomes most often. Such choices need not be mutual, but
+    flipping twice must change nothing. Pairs are therefore fixed in the order of their counts in both
+    directions; a landmark that never becomes one of those still free is its own partner.
 
-    >>> mirror_partners(np.array([[0, 9, 0], [8, 0, 1], [0, 0, 7]]))
+    >>> find_mirror_partners(np.array([[0, 9, 0], [8, 0, 1], [0, 0, 7]]))
     (1, 0, 2)
     """
     landmarks = len(table)
-    strength = (table + table.T) / 2  # a landmark on the symmetry axis meets itself: table[k, k] counts once
+    strength = (table + table.T) / 2  # table[k, k] counts once: it is a landmark on the symmetry axis
     first, second = np.triu_indices(landmarks)
     partner = list(range(landmarks))
-    settled = np.zeros(landmarks, dtype=bool)
+    is_paired = np.zeros(landmarks, dtype=bool)
     for pair in np.argsort(-strength[first, second], kind="stable"):
         one, other = int(first[pair]), int(second[pair])
-        if strength[one, other] > 0 and not settled[one] and not settled[other]:
+        if strength[one, other] > 0 and not is_paired[one] and not is_paired[other]:
             partner[one], partner[other] = other, one
-            settled[one] = settled[other] = True
+            is_paired[one] = is_paired[other] = True
     return tuple(partner)

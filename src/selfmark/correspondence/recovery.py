@@ -1,12 +1,12 @@
-"""Correspondence recovery over the whole training set (Sec. 3.3): filter with K, label with M.
+"""Correspondence recovery over the whole training set (Sec. 3.3): filter with K clusters, label with M.
 
-Descriptors of the images and of their mirror images are clustered together (Sec. 3.7), so every keypoint
-gets a second label for when its image is flipped. In a group each process brings the keypoints of its own
-images; centroids are those of all of them, and everything else concerns one image at a time.
+Descriptors of the images and of their mirror images are clustered together (Sec. 3.7), so every keypoint also
+gets the label it has when its image is flipped. In a group, each process provides the keypoints of its own
+images; centroids are fitted to those of all processes, and everything else concerns one image at a time.
 
-Work is done, and labels are, on the generator's device. Descriptors may be in host memory: of them the device
-then holds the sample that K-means is fitted on and a block or two, however many images there are. Labels are
-the same wherever descriptors are.
+The computation runs on the generator's device, and the labels are there too. Descriptors may be in host
+memory; the device then stores only the sample that K-means is fitted to and one or two blocks, regardless of
+the number of images. The labels do not depend on where the descriptors are.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 
 @dataclass(frozen=True)
 class DescribedPoints:
-    """Keypoints with two descriptors each, all on the device or all in host memory.
+    """Keypoints with descriptors, all on the device or all in host memory.
 
     points:   P keypoints with descriptors [P, D], unit vectors
-    mirrored: [P, D] descriptors of the same points in the mirrored images; None without flipping
+    mirrored: [P, D] descriptors of the same points in the mirror images; None without flipping
     """
 
     points: Keypoints
     mirrored: Tensor | None
 
     def select(self, keep: Tensor) -> DescribedPoints:
+        """Return the points for which `keep` [P] is True."""
         return DescribedPoints(
             self.points.select(keep), None if self.mirrored is None else self.mirrored[keep]
         )
@@ -48,9 +49,17 @@ def keep_one_per_cluster(
     generator: torch.Generator,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> DescribedPoints:
-    """First clustering, with K: one keypoint per image and cluster stays, at most K; labels are dropped."""
+    """Filter keypoints by a first clustering: keep one per image and cluster, at most K per image.
+
+    Args:
+        described: keypoints with descriptors.
+        K: number of clusters; their labels are discarded.
+        settings: of K-means and assignment.
+        generator: source of the random numbers.
+        group: the processes that share the images.
+    """
     cluster = assign_clusters(
-        _vectors(described.points),
+        _require_descriptors(described.points),
         described.points.image_index,
         fit_centroids(described, K, settings, generator, group),
         settings.assignment,
@@ -65,10 +74,10 @@ def label_keypoints(
     generator: torch.Generator,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> LabeledPoints:
-    """Cluster the descriptors and label every keypoint, and its mirror image, each cluster once per image."""
+    """Cluster the descriptors and label every keypoint and its mirror image, each cluster once per image."""
     centroids = fit_centroids(described, clusters, settings, generator, group)
     images = described.points.image_index
-    labels = assign_clusters(_vectors(described.points), images, centroids, settings.assignment)
+    labels = assign_clusters(_require_descriptors(described.points), images, centroids, settings.assignment)
     mirrored = torch.full_like(labels, -1)
     if described.mirrored is not None:
         mirrored = assign_clusters(described.mirrored, images, centroids, settings.assignment)
@@ -84,13 +93,13 @@ def recover_correspondence(
     generator: torch.Generator,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> LabeledPoints:
-    """One correspondence recovery: the modified K-means twice (Eq. 2)."""
+    """Filter the keypoints with K clusters, then label the remaining ones with M clusters (Eq. 1)."""
     kept = keep_one_per_cluster(described, K, settings, generator, group)
     return label_keypoints(kept, M, settings, generator, group)
 
 
 def gather_labels(labeled: LabeledPoints, group: ProcessGroup) -> LabeledPoints:
-    """The labeled points of all processes, in rank order, in each of them; about 36 bytes per point."""
+    """Return the labeled points of all processes in rank order; this transfers about 36 bytes per point."""
     points = Keypoints(
         group.gather_rows(labeled.points.xy),
         group.gather_rows(labeled.points.image_index),
@@ -100,9 +109,9 @@ def gather_labels(labeled: LabeledPoints, group: ProcessGroup) -> LabeledPoints:
     return LabeledPoints(points, labels, mirrored, labeled.clusters, labeled.centroids)
 
 
-def _vectors(points: Keypoints) -> Tensor:
+def _require_descriptors(points: Keypoints) -> Tensor:
     if points.descriptor is None:
-        raise ValueError("these keypoints have no descriptors")
+        raise ValueError("the keypoints have no descriptors")
     return points.descriptor
 
 
@@ -113,29 +122,33 @@ def fit_centroids(
     generator: torch.Generator,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> Tensor:
-    """Centroids [clusters, D] of the descriptors of the points and of their mirror images."""
-    vectors = _vectors(described.points)
+    """Fit centroids [clusters, D] to the descriptors of the points and of their mirror images.
+
+    Raises:
+        TrainingError: if there are fewer descriptors than clusters.
+    """
+    vectors = _require_descriptors(described.points)
     views = [vectors] if described.mirrored is None else [vectors, described.mirrored]
-    points = sum(group.gather_counts(len(vectors)))
-    if points * len(views) < clusters:
+    num_points = sum(group.gather_counts(len(vectors)))
+    if num_points * len(views) < clusters:
         raise TrainingError(
-            f"only {points} keypoints were found in all images, too few for {clusters} "
-            "clusters: lower M, give more images, or lower heatmaps.threshold"
+            f"only {num_points} keypoints were found in all images, too few for {clusters} clusters. "
+            "Lower M, add images, or lower heatmaps.threshold"
         )
     rows = sample_rows(len(vectors) * len(views), settings.sample, generator, group)
-    fitted = _rows_of(views, rows.to(vectors.device)).to(generator.device)
-    return kmeans(fitted, clusters, settings.iterations, settings.restarts, generator, group)
+    sample = _select_rows(views, rows.to(vectors.device)).to(generator.device)
+    return kmeans(sample, clusters, settings.iterations, settings.restarts, generator, group)
 
 
-def _rows_of(views: list[Tensor], rows: Tensor) -> Tensor:
-    """Chosen rows [S, D] of descriptors counted point by point: the first in all its views, then the next.
+def _select_rows(views: list[Tensor], rows: Tensor) -> Tensor:
+    """Return rows [S, D] of the views, counted point by point: all views of point 0, then of point 1.
 
-    In this order the rows of one process follow those of another, however many share the images. All views
-    are never put together: that would double the memory of by far the largest thing here.
+    In this order, the rows of one process follow those of another, regardless of the number of processes. The
+    views are never concatenated, because that would double the memory of the descriptors.
     """
     point, view = rows // len(views), rows % len(views)
     chosen = views[0].new_empty(len(rows), views[0].shape[1])
     for index, vectors in enumerate(views):
-        mine = torch.nonzero(view == index).flatten()
-        chosen[mine] = vectors[point[mine]]
+        in_view = torch.nonzero(view == index).flatten()
+        chosen[in_view] = vectors[point[in_view]]
     return chosen

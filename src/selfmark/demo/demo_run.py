@@ -9,7 +9,7 @@ from typing import Any
 from selfmark.demo.scene import generate_scene, write_scene
 from selfmark.discovery import discover
 from selfmark.errors import InputError, TrainingError
-from selfmark.evaluation.run_evaluation import evaluate_run
+from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
 from selfmark.report.run_report import build_report
 from selfmark.run.folder import Listener, Run
 
@@ -79,11 +79,13 @@ def measure_errors(run: Path, data: Path, device: str) -> DemoResult:
     """
     metrics = evaluate_run(
         run,
-        data / "test" / "images",
-        data / "test" / "labels.json",
-        data / "train" / "images",
-        data / "train" / "labels.json",
-        settings={"least_visibility": 2},
+        EvaluationInputs(
+            data / "test" / "images",
+            data / "test" / "labels.json",
+            data / "train" / "images",
+            data / "train" / "labels.json",
+        ),
+        EvaluationOptions(settings={"min_visibility": 2}),
         device=device,
     )
     headline, guessing = metrics["headline"], metrics["guessing"]

@@ -1,4 +1,4 @@
-"""The paper's metrics, each a small pure function on arrays, and the protocol that combines them.
+"""Evaluation: the paper's metrics as pure functions on arrays, and the protocol that combines them.
 
-`study.evaluate_run` is `selfmark evaluate`; `protocol` says which metric is taken of what.
+`run_evaluation.evaluate_run` implements `selfmark evaluate`; `protocol` defines what is measured.
 """

@@ -1,7 +1,8 @@
-"""What a run finds in a set of images, worked out once and kept in the run folder: every metric reads it.
+"""Predictions of a run for a set of images, computed once and cached in the run folder.
 
-The file is named after the images and carries a fingerprint of all that its content depends on: the weights
-of both stages, the settings, the images' sizes and times. If any of them has changed it is made anew.
+The file name depends on the images. The file contains a fingerprint of everything that the predictions depend
+on: the weights of both stages, the settings, and the sizes and times of the images. If any of these changes,
+the predictions are computed again.
 """
 
 from __future__ import annotations
@@ -34,12 +35,13 @@ Progress = Callable[[int, int], None]
 class CachedPredictions:
     """Landmarks of N images in network pixels.
 
-    rows:    [N] int64, which of the references that were given could be read
-    xy:      [N, K, 2] float32, Stage 2
-    score:   [N, K] float32
-    stage1:  [N, K, 2] float32, Stage 1, NaN where it found no such landmark
-    regions: [N, 4] float64, the part of the original the network saw: x, y, w, h
-    skipped: images that could not be read, each with the reason
+    Attributes:
+        rows: [N] int64, the given image references that could be read.
+        xy: [N, K, 2] float32, landmarks of Stage 2.
+        score: [N, K] float32.
+        stage1: [N, K, 2] float32, landmarks of Stage 1, NaN where it found none.
+        regions: [N, 4] float64, x, y, w, h of the network image in the original.
+        skipped: Images that could not be read, each with the reason.
     """
 
     rows: npt.NDArray[np.int64]
@@ -60,30 +62,30 @@ def load_or_predict(
     refs: Sequence[ImageRef],
     on_progress: Progress | None = None,
 ) -> CachedPredictions:
-    """The run's predictions for these images: from the run folder if they still hold, else made now."""
+    """Return the run's predictions for these images, from the run folder if they are still valid."""
     path = run.path / "predictions" / f"{_digest(_listing(refs))[:16]}.safetensors"
     fingerprint = _digest(run_fingerprint(run, detector.card), _file_states(refs))
     if path.exists():
-        kept = _read(path, fingerprint)
-        if kept is not None:
-            return kept
-    made = _predict(run, detector, stage1, refs, on_progress)
+        cached = _read(path, fingerprint)
+        if cached is not None:
+            return cached
+    predictions = _predict(run, detector, stage1, refs, on_progress)
     try:
         path.parent.mkdir(exist_ok=True)
-        _write(made, path, fingerprint)
+        _write(predictions, path, fingerprint)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from error
-    return made
+    return predictions
 
 
 def run_fingerprint(run: Run, card: ModelCard) -> str:
-    """Changes whenever the model or the settings of a run do."""
+    """Return a digest that changes whenever the model or the settings of a run change."""
     files = (
         run.model_folder / "weights.safetensors",
         run.path / "checkpoints" / "stage1.safetensors",
         run.path / "points" / "landmarks.safetensors",
     )
-    # Names, skeleton and the evaluation's own settings may be edited without changing a prediction.
+    # Names, skeleton and evaluation settings can be edited without changing a prediction.
     values = original_names(to_dict(run.config))
     settings = {name: part for name, part in values.items() if name != "evaluation"}
     reading = (card.mirror, card.flip_test, card.refine, dataclasses.asdict(card.images))
@@ -105,14 +107,14 @@ def _predict(
     )
 
 
-def _write(made: CachedPredictions, path: Path, fingerprint: str) -> None:
-    arrays = {name: getattr(made, name) for name in ("rows", "xy", "score", "stage1", "regions")}
+def _write(predictions: CachedPredictions, path: Path, fingerprint: str) -> None:
+    arrays = {name: getattr(predictions, name) for name in ("rows", "xy", "score", "stage1", "regions")}
     tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
-    write_tensors(tensors, {"fingerprint": fingerprint, "skipped": json.dumps(made.skipped)}, path)
+    write_tensors(tensors, {"fingerprint": fingerprint, "skipped": json.dumps(predictions.skipped)}, path)
 
 
 def _read(path: Path, fingerprint: str) -> CachedPredictions | None:
-    """What was kept, unless it is damaged or of another model, other settings or other images."""
+    """Read cached predictions; None if they are damaged, or the model, settings or images have changed."""
     try:
         tensors, metadata = read_tensors(path)
         if metadata.get("fingerprint") != fingerprint:
@@ -128,7 +130,7 @@ def _listing(refs: Sequence[ImageRef]) -> str:
 
 
 def _file_states(refs: Sequence[ImageRef]) -> str:
-    """Size and time of every file: cheaper than reading them, and enough to notice a replaced image."""
+    """Return size and time of every file, which is enough to notice a replaced image."""
     states = []
     for path in dict.fromkeys(ref.path for ref in refs):
         try:

@@ -1,8 +1,8 @@
-"""Filling in landmarks that Stage 1 did not find (paper, Evaluation): for evaluation, never for training.
+"""Filling in landmarks that Stage 1 did not find (paper, Evaluation), for evaluation and never for training.
 
-In the training set gaps are filled by Singular Value Thresholding (Cai, Candes and Shen, 2010): landmarks of
-one object move together, so the matrix of their coordinates is nearly of low rank. In test images gaps are
-filled with the training set's mean positions. Missing landmarks are NaN throughout.
+In the training set, gaps are filled by Singular Value Thresholding (Cai, Candes and Shen, 2010): landmarks of
+one object move together, so the matrix of their coordinates has nearly low rank. In test images, gaps are
+filled with the mean positions of the training set. Missing landmarks are NaN throughout.
 """
 
 from __future__ import annotations
@@ -10,35 +10,37 @@ from __future__ import annotations
 import numpy as np
 
 from selfmark.errors import InputError
-from selfmark.evaluation.nme import BoolArray, mean_of_known
+from selfmark.evaluation.nme import BoolArray, nan_mean
 from selfmark.points import FloatArray
 
-# The numbers Cai et al. recommend, for matrices whose entries are of the order of one.
+# Values that Cai et al. recommend for matrices with entries of the order of one.
 TAU = 5.0  # threshold, in units of sqrt(rows x columns)
-STEP = 1.2  # step, over the share of entries observed
-LARGEST_STEP = 1.9  # proven to converge below 2; their own step exceeds that, and fails, from half missing on
-TOLERANCE = 1e-4  # residual on the observed entries, relative to them
+STEP = 1.2  # step, divided by the fraction of observed entries
+MAX_STEP = (
+    1.9  # proven to converge below 2; the step of Cai et al. is larger if half of the entries are missing
+)
+TOLERANCE = 1e-4  # residual on the observed entries, relative to their norm
 
 
 def complete_landmarks(landmarks: FloatArray, iterations: int) -> FloatArray:
-    """Fill the gaps of a training set; detected landmarks come back unchanged, bit for bit.
+    """Fill the gaps of a training set; detected landmarks are returned unchanged, bit for bit.
 
-    The result moves and grows with the coordinates: neither their origin nor their unit matters.
+    The result shifts and scales with the coordinates, so their origin and unit do not matter.
 
     Args:
         landmarks: [N, K, 2], NaN where missing.
-        iterations: Most iterations of Singular Value Thresholding.
+        iterations: Maximum number of iterations of Singular Value Thresholding.
 
     Returns:
-        [N, K, 2] without NaN. Images without any landmark hold the mean positions.
+        [N, K, 2] without NaN. Images without any landmark get the mean positions.
     """
-    found = _found(landmarks)
+    found = _is_found(landmarks)
     if found.all():
         return landmarks.copy()
     mean = mean_landmarks(landmarks)
     offset = np.where(found[..., None], landmarks - mean, 0.0)
     unit = float(np.sqrt(np.mean(offset[found] ** 2)))
-    if unit == 0.0:  # every landmark found is at its mean
+    if unit == 0.0:  # every detected landmark is at its mean
         return fill_with_mean(landmarks, mean)
     matrix = offset.reshape(len(offset), -1).T / unit
     observed = np.repeat(found, 2, axis=1).T
@@ -51,21 +53,21 @@ def complete_landmarks(landmarks: FloatArray, iterations: int) -> FloatArray:
 def threshold_singular_values(
     matrix: FloatArray, observed: BoolArray, iterations: int
 ) -> tuple[FloatArray, FloatArray]:
-    """The X that minimizes tau |X|_* + |X|_F^2 / 2 among those equal to `matrix` where it is observed.
+    """Minimize tau |X|_* + |X|_F^2 / 2 over the X that equal `matrix` where it is observed.
 
     Args:
-        matrix: [A, B], entries of the order of one; A should be the smaller.
+        matrix: [A, B], entries of the order of one; A should be the smaller dimension.
         observed: [A, B].
-        iterations: At most so many.
+        iterations: Maximum number of iterations.
 
     Returns:
-        X [A, B], and the dual Y [A, B], zero where nothing is observed, of which X is the shrinkage.
+        X [A, B] and the dual Y [A, B], which is zero where nothing is observed; X is the shrinkage of Y.
     """
     known = np.where(observed, matrix, 0.0)
     size = float(np.linalg.norm(known))
     tau = TAU * np.sqrt(matrix.size)
-    step = min(STEP * matrix.size / observed.sum(), LARGEST_STEP)
-    # Until Y's largest singular value exceeds tau, X stays zero: jump over those iterations.
+    step = min(STEP * matrix.size / observed.sum(), MAX_STEP)
+    # X stays zero until the largest singular value of Y exceeds tau; these iterations are skipped.
     dual = np.ceil(tau / (step * np.linalg.norm(known, 2))) * step * known
     low_rank = shrink_singular_values(dual, tau)
     for _ in range(iterations):
@@ -78,9 +80,9 @@ def threshold_singular_values(
 
 
 def shrink_singular_values(matrix: FloatArray, tau: float) -> FloatArray:
-    """Lower every singular value of `matrix` [A, B] by tau, at most to zero.
+    """Lower every singular value of `matrix` [A, B] by tau, but not below zero.
 
-    By way of the eigenvectors of the small A x A matrix of products, so B may be large.
+    The eigenvectors of the small A x A Gram matrix are used, so B may be large.
     """
     values, vectors = np.linalg.eigh(matrix @ matrix.T)
     singular = np.sqrt(np.maximum(values, 0.0))
@@ -91,36 +93,36 @@ def shrink_singular_values(matrix: FloatArray, tau: float) -> FloatArray:
 
 
 def mean_landmarks(landmarks: FloatArray) -> FloatArray:
-    """Mean position [K, 2] of each landmark where it was found; the center of the others if it never was.
+    """Compute the mean position [K, 2] of each landmark; one that was never found gets the others' mean.
 
     Args:
         landmarks: [N, K, 2], NaN where missing.
     """
-    found = _found(landmarks)
+    found = _is_found(landmarks)
     if not found.any():
         raise InputError(
             "no landmark was found in any training image, so none can be filled in; train for longer"
         )
-    mean = mean_of_known(np.where(found[..., None], landmarks, np.nan), axis=0)
+    mean = nan_mean(np.where(found[..., None], landmarks, np.nan), axis=0)
     seen: BoolArray = np.any(found, axis=0)
     return np.where(seen[:, None], mean, mean[seen].mean(axis=0))
 
 
 def fill_with_mean(landmarks: FloatArray, mean: FloatArray) -> FloatArray:
-    """Missing landmarks of [T, K, 2] put at their training mean [K, 2], as the paper does in test images."""
-    filled: FloatArray = np.where(_found(landmarks)[..., None], landmarks, mean)
+    """Put missing landmarks of [T, K, 2] at their training mean [K, 2], as the paper does in test images."""
+    filled: FloatArray = np.where(_is_found(landmarks)[..., None], landmarks, mean)
     return filled
 
 
 def points_per_image(landmarks: FloatArray) -> float:
-    """How many landmarks an image has on average (the paper's p.p.e.).
+    """Compute the mean number of landmarks per image (the paper's p.p.e.).
 
     >>> points_per_image(np.array([[[1.0, 1.0], [np.nan, np.nan]], [[2.0, 2.0], [3.0, 3.0]]]))
     1.5
     """
-    return float(_found(landmarks).sum(axis=1).mean())
+    return float(_is_found(landmarks).sum(axis=1).mean())
 
 
-def _found(landmarks: FloatArray) -> BoolArray:
+def _is_found(landmarks: FloatArray) -> BoolArray:
     found: BoolArray = np.all(np.isfinite(landmarks), axis=2)
     return found

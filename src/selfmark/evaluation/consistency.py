@@ -1,6 +1,6 @@
-"""Checks that need no labels: does a landmark follow the object, and does it know left from right?
+"""Consistency checks without labels: does a landmark follow the object, and does it tell left from right?
 
-All distances are shares of the image's side S. What is unknown is NaN.
+All distances are fractions of the image side S. Unknown values are NaN.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from selfmark.points import FloatArray
 
 
 class DeformationErrors(NamedTuple):
-    """What known deformations of N images did to K landmarks; rows of one image stand together.
+    """Effect of known deformations of N images on K landmarks; the rows of an image are adjacent.
 
-    error: [N * deformations, K] between the landmark in the deformed image and its deformed place; NaN where
-        that place lies outside the image
-    moved: [N * deformations, K] how far the deformation carried the landmark's place; a landmark that stays
-        where it was is found out only where this is large
+    Attributes:
+        error: [N * deformations, K] distance of the landmark in the deformed image from its expected
+            position; NaN if that position is outside the image.
+        moved: [N * deformations, K] distance that the deformation moves the landmark; only where it is large
+            can a landmark that stays in place be detected.
     """
 
     error: FloatArray
@@ -42,15 +43,16 @@ def deformation_errors(
     generator: torch.Generator,
     batch: int,
 ) -> DeformationErrors:
-    """Equivariance error: the landmarks of the deformed image against the deformed landmarks of the image.
+    """Measure the equivariance error: landmarks of the deformed image against the deformed landmarks.
 
     Args:
-        detector: as the user has it, with or without averaging over the mirror image.
+        detector: The detector, with or without averaging over the mirrored image.
         pixels: [N, 3, S, S] uint8 network images.
-        deformations: of each image, each a random affine map and a change of colors, blur and noise.
-        augment: how strong they are; those of training are the ones the detector should stand.
-        generator: on the detector's device.
-        batch: images in memory at a time.
+        deformations: Number of deformations per image; each is a random affine map with a change of colors,
+            blur and noise.
+        augment: Strength of the deformations, usually that of training.
+        generator: Random number generator on the detector's device.
+        batch: Number of images processed at a time.
     """
     size = pixels.shape[-1]
     errors, moves = [], []
@@ -60,19 +62,19 @@ def deformation_errors(
         for _ in range(deformations):
             matrix = random_affine(len(images), size, augment, generator)
             changed = augment_colors(warp_images(images, matrix), augment, generator)
-            found = detector.locate((changed * 255).round().to(torch.uint8)).xy
-            truth = move_points(before, matrix)
-            error = torch.where(points_inside(truth, size), (found - truth).norm(dim=-1), torch.nan)
+            after = detector.locate((changed * 255).round().to(torch.uint8)).xy
+            expected = move_points(before, matrix)
+            error = torch.where(points_inside(expected, size), (after - expected).norm(dim=-1), torch.nan)
             errors.append(error / size)
-            moves.append((truth - before).norm(dim=-1) / size)
+            moves.append((expected - before).norm(dim=-1) / size)
     return DeformationErrors(_by_image(errors, deformations), _by_image(moves, deformations))
 
 
 @torch.no_grad()
 def mirror_errors(detector: Detector, pixels: Tensor, batch: int) -> FloatArray:
-    """Distance [N, K] between a landmark and its partner found in the mirror image and brought back.
+    """Measure the distance [N, K] between a landmark and its partner in the mirrored image, mapped back.
 
-    Averaging over the mirror image would make both agree whatever the network says, so it is left out here.
+    Averaging over the mirrored image is switched off, because it would make both agree in any case.
     """
     size = pixels.shape[-1]
     single = Detector(
@@ -81,15 +83,15 @@ def mirror_errors(detector: Detector, pixels: Tensor, batch: int) -> FloatArray:
     partner = torch.tensor(detector.card.mirror, device=detector.device)
     errors = []
     for block in torch.split(pixels, batch):
-        here = single.locate(block).xy
-        there = single.locate(block.flip(-1)).xy[:, partner]
-        back = torch.stack([size - 1 - there[..., 0], there[..., 1]], dim=-1)
-        errors.append((here - back).norm(dim=-1) / size)
+        original = single.locate(block).xy
+        mirrored = single.locate(block.flip(-1)).xy[:, partner]
+        mapped_back = torch.stack([size - 1 - mirrored[..., 0], mirrored[..., 1]], dim=-1)
+        errors.append((original - mapped_back).norm(dim=-1) / size)
     return _by_image(errors, 1)
 
 
 def detection_rates(score: FloatArray, threshold: float) -> FloatArray:
-    """Share of images [K] in which the landmark's score [N, K] exceeds the threshold.
+    """Compute the fraction of images [K] in which the landmark's score [N, K] exceeds the threshold.
 
     >>> detection_rates(np.array([[0.9, 0.1], [0.8, 0.6]]), 0.5).tolist()
     [1.0, 0.5]
@@ -101,7 +103,7 @@ def detection_rates(score: FloatArray, threshold: float) -> FloatArray:
 def cluster_separation(
     descriptor: FloatArray, label: npt.NDArray[np.int64], centroids: FloatArray
 ) -> FloatArray:
-    """Mean margin [K] of each landmark's points (simplified silhouette); NaN for one that has none.
+    """Compute the mean silhouette [K] of each landmark's points; NaN for a landmark without points.
 
     Args:
         descriptor: [P, D].
@@ -116,7 +118,7 @@ def cluster_separation(
 
 
 def _by_image(parts: list[Tensor], deformations: int) -> FloatArray:
-    """Join parts [B, K], `deformations` of them for each batch in turn, so that an image's rows adjoin."""
+    """Join parts [B, K], `deformations` per batch, so that the rows of an image are adjacent."""
     batches = [torch.stack(parts[i : i + deformations], 1) for i in range(0, len(parts), deformations)]
     joined: FloatArray = torch.cat(batches).flatten(0, 1).cpu().numpy().astype(np.float64)
     return joined

@@ -1,26 +1,26 @@
-"""Cumulative error curves: one figure per landmark as in the paper, and the usual one over thresholds.
+"""Cumulative error curves: one number per landmark as in the paper, and the usual curve over thresholds.
 
-The functions take the errors of `nme.point_errors`, NaN where a point is left out, and serve the forward
-direction (L annotated points) and the backward one (K discovered ones) alike.
+The functions take the errors of `nme.point_errors`, NaN where a point is left out. They serve the forward
+direction (L annotated points) and the backward direction (K landmarks) alike.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from selfmark.evaluation.nme import mean_of_known
+from selfmark.evaluation.nme import nan_mean
 from selfmark.points import FloatArray
 
 
 def landmark_errors(errors: FloatArray) -> FloatArray:
-    """Mean error of each landmark over the images where it counts, [N, L] to [L]; NaN if there are none."""
-    return mean_of_known(errors, axis=0)
+    """Compute the mean error of each landmark over images, [N, L] to [L]; NaN if all are NaN."""
+    return nan_mean(errors, axis=0)
 
 
 def cumulative_by_landmark(errors: FloatArray) -> FloatArray:
-    """Mean error of the best n landmarks, n = 1, 2, ...: the paper's CED curves.
+    """Compute the mean error of the best n landmarks for n = 1, 2, ...: the paper's CED curves.
 
-    The curve rises where landmarks begin that nothing follows (paper, Evaluation on human pose datasets).
+    The curve rises steeply at landmarks that follow nothing (paper, Evaluation on human pose datasets).
     Landmarks whose error is NaN are left out, so the result may be shorter than L.
 
     >>> cumulative_by_landmark(np.array([5.0, 1.0, np.nan, 3.0])).tolist()
@@ -35,7 +35,7 @@ def cumulative_by_landmark(errors: FloatArray) -> FloatArray:
 
 
 def cumulative_by_threshold(errors: FloatArray, thresholds: FloatArray) -> FloatArray:
-    """Share of all points of all images whose error is at most each threshold: the usual CED curve.
+    """Compute the fraction of all points whose error is at most each threshold: the usual CED curve.
 
     >>> cumulative_by_threshold(np.array([[1.0, np.nan], [2.0, 4.0], [8.0, np.nan]]), np.array([0.5, 2.0]))
     array([0. , 0.5])
@@ -45,26 +45,26 @@ def cumulative_by_threshold(errors: FloatArray, thresholds: FloatArray) -> Float
         thresholds: [T], in percent.
 
     Returns:
-        [T]; NaN if no point counts.
+        [T]; NaN if all errors are NaN.
     """
     known = np.sort(errors[~np.isnan(errors)])
     if len(known) == 0:
         return np.full(len(thresholds), np.nan)
-    shares: FloatArray = np.searchsorted(known, thresholds, side="right") / len(known)
-    return shares
+    fractions: FloatArray = np.searchsorted(known, thresholds, side="right") / len(known)
+    return fractions
 
 
-def area_under(shares: FloatArray, thresholds: FloatArray) -> float:
-    """Area under a curve by trapezia, as a share of what a curve that is 1 everywhere would have.
+def area_under_curve(fractions: FloatArray, thresholds: FloatArray) -> float:
+    """Compute the area under a curve with the trapezoidal rule, relative to a curve that is 1 everywhere.
 
-    >>> area_under(np.array([0.0, 1.0, 1.0]), np.array([0.0, 4.0, 8.0]))
+    >>> area_under_curve(np.array([0.0, 1.0, 1.0]), np.array([0.0, 4.0, 8.0]))
     0.75
 
     Args:
-        shares: [T].
+        fractions: [T].
         thresholds: [T], ascending, at least two.
     """
-    if len(thresholds) < 2 or shares.shape != thresholds.shape or not np.all(np.diff(thresholds) > 0):
-        raise ValueError("an area needs two or more ascending thresholds and a share for each")
-    area = np.sum((shares[1:] + shares[:-1]) / 2 * np.diff(thresholds))
+    if len(thresholds) < 2 or fractions.shape != thresholds.shape or not np.all(np.diff(thresholds) > 0):
+        raise ValueError("an area needs two or more ascending thresholds and a fraction for each")
+    area = np.sum((fractions[1:] + fractions[:-1]) / 2 * np.diff(thresholds))
     return float(area / (thresholds[-1] - thresholds[0]))

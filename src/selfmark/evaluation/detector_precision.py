@@ -1,4 +1,4 @@
-"""Precision of generic keypoint detectors: how many of their points lie on an annotated one."""
+"""Precision of generic keypoint detectors: the percentage of their keypoints on an annotated point."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from selfmark.errors import InputError
 from selfmark.evaluation.labeled_images import load_labeled_images, precision_radius
 from selfmark.evaluation.labeled_run import LabeledRun
 from selfmark.evaluation.precision import keypoint_precision
-from selfmark.evaluation.protocol import Figures
+from selfmark.evaluation.protocol import Metrics
 from selfmark.images.crop import to_network
 from selfmark.keypoints.first_keypoints import detect_first_keypoints
 from selfmark.points import FloatArray, Keypoints
@@ -29,35 +29,35 @@ def detector_precisions(
     config: Config,
     device: torch.device,
     folder: Path | None,
-) -> Figures:
-    """Share of each detector's keypoints near an annotated point, in percent; no run is needed.
+) -> Metrics:
+    """Measure the percentage of each detector's keypoints near an annotated point; no run is needed.
 
     Args:
-        truth: annotated images.
-        spec: what the radius is a share of where there are no eyes, see `evaluate.normalize`.
-        detectors: names, as in keypoints.detector.
-        config: of images, keypoints and evaluation.
-        device: where detection runs.
-        folder: where a store too large for memory may lie.
+        truth: Annotated objects.
+        spec: Normalizer that defines the radius of objects without eyes, see `normalizers`.
+        detectors: Names, as in keypoints.detector.
+        config: Settings of images, keypoints and evaluation.
+        device: Device for detection.
+        folder: Folder for an image store that does not fit in memory.
     """
-    shown = load_labeled_images(truth, config, folder)
-    store = shown.store
-    radius = precision_radius(shown.truth, store.regions, spec, config)
-    figures: Figures = {}
+    labeled = load_labeled_images(truth, config, folder)
+    store = labeled.store
+    radius = precision_radius(labeled.truth, store.regions, spec, config)
+    precisions: Metrics = {}
     for name in detectors:
-        found = detect_first_keypoints(
+        keypoints = detect_first_keypoints(
             store.pixels,
             store.bounds,
             settings_for_detector(name, config),
             device,
             config.runtime.predict_batch,
         )
-        figures[name] = _percent(found, shown.xy, shown.truth, radius)
-    return figures
+        precisions[name] = _percent(keypoints, labeled.xy, labeled.truth, radius)
+    return precisions
 
 
 def settings_for_detector(name: str, config: Config) -> FirstKeypoints:
-    """Settings of another detector that finds points as the run's own did: as many, as far apart."""
+    """Return settings for another detector with the run's number and spacing of keypoints."""
     kept = {
         key: getattr(config.keypoints, key) for key in ("image_size", "threshold", "nms_radius", "max_points")
     }
@@ -65,27 +65,28 @@ def settings_for_detector(name: str, config: Config) -> FirstKeypoints:
 
 
 def run_keypoint_precision(run: Run, train: LabeledRun, spec: str, config: Config) -> float | None:
-    """Of the keypoints the run started from, where the images it started on are labeled."""
+    """Measure the precision of a run's first keypoints; None if none of its images is labeled."""
     skipped = {event["name"] for event in run.events() if event["event"] == "skipped"}
     used = [ref for ref in run.refs() if ref.name not in skipped]
-    labeled = {(ref.path.resolve(), ref.frame, ref.box): row for row, ref in enumerate(train.truth.refs)}
-    row_of = np.array([labeled.get((ref.path.resolve(), ref.frame, ref.box), -1) for ref in used])
-    if not (row_of >= 0).any():
+    row_of = {(ref.path.resolve(), ref.frame, ref.box): row for row, ref in enumerate(train.truth.refs)}
+    labeled_row = np.array([row_of.get((ref.path.resolve(), ref.frame, ref.box), -1) for ref in used])
+    if not (labeled_row >= 0).any():
         return None
-    points = run.load_or_compute_keypoints("first", _absent)
-    owner = row_of[points.image_index.numpy()]
-    kept = torch.from_numpy(owner >= 0)
-    of_truth = Keypoints(points.xy[kept], torch.from_numpy(owner[owner >= 0]), points.score[kept])
-    truth = to_network(train.truth.xy, train.found.regions[:, None], config.images.size)
-    radius = precision_radius(train.truth, train.found.regions, spec, config)
-    return _percent(of_truth, truth, train.truth, radius)
+    points = run.load_or_compute_keypoints("first", _raise_missing)
+    row = labeled_row[points.image_index.numpy()]
+    is_labeled = torch.from_numpy(row >= 0)
+    keypoints = Keypoints(points.xy[is_labeled], torch.from_numpy(row[row >= 0]), points.score[is_labeled])
+    regions = train.predictions.regions
+    truth = to_network(train.truth.xy, regions[:, None], config.images.size)
+    radius = precision_radius(train.truth, regions, spec, config)
+    return _percent(keypoints, truth, train.truth, radius)
 
 
-def _percent(points: Keypoints, xy: FloatArray, truth: AnnotatedObjects, radius: FloatArray) -> float:
+def _percent(keypoints: Keypoints, xy: FloatArray, truth: AnnotatedObjects, radius: FloatArray) -> float:
     return 100 * keypoint_precision(
-        points.xy.cpu().numpy(), points.image_index.cpu().numpy(), xy, truth.visible, radius
+        keypoints.xy.cpu().numpy(), keypoints.image_index.cpu().numpy(), xy, truth.visible, radius
     )
 
 
-def _absent() -> Any:
-    raise InputError("this run has lost its first keypoints (points/first.safetensors)")
+def _raise_missing() -> Any:
+    raise InputError("the first keypoints of this run are missing (points/first.safetensors)")

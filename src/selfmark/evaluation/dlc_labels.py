@@ -25,9 +25,10 @@ VISIBLE = 2  # COCO's v of a point that is annotated and visible
 class _Row(NamedTuple):
     """A line of the table.
 
-    where: its place in the file, for messages
-    image: folders and name of the image
-    cells: one per column
+    Attributes:
+        where: Its place in the file, for messages.
+        image: Folders and name of the image.
+        cells: One per column.
     """
 
     where: str

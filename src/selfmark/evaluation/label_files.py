@@ -43,8 +43,8 @@ def read_ground_truth(path: Path, images: Sequence[ImageRef], min_visibility: in
     crowds = [annotation for annotation in file.annotations if annotation.is_crowd()]
     refs, match_notes = match_annotations(file, [annotations[row] for row in seen], images)
     notes = (
-        *_left_out(path, crowds, "a crowd"),
-        *_left_out(path, unseen, "without a visible point"),
+        *_left_out(path, crowds, "crowd"),
+        *_left_out(path, unseen, "no visible point"),
         *objects.notes,
         *match_notes,
     )
@@ -116,4 +116,4 @@ def _left_out(path: Path, annotations: Sequence[CocoAnnotation], why: str) -> tu
         return ()
     first = annotations[0].where.removeprefix(f"{path}: ")
     count = "1 annotation was" if len(annotations) == 1 else f"{len(annotations)} annotations were"
-    return (f"{path}: {count} left out as {why}, first {first}",)
+    return (f"{path}: {count} left out ({why}), first {first}",)

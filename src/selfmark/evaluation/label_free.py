@@ -1,4 +1,4 @@
-"""The checks that need no labels, on a sample of images: what a user without annotations can know."""
+"""The label-free checks of a detector on a sample of images."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from selfmark.evaluation.consistency import (
     detection_rates,
     mirror_errors,
 )
-from selfmark.evaluation.protocol import Figures, to_json_list
+from selfmark.evaluation.protocol import Metrics, to_json_list
 from selfmark.evaluation.stage1_landmarks import Stage1, find_stage1_landmarks
 from selfmark.evaluation.trust import judge_landmarks
 from selfmark.image_ref import ImageRef
@@ -29,8 +29,8 @@ def run_label_free_checks(
     refs: Sequence[ImageRef],
     config: Config,
     loaded: ImageStore | None = None,
-) -> Figures:
-    """Stability, symmetry, detection and separation of each landmark, and how far to trust it.
+) -> Metrics:
+    """Measure the stability, symmetry, detection and separation of each landmark, and rate its trust.
 
     At most `evaluation.num_samples` images are checked, evenly spaced among `refs`. They are taken from the
     store `loaded` if it is given and decoded otherwise.

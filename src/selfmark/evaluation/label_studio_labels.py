@@ -23,9 +23,10 @@ UPLOAD_PREFIX = re.compile(r"^[0-9a-f]{8}-")  # added by Label Studio to the nam
 class _Object(NamedTuple):
     """An annotated object of a task.
 
-    where:  place of its first point in the file, for messages
-    points: x and y by name, in pixels
-    box:    x, y, w, h; None without a usable rectangle
+    Attributes:
+        where: Place of its first point in the file, for messages.
+        points: Pixel coordinates of each point by name.
+        box: x, y, w, h; None without a usable rectangle.
     """
 
     where: str

@@ -1,4 +1,4 @@
-"""Labeled images as the network sees them, with their annotated points: for what needs no detector."""
+"""Labeled images as network pixels with their annotated points, for measurements without a trained run."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from selfmark.points import FloatArray
 class LabeledImages:
     """N images and their annotated points.
 
-    truth: the objects
-    store: the images
-    xy:    [N, L, 2] annotated points in network pixels
+    Attributes:
+        truth: The annotated objects.
+        store: The images.
+        xy: [N, L, 2] annotated points in network pixels.
     """
 
     truth: AnnotatedObjects
@@ -34,33 +35,36 @@ class LabeledImages:
     def nearest(
         self, points: FloatArray, image: npt.NDArray[np.int64], config: Config
     ) -> npt.NDArray[np.int64]:
-        """The annotated point within the radius of precision of each point [P, 2], [P]; -1: there is none."""
+        """Return the annotated point nearest to each point [P, 2] of image [P]; -1 if none is near enough."""
         radius = precision_radius(self.truth, self.store.regions, default_normalizer(self.truth), config)
         offset = points[:, None].astype(np.float64) - self.xy[image]
         distance = np.hypot(offset[..., 0], offset[..., 1])
         distance = np.where(self.truth.visible[image], distance, np.inf)
-        found = distance.argmin(axis=1)
-        near = distance[np.arange(len(found)), found] <= radius[image]
-        chosen: npt.NDArray[np.int64] = np.where(near, found, -1).astype(np.int64)
+        nearest = distance.argmin(axis=1)
+        is_near = distance[np.arange(len(nearest)), nearest] <= radius[image]
+        chosen: npt.NDArray[np.int64] = np.where(is_near, nearest, -1).astype(np.int64)
         return chosen
 
 
 def load_labeled_images(truth: AnnotatedObjects, config: Config, folder: Path | None) -> LabeledImages:
-    """Load the images of labeled objects; those that cannot be read are left out.
+    """Load the images of annotated objects; unreadable images are left out.
 
     Args:
-        truth: the objects.
-        config: of images, and how many of them fit into memory.
-        folder: where a store too large for memory may lie.
+        truth: The objects.
+        config: Settings of images and of the memory they may take.
+        folder: Folder for an image store that does not fit in memory.
     """
     store = load_store(truth.refs, config.images, config.runtime.store_gigabytes, folder)
-    used = set(store.refs)
-    truth = truth.select([row for row, ref in enumerate(truth.refs) if ref in used])
+    readable = set(store.refs)
+    truth = truth.select([row for row, ref in enumerate(truth.refs) if ref in readable])
     return LabeledImages(truth, store, to_network(truth.xy, store.regions[:, None], config.images.size))
 
 
 def precision_radius(truth: AnnotatedObjects, regions: FloatArray, spec: str, config: Config) -> FloatArray:
-    """A tenth of the inter-ocular distance; for objects without eyes, of whatever errors are divided by."""
+    """Return the radius [N] in which a keypoint counts as correct, in network pixels.
+
+    It is a fraction of the inter-ocular distance or, for objects without eyes, of the normalizer `spec`.
+    """
     size = config.images.size
     try:
         length = normalizer_in_network_pixels(truth, regions, "inter_ocular", size)

@@ -1,4 +1,4 @@
-"""A label file joined with what a run found in its images: what every metric starts from."""
+"""Labels joined with a run's predictions, from which all metrics are computed."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from selfmark.run.folder import Run
 
 
 @dataclass(frozen=True)
-class EvaluationInputs:
-    """Images as the user names them, and the file that labels them."""
+class LabeledInputs:
+    """Images as the user names them, and their label file."""
 
     images: Sequence[str | Path]
     labels: Path
@@ -34,28 +34,28 @@ class EvaluationInputs:
 
 @dataclass(frozen=True)
 class LabeledRun:
-    """A label file joined with what the run found in its images."""
+    """Annotated objects and the landmarks that a run predicts in their images, row by row."""
 
     truth: AnnotatedObjects
-    found: CachedPredictions
+    predictions: CachedPredictions
 
 
 def join_labels(
     run: Run,
     detector: Detector,
     stage1: Stage1,
-    named: EvaluationInputs,
+    inputs: LabeledInputs,
     config: Config,
     on_progress: Progress | None,
 ) -> LabeledRun:
-    """Read a label file and what the run finds in its images; those that cannot be read are left out."""
-    truth = read_ground_truth(named.labels, list_images(named.images), config.evaluation.min_visibility)
-    found = load_or_predict(run, detector, stage1, truth.refs, on_progress)
-    return LabeledRun(truth.select(found.rows), found)
+    """Read a label file and predict the landmarks of its images; unreadable images are left out."""
+    truth = read_ground_truth(inputs.labels, list_images(inputs.images), config.evaluation.min_visibility)
+    predictions = load_or_predict(run, detector, stage1, truth.refs, on_progress)
+    return LabeledRun(truth.select(predictions.rows), predictions)
 
 
 def keep_common_points(train: LabeledRun, test: LabeledRun) -> tuple[LabeledRun, LabeledRun]:
-    """Across data sets only points annotated in both can be compared."""
+    """Keep only the points that are annotated in both data sets, because only these can be compared."""
     names = common_points(train.truth, test.truth)
     return (
         replace(train, truth=train.truth.select_points(names)),
@@ -64,36 +64,44 @@ def keep_common_points(train: LabeledRun, test: LabeledRun) -> tuple[LabeledRun,
 
 
 def split_in_half(labeled: LabeledRun, settings: Evaluation) -> tuple[LabeledRun, LabeledRun]:
-    """One label file only: regressors are fitted on a random half of it and tested on the other half."""
+    """Split the images at random: regressors are fitted on the first half and tested on the second."""
     count = len(labeled.truth)
     if count < 2:
         raise InputError(
-            f"{labeled.truth.source} labels one image only: give a second file with --train-labels"
+            f"{labeled.truth.source} has labels for one image only: give a second file with --train-labels"
         )
     order = np.random.default_rng(settings.seed).permutation(count)
     first, second = np.sort(order[: count // 2]), np.sort(order[count // 2 :])
-    return _rows(labeled, first), _rows(labeled, second)
+    return _select_rows(labeled, first), _select_rows(labeled, second)
 
 
-def _rows(labeled: LabeledRun, rows: npt.NDArray[np.int64]) -> LabeledRun:
-    found = labeled.found
-    part = CachedPredictions(
-        found.rows[rows],
-        found.xy[rows],
-        found.score[rows],
-        found.stage1[rows],
-        found.regions[rows],
-        found.skipped,
+def _select_rows(labeled: LabeledRun, rows: npt.NDArray[np.int64]) -> LabeledRun:
+    predictions = labeled.predictions
+    selected = CachedPredictions(
+        predictions.rows[rows],
+        predictions.xy[rows],
+        predictions.score[rows],
+        predictions.stage1[rows],
+        predictions.regions[rows],
+        predictions.skipped,
     )
-    return LabeledRun(labeled.truth.select(rows), part)
+    return LabeledRun(labeled.truth.select(rows), selected)
 
 
-def build_examples(labeled: LabeledRun, spec: str, size: int) -> Examples:
-    """In network pixels: originals may have any size, and one linear map must serve them all."""
-    truth, regions = labeled.truth, labeled.found.regions
+def build_examples(
+    truth: AnnotatedObjects, landmarks: FloatArray, regions: FloatArray, spec: str, size: int
+) -> Examples:
+    """Return annotated points and landmarks in network pixels, because originals differ in size.
+
+    Args:
+        truth: N objects.
+        landmarks: [N, K, 2] network pixels.
+        regions: [N, 4] x, y, w, h of the network images in the originals.
+        spec: The normalizer, see `normalizers`.
+        size: Side of the network image.
+    """
     return Examples(
-        landmarks=labeled.found.xy.astype(np.float64),
-        score=labeled.found.score.astype(np.float64),
+        landmarks=landmarks.astype(np.float64),
         truth=to_network(truth.xy, regions[:, None], size),
         visible=truth.visible,
         normalizer=normalizer_in_network_pixels(truth, regions, spec, size),
@@ -103,6 +111,6 @@ def build_examples(labeled: LabeledRun, spec: str, size: int) -> Examples:
 def normalizer_in_network_pixels(
     truth: AnnotatedObjects, regions: FloatArray, spec: str, size: int
 ) -> FloatArray:
-    """What errors are divided by, [N], in network pixels."""
+    """Return the lengths [N] that errors are divided by, in network pixels."""
     scaled: FloatArray = normalizer_lengths(truth, spec, regions) * (size / regions[:, 2])
     return scaled

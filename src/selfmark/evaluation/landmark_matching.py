@@ -1,7 +1,7 @@
 """How well raw landmarks, without a regressor, follow the annotated points (paper, raw accuracy tables).
 
-Each annotated point is given the landmark that follows it best, by the Hungarian algorithm; then its hits are
-counted. Shapes: N images, K landmarks, L annotated points. Landmarks that were not found are NaN.
+Each annotated point is matched to the landmark that follows it best by the Hungarian algorithm; then its hits
+are counted. Shapes: N images, K landmarks, L annotated points. Landmarks that were not found are NaN.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Mapping
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from selfmark.evaluation.nme import BoolArray, IntArray, mean_of_known
+from selfmark.evaluation.nme import BoolArray, IntArray, nan_mean
 from selfmark.points import FloatArray
 
 
 def mean_distances(
     landmarks: FloatArray, truth: FloatArray, visible: BoolArray, normalizer: FloatArray
 ) -> FloatArray:
-    """Mean over images of the distance between each landmark and each annotated point, over the normalizer.
+    """Compute the mean normalized distance over images between each landmark and each annotated point.
 
     Args:
         landmarks: [N, K, 2].
@@ -27,33 +27,34 @@ def mean_distances(
         normalizer: [N]; images in which it is not positive are left out.
 
     Returns:
-        [K, L]; NaN where a landmark and a point are never seen together.
+        [K, L]; NaN if a landmark and a point never occur together.
     """
     counted = visible & (normalizer > 0)[:, None]
     size = np.where(normalizer > 0, normalizer, 1.0)[:, None]
-    # One landmark at a time: all distances at once, [N, K, L], would not be small.
+    # One landmark at a time, because all distances at once, [N, K, L], take much memory.
     rows = [
-        mean_of_known(np.where(counted, _distance(landmarks[:, index, None], truth) / size, np.nan), axis=0)
+        nan_mean(np.where(counted, _distance(landmarks[:, index, None], truth) / size, np.nan), axis=0)
         for index in range(landmarks.shape[1])
     ]
     return np.stack(rows)
 
 
 def match_landmarks(cost: FloatArray) -> IntArray:
-    """The landmark of each annotated point, [L]; each is used at most once, and the total cost is least.
+    """Match each annotated point to a landmark so that the total cost is minimal; each is used at most once.
 
-    -1 where there are too few landmarks, or where none left was ever seen together with the point.
-
-    >>> match(np.array([[1.0, 5.0], [2.0, 9.0]])).tolist()
+    >>> match_landmarks(np.array([[1.0, 5.0], [2.0, 9.0]])).tolist()
     [1, 0]
 
     Args:
-        cost: [K, L], see `mean_distances`; NaN where nothing is known.
+        cost: [K, L], see `mean_distances`; NaN where unknown.
+
+    Returns:
+        [L] landmarks; -1 if there are too few, or if no free one ever occurs together with the point.
     """
     known = ~np.isnan(cost)
     # An unknown pair costs more than any choice among known ones, so as few as possible are taken.
-    most = np.where(known, cost, 0.0).max(initial=0.0)
-    landmark, point = linear_sum_assignment(np.where(known, cost, (most + 1.0) * (min(cost.shape) + 1)))
+    max_cost = np.where(known, cost, 0.0).max(initial=0.0)
+    landmark, point = linear_sum_assignment(np.where(known, cost, (max_cost + 1.0) * (min(cost.shape) + 1)))
     matched = np.full(cost.shape[1], -1, np.int64)
     matched[point] = np.where(known[landmark, point], landmark, -1)
     return matched
@@ -62,7 +63,7 @@ def match_landmarks(cost: FloatArray) -> IntArray:
 def hit_rates(
     landmarks: FloatArray, truth: FloatArray, visible: BoolArray, limit: FloatArray, matched: IntArray
 ) -> FloatArray:
-    """Share of the images showing an annotated point in which its landmark is within `limit` pixels of it.
+    """Compute the fraction of images in which the landmark of a visible point is within `limit` of it.
 
     Args:
         landmarks: [N, K, 2].
@@ -72,18 +73,18 @@ def hit_rates(
         matched: [L], see `match_landmarks`.
 
     Returns:
-        [L]; 0 for points without a landmark, NaN for points never visible.
+        [L]; 0 for points without a landmark, NaN for points that are never visible.
     """
     counted = visible & ~np.isnan(limit)[:, None]
-    near = _distance(landmarks[:, matched], truth) <= limit[:, None]  # never where the landmark is NaN
-    hit = near & (matched >= 0)
-    return mean_of_known(np.where(counted, hit, np.nan), axis=0)
+    is_near = _distance(landmarks[:, matched], truth) <= limit[:, None]  # False if the landmark is NaN
+    is_hit = is_near & (matched >= 0)
+    return nan_mean(np.where(counted, is_hit, np.nan), axis=0)
 
 
 def group_means(rates: FloatArray, groups: Mapping[str, tuple[int, ...]]) -> dict[str, float]:
-    """Mean rate of each named group of points, e.g. of both elbows.
+    """Compute the mean rate of each named group of points, e.g. of both elbows.
 
-    Points whose rate is NaN are left out; a group of nothing else is NaN.
+    Points whose rate is NaN are left out; a group without others is NaN.
 
     >>> group_means(np.array([0.25, 0.75, 1.0]), {"eyes": (0, 1), "nose": (2,)})
     {'eyes': 0.5, 'nose': 1.0}
@@ -92,10 +93,10 @@ def group_means(rates: FloatArray, groups: Mapping[str, tuple[int, ...]]) -> dic
         rates: [L], see `hit_rates`.
         groups: The points of each group.
     """
-    return {name: float(mean_of_known(rates[list(points)], axis=0)) for name, points in groups.items()}
+    return {name: float(nan_mean(rates[list(points)], axis=0)) for name, points in groups.items()}
 
 
 def _distance(a: FloatArray, b: FloatArray) -> FloatArray:
-    """Between points [..., 2] that broadcast against each other."""
+    """Compute distances between points [..., 2] that broadcast against each other."""
     distance: FloatArray = np.hypot(a[..., 0] - b[..., 0], a[..., 1] - b[..., 1])
     return distance

@@ -1,8 +1,8 @@
-"""Normalized mean errors: of points, of the maps between discovered and annotated points, of the mean shape.
+"""Normalized mean errors of points, and linear predictions between landmarks and annotated points.
 
-Shapes: K discovered landmarks, L annotated ones, N images, T test images. Errors are percentages of the
-normalizer [N], one length per image in the same pixels as the points. Where `visible` is false an annotated
-point is treated as unknown, whatever its coordinates say; its error is NaN, and NaN means "left out".
+Shapes: K discovered landmarks, L annotated points, N images, T test images. Errors are percentages of the
+normalizer [N], one length per image in the same pixels as the points. An annotated point that is not
+`visible` is unknown, whatever its coordinates; its error is NaN, and NaN means "left out".
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ IntArray = npt.NDArray[np.int64]
 def point_errors(
     predicted: FloatArray, truth: FloatArray, visible: BoolArray, normalizer: FloatArray
 ) -> FloatArray:
-    """Distance / normalizer in percent, [N, L]; NaN where a point is not visible or not predicted.
+    """Compute distance / normalizer in percent, [N, L]; NaN where a point is not visible or not predicted.
 
     Args:
         predicted: [N, L, 2].
@@ -39,14 +39,14 @@ def point_errors(
             f"shapes do not agree: predicted {predicted.shape}, truth {truth.shape}, "
             f"visible {visible.shape}, normalizer {normalizer.shape}"
         )
-    refused = visible.any(axis=1) & ~(normalizer > 0)
-    if refused.any():
-        worst = int(np.flatnonzero(refused)[0])
+    unusable = visible.any(axis=1) & ~(normalizer > 0)
+    if unusable.any():
+        first = int(np.flatnonzero(unusable)[0])
         raise InputError(
-            f"image number {worst} has the normalizer {normalizer[worst]}; it must be positive, so leave out "
+            f"image number {first} has the normalizer {normalizer[first]}; it must be positive, so leave out "
             "images whose visible points span no box"
         )
-    # Divided only where it counts: an image without visible points may have no size at all.
+    # An image without visible points may have no normalizer.
     size = np.where(visible.any(axis=1), normalizer, 1.0).astype(np.float64)
     offset = predicted.astype(np.float64) - truth
     distance = np.hypot(offset[..., 0], offset[..., 1])
@@ -55,17 +55,17 @@ def point_errors(
 
 
 def image_errors(errors: FloatArray) -> FloatArray:
-    """Mean over the points of each image, [N, L] to [N]; NaN where an image has none."""
-    return mean_of_known(errors, axis=1)
+    """Compute the mean error of each image, [N, L] to [N]; NaN if all its errors are NaN."""
+    return nan_mean(errors, axis=1)
 
 
 def mean_error(errors: FloatArray) -> float:
-    """Mean of `image_errors`: every image weighs the same, however many points it shows; NaN if none does."""
-    return float(mean_of_known(image_errors(errors), axis=0))
+    """Compute the mean of `image_errors`, so that all images count equally; NaN if all errors are NaN."""
+    return float(nan_mean(image_errors(errors), axis=0))
 
 
 def nme(predicted: FloatArray, truth: FloatArray, visible: BoolArray, normalizer: FloatArray) -> float:
-    """Mean over images of the mean, over an image's visible points, of distance / normalizer, in percent.
+    """Compute the normalized mean error: the mean over images of the mean over visible points, in percent.
 
     Images without visible points are left out. Arguments as in `point_errors`.
 
@@ -77,7 +77,7 @@ def nme(predicted: FloatArray, truth: FloatArray, visible: BoolArray, normalizer
     errors = point_errors(predicted, truth, visible, normalizer)
     if not visible.any():
         raise InputError("no image has a visible landmark, so there is nothing to evaluate")
-    # A missing prediction must not pass for a point left out.
+    # A missing prediction must not be mistaken for a point that is left out.
     if np.isnan(errors[visible]).any():
         raise ValueError("predicted and truth must be numbers wherever a point is visible")
     return mean_error(errors)
@@ -90,24 +90,24 @@ def forward_prediction(
     test_landmarks: FloatArray,
     fit: Fit,
 ) -> FloatArray:
-    """Annotated points [T, L, 2] predicted from the discovered ones.
+    """Predict annotated points [T, L, 2] from landmarks.
 
     Each annotated point has its own regressor, fitted on the training images in which it is visible; a point
-    visible in none is predicted as NaN.
+    that is never visible is predicted as NaN.
 
     Args:
-        train_landmarks: [N, K, 2] discovered, training images.
-        train_truth: [N, L, 2] annotated, training images.
+        train_landmarks: [N, K, 2] landmarks of the training images.
+        train_truth: [N, L, 2] annotated points of the training images.
         train_visible: [N, L].
         test_landmarks: [T, K, 2].
-        fit: How to fit.
+        fit: Fits a regressor.
     """
     predicted = np.full((len(test_landmarks), train_truth.shape[1], 2), np.nan)
-    # Points visible in the same images share one fit, as the targets of a linear regressor do not interact.
-    alike: dict[bytes, list[int]] = {}
+    # Points visible in the same images share one fit, because targets of a linear regressor do not interact.
+    points_by_images: dict[bytes, list[int]] = {}
     for point, column in enumerate(train_visible.T):
-        alike.setdefault(column.tobytes(), []).append(point)
-    for points in alike.values():
+        points_by_images.setdefault(column.tobytes(), []).append(point)
+    for points in points_by_images.values():
         known = train_visible[:, points[0]]
         if known.any():
             regressor = fit(_flat(train_landmarks[known]), _flat(train_truth[known][:, points]))
@@ -123,9 +123,9 @@ def backward_prediction(
     test_visible: BoolArray,
     fit: Fit,
 ) -> FloatArray:
-    """Discovered points [T, K, 2] predicted from the annotated ones; arguments as in `forward_prediction`.
+    """Predict landmarks [T, K, 2] from annotated points; arguments as in `forward_prediction`.
 
-    Invisible annotated points are replaced by their training mean.
+    Annotated points that are not visible are replaced by their training mean.
     """
     mean = mean_shape(train_truth, train_visible)
     known_train = np.where(train_visible[..., None], train_truth, mean)
@@ -136,14 +136,14 @@ def backward_prediction(
 
 
 def mean_shape(truth: FloatArray, visible: BoolArray) -> FloatArray:
-    """Mean place [L, 2] of each point over the images where it is visible; the origin if it never is."""
+    """Compute the mean position [L, 2] of each point where it is visible; the origin if it never is."""
     total = np.where(visible[..., None], truth, 0.0).sum(axis=0, dtype=np.float64)
     mean: FloatArray = total / np.maximum(visible.sum(axis=0), 1)[:, None]
     return mean
 
 
 def box_normalizer(truth: FloatArray, visible: BoolArray) -> FloatArray:
-    """Root of the area of the tight box around an image's visible points, [N]; 0 where there are none."""
+    """Compute the root of the area of the tight box around visible points, [N]; 0 if there are none."""
     low = np.where(visible[..., None], truth, np.inf).min(axis=1)
     high = np.where(visible[..., None], truth, -np.inf).max(axis=1)
     sides = np.where(visible.any(axis=1, keepdims=True), high - low, 0.0)
@@ -153,7 +153,7 @@ def box_normalizer(truth: FloatArray, visible: BoolArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class DrawStatistics:
-    """A figure measured on several random draws: its mean and standard deviation over them."""
+    """Mean and standard deviation of a metric over random draws."""
 
     mean: float
     spread: float
@@ -165,19 +165,19 @@ def measure_over_draws(
 ) -> DrawStatistics:
     """Measure with regressors fitted on random subsets of the training images (paper, Evaluation).
 
-    In a draw, annotated points visible in none of the drawn images cannot be predicted. They are left out of
-    that draw's error: `measure` is meant to be the `mean_error` of `point_errors`, where they are NaN. A draw
-    with nothing left, for which `measure` answers NaN, does not count.
+    Annotated points that are visible in none of the drawn images cannot be predicted. They are left out of
+    that draw's error: `measure` should return the `mean_error` of `point_errors`, where they are NaN. A draw
+    for which it returns NaN does not count.
 
-    >>> over_draws(lambda rows: float(len(rows)), 8, 5, 10, np.random.default_rng(0))
-    Spread(mean=5.0, spread=0.0, draws=10)
+    >>> measure_over_draws(lambda rows: float(len(rows)), 8, 5, 10, np.random.default_rng(0))
+    DrawStatistics(mean=5.0, spread=0.0, draws=10)
 
     Args:
-        measure: Given the drawn rows, ascending, the error to average.
-        images: Training images to draw from.
-        fitted: Images per draw, without replacement; if there are no more, all are taken, once.
+        measure: Returns the error for the drawn rows, which are ascending.
+        images: Number of training images to draw from.
+        fitted: Images per draw, without replacement; if there are no more, all are used, once.
         draws: Number of draws.
-        rng: Where the draws come from.
+        rng: Random number generator.
     """
     if fitted < 1 or draws < 1:
         raise ValueError(f"fitted and draws must be at least 1, not {fitted} and {draws}")
@@ -189,7 +189,7 @@ def measure_over_draws(
     if not measured:
         raise InputError(
             f"no test image shows an annotated point that the {min(fitted, images)} training images drawn "
-            "show too, so there is nothing to evaluate; fit on more images"
+            "also show, so there is nothing to evaluate; fit on more images"
         )
     return DrawStatistics(float(np.mean(measured)), float(np.std(measured)), len(measured))
 
@@ -198,16 +198,16 @@ Group = TypeVar("Group", bound=Hashable)
 
 
 def group_errors(errors: FloatArray, groups: Sequence[Group]) -> dict[Group, tuple[float, int]]:
-    """Mean error and number of images of each group, in order of appearance, e.g. of each range of yaw.
+    """Compute the mean error and number of images of each group, in order of appearance.
 
-    Images whose error is NaN do not count; a group without others is left out.
+    Images whose error is NaN do not count; a group without other images is left out.
 
-    >>> by_group(np.array([1.0, 4.0, 3.0]), ["left", "right", "left"])
+    >>> group_errors(np.array([1.0, 4.0, 3.0]), ["left", "right", "left"])
     {'left': (2.0, 2), 'right': (4.0, 1)}
 
     Args:
         errors: [N] per image, see `image_errors`.
-        groups: The group of each image.
+        groups: The group of each image, e.g. its range of yaw.
     """
     members: dict[Group, list[float]] = {}
     for error, group in zip(errors.tolist(), groups, strict=True):
@@ -220,8 +220,8 @@ def _flat(points: FloatArray) -> FloatArray:
     return points.reshape(len(points), -1)
 
 
-def mean_of_known(values: FloatArray, axis: int) -> FloatArray:
-    """Mean of what is not NaN; NaN, without numpy's warning, where there is nothing."""
+def nan_mean(values: FloatArray, axis: int) -> FloatArray:
+    """Compute the mean of the values that are not NaN; unlike `np.nanmean`, without a warning if all are."""
     known = ~np.isnan(values)
     count = known.sum(axis=axis)
     total = np.where(known, values, 0.0).sum(axis=axis, dtype=np.float64)

@@ -1,8 +1,8 @@
-"""The lengths that errors are divided by, and what point names say about sides and parts.
+"""Normalizers, the lengths that errors are divided by, and the sides and parts in point names.
 
-A normalizer is named by a short word, its spec, as the paper names them: `box` for LS3D and PennAction,
-`inter_ocular` for faces, `shoulders` and `torso` for bodies. Point names come from many hands, so
-"LeftEye", "eye_l" and "left eye" are taken for the same point.
+A normalizer is given by a short word, its spec, as in the paper: `box` for LS3D and PennAction,
+`inter_ocular` for faces, `shoulders` and `torso` for bodies. Point names are spelled in many ways, so
+"LeftEye", "eye_l" and "left eye" are treated as the same point.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from selfmark.evaluation.nme import box_normalizer
 from selfmark.images.coco import CocoCategory
 from selfmark.points import FloatArray
 
-# Specs measured between two parts; a part's place is the center of all its points.
+# Specs measured between two parts; the position of a part is the center of all its points.
 PARTS = {
     "inter_ocular": ("left_eye", "right_eye"),
     "shoulders": ("left_shoulder", "right_shoulder"),
@@ -28,38 +28,41 @@ WORDS = ("box", "bbox", *PARTS, "side")
 POINTS = "points:"
 
 SIDES = {"l": "left", "r": "right", "left": "left", "right": "right"}
-# Parts whose side may be a bare initial without a gap, as in "lhip". Not ears: "rear" is a word.
-INITIALLED = "eye|shoulder|elbow|wrist|hand|hip|knee|ankle|foot"
+# Parts that may follow the initial of their side directly, as in "lhip". Not ears: "rear" is a word.
+PARTS_WITH_INITIAL = "eye|shoulder|elbow|wrist|hand|hip|knee|ankle|foot"
 
 
 # --- lengths ---------------------------------------------------------------------------------------
 
 
 def normalizer_lengths(truth: AnnotatedObjects, spec: str, regions: FloatArray) -> FloatArray:
-    """The length [N] that each object's errors are divided by, in pixels of the original image.
+    """Return the length [N] that each object's errors are divided by, in pixels of the original image.
 
     Args:
         truth: N objects.
         spec: One of `WORDS` or "points:A,B": box, the root of the area of the tight box around the visible
-            points; bbox, the same of the annotation's own box; inter_ocular, between the centers of the
-            eyes; shoulders; torso, left shoulder to right hip; side, the side of the region; points:A,B,
-            between two points given by name or index.
+            points; bbox, the same of the annotated box; inter_ocular, between the centers of the eyes;
+            shoulders; torso, left shoulder to right hip; side, the side of the region; points:A,B, between
+            two points given by name or index.
         regions: [N, 4] x, y, w, h of the crops in the original.
+
+    Raises:
+        InputError: If the length of an object is unknown or zero.
     """
-    found = measurable_lengths(truth, spec, regions)
-    unusable = np.flatnonzero(~(np.isfinite(found) & (found > 0)))
+    lengths = measurable_lengths(truth, spec, regions)
+    unusable = np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0)))
     if len(unusable):
         others = f" (nor in {len(unusable) - 1} other entries)" if len(unusable) > 1 else ""
         raise InputError(
             f"{truth.describe(int(unusable[0]))}: the normalizer '{spec}' cannot be measured here{others}, "
-            "because what it needs is missing, not visible or of no length; choose another normalizer, or "
-            "leave the entry out"
+            "because its points or box are missing, not visible or without extent; choose another "
+            "normalizer, or leave the entry out"
         )
-    return found
+    return lengths
 
 
 def measurable_lengths(truth: AnnotatedObjects, spec: str, regions: FloatArray) -> FloatArray:
-    """As `normalizer_lengths`, but NaN or 0 where there is nothing to measure, for metrics that pass over objects."""
+    """Return the lengths of `normalizer_lengths`, NaN or 0 for objects without one."""
     if regions.shape != (len(truth), 4):
         raise ValueError(f"regions must be [{len(truth)}, 4], got {regions.shape}")
     if spec == "box":
@@ -68,22 +71,22 @@ def measurable_lengths(truth: AnnotatedObjects, spec: str, regions: FloatArray) 
         extents = np.asarray(truth.boxes if spec == "bbox" else regions, np.float64)
         root: FloatArray = np.sqrt(extents[:, 2] * extents[:, 3])
         return root
-    ends = _ends(truth.names, spec)
+    ends = _find_ends(truth.names, spec)
     if ends is None:
         raise InputError(
-            f"{truth.source} does not name the points that the normalizer '{spec}' needs; choose another"
+            f"{truth.source} does not name the points that the normalizer '{spec}' needs; choose another one"
         )
-    distance: FloatArray = np.linalg.norm(_center(truth, ends[0]) - _center(truth, ends[1]), axis=1)
+    distance: FloatArray = np.linalg.norm(_mean_point(truth, ends[0]) - _mean_point(truth, ends[1]), axis=1)
     return distance
 
 
 def is_available(truth: AnnotatedObjects, spec: str) -> bool:
-    """Whether the points that a normalizer is measured between are named, visible or not."""
-    return spec in ("box", "bbox", "side") or _ends(truth.names, spec) is not None
+    """Return True if the points that a normalizer needs are named, whether they are visible or not."""
+    return spec in ("box", "bbox", "side") or _find_ends(truth.names, spec) is not None
 
 
 def default_normalizer(truth: AnnotatedObjects) -> str:
-    """What the label file declares, else the distance of the eyes, else of the shoulders, else the box."""
+    """Return the declared normalizer, else the distance of the eyes or shoulders if named, else the box."""
     named = (spec for spec in ("inter_ocular", "shoulders") if is_available(truth, spec))
     return truth.normalizer or next(named, "box")
 
@@ -103,45 +106,45 @@ def declared_normalizer(category: CocoCategory, names: Sequence[str]) -> tuple[s
     return "", (f"{category.where}: the normalizer '{word}' is unknown and was ignored",)
 
 
-def _ends(names: Sequence[str], spec: str) -> tuple[list[int], list[int]] | None:
-    """The points at the two ends of a length; None if one has none."""
+def _find_ends(names: Sequence[str], spec: str) -> tuple[list[int], list[int]] | None:
+    """Return the points at the two ends of a length; None if an end has no point."""
     if spec in PARTS:
-        pair = tuple([i for i, name in enumerate(names) if _of_part(name, part)] for part in PARTS[spec])
+        pair = tuple([i for i, name in enumerate(names) if _is_part(name, part)] for part in PARTS[spec])
         return (pair[0], pair[1]) if all(pair) else None
     if not spec.startswith(POINTS):
         raise InputError(
-            f"there is no normalizer '{spec}'; choose one of {', '.join(WORDS)} or {POINTS}A,B for the "
+            f"unknown normalizer '{spec}'; choose one of {', '.join(WORDS)} or {POINTS}A,B for the "
             "distance between two points"
         )
     given = spec.removeprefix(POINTS)
-    # Names may hold commas themselves, so every comma may be the one that divides the two.
-    for comma in (at for at, letter in enumerate(given) if letter == ","):
-        first, second = _point(names, given[:comma]), _point(names, given[comma + 1 :])
+    # Names may contain commas, so any comma may be the one between the two.
+    for comma in (index for index, letter in enumerate(given) if letter == ","):
+        first, second = _find_point(names, given[:comma]), _find_point(names, given[comma + 1 :])
         if first is not None and second is not None:
             return [first], [second]
     return None
 
 
-def _of_part(name: str, part: str) -> bool:
-    """Whether a point is the part or one of its numbered points: left_eye, left_eye_0, left_eye_1, ..."""
+def _is_part(name: str, part: str) -> bool:
+    """Return True for the name of a part or of one of its numbered points: left_eye, left_eye_0, ..."""
     return re.fullmatch(rf"{part}(_\d+)?", canonical_name(name)) is not None
 
 
-def _point(names: Sequence[str], text: str) -> int | None:
-    """A point given by its name, its name in another spelling, or its index."""
+def _find_point(names: Sequence[str], text: str) -> int | None:
+    """Return a point given by its name, in any spelling, or by its index; None if there is none."""
     text = text.strip()
     if text in names:
         return names.index(text)
-    alike = [index for index, name in enumerate(names) if canonical_name(name) == canonical_name(text)]
-    if len(alike) == 1:
-        return alike[0]
-    # As many digits as any index could have: a longer number is no index, and int() refuses very long ones.
+    same = [index for index, name in enumerate(names) if canonical_name(name) == canonical_name(text)]
+    if len(same) == 1:
+        return same[0]
+    # Longer numbers cannot be an index, and int() raises an error for very long ones.
     number = int(text) if re.fullmatch(r"[0-9]{1,9}", text) else len(names)
     return number if number < len(names) else None
 
 
-def _center(truth: AnnotatedObjects, indices: list[int]) -> FloatArray:
-    """Mean [N, 2] of an object's visible points among these; NaN where none is visible."""
+def _mean_point(truth: AnnotatedObjects, indices: list[int]) -> FloatArray:
+    """Compute the mean [N, 2] of the visible points among these; NaN if none is visible."""
     visible = truth.visible[:, indices]
     total = np.where(visible[..., None], truth.xy[:, indices], 0.0).sum(axis=1)
     count = visible.sum(axis=1)
@@ -153,10 +156,10 @@ def _center(truth: AnnotatedObjects, indices: list[int]) -> FloatArray:
 
 
 def canonical_name(name: str) -> str:
-    """A point's name in one spelling: lower case, words joined by underscores, its side in front.
+    """Return a point's name in lower case, words joined by underscores, with its side in front.
 
-    >>> [canonical(name) for name in ("LeftEye", "eye.L", "L_Shoulder", "lshoulder", "right eye 3", "rear")]
-    ['left_eye', 'left_eye', 'left_shoulder', 'left_shoulder', 'right_eye_3', 'rear']
+    >>> [canonical_name(name) for name in ("LeftEye", "eye.L", "L_Shoulder", "lhip", "right eye 3", "rear")]
+    ['left_eye', 'left_eye', 'left_shoulder', 'left_hip', 'right_eye_3', 'rear']
     """
     words = _words(name)
     side = next((word for word in words if word in ("left", "right")), None)
@@ -167,7 +170,7 @@ def canonical_name(name: str) -> str:
 
 
 def part_groups(names: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Indices of the points of each part, left and right and numbered ones together, in order of mention.
+    """Return the points of each part, left, right and numbered ones together, in order of appearance.
 
     >>> part_groups(["left_eye", "nose", "right_eye", "jaw_0", "jaw_1"])
     {'eye': (0, 2), 'nose': (1,), 'jaw': (3, 4)}
@@ -175,16 +178,16 @@ def part_groups(names: Sequence[str]) -> dict[str, tuple[int, ...]]:
     groups: dict[str, tuple[int, ...]] = {}
     for index, name in enumerate(names):
         part = "_".join(w for w in _words(name) if w not in ("left", "right") and not w.isdecimal())
-        part = part or name  # a name that is nothing but a side and a number stands for itself
+        part = part or name  # a name with only a side and a number is its own part
         groups[part] = (*groups.get(part, ()), index)
     return groups
 
 
 def _words(name: str) -> list[str]:
-    """The words of a name in lower case, split at gaps, camel case, digits and a side run into the part."""
+    """Split a name into lower-case words at gaps, camel case, digits and sides attached to a part."""
     bounds = r"[\W_]+|(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=\d)(?=[^\W\d])|(?<=[^\W\d])(?=\d)"
     words: list[str] = []
     for word in filter(None, (piece.lower() for piece in re.split(bounds, name))):
-        joined = re.fullmatch(rf"(left|right)(.+)|([lr])({INITIALLED})", word)
+        joined = re.fullmatch(rf"(left|right)(.+)|([lr])({PARTS_WITH_INITIAL})", word)
         words += [piece for piece in joined.groups() if piece] if joined else [word]
     return [SIDES.get(word, word) for word in words]

@@ -1,7 +1,7 @@
-"""Object Keypoint Similarity, and COCO's average precision and recall over it (paper, raw accuracy tables).
+"""Object Keypoint Similarity (OKS), and COCO's average precision and recall over it (raw accuracy tables).
 
 The rules are those of COCO's keypoint evaluation for objects of all sizes, down to the order of ties, so that
-figures can be compared with those of supervised methods.
+the numbers can be compared with those of supervised methods.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from selfmark.evaluation.nme import BoolArray, IntArray
 from selfmark.evaluation.normalizers import part_groups
 from selfmark.points import FloatArray
 
-# How precisely people place each part, measured by COCO's authors, in units of the root of the object's area.
+# How precisely people place each part, in units of the square root of the object's area (measured by COCO).
 COCO_SIGMAS = {
     "nose": 0.026,
     "eye": 0.025,
@@ -28,16 +28,54 @@ COCO_SIGMAS = {
     "knee": 0.087,
     "ankle": 0.089,
 }
-MOST_DETECTIONS = 20  # per image
-RECALLS = np.linspace(0.0, 1.0, 101)  # where precision is read off
+MAX_DETECTIONS = 20  # per image
+RECALLS = np.linspace(0.0, 1.0, 101)  # at which precision is sampled
+
+
+@dataclass(frozen=True)
+class Detections:
+    """D detected objects.
+
+    Attributes:
+        image: [D] int64, image of each detection.
+        xy: [D, L, 2].
+        score: [D].
+    """
+
+    image: IntArray
+    xy: FloatArray
+    score: FloatArray
+
+
+@dataclass(frozen=True)
+class TargetObjects:
+    """G annotated objects that detections are matched to.
+
+    Attributes:
+        image: [G] int64, image of each object.
+        xy: [G, L, 2], arbitrary where not visible.
+        visible: [G, L].
+        area: [G] square pixels.
+        box: [G, 4] x, y, width, height: COCO accepts detections near the box of an object without visible
+            points; if None, such an object accepts any detection.
+        crowd: [G] objects that stand for several and accept any number of detections; None if there are none.
+    """
+
+    image: IntArray
+    xy: FloatArray
+    visible: BoolArray
+    area: FloatArray
+    box: FloatArray | None = None
+    crowd: BoolArray | None = None
 
 
 @dataclass(frozen=True)
 class PrecisionRecall:
-    """COCO's figures for each of T thresholds on the similarity; AP and AR are their means.
+    """COCO's numbers at each of T similarity thresholds; AP and AR are their means.
 
-    ap: [T] average precision
-    ar: [T] recall
+    Attributes:
+        ap: [T] average precision.
+        ar: [T] recall.
     """
 
     ap: FloatArray
@@ -45,7 +83,7 @@ class PrecisionRecall:
 
 
 def sigmas_for(names: Sequence[str], default: float) -> FloatArray:
-    """The spread [L] of each named point: COCO's where the name is one of its parts, on either side.
+    """Return the sigma [L] of each named point: COCO's for its parts on either side, else the default.
 
     >>> sigmas_for(["left_eye", "RShoulder", "beak"], default=0.05).tolist()
     [0.025, 0.079, 0.05]
@@ -59,7 +97,7 @@ def sigmas_for(names: Sequence[str], default: float) -> FloatArray:
 def object_keypoint_similarity(
     predicted: FloatArray, truth: FloatArray, visible: BoolArray, area: FloatArray, sigmas: FloatArray
 ) -> FloatArray:
-    """Similarity [N] of predicted to true points: the mean of exp(-d^2 / (8 area sigma^2)) over visible ones.
+    """Compute the OKS [N]: the mean of exp(-d^2 / (8 area sigma^2)) over the visible points.
 
     Args:
         predicted: [N, L, 2].
@@ -69,143 +107,123 @@ def object_keypoint_similarity(
         sigmas: [L], see `sigmas_for`.
 
     Returns:
-        [N], between 0 and 1; NaN where nothing is visible.
+        [N], between 0 and 1; NaN if no point is visible.
     """
     offset = np.where(visible[..., None], predicted - truth, 0.0)
-    likeness = np.where(visible, _likeness(offset, area[:, None], sigmas), 0.0)
+    similarity = np.where(visible, _point_similarity(offset, area[:, None], sigmas), 0.0)
     count = visible.sum(axis=1)
-    similarity: FloatArray = np.where(count > 0, likeness.sum(axis=1) / np.maximum(count, 1), np.nan)
-    return similarity
+    mean: FloatArray = np.where(count > 0, similarity.sum(axis=1) / np.maximum(count, 1), np.nan)
+    return mean
 
 
 def average_precision(
-    det_image: IntArray,
-    det_xy: FloatArray,
-    det_score: FloatArray,
-    gt_image: IntArray,
-    gt_xy: FloatArray,
-    gt_visible: BoolArray,
-    gt_area: FloatArray,
-    sigmas: FloatArray,
-    thresholds: FloatArray,
-    gt_box: FloatArray | None = None,
-    gt_crowd: BoolArray | None = None,
+    detections: Detections, targets: TargetObjects, sigmas: FloatArray, thresholds: FloatArray
 ) -> PrecisionRecall:
-    """Precision and recall of D detections of G objects, under COCO's rules of matching.
+    """Compute precision and recall under COCO's matching rules.
 
-    In each image the surest detections choose first, each the most similar object not yet taken that reaches
-    the threshold. Objects without visible points and crowds are chosen last, and detections that choose them
-    count neither for nor against. Of an image's detections the 20 surest count.
+    In each image, the detections choose in the order of their scores. Each takes the most similar free object
+    that reaches the threshold. Objects without visible points and crowds are chosen last, and detections that
+    choose them are not counted. Only the 20 detections of an image with the highest scores count.
 
     Args:
-        det_image: [D] image of each detection.
-        det_xy: [D, L, 2].
-        det_score: [D].
-        gt_image: [G] image of each object.
-        gt_xy: [G, L, 2].
-        gt_visible: [G, L].
-        gt_area: [G] square pixels.
+        detections: D detections.
+        targets: G objects.
         sigmas: [L], see `sigmas_for`.
-        thresholds: [T] least similarities of a find.
-        gt_box: [G, 4] x, y, width, height, near which COCO seeks objects without visible points; without it
-            such an object takes any detection.
-        gt_crowd: [G] objects that stand for several, and are never used up; none if not given.
+        thresholds: [T] minimum similarities of a match.
     """
-    crowd = np.zeros(len(gt_image), bool) if gt_crowd is None else gt_crowd
-    ignored = crowd | ~gt_visible.any(axis=1)
-    wanted = int((~ignored).sum())
-    if wanted == 0:
+    crowd = np.zeros(len(targets.image), bool) if targets.crowd is None else targets.crowd
+    ignored = crowd | ~targets.visible.any(axis=1)
+    num_wanted = int((~ignored).sum())
+    if num_wanted == 0:
         raise InputError("no object has a visible point, so average precision cannot be measured")
-    least = np.asarray(thresholds, np.float64)
-    ranking = np.lexsort((det_image, -det_score))  # the surest first; ties by image, then as given
-    found = np.zeros((len(least), len(det_image)), bool)
-    counted = np.zeros_like(found)  # detections beyond the surest of their image never do
-    objects_of = _rows_by_image(gt_image)
-    for image, ranks in _rows_by_image(det_image[ranking]).items():
-        surest = ranking[ranks[:MOST_DETECTIONS]]
+    min_similarity = np.asarray(thresholds, np.float64)
+    # Highest score first; ties are ordered by image, then as given.
+    ranking = np.lexsort((detections.image, -detections.score))
+    is_match = np.zeros((len(min_similarity), len(detections.image)), bool)
+    is_counted = np.zeros_like(is_match)  # detections beyond the best 20 of their image stay False
+    objects_of = _rows_by_image(targets.image)
+    for image, ranks in _rows_by_image(detections.image[ranking]).items():
+        best = ranking[ranks[:MAX_DETECTIONS]]
         objects = objects_of.get(image, np.zeros(0, np.int64))
-        similarity = np.zeros((len(surest), len(objects)))
-        for column, g in enumerate(objects):
-            box = None if gt_box is None else gt_box[g]
-            similarity[:, column] = _similarity(
-                det_xy[surest], gt_xy[g], gt_visible[g], gt_area[g], box, sigmas
-            )
-        chosen = _choose(similarity, ignored[objects], crowd[objects], least)
-        found[:, surest] = chosen >= 0
-        counted[:, surest] = ~np.append(ignored[objects], False)[chosen]  # -1, no object, is the appended one
-    found, counted = found[:, ranking], counted[:, ranking]
-    precision = [_interpolated(hit[count], wanted).mean() for hit, count in zip(found, counted, strict=True)]
-    return PrecisionRecall(np.array(precision), (found & counted).sum(axis=1) / wanted)
+        similarity = np.zeros((len(best), len(objects)))
+        for column, row in enumerate(objects):
+            similarity[:, column] = _target_similarity(detections.xy[best], targets, row, sigmas)
+        chosen = _choose(similarity, ignored[objects], crowd[objects], min_similarity)
+        is_match[:, best] = chosen >= 0
+        # Index -1, no object, refers to the appended False.
+        is_counted[:, best] = ~np.append(ignored[objects], False)[chosen]
+    is_match, is_counted = is_match[:, ranking], is_counted[:, ranking]
+    precision = [
+        _interpolated_precision(match[counted], num_wanted).mean()
+        for match, counted in zip(is_match, is_counted, strict=True)
+    ]
+    return PrecisionRecall(np.array(precision), (is_match & is_counted).sum(axis=1) / num_wanted)
 
 
 def _rows_by_image(image: IntArray) -> dict[int, IntArray]:
-    """The rows of each image, in their order."""
+    """Return the rows of each image, in their order."""
     order = np.argsort(image, kind="stable")
     images, starts = np.unique(image[order], return_index=True)
     return dict(zip(images.tolist(), np.split(order, starts)[1:], strict=True))
 
 
-def _similarity(
-    xy: FloatArray,
-    truth: FloatArray,
-    visible: BoolArray,
-    area: float,
-    box: FloatArray | None,
-    sigmas: FloatArray,
-) -> FloatArray:
-    """OKS [D] of detections [D, L, 2] with one object.
+def _target_similarity(xy: FloatArray, targets: TargetObjects, row: int, sigmas: FloatArray) -> FloatArray:
+    """Compute the OKS [D] of detections [D, L, 2] with one object.
 
-    Without visible points, distances are those to its box, enlarged by its own size on every side.
+    If no point is visible, distances are measured to its box, enlarged by its own size on every side.
     """
+    visible = targets.visible[row]
     if visible.any():
-        offset, sigmas = (xy - truth)[:, visible], sigmas[visible]
-    elif box is not None:
-        corner, size = box[:2], box[2:]
+        offset, sigmas = (xy - targets.xy[row])[:, visible], sigmas[visible]
+    elif targets.box is not None:
+        corner, size = targets.box[row, :2], targets.box[row, 2:]
         offset = np.maximum(corner - size - xy, 0.0) + np.maximum(xy - (corner + 2.0 * size), 0.0)
     else:
         offset = np.zeros_like(xy)
-    similarity: FloatArray = np.mean(_likeness(offset, area, sigmas), axis=1)
+    similarity: FloatArray = np.mean(_point_similarity(offset, targets.area[row], sigmas), axis=1)
     return similarity
 
 
-def _likeness(offset: FloatArray, area: FloatArray | float, sigmas: FloatArray) -> FloatArray:
-    """exp(-e) of offsets [..., L, 2], with COCO's e = d^2 / (2 (2 sigma)^2 (area + eps))."""
+def _point_similarity(offset: FloatArray, area: FloatArray | float, sigmas: FloatArray) -> FloatArray:
+    """Compute exp(-e) of offsets [..., L, 2], with COCO's e = d^2 / (2 (2 sigma)^2 (area + eps))."""
     squared = (offset**2).sum(axis=-1)
-    likeness: FloatArray = np.exp(-squared / (2.0 * sigmas) ** 2 / (area + np.spacing(1.0)) / 2.0)
-    return likeness
+    similarity: FloatArray = np.exp(-squared / (2.0 * sigmas) ** 2 / (area + np.spacing(1.0)) / 2.0)
+    return similarity
 
 
-def _choose(similarity: FloatArray, ignored: BoolArray, crowd: BoolArray, least: FloatArray) -> IntArray:
-    """The object [T, D] each detection takes at each threshold, -1 for none.
+def _choose(
+    similarity: FloatArray, ignored: BoolArray, crowd: BoolArray, min_similarity: FloatArray
+) -> IntArray:
+    """Return the object [T, D] that each detection takes at each threshold, -1 for none.
 
     Args:
-        similarity: [D, G], the surest detection first.
+        similarity: [D, G], detections ordered by score.
         ignored: [G].
         crowd: [G].
-        least: [T] thresholds.
+        min_similarity: [T] thresholds.
     """
-    chosen = np.full((len(least), len(similarity)), -1, np.int64)
+    chosen = np.full((len(min_similarity), len(similarity)), -1, np.int64)
     if similarity.shape[1] == 0:
         return chosen
-    enough = np.minimum(least, 1.0 - 1e-10)[:, None]  # so that a threshold of 1 can be met, as COCO has it
-    free = np.ones((len(least), similarity.shape[1]), bool)
+    enough = np.minimum(min_similarity, 1.0 - 1e-10)[:, None]  # as in COCO, a threshold of 1 can be reached
+    free = np.ones((len(min_similarity), similarity.shape[1]), bool)
     for index, similar in enumerate(similarity):
         possible = (free | crowd) & (similar >= enough)
         regular = possible & ~ignored
         eligible = np.where(regular.any(axis=1, keepdims=True), regular, possible)
         takes = np.flatnonzero(eligible.any(axis=1))
-        # Of equals COCO takes the last, and it looks at ignored objects after all others.
+        # Among equal objects COCO takes the last one, and it visits ignored objects after all others.
         backwards = np.where(eligible, similar, -1.0)[takes, ::-1]
         chosen[takes, index] = similarity.shape[1] - 1 - np.argmax(backwards, axis=1)
         free[takes, chosen[takes, index]] = False
     return chosen
 
 
-def _interpolated(hit: BoolArray, wanted: int) -> FloatArray:
-    """Precision at COCO's recalls: the best reached at that recall or beyond it; 0 beyond the last."""
-    hits = np.cumsum(hit)
-    precision = hits / np.arange(1, len(hit) + 1)
+def _interpolated_precision(is_match: BoolArray, num_wanted: int) -> FloatArray:
+    """Return precision at COCO's recalls: the best at that recall or beyond, 0 after the last."""
+    matches = np.cumsum(is_match)
+    precision = matches / np.arange(1, len(is_match) + 1)
     best = np.maximum.accumulate(precision[::-1])[::-1]
-    at = np.searchsorted(hits / wanted, RECALLS, side="left")
-    curve: FloatArray = np.append(best, 0.0)[at]
+    index = np.searchsorted(matches / num_wanted, RECALLS, side="left")
+    curve: FloatArray = np.append(best, 0.0)[index]
     return curve

@@ -1,4 +1,4 @@
-"""How many generic keypoints lie on an annotated landmark (paper, Landmarks captured as keypoints)."""
+"""Precision of keypoints: the fraction that lies on an annotated point (paper, Landmarks captured)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from selfmark.errors import InputError
 from selfmark.evaluation.nme import BoolArray, IntArray
 from selfmark.points import FloatArray
 
-CHUNK = 8192  # keypoints compared at a time, so that memory stays small
+CHUNK = 8192  # keypoints compared at a time, to limit memory
 
 
 def keypoint_precision(
     xy: FloatArray, image_index: IntArray, truth: FloatArray, visible: BoolArray, radius: FloatArray
 ) -> float:
-    """Share of keypoints within `radius` of any visible annotated point of their image.
+    """Compute the fraction of keypoints within `radius` of any visible annotated point of their image.
 
     Keypoints of images without visible points, or whose radius is NaN, are left out.
 
@@ -24,22 +24,22 @@ def keypoint_precision(
 
     Args:
         xy: [P, 2] keypoints of all images.
-        image_index: [P] the image of each.
+        image_index: [P] image of each keypoint.
         truth: [N, L, 2].
         visible: [N, L].
         radius: [N], e.g. a tenth of the distance between the eyes (paper).
     """
-    judged = (visible.any(axis=1) & ~np.isnan(radius))[image_index]
-    if not judged.any():
+    is_counted = (visible.any(axis=1) & ~np.isnan(radius))[image_index]
+    if not is_counted.any():
         raise InputError(
-            "no keypoint lies in an image with visible annotated points, so their precision cannot be "
-            "measured; annotate images in which keypoints were found"
+            "no keypoint lies in an image with visible annotated points, so precision cannot be measured; "
+            "annotate images in which keypoints were found"
         )
-    xy, image_index = xy[judged], image_index[judged]
+    xy, image_index = xy[is_counted], image_index[is_counted]
     hits = 0
     for start in range(0, len(xy), CHUNK):
         image = image_index[start : start + CHUNK]
         offset = xy[start : start + CHUNK, None] - truth[image]
-        near = np.hypot(offset[..., 0], offset[..., 1]) <= radius[image, None]
-        hits += int((near & visible[image]).any(axis=1).sum())
+        is_near = np.hypot(offset[..., 0], offset[..., 1]) <= radius[image, None]
+        hits += int((is_near & visible[image]).any(axis=1).sum())
     return hits / len(xy)

@@ -1,6 +1,6 @@
-"""The regressor that carries one set of points over to another (paper, Evaluation Metrics).
+"""Linear regressors between landmarks and annotated points (paper, Evaluation Metrics).
 
-Discovered landmarks have no names, so they are judged by how well a linear map predicts the annotated ones
+Discovered landmarks have no names. They are judged by how well a linear map predicts the annotated points
 from them, and the other way round.
 """
 
@@ -16,11 +16,12 @@ from selfmark.points import FloatArray
 
 @dataclass(frozen=True)
 class Regressor:
-    """A linear map of mean-free vectors: (inputs - input_mean) @ weights + target_mean.
+    """A linear map of centered vectors: (inputs - input_mean) @ weights + target_mean.
 
-    weights:     [A, B]
-    input_mean:  [A]
-    target_mean: [B]
+    Attributes:
+        weights: [A, B].
+        input_mean: [A].
+        target_mean: [B].
     """
 
     weights: FloatArray
@@ -28,8 +29,8 @@ class Regressor:
     target_mean: FloatArray
 
     def predict(self, inputs: FloatArray) -> FloatArray:
-        """[N, A] to [N, B]."""
-        # The means go through the map once, not once per image.
+        """Map inputs [N, A] to predictions [N, B]."""
+        # The means are mapped once instead of once per image.
         predicted: FloatArray = inputs @ self.weights + (self.target_mean - self.input_mean @ self.weights)
         return predicted
 
@@ -38,15 +39,15 @@ Fit = Callable[[FloatArray, FloatArray], Regressor]  # `fit_unbiased`, or `parti
 
 
 def fit_ridge(inputs: FloatArray, targets: FloatArray, ridge: float) -> Regressor:
-    """Least squares with a penalty of lambda |weights|^2, on mean-free inputs and targets.
+    """Fit least squares with a penalty of lambda |weights|^2 on centered inputs and targets.
 
     Lambda is `ridge` times the largest entry of X'X, so its effect depends neither on the number of images
-    nor on the unit of the coordinates. The means stay out of the penalty.
+    nor on the unit of the coordinates. The means are not penalized.
 
     Args:
         inputs: [N, A], N >= 1.
         targets: [N, B].
-        ridge: At least 0; with 0 and fewer images than inputs, the smallest weights that fit are taken.
+        ridge: At least 0; with 0 and fewer images than inputs, the smallest weights that fit are chosen.
 
     >>> inputs = np.array([[0.0], [1.0], [2.0]])
     >>> fit_ridge(inputs, 3.0 * inputs + 1.0, ridge=0.0).predict(np.array([[10.0]])).round(6)
@@ -54,23 +55,23 @@ def fit_ridge(inputs: FloatArray, targets: FloatArray, ridge: float) -> Regresso
     """
     if ridge < 0:
         raise ValueError(f"ridge must be at least 0, not {ridge}")
-    x, y = _paired(inputs, targets)
+    x, y = _as_double(inputs, targets)
     input_mean, target_mean = x.mean(axis=0), y.mean(axis=0)
     x, y = x - input_mean, y - target_mean
     gram = x.T @ x
     penalty = ridge * gram.max()
     if penalty > 0:
         weights = np.linalg.solve(gram + penalty * np.eye(len(gram)), x.T @ y)
-    else:  # too few images, or a landmark that never moves, leave the matrix singular
+    else:  # the matrix is singular with too few images or a landmark that never moves
         weights = np.linalg.lstsq(gram, x.T @ y, rcond=None)[0]
     return Regressor(weights, input_mean, target_mean)
 
 
 def fit_unbiased(inputs: FloatArray, targets: FloatArray) -> Regressor:
-    """Plain least squares on raw coordinates: the paper's "simple regressor with no bias" (Evaluation).
+    """Fit plain least squares on raw coordinates: the paper's "simple regressor with no bias" (Evaluation).
 
-    Unlike `fit_ridge`, this depends on where the origin of the coordinates lies. Where fewer images than
-    inputs leave a choice, the smallest weights that fit are taken.
+    Unlike `fit_ridge`, the result depends on the origin of the coordinates. With fewer images than inputs,
+    the smallest weights that fit are chosen.
 
     Args:
         inputs: [N, A], N >= 1.
@@ -80,14 +81,14 @@ def fit_unbiased(inputs: FloatArray, targets: FloatArray) -> Regressor:
     >>> fit_unbiased(inputs, 3.0 * inputs).predict(np.array([[10.0]])).round(6)
     array([[30.]])
     """
-    x, y = _paired(inputs, targets)
-    # On the inputs themselves: raw coordinates share one large mean, and X'X would square that condition.
+    x, y = _as_double(inputs, targets)
+    # Solved on X itself: raw coordinates share one large mean, and X'X would square that condition number.
     weights = np.linalg.lstsq(x, y, rcond=None)[0]
     return Regressor(weights, np.zeros(x.shape[1]), np.zeros(y.shape[1]))
 
 
-def _paired(inputs: FloatArray, targets: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Both in double precision, checked to be of the same images."""
+def _as_double(inputs: FloatArray, targets: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return both in double precision, after checking that they have the same number of images."""
     if len(inputs) != len(targets) or len(inputs) == 0:
         raise ValueError(
             f"inputs and targets must be of the same images, not {len(inputs)} and {len(targets)}"

@@ -1,18 +1,18 @@
 """`selfmark evaluate`: from a run, images and their labels to metrics.json.
 
-The labeled images are joined with what the run found in them, brought into network pixels, and handed to the
-protocol. Without labels only the checks that need none are made.
+Labels are joined with the run's predictions, converted to network pixels and passed to the protocol. Without
+labels, only the label-free checks run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from selfmark._version import __version__
 from selfmark.config import Config, override
@@ -23,7 +23,7 @@ from selfmark.evaluation.cached_predictions import Progress, run_fingerprint
 from selfmark.evaluation.detector_precision import detector_precisions, run_keypoint_precision
 from selfmark.evaluation.label_free import run_label_free_checks
 from selfmark.evaluation.labeled_run import (
-    EvaluationInputs,
+    LabeledInputs,
     LabeledRun,
     build_examples,
     join_labels,
@@ -32,7 +32,9 @@ from selfmark.evaluation.labeled_run import (
 )
 from selfmark.evaluation.nme import box_normalizer, forward_prediction
 from selfmark.evaluation.normalizers import default_normalizer, is_available, measurable_lengths, part_groups
-from selfmark.evaluation.protocol import Examples, Figures
+from selfmark.evaluation.oks import TargetObjects
+from selfmark.evaluation.protocol import Examples, Metrics
+from selfmark.evaluation.regression import fit_ridge
 from selfmark.evaluation.stage1_landmarks import Stage1
 from selfmark.image_ref import ImageRef
 from selfmark.images.sources import list_images
@@ -42,72 +44,101 @@ from selfmark.run.devices import select_device
 from selfmark.run.files import write_json
 from selfmark.run.folder import Run
 
-_MOST_GROUPS = 12  # a numeric field with more values than this is cut into quarters
+_MAX_GROUPS = 12  # a numeric field with more values than this is divided into quartiles
+
+ImageInputs = str | Path | Sequence[str | Path]
+
+
+@dataclass(frozen=True)
+class EvaluationInputs:
+    """Images to evaluate on and their labels.
+
+    Attributes:
+        images: Folders, globs, image files, COCO files or videos to test on.
+        labels: Label file of these images; None runs only the label-free checks.
+        train_images: Images that regressors are fitted on; None means `images`.
+        train_labels: Their label file; None fits on a random half of `labels` and tests on the other half.
+    """
+
+    images: ImageInputs
+    labels: str | Path | None = None
+    train_images: ImageInputs | None = None
+    train_labels: str | Path | None = None
+
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """What to measure and how.
+
+    Attributes:
+        normalizer: What errors are divided by (`box`, `bbox`, `inter_ocular`, `shoulders`, `torso`, `side`,
+            `points:A,B`); empty uses the label file's declaration, else a choice based on point names.
+        by: Annotation fields to break the errors down by.
+        detectors: Generic keypoint detectors whose precision to measure.
+        settings: Changes to the evaluation settings by name, e.g. `{"draws": 3}`.
+    """
+
+    normalizer: str = ""
+    by: Sequence[str] = ()
+    detectors: Sequence[str] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 def evaluate_run(
     folder: str | Path,
-    images: str | Path | Sequence[str | Path],
-    labels: str | Path | None = None,
-    train_images: str | Path | Sequence[str | Path] | None = None,
-    train_labels: str | Path | None = None,
-    normalizer: str = "",
-    by: Sequence[str] = (),
-    detectors: Sequence[str] = (),
-    settings: Mapping[str, Any] | None = None,
+    inputs: EvaluationInputs,
+    options: EvaluationOptions | None = None,
     output: str | Path | None = None,
     device: str = "auto",
     on_progress: Progress | None = None,
-) -> Figures:
-    """Measure a finished run on images, with their labels if there are any, and write metrics.json.
+) -> Metrics:
+    """Evaluate a finished run on images, with labels if there are any, and write metrics.json.
 
     Args:
-        folder: run folder.
-        images: folders, globs, image files, COCO files or videos to test on.
-        labels: COCO keypoints of these images; None leaves only the checks that need no labels.
-        train_images: images the regressors are fitted on; None takes `images`.
-        train_labels: COCO keypoints of those; None fits on a random half of `labels` and tests on the other.
-        normalizer: what errors are divided by (`box`, `bbox`, `inter_ocular`, `shoulders`, `torso`, `side`,
-            `points:A,B`); empty takes what the label file says, else what its point names suggest.
-        by: annotation fields to break the errors down by.
-        detectors: generic keypoint detectors whose precision to measure.
-        settings: changes to the evaluation's settings by name, e.g. `{"draws": 3}`.
-        output: where metrics.json goes; None is the run folder.
+        folder: Run folder.
+        inputs: Images and labels.
+        options: What to measure and how.
+        output: Folder for metrics.json; None means the run folder.
         device: `auto`, `cpu`, `cuda`, ...
-        on_progress: called with images done and images in all.
+        on_progress: Called with the number of images done and the total.
 
     Returns:
-        What metrics.json holds.
+        The content of metrics.json.
     """
+    options = options or EvaluationOptions()
     run = Run.open(Path(folder))
-    config = override(run.config, {f"evaluation.{name}": value for name, value in (settings or {}).items()})
-    where = select_device(device)
-    detector, stage1 = Detector.load(run.path, where), Stage1.load(run, where)
+    config = override(run.config, {f"evaluation.{name}": value for name, value in options.settings.items()})
+    torch_device = select_device(device)
+    detector, stage1 = Detector.load(run.path, torch_device), Stage1.load(run, torch_device)
     if config.evaluation.flip == "never":
-        detector = Detector(detector.psi, replace(detector.card, flip_test=False), where, detector.runtime)
-    refs = list_images(_several(images))
-    metrics = _header(run, detector) | {"images": [str(one) for one in _several(images)]}
-    looked_at: Sequence[ImageRef] = refs
-    if labels is None:
-        if by or train_labels or normalizer or detectors:
+        card = replace(detector.card, flip_test=False)
+        detector = Detector(detector.psi, card, torch_device, detector.runtime)
+    images = _as_list(inputs.images)
+    checked: Sequence[ImageRef] = list_images(images)
+    metrics = _header(run, detector) | {"images": [str(item) for item in images]}
+    if inputs.labels is None:
+        if options.by or inputs.train_labels or options.normalizer or options.detectors:
             raise InputError("--by, --train-labels, --normalizer and --detectors need --labels")
     else:
-        test = join_labels(
-            run, detector, stage1, EvaluationInputs(_several(images), Path(labels)), config, on_progress
-        )
-        fitted_on = _several(train_images) if train_images is not None else _several(images)
-        if train_labels is not None:
-            fit = EvaluationInputs(fitted_on, Path(train_labels))
-            train = join_labels(run, detector, stage1, fit, config, on_progress)
-            train, test = keep_common_points(train, test)
-        else:
+        join = partial(join_labels, run, detector, stage1, config=config, on_progress=on_progress)
+        test = join(LabeledInputs(images, Path(inputs.labels)))
+        if inputs.train_labels is None:
             train, test = split_in_half(test, config.evaluation)
-        looked_at = test.truth.refs
-        spec = normalizer or default_normalizer(test.truth)
-        metrics |= _measure(train, test, spec, by, config)
-        metrics["precision"] = _precisions(run, train, test, spec, detectors, config, where)
-        metrics["notes"] = list(_notes(train, test, train_labels is None))
-    metrics["unlabelled"] = run_label_free_checks(detector, stage1, looked_at, config)
+        else:
+            train_images = images if inputs.train_images is None else _as_list(inputs.train_images)
+            train = join(LabeledInputs(train_images, Path(inputs.train_labels)))
+            train, test = keep_common_points(train, test)
+        checked = test.truth.refs
+        spec = options.normalizer or default_normalizer(test.truth)
+        metrics |= _measure(train, test, spec, options.by, config)
+        precisions = _run_precision(run, train, spec, config)
+        if options.detectors:
+            precisions |= detector_precisions(
+                test.truth, spec, options.detectors, config, torch_device, run.path
+            )
+        metrics["precision"] = precisions
+        metrics["notes"] = _notes(train, test, inputs.train_labels is None)
+    metrics["unlabelled"] = run_label_free_checks(detector, stage1, checked, config)
     target = Path(output) if output is not None else run.path
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -117,8 +148,8 @@ def evaluate_run(
     return metrics
 
 
-def check_run(run: Run, detector: Detector, store: ImageStore) -> Figures:
-    """What can be measured of a fresh run without any labels, also written to its metrics.json."""
+def check_run(run: Run, detector: Detector, store: ImageStore) -> Metrics:
+    """Run the label-free checks on a new run and write its metrics.json."""
     stage1 = Stage1.load(run, detector.device)
     metrics = _header(run, detector)
     metrics["unlabelled"] = run_label_free_checks(detector, stage1, store.refs, run.config, store)
@@ -126,7 +157,7 @@ def check_run(run: Run, detector: Detector, store: ImageStore) -> Figures:
     return metrics
 
 
-def _header(run: Run, detector: Detector) -> Figures:
+def _header(run: Run, detector: Detector) -> Metrics:
     return {
         "selfmark": __version__,
         "model": run_fingerprint(run, detector.card),
@@ -136,91 +167,106 @@ def _header(run: Run, detector: Detector) -> Figures:
     }
 
 
-# --- figures ----------------------------------------------------------------------------------------------
+# --- metrics ----------------------------------------------------------------------------------------------
 
 
-def _measure(train: LabeledRun, test: LabeledRun, spec: str, by: Sequence[str], config: Config) -> Figures:
+def _measure(train: LabeledRun, test: LabeledRun, spec: str, by: Sequence[str], config: Config) -> Metrics:
     settings, size = config.evaluation, config.images.size
-    fit, judged = build_examples(train, spec, size), build_examples(test, spec, size)
-    stands_for = protocol.matched_landmarks(fit)
-    groups = part_groups(test.truth.names)
-    limits = _limits(test, config)
-    headline = protocol.regressors(replace(settings, ridges=(settings.ridge,)))[f"ridge {settings.ridge:g}"]
-    regressed = forward_prediction(fit.landmarks, fit.truth, fit.visible, judged.landmarks, headline)
+    fit, judged = (
+        build_examples(labeled.truth, labeled.predictions.xy, labeled.predictions.regions, spec, size)
+        for labeled in (train, test)
+    )
+    stage1_fit, stage1_judged = (
+        replace(examples, landmarks=labeled.predictions.stage1)
+        for examples, labeled in ((fit, train), (judged, test))
+    )
+    matched = protocol.matched_landmarks(fit)
+    regressed = forward_prediction(
+        fit.landmarks, fit.truth, fit.visible, judged.landmarks, partial(fit_ridge, ridge=settings.ridge)
+    )
+    names = test.truth.names
+    limits, groups = _hit_limits(test, config), part_groups(names)
+    score = test.predictions.score.astype(np.float64)
+    detections = protocol.matched_detections(judged.landmarks, score, matched)
+    targets = TargetObjects(
+        np.arange(len(judged)), judged.truth, judged.visible, _object_areas(test, judged, size)
+    )
     return {
         "labels": str(test.truth.source),
         "train_labels": str(train.truth.source),
         "normaliser": spec,
         "train_images_used": len(fit),
         "test_images_used": len(judged),
-        "points": list(test.truth.names),
-        "errors": protocol.errors_by_images(fit, judged, settings),
-        "guessing": protocol.guessing_errors(fit, judged),
+        "points": list(names),
+        "errors": protocol.errors_by_num_images(fit, judged, settings),
+        "guessing": protocol.mean_shape_errors(fit, judged),
         "headline": protocol.headline_errors(fit, judged, settings),
-        "stage1": protocol.stage1_errors(fit, judged, (train.found.stage1, test.found.stage1), settings),
-        "matched": [int(landmark) for landmark in stands_for],
-        "raw": protocol.hit_rates_by_limit(judged.landmarks, stands_for, judged, limits, groups),
-        "regressed": protocol.hit_rates_by_limit(
-            regressed, np.arange(len(stands_for)), judged, limits, groups
-        ),
-        "oks": protocol.average_precisions(
-            stands_for, judged, test.truth.names, _areas(test, judged, size), settings
-        ),
-        "by": {field: protocol.errors_by_group(fit, judged, _field(test, field), settings) for field in by},
+        "stage1": protocol.stage1_errors(stage1_fit, stage1_judged, settings),
+        "matched": [int(landmark) for landmark in matched],
+        "raw": protocol.hit_rates_by_limit(judged.landmarks, matched, judged, limits, groups),
+        "regressed": protocol.hit_rates_by_limit(regressed, np.arange(len(names)), judged, limits, groups),
+        "oks": protocol.oks_metrics(detections, targets, names, settings),
+        "by": {name: protocol.errors_by_group(fit, judged, _groups(test, name), settings) for name in by},
     }
 
 
-def _limits(test: LabeledRun, config: Config) -> dict[str, FloatArray]:
-    """How far off a hit may be in each image, NaN where that cannot be told: by pixels, by eyes, by torso."""
+def _hit_limits(test: LabeledRun, config: Config) -> dict[str, FloatArray]:
+    """Return the maximum distance [T] of a hit by pixels, eyes and torso; NaN where it is unknown."""
     settings, size = config.evaluation, config.images.size
     pixels = settings.hit_pixels * size / settings.hit_side
     limits: dict[str, FloatArray] = {
         f"within {settings.hit_pixels:g} px at {settings.hit_side} px": np.full(len(test.truth), pixels)
     }
-    regions = test.found.regions
-    for share, spec, words in (
+    regions = test.predictions.regions
+    for fraction, spec, words in (
         (settings.hit_fraction, "inter_ocular", "of the inter-ocular distance"),
         (settings.pck_fraction, "torso", "of the torso (PCK)"),
     ):
         if is_available(test.truth, spec):
-            length = share * measurable_lengths(test.truth, spec, regions) * (size / regions[:, 2])
+            length = fraction * measurable_lengths(test.truth, spec, regions) * (size / regions[:, 2])
             if (length > 0).any():
-                limits[f"within {share:g} {words}"] = length
+                limits[f"within {fraction:g} {words}"] = length
     return limits
 
 
-def _areas(test: LabeledRun, judged: Examples, size: int) -> FloatArray:
-    """Area of each object for OKS: of its annotated box, or where there is none of its points' box."""
-    scale = size / test.found.regions[:, 2]
+def _object_areas(test: LabeledRun, judged: Examples, size: int) -> FloatArray:
+    """Return the area of each object for OKS: of its annotated box, else of the box around its points."""
+    scale = size / test.predictions.regions[:, 2]
     boxes = test.truth.boxes
     tight = box_normalizer(judged.truth, judged.visible) ** 2
     areas: FloatArray = np.where(np.isnan(boxes).any(axis=1), tight, boxes[:, 2] * boxes[:, 3] * scale**2)
     return areas
 
 
-def _field(test: LabeledRun, field: str) -> list[str]:
-    """The value of an annotation field for each test image; many different numbers are cut into quarters."""
-    if field not in test.truth.fields:
+def _groups(test: LabeledRun, name: str) -> list[str]:
+    """Return the group of each test image by the value of a field; numbers may be divided into quartiles."""
+    if name not in test.truth.fields:
         known = ", ".join(test.truth.fields) or "none"
-        raise InputError(f"{test.truth.source} has no field '{field}' to break down by; it has: {known}")
-    values = test.truth.fields[field]
+        raise InputError(f"{test.truth.source} has no field '{name}' to break down by; it has: {known}")
+    values = test.truth.fields[name]
     numeric = [value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
-    if len(numeric) < len(values) or len(set(values)) <= _MOST_GROUPS:
+    if len(numeric) < len(values) or len(set(values)) <= _MAX_GROUPS:
         return ["none" if value is None else str(value) for value in values]
     array = np.array(numeric, dtype=np.float64)
     edges = np.quantile(array, (0.0, 0.25, 0.5, 0.75, 1.0))
-    quarter = np.clip(np.searchsorted(edges, array, side="right") - 1, 0, 3)
-    return [f"{edges[q]:.3g} to {edges[q + 1]:.3g}" for q in quarter]
+    quartile = np.clip(np.searchsorted(edges, array, side="right") - 1, 0, 3)
+    return [f"{edges[index]:.3g} to {edges[index + 1]:.3g}" for index in quartile]
 
 
-def _notes(train: LabeledRun, test: LabeledRun, halves: bool) -> list[str]:
-    sides = (test,) if halves else (train, test)
-    notes = [note for side in sides for note in side.truth.notes]
-    for side in sides:
-        if side.found.skipped:
+def _run_precision(run: Run, train: LabeledRun, spec: str, config: Config) -> Metrics:
+    """Return the precision of the run's own first keypoints, if its images are labeled."""
+    precision = run_keypoint_precision(run, train, spec, config)
+    return {} if precision is None else {f"{config.keypoints.detector}, outliers removed": precision}
+
+
+def _notes(train: LabeledRun, test: LabeledRun, is_split: bool) -> list[str]:
+    label_files = (test,) if is_split else (train, test)
+    notes = [note for labeled in label_files for note in labeled.truth.notes]
+    for labeled in label_files:
+        skipped = labeled.predictions.skipped
+        if skipped:
             notes.append(
-                f"{len(side.found.skipped)} labeled images could not be read and were left out, "
-                f"first {side.found.skipped[0]}"
+                f"{len(skipped)} labeled images could not be read and were left out, first {skipped[0]}"
             )
     unseen = np.flatnonzero(~train.truth.visible.any(axis=0) & test.truth.visible.any(axis=0))
     if len(unseen):
@@ -228,31 +274,14 @@ def _notes(train: LabeledRun, test: LabeledRun, halves: bool) -> list[str]:
             f"'{test.truth.names[unseen[0]]}' and {len(unseen) - 1} other points are annotated in no "
             "training image, so no regressor could be fitted to them and they were left out."
         )
-    if halves:
+    if is_split:
         notes.append(
             f"Only {test.truth.source} was given, so regressors were fitted on a random half of its "
-            f"{len(train.truth) + len(test.truth)} images and tested on the other; neighboring video frames "
-            "in both halves make errors look small."
+            f"{len(train.truth) + len(test.truth)} images and tested on the other half. Neighboring video "
+            "frames in both halves make errors look small."
         )
     return notes
 
 
-def _precisions(
-    run: Run,
-    train: LabeledRun,
-    test: LabeledRun,
-    spec: str,
-    detectors: Sequence[str],
-    config: Config,
-    device: torch.device,
-) -> Figures:
-    """Share of keypoints near an annotated point, in percent: the run's own, and of detectors asked for."""
-    own = run_keypoint_precision(run, train, spec, config)
-    figures: Figures = {} if own is None else {f"{config.keypoints.detector}, outliers removed": own}
-    if detectors:
-        figures |= detector_precisions(test.truth, spec, detectors, config, device, run.path)
-    return figures
-
-
-def _several(named: str | Path | Sequence[str | Path]) -> list[str | Path]:
-    return [named] if isinstance(named, (str, Path)) else list(named)
+def _as_list(inputs: ImageInputs) -> list[str | Path]:
+    return [inputs] if isinstance(inputs, (str, Path)) else list(inputs)

@@ -1,7 +1,7 @@
 """Stage 1 as a detector with gaps: Phi and the centroids of the last clustering, applied to any images.
 
-Stage 2 always answers for all K landmarks; Stage 1 answers only where a keypoint was found and its cluster
-was free. The paper compares the two, and the descriptors show how well the landmarks keep apart.
+Stage 2 always predicts all K landmarks. Stage 1 finds a landmark only if a keypoint was assigned to its
+cluster. The paper compares the two; the descriptors also show how well the landmarks are separated.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ class Stage1:
 
     @classmethod
     def load(cls, run: Run, device: torch.device | str) -> Stage1:
-        """Stage 1 of a run that got at least as far as its last clustering."""
+        """Load Stage 1 of a run that has completed its last clustering."""
         device = torch.device(device)
 
-        def unfinished() -> LabeledPoints:
+        def raise_unfinished() -> LabeledPoints:
             raise InputError(
                 f"{run.path} has not finished Stage 1: "
                 f"finish it with 'selfmark discover -o {run.path} --resume'"
             )
 
-        centroids = run.load_or_compute_labels("landmarks", device, unfinished).centroids
+        centroids = run.load_or_compute_labels("landmarks", device, raise_unfinished).centroids
         if centroids is None:
             raise InputError(
-                f"{run.path / 'points' / 'landmarks.safetensors'} holds no centroids because an earlier "
-                "selfmark made it: run 'selfmark discover' on the images again"
+                f"{run.path / 'points' / 'landmarks.safetensors'} has no centroids, because an earlier "
+                "version of selfmark wrote it: run 'selfmark discover' on the images again"
             )
         path = run.path / "checkpoints" / "stage1.safetensors"
-        # Not `load_state`: a run trained on a GPU has a random state that no CPU generator takes.
+        # `load_state` would fail on the CPU, because a run trained on a GPU has a random state for the GPU.
         tensors, _ = read_tensors(path)
         weights = {
             name.removeprefix("network."): value
@@ -63,9 +63,9 @@ class Stage1:
 
 
 def load_phi(run: Run, weights: dict[str, Tensor], path: Path, device: torch.device) -> Phi:
-    """Phi with these weights, which were read from `path`."""
+    """Return Phi with these weights, which were read from `path`."""
     phi = Phi(run.config.network).eval()
-    prepare_network(phi, device, run.config.runtime)  # as in training, to the last bit
+    prepare_network(phi, device, run.config.runtime)  # results are bitwise those of training
     try:
         phi.load_state_dict(weights)
     except RuntimeError as error:
@@ -75,13 +75,14 @@ def load_phi(run: Run, weights: dict[str, Tensor], path: Path, device: torch.dev
 
 @dataclass(frozen=True)
 class Stage1Landmarks:
-    """The landmarks Stage 1 found in N images, as a table with gaps and as a flat list of P points.
+    """Landmarks that Stage 1 found in N images, as a table with gaps and as a flat list of P points.
 
-    xy:         [N, K, 2] float32, network pixels; NaN where cluster k was not found in the image
-    image:      [P] int64
-    label:      [P] int64, 0..K-1
-    descriptor: [P, D] float32, unit vectors
-    margin:     [P] float32, -1..1: how clearly the point belongs to its landmark, see `silhouette_margins`
+    Attributes:
+        xy: [N, K, 2] float32, network pixels; NaN where cluster k was not found in the image.
+        image: [P] int64.
+        label: [P] int64, 0..K-1.
+        descriptor: [P, D] float32, unit vectors.
+        margin: [P] float32, -1..1, silhouette of the point, see `silhouette_margins`.
     """
 
     xy: npt.NDArray[np.float32]
@@ -92,20 +93,20 @@ class Stage1Landmarks:
 
     @property
     def found(self) -> npt.NDArray[np.bool_]:
-        """[N, K], where the landmark was found in the image."""
+        """Whether each landmark was found in each image, [N, K]."""
         return np.isfinite(self.xy[..., 0])
 
 
 def find_stage1_landmarks(stage1: Stage1, pixels: Tensor) -> Stage1Landmarks:
-    """Landmarks of network images [N, 3, S, S] uint8, N >= 1.
+    """Find the landmarks of network images [N, 3, S, S] uint8, N >= 1.
 
-    Labels never depend on other images, so each batch is finished before the next one begins and only its
-    labeled points are kept.
+    Labels do not depend on other images, so batches are processed independently and only their labeled points
+    are kept.
     """
     if pixels.ndim != 4 or len(pixels) == 0:
         raise ValueError(f"pixels must be [N, 3, S, S] with at least one image, got {tuple(pixels.shape)}")
     step = stage1.config.runtime.predict_batch
-    parts = [_of_batch(stage1, block) for block in torch.split(pixels, step)]
+    parts = [_find_in_batch(stage1, block) for block in torch.split(pixels, step)]
     return Stage1Landmarks(
         xy=np.concatenate([part.xy for part in parts]),
         image=np.concatenate([part.image + index * step for index, part in enumerate(parts)]),
@@ -115,12 +116,12 @@ def find_stage1_landmarks(stage1: Stage1, pixels: Tensor) -> Stage1Landmarks:
     )
 
 
-def _of_batch(stage1: Stage1, pixels: Tensor) -> Stage1Landmarks:
-    # Mirrored descriptors serve to find mirror partners, which are settled by now.
+def _find_in_batch(stage1: Stage1, pixels: Tensor) -> Stage1Landmarks:
+    # Descriptors of mirrored images are only needed to find mirror partners, which are known by now.
     config = replace(stage1.config, flip=Flip(train=False, test=False))
     points = describe_images(stage1.phi, PixelFeed(pixels, stage1.device), config).points.to(stage1.device)
     if points.descriptor is None:
-        raise ValueError("Phi describes every point it finds")
+        raise ValueError("Phi returned points without descriptors")
     labels = assign_clusters(
         points.descriptor, points.image_index, stage1.centroids, config.correspondence.assignment
     )
@@ -136,13 +137,15 @@ def _of_batch(stage1: Stage1, pixels: Tensor) -> Stage1Landmarks:
 def silhouette_margins(
     descriptor: FloatArray, label: npt.NDArray[np.int64], centroids: FloatArray
 ) -> FloatArray:
-    """The simplified silhouette of each point, [P]: (b - a) / max(a, b).
+    """Compute the simplified silhouette of each point, [P]: (b - a) / max(a, b).
 
-    a is the distance to the point's own centroid, b to the nearest other one: 1 on the own centroid, 0
-    halfway, negative where another is nearer. NaN if there is only one centroid.
+    Here a is the distance to the point's own centroid and b the distance to the nearest other one. The value
+    is 1 at the own centroid, 0 halfway and negative if another centroid is nearer; NaN if there is only one
+    centroid.
 
     >>> centroids = np.array([[0.0, 0.0], [10.0, 0.0]])
-    >>> margins(np.array([[0.0, 0.0], [5.0, 0.0], [8.0, 0.0]]), np.array([0, 0, 0]), centroids).tolist()
+    >>> points = np.array([[0.0, 0.0], [5.0, 0.0], [8.0, 0.0]])
+    >>> silhouette_margins(points, np.array([0, 0, 0]), centroids).tolist()
     [1.0, 0.0, -0.75]
 
     Args:
@@ -158,7 +161,7 @@ def silhouette_margins(
     rows = np.arange(len(points))
     own = distance[rows, label]
     distance[rows, label] = np.inf
-    other = distance.min(axis=1)
-    larger = np.maximum(own, other)
-    result: FloatArray = np.where(larger > 0, (other - own) / np.where(larger > 0, larger, 1.0), 0.0)
-    return result
+    nearest_other = distance.min(axis=1)
+    larger = np.maximum(own, nearest_other)
+    margins: FloatArray = np.where(larger > 0, (nearest_other - own) / np.where(larger > 0, larger, 1.0), 0.0)
+    return margins

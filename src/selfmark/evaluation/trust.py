@@ -1,7 +1,7 @@
-"""Which of the discovered landmarks to trust, without a single label.
+"""Trust in each discovered landmark, computed without labels.
 
-The checks find landmarks that follow nothing, mistake left for right, or rest on little evidence. They cannot
-tell the object from something else that moves with the picture, a caption for instance.
+The checks find landmarks that follow nothing, confuse left and right, or are rarely detected. They cannot
+distinguish the object from something else that moves with the image, such as a caption.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from selfmark.points import FloatArray
 
 @dataclass(frozen=True)
 class LandmarkTrust:
-    """How far each of K landmarks can be trusted, and why. A column nothing is known of is NaN throughout.
+    """Trust in each of K landmarks and the checks behind it. A check that was not made is all NaN.
 
-    deformation: [K] median error under deformation, in percent of the image's side
-    stable:      [K] share of the deformations that carried it away which it followed
-    symmetric:   [K] share of images where it and its partner in the mirror image agree
-    found:       [K] share of training images in which Stage 1 found it
-    score:       [K] mean peak of its heatmap
-    separation:  [K] mean silhouette of its descriptors
-    trust:       [K] 0..1, see `judge_landmarks`
-    order:       [K] int64, landmarks from the most to the least trusted
+    Attributes:
+        deformation: [K] median error under deformation, in percent of the image side.
+        stable: [K] fraction of deformations that it follows, among those that move it.
+        symmetric: [K] fraction of images in which it agrees with its partner in the mirrored image.
+        found: [K] fraction of training images in which Stage 1 found it.
+        score: [K] mean peak of its heatmap.
+        separation: [K] mean silhouette of its descriptors.
+        trust: [K] 0..1, see `judge_landmarks`.
+        order: [K] int64, landmarks from the most to the least trusted.
     """
 
     deformation: FloatArray
@@ -47,30 +48,30 @@ def judge_landmarks(
     score: FloatArray,
     near: float,
 ) -> LandmarkTrust:
-    """Rank the landmarks by the checks that need no labels.
+    """Rank the landmarks by the label-free checks.
 
-    Trust is a product, since one failed check is enough: the share of deformations followed, the share of
-    images where left and right agree, and how often Stage 1 found the landmark compared with the landmark it
-    found most often. Heatmap peaks and separation are shown but do not count: a landmark can be sure of
-    itself and wrong.
+    Trust is a product, because one failed check is enough: the fraction of deformations followed, the
+    fraction of images in which left and right agree, and the detection rate of Stage 1 relative to that of
+    the most frequent landmark. Heatmap peaks and separation are reported but do not count, because a landmark
+    can be confident and wrong.
 
     Args:
-        deformed: see `deformation_errors`.
+        deformed: See `deformation_errors`.
         mirror: [N, K], see `mirror_errors`; None for a detector trained without flipping.
-        found: [N, K], where Stage 1 found the landmark in the training images; None if that is not known.
-        separation: [K], see `separation`; None if that is not known.
+        found: [N, K], where Stage 1 found the landmark in the training images; None if unknown.
+        separation: [K], see `cluster_separation`; None if unknown.
         score: [N, K] peaks of the heatmaps.
-        near: a landmark agrees with itself within this share of the image's side.
+        near: Maximum distance at which two positions agree, as a fraction of the image side.
     """
     landmarks = score.shape[1]
     unknown = np.full(landmarks, np.nan)
-    # A landmark glued to one spot of the picture agrees with every deformation that leaves the spot in place.
-    told = np.isfinite(deformed.error) & (deformed.moved > near)
-    stable = _share(deformed.error <= near, told)
-    symmetric = unknown if mirror is None else _share(mirror <= near, np.isfinite(mirror))
+    # A landmark fixed to one spot of the image agrees with every deformation that leaves this spot in place.
+    is_counted = np.isfinite(deformed.error) & (deformed.moved > near)
+    stable = _fraction(deformed.error <= near, is_counted)
+    symmetric = unknown if mirror is None else _fraction(mirror <= near, np.isfinite(mirror))
     rates = unknown if found is None else found.mean(axis=0)
     trust = _factor(stable) * _factor(symmetric) * _factor(rates / (rates.max() or 1.0))
-    deformation = 100 * _median(deformed.error)
+    deformation = 100 * _nan_median(deformed.error)
     return LandmarkTrust(
         deformation=deformation,
         stable=stable,
@@ -83,22 +84,23 @@ def judge_landmarks(
     )
 
 
-def _share(agrees: npt.NDArray[np.bool_], counts: npt.NDArray[np.bool_]) -> FloatArray:
-    """Share [K] of the rows that count which agree; NaN where none counts."""
-    number = counts.sum(axis=0)
-    share: FloatArray = np.where(number > 0, (agrees & counts).sum(axis=0) / np.maximum(number, 1), np.nan)
-    return share
+def _fraction(agrees: npt.NDArray[np.bool_], is_counted: npt.NDArray[np.bool_]) -> FloatArray:
+    """Compute the fraction [K] of counted rows that agree; NaN if none is counted."""
+    count = is_counted.sum(axis=0)
+    agreeing = (agrees & is_counted).sum(axis=0)
+    fraction: FloatArray = np.where(count > 0, agreeing / np.maximum(count, 1), np.nan)
+    return fraction
 
 
-def _factor(share: FloatArray) -> FloatArray:
-    """A factor of trust: 1 if the check was never made, else 0 for the landmarks it could say nothing of."""
-    known = np.isfinite(share)
-    factor: FloatArray = np.where(known, share, 0.0 if known.any() else 1.0)
+def _factor(fraction: FloatArray) -> FloatArray:
+    """Return a factor of trust: all 1 if the check was not made, else 0 for landmarks without a result."""
+    known = np.isfinite(fraction)
+    factor: FloatArray = np.where(known, fraction, 0.0 if known.any() else 1.0)
     return factor
 
 
-def _median(values: FloatArray) -> FloatArray:
-    """Median [K] of each column without its NaN; NaN for a column of nothing else."""
+def _nan_median(values: FloatArray) -> FloatArray:
+    """Compute the median [K] of each column without its NaN; NaN for a column of NaN only."""
     filled = np.where(np.isfinite(values).any(axis=0), values, 0.0)
     median: FloatArray = np.where(np.isfinite(values).any(axis=0), np.nanmedian(filled, axis=0), np.nan)
     return median

@@ -1,4 +1,4 @@
-"""What a detector's network runs on: torch, or on a CPU the faster ONNX Runtime."""
+"""Detectors that run on ONNX Runtime, which is faster than torch on a CPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from selfmark.detector import Detector, Located, detector_fingerprint
 from selfmark.errors import InputError, require_package
-from selfmark.export.onnx_export import CROPS, FILES, INSTALL, PLACES, Precision
+from selfmark.export.onnx_export import CROP_XY, CROPS, FILES, INSTALL, Precision
 from selfmark.export.onnx_metadata import MODEL
 from selfmark.model.card import model_folder
 from selfmark.run.devices import select_device
@@ -22,85 +22,90 @@ RuntimeName = Literal["torch", "onnx", "onnx-int8"]
 
 
 def load_detector(folder: str | Path, runtime: str = "torch", device: str = "auto") -> Detector:
-    """A run's detector, to be run by `torch`, `onnx` or `onnx-int8`; the latter two on the CPU."""
+    """Load the detector of a run for the runtime `torch`, `onnx` or `onnx-int8`; the last two use the CPU."""
     if runtime not in get_args(RuntimeName):
-        raise InputError(f"there is no runtime '{runtime}'; choose one of {', '.join(get_args(RuntimeName))}")
+        raise InputError(f"unknown runtime '{runtime}'; choose one of {', '.join(get_args(RuntimeName))}")
     if runtime == "torch":
         return Detector.load(folder, select_device(device))
     if device not in ("auto", "cpu"):
-        raise InputError(f"runtime {runtime} works on the CPU: leave --device out, or use --runtime torch")
+        raise InputError(
+            f"the runtime {runtime} works on the CPU only: leave out --device, or use --runtime torch"
+        )
     return OnnxDetector.load_exported(Path(folder), "int8" if runtime == "onnx-int8" else "float32")
 
 
 class OnnxDetector(Detector):
-    """A detector whose landmarks are found by ONNX Runtime, in a graph that `export.onnx` wrote."""
+    """A detector that runs an exported ONNX graph with ONNX Runtime."""
 
     def __init__(self, detector: Detector, path: Path) -> None:
-        """As `detector`, but with the graph in `path`, which must have been made from it."""
+        """Use the graph in `path`, which must have been made from `detector`."""
         super().__init__(detector.psi, detector.card, runtime=detector.runtime)
-        model = _read(path)
-        if {one.key: one.value for one in model.metadata_props}.get(MODEL) != detector_fingerprint(self):
+        model = _load_model(path)
+        if {entry.key: entry.value for entry in model.metadata_props}.get(MODEL) != detector_fingerprint(
+            self
+        ):
             raise InputError(
-                f"{path} was not made from the model beside it: make it anew with 'selfmark export'"
+                f"{path} was not made from the model beside it: write it again with 'selfmark export'"
             )
-        # Each image is the work of one core from beginning to end: its maps stay in that core's cache, and no
-        # core waits for another. Sharing every operation between the cores is far slower.
-        self._session = _session(_without_cropping(model), path, threads=1)
+        # One core processes an image from start to end. Its maps stay in the cache of that core, and no core
+        # waits for another. Splitting every operation between the cores is much slower.
+        self._session = _open_session(_remove_cropping(model), path, threads=1)
         self._workers = ThreadPoolExecutor(torch.get_num_threads())
 
     @classmethod
     def load_exported(cls, folder: Path, precision: Precision) -> OnnxDetector:
-        """The detector of a run folder, or of its model folder, from which `selfmark export` made a graph."""
+        """Load the detector of a run or model folder for which `selfmark export` wrote a graph."""
         detector = Detector.load(folder)
         path = model_folder(folder) / FILES[precision]
         if not path.exists():
             options = "--onnx" if precision == "float32" else "--onnx --int8"
-            raise InputError(f"{path} is not there: make it with 'selfmark export {folder} {options}'")
+            raise InputError(f"{path} does not exist: write it with 'selfmark export {folder} {options}'")
         return cls(detector, path)
 
     def locate(self, pixels: Tensor) -> Located:
-        size, landmarks = self.card.images.size, len(self.names)
+        """Return the landmarks in network images [B, 3, S, S] uint8, in their pixels."""
+        size, num_landmarks = self.card.images.size, len(self.names)
         if pixels.dtype != torch.uint8 or pixels.shape[1:] != (3, size, size):
             shape, dtype = tuple(pixels.shape), pixels.dtype
             raise ValueError(f"network images must be [B, 3, {size}, {size}] uint8, not {shape} {dtype}")
         images = pixels.cpu().float().numpy()
-        xy = np.empty((len(images), landmarks, 2), np.float32)
-        score = np.empty((len(images), landmarks), np.float32)
+        xy = np.empty((len(images), num_landmarks, 2), np.float32)
+        score = np.empty((len(images), num_landmarks), np.float32)
 
-        def find(row: int) -> None:
+        def locate_row(row: int) -> None:
             xy[row : row + 1], score[row : row + 1] = self._run(images[row : row + 1])
 
-        list(self._workers.map(find, range(len(images))))
+        list(self._workers.map(locate_row, range(len(images))))
         return Located(torch.from_numpy(xy), torch.from_numpy(score))
 
     def _run(self, crops: npt.NDArray[np.float32]) -> Any:
-        return self._session.run([PLACES, "scores"], {CROPS: crops})
+        return self._session.run([CROP_XY, "scores"], {CROPS: crops})
 
 
-def _read(path: Path) -> Any:
+def _load_model(path: Path) -> Any:
     onnx = require_package("onnx", INSTALL)
     try:
         return onnx.load(path)
-    except Exception as error:  # its errors have no common class of their own
+    except Exception as error:  # its errors have no common base class
         raise InputError(f"{path} is not an ONNX file: {str(error).splitlines()[0]}") from error
 
 
-def _without_cropping(model: Any) -> bytes:
-    """The part of an exported graph between crops and places.
+def _remove_cropping(model: Any) -> bytes:
+    """Return the part of an exported graph between the crops and the landmarks in them.
 
-    Crops are made elsewhere already, by threads that decode the next images while the network works.
+    Other threads make the crops: they decode the next images while the network runs.
     """
     extract = require_package("onnx.utils", INSTALL).Extractor(model).extract_model
-    return bytes(extract([CROPS], [PLACES, "scores"]).SerializeToString())
+    return bytes(extract([CROPS], [CROP_XY, "scores"]).SerializeToString())
 
 
-def _session(model: bytes, path: Path, threads: int) -> Any:
+def _open_session(model: bytes, path: Path, threads: int) -> Any:
     runtime = require_package("onnxruntime", INSTALL)
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_ALL
-    options.log_severity_level = 3  # errors; they are raised besides
+    options.log_severity_level = 3  # errors only; they are also raised
     try:
         return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # its errors have no common class of their own
+    except Exception as error:  # its errors have no common base class
         raise InputError(f"ONNX Runtime cannot read {path}: {str(error).splitlines()[0]}") from error

@@ -1,12 +1,11 @@
-"""The detector as an ONNX file: images of any size in, landmarks in their pixels out, as `Detector` does it.
+"""The detector as an ONNX file that takes images of any size and returns landmarks in their pixels.
 
     images [B, H, W, 3] uint8 RGB     ->  points [B, K, 2] float32, original pixels, centers at integers
     boxes  [B, 4] float32 x, y, w, h      scores [B, K] float32, 0..1
 
-Cropping and resizing, mirroring at test time and reading the maps below one cell are part of the graph. A box
-of zeros stands for the whole image. One box may serve all images, and one image may have several boxes.
-Which model a file was made from is written into it, so that one left over from an earlier training is not
-taken for the present one.
+The graph includes cropping, resizing, mirroring at test time and reading the heatmaps with subpixel accuracy.
+A box of zeros means the whole image. One box can serve all images, and one image can have several boxes. The
+file contains the fingerprint of its model, so that a file from an earlier training is recognized.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from selfmark._version import __version__
 from selfmark.detector import Detector
 from selfmark.errors import InputError, require_package
 from selfmark.export.onnx_crop import add_crops, add_to_original
-from selfmark.export.onnx_graph import Recorder, add_maps, add_mirrored_maps, add_places
-from selfmark.export.onnx_int8 import Int8Recorder, fold_scales, observe
+from selfmark.export.onnx_graph import Recorder, add_maps, add_mirrored_maps, add_positions
+from selfmark.export.onnx_int8 import Int8Recorder, fold_scales, observe_ranges
 from selfmark.export.onnx_metadata import build_metadata
 from selfmark.export.onnx_nodes import IR_VERSION, OPSET, Graph, Value
 from selfmark.images.store import load_store
@@ -41,25 +40,26 @@ FILES: dict[Precision, str] = {
     "int8": "model-int8.onnx",
 }
 INSTALL = "onnx onnxruntime"  # what pip calls the packages
-CROPS = "crops"  # within the graph: what the network sees, [B, 3, S, S] float32, whole numbers 0..255
-PLACES = "xy"  # within the graph: landmarks in pixels of the crops, [B, K, 2]
+# Names of two values inside the graph, between which `OnnxDetector` runs it.
+CROPS = "crops"  # input of the network, [B, 3, S, S] float32, integers 0..255
+CROP_XY = "xy"  # landmarks in pixels of the crops, [B, K, 2]
 
-_SAMPLE = 64  # training images on which the reach of values is observed for int8
+_NUM_SAMPLES = 64  # training images on which value ranges are measured for int8
 
 
 def export_onnx(run: Path, precisions: Sequence[Precision], output: Path | None) -> list[Path]:
-    """Write a run's detector as ONNX, one file for each precision; return the files.
+    """Write the detector of a run as ONNX, one file for each precision, and return the files.
 
     Args:
-        run: run folder; without "int8" its model folder will do.
-        precisions: "int8" observes value ranges on the run's own training images, which must still be there.
-        output: becomes a model folder with the files beside the weights; None is the run's model folder.
+        run: Run folder; without "int8" a model folder is enough.
+        precisions: Precisions to write. "int8" reads training images of the run, which must still exist.
+        output: Folder for the weights and the ONNX files; None means the model folder of the run.
     """
     require_package("onnx", INSTALL)
     if output is None and is_packaged(run):
-        raise InputError(f"the detector '{run}' belongs to selfmark: say where to write with --output")
+        raise InputError(f"the detector '{run}' is part of selfmark: choose an output folder with --output")
     detector = Detector.load(run)
-    sample = _sample(run, detector.card) if "int8" in precisions else torch.empty(0)
+    sample = _load_sample(run, detector.card) if "int8" in precisions else torch.empty(0)
     folder = output if output is not None else model_folder(run)
     write: dict[Precision, Callable[[Path], Path]] = {
         "float32": partial(write_float32, detector),
@@ -75,34 +75,41 @@ def export_onnx(run: Path, precisions: Sequence[Precision], output: Path | None)
 
 
 def write_float32(detector: Detector, path: Path) -> Path:
+    """Write the detector in single precision."""
     return _write(detector, detector.psi, Recorder(Graph()), path)
 
 
 def write_float16(detector: Detector, path: Path) -> Path:
-    """The network in half precision, its weights with it; crops, and reading the maps, stay in float32."""
+    """Write the network and its weights in half precision; crops and reading the maps stay in float32."""
     return _write(detector, detector.psi, Recorder(Graph(), np.float16), path)
 
 
 def write_int8(detector: Detector, sample: torch.Tensor, path: Path) -> Path:
-    """Convolutions in 8 bits, for values as far as they reach in `sample` ([N, 3, S, S] uint8)."""
+    """Write the detector with 8-bit convolutions.
+
+    Args:
+        detector: Detector to write.
+        sample: [N, 3, S, S] uint8 images on which the value ranges are measured.
+        path: File to write.
+    """
     card = detector.card
-    psi = Psi(card.network, len(card.names))  # a copy to change, on the CPU
+    psi = Psi(card.network, len(card.names))  # a copy on the CPU that can be changed
     psi.load_state_dict(detector.psi.state_dict())
     fold_scales(psi)
-    reaches = observe(psi, sample, card.flip_test)
-    return _write(detector, psi, Int8Recorder(Graph(), reaches), path)
+    ranges = observe_ranges(psi, sample, card.flip_test)
+    return _write(detector, psi, Int8Recorder(Graph(), ranges), path)
 
 
-def _sample(run: Path, card: ModelCard) -> torch.Tensor:
-    """Some of the run's training images [N, 3, S, S], evenly spaced."""
+def _load_sample(run: Path, card: ModelCard) -> torch.Tensor:
+    """Return evenly spaced training images of the run, [N, 3, S, S]."""
     if not (run / "run.json").exists():
-        raise InputError(f"{run} is not a run folder: --int8 needs the images a run was trained on")
+        raise InputError(f"{run} is not a run folder: --int8 needs the training images of a run")
     refs = Run.open(run).refs()
-    chosen = evenly_spaced(len(refs), _SAMPLE, nearest=True)
+    chosen = evenly_spaced(len(refs), _NUM_SAMPLES, nearest=True)
     try:
         return load_store([refs[row] for row in chosen], card.images, np.inf, None).pixels
     except InputError as error:
-        raise InputError(f"--int8 needs the images the run was trained on, but {error}") from error
+        raise InputError(f"--int8 needs the training images of the run, but {error}") from error
 
 
 def _write(detector: Detector, psi: Psi, recorder: Recorder, path: Path) -> Path:
@@ -110,16 +117,16 @@ def _write(detector: Detector, psi: Psi, recorder: Recorder, path: Path) -> Path
     from onnx import TensorProto, helper
 
     card, graph = detector.card, recorder.graph
-    size, landmarks = card.images.size, len(card.names)
-    squares, regions = add_crops(graph, "images", "boxes", card.images)
-    crops = graph.call(squares, CROPS)
+    size, num_landmarks = card.images.size, len(card.names)
+    cropped, regions = add_crops(graph, "images", "boxes", card.images)
+    crops = graph.add_alias(cropped, CROPS)
     if card.flip_test:
         maps = add_mirrored_maps(recorder, psi, crops, size, card.mirror)
     else:
         maps = add_maps(recorder, psi, crops, size)
-    xy, score = (Value(graph, name) for name in add_places(graph, maps, card.refine))
-    graph.call(add_to_original(graph.call(xy, PLACES), regions, size), "points")
-    graph.call(score, "scores")
+    xy, score = (Value(graph, name) for name in add_positions(graph, maps, card.refine))
+    graph.add_alias(add_to_original(graph.add_alias(xy, CROP_XY), regions, size), "points")
+    graph.add_alias(score, "scores")
     model = helper.make_model(
         helper.make_graph(
             graph.nodes,
@@ -129,13 +136,13 @@ def _write(detector: Detector, psi: Psi, recorder: Recorder, path: Path) -> Path
                 helper.make_tensor_value_info("boxes", TensorProto.FLOAT, ["boxes", 4]),
             ],
             [
-                helper.make_tensor_value_info("points", TensorProto.FLOAT, ["batch", landmarks, 2]),
-                helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["batch", landmarks]),
+                helper.make_tensor_value_info("points", TensorProto.FLOAT, ["batch", num_landmarks, 2]),
+                helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["batch", num_landmarks]),
             ],
             graph.constants,
             value_info=[
                 helper.make_tensor_value_info(CROPS, TensorProto.FLOAT, ["batch", 3, size, size]),
-                helper.make_tensor_value_info(PLACES, TensorProto.FLOAT, ["batch", landmarks, 2]),
+                helper.make_tensor_value_info(CROP_XY, TensorProto.FLOAT, ["batch", num_landmarks, 2]),
             ],
         ),
         opset_imports=[helper.make_opsetid("", OPSET)],

@@ -1,13 +1,14 @@
-"""The detector as an ONNX graph: the network says what follows what, every operation writes its nodes down.
+"""The network of the detector as an ONNX graph.
 
-The graph is written by hand rather than traced, because its form decides how fast ONNX Runtime is on a CPU:
+The network calls the operations in order, and each operation adds its nodes to the graph. The graph is built
+by hand rather than traced, because its form decides how fast ONNX Runtime is on a CPU:
 
-- GroupNorm is `InstanceNormalization` over groups, then a 1x1 depthwise convolution with the norm's own scale
-  and shift. Convolutions run in a blocked layout there, and this one takes the ReLU along, so that scale,
-  shift and ReLU cost one pass over the memory instead of three.
-- Image and mirror image go through as one batch, and all sizes of maps but the batch are constants.
+- GroupNorm becomes `InstanceNormalization` over groups, followed by a 1x1 depthwise convolution with the
+  norm's scale and shift. ONNX Runtime runs convolutions in a blocked layout and fuses the ReLU into this one,
+  so that scale, shift and ReLU take one pass over memory instead of three.
+- An image and its mirror image form one batch, and all sizes except the batch are constants.
 
-`benchmarks/predict_cpu.py` measures what that brings.
+`benchmarks/predict_cpu.py` measures the effect.
 """
 
 from __future__ import annotations
@@ -45,13 +46,14 @@ class Recorder:
     """
 
     def __init__(self, graph: Graph, dtype: type[np.floating] = np.float32) -> None:
+        """Record into `graph`."""
         self.graph = graph
         self.dtype = dtype
 
     def stem(self, conv: nn.Conv2d, norm: nn.GroupNorm, images: Maps) -> Maps:
-        """Images are float32, 0..255."""
+        """Add the first convolution, norm and ReLU; images are float32, 0..255."""
         centered = (Value(self.graph, images.name) - 127.5) / 255.0
-        first = self.conv(conv, Maps(centered.as_type(self.dtype).name, images.channels, images.side))
+        first = self.conv(conv, Maps(centered.cast(self.dtype).name, images.channels, images.side))
         return self._activate(norm, self._normalize(norm, first))
 
     def residual_block(self, block: ResidualBlock, x: Maps) -> Maps:
@@ -63,7 +65,7 @@ class Recorder:
         joined = self.graph.add("Concat", first.name, second.name, third.name, axis=1)
         skip = x
         if isinstance(block.skip, nn.Sequential):
-            # Another scale and shift, but the same groups of the same values.
+            # This norm has its own scale and shift, but normalizes the same groups of the same values.
             norm, conv = norm_and_conv(block.skip)
             skip = self.conv(conv, self._activate(norm, normal))
         return Maps(self.graph.add("Add", joined, skip.name), skip.channels, x.side)
@@ -98,10 +100,9 @@ class Recorder:
         """Add the convolution that ends a head."""
         return self.conv(conv, x)
 
-    # --- what they are made of ------------------------------------------------------------------------
-
     def conv(self, conv: nn.Conv2d, x: Maps) -> Maps:
-        parameters = [self._numbers(one) for one in (conv.weight, conv.bias) if one is not None]
+        """Add a convolution."""
+        parameters = [self._to_dtype(tensor) for tensor in (conv.weight, conv.bias) if tensor is not None]
         result = self.graph.add("Conv", x.name, *parameters, **conv_attributes(conv))
         return Maps(result, conv.out_channels, x.side // conv.stride[0])
 
@@ -109,59 +110,62 @@ class Recorder:
         return self._activate(norm, self._normalize(norm, x))
 
     def _normalize(self, norm: nn.GroupNorm, x: Maps) -> Maps:
-        """Each group of channels with mean 0 and variance 1."""
+        """Normalize each group of channels to mean 0 and variance 1."""
         groups = norm.num_groups
         grouped = self.graph.add(
             "Reshape", x.name, integers([0, groups, x.channels // groups * x.side * x.side])
         )
-        one, none = np.ones(groups, self.dtype), np.zeros(groups, self.dtype)
-        normal = self.graph.add("InstanceNormalization", grouped, one, none, epsilon=norm.eps)
-        apart = self.graph.add("Reshape", normal, integers([0, x.channels, x.side, x.side]))
-        return Maps(apart, x.channels, x.side)
+        scale, shift = np.ones(groups, self.dtype), np.zeros(groups, self.dtype)
+        normalized = self.graph.add("InstanceNormalization", grouped, scale, shift, epsilon=norm.eps)
+        ungrouped = self.graph.add("Reshape", normalized, integers([0, x.channels, x.side, x.side]))
+        return Maps(ungrouped, x.channels, x.side)
 
     def _activate(self, norm: nn.GroupNorm, x: Maps) -> Maps:
-        """relu(scale x + shift) with the scale and shift of the norm; `fold_scales` may have made scale 1."""
-        scale, shift = self._numbers(norm.weight), self._numbers(norm.bias)
+        """Compute relu(scale x + shift) with the norm's parameters; `fold_scales` may have made scale 1."""
+        scale, shift = self._to_dtype(norm.weight), self._to_dtype(norm.bias)
         if (scale == 1).all():
-            moved = self.graph.add("Add", x.name, shift.reshape(-1, 1, 1))
+            scaled = self.graph.add("Add", x.name, shift.reshape(-1, 1, 1))
         else:
-            moved = self.graph.add(
+            scaled = self.graph.add(
                 "Conv", x.name, scale.reshape(-1, 1, 1, 1), shift, group=x.channels, kernel_shape=[1, 1]
             )
-        return Maps(self.graph.add("Relu", moved), x.channels, x.side)
+        return Maps(self.graph.add("Relu", scaled), x.channels, x.side)
 
-    def _numbers(self, parameter: Tensor) -> npt.NDArray[np.floating]:
-        return array(parameter).astype(self.dtype)
+    def _to_dtype(self, parameter: Tensor) -> npt.NDArray[np.floating]:
+        return to_array(parameter).astype(self.dtype)
 
 
 def add_maps(recorder: Recorder, psi: Psi, images: Value, size: int) -> Maps:
-    """Psi's K heatmaps of images [B, 3, size, size], floats 0..255."""
-    backend = replace(PLAIN_BACKEND, layers=cast(NetworkOps, recorder))  # Maps take the place of tensors
+    """Add the network and return its K heatmaps of images [B, 3, size, size], floats 0..255."""
+    backend = replace(PLAIN_BACKEND, layers=cast(NetworkOps, recorder))  # maps instead of tensors
     maps: Maps = psi.head(psi.backbone(Maps(images.name, 3, size), backend), backend)
-    return Maps(Value(recorder.graph, maps.name).as_type(np.float32).name, maps.channels, maps.side)
+    return Maps(Value(recorder.graph, maps.name).cast(np.float32).name, maps.channels, maps.side)
 
 
 def add_mirrored_maps(
     recorder: Recorder, psi: Psi, images: Value, size: int, mirror: tuple[int, ...]
 ) -> Maps:
-    """The mean of the images' heatmaps and their mirror images', mirrored back, partners exchanged."""
+    """Add the mean of the heatmaps of the images and of their mirror images.
+
+    The heatmaps of the mirror images are mirrored back, and mirror partners are exchanged.
+    """
     graph = recorder.graph
-    mirrored = Value(graph, _mirrored(graph, images.name))
-    maps = add_maps(recorder, psi, images.then("Concat", mirrored, axis=0), size)
-    here, there = graph.add_several("Split", 2, maps.name, axis=0)
-    back = graph.add("Gather", _mirrored(graph, there), integers(mirror), axis=1)
-    total = graph.add("Add", here, back)
+    mirrored = Value(graph, _mirror(graph, images.name))
+    maps = add_maps(recorder, psi, images.apply("Concat", mirrored, axis=0), size)
+    original, flipped = graph.add_several("Split", 2, maps.name, axis=0)
+    restored = graph.add("Gather", _mirror(graph, flipped), integers(mirror), axis=1)
+    total = graph.add("Add", original, restored)
     return Maps(graph.add("Mul", total, floats(0.5)), maps.channels, maps.side)
 
 
-def _mirrored(graph: Graph, value: str) -> str:
-    """[B, C, H, W] with the columns reversed."""
-    beyond = np.iinfo(np.int64).min
-    return graph.add("Slice", value, integers([-1]), integers([beyond]), integers([3]), integers([-1]))
+def _mirror(graph: Graph, value: str) -> str:
+    """Reverse the columns of [B, C, H, W]."""
+    before_first = np.iinfo(np.int64).min
+    return graph.add("Slice", value, integers([-1]), integers([before_first]), integers([3]), integers([-1]))
 
 
-def add_places(graph: Graph, maps: Maps, reading: Reading) -> tuple[str, str]:
-    """One place for each map as `heatmaps.read` finds it: xy [B, K, 2] in pixels, score [B, K]."""
+def add_positions(graph: Graph, maps: Maps, reading: Reading) -> tuple[str, str]:
+    """Add the position in each map, as `heatmaps.read_heatmaps`: xy [B, K, 2] in pixels and score [B, K]."""
     cells = _centroids(graph, maps) if reading == "centroid" else _peaks(graph, maps, reading)
     # (cells + 0.5) * STRIDE - 0.5, see heatmaps.to_pixels
     xy = graph.add("Add", graph.add("Mul", cells, floats(STRIDE)), floats(0.5 * STRIDE - 0.5))
@@ -170,50 +174,51 @@ def add_places(graph: Graph, maps: Maps, reading: Reading) -> tuple[str, str]:
 
 
 def _centroids(graph: Graph, maps: Maps) -> str:
-    """The mean cell, weighted by the squared heat: [B, K, 2]."""
+    """Return the mean cell [B, K, 2], weighted by the squared heat."""
     heat = graph.add("Max", maps.name, floats(0))
     weight = graph.add("Add", graph.add("Mul", heat, heat), floats(1e-12))
     total = graph.add("ReduceSum", weight, integers([2, 3]), keepdims=0)
-    numbers = np.arange(maps.side, dtype=np.float32)
+    columns = np.arange(maps.side, dtype=np.float32)
 
     def mean(position: npt.NDArray[np.float32]) -> str:
         moment = graph.add("ReduceSum", graph.add("Mul", weight, position), integers([2, 3]), keepdims=0)
         return graph.add("Unsqueeze", graph.add("Div", moment, total), integers([2]))
 
-    return graph.add("Concat", mean(numbers), mean(numbers[:, None]), axis=2)
+    return graph.add("Concat", mean(columns), mean(columns[:, None]), axis=2)
 
 
 def _peaks(graph: Graph, maps: Maps, refine: Refine) -> str:
-    """The highest cell and the step to its neighbors' peak: [B, K, 2]."""
+    """Return the highest cell, refined between its neighbors: [B, K, 2]."""
     side = maps.side
     flat = graph.add("Reshape", maps.name, integers([0, maps.channels, side * side]))
     index = graph.add("ArgMax", flat, axis=2, keepdims=1)
     column, row = graph.add("Mod", index, integers(side)), graph.add("Div", index, integers(side))
 
-    def moved(along: str, steps: list[int]) -> str:
-        """Steps along columns or rows that end at the border, where the outermost value goes on."""
-        return graph.add("Clip", graph.add("Add", along, integers(steps)), integers(0), integers(side - 1))
+    def neighbors(position: str, steps: list[int]) -> str:
+        """Move columns or rows by steps; outside the map the border is repeated."""
+        moved = graph.add("Add", position, integers(steps))
+        return graph.add("Clip", moved, integers(0), integers(side - 1))
 
-    # Here, left and above, right and below.
-    columns, rows = moved(column, [0, -1, 0, 1, 0]), moved(row, [0, 0, -1, 0, 1])
-    places = graph.add("Add", graph.add("Mul", rows, integers(side)), columns)
-    here, before, after = graph.add_several(
-        "Split", 3, graph.add("GatherElements", flat, places, axis=2), integers([1, 2, 2]), axis=2
+    # The cell itself, its left and upper neighbors, its right and lower neighbors.
+    columns, rows = neighbors(column, [0, -1, 0, 1, 0]), neighbors(row, [0, 0, -1, 0, 1])
+    cells = graph.add("Add", graph.add("Mul", rows, integers(side)), columns)
+    peak, before, after = graph.add_several(
+        "Split", 3, graph.add("GatherElements", flat, cells, axis=2), integers([1, 2, 2]), axis=2
     )
-    offset = (_quarter if refine == "quarter" else _parabola)(graph, here, before, after)
-    cells = Value(graph, graph.add("Concat", column, row, axis=2)).as_type(np.float32)
-    return graph.add("Clip", graph.add("Add", cells.name, offset), floats(0), floats(side - 1))
+    offset = (_quarter_offset if refine == "quarter" else _parabola_offset)(graph, peak, before, after)
+    xy = Value(graph, graph.add("Concat", column, row, axis=2)).cast(np.float32)
+    return graph.add("Clip", graph.add("Add", xy.name, offset), floats(0), floats(side - 1))
 
 
-def _quarter(graph: Graph, here: str, before: str, after: str) -> str:
-    """A quarter of a cell towards the higher neighbor."""
+def _quarter_offset(graph: Graph, peak: str, before: str, after: str) -> str:
+    """Return a quarter of a cell toward the higher neighbor."""
     return graph.add("Mul", graph.add("Sign", graph.add("Sub", after, before)), floats(0.25))
 
 
-def _parabola(graph: Graph, here: str, before: str, after: str) -> str:
-    """The vertex of the parabola through three logarithms."""
+def _parabola_offset(graph: Graph, peak: str, before: str, after: str) -> str:
+    """Return the vertex of the parabola through the logarithms of three values."""
     left, mid, right = (
-        graph.add("Log", graph.add("Max", value, floats(1e-4))) for value in (before, here, after)
+        graph.add("Log", graph.add("Max", value, floats(1e-4))) for value in (before, peak, after)
     )
     sides = graph.add("Add", left, right)
     bend = graph.add("Sub", graph.add("Mul", mid, floats(2)), sides)
@@ -223,15 +228,15 @@ def _parabola(graph: Graph, here: str, before: str, after: str) -> str:
 
 
 def norm_and_conv(skip: nn.Sequential) -> tuple[nn.GroupNorm, nn.Conv2d]:
-    """What a block's skip connection consists of, its ReLU apart."""
+    """Return the norm and the convolution of a skip connection, which also has a ReLU."""
     norm, _, conv = skip
     if not isinstance(norm, nn.GroupNorm) or not isinstance(conv, nn.Conv2d):
-        raise ValueError(f"a skip connection is a norm, a ReLU and a convolution, not {skip}")
+        raise ValueError(f"a skip connection must be a norm, a ReLU and a convolution, not {skip}")
     return norm, conv
 
 
 def conv_attributes(conv: nn.Conv2d) -> dict[str, list[int]]:
-    """Kernel, strides and padding as the operator `Conv` wants them."""
+    """Return kernel, strides and padding as attributes of the operator `Conv`."""
     rows, columns = (int(value) for value in conv.padding)
     return {
         "kernel_shape": list(conv.kernel_size),
@@ -240,5 +245,6 @@ def conv_attributes(conv: nn.Conv2d) -> dict[str, list[int]]:
     }
 
 
-def array(parameter: Tensor) -> npt.NDArray[np.float32]:
+def to_array(parameter: Tensor) -> npt.NDArray[np.float32]:
+    """Return a parameter as a float32 array."""
     return np.asarray(parameter.detach().cpu().float().contiguous().numpy())

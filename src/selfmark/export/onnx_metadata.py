@@ -1,4 +1,4 @@
-"""What an ONNX file says of itself, so that it needs no other file beside it: its `metadata_props`.
+"""Metadata of an exported ONNX file (`metadata_props`), so that it can be used without other files.
 
 All keys begin with `selfmark.`; values are JSON.
 """
@@ -11,10 +11,11 @@ import json
 from selfmark._version import __version__
 from selfmark.detector import Detector, detector_fingerprint
 
-MODEL = "selfmark.model"  # which model the file was made from
+MODEL = "selfmark.model"  # key for the fingerprint of the model that the file was made from
 
 
 def build_metadata(detector: Detector) -> dict[str, str]:
+    """Return the metadata of a detector's ONNX file."""
     card = detector.card
     values = {
         "version": __version__,

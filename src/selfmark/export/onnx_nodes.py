@@ -1,4 +1,4 @@
-"""An ONNX graph while it is written: nodes, constants, and values that can be reckoned with.
+"""Helpers to build an ONNX graph: nodes, constants, and values with arithmetic operators.
 
 >>> graph = Graph()
 >>> half = Value(graph, "x") / 2.0
@@ -17,41 +17,43 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     import onnx
 
-# ONNX Runtime 1.12 and everything newer knows these, as do other runtimes that still keep up.
+# Supported by ONNX Runtime 1.12 and later, and by other runtimes that are still maintained.
 OPSET = 17
-IR_VERSION = 8  # of the file format; the oldest that goes with OPSET
+IR_VERSION = 8  # of the file format; the oldest one for OPSET
 
 
 class Graph:
-    """Nodes and constants so far. Values are known by their names."""
+    """Nodes and constants of a graph under construction; values are identified by name."""
 
     def __init__(self) -> None:
+        """Start with an empty graph."""
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
 
     def add(self, operator: str, *inputs: str | npt.NDArray[Any], **attributes: Any) -> str:
-        """Append a node with one output and return the output's name; arrays become constants."""
+        """Append a node with one output and return the name of the output; arrays become constants."""
         return self.add_several(operator, 1, *inputs, **attributes)[0]
 
     def add_several(
         self, operator: str, outputs: int, *inputs: str | npt.NDArray[Any], **attributes: Any
     ) -> list[str]:
+        """Append a node with several outputs and return their names."""
         from onnx import helper
 
         name = f"{operator}_{len(self.nodes)}"
         results = [f"{name}_{index}" for index in range(outputs)]
-        sources = [value if isinstance(value, str) else self._constant(value) for value in inputs]
+        sources = [value if isinstance(value, str) else self._add_constant(value) for value in inputs]
         self.nodes.append(helper.make_node(operator, sources, results, name, **attributes))
         return results
 
-    def call(self, value: Value, name: str) -> Value:
-        """Give a value a name by which it can be asked for."""
+    def add_alias(self, value: Value, name: str) -> Value:
+        """Return the same value under a given name."""
         from onnx import helper
 
         self.nodes.append(helper.make_node("Identity", [value.name], [name]))
         return Value(self, name)
 
-    def _constant(self, value: npt.NDArray[Any]) -> str:
+    def _add_constant(self, value: npt.NDArray[Any]) -> str:
         from onnx import numpy_helper
 
         name = f"constant_{len(self.constants)}"
@@ -61,60 +63,68 @@ class Graph:
 
 @dataclass(frozen=True)
 class Value:
-    """A value of the graph: arithmetic with it appends nodes, broadcasting as in NumPy."""
+    """A value of the graph; arithmetic with it appends nodes and broadcasts as in NumPy."""
 
     graph: Graph
     name: str
 
-    def then(self, operator: str, *others: Other, **attributes: Any) -> Value:
-        """What an operator makes of this value, first, and others."""
-        return Value(self.graph, self.graph.add(operator, self.name, *map(_operand, others), **attributes))
+    def apply(self, operator: str, *others: Operand, **attributes: Any) -> Value:
+        """Apply an operator to this value and other operands."""
+        return Value(self.graph, self.graph.add(operator, self.name, *map(_to_input, others), **attributes))
 
-    def __add__(self, other: Other) -> Value:
-        return self.then("Add", other)
+    def __add__(self, other: Operand) -> Value:
+        """Append an `Add` node."""
+        return self.apply("Add", other)
 
-    def __sub__(self, other: Other) -> Value:
-        return self.then("Sub", other)
+    def __sub__(self, other: Operand) -> Value:
+        """Append a `Sub` node."""
+        return self.apply("Sub", other)
 
-    def __mul__(self, other: Other) -> Value:
-        return self.then("Mul", other)
+    def __mul__(self, other: Operand) -> Value:
+        """Append a `Mul` node."""
+        return self.apply("Mul", other)
 
-    def __truediv__(self, other: Other) -> Value:
-        return self.then("Div", other)
+    def __truediv__(self, other: Operand) -> Value:
+        """Append a `Div` node."""
+        return self.apply("Div", other)
 
     def __matmul__(self, other: Value) -> Value:
-        return self.then("MatMul", other)
+        """Append a `MatMul` node."""
+        return self.apply("MatMul", other)
 
-    def within(self, least: Other, most: Other) -> Value:
-        """Unlike the operator `Clip`, limits may differ from element to element."""
-        return self.then("Max", least).then("Min", most)
+    def clip(self, low: Operand, high: Operand) -> Value:
+        """Limit the value; unlike with the operator `Clip`, the limits may differ between elements."""
+        return self.apply("Max", low).apply("Min", high)
 
-    def where(self, condition: Value, otherwise: Other) -> Value:
-        """This value where a condition holds, another elsewhere."""
-        return condition.then("Where", self, otherwise)
+    def where(self, condition: Value, otherwise: Operand) -> Value:
+        """Return this value where the condition holds, and `otherwise` elsewhere."""
+        return condition.apply("Where", self, otherwise)
 
-    def as_type(self, dtype: npt.DTypeLike) -> Value:
+    def cast(self, dtype: npt.DTypeLike) -> Value:
+        """Convert the value to another type."""
         from onnx import helper
 
-        return self.then("Cast", to=int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype))))
+        return self.apply("Cast", to=int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype))))
 
-    def shaped(self, *shape: int) -> Value:
-        """Reshaped: 0 keeps a dimension, -1 is what is left."""
-        return self.then("Reshape", integers(shape))
-
-
-Other = Value | float | npt.NDArray[Any]
+    def reshape(self, *shape: int) -> Value:
+        """Reshape the value: 0 keeps a dimension, -1 is inferred."""
+        return self.apply("Reshape", integers(shape))
 
 
-def _operand(other: Other) -> str | npt.NDArray[Any]:
-    if isinstance(other, Value):
-        return other.name
-    return other if isinstance(other, np.ndarray) else floats(other)
+Operand = Value | float | npt.NDArray[Any]
+
+
+def _to_input(operand: Operand) -> str | npt.NDArray[Any]:
+    if isinstance(operand, Value):
+        return operand.name
+    return operand if isinstance(operand, np.ndarray) else floats(operand)
 
 
 def floats(value: float | list[float]) -> npt.NDArray[np.float32]:
+    """Return a float32 constant."""
     return np.array(value, np.float32)
 
 
 def integers(value: int | list[int] | tuple[int, ...]) -> npt.NDArray[np.int64]:
+    """Return an int64 constant."""
     return np.array(value, np.int64)

@@ -1,6 +1,6 @@
-"""Images in: finding and decoding them, cutting out the object, and the store that training reads.
+"""Image input: list images and video frames, decode and crop them, and feed them to training.
 
-`sources` turns what the user named into references, `decode` and `video` turn a reference into pixels,
-`crop` says which square of the original the network sees and maps coordinates there and back, and
-`store` puts it together: all crops of a data set at once, or batch by batch.
+`sources` turns the user's inputs into `ImageRef`s, and `decode` and `video` turn an `ImageRef` into pixels.
+`crop` computes the square of the original that the network sees and maps coordinates in both directions.
+`store` combines these: it loads the crops of a data set at once or batch by batch.
 """

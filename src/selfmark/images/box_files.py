@@ -1,4 +1,4 @@
-"""Box files of other tools: COCO JSON, YOLO text files, CSV. What they say, not yet where it belongs."""
+"""Read box files of other tools: COCO JSON, YOLO text files, CSV. `box_matching` matches them to images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from selfmark.image_ref import Box
 from selfmark.images.coco import read_coco
 from selfmark.images.input_files import parse_box, read_text
 
-_COLUMNS = {  # of a CSV file, by the names people give them
+_COLUMNS = {  # accepted names of the columns of a CSV file
     "image": ("image", "video", "file", "file_name", "filename", "path"),
     "frame": ("frame", "frame_number"),
     "x": ("x", "left"),
@@ -26,13 +26,14 @@ _COLUMNS = {  # of a CSV file, by the names people give them
 
 @dataclass(frozen=True)
 class FileBox:
-    """One box as a file gives it.
+    """One box of a file.
 
-    where:  the words that name its place in the file
-    image:  name of the image or video it is of; empty where the file does not say
-    frame:  0-based, None where the file does not say
-    box:    x, y, w, h, corner convention; in pixels, or with `shares` as shares of width and height
-    track:  which of a video's objects it is, None where the file does not say
+    where:       place of the box in the file, for messages
+    image:       name of the image or video; empty if the file does not give it
+    frame:       0-based frame number; None if the file does not give it
+    box:         x, y, w, h measured from pixel corners; pixels, or fractions of width and height
+    track:       number of the object in its video; None if the file does not give it
+    is_relative: whether `box` is in fractions of the image's width and height
     """
 
     where: str
@@ -40,35 +41,37 @@ class FileBox:
     frame: int | None
     box: Box
     track: int | None
-    shares: bool = False
+    is_relative: bool = False
 
 
 def read_boxes(path: Path) -> list[FileBox]:
-    """The boxes of a COCO file (.json), a table (.csv), or YOLO's text files (a .txt or a folder of them)."""
+    """Read the boxes of a COCO file (.json), a table (.csv), or YOLO files (a .txt file or a folder)."""
     if not path.exists():
-        raise InputError(f"there is no file or folder {path}; see that the path is right")
+        raise InputError(f"there is no file or folder {path}; check the path")
     if path.is_dir():
         files = sorted(path.rglob("*.txt"))
         if not files:
-            raise InputError(f"the folder {path} holds no .txt files, which is what YOLO's boxes are in")
-        boxes = _yolo(files)
+            raise InputError(f"the folder {path} contains no .txt files with boxes in YOLO's format")
+        boxes = _read_yolo(files)
     elif path.suffix.lower() == ".json":
-        boxes = list(_coco(path))
+        boxes = list(_read_coco_boxes(path))
     elif path.suffix.lower() == ".csv":
-        boxes = list(_table(path))
+        boxes = list(_read_csv(path))
     elif path.suffix.lower() == ".txt":
-        boxes = _yolo([path])
+        boxes = _read_yolo([path])
     else:
-        raise InputError(f"{path}: boxes are read from .json (COCO), .csv, and .txt or folders of it (YOLO)")
+        raise InputError(
+            f"{path} is not a box file; give a .json file (COCO), a .csv file, or .txt files (YOLO)"
+        )
     if not boxes:
-        raise InputError(f"{path} holds no boxes")
+        raise InputError(f"{path} contains no boxes")
     return boxes
 
 
 # --- COCO ------------------------------------------------------------------------------------------
 
 
-def _coco(path: Path) -> Iterator[FileBox]:
+def _read_coco_boxes(path: Path) -> Iterator[FileBox]:
     file = read_coco(path)
     for annotation in file.annotations:
         box = annotation.box()
@@ -80,61 +83,64 @@ def _coco(path: Path) -> Iterator[FileBox]:
 # --- CSV -------------------------------------------------------------------------------------------
 
 
-def _table(path: Path) -> Iterator[FileBox]:
+def _read_csv(path: Path) -> Iterator[FileBox]:
     rows = csv.reader(read_text(path).splitlines())
     header = [name.strip().lower() for name in next(rows, [])]
-    place = {
-        meaning: next((header.index(name) for name in names if name in header), None)
-        for meaning, names in _COLUMNS.items()
+    column_of = {
+        field: next((header.index(name) for name in names if name in header), None)
+        for field, names in _COLUMNS.items()
     }
-    missing = [name for name in "xywh" if place[name] is None]
-    if missing or (place["image"] is None and place["frame"] is None):
+    missing = [name for name in "xywh" if column_of[name] is None]
+    if missing or (column_of["image"] is None and column_of["frame"] is None):
         raise InputError(
-            f"{path}: the first line must name the columns image or frame (or both), x, y, w, h and, where "
-            f"there is one, track; it is '{','.join(header)[:80]}'"
+            f"{path}: the first line must name the columns image or frame (or both), x, y, w, h, and "
+            f"optionally track; it is '{','.join(header)[:80]}'"
         )
     for number, row in enumerate(rows, start=2):
         where = f"{path} line {number}"
         if not any(cell.strip() for cell in row):
             continue
         cells = {
-            meaning: row[at].strip() for meaning, at in place.items() if at is not None and at < len(row)
+            field: row[column].strip()
+            for field, column in column_of.items()
+            if column is not None and column < len(row)
         }
-        numbers = [_number(cells.get(name, ""), where) for name in "xywh"]
+        numbers = [_parse_number(cells.get(name, ""), where) for name in "xywh"]
         yield FileBox(
             where,
             cells.get("image", ""),
-            _whole(cells.get("frame", ""), "frame", where),
+            _parse_index(cells.get("frame", ""), "frame", where),
             parse_box(numbers, f"{where}: the box"),
-            _whole(cells.get("track", ""), "track", where),
+            _parse_index(cells.get("track", ""), "track", where),
         )
 
 
-def _number(text: str, where: str) -> float:
+def _parse_number(text: str, where: str) -> float:
     try:
         return float(text)
     except ValueError as error:
         raise InputError(f"{where}: '{text}' is not a number") from error
 
 
-def _whole(text: str, what: str, where: str) -> int | None:
-    """A whole number that is not negative, also written as 3.0 the way tables do; None for nothing."""
+def _parse_index(text: str, what: str, where: str) -> int | None:
+    """Parse a whole number from 0, which tables may write as 3.0; return None for an empty text."""
     if not text:
         return None
-    value = _number(text, where)
+    value = _parse_number(text, where)
     if value != value or value < 0 or value != int(value):
-        raise InputError(f"{where}: a {what} is a whole number from 0, not '{text}'")
+        raise InputError(f"{where}: the {what} must be a whole number from 0, not '{text}'")
     return int(value)
 
 
 # --- YOLO ------------------------------------------------------------------------------------------
 
 
-def _yolo(files: Sequence[Path]) -> list[FileBox]:
-    """Rows `class cx cy w h [confidence] [track]`, shares of the image; one file per image or frame.
+def _read_yolo(files: Sequence[Path]) -> list[FileBox]:
+    """Read YOLO files: rows `class cx cy w h [confidence] [track]` in fractions of the image.
 
-    A file is called after its image. Of a video, Ultralytics calls it VIDEO_N.txt, with N counted from 1. A
-    sixth number alone is a confidence or a track: whole numbers in all rows make it a track.
+    There is one file per image or frame. It has the name of its image; for the frames of a video, Ultralytics
+    writes VIDEO_N.txt, with N counted from 1. If rows have six numbers, the sixth is a track if it is a whole
+    number in all of these rows, and a confidence otherwise.
     """
     lines = [
         (f"{file} line {number}", file, line.split())
@@ -142,15 +148,17 @@ def _yolo(files: Sequence[Path]) -> list[FileBox]:
         for number, line in enumerate(read_text(file).splitlines(), start=1)
         if line.strip()
     ]
-    tracked = all(re.fullmatch(r"\d+", words[5]) for _, _, words in lines if len(words) == 6)
+    has_tracks = all(re.fullmatch(r"\d+", words[5]) for _, _, words in lines if len(words) == 6)
     boxes = []
     for where, file, words in lines:
         if len(words) < 5:
             raise InputError(
-                f"{where}: a row of YOLO's is 'class cx cy w h', then perhaps confidence and track"
+                f"{where}: a row must be 'class cx cy w h', optionally followed by confidence and track"
             )
-        cx, cy, width, height = (_number(word, where) for word in words[1:5])
-        track = words[6] if len(words) == 7 else words[5] if len(words) == 6 and tracked else ""
+        cx, cy, width, height = (_parse_number(word, where) for word in words[1:5])
+        track = words[6] if len(words) == 7 else words[5] if len(words) == 6 and has_tracks else ""
         box = parse_box([cx - width / 2, cy - height / 2, width, height], f"{where}: the box")
-        boxes.append(FileBox(where, file.stem, None, box, _whole(track, "track", where), shares=True))
+        boxes.append(
+            FileBox(where, file.stem, None, box, _parse_index(track, "track", where), is_relative=True)
+        )
     return boxes

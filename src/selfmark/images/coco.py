@@ -44,10 +44,11 @@ _STANDARD_KEYS |= {"id", "image_id", "category_id", "file_name", "width", "heigh
 class CocoImage:
     """An entry of "images".
 
-    where:     place of the entry in the file, for messages
-    id:        its id
-    file_name: path of the image, relative to a folder that the file does not name
-    values:    the whole entry
+    Attributes:
+        where: Place of the entry in the file, for messages.
+        id: Its id.
+        file_name: Path of the image, relative to a folder that the file does not name.
+        values: The whole entry.
     """
 
     where: str
@@ -78,7 +79,7 @@ class CocoImage:
         return frame
 
     def ref(self) -> ImageRef:
-        """Return a reference to the image by its name in the file, without a frame number if it is unusable."""
+        """Return a reference to the image by its name in the file, with its frame number if it is usable."""
         frame = self.values.get("frame")
         is_video = Path(self.file_name).suffix.lower() in VIDEO_SUFFIXES
         is_usable = is_video and type(frame) is int and 0 <= frame < 2**31
@@ -103,9 +104,10 @@ class CocoImage:
 class CocoAnnotation:
     """An entry of "annotations".
 
-    where:    place of the entry in the file, for messages
-    image_id: id of its image
-    values:   the whole entry
+    Attributes:
+        where: Place of the entry in the file, for messages.
+        image_id: Id of its image.
+        values: The whole entry.
     """
 
     where: str
@@ -139,8 +141,9 @@ class CocoAnnotation:
 class DeclaredNormalizer(NamedTuple):
     """What a category says errors are divided by.
 
-    word:   its name, empty if there is none
-    points: indices of the two points it is measured between, None if they are not given
+    Attributes:
+        word: Its name, empty if there is none.
+        points: Indices of the two points it is measured between, None if they are not given.
     """
 
     word: str
@@ -151,8 +154,9 @@ class DeclaredNormalizer(NamedTuple):
 class CocoCategory:
     """An entry of "categories", or an empty one if the file has no suitable entry.
 
-    where:  place of the entry in the file, for messages
-    values: the whole entry
+    Attributes:
+        where: Place of the entry in the file, for messages.
+        values: The whole entry.
     """
 
     where: str
@@ -234,10 +238,11 @@ class CocoCategory:
 class CocoFile:
     """The entries of a file; other label formats are converted to this form.
 
-    path:        the file
-    images:      its images
-    annotations: its annotations
-    content:     the whole file
+    Attributes:
+        path: The file.
+        images: Its images.
+        annotations: Its annotations.
+        content: The whole file.
     """
 
     path: Path

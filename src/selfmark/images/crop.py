@@ -1,8 +1,8 @@
-"""Which square of the original image the network sees, and coordinates there and back.
+"""Crop the square of the original image that the network sees, and convert coordinates.
 
-A region is a rectangle x, y, w, h of the original in corner convention (pixel i covers [i, i+1)); it may
-leave the image. It becomes the network's image of `size` x `size` pixels. Points have pixel centers at
-integers on both sides, hence the halves.
+A region is a rectangle x, y, w, h of the original, in pixels measured from pixel corners (pixel i covers
+[i, i + 1)). It may extend beyond the image. It is resized to the network's `size` x `size` pixels. In both
+images, points have pixel centers at integers; this is why the formulas contain 0.5.
 """
 
 from __future__ import annotations
@@ -16,26 +16,30 @@ from selfmark.images.decode import Pixels
 
 Floats = npt.NDArray[np.float64]
 
-SNAP = 1e-3  # a region that ends this little beyond a pixel's edge ends there: rounding errors need no pixels
+SNAP = 1e-3  # pixels; a region that ends this close to a pixel's edge ends there, to absorb rounding errors
 
 
 def crop_regions(sizes: npt.ArrayLike, boxes: npt.ArrayLike, images: Images) -> Floats:
-    """The square each image is cropped to (paper, Datasets), as [N, 4] x, y, w, h.
+    """Compute the square that each image is cropped to (paper, Datasets).
 
     Without a box it is the smallest square around the whole image. The rule "loose" takes the longer side
-    of the box and adds the margin on each side; "body" is the paper's s = c*H/200, a square of side
+    of the box and adds the margin on each side. The rule "body" is the paper's s = c*H/200: a square of side
     200*s = c*H for a box of height H.
 
     Args:
-        sizes: [N, 2] width and height of the originals.
-        boxes: [N, 4] x, y, w, h of the objects, rows of NaN where there is no box.
+        sizes: [N, 2], width and height of the originals, pixels.
+        boxes: [N, 4], x, y, w, h of the objects, pixels; rows of NaN where there is no box.
+        images: the rule and its parameters.
+
+    Returns:
+        Regions [N, 4] x, y, w, h, pixels of the originals.
 
     >>> crop_regions([[640, 480]], [[np.nan] * 4], Images()).tolist()
     [[0.0, -80.0, 640.0, 640.0]]
     >>> crop_regions([[640, 480]], [[100, 100, 50, 200]], Images(box_rule="body", body_scale=1.5)).tolist()
     [[-25.0, 50.0, 300.0, 300.0]]
     """
-    extents = _object_boxes(sizes, boxes)
+    extents = _fill_missing_boxes(sizes, boxes)
     longer = extents[:, 2:].max(axis=1)
     whole = np.isnan(np.asarray(boxes, dtype=np.float64)).any(axis=1)
     if images.box_rule == "body":
@@ -48,7 +52,12 @@ def crop_regions(sizes: npt.ArrayLike, boxes: npt.ArrayLike, images: Images) -> 
 
 
 def to_network(xy: npt.ArrayLike, regions: npt.ArrayLike, size: int) -> Floats:
-    """Points of the originals ([..., 2]) in network pixels; `regions` is [..., 4] and broadcasts.
+    """Convert points [..., 2] from pixels of the originals to network pixels.
+
+    Args:
+        xy: points [..., 2].
+        regions: [..., 4], what each image was cropped to; broadcasts with `xy`.
+        size: side of the network's images, pixels.
 
     >>> to_network([0.0, 0.0], [0, 0, 512, 512], 256).tolist()
     [-0.25, -0.25]
@@ -58,7 +67,7 @@ def to_network(xy: npt.ArrayLike, regions: npt.ArrayLike, size: int) -> Floats:
 
 
 def to_original(xy: npt.ArrayLike, regions: npt.ArrayLike, size: int) -> Floats:
-    """Network pixels ([..., 2]) as points of the originals: the inverse of `to_network`.
+    """Convert points [..., 2] from network pixels to pixels of the originals: the inverse of `to_network`.
 
     >>> to_original([-0.25, -0.25], [0, 0, 512, 512], 256).tolist()
     [0.0, 0.0]
@@ -67,17 +76,24 @@ def to_original(xy: npt.ArrayLike, regions: npt.ArrayLike, size: int) -> Floats:
     return (points + 0.5) * (areas[..., 2:] / size) + areas[..., :2] - 0.5
 
 
-def inner_bounds(
+def keypoint_bounds(
     sizes: npt.ArrayLike, boxes: npt.ArrayLike, regions: npt.ArrayLike, size: int
 ) -> npt.NDArray[np.float32]:
-    """Where keypoints may lie, as [N, 4] x0, y0, x1, y1 in network pixels, both ends included.
+    """Compute where keypoints are allowed: on the object, in the image and in the region.
 
-    It is the part of the object's box, or without one of the image, that lies in the image and the region.
+    Args:
+        sizes: [N, 2], width and height of the originals, pixels.
+        boxes: [N, 4], x, y, w, h of the objects; rows of NaN where the object fills the image.
+        regions: [N, 4], x, y, w, h, what the images were cropped to.
+        size: side of the network's images, pixels.
 
-    >>> inner_bounds([[640, 480]], [[np.nan] * 4], [[0, -80, 640, 640]], 256).tolist()
+    Returns:
+        Bounds [N, 4] x0, y0, x1, y1 in network pixels, both ends included.
+
+    >>> keypoint_bounds([[640, 480]], [[np.nan] * 4], [[0, -80, 640, 640]], 256).tolist()
     [[0.0, 31.5, 255.0, 223.5]]
     """
-    extents = _object_boxes(sizes, boxes)
+    extents = _fill_missing_boxes(sizes, boxes)
     limit = np.asarray(sizes, dtype=np.float64)
     first = np.clip(extents[:, :2], 0, limit) - 0.5
     last = np.clip(extents[:, :2] + extents[:, 2:], 0, limit) - 0.5
@@ -87,39 +103,45 @@ def inner_bounds(
 
 
 def extract_crop(image: Pixels, region: npt.ArrayLike, size: int) -> Pixels:
-    """The pixels of a region, [size, size, 3] uint8, placed exactly as `to_network` says.
+    """Return the pixels of a region, [size, size, 3] uint8, aligned exactly with `to_network`.
 
-    Outside the image its border pixels are repeated. When shrinking, pixels are averaged over the area
-    they cover, which avoids aliasing.
+    Border pixels are repeated outside the image. When shrinking, pixels are averaged over the area that they
+    cover, which avoids aliasing.
     """
     x, y, width, height = np.asarray(region, dtype=np.float64).tolist()
-    across, columns, x_places = _axis(x, width, image.shape[1], size)
-    down, rows, y_places = _axis(y, height, image.shape[0], size)
-    window = image[down, across]
+    x_slice, columns, x_positions = _plan_axis(x, width, image.shape[1], size)
+    y_slice, rows, y_positions = _plan_axis(y, height, image.shape[0], size)
+    window = image[y_slice, x_slice]
     if (rows, columns) != window.shape[:2]:
         window = np.asarray(cv2.resize(window, (columns, rows), interpolation=cv2.INTER_AREA), dtype=np.uint8)
-    # What is left of the mapping (a shift, a scale of about 1, or an enlargement) is interpolated here, not
-    # by OpenCV's warpAffine, which in some versions rounds positions to 1/32 of a source pixel.
-    sampled = _interpolate(_interpolate(window, y_places).swapaxes(0, 1), x_places)
+    # The rest of the mapping is a shift, a scale of about 1, or an enlargement. It is not left to OpenCV's
+    # warpAffine, which in some versions rounds positions to 1/32 of a source pixel.
+    sampled = _interpolate(_interpolate(window, y_positions).swapaxes(0, 1), x_positions)
     return np.ascontiguousarray((sampled + 0.5).astype(np.uint8).swapaxes(0, 1))
 
 
-def _object_boxes(sizes: npt.ArrayLike, boxes: npt.ArrayLike) -> Floats:
-    """The boxes, [N, 4], with the whole image in place of those that are missing."""
+def _fill_missing_boxes(sizes: npt.ArrayLike, boxes: npt.ArrayLike) -> Floats:
+    """Return the boxes [N, 4], with the whole image for those that are missing."""
     dimensions, given = np.asarray(sizes, dtype=np.float64), np.asarray(boxes, dtype=np.float64)
     whole = np.concatenate([np.zeros_like(dimensions), dimensions], axis=1)
     return np.where(np.isnan(given).any(axis=1, keepdims=True), whole, given)
 
 
-def _axis(start: float, extent: float, limit: int, size: int) -> tuple[slice, int, Floats]:
-    """How one axis of a region is sampled.
+def _plan_axis(start: float, extent: float, limit: int, size: int) -> tuple[slice, int, Floats]:
+    """Plan how to sample one axis of a region.
+
+    Args:
+        start: where the region begins, pixels of the original.
+        extent: how long the region is, pixels of the original.
+        limit: how long the image is, pixels of the original.
+        size: number of output pixels.
 
     Returns:
-        The pixels of the image that are needed, to how many they are averaged, and the position of each of
-        the `size` output pixels among those averages.
+        The slice of the image that is needed, the number of pixels to average it down to, and the position
+        [size] of each output pixel among those averages.
     """
     shrink = extent / size
-    margin = 1 if shrink < 1 else 0  # enlarging interpolates with the neighbors outside the region
+    margin = 1 if shrink < 1 else 0  # enlarging also interpolates with the pixels next to the region
     first = int(np.clip(np.floor(start + SNAP) - margin, 0, limit - 1))
     last = int(np.clip(np.ceil(start + extent - SNAP) + margin, first + 1, limit))
     count = max(1, round((last - first) / max(shrink, 1.0)))
@@ -127,16 +149,16 @@ def _axis(start: float, extent: float, limit: int, size: int) -> tuple[slice, in
     return slice(first, last), count, (centers - first) * (count / (last - first)) - 0.5
 
 
-def _interpolate(values: npt.NDArray[np.number], places: Floats) -> npt.NDArray[np.float32]:
-    """Linear interpolation of [A, B, 3] at fractional indices of the first axis, its ends repeated."""
+def _interpolate(values: npt.NDArray[np.number], positions: Floats) -> npt.NDArray[np.float32]:
+    """Interpolate [A, B, 3] linearly at fractional positions along the first axis; its ends are repeated."""
     last = len(values) - 1
-    places = np.clip(places, 0, last)
-    lower = places.astype(np.int64)
+    positions = np.clip(positions, 0, last)
+    lower = positions.astype(np.int64)
     numbers = np.asarray(values, dtype=np.float32, order="C")
     below = numbers.take(lower, axis=0)
     above = numbers.take(np.minimum(lower + 1, last), axis=0)
-    # below + share * (above - below) in place: fresh arrays would cost several times the arithmetic.
+    # below + weight * (above - below), in place: allocating arrays would take longer than the arithmetic.
     above -= below
-    above *= (places - lower).astype(np.float32)[:, None, None]
+    above *= (positions - lower).astype(np.float32)[:, None, None]
     above += below
     return above

@@ -1,8 +1,8 @@
-"""Where training reads its pixels: on the device if they fit there, otherwise from the host, ahead of need.
+"""Feed images to training: from device memory if they fit, otherwise prefetched from the host.
 
-Images that do not fit are gathered by a thread into pinned memory and copied to the device while earlier
-batches are worked on; the store itself may be in memory or mapped from a file. The device then holds a few
-batches, whatever the number of images.
+If the images do not fit, a thread gathers them in pinned memory and copies them to the device while earlier
+batches are processed. The store itself may be in memory or mapped from a file. The device then holds only a
+few batches, regardless of the number of images.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from selfmark.run.devices import free_memory
 
-_AHEAD = 3  # batches fetched before they are needed
+_PREFETCH = 3  # batches to fetch before they are needed
 
 Rows = npt.NDArray[np.int64]
 Item = TypeVar("Item")
@@ -28,35 +28,36 @@ Item = TypeVar("Item")
 class PixelFeed:
     """Batches of images [B, 3, S, S] uint8 on the training device, from a store [N, 3, S, S] uint8."""
 
-    def __init__(self, pixels: Tensor, device: torch.device, device_share: float = 1.0) -> None:
-        """Move the store to the device if it takes at most `device_share` of the memory free there."""
+    def __init__(self, pixels: Tensor, device: torch.device, device_fraction: float = 1.0) -> None:
+        """Move the pixels to the device if they take at most `device_fraction` of its free memory."""
         self.device = device
         self.pixels = pixels
-        if device.type == "cuda" and pixels.numel() <= device_share * free_memory(device):
+        if device.type == "cuda" and pixels.numel() <= device_fraction * free_memory(device):
             self.pixels = pixels.to(device)
 
     def __len__(self) -> int:
+        """Return the number of images."""
         return len(self.pixels)
 
     @property
-    def at_hand(self) -> bool:
-        """Whether the images lie where training happens."""
+    def is_on_device(self) -> bool:
+        """Whether the images are in the memory of the training device."""
         return self.pixels.device.type == self.device.type
 
     def batches(self, wanted: Iterable[Rows]) -> Iterator[Tensor]:
-        """The images `wanted` names, batch by batch."""
-        if self.at_hand:
+        """Yield one batch of images for each array of row numbers in `wanted`."""
+        if self.is_on_device:
             return (self.pixels[to_device(rows, self.device)] for rows in wanted)
-        return self._fetched(wanted)
+        return self._prefetch(wanted)
 
-    def in_order(self, batch: int, rows: slice | None = None) -> Iterator[Tensor]:
-        """All images, or those of a slice, `batch` at a time."""
+    def sequential_batches(self, batch: int, rows: slice | None = None) -> Iterator[Tensor]:
+        """Yield all images, or those of a slice, in order, `batch` at a time."""
         first, last, _ = (rows or slice(None)).indices(len(self))
         return self.batches(np.arange(start, min(start + batch, last)) for start in range(first, last, batch))
 
-    def _fetched(self, wanted: Iterable[Rows]) -> Iterator[Tensor]:
-        """Gather on the host and copy across on a stream of its own, a few batches ahead."""
-        ready: queue.Queue[tuple[Tensor, torch.cuda.Event] | BaseException | None] = queue.Queue(_AHEAD)
+    def _prefetch(self, wanted: Iterable[Rows]) -> Iterator[Tensor]:
+        """Gather batches on the host and copy them on a separate stream, a few batches ahead."""
+        ready: queue.Queue[tuple[Tensor, torch.cuda.Event] | BaseException | None] = queue.Queue(_PREFETCH)
         stopped = threading.Event()
         stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
 
@@ -71,7 +72,7 @@ class PixelFeed:
                     if not _put(ready, (images, event), stopped):
                         return
                 _put(ready, None, stopped)
-            except BaseException as error:  # shown where the batch is missed
+            except BaseException as error:  # raised in the thread that waits for the batch
                 _put(ready, error, stopped)
 
         thread = threading.Thread(target=fetch, name="selfmark-feed", daemon=True)
@@ -91,13 +92,13 @@ class PixelFeed:
 
 
 def to_device(values: Rows, device: torch.device) -> Tensor:
-    """Numbers from the host, without waiting for the device to be done with earlier work."""
+    """Copy an array to a device without waiting for the device to finish earlier work."""
     tensor = torch.from_numpy(values)
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def _put(ready: queue.Queue[Item], item: Item, stopped: threading.Event) -> bool:
-    """Hand over an item unless nobody waits for it any more."""
+    """Put an item into the queue; return False if the consumer has stopped."""
     while not stopped.is_set():
         try:
             ready.put(item, timeout=0.1)

@@ -1,7 +1,7 @@
-"""Temporal pairs: keypoints carried to a nearby frame by sparse optical flow (Implementation Details).
+"""Temporal pairs: propagate keypoints to nearby frames by sparse optical flow (Implementation Details).
 
-Lucas-Kanade on the CPU (OpenCV), once per round, with a forward-backward check: a point that does not come
-back to where it started is not a correspondence.
+Lucas-Kanade on the CPU (OpenCV), once per round, with a forward-backward check: a point that does not return
+to its start is not a correspondence.
 """
 
 from __future__ import annotations
@@ -18,31 +18,32 @@ from selfmark.config import Temporal
 
 
 @dataclass(frozen=True)
-class CarriedPoints:
-    """Where the keypoints of each image are in nearby frames.
+class PropagatedPoints:
+    """Positions of each image's keypoints in nearby frames.
 
     neighbor: [N, T] int64, image index of the nearby frame; -1 where an image has none
-    xy:        [N, T, P, 2] float32, the image's P keypoints there, network pixels
-    valid:     [N, T, P] bool, carried there and back within the tolerance
+    xy:       [N, T, P, 2] float32, the image's P keypoints in that frame, network pixels
+    valid:    [N, T, P] bool, whether the point passed the forward-backward check
     """
 
     neighbor: torch.Tensor
     xy: torch.Tensor
     valid: torch.Tensor
 
-    def to(self, device: torch.device) -> CarriedPoints:
-        return CarriedPoints(self.neighbor.to(device), self.xy.to(device), self.valid.to(device))
+    def to(self, device: torch.device) -> PropagatedPoints:
+        """Return a copy on a device."""
+        return PropagatedPoints(self.neighbor.to(device), self.xy.to(device), self.valid.to(device))
 
 
 def has_nearby_frames(
     video: npt.NDArray[np.int64], frame: npt.NDArray[np.int64], track: npt.NDArray[np.int64]
 ) -> bool:
-    """Whether any image [N] is seen in another frame of its video; arguments as in `nearby_frames`."""
-    seen = np.unique(np.stack([video, track, frame], axis=1)[video >= 0], axis=0)
-    return len(seen) > len(np.unique(seen[:, :2], axis=0))
+    """Return True if any object occurs in more than one frame; arguments as in `sample_nearby_frames`."""
+    frames = np.unique(np.stack([video, track, frame], axis=1)[video >= 0], axis=0)
+    return len(frames) > len(np.unique(frames[:, :2], axis=0))
 
 
-def nearby_frames(
+def sample_nearby_frames(
     video: npt.NDArray[np.int64],
     frame: npt.NDArray[np.int64],
     track: npt.NDArray[np.int64],
@@ -50,10 +51,21 @@ def nearby_frames(
     settings: Temporal,
     rng: np.random.Generator,
 ) -> npt.NDArray[np.int64]:
-    """For each image T random images of nearby frames of its video, [N, T]; -1 where there is none.
+    """Draw random images of nearby frames of the same video for each image.
 
-    An object is paired with itself: with the object of its `track_points` [N], and where no track is known (-1) with
-    the one whose crop's `center` [N, 2] lies nearest. A frame without it is no neighbor.
+    An object is paired with itself: with the object of the same track, or if its track is unknown, with the
+    object whose crop is nearest. A frame that does not show the object is not used.
+
+    Args:
+        video: [N], number of the video of each image; -1 for still images.
+        frame: [N], frame number.
+        track: [N], track of the object; -1 if unknown.
+        center: [N, 2], center of the crop, pixels of the original.
+        settings: T, the number of neighbors, and the maximum distance in frames.
+        rng: random generator.
+
+    Returns:
+        Image indices [N, T]; -1 where there is no neighbor.
     """
     chosen = np.full((len(video), settings.neighbors), -1, dtype=np.int64)
     for number in np.unique(video[video >= 0]):
@@ -74,61 +86,82 @@ def nearby_frames(
                     options = options[track[options] == track[image]]
                     if not len(options):
                         continue
-                    away = np.square(center[options] - center[image]).sum(axis=1)
-                    chosen[image, column] = options[int(away.argmin())]
+                    distance = np.square(center[options] - center[image]).sum(axis=1)
+                    chosen[image, column] = options[int(distance.argmin())]
     return chosen
 
 
-def carry_points(
+def propagate_points(
     pixels: torch.Tensor,
     xy: torch.Tensor,
     valid: torch.Tensor,
     neighbor: npt.NDArray[np.int64],
     settings: Temporal,
-) -> CarriedPoints:
-    """Follow the keypoints [N, P, 2] of the images [N, 3, S, S] uint8 into their nearby frames [N, T]."""
-    points = xy.cpu().numpy().astype(np.float32)
-    known = valid.cpu().numpy()
-    images, slots = neighbor.shape
-    carried = np.zeros((images, slots, *points.shape[1:]), dtype=np.float32)
-    followed = np.zeros(carried.shape[:-1], dtype=bool)
+) -> PropagatedPoints:
+    """Propagate the keypoints of each image to its nearby frames.
 
-    def follow(image: int) -> None:
-        rows = np.flatnonzero(known[image])
+    Args:
+        pixels: images [N, 3, S, S] uint8.
+        xy: keypoints [N, P, 2], network pixels.
+        valid: [N, P] bool, which keypoints exist.
+        neighbor: [N, T], as `sample_nearby_frames` returns it.
+        settings: parameters of the optical flow and its check.
+    """
+    points = xy.cpu().numpy().astype(np.float32)
+    exists = valid.cpu().numpy()
+    images, slots = neighbor.shape
+    propagated = np.zeros((images, slots, *points.shape[1:]), dtype=np.float32)
+    passed = np.zeros(propagated.shape[:-1], dtype=bool)
+
+    def propagate(image: int) -> None:
+        rows = np.flatnonzero(exists[image])
         if not len(rows):
             return
-        here = _gray(pixels[image])
+        source = _to_gray(pixels[image])
         for slot in np.flatnonzero(neighbor[image] >= 0):
-            there = _gray(pixels[int(neighbor[image, slot])])
-            moved, good = track_points(here, there, points[image, rows], settings)
-            carried[image, slot, rows] = moved
-            followed[image, slot, rows] = good
+            target = _to_gray(pixels[int(neighbor[image, slot])])
+            moved, good = track_points(source, target, points[image, rows], settings)
+            propagated[image, slot, rows] = moved
+            passed[image, slot, rows] = good
 
     with ThreadPoolExecutor() as pool:
-        list(pool.map(follow, np.flatnonzero((neighbor >= 0).any(axis=1))))
-    return CarriedPoints(torch.from_numpy(neighbor), torch.from_numpy(carried), torch.from_numpy(followed))
+        list(pool.map(propagate, np.flatnonzero((neighbor >= 0).any(axis=1))))
+    return PropagatedPoints(
+        torch.from_numpy(neighbor), torch.from_numpy(propagated), torch.from_numpy(passed)
+    )
 
 
 def track_points(
-    here: npt.NDArray[np.uint8],
-    there: npt.NDArray[np.uint8],
+    source: npt.NDArray[np.uint8],
+    target: npt.NDArray[np.uint8],
     points: npt.NDArray[np.float32],
     settings: Temporal,
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
-    """Points [P, 2] of one gray image in another, and which of them return to within `check` pixels."""
+    """Track points from one gray image to another by optical flow.
+
+    Args:
+        source: gray image [h, w].
+        target: gray image [h, w].
+        points: [P, 2], pixels of `source`.
+        settings: parameters of the optical flow and its check.
+
+    Returns:
+        The points [P, 2] in `target`, and a mask [P] of those that return to within
+        `settings.max_return_error` pixels of their start when they are tracked back to `source`.
+    """
     window = (settings.window, settings.window)
     start = points.reshape(-1, 1, 2)
-    forth, found, _ = cv2.calcOpticalFlowPyrLK(
-        here, there, start, np.empty_like(start), winSize=window, maxLevel=settings.levels
+    forward, found, _ = cv2.calcOpticalFlowPyrLK(
+        source, target, start, np.empty_like(start), winSize=window, maxLevel=settings.levels
     )
     back, returned, _ = cv2.calcOpticalFlowPyrLK(
-        there, here, forth, np.empty_like(start), winSize=window, maxLevel=settings.levels
+        target, source, forward, np.empty_like(start), winSize=window, maxLevel=settings.levels
     )
     error = np.linalg.norm((back - start).reshape(-1, 2), axis=1)
     good = (found.ravel() == 1) & (returned.ravel() == 1) & (error <= settings.max_return_error)
-    return forth.reshape(-1, 2).astype(np.float32), good
+    return forward.reshape(-1, 2).astype(np.float32), good
 
 
-def _gray(image: torch.Tensor) -> npt.NDArray[np.uint8]:
+def _to_gray(image: torch.Tensor) -> npt.NDArray[np.uint8]:
     array = np.ascontiguousarray(image.permute(1, 2, 0).numpy())
     return np.asarray(cv2.cvtColor(array, cv2.COLOR_RGB2GRAY), dtype=np.uint8)

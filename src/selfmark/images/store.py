@@ -1,6 +1,6 @@
-"""The images as the network sees them: cropped squares, all at once or batch by batch.
+"""Load images as the network sees them: cropped squares, all at once or batch by batch.
 
-Originals are decoded by a few threads, cropped and dropped at once, so memory is bounded by the crops.
+A few threads decode the originals, crop them and release them at once, so memory is bounded by the crops.
 """
 
 from __future__ import annotations
@@ -21,20 +21,22 @@ import torch
 from selfmark.config import Images
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
-from selfmark.images.crop import crop_regions, extract_crop, inner_bounds
+from selfmark.images.crop import crop_regions, extract_crop, keypoint_bounds
 from selfmark.images.decode import DecodedImage, Pixels, UnreadableImage, decode_image
 from selfmark.images.video import read_frames
 from selfmark.images.video_container import require_video
 
 _WORKERS = min(8, os.cpu_count() or 1)
-_AHEAD = 4 * _WORKERS  # images decoded before they are asked for; whole video frames among them
-_LEFT = 2  # pixels left for each of the network's, on each axis, when a large JPEG is decoded smaller
-_LOAD_BATCH = 64  # crops copied into the store at a time
+_PREFETCH = 4 * _WORKERS  # images to decode before they are needed; some may be whole video frames
+_MIN_OVERSAMPLING = (
+    2  # a large JPEG is decoded with at least this many pixels per network pixel, on each axis
+)
+_LOAD_BATCH = 64  # crops to copy into the store at a time
 
 
 @dataclass(frozen=True)
-class Skipped:
-    """An image that was left out, and why."""
+class SkippedImage:
+    """Name of an image that could not be used, and the reason."""
 
     name: str
     reason: str
@@ -42,17 +44,17 @@ class Skipped:
 
 @dataclass(frozen=True)
 class ImageStore:
-    """N cropped images and how each came from its original.
+    """N cropped images and where each is in its original.
 
     pixels:  [N, 3, S, S] uint8 RGB on the CPU, in memory or memory-mapped from a file
     refs:    N references, in the order they were given
-    sizes:   [N, 2] int64, width and height of the original
-    regions: [N, 4] float64, the part of the original that was cropped: x, y, w, h, corner convention
-    bounds:  [N, 4] float32, x0, y0, x1, y1 in network pixels: where keypoints may lie
-    video:   [N] int64, number of the video or film an image is a frame of, -1 for stills of their own
-    frame:   [N] int64, frame number, -1 for stills of their own
-    track:   [N] int64, which of its video's objects this is, -1 where nobody knows
-    skipped: the references that could not be used
+    sizes:   [N, 2] int64, width and height of the original, pixels
+    regions: [N, 4] float64, x, y, w, h of the crop in pixels of the original, measured from pixel corners
+    bounds:  [N, 4] float32, x0, y0, x1, y1 in network pixels: where keypoints are allowed
+    video:   [N] int64, number of the video that an image is a frame of; -1 for single images
+    frame:   [N] int64, frame number; -1 for single images
+    track:   [N] int64, number of the object in its video; -1 if unknown
+    skipped: images that could not be used
     """
 
     pixels: torch.Tensor
@@ -63,14 +65,16 @@ class ImageStore:
     video: npt.NDArray[np.int64]
     frame: npt.NDArray[np.int64]
     track: npt.NDArray[np.int64]
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[SkippedImage, ...]
 
     def __post_init__(self) -> None:
+        """Raise if the arrays have different lengths."""
         columns = (self.pixels, self.sizes, self.regions, self.bounds, self.video, self.frame, self.track)
         if any(len(column) != len(self.refs) for column in columns):
             raise ValueError(f"every array of the store needs one row for each of its {len(self.refs)} refs")
 
     def __len__(self) -> int:
+        """Return the number of images."""
         return len(self.refs)
 
     def select(self, refs: Sequence[ImageRef]) -> ImageStore:
@@ -103,12 +107,17 @@ def load_store(
     scratch: Path | None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> ImageStore:
-    """Decode and crop all images, in their order, leaving out those that cannot be read.
+    """Decode and crop all images in the given order; skip those that cannot be read.
 
     Args:
-        store_gigabytes: up to this size the pixels are held in memory, beyond it in `scratch`/images.u8.
+        refs: the images.
+        images: size of the crops, crop rule and limits.
+        store_gigabytes: the pixels are kept in memory up to this size, and in `scratch`/images.u8 beyond it.
         scratch: folder for that file; None if the images are known to fit into memory.
-        on_progress: called with the number of references done and their number in all.
+        on_progress: called with the number of references processed and their total number.
+
+    Raises:
+        InputError: if none of the images can be read, or if there is not enough disk space.
     """
     pixels = _allocate((len(refs), 3, images.size, images.size), store_gigabytes, scratch)
     parts: list[ImageStore] = []
@@ -138,21 +147,21 @@ def load_store(
 
 
 def iterate_crops(refs: Sequence[ImageRef], images: Images, batch: int) -> Iterator[ImageStore]:
-    """The same images as `load_store` in stores of `batch` images, the last one smaller, possibly empty.
+    """Yield the same images as `load_store` in stores of `batch` images; the last may be smaller or empty.
 
-    A file is decoded once even if several references name it. Crops that are ready before their turn are
-    held back, so memory is constant as long as references to one file stand together and frames ascend.
-    Each store lists the references skipped since the one before; video numbers hold across all of them.
+    A file is decoded once, even if several references name it. Crops wait in memory for those before them, so
+    memory is constant as long as the references to a file follow each other and its frames ascend. Each store
+    lists the images skipped since the previous one. Video numbers are the same in all stores.
     """
     videos: dict[str, int] = {}
     for ref in refs:
         if ref.source_frame is not None:
             videos.setdefault(ref.source_frame[0], len(videos))
     kept: list[tuple[ImageRef, _Crop]] = []
-    skipped: list[Skipped] = []
-    for ref, outcome in zip(refs, _in_order(_in_parallel(_jobs(refs, images))), strict=True):
+    skipped: list[SkippedImage] = []
+    for ref, outcome in zip(refs, _restore_order(_run_jobs(_plan_jobs(refs, images))), strict=True):
         if isinstance(outcome, str):
-            skipped.append(Skipped(ref.name, outcome))
+            skipped.append(SkippedImage(ref.name, outcome))
         else:
             kept.append((ref, outcome))
         if len(kept) == batch:
@@ -168,16 +177,16 @@ def iterate_crops(refs: Sequence[ImageRef], images: Images, batch: int) -> Itera
 @dataclass(frozen=True)
 class _Crop:
     pixels: Pixels  # [S, S, 3]
-    size: tuple[int, int]  # width, height of the original
-    region: npt.NDArray[np.float64]  # [4]
+    size: tuple[int, int]  # width and height of the original
+    region: npt.NDArray[np.float64]  # [4] x, y, w, h
 
 
-_Outcome = _Crop | str  # a crop, or the reason there is none
-_Job = tuple[list[int], Callable[[], list[_Outcome]]]  # which references, and what makes their outcomes
+_Outcome = _Crop | str  # a crop, or the reason why there is none
+_Job = tuple[list[int], Callable[[], list[_Outcome]]]  # positions of references, function that crops them
 
 
-def _jobs(refs: Sequence[ImageRef], images: Images) -> Iterator[_Job]:
-    """One job per still and per video frame, files in the order of their first mention."""
+def _plan_jobs(refs: Sequence[ImageRef], images: Images) -> Iterator[_Job]:
+    """Yield one job per still image and per video frame; files are in the order of their first reference."""
     files: dict[tuple[Path, bool], list[int]] = {}
     for position, ref in enumerate(refs):
         files.setdefault((ref.path, ref.frame is not None), []).append(position)
@@ -185,11 +194,11 @@ def _jobs(refs: Sequence[ImageRef], images: Images) -> Iterator[_Job]:
         if is_video:
             yield from _video_jobs(path, positions, refs, images)
         else:
-            yield positions, partial(_crop_still, path, [refs[position] for position in positions], images)
+            yield positions, partial(_read_crops, path, [refs[position] for position in positions], images)
 
 
 def _video_jobs(path: Path, positions: list[int], refs: Sequence[ImageRef], images: Images) -> Iterator[_Job]:
-    """Read a video once, front to back; the frames that never came are reported at its end."""
+    """Yield the jobs of a video, which is read once from start to end; report missing frames at the end."""
     missing: dict[int, list[int]] = {}
     for position in positions:
         missing.setdefault(refs[position].frame or 0, []).append(position)
@@ -197,52 +206,55 @@ def _video_jobs(path: Path, positions: list[int], refs: Sequence[ImageRef], imag
     try:
         require_video(path)
         for frame, image in read_frames(path, list(missing)):
-            here = missing.pop(frame)
-            picture = DecodedImage(image, (image.shape[1], image.shape[0]), 1)
-            yield here, partial(_crop_all, picture, [refs[position] for position in here], images)
+            shown = missing.pop(frame)
+            original = DecodedImage(image, (image.shape[1], image.shape[0]), 1)
+            yield shown, partial(_crop_all, original, [refs[position] for position in shown], images)
     except InputError:
         reason = "the video cannot be read"
-    for here in missing.values():
-        yield here, partial(_refuse, len(here), reason)
+    for absent in missing.values():
+        yield absent, partial(_fail_all, len(absent), reason)
 
 
-def _crop_still(path: Path, refs: Sequence[ImageRef], images: Images) -> list[_Outcome]:
-    def reducible(size: tuple[int, int]) -> float:
-        if max(size) < 2 * _LEFT * images.size:  # small originals, many of them: nothing to be won
+def _read_crops(path: Path, refs: Sequence[ImageRef], images: Images) -> list[_Outcome]:
+    """Decode a still image and crop it for every reference to it."""
+
+    def max_reduction(size: tuple[int, int]) -> float:
+        if max(size) < 2 * _MIN_OVERSAMPLING * images.size:  # saves time if there are many small originals
             return 1.0
-        sides = crop_regions([size] * len(refs), _boxes(refs), images)[:, 2]
-        return float(sides.min()) / (_LEFT * images.size)
+        sides = crop_regions([size] * len(refs), _stack_boxes(refs), images)[:, 2]
+        return float(sides.min()) / (_MIN_OVERSAMPLING * images.size)
 
     try:
-        picture = decode_image(path, images.max_megapixels, reducible)
+        original = decode_image(path, images.max_megapixels, max_reduction)
     except UnreadableImage as error:
-        return _refuse(len(refs), str(error))
-    return _crop_all(picture, refs, images)
+        return _fail_all(len(refs), str(error))
+    return _crop_all(original, refs, images)
 
 
-def _crop_all(picture: DecodedImage, refs: Sequence[ImageRef], images: Images) -> list[_Outcome]:
+def _crop_all(original: DecodedImage, refs: Sequence[ImageRef], images: Images) -> list[_Outcome]:
     """Crop one decoded original for every reference to it."""
-    size = picture.size
-    regions = crop_regions([size] * len(refs), _boxes(refs), images)
+    size = original.size
+    regions = crop_regions([size] * len(refs), _stack_boxes(refs), images)
     return [
-        _Crop(extract_crop(picture.pixels, region / picture.factor, images.size), size, region)
-        if _meets(ref, size)
-        else "the box is empty or lies outside the image"
+        _Crop(extract_crop(original.pixels, region / original.factor, images.size), size, region)
+        if _has_overlap(ref, size)
+        else "the box is empty or outside the image"
         for ref, region in zip(refs, regions, strict=True)
     ]
 
 
-def _refuse(count: int, reason: str) -> list[_Outcome]:
+def _fail_all(count: int, reason: str) -> list[_Outcome]:
     return [reason] * count
 
 
-def _boxes(refs: Sequence[ImageRef]) -> npt.NDArray[np.float64]:
-    """[N, 4], NaN where there is no box."""
+def _stack_boxes(refs: Sequence[ImageRef]) -> npt.NDArray[np.float64]:
+    """Return the boxes [N, 4] of references, NaN where there is none."""
     rows = [(np.nan,) * 4 if ref.box is None else ref.box for ref in refs]
     return np.array(rows, dtype=np.float64).reshape(-1, 4)
 
 
-def _meets(ref: ImageRef, size: tuple[int, int]) -> bool:
+def _has_overlap(ref: ImageRef, size: tuple[int, int]) -> bool:
+    """Return True if the box of a reference, if any, has an area and overlaps the image."""
     if ref.box is None:
         return True
     x, y, width, height = ref.box
@@ -253,38 +265,38 @@ def _meets(ref: ImageRef, size: tuple[int, int]) -> bool:
 # --- threads, order, memory ------------------------------------------------------------------------
 
 
-def _in_parallel(jobs: Iterable[_Job]) -> Iterator[tuple[list[int], list[_Outcome]]]:
-    """Results in the order of the jobs, of which only a few are under way at a time."""
+def _run_jobs(jobs: Iterable[_Job]) -> Iterator[tuple[list[int], list[_Outcome]]]:
+    """Run jobs in threads, a limited number at a time, and yield their results in the order of the jobs."""
     pool = ThreadPoolExecutor(_WORKERS)
-    waiting: deque[tuple[list[int], Future[list[_Outcome]]]] = deque()
+    pending: deque[tuple[list[int], Future[list[_Outcome]]]] = deque()
     try:
         for positions, work in jobs:
-            waiting.append((positions, pool.submit(work)))
-            if len(waiting) >= _AHEAD:
-                ready, future = waiting.popleft()
-                yield ready, future.result()
-        for ready, future in waiting:
-            yield ready, future.result()
+            pending.append((positions, pool.submit(work)))
+            if len(pending) >= _PREFETCH:
+                first, future = pending.popleft()
+                yield first, future.result()
+        for first, future in pending:
+            yield first, future.result()
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _in_order(results: Iterable[tuple[list[int], list[_Outcome]]]) -> Iterator[_Outcome]:
-    """Outcomes in the order of their references, each as soon as its turn has come."""
-    early: dict[int, _Outcome] = {}
-    turn = 0
+def _restore_order(results: Iterable[tuple[list[int], list[_Outcome]]]) -> Iterator[_Outcome]:
+    """Yield outcomes in the order of their references, each as soon as all before it are known."""
+    waiting: dict[int, _Outcome] = {}
+    position = 0
     for positions, outcomes in results:
-        early.update(zip(positions, outcomes, strict=True))
-        while turn in early:
-            yield early.pop(turn)
-            turn += 1
+        waiting.update(zip(positions, outcomes, strict=True))
+        while position in waiting:
+            yield waiting.pop(position)
+            position += 1
 
 
 def _assemble(
-    kept: Sequence[tuple[ImageRef, _Crop]], skipped: Sequence[Skipped], videos: dict[str, int], size: int
+    kept: Sequence[tuple[ImageRef, _Crop]], skipped: Sequence[SkippedImage], videos: dict[str, int], size: int
 ) -> ImageStore:
     refs = tuple(ref for ref, _ in kept)
-    moments = [ref.source_frame for ref in refs]
+    source_frames = [ref.source_frame for ref in refs]
     crops = [crop for _, crop in kept]
     pixels = np.empty((len(kept), 3, size, size), np.uint8)
     for row, crop in zip(pixels, crops, strict=True):
@@ -296,16 +308,16 @@ def _assemble(
         refs=refs,
         sizes=sizes,
         regions=regions,
-        bounds=inner_bounds(sizes, _boxes(refs), regions, size),
-        video=np.array([-1 if one is None else videos[one[0]] for one in moments], dtype=np.int64),
-        frame=np.array([-1 if one is None else one[1] for one in moments], dtype=np.int64),
+        bounds=keypoint_bounds(sizes, _stack_boxes(refs), regions, size),
+        video=np.array([-1 if source is None else videos[source[0]] for source in source_frames], np.int64),
+        frame=np.array([-1 if source is None else source[1] for source in source_frames], np.int64),
         track=np.array([-1 if ref.track is None else ref.track for ref in refs], dtype=np.int64),
         skipped=tuple(skipped),
     )
 
 
 def _allocate(shape: tuple[int, ...], store_gigabytes: float, scratch: Path | None) -> torch.Tensor:
-    """Room for the pixels: memory, or where that would be too much a file that is mapped into it."""
+    """Allocate a uint8 tensor in memory, or in a memory-mapped file if it exceeds `store_gigabytes`."""
     size = int(np.prod(shape, dtype=np.int64))
     if size <= store_gigabytes * 1e9:
         return torch.empty(shape, dtype=torch.uint8)
@@ -315,19 +327,20 @@ def _allocate(shape: tuple[int, ...], store_gigabytes: float, scratch: Path | No
         )
     scratch.mkdir(parents=True, exist_ok=True)
     file = scratch / "images.u8"
-    file.unlink(missing_ok=True)  # an earlier store may still be mapped: give it up, do not overwrite it
+    file.unlink(missing_ok=True)  # an earlier store may still have it mapped, so it must not be overwritten
     if size > shutil.disk_usage(scratch).free:
         raise InputError(
-            f"{scratch} has no room for {size / 1e9:.1f} GB of images; free some or take fewer images"
+            f"not enough disk space in {scratch} for {size / 1e9:.1f} GB of images; free some space or use "
+            "fewer images"
         )
     try:
         with open(file, "xb") as handle:
             handle.truncate(size)
-            if hasattr(os, "posix_fallocate"):  # without it a disk that fills up later ends in a signal
+            if hasattr(os, "posix_fallocate"):  # otherwise a disk that fills up later would raise SIGBUS
                 os.posix_fallocate(handle.fileno(), 0, size)
         return torch.from_numpy(np.memmap(file, dtype=np.uint8, mode="r+", shape=shape))
     except OSError as error:
         file.unlink(missing_ok=True)
         raise InputError(
-            f"cannot keep {size / 1e9:.1f} GB of images in {scratch}: {error.strerror}"
+            f"cannot store {size / 1e9:.1f} GB of images in {scratch}: {error.strerror}"
         ) from error

@@ -1,8 +1,8 @@
-"""Frames of a video, numbered in the order they are shown, whatever the codec.
+"""Read video frames, numbered in display order regardless of the codec.
 
-PyAV reads them where it is installed (`pip install selfmark[video]`), else OpenCV, which every installation
-has. PyAV is the better of the two: it knows when each frame is shown and keeps the numbers right behind a
-damaged part. On sound videos both give the same frames.
+PyAV is used if it is installed (`pip install selfmark[video]`), otherwise OpenCV, which is always installed.
+PyAV is the better of the two: it knows when each frame is shown, and it numbers frames correctly after a
+damaged part. On intact videos both return the same frames.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from selfmark.images.decode import Pixels
 
 @dataclass(frozen=True)
 class VideoInfo:
-    """What is known of a video before its frames are decoded.
+    """Properties of a video that are known before its frames are decoded.
 
-    frames:  how many it should have; damaged ones and those cut off at its end count too
-    rate:    frames per second on average, 0 where nobody knows
-    size:    width and height of an upright frame
-    seconds: [frames] float64, when each is shown, counted from the first
+    frames:  number of frames it should have, including damaged frames and those missing at its end
+    rate:    average number of frames per second; 0 if unknown
+    size:    width and height of an upright frame, pixels
+    seconds: [frames] float64, display time of each frame after the first
     """
 
     frames: int
@@ -39,7 +39,7 @@ class VideoInfo:
 
 
 def probe_video(path: Path) -> VideoInfo:
-    """Count a video's frames and find out when they are shown; none of them is decoded for that."""
+    """Return the number of frames, their size and their display times without decoding the whole video."""
     try:
         state = path.stat()
     except OSError as error:
@@ -49,26 +49,26 @@ def probe_video(path: Path) -> VideoInfo:
 
 @lru_cache(maxsize=16)
 def _probe_video(path: Path, changed: int, size: int) -> VideoInfo:
-    """Remembered until the file changes: counting reads all of it."""
+    """Cached until the file changes, because counting frames reads the whole file."""
     video: VideoInfo = VideoInfo(*video_reader().probe_video(path))
     if video.frames == 0:
-        raise InputError(f"{path} holds no frames that can be read; convert it, for example to MP4 (H.264)")
+        raise InputError(f"{path} has no readable frames; convert it, for example to MP4 (H.264)")
     return video
 
 
 def count_frames(path: Path) -> int:
-    """How many frames the video should have; `read_frames` yields fewer where it is damaged."""
+    """Return the number of frames a video should have; `read_frames` yields fewer if it is damaged."""
     return probe_video(path).frames
 
 
 def read_frames(path: Path, frames: Sequence[int]) -> Iterator[tuple[int, Pixels]]:
-    """Yield (frame, [H, W, 3] uint8 RGB, upright) for the wanted 0-based frames, ascending, each once.
+    """Yield the given 0-based frames with their numbers, in ascending order, each once.
 
-    Frames that cannot be read are not yielded.
+    Pixels are [H, W, 3] uint8 RGB and upright. Frames that cannot be read are not yielded.
     """
     yield from video_reader().read_frames(path, frames)
 
 
 def video_reader() -> ModuleType:
-    """The module that reads videos on this machine."""
+    """Return the module that reads videos: `video_av` if PyAV is installed, otherwise `video_opencv`."""
     return video_av if importlib.util.find_spec("av") is not None else video_opencv

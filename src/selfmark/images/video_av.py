@@ -1,8 +1,8 @@
-"""Videos read by PyAV.
+"""Read videos with PyAV.
 
-A frame's number is the rank of its time among all times in the file. So numbers follow the order of showing
-where frames are stored in another order, they stay right behind a frame that cannot be decoded, and a frame
-far ahead can be reached by a leap to the key frame before it.
+A frame's number is the rank of its display time among all display times in the file. Numbers therefore follow
+the display order even if frames are stored in another order, and they stay correct after a frame that cannot
+be decoded. A frame far ahead can be reached by seeking to the key frame before it.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ import numpy.typing as npt
 from selfmark.errors import InputError
 from selfmark.images.decode import Pixels
 
-_LEAP = 50  # frames not worth decoding one by one to reach the next wanted one
-_TIMELESS = ("avi",)  # containers that say when frames are decoded, not when they are shown
-_INDEXED = ("mov", "matroska")  # containers in which leaps are reliable
+_MIN_SEEK = 50  # frames; seek if the key frame is further ahead, otherwise decode the frames in between
+_WITHOUT_DISPLAY_TIMES = ("avi",)  # containers that store when frames are decoded, not when they are shown
+_SEEKABLE = ("mov", "matroska")  # containers in which seeking is reliable
 
 
 @dataclass(frozen=True)
 class _Index:
-    """Where the frames of a file are, from one look at its packets.
+    """Positions of the frames of a file, from one pass over its packets.
 
-    frames: how many there should be
-    times:  [found] int64, ascending; units of the stream; empty where packets have none or share some
-    keys:   [keys] int64, ranks of key frames, ascending
-    rate:   frames per second on average, 0 where not known
-    unit:   seconds of one unit of time
-    size:   width and height as stored
+    frames: number of frames the file should have
+    times:  [found] int64, ascending display times in units of the stream; empty if any is missing or repeated
+    keys:   [keys] int64, numbers of the key frames, ascending
+    rate:   average number of frames per second; 0 if unknown
+    unit:   length of one unit of time, seconds
+    size:   width and height as stored, pixels
     """
 
     frames: int
@@ -47,11 +47,10 @@ class _Index:
 
 
 def probe_video(path: Path) -> tuple[int, float, tuple[int, int], npt.NDArray[np.float64]]:
-    """Frames, rate, size and times. What the header promises beyond the end of the file is counted too."""
-    index = _indexed(path)
-    first = next(
-        read_frames(path, range(min(index.frames, 1000))), None
-    )  # the header knows nothing of turning
+    """Return the fields of `video.VideoInfo`; include frames of the header that are missing from the file."""
+    index = _load_index(path)
+    # The upright size is that of a decoded frame, because the header does not tell how frames are rotated.
+    first = next(read_frames(path, range(min(index.frames, 1000))), None)
     if first is None:
         return 0, index.rate, index.size, np.zeros(0)
     size = (first[1].shape[1], first[1].shape[0])
@@ -65,62 +64,67 @@ def probe_video(path: Path) -> tuple[int, float, tuple[int, int], npt.NDArray[np
 
 
 def read_frames(path: Path, frames: Sequence[int]) -> Iterator[tuple[int, Pixels]]:
-    """As `video.read_frames`."""
+    """Yield frames as described in `video.read_frames`."""
     from av.video.reformatter import VideoReformatter
 
-    index = _indexed(path)
-    left = sorted(frame for frame in set(frames) if 0 <= frame < index.frames)
-    wanted = iter(left)
+    index = _load_index(path)
+    wanted = iter(sorted(frame for frame in set(frames) if 0 <= frame < index.frames))
     target = next(wanted, None)
-    with _opened(path) as container:
+    with _open(path) as container:
         stream = container.streams.best("video")
         stream.thread_type = "AUTO"
         converter = VideoReformatter()
-        leaps = len(index.times) > 0 and any(name in container.format.name for name in _INDEXED)
-        here = -1
+        can_seek = len(index.times) > 0 and any(name in container.format.name for name in _SEEKABLE)
+        current = -1
         while target is not None:
-            start = _key_before(index, target) if leaps else 0
-            leapt = start > here + _LEAP
-            if leapt:
-                if here < 0:  # the first packet may say how to decode all the others
-                    next(_numbered(container, stream, index, here), None)
+            start = _key_frame_before(index, target) if can_seek else 0
+            has_jumped = start > current + _MIN_SEEK
+            if has_jumped:
+                if current < 0:  # the first packet may contain what the decoder needs for all others
+                    next(_decode(container, stream, index, current), None)
                 container.seek(int(index.times[start]), stream=stream)
-            for number, frame in _numbered(container, stream, index, here):
-                if leapt and number != start:  # not a place to begin at, or not where the index has it
-                    leaps, here = False, -1
+            for number, frame in _decode(container, stream, index, current):
+                if has_jumped and number != start:  # the index is wrong: read the file from its start instead
+                    can_seek, current = False, -1
                     container.seek(int(index.times[0]), stream=stream)
                     break
-                here, leapt = number, False
-                while target is not None and target < here:  # could not be decoded
+                current, has_jumped = number, False
+                while target is not None and target < current:  # the target could not be decoded
                     target = next(wanted, None)
-                if target == here:
-                    # One converter for all frames: making one for each takes longer than decoding.
-                    yield here, _upright(converter.reformat(frame, format="rgb24").to_ndarray(), frame)
+                if target == current:
+                    # One converter for all frames: creating one takes longer than decoding a frame.
+                    yield (
+                        current,
+                        _rotate_upright(converter.reformat(frame, format="rgb24").to_ndarray(), frame),
+                    )
                     target = next(wanted, None)
-                if target is None or (leaps and _key_before(index, target) > here + _LEAP):
+                if target is None or (can_seek and _key_frame_before(index, target) > current + _MIN_SEEK):
                     break
             else:
                 return
 
 
-def _numbered(container: Any, stream: Any, index: _Index, here: int) -> Iterator[tuple[int, Any]]:
-    """Frames as they are decoded, with their numbers; damaged ones are left out, but counted."""
+def _decode(container: Any, stream: Any, index: _Index, previous: int) -> Iterator[tuple[int, Any]]:
+    """Decode frames and yield them with their numbers; damaged frames are counted, but not yielded.
+
+    `previous` is the number of the frame before the next one.
+    """
     import av
 
-    number = here
-    for packet in itertools.chain(_packets(container, stream), [None]):  # None: what the decoder still holds
+    number = previous
+    for packet in itertools.chain(_packets(container, stream), [None]):  # None flushes the decoder
         try:
             decoded = stream.decode(packet)
         except av.FFmpegError:
             continue
         for frame in decoded:
-            number = _number(index, frame, number)
+            number = _frame_number(index, frame, number)
             if not frame.is_corrupt:
                 yield number, frame
 
 
 def _packets(container: Any, stream: Any) -> Iterator[Any]:
-    """Compressed frames up to the end of the file, or to where it cannot be followed any more."""
+    """Yield compressed frames up to the end of the file, or to the first place that cannot be read."""
     import av
 
     try:
@@ -129,34 +133,34 @@ def _packets(container: Any, stream: Any) -> Iterator[Any]:
         return
 
 
-def _number(index: _Index, frame: Any, before: int) -> int:
-    """The rank of a frame's time; where times say nothing, one more than the frame before."""
+def _frame_number(index: _Index, frame: Any, previous: int) -> int:
+    """Return the rank of a frame's display time; if its time is unknown, one more than `previous`."""
     if frame.pts is not None and len(index.times):
         rank = int(np.searchsorted(index.times, frame.pts))
         if rank < len(index.times) and index.times[rank] == frame.pts:
             return rank
-    return before + 1
+    return previous + 1
 
 
-def _key_before(index: _Index, frame: int) -> int:
+def _key_frame_before(index: _Index, frame: int) -> int:
     rank = int(np.searchsorted(index.keys, frame, side="right")) - 1
     return int(index.keys[rank]) if rank >= 0 else 0
 
 
-def _upright(rgb: Any, frame: Any) -> Pixels:
-    """Pixels turned and mirrored as the frame's display matrix says (phones film on their side)."""
+def _rotate_upright(rgb: Any, frame: Any) -> Pixels:
+    """Rotate and mirror pixels according to the frame's display matrix; phones record sideways."""
     pixels: Pixels = rgb
     matrix = frame.side_data.get("DISPLAYMATRIX")
     if matrix is None:
         return pixels
-    across, down = np.frombuffer(matrix, np.int32).reshape(3, 3)[:2, :2].astype(np.float64)
-    # The two rows say where the picture's right and down go to, as (right, down) on the display.
-    if abs(across[1]) > abs(across[0]):
+    # The two rows are the directions of the image's x and y axes on the display, as (right, down).
+    x_axis, y_axis = np.frombuffer(matrix, np.int32).reshape(3, 3)[:2, :2].astype(np.float64)
+    if abs(x_axis[1]) > abs(x_axis[0]):
         pixels = pixels.swapaxes(0, 1)
-        across, down = down, across
-    if across[0] < 0:
+        x_axis, y_axis = y_axis, x_axis
+    if x_axis[0] < 0:
         pixels = pixels[:, ::-1]
-    if down[1] < 0:
+    if y_axis[1] < 0:
         pixels = pixels[::-1]
     return np.ascontiguousarray(pixels)
 
@@ -164,21 +168,21 @@ def _upright(rgb: Any, frame: Any) -> Pixels:
 # --- files -----------------------------------------------------------------------------------------
 
 
-def _indexed(path: Path) -> _Index:
+def _load_index(path: Path) -> _Index:
     state = path.stat() if path.exists() else None
-    return _index(path, state.st_mtime_ns if state else 0, state.st_size if state else 0)
+    return _build_index(path, state.st_mtime_ns if state else 0, state.st_size if state else 0)
 
 
 @lru_cache(maxsize=16)
-def _index(path: Path, changed: int, size: int) -> _Index:
-    """Remembered until the file changes."""
+def _build_index(path: Path, changed: int, size: int) -> _Index:
+    """Read all packets of a file; cached until the file changes."""
     times: list[int | None] = []
     keys: list[int | None] = []
     discarded = 0
-    with _opened(path) as container:
+    with _open(path) as container:
         stream = container.streams.best("video")
         for packet in _packets(container, stream):
-            if packet.is_discard:  # an edit list cuts it off
+            if packet.is_discard:  # an edit list removes it
                 discarded += 1
                 continue
             times.append(packet.pts)
@@ -186,39 +190,40 @@ def _index(path: Path, changed: int, size: int) -> _Index:
                 keys.append(packet.pts)
         rate = float(stream.average_rate or stream.guessed_rate or 0)
         unit = float(stream.time_base or 0)
-        if "mov" in container.format.name:  # has an exact table of its frames
-            stated = stream.frames - discarded
+        if "mov" in container.format.name:  # its header has an exact table of all frames
+            expected = stream.frames - discarded
         else:
-            stated = len(times) + _missing(container, stream, times)
-        ordered = container.format.name not in _TIMELESS
+            expected = len(times) + _estimate_missing(container, stream, times)
+        has_display_times = container.format.name not in _WITHOUT_DISPLAY_TIMES
         shape = (stream.codec_context.width, stream.codec_context.height)
     known = [time for time in times if time is not None]
     ranked = np.array(sorted(known), dtype=np.int64)
-    if not ordered or len(known) < len(times) or (np.diff(ranked) == 0).any():
+    if not has_display_times or len(known) < len(times) or (np.diff(ranked) == 0).any():
         ranked, keys = ranked[:0], []
     ranks = np.searchsorted(ranked, np.array(sorted(key for key in keys if key is not None), dtype=np.int64))
-    return _Index(max(stated, len(times)), ranked, ranks, rate, unit, shape)
+    return _Index(max(expected, len(times)), ranked, ranks, rate, unit, shape)
 
 
-def _missing(container: Any, stream: Any, times: Sequence[int | None]) -> int:
-    """About how many frames a file lacks at its end, by the length its header states."""
+def _estimate_missing(container: Any, stream: Any, times: Sequence[int | None]) -> int:
+    """Estimate from the duration in the header how many frames are missing at the end of a file."""
     last = max((time for time in times if time is not None), default=None)
     if last is None:
         return 0
-    # Without the index at its end, an AVI file is as long as what was found; its header counts units of time.
+    # An AVI file without the index at its end reports the duration of the frames that were found. Its header
+    # has the number of frames, which is the duration in units of time.
     length = (stream.frames if container.format.name == "avi" else 0) or stream.duration
     if length is not None:
         seconds = (length + (stream.start_time or 0) - last) * float(stream.time_base)
-    elif len(container.streams) == 1 and container.duration is not None:  # else another stream may be longer
+    elif len(container.streams) == 1 and container.duration is not None:  # another stream could be longer
         seconds = (container.duration + container.start_time) / 1e6 - last * float(stream.time_base)
     else:
         return 0
-    # The last frame may be shown for long, so less than a second says nothing.
+    # The last frame may be shown for long, so less than a second does not mean that frames are missing.
     return round(seconds * float(stream.average_rate or 0)) - 1 if seconds > 1 else 0
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def _open(path: Path) -> Iterator[Any]:
     import av
 
     try:
@@ -229,5 +234,5 @@ def _opened(path: Path) -> Iterator[Any]:
         ) from error
     with container:
         if not container.streams.video:
-            raise InputError(f"{path} holds no video; see that the path is right")
+            raise InputError(f"{path} contains no video stream; check that it is the right file")
         yield container

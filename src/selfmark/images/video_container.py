@@ -1,4 +1,4 @@
-"""What a file that is called a video holds, judged by its first bytes."""
+"""Check by its first bytes that a file with the name of a video is not a playlist."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from pathlib import Path
 
 from selfmark.errors import InputError
 
-_HEAD = 4_096  # bytes looked at
+_HEAD = 4_096  # bytes to check
 _TEXT = bytes(range(32, 127)) + b"\t\n\r"
-# Lists of other files or addresses, which a video library would open in turn.
+# Lists of other files or addresses, which a video library would open.
 _PLAYLISTS = (b"#extm3u", b"ffconcat", b"<mpd", b"<smil", b"[playlist]")
 
 
 def require_video(path: Path) -> None:
-    """Refuse a playlist that is called a video: it may name any file or address, and may never end."""
+    """Raise if a file is a playlist, which could name any file or address and might never end."""
     try:
         with open(path, "rb") as handle:
             head = handle.read(_HEAD)
     except OSError:
-        return  # whoever reads it will say so
+        return  # reading the video will raise
     lowered = head.lower()
     if not head.translate(None, _TEXT) or any(word in lowered for word in _PLAYLISTS):
-        raise InputError(f"{path} cannot be read as a video: it is a text or a playlist")
+        raise InputError(f"{path} cannot be read as a video: it is a text file or a playlist")

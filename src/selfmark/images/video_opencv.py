@@ -1,7 +1,7 @@
-"""Videos read by OpenCV.
+"""Read videos with OpenCV.
 
-Seeking by frame number is off by some frames in many files (variable frame rate, sparse key frames), so
-frames are always counted from the start: unwanted ones are grabbed and thrown away.
+In many files, seeking by frame number is off by a few frames (variable frame rate, sparse key frames).
+Therefore frames are always counted from the start, and unwanted ones are grabbed and discarded.
 """
 
 from __future__ import annotations
@@ -18,28 +18,24 @@ import numpy.typing as npt
 from selfmark.errors import InputError
 from selfmark.images.decode import Pixels
 
-# Damaged videos make ffmpeg and OpenCV write pages to the terminal; what matters is said by our own errors.
+# Damaged videos make ffmpeg and OpenCV fill the terminal with messages; our own errors report what matters.
 os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
 
 
-_COUNTED = (
-    ".mp4",
-    ".mov",
-    ".m4v",
-    ".avi",
-)  # whose headers count frames; of others OpenCV's number is a guess
+# Files whose headers give the number of frames; for others, OpenCV's number is an estimate.
+_SUFFIXES_WITH_FRAME_COUNT = (".mp4", ".mov", ".m4v", ".avi")
 
 
 def probe_video(path: Path) -> tuple[int, float, tuple[int, int], npt.NDArray[np.float64]]:
-    """Frames, rate, size and times. Where the header has no number of frames, they are counted."""
-    with _opened(path) as capture:
+    """Return the fields of `video.VideoInfo`; count the frames if the header does not give their number."""
+    with _open(path) as capture:
         rate = float(capture.get(cv2.CAP_PROP_FPS))
         rate = rate if 0 < rate < float("inf") else 0.0
         frames = int(capture.get(cv2.CAP_PROP_FRAME_COUNT))
         found, first = capture.read()
         size = (first.shape[1], first.shape[0]) if found else (0, 0)
-        if frames <= 0 or path.suffix.lower() not in _COUNTED:
+        if frames <= 0 or path.suffix.lower() not in _SUFFIXES_WITH_FRAME_COUNT:
             frames = int(found)
             while capture.grab():
                 frames += 1
@@ -47,9 +43,9 @@ def probe_video(path: Path) -> tuple[int, float, tuple[int, int], npt.NDArray[np
 
 
 def read_frames(path: Path, frames: Sequence[int]) -> Iterator[tuple[int, Pixels]]:
-    """As `video.read_frames`. Behind a damaged frame OpenCV stops."""
+    """Yield frames as described in `video.read_frames`; OpenCV stops at a damaged frame."""
     wanted = set(frames)
-    with _opened(path) as capture:
+    with _open(path) as capture:
         for frame in range(max(wanted, default=-1) + 1):
             if not capture.grab():
                 return
@@ -60,12 +56,12 @@ def read_frames(path: Path, frames: Sequence[int]) -> Iterator[tuple[int, Pixels
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[cv2.VideoCapture]:
+def _open(path: Path) -> Iterator[cv2.VideoCapture]:
     capture = cv2.VideoCapture(str(path))
     try:
         if not capture.isOpened():
             raise InputError(
-                f"{path} cannot be read as a video; pip install av, which reads more kinds, or convert it"
+                f"{path} cannot be read as a video; run 'pip install av' to read more formats, or convert it"
             )
         yield capture
     finally:

@@ -1,7 +1,7 @@
-"""ALIKE (Zhao et al. 2022): a light network with a freely licensed set of weights.
+"""ALIKE (Zhao et al. 2022): a lightweight network with freely licensed weights.
 
-Four blocks at 1, 1/2, 1/8 and 1/32 of the resolution; their features, brought back to full size, are
-stacked, and one 1 x 1 convolution turns the stack into a descriptor and a score for every pixel.
+Four blocks work at 1, 1/2, 1/8 and 1/32 of the resolution. Their features are upsampled to full size and
+concatenated, and a 1x1 convolution computes a descriptor and a score for every pixel.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from selfmark.config import FirstKeypoints
 from selfmark.keypoints.learned_detector import LearnedDetector, load_network
 
-# Channels of the four blocks; the descriptor is as long as the last block is wide.
+# Channels of the four blocks; the last number is also the length of a descriptor.
 CHANNELS: dict[str, tuple[int, int, int, int]] = {
     "alike-t": (8, 16, 32, 64),
     "alike-n": (16, 32, 64, 128),
@@ -24,10 +24,11 @@ CHANNELS: dict[str, tuple[int, int, int, int]] = {
 COARSEST = 32  # pixels per cell of the fourth block
 
 
-class Block(nn.Module):
-    """Two 3 x 3 convolutions with norm and ReLU; layers carry the names of the published state dict."""
+class ConvBlock(nn.Module):
+    """Two 3x3 convolutions with norm and ReLU; layers have the names of the published state dict."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
+        """Create a block from `inputs` to `outputs` channels."""
         super().__init__()
         self.conv1 = nn.Conv2d(inputs, outputs, kernel_size=3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(outputs)
@@ -35,33 +36,38 @@ class Block(nn.Module):
         self.bn2 = nn.BatchNorm2d(outputs)
 
     def residual(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the output before the last ReLU."""
         inner = self.bn1(self.conv1(x)).relu()
         result: torch.Tensor = self.bn2(self.conv2(inner))
         return result
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map [B, inputs, H, W] to [B, outputs, H, W]."""
         return self.residual(x).relu()
 
 
-class SkipBlock(Block):
-    """The same around a 1 x 1 skip connection, which the authors call `downsample`."""
+class SkipBlock(ConvBlock):
+    """Block with a 1x1 skip connection, which the authors call `downsample`."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
+        """Create a block from `inputs` to `outputs` channels."""
         super().__init__(inputs, outputs)
         self.downsample = nn.Conv2d(inputs, outputs, kernel_size=1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map [B, inputs, H, W] to [B, outputs, H, W]."""
         result: torch.Tensor = self.residual(x) + self.downsample(x)
         return result.relu()
 
 
 class Alike(nn.Module):
-    """RGB [B, 3, H, W] in 0..1 (sides multiples of 32) -> score [B, H, W], descriptors [B, D, H, W]."""
+    """Network of ALIKE."""
 
     def __init__(self, channels: tuple[int, int, int, int]) -> None:
+        """Create the network with these channels in its four blocks."""
         super().__init__()
         c1, c2, c3, c4 = channels
-        self.block1, self.block2 = Block(3, c1), SkipBlock(c1, c2)
+        self.block1, self.block2 = ConvBlock(3, c1), SkipBlock(c1, c2)
         self.block3, self.block4 = SkipBlock(c2, c3), SkipBlock(c3, c4)
         self.conv1, self.conv2, self.conv3, self.conv4 = (
             nn.Conv2d(inputs, c4 // 4, kernel_size=1, bias=False) for inputs in channels
@@ -69,35 +75,38 @@ class Alike(nn.Module):
         self.convhead2 = nn.Conv2d(c4, c4 + 1, kernel_size=1, bias=False)
 
     def forward(self, rgb: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Map RGB [B, 3, H, W] in 0..1 to score [B, H, W] and descriptors [B, D, H, W].
+
+        H and W must be multiples of 32.
+        """
         full = self.block1(rgb)
         half = self.block2(F.max_pool2d(full, 2))
         eighth = self.block3(F.max_pool2d(half, 4))
         coarsest = self.block4(F.max_pool2d(eighth, 4))
 
-        def at_full_size(features: torch.Tensor) -> torch.Tensor:
-            # Corners on corners is not how the rest of selfmark resizes, but how these weights were trained.
+        def upsample(features: torch.Tensor) -> torch.Tensor:
+            # The rest of selfmark resizes without aligned corners, but these weights were trained with them.
             return F.interpolate(features, rgb.shape[-2:], mode="bilinear", align_corners=True)
 
-        stack = torch.cat(
+        stacked = torch.cat(
             (
                 self.conv1(full).relu(),
-                at_full_size(self.conv2(half).relu()),
-                at_full_size(self.conv3(eighth).relu()),
-                at_full_size(self.conv4(coarsest).relu()),
+                upsample(self.conv2(half).relu()),
+                upsample(self.conv3(eighth).relu()),
+                upsample(self.conv4(coarsest).relu()),
             ),
             dim=1,
         )
-        head = self.convhead2(stack)
+        head = self.convhead2(stacked)
         return head[:, -1].sigmoid(), F.normalize(head[:, :-1], dim=1)
 
 
-def alike(
+def create_alike(
     name: Literal["alike-t", "alike-n"], settings: FirstKeypoints, device: torch.device
 ) -> LearnedDetector:
-    """The tiny (t) or normal (n) network with its published weights.
+    """Create the tiny (t) or normal (n) detector with its published weights.
 
-    Points are taken by rank: its score is no probability, and a threshold chosen with SuperPoint in mind
-    means nothing for it.
+    It selects points by rank and ignores `settings.threshold`, because its score is not a probability.
     """
     return LearnedDetector(
         name=name,

@@ -1,9 +1,9 @@
-"""Adaptive non-maximal suppression: strong points that are also spread over the image.
+"""Adaptive non-maximal suppression (ANMS): select strong points that are spread over the image.
 
-SIFT and ORB crowd their points on a few textured spots, which the paper calls suboptimal for landmarks
-(Keypoint initialization). The remedy is Suppression via Square Covering (Bailo et al. 2018): walk the
-points from strong to weak, let each that is still uncovered cover the square around it, and seek by
-bisection the square that leaves as many points as wanted.
+SIFT and ORB find most of their points in a few textured regions, which is suboptimal for landmarks (Sec.
+5.1). This module implements Suppression via Square Covering (Bailo et al. 2018): go through the points from
+strong to weak, let each point that is not covered yet cover the square around it, and find by bisection the
+size of the square that leaves the requested number of points.
 """
 
 from __future__ import annotations
@@ -19,53 +19,57 @@ Indices = npt.NDArray[np.int64]
 def suppress_non_maxima(
     xy: FloatArray, count: int, width: int, height: int, tolerance: float = 0.1
 ) -> Indices:
-    """Choose `count` well-spread points.
+    """Select `count` points that are spread over the image.
 
-    The largest square found to leave `count` to (1 + tolerance) x `count` points wins; its weakest surplus
-    is dropped. Fewer than `count` come back only if there are fewer that are about a pixel apart.
+    The largest square that leaves `count` to (1 + tolerance) * `count` points is used, and the weakest points
+    beyond `count` are dropped. The result has fewer points only if fewer are at least about a pixel apart.
 
     Args:
-        xy: [P, 2] points, strongest first, inside an image of `width` x `height` pixels.
-        count: points wanted.
-        tolerance: share of `count` by which the covering may overshoot before its surplus is dropped;
-            smaller means larger squares and a few more steps.
+        xy: [P, 2] points, strongest first, inside the image.
+        count: number of points to select.
+        width: width of the image in pixels.
+        height: height of the image in pixels.
+        tolerance: fraction of `count` that the covering may leave in addition. A smaller value gives larger
+            squares and takes a few more steps.
 
     Returns:
-        Indices into `xy`, rising, so strongest first; the strongest point is always among them.
+        Ascending indices into `xy`, so strongest first; the strongest point is always included.
 
-    >>> crowd = np.array([[10.0, 10.0], [11.0, 10.0], [10.0, 12.0], [50.0, 50.0]])
-    >>> anms(crowd, 2, 64, 64).tolist()
+    >>> points = np.array([[10.0, 10.0], [11.0, 10.0], [10.0, 12.0], [50.0, 50.0]])
+    >>> suppress_non_maxima(points, 2, 64, 64).tolist()
     [0, 3]
     """
     if len(xy) <= count:
         return np.arange(len(xy))
-    most = int(count * (1 + tolerance))
-    small, large = 1, max(width, height)  # `small` leaves enough points or is the least there is
+    max_count = int(count * (1 + tolerance))
+    small, large = 1, max(width, height)  # `small` leaves enough points or is the minimum
     while large - small > 1:
         side = (small + large) // 2
-        found = len(cover_with_squares(xy, side, width, height, limit=most + 1))
+        found = len(cover_with_squares(xy, side, width, height, limit=max_count + 1))
         if found < count:
             large = side
         else:
             small = side
-            if found <= most:
+            if found <= max_count:
                 break
     return cover_with_squares(xy, small, width, height, limit=count)
 
 
 def cover_with_squares(xy: FloatArray, side: int, width: int, height: int, limit: int) -> Indices:
-    """The first `limit` points that survive a covering by squares.
+    """Return the indices of the first `limit` points that survive a covering by squares.
 
-    The plane is cut into cells of half the square's side. A point survives unless its cell lies within two
+    The image is divided into cells of half the square's side. A point survives unless its cell is within two
     rows and two columns of the cell of a stronger survivor.
 
     Args:
         xy: [P, 2] points, strongest first.
         side: side of the square in pixels.
-        limit: stop after this many survivors.
+        width: width of the image in pixels.
+        height: height of the image in pixels.
+        limit: maximum number of survivors.
     """
     cells = np.floor((np.asarray(xy, dtype=np.float64) + 0.5) * (2 / side)).astype(np.int64)
-    # Two spare cells all round: row r, column c of `covered` is cell (r - 2, c - 2).
+    # With a margin of two cells on all sides: row r, column c of `covered` is cell (r - 2, c - 2).
     covered = np.zeros((2 * height // side + 5, 2 * width // side + 5), dtype=bool)
     survivors: list[int] = []
     for index, (column, row) in enumerate(cells.tolist()):

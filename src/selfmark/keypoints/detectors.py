@@ -1,4 +1,4 @@
-"""The one contract of all first-keypoint detectors, and the door through which they are made."""
+"""Protocol of all first-keypoint detectors, and the factory that creates them."""
 
 from __future__ import annotations
 
@@ -8,46 +8,49 @@ import torch
 
 from selfmark.config import FirstKeypoints
 from selfmark.errors import InputError
-from selfmark.keypoints.alike import alike
-from selfmark.keypoints.opencv_detectors import orb, sift
-from selfmark.keypoints.r2d2 import r2d2
-from selfmark.keypoints.selfmark_detector import selfmark
-from selfmark.keypoints.superpoint import superpoint
+from selfmark.keypoints.alike import create_alike
+from selfmark.keypoints.opencv_detectors import create_orb, create_sift
+from selfmark.keypoints.r2d2 import create_r2d2
+from selfmark.keypoints.selfmark_detector import create_selfmark_detector
+from selfmark.keypoints.superpoint import create_superpoint
 from selfmark.points import Keypoints
 
 
 class KeypointDetector(Protocol):
-    """Finds generic keypoints, at most `max_points` of the settings in each image."""
+    """Detector of generic keypoints, at most `max_points` of the settings in each image."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name of the detector in the settings."""
+        ...
 
     def detect(self, images: torch.Tensor) -> Keypoints:
-        """Points of images given as uint8 [B, 3, H, W] RGB.
+        """Find keypoints in RGB images [B, 3, H, W] uint8.
 
-        `xy` counts in pixels of these images, `image_index` runs over 0..B-1 and never falls, the points of
-        an image come best first, and `descriptor` is [P, D] float32.
+        Returns:
+            Keypoints with `xy` in pixels of these images, ascending `image_index` in 0..B-1, the best points
+            of an image first, and `descriptor` [P, D] float32.
         """
         ...
 
 
 def create_detector(settings: FirstKeypoints, device: torch.device) -> KeypointDetector:
-    """The detector the settings name, with its weights loaded."""
+    """Create the detector that the settings name and load its weights."""
     match settings.detector:
         case "selfmark":
-            return selfmark(settings, device)
+            return create_selfmark_detector(settings, device)
         case "sift":
-            return sift(settings, device)
+            return create_sift(settings, device)
         case "orb":
-            return orb(settings, device)
+            return create_orb(settings, device)
         case "superpoint":
-            return superpoint(settings, device)
+            return create_superpoint(settings, device)
         case "r2d2":
-            return r2d2(settings, device)
+            return create_r2d2(settings, device)
         case "alike-t" | "alike-n":
-            return alike(settings.detector, settings, device)
+            return create_alike(settings.detector, settings, device)
         case "file":
             raise InputError(
-                "keypoints.detector 'file' detects nothing: it reads keypoints.points_file; "
-                "choose a detector to find points in new images"
+                "keypoints.detector 'file' only reads keypoints.points_file; choose another detector to find "
+                "points in new images"
             )

@@ -1,4 +1,4 @@
-"""The first keypoints of a whole data set, in network pixels."""
+"""First keypoints of a whole data set, in network pixels."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def detect_first_keypoints(
     batch: int,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Keypoints:
-    """Run the detector the settings name over all images.
+    """Detect keypoints in all images with the detector that the settings name.
 
     Args:
-        pixels: uint8 [N, 3, S, S], the images as the network sees them.
-        bounds: [N, 4] rectangle (x0, y0, x1, y1) in network pixels, both ends included, outside which points
-            are dropped: there is padding, or what surrounds the object.
-        settings: detector, its working size and its thresholds.
-        device: where detection runs and the result lies.
-        batch: images at a time.
-        on_progress: called with the images done and the images in all.
+        pixels: [N, 3, S, S] uint8, images as the network sees them.
+        bounds: [N, 4] rectangle (x0, y0, x1, y1) in network pixels, both ends included. Points outside are
+            dropped, because they are in the padding or around the object.
+        settings: detector, its image size and its thresholds.
+        device: where detection runs and the result is.
+        batch: images per call of the detector.
+        on_progress: called with the number of images done and their total.
     """
     detector = create_detector(settings, device)
     total, side = len(pixels), pixels.shape[-1]
@@ -49,7 +49,7 @@ def detect_first_keypoints(
 
 
 def resize_images(images: torch.Tensor, side: int) -> torch.Tensor:
-    """Square uint8 images [B, 3, S, S] at another size, free of aliasing that detectors take for texture."""
+    """Resize square images [B, 3, S, S] uint8 without aliasing, which detectors would take for texture."""
     if images.shape[-1] == side:
         return images
     resized = F.interpolate(
@@ -59,25 +59,32 @@ def resize_images(images: torch.Tensor, side: int) -> torch.Tensor:
 
 
 def mix_in_random_points(
-    points: Keypoints, share: float, images: int, size: int, generator: torch.Generator
+    points: Keypoints, fraction: float, images: int, size: int, generator: torch.Generator
 ) -> Keypoints:
-    """Replace a share of every image's points by random ones, uniform over the image (Robustness to noise).
+    """Replace a fraction of every image's points by random ones (robustness to noise, Sec. 5.1).
 
-    Which points go is drawn at random; their number is `share` of the image's points, rounded. Random points
-    look like nothing, so the result has no descriptors unless `share` is 0. Scores stay: they must not tell
-    the noise apart.
+    The points to replace are chosen at random; their number is `fraction` of the image's points, rounded. New
+    points are uniform over the image. Scores are kept, so that they do not reveal the noise. The result has
+    no descriptors unless `fraction` is 0.
+
+    Args:
+        points: of all images.
+        fraction: of the points to replace.
+        images: number of images.
+        size: side of the network's image in pixels.
+        generator: source of the random numbers.
     """
-    if share == 0:
+    if fraction == 0:
         return points
     device, count = points.xy.device, len(points)
-    # Shuffle, then sort by image: the place of a point within its image is then its lot.
+    # Shuffle, then sort by image: the position of a point within its image is then random.
     shuffled = torch.randperm(count, generator=generator, device=generator.device).to(device)
-    dealt = shuffled[torch.argsort(points.image_index[shuffled], stable=True)]
+    order = shuffled[torch.argsort(points.image_index[shuffled], stable=True)]
     counts = points.counts(images)
     first = torch.cumsum(counts, dim=0) - counts
-    owner = points.image_index[dealt]
-    lot = torch.arange(count, device=device) - first[owner]
-    replaced = dealt[lot < (counts * share + 0.5).floor()[owner]]
+    image = points.image_index[order]
+    position = torch.arange(count, device=device) - first[image]
+    replaced = order[position < (counts * fraction + 0.5).floor()[image]]
     noise = torch.rand(len(replaced), 2, generator=generator, device=generator.device).to(device)
     xy = points.xy.clone()
     xy[replaced] = noise * size - 0.5

@@ -1,10 +1,10 @@
-"""SIFT and ORB, each followed by adaptive non-maximal suppression (the paper's SIFT+ANMS and ORB+ANMS).
+"""SIFT and ORB, each followed by adaptive non-maximal suppression (SIFT+ANMS and ORB+ANMS in the paper).
 
-Nothing to download and no license to mind, which is why SIFT is the default of the presets `fast` and `tiny`.
+They need no download and have no license restrictions.
 
-The suppression spreads whatever it is given: fed with every faint candidate it would pave the background.
-So only the strongest few candidates per wanted point reach it. How many was measured on faces with 68 known
-landmarks: the number at which the chosen points come near most landmarks (docs/keypoints.md).
+The suppression spreads all points it is given, so weak candidates would cover the background. It therefore
+gets only the strongest few candidates per requested point. Their number was measured on faces with 68 known
+landmarks: it is the one at which the selected points are close to the most landmarks (docs/keypoints.md).
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ THREADS = min(16, os.cpu_count() or 1)
 
 @dataclass(frozen=True)
 class OpenCVDetector:
-    """A detector of OpenCV's and what turns its many crowded candidates into a few spread points.
+    """Detector of OpenCV, followed by the selection of a few spread points.
 
-    make:       builds the OpenCV object; called once per image, because such objects are not thread-safe
-    describe:   OpenCV's descriptors [P, *] -> [P, length] float32 for Euclidean distance
+    make:       creates the OpenCV object; called once per image, because these objects are not thread-safe
+    describe:   converts OpenCV's descriptors [P, *] to [P, length] float32 for Euclidean distance
     length:     of a descriptor
-    candidates: strongest points handed to the suppression, per point wanted
+    candidates: strongest points given to the suppression, per requested point
+    max_points: maximum number of points per image
     """
 
     name: str
@@ -48,9 +49,9 @@ class OpenCVDetector:
     device: torch.device
 
     def detect(self, images: torch.Tensor) -> Keypoints:
-        """Points of a batch of images (uint8 [B, 3, H, W]), on the detector's device."""
+        """Find keypoints in images [B, 3, H, W] uint8; the result is on the detector's device."""
         pixels = images.permute(0, 2, 3, 1).contiguous().cpu().numpy()
-        with ThreadPoolExecutor(max_workers=THREADS) as pool:  # OpenCV lets go of Python's lock
+        with ThreadPoolExecutor(max_workers=THREADS) as pool:  # OpenCV releases the GIL
             found = list(pool.map(self._detect_one, pixels))
         counts = [len(score) for _, score, _ in found]
         xy, score, descriptor = (
@@ -62,7 +63,7 @@ class OpenCVDetector:
         ).to(self.device)
 
     def _detect_one(self, rgb: Bytes) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """xy [P, 2], score [P] and descriptor [P, length] of one image [H, W, 3], strongest first."""
+        """Return xy [P, 2], score [P] and descriptor [P, length] of one image [H, W, 3], strongest first."""
         gray = cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY)
         points, raw = self.make().detectAndCompute(gray, None)
         if len(points) == 0:
@@ -76,25 +77,27 @@ class OpenCVDetector:
 
 
 def merge_duplicates(xy: FloatArray, score: FloatArray) -> npt.NDArray[np.int64]:
-    """Indices of the strongest point of every pixel, strongest first.
+    """Return the indices of the strongest point of every pixel, strongest first.
 
-    SIFT reports a place once per dominant gradient direction, ORB once per pyramid level; for a landmark
+    SIFT reports a position once per dominant gradient direction, ORB once per pyramid level; as a landmark,
     they are one point.
 
     >>> merge_duplicates(np.array([[5.0, 5.0], [9.0, 9.0], [5.2, 4.9]]), np.array([1.0, 2.0, 3.0])).tolist()
     [2, 1]
     """
-    order = np.lexsort((xy[:, 0], xy[:, 1], -score))  # ties go by place, whatever order OpenCV found them in
+    order = np.lexsort(
+        (xy[:, 0], xy[:, 1], -score)
+    )  # ties are sorted by position, independent of OpenCV's order
     _, first = np.unique(np.rint(xy[order]), axis=0, return_index=True)
     result: npt.NDArray[np.int64] = order[np.sort(first)]
     return result
 
 
 def root_sift(raw: npt.NDArray[np.generic]) -> FloatArray:
-    """RootSIFT (Arandjelovic and Zisserman 2012): unit vectors [P, 128].
+    """Convert SIFT descriptors to RootSIFT (Arandjelovic and Zisserman 2012): unit vectors [P, 128].
 
-    SIFT is a histogram, and Euclidean distance between histograms is ruled by their few large bins. Between
-    the square roots of L1-normalized histograms it is the Hellinger distance, which matches better.
+    SIFT is a histogram, and the Euclidean distance between histograms is dominated by a few large bins.
+    Between the square roots of L1-normalized histograms it is the Hellinger distance, which matches better.
     """
     histogram = raw.astype(np.float32)
     total = histogram.sum(axis=1, keepdims=True)
@@ -103,30 +106,31 @@ def root_sift(raw: npt.NDArray[np.generic]) -> FloatArray:
 
 
 def signed_bits(raw: npt.NDArray[np.generic]) -> FloatArray:
-    """ORB's 256 bits as vectors [P, 256] of +-1/32: squared distance = share of bits that differ.
+    """Convert ORB's 256 bits to vectors [P, 256] of +-1/32.
 
-    Signs rather than 0 and 1, because then all vectors are equally long and normalizing them changes nothing.
+    The squared distance of two vectors is the fraction of bits that differ. With signs instead of 0 and 1, all
+    vectors have the same length, so normalization changes nothing.
     """
     bits = np.unpackbits(raw.astype(np.uint8), axis=1).astype(np.float32)
     result: FloatArray = (bits - 0.5) / np.float32(math.sqrt(bits.shape[1]))
     return result
 
 
-def sift(settings: FirstKeypoints, device: torch.device) -> OpenCVDetector:
-    """SIFT with a contrast threshold an eighth of OpenCV's, so that soft images have candidates too."""
+def create_sift(settings: FirstKeypoints, device: torch.device) -> OpenCVDetector:
+    """Create SIFT with 1/8 of OpenCV's contrast threshold, so that soft images have candidates too."""
 
     def make() -> cv2.Feature2D:
-        # Without the precise upscaling every point lies a quarter of a pixel off, and mirror images differ.
+        # Without precise upscaling, every point is off by a quarter of a pixel, and mirror images differ.
         return cv2.SIFT.create(contrastThreshold=0.005, enable_precise_upscale=True)
 
     return OpenCVDetector("sift", make, root_sift, 128, 2, settings.max_points, device)
 
 
-def orb(settings: FirstKeypoints, device: torch.device) -> OpenCVDetector:
-    """ORB with a FAST threshold a quarter of OpenCV's, and half its blind border."""
+def create_orb(settings: FirstKeypoints, device: torch.device) -> OpenCVDetector:
+    """Create ORB with 1/4 of OpenCV's FAST threshold and half its border."""
 
     def make() -> cv2.Feature2D:
-        # Crops fit the object closely: OpenCV's border of 31 pixels would hide paws and wing tips.
+        # Crops fit the object closely; OpenCV's border of 31 pixels would exclude paws and wing tips.
         return cv2.ORB.create(nfeatures=2000, fastThreshold=5, edgeThreshold=15)
 
     return OpenCVDetector("orb", make, signed_bits, 256, 10, settings.max_points, device)

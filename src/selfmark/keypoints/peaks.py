@@ -1,7 +1,6 @@
-"""From dense maps to points: non-maximum suppression, the best few, their descriptors.
+"""Find keypoints in the score maps of learned detectors and sample their descriptors.
 
-The learned detectors (SuperPoint, R2D2, ALIKE) differ in their networks only; what happens to a
-network's score map and descriptor map afterwards is the same for all and lives here.
+SuperPoint, R2D2 and ALIKE differ only in their networks; this module is shared by all.
 """
 
 from __future__ import annotations
@@ -14,30 +13,31 @@ from torch.nn import functional as F
 from selfmark.model.heatmaps import local_maxima, sample_descriptors
 from selfmark.points import Keypoints
 
-# Convolutions see zeros beyond the image, and networks mistake that edge for structure: no points there.
+# No points this close to the edge: networks mistake the zero padding of convolutions for structure.
 BORDER = 4
 
 
 def strongest_peaks(
     score: torch.Tensor, descriptors: torch.Tensor, stride: int, radius: int, threshold: float, count: int
 ) -> Keypoints:
-    """At most `count` best local maxima of each image, best first, with their descriptors.
+    """Return the best local maxima of each image, best first, with their descriptors.
 
     Args:
         score: [B, H, W], one value per image pixel.
         descriptors: [B, D, h, w] with `stride` image pixels per cell.
-        radius: of the non-maximum suppression, pixels.
-        threshold: least score; `-math.inf` takes the best whatever their score.
-        count: most points per image.
+        stride: image pixels per descriptor cell.
+        radius: of the non-maximum suppression, in pixels.
+        threshold: minimum score; `-math.inf` accepts any score.
+        count: maximum number of points per image.
     """
     batch, height, width = score.shape
-    inner = F.pad(
-        score[:, BORDER : height - BORDER, BORDER : width - BORDER], [BORDER] * 4, value=-math.inf
-    )  # before the suppression, so that an edge's false peak cannot silence a true one beside it
+    # Mask the border before the suppression, so that a false peak there cannot suppress a true one next to
+    # it.
+    inner = F.pad(score[:, BORDER : height - BORDER, BORDER : width - BORDER], [BORDER] * 4, value=-math.inf)
     peaks = local_maxima(inner, radius, threshold)
-    value, place = torch.where(peaks, inner, -math.inf).flatten(1).topk(min(count, height * width))
-    xy = torch.stack((place % width, place // width), dim=-1).float()
+    value, position = torch.where(peaks, inner, -math.inf).flatten(1).topk(min(count, height * width))
+    xy = torch.stack((position % width, position // width), dim=-1).float()
     vectors = sample_descriptors(descriptors, (xy + 0.5) / stride - 0.5)
-    image_index = torch.arange(batch, device=score.device)[:, None].expand_as(place)
+    image_index = torch.arange(batch, device=score.device)[:, None].expand_as(position)
     found = value > -math.inf
     return Keypoints(xy[found], image_index[found], value[found], vectors[found])

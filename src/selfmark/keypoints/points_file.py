@@ -1,10 +1,10 @@
-"""First keypoints from a CSV file: points somebody already has (the paper's synthetic initializations).
+"""First keypoints from a CSV file (used for the synthetic initializations of the paper).
 
     image,x,y,score
     photos/cat-01.jpg,120.5,88,0.9
 
-`score` may be missing. Coordinates are pixels of the original image, pixel centers at integers. An image is
-named by its path as selfmark knows it or by any end of it that fits one image only, such as its file name.
+The column `score` is optional. Coordinates are pixels of the original image, with pixel centers at integers.
+An image is named by its path or by the end of its path, such as the file name, if that fits only one image.
 """
 
 from __future__ import annotations
@@ -25,73 +25,78 @@ HEADERS = (["image", "x", "y"], ["image", "x", "y", "score"])
 
 
 def read_points_file(path: Path, names: Sequence[str], regions: FloatArray, size: int) -> Keypoints:
-    """Read points and carry them into network pixels.
+    """Read points and convert them to network pixels.
 
     Args:
         path: the CSV file.
-        names: the images' names, in the order of the image store.
-        regions: [N, 4] box (x, y, width, height) of each image that the network sees, in original pixels.
-        size: side of the network's square image.
+        names: names of the images, in the order of the image store.
+        regions: [N, 4] box (x, y, width, height) that the network sees of each image, in original pixels.
+        size: side of the network's square image in pixels.
 
     Returns:
-        Points without descriptors, by image and then best first (in the file's order where scores are equal
-        or missing). Points outside their image's region are left out, for the network cannot see them.
+        Points without descriptors, sorted by image and then by score (in the order of the file if scores are
+        equal or missing). Points outside the region of their image are left out.
+
+    Raises:
+        InputError: if the file cannot be read, names an unknown image, or has no point inside a region.
     """
     index = _NameIndex(names)
     rows = [
-        (index.find(image, f"{path}, line {line}"), x, y, score) for line, image, x, y, score in _rows(path)
+        (index.find(image, f"{path}, line {line}"), x, y, score)
+        for line, image, x, y, score in _read_rows(path)
     ]
     table = np.array(rows, dtype=np.float64).reshape(-1, 4)
     table = table[np.lexsort((-table[:, 3], table[:, 0]))]
-    owner = table[:, 0].astype(np.int64)
-    region = np.asarray(regions, dtype=np.float64)[owner]
+    image_index = table[:, 0].astype(np.int64)
+    region = np.asarray(regions, dtype=np.float64)[image_index]
     xy = (table[:, 1:3] + 0.5 - region[:, :2]) * size / region[:, 2:] - 0.5
     inside = ((xy >= -0.5) & (xy < size - 0.5)).all(axis=1)
     if not inside.any():
         raise InputError(
-            f"no point of {path} lies inside the part of its image that is used; x and y must be pixels"
+            f"no point of {path} lies inside the used region of its image; x and y must be in pixels of the "
+            "original image"
         )
     return Keypoints(
         torch.from_numpy(xy[inside]).float(),
-        torch.from_numpy(owner[inside]),
+        torch.from_numpy(image_index[inside]),
         torch.from_numpy(table[inside, 3]).float(),
     )
 
 
-def _rows(path: Path) -> Iterator[tuple[int, str, float, float, float]]:
-    """Line number, image, x, y and score of every row."""
+def _read_rows(path: Path) -> Iterator[tuple[int, str, float, float, float]]:
+    """Yield line number, image, x, y and score of every row."""
     try:
-        # utf-8-sig: spreadsheet programs put a byte-order mark before the header.
+        # utf-8-sig, because spreadsheet programs write a byte-order mark before the header.
         with path.open(encoding="utf-8-sig", newline="") as stream:
             reader = csv.reader(stream)
             header = [title.strip() for title in next(reader, [])]
             if header not in HEADERS:
                 raise InputError(
-                    f"{path} must begin with 'image,x,y' or 'image,x,y,score', not with '{','.join(header)}'"
+                    f"{path} must start with 'image,x,y' or 'image,x,y,score', not with '{','.join(header)}'"
                 )
             for row in reader:
                 if row:
-                    yield reader.line_num, *_parse(row, len(header), f"{path}, line {reader.line_num}")
+                    yield reader.line_num, *_parse_row(row, len(header), f"{path}, line {reader.line_num}")
     except OSError as error:
         raise InputError(f"cannot read the points file {path}: {error.strerror}") from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path} is not a CSV file in UTF-8: {error}") from error
 
 
-def _parse(row: list[str], columns: int, where: str) -> tuple[str, float, float, float]:
+def _parse_row(row: list[str], columns: int, where: str) -> tuple[str, float, float, float]:
     if len(row) != columns:
-        raise InputError(f"{where}: {columns} values are expected, not {len(row)}")
+        raise InputError(f"{where}: expected {columns} values, found {len(row)}")
     try:
         x, y, score = (float(text) for text in [*row[1:], "1"][:3])
     except ValueError as error:
         raise InputError(f"{where}: '{','.join(row[1:])}' are not numbers") from error
     if not all(map(math.isfinite, (x, y, score))):
-        raise InputError(f"{where}: '{','.join(row[1:])}' must be finite numbers; leave missing points out")
+        raise InputError(f"{where}: '{','.join(row[1:])}' must be finite numbers; omit missing points")
     return row[0].strip(), x, y, score
 
 
 class _NameIndex:
-    """Finds an image's row by its name, or by an end of its path that no other image shares."""
+    """Lookup of images by name, or by an end of the path that fits only one image."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._by_name: dict[str, list[int]] = defaultdict(list)
@@ -102,6 +107,7 @@ class _NameIndex:
             self._by_file[parts[-1] if parts else ""].append((row, parts))
 
     def find(self, image: str, where: str) -> int:
+        """Return the row of an image; `where` is the position in the file for error messages."""
         rows = self._by_name.get(image)
         if not rows:
             parts = PurePath(image).parts
@@ -110,7 +116,7 @@ class _NameIndex:
                 row for row, full in self._by_file.get(last, []) if full[len(full) - len(parts) :] == parts
             ]
         if not rows:
-            raise InputError(f"{where}: there is no image '{image}' among the images given")
+            raise InputError(f"{where}: there is no image '{image}' among the given images")
         if len(rows) > 1:
-            raise InputError(f"{where}: '{image}' fits {len(rows)} images; write more of its path")
+            raise InputError(f"{where}: '{image}' matches {len(rows)} images; use more of its path")
         return rows[0]

@@ -1,7 +1,7 @@
-"""R2D2 (Revaud et al. 2019): keypoints that are both repeatable and reliable to describe.
+"""R2D2 (Revaud et al. 2019): keypoints that are both repeatable and reliable.
 
-A fully convolutional net in the manner of L2-Net. Nothing is ever shrunk: where L2-Net would halve the
-image, all later kernels are dilated instead, so that every pixel gets its own descriptor.
+The network is similar to L2-Net but never downsamples: where L2-Net would halve the image, all later kernels
+are dilated instead, so that every pixel gets its own descriptor.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from selfmark.keypoints.learned_detector import LearnedDetector, load_network
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_DEVIATION = (0.229, 0.224, 0.225)
 
-# Kernel, outputs and dilation of the nine convolutions. The three 2 x 2 ones with growing holes stand in for
-# one 8 x 8 kernel; their padding of half the dilation keeps them centered.
+# Kernel, outputs and dilation of the nine convolutions. The three 2x2 convolutions with increasing dilation
+# replace one 8x8 kernel; a padding of half the dilation keeps them centered.
 LAYERS = (
     (3, 32, 1),
     (3, 32, 1),
@@ -34,13 +34,14 @@ LAYERS = (
 
 
 class R2D2(nn.Module):
-    """RGB [B, 3, H, W] in 0..1 -> score [B, H, W], descriptors [B, 128, H, W].
+    """Network of R2D2.
 
-    `ops` counts its layers as the published state dict does: a norm without learned scale follows every
-    convolution but the last, a ReLU follows the norm after 3 x 3 kernels only.
+    The layers of `ops` have the numbers of the published state dict: every convolution except the last is
+    followed by a norm without learned scale, and 3x3 convolutions also by a ReLU.
     """
 
     def __init__(self) -> None:
+        """Create the network."""
         super().__init__()
         layers: list[nn.Module] = []
         inputs = 3
@@ -52,25 +53,26 @@ class R2D2(nn.Module):
                 layers.append(nn.ReLU(inplace=True))
             inputs = outputs
         self.ops = nn.Sequential(*layers[:-1])
-        self.clf = nn.Conv2d(inputs, 2, kernel_size=1)  # reliability: unreliable against reliable
+        self.clf = nn.Conv2d(inputs, 2, kernel_size=1)  # reliability: unreliable, reliable
         self.sal = nn.Conv2d(inputs, 1, kernel_size=1)  # repeatability
 
     def forward(self, rgb: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Map RGB [B, 3, H, W] in 0..1 to score [B, H, W] and descriptors [B, 128, H, W]."""
         mean = rgb.new_tensor(IMAGENET_MEAN)[:, None, None]
         deviation = rgb.new_tensor(IMAGENET_DEVIATION)[:, None, None]
         features = self.ops((rgb - mean) / deviation)
-        energy = features.square()
-        reliability = self.clf(energy).softmax(dim=1)[:, 1]
-        excess = F.softplus(self.sal(energy))[:, 0]
-        repeatability = excess / (1 + excess)
+        squared = features.square()
+        reliability = self.clf(squared).softmax(dim=1)[:, 1]
+        salience = F.softplus(self.sal(squared))[:, 0]
+        repeatability = salience / (1 + salience)
         return repeatability * reliability, F.normalize(features, dim=1)
 
 
-def r2d2(settings: FirstKeypoints, device: torch.device) -> LearnedDetector:
-    """The detector with its published weights, at the working size only (no image pyramid).
+def create_r2d2(settings: FirstKeypoints, device: torch.device) -> LearnedDetector:
+    """Create the detector with its published weights; it runs at one scale, without an image pyramid.
 
-    Points are taken by rank: the product of its two confidences has a scale of its own, for which a
-    threshold chosen with SuperPoint in mind means nothing.
+    It selects points by rank and ignores `settings.threshold`, because its score, the product of two
+    confidences, is not comparable with SuperPoint's.
     """
     return LearnedDetector(
         name="r2d2",

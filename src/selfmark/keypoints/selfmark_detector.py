@@ -1,6 +1,6 @@
-"""selfmark's own first keypoints: SuperPoint's network, trained anew on images free of any rights.
+"""selfmark's own keypoint detector: the network of SuperPoint, trained on synthetic and public-domain images.
 
-The weights come with the package, under its license; `training/keypoints` in the repository makes them.
+The weights are part of the package and have its license; `training/keypoints` in the repository trains them.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import torch
 
 from selfmark.config import FirstKeypoints
 from selfmark.keypoints.learned_detector import LearnedDetector
-from selfmark.keypoints.superpoint import superpoint
+from selfmark.keypoints.superpoint import create_superpoint
 
 WEIGHTS = resources.files("selfmark.keypoints") / "selfmark.safetensors"
 
 
-def selfmark(settings: FirstKeypoints, device: torch.device) -> LearnedDetector:
-    """The detector with its packaged weights, or those `settings.weights` names.
+def create_selfmark_detector(settings: FirstKeypoints, device: torch.device) -> LearnedDetector:
+    """Create the detector with the packaged weights or those of `settings.weights`.
 
-    `settings.threshold` is a probability of its softmax, as SuperPoint's.
+    As for SuperPoint, `settings.threshold` is a probability.
     """
     with resources.as_file(WEIGHTS) as packaged:
-        named = replace(settings, weights=settings.weights or str(packaged))
-        return replace(superpoint(named, device), name="selfmark")
+        with_weights = replace(settings, weights=settings.weights or str(packaged))
+        return replace(create_superpoint(with_weights, device), name="selfmark")

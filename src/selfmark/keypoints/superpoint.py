@@ -1,7 +1,7 @@
-"""SuperPoint (DeTone et al. 2018), the paper's choice of first keypoints.
+"""SuperPoint (DeTone et al. 2018), the detector of the first keypoints in the paper.
 
-A VGG-like encoder with two heads. The detector head says for every cell of 8 x 8 pixels which of its
-pixels is an interest point, or that none is: a softmax over 64 + 1 channels.
+The network is a VGG-like encoder with two heads. For every cell of 8x8 pixels, the detector head predicts
+which of its pixels is a keypoint, or that none is: a softmax over 64 + 1 channels.
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ CELL = 8
 
 
 class SuperPoint(nn.Module):
-    """RGB [B, 3, H, W] in 0..1 (sides multiples of 8) -> score [B, H, W], descriptors [B, 256, H/8, W/8].
-
-    Layers carry the names of the published state dict.
-    """
+    """Network of SuperPoint; layers have the names of the published state dict."""
 
     def __init__(self) -> None:
+        """Create the network."""
         super().__init__()
 
         def conv3(inputs: int, outputs: int) -> nn.Conv2d:
@@ -36,22 +34,26 @@ class SuperPoint(nn.Module):
         self.convDa, self.convDb = conv3(128, 256), nn.Conv2d(256, 256, kernel_size=1)
 
     def forward(self, rgb: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        luma = rgb.new_tensor([0.299, 0.587, 0.114])  # ITU-R BT.601, as OpenCV turns color into gray
+        """Map RGB [B, 3, H, W] in 0..1 to score [B, H, W] and descriptors [B, 256, H/8, W/8].
+
+        H and W must be multiples of 8.
+        """
+        luma = rgb.new_tensor([0.299, 0.587, 0.114])  # ITU-R BT.601, as in OpenCV
         x = torch.einsum("bchw,c->bhw", rgb, luma)[:, None]
         x = self.conv1b(self.conv1a(x).relu()).relu()
         x = self.conv2b(self.conv2a(F.max_pool2d(x, 2)).relu()).relu()
         x = self.conv3b(self.conv3a(F.max_pool2d(x, 2)).relu()).relu()
         x = self.conv4b(self.conv4a(F.max_pool2d(x, 2)).relu()).relu()
 
-        # Channel 8 r + c is row r, column c of the cell; the last channel stands for "no point here".
+        # Channel 8 r + c is row r, column c of the cell; the last channel means "no point in this cell".
         pixels = self.convPb(self.convPa(x).relu()).softmax(dim=1)[:, :-1]
         score = F.pixel_shuffle(pixels, CELL)[:, 0]
         descriptors = F.normalize(self.convDb(self.convDa(x).relu()), dim=1)
         return score, descriptors
 
 
-def superpoint(settings: FirstKeypoints, device: torch.device) -> LearnedDetector:
-    """The detector with its published weights; `settings.threshold` is a probability of its softmax."""
+def create_superpoint(settings: FirstKeypoints, device: torch.device) -> LearnedDetector:
+    """Create the detector with its published weights; `settings.threshold` is a probability."""
     return LearnedDetector(
         name="superpoint",
         network=load_network(SuperPoint(), settings, device),

@@ -1,8 +1,8 @@
-"""Weights of the learned detectors: which ones are known, where they lie, how they get there.
+"""Cache of the published weights of learned detectors.
 
-Their licenses do not let selfmark carry them, so the user fetches them once into a cache folder. Weights come
-as pickles, and a pickle can run any program: one is opened only if its sha256 is that of a published file.
-Other weights are welcome as .safetensors, which hold numbers and nothing else.
+Their licenses do not allow selfmark to distribute them, so the user downloads them once into a cache folder.
+They are pickles, and a pickle can run any code. A pickle is therefore opened only if its sha256 is that of a
+published file; other weights must be .safetensors files, which contain only numbers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from selfmark.run.files import atomic_write
 
 @dataclass(frozen=True)
 class WeightsFile:
-    """One published file of weights."""
+    """Published weights file of a detector."""
 
     file: str
     sha256: str
@@ -36,7 +36,7 @@ class WeightsFile:
     url: str
 
 
-KNOWN: dict[str, WeightsFile] = {
+PUBLISHED_WEIGHTS: dict[str, WeightsFile] = {
     "superpoint": WeightsFile(
         "superpoint_v1.pth",
         "52b6708629640ca883673b5d5c097c4ddad37d8048b33f09c8ca0d69db12c40e",
@@ -65,62 +65,83 @@ KNOWN: dict[str, WeightsFile] = {
 }
 
 _BLOCK = 1 << 20  # bytes copied at a time
-_PATIENCE = 60.0  # seconds without a byte before a download is given up
-_BROKEN = (OSError, http.client.HTTPException)  # what a failing disk, network or server raises
+_TIMEOUT = 60.0  # seconds without data before a download fails
+_TRANSFER_ERRORS = (OSError, http.client.HTTPException)  # raised by a failing disk, network or server
 
 
 def cache_folder() -> Path:
-    """$SELFMARK_CACHE, else selfmark's folder in $XDG_CACHE_HOME, else ~/.cache/selfmark."""
-    if own := os.environ.get("SELFMARK_CACHE"):
-        return Path(own)
+    """Return $SELFMARK_CACHE, or else the folder selfmark in $XDG_CACHE_HOME, or else ~/.cache/selfmark."""
+    if chosen := os.environ.get("SELFMARK_CACHE"):
+        return Path(chosen)
     if shared := os.environ.get("XDG_CACHE_HOME"):
         return Path(shared) / "selfmark"
     return Path.home() / ".cache" / "selfmark"
 
 
 def find_weights(name: str, explicit_path: str = "") -> Path:
-    """Where the weights called `name` lie: the path given, if one is, otherwise the cache."""
+    """Return the path of the weights of detector `name`.
+
+    Args:
+        name: of the detector.
+        explicit_path: a file to use instead of the one in the cache.
+
+    Raises:
+        InputError: if the file does not exist.
+    """
     if explicit_path:
         path = Path(explicit_path)
         if not path.is_file():
-            raise InputError(f"there is no weights file {path}; mend keypoints.weights or leave it empty")
+            raise InputError(
+                f"weights file {path} does not exist; correct keypoints.weights or leave it empty"
+            )
         return path
-    path = cache_folder() / _known(name).file
+    path = cache_folder() / _find_published(name).file
     if not path.is_file():
         raise InputError(
-            f"the weights of {name} are not on this machine: 'selfmark weights {name}' downloads them, "
-            f"'selfmark weights {name} --from FILE' takes a file you have"
+            f"the weights of {name} are not installed. Run 'selfmark weights {name}' to download them, or "
+            f"'selfmark weights {name} --from FILE' to use a file you have"
         )
     return path
 
 
 def install_weights(name: str, source: str | None) -> Path:
-    """Put the weights called `name` into the cache, from a local file or, without one, from their authors.
+    """Copy the weights of detector `name` to the cache and return their path.
 
-    The file appears under its name only when it is complete and its checksum is right.
+    The file appears in the cache only when it is complete and its checksum is correct.
+
+    Args:
+        name: of the detector.
+        source: path of a local file; None to download the weights from their authors.
+
+    Raises:
+        InputError: if the source cannot be read or is not the published file.
     """
-    known = _known(name)
-    target = cache_folder() / known.file
-    origin = known.url if source is None else source
+    published = _find_published(name)
+    target = cache_folder() / published.file
+    origin = published.url if source is None else source
     with _cache_file(target) as handle:
         digest = hashlib.sha256()
-        with _opened(name, source) as stream:
+        with _open_source(name, source) as stream:
             try:
                 while block := stream.read(_BLOCK):
                     digest.update(block)
                     handle.write(block)
-            except _BROKEN as error:
-                raise InputError(f"copying the weights of {name} from {origin} broke off: {error}") from error
-        if digest.hexdigest() != known.sha256:
+            except _TRANSFER_ERRORS as error:
+                raise InputError(f"copying the weights of {name} from {origin} failed: {error}") from error
+        if digest.hexdigest() != published.sha256:
             raise InputError(
-                f"{origin} is not the published {known.file} of {name} "
-                f"(sha256 {digest.hexdigest()[:12]}..., not {known.sha256[:12]}...); nothing was installed"
+                f"{origin} is not the published {published.file} of {name} (sha256 "
+                f"{digest.hexdigest()[:12]}..., not {published.sha256[:12]}...); nothing was installed"
             )
     return target
 
 
 def load_weights(path: Path, name: str) -> dict[str, torch.Tensor]:
-    """The tensors in a weights file by layer name, on the CPU."""
+    """Load the tensors of a weights file by layer name, on the CPU.
+
+    Raises:
+        InputError: if the file cannot be read, or is a pickle but not the published one of detector `name`.
+    """
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -129,37 +150,38 @@ def load_weights(path: Path, name: str) -> dict[str, torch.Tensor]:
         try:
             tensors: dict[str, torch.Tensor] = parse_safetensors(content)
         except (SafetensorError, ValueError) as error:
-            raise InputError(f"{path} is not a readable .safetensors file: {error}") from error
+            raise InputError(f"{path} is not a valid .safetensors file: {error}") from error
         return tensors
-    # The bytes that were checked are the bytes that are opened; the file could change in between.
-    if hashlib.sha256(content).hexdigest() != _known(name).sha256:
+    # Unpickle the bytes that were checked, because the file could change in between.
+    published = _find_published(name)
+    if hashlib.sha256(content).hexdigest() != published.sha256:
         raise InputError(
-            f"{path} is not the published {_known(name).file} of {name} and is not opened, because a pickle "
-            f"can run any program; use the published file, or convert yours to .safetensors"
+            f"{path} is not the published {published.file} of {name}. It was not opened, because a pickle "
+            "can run any code; use the published file, or convert yours to .safetensors"
         )
     loaded = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
-    # R2D2's authors stored a wrapped network: {"net": its name, "state_dict": {"module.<layer>": ...}}.
+    # The weights of R2D2 are those of a wrapped network: {"net": ..., "state_dict": {"module.<layer>": ...}}.
     state = loaded.get("state_dict", loaded)
     return {layer.removeprefix("module."): tensor for layer, tensor in state.items()}
 
 
 def license_notice(name: str) -> str | None:
-    """The license to show the user, the first time on this machine; None afterwards, or if none applies."""
-    if name not in KNOWN:
+    """Return the license of the weights of `name` the first time, None afterwards or if there is none."""
+    if name not in PUBLISHED_WEIGHTS:
         return None
-    marker = cache_folder() / f"{KNOWN[name].file}.license-shown"
+    marker = cache_folder() / f"{PUBLISHED_WEIGHTS[name].file}.license-shown"
     if marker.exists():
         return None
-    with contextlib.suppress(OSError):  # a cache that cannot be written only means the notice comes again
+    with contextlib.suppress(OSError):  # if the cache is read-only, the notice is shown again next time
         marker.parent.mkdir(parents=True, exist_ok=True)
         marker.touch()
-    return KNOWN[name].license
+    return PUBLISHED_WEIGHTS[name].license
 
 
-def _known(name: str) -> WeightsFile:
-    if name not in KNOWN:
-        raise InputError(f"there are no weights called '{name}'; known are {', '.join(KNOWN)}")
-    return KNOWN[name]
+def _find_published(name: str) -> WeightsFile:
+    if name not in PUBLISHED_WEIGHTS:
+        raise InputError(f"there are no weights for '{name}'; choose from {', '.join(PUBLISHED_WEIGHTS)}")
+    return PUBLISHED_WEIGHTS[name]
 
 
 @contextlib.contextmanager
@@ -171,23 +193,24 @@ def _cache_file(target: Path) -> Iterator[IO[bytes]]:
             yield handle
     except OSError as error:
         raise InputError(
-            f"the cache folder {target.parent} cannot be written ({error.strerror}); set SELFMARK_CACHE"
+            f"cannot write to the cache folder {target.parent} ({error.strerror}); set SELFMARK_CACHE to "
+            "another folder"
         ) from error
 
 
-def _opened(name: str, source: str | None) -> IO[bytes]:
-    """The local file `source`, or the download of `name`."""
+def _open_source(name: str, source: str | None) -> IO[bytes]:
+    """Open the local file `source`, or the download of `name` if it is None."""
     if source is not None:
         try:
             return open(source, "rb")
         except OSError as error:
             raise InputError(f"cannot read {source}: {error.strerror}") from error
-    url = _known(name).url
+    url = _find_published(name).url
     try:
-        stream: IO[bytes] = urllib.request.urlopen(url, timeout=_PATIENCE)
-    except _BROKEN as error:
+        stream: IO[bytes] = urllib.request.urlopen(url, timeout=_TIMEOUT)
+    except _TRANSFER_ERRORS as error:
         raise InputError(
-            f"cannot download {url} ({getattr(error, 'reason', error)}); fetch it elsewhere and run "
-            f"'selfmark weights {name} --from FILE'"
+            f"cannot download {url} ({getattr(error, 'reason', error)}); download it on another machine and "
+            f"run 'selfmark weights {name} --from FILE'"
         ) from error
     return stream

@@ -1,1 +1,1 @@
-"""From discovered landmarks to the user's own points, learned from a handful of annotated images."""
+"""Maps from discovered landmarks to the user's own points, learned from a few annotated images."""

@@ -1,4 +1,4 @@
-"""`selfmark map`: from a run and a few annotated images to a map in the model folder."""
+"""Learning of a map from a run and a few annotated images, as in `selfmark map`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from selfmark.annotations import AnnotatedObjects
 from selfmark.detector import Detector, NetworkPrediction, detector_fingerprint
 from selfmark.errors import InputError
 from selfmark.evaluation.label_files import is_coco, read_ground_truth, read_label_file
-from selfmark.evaluation.nme import mean_error, mean_of_known
+from selfmark.evaluation.nme import mean_error, nan_mean
 from selfmark.evaluation.normalizers import (
     canonical_name,
     default_normalizer,
@@ -34,8 +34,14 @@ from selfmark.run.folder import Run
 
 
 @dataclass(frozen=True)
-class LearnedMap:
-    """The map, where its description was written, and sentences on what the user should know."""
+class MappingResult:
+    """Result of `learn_map`.
+
+    Attributes:
+        mapping: the learned map.
+        path: map.json, the description of the map.
+        notes: messages for the user.
+    """
 
     mapping: LearnedMapping
     path: Path
@@ -48,161 +54,176 @@ def learn_map(
     images: Sequence[str | Path] = (),
     normalizer: str = "",
     device: str = "auto",
-) -> LearnedMap:
-    """Learn from annotated images where the user's points lie, and keep that in the model folder.
+) -> MappingResult:
+    """Learn a map to the user's points from annotated images, and save it in the model folder.
 
     Args:
-        folder: run folder, or the model folder of one.
-        labels: COCO keypoints, a table of DeepLabCut or an export of Label Studio, of one image or more.
-        images: the images labeled; none takes those a COCO file names.
-        normalizer: what errors are divided by, as in `selfmark evaluate`; empty takes what the file suggests.
+        folder: run folder or model folder.
+        labels: points of at least one image: COCO keypoints, a DeepLabCut table or a Label Studio export.
+        images: the annotated images; if empty, those that a COCO file names.
+        normalizer: length that errors are divided by, as in `selfmark evaluate`; empty uses the default of
+            the label file.
         device: `auto`, `cpu`, `cuda`, ...
     """
     folder, labels = Path(folder), Path(labels)
     if is_packaged(folder):
-        raise InputError("the model that comes with selfmark keeps no map: save it to a folder of your own")
+        raise InputError("the demo model inside selfmark cannot store a map: save it to a folder of your own")
     detector = Detector.load(folder, select_device(device))
-    refs = list_images(images) if images else _as_the_run_saw(_named_by(labels), folder)
+    refs = list_images(images) if images else _crop_like_the_run(_images_of_label_file(labels), folder)
     truth = read_ground_truth(labels, refs)
-    found = detector.predict_network_pixels(truth.refs)
-    truth = truth.select(found.rows)
-    mapping = _fit(detector, truth, found, normalizer, _skeleton(labels, truth.names))
+    predicted = detector.predict_network_pixels(truth.refs)
+    truth = truth.select(predicted.rows)
+    mapping = _learn(detector, truth, predicted, normalizer, _read_skeleton(labels, truth.names))
     target = model_folder(folder)
     save_mapping(mapping, target)
-    return LearnedMap(mapping, target / "map.json", (*truth.notes, *_notes(truth, found, mapping)))
+    notes = (*truth.notes, *_describe_limits(truth, predicted, mapping))
+    return MappingResult(mapping, target / "map.json", notes)
 
 
-def _named_by(labels: Path) -> list[ImageRef]:
+def _images_of_label_file(labels: Path) -> list[ImageRef]:
     if not is_coco(labels):
-        raise InputError(f"{labels} does not say in which folder its images are: name that before --labels")
+        raise InputError(
+            f"{labels} does not say in which folder its images are: give the folder before --labels"
+        )
     return list_images([labels])
 
 
-def _as_the_run_saw(refs: Sequence[ImageRef], folder: Path) -> list[ImageRef]:
-    """A label file's images, whole like those of most runs, even if it has boxes.
+def _crop_like_the_run(refs: Sequence[ImageRef], folder: Path) -> list[ImageRef]:
+    """Remove the boxes of a label file, unless the run used boxes or an image shows several objects.
 
-    The map must see landmarks as they will be predicted. Boxes are kept where the run itself was given boxes,
-    or where an image shows several objects.
+    The map must be learned on the same crops as it is later used on, and most runs use whole images.
     """
-    boxed = (folder / "run.json").exists() and any(ref.box is not None for ref in Run.open(folder).refs())
+    has_boxes = (folder / "run.json").exists() and any(ref.box is not None for ref in Run.open(folder).refs())
     objects = Counter((ref.path, ref.frame) for ref in refs)
-    if boxed or max(objects.values()) > 1:
+    if has_boxes or max(objects.values()) > 1:
         return list(refs)
     return [replace(ref, box=None) for ref in refs]
 
 
-# --- landmarks and points together ----------------------------------------------------------------------
+# --- fitting --------------------------------------------------------------------------------------------
 
 
-def _fit(
+def _learn(
     detector: Detector,
     truth: AnnotatedObjects,
-    found: NetworkPrediction,
+    predicted: NetworkPrediction,
     normalizer: str,
     skeleton: Sequence[tuple[int, int]],
 ) -> LearnedMapping:
     size = detector.card.images.size
-    spec, length = _lengths(truth, normalizer, found.regions)
+    normalizer, lengths = _measure_lengths(truth, normalizer, predicted.regions)
     images = [(ref.path, ref.frame) for ref in truth.refs]
-    number = {image: index for index, image in enumerate(dict.fromkeys(images))}
+    image_index = {image: index for index, image in enumerate(dict.fromkeys(images))}
     examples = MappingExamples(
-        landmarks=found.xy.astype(np.float64),
-        score=found.score.astype(np.float64),
-        points=to_network(np.nan_to_num(truth.xy), found.regions[:, None], size),
+        landmarks=predicted.xy.astype(np.float64),
+        score=predicted.score.astype(np.float64),
+        points=to_network(np.nan_to_num(truth.xy), predicted.regions[:, None], size),
         visible=truth.visible,
-        group=np.array([number[image] for image in images], dtype=np.int64),
+        group=np.array([image_index[image] for image in images], dtype=np.int64),
     )
-    partners = truth.mirror or mirror_by_name(truth.names)
+    partners = truth.mirror or infer_mirror_partners(truth.names)
     mirror = MirrorPartners(detector.card.mirror, partners, size) if partners else None
-    fitted = select_map(examples, length * (size / found.regions[:, 2]), mirror)
+    selected = select_map(examples, lengths * (size / predicted.regions[:, 2]), mirror)
 
-    kept = np.flatnonzero(fitted.map.known_points())
-    new = {int(old): index for index, old in enumerate(kept)}
-    complete = partners and all(partners[old] in new for old in new)
-    by_point = mean_of_known(fitted.errors[:, kept], axis=0)
+    # Points that are not annotated anywhere are left out, so the others are renumbered.
+    kept = np.flatnonzero(selected.map.known_points())
+    new_index = {int(old): new for new, old in enumerate(kept)}
+    has_partners = partners and all(partners[old] in new_index for old in new_index)
+    point_errors = nan_mean(selected.errors[:, kept], axis=0)
     return LearnedMapping(
-        map=fitted.map.select(kept),
-        names=tuple(truth.names[old] for old in new),
-        mirror=tuple(new[partners[old]] for old in new) if complete else (),
-        skeleton=tuple((new[one], new[other]) for one, other in skeleton if one in new and other in new),
+        map=selected.map.select(kept),
+        names=tuple(truth.names[old] for old in new_index),
+        mirror=tuple(new_index[partners[old]] for old in new_index) if has_partners else (),
+        skeleton=tuple(
+            (new_index[a], new_index[b]) for a, b in skeleton if a in new_index and b in new_index
+        ),
         model=detector_fingerprint(detector),
         labels=str(truth.source),
-        images=len(number),
+        images=len(image_index),
         objects=len(truth),
-        options=fitted.options,
-        normalizer=spec,
-        error=_number(mean_error(fitted.errors)),
-        errors=tuple(_number(error) for error in by_point),
+        options=selected.options,
+        normalizer=normalizer,
+        error=_round(mean_error(selected.errors)),
+        errors=tuple(_round(error) for error in point_errors),
     )
 
 
-def _lengths(truth: AnnotatedObjects, normalizer: str, regions: npt.NDArray[np.float64]) -> tuple[str, FloatArray]:
-    """What errors are divided by; if nobody asked for it and it cannot be measured, the image's side."""
+def _measure_lengths(
+    truth: AnnotatedObjects, normalizer: str, regions: npt.NDArray[np.float64]
+) -> tuple[str, FloatArray]:
+    """Return the normalizer and its lengths [N]; a default that cannot be measured is replaced by `side`."""
     if normalizer:
         return normalizer, normalizer_lengths(truth, normalizer, regions)
-    spec = default_normalizer(truth)
-    found = measurable_lengths(truth, spec, regions)
-    if not (np.isfinite(found) & (found > 0)).all():
-        spec, found = "side", measurable_lengths(truth, "side", regions)
-    return spec, found
+    normalizer = default_normalizer(truth)
+    lengths = measurable_lengths(truth, normalizer, regions)
+    if not (np.isfinite(lengths) & (lengths > 0)).all():
+        normalizer, lengths = "side", measurable_lengths(truth, "side", regions)
+    return normalizer, lengths
 
 
-def _number(value: float) -> float | None:
+def _round(value: float) -> float | None:
     return None if np.isnan(value) else round(float(value), 3)
 
 
-# --- what the label file says of its points ---------------------------------------------------------------
+# --- points of the label file -------------------------------------------------------------------------------
 
 
-def mirror_by_name(names: Sequence[str]) -> tuple[int, ...]:
-    """Mirror partners told from names: left_ear and right_ear. Empty unless they say so of every point.
+def infer_mirror_partners(names: Sequence[str]) -> tuple[int, ...]:
+    """Return the mirror partners of points named like left_ear and right_ear.
 
-    A point without a side is its own partner, but one of a numbered row (jaw_0, jaw_1, ...) may be anyone's.
+    A point without a side is its own partner. The result is empty if no name has a side, if a side has no
+    unique counterpart, or if points without a side are numbered (jaw_0, jaw_1, ...), because these may well
+    be partners of each other.
 
-    >>> mirror_by_name(["nose", "left_ear", "right_ear"])
+    >>> infer_mirror_partners(["nose", "left_ear", "right_ear"])
     (0, 2, 1)
-    >>> mirror_by_name(["left_ear", "jaw_0", "right_ear"])
+    >>> infer_mirror_partners(["left_ear", "jaw_0", "right_ear"])
     ()
     """
-    spelled = [canonical_name(name) for name in names]
+    canonical = [canonical_name(name) for name in names]
     other = {"left": "right", "right": "left"}
     partners: list[int] = []
-    for index, name in enumerate(spelled):
+    for index, name in enumerate(canonical):
         side, _, part = name.partition("_")
         if side in other:
-            wanted = f"{other[side]}_{part}" if part else other[side]
-            if spelled.count(wanted) != 1 or spelled.count(name) != 1:
+            partner = f"{other[side]}_{part}" if part else other[side]
+            if canonical.count(partner) != 1 or canonical.count(name) != 1:
                 return ()
-            partners.append(spelled.index(wanted))
+            partners.append(canonical.index(partner))
         elif any(letter.isdecimal() for letter in name):
             return ()
         else:
             partners.append(index)
-    sided = any(partner != index for index, partner in enumerate(partners))
-    return tuple(partners) if sided else ()
+    has_sides = any(partner != index for index, partner in enumerate(partners))
+    return tuple(partners) if has_sides else ()
 
 
-def _skeleton(path: Path, names: Sequence[str]) -> tuple[tuple[int, int], ...]:
+def _read_skeleton(path: Path, names: Sequence[str]) -> tuple[tuple[int, int], ...]:
     """Return the pairs of points that the label file connects."""
     file = read_label_file(path)
     return file.category(file.single_objects()).skeleton(len(names))
 
 
-def _notes(truth: AnnotatedObjects, found: NetworkPrediction, mapping: LearnedMapping) -> list[str]:
+def _describe_limits(
+    truth: AnnotatedObjects, predicted: NetworkPrediction, mapping: LearnedMapping
+) -> list[str]:
+    """Return messages about images and points that could not be used."""
     notes = []
-    if found.skipped:
+    if predicted.skipped:
         notes.append(
-            f"{len(found.skipped)} annotated images could not be read and were left out, "
-            f"first {found.skipped[0]}"
+            f"{len(predicted.skipped)} annotated images could not be read and were left out, "
+            f"first {predicted.skipped[0]}"
         )
     unknown = [name for name in truth.names if name not in mapping.names]
     if unknown:
-        notes.append(f"annotated in no image and therefore not in the map: {', '.join(unknown)}")
+        notes.append(
+            f"these points are not annotated in any image and are not in the map: {', '.join(unknown)}"
+        )
     if not mapping.mirror:
         notes.append(
-            "the label file does not say which points are left and right of each other (flip_idx), so mirror "
-            "images could not be learned from and exported points are their own mirror partners"
+            "the label file does not say which points are left and right (flip_idx), so mirrored images were "
+            "not used for learning, and every exported point is its own mirror partner"
         )
     if mapping.images == 1:
-        notes.append("with one annotated image nothing can be left out, so no error is known")
+        notes.append("with one annotated image, no image can be held out to measure the error")
     return notes

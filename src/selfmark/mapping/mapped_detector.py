@@ -1,13 +1,13 @@
-"""A map in the model folder, and the detector that speaks the user's names with it.
+"""Maps stored in the model folder, and the detector that predicts the user's own points with them.
 
-map.safetensors holds the numbers, map.json all that a person may want to know. Both say which model the map
-was learned on, so that one left over from an earlier training is not taken for the present one's.
+map.safetensors contains the arrays, and map.json a readable description. Both name the model that the map was
+learned on, so that a map left over from an earlier training is rejected.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping as Dictionary
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,20 +31,21 @@ TENSORS, DESCRIPTION = "map.safetensors", "map.json"
 
 @dataclass(frozen=True)
 class LearnedMapping:
-    """A map to L points of the user's and how it came about.
+    """A map to L points of the user, with a description of the points and of the fit.
 
-    map:        the numbers
-    names:      L names of the points
-    mirror:     L: each point's partner in the mirrored image; empty where not known
-    skeleton:   pairs of points to connect
-    model:      fingerprint of the detector it was learned on
-    labels:     the label file
-    images:     annotated images it was learned from
-    objects:    annotated objects in them
-    options:    how it was fitted
-    normalizer: what errors are divided by, as in `selfmark evaluate`
-    error:      leave-one-out error in percent; None with a single image
-    errors:     the same of each point; None where nothing could be left out
+    Attributes:
+        map: the fitted map.
+        names: L names of the points.
+        mirror: L mirror partners of the points; empty if not known.
+        skeleton: pairs of points to connect in drawings.
+        model: fingerprint of the detector that the map was learned on.
+        labels: path of the label file.
+        images: number of annotated images.
+        objects: number of annotated objects.
+        options: how the map was fitted.
+        normalizer: length that errors are divided by, as in `selfmark evaluate`.
+        error: mean error of held-out images in percent; None with a single image.
+        errors: the same for each of the L points; None where no image could be held out.
     """
 
     map: PointMap
@@ -62,7 +63,7 @@ class LearnedMapping:
 
 
 def save_mapping(mapping: LearnedMapping, folder: Path) -> None:
-    """Write map.safetensors and then map.json, which says which numbers it describes."""
+    """Write map.safetensors, and then map.json with a digest of the arrays."""
     arrays = {name: getattr(mapping.map, name) for name in ("weights", "constant", "reference")}
     tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
     values = {
@@ -92,38 +93,42 @@ def save_mapping(mapping: LearnedMapping, folder: Path) -> None:
 
 
 def load_mapping(folder: str | Path, detector: Detector) -> LearnedMapping:
-    """The map of a run folder or its model folder, refused unless it was learned on this detector."""
+    """Load the map of a run folder or model folder.
+
+    Raises:
+        InputError: if there is no map, if it is damaged, or if it was learned on another detector.
+    """
     path = model_folder(Path(folder)) / DESCRIPTION
     if not path.exists():
         raise InputError(f"{folder} has no map: learn one with 'selfmark map {folder} --labels FILE'")
     values = read_json(path)
     require_format(values, path)
     tensors, _ = read_tensors(path.with_name(TENSORS))
-    again = f"learn it anew with 'selfmark map {folder} --labels FILE'"
+    advice = f"learn it again with 'selfmark map {folder} --labels FILE'"
     try:
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-    except TypeError as error:  # a type of number that only torch knows
-        raise InputError(f"{path.with_name(TENSORS)} is not a usable map: {error}; {again}") from error
+    except TypeError as error:  # a data type that NumPy does not have
+        raise InputError(f"{path.with_name(TENSORS)} is not a usable map: {error}; {advice}") from error
     if values.get("numbers") != _digest(arrays):
-        raise InputError(f"{path} and {path.with_name(TENSORS)} do not belong together: {again}")
+        raise InputError(f"{path} and {path.with_name(TENSORS)} do not belong together: {advice}")
     if values.get("model") != detector_fingerprint(detector):
-        raise InputError(f"{path} was learned on another model than the one beside it: {again}")
+        raise InputError(f"{path} was learned on another model than the one in this folder: {advice}")
     try:
-        return _mapping(values, PointMap(**arrays), len(detector.names))
+        return _mapping_from_json(values, PointMap(**arrays), len(detector.names))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"{path} is not a usable map: {error}; {again}") from error
+        raise InputError(f"{path} is not a usable map: {error}; {advice}") from error
 
 
-def _mapping(values: Any, point_map: PointMap, landmarks: int) -> LearnedMapping:
-    names, left_out = tuple(str(name) for name in values["names"]), values["leave_one_out"]
+def _mapping_from_json(values: Any, point_map: PointMap, num_landmarks: int) -> LearnedMapping:
+    names, errors = tuple(str(name) for name in values["names"]), values["leave_one_out"]
     mirror = tuple(int(partner) for partner in values["mirror"] or ())
-    skeleton = tuple((int(one), int(other)) for one, other in values["skeleton"])
-    if point_map.weights.shape != (2 * landmarks, 2 * len(names)) or not names:
-        raise ValueError(f"{len(names)} names for weights {point_map.weights.shape}")
+    skeleton = tuple((int(a), int(b)) for a, b in values["skeleton"])
+    if point_map.weights.shape != (2 * num_landmarks, 2 * len(names)) or not names:
+        raise ValueError(f"{len(names)} names do not fit weights of shape {point_map.weights.shape}")
     if mirror and sorted(mirror) != list(range(len(names))):
         raise ValueError("mirror partners are not a permutation")
     if any(not 0 <= end < len(names) for pair in skeleton for end in pair):
-        raise ValueError("the skeleton connects points that are not there")
+        raise ValueError("the skeleton connects points that do not exist")
     return LearnedMapping(
         map=point_map,
         names=names,
@@ -135,12 +140,12 @@ def _mapping(values: Any, point_map: PointMap, landmarks: int) -> LearnedMapping
         objects=values["objects"],
         options=FitOptions(**values["fit"]),
         normalizer=values["normaliser"],
-        error=left_out["mean"],
-        errors=tuple(left_out["points"][name] for name in names),
+        error=errors["mean"],
+        errors=tuple(errors["points"][name] for name in names),
     )
 
 
-def _digest(arrays: Dictionary[str, FloatArray]) -> str:
+def _digest(arrays: Mapping[str, FloatArray]) -> str:
     digest = hashlib.sha256()
     for name, array in sorted(arrays.items()):
         digest.update(f"{name} {array.shape} {array.dtype}".encode())
@@ -149,7 +154,7 @@ def _digest(arrays: Dictionary[str, FloatArray]) -> str:
 
 
 class MappedDetector(Detector):
-    """A detector of the user's points: the landmarks another detector finds, mapped.
+    """A detector of the user's points, which maps the landmarks of another detector.
 
     >>> from selfmark.mapping.mapped_detector import MappedDetector, load_mapping
     >>> detector = selfmark.load("runs/cats")                                      # doctest: +SKIP
@@ -159,13 +164,13 @@ class MappedDetector(Detector):
     """
 
     def __init__(self, detector: Detector, mapping: LearnedMapping) -> None:
-        """As `detector`, run by whatever that runs on, but with the points of the map."""
+        """Map the landmarks of `detector`, on the same device and with the same settings."""
         card = replace(
             detector.card,
             names=mapping.names,
             mirror=mapping.mirror or tuple(range(len(mapping.names))),
             skeleton=mapping.skeleton,
-            colors=(),  # what was said of the landmarks says nothing of these points
+            colors=(),  # the user edited these for the landmarks, not for the mapped points
             hidden=(),
             confirmed=(),
             provenance=detector.card.provenance
@@ -176,13 +181,14 @@ class MappedDetector(Detector):
         self.mapping = mapping
 
     def locate(self, pixels: Tensor) -> Located:
-        found = self.detector.locate(pixels)
-        xy, score = (column.cpu().numpy().astype(np.float64) for column in found)
+        """Return the mapped points of a batch of network inputs."""
+        located = self.detector.locate(pixels)
+        xy, score = (column.cpu().numpy().astype(np.float64) for column in located)
         points = self.mapping.map.predict(xy, score).astype(np.float32)
         scores = self.mapping.map.point_scores(score).astype(np.float32)
         return Located(torch.from_numpy(points), torch.from_numpy(scores).clamp(0, 1))
 
     def save(self, folder: Path) -> None:
-        """Write the detector it builds on, and the map beside it."""
+        """Write the underlying detector and the map to a model folder."""
         self.detector.save(folder)
         save_mapping(self.mapping, folder)

@@ -22,7 +22,7 @@ from selfmark.model.colors import landmark_colors
 from selfmark.run.files import FORMAT, read_json, require_format, write_json
 
 _MAX_LANDMARKS = 10_000  # a model.json with more is rejected
-_MAX_NAME_LENGTH = 1_000
+MAX_NAME_LENGTH = 1_000  # characters of the name of a landmark
 _MAX_BYTES = 64 << 20  # of model.json; far more than the largest allowed number of landmarks needs
 _COLOR = re.compile(r"#[0-9a-f]{6}")
 
@@ -145,7 +145,7 @@ def _card_from_json(values: Any, path: Path) -> ModelCard:
 def _parse_names(values: Any) -> tuple[str, ...]:
     names = tuple(values)
     for name in names:
-        if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME_LENGTH:
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_LENGTH:
             raise ValueError(f"{reprlib.repr(name)} is not a valid landmark name")
         name.encode()  # raises for lone surrogates, which JSON allows but no output file does
     return names

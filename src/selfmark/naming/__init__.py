@@ -1,7 +1,7 @@
-"""Name landmarks on a page in the browser, served on the local machine only.
+"""Naming page: a local web page on which users name, color, hide, pair and connect landmarks.
 
-`edits` defines the changes to a model card as pure functions, `card_editor` stores them in model.json,
-`shown_images` selects images and `landmark_finder` predicts their landmarks, `image_renderer` renders JPEGs,
-`access_guard` authenticates requests, `app` answers them and `server` starts everything. The page itself is in
-`page/` and needs no build step. Only `landmark_finder` imports torch, in a process of its own.
+`edits` defines the changes to a model card as pure functions, and `card_editor` stores them in model.json.
+`shown_images` selects the images, `landmark_prediction` predicts their landmarks, and `image_renderer` makes
+the JPEGs. `access_guard` authenticates requests, `app` answers them, and `server` starts everything. The page
+itself is in `page/` and needs no build step. Only `landmark_prediction` imports torch, in its own process.
 """

@@ -1,12 +1,13 @@
-"""Who may speak to the page: the browser that was given the token, on a page of this server, and nobody else.
+"""Access control of the naming page: only a browser with the token may use it, from the page itself.
 
-- The socket is bound to 127.0.0.1, so other machines cannot connect (`serve`).
-- `Host` must be this server's own address. A foreign page whose name was made to point to 127.0.0.1 (DNS
-  rebinding) still says its own name there.
-- Every request needs the token: at first in the address, from where it moves into a cookie that scripts
-  cannot read and other sites' pages do not send.
-- What writes must carry a header that other sites' pages cannot add, and come from this server's own page.
-- A request has a bounded size; answers say what the page may load, which is nothing from elsewhere.
+- The socket is bound to 127.0.0.1, so other machines cannot connect (see `server`).
+- The `Host` header must be the address of this server. This stops DNS rebinding: a page of another site whose
+  host name was made to point to 127.0.0.1 still sends its own host name.
+- Every request needs the token. The first request has it in the address; from there it moves into a cookie
+  that scripts cannot read and that browsers do not send with requests of other sites.
+- A request that changes something must have a header that other sites cannot add, and must come from the page
+  of this server.
+- The size of requests is limited, and responses forbid the page to load anything from elsewhere.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from urllib.parse import parse_qs
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-WRITE_HEADER = "x-selfmark"  # a header that forms and other sites' scripts cannot send
-MOST_BYTES = 64 * 1024  # of a request's body
-_READS = ("GET", "HEAD")
+WRITE_HEADER = "x-selfmark"  # forms and scripts of other sites cannot send this header
+MAX_BODY_BYTES = 64 * 1024
+_READ_METHODS = ("GET", "HEAD")
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -40,49 +41,56 @@ _HEADERS = {
 
 
 class AccessGuard:
-    """ASGI middleware around the whole application."""
+    """ASGI middleware that rejects requests without permission."""
 
     def __init__(self, app: ASGIApp, token: str, port: int) -> None:
+        """Wrap an application.
+
+        Args:
+            app: application that receives the accepted requests.
+            token: secret that every request must carry.
+            port: port of this server.
+        """
         self._app = app
         self._token = token.encode()
         self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
-        self._cookie = f"selfmark_{port}"  # ports share their cookies
+        self._cookie = f"selfmark_{port}"  # all ports of a host share their cookies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":  # no web sockets here
+        """Answer a request that is rejected or the first visit; forward all others."""
+        if scope["type"] != "http":  # web sockets are not used
             raise RuntimeError(f"unexpected connection: {scope['type']}")
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        answer = self._refusal(scope, headers) or self._first_visit(scope)
-        if answer is None:
-            await self._pass_on(scope, receive, _with_headers(send))
+        response = self._reject(scope, headers) or self._redirect_first_visit(scope)
+        if response is None:
+            await self._forward(scope, receive, _add_headers(send))
         else:
-            await answer(scope, receive, _with_headers(send))
+            await response(scope, receive, _add_headers(send))
 
-    def _refusal(self, scope: Scope, headers: dict[str, str]) -> Response | None:
+    def _reject(self, scope: Scope, headers: dict[str, str]) -> Response | None:
         if headers.get("host", "").lower() not in self._hosts:
-            return PlainTextResponse("This server goes by 127.0.0.1 alone.", 421)
-        if not (self._knows(_query_token(scope)) or self._knows(self._cookie_token(headers))):
+            return PlainTextResponse("This server answers only requests to 127.0.0.1.", 421)
+        if not (self._is_token(_query_token(scope)) or self._is_token(self._cookie_token(headers))):
             return PlainTextResponse(
-                "Open the whole address that 'selfmark name' printed, with the token at its end.", 403
+                "Open the complete address that 'selfmark name' printed, including the token at its end.", 403
             )
-        if scope["method"] not in _READS and not _from_own_page(headers):
-            return PlainTextResponse("Only the naming page itself may change names.", 403)
-        if not headers.get("content-length", "0").isdecimal() or (
-            int(headers.get("content-length", "0")) > MOST_BYTES
-        ):
+        if scope["method"] not in _READ_METHODS and not _is_from_own_page(headers):
+            return PlainTextResponse("Only the naming page itself can change names.", 403)
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or int(length) > MAX_BODY_BYTES:
             return PlainTextResponse("The request is too large.", 413)
         return None
 
-    def _first_visit(self, scope: Scope) -> Response | None:
-        """The token moves from the address, which is seen and kept in many places, into a cookie."""
+    def _redirect_first_visit(self, scope: Scope) -> Response | None:
+        """Move the token from the address, which ends up in histories and logs, into a cookie."""
         if not _query_token(scope):
             return None
-        answer = RedirectResponse(scope["path"], 303)
-        answer.set_cookie(self._cookie, self._token.decode(), httponly=True, samesite="strict", path="/")
-        answer.headers["cache-control"] = "no-store"
-        return answer
+        response = RedirectResponse(scope["path"], 303)
+        response.set_cookie(self._cookie, self._token.decode(), httponly=True, samesite="strict", path="/")
+        response.headers["cache-control"] = "no-store"
+        return response
 
-    def _knows(self, token: str) -> bool:
+    def _is_token(self, token: str) -> bool:
         return hmac.compare_digest(token.encode("utf-8", errors="replace"), self._token)
 
     def _cookie_token(self, headers: dict[str, str]) -> str:
@@ -93,21 +101,24 @@ class AccessGuard:
             return ""
         return cookies[self._cookie].value if self._cookie in cookies else ""
 
-    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand over a request whose body is small; one that comes in pieces does not say its length."""
-        body, more = b"", scope["method"] not in _READS
+    async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Read the body, reject it if it is too large, and call the application.
+
+        A chunked request does not declare its length, so the size is checked again here.
+        """
+        body, more = b"", scope["method"] not in _READ_METHODS
         while more:
             message = await receive()
             body, more = body + message.get("body", b""), message.get("more_body", False)
-            if len(body) > MOST_BYTES:
+            if len(body) > MAX_BODY_BYTES:
                 await PlainTextResponse("The request is too large.", 413)(scope, receive, send)
                 return
-        parts: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+        messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
-        async def replayed() -> Message:
-            return parts.pop() if parts else await receive()
+        async def replay() -> Message:
+            return messages.pop() if messages else await receive()
 
-        await self._app(scope, replayed, send)
+        await self._app(scope, replay, send)
 
 
 def _query_token(scope: Scope) -> str:
@@ -115,20 +126,20 @@ def _query_token(scope: Scope) -> str:
     return str(query.get("token", [""])[0])
 
 
-def _from_own_page(headers: dict[str, str]) -> bool:
-    own = {f"http://{headers.get('host', '')}"}
+def _is_from_own_page(headers: dict[str, str]) -> bool:
+    own_origin = f"http://{headers.get('host', '')}"
     return (
         WRITE_HEADER in headers
-        and headers.get("origin", next(iter(own))) in own
+        and headers.get("origin", own_origin) == own_origin
         and headers.get("sec-fetch-site", "same-origin") == "same-origin"
     )
 
 
-def _with_headers(send: Send) -> Send:
-    async def sending(message: MutableMapping[str, Any]) -> None:
+def _add_headers(send: Send) -> Send:
+    async def send_with_headers(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
-            given = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
-            message["headers"] = [*message["headers"], *given]
+            added = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
+            message["headers"] = [*message["headers"], *added]
         await send(message)
 
-    return sending
+    return send_with_headers

@@ -1,7 +1,7 @@
-"""What the server answers: the page, what there is to see, and edits. Images go by their number alone.
+"""HTTP application of the naming page: the page, the model card, edits, and images by number.
 
-What takes a few milliseconds is answered at once; pictures and edits are the work of a few threads. A thread
-for every request, as is usual, would keep far more memory.
+Quick answers are given on the event loop. Rendering images and writing edits run in a few threads. A thread
+per request, the default, would use far more memory.
 """
 
 from __future__ import annotations
@@ -22,57 +22,59 @@ from starlette.types import ASGIApp
 from selfmark._version import __version__
 from selfmark.errors import InputError
 from selfmark.images.decode import UnreadableImage
-from selfmark.model.card import ModelCard
+from selfmark.model.card import MAX_NAME_LENGTH, ModelCard
 from selfmark.model.colors import landmark_colors, palette
 from selfmark.naming.access_guard import AccessGuard
 from selfmark.naming.card_editor import CardEditor, card_revision
-from selfmark.naming.edits import LONGEST_NAME, edits_from_json, edits_to_json
-from selfmark.naming.image_renderer import CROP_SHARE, ImageRenderer
+from selfmark.naming.edits import edits_from_json, edits_to_json
+from selfmark.naming.image_renderer import ImageRenderer
 from selfmark.naming.shown_images import ShownImages
 
 _PAGE = Path(__file__).parent / "page"
-_KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-_FILES = {path.name: _KINDS[path.suffix] for path in _PAGE.iterdir() if path.suffix in _KINDS}
-_MOST = 200  # images or cut-outs in one answer
-_MAKERS = min(3, os.cpu_count() or 1)  # threads that make pictures
-_FRESH = {"cache-control": "no-store"}
-_KEEP = {"cache-control": "private, max-age=3600"}
+_MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_PAGE_FILES = {
+    path.name: _MEDIA_TYPES[path.suffix] for path in _PAGE.iterdir() if path.suffix in _MEDIA_TYPES
+}
+_MAX_LIMIT = 200  # images or crops per response
+_RENDER_THREADS = min(3, os.cpu_count() or 1)
+_NO_STORE = {"cache-control": "no-store"}
+_CACHE_ONE_HOUR = {"cache-control": "private, max-age=3600"}
 
-Order = Literal["mixed", "surest", "least"]
+Order = Literal["mixed", "highest", "lowest"]
 
 
 def build_app(
     title: str,
-    ledger: CardEditor,
+    editor: CardEditor,
     shown: ShownImages,
     notes: Callable[[ModelCard], list[str]],
     token: str,
     port: int,
 ) -> ASGIApp:
-    """The application, guarded.
+    """Return the application behind its access guard.
 
     Args:
-        title: what the page is called.
-        ledger: where names are kept.
-        shown: the images.
-        notes: sentences the user should see, given the card as it is.
-        token: what a browser must know.
-        port: where the server listens.
+        title: title of the page.
+        editor: reads and writes the model card.
+        shown: images with their landmarks.
+        notes: returns messages for the user, given the current card.
+        token: secret that a browser must present.
+        port: port that the server listens on.
     """
     app = FastAPI(title="selfmark", docs_url=None, redoc_url=None, openapi_url=None)
     _add_page(app)
-    pictures = hashlib.sha256(token.encode()).hexdigest()[:12]  # other in each start, as the images may be
-    about = {"title": title, "version": __version__, "images": len(shown), "pictures": pictures}
-    _add_names(app, about, ledger, notes)
-    _add_images(app, shown, ImageRenderer(shown, ledger.read().images.max_megapixels))
+    session = hashlib.sha256(token.encode()).hexdigest()[:12]  # differs between starts, as the images may
+    about = {"title": title, "version": __version__, "images": len(shown), "session": session}
+    _add_card(app, about, editor, notes)
+    _add_images(app, shown, ImageRenderer(shown, editor.read().images.max_megapixels))
 
     @app.exception_handler(InputError)
-    def refused(request: Request, error: InputError) -> JSONResponse:
-        return JSONResponse({"error": str(error)}, 409, _FRESH)
+    def report_input_error(request: Request, error: InputError) -> JSONResponse:
+        return JSONResponse({"error": str(error)}, 409, _NO_STORE)
 
     @app.exception_handler(UnreadableImage)
-    def unreadable(request: Request, error: UnreadableImage) -> JSONResponse:
-        return JSONResponse({"error": f"the image cannot be read: {error}"}, 404, _FRESH)
+    def report_unreadable_image(request: Request, error: UnreadableImage) -> JSONResponse:
+        return JSONResponse({"error": f"the image cannot be read: {error}"}, 404, _NO_STORE)
 
     return AccessGuard(app, token, port)
 
@@ -80,22 +82,23 @@ def build_app(
 def _add_page(app: FastAPI) -> None:
     @app.get("/")
     async def index() -> FileResponse:
-        return FileResponse(_PAGE / "index.html", headers=_FRESH)
+        return FileResponse(_PAGE / "index.html", headers=_NO_STORE)
 
     @app.get("/page/{name}")
-    async def part(name: str) -> FileResponse:
-        if name not in _FILES:
+    async def page_file(name: str) -> FileResponse:
+        if name not in _PAGE_FILES:
             raise HTTPException(404)
-        return FileResponse(_PAGE / name, media_type=_FILES[name], headers={"cache-control": "no-cache"})
+        headers = {"cache-control": "no-cache"}
+        return FileResponse(_PAGE / name, media_type=_PAGE_FILES[name], headers=headers)
 
 
-# --- names -------------------------------------------------------------------------------------------
+# --- model card --------------------------------------------------------------------------------------
 
 
-def _add_names(
-    app: FastAPI, about: dict[str, Any], ledger: CardEditor, notes: Callable[[ModelCard], list[str]]
+def _add_card(
+    app: FastAPI, about: dict[str, Any], editor: CardEditor, notes: Callable[[ModelCard], list[str]]
 ) -> None:
-    def said(card: ModelCard) -> dict[str, Any]:
+    def card_to_json(card: ModelCard) -> dict[str, Any]:
         return {
             "revision": card_revision(card),
             "names": card.names,
@@ -108,99 +111,107 @@ def _add_names(
         }
 
     @app.get("/api/run")
-    async def run() -> JSONResponse:
-        landmarks = len(ledger.read().names)
-        limits = {"landmarks": landmarks, "longest_name": LONGEST_NAME, "usual_colors": palette(landmarks)}
-        return JSONResponse(about | limits, headers=_FRESH)
+    async def get_run() -> JSONResponse:
+        landmarks = len(editor.read().names)
+        fixed = {
+            "landmarks": landmarks,
+            "max_name_length": MAX_NAME_LENGTH,
+            "default_colors": palette(landmarks),
+        }
+        return JSONResponse(about | fixed, headers=_NO_STORE)
 
-    @app.get("/api/names")
-    async def names(known: str = "") -> Response:
-        """All that was said; nothing if the asker knows it already."""
-        card = ledger.read()
-        if known == card_revision(card):
-            return Response(status_code=204, headers=_FRESH)
-        return JSONResponse(said(card), headers=_FRESH)
+    @app.get("/api/card")
+    async def get_card(revision: str = "") -> Response:
+        """Return the card, or nothing (204) if the client already has this revision."""
+        card = editor.read()
+        if revision == card_revision(card):
+            return Response(status_code=204, headers=_NO_STORE)
+        return JSONResponse(card_to_json(card), headers=_NO_STORE)
 
-    writer = ThreadPoolExecutor(
-        1, thread_name_prefix="edits"
-    )  # a disk may take its time; others need not wait
+    # Writing to a slow disk must not block other requests.
+    writer = ThreadPoolExecutor(1, thread_name_prefix="edits")
 
     @app.post("/api/edits")
-    async def edit(edits: Annotated[Any, Body(embed=True)]) -> JSONResponse:
-        wanted = edits_from_json(edits)
-        card, back = await asyncio.get_running_loop().run_in_executor(writer, ledger.edit, wanted)
-        return JSONResponse(said(card) | {"back": edits_to_json(back)}, headers=_FRESH)
+    async def post_edits(edits: Annotated[Any, Body(embed=True)]) -> JSONResponse:
+        parsed = edits_from_json(edits)
+        card, undo = await asyncio.get_running_loop().run_in_executor(writer, editor.edit, parsed)
+        return JSONResponse(card_to_json(card) | {"undo": edits_to_json(undo)}, headers=_NO_STORE)
 
 
 # --- images ------------------------------------------------------------------------------------------
 
 
-def _add_images(app: FastAPI, shown: ShownImages, pictures: ImageRenderer) -> None:
-    count, landmarks = shown.score.shape
+def _add_images(app: FastAPI, shown: ShownImages, renderer: ImageRenderer) -> None:
+    num_images, num_landmarks = shown.score.shape
 
     def require(row: int, landmark: int = 0) -> None:
-        if not (0 <= row < count and 0 <= landmark < landmarks):
+        if not (0 <= row < num_images and 0 <= landmark < num_landmarks):
             raise HTTPException(404)
 
     @app.get("/api/images")
-    async def images(
-        start: Annotated[int, Query(ge=0)] = 0, most: Annotated[int, Query(ge=1, le=_MOST)] = 24
+    async def list_images(
+        start: Annotated[int, Query(ge=0)] = 0, limit: Annotated[int, Query(ge=1, le=_MAX_LIMIT)] = 24
     ) -> JSONResponse:
-        rows = range(start, min(start + most, count))
-        return JSONResponse({"of": count, "images": [_image(shown, pictures, row) for row in rows]})
+        rows = range(start, min(start + limit, num_images))
+        images = [_image_to_json(shown, renderer, row) for row in rows]
+        return JSONResponse({"total": num_images, "images": images})
 
     @app.get("/api/gallery/{landmark}")
-    async def gallery(
+    async def list_crops(
         landmark: int,
         order: Order = "mixed",
         start: Annotated[int, Query(ge=0)] = 0,
-        most: Annotated[int, Query(ge=1, le=_MOST)] = 24,
+        limit: Annotated[int, Query(ge=1, le=_MAX_LIMIT)] = 24,
     ) -> JSONResponse:
         require(0, landmark)
-        rows = _ordered(shown.score[:, landmark], order)[start : start + most].tolist()
-        found = [{"row": row, "score": round(float(shown.score[row, landmark]), 3)} for row in rows]
-        return JSONResponse({"of": count, "share": CROP_SHARE, "crops": found})
+        rows = _order_rows(shown.score[:, landmark], order)[start : start + limit].tolist()
+        crops = [{"row": row, "score": round(float(shown.score[row, landmark]), 3)} for row in rows]
+        return JSONResponse({"total": num_images, "crops": crops})
 
-    # Few threads make pictures: each holds a decoded original, and keeps its share of memory for the next.
-    makers = ThreadPoolExecutor(_MAKERS, thread_name_prefix="picture")
+    # Few threads, because each holds a decoded original and does not return its memory.
+    render_threads = ThreadPoolExecutor(_RENDER_THREADS, thread_name_prefix="render")
 
-    async def jpeg(make: Callable[..., bytes], *which: int) -> Response:
-        content = await asyncio.get_running_loop().run_in_executor(makers, make, *which)
-        return Response(content, media_type="image/jpeg", headers=_KEEP)
+    async def jpeg(render: Callable[..., bytes], *indices: int) -> Response:
+        content = await asyncio.get_running_loop().run_in_executor(render_threads, render, *indices)
+        return Response(content, media_type="image/jpeg", headers=_CACHE_ONE_HOUR)
 
-    @app.get("/pictures/{row}/large")
-    async def large(row: int) -> Response:
+    @app.get("/images/{row}/large")
+    async def get_large(row: int) -> Response:
         require(row)
-        return await jpeg(pictures.large, row)
+        return await jpeg(renderer.large, row)
 
-    @app.get("/pictures/{row}/tile")
-    async def tile(row: int) -> Response:
+    @app.get("/images/{row}/thumbnail")
+    async def get_thumbnail(row: int) -> Response:
         require(row)
-        return await jpeg(pictures.tile, row)
+        return await jpeg(renderer.thumbnail, row)
 
-    @app.get("/pictures/{row}/landmark/{landmark}")
-    async def crop(row: int, landmark: int) -> Response:
+    @app.get("/images/{row}/crop/{landmark}")
+    async def get_crop(row: int, landmark: int) -> Response:
         require(row, landmark)
-        return await jpeg(pictures.crop, row, landmark)
+        return await jpeg(renderer.crop, row, landmark)
 
 
-def _image(shown: ShownImages, pictures: ImageRenderer, row: int) -> dict[str, Any]:
-    left, top, right, bottom = pictures.view(row)
+def _image_to_json(shown: ShownImages, renderer: ImageRenderer, row: int) -> dict[str, Any]:
+    left, top, right, bottom = renderer.view(row)
+    # File names that are not valid UTF-8 contain lone surrogates, which JSON cannot represent.
+    name = shown.refs[row].name.encode("utf-8", errors="replace").decode()
     return {
         "row": row,
-        # Names that are no valid text on this disk hold halves of characters, which JSON cannot carry.
-        "name": shown.refs[row].name.encode("utf-8", errors="replace").decode(),
+        "name": name,
         "view": [left, top, right - left, bottom - top],
-        "xy": np.round(shown.xy[row].astype(float) + 0.5, 1).tolist(),  # counted from corners, as screens do
+        "xy": np.round(shown.xy[row].astype(float) + 0.5, 1).tolist(),  # from the corner, as in SVG
         "score": np.round(shown.score[row].astype(float), 3).tolist(),
     }
 
 
-def _ordered(score: np.ndarray[Any, Any], order: Order) -> np.ndarray[Any, Any]:
-    """Rows in the order a gallery shows them; mixed steps through all images again and again."""
-    if order == "surest":
+def _order_rows(score: np.ndarray[Any, Any], order: Order) -> np.ndarray[Any, Any]:
+    """Return all rows in the order in which a gallery shows them.
+
+    `mixed` takes every n-th image, then again starting one image later, and so on.
+    """
+    if order == "highest":
         return np.argsort(-score, kind="stable")
-    if order == "least":
+    if order == "lowest":
         return np.argsort(score, kind="stable")
     step = max(1, len(score) // 24)
     rows = np.arange(len(score))

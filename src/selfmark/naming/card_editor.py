@@ -1,4 +1,4 @@
-"""The model card on disk while several people write to it: every edit reads, changes and writes it whole."""
+"""Edits of model.json by several users: each edit reads, changes and replaces the file under a lock."""
 
 from __future__ import annotations
 
@@ -13,27 +13,36 @@ from selfmark.run.locks import exclusive
 
 
 class CardEditor:
-    """model.json of one model folder. Nothing is kept in memory, so that nothing can be out of date."""
+    """Reader and writer of model.json in one model folder.
+
+    The card is not kept in memory, so it cannot be out of date.
+    """
 
     def __init__(self, folder: Path) -> None:
+        """Edit model.json in this model folder."""
         self.folder = folder
 
     def read(self) -> ModelCard:
+        """Return the card that is on disk now."""
         return read_card(self.folder)
 
     def edit(self, edits: Sequence[Edit]) -> tuple[ModelCard, list[Edit]]:
-        """Apply edits and write the card; returns it and the edits that lead back."""
+        """Apply edits and write the card.
+
+        Returns:
+            The new card, and the edits that undo the change.
+        """
         try:
-            # The page of the same run may be open in another process.
+            # Another process may serve a page of the same run.
             with exclusive(self.folder, wait=True, lock_file=False):
-                card, back = apply_edits(self.read(), edits)
+                card, undo = apply_edits(self.read(), edits)
                 write_card(card, self.folder)
         except OSError as error:
             raise InputError(f"cannot write {self.folder / 'model.json'}: {error.strerror}") from error
-        return card, back
+        return card, undo
 
 
 def card_revision(card: ModelCard) -> str:
-    """Changes whenever anything does that people can say of landmarks."""
-    said = (card.names, card.mirror, card.skeleton, card.colors, card.hidden, card.confirmed)
-    return hashlib.sha256(repr(said).encode("utf-8", errors="surrogatepass")).hexdigest()[:16]
+    """Return a digest of everything in the card that users can edit."""
+    editable = (card.names, card.mirror, card.skeleton, card.colors, card.hidden, card.confirmed)
+    return hashlib.sha256(repr(editable).encode("utf-8", errors="surrogatepass")).hexdigest()[:16]

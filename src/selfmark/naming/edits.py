@@ -1,7 +1,7 @@
-"""What can be said of landmarks: small edits, each with the edits that take it back.
+"""Edits of a model card as pure functions, each with the edits that undo it.
 
-An edit names what it changes and nothing else, so edits of several people at once do not undo each other:
-they are applied one after the other to whatever the model card says by then.
+An edit contains only what it changes. Edits of several users are applied one after the other to the current
+card, so they do not overwrite each other.
 """
 
 from __future__ import annotations
@@ -13,34 +13,39 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from selfmark.errors import InputError
-from selfmark.model.card import ModelCard
+from selfmark.model.card import MAX_NAME_LENGTH, ModelCard
 
-LONGEST_NAME = 60  # characters
-MOST_EDITS = 200  # at once
+MAX_EDITS = 200  # per request
 _COLOR = re.compile(r"#[0-9a-fA-F]{6}")
 
 
 @dataclass(frozen=True)
 class SetName:
+    """Rename a landmark."""
+
     landmark: int
     name: str
 
 
 @dataclass(frozen=True)
 class SetColor:
+    """Set the color of a landmark: "#rrggbb", or "" for its default color."""
+
     landmark: int
-    color: str  # "#rrggbb", or "" for the usual one
+    color: str
 
 
 @dataclass(frozen=True)
 class SetHidden:
+    """Hide or show a landmark."""
+
     landmark: int
     hidden: bool
 
 
 @dataclass(frozen=True)
 class SetPartner:
-    """Two landmarks are each other's mirror image; one landmark given twice is its own."""
+    """Make two landmarks mirror partners. A landmark on the midline is its own partner."""
 
     landmark: int
     partner: int
@@ -48,7 +53,7 @@ class SetPartner:
 
 @dataclass(frozen=True)
 class SetConfirmed:
-    """A person says that the landmark and its present partner belong together, or takes it back."""
+    """Confirm the current mirror partner of a landmark, or withdraw the confirmation."""
 
     landmark: int
     confirmed: bool
@@ -56,6 +61,8 @@ class SetConfirmed:
 
 @dataclass(frozen=True)
 class SetEdge:
+    """Connect two landmarks in the skeleton, or disconnect them."""
+
     landmark: int
     other: int
     connected: bool
@@ -63,7 +70,7 @@ class SetEdge:
 
 Edit = SetName | SetColor | SetHidden | SetPartner | SetConfirmed | SetEdge
 
-_KINDS: dict[str, type[Edit]] = {
+_CLASSES: dict[str, type[Edit]] = {
     "rename": SetName,
     "color": SetColor,
     "hide": SetHidden,
@@ -71,109 +78,116 @@ _KINDS: dict[str, type[Edit]] = {
     "confirm": SetConfirmed,
     "connect": SetEdge,
 }
-_NAMES = {kind: name for name, kind in _KINDS.items()}
+_KINDS = {edit_class: kind for kind, edit_class in _CLASSES.items()}
 _TYPES = {"int": int, "str": str, "bool": bool}
 
 
-# --- from and to the wire ----------------------------------------------------------------------------
+# --- JSON --------------------------------------------------------------------------------------------
 
 
 def edits_from_json(values: Any) -> list[Edit]:
-    """A list of edits such as {"kind": "rename", "landmark": 3, "name": "nose"}.
+    """Parse a list of edits such as {"kind": "rename", "landmark": 3, "name": "nose"}.
 
     >>> edits_from_json([{"kind": "pair", "landmark": 1, "partner": 2}])
     [SetPartner(landmark=1, partner=2)]
     """
-    if not isinstance(values, list) or not 1 <= len(values) <= MOST_EDITS:
-        raise InputError(f"edits come as a list of 1 to {MOST_EDITS}")
+    if not isinstance(values, list) or not 1 <= len(values) <= MAX_EDITS:
+        raise InputError(f"edits must be a list of 1 to {MAX_EDITS} edits")
     return [_edit_from_json(value) for value in values]
 
 
 def _edit_from_json(value: Any) -> Edit:
-    kind = _KINDS.get(str(value.get("kind"))) if isinstance(value, dict) else None
-    if kind is None:
-        raise InputError(f"an edit is one of {', '.join(_KINDS)}")
-    wanted = {field.name: _TYPES[str(field.type)] for field in fields(kind)}
+    edit_class = _CLASSES.get(str(value.get("kind"))) if isinstance(value, dict) else None
+    if edit_class is None:
+        raise InputError(f"the kind of an edit must be one of {', '.join(_CLASSES)}")
+    expected = {field.name: _TYPES[str(field.type)] for field in fields(edit_class)}
     given = {name: part for name, part in value.items() if name != "kind"}
-    if set(given) != set(wanted) or any(type(given[name]) is not wanted[name] for name in wanted):
-        described = ", ".join(f"{name} ({type_.__name__})" for name, type_ in wanted.items())
-        raise InputError(f"'{_NAMES[kind]}' needs {described}")
-    return kind(**given)
+    if set(given) != set(expected) or any(type(given[name]) is not expected[name] for name in expected):
+        described = ", ".join(f"{name} ({type_.__name__})" for name, type_ in expected.items())
+        raise InputError(f"an edit of kind '{_KINDS[edit_class]}' needs {described}")
+    return edit_class(**given)
 
 
 def edits_to_json(edits: Sequence[Edit]) -> list[dict[str, Any]]:
-    """The inverse of `edits_from_json`."""
-    return [{"kind": _NAMES[type(edit)], **vars(edit)} for edit in edits]
+    """Convert edits to JSON values; the inverse of `edits_from_json`."""
+    return [{"kind": _KINDS[type(edit)], **vars(edit)} for edit in edits]
 
 
-# --- what they do ------------------------------------------------------------------------------------
+# --- applying edits ----------------------------------------------------------------------------------
 
 
 def apply_edits(card: ModelCard, edits: Sequence[Edit]) -> tuple[ModelCard, list[Edit]]:
-    """The card after all of the edits, and the edits that lead back; one that cannot be refuses them all."""
-    after, back = card, list[Edit]()
+    """Apply edits to a card.
+
+    Returns:
+        The new card, and the edits that undo the change.
+
+    Raises:
+        InputError: if one of the edits is invalid; then none is applied.
+    """
+    after, undo = card, list[Edit]()
     for edit in edits:
         for landmark in _landmarks(edit):
             if not 0 <= landmark < len(card.names):
                 raise InputError(
-                    f"there is no landmark {landmark}; they count from 0 to {len(card.names) - 1}"
+                    f"there is no landmark {landmark}; landmarks are numbered from 0 to {len(card.names) - 1}"
                 )
-        back = [*_inverse(after, edit), *back]
+        undo = [*_inverse(after, edit), *undo]
         after = _apply(after, edit)
-    _check(after, edits)
-    return after, back
+    _validate(after, edits)
+    return after, undo
 
 
 def _landmarks(edit: Edit) -> tuple[int, ...]:
     match edit:
-        case SetPartner(one, other) | SetEdge(one, other, _):
-            return one, other
+        case SetPartner(a, b) | SetEdge(a, b, _):
+            return a, b
     return (edit.landmark,)
 
 
 def _apply(card: ModelCard, edit: Edit) -> ModelCard:
     match edit:
         case SetName(landmark, name):
-            return replace(card, names=_put(card.names, landmark, clean_name(name)))
+            return replace(card, names=_replace_at(card.names, landmark, clean_name(name)))
         case SetColor(landmark, color):
             if color and not _COLOR.fullmatch(color):
-                raise InputError(f"'{color[:20]}' is no color such as #1f77b4")
-            colors = _put(card.colors or ("",) * len(card.names), landmark, color.lower())
+                raise InputError(f"'{color[:20]}' is not a color; write it like #1f77b4")
+            colors = _replace_at(card.colors or ("",) * len(card.names), landmark, color.lower())
             return replace(card, colors=colors if any(colors) else ())
         case SetHidden(landmark, hidden):
-            return replace(card, hidden=_with(card.hidden, [landmark], hidden))
+            return replace(card, hidden=_set_members(card.hidden, [landmark], hidden))
         case SetPartner(landmark, partner):
             return _pair(card, landmark, partner)
         case SetConfirmed(landmark, confirmed):
             both = [landmark, card.mirror[landmark]]
-            return replace(card, confirmed=_with(card.confirmed, both, confirmed))
-        case SetEdge(one, other, connected):
-            return _connect(card, one, other, connected)
+            return replace(card, confirmed=_set_members(card.confirmed, both, confirmed))
+        case SetEdge(a, b, connected):
+            return _connect(card, a, b, connected)
 
 
 def _pair(card: ModelCard, landmark: int, partner: int) -> ModelCard:
-    """Whoever was a partner of one of the two is left as its own, to be looked at again."""
+    """Make two landmarks partners; their former partners become their own and are no longer confirmed."""
     mirror = list(card.mirror)
-    left = {mirror[landmark], mirror[partner]} - {landmark, partner}
-    for one in left:
-        mirror[one] = one
+    former = {mirror[landmark], mirror[partner]} - {landmark, partner}
+    for index in former:
+        mirror[index] = index
     mirror[landmark], mirror[partner] = partner, landmark
-    confirmed = _with(_with(card.confirmed, left, False), [landmark, partner], True)
+    confirmed = _set_members(card.confirmed, former, False)
+    confirmed = _set_members(confirmed, [landmark, partner], True)
     return replace(card, mirror=tuple(mirror), confirmed=confirmed)
 
 
-def _connect(card: ModelCard, one: int, other: int, connected: bool) -> ModelCard:
-    if one == other:
+def _connect(card: ModelCard, a: int, b: int, connected: bool) -> ModelCard:
+    if a == b:
         raise InputError("a landmark cannot be connected to itself")
-    ends = {one, other}
-    if connected and _connected(card, one, other):
+    if connected and _is_connected(card, a, b):
         return card
-    others = tuple(edge for edge in card.skeleton if set(edge) != ends)
-    return replace(card, skeleton=(*others, (min(ends), max(ends))) if connected else others)
+    others = tuple(edge for edge in card.skeleton if set(edge) != {a, b})
+    return replace(card, skeleton=(*others, (min(a, b), max(a, b))) if connected else others)
 
 
 def _inverse(card: ModelCard, edit: Edit) -> list[Edit]:
-    """What leads back to `card` after the edit."""
+    """Return the edits that restore `card` after the edit."""
     match edit:
         case SetName(landmark, _):
             return [SetName(landmark, card.names[landmark])]
@@ -184,21 +198,21 @@ def _inverse(card: ModelCard, edit: Edit) -> list[Edit]:
         case SetPartner(landmark, partner):
             both = (landmark, partner)
             return [
-                *(SetPartner(one, card.mirror[one]) for one in both),
-                *(SetConfirmed(one, one in card.confirmed) for one in both),
+                *(SetPartner(index, card.mirror[index]) for index in both),
+                *(SetConfirmed(index, index in card.confirmed) for index in both),
             ]
         case SetConfirmed(landmark, _):
             return [SetConfirmed(landmark, landmark in card.confirmed)]
-        case SetEdge(one, other, _):
-            return [SetEdge(one, other, _connected(card, one, other))]
+        case SetEdge(a, b, _):
+            return [SetEdge(a, b, _is_connected(card, a, b))]
 
 
-def _connected(card: ModelCard, one: int, other: int) -> bool:
-    return any(set(edge) == {one, other} for edge in card.skeleton)
+def _is_connected(card: ModelCard, a: int, b: int) -> bool:
+    return any(set(edge) == {a, b} for edge in card.skeleton)
 
 
-def _check(card: ModelCard, edits: Sequence[Edit]) -> None:
-    """What must hold once all edits are done; two landmarks may so exchange their names."""
+def _validate(card: ModelCard, edits: Sequence[Edit]) -> None:
+    """Check the card after all edits, so that two landmarks can swap their names in one request."""
     if len(card.hidden) == len(card.names):
         raise InputError("at least one landmark must stay visible")
     for edit in edits:
@@ -210,7 +224,7 @@ def _check(card: ModelCard, edits: Sequence[Edit]) -> None:
 
 
 def clean_name(name: str) -> str:
-    """A name without blanks around it, or one sentence about what is wrong with it.
+    """Return a name without surrounding spaces, or raise if it is not a valid name.
 
     >>> clean_name("  left ear ")
     'left ear'
@@ -218,16 +232,18 @@ def clean_name(name: str) -> str:
     cleaned = unicodedata.normalize("NFC", name).strip()
     if not cleaned:
         raise InputError("a name needs at least one letter")
-    if len(cleaned) > LONGEST_NAME:
-        raise InputError(f"a name has at most {LONGEST_NAME} characters, not {len(cleaned)}")
+    if len(cleaned) > MAX_NAME_LENGTH:
+        raise InputError(f"a name can have at most {MAX_NAME_LENGTH} characters, not {len(cleaned)}")
     if not cleaned.isprintable():
-        raise InputError("a name is one line of visible characters")
+        raise InputError("a name must be one line of visible characters")
     return cleaned
 
 
-def _put(values: tuple[str, ...], index: int, value: str) -> tuple[str, ...]:
+def _replace_at(values: tuple[str, ...], index: int, value: str) -> tuple[str, ...]:
     return (*values[:index], value, *values[index + 1 :])
 
 
-def _with(members: Sequence[int], changed: Sequence[int] | set[int], inside: bool) -> tuple[int, ...]:
-    return tuple(sorted(set(members) | set(changed) if inside else set(members) - set(changed)))
+def _set_members(
+    members: Sequence[int], changed: Sequence[int] | set[int], included: bool
+) -> tuple[int, ...]:
+    return tuple(sorted(set(members) | set(changed) if included else set(members) - set(changed)))

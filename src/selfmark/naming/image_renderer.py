@@ -1,4 +1,4 @@
-"""Pictures for the page, made when they are asked for; the latest ones stay in memory, up to a bound."""
+"""JPEGs of the shown images, rendered on request and cached in memory up to a limit."""
 
 from __future__ import annotations
 
@@ -13,125 +13,131 @@ from PIL import Image
 from selfmark.images.decode import decode_image
 from selfmark.naming.shown_images import ShownImages
 
-# Longer side in pixels of the picture itself, of the one that tiles and cut-outs are made from, and of these.
-LARGE, MEDIUM, TILE, CROP = 1100, 640, 320, 168
-CROP_SHARE = 0.35  # side of a landmark's cut-out, as a share of what the network saw
-_AROUND = 0.08  # shown around what the network saw, as a share of its side
+# Longer sides in pixels. Thumbnails and crops are made from the medium image.
+LARGE_SIDE, MEDIUM_SIDE, THUMBNAIL_SIDE, CROP_SIDE = 1100, 640, 320, 168
+_CROP_FRACTION = 0.35  # side of the crop around a landmark, as a fraction of the region the network sees
+_MARGIN_FRACTION = 0.08  # margin shown around that region, as a fraction of its side
 _CACHE_BYTES = 20 * 2**20
 _QUALITY = 86
-_FILL = (127, 127, 127)  # beyond the border of an image
+_FILL = (127, 127, 127)  # color outside the image
 
 View = tuple[int, int, int, int]  # left, top, right, bottom in pixels of the original
 
 
 class ImageRenderer:
-    """JPEGs of the shown images, by row; nothing else can be asked for."""
+    """JPEGs of the shown images by row."""
 
     def __init__(self, shown: ShownImages, max_megapixels: float) -> None:
+        """Render these images; larger ones than `max_megapixels` are refused."""
         self._shown = shown
         self._max_megapixels = max_megapixels
         self._cache = BoundedCache(_CACHE_BYTES)
 
     def view(self, row: int) -> View:
-        """The part of an original that its pictures show: the object with some of its surroundings."""
+        """Return the part of the original that is shown: the object with a margin."""
         x, y, width, height = self._shown.regions[row].tolist()
-        limit_x, limit_y = self._shown.sizes[row].tolist()
-        across, down = _AROUND * width, _AROUND * height
-        left, top = max(0, round(x - across)), max(0, round(y - down))
-        right, bottom = min(limit_x, round(x + width + across)), min(limit_y, round(y + height + down))
+        image_width, image_height = self._shown.sizes[row].tolist()
+        margin_x, margin_y = _MARGIN_FRACTION * width, _MARGIN_FRACTION * height
+        left, top = max(0, round(x - margin_x)), max(0, round(y - margin_y))
+        right = min(image_width, round(x + width + margin_x))
+        bottom = min(image_height, round(y + height + margin_y))
         return left, top, max(right, left + 1), max(bottom, top + 1)
 
     def large(self, row: int) -> bytes:
-        return self._cache.get((row, "large"), lambda: self._make(row, LARGE))
+        """Return the large image."""
+        return self._cache.get((row, "large"), lambda: self._render_view(row, LARGE_SIDE))
 
-    def tile(self, row: int) -> bytes:
-        def make() -> bytes:
-            picture = _decoded(self._medium(row))
-            picture.thumbnail((TILE, TILE))
-            return _encoded(picture)
+    def thumbnail(self, row: int) -> bytes:
+        """Return the small image for the strip."""
 
-        return self._cache.get((row, "tile"), make)
+        def render() -> bytes:
+            image = _decode(self._medium(row))
+            image.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE))
+            return _encode(image)
+
+        return self._cache.get((row, "thumbnail"), render)
 
     def crop(self, row: int, landmark: int) -> bytes:
-        """The surroundings of a landmark, which lies in the middle."""
+        """Return a square crop with the landmark in its center."""
 
-        def make() -> bytes:
-            picture = _decoded(self._medium(row))
+        def render() -> bytes:
+            image = _decode(self._medium(row))
             left, top, right, _ = self.view(row)
-            scale = picture.width / (right - left)
-            half = CROP_SHARE * self._shown.regions[row, 2] / 2 * scale
-            # From pixel centers at integers to corners, and into the picture.
+            scale = image.width / (right - left)
+            half = _CROP_FRACTION * self._shown.regions[row, 2] / 2 * scale
+            # Adding 0.5 converts from pixel centers at integers to pixel corners at integers.
             x, y = (self._shown.xy[row, landmark].astype(float) + 0.5 - (left, top)) * scale
-            return _encoded(_cut(picture, x - half, y - half, 2 * half))
+            return _encode(_crop_square(image, x - half, y - half, 2 * half))
 
-        return self._cache.get((row, f"crop {landmark}"), make)
+        return self._cache.get((row, f"crop {landmark}"), render)
 
     def _medium(self, row: int) -> bytes:
-        return self._cache.get((row, "medium"), lambda: self._make(row, MEDIUM))
+        return self._cache.get((row, "medium"), lambda: self._render_view(row, MEDIUM_SIDE))
 
-    def _make(self, row: int, side: int) -> bytes:
-        """The view of an original, its longer side at most so many pixels."""
+    def _render_view(self, row: int, max_side: int) -> bytes:
         frame = self._shown.frames[row]
         path = self._shown.refs[row].path if frame is None else frame
         left, top, right, bottom = self.view(row)
         width, height = self._shown.sizes[row].tolist()
-        share = max((right - left) / width, (bottom - top) / height)
-        original = _open(path, int(side / share), self._max_megapixels)
-        across, down = original.width / width, original.height / height  # it may have been decoded smaller
-        box = (round(left * across), round(top * down), round(right * across), round(bottom * down))
-        picture = original if box == (0, 0, *original.size) else original.crop(box)
-        picture.thumbnail((side, side))
-        return _encoded(picture)
+        fraction = max((right - left) / width, (bottom - top) / height)
+        original = _open(path, int(max_side / fraction), self._max_megapixels)
+        # The original may have been decoded at a smaller size.
+        scale_x, scale_y = original.width / width, original.height / height
+        box = (round(left * scale_x), round(top * scale_y), round(right * scale_x), round(bottom * scale_y))
+        image = original if box == (0, 0, *original.size) else original.crop(box)
+        image.thumbnail((max_side, max_side))
+        return _encode(image)
 
 
-def _open(path: Path, needed: int, max_megapixels: float) -> Image.Image:
-    """An upright RGB image; a JPEG of far more pixels than needed is decoded smaller."""
-    return Image.fromarray(decode_image(path, max_megapixels, lambda size: min(size) / needed).pixels)
+def _open(path: Path, min_side: int, max_megapixels: float) -> Image.Image:
+    """Return an upright RGB image; a JPEG much larger than `min_side` is decoded at a smaller size."""
+    return Image.fromarray(decode_image(path, max_megapixels, lambda size: min(size) / min_side).pixels)
 
 
-def _cut(picture: Image.Image, left: float, top: float, side: float) -> Image.Image:
-    """A square of the picture, enlarged or reduced; beyond the border it is gray."""
-    canvas = Image.new("RGB", (CROP, CROP), _FILL)
-    scale = CROP / side
-    inside = (max(left, 0.0), max(top, 0.0), min(left + side, picture.width), min(top + side, picture.height))
+def _crop_square(image: Image.Image, left: float, top: float, side: float) -> Image.Image:
+    """Return a square part of an image, resized to CROP_SIDE; outside the image it is gray."""
+    canvas = Image.new("RGB", (CROP_SIDE, CROP_SIDE), _FILL)
+    scale = CROP_SIDE / side
+    inside = (max(left, 0.0), max(top, 0.0), min(left + side, image.width), min(top + side, image.height))
     width, height = (inside[2] - inside[0]) * scale, (inside[3] - inside[1]) * scale
     if width >= 1 and height >= 1:
-        part = picture.resize((round(width), round(height)), Image.Resampling.BICUBIC, box=inside)
+        part = image.resize((round(width), round(height)), Image.Resampling.BICUBIC, box=inside)
         canvas.paste(part, (round((inside[0] - left) * scale), round((inside[1] - top) * scale)))
     return canvas
 
 
-def _decoded(jpeg: bytes) -> Image.Image:
+def _decode(jpeg: bytes) -> Image.Image:
     return Image.open(io.BytesIO(jpeg), formats=["JPEG"])
 
 
-def _encoded(picture: Image.Image) -> bytes:
+def _encode(image: Image.Image) -> bytes:
     stream = io.BytesIO()
-    picture.convert("RGB").save(stream, "JPEG", quality=_QUALITY)
+    image.convert("RGB").save(stream, "JPEG", quality=_QUALITY)
     return stream.getvalue()
 
 
 class BoundedCache:
-    """Bytes by key, the least lately used given up when there are too many."""
+    """Thread-safe cache of bytes that drops the least recently used entries above a total size."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_bytes: int) -> None:
+        """Create an empty cache that holds at most `max_bytes`."""
+        self._max_bytes = max_bytes
         self._size = 0
         self._entries: OrderedDict[tuple[int, str], bytes] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, key: tuple[int, str], make: Callable[[], bytes]) -> bytes:
-        """What is kept under the key, else what `make` makes."""
+    def get(self, key: tuple[int, str], compute: Callable[[], bytes]) -> bytes:
+        """Return the cached value of a key, or compute and cache it."""
         with self._lock:
             if key in self._entries:
                 self._entries.move_to_end(key)
                 return self._entries[key]
-        made = make()  # without the lock: others need not wait for it
+        value = compute()  # without the lock, so that other threads need not wait
         with self._lock:
             if key not in self._entries:
-                self._entries[key] = made
-                self._size += len(made)
-            while self._size > self._most:
-                _, gone = self._entries.popitem(last=False)
-                self._size -= len(gone)
-        return made
+                self._entries[key] = value
+                self._size += len(value)
+            while self._size > self._max_bytes:
+                _, dropped = self._entries.popitem(last=False)
+                self._size -= len(dropped)
+        return value

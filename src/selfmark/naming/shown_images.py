@@ -1,4 +1,4 @@
-"""Which images the page shows, and where the landmarks are in them: found once, kept in RUN/naming."""
+"""Selection of the images that the naming page shows, and their landmarks stored in RUN/naming."""
 
 from __future__ import annotations
 
@@ -23,60 +23,67 @@ from selfmark.run.files import read_json, require_format
 from selfmark.run.image_list import refs_from_json
 from selfmark.sampling import evenly_spaced
 
-FOLDER = "naming"
-POINTS = "landmarks.safetensors"
-FRAMES = "frames"  # pictures of video frames, which could not be found again quickly
-
-Floats = npt.NDArray[np.float32]
+CACHE_FOLDER = "naming"
+LANDMARKS_FILE = "landmarks.safetensors"
+FRAMES_FOLDER = "frames"  # JPEGs of video frames, because seeking in a video is slow
 
 
 @dataclass(frozen=True)
 class ShownImages:
     """N images with their K landmarks.
 
-    refs:    N images
-    sizes:   [N, 2] int64, width and height of the originals
-    regions: [N, 4] float64, what the network saw of each: x, y, w, h, corner convention
-    xy:      [N, K, 2] float32, pixels of the original
-    score:   [N, K] float32
-    frames:  for each image that is a frame of a video the JPEG file that shows it, else None
+    Attributes:
+        refs: N images.
+        sizes: [N, 2] int64, width and height of the originals.
+        regions: [N, 4] float64, the region of each original that the network sees: x, y, width, height, with
+            pixel corners at integers.
+        xy: [N, K, 2] float32, pixels of the original.
+        score: [N, K] float32.
+        frames: the JPEG file of each image that is a video frame, None for the others.
     """
 
     refs: tuple[ImageRef, ...]
     sizes: npt.NDArray[np.int64]
     regions: npt.NDArray[np.float64]
-    xy: Floats
-    score: Floats
+    xy: npt.NDArray[np.float32]
+    score: npt.NDArray[np.float32]
     frames: tuple[Path | None, ...]
 
     def __len__(self) -> int:
+        """Return the number of images."""
         return len(self.refs)
 
 
-# --- which images ------------------------------------------------------------------------------------
+# --- selecting images --------------------------------------------------------------------------------
 
 
-def choose_images(folder: Path, given: Sequence[str], most: int) -> list[ImageRef]:
-    """At most so many images, evenly spread: the run's, those given, or the run's moved there."""
-    own = _images_of_run(folder)
+def select_images(folder: Path, given: Sequence[str], max_images: int) -> list[ImageRef]:
+    """Return the images to show, evenly spaced among all candidates.
+
+    Args:
+        folder: run folder or model folder.
+        given: files and folders. If they contain images of the run that were moved there, only these are
+            shown, with their boxes. If empty, the images of the run are shown.
+        max_images: maximum number of images.
+    """
+    of_run = _images_of_run(folder)
     if given:
         found = list_images(given)
-        refs = _moved(own, found) or found
-    elif not own:
+        refs = _match_moved_images(of_run, found) or found
+    elif not of_run:
         raise InputError(
-            f"{folder} does not say which images it was made from: name some with "
+            f"{folder} does not say which images it was made from: add some, as in "
             f"'selfmark name {folder} IMAGES'"
         )
     else:
-        refs = own
-    rows = evenly_spaced(len(refs), most, nearest=True)
-    chosen = [refs[row] for row in rows]
-    if not any(os.path.isfile(ref.path) for ref in chosen):
+        refs = of_run
+    selected = [refs[row] for row in evenly_spaced(len(refs), max_images, nearest=True)]
+    if not any(os.path.isfile(ref.path) for ref in selected):
         raise InputError(
-            f"the images of {folder} are no longer where they were (first: {chosen[0].path}): name their new "
-            f"place with 'selfmark name {folder} IMAGES'"
+            f"the images of {folder} are no longer where they were (first: {selected[0].path}): "
+            f"add their new place, as in 'selfmark name {folder} IMAGES'"
         )
-    return chosen
+    return selected
 
 
 def _images_of_run(folder: Path) -> list[ImageRef]:
@@ -89,42 +96,47 @@ def _images_of_run(folder: Path) -> list[ImageRef]:
         raise InputError(f"{folder / 'images.json'} is not a usable list of images: {error}") from error
 
 
-def _moved(own: Sequence[ImageRef], found: Sequence[ImageRef]) -> list[ImageRef]:
-    """The run's images, boxes included, that have a namesake among those found; told apart by their folders.
+def _match_moved_images(of_run: Sequence[ImageRef], found: Sequence[ImageRef]) -> list[ImageRef]:
+    """Return the images of a run, with their boxes, whose file was found in another place.
 
-    >>> own = [ImageRef(Path("old/a/1.jpg")), ImageRef(Path("old/b/1.jpg"), box=(0, 0, 9, 9))]
-    >>> _moved(own, [ImageRef(Path("new/b/1.jpg")), ImageRef(Path("new/2.jpg"))])
-    [ImageRef(path=PosixPath('new/b/1.jpg'), frame=None, box=(0, 0, 9, 9))]
+    Files are matched by name. If the run has several files of that name, the one whose parent folders agree
+    best with the found file is taken.
+
+    >>> of_run = [ImageRef(Path("old/a/1.jpg")), ImageRef(Path("old/b/1.jpg"), box=(0, 0, 9, 9))]
+    >>> moved = _match_moved_images(of_run, [ImageRef(Path("new/b/1.jpg")), ImageRef(Path("new/2.jpg"))])
+    >>> [(str(ref.path), ref.box) for ref in moved]
+    [('new/b/1.jpg', (0, 0, 9, 9))]
     """
     by_name: dict[str, list[Path]] = {}
-    for path in dict.fromkeys(ref.path for ref in own):
+    for path in dict.fromkeys(ref.path for ref in of_run):
         by_name.setdefault(path.name, []).append(path)
-    place: dict[Path, Path] = {}  # of the run's file, where it is now
-    for now in dict.fromkeys(ref.path for ref in found if ref.path.name in by_name):
-        place[max(by_name[now.name], key=lambda path, now=now: _common_end(path, now))] = now  # type: ignore[misc]
-    return [replace(ref, path=place[ref.path]) for ref in own if ref.path in place]
+    new_path: dict[Path, Path] = {}
+    for new in dict.fromkeys(ref.path for ref in found if ref.path.name in by_name):
+        old = max(by_name[new.name], key=lambda path, new=new: _common_end(path, new))  # type: ignore[misc]
+        new_path[old] = new
+    return [replace(ref, path=new_path[ref.path]) for ref in of_run if ref.path in new_path]
 
 
-def _common_end(one: Path, other: Path) -> int:
-    """How many parts two paths share, counted from their ends."""
+def _common_end(a: Path, b: Path) -> int:
+    """Count the parts that two paths have in common at their ends."""
     count = 0
-    for a, b in zip(reversed(one.parts), reversed(other.parts), strict=False):
-        if a != b:
+    for part_a, part_b in zip(reversed(a.parts), reversed(b.parts), strict=False):
+        if part_a != part_b:
             break
         count += 1
     return count
 
 
-# --- what was found in them --------------------------------------------------------------------------
+# --- stored landmarks --------------------------------------------------------------------------------
 
 
-def load_cached_points(
-    folder: Path, refs: Sequence[ImageRef], fingerprint: str, landmarks: int
+def load_cached_landmarks(
+    folder: Path, refs: Sequence[ImageRef], fingerprint: str, num_landmarks: int
 ) -> ShownImages | None:
-    """What was found in these images by this model, if it was; None if it is to be found now."""
-    home = folder / FOLDER
+    """Return the stored landmarks of these images, or None if they must be predicted first."""
+    cache = folder / CACHE_FOLDER
     try:
-        with safe_open(home / POINTS, framework="numpy") as file:
+        with safe_open(cache / LANDMARKS_FILE, framework="numpy") as file:
             if dict(file.metadata() or {}).get("fingerprint") != fingerprint:
                 return None
             rows, sizes, regions, xy, score = (
@@ -132,21 +144,26 @@ def load_cached_points(
             )
     except (OSError, SafetensorError):
         return None
-    used = tuple(refs[row] for row in rows.tolist())
-    if xy.shape != (len(used), landmarks, 2) or score.shape != xy.shape[:2]:
+    readable = tuple(refs[row] for row in rows.tolist())
+    if xy.shape != (len(readable), num_landmarks, 2) or score.shape != xy.shape[:2]:
         return None
-    frames = [home / FRAMES / f"{row}.jpg" if refs[row].frame is not None else None for row in rows.tolist()]
-    return ShownImages(used, sizes, regions, xy, score, tuple(frames))
+    frames = [
+        cache / FRAMES_FOLDER / f"{row}.jpg" if refs[row].frame is not None else None for row in rows.tolist()
+    ]
+    return ShownImages(readable, sizes, regions, xy, score, tuple(frames))
 
 
 def images_fingerprint(model: Path, card: ModelCard, refs: Sequence[ImageRef]) -> str:
-    """Changes whenever landmarks may be found elsewhere: with the model, the images and their files."""
+    """Return a digest that changes with everything the predicted landmarks depend on.
+
+    That is the weights, the settings that affect predictions, and the images with their file sizes and times.
+    """
     digest = hashlib.sha256()
     with open(model / "weights.safetensors", "rb") as handle:
         digest.update(hashlib.file_digest(handle, "sha256").digest())
     sections = dataclasses.asdict(card.images), dataclasses.asdict(card.network)
     digest.update(json.dumps([card.mirror if card.flip_test else None, card.refine, *sections]).encode())
-    # One by one and without keeping anything: there may be very many.
+    # File by file, so that very many images need no memory.
     for path, group in groupby(refs, key=lambda ref: os.fspath(ref.path)):
         try:
             status = os.stat(path)

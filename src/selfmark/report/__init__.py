@@ -1,4 +1,4 @@
-"""The report of a run: one HTML file that needs nothing else, and the pictures it is made of."""
+"""The report of a run: one self-contained HTML file, and the pictures in it."""
 
 from selfmark.report.landmark_pictures import draw_contact_sheet
 from selfmark.report.page import ReportData, write_report

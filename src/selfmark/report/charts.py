@@ -1,4 +1,4 @@
-"""Curves, worked out as lines for inline SVG."""
+"""Line charts, prepared for inline SVG."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from selfmark.points import FloatArray
 from selfmark.report.sections import ReportCurves
 from selfmark.sampling import evenly_spaced
 
-WIDTH, HEIGHT = 360, 216  # of a chart, SVG units
-LEFT, TOP, RIGHT, BOTTOM = 46, 22, 350, 174  # of the plotting area inside it
-_MOST_POINTS = 300  # of a line; longer histories are averaged in groups
-_MARKS = 6  # symbols along a long line; each point of a line with up to twice as many has its own
-_INTERVALS = 5  # between the figures along an axis, at most
+WIDTH, HEIGHT = 360, 216  # of a chart, in SVG units
+LEFT, TOP, RIGHT, BOTTOM = 46, 22, 350, 174  # of the plotting area inside the chart
+_MAX_POINTS = 300  # of a line; longer histories are averaged in groups
+_NUM_SYMBOLS = 6  # along a long line; a line of up to twice as many points has one at each point
+_MAX_INTERVALS = 5  # between the labels of an axis
 
-# Four ways of dashing (style sheet) with five symbols tell twenty lines apart without any color.
+# Four dash patterns (in the style sheet) and five symbols distinguish twenty lines without color.
 _SYMBOLS = (
     "m-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0z",  # disc
     "m-2.7-2.7h5.4v5.4h-5.4z",  # square
@@ -28,13 +28,13 @@ _SYMBOLS = (
     "m0 3.8l3.5-6h-7z",  # triangle, point down
 )
 
-# Both parts of Stage 1 count their iterations through, so they share a chart.
+# The two parts of Stage 1 number their iterations consecutively, so they share a chart.
 _CHART_OF_STAGE = {"warm-up": "Stage 1", "round": "Stage 1", "stage 2": "Stage 2"}
 
 
 @dataclass(frozen=True)
 class ChartLine:
-    """A line and the symbols on it as SVG paths, its symbol for the legend, and which style it has."""
+    """A line and the symbols on it as SVG paths, its symbol for the legend, and the number of its style."""
 
     name: str
     path: str
@@ -45,28 +45,28 @@ class ChartLine:
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines, labeled heights, labeled places along the horizontal axis, starts of the rounds."""
+    """Lines, labeled positions on both axes, and the starts of the rounds, in SVG units."""
 
     title: str
     note: str
     x_label: str
     y_label: str
     lines: tuple[ChartLine, ...]
-    heights: tuple[tuple[float, str], ...]
-    places: tuple[tuple[float, str], ...]
-    rounds: tuple[tuple[float, str], ...]
+    y_ticks: tuple[tuple[float, str], ...]
+    x_ticks: tuple[tuple[float, str], ...]
+    round_starts: tuple[tuple[float, str], ...]
 
 
-def line_charts(parts: Iterable[ReportCurves]) -> tuple[Chart, ...]:
-    """A chart for each set of curves that has a finite point at all."""
-    charts = (_chart(part, {}) for part in parts)
+def line_charts(sections: Iterable[ReportCurves]) -> tuple[Chart, ...]:
+    """Return a chart for each set of curves; sets without any finite point are left out."""
+    charts = (_chart(curves, {}) for curves in sections)
     return tuple(chart for chart in charts if chart.lines)
 
 
 def loss_charts(history: Iterable[dict[str, Any]]) -> tuple[Chart, ...]:
-    """A chart for each stage and each term of its loss, from the events that have a loss and an iteration.
+    """Return a chart for each stage and each term of its loss, from events with a loss and an iteration.
 
-    Iterations that were run again after an interruption count as in the last attempt.
+    An iteration that was repeated after an interruption counts as in the last attempt.
     """
     losses: dict[tuple[str, str], dict[int, float]] = {}
     starts: dict[str, dict[str, int]] = {}
@@ -78,8 +78,8 @@ def loss_charts(history: Iterable[dict[str, Any]]) -> tuple[Chart, ...]:
         for term, value in _terms(event.get("loss")):
             losses.setdefault((chart, term), {})[iteration] = value
         if stage == "round" and event.get("round"):
-            begin = event.get("start", iteration)
-            starts.setdefault(chart, {}).setdefault(str(event["round"]), int(begin))
+            start = event.get("start", iteration)
+            starts.setdefault(chart, {}).setdefault(str(event["round"]), int(start))
     return tuple(
         _loss_chart(f"{chart}: {'loss' if term == 'total' else term + ' loss'}", curve, starts.get(chart, {}))
         for (chart, term), curve in losses.items()
@@ -87,7 +87,7 @@ def loss_charts(history: Iterable[dict[str, Any]]) -> tuple[Chart, ...]:
 
 
 def _terms(loss: Any) -> list[tuple[str, float]]:
-    """The finite terms of an event's loss, which is a number or numbers by name."""
+    """Return the finite terms of a loss, which is one number or several numbers by name."""
     named = loss if isinstance(loss, dict) else {"total": loss}
     return [
         (str(name), float(value))
@@ -96,100 +96,106 @@ def _terms(loss: Any) -> list[tuple[str, float]]:
     ]
 
 
-def _loss_chart(title: str, curve: dict[int, float], rounds: dict[str, int]) -> Chart:
+def _loss_chart(title: str, curve: dict[int, float], round_starts: dict[str, int]) -> Chart:
     points = np.array(sorted(curve.items()), dtype=float)
-    group = -(-len(points) // _MOST_POINTS)
+    group = -(-len(points) // _MAX_POINTS)
     starts = range(0, len(points), group)
     means = np.stack([points[start : start + group].mean(axis=0) for start in starts])
     note = f"{points[-1, 1]:.4g} at the end"
-    part = ReportCurves(title, note, "iteration", "", (("loss", means[:, 0], means[:, 1]),))
-    return _chart(part, rounds)
+    curves = ReportCurves(title, note, "iteration", "", (("loss", means[:, 0], means[:, 1]),))
+    return _chart(curves, round_starts)
 
 
-def _chart(part: ReportCurves, rounds: dict[str, int]) -> Chart:
-    lines = [(name, *_finite(x, y)) for name, x, y in part.lines]
+def _chart(curves: ReportCurves, round_starts: dict[str, int]) -> Chart:
+    lines = [(name, *_finite_points(x, y)) for name, x, y in curves.lines]
     lines = [line for line in lines if len(line[1])]
-    every_x = np.concatenate([x for _, x, _ in lines]) if lines else np.zeros(1)
-    every_y = np.concatenate([y for _, _, y in lines]) if lines else np.zeros(1)
-    first, last = float(every_x.min()), float(every_x.max())
-    top, low = _round_up(float(every_y.max())), min(float(every_y.min()), 0.0)
-    bottom = -_round_up(-low) if low < 0 else 0.0
+    all_x = np.concatenate([x for _, x, _ in lines]) if lines else np.zeros(1)
+    all_y = np.concatenate([y for _, _, y in lines]) if lines else np.zeros(1)
+    first, last = float(all_x.min()), float(all_x.max())
+    top, lowest = _round_up(float(all_y.max())), min(float(all_y.min()), 0.0)
+    bottom = -_round_up(-lowest) if lowest < 0 else 0.0
 
-    def across(x: float) -> float:
+    def to_svg_x(x: float) -> float:
         return LEFT + (RIGHT - LEFT) * (x - first) / (last - first or 1.0)
 
-    def up(y: float) -> float:
+    def to_svg_y(y: float) -> float:
         return BOTTOM - (BOTTOM - TOP) * (y - bottom) / (top - bottom)
 
-    whole = bool((every_x == np.round(every_x)).all())  # half a round or half an iteration is no place
+    has_integer_x = bool((all_x == np.round(all_x)).all())  # there is no half round or half iteration
     return Chart(
-        title=part.title,
-        note=part.note,
-        x_label=part.x_label,
-        y_label=part.y_label,
+        title=curves.title,
+        note=curves.note,
+        x_label=curves.x_label,
+        y_label=curves.y_label,
         lines=tuple(
             _line(
                 name,
-                [(across(a), up(b)) for a, b in zip(x.tolist(), y.tolist(), strict=True)],
+                [(to_svg_x(a), to_svg_y(b)) for a, b in zip(x.tolist(), y.tolist(), strict=True)],
                 style,
                 len(lines) > 1,
             )
             for style, (name, x, y) in enumerate(lines)
         ),
-        heights=tuple((up(value), _figure(value)) for value in _ticks(bottom, top, smallest=0.0)),
-        places=tuple(
-            (across(value), _figure(value)) for value in _ticks(first, last, smallest=1.0 if whole else 0.0)
+        y_ticks=tuple((to_svg_y(value), _format(value)) for value in _ticks(bottom, top, min_step=0.0)),
+        x_ticks=tuple(
+            (to_svg_x(value), _format(value))
+            for value in _ticks(first, last, min_step=1.0 if has_integer_x else 0.0)
         ),
-        rounds=tuple((across(start), number) for number, start in rounds.items() if first <= start <= last),
+        round_starts=tuple(
+            (to_svg_x(start), number) for number, start in round_starts.items() if first <= start <= last
+        ),
     )
 
 
-def _finite(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The finite points of a line; of more than a screen can show, some, the ends among them."""
+def _finite_points(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the finite points of a line; of a long line an evenly spaced sample that includes both ends."""
     kept = np.flatnonzero(np.isfinite(x) & np.isfinite(y))
-    if len(kept) > _MOST_POINTS:
-        kept = kept[evenly_spaced(len(kept), _MOST_POINTS)]
+    if len(kept) > _MAX_POINTS:
+        kept = kept[evenly_spaced(len(kept), _MAX_POINTS)]
     return x[kept], y[kept]
 
 
-def _line(name: str, points: list[tuple[float, float]], style: int, marked: bool) -> ChartLine:
+def _line(name: str, points: list[tuple[float, float]], style: int, has_symbols: bool) -> ChartLine:
     symbol = _SYMBOLS[style % len(_SYMBOLS)]
     count = len(points)
-    if count <= 2 * _MARKS:
-        chosen = range(count)
-    else:  # begin later on each line, so that lines on top of each other show all their symbols
-        chosen = range((style * 2 + 1) * count // (5 * _MARKS) % (count // _MARKS), count, count // _MARKS)
+    if count <= 2 * _NUM_SYMBOLS:
+        marked = range(count)
+    else:  # each line starts with another offset, so that symbols of coinciding lines do not overlap
+        step = count // _NUM_SYMBOLS
+        marked = range((style * 2 + 1) * count // (5 * _NUM_SYMBOLS) % step, count, step)
     return ChartLine(
         name=name,
         path="M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in points),
-        marks=" ".join(f"M{points[i][0]:.1f} {points[i][1]:.1f}{symbol}" for i in chosen) if marked else "",
+        marks=" ".join(f"M{points[i][0]:.1f} {points[i][1]:.1f}{symbol}" for i in marked)
+        if has_symbols
+        else "",
         symbol=f"M20 6{symbol}",
         style=style,
     )
 
 
-def _ticks(low: float, high: float, smallest: float) -> list[float]:
-    """Round figures from low to high, a step of 1, 2 or 5 times a power of ten apart.
+def _ticks(low: float, high: float, min_step: float) -> list[float]:
+    """Return round numbers from low to high, whose step is 1, 2 or 5 times a power of ten.
 
     >>> _ticks(0.0, 1.5, 0.0), _ticks(1.0, 3.0, 1.0), _ticks(4.0, 4.0, 0.0)
     ([0.0, 0.5, 1.0, 1.5], [1.0, 2.0, 3.0], [4.0])
     """
     if high <= low:
         return [low]
-    least = (high - low) / _INTERVALS
-    power = 10.0 ** math.floor(math.log10(least))
-    step = next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= least * (1 - 1e-9))
-    step = max(step, smallest)
-    begin, end = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [number * step for number in range(begin, end + 1)]
+    exact = (high - low) / _MAX_INTERVALS
+    power = 10.0 ** math.floor(math.log10(exact))
+    step = next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= exact * (1 - 1e-9))
+    step = max(step, min_step)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [number * step for number in range(first, last + 1)]
 
 
-def _figure(value: float) -> str:
+def _format(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _round_up(value: float) -> float:
-    """The next few-digit number, so that the axis ends on a round figure."""
+    """Return the next number of at most two digits, so that the axis ends on a round number."""
     if value <= 0.0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))

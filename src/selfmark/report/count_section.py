@@ -1,4 +1,4 @@
-"""Why a run has as many landmarks as it has, read from the events of the run; nothing where K was given."""
+"""The section on how the number of landmarks was chosen, from the events of a run."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 from selfmark.report.sections import ReportCurves, ReportTable
 
 
-def landmark_count(
+def build_count_section(
     history: Iterable[dict[str, Any]],
 ) -> tuple[str, tuple[ReportTable, ...], tuple[ReportCurves, ...]]:
-    """The choice in words, as a table and as charts, from the last `landmark_count` event."""
+    """Return the choice as text, table and charts; all are empty if the user gave the number."""
     events = [event for event in history if event.get("event") == "landmark_count"]
     if not events:
         return "", (), ()
@@ -24,28 +24,31 @@ def landmark_count(
         return name, K, np.array([trial[name] for trial in trials], float)
 
     score = np.array([trial["score"] for trial in trials], float)
-    here = np.array([float(chosen)])
     curves = (
         ReportCurves(
             title="Score by number of landmarks",
-            note="High where each landmark is found again and again, and few points are left over.",
+            note="The score is high if each landmark is found in most images and few points are left over.",
             x_label="landmarks",
             y_label="score",
-            lines=(("score", K, score), (f"chosen: {chosen}", here, score[chosen == K])),
+            lines=(
+                ("score", K, score),
+                (f"chosen: {chosen}", np.array([float(chosen)]), score[chosen == K]),
+            ),
         ),
         ReportCurves(
-            title="What the score is made of",
-            note="The more landmarks, the rarer each is found; agreement falls where clusters are arbitrary.",
+            title="Parts of the score",
+            note="With more landmarks, each is found less often. Agreement is low if groups are arbitrary.",
             x_label="landmarks",
-            y_label="share",
+            y_label="fraction",
             lines=(line("detection"), line("separation"), line("agreement")),
         ),
     )
     table = ReportTable(
         title="Numbers of landmarks tried",
-        note="Detection: of the images, in how many a landmark is found. Separation: of the points found, "
-        "how many do not lie between two landmarks. Agreement: of those, how many two halves of the images, "
-        "clustered on their own, give to the same landmark, less chance. ± is the score's standard error.",
+        note="Detection: the fraction of the images in which a landmark is found. Separation: the fraction "
+        "of the points that do not lie between two landmarks. Agreement: two halves of the images are "
+        "clustered separately; this is the fraction of those points that both give to the same landmark, "
+        "corrected for chance. ± is the standard error of the score.",
         header=("landmarks", "score", "±", "detection", "separation", "agreement"),
         rows=tuple(
             (

@@ -1,4 +1,4 @@
-"""The report page: arrays in, one self-contained index.html out."""
+"""The report page: one self-contained index.html made from arrays."""
 
 from __future__ import annotations
 
@@ -15,53 +15,52 @@ from selfmark._version import __version__
 from selfmark.errors import InputError
 from selfmark.model.colors import palette
 from selfmark.points import FloatArray
-from selfmark.report import charts
-from selfmark.report import scatter as maps
-from selfmark.report.count_section import landmark_count
+from selfmark.report import charts, scatter
+from selfmark.report.count_section import build_count_section
 from selfmark.report.landmark_pictures import Picture, draw_landmark_gallery, draw_landmarks, to_data_uri
-from selfmark.report.rounds_section import rounds_history
+from selfmark.report.rounds_section import build_rounds_section
 from selfmark.report.sections import IntArray, ReportCurves, ReportTable
 from selfmark.report.trust_levels import TrustLevel, group_by_level, order_by_trust, trust_level
 from selfmark.run.files import atomic_write
 
 _MAX_CROPS = 12  # in the gallery of a landmark
 _CROP_SIDE = 96  # of a crop in the gallery, in pixels
-_NUMBER = re.compile(r"[-\u2212+±]?\d.*|-?|none")  # a cell that belongs to a column of numbers
+_NUMBER = re.compile(r"[-\u2212+±]?\d.*|-?|none")  # matches the cells of a numeric column
 
 
 @dataclass(frozen=True)
 class ReportData:
-    """All that the page shows. K landmarks, E example images of S x S pixels.
+    """Everything the page shows, for K landmarks and E example images of S x S pixels.
 
-    title:         of the page
-    names:         K landmark names
-    examples:      [E, S, S, 3] uint8, what the network sees
-    example_xy:    [E, K, 2] in pixels of the examples; not finite where a landmark is missing
-    example_score: [E, K]
-    example_names: E file names, as the user's disk has them: untrusted text
-    mirror:        mirror partner of each landmark
-    colors:       "#rrggbb" of each landmark; empty: the usual ones
-    skeleton:      pairs of landmarks to connect in the examples
-    hidden:        landmarks that are not shown; the others keep their numbers
-    detection:     [K] share of the training images in which Stage 1 found the landmark
-    history:       events of log.jsonl; those with `iteration` and `loss` make the loss curves, `recovery`
-                   events the table of rounds, `landmark_count` events the part on how K was chosen
-    figures:       headline figures as (name, value, explanation in plain words)
-    settings:      the configuration as nested dictionaries
+    Attributes:
+        title: Title of the page.
+        names: Names of the landmarks.
+        examples: [E, S, S, 3] uint8, the images as the network sees them.
+        example_xy: [E, K, 2] in pixels of the examples; not finite where a landmark is missing.
+        example_score: [E, K].
+        example_names: File names of the examples; untrusted text.
+        mirror: Mirror partner of each landmark.
+        detection: [K] fraction of the training images in which Stage 1 found the landmark.
+        history: Events of log.jsonl. Those with `iteration` and `loss` make the loss curves, `recovery`
+            events the table of rounds, `landmark_count` events the section on how K was chosen.
+        figures: Headline figures as (name, value, explanation).
+        settings: The configuration as nested dictionaries.
+        colors: "#rrggbb" of each landmark; empty for the default palette.
+        skeleton: Pairs of landmarks to connect in the examples.
+        hidden: Landmarks that are not shown; the others keep their numbers.
+        notes: Sentences near the top of the page.
+        tables: Results of an evaluation as tables.
+        curves: Results of an evaluation as curves.
+        cluster_xy: [P, 2] positions on the map of the landmarks; at most 1,000 are drawn, evenly sampled.
+        cluster_label: [P] landmark of each position, -1 for none.
+        cluster_crops: [P, c, c, 3] uint8, the image around each position.
+        cluster_note: Sentences below the map on how it was made.
+        trust: [K] from 0 to 1; not finite where it was not measured.
+        trust_limits: Lowest trust for "use with care" and for "trustworthy".
+        order: [K] landmarks in the order they are shown; by default by trust, otherwise by number.
+        facts: (name, value) pairs of each landmark.
 
-    What an evaluation adds, each part shown only where it is there:
-
-    notes:         sentences shown near the top
-    tables:        results as text
-    curves:        results as curves
-    cluster_xy:    [P, 2] a map of descriptors; the first 1,000 or so are drawn, evenly picked
-    cluster_label: [P] landmark of each of them, -1 for none
-    cluster_cuts:  [P, c, c, 3] uint8, what is seen at each of them
-    cluster_note:  sentences on how the map was made, shown below it
-    trust:         [K] from 0 to 1; not finite where it was not measured
-    trust_limits:  trust from which a landmark is to be used with care, and from which it is trustworthy
-    order:         [K] landmarks in the order they are shown; default: by trust, else by number
-    facts:         for each landmark its (name, value) pairs
+    Sections whose data is missing are left out.
     """
 
     title: str
@@ -83,11 +82,11 @@ class ReportData:
     curves: tuple[ReportCurves, ...] = ()
     cluster_xy: FloatArray | None = None
     cluster_label: IntArray | None = None
-    cluster_cuts: Picture | None = None
+    cluster_crops: Picture | None = None
     cluster_note: str = ""
     trust: FloatArray | None = None
-    # Trust is a product of three shares: right four times of five in each check makes a half, and below a
-    # quarter a landmark is wrong in more than a third of each.
+    # Trust is the product of three fractions. Passing each check four times out of five gives one half; below
+    # one quarter, a landmark fails each check more than a third of the time.
     trust_limits: tuple[float, float] = (0.25, 0.5)
     order: IntArray | None = None
     facts: tuple[tuple[tuple[str, str], ...], ...] = ()
@@ -112,52 +111,53 @@ class ReportData:
 
     @property
     def fills(self) -> tuple[str, ...]:
-        """The color of each landmark."""
+        """Color of each landmark."""
         return self.colors or palette(len(self.names))
 
     def _check_clusters(self) -> None:
         if self.cluster_xy is None or self.cluster_label is None:
-            if any(part is not None for part in (self.cluster_xy, self.cluster_label, self.cluster_cuts)):
-                raise ValueError("a map of descriptors needs both cluster_xy and cluster_label")
+            if any(part is not None for part in (self.cluster_xy, self.cluster_label, self.cluster_crops)):
+                raise ValueError("the map of the landmarks needs both cluster_xy and cluster_label")
             return
         P = len(self.cluster_label)
         if self.cluster_xy.shape != (P, 2) or self.cluster_label.ndim != 1:
             raise ValueError(
                 f"cluster_xy must be [{P}, 2] to match cluster_label, not {self.cluster_xy.shape}"
             )
-        cuts = self.cluster_cuts
-        if cuts is not None and (cuts.ndim != 4 or cuts.shape[0] != P or cuts.shape[3] != 3):
-            raise ValueError(f"cluster_cuts must be [{P}, c, c, 3], not {cuts.shape}")
+        crops = self.cluster_crops
+        if crops is not None and (crops.ndim != 4 or crops.shape[0] != P or crops.shape[3] != 3):
+            raise ValueError(f"cluster_crops must be [{P}, c, c, 3], not {crops.shape}")
 
 
 def write_report(data: ReportData, folder: Path) -> Path:
-    """Write `folder`/index.html, whole or not at all, and return its path."""
+    """Write `folder`/index.html atomically and return its path."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,  # titles, names and file names are the user's, and may hold anything
+        autoescape=True,  # titles, names and file names come from the user and may contain anything
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters["columns"] = _numeric_columns
-    page = environment.get_template("template.html").render(_view(data), charts=charts, maps=maps)
+    page = environment.get_template("template.html").render(
+        _template_values(data), charts=charts, scatter=scatter
+    )
     target = folder / "index.html"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with atomic_write(target) as temporary:
-            # File names that are not text on this disk arrive as lone surrogates, which UTF-8 cannot hold.
+            # File names that are not valid text contain lone surrogates, which UTF-8 cannot encode.
             temporary.write_text(page, encoding="utf-8", errors="replace")
     except OSError as error:
         raise InputError(f"cannot write {target}: {error.strerror}") from error
     return target
 
 
-def _view(data: ReportData) -> dict[str, Any]:
-    """What the template is filled with."""
+def _template_values(data: ReportData) -> dict[str, Any]:
     landmarks = _landmarks(data)
-    trusts: dict[int, TrustLevel] = {row["index"]: row["trust"] for row in landmarks if row["trust"]}
-    round_tables, round_curves = rounds_history(data.history)
-    count_words, count_tables, count_curves = landmark_count(data.history)
+    levels: dict[int, TrustLevel] = {row["index"]: row["trust"] for row in landmarks if row["trust"]}
+    round_tables, round_curves = build_rounds_section(data.history)
+    count_text, count_tables, count_curves = build_count_section(data.history)
     return {
         "title": data.title,
         "version": __version__,
@@ -166,14 +166,14 @@ def _view(data: ReportData) -> dict[str, Any]:
         "landmarks": landmarks,
         "hidden": [data.names[index] for index in data.hidden],
         "by_number": {row["index"]: row for row in landmarks},
-        "groups": group_by_level(trusts),
-        "comparison": _comparison(landmarks) if data.facts or trusts else None,
+        "groups": group_by_level(levels),
+        "comparison": _comparison(landmarks) if data.facts or levels else None,
         "examples": _examples(data),
         "tables": data.tables,
         "curves": charts.line_charts(data.curves),
         "clusters": _clusters(data),
         "cluster_note": data.cluster_note,
-        "count_words": count_words,
+        "count_text": count_text,
         "count_tables": count_tables,
         "count_curves": charts.line_charts(count_curves),
         "round_tables": round_tables,
@@ -183,17 +183,16 @@ def _view(data: ReportData) -> dict[str, Any]:
 
 
 def _examples(data: ReportData) -> list[dict[str, Any]]:
-    places = data.example_xy.copy()
-    places[:, list(data.hidden)] = np.nan
-    pictures = zip(data.example_names, data.examples, places, strict=True)
+    visible_xy = data.example_xy.copy()
+    visible_xy[:, list(data.hidden)] = np.nan
     return [
         {"name": name, "picture": to_data_uri(draw_landmarks(image, xy, data.fills, data.skeleton))}
-        for name, image, xy in pictures
+        for name, image, xy in zip(data.example_names, data.examples, visible_xy, strict=True)
     ]
 
 
 def _landmarks(data: ReportData) -> list[dict[str, Any]]:
-    """One entry for each landmark, in the order the page shows them."""
+    """Return an entry for each landmark, in the order the page shows them."""
     trust = (
         [] if data.trust is None else [trust_level(float(value), data.trust_limits) for value in data.trust]
     )
@@ -235,7 +234,7 @@ def _gallery(data: ReportData, landmark: int) -> list[dict[str, str]]:
 
 
 def _comparison(landmarks: list[dict[str, Any]]) -> dict[str, Any]:
-    """All landmarks in one table, a column for each fact that any of them has."""
+    """Return all landmarks as one table, with a column for each fact that any of them has."""
     names = list(dict.fromkeys(name for row in landmarks for name, _ in row["facts"]))
     return {
         "names": names,
@@ -243,17 +242,17 @@ def _comparison(landmarks: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _clusters(data: ReportData) -> maps.Scatter | None:
+def _clusters(data: ReportData) -> scatter.Scatter | None:
     if data.cluster_xy is None or data.cluster_label is None:
         return None
-    shown = ~np.isin(data.cluster_label, data.hidden)
-    cuts = None if data.cluster_cuts is None else data.cluster_cuts[shown]
-    drawn = maps.build_scatter(data.cluster_xy[shown], data.cluster_label[shown], data.fills, cuts)
-    return drawn if drawn.clouds else None
+    visible = ~np.isin(data.cluster_label, data.hidden)
+    crops = None if data.cluster_crops is None else data.cluster_crops[visible]
+    clusters = scatter.build_scatter(data.cluster_xy[visible], data.cluster_label[visible], data.fills, crops)
+    return clusters if clusters.groups else None
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f}%" if np.isfinite(share) else "not measured"
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.0f}%" if np.isfinite(fraction) else "not measured"
 
 
 def _mean_score(scores: FloatArray) -> str:
@@ -262,16 +261,16 @@ def _mean_score(scores: FloatArray) -> str:
 
 
 def _numeric_columns(table: ReportTable) -> list[bool]:
-    """Which columns hold numbers, so that these stand under each other; the first names the row."""
+    """Return which columns hold numbers and are aligned right; the first one names the row."""
     cells = zip(*table.rows, strict=True) if table.rows else ((),) * len(table.header)
     return [
-        bool(place) and all(_NUMBER.fullmatch(cell.strip()) for cell in column)
-        for place, column in enumerate(cells)
+        bool(index) and all(_NUMBER.fullmatch(cell.strip()) for cell in column)
+        for index, column in enumerate(cells)
     ]
 
 
 def _flatten(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Nested settings as (dotted name, value) rows, the way `--set` takes them."""
+    """Yield nested settings as (dotted name, value), the names that `--set` takes."""
     for name, value in settings.items():
         if isinstance(value, dict):
             yield from _flatten(value, f"{prefix}{name}.")

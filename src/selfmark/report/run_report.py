@@ -1,4 +1,4 @@
-"""From a finished run to its report: which pictures and figures the page shows."""
+"""The report of a finished run: collects its pictures and numbers and writes the page."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from selfmark.run.folder import Run
 from selfmark.run.tensor_files import read_tensors
 from selfmark.sampling import evenly_spaced
 
-_EXAMPLES = 24  # images shown
-_CLUSTER_IMAGES = 100  # images whose descriptors are laid out in the cluster picture
-_CLUSTER_POINTS = 800  # descriptors in it, at most
-_PROJECTED = (
+_MAX_EXAMPLES = 24  # images shown with their landmarks
+_MAX_MAP_IMAGES = 100  # images whose points are on the map of the landmarks
+_MAX_MAP_POINTS = 800
+_PROJECTION_NOTE = (
     "This map shows two principal components, in which different landmarks may overlap. t-SNE separates them "
     "better: run pip install 'selfmark[report]' and build the report again."
 )
@@ -38,19 +38,19 @@ def build_report(
     """Write report/index.html of a finished run and return its path.
 
     Args:
-        run: the run.
-        detector: its detector.
-        output: folder of metrics.json, in which the report goes too; None is the run folder.
-        loaded: the run's images if they are in memory; None decodes the ones shown.
+        run: Finished run.
+        detector: Its detector.
+        output: Folder with metrics.json, in which the report is written; None means the run folder.
+        loaded: Images of the run if they are in memory; None decodes the ones shown.
     """
     folder = output if output is not None else run.path
-    metrics = _metrics(run, detector, folder / "metrics.json")
+    metrics = _read_metrics(run, detector, folder / "metrics.json")
     refs = run.refs()
-    chosen = [refs[row] for row in evenly_spaced(len(refs), _CLUSTER_IMAGES)]
+    chosen = [refs[row] for row in evenly_spaced(len(refs), _MAX_MAP_IMAGES)]
     store = loaded.select(chosen) if loaded else load_store(chosen, run.config.images, float("inf"), None)
-    shown = evenly_spaced(len(store), _EXAMPLES)
+    shown = evenly_spaced(len(store), _MAX_EXAMPLES)
     located = detector.locate(store.pixels[shown])
-    cluster_xy, cluster_label = _clusters(run, detector, store.pixels)
+    cluster_xy, cluster_label = _map_points(run, detector, store.pixels)
     checks = metrics.get("unlabelled")
     data = ReportData(
         title=run.path.resolve().name,
@@ -63,15 +63,15 @@ def build_report(
         colors=landmark_colors(detector.card),
         skeleton=detector.card.skeleton,
         hidden=detector.card.hidden,
-        detection=_detection(run),
+        detection=_detection_rate(run),
         history=tuple(run.events()),
-        figures=(*metrics_text.headline_figures(metrics), *_own_figures(run)),
+        figures=(*metrics_text.headline_figures(metrics), *_run_figures(run)),
         settings=to_dict(run.config),
         tables=metrics_text.metric_tables(metrics),
         curves=metrics_text.metric_curves(metrics),
         cluster_xy=cluster_xy,
         cluster_label=cluster_label,
-        cluster_note="" if is_tsne_available() else _PROJECTED,
+        cluster_note="" if is_tsne_available() else _PROJECTION_NOTE,
         trust=None if checks is None else np.array(checks["trust"], np.float64),
         order=None if checks is None else np.array(checks["order"], np.int64),
         facts=() if checks is None else metrics_text.landmark_facts(metrics),
@@ -80,36 +80,37 @@ def build_report(
     return write_report(data, folder / "report")
 
 
-def _metrics(run: Run, detector: Detector, path: Path) -> dict[str, Any]:
-    """What an evaluation has left, unless it was of another model or other settings."""
+def _read_metrics(run: Run, detector: Detector, path: Path) -> dict[str, Any]:
+    """Return the metrics of the last evaluation, or only a note if it was of another model or settings."""
     metrics: dict[str, Any] = read_json(path) if path.exists() else {}
     if metrics and metrics.get("model") != run_fingerprint(run, detector.card):
-        return {"notes": [f"{path.name} belongs to an earlier state of this run; evaluate it again."]}
+        return {
+            "notes": [f"{path.name} belongs to an earlier state of this run. Run 'selfmark evaluate' again."]
+        }
     return metrics
 
 
-def _clusters(run: Run, detector: Detector, pixels: Any) -> tuple[FloatArray, npt.NDArray[np.int64]]:
-    """Stage 1's descriptors of the landmarks laid out in the plane, [P, 2], and their landmarks [P]."""
+def _map_points(run: Run, detector: Detector, pixels: Any) -> tuple[FloatArray, npt.NDArray[np.int64]]:
+    """Return map positions [P, 2] of the points that Stage 1 finds in images, and their landmarks [P]."""
     found = find_stage1_landmarks(Stage1.load(run, detector.device), pixels)
-    rows = evenly_spaced(len(found.label), _CLUSTER_POINTS)
+    rows = evenly_spaced(len(found.label), _MAX_MAP_POINTS)
     return embed_in_plane(found.descriptor[rows]), found.label[rows]
 
 
-def _detection(run: Run) -> FloatArray:
-    """Share of the training images in which Stage 1 found each landmark, [K]."""
+def _detection_rate(run: Run) -> FloatArray:
+    """Return the fraction [K] of the training images in which Stage 1 found each landmark."""
     tensors, _ = read_tensors(run.path / "points" / "landmarks.safetensors")
     label = tensors["label"].numpy()
-    used = _images_used(run)
-    found: FloatArray = np.bincount(label[label >= 0], minlength=run.config.K) / used
-    return found
+    rate: FloatArray = np.bincount(label[label >= 0], minlength=run.config.K) / _num_images(run)
+    return rate
 
 
-def _own_figures(run: Run) -> tuple[tuple[str, str, str], ...]:
+def _run_figures(run: Run) -> tuple[tuple[str, str, str], ...]:
     return (
-        ("Landmarks", str(run.config.K), "K, the number of points the detector finds in every image."),
-        ("Training images", str(_images_used(run)), "Images that could be read; none of them was labeled."),
+        ("Landmarks", str(run.config.K), "Points that the detector places in every image."),
+        ("Training images", str(_num_images(run)), "Images that could be read. None of them had labels."),
     )
 
 
-def _images_used(run: Run) -> int:
+def _num_images(run: Run) -> int:
     return next(int(event["used"]) for event in reversed(run.events()) if event["event"] == "images")

@@ -1,4 +1,4 @@
-"""A map of descriptors (two numbers for each point, e.g. t-SNE), worked out for inline SVG."""
+"""A map of points by how alike they look, prepared for inline SVG."""
 
 from __future__ import annotations
 
@@ -10,92 +10,94 @@ import numpy as np
 from selfmark.points import FloatArray
 from selfmark.report.landmark_pictures import Picture, to_data_uri
 from selfmark.report.sections import IntArray
-from selfmark.sampling import evenly_spaced
 
-WIDTH, HEIGHT = 580, 440  # of the map, SVG units
-CUT = 30  # side of a cut-out on the map
+WIDTH, HEIGHT = 580, 440  # of the map, in SVG units
+CROP_SIDE = 30  # of a crop on the map, in SVG units
 _MARGIN = 18
-_MOST_DOTS = 1000
-_MOST_CUTS = 120
-_GRAY = "#8a929b"  # of points that belong to no landmark
+_MAX_DOTS = 1000
+_MAX_CROPS = 120
+_GRAY = "#8a929b"  # of points without a landmark
 
 
 @dataclass(frozen=True)
-class Cloud:
-    """The points of one landmark: all its dots as one SVG path, and the place of its number."""
+class DotGroup:
+    """The dots of one landmark as one SVG path, and the position of its number."""
 
-    index: int  # -1: points of no landmark
+    index: int  # -1: points without a landmark
     color: str
     dots: str
-    middle: tuple[float, float]
+    center: tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Scatter:
-    """Clouds, and some cut-outs that do not overlap as (left, top, color, data address)."""
+    """Groups of dots, and crops that do not overlap as (left, top, color, data URI)."""
 
-    clouds: tuple[Cloud, ...]
-    cuts: tuple[tuple[float, float, str, str], ...]
-    shown: int
+    groups: tuple[DotGroup, ...]
+    crops: tuple[tuple[float, float, str, str], ...]
+    num_points: int
 
 
-def build_scatter(xy: FloatArray, label: IntArray, colors: Sequence[str], cuts: Picture | None) -> Scatter:
-    """Lay a map out; points that are not finite are left out.
+def build_scatter(xy: FloatArray, label: IntArray, colors: Sequence[str], crops: Picture | None) -> Scatter:
+    """Lay out a map; points that are not finite are left out.
 
     Args:
-        xy: [P, 2] places on the map, in any unit; both axes keep the same scale.
-        label: [P] landmark of each point; outside 0..K-1: none.
+        xy: [P, 2] positions in any unit; both axes keep the same scale.
+        label: [P] landmark of each point; a value outside 0..K-1 means none.
         colors: "#rrggbb" of each of the K landmarks.
-        cuts: [P, c, c, 3] what is seen at each point, or None.
+        crops: [P, c, c, 3] the image around each point, or None.
     """
     kept = np.flatnonzero(np.isfinite(xy).all(axis=1))
-    if len(kept) > _MOST_DOTS:
-        kept = kept[evenly_spaced(len(kept), _MOST_DOTS)]
+    if len(kept) > _MAX_DOTS:
+        kept = kept[np.linspace(0, len(kept) - 1, _MAX_DOTS).astype(int)]
     if not len(kept):
         return Scatter((), (), 0)
-    places = _fit(xy[kept])
+    positions = _fit_to_map(xy[kept])
     label = np.where((label[kept] >= 0) & (label[kept] < len(colors)), label[kept], -1)
-    fills = [*colors, _GRAY]  # the last is what -1 picks
-    clouds = tuple(_cloud(index, fills[index], places[label == index]) for index in np.unique(label).tolist())
-    shown = _apart(places) if cuts is not None else []
-    pictures = () if cuts is None else tuple(to_data_uri(cuts[kept[row]]) for row in shown)
+    fills = [*colors, _GRAY]  # -1 selects the last one
+    groups = tuple(
+        _build_group(index, fills[index], positions[label == index]) for index in np.unique(label).tolist()
+    )
+    shown = _select_apart(positions) if crops is not None else []
+    pictures = () if crops is None else tuple(to_data_uri(crops[kept[row]]) for row in shown)
     corners = tuple(
-        (round(x - CUT / 2, 1), round(y - CUT / 2, 1)) for x, y in (places[row].tolist() for row in shown)
+        (round(x - CROP_SIDE / 2, 1), round(y - CROP_SIDE / 2, 1))
+        for x, y in (positions[row].tolist() for row in shown)
     )
     return Scatter(
-        clouds=clouds,
-        cuts=tuple(
+        groups=groups,
+        crops=tuple(
             (*corner, fills[label[row]], picture)
             for corner, row, picture in zip(corners, shown, pictures, strict=True)
         ),
-        shown=len(kept),
+        num_points=len(kept),
     )
 
 
-def _cloud(index: int, color: str, places: FloatArray) -> Cloud:
-    x, y = np.median(places, axis=0).tolist()
-    # A line of no length with round ends is a disc: a tenth of the text that as many <circle> would take.
-    dots = "".join(f"M{a:.1f} {b:.1f}h0" for a, b in places.tolist())
-    return Cloud(index, color, dots, (round(x, 1), round(y, 1)))
+def _build_group(index: int, color: str, positions: FloatArray) -> DotGroup:
+    x, y = np.median(positions, axis=0).tolist()
+    # A line of length zero with round ends is a disc. It takes a tenth of the text of a <circle> element.
+    dots = "".join(f"M{a:.1f} {b:.1f}h0" for a, b in positions.tolist())
+    return DotGroup(index, color, dots, (round(x, 1), round(y, 1)))
 
 
-def _fit(xy: FloatArray) -> FloatArray:
-    """Points moved and scaled into the map, as large as fits; y grows downwards as in pictures."""
+def _fit_to_map(xy: FloatArray) -> FloatArray:
+    """Move and scale points to fill the map; y grows downwards as in pictures."""
     low, high = xy.min(axis=0), xy.max(axis=0)
-    room = np.array([WIDTH, HEIGHT]) - 2 * _MARGIN
+    available = np.array([WIDTH, HEIGHT]) - 2 * _MARGIN
     span = np.maximum(high - low, 1e-12)
-    scale = float((room / span).min())
-    fitted: FloatArray = np.array([WIDTH, HEIGHT]) / 2 + (xy - (low + high) / 2) * scale
-    return fitted
+    scale = float((available / span).min())
+    positions: FloatArray = np.array([WIDTH, HEIGHT]) / 2 + (xy - (low + high) / 2) * scale
+    return positions
 
 
-def _apart(places: FloatArray) -> list[int]:
-    """Rows of points so far apart that their cut-outs do not overlap, first come first served."""
-    chosen: list[int] = []
-    for row in range(len(places)):
-        gaps = np.abs(places[chosen] - places[row]).max(axis=1) if chosen else np.array([np.inf])
-        if gaps.min() >= CUT + 2:
-            chosen.append(row)
-        if len(chosen) == _MOST_CUTS:
+def _select_apart(positions: FloatArray) -> list[int]:
+    """Return rows of points so far apart that their crops do not overlap; earlier rows have priority."""
+    selected: list[int] = []
+    for row in range(len(positions)):
+        gaps = np.abs(positions[selected] - positions[row]).max(axis=1) if selected else np.array([np.inf])
+        if gaps.min() >= CROP_SIDE + 2:
+            selected.append(row)
+        if len(selected) == _MAX_CROPS:
             break
-    return chosen
+    return selected

@@ -1,4 +1,4 @@
-"""What an evaluation hands to the page besides pictures: tables of text and curves of numbers."""
+"""Tables and curves that the report page shows."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ IntArray = npt.NDArray[np.integer]
 
 @dataclass(frozen=True)
 class ReportTable:
-    """A table with a note in plain words; every cell is text as it is to be read.
+    """A table of text with a note that explains it.
 
-    >>> ReportTable("Error", "In percent.", ("fitted on", "forward"), (("5 images", "6.1"), ("all", "4.8")))
-    ReportTable(title='Error', note='In percent.', header=('fitted on', 'forward'), \
-rows=(('5 images', '6.1'), ('all', '4.8')))
+    >>> ReportTable("Error", "In percent.", ("images", "forward"), (("5", "6.1"), ("all", "4.8")))
+    ReportTable(title='Error', note='In percent.', header=('images', 'forward'), \
+rows=(('5', '6.1'), ('all', '4.8')))
     """
 
     title: str
@@ -33,7 +33,7 @@ rows=(('5 images', '6.1'), ('all', '4.8')))
 
 @dataclass(frozen=True)
 class ReportCurves:
-    """Curves that share their axes: lines are (name, x [P], y [P]); what is not finite is left out."""
+    """Curves with common axes: lines are (name, x [P], y [P]); points that are not finite are skipped."""
 
     title: str
     note: str

@@ -1,4 +1,4 @@
-"""How far a landmark can be relied on, in words, and in which order landmarks are shown."""
+"""Trust in words, and the order in which landmarks are shown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from selfmark.report.sections import IntArray
 
 @dataclass(frozen=True)
 class TrustLevel:
-    """What the page says about a landmark's trust; `level` is its place in the style sheet."""
+    """The trust of a landmark as the page shows it; `level` is a class of the style sheet."""
 
     level: str
     word: str
@@ -26,25 +26,29 @@ _UNKNOWN = TrustLevel("unknown", "not measured", "", 0)
 
 
 def trust_level(trust: float, limits: tuple[float, float]) -> TrustLevel:
-    """The word for a trust of 0 to 1; at a limit the better word holds.
+    """Return the level for a trust from 0 to 1.
 
-    >>> in_words(0.8, (0.5, 0.8)).word, in_words(0.2, (0.5, 0.8)).word
+    Args:
+        trust: Trust; not finite if it was not measured.
+        limits: Lowest trust for "use with care" and for "trustworthy".
+
+    >>> trust_level(0.8, (0.5, 0.8)).word, trust_level(0.2, (0.5, 0.8)).word
     ('trustworthy', 'do not rely on')
     """
     if not math.isfinite(trust):
         return _UNKNOWN
-    care, good = limits
-    level, word = _LEVELS[0 if trust >= good else 1 if trust >= care else 2]
+    fair, good = limits
+    level, word = _LEVELS[0 if trust >= good else 1 if trust >= fair else 2]
     return TrustLevel(level, word, f"{trust:.2f}", round(100 * min(max(trust, 0.0), 1.0)))
 
 
 def order_by_trust(trust: FloatArray) -> IntArray:
-    """Landmarks from the most to the least trusted [K]; those not measured come last."""
+    """Return the landmarks [K] from most to least trusted; those without a measurement come last."""
     return np.argsort(np.where(np.isfinite(trust), -trust, np.inf), kind="stable")
 
 
-def group_by_level(trusts: dict[int, TrustLevel]) -> list[tuple[TrustLevel, list[int]]]:
-    """Landmarks (in the order given) under each word that occurs, the best word first."""
+def group_by_level(levels: dict[int, TrustLevel]) -> list[tuple[TrustLevel, list[int]]]:
+    """Group landmarks by level, best level first; within a group they keep their order."""
     words = [*(word for _, word in _LEVELS), _UNKNOWN.word]
-    groups = [[index for index, trust in trusts.items() if trust.word == word] for word in words]
-    return [(trusts[group[0]], group) for group in groups if group]
+    groups = [[index for index, trust in levels.items() if trust.word == word] for word in words]
+    return [(levels[group[0]], group) for group in groups if group]

@@ -15,7 +15,7 @@ from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.images.video import probe_video, read_frames
 from selfmark.tracking.background import check_frame_size, learn_background
-from selfmark.tracking.follower import AnimalFollower
+from selfmark.tracking.tracker import AnimalTracker
 
 Floats = npt.NDArray[np.float64]
 Progress = Callable[[int, int], None]
@@ -41,14 +41,14 @@ def track_animals(
     """Follow so many animals through a video of a fixed camera, front to back; memory holds one frame."""
     video = probe_video(path)
     background = learn_background(path, animals, settings)
-    follower = AnimalFollower(animals, background.area, settings)
+    tracker = AnimalTracker(animals, background.area, settings)
     center = np.full((video.frames, animals, 2), np.nan)
     radius = np.full((video.frames, animals), np.nan)
     unread = video.frames
     for number, frame in read_frames(path, range(video.frames)):
         unread -= 1
         check_frame_size(path, number, frame, video.size)
-        seen = follower.step(background.foreground(frame))
+        seen = tracker.step(background.foreground(frame))
         center[number] = (seen.center + 0.5) / background.scale - 0.5
         radius[number] = seen.radius / background.scale
         if on_progress is not None:

@@ -14,9 +14,9 @@ from selfmark.images.augment import (
     fill_gray,
     move_points,
     points_inside,
+    prepend_flip,
     random_affine,
     random_cutout,
-    with_flip,
 )
 from selfmark.images.feed import PixelFeed, to_device
 from selfmark.model import losses
@@ -77,7 +77,7 @@ def build_stage1_task(
         group: the processes that share a batch.
     """
     part = BatchSlice.for_process(config.runtime.batch, group, "runtime.batch")
-    neighbor = None if source.carried is None else source.carried.neighbor.cpu().numpy()
+    neighbor = None if source.propagated is None else source.propagated.neighbor.cpu().numpy()
     plan = plan_pairs(
         source.table.usable.cpu().numpy(),
         part.total,
@@ -257,7 +257,7 @@ def _stage2_losses(
         # In a flipped image, channel k gets the point of landmark k's mirror partner.
         xy = torch.where(flip[:, None, None], xy[:, table.mirror], xy)
         present = torch.where(flip[:, None], present[:, table.mirror], present)
-        matrix = with_flip(part.take(random_affine(total, size, config.augment, generator)), flip, size)
+        matrix = prepend_flip(part.take(random_affine(total, size, config.augment, generator)), flip, size)
         images = make_views(pixels, matrix, config.augment, generator, part, psi.backend.augmentation)
         square = random_cutout(total, size, cutout, config.stage2.cutout_fraction, generator)
         images = fill_gray(images, part.take(square))

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from selfmark.config import Config
-from selfmark.images.augment import move_points, points_inside, random_affine, with_flip
-from selfmark.images.flow import CarriedPoints
+from selfmark.images.augment import move_points, points_inside, prepend_flip, random_affine
+from selfmark.images.flow import PropagatedPoints
 from selfmark.model.backend import AugmentOps
 from selfmark.train.batch_plan import BatchSlice
 from selfmark.train.point_table import PointTable
@@ -54,14 +54,14 @@ class PairSettings:
 class PairSource:
     """Data that the pairs of a phase are made from.
 
-    table:    points and pseudo-labels of all images
-    settings: how pairs are made
-    carried:  points carried to nearby frames by optical flow; None without temporal pairs
+    table:      points and pseudo-labels of all images
+    settings:   how pairs are made
+    propagated: points propagated to nearby frames by optical flow; None without temporal pairs
     """
 
     table: PointTable
     settings: PairSettings
-    carried: CarriedPoints | None = None
+    propagated: PropagatedPoints | None = None
 
 
 def build_pair_batch(
@@ -85,7 +85,7 @@ def build_pair_batch(
         augmentation: implementation of the image augmentation.
     """
     size, device = config.images.size, generator.device
-    table, settings, carried = source.table, source.settings, source.carried
+    table, settings, propagated = source.table, source.settings, source.propagated
     first, second, slot = planned
 
     def draw_flips() -> Tensor:
@@ -94,27 +94,27 @@ def build_pair_batch(
 
     flip_first = draw_flips()
     flip_second = flip_first if settings.flip_together else draw_flips()
-    if carried is not None:
+    if propagated is not None:
         flip_second = torch.where(slot >= 0, flip_first, flip_second)
     images, flip = torch.cat([first, second]), torch.cat([flip_first, flip_second])
     target_xy, target_valid = table.xy[images], table.valid[images]
     xy, valid = target_xy, target_valid
     label = torch.where(flip[:, None], table.mirrored_label[images], table.label[images])
-    if carried is not None:
-        # For a nearby frame, optical flow carried the points of the first image: slot i matches slot i.
+    if propagated is not None:
+        # For a nearby frame, optical flow propagated the points of the first image: slot i matches slot i.
         frame = slot.clamp_min(0)
         near = (slot >= 0)[:, None]
         xy = torch.cat(
-            [table.xy[first], torch.where(near[..., None], carried.xy[first, frame], table.xy[second])]
+            [table.xy[first], torch.where(near[..., None], propagated.xy[first, frame], table.xy[second])]
         )
         valid = torch.cat(
-            [table.valid[first], torch.where(near, carried.valid[first, frame], table.valid[second])]
+            [table.valid[first], torch.where(near, propagated.valid[first, frame], table.valid[second])]
         )
         order = torch.arange(table.xy.shape[1], device=device)
         label = torch.where(near.repeat(2, 1), order, label)
 
     matrix = part.take(random_affine(2 * part.total, size, config.augment, generator))
-    matrix = with_flip(matrix, flip, size)
+    matrix = prepend_flip(matrix, flip, size)
     moved, moved_target = move_points(xy, matrix), move_points(target_xy, matrix)
     return PairBatch(
         images=make_views(pixels, matrix, config.augment, generator, part, augmentation),

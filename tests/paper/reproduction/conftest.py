@@ -165,4 +165,4 @@ def without_weights(monkeypatch: pytest.MonkeyPatch) -> None:
         return real(replace(settings, detector="orb") if needs else settings, device)
 
     monkeypatch.setattr(first_keypoints, "create_detector", stand_in)
-    monkeypatch.setattr(harness, "KNOWN", {})
+    monkeypatch.setattr(harness, "PUBLISHED_WEIGHTS", {})

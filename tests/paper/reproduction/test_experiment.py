@@ -129,11 +129,11 @@ def test_a_cell_is_what_file_column_and_row_say() -> None:
         ({"rows": [{"name": "a", "paper": [1, 2]}]}, "2 numbers for 1 columns"),
         (
             {"rows": [{"name": "a", "settings": {"keypoints.detectr": "orb"}}]},
-            "no setting 'keypoints.detectr'",
+            "unknown setting 'keypoints.detectr'",
         ),
         ({"rows": [{"name": "a", "train": "cats"}]}, "'train' is said twice"),
         ({"settings": {"K": 10}}, "the setting 'K' is said twice"),
-        ({"evaluation": {"rigde": 1}}, "no setting 'evaluation.rigde'"),
+        ({"evaluation": {"rigde": 1}}, "unknown setting 'evaluation.rigde'"),
     ],
 )
 def test_what_is_wrong_is_refused_by_name(change: dict[str, Any], words: str) -> None:

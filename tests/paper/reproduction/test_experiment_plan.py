@@ -164,7 +164,7 @@ def test_cells_without_data_are_left_out() -> None:
 
 
 def test_an_unknown_setting_is_refused() -> None:
-    with pytest.raises(InputError, match="no setting 'lr'"):
+    with pytest.raises(InputError, match="unknown setting 'lr'"):
         plan("cats", lr="1")
 
 

@@ -332,11 +332,11 @@ def test_maps_without_scikit_learn_are_refused_before_anything_is_trained(
         (["cats", "--data", ".", "--device", "nope"], "no device 'nope'"),
         (["cats", "--data", ".", "--set", "seed=-5"], "seed must be at least 0"),
         (["cats", "--data", ".", "--set", "evaluation.ridge=-1"], "ridge must be at least 0"),
-        (["cats", "--data", ".", "--set", "evaluation.nope=1"], "no setting 'evaluation.nope'"),
+        (["cats", "--data", ".", "--set", "evaluation.nope=1"], "unknown setting 'evaluation.nope'"),
         (["cats", "--data", ".", "--set", "evaluation.ridge=abc"], "'evaluation.ridge' must be a number"),
         (["clusters", "--data", ".", "--set", "M=60"], "'clusters' says M of its rows or columns itself"),
         (["cats", "--data", ".", "--preset", "slow"], "no preset 'slow'"),
-        (["cats", "--data", ".", "--set", "lr=3"], "no setting 'lr'"),
+        (["cats", "--data", ".", "--set", "lr=3"], "unknown setting 'lr'"),
         (["cats", "--data", "."], "CATS was looked for in cats"),
     ],
 )

@@ -12,7 +12,7 @@ import torch
 from selfmark.config import override, preset
 from selfmark.demo.scene import Scene
 from selfmark.evaluation.detector_precision import settings_for_detector
-from selfmark.evaluation.run_evaluation import evaluate_run
+from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
 from selfmark.keypoints.first_keypoints import detect_first_keypoints
 from selfmark.paper.reproduction import contact_sheets, descriptor_maps, stage1_measurements
 from selfmark.paper.reproduction.dataset_cache import CachedDataset
@@ -43,9 +43,12 @@ def test_stage_1_alone_has_the_errors_that_evaluate_has(study: MeasurementTask, 
         name.removeprefix("evaluation."): value for name, value in SHORT.items() if "evaluation." in name
     }
     whole = evaluate_run(
-        study.trained, study.test, study.test, study.fit, study.fit,
-        settings=settings, output=tmp_path / "whole", device="cpu",
-    )  # fmt: skip
+        study.trained,
+        EvaluationInputs(study.test, study.test, study.fit, study.fit),
+        EvaluationOptions(settings=settings),
+        output=tmp_path / "whole",
+        device="cpu",
+    )
     alone = stage1_measurements.measure_stage1_errors(study)
     assert alone["stage1"] == whole["stage1"]
     assert alone["headline"]["regressor"] == whole["headline"]["regressor"]

@@ -15,7 +15,7 @@ from scipy.io import savemat
 from selfmark import pipeline
 from selfmark.config import Config
 from selfmark.demo.scene import Scene
-from selfmark.images.flow import carry_points
+from selfmark.images.flow import propagate_points
 from selfmark.paper.reproduction import experiment, harness
 from selfmark.run.folder import Run
 from tests.paper.datasets import body_miniatures, face_miniatures
@@ -46,9 +46,9 @@ def test_bbcpose_is_trained_on_pairs_in_time(
 
     def watched(*arguments: Any) -> Any:
         paired.append(arguments[3])
-        return carry_points(*arguments)
+        return propagate_points(*arguments)
 
-    monkeypatch.setattr(pipeline, "carry_points", watched)
+    monkeypatch.setattr(pipeline, "propagate_points", watched)
     made = _made("bbcpose", tmp_path / "data", tmp_path / "out")
     assert all(0 <= value <= 100 for value in made["Ours"])
     assert paired

@@ -1,17 +1,17 @@
-// Elements are made here and nowhere from text, so that no name can become part of the page's code.
+// Helpers that create elements. No element is ever created from HTML text, so user text cannot run as code.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-// element("button", { class: "main", onclick: go, "aria-label": "Go" }, "Go")
+// element("button", { class: "primary", onclick: go, "aria-label": "Go" }, "Go")
 export function element(tag, properties = {}, ...children) {
-  return fill(document.createElement(tag), properties, children);
+  return setUp(document.createElement(tag), properties, children);
 }
 
-export function drawn(tag, properties = {}, ...children) {
-  return fill(document.createElementNS(SVG, tag), properties, children);
+export function svgElement(tag, properties = {}, ...children) {
+  return setUp(document.createElementNS(SVG, tag), properties, children);
 }
 
-function fill(node, properties, children) {
+function setUp(node, properties, children) {
   for (const [name, value] of Object.entries(properties)) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
@@ -24,33 +24,33 @@ function fill(node, properties, children) {
   return node;
 }
 
-// A small picture made of one path in a square of 24.
+// An icon drawn by one path in a 24 x 24 square.
 export function icon(path) {
-  return drawn("svg", { viewBox: "0 0 24 24", "aria-hidden": "true", class: "icon-path" }, drawn("path", { d: path }));
+  return svgElement("svg", { viewBox: "0 0 24 24", "aria-hidden": "true", class: "icon-path" }, svgElement("path", { d: path }));
 }
 
 export const ICONS = {
   check: "m5 13 4.5 4.5L19 7",
   eye: "M2 12s4-7 10-7 10 7 10 7-4 7-10 7S2 12 2 12Zm7 0a3 3 0 1 0 6 0 3 3 0 0 0-6 0",
-  closed: "M3 3l18 18M10.6 5.1A10 10 0 0 1 12 5c6 0 10 7 10 7a17 17 0 0 1-3.2 3.9M6.3 6.6A17 17 0 0 0 2 12s4 7 10 7a10 10 0 0 0 4.6-1.1M9.9 9.9a3 3 0 0 0 4.2 4.2",
+  eyeClosed: "M3 3l18 18M10.6 5.1A10 10 0 0 1 12 5c6 0 10 7 10 7a17 17 0 0 1-3.2 3.9M6.3 6.6A17 17 0 0 0 2 12s4 7 10 7a10 10 0 0 0 4.6-1.1M9.9 9.9a3 3 0 0 0 4.2 4.2",
   previous: "m15 5-7 7 7 7",
   next: "m9 5 7 7-7 7",
   up: "m5 15 7-7 7 7",
   cross: "M6 6l12 12M18 6 6 18",
   mirror: "M12 3v18M8 8l-5 4 5 4M16 8l5 4-5 4",
-  choose: "M5 3l14 8-6 1.5L10 19 5 3Z",
+  select: "M5 3l14 8-6 1.5L10 19 5 3Z",
   connect: "M6 18 18 6M4 18a2 2 0 1 0 4 0 2 2 0 1 0-4 0M16 6a2 2 0 1 0 4 0 2 2 0 1 0-4 0",
 };
 
-// Black or white, whichever is read more easily on a color (relative luminance as WCAG has it).
-export function inkOn(color) {
+// Black or white, whichever has more contrast on a background color (relative luminance of WCAG).
+export function textColorOn(color) {
   const parts = [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16) / 255);
   const [red, green, blue] = parts.map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 ? "#000" : "#fff";
 }
 
-// The round sign of a landmark: its number on its color.
+// The round badge of a landmark: its number on its color.
 export function badge(index, color, small = false) {
   return element("span", { class: small ? "badge small" : "badge", "aria-hidden": "true",
-    style: { background: color, color: inkOn(color) } }, String(index));
+    style: { background: color, color: textColorOn(color) } }, String(index));
 }

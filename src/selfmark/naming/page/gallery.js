@@ -1,57 +1,57 @@
-// The chosen landmark cut out of many images: does it sit on the same spot in each?
+// Crops of the selected landmark from many images, to check that it marks the same spot in each of them.
 
 import { badge, element } from "./dom.js";
-import { get, look, picture, state, trouble, watch } from "./store.js";
+import { get, imageUrl, showError, state, subscribe, update } from "./store.js";
 
-const PAGE = 48; // cut-outs asked for at a time
-const ORDERS = [["mixed", "Mixed"], ["surest", "Surest first"], ["least", "Least sure first"]];
+const CROPS_PER_REQUEST = 48;
+const ORDERS = [["mixed", "Mixed"], ["highest", "Highest score first"], ["lowest", "Lowest score first"]];
 
-let order = "mixed", shown = [], of = 0, of_landmark = -1;
-let head, grid, more, orders;
+let order = "mixed", crops = [], total = 0, landmark = -1;
+let head, grid, moreButton, orderButtons;
 
 export function startGallery() {
-  const place = document.getElementById("view-gallery");
+  const view = document.getElementById("view-gallery");
   head = element("div", { class: "gallery-head" });
-  orders = element("div", { class: "segments", role: "group", "aria-label": "Order" }, ORDERS.map(([value, name]) =>
-    element("button", { data: { order: value }, onclick: () => { order = value; begin(); } }, name)));
+  orderButtons = element("div", { class: "segments", role: "group", "aria-label": "Order" }, ORDERS.map(([value, name]) =>
+    element("button", { data: { order: value }, onclick: () => { order = value; reset(); } }, name)));
   grid = element("div", { class: "crops" });
-  more = element("button", { class: "wide", id: "more", onclick: () => load() }, "Show more");
-  place.append(element("div", { class: "toolbar" }, head, orders), grid, more);
-  watch((changed) => {
+  moreButton = element("button", { class: "wide", id: "more", onclick: () => loadMore() }, "Show more");
+  view.append(element("div", { class: "toolbar" }, head, orderButtons), grid, moreButton);
+  subscribe((changed) => {
     if (state.view !== "gallery") return;
-    if (changed.has("view") || changed.has("selected")) begin();
-    else if (changed.has("said")) paint();
+    if (changed.has("view") || changed.has("selected")) reset();
+    else if (changed.has("card")) render();
   });
 }
 
-function begin() {
-  [shown, of, of_landmark] = [[], 0, state.selected];
-  for (const button of orders.children) button.setAttribute("aria-pressed", String(button.dataset.order === order));
-  load();
+function reset() {
+  [crops, total, landmark] = [[], 0, state.selected];
+  for (const button of orderButtons.children) button.setAttribute("aria-pressed", String(button.dataset.order === order));
+  loadMore();
 }
 
-async function load() {
-  const landmark = of_landmark, asked = order;
+async function loadMore() {
+  const requested = { landmark, order };
   try {
-    const answer = await get(`/api/gallery/${landmark}?order=${asked}&start=${shown.length}&most=${PAGE}`);
-    if (landmark !== of_landmark || asked !== order) return;
-    shown.push(...answer.crops);
-    of = answer.of;
-    paint();
+    const answer = await get(`/api/gallery/${landmark}?order=${order}&start=${crops.length}&limit=${CROPS_PER_REQUEST}`);
+    if (requested.landmark !== landmark || requested.order !== order) return; // the user has moved on
+    crops.push(...answer.crops);
+    total = answer.total;
+    render();
   } catch (error) {
-    trouble(error.message);
+    showError(error.message);
   }
 }
 
-function paint() {
-  const color = state.said.colors[of_landmark], name = state.said.names[of_landmark];
-  head.replaceChildren(badge(of_landmark, color), element("h2", {}, name),
-    element("span", { class: "soft" }, `${shown.length} of ${of.toLocaleString("en")} images`));
-  grid.replaceChildren(...shown.map(({ row, score }) =>
+function render() {
+  const color = state.card.colors[landmark], name = state.card.names[landmark];
+  head.replaceChildren(badge(landmark, color), element("h2", {}, name),
+    element("span", { class: "muted" }, `${crops.length} of ${total.toLocaleString("en")} images`));
+  grid.replaceChildren(...crops.map(({ row, score }) =>
     element("button", { class: "crop", "aria-label": `${name} in image ${row + 1}, score ${score}`,
-      onclick: () => look({ row, view: "images" }) },
-      element("img", { src: picture(row, `landmark/${of_landmark}`), alt: "", loading: "lazy", width: 168, height: 168 }),
+      onclick: () => update({ row, view: "images" }) },
+      element("img", { src: imageUrl(row, `crop/${landmark}`), alt: "", loading: "lazy", width: 168, height: 168 }),
       element("span", { class: "ring", style: { "border-color": color } }),
       element("span", { class: "score" }, score.toFixed(2)))));
-  more.hidden = shown.length >= of;
+  moreButton.hidden = crops.length >= total;
 }

@@ -1,32 +1,33 @@
-// Everything that can be said of the chosen landmark.
+// The panel that shows and edits the selected landmark.
 
 import { badge, element, icon, ICONS } from "./dom.js";
-import { connections, edit, get, indices, isConfirmed, isHidden, isNamed, look, otherSide, partner, picture, state, watch } from "./store.js";
+import { allLandmarks, connectedTo, edit, get, imageUrl, isConfirmed, isHidden, isNamed, numberedName, otherSide, partnerOf, state, subscribe,
+  update } from "./store.js";
 
-// Distinguished by people with any kind of color vision (Okabe and Ito), and black and white.
-const SAFE = [["orange", "#e69f00"], ["sky blue", "#56b4e9"], ["green", "#009e73"], ["yellow", "#f0e442"], ["blue", "#0072b2"],
+// The palette of Okabe and Ito, which people with any color vision can tell apart, plus black and white.
+const PALETTE = [["orange", "#e69f00"], ["sky blue", "#56b4e9"], ["green", "#009e73"], ["yellow", "#f0e442"], ["blue", "#0072b2"],
   ["vermilion", "#d55e00"], ["pink", "#cc79a7"], ["white", "#ffffff"], ["black", "#000000"]];
 const SAMPLES = 6;
 
-let shownFor = -1; // whose samples these are
+let samplesOf = -1; // landmark of the loaded crops
 let crops = [];
-let input, trouble; // of the name; they stay while everything around them is made anew, so that nobody is interrupted
+let input, nameError; // kept while everything around them is rendered again, so that typing is not interrupted
 
 export function startInspector() {
   input = nameInput();
-  trouble = element("p", { id: "name-trouble", class: "trouble", role: "alert" });
-  const slots = { head, suggestion, samples, colorField, mirrorField, skeletonField };
-  const places = Object.fromEntries(Object.keys(slots).map((name) => [name, element("div")]));
-  const name = element("div", { class: "field" }, element("label", { for: "name" }, "Name"), input, trouble, places.suggestion);
-  document.getElementById("inspector").append(places.head, name, places.samples, places.colorField, places.mirrorField, places.skeletonField);
-  watch((changed) => {
-    if (!state.said || !(changed.has("said") || changed.has("selected"))) return;
-    const held = document.activeElement?.id;
-    for (const [slot, make] of Object.entries(slots)) places[slot].replaceChildren(make(state.selected) ?? "");
-    if (held && document.activeElement?.id !== held) document.getElementById(held)?.focus();
-    input.maxLength = state.run.longest_name;
-    if (changed.has("selected") || document.activeElement !== input) show(state.said.names[state.selected], "");
-    if (shownFor !== state.selected) sample(state.selected);
+  nameError = element("p", { id: "name-error", class: "error", role: "alert" });
+  const parts = { head, suggestion, samples, colorField, mirrorField, skeletonField };
+  const slots = Object.fromEntries(Object.keys(parts).map((name) => [name, element("div")]));
+  const name = element("div", { class: "field" }, element("label", { for: "name" }, "Name"), input, nameError, slots.suggestion);
+  document.getElementById("inspector").append(slots.head, name, slots.samples, slots.colorField, slots.mirrorField, slots.skeletonField);
+  subscribe((changed) => {
+    if (!state.card || !(changed.has("card") || changed.has("selected"))) return;
+    const focused = document.activeElement?.id;
+    for (const [part, make] of Object.entries(parts)) slots[part].replaceChildren(make(state.selected) ?? "");
+    if (focused && document.activeElement?.id !== focused) document.getElementById(focused)?.focus();
+    input.maxLength = state.run.max_name_length;
+    if (changed.has("selected") || document.activeElement !== input) showName(state.card.names[state.selected], "");
+    if (samplesOf !== state.selected) loadSamples(state.selected);
   });
 }
 
@@ -35,16 +36,16 @@ export function startInspector() {
 function head(index) {
   const hidden = isHidden(index);
   return element("div", { class: "inspector-head" },
-    badge(index, state.said.colors[index]),
-    element("h2", {}, state.said.names[index]),
+    badge(index, state.card.colors[index]),
+    element("h2", {}, state.card.names[index]),
     element("button", { id: "hide", class: hidden ? "quiet on" : "quiet", "aria-pressed": String(hidden), title: "Hide or show (H)",
-      onclick: () => toggleHidden() }, icon(hidden ? ICONS.closed : ICONS.eye), hidden ? "Hidden" : "Hide"),
-    element("button", { id: "unfold", class: "icon", "aria-label": "More about this landmark", "aria-controls": "inspector",
-      "aria-expanded": String(document.body.dataset.sheet === "open"), onclick: unfold }, icon(ICONS.up)));
+      onclick: () => toggleHidden() }, icon(hidden ? ICONS.eyeClosed : ICONS.eye), hidden ? "Hidden" : "Hide"),
+    element("button", { id: "expand", class: "icon", "aria-label": "More about this landmark", "aria-controls": "inspector",
+      "aria-expanded": String(document.body.dataset.sheet === "open"), onclick: toggleSheet }, icon(ICONS.up)));
 }
 
-// On a phone the inspector is a sheet of which only the name is seen at first.
-function unfold(event) {
+// On a phone the panel is a sheet at the bottom that shows only the name until it is expanded.
+function toggleSheet(event) {
   const open = document.body.dataset.sheet !== "open";
   document.body.dataset.sheet = open ? "open" : "";
   event.currentTarget.setAttribute("aria-expanded", String(open));
@@ -52,111 +53,109 @@ function unfold(event) {
 
 export const toggleHidden = () => edit({ kind: "hide", landmark: state.selected, hidden: !isHidden(state.selected) });
 
-function show(name, words) {
+function showName(name, error) {
   input.value = name;
-  trouble.textContent = words;
-  input.setAttribute("aria-invalid", String(Boolean(words)));
+  nameError.textContent = error;
+  input.setAttribute("aria-invalid", String(Boolean(error)));
 }
 
 function nameInput() {
   const field = element("input", { id: "name", type: "text", autocomplete: "off", autocapitalize: "off", spellcheck: "false",
-    enterkeyhint: "next", "aria-describedby": "name-trouble" });
+    enterkeyhint: "next", "aria-describedby": "name-error" });
   field.addEventListener("focus", () => field.select());
-  field.addEventListener("change", () => save());
+  field.addEventListener("change", () => saveName());
   field.addEventListener("keydown", (event) => {
     if (event.key === "Enter") {
       event.preventDefault();
-      save();
-      focusName(Math.min(state.selected + 1, state.run.landmarks - 1)); // without waiting: fast typists are not held up
+      saveName();
+      focusName(Math.min(state.selected + 1, state.run.landmarks - 1)); // do not wait for the server
     }
     if (event.key === "Escape") {
-      show(state.said.names[state.selected], "");
+      showName(state.card.names[state.selected], "");
       field.blur();
     }
   });
   return field;
 }
 
-async function save() {
+async function saveName() {
   const index = state.selected, name = input.value;
-  if (name.trim() === state.said.names[index]) return;
-  const refused = await edit({ kind: "rename", landmark: index, name });
-  if (!refused) return;
-  focusName(index); // back to where it was typed, to be mended
-  show(name, refused);
+  if (name.trim() === state.card.names[index]) return;
+  const error = await edit({ kind: "rename", landmark: index, name });
+  if (!error) return;
+  focusName(index); // go back to the rejected name, so that the user can correct it
+  showName(name, error);
 }
 
 export function focusName(index) {
-  look({ selected: index });
+  update({ selected: index });
   input.focus();
   input.select();
 }
 
-// A left ear has a right ear for a partner.
+// Suggest "right ear" for the partner of "left ear".
 function suggestion(index) {
-  const other = partner(index), name = otherSide(state.said.names[index]);
-  if (other === index || !name || state.said.names[other] === name || isNamed(other)) return null;
-  return element("button", { id: "suggest", class: "quiet wide", onclick: () => edit({ kind: "rename", landmark: other, name }) },
-    badge(other, state.said.colors[other], true), element("span", {}, `Call its partner “${name}”`));
+  const partner = partnerOf(index), name = otherSide(state.card.names[index]);
+  if (partner === index || !name || state.card.names[partner] === name || isNamed(partner)) return null;
+  return element("button", { id: "suggest", class: "quiet wide", onclick: () => edit({ kind: "rename", landmark: partner, name }) },
+    badge(partner, state.card.colors[partner], true), element("span", {}, `Name its partner “${name}”`));
 }
 
-// --- what it looks like ------------------------------------------------------------------------------
+// --- samples and color -------------------------------------------------------------------------------
 
 function samples(index) {
-  const mine = shownFor === index ? crops : []; // those of another until they have come
-  return element("div", { class: "samples", id: "samples" }, mine.map(({ row, score }) =>
+  const loaded = samplesOf === index ? crops : [];
+  return element("div", { class: "samples", id: "samples" }, loaded.map(({ row, score }) =>
     element("button", { class: "crop", title: `image ${row + 1}, score ${score}`, "aria-label": `Open image ${row + 1}`,
-      onclick: () => look({ row, view: "images" }) },
-      element("img", { src: picture(row, `landmark/${shownFor}`), alt: "", width: 84, height: 84 }),
-      element("span", { class: "ring", style: { "border-color": state.said.colors[shownFor] } }))));
+      onclick: () => update({ row, view: "images" }) },
+      element("img", { src: imageUrl(row, `crop/${samplesOf}`), alt: "", width: 84, height: 84 }),
+      element("span", { class: "ring", style: { "border-color": state.card.colors[samplesOf] } }))));
 }
 
-async function sample(landmark) {
+async function loadSamples(landmark) {
   try {
-    const answer = await get(`/api/gallery/${landmark}?most=${SAMPLES}`);
-    if (landmark !== state.selected) return; // another was chosen meanwhile
-    [shownFor, crops] = [landmark, answer.crops];
+    const answer = await get(`/api/gallery/${landmark}?limit=${SAMPLES}`);
+    if (landmark !== state.selected) return; // the user has selected another landmark
+    [samplesOf, crops] = [landmark, answer.crops];
     document.getElementById("samples").replaceWith(samples(landmark));
-  } catch { /* the page says so where it asks for names */ }
+  } catch { /* `poll` reports that the server does not answer */ }
 }
 
 function colorField(index) {
-  const now = state.said.colors[index];
-  const put = (color) => edit({ kind: "color", landmark: index, color });
-  const usual = state.run.usual_colors[index];
+  const current = state.card.colors[index];
+  const setColor = (color) => edit({ kind: "color", landmark: index, color });
   const swatch = ([name, color, value]) => element("button", { class: "swatch", id: `color-${name.replace(" ", "-")}`,
-    "aria-label": name, title: name, "aria-pressed": String(now === color), style: { background: color }, onclick: () => put(value ?? color) });
+    "aria-label": name, title: name, "aria-pressed": String(current === color), style: { background: color }, onclick: () => setColor(value ?? color) });
   return element("fieldset", { class: "field" }, element("legend", {}, "Color"),
-    element("div", { class: "swatches" }, SAFE.map(swatch), swatch(["usual", usual, ""]),
-      element("label", { class: "swatch other", title: "any color" }, element("span", { class: "unseen" }, "any color"),
-        element("input", { id: "color", type: "color", value: now, onchange: (event) => put(event.target.value) }))));
+    element("div", { class: "swatches" }, PALETTE.map(swatch), swatch(["default", state.run.default_colors[index], ""]),
+      element("label", { class: "swatch other", title: "any color" }, element("span", { class: "visually-hidden" }, "any color"),
+        element("input", { id: "color", type: "color", value: current, onchange: (event) => setColor(event.target.value) }))));
 }
 
 // --- mirror partner and skeleton ---------------------------------------------------------------------
 
-export const titled = (index) => `${index} · ${state.said.names[index]}`;
-
 function mirrorField(index) {
-  const sure = isConfirmed(index);
-  return element("div", { class: "field" }, element("label", { for: "partner" }, "Becomes in a mirrored image"),
+  const confirmed = isConfirmed(index);
+  return element("div", { class: "field" }, element("label", { for: "partner" }, "In a mirrored image it becomes"),
     element("div", { class: "stack" },
       element("select", { id: "partner", onchange: (event) => edit({ kind: "pair", landmark: index, partner: Number(event.target.value) }) },
-        indices().map((other) => element("option", { value: other, selected: other === partner(index) },
-          other === index ? "itself" : titled(other)))),
-      element("button", { id: "confirm", class: sure ? "quiet on" : "quiet", "aria-pressed": String(sure), title: "Confirm (Y)",
-        onclick: () => toggleConfirmed(index) }, icon(ICONS.check), sure ? "Confirmed" : "Confirm")));
+        allLandmarks().map((other) => element("option", { value: other, selected: other === partnerOf(index) },
+          other === index ? "itself" : numberedName(other)))),
+      element("button", { id: "confirm", class: confirmed ? "quiet on" : "quiet", "aria-pressed": String(confirmed), title: "Confirm (Y)",
+        onclick: () => toggleConfirmed(index) }, icon(ICONS.check), confirmed ? "Confirmed" : "Confirm")));
 }
 
 export const toggleConfirmed = (index) => edit({ kind: "confirm", landmark: index, confirmed: !isConfirmed(index) });
 
 function skeletonField(index) {
-  const linked = connections(index);
+  const connected = connectedTo(index);
   const connect = (other, on) => edit({ kind: "connect", landmark: index, other, connected: on });
-  return element("div", { class: "field" }, element("label", { for: "connect" }, "Connected with"),
-    element("ul", { class: "chips" }, linked.map((other) => element("li", { class: "chip" },
-      badge(other, state.said.colors[other], true), element("span", {}, state.said.names[other]),
-      element("button", { class: "tiny", "aria-label": `Disconnect from ${titled(other)}`, onclick: () => connect(other, false) }, icon(ICONS.cross))))),
+  return element("div", { class: "field" }, element("label", { for: "connect" }, "Connected to"),
+    element("ul", { class: "chips" }, connected.map((other) => element("li", { class: "chip" },
+      badge(other, state.card.colors[other], true), element("span", {}, state.card.names[other]),
+      element("button", { class: "tiny", "aria-label": `Disconnect from ${numberedName(other)}`, onclick: () => connect(other, false) }, icon(ICONS.cross))))),
     element("select", { id: "connect", value: "", onchange: (event) => event.target.value !== "" && connect(Number(event.target.value), true) },
-      element("option", { value: "" }, linked.length ? "and with …" : "choose a landmark …"),
-      indices().filter((other) => other !== index && !linked.includes(other)).map((other) => element("option", { value: other }, titled(other)))));
+      element("option", { value: "" }, connected.length ? "add another …" : "select a landmark …"),
+      allLandmarks().filter((other) => other !== index && !connected.includes(other)).map((other) =>
+        element("option", { value: other }, numberedName(other)))));
 }

@@ -1,52 +1,52 @@
-// The list of landmarks: which there are, how far one has come, which is chosen.
+// The list of landmarks, with the selected one and the progress of naming.
 
 import { badge, element, icon, ICONS } from "./dom.js";
-import { indices, isConfirmed, isHidden, isNamed, look, partner, state, watch } from "./store.js";
+import { allLandmarks, isConfirmed, isHidden, isNamed, partnerOf, state, subscribe, update } from "./store.js";
 
 export function startList() {
   const list = document.getElementById("landmarks");
-  watch((changed) => {
-    if (changed.has("said") || changed.has("run")) fill(list);
-    if (changed.has("said") || changed.has("selected")) mark(list, changed.has("selected"));
+  subscribe((changed) => {
+    if (changed.has("card") || changed.has("run")) render(list);
+    if (changed.has("card") || changed.has("selected")) markSelected(list, changed.has("selected"));
   });
 }
 
-function fill(list) {
-  const held = list.contains(document.activeElement);
-  list.replaceChildren(...indices().map(entry));
-  if (held) list.children[state.selected].firstElementChild.focus();
-  const named = indices().filter((index) => isNamed(index) || isHidden(index)).length;
-  document.getElementById("progress").textContent = `${named} of ${state.run.landmarks} named or hidden`;
+function render(list) {
+  const hadFocus = list.contains(document.activeElement);
+  list.replaceChildren(...allLandmarks().map(entry));
+  if (hadFocus) list.children[state.selected].firstElementChild.focus();
+  const done = allLandmarks().filter((index) => isNamed(index) || isHidden(index)).length;
+  document.getElementById("progress").textContent = `${done} of ${state.run.landmarks} named or hidden`;
 }
 
 function entry(index) {
-  const other = partner(index);
+  const partner = partnerOf(index);
   const notes = [
     isHidden(index) ? "hidden" : "",
-    other === index ? "" : `mirror partner ${other}${isConfirmed(index) ? ", confirmed" : ""}`,
+    partner === index ? "" : `mirror partner ${partner}${isConfirmed(index) ? ", confirmed" : ""}`,
   ].filter(Boolean);
   return element("li", {},
-    element("button", { class: isHidden(index) ? "entry gone" : "entry", onclick: () => look({ selected: index }),
+    element("button", { class: isHidden(index) ? "entry off" : "entry", onclick: () => update({ selected: index }),
       data: { landmark: index } },
-      badge(index, state.said.colors[index]),
-      element("span", { class: isNamed(index) ? "name" : "name unnamed" }, state.said.names[index]),
-      isHidden(index) ? icon(ICONS.closed) : null,
-      !isHidden(index) && other !== index
-        ? element("span", { class: isConfirmed(index) ? "twin sure" : "twin", "aria-hidden": "true" }, `⇄ ${other}`) : null,
-      element("span", { class: "unseen" }, notes.length ? `, ${notes.join(", ")}` : "")));
+      badge(index, state.card.colors[index]),
+      element("span", { class: isNamed(index) ? "name" : "name unnamed" }, state.card.names[index]),
+      isHidden(index) ? icon(ICONS.eyeClosed) : null,
+      !isHidden(index) && partner !== index
+        ? element("span", { class: isConfirmed(index) ? "partner confirmed" : "partner", "aria-hidden": "true" }, `⇄ ${partner}`) : null,
+      element("span", { class: "visually-hidden" }, notes.length ? `, ${notes.join(", ")}` : "")));
 }
 
-function mark(list, moved) {
+function markSelected(list, scroll) {
   for (const [index, item] of [...list.children].entries()) {
-    const chosen = index === state.selected;
-    item.firstElementChild.setAttribute("aria-current", chosen ? "true" : "false");
-    if (chosen && moved) reveal(list, item);
+    const selected = index === state.selected;
+    item.firstElementChild.setAttribute("aria-current", selected ? "true" : "false");
+    if (selected && scroll) scrollTo(list, item);
   }
 }
 
-// Within the list alone: scrollIntoView would move the page as well.
-function reveal(list, item) {
-  const box = list.getBoundingClientRect(), place = item.getBoundingClientRect();
-  list.scrollTop += Math.min(0, place.top - box.top - 8) + Math.max(0, place.bottom - box.bottom + 8);
-  list.scrollLeft += Math.min(0, place.left - box.left - 24) + Math.max(0, place.right - box.right + 24);
+// Scroll only the list; scrollIntoView would scroll the page as well.
+function scrollTo(list, item) {
+  const outer = list.getBoundingClientRect(), inner = item.getBoundingClientRect();
+  list.scrollTop += Math.min(0, inner.top - outer.top - 8) + Math.max(0, inner.bottom - outer.bottom + 8);
+  list.scrollLeft += Math.min(0, inner.left - outer.left - 24) + Math.max(0, inner.right - outer.right + 24);
 }

@@ -1,11 +1,11 @@
-// Start everything; tabs, history and keys.
+// Start the page: tabs, undo and redo, keyboard shortcuts, and all views.
 
 import { focusName, startInspector, toggleConfirmed, toggleHidden } from "./inspector.js";
 import { startGallery } from "./gallery.js";
-import { startImages, turn } from "./images.js";
+import { startImages, stepImage } from "./images.js";
 import { startList } from "./list.js";
 import { startMirror } from "./mirror.js";
-import { canRedo, canUndo, look, redo, start, state, trouble, undo, watch } from "./store.js";
+import { canRedo, canUndo, redo, showError, start, state, subscribe, undo, update } from "./store.js";
 
 const VIEWS = ["images", "gallery", "mirror"];
 const byId = (id) => document.getElementById(id);
@@ -16,17 +16,17 @@ const help = byId("help-box");
 function startTabs() {
   const tabs = VIEWS.map((view) => byId(`tab-${view}`));
   for (const [at, tab] of tabs.entries()) {
-    tab.addEventListener("click", () => look({ view: VIEWS[at] }));
+    tab.addEventListener("click", () => update({ view: VIEWS[at] }));
     tab.addEventListener("keydown", (event) => {
-      const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-      if (!by) return;
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (!step) return;
       event.stopPropagation();
-      const next = (at + by + VIEWS.length) % VIEWS.length;
-      look({ view: VIEWS[next] });
+      const next = (at + step + VIEWS.length) % VIEWS.length;
+      update({ view: VIEWS[next] });
       tabs[next].focus();
     });
   }
-  watch((changed) => {
+  subscribe((changed) => {
     if (!changed.has("view")) return;
     for (const view of VIEWS) {
       byId(`view-${view}`).hidden = view !== state.view;
@@ -41,65 +41,65 @@ function startHistory() {
   byId("undo").addEventListener("click", undo);
   byId("redo").addEventListener("click", redo);
   byId("help").addEventListener("click", () => help.showModal());
-  watch((changed) => {
+  subscribe((changed) => {
     if (changed.has("run")) {
       byId("title").textContent = state.run.title;
       document.title = `${state.run.title} · naming · selfmark`;
     }
-    if (state.said) document.body.dataset.revision = state.said.revision; // of what the page shows
+    if (state.card) document.body.dataset.revision = state.card.revision; // revision of the card that the page shows
     byId("undo").disabled = !canUndo();
     byId("redo").disabled = !canRedo();
   });
 }
 
-// --- keys -----------------------------------------------------------------------------------------------
+// --- keyboard -------------------------------------------------------------------------------------------
 
-const step = (by) => look({ selected: (state.selected + by + state.run.landmarks) % state.run.landmarks });
+const stepLandmark = (step) => update({ selected: (state.selected + step + state.run.landmarks) % state.run.landmarks });
 
-const KEYS = {
-  ArrowUp: () => step(-1),
-  ArrowDown: () => step(1),
-  ArrowLeft: () => turn(-1),
-  ArrowRight: () => turn(1),
+const SHORTCUTS = {
+  ArrowUp: () => stepLandmark(-1),
+  ArrowDown: () => stepLandmark(1),
+  ArrowLeft: () => stepImage(-1),
+  ArrowRight: () => stepImage(1),
   n: () => focusName(state.selected),
   h: toggleHidden,
-  c: () => look({ view: "images", tool: "connect", first: null }),
-  m: () => look({ view: "images", tool: "pair", first: null }),
-  v: () => look({ tool: "choose", first: null }),
-  Escape: () => look({ tool: "choose", first: null }),
+  c: () => update({ view: "images", tool: "connect", first: null }),
+  m: () => update({ view: "images", tool: "pair", first: null }),
+  v: () => update({ tool: "select", first: null }),
+  Escape: () => update({ tool: "select", first: null }),
   y: () => toggleConfirmed(state.selected),
-  1: () => look({ view: "images" }),
-  2: () => look({ view: "gallery" }),
-  3: () => look({ view: "mirror" }),
+  1: () => update({ view: "images" }),
+  2: () => update({ view: "gallery" }),
+  3: () => update({ view: "mirror" }),
   "?": () => help.showModal(),
 };
 
-function startKeys() {
+function startShortcuts() {
   document.addEventListener("keydown", (event) => {
-    if (!state.said || help.open || event.altKey) return;
-    const writing = event.target.matches?.("input, select, textarea");
+    if (!state.card || help.open || event.altKey) return;
+    const typing = event.target.matches?.("input, select, textarea");
     if (event.ctrlKey || event.metaKey) {
       const key = event.key.toLowerCase();
-      if (writing || !["z", "y"].includes(key)) return;
+      if (typing || !["z", "y"].includes(key)) return;
       event.preventDefault();
       if (key === "y" || event.shiftKey) redo();
       else undo();
       return;
     }
-    if (writing) return;
-    const act = KEYS[event.key.length === 1 ? event.key.toLowerCase() : event.key];
-    if (!act) return;
+    if (typing) return;
+    const action = SHORTCUTS[event.key.length === 1 ? event.key.toLowerCase() : event.key];
+    if (!action) return;
     event.preventDefault();
-    act();
+    action();
   });
 }
 
 startTabs();
 startHistory();
-startKeys();
+startShortcuts();
 startList();
 startInspector();
 startImages();
 startGallery();
 startMirror();
-start().catch((error) => trouble(error.message));
+start().catch((error) => showError(error.message));

@@ -1,57 +1,57 @@
-// Mirror pairs, side by side: the partner is shown mirrored, so that a true pair looks alike.
+// Mirror pairs side by side. The partner is shown mirrored, so both sides of a correct pair look alike.
 
 import { badge, element, icon, ICONS } from "./dom.js";
-import { edit, indices, isConfirmed, isHidden, look, partner, picture, state, watch } from "./store.js";
-import { titled, toggleConfirmed } from "./inspector.js";
+import { toggleConfirmed } from "./inspector.js";
+import { allLandmarks, edit, imageUrl, isConfirmed, isHidden, numberedName, partnerOf, state, subscribe, update } from "./store.js";
 
 const SAMPLES = 4;
 
 export function startMirror() {
-  const place = document.getElementById("view-mirror");
-  watch((changed) => {
-    if (state.view === "mirror" && (changed.has("view") || changed.has("said") || changed.has("selected"))) fill(place, changed);
+  const view = document.getElementById("view-mirror");
+  subscribe((changed) => {
+    if (state.view === "mirror" && (changed.has("view") || changed.has("card") || changed.has("selected"))) render(view, changed);
   });
 }
 
-function fill(place, changed) {
-  const held = place.contains(document.activeElement) ? document.activeElement.id : "";
-  const visible = indices().filter((index) => !isHidden(index));
-  const pairs = visible.filter((index) => partner(index) > index || (partner(index) < index && isHidden(partner(index))));
-  const alone = visible.filter((index) => partner(index) === index);
-  const sure = [...pairs, ...alone].filter(isConfirmed).length;
-  place.replaceChildren(
-    element("div", { class: "toolbar" }, element("p", { class: "hint soft" },
-      `${sure} of ${pairs.length + alone.length} confirmed. In a mirrored image, a left ear becomes a right ear: the partner is shown `
-      + "mirrored here, so both sides of a true pair look alike.")),
-    ...state.said.notes.map((note) => element("p", { class: "note" }, note)),
+function render(view, changed) {
+  const focused = view.contains(document.activeElement) ? document.activeElement.id : "";
+  const visible = allLandmarks().filter((index) => !isHidden(index));
+  const pairs = visible.filter((index) => partnerOf(index) > index || (partnerOf(index) < index && isHidden(partnerOf(index))));
+  const single = visible.filter((index) => partnerOf(index) === index);
+  const confirmed = [...pairs, ...single].filter(isConfirmed).length;
+  view.replaceChildren(
+    element("div", { class: "toolbar" }, element("p", { class: "hint muted" },
+      `${confirmed} of ${pairs.length + single.length} confirmed. In a mirrored image, the left ear becomes the right ear. `
+      + "The partner is shown mirrored here, so both sides of a correct pair look alike.")),
+    ...state.card.notes.map((note) => element("p", { class: "note" }, note)),
     element("h2", {}, "Pairs"),
-    element("div", { class: "pairs" }, pairs.map((index) => card(index, partner(index)))),
-    element("h2", {}, "On the axis"),
-    element("div", { class: "pairs" }, alone.map((index) => card(index, index))));
-  if (held && document.getElementById(held)) document.getElementById(held).focus({ preventScroll: !changed.has("view") });
+    element("div", { class: "pairs" }, pairs.map((index) => pairCard(index, partnerOf(index)))),
+    element("h2", {}, "On the midline"),
+    element("div", { class: "pairs" }, single.map((index) => pairCard(index, index))));
+  if (focused && document.getElementById(focused)) document.getElementById(focused).focus({ preventScroll: !changed.has("view") });
 }
 
-function card(index, other) {
-  const sure = isConfirmed(index);
-  const chosen = index === state.selected || other === state.selected;
-  return element("article", { class: `pair${sure ? " sure" : ""}${chosen ? " chosen" : ""}`, "aria-label": other === index
-    ? `${titled(index)}, its own mirror image` : `${titled(index)} and ${titled(other)}` },
-    side(index, false), side(other, true),
+function pairCard(index, partner) {
+  const confirmed = isConfirmed(index);
+  const selected = index === state.selected || partner === state.selected;
+  return element("article", { class: `pair${confirmed ? " confirmed" : ""}${selected ? " selected" : ""}`, "aria-label": partner === index
+    ? `${numberedName(index)}, its own mirror partner` : `${numberedName(index)} and ${numberedName(partner)}` },
+    side(index, false), side(partner, true),
     element("div", { class: "row" },
-      element("button", { id: `sure-${index}`, class: sure ? "main on" : "main", "aria-pressed": String(sure), onclick: () => toggleConfirmed(index) },
-        icon(ICONS.check), sure ? "Confirmed" : "Confirm"),
-      element("label", { class: "unseen", for: `partner-${index}` }, `Partner of ${titled(index)}`),
+      element("button", { id: `confirm-${index}`, class: confirmed ? "primary on" : "primary", "aria-pressed": String(confirmed),
+        onclick: () => toggleConfirmed(index) }, icon(ICONS.check), confirmed ? "Confirmed" : "Confirm"),
+      element("label", { class: "visually-hidden", for: `partner-${index}` }, `Partner of ${numberedName(index)}`),
       element("select", { id: `partner-${index}`, onchange: (event) => edit({ kind: "pair", landmark: index, partner: Number(event.target.value) }) },
-        indices().map((one) => element("option", { value: one, selected: one === other }, one === index ? "itself" : titled(one))))));
+        allLandmarks().map((other) => element("option", { value: other, selected: other === partner }, other === index ? "itself" : numberedName(other))))));
 }
 
 function side(index, mirrored) {
   const rows = [...Array(SAMPLES).keys()].map((at) => Math.floor(((at + 0.5) * state.run.images) / SAMPLES));
   return element("div", { class: "side" },
-    element("button", { class: "who", onclick: () => look({ selected: index }) }, badge(index, state.said.colors[index]),
-      element("span", {}, state.said.names[index]), mirrored ? element("span", { class: "soft" }, "mirrored") : null),
-    element("div", { class: mirrored ? "four mirrored" : "four" }, [...new Set(rows)].map((row) =>
+    element("button", { class: "side-name", onclick: () => update({ selected: index }) }, badge(index, state.card.colors[index]),
+      element("span", {}, state.card.names[index]), mirrored ? element("span", { class: "muted" }, "mirrored") : null),
+    element("div", { class: mirrored ? "side-crops mirrored" : "side-crops" }, [...new Set(rows)].map((row) =>
       element("span", { class: "crop" },
-        element("img", { src: picture(row, `landmark/${index}`), alt: "", loading: "lazy", width: 84, height: 84 }),
-        element("span", { class: "ring", style: { "border-color": state.said.colors[index] } })))));
+        element("img", { src: imageUrl(row, `crop/${index}`), alt: "", loading: "lazy", width: 84, height: 84 }),
+        element("span", { class: "ring", style: { "border-color": state.card.colors[index] } })))));
 }

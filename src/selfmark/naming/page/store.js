@@ -1,195 +1,194 @@
-// What the page knows, and the only way to change it. Views ask to be told of changes with `watch`.
+// The state of the page and the functions that change it. Views register with `subscribe` to learn of changes.
 
 export const state = {
-  run: null, // title, images, landmarks, longest_name, usual_colors
-  said: null, // names, mirror, skeleton, colors, hidden, confirmed, notes, revision
+  run: null, // title, images, landmarks, max_name_length, default_colors, session
+  card: null, // names, mirror, skeleton, colors, hidden, confirmed, notes, revision
   selected: 0, // landmark
   row: 0, // image
   view: "images",
-  tool: "choose", // choose, connect or pair
-  first: null, // the landmark chosen first while connecting or pairing
+  tool: "select", // select, connect or pair
+  first: null, // first landmark clicked while connecting or pairing
 };
 
-const watchers = [];
-let undone = []; // edits to send for redo
-let done = []; // edits to send for undo
+const listeners = [];
+let redoStack = []; // edits to send for redo
+let undoStack = []; // edits to send for undo
 
-export function watch(watcher) {
-  watchers.push(watcher);
+export function subscribe(listener) {
+  listeners.push(listener);
 }
 
-// Change what is looked at, not what is saved.
-export function look(changes) {
+// Change what the page shows. This saves nothing on the server.
+export function update(changes) {
   Object.assign(state, changes);
-  tell(Object.keys(changes));
+  notify(Object.keys(changes));
 }
 
-function tell(changed) {
-  for (const watcher of watchers) watcher(new Set(changed));
+function notify(changed) {
+  for (const listener of listeners) listener(new Set(changed));
 }
 
-// --- the server -----------------------------------------------------------------------------------
+// --- server ---------------------------------------------------------------------------------------
 
-async function ask(address, options = {}) {
-  let answer;
+async function request(address, options = {}) {
+  let response;
   try {
-    answer = await fetch(address, options);
+    response = await fetch(address, options);
   } catch {
-    const error = new Error("selfmark no longer answers. Start 'selfmark name' again; nothing that was saved is lost.");
-    error.gone = true;
+    const error = new Error("The server has stopped. Start 'selfmark name' again. All saved changes are safe.");
+    error.offline = true;
     throw error;
   }
-  if (answer.status === 204) return null;
-  if (answer.ok) return answer.json();
-  const json = (answer.headers.get("content-type") || "").includes("json");
-  const words = json ? (await answer.json()).error : await answer.text();
-  throw new Error(typeof words === "string" ? words : "selfmark did not understand this.");
+  if (response.status === 204) return null;
+  if (response.ok) return response.json();
+  const json = (response.headers.get("content-type") || "").includes("json");
+  const message = json ? (await response.json()).error : await response.text();
+  throw new Error(typeof message === "string" ? message : "The server did not understand the request.");
 }
 
-export const get = (address) => ask(address);
+export const get = (address) => request(address);
 
-// A picture's address; browsers keep pictures, so those of another run on the same port must have another.
-export const picture = (row, kind) => `/pictures/${row}/${kind}?of=${state.run.pictures}`;
+// The address of a rendered image. The session keeps browsers from reusing cached images of another run on this port.
+export const imageUrl = (row, kind) => `/images/${row}/${kind}?session=${state.run.session}`;
 
 export async function start() {
-  [state.run, state.said] = await Promise.all([get("/api/run"), get("/api/names")]);
-  recall();
-  tell(["run", "said", "selected", "row", "view", "tool"]);
-  setInterval(follow, 3000);
+  [state.run, state.card] = await Promise.all([get("/api/run"), get("/api/card")]);
+  restoreSession();
+  notify(["run", "card", "selected", "row", "view", "tool"]);
+  setInterval(poll, 3000);
 }
 
-// Others may be naming too, on another screen or in another process.
-async function follow() {
+// Get changes that somebody else made in another window.
+async function poll() {
   if (document.hidden) return;
   try {
-    const said = await get(`/api/names?known=${state.said.revision}`);
-    trouble("");
-    if (said) {
-      state.said = said;
-      tell(["said"]);
+    const card = await get(`/api/card?revision=${state.card.revision}`);
+    showError("");
+    if (card) {
+      state.card = card;
+      notify(["card"]);
     }
   } catch (error) {
-    trouble(error.message);
+    showError(error.message);
   }
 }
 
-export function trouble(words) {
-  const place = document.getElementById("trouble");
-  place.textContent = words;
-  place.hidden = !words;
+export function showError(message) {
+  const bar = document.getElementById("error");
+  bar.textContent = message;
+  bar.hidden = !message;
 }
 
 // --- edits ------------------------------------------------------------------------------------------
 
 async function send(edits) {
-  const answer = await ask("/api/edits", {
+  const answer = await request("/api/edits", {
     method: "POST",
     headers: { "content-type": "application/json", "x-selfmark": "1" },
     body: JSON.stringify({ edits }),
   });
-  const { back, ...said } = answer;
-  state.said = said;
-  return back;
+  const { undo, ...card } = answer;
+  state.card = card;
+  return undo;
 }
 
-// Save edits; resolves to "" or to the words that say why they cannot be.
+// Save edits. Resolves to "", or to the error message if the server rejects them.
 export async function edit(...edits) {
   try {
-    const back = await send(edits);
-    done.push(back);
-    undone = [];
-    return finish("Saved");
+    undoStack.push(await send(edits));
+    redoStack = [];
+    return succeed("Saved");
   } catch (error) {
     return fail(error);
   }
 }
 
-async function step(from, onto, word) {
+async function replay(from, to, message) {
   const edits = from.at(-1);
   if (!edits) return "";
   try {
-    onto.push(await send(edits));
+    to.push(await send(edits));
     from.pop();
-    return finish(word);
+    return succeed(message);
   } catch (error) {
-    if (!error.gone) from.pop(); // it can no longer be done: somebody else has changed what it was about
-    remember();
+    if (!error.offline) from.pop(); // no longer possible, because somebody else has changed the same thing
+    saveSession();
     return fail(error);
   }
 }
 
-export const undo = () => step(done, undone, "Undone");
-export const redo = () => step(undone, done, "Redone");
-export const canUndo = () => done.length > 0;
-export const canRedo = () => undone.length > 0;
+export const undo = () => replay(undoStack, redoStack, "Undone");
+export const redo = () => replay(redoStack, undoStack, "Redone");
+export const canUndo = () => undoStack.length > 0;
+export const canRedo = () => redoStack.length > 0;
 
-function finish(word) {
-  remember();
-  trouble("");
-  announce(word);
-  tell(["said"]);
+function succeed(message) {
+  saveSession();
+  showError("");
+  showStatus(message);
+  notify(["card"]);
   return "";
 }
 
 function fail(error) {
-  trouble(error.message);
-  tell(["said"]);
+  showError(error.message);
+  notify(["card"]);
   return error.message;
 }
 
-let quiet;
-export function announce(words) {
-  const place = document.getElementById("saved");
-  place.textContent = words;
-  place.classList.add("fresh");
-  clearTimeout(quiet);
-  quiet = setTimeout(() => place.classList.remove("fresh"), 1600);
+let statusTimer;
+function showStatus(message) {
+  const status = document.getElementById("saved");
+  status.textContent = message;
+  status.classList.add("fresh");
+  clearTimeout(statusTimer);
+  statusTimer = setTimeout(() => status.classList.remove("fresh"), 1600);
 }
 
-// Undo outlives a reload of the page, for as long as its tab is open.
-const drawer = () => `selfmark ${state.run.title} ${state.run.landmarks}`;
+// Undo and redo survive a reload of the page in the same tab.
+const storageKey = () => `selfmark ${state.run.title} ${state.run.landmarks}`;
 
-function remember() {
-  const kept = { done: done.slice(-200), undone: undone.slice(-200), selected: state.selected, row: state.row };
-  sessionStorage.setItem(drawer(), JSON.stringify(kept));
+function saveSession() {
+  const stored = { undo: undoStack.slice(-200), redo: redoStack.slice(-200), selected: state.selected, row: state.row };
+  sessionStorage.setItem(storageKey(), JSON.stringify(stored));
 }
 
-function recall() {
-  const kept = JSON.parse(sessionStorage.getItem(drawer()) || "{}");
-  done = kept.done || [];
-  undone = kept.undone || [];
-  state.selected = Math.min(kept.selected || 0, state.run.landmarks - 1);
-  state.row = Math.min(kept.row || 0, state.run.images - 1);
+function restoreSession() {
+  const stored = JSON.parse(sessionStorage.getItem(storageKey()) || "{}");
+  undoStack = stored.undo || [];
+  redoStack = stored.redo || [];
+  state.selected = Math.min(stored.selected || 0, state.run.landmarks - 1);
+  state.row = Math.min(stored.row || 0, state.run.images - 1);
 }
 
-// --- small questions ----------------------------------------------------------------------------------
+// --- landmarks ----------------------------------------------------------------------------------------
 
-export const isHidden = (index) => state.said.hidden.includes(index);
-export const isConfirmed = (index) => state.said.confirmed.includes(index);
-export const partner = (index) => state.said.mirror[index];
-export const indices = () => [...state.said.names.keys()];
-export const isNamed = (index) => state.said.names[index] !== `landmark_${index}`;
-export const connections = (index) =>
-  state.said.skeleton.filter((edge) => edge.includes(index)).map(([a, b]) => (a === index ? b : a));
-export const connected = (a, b) => connections(a).includes(b);
+export const isHidden = (index) => state.card.hidden.includes(index);
+export const isConfirmed = (index) => state.card.confirmed.includes(index);
+export const isNamed = (index) => state.card.names[index] !== `landmark_${index}`;
+export const partnerOf = (index) => state.card.mirror[index];
+export const allLandmarks = () => [...state.card.names.keys()];
+export const numberedName = (index) => `${index} · ${state.card.names[index]}`;
+export const connectedTo = (index) =>
+  state.card.skeleton.filter((edge) => edge.includes(index)).map(([a, b]) => (a === index ? b : a));
 
-// What a tool does with two landmarks.
-export function join(tool, a, b) {
+// Apply the connect or pair tool to two landmarks.
+export function applyTool(tool, a, b) {
   if (tool === "pair") return edit({ kind: "pair", landmark: a, partner: b });
   if (a === b) return Promise.resolve("");
-  return edit({ kind: "connect", landmark: a, other: b, connected: !connected(a, b) });
+  return edit({ kind: "connect", landmark: a, other: b, connected: !connectedTo(a).includes(b) });
 }
 
-// "left ear" for "right ear": what a partner may be called.
+// Swap the side in a name ("left ear" becomes "right ear"). Returns "" if the name has no side.
 export function otherSide(name) {
   const sides = { left: "right", right: "left" };
-  const swapped = name.replace(/(^|[^a-z])(left|right)(?=$|[^a-z])/i, (all, before, side) => {
+  const swapped = name.replace(/(^|[^a-z])(left|right)(?=$|[^a-z])/i, (match, before, side) => {
     const other = sides[side.toLowerCase()];
     if (side === side.toUpperCase()) return before + other.toUpperCase();
     return before + (side[0] === side[0].toUpperCase() ? other[0].toUpperCase() + other.slice(1) : other);
   });
   if (swapped !== name) return swapped;
-  const short = name.replace(/(^|[_. -])([lr])(?=$|[_. -])/i, (all, before, side) =>
+  const short = name.replace(/(^|[_. -])([lr])(?=$|[_. -])/i, (match, before, side) =>
     before + { l: "r", r: "l", L: "R", R: "L" }[side]);
   return short === name ? "" : short;
 }

@@ -12,7 +12,7 @@ from selfmark.annotations import AnnotatedObjects, annotate_images
 from selfmark.image_ref import Box
 from selfmark.paper.datasets.dataset import tight_box
 from selfmark.points import FloatArray
-from selfmark.tracking.object_refs import Regions, locate_objects
+from selfmark.tracking.regions import Regions, locate_objects
 
 # In the order of PennAction.
 JOINTS = (
@@ -68,7 +68,7 @@ def use_detected_boxes(objects: AnnotatedObjects, root: Path, boxes: Path) -> An
     """
     largest: dict[tuple[Path, int | None], Box] = {}
     paths = [root / path for path in objects.paths]
-    for ref in locate_objects(list(dict.fromkeys(paths)), where=Regions(boxes=boxes)):
+    for ref in locate_objects(list(dict.fromkeys(paths)), regions=Regions(boxes=boxes)):
         key = (ref.path, ref.frame)
         if ref.box is not None and _area(ref.box) > _area(largest.get(key, (0.0, 0.0, 0.0, 0.0))):
             largest[key] = ref.box

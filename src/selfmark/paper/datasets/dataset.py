@@ -82,14 +82,22 @@ def write_coco(dataset: Dataset, folder: Path) -> tuple[Path, Path]:
     Where regressors are fitted on other images than those of train.json, those are in fit.json.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         (folder / "fit.json").unlink(missing_ok=True)  # of another data set
-        for name, split in dataset.splits.items():
-            with atomic_write(folder / f"{name}.json") as temporary:
-                temporary.write_text(json.dumps(_coco(dataset, split)), encoding="utf-8")
     except OSError as error:
         raise InputError(f"cannot write to {folder}: {error.strerror}") from error
+    for name, split in dataset.splits.items():
+        write_coco_split(dataset, split, folder / f"{name}.json")
     return folder / "train.json", folder / "test.json"
+
+
+def write_coco_split(dataset: Dataset, split: AnnotatedObjects, path: Path) -> None:
+    """Write objects of a data set to a COCO file that names the images by their absolute paths."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as temporary:
+            temporary.write_text(json.dumps(_coco(dataset, split)), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write to {path.parent}: {error.strerror}") from error
 
 
 def _coco(dataset: Dataset, split: AnnotatedObjects) -> dict[str, Any]:

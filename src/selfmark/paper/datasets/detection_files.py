@@ -12,9 +12,8 @@ import numpy.typing as npt
 
 from selfmark.annotations import AnnotatedObjects, annotate_images
 from selfmark.errors import InputError
-from selfmark.evaluation.label_files import build_objects
 from selfmark.image_ref import ImageRef
-from selfmark.images.coco import read_coco
+from selfmark.images.coco import read_coco, read_keypoints
 from selfmark.images.input_files import read_text
 from selfmark.paper.datasets.face_points import face_point_names
 from selfmark.paper.datasets.list_files import parse_numbers, read_rows
@@ -41,11 +40,18 @@ def read_points(path: Path) -> AnnotatedObjects:
 def _coco(path: Path) -> AnnotatedObjects:
     file = read_coco(path)
     file.check_ids()
-    objects = build_objects(file, file.single_objects())
-    if objects.mirror:
-        return objects
-    names, mirror = face_point_names(len(objects.names), str(path))
-    return replace(objects, names=names, mirror=mirror)
+    annotations = file.single_objects()
+    if not annotations:
+        raise InputError(f"{path} annotates no objects; give a file with points of the images")
+    category = file.category(annotations)
+    names = category.point_names(annotations[0])
+    mirror = category.mirror(len(names))
+    if not mirror:
+        names, mirror = face_point_names(len(names), str(path))
+    points = read_keypoints(annotations, names)
+    refs = [file.image_of(annotation).ref() for annotation in annotations]
+    xy = np.where(points[..., 2:] > 0, points[..., :2], np.nan)
+    return replace(annotate_images(refs, names, xy, hidden=points[..., 2] == 1), mirror=mirror)
 
 
 def _table(path: Path) -> AnnotatedObjects:

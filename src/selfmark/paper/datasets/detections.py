@@ -17,11 +17,11 @@ import numpy.typing as npt
 from selfmark.annotations import AnnotatedObjects
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
+from selfmark.images.box_matching import attach_boxes
 from selfmark.paper.datasets.dataset import Dataset
 from selfmark.paper.datasets.detection_files import read_points
 from selfmark.paper.datasets.measurable import drop_unmeasurable
 from selfmark.points import FloatArray
-from selfmark.tracking.object_refs import attach_boxes
 
 
 def replace_points(dataset: Dataset, file: Path) -> Dataset:
@@ -113,7 +113,7 @@ def _nearest(split: AnnotatedObjects, found: AnnotatedObjects, file: Path) -> np
         for one in matched:
             if owner.setdefault(one, path) != path:
                 raise InputError(
-                    f"{file}: '{found.refs[one].path}' may be {owner[one]} or {path}; name it with its folders"
+                    f"{file}: '{found.paths[one]}' may be {owner[one]} or {path}; name it with its folders"
                 )
         centers = np.stack([_center(found.xy[one]) for one in matched])
         chosen[row] = matched[_closest(centers, split.xy[row])]

@@ -11,7 +11,7 @@ from selfmark.detector import Detector
 from selfmark.draw.primitives import draw_disc
 from selfmark.errors import InputError
 from selfmark.evaluation.labeled_images import LabeledImages, load_labeled_images
-from selfmark.evaluation.labeled_run import EvaluationInputs, build_examples, join_labels
+from selfmark.evaluation.labeled_run import LabeledInputs, build_examples, join_labels
 from selfmark.evaluation.normalizers import default_normalizer
 from selfmark.evaluation.protocol import matched_landmarks
 from selfmark.evaluation.stage1_landmarks import Stage1
@@ -68,8 +68,14 @@ def draw_matched_sheet(study: MeasurementTask) -> Figures:
     """Only the landmarks that stand for an annotated point, as the images fitted on tell."""
     run = Run.open(study.trained)
     detector, stage1 = Detector.load(study.trained, study.device), Stage1.load(run, study.device)
-    fitted = join_labels(run, detector, stage1, EvaluationInputs([study.fit], study.fit), study.config, None)
-    fit = build_examples(fitted, default_normalizer(fitted.truth), study.config.images.size)
+    fitted = join_labels(run, detector, stage1, LabeledInputs([study.fit], study.fit), study.config, None)
+    fit = build_examples(
+        fitted.truth,
+        fitted.predictions.xy,
+        fitted.predictions.regions,
+        default_normalizer(fitted.truth),
+        study.config.images.size,
+    )
     stands_for = matched_landmarks(fit)
     shown = load_image_sample(study, IMAGES)
     xy = detector.locate(shown.store.pixels).xy.cpu().numpy()

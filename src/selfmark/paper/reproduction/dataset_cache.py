@@ -17,7 +17,7 @@ from selfmark.config import Config
 from selfmark.errors import InputError
 from selfmark.images.crop import crop_regions
 from selfmark.paper.datasets import registry
-from selfmark.paper.datasets.dataset import Dataset, write_coco
+from selfmark.paper.datasets.dataset import Dataset, write_coco_split
 from selfmark.paper.datasets.detections import replace_boxes, replace_points
 from selfmark.paper.reproduction.experiment import StartPoints
 from selfmark.points import FloatArray
@@ -131,7 +131,7 @@ class CachedDataset:
         folder.mkdir(parents=True, exist_ok=True)
         with exclusive(folder, wait=True):
             if not (folder / "complete").exists():
-                write_coco(replace(data, train=objects, test=objects.select(np.arange(0)), fit=None), folder)
+                write_coco_split(data, objects, folder / "train.json")
                 (folder / "complete").touch()
         return folder / "train.json"
 

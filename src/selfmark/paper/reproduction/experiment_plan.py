@@ -14,8 +14,7 @@ from functools import cached_property
 from itertools import product
 from typing import Any, Protocol
 
-from selfmark.config import Config, override, preset, to_dict
-from selfmark.config.renamed import original_names
+from selfmark.config import Config, original_names, override, preset, to_dict
 from selfmark.errors import InputError
 from selfmark.paper.reproduction.experiment import EVALUATION, CellSpec, Column, Experiment, Row, StartPoints
 from selfmark.paper.reproduction.table_metrics import Need, parse_metric, required_fields

@@ -14,7 +14,7 @@ import torch
 from selfmark._version import __version__
 from selfmark.config import Config, override, preset
 from selfmark.errors import InputError
-from selfmark.keypoints.weights_cache import KNOWN, cache_folder, license_notice
+from selfmark.keypoints.weights_cache import PUBLISHED_WEIGHTS, cache_folder, license_notice
 from selfmark.paper.reproduction import cost, experiment, workspace
 from selfmark.paper.reproduction.dataset_cache import DatasetCache
 from selfmark.paper.reproduction.experiment import Experiment
@@ -223,8 +223,8 @@ def _require_weights(plan: ExperimentPlan, free: bool, say: Say) -> None:
         own = training.config.keypoints
         asked = set(measurement.detectors)
         asked |= {own.detector} if training.start is None and not own.weights and not asked else set()
-        for name in sorted(asked & set(KNOWN)):
-            if not (cache_folder() / KNOWN[name].file).exists():
+        for name in sorted(asked & set(PUBLISHED_WEIGHTS)):
+            if not (cache_folder() / PUBLISHED_WEIGHTS[name].file).exists():
                 other = free and name not in measurement.detectors
                 more = ", or start from another with --set keypoints.detector=selfmark" if other else ""
                 raise InputError(

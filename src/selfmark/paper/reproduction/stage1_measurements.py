@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
 from selfmark.correspondence.describe import describe_images
 from selfmark.correspondence.recovery import fit_centroids
 from selfmark.evaluation import protocol
-from selfmark.evaluation.cached_predictions import CachedPredictions
 from selfmark.evaluation.detector_precision import detector_precisions
 from selfmark.evaluation.labeled_images import LabeledImages
-from selfmark.evaluation.labeled_run import LabeledRun, build_examples
+from selfmark.evaluation.labeled_run import build_examples
 from selfmark.evaluation.normalizers import default_normalizer
 from selfmark.evaluation.stage1_landmarks import Stage1, find_stage1_landmarks, load_phi
 from selfmark.images.feed import PixelFeed
@@ -63,21 +61,17 @@ def _after(run: Run, number: int, feed: PixelFeed) -> Stage1:
 
 def _errors(study: MeasurementTask, stage1: Stage1, fit: LabeledImages, test: LabeledImages) -> Figures:
     spec, size, settings = default_normalizer(test.truth), study.config.images.size, study.config.evaluation
-    found = [_labeled(stage1, shown) for shown in (fit, test)]
-    train, judged = (build_examples(one, spec, size) for one in found)
+    train, judged = (
+        build_examples(
+            shown.truth,
+            find_stage1_landmarks(stage1, shown.store.pixels).xy,
+            shown.store.regions,
+            spec,
+            size,
+        )
+        for shown in (fit, test)
+    )
     return {
         "headline": {"regressor": f"ridge {settings.ridge:g}"},
-        "stage1": protocol.stage1_errors(
-            train, judged, (found[0].found.stage1, found[1].found.stage1), settings
-        ),
+        "stage1": protocol.stage1_errors(train, judged, settings),
     }
-
-
-def _labeled(stage1: Stage1, shown: LabeledImages) -> LabeledRun:
-    """Labels with what Stage 1 found; of Stage 2, which nothing here asks for, zeros."""
-    xy = find_stage1_landmarks(stage1, shown.store.pixels).xy
-    nothing = np.zeros(xy.shape, np.float32)
-    rows = np.arange(len(xy))
-    return LabeledRun(
-        shown.truth, CachedPredictions(rows, nothing, nothing[..., 0], xy, shown.store.regions, ())
-    )

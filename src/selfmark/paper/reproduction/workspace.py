@@ -16,7 +16,7 @@ from pathlib import Path
 from selfmark.config import override
 from selfmark.discovery import discover, train_stage1
 from selfmark.errors import DiskError, InputError, NotEnoughData, TrainingError
-from selfmark.evaluation.run_evaluation import evaluate_run
+from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
 from selfmark.paper.reproduction import contact_sheets, descriptor_maps, stage1_measurements
 from selfmark.paper.reproduction.dataset_cache import DatasetCache
 from selfmark.paper.reproduction.experiment_plan import Job, Measurement, Training
@@ -177,12 +177,8 @@ def _evaluated(study: MeasurementTask) -> Figures:
     settings = asdict(study.config.evaluation) | {"fit_images": (), "draws": 1}
     return evaluate_run(
         study.trained,
-        study.test,
-        study.test,
-        study.fit,
-        study.fit,
-        by=study.by,
-        settings=settings,
+        EvaluationInputs(study.test, study.test, study.fit, study.fit),
+        EvaluationOptions(by=study.by, settings=settings),
         output=study.folder / "evaluation",
         device=str(study.device),
     )

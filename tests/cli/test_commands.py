@@ -1,4 +1,4 @@
-"""The command line: bad input gets one sentence and exit code 2, and nothing is lost or half-written."""
+"""Commands: bad input gives a one-line error and exit code 2, and never damages files."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ OPTIONS = [
 LONG = "--set=stage2.iterations=100000"
 
 
-def sentence(capsys: pytest.CaptureFixture[str]) -> str:
-    """What was said on standard error: one line."""
+def error_line(capsys: pytest.CaptureFixture[str]) -> str:
+    """Return the error message, which must be a single line."""
     text = capsys.readouterr().err.strip()
     assert text.startswith("selfmark: ")
     assert "\n" not in text
@@ -56,27 +56,27 @@ def test_discover_prints_where_things_are(
 def test_no_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
     assert selfmark("discover", tmp_path / "empty", "-o", tmp_path / "run", *OPTIONS) == 2
-    assert "empty" in sentence(capsys)
+    assert "empty" in error_line(capsys)
     assert selfmark("discover", tmp_path / "nowhere", "-o", tmp_path / "run", *OPTIONS) == 2
-    assert "nowhere" in sentence(capsys)
+    assert "nowhere" in error_line(capsys)
     assert selfmark("discover", "-o", tmp_path / "run", *OPTIONS) == 2
-    assert "no images given" in sentence(capsys)
+    assert "no images given" in error_line(capsys)
     assert not (tmp_path / "run").exists()
 
 
 def test_too_few_images(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     few = sorted(photos.iterdir())[:5]
     assert selfmark("discover", *few, "-o", tmp_path / "run", *OPTIONS) == 2
-    assert "5 usable images are too few" in sentence(capsys)
+    assert "5 usable images are too few" in error_line(capsys)
     assert not (tmp_path / "run").exists()
 
 
-def test_k_larger_than_the_points_found(
+def test_more_landmarks_than_points_found(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = [*OPTIONS, "--set=K=60", "--set=M=60"]
     assert selfmark("discover", photos, "-o", tmp_path / "run", *options) == 2
-    text = sentence(capsys)
+    text = error_line(capsys)
     assert "K=60 is more than the" in text
     assert "selfmark" in text
     assert not (tmp_path / "run").exists()
@@ -84,7 +84,7 @@ def test_k_larger_than_the_points_found(
 
 def test_more_clusters_than_points(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert selfmark("discover", photos, "-o", tmp_path / "run", *OPTIONS, "--set=M=5000") == 2
-    assert "too few for M=5000" in sentence(capsys)
+    assert "too few for M=5000" in error_line(capsys)
     assert not (tmp_path / "run").exists()
 
 
@@ -93,39 +93,39 @@ def test_unreadable_images_are_skipped_and_listed(photos: Path, tmp_path: Path) 
     shutil.copytree(photos, folder)
     (folder / "empty.jpg").write_bytes(b"")
     (folder / "text.png").write_text("not an image")
-    whole = cv2.imencode(".jpg", np.random.default_rng(0).integers(0, 255, (90, 90, 3), dtype=np.uint8))[1]
-    (folder / "cut.jpg").write_bytes(whole.tobytes()[:900])
+    complete = cv2.imencode(".jpg", np.random.default_rng(0).integers(0, 255, (90, 90, 3), dtype=np.uint8))[1]
+    (folder / "truncated.jpg").write_bytes(complete.tobytes()[:900])
     assert selfmark("discover", folder, "-o", tmp_path / "run", *OPTIONS) == 0
     events = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     skipped = {Path(event["name"]).name: event["reason"] for event in events if event["event"] == "skipped"}
-    assert skipped.keys() == {"empty.jpg", "text.png", "cut.jpg"}
+    assert skipped.keys() == {"empty.jpg", "text.png", "truncated.jpg"}
     assert all(skipped.values())
     assert {"event": "images", "used": 24, "skipped": 3}.items() <= next(
         event for event in events if event["event"] == "images"
     ).items()
 
 
-def test_an_output_folder_that_holds_a_run(
+def test_output_folder_with_a_run_is_rejected(
     finished: Path, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.is_file()}
     assert selfmark("discover", photos, "-o", finished, *OPTIONS) == 2
-    assert "already holds a run: add --resume" in sentence(capsys)
+    assert "already holds a run: add --resume" in error_line(capsys)
     assert {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.is_file()} == before
 
 
-def test_an_output_folder_with_other_things(
+def test_output_folder_with_other_files_is_rejected(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     assert selfmark("discover", photos, "-o", tmp_path, *OPTIONS) == 2
-    assert "not an empty folder" in sentence(capsys)
+    assert "not an empty folder" in error_line(capsys)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
     assert selfmark("discover", photos, "-o", tmp_path / "thesis.txt", *OPTIONS) == 2
-    assert "not an empty folder" in sentence(capsys)
+    assert "not an empty folder" in error_line(capsys)
 
 
-def test_missing_weights_say_which_command_gets_them(
+def test_missing_weights_are_reported_with_the_command_that_gets_them(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SELFMARK_CACHE", str(tmp_path / "cache"))
@@ -134,7 +134,7 @@ def test_missing_weights_say_which_command_gets_them(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_made_by_a_newer_version(
+def test_run_of_a_newer_version_is_rejected(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     newer = tmp_path / "newer"
@@ -144,14 +144,14 @@ def test_a_run_made_by_a_newer_version(
         (newer / name).write_text(json.dumps(values | {"format": FORMAT + 1, "selfmark": "7.0"}))
     for command in (["discover", "-o", newer, "--resume"], ["predict", newer, newer], ["report", newer]):
         assert selfmark(*command) == 2
-        assert "made by a newer selfmark (7.0)" in sentence(capsys)
+        assert "made by a newer selfmark (7.0)" in error_line(capsys)
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
-        (["--preset=huge"], "no preset 'huge'"),
-        (["--set=nonsense=1"], "no setting 'nonsense'"),
+        (["--preset=huge"], "unknown preset 'huge'"),
+        (["--set=nonsense=1"], "unknown setting 'nonsense'"),
         (["--set=K"], "--set takes NAME=VALUE"),
         (["--detector=eyes"], "'keypoints.detector' must be one of"),
         (["--device=cuda"], "no CUDA device here"),
@@ -162,16 +162,16 @@ def test_a_run_made_by_a_newer_version(
         (["-k", "2.5"], "not '2.5'"),
     ],
 )
-def test_bad_options(
-    options: list[str], words: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_invalid_options_are_rejected(
+    options: list[str], message: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert selfmark("discover", photos, "-o", tmp_path / "run", *OPTIONS, *options) == 2
-    assert words in sentence(capsys)
+    assert message in error_line(capsys)
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(("name", "file"), [("csv", "landmarks.csv"), ("coco", "landmarks.json")])
-def test_predict_writes_points_for_images(
+def test_predict_writes_the_chosen_format(
     name: str, file: str, finished: Path, photos: Path, tmp_path: Path
 ) -> None:
     assert selfmark("predict", finished, photos, "-o", tmp_path, "--format", name, "--device=cpu") == 0
@@ -179,13 +179,13 @@ def test_predict_writes_points_for_images(
     assert [path.name for path in tmp_path.iterdir()] == [file]
 
 
-def test_predict_with_bad_input(
+def test_predict_with_invalid_input(
     finished: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert selfmark("predict", tmp_path, photos, "-o", tmp_path / "out") == 2
-    assert "contains no model" in sentence(capsys)
+    assert "contains no model" in error_line(capsys)
     assert selfmark("predict", finished, photos, "-o", tmp_path / "out", "--format=papyrus") == 2
-    assert "no format 'papyrus'" in sentence(capsys)
+    assert "unknown format 'papyrus'" in error_line(capsys)
     bad = tmp_path / "bad.png"
     bad.write_bytes(b"")
     assert selfmark("predict", finished, bad, "-o", tmp_path / "out", "--device=cpu") == 2
@@ -193,7 +193,7 @@ def test_predict_with_bad_input(
     assert not (tmp_path / "out").exists()
 
 
-def test_report_is_written_anew(finished: Path) -> None:
+def test_report_is_written_again(finished: Path) -> None:
     page = finished / "report" / "index.html"
     page.unlink()
     assert selfmark("report", finished) == 0
@@ -209,7 +209,7 @@ def test_doctor_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("selfmark 0.")
 
 
-def test_help_is_instant_because_torch_stays_away() -> None:
+def test_help_does_not_import_torch() -> None:
     code = (
         "import sys; from selfmark.cli import entry; sys.argv = ['selfmark', '--help']\n"
         "try: entry.main()\nexcept SystemExit: pass\n"
@@ -221,7 +221,7 @@ def test_help_is_instant_because_torch_stays_away() -> None:
         assert command in result.stdout
 
 
-def test_ctrl_c_says_how_to_go_on(photos: Path, tmp_path: Path) -> None:
+def test_interrupted_run_prints_how_to_resume(photos: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
     process = subprocess.Popen(
         [sys.executable, "-m", "selfmark", "discover", str(photos), "-o", str(output), *OPTIONS, LONG],

@@ -20,7 +20,7 @@ def number_of(image: np.ndarray) -> int:
     return round((float(image[..., 1].mean()) - 8) / 6)
 
 
-def film(
+def encode_video(
     path: Path,
     codec: str,
     frames: int = 40,

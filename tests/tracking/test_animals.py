@@ -11,7 +11,7 @@ import pytest
 from selfmark.config import Tracking
 from selfmark.errors import InputError
 from selfmark.tracking.animals import AnimalTracks, build_square_refs, fill_gaps, smooth_track, track_animals
-from tests.tracking.arena import BODY, SIZE, Floats, film_of, wander
+from tests.tracking.arena import BODY, SIZE, Floats, wander, write_arena_video
 
 SETTINGS = Tracking(num_samples=30)
 
@@ -26,7 +26,7 @@ def errors(tracks: AnimalTracks, ways: Floats) -> Floats:
 @pytest.mark.parametrize(("animals", "bright"), [(1, False), (2, True), (3, False)])
 def test_animals_are_found_and_stay_themselves(animals: int, bright: bool, tmp_path: Path) -> None:
     ways = wander(160, animals, seed=animals)
-    tracks = track_animals(film_of(ways, tmp_path / "arena.mp4", bright), animals, SETTINGS)
+    tracks = track_animals(write_arena_video(ways, tmp_path / "arena.mp4", bright), animals, SETTINGS)
     away = errors(tracks, ways)
     assert np.isfinite(away).all()
     assert np.median(away) < 1.5
@@ -47,7 +47,7 @@ def test_identity_survives_a_short_touch(tmp_path: Path) -> None:
         axis=1,
     )
     assert (gap < 2 * BODY[0]).sum() > 12, "they do touch"
-    away = errors(track_animals(film_of(ways, tmp_path / "touch.mp4"), 2, SETTINGS), ways)
+    away = errors(track_animals(write_arena_video(ways, tmp_path / "touch.mp4"), 2, SETTINGS), ways)
     assert np.isfinite(away).all()
     assert away.max() < BODY[0], "nobody jumped to the other's place"
 
@@ -57,7 +57,7 @@ def test_who_leaves_has_no_box_and_is_taken_up_again(tmp_path: Path) -> None:
     gone = ways.copy()
     gone[60:100] = np.nan
     gone[120:125] = np.nan  # a blink, shorter than the half second that is filled in
-    path = film_of(gone, tmp_path / "arena.mp4")
+    path = write_arena_video(gone, tmp_path / "arena.mp4")
     tracks = track_animals(path, 1, SETTINGS)
     seen = np.isfinite(tracks.center[:, 0, 0])
     assert not seen[60:100].any()
@@ -74,12 +74,12 @@ def test_who_leaves_has_no_box_and_is_taken_up_again(tmp_path: Path) -> None:
 def test_nothing_that_moves_is_one_sentence(tmp_path: Path) -> None:
     still = np.repeat(np.array([[[100.0, 70.0]]]), 40, axis=0)  # part of the background
     with pytest.raises(InputError, match=r"no animals stand out .* --boxes$"):
-        track_animals(film_of(still, tmp_path / "still.mp4"), 1, SETTINGS)
+        track_animals(write_arena_video(still, tmp_path / "still.mp4"), 1, SETTINGS)
 
 
 def test_more_animals_than_there_are_share_what_there_is(tmp_path: Path) -> None:
     ways = wander(60, 1, seed=1)
-    tracks = track_animals(film_of(ways, tmp_path / "one.mp4"), 2, SETTINGS)
+    tracks = track_animals(write_arena_video(ways, tmp_path / "one.mp4"), 2, SETTINGS)
     assert np.nanmax(np.linalg.norm(tracks.center - ways, axis=2)) < 2 * BODY[0], "halves of the one animal"
 
 

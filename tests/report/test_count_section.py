@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from selfmark.report.count_section import landmark_count
+from selfmark.report.count_section import build_count_section
 from selfmark.report.page import write_report
 from tests.report.example import example_data
 
@@ -21,7 +21,7 @@ def choice(K: int) -> dict[str, Any]:
 
 
 def test_the_last_choice_becomes_words_a_table_and_charts() -> None:
-    words, (table,), (score, parts) = landmark_count([choice(4), {"event": "images"}, choice(8)])
+    words, (table,), (score, parts) = build_count_section([choice(4), {"event": "images"}, choice(8)])
     assert words == "8 landmarks: because."
     assert table.rows[1] == ("8 (chosen)", "0.61", "0.02", "0.90", "0.80", "0.70")
     (_, x, y), (name, at, height) = score.lines
@@ -32,7 +32,7 @@ def test_the_last_choice_becomes_words_a_table_and_charts() -> None:
 
 
 def test_a_run_whose_number_was_given_says_nothing() -> None:
-    assert landmark_count([{"event": "images"}]) == ("", (), ())
+    assert build_count_section([{"event": "images"}]) == ("", (), ())
 
 
 def test_the_page_shows_the_choice_only_where_there_was_one(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from selfmark.evaluation.run_evaluation import evaluate_run
+from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
 from selfmark.report import metrics_text
 from selfmark.report.sections import ReportTable
 
@@ -20,11 +20,8 @@ def metrics(quick_run: Path, labeled: Path, tmp_path_factory: pytest.TempPathFac
     output = tmp_path_factory.mktemp("metrics")
     evaluate_run(
         quick_run,
-        labeled / "images",
-        labeled / "labels.json",
-        by=["pose"],
-        detectors=["orb"],
-        settings={"fit_images": [3], "draws": 2},
+        EvaluationInputs(labeled / "images", labeled / "labels.json"),
+        EvaluationOptions(by=["pose"], detectors=["orb"], settings={"fit_images": [3], "draws": 2}),
         output=output,
         device="cpu",
     )

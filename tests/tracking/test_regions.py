@@ -12,7 +12,7 @@ from PIL import Image
 
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
-from selfmark.tracking.object_refs import Regions, locate_objects, parse_crop
+from selfmark.tracking.regions import Regions, locate_objects, parse_crop
 
 Boxed = list[tuple[str, int | None, tuple[float, ...] | None, int | None]]
 
@@ -48,7 +48,7 @@ def test_coco_boxes_of_frames_with_tracks(folder: Path) -> None:
         {"image_id": 2, "bbox": []},
     ]
     path = _coco(folder / "boxes.json", images, annotations)
-    found = boxed(locate_objects([folder / "clip.avi"], where=Regions(boxes=path)))
+    found = boxed(locate_objects([folder / "clip.avi"], regions=Regions(boxes=path)))
     assert found == [
         ("clip.avi", 0, (5, 6, 7, 8), 3),
         ("clip.avi", 4, (1, 2, 3, 4), 7),
@@ -65,7 +65,7 @@ def test_a_table_of_frames_of_the_one_video(folder: Path) -> None:
     path.write_text(
         "Frame, X,y,width,height,id\n3,1,2,3,4,1\n\n3.0,5,6,7,8,2.0\n11,1,1,2,2,1\n40,1,1,2,2,1\n"
     )
-    assert boxed(locate_objects([folder / "clip.avi"], where=Regions(boxes=path))) == [
+    assert boxed(locate_objects([folder / "clip.avi"], regions=Regions(boxes=path))) == [
         ("clip.avi", 3, (1, 2, 3, 4), 1),
         ("clip.avi", 3, (5, 6, 7, 8), 2),
         ("clip.avi", 11, (1, 1, 2, 2), 1),
@@ -80,16 +80,16 @@ def test_a_table_of_images_found_by_how_their_paths_end(folder: Path) -> None:
         ).save(folder / name / "a.png")
     path = folder / "boxes.csv"
     path.write_text("image,x,y,w,h\n/data/right/a.png,1,2,3,4\nleft/a.png,5,6,7,8\nother.png,1,1,1,1\n")
-    refs = locate_objects([folder / "left", folder / "right"], where=Regions(boxes=path))
+    refs = locate_objects([folder / "left", folder / "right"], regions=Regions(boxes=path))
     assert [(ref.path.parent.name, ref.box) for ref in refs] == [
         ("left", (5, 6, 7, 8)),
         ("right", (1, 2, 3, 4)),
     ]
     path.write_text("image,x,y,w,h\na.png,1,2,3,4\n")
     with pytest.raises(
-        InputError, match=r"'a\.png' may be .*left/a\.png or .*right/a\.png; give one of them"
+        InputError, match=r"'a\.png' matches both .*left/a\.png and .*right/a\.png; add its folder"
     ):
-        locate_objects([folder / "left", folder / "right"], where=Regions(boxes=path))
+        locate_objects([folder / "left", folder / "right"], regions=Regions(boxes=path))
 
 
 def test_yolo_shares_are_of_the_upright_image(folder: Path) -> None:
@@ -97,13 +97,13 @@ def test_yolo_shares_are_of_the_upright_image(folder: Path) -> None:
     labels.mkdir()
     (labels / "a.txt").write_text("0 0.5 0.5 0.5 1\n2 0.25 0.25 0.1 0.1\n")
     (labels / "b.txt").write_text("0 0.5 0.25 1 0.5\n")
-    found = boxed(locate_objects([folder / "a.png", folder / "b.jpg"], where=Regions(boxes=labels)))
+    found = boxed(locate_objects([folder / "a.png", folder / "b.jpg"], regions=Regions(boxes=labels)))
     assert found == [
         ("a.png", None, (10, 0, 20, 20), None),
         ("a.png", None, (8, 4, 4, 2), None),
         ("b.jpg", None, (0, 0, 10, 40), None),
     ]
-    assert boxed(locate_objects([folder / "a.png"], where=Regions(boxes=labels / "a.txt"))) == found[:2]
+    assert boxed(locate_objects([folder / "a.png"], regions=Regions(boxes=labels / "a.txt"))) == found[:2]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_yolo_files_of_frames_count_from_one(folder: Path, rows: list[str], trac
     """As Ultralytics names them: its loader counts a frame before it writes the file of it."""
     for number, row in zip((1, 12), rows, strict=True):
         (folder / f"clip_{number}.txt").write_text(row + "\n")
-    found = boxed(locate_objects([folder / "clip.avi"], where=Regions(boxes=folder)))
+    found = boxed(locate_objects([folder / "clip.avi"], regions=Regions(boxes=folder)))
     assert found == [
         ("clip.avi", frame, (16, 12, 32, 24), t) for frame, t in zip((0, 11), tracks, strict=True)
     ]
@@ -133,7 +133,7 @@ def test_a_crop_is_the_same_everywhere(folder: Path) -> None:
         ("clip.avi", 6, (4, 5, 30, 20), None),
         ("a.png", None, (4, 5, 30, 20), None),
     ]
-    with pytest.raises(InputError, match=r"outside .*clip.avi, whose frames are 64 x 48 pixels"):
+    with pytest.raises(InputError, match=r"crop is outside .*clip.avi, whose frames are 64 x 48 pixels"):
         locate_objects([folder / "clip.avi"], 6, Regions(crop=(64, 0, 5, 5)))
 
 
@@ -149,35 +149,39 @@ def test_a_crop_is_four_numbers(text: str) -> None:
         ("boxes.csv", "frame,x,y,w,h\n1,2,3,4,5\n", None),
         ("boxes.csv", "frame,x,y,w\n", "the first line must name the columns image or frame"),
         ("boxes.csv", "x,y,w,h\n1,2,3,4\n", "the first line must name the columns image or frame"),
-        ("boxes.csv", "frame,x,y,w,h\n", "holds no boxes"),
+        ("boxes.csv", "frame,x,y,w,h\n", "contains no boxes"),
         ("boxes.csv", "frame,x,y,w,h\n1,2,3,4\n", r"line 2: '' is not a number"),
-        ("boxes.csv", "frame,x,y,w,h\n1.5,2,3,4,5\n", "line 2: a frame is a whole number from 0, not '1.5'"),
+        (
+            "boxes.csv",
+            "frame,x,y,w,h\n1.5,2,3,4,5\n",
+            "line 2: the frame must be a whole number from 0, not '1.5'",
+        ),
         ("boxes.csv", "frame,x,y,w,h\n1,2,3,-4,5\n", "line 2: the box must be four finite numbers"),
         ("boxes.csv", "frame,x,y,w,h,track\n1,2,3,4,5,one\n", "line 2: 'one' is not a number"),
         (
             "boxes.csv",
             "frame,x,y,w,h\n99,2,3,4,5\n",
-            r"none of its 1 boxes is of the 12 images given; the first",
+            r"none of its 1 boxes belongs to the 12 given images; the first",
         ),
         (
             "boxes.csv",
             "image,x,y,w,h\nclip.avi,2,3,4,5\n",
-            "is a video, so the box needs the number of its frame",
+            "is a video, so the box needs a frame number",
         ),
         (
             "boxes.csv",
             "frame,x,y,w,h,track\n1,2,3,4,5,1\n2,2,3,4,5,\n",
-            r"a box of .*#1 has a track and one of .*#2 has none",
+            r"a box of .*#1 has a track, but a box of .*#2 has none",
         ),
         ("boxes.csv", "frame,x,y,w,h,track\n1,2,3,4,5,1\n1,2,3,4,5,1\n", "has two boxes of track 1"),
-        ("boxes.txt", "0 .5 .5 .5\n", "line 1: a row of YOLO's is"),
+        ("boxes.txt", "0 .5 .5 .5\n", "line 1: a row must be 'class cx cy w h'"),
         ("boxes.json", "{", "is not valid JSON"),
         (
             "boxes.json",
             '{"images": [], "annotations": [{"image_id": 1, "bbox": [1, 2, 3, 4]}]}',
             "no image with",
         ),
-        ("boxes.xml", "", "boxes are read from .json"),
+        ("boxes.xml", "", "is not a box file; give a .json file"),
         ("", "", "there is no file or folder"),
     ],
 )
@@ -186,27 +190,27 @@ def test_bad_box_files_are_one_sentence(name: str, content: str, sentence: str |
     if name:
         path.write_text(content)
     if sentence is None:
-        assert len(locate_objects([folder / "clip.avi"], where=Regions(boxes=path))) == 1, (
+        assert len(locate_objects([folder / "clip.avi"], regions=Regions(boxes=path))) == 1, (
             "the check can pass"
         )
         return
     with pytest.raises(InputError, match=sentence) as caught:
-        locate_objects([folder / "clip.avi"], where=Regions(boxes=path))
+        locate_objects([folder / "clip.avi"], regions=Regions(boxes=path))
     assert "\n" not in str(caught.value)
 
 
 def test_where_is_said_once(folder: Path) -> None:
-    with pytest.raises(InputError, match="give one of them"):
+    with pytest.raises(InputError, match="cannot be combined; give only one"):
         Regions(crop=(0, 0, 1, 1), animals=1)
     path = _coco(
         folder / "boxes.json",
         [{"id": 1, "file_name": "a.png"}],
         [{"image_id": 1, "bbox": [1, 2, 3, 4]}],
     )
-    with pytest.raises(InputError, match="have boxes already"):
-        locate_objects([path], where=Regions(crop=(0, 0, 1, 1)))
-    with pytest.raises(InputError, match=r"animals are found in videos, and .*a\.png is an image"):
-        locate_objects([folder / "a.png"], where=Regions(animals=1))
+    with pytest.raises(InputError, match="already have boxes"):
+        locate_objects([path], regions=Regions(crop=(0, 0, 1, 1)))
+    with pytest.raises(InputError, match=r"animals can only be tracked in videos, but .*a\.png is an image"):
+        locate_objects([folder / "a.png"], regions=Regions(animals=1))
     (folder / "rows.csv").write_text("frame,x,y,w,h\n1,2,3,4,5\n")
-    with pytest.raises(InputError, match="several files are given, so say which in a column 'image'"):
-        locate_objects([folder / "a.png", folder / "clip.avi"], where=Regions(boxes=folder / "rows.csv"))
+    with pytest.raises(InputError, match=r"with several input files, each box needs .* column 'image'"):
+        locate_objects([folder / "a.png", folder / "clip.avi"], regions=Regions(boxes=folder / "rows.csv"))

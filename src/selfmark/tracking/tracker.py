@@ -53,7 +53,7 @@ class _Body:
         return self.center + self.step if self.unseen == 0 else self.center
 
 
-class AnimalFollower:
+class AnimalTracker:
     """Follows a known number of animals through the masks of a video."""
 
     def __init__(self, animals: int, area: float, settings: Tracking) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from selfmark.report.rounds_section import rounds_history
+from selfmark.report.rounds_section import build_rounds_section
 
 
 def recovery(number: int, found: float, kept: float, share: Any) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def test_rounds_become_a_table_and_a_chart() -> None:
         recovery(2, 25.0, 13.5, 0.912),  # run again after an interruption
         recovery(3, 20.0, 14.0, None),
     ]
-    (table,), (curves,) = rounds_history(history)
+    (table,), (curves,) = build_rounds_section(history)
     assert table.rows == (
         ("1", "30.0", "12.0", "50%"),
         ("2", "25.0", "13.5", "91%"),
@@ -39,4 +39,4 @@ def test_rounds_become_a_table_and_a_chart() -> None:
 
 
 def test_a_history_without_rounds_has_neither() -> None:
-    assert rounds_history([{"event": "images"}, {"event": "recovery"}]) == ((), ())
+    assert build_rounds_section([{"event": "images"}, {"event": "recovery"}]) == ((), ())

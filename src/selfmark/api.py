@@ -1,0 +1,100 @@
+"""Functions of the public API that are thin wrappers around other packages."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from selfmark.detector import Detector
+from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
+from selfmark.mapping.learning import learn_map
+from selfmark.mapping.mapped_detector import MappedDetector, load_mapping
+from selfmark.run.devices import select_device
+
+
+def load(folder: str | Path, device: str = "cpu", mapped: bool = False) -> Detector:
+    """Load the detector of a run.
+
+    Args:
+        folder: a run folder, its model folder, or `demo` for the detector that ships with selfmark.
+        device: `auto`, `cpu`, `cuda`, ...
+        mapped: return the user's own points, learned by `map_points`, instead of the landmarks.
+
+    Returns:
+        The detector; call it with images to get their landmarks.
+    """
+    detector = Detector.load(folder, select_device(device))
+    return MappedDetector(detector, load_mapping(folder, detector)) if mapped else detector
+
+
+def evaluate(
+    run: str | Path,
+    images: str | Path | Sequence[str | Path],
+    labels: str | Path | None = None,
+    *,
+    train_images: str | Path | Sequence[str | Path] | None = None,
+    train_labels: str | Path | None = None,
+    normalizer: str = "",
+    by: Sequence[str] = (),
+    settings: Mapping[str, Any] | None = None,
+    output: str | Path | None = None,
+    device: str = "auto",
+) -> dict[str, Any]:
+    """Measure the landmarks of a run, like `selfmark evaluate`.
+
+    Args:
+        run: run folder.
+        images: folders, glob patterns, image files, COCO files or videos to test on.
+        labels: annotated points of these images; None runs only the checks that need no labels.
+        train_images: images to fit the regressors on; None uses `images`.
+        train_labels: annotated points of those; None fits on one half of `labels` and tests on the other.
+        normalizer: the length that errors are divided by, e.g. `inter_ocular`; empty uses the label file's.
+        by: annotation fields to break the errors down by.
+        settings: changes to the settings of the evaluation by name, e.g. `{"draws": 3}`.
+        output: folder for metrics.json; None uses the run folder.
+        device: `auto`, `cpu`, `cuda`, ...
+
+    Returns:
+        The content of metrics.json.
+    """
+    return evaluate_run(
+        run,
+        EvaluationInputs(images, labels, train_images, train_labels),
+        EvaluationOptions(normalizer, by, settings=settings or {}),
+        output=output,
+        device=device,
+    )
+
+
+def map_points(
+    run: str | Path,
+    labels: str | Path,
+    images: str | Path | Sequence[str | Path] = (),
+    *,
+    normalizer: str = "",
+    device: str = "auto",
+) -> MappedDetector:
+    """Learn your own points from a few annotated images, like `selfmark map`.
+
+    The map is saved with the model; `load` with `mapped=True` loads it again.
+
+    Args:
+        run: run folder or model folder.
+        labels: annotated points: COCO keypoints, a DeepLabCut table or a Label Studio export.
+        images: the annotated images; empty uses those that a COCO file names.
+        normalizer: the length that errors are divided by; empty uses the label file's.
+        device: `auto`, `cpu`, `cuda`, ...
+
+    Returns:
+        A detector of your points; `mapping.error` is their leave-one-out error in percent.
+
+    Warns:
+        UserWarning: if annotated images or points could not be used.
+    """
+    given = [images] if isinstance(images, (str, Path)) else list(images)
+    learned = learn_map(run, labels, given, normalizer, device)
+    for note in learned.notes:
+        warnings.warn(note, stacklevel=2)
+    return MappedDetector(Detector.load(run, select_device(device)), learned.mapping)

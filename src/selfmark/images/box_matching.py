@@ -1,0 +1,157 @@
+"""Match the boxes of a file to images and video frames."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path, PurePath
+
+from PIL import Image
+
+from selfmark.errors import InputError
+from selfmark.image_ref import Box, ImageRef
+from selfmark.images.box_files import FileBox, read_boxes
+from selfmark.images.video import probe_video
+
+_ORIENTATION = 0x0112  # EXIF tag
+
+
+def attach_boxes(refs: Sequence[ImageRef], file: Path, on_note: Callable[[str], None]) -> list[ImageRef]:
+    """Return one reference per box of a file, in the order of the images; leave out images without a box.
+
+    Args:
+        refs: images and video frames without boxes.
+        file: box file, as for `read_boxes`; boxes of other images are ignored.
+        on_note: called with a sentence if images are left out.
+
+    Raises:
+        InputError: if the file cannot be used, or if none of its boxes belongs to the images.
+    """
+    boxes = read_boxes(file)
+    match = _Matcher(refs)
+    clips = {ref.path: ref.clip for ref in refs}
+    objects: dict[tuple[Path, int | None], list[ImageRef]] = defaultdict(list)
+    for file_box in boxes:
+        path, frame = match(file_box)
+        if path is not None:
+            box = _to_pixels(file_box, path)
+            objects[path, frame].append(ImageRef(path, frame, box, file_box.track, clips[path]))
+    attached = [found for ref in refs for found in objects.get((ref.path, ref.frame), ())]
+    if not attached:
+        raise InputError(
+            f"{file}: none of its {len(boxes)} boxes belongs to the {len(refs)} given images; the first box "
+            f"is of {_describe(boxes[0])}, the first image is {refs[0].name}"
+        )
+    check_tracks(attached)
+    unmatched = sum((ref.path, ref.frame) not in objects for ref in refs)
+    if unmatched:
+        on_note(f"{unmatched} of {len(refs)} images have no box in {file} and were left out")
+    return attached
+
+
+def check_tracks(refs: Sequence[ImageRef]) -> None:
+    """Raise if some objects of a video have tracks and others do not, or if a frame has a track twice.
+
+    Output formats could not tell such objects apart.
+    """
+    first_of: dict[Path | None, ImageRef] = {}
+    seen: set[tuple[str, int]] = set()
+    for ref in refs:
+        first = first_of.setdefault(None if ref.frame is None else ref.path, ref)
+        if (first.track is None) != (ref.track is None):
+            tracked, untracked = (ref, first) if first.track is None else (first, ref)
+            raise InputError(
+                f"a box of {tracked.name} has a track, but a box of {untracked.name} has none; give a track "
+                "to all boxes or to none"
+            )
+        if ref.track is not None:
+            if (ref.name, ref.track) in seen:
+                raise InputError(
+                    f"{ref.name} has two boxes of track {ref.track}; give each object its own track"
+                )
+            seen.add((ref.name, ref.track))
+
+
+def _describe(file_box: FileBox) -> str:
+    frame = "" if file_box.frame is None else f"frame {file_box.frame}"
+    return " of ".join(part for part in (frame, f"'{file_box.image}'" if file_box.image else "") if part)
+
+
+class _Matcher:
+    """Finds the image or frame of a box by the end of its path: box files often come from elsewhere."""
+
+    def __init__(self, refs: Sequence[ImageRef]) -> None:
+        self._is_video = {ref.path: ref.frame is not None for ref in refs}
+        self._by_name: dict[str, list[Path]] = defaultdict(list)
+        self._by_stem: dict[str, list[Path]] = defaultdict(list)
+        for path in self._is_video:
+            self._by_name[path.name].append(path)
+            self._by_stem[path.stem].append(path)
+
+    def __call__(self, file_box: FileBox) -> tuple[Path | None, int | None]:
+        """Return the file, None if it is not among the given ones, and the frame, None for still images."""
+        path, frame = self._find(file_box)
+        if path is None or not self._is_video[path]:
+            return path, None
+        if frame is None:
+            raise InputError(
+                f"{file_box.where}: {path} is a video, so the box needs a frame number, counted from 0"
+            )
+        return path, frame
+
+    def _find(self, file_box: FileBox) -> tuple[Path | None, int | None]:
+        if not file_box.image:
+            if len(self._is_video) > 1:
+                raise InputError(
+                    f"{file_box.where}: with several input files, each box needs the name of its file in a "
+                    "column 'image'"
+                )
+            return next(iter(self._is_video)), file_box.frame
+        if not file_box.is_relative:
+            return self._best_match(file_box, self._by_name[PurePath(file_box.image).name]), file_box.frame
+        # YOLO files have the name of the image, or of the video followed by the frame number, counted from 1.
+        numbered = re.fullmatch(r"(.+)_(\d+)", file_box.image)
+        if file_box.image not in self._by_stem and numbered and int(numbered[2]) > 0:
+            videos = [path for path in self._by_stem[numbered[1]] if self._is_video[path]]
+            return self._best_match(file_box, videos), int(numbered[2]) - 1
+        return self._best_match(file_box, self._by_stem[file_box.image]), None
+
+    def _best_match(self, file_box: FileBox, paths: Sequence[Path]) -> Path | None:
+        """Return the path whose folders agree best with those of the box; None if there are no paths."""
+        parts = PurePath(file_box.image).parts
+        agreement = {path: _count_common_end(parts, Path(os.path.abspath(path)).parts) for path in paths}
+        best = [path for path in agreement if agreement[path] == max(agreement.values())]
+        if len(best) > 1:
+            raise InputError(
+                f"{file_box.where}: '{file_box.image}' matches both {best[0]} and {best[1]}; add its folder"
+            )
+        return best[0] if best else None
+
+
+def _count_common_end(one: Sequence[str], other: Sequence[str]) -> int:
+    """Count the parts that two paths have in common at their ends."""
+    same = (a == b for a, b in zip(reversed(one), reversed(other), strict=False))
+    return sum(1 for _ in itertools.takewhile(bool, same))
+
+
+def _to_pixels(file_box: FileBox, path: Path) -> Box:
+    if not file_box.is_relative:
+        return file_box.box
+    width, height = _read_size(path)
+    x, y, w, h = file_box.box
+    return x * width, y * height, w * width, h * height
+
+
+@lru_cache(maxsize=1024)
+def _read_size(path: Path) -> tuple[int, int]:
+    """Return width and height of an upright image or of a video's frames from the header, pixels."""
+    try:
+        with Image.open(path) as image:
+            is_sideways = image.getexif().get(_ORIENTATION, 1) >= 5
+            return (image.height, image.width) if is_sideways else (image.width, image.height)
+    except OSError:
+        return probe_video(path).size

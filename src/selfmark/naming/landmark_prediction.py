@@ -1,0 +1,88 @@
+"""Prediction of the landmarks that the naming page shows.
+
+This is the only module of the package that imports torch. The server runs it in a process that then ends.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from rich.console import Console
+from rich.progress import Progress
+
+from selfmark.detector import Detector
+from selfmark.errors import InputError
+from selfmark.image_ref import ImageRef
+from selfmark.images.crop import to_original
+from selfmark.images.video import read_frames
+from selfmark.naming.shown_images import CACHE_FOLDER, FRAMES_FOLDER, LANDMARKS_FILE
+from selfmark.run.devices import select_device
+from selfmark.run.tensor_files import write_tensors
+
+_BATCH = 32  # images per step of the progress bar
+_MAX_FRAME_SIDE = 1600  # longer side of a stored video frame
+
+
+def predict_landmarks(folder: Path, refs: Sequence[ImageRef], fingerprint: str, device: str) -> None:
+    """Predict the landmarks of images and store them in RUN/naming, with a progress bar on the terminal.
+
+    Args:
+        folder: run folder or model folder.
+        refs: the images.
+        fingerprint: stored with the landmarks, see `shown_images.images_fingerprint`.
+        device: `auto`, `cpu`, `cuda`, ...
+    """
+    detector = Detector.load(folder, select_device(device))
+    cache = folder / CACHE_FOLDER
+    try:
+        cache.mkdir(exist_ok=True)
+        console = Console(stderr=True)
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+            task = bar.add_task("predicting landmarks", total=len(refs))
+            _predict(detector, refs, fingerprint, cache, lambda done, total: bar.update(task, completed=done))
+    except OSError as error:
+        raise InputError(f"cannot write to {cache}: {error.strerror}") from error
+
+
+def _predict(
+    detector: Detector,
+    refs: Sequence[ImageRef],
+    fingerprint: str,
+    cache: Path,
+    on_progress: Callable[[int, int], None],
+) -> None:
+    predicted = detector.predict_network_pixels(refs, _BATCH, on_progress)
+    xy = to_original(predicted.xy, predicted.regions[:, None], detector.card.images.size)
+    (cache / LANDMARKS_FILE).unlink(missing_ok=True)  # it belongs to the frames that are replaced next
+    _write_frames(refs, predicted.rows.tolist(), cache / FRAMES_FOLDER)
+    arrays = {
+        "rows": predicted.rows,
+        "sizes": predicted.sizes,
+        "regions": predicted.regions,
+        "xy": xy.astype(np.float32),
+        "score": predicted.score,
+    }
+    tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+    write_tensors(tensors, {"fingerprint": fingerprint}, cache / LANDMARKS_FILE)
+
+
+def _write_frames(refs: Sequence[ImageRef], rows: Sequence[int], folder: Path) -> None:
+    """Store every shown video frame as a JPEG, because seeking in a video on request would be too slow."""
+    shutil.rmtree(folder, ignore_errors=True)
+    rows_by_frame: dict[Path, dict[int, list[int]]] = {}
+    for row in rows:
+        frame = refs[row].frame
+        if frame is not None:
+            rows_by_frame.setdefault(refs[row].path, {}).setdefault(frame, []).append(row)
+    for video, frames in rows_by_frame.items():
+        folder.mkdir(exist_ok=True)
+        for frame, pixels in read_frames(video, sorted(frames)):
+            image = Image.fromarray(pixels)
+            image.thumbnail((_MAX_FRAME_SIDE, _MAX_FRAME_SIDE))
+            for row in frames[frame]:
+                image.save(folder / f"{row}.jpg", quality=88)

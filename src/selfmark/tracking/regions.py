@@ -1,0 +1,151 @@
+"""Turn the user's inputs into one `ImageRef` per object: a whole image, a box, a crop or a tracked animal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from selfmark.config import Tracking
+from selfmark.errors import InputError
+from selfmark.image_ref import Box, ImageRef
+from selfmark.images.box_matching import attach_boxes, check_tracks
+from selfmark.images.sources import list_images
+from selfmark.images.video import probe_video
+from selfmark.tracking.animals import Progress, build_square_refs, track_animals
+
+Notes = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Regions:
+    """Where the objects are in images and videos.
+
+    Set at most one field. If you set none, each object fills its image.
+
+    boxes:   path of a file with boxes: COCO (.json), a table (.csv), or YOLO (a .txt file or a folder)
+    crop:    x, y, width and height in pixels of the part to use, the same for every image
+    animals: number of animals to find and track in videos of a fixed camera
+
+    Track two animals and use every fifth frame:
+
+    >>> regions = Regions(animals=2)
+    >>> selfmark.discover("arena.mp4", landmarks=20, every=5, regions=regions)     # doctest: +SKIP
+
+    Use the boxes of another tool, or the same part of every image:
+
+    >>> regions = Regions(boxes="boxes.csv")
+    >>> regions = Regions(crop=(20, 10, 160, 120))
+    """
+
+    boxes: str | Path | None = None
+    crop: Box | None = None
+    animals: int = 0
+
+    def __post_init__(self) -> None:
+        """Raise if more than one field is set."""
+        if (self.boxes is not None) + (self.crop is not None) + (self.animals > 0) > 1:
+            raise InputError(
+                "boxes (--boxes), crop (--crop) and animals (--find-animals) cannot be combined; give only "
+                "one of them"
+            )
+        if self.animals < 0:
+            raise InputError(f"the number of animals must be at least 1, not {self.animals}")
+
+
+def locate_objects(
+    inputs: Sequence[str | Path],
+    every: int = 1,
+    regions: Regions | None = None,
+    settings: Tracking | None = None,
+    on_progress: Progress | None = None,
+    on_note: Notes = lambda sentence: None,
+) -> list[ImageRef]:
+    """Return one reference per object in the given images and videos.
+
+    Args:
+        inputs: folders, patterns and files, as for `list_images`.
+        every: use every n-th frame of each video; animals are tracked through all frames.
+        regions: where the objects are; None if each object fills its image.
+        settings: how to track animals.
+        on_progress: called with the number of frames processed and the total of the video being tracked.
+        on_note: called with a sentence about each thing that was left out.
+
+    Raises:
+        InputError: if an input cannot be used, or if no object is found.
+    """
+    refs, regions = list_images(inputs, every), regions or Regions()
+    if regions == Regions():
+        check_tracks(refs)
+        return refs
+    if any(ref.box is not None for ref in refs):
+        raise InputError("the inputs already have boxes; remove --boxes, --crop or --find-animals")
+    if regions.crop is not None:
+        return _crop_all(refs, regions.crop)
+    if regions.animals:
+        return _track_all(refs, every, regions.animals, settings or Tracking(), on_progress, on_note)
+    assert regions.boxes is not None
+    return attach_boxes(refs, Path(regions.boxes), on_note)
+
+
+def parse_crop(text: str) -> Box:
+    """Parse a crop given on the command line.
+
+    >>> parse_crop("10,20,300,200")
+    (10.0, 20.0, 300.0, 200.0)
+    """
+    try:
+        x, y, width, height = (float(word) for word in text.split(","))
+    except ValueError:
+        x = y = width = height = float("nan")
+    if not (width > 0 and height > 0 and abs(x) < 1e9 and abs(y) < 1e9):
+        raise InputError(f"--crop takes X,Y,WIDTH,HEIGHT in pixels, not '{text}'")
+    return x, y, width, height
+
+
+def _crop_all(refs: Sequence[ImageRef], crop: Box) -> list[ImageRef]:
+    for path in dict.fromkeys(ref.path for ref in refs if ref.frame is not None):
+        try:
+            width, height = probe_video(path).size
+        except InputError:
+            continue  # unreadable videos are reported when their frames are read
+        if crop[0] >= width or crop[1] >= height or crop[0] + crop[2] <= 0 or crop[1] + crop[3] <= 0:
+            raise InputError(f"the crop is outside {path}, whose frames are {width} x {height} pixels")
+    return [replace(ref, box=crop) for ref in refs]
+
+
+def _track_all(
+    refs: Sequence[ImageRef],
+    every: int,
+    animals: int,
+    settings: Tracking,
+    on_progress: Progress | None,
+    on_note: Notes,
+) -> list[ImageRef]:
+    """Track the animals of all videos; leave out videos without animals; raise if none has any."""
+    stills = [ref.path for ref in refs if ref.frame is None]
+    if stills:
+        raise InputError(
+            f"animals can only be tracked in videos, but {stills[0]} is an image; use --boxes or --crop"
+        )
+    tracked: list[ImageRef] = []
+    errors: list[InputError] = []
+    for path in dict.fromkeys(ref.path for ref in refs):
+        try:
+            tracks = track_animals(path, animals, settings, on_progress)
+        except InputError as error:
+            errors.append(error)
+            continue
+        tracked += build_square_refs(path, tracks, every)
+        if tracks.unread:
+            on_note(f"{tracks.unread} of {len(tracks.center)} frames of {path} could not be read")
+        empty = int(np.isnan(tracks.center[..., 0]).all(axis=1).sum()) - tracks.unread
+        if empty > 0:
+            on_note(f"no animal was found in {empty} of {len(tracks.center)} frames of {path}")
+    if not tracked:
+        raise errors[0]
+    for failure in errors:
+        on_note(f"left out: {failure}")
+    return tracked

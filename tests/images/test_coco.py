@@ -1,0 +1,170 @@
+"""The COCO reader: what it returns, and what is checked only when it is asked for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from selfmark.errors import InputError
+from selfmark.image_ref import ImageRef
+from selfmark.images.coco import CocoAnnotation, CocoCategory, CocoFile, CocoImage, read_coco, read_keypoints
+
+
+def read(
+    folder: Path,
+    images: list[Any] | None = None,
+    annotations: list[Any] | None = None,
+    categories: list[Any] | None = None,
+) -> CocoFile:
+    content = {
+        "images": [{"id": 1, "file_name": "a.jpg"}] if images is None else images,
+        "annotations": annotations or [],
+        "categories": categories or [],
+    }
+    path = folder / "labels.json"
+    path.write_text(json.dumps(content))
+    return read_coco(path)
+
+
+def image(file_name: str, **values: Any) -> CocoImage:
+    return CocoImage("labels.json: images[0]", 1, file_name, values)
+
+
+def annotation(**values: Any) -> CocoAnnotation:
+    return CocoAnnotation("labels.json: annotations[0]", 1, values)
+
+
+def category(**values: Any) -> CocoCategory:
+    return CocoCategory("labels.json: categories[0]", values)
+
+
+def test_entries_know_their_place_in_the_file(tmp_path: Path) -> None:
+    file = read(tmp_path, annotations=[{"image_id": 1}, {"image_id": 1, "iscrowd": 1}])
+    assert [one.where for one in file.annotations] == [
+        f"{tmp_path / 'labels.json'}: annotations[{number}]" for number in (0, 1)
+    ]
+    assert file.image_of(file.annotations[1]) is file.images[0]
+    assert file.single_objects() == [file.annotations[0]]
+    assert file.info == {}
+
+
+def test_repeated_ids_are_errors_only_where_ids_are_checked(tmp_path: Path) -> None:
+    twice = [{"id": 1, "file_name": "a.jpg"}, {"id": 1, "file_name": "b.jpg"}]
+    file = read(tmp_path, twice, [{"image_id": 1}])
+    assert file.image_of(file.annotations[0]).file_name == "b.jpg"
+    for check in (file.check_image_ids, file.check_ids):
+        with pytest.raises(InputError, match=r"images\[1\]: the id 1 is already used by .*images\[0\]"):
+            check()
+
+
+def test_an_unknown_image_is_an_error_when_it_is_asked_for(tmp_path: Path) -> None:
+    file = read(tmp_path, annotations=[{"image_id": 7}])
+    file.check_image_ids()
+    with pytest.raises(InputError, match=r"annotations\[0\]: there is no image with the id 7"):
+        file.check_ids()
+
+
+@pytest.mark.parametrize(
+    ("entry", "ref"),
+    [
+        (image("a/b.jpg", frame=3), ImageRef(Path("a/b.jpg"))),
+        (image("v.mp4", frame=3), ImageRef(Path("v.mp4"), 3)),
+        (image("v.mp4", frame=-1), ImageRef(Path("v.mp4"))),
+        (image("v.mp4"), ImageRef(Path("v.mp4"))),
+        (image("7.jpg", video_id="x", frame_id=6), ImageRef(Path("7.jpg"), clip=("x", 6))),
+    ],
+)
+def test_references_carry_usable_frame_numbers_only(entry: CocoImage, ref: ImageRef) -> None:
+    assert entry.ref() == ref
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"video_id": 3},
+        {"video_id": True, "frame_id": 6},
+        {"video_id": 3, "frame_id": True},
+        {"video_id": 3, "frame_id": -1},
+        {"video_id": 3, "frame_id": 2**31},
+        {"video_id": 3, "frame_id": 1.0},
+    ],
+)
+def test_a_still_image_without_a_usable_clip(values: dict[str, Any]) -> None:
+    assert image("7.jpg", **values).clip_frame() is None
+    assert image("v.mp4", video_id=3, frame_id=6).clip_frame() is None
+
+
+def test_boxes_may_be_absent() -> None:
+    assert annotation(bbox=[1, 2, 3, 0]).box() == (1.0, 2.0, 3.0, 0.0)
+    assert annotation(bbox=[]).box() is None
+    assert annotation(bbox=None).box() is None
+    with pytest.raises(InputError, match="'bbox' must be four finite numbers"):
+        annotation(bbox=[1, 2, 3, 1e10]).box()
+
+
+@pytest.mark.parametrize(
+    ("values", "track"),
+    [
+        ({}, None),
+        ({"track_id": 4, "track": 5}, 4),
+        ({"track": 5}, 5),
+        ({"attributes": {"object_id": 6}}, 6),
+        ({"attributes": {"track_id": 7, "object_id": 6}}, 7),
+        ({"attributes": [1]}, None),
+    ],
+)
+def test_tracks_under_the_keys_of_several_tools(values: dict[str, Any], track: int | None) -> None:
+    assert annotation(**values).track() == track
+
+
+@pytest.mark.parametrize("track", ["4", True, 1.0])
+def test_a_track_is_a_whole_number(track: Any) -> None:
+    with pytest.raises(InputError, match="a track must be a whole number"):
+        annotation(track_id=track).track()
+
+
+def test_skeletons_count_from_zero() -> None:
+    assert category(skeleton=[[1, 2], [3, 1]]).skeleton(3) == ((0, 1), (2, 0))
+    assert category().skeleton(3) == ()
+    for skeleton in ([[0, 1]], [[1, 4]], [[1]], [[True, 1]], "12"):
+        with pytest.raises(InputError, match="'skeleton' must"):
+            category(skeleton=skeleton).skeleton(3)
+
+
+@pytest.mark.parametrize("spelling", ["normalizer", "normaliser"])
+def test_the_declared_normalizer_is_returned_as_it_is(spelling: str) -> None:
+    declared = category(**{spelling: "furlongs", f"{spelling}_points": [2, 0]}).normalizer(3)
+    assert (declared.word, declared.points) == ("furlongs", (2, 0))
+    assert category().normalizer(3) == ("", None)
+
+
+def test_keypoints_are_finite_where_they_are_annotated() -> None:
+    points = read_keypoints([annotation(keypoints=[1, 2, 2, float("nan"), 0, 0])], ["a", "b"])
+    np.testing.assert_array_equal(points, [[[1, 2, 2], [np.nan, 0, 0]]])
+    with pytest.raises(InputError, match="point 'b' has no usable coordinates"):
+        read_keypoints([annotation(keypoints=[1, 2, 2, float("nan"), 0, 1])], ["a", "b"])
+
+
+def test_the_image_folder_is_the_first_that_has_the_image(tmp_path: Path) -> None:
+    file = read(tmp_path)
+    with pytest.raises(InputError, match=r"'a\.jpg' is in none of"):
+        file.image_folder(file.images[0])
+    for folder in (tmp_path / "images" / "labels", tmp_path / "images", tmp_path):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "a.jpg").touch()
+        assert file.image_folder(file.images[0]) == folder
+
+
+def test_fields_describe_objects_and_not_the_file_format(tmp_path: Path) -> None:
+    images = [{"id": 1, "file_name": "a.jpg", "person": "Ada", "pose": 9}]
+    file = read(tmp_path, images, [{"image_id": 1, "pose": 3, "area": 5}, {"image_id": 1, "blurred": True}])
+    assert file.fields(file.annotations) == {
+        "pose": (3, 9),
+        "blurred": (None, True),
+        "person": ("Ada", "Ada"),
+    }

@@ -1,6 +1,6 @@
-"""EfficientNet-Lite (Tan and Le 2019, without squeeze-and-excitation and swish): the encoder of the default features.
+"""EfficientNet-Lite: EfficientNet (Tan and Le 2019) without squeeze-and-excitation and swish.
 
-Layers carry the names of the published state dicts, so that these load as they are. The classifier is left out.
+Layers have the names of the published state dicts, so that these load as they are. The classifier is left out.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -39,18 +38,20 @@ SCALES: Mapping[str, tuple[float, float]] = {"lite0": (1.0, 1.0), "lite1": (1.0,
 
 
 class SamePaddedConv(nn.Conv2d):
-    """A convolution padded so that its output has ceil(input / stride) rows; an odd pixel of padding comes last."""
+    """A convolution whose output has ceil(input / stride) rows; an odd pixel of padding comes last."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Convolve maps [B, C, H, W]."""
         kernel, stride = self.kernel_size[0], self.stride[0]
-        below, right = (max((math.ceil(side / stride) - 1) * stride + kernel - side, 0) for side in x.shape[2:])
+        below, right = (
+            max((math.ceil(side / stride) - 1) * stride + kernel - side, 0) for side in x.shape[2:]
+        )
         x = F.pad(x, (right // 2, right - right // 2, below // 2, below - below // 2))
         return F.conv2d(x, self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
 
 
 class InvertedResidual(nn.Module):
-    """Inverted residual block: 1x1 expansion, depthwise convolution, 1x1 projection, skip where shapes agree."""
+    """Inverted residual block: 1x1 expansion, depthwise convolution, 1x1 projection, skip connection."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -65,7 +66,7 @@ class InvertedResidual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Transform maps [B, C, H, W]."""
-        y = x
+        y: Tensor = x
         if self._expand_conv is not None and self._bn0 is not None:
             y = F.relu6(self._bn0(self._expand_conv(y)))
         y = F.relu6(self._bn1(self._depthwise_conv(y)))

@@ -110,8 +110,8 @@ def visit(browser: Any, place: Path | str, width: int = 1280, **context: Any) ->
     window = browser.new_context(viewport={"width": width, "height": 800}, **context)
     try:
         page = window.new_page()
-        seen = Visit(page)
-        complain = seen.complaints.append
+        visited = Visit(page)
+        complain = visited.complaints.append
 
         def on_console(message: Any) -> None:
             if message.type in ("error", "warning"):
@@ -132,7 +132,7 @@ def visit(browser: Any, place: Path | str, width: int = 1280, **context: Any) ->
         page.on("requestfailed", lambda request: complain(f"request failed: {request.url[:400]}"))
         page.on("dialog", on_dialog)
         page.goto(address, wait_until="load")
-        yield seen
+        yield visited
     finally:
         window.close()
 

@@ -1,4 +1,4 @@
-"""An eared animal with four points, for formats that know skeletons: its card, and landmarks at random."""
+"""A model card with a skeleton of four points, and random landmarks for it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ EDGES = ((0, 1), (0, 2), (3, 0))
 CARD = ModelCard(NAMES, (0, 2, 1, 3), EDGES, Images(), Network(), "parabola", False, {})
 
 
-def found(refs: list[ImageRef], size: tuple[int, int], seed: int) -> Prediction:
-    """Landmarks of images of one size."""
+def random_prediction(refs: list[ImageRef], size: tuple[int, int], seed: int) -> Prediction:
+    """Return random landmarks in images of one size."""
     rng = np.random.default_rng(seed)
     landmarks = Landmarks(
         rng.uniform(0, 30, (len(refs), 4, 2)).astype(np.float32),

@@ -1,4 +1,4 @@
-"""Predictions with everything that makes a format stumble, and what a reader must find in its files."""
+"""Example predictions with difficult names and sizes, and the objects a reader should find in the files."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ CARD = ModelCard(NAMES, (0, 1, 3, 2), ((0, 1), (2, 3)), Images(), Network(), "pa
 STILLS = [
     (ImageRef(Path('set/odd "name", é.jpg')), (640, 480)),
     (ImageRef(Path("set/left/a.jpg")), (31, 57)),
-    (ImageRef(Path("set/right/a.jpg")), (1000, 20)),  # the same file name, another folder
+    (ImageRef(Path("set/right/a.jpg")), (1000, 20)),  # same file name in another folder
 ]
-SEVERAL = [  # images with two objects, apart from each other in the stream
+SEVERAL = [  # an image with two objects that are not consecutive
     (ImageRef(Path("set/b.jpg"), None, (0, 0, 9, 9)), (99, 70)),
     (ImageRef(Path("set/c.jpg")), (300, 400)),
     (ImageRef(Path("set/b.jpg"), None, (9, 9, 9, 9)), (99, 70)),
 ]
-CLIP = Path("films/day one/clip.mp4")
+CLIP = Path("videos/day one/clip.mp4")
 FRAMES = [(ImageRef(CLIP, frame), (320, 200)) for frame in (0, 2, 10)]
 CROWD = [
-    (ImageRef(Path("films/crowd.mp4"), frame, (object_, 0, 9, 9)), (64, 48))
+    (ImageRef(Path("videos/crowd.mp4"), frame, (object_, 0, 9, 9)), (64, 48))
     for frame, count in ((5, 1), (6, 3), (7, 2))
     for object_ in range(count)
 ]
 
 
 class Found(NamedTuple):
-    """One object as a reader must find it: xy [K, 2], score [K], and which of its image's objects it is."""
+    """One object as a reader should find it, with its number within the image, xy [K, 2] and score [K]."""
 
     ref: ImageRef
     size: tuple[int, int]
@@ -47,7 +47,7 @@ class Found(NamedTuple):
 
 
 def predictions(objects: Sequence[tuple[ImageRef, tuple[int, int]]], batch: int = 2) -> list[Prediction]:
-    """Random points inside each image, in batches; the same for the same objects."""
+    """Return random points inside each image, in batches; the same for the same objects."""
     rng = np.random.default_rng(0)
     found = []
     for start in range(0, len(objects), batch):
@@ -61,10 +61,11 @@ def predictions(objects: Sequence[tuple[ImageRef, tuple[int, int]]], batch: int 
 
 
 def expected(batches: Sequence[Prediction]) -> Iterator[Found]:
-    seen: dict[tuple[Path, int | None], int] = {}
+    """Yield every object of the batches."""
+    counts: dict[tuple[Path, int | None], int] = {}
     for refs, sizes, landmarks in batches:
         for row, ref in enumerate(refs):
             key = (ref.path, ref.frame)
             width, height = sizes[row].tolist()
-            yield Found(ref, (width, height), seen.get(key, 0), landmarks.xy[row], landmarks.score[row])
-            seen[key] = seen.get(key, 0) + 1
+            yield Found(ref, (width, height), counts.get(key, 0), landmarks.xy[row], landmarks.score[row])
+            counts[key] = counts.get(key, 0) + 1

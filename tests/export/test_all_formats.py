@@ -1,4 +1,4 @@
-"""What every format promises: whole or not at all, one sentence when it cannot be, and batches let go of."""
+"""Guarantees of every format: atomic files, clear errors, and bounded memory."""
 
 from __future__ import annotations
 
@@ -37,16 +37,14 @@ ALL = [*STREAMING, write_label_studio]
 Write = Callable[..., Path]
 
 
-def _ready(write: Write) -> Write:
+def _require_packages(write: Write) -> Write:
     for package in NEEDS.get(write, ()):
         pytest.importorskip(package)
     return write
 
 
 @pytest.mark.parametrize("write", ALL)
-def test_a_folder_that_cannot_be_written_to_is_refused_before_predicting(
-    write: Write, tmp_path: Path
-) -> None:
+def test_an_unwritable_folder_is_an_error_before_predicting(write: Write, tmp_path: Path) -> None:
     def never() -> Iterator[Prediction]:
         raise AssertionError("predicted first")
         yield
@@ -55,53 +53,53 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_predicting(
     blocked.touch()
     for folder in (blocked, tmp_path / "missing"):
         with pytest.raises(InputError, match=f"^cannot write to {folder}: [A-Z][a-z ]+$"):
-            _ready(write)(never(), CARD, folder)
+            _require_packages(write)(never(), CARD, folder)
 
 
 @pytest.mark.parametrize("write", ALL)
-def test_nothing_is_left_when_predicting_fails(write: Write, tmp_path: Path) -> None:
+def test_no_files_are_left_when_predicting_fails(write: Write, tmp_path: Path) -> None:
     def failing() -> Iterator[Prediction]:
         yield from predictions(STILLS)
         raise InputError("the video is broken")
 
     with pytest.raises(InputError, match="broken"):
-        _ready(write)(failing(), CARD, tmp_path)
+        _require_packages(write)(failing(), CARD, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("write", ALL)
-def test_nothing_but_the_named_files_is_left_at_the_end(write: Write, tmp_path: Path) -> None:
-    path = _ready(write)(predictions(STILLS), CARD, tmp_path)
+def test_no_temporary_files_are_left(write: Write, tmp_path: Path) -> None:
+    path = _require_packages(write)(predictions(STILLS), CARD, tmp_path)
     assert path.is_file()
     left = [file.name for file in tmp_path.rglob("*")]
     assert not [name for name in left if name.endswith(".part") or name.startswith(".")]
 
 
 @pytest.mark.parametrize("write", STREAMING)
-def test_batches_are_let_go_of(write: Write, tmp_path: Path) -> None:
-    """An hour of video must fit: when a batch is asked for, those before the last one are gone."""
-    held: list[weakref.ref[Any]] = []
+def test_earlier_batches_are_released(write: Write, tmp_path: Path) -> None:
+    """Only the last batch is in memory when the next one is requested, so long videos fit."""
+    references: list[weakref.ref[Any]] = []
 
-    def watched() -> Iterator[Prediction]:
+    def tracked() -> Iterator[Prediction]:
         for batch in iter(predictions(STILLS, batch=1)):
             copy = batch._replace(landmarks=type(batch.landmarks)(*vars(batch.landmarks).values()))
             gc.collect()
-            assert [one() for one in held[:-1]] == [None] * len(held[:-1])
-            held.append(weakref.ref(copy.landmarks))
+            assert [reference() for reference in references[:-1]] == [None] * len(references[:-1])
+            references.append(weakref.ref(copy.landmarks))
             yield copy
             del copy
 
-    _ready(write)(watched(), CARD, tmp_path)
-    assert len(held) == len(STILLS) == 3
+    _require_packages(write)(tracked(), CARD, tmp_path)
+    assert len(references) == len(STILLS) == 3
 
 
 @pytest.mark.parametrize(
     ("write", "package"), [(w, package) for w, needed in NEEDS.items() for package in needed]
 )
-def test_a_missing_package_is_one_sentence(
+def test_a_missing_package_is_a_clear_error(
     write: Write, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _ready(write)
+    _require_packages(write)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(InputError, match=f"needs the package {package}.*: pip install [a-z ]+$"):
         write(predictions(STILLS), CARD, tmp_path)

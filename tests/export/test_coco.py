@@ -25,12 +25,15 @@ def _pycocotools() -> tuple[Any, Any]:
     return coco.COCO, pytest.importorskip("pycocotools.cocoeval").COCOeval
 
 
-def _faster() -> tuple[Any, Any]:
+def _faster_coco_eval() -> tuple[Any, Any]:
     package = pytest.importorskip("faster_coco_eval")
     return package.COCO, package.COCOeval_faster
 
 
-READERS = [pytest.param(_pycocotools, id="pycocotools"), pytest.param(_faster, id="faster-coco-eval")]
+READERS = [
+    pytest.param(_pycocotools, id="pycocotools"),
+    pytest.param(_faster_coco_eval, id="faster-coco-eval"),
+]
 
 
 def _open(reader: Any, path: Path) -> Any:
@@ -39,7 +42,7 @@ def _open(reader: Any, path: Path) -> Any:
 
 
 @pytest.mark.parametrize("tools", READERS)
-def test_the_ground_truth_form_is_read_back(tools: Callable[[], Any], tmp_path: Path) -> None:
+def test_ground_truth_files_are_read_back(tools: Callable[[], Any], tmp_path: Path) -> None:
     reader, _ = tools()
     batches = predictions(EVERYTHING)
     data = _open(reader, write_coco(batches, CARD, tmp_path))
@@ -66,10 +69,8 @@ def test_the_ground_truth_form_is_read_back(tools: Callable[[], Any], tmp_path: 
 
 
 @pytest.mark.parametrize("tools", READERS)
-def test_results_are_evaluated_against_the_ground_truth_form(
-    tools: Callable[[], Any], tmp_path: Path
-) -> None:
-    """The same points find themselves: average precision 1. Points that moved do not."""
+def test_results_are_evaluated_against_ground_truth(tools: Callable[[], Any], tmp_path: Path) -> None:
+    """Identical points have an average precision of 1; shifted points do not."""
     reader, evaluate = tools()
     batches = predictions(EVERYTHING)
     moved = [
@@ -93,7 +94,7 @@ def test_results_are_evaluated_against_the_ground_truth_form(
     assert precision[1] < 0.5
 
 
-def test_results_hold_four_fields_and_their_images_lie_beside(tmp_path: Path) -> None:
+def test_results_have_four_fields_and_a_file_of_images(tmp_path: Path) -> None:
     batches = predictions(EVERYTHING)
     path = write_coco_results(batches, CARD, tmp_path)
     results = json.loads(path.read_text())
@@ -109,7 +110,7 @@ def test_results_hold_four_fields_and_their_images_lie_beside(tmp_path: Path) ->
         assert result["score"] == pytest.approx(one.score.mean(), abs=6e-5)
 
 
-def test_no_images_at_all_are_still_a_file(tmp_path: Path) -> None:
-    nothing: list[Prediction] = []
-    data = json.loads(write_coco(nothing, CARD, tmp_path).read_text())
+def test_no_predictions_give_an_empty_file(tmp_path: Path) -> None:
+    empty: list[Prediction] = []
+    data = json.loads(write_coco(empty, CARD, tmp_path).read_text())
     assert data["images"] == data["annotations"] == []

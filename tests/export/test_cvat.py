@@ -1,4 +1,4 @@
-"""The zip unpacked and read by pycocotools; file names as a CVAT task knows them."""
+"""CVAT archives, unpacked and read by pycocotools, and the file names in them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from selfmark.image_ref import ImageRef
 from tests.export.fakes import CARD, CROWD, FRAMES, NAMES, SEVERAL, STILLS, expected, predictions
 
 
-def _unpacked(path: Path) -> Any:
+def _unpack(path: Path) -> Any:
     coco: Any = pytest.importorskip("pycocotools.coco")
     with zipfile.ZipFile(path) as archive:
         assert archive.namelist() == ["annotations/person_keypoints_default.json"]
@@ -29,7 +29,7 @@ def _unpacked(path: Path) -> Any:
 @pytest.mark.parametrize("objects", [[*STILLS, *SEVERAL], FRAMES, CROWD])
 def test_pycocotools_reads_the_annotations(objects: Any, tmp_path: Path) -> None:
     batches = predictions(objects)
-    data = _unpacked(write_cvat(batches, CARD, tmp_path))
+    data = _unpack(write_cvat(batches, CARD, tmp_path))
     (category,) = data.loadCats(data.getCatIds())
     assert category["keypoints"] == list(NAMES)
     assert category["skeleton"] == [[1, 2], [3, 4]]
@@ -43,15 +43,15 @@ def test_pycocotools_reads_the_annotations(objects: Any, tmp_path: Path) -> None
             assert image["file_name"] == f"frame_{one.ref.frame:06d}.PNG"
 
 
-def test_image_names_do_not_depend_on_how_they_were_given(tmp_path: Path) -> None:
+def test_image_names_do_not_depend_on_the_form_of_the_paths(tmp_path: Path) -> None:
     given = [(ImageRef(Path("/data/x/a.jpg")), (9, 9)), (ImageRef(Path("/data/y/../x/b.jpg")), (9, 9))]
-    data = _unpacked(write_cvat(predictions(given), CARD, tmp_path))
+    data = _unpack(write_cvat(predictions(given), CARD, tmp_path))
     assert [image["file_name"] for image in data.loadImgs(data.getImgIds())] == ["a.jpg", "b.jpg"]
 
 
 @pytest.mark.parametrize("objects", [[*FRAMES, *CROWD], [*STILLS, *FRAMES], [*FRAMES, *STILLS]])
 @pytest.mark.parametrize("batch", [1, 100])
-def test_a_zip_is_of_one_task(objects: Any, batch: int, tmp_path: Path) -> None:
+def test_images_and_videos_cannot_share_an_archive(objects: Any, batch: int, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="either images or one video"):
         write_cvat(predictions(objects, batch), CARD, tmp_path)
     assert list(tmp_path.iterdir()) == []

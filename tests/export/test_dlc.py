@@ -1,4 +1,4 @@
-"""DeepLabCut tables read back with pandas, as DeepLabCut itself does, and with sleap-io where it is there."""
+"""DeepLabCut tables read back with pandas, as DeepLabCut does, and with sleap-io."""
 
 from __future__ import annotations
 
@@ -34,11 +34,13 @@ def _h5(batches: Sequence[Prediction], folder: Path) -> Path:
 
 
 def _read(path: Path, levels: int) -> Any:
-    """As DeepLabCut opens its own files."""
+    """Read a table as DeepLabCut does."""
     if path.suffix == ".h5":
         return pandas.read_hdf(path, "df_with_missing")
     with open(path, encoding="utf-8") as handle:
-        assert ("individuals" in handle.readlines()[1]) == (levels == 4), "how DeepLabCut tells them apart"
+        assert ("individuals" in handle.readlines()[1]) == (levels == 4), (
+            "DeepLabCut detects individuals by this line"
+        )
     return pandas.read_csv(path, header=list(range(levels)), index_col=0)
 
 
@@ -47,7 +49,7 @@ Write = Callable[[Sequence[Prediction], Path], Path]
 
 
 @BOTH
-def test_a_video_with_one_object_a_frame(write: Write, tmp_path: Path) -> None:
+def test_a_video_with_one_object_per_frame(write: Write, tmp_path: Path) -> None:
     batches = predictions(FRAMES)
     path = write(batches, tmp_path)
     assert path.stem == "clipDLC_selfmark"
@@ -94,7 +96,7 @@ def test_images_share_a_table_with_their_paths_as_index(write: Write, tmp_path: 
 
 
 @BOTH
-def test_tables_lie_as_their_videos_do(write: Write, tmp_path: Path) -> None:
+def test_tables_keep_the_folders_of_their_videos(write: Write, tmp_path: Path) -> None:
     videos = ["a/day.mp4", "b/day.mp4", "b/day.avi", "b/images.mp4", "images.mov"]
     objects = [(ImageRef(Path(video), frame), (64, 48)) for video in videos for frame in range(2)]
     assert write(predictions([*objects, *STILLS], batch=3), tmp_path) == tmp_path
@@ -105,13 +107,13 @@ def test_tables_lie_as_their_videos_do(write: Write, tmp_path: Path) -> None:
 
 
 @BOTH
-def test_long_tables_are_written_in_pieces(
+def test_long_tables_are_written_in_chunks(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Later pieces, longer names among them, join the first; frames come in order whatever came first."""
+    """Chunks with longer names are appended, and frames are sorted."""
     batches = predictions([*FRAMES, *CROWD, *STILLS, *SEVERAL])[::-1]
-    whole, pieces = tmp_path / "whole", tmp_path / "pieces"
-    for folder in (whole, pieces):
+    whole, chunked = tmp_path / "whole", tmp_path / "chunked"
+    for folder in (whole, chunked):
         folder.mkdir()
         write(batches, folder)
         monkeypatch.setattr(dlc, "_CHUNK_ROWS", 2)
@@ -119,23 +121,23 @@ def test_long_tables_are_written_in_pieces(
     assert len(files) == 3
     for file in files:
         levels = 3 if "clip" in file.name else 4
-        pandas.testing.assert_frame_equal(_read(whole / file, levels), _read(pieces / file, levels))
+        pandas.testing.assert_frame_equal(_read(whole / file, levels), _read(chunked / file, levels))
         if "images" not in file.name:
             assert _read(whole / file, levels).index.is_monotonic_increasing
 
 
 def test_pandas_2_can_read_the_hdf5_file(tmp_path: Path) -> None:
-    """A table that does not say its layout is one of before 2012 to it, and pandas 3 says nothing."""
+    """Without the layout attribute, which pandas 3 does not write, pandas 2 assumes an old format."""
     tables: Any = pytest.importorskip("tables")
     path = write_dlc_h5(predictions(FRAMES), CARD, tmp_path)
     with tables.open_file(path) as file:
-        assert [node._v_name for node in file.root] == ["df_with_missing"], "one table, as read_hdf wants"
+        assert [node._v_name for node in file.root] == ["df_with_missing"], "read_hdf expects one table"
         assert file.root.df_with_missing._v_attrs["pandas_version"] == "0.15.2"
     assert len(pandas.read_hdf(path)) == len(FRAMES)
 
 
 @pytest.mark.parametrize(("landmarks", "fits"), [(100, True), (400, False)])
-def test_an_hdf5_header_takes_only_so_many_columns(landmarks: int, fits: bool, tmp_path: Path) -> None:
+def test_an_hdf5_header_has_a_limited_number_of_columns(landmarks: int, fits: bool, tmp_path: Path) -> None:
     pytest.importorskip("tables")
     names = tuple(f"landmark number {number}" for number in range(landmarks))
     values = np.random.default_rng(0).random((len(CROWD), landmarks, 3)).astype(np.float32)
@@ -152,7 +154,7 @@ def test_an_hdf5_header_takes_only_so_many_columns(landmarks: int, fits: bool, t
 
 
 def test_sleap_io_reads_the_csv_of_images(tmp_path: Path) -> None:
-    """Its reader is made for labels, so it wants the images themselves beside the table."""
+    """The reader is made for labels, so it needs the images beside the table."""
     sleap: Any = pytest.importorskip("sleap_io")
     objects = [*STILLS[1:], *SEVERAL]
     for ref, size in objects:
@@ -174,13 +176,13 @@ def test_sleap_io_reads_the_csv_of_images(tmp_path: Path) -> None:
         np.testing.assert_allclose(points[:, :2], one.xy, atol=1e-4)
 
 
-def test_two_landmarks_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_landmark_names_must_be_unique(tmp_path: Path) -> None:
     card = replace(CARD, names=("nose", "nose", "ear", "eye"))
     with pytest.raises(InputError, match="2 landmarks are called 'nose'"):
         write_dlc(predictions(FRAMES), card, tmp_path)
 
 
-def test_nothing_to_write_is_one_sentence(tmp_path: Path) -> None:
+def test_no_predictions_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="none of the images could be read"):
         write_dlc([], CARD, tmp_path)
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""Exports read back by independent means: the csv and json modules, and pandas-like checks by hand."""
+"""CSV and COCO files read back with the csv and json modules."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CARD = ModelCard(NAMES, (0, 1), ((0, 1),), Images(), Network(), "parabola", Fals
 def _predictions() -> list[Prediction]:
     rng = np.random.default_rng(0)
 
-    def some(refs: list[ImageRef], size: tuple[int, int]) -> Prediction:
+    def predict(refs: list[ImageRef], size: tuple[int, int]) -> Prediction:
         count = len(refs)
         landmarks = Landmarks(
             rng.uniform(0, 100, (count, 2, 2)).astype(np.float32),
@@ -35,15 +35,15 @@ def _predictions() -> list[Prediction]:
 
     video = Path("clip.mp4")
     return [
-        some([ImageRef(Path('odd "name", x.jpg')), ImageRef(Path("b.jpg"))], (640, 480)),
-        some(
+        predict([ImageRef(Path('odd "name", x.jpg')), ImageRef(Path("b.jpg"))], (640, 480)),
+        predict(
             [ImageRef(video, 0, (0, 0, 9, 9)), ImageRef(video, 0, (9, 9, 9, 9)), ImageRef(video, 1)],
             (320, 200),
         ),
     ]
 
 
-def test_csv_holds_every_landmark_of_every_instance(tmp_path: Path) -> None:
+def test_csv_has_every_landmark_of_every_instance(tmp_path: Path) -> None:
     predictions = _predictions()
     path = get_writer("csv")(predictions, CARD, tmp_path)
     with open(path, newline="", encoding="utf-8") as handle:
@@ -87,6 +87,6 @@ def test_coco_follows_the_specification(tmp_path: Path) -> None:
         np.testing.assert_allclose([x, y, x + w, y + h], [*corners.min(0), *corners.max(0)], atol=2e-3)
 
 
-def test_unknown_format() -> None:
+def test_an_unknown_format_is_an_error() -> None:
     with pytest.raises(InputError, match="csv, parquet, coco"):
-        get_writer("papyrus")
+        get_writer("unknown")

@@ -1,4 +1,4 @@
-"""Hidden landmarks are in no format: every one is written and read back by independent means."""
+"""Hidden landmarks are left out of every format; files are read back by independent readers."""
 
 from __future__ import annotations
 
@@ -44,29 +44,29 @@ PAIRS = {frozenset({"left ear", "right ear"})}  # right foot has lost its partne
 
 @pytest.fixture
 def found(tmp_path: Path) -> list[Prediction]:
-    """Two frames of a real video, two still images of two sizes; places tell landmarks apart."""
+    """Two frames of a video and two still images of different sizes; landmarks differ in position."""
     video = tmp_path / "clip.mp4"
-    writing = cv2.VideoWriter(str(video), cv2.VideoWriter.fourcc(*"mp4v"), 10, (64, 48))
+    writer = cv2.VideoWriter(str(video), cv2.VideoWriter.fourcc(*"mp4v"), 10, (64, 48))
     for level in (30, 90):
-        writing.write(np.full((48, 64, 3), level, np.uint8))
-    writing.release()
+        writer.write(np.full((48, 64, 3), level, np.uint8))
+    writer.release()
     for name, size in (("a.png", (48, 64)), ("b.png", (50, 70))):
         cv2.imwrite(str(tmp_path / name), np.zeros((*size, 3), np.uint8))
-    places = np.array([[5.0, 6], [11, 8], [17, 10], [23, 12], [29, 14], [35, 16]], np.float32)
+    points = np.array([[5.0, 6], [11, 8], [17, 10], [23, 12], [29, 14], [35, 16]], np.float32)
 
-    def some(*refs: ImageRef) -> Prediction:
-        xy = places + np.arange(len(refs), dtype=np.float32)[:, None, None]
+    def predict(*refs: ImageRef) -> Prediction:
+        xy = points + np.arange(len(refs), dtype=np.float32)[:, None, None]
         sizes = np.array([(70, 50) if ref.path.name == "b.png" else (64, 48) for ref in refs], np.int64)
         score = np.tile(np.linspace(0.1, 0.6, 6, dtype=np.float32), (len(refs), 1))
         return Prediction(refs, sizes, Landmarks(xy, score, NAMES))
 
     return [
-        some(ImageRef(video, 0), ImageRef(video, 1)),
-        some(ImageRef(tmp_path / "a.png"), ImageRef(tmp_path / "b.png")),
+        predict(ImageRef(video, 0), ImageRef(video, 1)),
+        predict(ImageRef(tmp_path / "a.png"), ImageRef(tmp_path / "b.png")),
     ]
 
 
-# Names in order, edges and pairs as names (None: the format has none), and x of the first object.
+# Names in order, edges and pairs as names (None if the format has none), and x of the first object.
 Read = tuple[list[str], set[tuple[str, str]] | None, set[frozenset[str]] | None, list[float]]
 
 
@@ -129,7 +129,7 @@ def _label_studio(path: Path) -> Read:
     interface = ElementTree.parse(path.with_name("label_config.xml"))
     labels = [label.attrib for label in interface.getroot().findall("KeyPointLabels/Label")]
     assert [label["value"] for label in labels] == KEPT
-    usual = palette(len(NAMES))  # each keeps its color, though it is counted anew
+    usual = palette(len(NAMES))  # landmarks keep their colors although their numbers change
     assert [label["background"] for label in labels] == ["#e69f00", usual[2], "#000000", usual[5]]
     x = [point["value"]["x"] / 100 * point["original_width"] - 0.5 for point in points]
     return [point["value"]["keypointlabels"][0] for point in points], None, None, x
@@ -200,16 +200,16 @@ READERS: dict[str, Callable[[Path], Read]] = {
     "sleap-analysis": _analysis,
     "ultralytics": _ultralytics,
 }
-STILLS = ("label-studio", "lightning-pose", "cvat")  # formats that take no video, or not together with images
-VIDEOS = ("sleap-analysis", "dlc", "dlc-h5", "nwb")  # that take only video, or write it to a file of its own
+STILLS = ("label-studio", "lightning-pose", "cvat")  # no videos, or not together with images
+VIDEOS = ("sleap-analysis", "dlc", "dlc-h5", "nwb")  # only videos, or one file per video
 
 
-def test_every_format_is_looked_at() -> None:
+def test_every_format_has_a_reader() -> None:
     assert READERS.keys() == FORMATS.keys()
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_hidden_landmarks_are_in_no_format(name: str, found: list[Prediction], tmp_path: Path) -> None:
+def test_hidden_landmarks_are_left_out(name: str, found: list[Prediction], tmp_path: Path) -> None:
     chosen = found[1:] if name in STILLS else found[:1] if name in VIDEOS else found
     out = tmp_path / "out"
     out.mkdir()
@@ -221,7 +221,7 @@ def test_hidden_landmarks_are_in_no_format(name: str, found: list[Prediction], t
     assert x == pytest.approx([11, 17, 29, 35], abs=0.01)
 
 
-def test_points_and_card_are_reduced_alike(found: list[Prediction]) -> None:
+def test_points_and_card_leave_out_the_same_landmarks(found: list[Prediction]) -> None:
     card = visible_card(CARD)
     for before, after in zip(found, visible_points(found, CARD), strict=True):
         assert after.landmarks.names == card.names
@@ -233,7 +233,7 @@ def test_points_and_card_are_reduced_alike(found: list[Prediction]) -> None:
     assert list(landmark_colors(card)) == [landmark_colors(CARD)[index] for index in (1, 2, 4, 5)]
 
 
-def test_nothing_changes_where_nothing_is_hidden(found: list[Prediction]) -> None:
+def test_nothing_changes_without_hidden_landmarks(found: list[Prediction]) -> None:
     plain = replace(CARD, hidden=())
     assert visible_card(plain) == plain
     for before, after in zip(found, visible_points(found, plain), strict=True):

@@ -1,4 +1,4 @@
-"""Tasks read back by label-studio-sdk: its interface checks them, its converters find every point again."""
+"""Tasks checked and converted by label-studio-sdk."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _by_image(found: list[Found]) -> dict[str, list[Found]]:
     return images
 
 
-def test_percent_are_of_each_image_s_own_size(tmp_path: Path) -> None:
+def test_coordinates_are_percent_of_the_image_size(tmp_path: Path) -> None:
     batches = predictions(OBJECTS)
     tasks = json.loads(write_label_studio(batches, CARD, tmp_path).read_text())
     images = _by_image(list(expected(batches)))
@@ -37,7 +37,7 @@ def test_percent_are_of_each_image_s_own_size(tmp_path: Path) -> None:
     for task, (path, found) in zip(tasks, images.items(), strict=True):
         url = urlparse(task["data"]["image"])
         assert url.path == "/data/local-files/"
-        # All images lie below the folder "set", so the document root is the folder above it.
+        # All images are below the folder "set", so the document root is its parent.
         assert parse_qs(url.query)["d"] == [path]
         (prediction,) = task["predictions"]
         assert prediction["model_version"] == f"selfmark {__version__}"
@@ -50,7 +50,7 @@ def test_percent_are_of_each_image_s_own_size(tmp_path: Path) -> None:
             assert [point["value"]["keypointlabels"] for point in points] == [[name] for name in NAMES]
             assert {(p["original_width"], p["original_height"]) for p in [box, *points]} == {one.size}
             percent = np.array([(point["value"]["x"], point["value"]["y"]) for point in points])
-            # Percent count from the corner, pixels from the center of the first one.
+            # Percent are measured from the corner, pixels from the center of the first one.
             np.testing.assert_allclose(percent * one.size / 100 - 0.5, one.xy, atol=6e-4)
             np.testing.assert_allclose([point["score"] for point in points], one.score, atol=6e-5)
             corner = np.array([box["value"]["x"], box["value"]["y"]])
@@ -59,7 +59,7 @@ def test_percent_are_of_each_image_s_own_size(tmp_path: Path) -> None:
             np.testing.assert_allclose(corner + extent, percent.max(0))
 
 
-def test_label_studio_s_own_checks_pass(tmp_path: Path) -> None:
+def test_label_studio_accepts_the_tasks(tmp_path: Path) -> None:
     label_interface: Any = pytest.importorskip("label_studio_sdk.label_interface")
     tasks = json.loads(write_label_studio(predictions(OBJECTS), CARD, tmp_path).read_text())
     interface = label_interface.LabelInterface((tmp_path / "label_config.xml").read_text(encoding="utf-8"))
@@ -72,8 +72,8 @@ def test_label_studio_s_own_checks_pass(tmp_path: Path) -> None:
     assert interface.validate_prediction(wrong, return_errors=True) != [], "the check can fail"
 
 
-def _converted(tmp_path: Path, format: str, objects: Any) -> tuple[list[Found], Path]:
-    """Predictions accepted as they are, as a person would, and exported by Label Studio's converter."""
+def _convert(tmp_path: Path, format: str, objects: Any) -> tuple[list[Found], Path]:
+    """Accept the predictions unchanged and export them with Label Studio's converter."""
     converter: Any = pytest.importorskip("label_studio_sdk.converter.converter")
     batches = predictions(objects)
     tasks = json.loads(write_label_studio(batches, CARD, tmp_path).read_text())
@@ -92,23 +92,23 @@ def _converted(tmp_path: Path, format: str, objects: Any) -> tuple[list[Found], 
     return list(expected(batches)), output
 
 
-def test_its_coco_converter_finds_the_landmarks_in_our_order(tmp_path: Path) -> None:
-    found, output = _converted(tmp_path, "coco", STILLS)
+def test_the_coco_converter_keeps_the_order_of_landmarks(tmp_path: Path) -> None:
+    found, output = _convert(tmp_path, "coco", STILLS)
     data = json.loads((output / "result.json").read_text())
     (names,) = [category["keypoints"] for category in data["categories"] if "keypoints" in category]
     assert names == list(NAMES)
     annotations = [annotation for annotation in data["annotations"] if "keypoints" in annotation]
     for annotation, one in zip(annotations, found, strict=True):
         points = np.reshape(annotation["keypoints"], (-1, 3))
-        # It rounds to whole pixels and counts from the corner.
+        # The converter rounds to whole pixels, measured from the corner.
         np.testing.assert_allclose(points[:, :2], one.xy + 0.5, atol=0.501)
         assert (points[:, 2] == 2).all()
         (image,) = [image for image in data["images"] if image["id"] == annotation["image_id"]]
         assert (image["width"], image["height"]) == one.size
 
 
-def test_its_yolo_converter_keeps_the_objects_of_an_image_apart(tmp_path: Path) -> None:
-    found, output = _converted(tmp_path, "yolo", SEVERAL)
+def test_the_yolo_converter_keeps_objects_apart(tmp_path: Path) -> None:
+    found, output = _convert(tmp_path, "yolo", SEVERAL)
     rows = [
         np.array(line.split(), float)
         for path in sorted((output / "labels").iterdir())
@@ -135,7 +135,7 @@ def test_files_are_found_below_the_document_root(tmp_path: Path, monkeypatch: py
         assert Path(found).samefile(ref.path)
 
 
-def test_points_beyond_the_border_are_put_onto_it(tmp_path: Path) -> None:
+def test_points_outside_the_image_are_moved_to_its_border(tmp_path: Path) -> None:
     (batch,) = predictions(STILLS[:1])
     batch.landmarks.xy[0, 0] = (-7, 1e4)
     (task,) = json.loads(write_label_studio([batch], CARD, tmp_path).read_text())
@@ -143,7 +143,7 @@ def test_points_beyond_the_border_are_put_onto_it(tmp_path: Path) -> None:
     assert (values[0]["x"], values[0]["y"]) == (0, 100)
 
 
-def test_the_interface_names_every_landmark_once(tmp_path: Path) -> None:
+def test_the_interface_lists_every_landmark_once(tmp_path: Path) -> None:
     write_label_studio(predictions(STILLS), CARD, tmp_path)
     view = ElementTree.parse(tmp_path / "label_config.xml").getroot()
     labels = view.findall("KeyPointLabels/Label")
@@ -152,8 +152,8 @@ def test_the_interface_names_every_landmark_once(tmp_path: Path) -> None:
     assert len({label.get("background") for label in labels}) == len(NAMES)
 
 
-def test_landmarks_can_be_grabbed(tmp_path: Path) -> None:
-    """In Label Studio (1.23) a click takes the first of the regions under it: no rectangle may come first."""
+def test_landmarks_can_be_dragged(tmp_path: Path) -> None:
+    """A click in Label Studio (1.23) selects the first region under it, so landmarks come first."""
     tasks = json.loads(write_label_studio(predictions(SEVERAL), CARD, tmp_path).read_text())
     for task in tasks:
         kinds = [region["type"] for region in task["predictions"][0]["result"]]
@@ -161,14 +161,14 @@ def test_landmarks_can_be_grabbed(tmp_path: Path) -> None:
         assert kinds == sorted(kinds)
 
 
-def test_nothing_dims_the_photo(tmp_path: Path) -> None:
-    """Label Studio fills rectangles unless it is told not to, and an object's covers all its landmarks."""
+def test_rectangles_are_not_filled(tmp_path: Path) -> None:
+    """The default fill would dim the object."""
     write_label_studio(predictions(STILLS), CARD, tmp_path)
     (boxes,) = ElementTree.parse(tmp_path / "label_config.xml").getroot().findall("RectangleLabels")
     assert boxes.get("fillOpacity") == "0"
 
 
-def test_a_video_that_is_gone_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_missing_video_leaves_no_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=CLIP.name):
         write_label_studio(predictions(FRAMES), CARD, tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Label files read back by Lightning Pose itself, and by pandas with the options it uses."""
+"""Label files read back by Lightning Pose, and by pandas with the same options."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_lightning_pose_reads_the_labels(tmp_path: Path) -> None:
     assert labels.visibility is None
 
 
-def test_pandas_reads_it_with_lightning_poses_options(tmp_path: Path) -> None:
+def test_pandas_reads_the_labels(tmp_path: Path) -> None:
     pandas: Any = pytest.importorskip("pandas")
     batches = predictions(STILLS)
     path = write_lightning_pose(batches, CARD, tmp_path)
@@ -39,7 +39,7 @@ def test_pandas_reads_it_with_lightning_poses_options(tmp_path: Path) -> None:
         np.testing.assert_allclose(values, one.xy, atol=6e-4)
 
 
-def test_several_objects_of_an_image_go_to_files_of_their_own(tmp_path: Path) -> None:
+def test_each_object_of_an_image_has_its_own_file(tmp_path: Path) -> None:
     pandas: Any = pytest.importorskip("pandas")
     batches = predictions(SEVERAL)
     assert write_lightning_pose(batches, CARD, tmp_path) == tmp_path
@@ -54,7 +54,7 @@ def test_several_objects_of_an_image_go_to_files_of_their_own(tmp_path: Path) ->
         np.testing.assert_allclose(values, one.xy, atol=6e-4)
 
 
-def test_a_video_that_is_gone_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_missing_video_leaves_no_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=CLIP.name):
         write_lightning_pose(predictions(FRAMES), CARD, tmp_path)
     assert list(tmp_path.iterdir()) == []

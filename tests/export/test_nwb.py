@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
-from selfmark import errors as shared
+from selfmark import errors as errors_module
 from selfmark.config import Images, Network
 from selfmark.detector import Prediction
 from selfmark.errors import InputError
@@ -20,7 +20,7 @@ from selfmark.images.sources import list_images
 from selfmark.images.video import VideoInfo
 from selfmark.model.card import ModelCard
 from selfmark.points import Landmarks
-from tests.export.eared_animal import CARD, EDGES, NAMES, found
+from tests.export.eared_animal import CARD, EDGES, NAMES, random_prediction
 
 pynwb = pytest.importorskip("pynwb")
 pytest.importorskip("ndx_pose")
@@ -34,7 +34,7 @@ def _clip(path: Path, frames: int, rate: float) -> Path:
     return path
 
 
-def _agree(pose: Any, prediction: Prediction, rows: list[int], times: list[float]) -> None:
+def _assert_equal(pose: Any, prediction: Prediction, rows: list[int], times: list[float]) -> None:
     assert pose.skeleton.nodes[:].tolist() == list(NAMES)
     assert pose.skeleton.edges[:].tolist() == [list(edge) for edge in EDGES]
     for index, name in enumerate(("nose", "left ear", "right ear", "tail_tip")):
@@ -46,9 +46,9 @@ def _agree(pose: Any, prediction: Prediction, rows: list[int], times: list[float
         assert series.description == f"Landmark {NAMES[index]}"
 
 
-def test_every_second_frame_of_a_video(tmp_path: Path) -> None:
+def test_every_second_frame_of_a_video_is_stored(tmp_path: Path) -> None:
     clip = _clip(tmp_path / "clip.avi", 7, 12.5)
-    prediction = found(list_images([clip], every=2), (48, 32), 0)
+    prediction = random_prediction(list_images([clip], every=2), (48, 32), 0)
     path = write_nwb([prediction], CARD, tmp_path)
     assert path == tmp_path / "landmarks.nwb"
     assert not list(tmp_path.glob("*.part*"))
@@ -57,21 +57,21 @@ def test_every_second_frame_of_a_video(tmp_path: Path) -> None:
     with pynwb.NWBHDF5IO(str(path), "r") as handle:
         file = handle.read()
         pose = file.processing["behavior"]["PoseEstimation"]
-        _agree(pose, prediction, [0, 1, 2, 3], [frame / 12.5 for frame in (0, 2, 4, 6)])
+        _assert_equal(pose, prediction, [0, 1, 2, 3], [frame / 12.5 for frame in (0, 2, 4, 6)])
         video = pose.source_video
         assert video.external_file[:].tolist() == [clip.absolute().as_posix()]
         assert (video.rate, video.num_samples, video.dimension[:].tolist()) == (12.5, 7, [48, 32])
         assert pose.source_software == "selfmark"
 
 
-def test_objects_videos_and_image_sizes_stay_apart(tmp_path: Path) -> None:
+def test_objects_videos_and_image_sizes_are_stored_separately(tmp_path: Path) -> None:
     clip = _clip(tmp_path / "a:b.avi", 4, 10.0)
     frames = [ImageRef(clip, 0), ImageRef(clip, 2), ImageRef(clip, 2, (1, 1, 9, 9)), ImageRef(clip, 3)]
     stills = [ImageRef(Path("x.png")), ImageRef(Path("y.png"))]
     first, small, large = (
-        found(frames, (48, 32), 1),
-        found(stills, (40, 30), 2),
-        found([ImageRef(Path("z.png"))], (64, 50), 3),
+        random_prediction(frames, (48, 32), 1),
+        random_prediction(stills, (40, 30), 2),
+        random_prediction([ImageRef(Path("z.png"))], (64, 50), 3),
     )
     path = write_nwb([first, small, large], CARD, tmp_path)
     assert not pynwb.validate(path=str(path))
@@ -81,10 +81,10 @@ def test_objects_videos_and_image_sizes_stay_apart(tmp_path: Path) -> None:
             file.processing["behavior"][f"PoseEstimation_{key}"]
             for key in ("000_0", "000_1", "001_0", "002_0")
         ]
-        _agree(poses[0], first, [0, 1, 3], [0.0, 0.2, 0.3])
-        _agree(poses[1], first, [2], [0.2])
-        _agree(poses[2], small, [0, 1], [0.0, 1.0])
-        _agree(poses[3], large, [0], [0.0])
+        _assert_equal(poses[0], first, [0, 1, 3], [0.0, 0.2, 0.3])
+        _assert_equal(poses[1], first, [2], [0.2])
+        _assert_equal(poses[2], small, [0, 1], [0.0, 1.0])
+        _assert_equal(poses[3], large, [0], [0.0])
         assert poses[1].description == "Object 2 of a:b.avi (48 x 32 pixels)"
         sizes = [pose.source_video.dimension[:].tolist() for pose in poses]
         assert sizes == [[48, 32], [48, 32], [40, 30], [64, 50]]
@@ -93,7 +93,7 @@ def test_objects_videos_and_image_sizes_stay_apart(tmp_path: Path) -> None:
         assert len(file.acquisition) == 3, "one source for both objects of the video"
 
 
-def test_no_edges_and_one_landmark(tmp_path: Path) -> None:
+def test_one_landmark_without_edges_is_stored(tmp_path: Path) -> None:
     card = ModelCard(("dot",), (0,), (), Images(), Network(), "parabola", False, {})
     landmarks = Landmarks(np.ones((1, 1, 2), np.float32), np.ones((1, 1), np.float32), ("dot",))
     path = write_nwb([Prediction((ImageRef(Path("x.png")),), np.array([[9, 9]]), landmarks)], card, tmp_path)
@@ -104,8 +104,8 @@ def test_no_edges_and_one_landmark(tmp_path: Path) -> None:
         assert pose["dot"].data[:].tolist() == [[1, 1]]
 
 
-def test_refusals_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = found([ImageRef(Path("x.png"))], (40, 30), 0)
+def test_errors_leave_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = random_prediction([ImageRef(Path("x.png"))], (40, 30), 0)
     with pytest.raises(InputError, match="nothing to write"):
         write_nwb([], CARD, tmp_path)
     alike = ModelCard(("a/b", "a:b", "c", "d"), (0, 1, 2, 3), (), Images(), Network(), "parabola", False, {})
@@ -113,15 +113,15 @@ def test_refusals_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.Monke
         write_nwb([one], alike, tmp_path)
     with pytest.raises(InputError, match=r"cannot write to .*absent"):
         write_nwb([one], CARD, tmp_path / "absent")
-    timeless = VideoInfo(1, 0.0, (40, 30), np.zeros(1))
-    monkeypatch.setattr(nwb, "probe_video", lambda path: timeless)
+    without_rate = VideoInfo(1, 0.0, (40, 30), np.zeros(1))
+    monkeypatch.setattr(nwb, "probe_video", lambda path: without_rate)
     with pytest.raises(InputError, match="frames a second"):
-        write_nwb([found([ImageRef(tmp_path / "still.avi", 0)], (40, 30), 0)], CARD, tmp_path)
+        write_nwb([random_prediction([ImageRef(tmp_path / "still.avi", 0)], (40, 30), 0)], CARD, tmp_path)
 
-    def absent(package: str) -> None:
+    def not_installed(package: str) -> None:
         raise ModuleNotFoundError(package)
 
-    monkeypatch.setattr(shared.importlib, "import_module", absent)
+    monkeypatch.setattr(errors_module.importlib, "import_module", not_installed)
     with pytest.raises(InputError, match="pynwb, which is not installed: pip install pynwb ndx-pose"):
         write_nwb([one], CARD, tmp_path)
     assert not list(tmp_path.iterdir())

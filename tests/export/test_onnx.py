@@ -1,4 +1,4 @@
-"""ONNX: the graph finds what torch finds, refuses what does not belong to it, and int8 stays close."""
+"""ONNX export: the graph agrees with torch, checks its model, and int8 stays accurate."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CARD = ModelCard(
 
 
 def _network(settings: Network, landmarks: int, seed: int = 0) -> Psi:
-    """Random weights; norms scale and shift as if trained, some channels the wrong way round."""
+    """Return a network with random weights; some scales of its norms are negative."""
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -60,22 +60,22 @@ def _pixels(scene: Scene, count: int) -> torch.Tensor:
     return torch.from_numpy(scene.images[:count]).permute(0, 3, 1, 2)
 
 
-def _written(detector: Detector, folder: Path) -> OnnxDetector:
+def _export(detector: Detector, folder: Path) -> OnnxDetector:
     return OnnxDetector(detector, write_float32(detector, folder / "model.onnx"))
 
 
 @pytest.mark.parametrize("refine", get_args(Reading))
 @pytest.mark.parametrize("flip", [True, False])
-def test_the_graph_finds_what_torch_finds(refine: Reading, flip: bool, scene: Scene, tmp_path: Path) -> None:
+def test_the_graph_agrees_with_torch(refine: Reading, flip: bool, scene: Scene, tmp_path: Path) -> None:
     detector = Detector(_network(NETWORK, 3), replace(CARD, refine=refine, flip_test=flip))
     images = _pixels(scene, 12)
-    expected, found = detector.locate(images), _written(detector, tmp_path).locate(images)
-    assert expected.xy.std(dim=0).min() > 1  # the landmarks do move from image to image
+    expected, found = detector.locate(images), _export(detector, tmp_path).locate(images)
+    assert expected.xy.std(dim=0).min() > 1  # landmarks differ between images
     assert (found.xy - expected.xy).abs().max() < 0.05
     assert (found.score - expected.score).abs().max() < 1e-4
 
 
-def test_the_network_of_the_preset_tiny(tmp_path: Path) -> None:
+def test_the_network_of_the_preset_tiny_is_exported(tmp_path: Path) -> None:
     config = preset("tiny")
     card = replace(
         CARD,
@@ -88,23 +88,23 @@ def test_the_network_of_the_preset_tiny(tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     coarse = torch.rand(2, 3, 9, 9, generator=generator)
     images = (nn.functional.interpolate(coarse, (128, 128), mode="bicubic").clamp(0, 1) * 255).to(torch.uint8)
-    found = _written(detector, tmp_path).locate(images)
+    found = _export(detector, tmp_path).locate(images)
     assert (found.xy - detector.locate(images).xy).abs().max() < 0.05
 
 
 @pytest.mark.parametrize("refine", get_args(Reading))
 def test_peaks_at_borders_and_between_cells(refine: Reading, tmp_path: Path) -> None:
     side = 16
-    places = [(0.0, 0.0), (15.0, 0.0), (0.3, 15.0), (15.0, 14.6), (7.25, 3.8), (8.5, 8.4), (0.0, 7.7)]
-    maps = torch.stack([draw_gaussians(torch.tensor(place), side, 1.0) for place in places])[None]
-    maps = torch.cat([maps, maps - 1.0, 2.0 * maps])  # scores beyond 0..1, and logarithms of nothing
+    cells = [(0.0, 0.0), (15.0, 0.0), (0.3, 15.0), (15.0, 14.6), (7.25, 3.8), (8.5, 8.4), (0.0, 7.7)]
+    maps = torch.stack([draw_gaussians(torch.tensor(cell), side, 1.0) for cell in cells])[None]
+    maps = torch.cat([maps, maps - 1.0, 2.0 * maps])  # scores outside 0..1, and logarithms of values below 0
     graph = Graph()
-    xy, score = add_positions(graph, Maps("maps", len(places), side), refine)
+    xy, score = add_positions(graph, Maps("maps", len(cells), side), refine)
     model = helper.make_model(
         helper.make_graph(
             graph.nodes,
             "peaks",
-            [helper.make_tensor_value_info("maps", TensorProto.FLOAT, ["batch", len(places), side, side])],
+            [helper.make_tensor_value_info("maps", TensorProto.FLOAT, ["batch", len(cells), side, side])],
             [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in (xy, score)],
             graph.constants,
         ),
@@ -116,12 +116,12 @@ def test_peaks_at_borders_and_between_cells(refine: Reading, tmp_path: Path) -> 
     expected = read_heatmaps(maps, refine)
     np.testing.assert_allclose(found, to_pixels(expected.cells), atol=1e-4)
     np.testing.assert_allclose(height, expected.score.clamp(0, 1), atol=1e-6)
-    np.testing.assert_allclose(to_cells(torch.from_numpy(found[0])), places, atol=0.51)
+    np.testing.assert_allclose(to_cells(torch.from_numpy(found[0])), cells, atol=0.51)
 
 
-def test_any_number_of_images_at_a_time(scene: Scene, tmp_path: Path) -> None:
+def test_the_batch_size_is_free(scene: Scene, tmp_path: Path) -> None:
     detector = Detector(_network(NETWORK, 3), CARD)
-    exported = _written(detector, tmp_path)
+    exported = _export(detector, tmp_path)
     session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
     images = _pixels(scene, 5)
     for count in (1, 2, 5):
@@ -140,13 +140,13 @@ def test_any_number_of_images_at_a_time(scene: Scene, tmp_path: Path) -> None:
         torch.zeros(3, 64, 64, dtype=torch.uint8),
     ],
 )
-def test_images_of_another_kind_are_refused(images: torch.Tensor, tmp_path: Path) -> None:
-    exported = _written(Detector(_network(NETWORK, 3), CARD), tmp_path)
+def test_images_of_wrong_type_or_shape_are_an_error(images: torch.Tensor, tmp_path: Path) -> None:
+    exported = _export(Detector(_network(NETWORK, 3), CARD), tmp_path)
     with pytest.raises(ValueError, match=r"\[B, 3, 64, 64\] uint8, not"):
         exported.locate(images)
 
 
-def test_a_graph_of_another_model_is_refused(tmp_path: Path) -> None:
+def test_a_graph_of_another_model_is_an_error(tmp_path: Path) -> None:
     detector = Detector(_network(NETWORK, 3), CARD)
     path = write_float32(detector, tmp_path / "model.onnx")
     renamed = Detector(detector.psi, replace(CARD, names=("a", "b", "c"), provenance={}))
@@ -158,12 +158,12 @@ def test_a_graph_of_another_model_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match="not made from the model beside it"):
             OnnxDetector(other, path)
-    path.write_bytes(b"a shopping list")
+    path.write_bytes(b"not a model")
     with pytest.raises(InputError, match="is not an ONNX file"):
         OnnxDetector(detector, path)
 
 
-def test_files_are_plain_onnx_without_other_domains(scene: Scene, tmp_path: Path) -> None:
+def test_files_use_only_standard_operators(scene: Scene, tmp_path: Path) -> None:
     detector = Detector(_network(NETWORK, 3), CARD)
     for path in (
         write_float32(detector, tmp_path / "a.onnx"),
@@ -171,7 +171,7 @@ def test_files_are_plain_onnx_without_other_domains(scene: Scene, tmp_path: Path
         write_float16(detector, tmp_path / "c.onnx"),
     ):
         model = onnx.load(path)
-        assert [(one.domain, one.version) for one in model.opset_import] == [("", OPSET)]
+        assert [(opset.domain, opset.version) for opset in model.opset_import] == [("", OPSET)]
         assert {node.domain for node in model.graph.node} == {""}
         assert [value.name for value in model.graph.input] == ["images", "boxes"]
         assert [value.name for value in model.graph.output] == ["points", "scores"]
@@ -181,57 +181,59 @@ def test_files_are_plain_onnx_without_other_domains(scene: Scene, tmp_path: Path
 # --- int8 ---------------------------------------------------------------------------------------------
 
 
-def test_folding_scales_changes_nothing_but_the_form(scene: Scene) -> None:
+def test_folding_scales_keeps_the_function(scene: Scene) -> None:
     psi = _network(NETWORK, 3).eval()
     images = _pixels(scene, 4).float() / 255
     with torch.no_grad():
-        for norms, share in ((0.1, 0.9), (0.5, 0.1)):  # mild scales fold, those that change sign do not
+        for spread, fraction in ((0.1, 0.9), (0.5, 0.1)):  # scales that change sign are not folded
             for module in psi.modules():
                 if isinstance(module, nn.GroupNorm):
-                    module.weight.data = 1 + norms * torch.linspace(-2.1, 2.1, module.num_channels)
+                    module.weight.data = 1 + spread * torch.linspace(-2.1, 2.1, module.num_channels)
             folded = copy.deepcopy(psi)
             fold_scales(folded)
             weights = [m.weight for m in folded.modules() if isinstance(m, nn.GroupNorm)]
-            assert (np.mean([bool((w == 1).all()) for w in weights]) > share) == (norms == 0.1)
+            assert (np.mean([bool((w == 1).all()) for w in weights]) > fraction) == (spread == 0.1)
             torch.testing.assert_close(folded(images), psi(images), atol=1e-4, rtol=1e-4)
 
 
-def test_whole_numbers_keep_small_channels_beside_large_ones() -> None:
-    """Integer arithmetic by hand, against the convolution in floats, channel by channel."""
+def test_quantization_keeps_small_channels_accurate() -> None:
+    """Compare integer arithmetic with the convolution in floats, channel by channel."""
     rng = np.random.default_rng(0)
     size = np.array([30.0, 1.0, 0.1], np.float32)
     weight = (rng.normal(size=(3, 8, 1, 1)) * size[:, None, None, None]).astype(np.float32)
     values = rng.exponential(size=(8, 500)).astype(np.float32)
     exact = weight[:, :, 0, 0] @ values
-    reach = ValueRange.measure(
+    values_range = ValueRange.measure(
         torch.from_numpy(values)[None, :, :, None],
         torch.from_numpy(exact.astype(np.float32))[None, :, :, None],
     )
-    plan = quantize_conv(weight, reach)
-    levels_in = np.clip(np.round(values / plan.step_in), 0, 255)
-    total = plan.weight[:, :, 0, 0].astype(np.int64) @ levels_in.astype(np.int64) + plan.shift[:, None]
-    scaled = total * (plan.step_in * plan.step_weight)[:, None]
+    quantized = quantize_conv(weight, values_range)
+    levels_in = np.clip(np.round(values / quantized.step_in), 0, 255)
+    total = (
+        quantized.weight[:, :, 0, 0].astype(np.int64) @ levels_in.astype(np.int64) + quantized.shift[:, None]
+    )
+    scaled = total * (quantized.step_in * quantized.step_weight)[:, None]
     levels_out = np.clip(np.round(scaled) + 128, 0, 255)
-    restored = (levels_out - plan.zero_out[:, None]) * plan.step_out[:, None]
+    restored = (levels_out - quantized.zero_out[:, None]) * quantized.step_out[:, None]
     span = exact.max(axis=1) - exact.min(axis=1)
     assert (np.abs(restored - exact).max(axis=1) < 0.02 * span).all()
 
 
-def test_a_convolution_that_saw_nothing_but_zeros_is_still_written() -> None:
-    none = torch.zeros(1, 4, 2, 2)
-    plan = quantize_conv(np.zeros((4, 4, 3, 3), np.float32), ValueRange.measure(none, none))
-    for values in (plan.step_in, plan.step_weight, plan.step_out):
+def test_a_convolution_that_saw_only_zeros_is_quantized() -> None:
+    zeros = torch.zeros(1, 4, 2, 2)
+    quantized = quantize_conv(np.zeros((4, 4, 3, 3), np.float32), ValueRange.measure(zeros, zeros))
+    for values in (quantized.step_in, quantized.step_weight, quantized.step_out):
         assert np.isfinite(values).all()
         assert (values > 0).all()
 
 
 @pytest.fixture(scope="module")
-def pupil() -> tuple[Detector, torch.Tensor]:
-    """A detector trained to find a red and a green spot, and pictures it has not seen."""
+def spot_detector() -> tuple[Detector, torch.Tensor]:
+    """A detector trained to find a red and a green spot, and images it was not trained on."""
     generator = torch.Generator().manual_seed(0)
     network, size = replace(NETWORK, depth=1), 32
 
-    def pictures(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def draw_images(count: int) -> tuple[torch.Tensor, torch.Tensor]:
         xy = 4 + (size - 8) * torch.rand(count, 2, 2, generator=generator)
         images = 0.3 * torch.rand(count, 3, size, size, generator=generator)
         images[:, :2] += 0.7 * draw_gaussians(xy, size, 2.0)
@@ -242,9 +244,9 @@ def pupil() -> tuple[Detector, torch.Tensor]:
         psi = Psi(network, 2)
     optimizer = torch.optim.Adam(psi.parameters(), lr=2e-3)
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # maps this small are not worth sharing
+    torch.set_num_threads(1)  # more threads are slower for such small maps
     for _ in range(60):
-        images, xy = pictures(8)
+        images, xy = draw_images(8)
         target = draw_gaussians(to_cells(xy), size // 4, 1.0)
         loss = (psi(images.float() / 255) - target).square().mean()
         optimizer.zero_grad()
@@ -252,26 +254,26 @@ def pupil() -> tuple[Detector, torch.Tensor]:
         optimizer.step()
     torch.set_num_threads(threads)
     card = replace(CARD, names=("red", "green"), mirror=(0, 1), images=Images(size=size), network=network)
-    images, xy = pictures(48)
+    images, xy = draw_images(48)
     detector = Detector(psi, card)
-    assert (detector.locate(images).xy - xy).norm(dim=-1).median() < 2  # it has learned its lesson
+    assert (detector.locate(images).xy - xy).norm(dim=-1).median() < 2  # the training succeeded
     return detector, images
 
 
-def test_int8_stays_close(pupil: tuple[Detector, torch.Tensor], tmp_path: Path) -> None:
-    detector, images = pupil
-    small = OnnxDetector(detector, write_int8(detector, images[:24], tmp_path / "int8.onnx"))
+def test_int8_is_close_to_float32(spot_detector: tuple[Detector, torch.Tensor], tmp_path: Path) -> None:
+    detector, images = spot_detector
+    quantized = OnnxDetector(detector, write_int8(detector, images[:24], tmp_path / "int8.onnx"))
     model = onnx.load(tmp_path / "int8.onnx")
     weights = [
         one for one in model.graph.initializer if one.data_type == TensorProto.INT8 and len(one.dims) == 4
     ]
     assert len(weights) > 20
-    away = (small.locate(images[24:]).xy - detector.locate(images[24:]).xy).norm(dim=-1)
-    assert 0 < away.mean() < 0.5
-    assert away.max() < 4
+    distance = (quantized.locate(images[24:]).xy - detector.locate(images[24:]).xy).norm(dim=-1)
+    assert 0 < distance.mean() < 0.5
+    assert distance.max() < 4
 
 
-# --- folders and commands -----------------------------------------------------------------------------
+# --- Folders and commands -----------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -319,13 +321,13 @@ def test_an_exported_folder_needs_no_run(run: Path, scene: Scene, tmp_path: Path
         np.testing.assert_allclose(found.xy, expected.xy, atol=0.05)
 
 
-def test_one_sentence_for_what_is_missing(run: Path, tmp_path: Path) -> None:
+def test_what_is_missing_is_a_clear_error(run: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=rf"write it with 'selfmark export {run} --onnx'"):
         load_detector(run, "onnx")
     with pytest.raises(InputError, match=rf"write it with 'selfmark export {run} --onnx --int8'"):
         load_detector(run, "onnx-int8")
-    with pytest.raises(InputError, match="unknown runtime 'abacus'; choose one of torch, onnx, onnx-int8"):
-        load_detector(run, "abacus")
+    with pytest.raises(InputError, match="unknown runtime 'other'; choose one of torch, onnx, onnx-int8"):
+        load_detector(run, "other")
     with pytest.raises(InputError, match="works on the CPU only"):
         load_detector(run, "onnx", "cuda")
     with pytest.raises(InputError, match="is not a run folder"):
@@ -337,15 +339,13 @@ def test_one_sentence_for_what_is_missing(run: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot write to"):
         export_onnx(run, ["float32"], output=taken)
     (run / "images.json").write_text('[{"path": "gone.png", "frame": null, "box": null}]')
-    with pytest.raises(
-        InputError, match=r"needs the training images of the run, but none of the 1 images"
-    ):
+    with pytest.raises(InputError, match=r"needs the training images of the run, but none of the 1 images"):
         export_onnx(run, ["float32", "int8"], output=None)
     assert not (run / "model" / "model.onnx").exists()
 
 
 @pytest.mark.parametrize("package", ["onnx", "onnxruntime"])
-def test_packages_that_are_not_installed(
+def test_missing_packages_are_a_clear_error(
     package: str,
     run: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -362,13 +362,13 @@ def test_packages_that_are_not_installed(
     assert capsys.readouterr().err.strip() == sentence
 
 
-def test_what_to_export_must_be_said(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_needs_a_format(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert selfmark("export", run) == 2
     assert "say what to export: --onnx" in capsys.readouterr().err
 
 
-def test_torch_needs_neither_package(run: Path, photos: Path, tmp_path: Path) -> None:
-    """A fresh process in which importing either fails, as where they are not installed."""
+def test_torch_runs_without_onnx_packages(run: Path, photos: Path, tmp_path: Path) -> None:
+    """Predict in a process in which both packages cannot be imported."""
     program = "import sys; sys.modules['onnx'] = sys.modules['onnxruntime'] = None\n"
     program += "import runpy; runpy.run_module('selfmark', run_name='__main__')"
     command = [sys.executable, "-c", program, "predict", run, photos, "-o", tmp_path / "out", "--device=cpu"]
@@ -377,7 +377,7 @@ def test_torch_needs_neither_package(run: Path, photos: Path, tmp_path: Path) ->
     assert len(_table(tmp_path / "out")[0]) == 24 * 4
 
 
-def test_the_packages_own_detector_is_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_detector_needs_an_output_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="is part of selfmark: choose an output folder with --output"):
         export_onnx(Path("demo"), ["float32"], None)

@@ -1,4 +1,4 @@
-"""Cropping inside the ONNX graph, against `images.crop`: the same pixels, the same places."""
+"""Cropping in the ONNX graph compared with `images.crop`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SETTINGS = Images(size=64)
 
 
 def _model(settings: Images) -> Any:
-    """Images and boxes in; crops, and the crops' point `places` in the original, out."""
+    """Return a model that crops images and maps the crop points `places` back to the images."""
     graph = Graph()
     crops, regions = add_crops(graph, "images", "boxes", settings)
     graph.add_alias(crops, "crops")
@@ -53,7 +53,7 @@ def _feed(images: npt.NDArray[np.uint8], boxes: list[list[float]]) -> dict[str, 
 
 
 def _picture(height: int, width: int, seed: int = 0) -> npt.NDArray[np.uint8]:
-    """Noise of every scale, so that one pixel too many would show."""
+    """Return noise of all scales, so that an error of one pixel shows."""
     rng = np.random.default_rng(seed)
     fine, coarse = rng.integers(0, 256, (height, width, 3)), rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
     smooth = cv2.resize(coarse, (width, height), interpolation=cv2.INTER_LINEAR)
@@ -72,11 +72,10 @@ def _expected(
 def _compare(session: Any, image: npt.NDArray[np.uint8], box: list[float], settings: Images) -> None:
     crops, points = session.run(["crops", "points"], _feed(image[None], [box]))
     expected, places = _expected(image, box, settings)
-    # In float32 another last bit may tip a value that lies between two whole numbers: rarely, and by one;
-    # beyond the border the outermost pixels repeat.
-    away = np.abs(crops[0] - expected)
-    assert away.max() <= 1
-    assert (away > 0).mean() < 0.02
+    # Rounding in float32 rarely changes a value that lies between two integers, and only by one.
+    difference = np.abs(crops[0] - expected)
+    assert difference.max() <= 1
+    assert (difference > 0).mean() < 0.02
     np.testing.assert_allclose(points, places, atol=2e-3)
 
 
@@ -89,11 +88,11 @@ def session() -> Any:
     ("height", "width"),
     [
         (64, 64),
-        (128, 128),  # 2 x 2 pixels, where OpenCV rounds halves upwards
-        (256, 256),  # 4 x 4, where it rounds them to even numbers
-        (384, 384),  # 6 x 6: the inverse of 36 is no float
-        (96, 96),  # a pixel and a half
-        (48, 48),  # 4/3 the other way: enlarged
+        (128, 128),  # 2 x 2 pixels: OpenCV rounds halves up
+        (256, 256),  # 4 x 4: it rounds halves to even numbers
+        (384, 384),  # 6 x 6: 1/36 is not exact in binary
+        (96, 96),  # 1.5 pixels
+        (48, 48),  # enlarged by 4/3
         (32, 32),
         (480, 640),
         (427, 640),
@@ -104,16 +103,16 @@ def session() -> Any:
         (1200, 900),
     ],
 )
-def test_whole_images_of_any_size(height: int, width: int, session: Any) -> None:
+def test_whole_images_of_any_size_are_cropped(height: int, width: int, session: Any) -> None:
     _compare(session, _picture(height, width), WHOLE, SETTINGS)
     exact = height == width and height % 64 == 0
-    if exact:  # every average is a whole multiple of one number: not one pixel may differ
+    if exact:  # averages are exact, so all pixels must be equal
         crops, _ = session.run(["crops", "points"], _feed(_picture(height, width)[None], [[0] * 4]))
         np.testing.assert_array_equal(crops[0], _expected(_picture(height, width), WHOLE, SETTINGS)[0])
 
 
 @pytest.mark.parametrize("settings", [SETTINGS, replace(SETTINGS, box_rule="body", body_scale=1.35)])
-def test_boxes_inside_across_and_beyond_the_border(settings: Images) -> None:
+def test_boxes_inside_and_beyond_the_border_are_cropped(settings: Images) -> None:
     session = onnxruntime.InferenceSession(_model(settings).SerializeToString())
     rng = np.random.default_rng(1)
     for seed in range(25):
@@ -121,11 +120,11 @@ def test_boxes_inside_across_and_beyond_the_border(settings: Images) -> None:
         corner = rng.integers(-40, [width, height])
         box = [*corner, *rng.integers(2, [width, height])]
         if seed % 2:
-            box = [value + share for value, share in zip(box, rng.random(4), strict=True)]
+            box = [value + fraction for value, fraction in zip(box, rng.random(4), strict=True)]
         _compare(session, _picture(height, width, seed), [float(value) for value in box], settings)
 
 
-def test_one_image_may_have_many_boxes_and_one_box_many_images(session: Any) -> None:
+def test_images_and_boxes_broadcast(session: Any) -> None:
     images = np.stack([_picture(200, 300, seed) for seed in range(3)])
     boxes = [[10.0, 20.0, 50.0, 80.0], [150.0, 90.0, 100.0, 100.0], [0.0] * 4]
     paired = session.run(["crops", "points"], _feed(images, boxes))
@@ -145,8 +144,7 @@ def _single(session: Any, image: npt.NDArray[np.uint8], box: list[float]) -> Any
     return session.run(["crops"], _feed(image[None], [box]))[0][0]
 
 
-def test_as_the_specification_of_onnx_has_it(session: Any) -> None:
-    """ONNX's own reference implementation, which is slow and knows no runtime."""
+def test_the_onnx_reference_implementation_agrees(session: Any) -> None:
     evaluator = pytest.importorskip("onnx.reference").ReferenceEvaluator(_model(SETTINGS))
     for box in ([0.0] * 4, [20.5, 10.0, 70.0, 30.0]):
         feed = _feed(_picture(90, 140)[None], [box])

@@ -1,4 +1,4 @@
-"""The exported file as users of other runtimes meet it: whole images in, landmarks in their pixels out."""
+"""The exported file in ONNX Runtime: whole images in, landmarks in their pixels out."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WHOLE = np.zeros((1, 4), np.float32)
 
 @pytest.fixture(scope="module")
 def detector() -> Detector:
-    """The one of the toy animal, which is trained."""
+    """The trained detector of the demo animal."""
     return Detector.load("demo")
 
 
@@ -43,7 +43,7 @@ def file(detector: Detector, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pictures() -> list[npt.NDArray[np.uint8]]:
-    """100 pictures of the toy animal, of 100 sizes, upright and lying, smaller and larger than the crops."""
+    """100 images of the demo animal in different sizes, smaller and larger than the crops."""
     rng = np.random.default_rng(0)
     scenes = generate_scene(20, 192, seed=7).images
     pictures = []
@@ -59,7 +59,7 @@ def pictures() -> list[npt.NDArray[np.uint8]]:
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
-    """Networks this small are not worth sharing."""
+    """Use one thread, which is faster for such a small network."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -76,35 +76,35 @@ def _points(session: Any, images: npt.NDArray[np.uint8], boxes: npt.ArrayLike) -
     return session.run(["points", "scores"], {"images": images, "boxes": np.asarray(boxes, np.float32)})
 
 
-def test_a_hundred_images_of_mixed_sizes_as_torch_finds_them(
+def test_images_of_mixed_sizes_agree_with_torch(
     detector: Detector, file: Path, pictures: list[npt.NDArray[np.uint8]]
 ) -> None:
     session = _session(file)
-    moved = []
+    distances = []
     for picture in pictures:
         expected = detector(picture)
         points, scores = _points(session, picture[None], WHOLE)
-        moved.append(np.abs(points - expected.xy).max())
+        distances.append(np.abs(points - expected.xy).max())
         np.testing.assert_allclose(scores, expected.score, atol=2e-3)
-    assert max(moved) < 0.05
-    assert np.median(moved) < 0.005
+    assert max(distances) < 0.05
+    assert np.median(distances) < 0.005
 
 
-def test_boxes_as_torch_takes_them(detector: Detector, file: Path, tmp_path: Path) -> None:
+def test_boxes_agree_with_torch(detector: Detector, file: Path, tmp_path: Path) -> None:
     pictures = generate_scene(4, 160, seed=11).images
     frame = np.concatenate([np.concatenate(pictures[:2], axis=1), np.concatenate(pictures[2:], axis=1)])
     Image.fromarray(frame).save(tmp_path / "frame.png")
     boxes = [(5.0, 8.0, 140.0, 150.0), (165.5, 3.0, 150.0, 140.0), (0.0, 170.0, 155.0, 150.0)]
     refs = [ImageRef(tmp_path / "frame.png", box=box) for box in boxes]
     (expected,) = (one.landmarks for one in detector.predict(refs))
-    points, _ = _points(_session(file), frame[None], boxes)  # several objects of one image
+    points, _ = _points(_session(file), frame[None], boxes)  # several objects in one image
     np.testing.assert_allclose(points, expected.xy, atol=0.05)
-    points, _ = _points(_session(file), np.stack([frame, frame[::-1]]), boxes[:1])  # one place in many images
+    points, _ = _points(_session(file), np.stack([frame, frame[::-1]]), boxes[:1])  # one box for many images
     np.testing.assert_allclose(points[0], expected.xy[0], atol=0.05)
     assert np.abs(points[1] - points[0]).max() > 1
 
 
-def test_half_precision_is_half_as_large_and_close(
+def test_half_precision_is_small_and_accurate(
     detector: Detector, file: Path, pictures: list[npt.NDArray[np.uint8]], tmp_path: Path
 ) -> None:
     half = write_float16(detector, tmp_path / "half.onnx")
@@ -112,23 +112,23 @@ def test_half_precision_is_half_as_large_and_close(
     weights = [one for one in onnx.load(half).graph.initializer if len(one.dims) == 4]
     assert {one.data_type for one in weights} == {onnx.TensorProto.FLOAT16}
     exact, rough = _session(file), _session(half)
-    moved = [
+    distances = [
         np.abs(_points(exact, picture[None], WHOLE)[0] - _points(rough, picture[None], WHOLE)[0]).max(axis=-1)
         / max(picture.shape)
         for picture in pictures[:20]
     ]
-    assert 0 < np.median(moved) < 0.001  # of the image's longer side
+    assert 0 < np.median(distances) < 0.001  # as a fraction of the longer side
 
 
 def test_the_file_describes_itself(detector: Detector, tmp_path: Path) -> None:
     names = tuple(f"point {index}" for index in range(len(detector.names)))
     named = Detector(detector.psi, replace(detector.card, names=names, skeleton=((0, 1), (1, 2))))
     session = _session(write_float32(named, tmp_path / "model.onnx"))
-    said = session.get_modelmeta().custom_metadata_map
-    assert tuple(json.loads(said["selfmark.names"])) == names
-    assert json.loads(said["selfmark.skeleton"]) == [[0, 1], [1, 2]]
-    assert tuple(json.loads(said["selfmark.mirror"])) == detector.card.mirror
-    assert json.loads(said["selfmark.images"])["size"] == detector.card.images.size
+    metadata = session.get_modelmeta().custom_metadata_map
+    assert tuple(json.loads(metadata["selfmark.names"])) == names
+    assert json.loads(metadata["selfmark.skeleton"]) == [[0, 1], [1, 2]]
+    assert tuple(json.loads(metadata["selfmark.mirror"])) == detector.card.mirror
+    assert json.loads(metadata["selfmark.images"])["size"] == detector.card.images.size
     shapes = {value.name: value.shape for value in (*session.get_inputs(), *session.get_outputs())}
     assert shapes == {
         "images": ["images", "height", "width", 3],
@@ -142,7 +142,7 @@ def test_the_file_describes_itself(detector: Detector, tmp_path: Path) -> None:
 def test_the_example_needs_no_torch(
     box: tuple[int, ...], detector: Detector, file: Path, tmp_path: Path
 ) -> None:
-    """A process in which importing torch, OpenCV or selfmark fails, as where they are not installed."""
+    """Run the example in a process in which torch, OpenCV and selfmark cannot be imported."""
     Image.fromarray(generate_scene(1, 150, seed=2).images[0]).save(tmp_path / "photo.png")
     program = "import runpy, sys\n"
     program += "for name in ('torch', 'cv2', 'scipy', 'selfmark', 'onnx'): sys.modules[name] = None\n"

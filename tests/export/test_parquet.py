@@ -19,7 +19,7 @@ parquet: Any = pytest.importorskip("pyarrow.parquet")
 EVERYTHING = [*STILLS, *SEVERAL, *FRAMES, *CROWD]
 
 
-def test_every_value_comes_back_in_its_type(tmp_path: Path) -> None:
+def test_values_keep_their_types(tmp_path: Path) -> None:
     batches = predictions(EVERYTHING)
     table = parquet.read_table(write_parquet(batches, CARD, tmp_path))
     assert table.column_names == list(COLUMNS)
@@ -40,18 +40,18 @@ def test_every_value_comes_back_in_its_type(tmp_path: Path) -> None:
         assert (row["x"], row["y"], row["score"]) == (x, y, one.score[index]), "not rounded"
 
 
-def test_it_says_what_the_csv_says(tmp_path: Path) -> None:
+def test_values_equal_those_of_the_csv(tmp_path: Path) -> None:
     batches = predictions(EVERYTHING)
     with open(write_csv(batches, CARD, tmp_path), newline="", encoding="utf-8") as handle:
         rows = list(csv.DictReader(handle))
     table = parquet.read_table(write_parquet(batches, CARD, tmp_path)).to_pylist()
     for row, other in zip(rows, table, strict=True):
-        words = {key: "" if value is None else str(value) for key, value in other.items()}
-        assert {key: row[key] for key in COLUMNS[:5]} == {key: words[key] for key in COLUMNS[:5]}
+        text = {key: "" if value is None else str(value) for key, value in other.items()}
+        assert {key: row[key] for key in COLUMNS[:5]} == {key: text[key] for key in COLUMNS[:5]}
         np.testing.assert_allclose([float(row[key]) for key in "xy"], [other[key] for key in "xy"], atol=6e-4)
 
 
-def test_row_groups_keep_memory_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_written_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MIN_GROUP_ROWS", 3 * len(NAMES))
     path = write_parquet(predictions(EVERYTHING, batch=2), CARD, tmp_path)
     file = parquet.ParquetFile(path)

@@ -1,4 +1,4 @@
-"""SLEAP files read back by sleap-io, and the analysis file also by h5py, as SLEAP's own examples open it."""
+"""SLEAP files read back by sleap-io; the analysis file also by h5py, as in SLEAP's examples."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from selfmark import errors as shared
+from selfmark import errors as errors_module
 from selfmark.config import Images, Network
 from selfmark.detector import Prediction
 from selfmark.errors import InputError
@@ -18,14 +18,14 @@ from selfmark.image_ref import ImageRef
 from selfmark.images.sources import list_images
 from selfmark.model.card import ModelCard
 from selfmark.points import Landmarks
-from tests.export.eared_animal import CARD, EDGES, NAMES, found
+from tests.export.eared_animal import CARD, EDGES, NAMES, random_prediction
 
 sio = pytest.importorskip("sleap_io")
 h5py = pytest.importorskip("h5py")
 
 
 def _clip(path: Path, frames: int = 7) -> Path:
-    """A video of 48 x 32 pixels whose frames differ in brightness."""
+    """Write a video of 48 x 32 pixels whose frames differ in brightness."""
     video = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"MJPG"), 25.0, (48, 32))
     for number in range(frames):
         video.write(np.full((32, 48, 3), 30 * number, np.uint8))
@@ -38,7 +38,7 @@ def _picture(path: Path, size: tuple[int, int]) -> ImageRef:
     return ImageRef(path)
 
 
-def _agree(instance: object, prediction: Prediction, row: int) -> None:
+def _assert_equal(instance: object, prediction: Prediction, row: int) -> None:
     np.testing.assert_array_equal(instance.numpy(), prediction.landmarks.xy[row])  # type: ignore[attr-defined]
     points = instance.points  # type: ignore[attr-defined]
     np.testing.assert_array_equal(points["score"], prediction.landmarks.score[row])
@@ -56,7 +56,7 @@ def test_slp_keeps_points_scores_and_skeleton(tmp_path: Path) -> None:
         ImageRef(stills[0].path, box=(9, 9, 9, 9)),
         stills[2],
     ]
-    small, large = found(twice, (40, 30), 1), found([stills[1]], (64, 50), 2)
+    small, large = random_prediction(twice, (40, 30), 1), random_prediction([stills[1]], (64, 50), 2)
     path = write_slp([small, large], CARD, tmp_path)
 
     labels = sio.load_slp(str(path))
@@ -67,18 +67,18 @@ def test_slp_keeps_points_scores_and_skeleton(tmp_path: Path) -> None:
     first, second = labels.videos
     assert [Path(name).name for name in first.filename] == ["a.png", "c.png"]
     assert [Path(name).name for name in second.filename] == ["b.png"]
-    assert (first.shape, second.shape) == ((2, 30, 40, 3), (1, 50, 64, 3)), "each size is a video of its own"
-    stated = [tuple(video.shape) for video in sio.load_slp(str(path), open_videos=False).videos]
-    assert stated == [(2, 30, 40, 3), (1, 50, 64, 3)], "known without the images too"
-    assert first[1].shape == (30, 40, 3), "sleap-io finds the image itself"
+    assert (first.shape, second.shape) == ((2, 30, 40, 3), (1, 50, 64, 3)), "each size is its own video"
+    stored = [tuple(video.shape) for video in sio.load_slp(str(path), open_videos=False).videos]
+    assert stored == [(2, 30, 40, 3), (1, 50, 64, 3)], "sizes are stored, so the images need not be opened"
+    assert first[1].shape == (30, 40, 3), "sleap-io finds the image"
     both, other = labels.find(first)
     assert (both.frame_idx, other.frame_idx) == (0, 1)
     for row, instance in enumerate([*both.instances, *other.instances]):
-        _agree(instance, small, row)
+        _assert_equal(instance, small, row)
         assert instance.track is None
         assert instance.score == pytest.approx(float(small.landmarks.score[row].mean()))
     (only,) = labels.find(second)
-    _agree(only.instances[0], large, 0)
+    _assert_equal(only.instances[0], large, 0)
     assert not list(tmp_path.glob("*.part*"))
 
 
@@ -86,7 +86,7 @@ def test_slp_of_every_second_frame(tmp_path: Path) -> None:
     clip = _clip(tmp_path / "clip.avi")
     refs = list_images([clip], every=2)
     refs = [ref for ref in refs for _ in range(1 + (ref.frame == 4))]  # two objects in frame 4
-    prediction = found(refs, (48, 32), 3)
+    prediction = random_prediction(refs, (48, 32), 3)
     halves = [
         Prediction(refs_, prediction.sizes[part], Landmarks(xy, score, NAMES))
         for part in (slice(0, 2), slice(2, None))
@@ -103,20 +103,20 @@ def test_slp_of_every_second_frame(tmp_path: Path) -> None:
     instances = [instance for frame in labels.labeled_frames for instance in frame.instances]
     assert [instance.track.name for instance in instances] == ["track_0"] * 3 + ["track_1", "track_0"]
     for row, instance in enumerate(instances):
-        _agree(instance, prediction, row)
-    assert labels.labeled_frames[1].image.mean() == pytest.approx(60, abs=3), "frame 2 is 60 bright"
+        _assert_equal(instance, prediction, row)
+    assert labels.labeled_frames[1].image.mean() == pytest.approx(60, abs=3), "frame 2 has brightness 60"
 
 
 def test_analysis_has_one_row_per_frame_of_the_video(tmp_path: Path) -> None:
     clip = _clip(tmp_path / "clip.avi")
     refs = [ImageRef(clip, 0), ImageRef(clip, 2), ImageRef(clip, 2, (1, 1, 9, 9)), ImageRef(clip, 4)]
-    prediction = found(refs, (48, 32), 4)
+    prediction = random_prediction(refs, (48, 32), 4)
     xy, score = prediction.landmarks.xy, prediction.landmarks.score
     path = write_analysis([prediction], CARD, tmp_path)
     assert path.name == "landmarks.000_clip.analysis.h5"
 
     with h5py.File(path) as file:
-        tracks = file["tracks"][:].T  # SLEAP's documentation opens it so: frame, node, xy, track
+        tracks = file["tracks"][:].T  # as in SLEAP's documentation: frame, node, xy, track
         assert tracks.shape == (7, 4, 2, 2)
         np.testing.assert_array_equal(tracks[[0, 2, 4], :, :, 0], xy[[0, 1, 3]])
         np.testing.assert_array_equal(tracks[2, :, :, 1], xy[2])
@@ -129,13 +129,13 @@ def test_analysis_has_one_row_per_frame_of_the_video(tmp_path: Path) -> None:
 
     labels = sio.load_file(str(path))
     assert [frame.frame_idx for frame in labels.labeled_frames] == [0, 2, 4]
-    _agree(labels.labeled_frames[1].instances[1], prediction, 2)
+    _assert_equal(labels.labeled_frames[1].instances[1], prediction, 2)
 
 
 def test_analysis_of_several_videos(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     clips = [_clip(tmp_path / "clip.avi", 3), _clip(tmp_path / "other" / "clip.avi", 5)]
-    parts = [found([ImageRef(clip, 1)], (48, 32), seed) for seed, clip in enumerate(clips)]
+    parts = [random_prediction([ImageRef(clip, 1)], (48, 32), seed) for seed, clip in enumerate(clips)]
     assert write_analysis(parts, CARD, tmp_path) == tmp_path
     for number, part in enumerate(parts):
         with h5py.File(tmp_path / f"landmarks.{number:03d}_clip.analysis.h5") as file:
@@ -146,37 +146,39 @@ def test_analysis_of_several_videos(tmp_path: Path) -> None:
 def test_analysis_without_edges(tmp_path: Path) -> None:
     clip = _clip(tmp_path / "clip.avi", 2)
     card = ModelCard(NAMES, (0, 1, 2, 3), (), Images(), Network(), "parabola", False, {})
-    labels = sio.load_file(str(write_analysis([found([ImageRef(clip, 1)], (48, 32), 0)], card, tmp_path)))
+    labels = sio.load_file(
+        str(write_analysis([random_prediction([ImageRef(clip, 1)], (48, 32), 0)], card, tmp_path))
+    )
     assert labels.skeletons[0].edges == []
     assert [frame.frame_idx for frame in labels.labeled_frames] == [1]
 
 
-def test_refusals_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = found([_picture(tmp_path / "a.png", (40, 30))], (40, 30), 0)
+def test_errors_leave_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = random_prediction([_picture(tmp_path / "a.png", (40, 30))], (40, 30), 0)
     out = tmp_path / "out"
     out.mkdir()
     with pytest.raises(InputError, match="still images with --format sleap"):
         write_analysis([one], CARD, out)
     with pytest.raises(InputError, match="nothing to write"):
         write_slp([], CARD, out)
-    twins = ModelCard(("a", "b", "a", "c"), (0, 1, 2, 3), (), Images(), Network(), "parabola", False, {})
+    same_names = ModelCard(("a", "b", "a", "c"), (0, 1, 2, 3), (), Images(), Network(), "parabola", False, {})
     with pytest.raises(InputError, match="2 landmarks are called 'a'"):
-        write_slp([one], twins, out)
+        write_slp([one], same_names, out)
     with pytest.raises(InputError, match=r"cannot write to .*a\.png"):
         write_slp([one], CARD, one.refs[0].path)
 
-    def full(_: object, path: str, **__: object) -> None:
+    def fail(_: object, path: str, **__: object) -> None:
         Path(path).write_bytes(b"half")
         raise OSError("Can't write data (file write failed)")
 
-    monkeypatch.setattr(sio, "save_slp", full)
+    monkeypatch.setattr(sio, "save_slp", fail)
     with pytest.raises(InputError, match=r"cannot write .*slp: Can't write"):
         write_slp([one], CARD, out)
 
-    def absent(package: str) -> None:
+    def not_installed(package: str) -> None:
         raise ModuleNotFoundError(package)
 
-    monkeypatch.setattr(shared.importlib, "import_module", absent)
+    monkeypatch.setattr(errors_module.importlib, "import_module", not_installed)
     for write in (write_slp, write_analysis):
         with pytest.raises(InputError, match="sleap_io, which is not installed: pip install sleap-io"):
             write([one], CARD, out)

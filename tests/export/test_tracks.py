@@ -1,6 +1,6 @@
-"""Two animals in a video, in every format: read by the target's library, each is itself in every frame.
+"""Tracks in every format, read back by the library of the target: animals keep their identity.
 
-Animal 7 is missing in one frame, animal 3 in another, and in a third they come in the other order.
+Animal 7 is missing in one frame, animal 3 in another, and their order changes between frames.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _table(rows: list[dict[str, Any]]) -> Found:
         animals.setdefault(str(row["instance"]), set()).add(str(row["track"]))
         points = found.setdefault((int(row["frame"]), int(row["track"])), np.zeros((len(NAMES), 2)))
         points[NAMES.index(row["landmark"])] = float(row["x"]), float(row["y"])
-    assert animals == {"0": {"7"}, "1": {"3"}}, "an instance is one animal"
+    assert animals == {"0": {"7"}, "1": {"3"}}, "each instance is one animal"
     return found
 
 
@@ -100,7 +100,7 @@ def _coco_results(path: Path) -> Found:
 
 
 def _cvat(path: Path) -> Found:
-    """CVAT makes tracks of annotations whose attributes hold a `track_id`."""
+    """Read as CVAT does, which makes tracks from the attribute `track_id`."""
     with zipfile.ZipFile(path) as archive:
         data = json.loads(archive.read("annotations/person_keypoints_default.json"))
     frames = {
@@ -172,7 +172,7 @@ def _nwb(path: Path) -> Found:
 
 
 def _ultralytics(path: Path) -> Found:
-    """The format has no tracks: objects are told apart by their boxes, which say the track here."""
+    """Identify objects by their boxes, because the format has no tracks."""
     found = {}
     for file in path.parent.glob("*/labels/*.txt"):
         for line in file.read_text().splitlines():
@@ -193,7 +193,9 @@ def _label_studio(path: Path) -> Found:
         assert interface.validate_prediction(prediction, return_errors=True) == []
         picture = path.parent / "frames" / task["data"]["image"].split("/")[-1]
         frame = int(picture.stem.split("_")[-1])
-        assert np.array(Image.open(picture)).mean() == pytest.approx(40 * frame, abs=4), "its own frame"
+        assert np.array(Image.open(picture)).mean() == pytest.approx(40 * frame, abs=4), (
+            "the image of this frame"
+        )
         for box in (region for region in prediction["result"] if region["type"] == "rectanglelabels"):
             points = [
                 region["value"] for region in prediction["result"] if region.get("parentID") == box["id"]
@@ -234,7 +236,7 @@ READERS: dict[str, Callable[[Path], Found]] = {
 }
 
 
-def test_every_format_is_here() -> None:
+def test_every_format_has_a_reader() -> None:
     assert set(READERS) == set(FORMATS)
 
 
@@ -260,6 +262,6 @@ def test_a_folder_of_frames_is_never_overwritten(name: str, clip: Path, truth: F
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
-def test_what_we_write_as_coco_comes_back_with_its_tracks(clip: Path, truth: Found, tmp_path: Path) -> None:
+def test_tracks_are_read_back_from_coco(clip: Path, truth: Found, tmp_path: Path) -> None:
     path = get_writer("coco")(_predictions(clip, truth), CARD, tmp_path)
     assert {(ref.frame, ref.track) for ref in list_images([path])} == set(SEEN)

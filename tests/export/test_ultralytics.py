@@ -1,8 +1,8 @@
-"""Ultralytics folders read back by Ultralytics' own label check and, apart from it, by sleap-io.
+"""Ultralytics folders checked by the label check of Ultralytics, and read back by sleap-io.
 
-Ultralytics cannot be imported without torchvision, which selfmark does not use. Its label check does not need
-it: the functions are taken as they stand from the installed source (`pip install --no-deps ultralytics`).
-What data.yaml means is tested by its documented rules.
+Ultralytics cannot be imported without torchvision, which selfmark does not use. Its label check works
+without it, so the functions are compiled from the installed source (`pip install --no-deps ultralytics`).
+data.yaml is tested against its documentation.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ EDGES = ((0, 1), (0, 2), (3, 0))
 CARD = ModelCard(NAMES, (0, 2, 1, 3), EDGES, Images(), Network(), "parabola", False, {})
 
 
-def _found(refs: list[ImageRef], size: tuple[int, int], seed: int) -> Prediction:
-    """Landmarks anywhere in an image of this size, to its outermost corners."""
+def _random_prediction(refs: list[ImageRef], size: tuple[int, int], seed: int) -> Prediction:
+    """Return random landmarks anywhere in images of one size."""
     rng = np.random.default_rng(seed)
     landmarks = Landmarks(
         (rng.random((len(refs), 4, 2)) * size - 0.5).astype(np.float32),
@@ -53,7 +53,7 @@ def _picture(path: Path, size: tuple[int, int], value: int = 255) -> ImageRef:
 
 
 def _clip(path: Path, frames: int) -> Path:
-    """A video of 48 x 32 pixels whose frames differ in brightness."""
+    """Write a video of 48 x 32 pixels whose frames differ in brightness."""
     video = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"MJPG"), 25.0, (48, 32))
     for number in range(frames):
         video.write(np.full((32, 48, 3), 20 * number, np.uint8))
@@ -62,7 +62,7 @@ def _clip(path: Path, frames: int) -> Path:
 
 
 def _read(folder: Path) -> dict[str, tuple[tuple[int, int], np.ndarray, np.ndarray]]:
-    """By image stem: width and height, boxes [N, 4], points [N, K, 3], by the documented rules."""
+    """Return size, boxes [N, 4] and points [N, K, 3] of each image stem, read as documented."""
     found = {}
     for image in sorted(folder.glob("*/images/*")):
         label = image.parent.parent / "labels" / f"{image.stem}.txt"
@@ -76,7 +76,7 @@ def _read(folder: Path) -> dict[str, tuple[tuple[int, int], np.ndarray, np.ndarr
 
 
 def _ultralytics_check() -> Callable[[tuple[Any, ...]], Any]:
-    """`ultralytics.data.utils.verify_image_label`, compiled from the installed source."""
+    """Compile `ultralytics.data.utils.verify_image_label` from the installed source."""
     spec = importlib.util.find_spec("ultralytics")
     if spec is None or spec.origin is None:
         pytest.skip("ultralytics is not installed (pip install --no-deps ultralytics)")
@@ -107,15 +107,18 @@ def _ultralytics_check() -> Callable[[tuple[Any, ...]], Any]:
 
 @pytest.fixture
 def stills(tmp_path: Path) -> list[Prediction]:
-    """Images of two sizes, two of one name, one with two objects, one Ultralytics cannot read."""
+    """Images of two sizes: two with the same name, one with two objects, one in an unsupported format."""
     a = _picture(tmp_path / "one" / "a.png", (40, 30))
     b = _picture(tmp_path / "two" / "a.png", (64, 50))
     c = _picture(tmp_path / "one" / "c.ppm", (64, 50), 90)
-    boxes = ((1.0, 2.0, 20.0, 10.0), (30.0, 5.0, 20.0, 25.0))  # the second reaches out of the image
-    return [_found([ImageRef(a.path, box=box) for box in boxes], (40, 30), 1), _found([b, c], (64, 50), 2)]
+    boxes = ((1.0, 2.0, 20.0, 10.0), (30.0, 5.0, 20.0, 25.0))  # the second extends beyond the image
+    return [
+        _random_prediction([ImageRef(a.path, box=box) for box in boxes], (40, 30), 1),
+        _random_prediction([b, c], (64, 50), 2),
+    ]
 
 
-def test_labels_are_shares_of_each_image(tmp_path: Path, stills: list[Prediction]) -> None:
+def test_labels_are_fractions_of_the_image_size(tmp_path: Path, stills: list[Prediction]) -> None:
     path = write_ultralytics(stills, CARD, tmp_path)
     assert path == tmp_path / "ultralytics" / "data.yaml"
     assert not (tmp_path / "ultralytics.part").exists()
@@ -141,7 +144,7 @@ def test_labels_are_shares_of_each_image(tmp_path: Path, stills: list[Prediction
 
 def test_ultralytics_accepts_every_label(tmp_path: Path, stills: list[Prediction]) -> None:
     check = _ultralytics_check()
-    clip = _found(list_images([_clip(tmp_path / "clip.avi", 5)], every=2), (48, 32), 3)
+    clip = _random_prediction(list_images([_clip(tmp_path / "clip.avi", 5)], every=2), (48, 32), 3)
     path = write_ultralytics([*stills, clip], CARD, tmp_path)
     rows = []
     for image in sorted(path.parent.glob("*/images/*")):
@@ -153,11 +156,11 @@ def test_ultralytics_accepts_every_label(tmp_path: Path, stills: list[Prediction
         assert (boxes[:, 3:] > 0).all()
         rows.append(points[:, :, :2] * [shape[1], shape[0]] - 0.5)
     xy = np.concatenate([prediction.landmarks.xy for prediction in (*stills, clip)])
-    # Ultralytics keeps rows in 32 bits.
+    # Ultralytics stores rows in 32 bits.
     np.testing.assert_allclose(np.concatenate(rows), xy, atol=1e-4)
 
 
-def test_ultralytics_check_tells_good_from_bad(tmp_path: Path, stills: list[Prediction]) -> None:
+def test_the_ultralytics_check_finds_bad_labels(tmp_path: Path, stills: list[Prediction]) -> None:
     check = _ultralytics_check()
     path = write_ultralytics(stills, CARD, tmp_path)
     image, label = path.parent / "train/images/000000_a.png", path.parent / "train/labels/000000_a.txt"
@@ -171,15 +174,15 @@ def test_data_yaml(tmp_path: Path, stills: list[Prediction]) -> None:
     assert data["kpt_shape"] == [4, 3]
     assert data["names"] == {0: "object"}
     assert data["kpt_names"] == {0: list(NAMES)}
-    assert "path" not in data, "else the folder could not be moved"
+    assert "path" not in data, "so that the folder can be moved"
     assert all((path.parent / data[split]).is_dir() for split in ("train", "val"))
-    # As Ultralytics flips: mirror x, then take landmark i from place flip_idx[i].
+    # Ultralytics mirrors x, then takes landmark i from position flip_idx[i].
     points = np.array([[0.5, 0.1], [0.3, 0.2], [0.7, 0.2], [0.5, 0.9]])  # a symmetric animal
     flipped = np.column_stack([1 - points[:, 0], points[:, 1]])[data["flip_idx"]]
     np.testing.assert_allclose(flipped, points)
 
 
-def test_sleap_io_reads_it(tmp_path: Path, stills: list[Prediction]) -> None:
+def test_sleap_io_reads_the_folder(tmp_path: Path, stills: list[Prediction]) -> None:
     sio = pytest.importorskip("sleap_io")
     path = write_ultralytics(stills, CARD, tmp_path)
     labels = sio.load_ultralytics(str(path), split="train")
@@ -188,13 +191,13 @@ def test_sleap_io_reads_it(tmp_path: Path, stills: list[Prediction]) -> None:
     assert [tuple(edge) for edge in skeleton.edge_inds] == list(EDGES)
     back = [instance.numpy() for frame in labels.labeled_frames for instance in frame.instances]
     xy = [*stills[0].landmarks.xy, stills[1].landmarks.xy[0]]
-    # sleap-io multiplies by the size alone, so its points count from the pixel's corner.
+    # sleap-io measures points from the corner of the first pixel.
     np.testing.assert_allclose(np.stack(back) - 0.5, np.stack(xy), atol=1e-4)
 
 
 def test_frames_of_a_video_become_images(tmp_path: Path) -> None:
     refs = list_images([_clip(tmp_path / "clip.avi", 11)], every=2)
-    prediction = _found(refs, (48, 32), 4)
+    prediction = _random_prediction(refs, (48, 32), 4)
     folder = write_ultralytics([prediction], CARD, tmp_path).parent
     images = sorted(folder.glob("*/images/*"), key=lambda image: image.name)
     assert [image.name for image in images] == [
@@ -210,7 +213,7 @@ def test_frames_of_a_video_become_images(tmp_path: Path) -> None:
 def test_points_outside_the_image_are_absent() -> None:
     outside = np.array([[-2.0, 5.0], [50.0, 5.0]])
     assert format_label(outside, None, np.array([40.0, 20.0])) == "0 0.5 0.5 1 1 0 0 0 0 0 0", (
-        "all of the image"
+        "the whole image"
     )
     single = format_label(np.array([[9.5, 4.5]]), None, np.array([40.0, 20.0]))
     assert single == "0 0.25 0.25 0.025 0.05 0.25 0.25 2", "a box of one pixel"
@@ -220,7 +223,7 @@ def test_links_fall_back_to_copies(
     tmp_path: Path, stills: list[Prediction], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
-        raise OSError("a privilege is not held")
+        raise OSError("not permitted")
 
     monkeypatch.setattr(os, "symlink", refuse)
     folder = write_ultralytics(stills, CARD, tmp_path).parent
@@ -229,10 +232,10 @@ def test_links_fall_back_to_copies(
     assert image.read_bytes() == stills[0].refs[0].path.read_bytes()
 
 
-def test_refusals_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_leave_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clip = _clip(tmp_path / "clip.avi", 4)
-    two = _found([ImageRef(clip, 0), ImageRef(clip, 1)], (48, 32), 0)
-    one = _found([ImageRef(clip, 0)], (48, 32), 0)
+    two = _random_prediction([ImageRef(clip, 0), ImageRef(clip, 1)], (48, 32), 0)
+    one = _random_prediction([ImageRef(clip, 0)], (48, 32), 0)
     out = tmp_path / "out"
     with pytest.raises(InputError, match=r"cannot write to .*out"):
         write_ultralytics([two], CARD, out)
@@ -240,18 +243,18 @@ def test_refusals_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(InputError, match="at least two images"):
         write_ultralytics([one], CARD, out)
     with pytest.raises(InputError, match=r"frame 99 of .* second time"):
-        write_ultralytics([two, _found([ImageRef(clip, 99)], (48, 32), 0)], CARD, out)
+        write_ultralytics([two, _random_prediction([ImageRef(clip, 99)], (48, 32), 0)], CARD, out)
     assert not list(out.iterdir())
     write_ultralytics([two], CARD, out)
     with pytest.raises(InputError, match="already exists"):
         write_ultralytics([two], CARD, out)
 
-    def full(*_: object) -> None:
+    def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     other = tmp_path / "other"
     other.mkdir()
-    monkeypatch.setattr(module, "_data_yaml", full)
+    monkeypatch.setattr(module, "_data_yaml", fail)
     with pytest.raises(OSError, match="No space left"):
         write_ultralytics([two], CARD, other)
     assert not list(other.iterdir())

@@ -27,16 +27,16 @@ def read_card_of(running: ToyServer) -> ModelCard:
     return read_card(running.folder / "model")
 
 
-def wait_until_ready(seen: Visit) -> Any:
+def wait_until_ready(visited: Visit) -> Any:
     """Return the page once it shows an image and its points."""
-    seen.page.wait_for_selector(".point")
-    seen.page.wait_for_function("() => document.querySelector('.photo').naturalWidth > 0")
-    return seen.page
+    visited.page.wait_for_selector(".point")
+    visited.page.wait_for_function("() => document.querySelector('.photo').naturalWidth > 0")
+    return visited.page
 
 
-def save_by(page: Any, act: Any, times: int = 1) -> None:
-    """Do something that saves this many edits, and wait until the page shows the last of them."""
-    remaining = times
+def act_and_wait(page: Any, action: Any, num_edits: int = 1) -> None:
+    """Run an action that saves `num_edits` edits, and wait until the page shows the last one."""
+    remaining = num_edits
 
     def is_last(answer: Any) -> bool:
         nonlocal remaining
@@ -44,7 +44,7 @@ def save_by(page: Any, act: Any, times: int = 1) -> None:
         return remaining == 0
 
     with page.expect_response(is_last) as answer:
-        act()
+        action()
     assert answer.value.status == 200
     shown = "revision => document.body.dataset.revision === revision"
     page.wait_for_function(shown, arg=answer.value.json()["revision"])
@@ -59,12 +59,12 @@ def select(page: Any, landmark: int) -> None:
     page.click(f".entry[data-landmark='{landmark}']")
 
 
-def find_problems(seen: Visit) -> list[str]:
+def find_problems(visited: Visit) -> list[str]:
     """Return the problems of the page after loading all images, also those that load on scrolling."""
-    seen.page.evaluate("() => { for (const image of document.images) image.loading = 'eager'; }")
-    seen.page.wait_for_load_state("networkidle")
-    seen.page.wait_for_function("() => [...document.images].every(image => image.complete)")
-    return seen.problems()
+    visited.page.evaluate("() => { for (const image of document.images) image.loading = 'eager'; }")
+    visited.page.wait_for_load_state("networkidle")
+    visited.page.wait_for_function("() => [...document.images].every(image => image.complete)")
+    return visited.problems()
 
 
 # --- from the page to exports -----------------------------------------------------------------------
@@ -89,30 +89,30 @@ def test_edits_appear_in_exports_and_report(
     browser: Any, trained: ToyServer, photos: Path, tmp_path: Path
 ) -> None:
     before = read_card_of(trained)
-    with visit(browser, trained.address) as seen:
-        page = wait_until_ready(seen)
+    with visit(browser, trained.address) as visited:
+        page = wait_until_ready(visited)
         assert page.url == f"{trained.origin}/", "the token is no longer in the address"
         select(page, 0)
         page.fill("#name", "left ear")
-        save_by(page, lambda: page.press("#name", "Enter"))
-        save_by(page, lambda: page.select_option("#partner", "0"))  # Enter has moved on to landmark 1
-        save_by(page, lambda: page.click("#color-vermilion"))
+        act_and_wait(page, lambda: page.press("#name", "Enter"))
+        act_and_wait(page, lambda: page.select_option("#partner", "0"))  # Enter has moved on to landmark 1
+        act_and_wait(page, lambda: page.click("#color-vermilion"))
         select(page, 0)
-        save_by(page, lambda: page.click("#suggest"))
-        save_by(page, lambda: page.select_option("#connect", "1"))
-        save_by(page, lambda: page.select_option("#connect", "3"))
+        act_and_wait(page, lambda: page.click("#suggest"))
+        act_and_wait(page, lambda: page.select_option("#connect", "1"))
+        act_and_wait(page, lambda: page.select_option("#connect", "3"))
         select(page, 2)
-        save_by(page, lambda: page.click("#hide"))
+        act_and_wait(page, lambda: page.click("#hide"))
         assert page.locator(".point").count() == 3
         page.fill("#name", "wrong")
-        save_by(page, lambda: page.press("#name", "Enter"))
+        act_and_wait(page, lambda: page.press("#name", "Enter"))
         page.evaluate("document.activeElement.blur()")
-        save_by(page, lambda: page.keyboard.press("Control+z"))
+        act_and_wait(page, lambda: page.keyboard.press("Control+z"))
         page.reload()
-        wait_until_ready(seen)
+        wait_until_ready(visited)
         texts = page.locator(".entry .name").all_inner_texts()
         assert texts == ["left ear", "right ear", "landmark_2", "landmark_3"]
-        assert find_problems(seen) == []
+        assert find_problems(visited) == []
     card = read_card_of(trained)
     assert card.names == ("left ear", "right ear", "landmark_2", "landmark_3")
     assert card.mirror[:2] == (1, 0)
@@ -133,38 +133,38 @@ def test_edits_appear_in_exports_and_report(
     assert category["skeleton"] == [[1, 2], [1, 3]]
     assert category["flip_idx"][:2] == [1, 0]
     assert selfmark("report", trained.folder) == 0
-    with visit(browser, trained.folder / "report" / "index.html") as seen:
-        headings = seen.page.locator(".landmark h3").all_inner_texts()
+    with visit(browser, trained.folder / "report" / "index.html") as visited:
+        headings = visited.page.locator(".landmark h3").all_inner_texts()
         assert sorted(headings) == ["0 · left ear", "1 · right ear", "3 · landmark_3"]
-        assert "left out here" in seen.page.inner_text("header")
-        assert "landmark_2" in seen.page.inner_text("header")
-        dot = seen.page.locator("#landmark-1 .dot").first
+        assert "left out here" in visited.page.inner_text("header")
+        assert "landmark_2" in visited.page.inner_text("header")
+        dot = visited.page.locator("#landmark-1 .dot").first
         assert dot.evaluate("dot => getComputedStyle(dot).backgroundColor") == "rgb(213, 94, 0)"
-        assert find_problems(seen) == []
+        assert find_problems(visited) == []
 
 
 # --- keyboard, mouse and touch ----------------------------------------------------------------------
 
 
 def test_keyboard_can_do_everything(browser: Any, toy: ToyServer) -> None:
-    with visit(browser, toy.address) as seen:
-        page = wait_until_ready(seen)
+    with visit(browser, toy.address) as visited:
+        page = wait_until_ready(visited)
         keys = page.keyboard
         keys.press("ArrowDown")
         keys.press("n")
         # The next name can be typed before the last one is saved.
-        save_by(page, lambda: keys.type("tail\near\n", delay=0), times=2)
+        act_and_wait(page, lambda: keys.type("tail\near\n", delay=0), num_edits=2)
         keys.press("Escape")
-        save_by(page, lambda: keys.press("h"))  # landmark 3 is selected now
+        act_and_wait(page, lambda: keys.press("h"))  # landmark 3 is selected now
         card = read_card_of(toy)
         assert card.names[:4] == ("landmark_0", "tail", "ear", "landmark_3")
         assert card.hidden == (3,)
-        save_by(page, lambda: keys.press("y"))
+        act_and_wait(page, lambda: keys.press("y"))
         assert read_card_of(toy).confirmed == (3, 4)
         for _ in range(2):
-            save_by(page, lambda: keys.press("Control+z"))
+            act_and_wait(page, lambda: keys.press("Control+z"))
         assert read_card_of(toy).hidden == read_card_of(toy).confirmed == ()
-        save_by(page, lambda: keys.press("Control+Shift+z"))
+        act_and_wait(page, lambda: keys.press("Control+Shift+z"))
         assert read_card_of(toy).hidden == (3,)
         assert page.input_value("#row") == "1"
         keys.press("ArrowRight")
@@ -180,53 +180,53 @@ def test_keyboard_can_do_everything(browser: Any, toy: ToyServer) -> None:
         assert page.is_visible("#help-box")
         keys.press("Escape")
         assert not page.is_visible("#help-box")
-        assert find_problems(seen) == []
+        assert find_problems(visited) == []
 
 
 def test_points_are_connected_and_paired_with_the_mouse(browser: Any, toy: ToyServer) -> None:
-    with visit(browser, toy.address) as seen:
-        page = wait_until_ready(seen)
+    with visit(browser, toy.address) as visited:
+        page = wait_until_ready(visited)
         page.mouse.click(*center(page, 4))
         assert page.get_attribute(".entry[data-landmark='4']", "aria-current") == "true"
         page.click("[data-tool=connect]")
         page.mouse.click(*center(page, 0))
-        save_by(page, lambda: page.mouse.click(*center(page, 2)))
+        act_and_wait(page, lambda: page.mouse.click(*center(page, 2)))
         page.mouse.move(*center(page, 2))  # draw a line
         page.mouse.down()
         page.mouse.move(*center(page, 5), steps=5)
         assert page.locator(".draft").count() == 2
-        save_by(page, page.mouse.up)
+        act_and_wait(page, page.mouse.up)
         assert set(read_card_of(toy).skeleton) == {(0, 2), (2, 5)}
         assert page.locator(".bone:not(.under)").count() == 2
         page.mouse.click(*center(page, 2))
-        save_by(page, lambda: page.mouse.click(*center(page, 0)))  # a second time removes the line
+        act_and_wait(page, lambda: page.mouse.click(*center(page, 0)))  # a second time removes the line
         assert read_card_of(toy).skeleton == ((2, 5),)
         page.click("[data-tool=pair]")
         page.mouse.click(*center(page, 2))
-        save_by(page, lambda: page.mouse.click(*center(page, 5)))
+        act_and_wait(page, lambda: page.mouse.click(*center(page, 5)))
         assert read_card_of(toy).mirror == (1, 0, 5, 4, 3, 2)
         assert read_card_of(toy).confirmed == (2, 5)
-        assert find_problems(seen) == []
+        assert find_problems(visited) == []
 
 
 def test_touch_works_like_a_mouse(browser: Any, toy: ToyServer) -> None:
-    with visit(browser, toy.address, 390, has_touch=True, is_mobile=True) as seen:
-        page = wait_until_ready(seen)
+    with visit(browser, toy.address, 390, has_touch=True, is_mobile=True) as visited:
+        page = wait_until_ready(visited)
         page.touchscreen.tap(*center(page, 1))
         assert page.get_attribute(".entry[data-landmark='1']", "aria-current") == "true"
         page.tap("[data-tool=connect]")
         page.touchscreen.tap(*center(page, 1))
-        save_by(page, lambda: page.touchscreen.tap(*center(page, 3)))
+        act_and_wait(page, lambda: page.touchscreen.tap(*center(page, 3)))
         assert read_card_of(toy).skeleton == ((1, 3),)
         page.tap("[data-tool=select]")
         page.tap(".entry[data-landmark='1']")
         page.fill("#name", "foot")
-        save_by(page, lambda: page.press("#name", "Enter"))
+        act_and_wait(page, lambda: page.press("#name", "Enter"))
         assert read_card_of(toy).names[1] == "foot"
         assert not _is_reachable(page, "#partner")
         page.tap("#expand")
         assert _is_reachable(page, "#color-orange")
-        save_by(page, lambda: page.tap("#color-orange"))
+        act_and_wait(page, lambda: page.tap("#color-orange"))
         page.tap("#expand")
         _swipe(page)
         page.wait_for_function("() => document.getElementById('row').value === '2'")
@@ -236,7 +236,7 @@ def test_touch_works_like_a_mouse(browser: Any, toy: ToyServer) -> None:
             ".map(one => one.id || one.className || one.textContent)"
         )
         assert small == [], "too small for touch"
-        assert find_problems(seen) == []
+        assert find_problems(visited) == []
 
 
 def _is_reachable(page: Any, selector: str) -> bool:
@@ -268,8 +268,8 @@ def _swipe(page: Any) -> None:
 
 
 def test_gallery_opens_images_and_mirror_view_confirms_pairs(browser: Any, toy: ToyServer) -> None:
-    with visit(browser, toy.address) as seen:
-        page = wait_until_ready(seen)
+    with visit(browser, toy.address) as visited:
+        page = wait_until_ready(visited)
         select(page, 3)
         page.click("#tab-gallery")
         page.wait_for_function("() => document.querySelectorAll('#view-gallery .crop').length === 5")
@@ -287,20 +287,20 @@ def test_gallery_opens_images_and_mirror_view_confirms_pairs(browser: Any, toy: 
         assert page.get_attribute(".entry[data-landmark='3']", "aria-current") == "true"
         page.click("#tab-mirror")
         page.wait_for_selector("#confirm-3")
-        save_by(page, lambda: page.click("#confirm-3"))
+        act_and_wait(page, lambda: page.click("#confirm-3"))
         assert read_card_of(toy).confirmed == (3, 4)
-        save_by(page, lambda: page.select_option("#partner-0", "0"))
+        act_and_wait(page, lambda: page.select_option("#partner-0", "0"))
         assert read_card_of(toy).mirror[:2] == (0, 1)
         assert "Landmarks move a little" in page.inner_text("#view-mirror .note")
-        assert find_problems(seen) == []
+        assert find_problems(visited) == []
 
 
 # --- errors -----------------------------------------------------------------------------------------
 
 
 def test_duplicate_name_is_reported_next_to_the_field(browser: Any, toy: ToyServer) -> None:
-    with visit(browser, toy.address) as seen:
-        page = wait_until_ready(seen)
+    with visit(browser, toy.address) as visited:
+        page = wait_until_ready(visited)
         page.fill("#name", "landmark_4")
         with page.expect_response("**/api/edits") as answer:
             page.press("#name", "Enter")
@@ -316,21 +316,21 @@ def test_two_windows_show_each_others_edits(browser: Any, toy: ToyServer) -> Non
     with visit(browser, toy.address) as one, visit(browser, toy.address) as other:
         wait_until_ready(one), wait_until_ready(other)
         one.page.fill("#name", "nose")
-        save_by(one.page, lambda: one.page.press("#name", "Enter"))
+        act_and_wait(one.page, lambda: one.page.press("#name", "Enter"))
         select(other.page, 1)
-        save_by(other.page, lambda: other.page.click("#hide"))
+        act_and_wait(other.page, lambda: other.page.click("#hide"))
         assert other.page.inner_text(".entry[data-landmark='0'] .name") == "nose"
         one.page.wait_for_selector(".entry.off[data-landmark='1']")
         # Each window undoes its own edits.
         one.page.evaluate("document.activeElement.blur()")
-        save_by(one.page, lambda: one.page.click("#undo"))
+        act_and_wait(one.page, lambda: one.page.click("#undo"))
         assert read_card_of(toy) == replace(CARD, hidden=(1,))
 
 
 def test_stopped_server_is_reported(browser: Any, tmp_path: Path) -> None:
     folder = tmp_path / "short"
-    with StoppableVisit(browser, folder) as (seen, stop):
-        page = wait_until_ready(seen)
+    with StoppableVisit(browser, folder) as (visited, stop):
+        page = wait_until_ready(visited)
         stop()
         page.keyboard.press("h")
         page.wait_for_selector("#error:not([hidden])")
@@ -365,11 +365,11 @@ def test_user_text_never_runs_as_code(browser: Any, tmp_path: Path, clean: bool)
     card = replace(CARD, names=(INJECTION, *CARD.names[1:]), skeleton=((0, 1),))
     folder = tmp_path / "<script>window.attacked=1<"
     shown = make_toy_folder(folder, card, name="<script>window.attacked=1<{}>.jpg")
-    with serve(folder, shown) as running, visit(browser, running.address, bypass_csp=True) as seen:
-        page = wait_until_ready(seen)
+    with serve(folder, shown) as running, visit(browser, running.address, bypass_csp=True) as visited:
+        page = wait_until_ready(visited)
         assert page.inner_text(".entry[data-landmark='0'] .name") == INJECTION
         page.fill("#name", "<img src=x onerror=window.attacked=1>")
-        save_by(page, lambda: page.press("#name", "Enter"))
+        act_and_wait(page, lambda: page.press("#name", "Enter"))
         for key in ("Escape", "2", "3", "1"):
             page.keyboard.press(key)
             page.wait_for_timeout(60)
@@ -380,12 +380,12 @@ def test_user_text_never_runs_as_code(browser: Any, tmp_path: Path, clean: bool)
                 INJECTION,
             )
             page.wait_for_function("() => window.attacked === 1")
-        assert seen.was_attacked() is not clean
+        assert visited.was_attacked() is not clean
 
 
 def test_content_security_policy_blocks_injections(browser: Any, read_only: ToyServer) -> None:
-    with visit(browser, read_only.address) as seen:
-        page = wait_until_ready(seen)
+    with visit(browser, read_only.address) as visited:
+        page = wait_until_ready(visited)
         blocked = page.evaluate(
             "text => { try { document.body.innerHTML += text; return 'no'; } catch { return 'yes'; } }",
             INJECTION,
@@ -393,7 +393,7 @@ def test_content_security_policy_blocks_injections(browser: Any, read_only: ToyS
         assert blocked == "yes"
         with page.expect_console_message(lambda message: "Content Security Policy" in message.text):
             page.evaluate("() => document.querySelector('.photo').src = 'http://127.0.0.1:9/'")
-        assert not seen.was_attacked()
+        assert not visited.was_attacked()
 
 
 # --- appearance and accessibility -------------------------------------------------------------------
@@ -401,13 +401,13 @@ def test_content_security_policy_blocks_injections(browser: Any, read_only: ToyS
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_page_has_no_problems(browser: Any, read_only: ToyServer, scheme: str) -> None:
-    with visit(browser, read_only.address, 1280, color_scheme=scheme) as seen:
-        page = wait_until_ready(seen)
+    with visit(browser, read_only.address, 1280, color_scheme=scheme) as visited:
+        page = wait_until_ready(visited)
         for width in (1280, 768, 360):
             page.set_viewport_size({"width": width, "height": 800})
             for key in "231":
                 page.keyboard.press(key)
-                assert find_problems(seen) == []
+                assert find_problems(visited) == []
                 assert page.evaluate(_WITHOUT_LABEL) == []
                 assert page.evaluate(_LOW_CONTRAST) == []
 
@@ -443,15 +443,15 @@ _LOW_CONTRAST = """() => {
 
 
 def test_contrast_check_can_fail(browser: Any, read_only: ToyServer) -> None:
-    with visit(browser, read_only.address) as seen:
-        page = wait_until_ready(seen)
+    with visit(browser, read_only.address) as visited:
+        page = wait_until_ready(visited)
         page.evaluate("() => document.body.style.setProperty('--muted', '#bbb')")
         assert len(page.evaluate(_LOW_CONTRAST)) > 3
 
 
 def test_tab_reaches_all_controls_with_a_visible_outline(browser: Any, read_only: ToyServer) -> None:
-    with visit(browser, read_only.address) as seen:
-        page = wait_until_ready(seen)
+    with visit(browser, read_only.address) as visited:
+        page = wait_until_ready(visited)
         reached = set()
         for _ in range(60):
             page.keyboard.press("Tab")

@@ -125,10 +125,10 @@ def test_video_frames_are_stored_as_jpegs(run: Path, photos: Path, tmp_path: Pat
     assert shown.frames[0] is None
     for file, level in zip(shown.frames[1:], (90, 210), strict=True):
         assert file is not None
-        picture = cv2.imread(str(file))
-        assert picture is not None
-        assert picture.shape == (48, 64, 3)
-        assert abs(float(picture.mean()) - level) < 8
+        image = cv2.imread(str(file))
+        assert image is not None
+        assert image.shape == (48, 64, 3)
+        assert abs(float(image.mean()) - level) < 8
 
 
 def test_fingerprint_changes_only_with_what_predictions_depend_on(run: Path, photos: Path) -> None:

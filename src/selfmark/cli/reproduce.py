@@ -44,12 +44,13 @@ def reproduce(
     from selfmark.paper.reproduction import harness
 
     settings = parse_settings(change)
+    options = harness.ReproductionOptions(preset, settings, device, allow_missing)
     if tables == ["list"]:
         for name, place, title in harness.list_experiments():
             print_result(f"{name:<18} {place:<21} {title}")
         return
     if dry_run:
-        for line in harness.preview_plan(tables, data, preset, settings, device):
+        for line in harness.preview_plan(tables, data, options):
             print_result(line)
         return
     harness.select_experiments(tables)  # Report unknown names before missing data.
@@ -57,15 +58,7 @@ def reproduce(
         raise InputError("say where the data sets are with --data")
     try:
         paths = harness.reproduce_tables(
-            tables,
-            data,
-            output,
-            preset,
-            settings,
-            device,
-            allow_missing,
-            print_result,
-            watch=lambda: ProgressDisplay(stdout),
+            tables, data, output, options, print_result, open_listener=lambda: ProgressDisplay(stdout)
         )
     except KeyboardInterrupt:
         print_note("stopped; run the same command to continue")

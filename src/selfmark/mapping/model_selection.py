@@ -65,7 +65,7 @@ def select_map(examples: MappingExamples, lengths: FloatArray, mirror: MirrorPar
     Args:
         examples: N annotated objects.
         lengths: [N] lengths that errors are divided by.
-        mirror: Mirror partners; None if those of the points are not known.
+        mirror: mirror partners; None if those of the points are not known.
     """
     mirrored = (True, False) if mirror is not None else (False,)
     all_options = [FitOptions(*values) for values in product((True, False), mirrored, RIDGES)]

@@ -153,9 +153,9 @@ def fit_point_map(examples: MappingExamples, reference: FloatArray, ridge: float
     Each point is fitted on the objects in which it is annotated.
 
     Args:
-        examples: At least one object.
+        examples: at least one object.
         reference: [K, 2] from `compute_mean_shape`, or `empty_reference()` to work in the crop.
-        ridge: Standard deviation of the landmark noise, in the unit of length of the prior.
+        ridge: standard deviation of the landmark noise, in the unit of length of the prior.
     """
     alignment = _align(examples.landmarks, examples.score, reference)
     landmarks, points = alignment.apply(examples.landmarks), alignment.apply(examples.points)

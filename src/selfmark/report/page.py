@@ -92,6 +92,7 @@ class ReportData:
     facts: tuple[tuple[tuple[str, str], ...], ...] = ()
 
     def __post_init__(self) -> None:
+        """Raise if the shapes of the arrays do not fit together."""
         K, E = len(self.names), len(self.example_names)
         if self.examples.ndim != 4 or self.examples.shape[0] != E or self.examples.shape[3] != 3:
             raise ValueError(

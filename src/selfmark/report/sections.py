@@ -27,6 +27,7 @@ rows=(('5', '6.1'), ('all', '4.8')))
     rows: tuple[tuple[str, ...], ...]
 
     def __post_init__(self) -> None:
+        """Raise if a row has the wrong number of cells."""
         if any(len(row) != len(self.header) for row in self.rows):
             raise ValueError(f"every row of the table {self.title!r} must have {len(self.header)} cells")
 
@@ -42,6 +43,7 @@ class ReportCurves:
     lines: tuple[tuple[str, FloatArray, FloatArray], ...]
 
     def __post_init__(self) -> None:
+        """Raise if the x and y of a line differ in length."""
         for name, x, y in self.lines:
             if x.ndim != 1 or x.shape != y.shape:
                 raise ValueError(f"x and y of the line {name!r} must be vectors of one length")

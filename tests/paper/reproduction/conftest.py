@@ -1,4 +1,4 @@
-"""Miniature data sets where the official ones would lie, and a run that stands for trainings."""
+"""Fixtures: miniature data sets in place of the official ones, and one run in place of all trainings."""
 
 from __future__ import annotations
 
@@ -33,11 +33,15 @@ from tests.conftest import QUICK
 from tests.paper.datasets import body_miniatures, face_miniatures
 from tests.paper.reproduction import demo_datasets
 
-# As they are before the fixtures of this folder put simpler ones in their place.
-_KNOWN, _READ, _FOLDERS = dict(registry.DATASETS), registry.read_dataset, dict(dataset_cache.FOLDERS)
-_WITH_POINTS = DatasetCache._with_points
+# The originals of what the fixtures replace.
+_DATASETS, _READ_DATASET, _FOLDERS = (
+    dict(registry.DATASETS),
+    registry.read_dataset,
+    dict(dataset_cache.FOLDERS),
+)
+_READ_POINTS = DatasetCache._read_points
 
-# Over what the tables say: a schedule of seconds, and no detector that needs weights.
+# Changes to the settings of the tables: a schedule of seconds, and no detector that needs weights.
 SHORT: dict[str, Any] = {
     **QUICK,
     "keypoints.detector": "selfmark",
@@ -50,15 +54,15 @@ SHORT: dict[str, Any] = {
 
 
 def short(*names: str) -> dict[str, Any]:
-    """SHORT without what the rows of these tables say themselves; M follows from their K."""
-    said = {setting for name in names for setting in experiment.load_experiment(name).told_apart_by}
-    said |= {"M"} if "K" in said else set()
-    return {name: value for name, value in SHORT.items() if name not in said}
+    """Return SHORT without the settings in which rows of these tables differ; M follows from their K."""
+    varied = {setting for name in names for setting in experiment.load_experiment(name).varied_settings}
+    varied |= {"M"} if "K" in varied else set()
+    return {name: value for name, value in SHORT.items() if name not in varied}
 
 
 @pytest.fixture(scope="package", autouse=True)
 def one_thread() -> Iterator[None]:
-    """Networks this small are slowed down by threads that wait for each other."""
+    """Use one thread, which is fastest for networks this small."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -67,40 +71,42 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def root(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a folder of pictures for each data set."""
-    folder = tmp_path_factory.mktemp("sets")
-    demo_datasets.write_pictures(folder / "celeba", scene)
-    for name in demo_datasets.KINDS:
+    """Return a folder with a folder of images for each data set."""
+    folder = tmp_path_factory.mktemp("datasets")
+    demo_datasets.write_images(folder / "celeba", scene)
+    for name in demo_datasets.DATASETS:
         if name != "celeba":
             (folder / name).symlink_to(folder / "celeba")
     return folder
 
 
 @pytest.fixture(autouse=True)
-def miniatures(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> None:
-    """Readers that find the pictures and know their points; faces have 5 points where a table asks for 5."""
+def demo_readers(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> None:
+    """Replace the readers by one that returns demo data sets; if a table needs 5 points, faces have 5."""
 
-    def read(name: str, folder: Path) -> Any:
-        return demo_datasets.make(name, folder, scene)
+    def read_dataset(name: str, folder: Path) -> Any:
+        return demo_datasets.make_dataset(name, folder, scene)
 
-    def with_points(self: DatasetCache, base: Any, name: str, points: int) -> Any:
-        return demo_datasets.make(name, base.root, scene, demo_datasets.KINDS["mtfl"][0], base.normalizer)
+    def read_points(self: DatasetCache, base: Any, name: str, points: int) -> Any:
+        return demo_datasets.make_dataset(
+            name, base.root, scene, demo_datasets.DATASETS["mtfl"][0], base.normalizer
+        )
 
-    for name in demo_datasets.KINDS:
+    for name in demo_datasets.DATASETS:
         monkeypatch.setitem(registry.DATASETS, name, registry.DatasetInfo(name.upper(), name, "nowhere", ()))
     monkeypatch.setattr(dataset_cache, "FOLDERS", {})
-    monkeypatch.setattr(registry, "read_dataset", read)
-    monkeypatch.setattr(DatasetCache, "_with_points", with_points)
-    monkeypatch.setattr(contact_sheets, "IMAGES", 4)
+    monkeypatch.setattr(registry, "read_dataset", read_dataset)
+    monkeypatch.setattr(DatasetCache, "_read_points", read_points)
+    monkeypatch.setattr(contact_sheets, "MAX_IMAGES", 4)
     monkeypatch.setattr(figures, "DPI", 50)
     monkeypatch.setattr(figures, "SHEET_DPI", 50)
 
 
 @pytest.fixture(scope="session")
 def trained(root: Path, scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run on the pictures that kept its rounds."""
+    """Return a finished run on the demo images with the weights of every round."""
     folder = tmp_path_factory.mktemp("trained")
-    train, _ = write_coco(demo_datasets.make("celeba", root / "celeba", scene), folder / "coco")
+    train, _ = write_coco(demo_datasets.make_dataset("celeba", root / "celeba", scene), folder / "coco")
     settings = {key: value for key, value in SHORT.items() if not key.startswith("evaluation.")}
     discover(
         train,
@@ -114,20 +120,20 @@ def trained(root: Path, scene: Scene, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture
 def no_training(monkeypatch: pytest.MonkeyPatch, trained: Path) -> list[Training]:
-    """Trainings are copies of one run; gives those that were asked for."""
-    asked: list[Training] = []
+    """Copy one run instead of training; return the list of requested trainings."""
+    requested: list[Training] = []
 
-    def copy(bench: Workspace, training: Training) -> None:
-        asked.append(training)
-        shutil.copytree(trained, bench.run_folder(training))
+    def copy_run(workspace: Workspace, training: Training) -> None:
+        requested.append(training)
+        shutil.copytree(trained, workspace.run_folder(training))
 
-    monkeypatch.setattr(workspace, "train_run", copy)
-    return asked
+    monkeypatch.setattr(workspace, "train_run", copy_run)
+    return requested
 
 
 @pytest.fixture(scope="package")
 def official(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All data sets under their names, and 68 points of a detector for those that have five."""
+    """Return a folder of all data sets in their official layouts, with 68 points for CelebA and AFLW."""
     root = tmp_path_factory.mktemp("official")
     face_miniatures.make_celeba(root / "celeba", images=8, fitted=4)
     face_miniatures.make_aflw(root / "aflw")
@@ -139,7 +145,7 @@ def official(tmp_path_factory: pytest.TempPathFactory) -> Path:
     body_miniatures.make_pennaction(root / "pennaction")
     body_miniatures.make_cats(root / "cats")
     for name in ("celeba", "aflw"):
-        splits = _READ(name, root / name).splits.values()
+        splits = _READ_DATASET(name, root / name).splits.values()
         files = [file.name for split in splits for file in split.paths]
         xy = np.stack([face_miniatures.sixty_eight(-60) + row for row in range(len(files))])
         np.savez(root / f"{name}-68.npz", names=np.array(files), xy=xy)
@@ -147,22 +153,23 @@ def official(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def real_readers(miniatures: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, known in _KNOWN.items():
-        monkeypatch.setitem(registry.DATASETS, name, known)
-    monkeypatch.setattr(registry, "read_dataset", _READ)
+def real_readers(demo_readers: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Restore the readers that `demo_readers` replaces."""
+    for name, info in _DATASETS.items():
+        monkeypatch.setitem(registry.DATASETS, name, info)
+    monkeypatch.setattr(registry, "read_dataset", _READ_DATASET)
     monkeypatch.setattr(dataset_cache, "FOLDERS", _FOLDERS)
-    monkeypatch.setattr(DatasetCache, "_with_points", _WITH_POINTS)
+    monkeypatch.setattr(DatasetCache, "_read_points", _READ_POINTS)
 
 
 @pytest.fixture
 def without_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Detectors that need weights are stood in for by one that needs none."""
-    real = first_keypoints.create_detector
+    """Replace keypoint detectors that need weights by ORB."""
+    create_detector = first_keypoints.create_detector
 
-    def stand_in(settings: FirstKeypoints, device: torch.device) -> Any:
-        needs = settings.detector in ("superpoint", "r2d2")
-        return real(replace(settings, detector="orb") if needs else settings, device)
+    def create_orb(settings: FirstKeypoints, device: torch.device) -> Any:
+        needs_weights = settings.detector in ("superpoint", "r2d2")
+        return create_detector(replace(settings, detector="orb") if needs_weights else settings, device)
 
-    monkeypatch.setattr(first_keypoints, "create_detector", stand_in)
+    monkeypatch.setattr(first_keypoints, "create_detector", create_orb)
     monkeypatch.setattr(harness, "PUBLISHED_WEIGHTS", {})

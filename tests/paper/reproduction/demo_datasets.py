@@ -1,4 +1,4 @@
-"""Miniatures of the paper's data sets: pictures of the demo's animal, points where each data set has them."""
+"""Miniatures of the paper's data sets: images of the demo's animal with the points of each data set."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from selfmark.demo.scene import Scene
 from selfmark.image_ref import ImageRef
 from selfmark.paper.datasets.dataset import Dataset
 
-TRAIN = 16  # of the pictures, the others test
+NUM_TRAIN = 16  # images in the training split; the others are for testing
 
 _JOINTS = [f"{side}_{part}" for part in ("shoulder", "elbow", "wrist") for side in ("left", "right")]
 _LEGS = [f"{side}_{part}" for part in ("hip", "knee", "ankle") for side in ("left", "right")]
@@ -24,8 +24,8 @@ _SIXTY_EIGHT = [
     *(f"{side}_eye_{n}" for side in ("right", "left") for n in range(6)),
     *(f"mouth_{n}" for n in range(20)),
 ]
-# Points and what errors are divided by.
-KINDS: dict[str, tuple[list[str], str]] = {
+# Names of points and normalizer.
+DATASETS: dict[str, tuple[list[str], str]] = {
     "celeba": (_SIXTY_EIGHT, "inter_ocular"),
     "aflw": (_SIXTY_EIGHT, "inter_ocular"),
     "ls3d": (_SIXTY_EIGHT, "box"),
@@ -39,9 +39,11 @@ KINDS: dict[str, tuple[list[str], str]] = {
 }
 
 
-def make(name: str, root: Path, scene: Scene, points: list[str] | None = None, by: str = "") -> Dataset:
-    """A data set of the pictures in `root`; its points are fixed mixtures of the true ones."""
-    names, normalizer = (points, by) if points is not None else KINDS[name]
+def make_dataset(
+    name: str, root: Path, scene: Scene, points: list[str] | None = None, normalizer: str = ""
+) -> Dataset:
+    """Build a data set of the images in `root`; its points are fixed mixtures of the true points."""
+    names, normalizer = (points, normalizer) if points is not None else DATASETS[name]
     weights = np.random.default_rng(len(names)).dirichlet(np.full(scene.xy.shape[1], 0.2), len(names))
     count = len(scene.images)
     low, high = scene.xy.min(axis=1) + 0.5, scene.xy.max(axis=1) + 0.5
@@ -53,12 +55,13 @@ def make(name: str, root: Path, scene: Scene, points: list[str] | None = None, b
         fields={"yaw_bucket": tuple(("0-30", "30-60", "60-90")[index % 3] for index in range(count))},
     )
     return Dataset(
-        name, root, "thing", tuple(names), tuple(range(len(names))), normalizer, {},
-        train=objects.select(np.arange(TRAIN)), test=objects.select(np.arange(TRAIN, count)),
+        name, root, "animal", tuple(names), tuple(range(len(names))), normalizer, {},
+        train=objects.select(np.arange(NUM_TRAIN)), test=objects.select(np.arange(NUM_TRAIN, count)),
     )  # fmt: skip
 
 
-def write_pictures(folder: Path, scene: Scene) -> None:
+def write_images(folder: Path, scene: Scene) -> None:
+    """Write the images of the demo."""
     folder.mkdir(parents=True)
     for index, image in enumerate(scene.images):
         cv2.imwrite(str(folder / f"{index:03d}.png"), image[..., ::-1])

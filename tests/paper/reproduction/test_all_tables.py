@@ -1,6 +1,6 @@
-"""Every table and figure from its file to its pages, through the real readers of miniature official layouts.
+"""Every table and figure from its file to its pages, with real readers and miniature official layouts.
 
-Training is replaced by one short run; `test_command` and `test_official` train.
+One short run replaces all trainings; `test_harness` and `test_official_layouts` train.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from pathlib import Path
 
 import pytest
 
-from selfmark.paper.reproduction import experiment, harness
+from selfmark.paper.reproduction import experiment
 from selfmark.paper.reproduction.experiment_plan import Training
+from selfmark.paper.reproduction.harness import ReproductionOptions, reproduce_tables
 from tests.paper.reproduction.conftest import short
 
 
 @pytest.fixture(scope="module")
 def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for all: what tables share is made once, as for a user who makes one after the other."""
+    """Return one output folder for all tables, so that they share trainings and measurements."""
     return tmp_path_factory.mktemp("reproduced")
 
 
 @pytest.mark.usefixtures("without_weights", "no_training", "real_readers")
 @pytest.mark.parametrize("name", experiment.experiment_names())
-def test_it_is_made_end_to_end(name: str, official: Path, output: Path) -> None:
+def test_reproduction_from_file_to_page(name: str, official: Path, output: Path) -> None:
     one = experiment.load_experiment(name)
-    paths = harness.reproduce_tables(
-        [name], official, output, "tiny", short(name), "cpu", say=lambda line: None
-    )
+    options = ReproductionOptions("tiny", short(name), "cpu")
+    paths = reproduce_tables([name], official, output, options, log=lambda line: None)
     suffixes = {"table": {".md", ".csv", ".tex"}, "sheet": {".md", ".png"}}
     assert {path.suffix for path in paths} == suffixes.get(one.kind, {".md", ".svg", ".png", ".csv"})
     assert all(path.stat().st_size > 100 for path in paths)
@@ -40,22 +40,23 @@ def test_it_is_made_end_to_end(name: str, official: Path, output: Path) -> None:
         assert [row[0] for row in rows[1:]] == [row.name for row in one.rows]
         for row, line in zip(one.rows, rows[1:], strict=True):
             ours, paper, difference = line[1::3], line[2::3], line[3::3]
-            assert all(cell == "" if row.other else float(cell) >= 0 for cell in ours)
-            for place, theirs in enumerate(row.paper):
-                assert (float(paper[place]) if paper[place] else None) == theirs
-            for mine, theirs, apart in zip(ours, paper, difference, strict=True):
+            assert all(cell == "" if row.is_quoted else float(cell) >= 0 for cell in ours)
+            for index, theirs in enumerate(row.paper):
+                assert (float(paper[index]) if paper[index] else None) == theirs
+            for mine, theirs, delta in zip(ours, paper, difference, strict=True):
                 if mine and theirs:
-                    assert float(apart) == pytest.approx(float(mine) - float(theirs), abs=1e-9)
+                    assert float(delta) == pytest.approx(float(mine) - float(theirs), abs=1e-9)
     else:
         drawn = {(row[0], row[1]) for row in rows[1:]}
         assert drawn == {(column.name, row.name) for column in one.columns for row in one.own_rows}
 
 
 @pytest.mark.usefixtures("real_readers")
-def test_bodies_are_cropped_as_the_paper_says(
+def test_bodies_are_cropped_as_in_the_paper(
     official: Path, tmp_path: Path, no_training: list[Training]
 ) -> None:
     names = ["pennaction", "human36m-pck"]
-    harness.reproduce_tables(names, official, tmp_path, "tiny", short(*names), "cpu", say=lambda line: None)
+    options = ReproductionOptions("tiny", short(*names), "cpu")
+    reproduce_tables(names, official, tmp_path, options, log=lambda line: None)
     crops = {one.data: (one.config.images.box_rule, one.config.images.body_scale) for one in no_training}
     assert crops == {"pennaction": ("body", 1.35), "human36m": ("body", 1.1)}

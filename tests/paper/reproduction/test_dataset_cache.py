@@ -1,4 +1,4 @@
-"""What is made of a data set: COCO files, some of its images, first keypoints."""
+"""Files written from a data set: COCO files, samples of its images, first keypoints."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ from tests.paper.reproduction import demo_datasets
 
 
 @pytest.fixture
-def held(root: Path, scene: Scene, tmp_path: Path) -> CachedDataset:
-    data = demo_datasets.make("celeba", root / "celeba", scene)
+def cached(root: Path, scene: Scene, tmp_path: Path) -> CachedDataset:
+    data = demo_datasets.make_dataset("celeba", root / "celeba", scene)
     return CachedDataset(data, data, tmp_path / "celeba")
 
 
-def test_some_images_are_drawn_and_the_same_again(held: CachedDataset) -> None:
-    file = held.fit_file(0, 5)
+def test_the_same_seed_draws_the_same_sample(cached: CachedDataset) -> None:
+    file = cached.write_fit_file(0, 5)
     content = json.loads(file.read_text())
     assert len(content["annotations"]) == 5
-    assert held.fit_file(0, 5) == file
-    assert held.fit_file(1, 5) != file
-    assert sample_objects(held.fit, 99, 0) is held.fit
-    drawn = sample_objects(held.fit, 5, 0)
-    assert list(drawn.paths) == sorted(drawn.paths)
+    assert cached.write_fit_file(0, 5) == file
+    assert cached.write_fit_file(1, 5) != file
+    assert sample_objects(cached.fit, 99, 0) is cached.fit
+    sample = sample_objects(cached.fit, 5, 0)
+    assert list(sample.paths) == sorted(sample.paths)
 
 
-def test_regressors_are_fitted_on_the_split_set_aside(held: CachedDataset) -> None:
-    aside = replace(held, data=replace(held.data, fit=held.data.test))
-    assert aside.fit is held.data.test
-    assert held.fit is held.data.train
+def test_regressors_are_fitted_on_their_own_split(cached: CachedDataset) -> None:
+    with_fit = replace(cached, data=replace(cached.data, fit=cached.data.test))
+    assert with_fit.fit is cached.data.test
+    assert cached.fit is cached.data.train
 
 
-def test_identity_follows_the_objects_and_not_their_place(held: CachedDataset, tmp_path: Path) -> None:
-    train = held.data.train
-    assert objects_digest(train) == objects_digest(replace(held.data, root=tmp_path).train)
+def test_digest_depends_on_the_objects_and_not_on_the_folder(cached: CachedDataset, tmp_path: Path) -> None:
+    train = cached.data.train
+    assert objects_digest(train) == objects_digest(replace(cached.data, root=tmp_path).train)
     assert objects_digest(train) != objects_digest(train.select(np.arange(3)))
     moved = train.boxes.copy()
     moved[0, 0] += 1
@@ -102,117 +102,120 @@ def test_folder_names_are_those_of_selfmark_0_1(
     )
     cached, start = CachedDataset(data, data, tmp_path), StartPoints((0, 2), 3.0)
     files = [
-        cached.train_file(),
-        cached.test_file(),
-        cached.fit_file(0, 2),
-        cached.started_train_file(start),
-        cached.start_file(start, 0, preset("paper")),
+        cached.write_train_file(),
+        cached.write_test_file(),
+        cached.write_fit_file(0, 2),
+        cached.write_start_train_file(start),
+        cached.write_start_file(start, 0, preset("paper")),
     ]
     assert [file.parent.name for file in files] == folders.split()
 
 
-def test_labels_follow_the_points(held: CachedDataset) -> None:
-    usual = held.labels(0, None)
-    assert held.labels(0, None) == usual
-    assert held.labels(0, 5) != usual
-    test = held.data.test
-    other = replace(held, data=replace(held.data, test=replace(test, xy=test.xy + 1)))
-    assert other.labels(0, None) != usual
+def test_labels_digest_depends_on_the_points(cached: CachedDataset) -> None:
+    usual = cached.labels_digest(0, None)
+    assert cached.labels_digest(0, None) == usual
+    assert cached.labels_digest(0, 5) != usual
+    test = cached.data.test
+    other = replace(cached, data=replace(cached.data, test=replace(test, xy=test.xy + 1)))
+    assert other.labels_digest(0, None) != usual
 
 
-def test_a_data_set_that_was_moved_gets_files_of_its_own(held: CachedDataset, tmp_path: Path) -> None:
-    elsewhere = replace(held.base, root=tmp_path)
-    assert replace(held, base=elsewhere, data=elsewhere).test_file() != held.test_file()
+def test_a_moved_data_set_gets_new_files(cached: CachedDataset, tmp_path: Path) -> None:
+    elsewhere = replace(cached.base, root=tmp_path)
+    assert replace(cached, base=elsewhere, data=elsewhere).write_test_file() != cached.write_test_file()
 
 
-def test_first_keypoints_are_annotated_points_moved_a_little(held: CachedDataset) -> None:
-    """Three pixels of the 256 that the network sees of an image, whatever its size."""
+def test_first_keypoints_are_shifted_annotated_points(cached: CachedDataset) -> None:
+    """The shift is up to three pixels of a 256-pixel crop, independent of the image size."""
     start, config = StartPoints((0, 30, 67), 3.0), preset("paper")
-    with held.start_file(start, 0, config).open() as handle:
+    with cached.write_start_file(start, 0, config).open() as handle:
         rows = list(csv.DictReader(handle))
-    train = held.data.train
+    train = cached.data.train
     assert len(rows) == 3 * len(train)
     shift = np.array([[float(row["x"]), float(row["y"])] for row in rows]) - train.xy[
         :, list(start.points)
     ].reshape(-1, 2)
-    side = np.repeat(train.boxes[:, 2:].max(axis=1) * 1.2, 3)  # a margin of a tenth on each side
+    side = np.repeat(train.boxes[:, 2:].max(axis=1) * 1.2, 3)  # margin of 0.1 on each side
     in_network_pixels = shift * (256 / side)[:, None]
     assert np.abs(in_network_pixels).max() <= 3.02
     assert np.abs(in_network_pixels).max() > 2.5
     assert Path(rows[0]["image"]).is_file()
 
 
-def test_only_images_with_points_are_started_from(held: CachedDataset) -> None:
-    """Points of a detector may be of a part of the training images; which is said."""
-    start, train = StartPoints((0, 30), 3.0), held.data.train
+def test_images_without_start_points_are_left_out(cached: CachedDataset) -> None:
+    """A detector may have found points only in some training images; a note says so."""
+    start, train = StartPoints((0, 30), 3.0), cached.data.train
     xy = train.xy.copy()
     xy[:5] = np.nan
     xy[5, [0, 30]] = np.nan
     xy[6, 30] = np.nan
-    partly = replace(held, data=replace(held.data, train=replace(train, xy=xy), fit=train))
-    content = json.loads(partly.started_train_file(start).read_text())
+    partial = replace(cached, data=replace(cached.data, train=replace(train, xy=xy), fit=train))
+    content = json.loads(partial.write_start_train_file(start).read_text())
     named = [image["file_name"] for image in content["images"]]
-    assert named == [str((partly.base.root / file).resolve()) for file in train.paths[6:]]
-    with partly.start_file(start, 0, preset("paper")).open() as handle:
+    assert named == [str((partial.base.root / file).resolve()) for file in train.paths[6:]]
+    with partial.write_start_file(start, 0, preset("paper")).open() as handle:
         rows = list(csv.DictReader(handle))
     assert list(dict.fromkeys(row["image"] for row in rows)) == named
     assert len(rows) == 2 * len(named) - 1
-    (note,) = partly.start_notes(start)
+    (note,) = partial.start_notes(start)
     assert note.startswith(f"landmarks are discovered in {len(train) - 6} of {len(train)} training images")
-    assert held.start_notes(start) == []
-    nowhere = replace(held.data, train=replace(train, xy=np.full_like(xy, np.nan)), fit=train)
+    assert cached.start_notes(start) == []
+    without_points = replace(cached.data, train=replace(train, xy=np.full_like(xy, np.nan)), fit=train)
     with pytest.raises(InputError, match=f"none of its {len(train)} training images has any"):
-        replace(held, data=nowhere).started(start)
+        replace(cached, data=without_points).select_start_objects(start)
 
 
-def test_points_a_data_set_does_not_have_are_refused(held: CachedDataset) -> None:
-    with pytest.raises(InputError, match="point 68 of celeba, which has 68 points only"):
-        held.start_file(StartPoints((68,), 3.0), 0, preset("paper"))
+def test_unknown_start_points_raise(cached: CachedDataset) -> None:
+    with pytest.raises(InputError, match="point 68 is to be a first keypoint, but celeba has only 68 points"):
+        cached.write_start_file(StartPoints((68,), 3.0), 0, preset("paper"))
 
 
 @pytest.mark.parametrize("name", ["human36m", "human36m32"])
-def test_data_sets_of_the_same_files_have_the_same_boxes_beside_them(
+def test_data_sets_that_share_a_folder_share_the_file_of_boxes(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()
     body_miniatures.make_human36m(tmp_path / "human36m")
-    usual = DatasetCache(tmp_path, tmp_path / "made").hold(name).base.train
+    without_boxes = DatasetCache(tmp_path, tmp_path / "made").load(name).base.train
     boxes = ["image,frame,x,y,w,h"]
-    boxes += [f"{file},{frame},1,2,30,40" for file, frame in zip(usual.paths, usual.frames, strict=True)]
+    boxes += [
+        f"{file},{frame},1,2,30,40"
+        for file, frame in zip(without_boxes.paths, without_boxes.frames, strict=True)
+    ]
     (tmp_path / "human36m-boxes.csv").write_text("\n".join(boxes))
-    boxed = DatasetCache(tmp_path, tmp_path / "made").hold(name).base.train
-    assert len(boxed) == len(usual)
-    assert (boxed.boxes == [1, 2, 30, 40]).all()
+    with_boxes = DatasetCache(tmp_path, tmp_path / "made").load(name).base.train
+    assert len(with_boxes) == len(without_boxes)
+    assert (with_boxes.boxes == [1, 2, 30, 40]).all()
 
 
-def test_faces_with_points_and_boxes_of_detectors_beside_them(
+def test_detected_points_and_boxes_are_read_from_files_next_to_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The real reader, on the official layout; landmarks are discovered in the same images either way."""
+    """The official layout and its real reader; the training images do not depend on the points."""
     monkeypatch.undo()
     face_miniatures.make_celeba(tmp_path / "celeba", images=8, fitted=3)
-    shelf = DatasetCache(tmp_path, tmp_path / "made")
-    with pytest.raises(InputError, match=r"has 5 annotated points where 68 are needed; .* celeba-68"):
-        shelf.hold("celeba", 68)
+    datasets = DatasetCache(tmp_path, tmp_path / "made")
+    with pytest.raises(InputError, match=r"has 5 annotated points, but 68 are needed; .* celeba-68"):
+        datasets.load("celeba", 68)
     names = [f"{number:06d}.jpg" for number in range(1, 9)]
     points = np.stack([face_miniatures.sixty_eight(-60) for _ in names])
     np.savez(tmp_path / "celeba-68.npz", names=np.array(names), xy=points)
-    five, many = shelf.hold("celeba", 5), shelf.hold("celeba", 68)
+    five, many = datasets.load("celeba", 5), datasets.load("celeba", 68)
     assert (len(five.data.names), len(many.data.names)) == (5, 68)
-    assert five.train_file() == many.train_file()
-    assert five.fit_file(0, None) != many.fit_file(0, None)
+    assert five.write_train_file() == many.write_train_file()
+    assert five.write_fit_file(0, None) != many.write_fit_file(0, None)
     assert (len(many.fit), len(many.data.test), len(many.base.train)) == (3, 2, 6)
     start = StartPoints((0, 4), 3.0)
-    assert shelf.started_from("celeba", 5, start) != shelf.started_from("celeba", 68, start)
-    assert shelf.measured_on("celeba", 5, 0, None) != shelf.measured_on("celeba", 68, 0, None)
+    assert datasets.start_digest("celeba", 5, start) != datasets.start_digest("celeba", 68, start)
+    assert datasets.labels_digest("celeba", 5, 0, None) != datasets.labels_digest("celeba", 68, 0, None)
 
     np.savez(tmp_path / "celeba-68.npz", names=np.array(names), xy=points + 1)
-    anew = DatasetCache(tmp_path, tmp_path / "made")
-    assert anew.started_from("celeba", 68, start) != shelf.started_from("celeba", 68, start)
-    assert anew.measured_on("celeba", 68, 0, None) != shelf.measured_on("celeba", 68, 0, None)
-    assert anew.hold("celeba", 68).test_file() != many.test_file()
-    assert anew.hold("celeba", 68).train_file() == many.train_file()
+    changed = DatasetCache(tmp_path, tmp_path / "made")
+    assert changed.start_digest("celeba", 68, start) != datasets.start_digest("celeba", 68, start)
+    assert changed.labels_digest("celeba", 68, 0, None) != datasets.labels_digest("celeba", 68, 0, None)
+    assert changed.load("celeba", 68).write_test_file() != many.write_test_file()
+    assert changed.load("celeba", 68).write_train_file() == many.write_train_file()
 
     boxes = ["image,x,y,w,h", *(f"{name},40,70,100,110" for name in names)]
     (tmp_path / "celeba-boxes.csv").write_text("\n".join(boxes))
-    assert DatasetCache(tmp_path, tmp_path / "made").trained_on("celeba") != shelf.trained_on("celeba")
+    assert DatasetCache(tmp_path, tmp_path / "made").train_digest("celeba") != datasets.train_digest("celeba")

@@ -1,4 +1,4 @@
-"""The files: valid, complete, and with exactly the paper's numbers."""
+"""Experiment files are valid and complete and have exactly the paper's numbers."""
 
 from __future__ import annotations
 
@@ -14,25 +14,36 @@ from selfmark.paper.reproduction.cost import IMAGES
 from selfmark.paper.reproduction.experiment import Experiment, parse_experiment
 
 PAPER = Path(__file__).parents[4] / "shared" / "paper.tex"
-DATA = {"celeba", "aflw", "ls3d", "mtfl", "bbcpose", "human36m", "human36m32", "pennaction", "cats", "cub"}
+DATASETS = {
+    "celeba",
+    "aflw",
+    "ls3d",
+    "mtfl",
+    "bbcpose",
+    "human36m",
+    "human36m32",
+    "pennaction",
+    "cats",
+    "cub",
+}
 EXPERIMENTS = {name: experiment.load_experiment(name) for name in experiment.experiment_names()}
 
 
 @pytest.mark.parametrize("one", EXPERIMENTS.values(), ids=lambda one: one.name)
-def test_every_data_set_is_one_that_there_is(one: Experiment) -> None:
-    cells = [one.cell(row, column) for row in one.own_rows for column in one.columns]
-    assert {cell.train for cell in cells} | {cell.test for cell in cells} <= DATA
-    assert set(IMAGES) == DATA
+def test_every_data_set_is_known(one: Experiment) -> None:
+    cells = [one.cell_spec(row, column) for row in one.own_rows for column in one.columns]
+    assert {cell.train for cell in cells} | {cell.test for cell in cells} <= DATASETS
+    assert set(IMAGES) == DATASETS
 
 
 @pytest.mark.parametrize("one", EXPERIMENTS.values(), ids=lambda one: one.name)
-def test_rows_and_columns_can_be_told_apart(one: Experiment) -> None:
+def test_names_of_rows_and_columns_are_unique(one: Experiment) -> None:
     assert len({row.name for row in one.rows}) == len(one.rows)
     assert len({column.name for column in one.columns}) == len(one.columns)
 
 
 def _numbers(lines: list[str]) -> list[list[float | None]]:
-    """The numbers of every line of a LaTeX table that has any; a dash is a number not given."""
+    """Return the numbers of every line of a LaTeX table that has any; a dash is None."""
     found = []
     for line in lines:
         cells = re.sub(r"\\(textbf|textit)\{([^{}]*)\}", r"\2", line).replace("\\\\", "").split("&")
@@ -44,7 +55,7 @@ def _numbers(lines: list[str]) -> list[list[float | None]]:
 
 
 def _table(label: str) -> list[list[float | None]]:
-    """The numbers of the table that has this label."""
+    """Return the numbers of the table with this label."""
     text = PAPER.read_text()
     end = text.index(f"\\label{{{label}}}")
     begin = max(text.rfind("\\begin{table", 0, end), text.rfind("\\begin{figure", 0, end))
@@ -53,7 +64,7 @@ def _table(label: str) -> list[list[float | None]]:
     return _numbers(body.splitlines())
 
 
-# Which rows and columns of the paper's table a file has, where it is not all of them.
+# Rows and columns of the paper's table that a file has, if not all.
 PARTS: dict[str, tuple[slice, slice]] = {
     "negatives": (slice(None), slice(1, None)),  # lines are numbered
     "human36m-accuracy": (slice(0, 3), slice(None)),
@@ -63,29 +74,29 @@ PARTS: dict[str, tuple[slice, slice]] = {
 WITH_NUMBERS = [one for one in EXPERIMENTS.values() if any(row.paper for row in one.rows)]
 
 
-@pytest.mark.skipif(not PAPER.exists(), reason="the paper is not here")
+@pytest.mark.skipif(not PAPER.exists(), reason="paper.tex is not available")
 @pytest.mark.parametrize("one", WITH_NUMBERS, ids=lambda one: one.name)
-def test_the_numbers_are_the_papers_all_of_them(one: Experiment) -> None:
+def test_all_numbers_of_the_paper_are_there(one: Experiment) -> None:
     rows, columns = PARTS.get(one.name, (slice(None), slice(None)))
     expected = [row[columns] for row in _table(one.label)[rows]]
-    if one.name == "cats":  # printed as one line, a column for each method
+    if one.name == "cats":  # The paper prints one row with a column for each method.
         expected = [[value] for value in expected[0]]
-    stated = [list(row.paper) for row in one.rows if row.paper]
-    if one.name == "bbcpose":  # our own column beside the paper's
-        assert all(row.pop() is None for row in stated)
-    assert stated == expected
+    numbers = [list(row.paper) for row in one.rows if row.paper]
+    if one.name == "bbcpose":  # The last column is not in the paper.
+        assert all(row.pop() is None for row in numbers)
+    assert numbers == expected
 
 
-@pytest.mark.skipif(not PAPER.exists(), reason="the paper is not here")
-def test_every_table_and_figure_with_results_has_its_file() -> None:
+@pytest.mark.skipif(not PAPER.exists(), reason="paper.tex is not available")
+def test_every_table_and_figure_with_results_has_a_file() -> None:
     text = PAPER.read_text()
     experiments = text[text.index("\\label{fig:tsne}") - 500 :]
     labels = re.findall(r"\\label\{((?:table|fig|ref):\w+|pennraw|humanraw)\}", experiments)
     assert set(labels) == {one.label for one in EXPERIMENTS.values() if one.place}
 
 
-@pytest.mark.skipif(not PAPER.exists(), reason="the paper is not here")
-def test_places_count_as_the_paper_does() -> None:
+@pytest.mark.skipif(not PAPER.exists(), reason="paper.tex is not available")
+def test_places_are_numbered_as_in_the_paper() -> None:
     text = re.sub(r"\\begin\{algorithm\}.*?\\end\{algorithm\}", "", PAPER.read_text(), flags=re.DOTALL)
     numbers: dict[str, str] = {}
     for what in ("table", "figure"):
@@ -108,42 +119,47 @@ def _valid() -> dict[str, Any]:
     }
 
 
-def test_a_cell_is_what_file_column_and_row_say() -> None:
+def test_a_cell_spec_merges_file_column_and_row() -> None:
     one = parse_experiment("x", {**_valid(), "settings": {"M": 50}})
-    cell = one.cell(one.rows[0], one.columns[0])
+    cell = one.cell_spec(one.rows[0], one.columns[0])
     assert (cell.train, cell.test, cell.metric) == ("cub", "cub", "forward")
     assert cell.settings == {"M": 50, "K": 10}
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
-        ({"colums": []}, "the key 'colums'"),
-        ({"kind": "cake"}, "no kind 'cake'"),
-        ({"columns": [{"name": "a", "metric": "fourward"}]}, "no metric 'fourward'"),
-        ({"columns": [{"name": "a", "metric": "raw_accuracy ears"}]}, "no part 'ears'"),
+        ({"colums": []}, "unknown key 'colums' in tables/x.yaml. Did you mean 'columns'?"),
+        ({"kind": "cake"}, "tables/x.yaml: unknown kind 'cake'"),
+        (
+            {"columns": [{"name": "a", "metric": "fourward"}]},
+            "'fourward'. Did you mean 'forward'?",
+        ),
+        ({"columns": [{"name": "a", "metric": "raw_accuracy ears"}]}, "unknown body part 'ears'"),
         ({"columns": [{"name": "a", "metric": "forward 3"}]}, "takes no argument"),
         ({"columns": [{"name": "a", "metric": "precision"}]}, "takes DETECTOR"),
         ({"columns": [{"name": "a", "metric": "forward_curve"}]}, "cannot be shown as table"),
-        ({"columns": [{"name": "a"}]}, "must be said"),
+        ({"columns": [{"name": "a"}]}, "'train' and 'metric' are required"),
         ({"rows": [{"name": "a", "paper": [1, 2]}]}, "2 numbers for 1 columns"),
         (
             {"rows": [{"name": "a", "settings": {"keypoints.detectr": "orb"}}]},
             "unknown setting 'keypoints.detectr'",
         ),
-        ({"rows": [{"name": "a", "train": "cats"}]}, "'train' is said twice"),
-        ({"settings": {"K": 10}}, "the setting 'K' is said twice"),
+        ({"rows": [{"name": "a", "train": "cats"}]}, "'train' is given twice"),
+        ({"settings": {"K": 10}}, "the setting 'K' is given twice"),
         ({"evaluation": {"rigde": 1}}, "unknown setting 'evaluation.rigde'"),
     ],
 )
-def test_what_is_wrong_is_refused_by_name(change: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError, match=re.escape(words)):
+def test_errors_name_what_is_wrong(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
         parse_experiment("x", {**_valid(), **change})
 
 
-def test_an_unknown_table_is_refused() -> None:
-    with pytest.raises(InputError, match="no table 'table-one'"):
+def test_an_unknown_table_raises() -> None:
+    with pytest.raises(InputError, match=r"no table 'table-one'\. 'selfmark reproduce list' shows the names"):
         experiment.load_experiment("table-one")
+    with pytest.raises(InputError, match=r"no table 'stage'\. Did you mean 'stages'\?"):
+        experiment.load_experiment("stage")
 
 
 def test_old_names_of_tables_are_accepted() -> None:

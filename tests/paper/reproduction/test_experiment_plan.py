@@ -1,4 +1,4 @@
-"""Which trainings and measurements experiments need, and which of them are the same."""
+"""Trainings and measurements that experiments need, and which of them they share."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def plan(*names: str, preset: str = "paper", **changes: Any) -> ExperimentPlan:
     return make_plan([experiment.load_experiment(name) for name in names], DatasetNames(), preset, settings)
 
 
-def test_tables_share_the_trainings_they_have_in_common() -> None:
-    """LS3D, K = 30 is a row of five tables; each has others of its own."""
+def test_tables_share_common_trainings() -> None:
+    """LS3D with K = 30 is a row of five tables, each of which has other rows."""
     names = ("clusters", "negatives", "stages", "generalization", "flipping")
-    apart = {name: set(plan(name).trainings) for name in names}
+    separate = {name: set(plan(name).trainings) for name in names}
     together = plan(*names)
-    assert set(together.trainings) == set.union(*apart.values())
-    shared = set.intersection(*apart.values())
+    assert set(together.trainings) == set.union(*separate.values())
+    shared = set.intersection(*separate.values())
     assert [together.trainings[key].data for key in shared] == ["ls3d"]
-    assert {name: len(keys) for name, keys in apart.items()} == {
+    assert {name: len(keys) for name, keys in separate.items()} == {
         "clusters": 5,
         "negatives": 4,
         "stages": 3,
@@ -41,7 +41,7 @@ def test_tables_share_the_trainings_they_have_in_common() -> None:
     }
 
 
-def test_flipping_at_test_time_trains_nothing_more() -> None:
+def test_flipping_at_test_time_needs_no_other_training() -> None:
     one = plan("flipping")
     cells = {row: one.cells["flipping", row, "Stage 2"].measurement for row in ("LS3D, in training",)}
     both = one.cells["flipping", "LS3D, in training and at test time", "Stage 2"].measurement
@@ -52,7 +52,7 @@ def test_flipping_at_test_time_trains_nothing_more() -> None:
     assert without.evaluation == {"flip": "never"}
 
 
-def test_stage_2_is_trained_only_where_a_cell_needs_it() -> None:
+def test_stage_2_is_trained_only_if_a_cell_needs_it() -> None:
     assert {training.stages for training in plan("clusters").trainings.values()} == {1}
     assert {training.stages for training in plan("stages").trainings.values()} == {2}
     both = plan("clusters", "stages").trainings.values()
@@ -95,7 +95,7 @@ def test_digests_are_those_of_selfmark_0_1() -> None:
     ]
 
 
-def test_what_changes_a_training_changes_its_name() -> None:
+def test_the_key_of_a_training_depends_on_its_settings() -> None:
     usual = set(plan("cats").trainings)
     assert set(plan("cats").trainings) == usual
     assert set(plan("cats", preset="fast").trainings) != usual
@@ -106,36 +106,37 @@ def test_what_changes_a_training_changes_its_name() -> None:
     assert set(evaluated.measurements) != set(plan("cats").measurements)
 
 
-class Ridged(DatasetNames):
-    """Data sets that the authors' program measures each in its own way."""
+class DatasetsWithRidge(DatasetNames):
+    """Data sets for which the authors' program uses different ridges."""
 
     def settings(self, name: str) -> dict[str, Any]:
         return {"evaluation.ridge": {"celeba": 0.001, "ls3d": 0.1}[name]}
 
 
-@pytest.mark.parametrize("asked", [None, 0.5])
-def test_errors_are_regressed_as_the_data_set_tested_on_has_it(asked: float | None) -> None:
-    changes = {} if asked is None else {"evaluation.ridge": asked}
-    one = make_plan([experiment.load_experiment("generalization")], Ridged(), "fast", changes)
+@pytest.mark.parametrize("requested", [None, 0.5])
+def test_the_ridge_is_that_of_the_test_data_set(requested: float | None) -> None:
+    changes = {} if requested is None else {"evaluation.ridge": requested}
+    one = make_plan([experiment.load_experiment("generalization")], DatasetsWithRidge(), "fast", changes)
     ridges = {(each.training.data, each.data): each.evaluation["ridge"] for each in one.measurements.values()}
-    expected = {"celeba": 0.001, "ls3d": 0.1} if asked is None else dict.fromkeys(("celeba", "ls3d"), asked)
+    expected = {"celeba": 0.001, "ls3d": 0.1}
+    if requested is not None:
+        expected = dict.fromkeys(expected, requested)
     assert ridges == {(trained, tested): expected[tested] for trained in expected for tested in expected}
-    # Both are of the same trainings as without.
     usual = make_plan([experiment.load_experiment("generalization")], DatasetNames(), "fast", {})
     assert set(one.trainings) == set(usual.trainings)
 
 
-def test_settings_given_by_the_user_come_last() -> None:
+def test_settings_of_the_user_override_those_of_the_table() -> None:
     (training,) = plan("cats", K="7").trainings.values()
     assert (training.config.K, training.config.M) == (7, 100)
 
 
-def test_a_small_preset_gets_as_many_clusters_as_landmarks() -> None:
+def test_a_small_preset_gets_at_least_as_many_clusters_as_landmarks() -> None:
     (training,) = plan("pennaction", preset="tiny").trainings.values()
     assert (training.config.K, training.config.M) == (30, 30)
 
 
-def test_fields_of_one_measurement_are_joined() -> None:
+def test_cells_of_one_measurement_share_its_fields() -> None:
     one = plan("generalization")
     buckets = {
         one.cells["generalization", "CelebA", f"LS3D {name}"].measurement
@@ -145,17 +146,17 @@ def test_fields_of_one_measurement_are_joined() -> None:
     assert one.measurements[key or ""].by == ("yaw_bucket",)
 
 
-def test_every_first_keypoint_of_the_noise_figure_has_its_own_training() -> None:
+def test_every_noise_level_has_its_own_training() -> None:
     one = plan("noise")
-    shares = [training.config.keypoints.random_fraction for training in one.trainings.values()]
-    assert sorted(shares) == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    fractions = [training.config.keypoints.random_fraction for training in one.trainings.values()]
+    assert sorted(fractions) == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
     for training in one.trainings.values():
         assert training.start is not None
         assert len(training.start.points) == 15
         assert (training.config.K, training.config.rounds.keep_weights, training.stages) == (15, True, 1)
 
 
-def test_cells_without_data_are_left_out() -> None:
+def test_cells_with_missing_data_have_no_measurement() -> None:
     table = experiment.load_experiment("mafl-aflw")
     assert required_datasets([table]) == [("celeba", 5), ("aflw", 5)]
     one = make_plan([table], DatasetNames(), "paper", {}, frozenset({("aflw", 5)}))
@@ -163,7 +164,7 @@ def test_cells_without_data_are_left_out() -> None:
     assert one.cells["mafl-aflw", "Ours (K=10)", "AFLW"].measurement is None
 
 
-def test_an_unknown_setting_is_refused() -> None:
+def test_an_unknown_setting_raises() -> None:
     with pytest.raises(InputError, match="unknown setting 'lr'"):
         plan("cats", lr="1")
 
@@ -180,25 +181,25 @@ def test_an_unknown_setting_is_refused() -> None:
         ("flipping", "evaluation.flip"),
     ],
 )
-def test_what_rows_say_themselves_cannot_be_set_for_all(table: str, name: str) -> None:
-    """Rows of other names would have the same numbers."""
-    with pytest.raises(InputError, match=f"'{table}' says {name} of its rows or columns itself"):
+def test_settings_in_which_rows_differ_cannot_be_changed(table: str, name: str) -> None:
+    """All rows would have the same numbers."""
+    with pytest.raises(InputError, match=f"the rows or columns of '{table}' differ in {name}"):
         check_rows_differ(
             [experiment.load_experiment("cats"), experiment.load_experiment(table)], {name: "selfmark"}
         )
     check_rows_differ([experiment.load_experiment("cats")], {name: "selfmark"})
 
 
-def test_costs_follow_the_schedule() -> None:
-    """Twice as many iterations of Stage 2 cost as much more as these iterations alone."""
+def test_cost_is_proportional_to_iterations() -> None:
+    """More iterations of Stage 2 add exactly the time of these iterations."""
     (usual,) = plan("cats").trainings.values()
     (longer,) = plan("cats", stage2__iterations="400000").trainings.values()
-    step = (9.72 - 16 * (31.11 - 9.72) / 96) / 1000  # a step on 16 images, by hand
+    step = (9.72 - 16 * (31.11 - 9.72) / 96) / 1000  # a step on 16 images
     assert training_seconds(longer) - training_seconds(usual) == pytest.approx(200_000 * step)
     assert estimate_minutes(plan("cats", preset="fast")) < estimate_minutes(plan("cats")) / 10
 
 
-def test_the_rates_are_those_measured() -> None:
+def test_rates_are_those_of_the_speed_benchmark() -> None:
     results = Path(__file__).parents[3] / "docs" / "results" / "speed.json"
     measured = {row["name"]: row["value"] for row in json.loads(results.read_text())["rows"]}
     assert pytest.approx(measured["stage1_16_pairs_step"]) == 1000 * cost.STAGE1_16_PAIRS_STEP
@@ -209,8 +210,8 @@ def test_the_rates_are_those_measured() -> None:
     assert measured["recovery_200k_s"] == cost.RECOVERY_200K
 
 
-def test_the_estimate_of_the_fast_preset_is_near_what_was_measured() -> None:
-    """3,095 images, both stages, in 111 s (docs/results/speed.json)."""
+def test_the_estimate_for_the_fast_preset_is_close_to_a_measurement() -> None:
+    """Both stages on 3,095 images took 111 s (docs/results/speed.json)."""
     (training,) = plan("cats", preset="fast", K="30").trainings.values()
     images = cost.IMAGES["cats"][0]
     per_image = 1 / cost.DECODE + 1 / cost.FIRST_KEYPOINTS + 5 / cost.EXTRACT

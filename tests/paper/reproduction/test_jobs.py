@@ -1,4 +1,4 @@
-"""Several processes, the same jobs: each is done once, and what a dead one left is taken up."""
+"""Several processes with the same jobs: each job is run once, and unfinished jobs are continued."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class Job:
 JOBS = [Job(f"job-{number}") for number in range(6)]
 
 
-def _work(folder: Path, seconds: float) -> None:
-    """Writes a line for every job it does, so that a job done twice shows."""
+def _run_all(folder: Path, seconds: float) -> None:
+    """Run all jobs and write a line for each, so that a job that is run twice has two lines."""
 
-    def do(job: Job) -> None:
+    def run(job: Job) -> None:
         with open(folder / "done.txt", "a") as handle:
             handle.write(f"{job.key} {os.getpid()}\n")
         time.sleep(seconds)
         (folder / job.key).touch()
 
-    run_jobs(JOBS, folder / "claims", lambda job: (folder / job.key).exists(), do, wait=0.02)
+    run_jobs(JOBS, folder / "claims", lambda job: (folder / job.key).exists(), run, poll_seconds=0.02)
 
 
-def test_two_processes_do_every_job_once_and_both_work(tmp_path: Path) -> None:
-    workers = [_CONTEXT.Process(target=_work, args=(tmp_path, 0.15)) for _ in range(2)]
+def test_two_processes_share_the_jobs(tmp_path: Path) -> None:
+    workers = [_CONTEXT.Process(target=_run_all, args=(tmp_path, 0.15)) for _ in range(2)]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -46,16 +46,16 @@ def test_two_processes_do_every_job_once_and_both_work(tmp_path: Path) -> None:
     assert len({process for _, process in lines}) == 2
 
 
-def test_what_a_killed_process_left_another_takes_up(tmp_path: Path) -> None:
-    first = _CONTEXT.Process(target=_work, args=(tmp_path, 60))
+def test_the_job_of_a_killed_process_is_run_by_another(tmp_path: Path) -> None:
+    first = _CONTEXT.Process(target=_run_all, args=(tmp_path, 60))
     first.start()
     while not (tmp_path / "done.txt").exists():
         time.sleep(0.01)
-    other = _CONTEXT.Process(target=_work, args=(tmp_path, 0))
+    other = _CONTEXT.Process(target=_run_all, args=(tmp_path, 0))
     other.start()
-    while len(list(tmp_path.glob("job-*"))) < len(JOBS) - 1:  # all but the one that is held
+    while len(list(tmp_path.glob("job-*"))) < len(JOBS) - 1:  # all but the locked one
         time.sleep(0.01)
-    assert other.is_alive()  # waits for it
+    assert other.is_alive()  # waiting for the lock
     os.kill(first.pid or 0, signal.SIGKILL)
     other.join(30)
     assert other.exitcode == 0

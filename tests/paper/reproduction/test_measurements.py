@@ -1,4 +1,4 @@
-"""Stage 1 alone, round by round, keypoints and maps: the same numbers as the ways that exist already."""
+"""Measurements of Stage 1, of keypoints and of maps, compared with other ways to compute them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tests.paper.reproduction.conftest import SHORT
 
 
 @pytest.fixture
-def study(root: Path, scene: Scene, trained: Path, tmp_path: Path) -> MeasurementTask:
-    data = demo_datasets.make("celeba", root / "celeba", scene)
-    held = CachedDataset(data, data, tmp_path / "made")
+def task(root: Path, scene: Scene, trained: Path, tmp_path: Path) -> MeasurementTask:
+    data = demo_datasets.make_dataset("celeba", root / "celeba", scene)
+    cached = CachedDataset(data, data, tmp_path / "made")
     return MeasurementTask(
         run=trained,
         config=override(preset("tiny"), SHORT),
-        test=held.test_file(),
-        fit=held.fit_file(0, None),
+        test=cached.write_test_file(),
+        fit=cached.write_fit_file(0, None),
         by=(),
         detectors=(),
         folder=tmp_path,
@@ -38,84 +38,82 @@ def study(root: Path, scene: Scene, trained: Path, tmp_path: Path) -> Measuremen
     )
 
 
-def test_stage_1_alone_has_the_errors_that_evaluate_has(study: MeasurementTask, tmp_path: Path) -> None:
+def test_stage1_errors_are_those_of_evaluate_run(task: MeasurementTask, tmp_path: Path) -> None:
     settings = {
         name.removeprefix("evaluation."): value for name, value in SHORT.items() if "evaluation." in name
     }
-    whole = evaluate_run(
-        study.trained,
-        EvaluationInputs(study.test, study.test, study.fit, study.fit),
+    evaluated = evaluate_run(
+        task.run_folder,
+        EvaluationInputs(task.test, task.test, task.fit, task.fit),
         EvaluationOptions(settings=settings),
-        output=tmp_path / "whole",
+        output=tmp_path / "evaluated",
         device="cpu",
     )
-    alone = stage1_measurements.measure_stage1_errors(study)
-    assert alone["stage1"] == whole["stage1"]
-    assert alone["headline"]["regressor"] == whole["headline"]["regressor"]
+    measured = stage1_measurements.measure_stage1_errors(task)
+    assert measured["stage1"] == evaluated["stage1"]
+    assert measured["headline"]["regressor"] == evaluated["headline"]["regressor"]
 
 
-def test_the_last_round_is_what_stage_1_ended_with(study: MeasurementTask) -> None:
-    """Its weights are those of the last checkpoint; only the clustering was drawn anew."""
-    run = Run.open(study.trained)
-    rounds = stage1_measurements.measure_errors_by_round(study)["rounds"]
+def test_the_last_round_is_the_end_of_stage_1(task: MeasurementTask) -> None:
+    """The weights are the same; only the clustering is computed again."""
+    run = Run.open(task.run_folder)
+    rounds = stage1_measurements.measure_errors_by_round(task)["rounds"]
     assert len(rounds) == run.config.rounds.count
-    last, whole = rounds[-1]["stage1"], stage1_measurements.measure_stage1_errors(study)["stage1"]
-    assert last["points_per_image"] == pytest.approx(whole["points_per_image"], rel=0.5)
+    last, final = rounds[-1]["stage1"], stage1_measurements.measure_stage1_errors(task)["stage1"]
+    assert last["points_per_image"] == pytest.approx(final["points_per_image"], rel=0.5)
     assert rounds[0] != rounds[-1]
 
 
-def test_precision_counts_as_by_hand(study: MeasurementTask) -> None:
-    """Points of a detector that lie within a tenth of the eyes' distance of a point, in a naive loop."""
-    shown = load_task_images(study, study.test)
-    asked = replace(study, detectors=("orb",))
+def test_precision_is_that_of_a_naive_loop(task: MeasurementTask) -> None:
+    """Count keypoints within a tenth of the inter-ocular distance of an annotated point."""
+    images = load_task_images(task, task.test)
+    orb = replace(task, detectors=("orb",))
     found = detect_first_keypoints(
-        shown.store.pixels, shown.store.bounds, settings_for_detector("orb", study.config), study.device, 8
+        images.store.pixels, images.store.bounds, settings_for_detector("orb", task.config), task.device, 8
     )
     hits = 0
     for xy, image in zip(found.xy.numpy(), found.image_index.tolist(), strict=True):
-        points = shown.xy[image]
-        names = list(shown.truth.names)
+        points = images.xy[image]
+        names = list(images.truth.names)
         eyes = [
             points[[names.index(f"{side}_eye_{n}") for n in range(6)]].mean(axis=0)
             for side in ("left", "right")
         ]
         radius = 0.1 * np.linalg.norm(eyes[0] - eyes[1])
         hits += min(np.linalg.norm(points - xy, axis=1)) <= radius
-    assert stage1_measurements.measure_precision(asked)["precision"]["orb"] == pytest.approx(
+    assert stage1_measurements.measure_precision(orb)["precision"]["orb"] == pytest.approx(
         100 * hits / len(found)
     )
 
 
-def test_points_are_told_from_the_annotated_ones_near_them(study: MeasurementTask) -> None:
-    shown = load_task_images(study, study.test)
-    on = shown.xy[0, :3].astype(np.float32)
-    off = on + 1000
+def test_nearest_annotated_point_or_none(task: MeasurementTask) -> None:
+    images = load_task_images(task, task.test)
+    near = images.xy[0, :3].astype(np.float32)
+    far = near + 1000
     image = np.zeros(3, np.int64)
-    there = shown.nearest(on, image, study.config)
-    assert np.allclose(shown.xy[0, there], on, atol=1.0)
-    assert shown.nearest(off, image, study.config).tolist() == [-1, -1, -1]
+    found = images.nearest(near, image, task.config)
+    assert np.allclose(images.xy[0, found], near, atol=1.0)
+    assert images.nearest(far, image, task.config).tolist() == [-1, -1, -1]
 
 
-@pytest.mark.parametrize("make", [descriptor_maps.map_keypoints, descriptor_maps.map_stage1_landmarks])
-def test_a_map_has_a_place_and_a_point_for_every_dot(study: MeasurementTask, make: object) -> None:
-    dots = np.array(make(study)["map"])  # type: ignore[operator]
+@pytest.mark.parametrize("measure", [descriptor_maps.map_keypoints, descriptor_maps.map_stage1_landmarks])
+def test_a_map_has_position_and_annotated_point_of_every_dot(task: MeasurementTask, measure: object) -> None:
+    dots = np.array(measure(task)["map"])  # type: ignore[operator]
     assert dots.shape[1] == 3
     assert len(dots) >= 4
     assert np.isfinite(dots).all()
     assert ((dots[:, 2] >= -1) & (dots[:, 2] < 68)).all()
 
 
-def test_only_landmarks_that_stand_for_a_point_are_drawn(
-    study: MeasurementTask, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_matched_landmarks_are_drawn(task: MeasurementTask, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = []
     monkeypatch.setattr(contact_sheets, "matched_landmarks", lambda fit: np.array([2, 0] + [-1] * 66))
-    real = contact_sheets.draw_contact_sheet
+    draw_contact_sheet = contact_sheets.draw_contact_sheet
     monkeypatch.setattr(
         contact_sheets,
         "draw_contact_sheet",
-        lambda images, xy, columns: drawn.append(xy) or real(images, xy, columns),
+        lambda images, xy, columns: drawn.append(xy) or draw_contact_sheet(images, xy, columns),
     )
-    assert contact_sheets.draw_matched_sheet(study) == {"matched_sheet": "matched.png"}
+    assert contact_sheets.draw_matched_sheet(task) == {"matched_sheet": "matched.png"}
     assert np.isfinite(drawn[0]).all(axis=(0, 2)).tolist() == [True, False, True, False]
-    assert (study.folder / "matched.png").stat().st_size > 1000
+    assert (task.folder / "matched.png").stat().st_size > 1000

@@ -1,4 +1,4 @@
-"""Real trainings, of a schedule of seconds, on what the real readers give of miniature official layouts."""
+"""Real trainings of a few seconds on miniature official layouts, read by the real readers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from selfmark import pipeline
 from selfmark.config import Config
 from selfmark.demo.scene import Scene
 from selfmark.images.flow import propagate_points
-from selfmark.paper.reproduction import experiment, harness
+from selfmark.paper.reproduction import experiment
+from selfmark.paper.reproduction.harness import ReproductionOptions, reproduce_tables
 from selfmark.run.folder import Run
 from tests.paper.datasets import body_miniatures, face_miniatures
 from tests.paper.reproduction import demo_datasets
@@ -25,45 +26,44 @@ from tests.paper.reproduction.conftest import short
 pytestmark = pytest.mark.usefixtures("real_readers")
 
 
-def _made(name: str, data: Path, output: Path) -> dict[str, list[float]]:
-    """The numbers of each row that was made here, every training and measurement of it real."""
-    changes = short(name) | {
-        "guards.max_empty_fraction": 1.0
-    }  # what has learned nothing may leave clusters empty
-    harness.reproduce_tables([name], data, output, "tiny", changes, "cpu", say=lambda line: None)
+def _reproduce(name: str, data: Path, output: Path) -> dict[str, list[float]]:
+    """Reproduce a table with real trainings and measurements; return the numbers of each measured row."""
+    # Models that have learned nothing may leave clusters empty.
+    changes = short(name) | {"guards.max_empty_fraction": 1.0}
+    reproduce_tables([name], data, output, ReproductionOptions("tiny", changes, "cpu"), log=lambda line: None)
     with (output / f"{name}.csv").open() as handle:
         lines = list(csv.reader(handle))[1:]
     return {line[0]: [float(cell) for cell in line[1::3]] for line in lines if line[1]}
 
 
-@pytest.mark.parametrize("films", [False, True])
-def test_bbcpose_is_trained_on_pairs_in_time(
-    films: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("as_videos", [False, True])
+def test_bbcpose_is_trained_on_temporal_pairs(
+    as_videos: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the frames of the official archive, and of films."""
-    body_miniatures.make_bbcpose(tmp_path / "data" / "bbcpose", films)
-    paired: list[np.ndarray] = []
+    """Both with frames as in the official archive and with videos."""
+    body_miniatures.make_bbcpose(tmp_path / "data" / "bbcpose", as_videos)
+    neighbors: list[np.ndarray] = []
 
-    def watched(*arguments: Any) -> Any:
-        paired.append(arguments[3])
+    def record_neighbors(*arguments: Any) -> Any:
+        neighbors.append(arguments[3])
         return propagate_points(*arguments)
 
-    monkeypatch.setattr(pipeline, "propagate_points", watched)
-    made = _made("bbcpose", tmp_path / "data", tmp_path / "out")
-    assert all(0 <= value <= 100 for value in made["Ours"])
-    assert paired
-    for near in paired:
+    monkeypatch.setattr(pipeline, "propagate_points", record_neighbors)
+    numbers = _reproduce("bbcpose", tmp_path / "data", tmp_path / "out")
+    assert all(0 <= value <= 100 for value in numbers["Ours"])
+    assert neighbors
+    for near in neighbors:
         video = np.repeat(np.arange(10), 3)
-        video = video if films else np.delete(video, 7)  # frame 111 of video 3 is not there
+        video = video if as_videos else np.delete(video, 7)  # frame 111 of video 3 is missing
         found = near >= 0
         assert found.mean() > 0.5
         assert (video[near] == video[:, None])[found].all()
 
 
 def _make_ls3d(root: Path, scene: Scene) -> None:
-    """The layout of LS3D with pictures of a thing that moves, for the faces of `miniatures` are all alike."""
-    made = demo_datasets.make("ls3d", root, scene)
-    for row, xy in enumerate(made.train.xy):
+    """Make the layout of LS3D with images of the demo; the images of `face_miniatures` are all alike."""
+    dataset = demo_datasets.make_dataset("ls3d", root, scene)
+    for row, xy in enumerate(dataset.train.xy):
         part = ("AFW", "HELEN", "IBUG", "LFPW")[row % 4]
         for folder in (part, f"landmarks/{part}"):
             (root / "300W_LP" / folder).mkdir(parents=True, exist_ok=True)
@@ -71,8 +71,8 @@ def _make_ls3d(root: Path, scene: Scene) -> None:
         savemat(root / "300W_LP" / "landmarks" / part / f"{part}_{row}_pts.mat", {"pts_3d": xy + 1})
     balanced = root / "LS3D-W-balanced-20-03-2017" / "new_dataset"
     balanced.mkdir(parents=True)
-    for row, xy in enumerate(made.test.xy, 1):
-        cv2.imwrite(str(balanced / f"{row}.jpg"), scene.images[demo_datasets.TRAIN + row - 1])
+    for row, xy in enumerate(dataset.test.xy, 1):
+        cv2.imwrite(str(balanced / f"{row}.jpg"), scene.images[demo_datasets.NUM_TRAIN + row - 1])
         face_miniatures.write_t7(balanced / f"{row}.t7", xy + 1)
 
 
@@ -84,31 +84,31 @@ def data(tmp_path: Path, scene: Scene) -> Path:
     return tmp_path / "data"
 
 
-def _trained(output: Path) -> list[Config]:
-    """The settings of every run."""
+def _run_configs(output: Path) -> list[Config]:
+    """Return the settings of every run."""
     return [Run.open(run).config for run in (output / "trainings").iterdir()]
 
 
-def test_rows_start_from_the_detectors_they_name(
+def test_rows_use_their_keypoint_detectors(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that need no weights, on one of the two data sets."""
+    """Tested with the detectors that need no weights, on one of the two data sets."""
     table = experiment.load_experiment("initialization")
     rows = tuple(replace(row, paper=row.paper[2:]) for row in table.rows[:2])
-    only = replace(table, rows=rows, columns=table.columns[2:])
-    monkeypatch.setattr(experiment, "load_experiment", lambda name: only)
-    made = _made("initialization", data, tmp_path / "out")
-    assert list(made) == ["SIFT + ANMS", "ORB + ANMS"]
-    sift, orb = made.values()
+    selected = replace(table, rows=rows, columns=table.columns[2:])
+    monkeypatch.setattr(experiment, "load_experiment", lambda name: selected)
+    numbers = _reproduce("initialization", data, tmp_path / "out")
+    assert list(numbers) == ["SIFT + ANMS", "ORB + ANMS"]
+    sift, orb = numbers.values()
     assert sift != orb
-    assert sorted(config.keypoints.detector for config in _trained(tmp_path / "out")) == ["orb", "sift"]
+    assert sorted(config.keypoints.detector for config in _run_configs(tmp_path / "out")) == ["orb", "sift"]
 
 
-def test_rows_have_the_negatives_and_correspondence_they_name(data: Path, tmp_path: Path) -> None:
-    made = _made("negatives", data, tmp_path / "out")
-    assert len(made) == len({error for (error,) in made.values()}) == 4
+def test_rows_use_their_negatives_and_correspondence(data: Path, tmp_path: Path) -> None:
+    numbers = _reproduce("negatives", data, tmp_path / "out")
+    assert len(numbers) == len({error for (error,) in numbers.values()}) == 4
     assert sorted(
-        (config.loss.negatives, config.correspondence.mode) for config in _trained(tmp_path / "out")
+        (config.loss.negatives, config.correspondence.mode) for config in _run_configs(tmp_path / "out")
     ) == [
         ("different-cluster", "clustering"),
         ("different-cluster", "equivariance"),
@@ -117,24 +117,22 @@ def test_rows_have_the_negatives_and_correspondence_they_name(data: Path, tmp_pa
     ]
 
 
-def test_rows_are_flipped_where_they_say_so(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At test time only Stage 2 is, and nothing more is trained for it."""
+def test_rows_use_their_flipping(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flipping at test time affects only Stage 2 and needs no other training."""
     table = experiment.load_experiment("flipping")
-    rows = tuple(row for row in table.rows if row.what.train == "ls3d")
+    rows = tuple(row for row in table.rows if row.spec.train == "ls3d")
     monkeypatch.setattr(experiment, "load_experiment", lambda name: replace(table, rows=rows))
-    none, train, both = _made("flipping", data, tmp_path / "out").values()
+    none, train, both = _reproduce("flipping", data, tmp_path / "out").values()
     assert none[0] != train[0] == both[0]
     assert len({none[1], train[1], both[1]}) == 3
-    flips = [config.flip for config in _trained(tmp_path / "out")]
+    flips = [config.flip for config in _run_configs(tmp_path / "out")]
     assert sorted((flip.train, flip.test) for flip in flips) == [(False, False), (True, True)]
 
 
-def test_athletes_are_cropped_and_trained_on_as_the_paper_says(data: Path, tmp_path: Path) -> None:
-    made = _made("pennaction", data, tmp_path / "out")
-    assert all(0 <= value <= 100 for value in made["Ours"])
-    (config,) = _trained(tmp_path / "out")
+def test_athletes_are_cropped_as_in_the_paper(data: Path, tmp_path: Path) -> None:
+    numbers = _reproduce("pennaction", data, tmp_path / "out")
+    assert all(0 <= value <= 100 for value in numbers["Ours"])
+    (config,) = _run_configs(tmp_path / "out")
     assert (config.images.box_rule, config.images.body_scale, config.temporal.enabled) == (
         "body",
         1.35,

@@ -1,4 +1,4 @@
-"""Every metric, read off a metrics.json made by hand."""
+"""Every metric, read from a handmade metrics.json."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from selfmark.paper.reproduction.table_metrics import METRICS, parse_metric
 
-FIGURES: dict[str, Any] = {
+RESULTS: dict[str, Any] = {
     "landmarks": ["a", "b", "c"],
     "points": ["head", "left_shoulder", "right_shoulder", "left_wrist", "right_wrist", "right_hand"],
     "headline": {
@@ -57,7 +57,7 @@ EXPECTED: dict[str, Any] = {
     "stage1_points": 25.8,
     "raw_accuracy head": 10.0,
     "raw_accuracy shoulders": 30.0,
-    "raw_accuracy hands": 1.5,  # a point without a number is left out
+    "raw_accuracy hands": 1.5,  # points without a number are ignored
     "raw_accuracy head+shoulders": 20.0,  # the mean of parts, not of points
     "raw_accuracy knees": None,
     "raw_accuracy head+knees": None,
@@ -81,11 +81,11 @@ EXPECTED: dict[str, Any] = {
 }
 
 
-def test_all_metrics_are_here() -> None:
+def test_every_metric_is_tested() -> None:
     assert {text.split()[0] for text in EXPECTED} == set(METRICS)
 
 
 @pytest.mark.parametrize(("text", "value"), EXPECTED.items())
-def test_it_is_read_off(text: str, value: Any) -> None:
-    found, argument = parse_metric(text)
-    assert found.read(FIGURES, argument) == value
+def test_value_is_read(text: str, value: Any) -> None:
+    metric, argument = parse_metric(text)
+    assert metric.read(RESULTS, argument) == value

@@ -1,4 +1,4 @@
-"""Tables by hand: numbers, differences, what is missing, and signs that formats would obey."""
+"""Tables as Markdown, CSV and LaTeX: numbers, differences, missing cells and special characters."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def table() -> Experiment:
             "train": "cats",
             "columns": [{"name": "Fwd", "metric": "forward"}, {"name": "a|b", "metric": "backward"}],
             "rows": [
-                {"name": "Zhang", "other": True, "paper": [14.84, None]},
+                {"name": "Zhang", "quoted": True, "paper": [14.84, None]},
                 {"name": "Ours", "paper": [9.31, 2.0]},
             ],
         },
     )
 
 
-def test_markdown_has_ours_the_papers_and_the_difference(table: Experiment) -> None:
+def test_markdown_has_our_number_the_papers_and_the_difference(table: Experiment) -> None:
     page = to_markdown(table, {("Ours", "Fwd"): 9.456, ("Ours", "a|b"): 1.5}, ORIGIN)
     lines = page.splitlines()
     assert lines[0] == "# Cats & dogs"
@@ -52,7 +52,7 @@ def test_markdown_has_ours_the_papers_and_the_difference(table: Experiment) -> N
     assert lines[-4] == "|  | Fwd | a\\|b |"
 
 
-def test_csv_reads_back(table: Experiment) -> None:
+def test_csv_can_be_read_back(table: Experiment) -> None:
     text = to_csv(table, {("Ours", "Fwd"): 9.456, ("Ours", "a|b"): ABSENT})
     rows = list(csv.DictReader(io.StringIO(text)))
     assert rows[1]["Fwd"] == "9.46"
@@ -62,7 +62,7 @@ def test_csv_reads_back(table: Experiment) -> None:
     assert (rows[0]["Fwd"], rows[0]["Fwd (paper)"]) == ("", "14.84")
 
 
-def test_latex_escapes_and_counts_its_columns(table: Experiment) -> None:
+def test_latex_has_escaped_text_and_the_right_number_of_columns(table: Experiment) -> None:
     text = to_latex(table, {("Ours", "Fwd"): 9.456, ("Ours", "a|b"): 1.5}, ORIGIN)
     assert "Cats \\& dogs." in text
     assert "50 \\% of x\\_1." in text
@@ -72,14 +72,14 @@ def test_latex_escapes_and_counts_its_columns(table: Experiment) -> None:
     assert {line.count("&") for line in rows} == {6}
 
 
-@pytest.mark.parametrize("sign", list("&%$#_{}\\~^<>"))
-def test_every_sign_that_latex_obeys_is_escaped(sign: str) -> None:
-    assert escape_latex(sign) != sign
-    assert escape_latex(f"a{sign}b").startswith("a\\")
+@pytest.mark.parametrize("char", list("&%$#_{}\\~^<>"))
+def test_every_special_character_of_latex_is_escaped(char: str) -> None:
+    assert escape_latex(char) != char
+    assert escape_latex(f"a{char}b").startswith("a\\")
 
 
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="there is no LaTeX here")
-def test_latex_takes_it(table: Experiment, tmp_path: Path) -> None:
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="LaTeX is not installed")
+def test_latex_compiles(table: Experiment, tmp_path: Path) -> None:
     text = to_latex(table, {("Ours", "Fwd"): 9.456}, ORIGIN)
     page = f"\\documentclass{{article}}\\usepackage{{booktabs}}\\begin{{document}}{text}\\end{{document}}"
     (tmp_path / "t.tex").write_text(page)

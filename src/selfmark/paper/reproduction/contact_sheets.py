@@ -1,4 +1,4 @@
-"""Sheets of test images: generic keypoints, landmarks, landmarks that stand for annotated points."""
+"""Contact sheets of test images with generic keypoints, all landmarks or matched landmarks."""
 
 from __future__ import annotations
 
@@ -21,81 +21,83 @@ from selfmark.paper.reproduction.measurement_task import (
     load_image_sample,
     read_labels,
 )
-from selfmark.paper.reproduction.table_metrics import Figures
+from selfmark.paper.reproduction.table_metrics import Results
 from selfmark.points import FloatArray
 from selfmark.report.landmark_pictures import Picture, draw_contact_sheet
 from selfmark.run.folder import Run
 from selfmark.sampling import evenly_spaced
 
-IMAGES, COLUMNS = 12, 6
+MAX_IMAGES, COLUMNS = 12, 6
 _RED, _BLUE = (226, 58, 46), (46, 98, 226)
 
 
-def draw_keypoint_sheet(study: MeasurementTask) -> Figures:
-    """Keypoints on an annotated point in red, the others in blue."""
-    shown, config = load_image_sample(study, IMAGES), study.config
+def draw_keypoint_sheet(task: MeasurementTask) -> Results:
+    """Draw keypoints that lie on an annotated point in red, the others in blue."""
+    images, config = load_image_sample(task, MAX_IMAGES), task.config
     found = detect_first_keypoints(
-        shown.store.pixels, shown.store.bounds, config.keypoints, study.device, config.runtime.predict_batch
+        images.store.pixels, images.store.bounds, config.keypoints, task.device, config.runtime.predict_batch
     )
-    image, xy = found.image_index.cpu().numpy(), found.xy.cpu().numpy()
-    right = shown.nearest(xy, image, config) >= 0
-    pictures = [picture.copy() for picture in _pictures(shown)]
-    for row, place, good in zip(image.tolist(), xy, right.tolist(), strict=True):
+    image_index, xy = found.image_index.cpu().numpy(), found.xy.cpu().numpy()
+    on_point = images.nearest(xy, image_index, config) >= 0
+    pictures = [picture.copy() for picture in _to_pictures(images)]
+    for row, center, hit in zip(image_index.tolist(), xy, on_point.tolist(), strict=True):
         radius = max(1, pictures[row].shape[0] // 85)
-        draw_disc(pictures[row], np.round(place), radius, _RED if good else _BLUE)
-    nothing = np.full((len(pictures), 1, 2), np.nan)
-    return {
-        "keypoint_sheet": _write(draw_contact_sheet(np.stack(pictures), nothing, COLUMNS), study, "keypoints")
-    }
+        draw_disc(pictures[row], np.round(center), radius, _RED if hit else _BLUE)
+    no_landmarks = np.full((len(pictures), 1, 2), np.nan)
+    sheet = draw_contact_sheet(np.stack(pictures), no_landmarks, COLUMNS)
+    return {"keypoint_sheet": _write_sheet(sheet, task, "keypoints")}
 
 
-def draw_landmark_sheet(study: MeasurementTask) -> Figures:
-    """All landmarks, on images evenly spaced; and for each field asked for, on images in its order."""
-    detector = Detector.load(study.trained, study.device)
-    figures = {"landmark_sheet": _drawn(study, detector, load_image_sample(study, IMAGES), "landmarks")}
-    for field in study.by:
-        truth = read_labels(study.test, study.config)
+def draw_landmark_sheet(task: MeasurementTask) -> Results:
+    """Draw all landmarks on evenly spaced images, and for each field of the task on images sorted by it."""
+    detector = Detector.load(task.run_folder, task.device)
+    sample = load_image_sample(task, MAX_IMAGES)
+    sheets = {"landmark_sheet": _draw_landmarks(task, detector, sample, "landmarks")}
+    for field in task.by:
+        truth = read_labels(task.test, task.config)
         if field not in truth.fields:
-            raise InputError(f"{study.test} has no field '{field}' to order images by")
+            raise InputError(f"{task.test} has no field '{field}' to sort images by")
         order = sorted(range(len(truth)), key=lambda row: str(truth.fields[field][row]))
-        rows = [order[place] for place in evenly_spaced(len(order), IMAGES)]
-        shown = load_labeled_images(truth.select(rows), study.config, study.folder)
-        figures["pose_sheet"] = _drawn(study, detector, shown, f"by-{field}")
-    return figures
+        rows = [order[index] for index in evenly_spaced(len(order), MAX_IMAGES)]
+        images = load_labeled_images(truth.select(rows), task.config, task.folder)
+        sheets["pose_sheet"] = _draw_landmarks(task, detector, images, f"by-{field}")
+    return sheets
 
 
-def draw_matched_sheet(study: MeasurementTask) -> Figures:
-    """Only the landmarks that stand for an annotated point, as the images fitted on tell."""
-    run = Run.open(study.trained)
-    detector, stage1 = Detector.load(study.trained, study.device), Stage1.load(run, study.device)
-    fitted = join_labels(run, detector, stage1, LabeledInputs([study.fit], study.fit), study.config, None)
-    fit = build_examples(
-        fitted.truth,
-        fitted.predictions.xy,
-        fitted.predictions.regions,
-        default_normalizer(fitted.truth),
-        study.config.images.size,
+def draw_matched_sheet(task: MeasurementTask) -> Results:
+    """Draw only the landmarks that are matched to annotated points on the images for fitting."""
+    run = Run.open(task.run_folder)
+    detector, stage1 = Detector.load(task.run_folder, task.device), Stage1.load(run, task.device)
+    labeled = join_labels(run, detector, stage1, LabeledInputs([task.fit], task.fit), task.config, None)
+    examples = build_examples(
+        labeled.truth,
+        labeled.predictions.xy,
+        labeled.predictions.regions,
+        default_normalizer(labeled.truth),
+        task.config.images.size,
     )
-    stands_for = matched_landmarks(fit)
-    shown = load_image_sample(study, IMAGES)
-    xy = detector.locate(shown.store.pixels).xy.cpu().numpy()
-    other = np.setdiff1d(np.arange(xy.shape[1]), stands_for)
-    xy[:, other] = np.nan
-    return {"matched_sheet": _write(draw_contact_sheet(_pictures(shown), xy, COLUMNS), study, "matched")}
+    images = load_image_sample(task, MAX_IMAGES)
+    xy = detector.locate(images.store.pixels).xy.cpu().numpy()
+    unmatched = np.setdiff1d(np.arange(xy.shape[1]), matched_landmarks(examples))
+    xy[:, unmatched] = np.nan
+    sheet = draw_contact_sheet(_to_pictures(images), xy, COLUMNS)
+    return {"matched_sheet": _write_sheet(sheet, task, "matched")}
 
 
-def _drawn(study: MeasurementTask, detector: Detector, shown: LabeledImages, name: str) -> str:
-    xy: FloatArray = detector.locate(shown.store.pixels).xy.cpu().numpy()
-    return _write(draw_contact_sheet(_pictures(shown), xy, COLUMNS), study, name)
+def _draw_landmarks(task: MeasurementTask, detector: Detector, images: LabeledImages, name: str) -> str:
+    xy: FloatArray = detector.locate(images.store.pixels).xy.cpu().numpy()
+    return _write_sheet(draw_contact_sheet(_to_pictures(images), xy, COLUMNS), task, name)
 
 
-def _pictures(shown: LabeledImages) -> Picture:
-    pictures: Picture = np.ascontiguousarray(shown.store.pixels.permute(0, 2, 3, 1).numpy())
+def _to_pictures(images: LabeledImages) -> Picture:
+    """Return the images as the network sees them, [N, H, W, 3]."""
+    pictures: Picture = np.ascontiguousarray(images.store.pixels.permute(0, 2, 3, 1).numpy())
     return pictures
 
 
-def _write(sheet: Picture, study: MeasurementTask, name: str) -> str:
-    path: Path = study.folder / f"{name}.png"
+def _write_sheet(sheet: Picture, task: MeasurementTask, name: str) -> str:
+    """Write a sheet into the folder of the task and return its file name."""
+    path: Path = task.folder / f"{name}.png"
     if not cv2.imwrite(str(path), cv2.cvtColor(sheet, cv2.COLOR_RGB2BGR)):
         raise InputError(f"cannot write {path}")
     return path.name

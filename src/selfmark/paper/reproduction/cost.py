@@ -1,7 +1,8 @@
-"""What a plan would cost, in minutes of one NVIDIA H200: rates measured there, times what settings ask for.
+"""Estimated cost of a plan in minutes on one NVIDIA H200.
 
-An extrapolation: the rates are those of docs/results/speed.json, taken with 256 px and 256 channels. The
-arithmetic of other sizes is scaled with pixels and channels, so for small networks it says too little.
+The estimate multiplies measured rates (docs/results/speed.json, at 256 px and 256 channels) by what the
+settings ask for. For other sizes the network's work is scaled with pixels and channels, which underestimates
+small networks.
 """
 
 from __future__ import annotations
@@ -13,20 +14,20 @@ from selfmark.config import Config
 from selfmark.paper.reproduction.experiment import StartPoints
 from selfmark.paper.reproduction.experiment_plan import ExperimentPlan, Measurement, Training
 
-# Measured, docs/results/speed.json: the same names there.
-STAGE1_16_PAIRS_STEP = 9.72e-3  # s; a step on 32 images
-STAGE1_64_PAIRS_STEP = 31.11e-3  # s; a step on 128 images
-EXTRACT = 5921.25  # images/s; points and descriptors, of the image and its mirror image
+# Measured, with the same names in docs/results/speed.json.
+STAGE1_16_PAIRS_STEP = 9.72e-3  # s; one step on 32 images
+STAGE1_64_PAIRS_STEP = 31.11e-3  # s; one step on 128 images
+EXTRACT = 5921.25  # images/s; points and descriptors of an image and its mirror image
 PREDICT_GPU = 6253.48  # images/s
-FIRST_STEP = 34.63  # s; of a cold start
+FIRST_STEP = 34.63  # s; from a cold start
 RECOVERY_200K = 3.16  # s; both clusterings, 10 restarts
 # Measured, docs/results/reproduced/birds.json; as in benchmarks/cost_formulas.py. Large JPEGs take longer.
 FIRST_KEYPOINTS = 1_500.0  # images/s; rounded down
 DECODE = 950.0  # images/s
-MEASURING = 45.0  # s; reading, regressors and pictures of one measurement
+MEASURING = 45.0  # s; one measurement: reading, regressors and pictures
 
-# Images of the paper's splits (Sec. 4.1): to discover in, to fit regressors on, to test on. Where it does not
-# say, those of the official files.
+# Images in the paper's splits (Sec. 4.1) for discovery, for fitting regressors and for testing. Where the
+# paper gives no number, those of the official files.
 IMAGES: dict[str, tuple[int, int, int]] = {
     "celeba": (201_599, 19_000, 1_000),
     "aflw": (10_112, 10_112, 2_991),
@@ -42,23 +43,27 @@ IMAGES: dict[str, tuple[int, int, int]] = {
 
 
 class DatasetNames:
-    """The data sets by name alone, for a plan without the data (see `plan.Library`)."""
+    """A `DatasetLibrary` that knows only the names of data sets, for plans without the data."""
 
     def settings(self, name: str) -> Mapping[str, Any]:
+        """Return no settings: the paper's changes are known only to the readers."""
         return {}
 
-    def trained_on(self, name: str) -> str:
+    def train_digest(self, name: str) -> str:
+        """Return a placeholder for the digest of the training images."""
         return name
 
-    def started_from(self, name: str, points: int | None, start: StartPoints) -> str:
+    def start_digest(self, name: str, points: int | None, start: StartPoints) -> str:
+        """Return a placeholder for the digest of the training images with start points."""
         return f"{name}/{points}"
 
-    def measured_on(self, name: str, points: int | None, seed: int, fit_images: int | None) -> str:
+    def labels_digest(self, name: str, points: int | None, seed: int, fit_images: int | None) -> str:
+        """Return a placeholder for the digest of the labels."""
         return f"{name}/{points}/{fit_images}"
 
 
 def training_seconds(training: Training) -> float:
-    """Of one training, as far as it is needed."""
+    """Return the seconds that a training takes, up to the stage that is needed."""
     config, (images, _, _) = training.config, IMAGES.get(training.data, (0, 0, 0))
     rounds = config.rounds.count
     warmup = config.warmup.iterations if config.warmup.bootstrap == "equivariance" else 0
@@ -66,7 +71,7 @@ def training_seconds(training: Training) -> float:
     seconds = FIRST_STEP + images / DECODE + images / FIRST_KEYPOINTS
     seconds += stage1 * step_seconds(2 * config.runtime.batch, config)
     seconds += (rounds + 1) * (
-        images / EXTRACT * _arithmetic(config) + RECOVERY_200K * config.correspondence.restarts / 10
+        images / EXTRACT * _relative_work(config) + RECOVERY_200K * config.correspondence.restarts / 10
     )
     if training.stages > 1:
         seconds += config.stage2.iterations * step_seconds(config.stage2.batch, config)
@@ -74,33 +79,33 @@ def training_seconds(training: Training) -> float:
 
 
 def step_seconds(images: int, config: Config) -> float:
-    """Of a step on so many images: a fixed part and one that grows, through the two batches measured.
+    """Return the seconds of one training step: linear in the batch size through the two that were measured.
 
     >>> from selfmark.config import preset
     >>> round(1000 * step_seconds(32, preset("paper")), 2)
     9.72
     """
-    each = (STAGE1_64_PAIRS_STEP - STAGE1_16_PAIRS_STEP) / (128 - 32)
-    fixed = STAGE1_16_PAIRS_STEP - 32 * each
-    return fixed + each * images * _arithmetic(config)
+    per_image = (STAGE1_64_PAIRS_STEP - STAGE1_16_PAIRS_STEP) / (128 - 32)
+    fixed = STAGE1_16_PAIRS_STEP - 32 * per_image
+    return fixed + per_image * images * _relative_work(config)
 
 
 def measuring_seconds(measurement: Measurement) -> float:
-    """Of one measurement: predicting, and a flat minute for all that follows."""
+    """Return the seconds of one measurement: prediction, and a constant for everything else."""
     train, fit, test = IMAGES.get(measurement.data, (0, 0, 0))
     seconds = (min(fit, measurement.fit_images or fit) + test) / PREDICT_GPU
-    if measurement.need == "rounds":  # the training images are clustered anew after each
+    if measurement.kind == "rounds":  # The training images are clustered again for each round.
         seconds += train / EXTRACT + RECOVERY_200K
         seconds *= measurement.training.config.rounds.count
     return MEASURING + seconds
 
 
 def estimate_minutes(plan: ExperimentPlan) -> float:
-    """GPU minutes of a whole plan."""
+    """Return the GPU minutes of a whole plan."""
     seconds = sum(map(training_seconds, plan.trainings.values()))
     return (seconds + sum(map(measuring_seconds, plan.measurements.values()))) / 60
 
 
-def _arithmetic(config: Config) -> float:
-    """Work of the network for one image, that of 256 px and 256 channels being 1."""
+def _relative_work(config: Config) -> float:
+    """Return the network's work for one image, relative to 256 px and 256 channels."""
     return (config.images.size / 256) ** 2 * (config.network.channels / 256) ** 2

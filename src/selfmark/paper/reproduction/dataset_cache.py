@@ -1,4 +1,7 @@
-"""The data sets of a folder, each read once, and the files made of them for `discover` and `evaluate`."""
+"""The data sets of a folder, each read once, and the label files written from them.
+
+`discover` and `evaluate` read these files: COCO files of the splits, and CSV files of first keypoints.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +27,18 @@ from selfmark.points import FloatArray
 from selfmark.run.files import atomic_write
 from selfmark.run.locks import exclusive
 
-FOLDERS = {"human36m32": "human36m"}  # data sets that are read from the files of another
-_PIXELS = 256  # side of the image that a start's jitter is counted in, whatever the preset's
+FOLDERS = {"human36m32": "human36m"}  # folders of data sets that are read from another data set's files
+_JITTER_SIZE = 256  # side of the image whose pixels `StartPoints.jitter` counts, with every preset
 
 
 @dataclass(frozen=True)
 class CachedDataset:
-    """A data set, and the folder for what is made of it.
+    """A data set and the folder for files written from it.
 
-    base: as its reader gives it: what landmarks are discovered in
-    data: with the points asked for: what errors are measured on
+    Attributes:
+        base: the data set as its reader returns it; landmarks are discovered in its training images.
+        data: the same with the number of points that an experiment needs; errors are measured on it.
+        folder: folder for files written from it.
     """
 
     base: Dataset
@@ -42,66 +47,83 @@ class CachedDataset:
 
     @property
     def fit(self) -> AnnotatedObjects:
-        """What regressors are fitted on: the training images, or those set aside for it."""
+        """Objects for fitting regressors: their own split if there is one, else the training split."""
         return self.data.train if self.data.fit is None else self.data.fit
 
-    def labels(self, seed: int, fit_images: int | None) -> str:
-        """Changes whenever errors are measured on, or regressors fitted on, something else."""
-        return annotations_digest(self.data, self.data.test) + annotations_digest(
-            self.data, sample_objects(self.fit, fit_images, seed)
-        )
+    def labels_digest(self, seed: int, fit_images: int | None) -> str:
+        """Return a digest of the labels for testing and for fitting regressors."""
+        fit = sample_objects(self.fit, fit_images, seed)
+        return annotations_digest(self.data, self.data.test) + annotations_digest(self.data, fit)
 
-    def train_file(self) -> Path:
-        return self._written("train", self.base, self.base.train)
+    def write_train_file(self) -> Path:
+        """Write the COCO file of the training images unless it exists; return its path."""
+        return self._write_coco_file("train", self.base, self.base.train)
 
-    def test_file(self) -> Path:
-        return self._written("test", self.data, self.data.test)
+    def write_test_file(self) -> Path:
+        """Write the COCO file of the test images unless it exists; return its path."""
+        return self._write_coco_file("test", self.data, self.data.test)
 
-    def fit_file(self, seed: int, fit_images: int | None) -> Path:
-        """The labeled images that regressors are fitted on, all or so many of them."""
-        return self._written("fit", self.data, sample_objects(self.fit, fit_images, seed))
+    def write_fit_file(self, seed: int, fit_images: int | None) -> Path:
+        """Write the COCO file for fitting regressors unless it exists; return its path.
 
-    def started(self, start: StartPoints) -> AnnotatedObjects:
-        """The training images that have annotated points to start from."""
+        Args:
+            seed: seed of the random sample.
+            fit_images: number of objects to draw; None: all.
+        """
+        return self._write_coco_file("fit", self.data, sample_objects(self.fit, fit_images, seed))
+
+    def select_start_objects(self, start: StartPoints) -> AnnotatedObjects:
+        """Return the training objects that have at least one of the start points.
+
+        Raises:
+            InputError: if the data set has no such points.
+        """
         if max(start.points) >= len(self.data.names):
             raise InputError(
-                f"first keypoints are to be point {max(start.points)} of {self.data.name}, which has "
-                f"{len(self.data.names)} points only"
+                f"point {max(start.points)} is to be a first keypoint, but {self.data.name} has only "
+                f"{len(self.data.names)} points"
             )
         train = self.data.train
         known = np.any(np.isfinite(train.xy[:, list(start.points)]).all(axis=2), axis=1)
         if not known.any():
             raise InputError(
-                f"first keypoints are to be annotated points of {self.data.name}, and none of its "
+                f"annotated points of {self.data.name} are to be first keypoints, but none of its "
                 f"{len(train)} training images has any"
             )
         return train.select(known)
 
-    def started_train_file(self, start: StartPoints) -> Path:
-        """Those images alone: of the others nothing would be learned, and nobody would know."""
-        return self._written("started", self.data, self.started(start))
+    def write_start_train_file(self, start: StartPoints) -> Path:
+        """Write the COCO file of the training images with start points unless it exists; return its path.
+
+        The other images are left out, because nothing would be learned from them.
+        """
+        return self._write_coco_file("started", self.data, self.select_start_objects(start))
 
     def start_notes(self, start: StartPoints) -> list[str]:
-        here, of = len(self.started(start)), len(self.base.train)
-        why = "the others have none of the points that are started from"
-        return [f"landmarks are discovered in {here} of {of} training images: {why}"] if here < of else []
+        """Return a note if some training images have no start points."""
+        used, count = len(self.select_start_objects(start)), len(self.base.train)
+        why = "the others have none of the points used as first keypoints"
+        return (
+            [f"landmarks are discovered in {used} of {count} training images: {why}"] if used < count else []
+        )
 
-    def start_file(self, start: StartPoints, seed: int, config: Config) -> Path:
-        """First keypoints of these images as CSV: annotated points, each moved at random."""
-        what = f"{start.fingerprint}/{seed}/{config.images}/{annotations_digest(self.data, self.data.train)}/{self._root}"
-        folder = self.folder / f"start-{_short(what)}"
+    def write_start_file(self, start: StartPoints, seed: int, config: Config) -> Path:
+        """Write the CSV file of first keypoints, randomly shifted, unless it exists; return its path."""
+        labels = annotations_digest(self.data, self.data.train)
+        inputs = f"{start.fingerprint}/{seed}/{config.images}/{labels}/{self._root}"
+        folder = self.folder / f"start-{_short_digest(inputs)}"
         folder.mkdir(parents=True, exist_ok=True)
         with exclusive(folder, wait=True):
             if not (folder / "points.csv").exists():
-                self._write_start(start, seed, config, folder / "points.csv")
+                self._write_start_points(start, seed, config, folder / "points.csv")
         return folder / "points.csv"
 
-    def _write_start(self, start: StartPoints, seed: int, config: Config, path: Path) -> None:
-        train = self.started(start)
-        scale = self._sides(train, config)[:, None, None] / _PIXELS
+    def _write_start_points(self, start: StartPoints, seed: int, config: Config, path: Path) -> None:
+        train = self.select_start_objects(start)
+        scale = self._crop_sides(train, config)[:, None, None] / _JITTER_SIZE
         rng = np.random.default_rng(seed)
-        moved = rng.uniform(-start.jitter, start.jitter, (len(train), len(start.points), 2)) * scale
-        points = train.xy[:, list(start.points)] + moved
+        shift = rng.uniform(-start.jitter, start.jitter, (len(train), len(start.points), 2)) * scale
+        points = train.xy[:, list(start.points)] + shift
         with atomic_write(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as handle:
             writer = csv.writer(handle)
             writer.writerow(["image", "x", "y"])
@@ -114,20 +136,20 @@ class CachedDataset:
     def _root(self) -> Path:
         return self.base.root.resolve()
 
-    def _sides(self, train: AnnotatedObjects, config: Config) -> FloatArray:
-        """Side [N] of what the network sees of each of the images, in pixels of the original."""
+    def _crop_sides(self, train: AnnotatedObjects, config: Config) -> FloatArray:
+        """Return the side [N] of the square crop that the network sees, in pixels of the original image."""
         whole_image = np.isnan(train.boxes).any(axis=1)
         sizes = np.ones((len(train), 2))
         for row in np.flatnonzero(whole_image):
-            with Image.open(self.data.root / train.paths[row]) as image:  # the header alone
+            with Image.open(self.data.root / train.paths[row]) as image:  # This reads only the header.
                 sizes[row] = image.size
         sides: FloatArray = crop_regions(sizes, train.boxes, config.images)[:, 2]
         return sides
 
-    def _written(self, name: str, data: Dataset, objects: AnnotatedObjects) -> Path:
-        """A COCO file of these objects, written once."""
-        # The file names images where they are, so data that was moved needs another.
-        folder = self.folder / f"{name}-{_short(f'{annotations_digest(data, objects)}/{self._root}')}"
+    def _write_coco_file(self, name: str, data: Dataset, objects: AnnotatedObjects) -> Path:
+        # The file contains absolute paths, so data that was moved gets another file.
+        inputs = f"{annotations_digest(data, objects)}/{self._root}"
+        folder = self.folder / f"{name}-{_short_digest(inputs)}"
         folder.mkdir(parents=True, exist_ok=True)
         with exclusive(folder, wait=True):
             if not (folder / "complete").exists():
@@ -137,81 +159,90 @@ class CachedDataset:
 
 
 class DatasetCache:
-    """Data sets below `root`, one folder each called as the data set, and where files are made of them.
+    """Data sets in the subfolders of `root`, each read once, and files written from them below `output`.
 
-    Faces come with five points. Where an experiment needs 68, the points of a detector are read from a file
-    beside the data set's folder, e.g. celeba-68.json; boxes of a detector from celeba-boxes.json or .csv.
+    Faces are annotated with five points. Where an experiment needs 68, the points of a detector are read
+    from a file next to the data set's folder, e.g. celeba-68.json; a detector's boxes from celeba-boxes.json
+    or .csv.
     """
 
     def __init__(self, root: Path, output: Path) -> None:
         self.root = root
         self.output = output
-        self._read: dict[tuple[str, int | None], CachedDataset] = {}  # reading a large data set takes minutes
+        # Reading a large data set takes minutes.
+        self._loaded: dict[tuple[str, int | None], CachedDataset] = {}
 
-    def missing(self, name: str, points: int | None) -> str:
-        """One sentence on why a data set cannot be used; empty if it can."""
+    def why_missing(self, name: str, points: int | None) -> str:
+        """Return one sentence on why a data set cannot be used; empty if it can."""
         try:
-            self.hold(name, points)
+            self.load(name, points)
         except InputError as error:
             return str(error)
         return ""
 
-    def hold(self, name: str, points: int | None = None) -> CachedDataset:
-        """A data set, with so many annotated points if that is said."""
-        if (name, points) not in self._read:
-            base = self._base(name) if points is None else self.hold(name).base
-            data = base if points in (None, len(base.names)) else self._with_points(base, name, points)
-            self._read[name, points] = CachedDataset(base, data, self.output / name)
-        return self._read[name, points]
+    def load(self, name: str, points: int | None = None) -> CachedDataset:
+        """Return a data set with this number of annotated points; None: as it is."""
+        if (name, points) not in self._loaded:
+            base = self._read_base(name) if points is None else self.load(name).base
+            data = base if points in (None, len(base.names)) else self._read_points(base, name, points)
+            self._loaded[name, points] = CachedDataset(base, data, self.output / name)
+        return self._loaded[name, points]
 
-    # --- what a plan asks, see `plan.Library` ----------------------------------------------------------
+    # --- the protocol `experiment_plan.DatasetLibrary` -----------------------------------------------------
 
     def settings(self, name: str) -> Mapping[str, Any]:
-        return self.hold(name).base.settings
+        """Return the settings that the paper changes for this data set."""
+        return self.load(name).base.settings
 
-    def trained_on(self, name: str) -> str:
-        return objects_digest(self.hold(name).base.train)
+    def train_digest(self, name: str) -> str:
+        """Return a digest of the training images."""
+        return objects_digest(self.load(name).base.train)
 
-    def started_from(self, name: str, points: int | None, start: StartPoints) -> str:
-        held = self.hold(name, points)
-        return annotations_digest(held.data, held.started(start))
+    def start_digest(self, name: str, points: int | None, start: StartPoints) -> str:
+        """Return a digest of the training images that have start points, and of their annotated points."""
+        cached = self.load(name, points)
+        return annotations_digest(cached.data, cached.select_start_objects(start))
 
-    def measured_on(self, name: str, points: int | None, seed: int, fit_images: int | None) -> str:
-        return self.hold(name, points).labels(seed, fit_images)
+    def labels_digest(self, name: str, points: int | None, seed: int, fit_images: int | None) -> str:
+        """Return a digest of the test images, of the images for fitting regressors, and of their labels."""
+        return self.load(name, points).labels_digest(seed, fit_images)
 
-    def _base(self, name: str) -> Dataset:
+    # --- reading -------------------------------------------------------------------------------------------
+
+    def _read_base(self, name: str) -> Dataset:
         folder = self.root / FOLDERS.get(name, name)
         if name not in registry.DATASETS:
-            raise InputError(f"this selfmark has no reader of the data set '{name}'")
+            raise InputError(f"selfmark has no reader for the data set '{name}'")
         if not folder.is_dir():
             raise InputError(
-                f"the data set {registry.DATASETS[name].title} was looked for in {folder}, which is not "
-                f"there; 'selfmark datasets check {name} {folder}' says what must be in it"
+                f"the data set {registry.DATASETS[name].title} was expected in {folder}, which does not "
+                f"exist; 'selfmark datasets check {name} {folder}' lists the files that must be in it"
             )
         data = registry.read_dataset(name, folder)
-        boxes = self._beside(name, "boxes", (".json", ".csv"))
+        boxes = self._find_file(name, "boxes", (".json", ".csv"))
         return data if boxes is None else replace_boxes(data, boxes)
 
-    def _with_points(self, base: Dataset, name: str, points: int) -> Dataset:
+    def _read_points(self, base: Dataset, name: str, points: int) -> Dataset:
         suffixes, folder = (".json", ".csv", ".npz", ".npy"), FOLDERS.get(name, name)
-        file = self._beside(name, str(points), suffixes)
+        file = self._find_file(name, str(points), suffixes)
         if file is None:
             raise InputError(
-                f"{self.root / folder} has {len(base.names)} annotated points where {points} are needed; put "
-                f"those of a detector beside it as {folder}-{points}, with one of {', '.join(suffixes)}"
+                f"{self.root / folder} has {len(base.names)} annotated points, but {points} are needed; put "
+                f"the points of a detector next to it as {folder}-{points}, with one of {', '.join(suffixes)}"
             )
         data = replace_points(base, file)
         if len(data.names) != points:
-            raise InputError(f"{file} has {len(data.names)} points of each image, not {points}")
+            raise InputError(f"{file} has {len(data.names)} points per image, not {points}")
         return data
 
-    def _beside(self, name: str, what: str, suffixes: Sequence[str]) -> Path | None:
-        files = (self.root / f"{FOLDERS.get(name, name)}-{what}{suffix}" for suffix in suffixes)
+    def _find_file(self, name: str, content: str, suffixes: Sequence[str]) -> Path | None:
+        """Return the file next to the data set's folder whose name ends with `content`."""
+        files = (self.root / f"{FOLDERS.get(name, name)}-{content}{suffix}" for suffix in suffixes)
         return next((file for file in files if file.is_file()), None)
 
 
 def sample_objects(objects: AnnotatedObjects, count: int | None, seed: int) -> AnnotatedObjects:
-    """So many of the objects, drawn at random, in their order; all where there are no more."""
+    """Return a random sample of `count` objects in their order; all of them if there are no more."""
     if count is None or count >= len(objects):
         return objects
     rows = np.sort(np.random.default_rng(seed).choice(len(objects), count, replace=False))
@@ -219,7 +250,7 @@ def sample_objects(objects: AnnotatedObjects, count: int | None, seed: int) -> A
 
 
 def objects_digest(objects: AnnotatedObjects) -> str:
-    """A digest of which objects these are: files, frames, boxes, films."""
+    """Return a digest of files, frames, boxes and clips."""
     digest = hashlib.sha256("\n".join(map(str, objects.paths)).encode("utf-8", errors="surrogateescape"))
     frames = [-1 if frame is None else frame for frame in objects.frames]
     digest.update(np.array(frames, np.int64).tobytes())
@@ -230,7 +261,7 @@ def objects_digest(objects: AnnotatedObjects) -> str:
 
 
 def annotations_digest(data: Dataset, objects: AnnotatedObjects) -> str:
-    """A digest of objects and all that is annotated of them."""
+    """Return a digest of objects and all their annotations."""
     digest = hashlib.sha256(f"{data.names}/{data.mirror}/{data.normalizer}".encode())
     digest.update(objects_digest(objects).encode())
     digest.update(np.ascontiguousarray(objects.xy).tobytes())
@@ -239,5 +270,5 @@ def annotations_digest(data: Dataset, objects: AnnotatedObjects) -> str:
     return digest.hexdigest()
 
 
-def _short(text: str) -> str:
+def _short_digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", errors="surrogateescape")).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""Maps of descriptors: t-SNE of points of test images, each with the annotated point it lies on."""
+"""Maps of descriptors: t-SNE of points in test images, each with the nearest annotated point."""
 
 from __future__ import annotations
 
@@ -13,45 +13,46 @@ from selfmark.paper.reproduction.measurement_task import (
     MeasurementTask,
     load_image_sample,
 )
-from selfmark.paper.reproduction.table_metrics import Figures
+from selfmark.paper.reproduction.table_metrics import Results
 from selfmark.points import FloatArray
 from selfmark.report.embedding import tsne
 from selfmark.run.folder import Run
 from selfmark.sampling import evenly_spaced
 
-IMAGES, POINTS = 100, 1000  # shown at most
+MAX_IMAGES, MAX_POINTS = 100, 1000
 
 
-def map_keypoints(study: MeasurementTask) -> Figures:
-    """Of the generic detector that a training with these settings would start from."""
-    shown = load_image_sample(study, IMAGES)
-    config = study.config
+def map_keypoints(task: MeasurementTask) -> Results:
+    """Map the descriptors of the generic keypoints with which training would start."""
+    images = load_image_sample(task, MAX_IMAGES)
+    config = task.config
     found = detect_first_keypoints(
-        shown.store.pixels, shown.store.bounds, config.keypoints, study.device, config.runtime.predict_batch
+        images.store.pixels, images.store.bounds, config.keypoints, task.device, config.runtime.predict_batch
     )
     if found.descriptor is None:
-        raise InputError(f"the points of '{config.keypoints.detector}' have no descriptors to make a map of")
-    image, descriptor = found.image_index.cpu().numpy(), found.descriptor.cpu().numpy()
-    return _map(study, shown, descriptor, found.xy.cpu().numpy(), image)
+        raise InputError(f"the keypoint detector '{config.keypoints.detector}' has no descriptors to map")
+    image_index, descriptor = found.image_index.cpu().numpy(), found.descriptor.cpu().numpy()
+    return _project(task, images, descriptor, found.xy.cpu().numpy(), image_index)
 
 
-def map_stage1_landmarks(study: MeasurementTask) -> Figures:
-    """Of the landmarks Stage 1 finds."""
-    shown = load_image_sample(study, IMAGES)
-    found = find_stage1_landmarks(Stage1.load(Run.open(study.trained), study.device), shown.store.pixels)
-    return _map(study, shown, found.descriptor, found.xy[found.image, found.label], found.image)
+def map_stage1_landmarks(task: MeasurementTask) -> Results:
+    """Map the descriptors of the landmarks that Stage 1 finds."""
+    images = load_image_sample(task, MAX_IMAGES)
+    found = find_stage1_landmarks(Stage1.load(Run.open(task.run_folder), task.device), images.store.pixels)
+    return _project(task, images, found.descriptor, found.xy[found.image, found.label], found.image)
 
 
-def _map(
-    study: MeasurementTask,
-    shown: LabeledImages,
+def _project(
+    task: MeasurementTask,
+    images: LabeledImages,
     descriptor: FloatArray,
     xy: FloatArray,
-    image: npt.NDArray[np.int64],
-) -> Figures:
+    image_index: npt.NDArray[np.int64],
+) -> Results:
+    """Project descriptors [P, D] into the plane; -1 is the annotated point of those that lie on none."""
     if not len(descriptor):
-        raise InputError(f"no points were found in {len(shown.store)} images of {study.test}")
-    rows = evenly_spaced(len(descriptor), POINTS)
-    places = tsne(descriptor[rows])
-    near = shown.nearest(xy[rows], image[rows], study.config)
-    return {"map": [[x, y, point] for (x, y), point in zip(places.tolist(), near.tolist(), strict=True)]}
+        raise InputError(f"no points were found in the {len(images.store)} test images of {task.test}")
+    rows = evenly_spaced(len(descriptor), MAX_POINTS)
+    projected = tsne(descriptor[rows]).tolist()
+    nearest = images.nearest(xy[rows], image_index[rows], task.config).tolist()
+    return {"map": [[x, y, point] for (x, y), point in zip(projected, nearest, strict=True)]}

@@ -1,18 +1,21 @@
-"""An experiment as its file in `tables/` states it: rows and columns, each saying a part of what is measured.
+"""Experiments, parsed from the files in `tables/`: the rows and columns of one table or figure of the paper.
 
-A cell of a table is measured on what the file, its column and its row say together. Keys of all three:
+The specification of a cell is the union of three parts: that of the file, of its column and of its row. Each
+part may have the keys
 
-    train:      data set landmarks are discovered in
-    test:       data set errors are measured on, regressors fitted on its own training images; default `train`
-    points:     how many annotated points the data set must have (faces come with 5 or with 68)
-    fit_images: regressors are fitted on so many images, drawn at random; default all
+    train:      data set in which landmarks are discovered
+    test:       data set on which errors are measured, with regressors fitted on its own training images;
+                default: `train`
+    points:     number of annotated points that the data set must have (faces have 5 or 68)
+    fit_images: number of randomly drawn images on which regressors are fitted; default: all
     settings:   changes to the preset, by dotted name
-    evaluation: changes to the evaluation's settings
-    start:      first keypoints are these annotated points, by index, moved at random by up to `jitter` pixels
-    metric:     a word of `metrics.METRICS`, with its argument
+    evaluation: changes to the settings of the evaluation
+    start:      indices of annotated points that serve as first keypoints, each moved at random by up to
+                `jitter` pixels
+    metric:     a name from `table_metrics.METRICS`, with its argument
 
-A row may also have `paper`, the paper's number for each column, and `other: true` if it is another method's,
-which is quoted and not made here. Files are refused by name for a key or a metric nobody knows.
+A row may also have `paper`, the paper's number for each column, and `quoted: true` if it is another method's
+row, which is quoted from the paper and not measured. An unknown key, setting or metric is an error.
 """
 
 from __future__ import annotations
@@ -25,30 +28,39 @@ from typing import Any, get_args
 import yaml
 
 from selfmark.config import Config, override
-from selfmark.errors import InputError
-from selfmark.paper.reproduction.table_metrics import KINDS, Kind, parse_metric
+from selfmark.errors import InputError, suggest
+from selfmark.paper.reproduction.table_metrics import VALUE_KINDS, ExperimentKind, parse_metric
 
-_WHAT = ("train", "test", "points", "fit_images", "settings", "evaluation", "start", "metric")
-EVALUATION = "evaluation."  # settings of this section are what a file calls `evaluation`
-_TOP = ("title", "place", "label", "kind", "note", "digits", "x", "y", "columns", "rows", *_WHAT)
+EVALUATION = "evaluation."  # prefix of the settings that a file has under `evaluation`
+_SINGLE_KEYS = ("train", "test", "points", "fit_images", "start", "metric")
+_SETTINGS_KEYS = ("settings", "evaluation")
+_SPEC_KEYS = (*_SINGLE_KEYS, *_SETTINGS_KEYS)
+_FILE_KEYS = ("title", "place", "label", "kind", "note", "digits", "x", "y", "columns", "rows", *_SPEC_KEYS)
+# Names of experiments in selfmark 0.1.
+_RENAMED = {"generalisation": "generalization", "initialisation": "initialization"}
 
 
 @dataclass(frozen=True)
 class StartPoints:
-    """First keypoints that are annotated points: their indices, and pixels they are moved by at most."""
+    """Annotated points that serve as first keypoints.
+
+    Attributes:
+        points: indices of the annotated points.
+        jitter: largest random shift of a point along each axis, in pixels of a 256 x 256 image.
+    """
 
     points: tuple[int, ...]
     jitter: float
 
     @property
     def fingerprint(self) -> str:
-        """Text that digests are computed from; it must not change, or existing output folders are not found."""
+        """Text that goes into digests; it must stay as it is, or existing output folders are not found."""
         return f"Start(points={self.points}, jitter={self.jitter})"
 
 
 @dataclass(frozen=True)
 class CellSpec:
-    """What a file, a column or a row says of its cells; None or empty where it says nothing."""
+    """Specification of cells, complete or a part of it; fields that are not specified are None or empty."""
 
     train: str | None = None
     test: str | None = None
@@ -59,118 +71,141 @@ class CellSpec:
     start: StartPoints | None = None
     metric: str | None = None
 
-    def joined(self, other: CellSpec, where: str) -> CellSpec:
-        """Both together; no two may say the same thing differently."""
-        said: dict[str, Any] = {}
-        for name in ("train", "test", "points", "fit_images", "start", "metric"):
+    def merge(self, other: CellSpec, where: str) -> CellSpec:
+        """Return the union of two specifications.
+
+        Raises:
+            InputError: if both specify the same field or setting; the message begins with `where`.
+        """
+        merged: dict[str, Any] = {}
+        for name in _SINGLE_KEYS:
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine is not None and theirs is not None:
-                raise InputError(f"{where}: '{name}' is said twice")
-            said[name] = mine if theirs is None else theirs
-        for name in ("settings", "evaluation"):
+                raise InputError(f"{where}: '{name}' is given twice")
+            merged[name] = mine if theirs is None else theirs
+        for name in _SETTINGS_KEYS:
             mine, theirs = getattr(self, name), getattr(other, name)
             twice = sorted(set(mine) & set(theirs))
             if twice:
-                raise InputError(f"{where}: the setting '{twice[0]}' is said twice")
-            said[name] = {**mine, **theirs}
-        return CellSpec(**said)
+                raise InputError(f"{where}: the setting '{twice[0]}' is given twice")
+            merged[name] = {**mine, **theirs}
+        return CellSpec(**merged)
 
 
 @dataclass(frozen=True)
 class Column:
+    """A column of a table or figure, with its part of the specification of its cells."""
+
     name: str
-    what: CellSpec
+    spec: CellSpec
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of a table or of a figure; `paper` has a number or None for each column, or is empty."""
+    """A row of a table or figure.
+
+    Attributes:
+        name: as printed.
+        spec: its part of the specification of its cells.
+        paper: the paper's number, or None, for each column; empty if the paper prints no numbers.
+        is_quoted: whether the row belongs to another method and is quoted from the paper.
+    """
 
     name: str
-    what: CellSpec
+    spec: CellSpec
     paper: tuple[float | None, ...]
-    other: bool
+    is_quoted: bool
 
 
 @dataclass(frozen=True)
 class Experiment:
     """A table or figure of the paper.
 
-    name:   of its file
-    title:  what it is about
-    place:  where it stands in the paper, e.g. "Table 1"; empty for what is not in it
-    label:  its LaTeX label there
-    kind:   how it is shown, see `metrics.KINDS`
-    note:   where the paper leaves something open, what was chosen
-    digits: of numbers, after the point
-    x, y:   what the axes of a figure mean
+    Attributes:
+        name: name of its file, without the suffix.
+        title: its subject.
+        place: its number in the paper, e.g. "Table 1"; empty if it is not in the paper.
+        label: its LaTeX label in the paper.
+        kind: how it is shown, see `table_metrics.VALUE_KINDS`.
+        note: what was chosen where the paper leaves something open.
+        digits: number of decimals.
+        x: label of a figure's x axis.
+        y: label of a figure's y axis.
+        spec: the file's part of the specification of its cells.
+        columns: its columns, in order.
+        rows: its rows, in order.
     """
 
     name: str
     title: str
     place: str
     label: str
-    kind: Kind
+    kind: ExperimentKind
     note: str
     digits: int
     x: str
     y: str
-    what: CellSpec
+    spec: CellSpec
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
 
     @property
     def own_rows(self) -> tuple[Row, ...]:
-        return tuple(row for row in self.rows if not row.other)
+        """Rows that are measured, not quoted."""
+        return tuple(row for row in self.rows if not row.is_quoted)
 
     @property
-    def told_apart_by(self) -> frozenset[str]:
-        """Settings that rows or columns say themselves, by dotted name: each is called after them."""
-        said = [*(row.what for row in self.own_rows), *(column.what for column in self.columns)]
-        evaluation = (f"{EVALUATION}{name}" for what in said for name in what.evaluation)
-        return frozenset([*(name for what in said for name in what.settings), *evaluation])
+    def varied_settings(self) -> frozenset[str]:
+        """Dotted names of the settings in which rows or columns differ, and after which they are named."""
+        specs = [*(row.spec for row in self.own_rows), *(column.spec for column in self.columns)]
+        evaluation = (f"{EVALUATION}{name}" for spec in specs for name in spec.evaluation)
+        return frozenset([*(name for spec in specs for name in spec.settings), *evaluation])
 
-    def cell(self, row: Row, column: Column) -> CellSpec:
-        """All that is said of one cell; `test` is the data set trained on unless another is named."""
-        where = f"{self.name}, row '{row.name}', column '{column.name}'"
-        what = self.what.joined(column.what, where).joined(row.what, where)
-        return replace(what, test=what.test or what.train)
+    def cell_spec(self, row: Row, column: Column) -> CellSpec:
+        """Return the complete specification of a cell; `test` is the data set of `train` by default."""
+        where = _describe_cell(self.name, row, column)
+        spec = self.spec.merge(column.spec, where).merge(row.spec, where)
+        return replace(spec, test=spec.test or spec.train)
 
 
 def experiment_names() -> list[str]:
-    """The experiments there are files of."""
-    return sorted(
-        entry.name.removesuffix(".yaml")
-        for entry in (resources.files("selfmark.paper.reproduction") / "tables").iterdir()
-        if entry.name.endswith(".yaml")
-    )
-
-
-# Names that selfmark 0.1 used.
-_RENAMED = {"generalisation": "generalization", "initialisation": "initialization"}
+    """Return the names of all experiments, sorted."""
+    files = (resources.files("selfmark.paper.reproduction") / "tables").iterdir()
+    return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
 
 
 def load_experiment(name: str) -> Experiment:
-    """Load the experiment with this name."""
+    """Load the experiment with this name; names of selfmark 0.1 are accepted too."""
     name = _RENAMED.get(name, name)
-    if name not in experiment_names():
-        raise InputError(f"there is no table '{name}'; 'selfmark reproduce list' shows those there are")
-    text = (resources.files("selfmark.paper.reproduction") / "tables" / f"{name}.yaml").read_text(
-        encoding="utf-8"
-    )
-    return parse_experiment(name, yaml.safe_load(text))
+    names = experiment_names()
+    if name not in names:
+        hint = suggest(name, names) or " 'selfmark reproduce list' shows the names"
+        raise InputError(f"there is no table '{name}'.{hint}")
+    file = resources.files("selfmark.paper.reproduction") / "tables" / f"{name}.yaml"
+    return parse_experiment(name, yaml.safe_load(file.read_text(encoding="utf-8")))
 
 
 def parse_experiment(name: str, content: Any) -> Experiment:
-    """An experiment from its file's content, every key, setting and metric checked."""
-    values = _mapping(content, name, _TOP)
+    """Parse the content of an experiment file and check every key, setting and metric.
+
+    Args:
+        name: name of the experiment; error messages begin with it.
+        content: content of the YAML file.
+
+    Raises:
+        InputError: if the content is not a valid experiment.
+    """
+    where = _describe_file(name)
+    values = _check_mapping(content, where, _FILE_KEYS)
     for key in ("title", "kind", "columns", "rows"):
         if key not in values:
-            raise InputError(f"{name}: '{key}' is missing")
+            raise InputError(f"{where}: the key '{key}' is missing")
     kind = values["kind"]
-    if kind not in get_args(Kind):
-        raise InputError(f"{name}: there is no kind '{kind}'; there are {', '.join(get_args(Kind))}")
-    columns = tuple(_column(entry, name) for entry in values["columns"])
+    if kind not in get_args(ExperimentKind):
+        raise InputError(
+            f"{where}: unknown kind '{kind}'; the kinds are {', '.join(get_args(ExperimentKind))}"
+        )
+    columns = tuple(_parse_column(entry, where) for entry in values["columns"])
     experiment = Experiment(
         name=name,
         title=values["title"],
@@ -181,9 +216,9 @@ def parse_experiment(name: str, content: Any) -> Experiment:
         digits=values.get("digits", 2),
         x=values.get("x", ""),
         y=values.get("y", ""),
-        what=_what(values, name),
+        spec=_parse_spec(values, where),
         columns=columns,
-        rows=tuple(_row(entry, name, len(columns)) for entry in values["rows"]),
+        rows=tuple(_parse_row(entry, where, len(columns)) for entry in values["rows"]),
     )
     for row in experiment.own_rows:
         for column in columns:
@@ -191,45 +226,53 @@ def parse_experiment(name: str, content: Any) -> Experiment:
     return experiment
 
 
-def _column(entry: Any, name: str) -> Column:
-    where = f"{name}, a column"
-    values = _mapping(entry, where, ("name", *_WHAT))
-    return Column(str(values["name"]), _what(values, where))
+def _describe_file(name: str) -> str:
+    return f"tables/{name}.yaml"
 
 
-def _row(entry: Any, name: str, columns: int) -> Row:
-    where = f"{name}, a row"
-    values = _mapping(entry, where, ("name", "paper", "other", *_WHAT))
+def _describe_cell(name: str, row: Row, column: Column) -> str:
+    return f"{_describe_file(name)}, row '{row.name}', column '{column.name}'"
+
+
+def _parse_column(entry: Any, file: str) -> Column:
+    where = f"{file}, columns"
+    values = _check_mapping(entry, where, ("name", *_SPEC_KEYS))
+    return Column(str(values["name"]), _parse_spec(values, where))
+
+
+def _parse_row(entry: Any, file: str, num_columns: int) -> Row:
+    where = f"{file}, rows"
+    values = _check_mapping(entry, where, ("name", "paper", "quoted", *_SPEC_KEYS))
     paper = tuple(None if number is None else float(number) for number in values.get("paper", ()))
-    if len(paper) not in (0, columns):
-        raise InputError(f"{name}, row '{values['name']}': {len(paper)} numbers for {columns} columns")
-    return Row(str(values["name"]), _what(values, where), paper, bool(values.get("other", False)))
+    if len(paper) not in (0, num_columns):
+        raise InputError(f"{file}, row '{values['name']}': {len(paper)} numbers for {num_columns} columns")
+    return Row(str(values["name"]), _parse_spec(values, where), paper, bool(values.get("quoted", False)))
 
 
-def _what(values: Mapping[str, Any], where: str) -> CellSpec:
-    said = {key: values[key] for key in _WHAT if key in values}
-    if "start" in said:
-        start = _mapping(said["start"], f"{where}, start", ("points", "jitter"))
-        said["start"] = StartPoints(tuple(start["points"]), float(start["jitter"]))
-    return CellSpec(**said)
+def _parse_spec(values: Mapping[str, Any], where: str) -> CellSpec:
+    spec = {key: values[key] for key in _SPEC_KEYS if key in values}
+    if "start" in spec:
+        start = _check_mapping(spec["start"], f"{where}, start", ("points", "jitter"))
+        spec["start"] = StartPoints(tuple(start["points"]), float(start["jitter"]))
+    return CellSpec(**spec)
 
 
-def _mapping(content: Any, where: str, known: tuple[str, ...]) -> Mapping[str, Any]:
+def _check_mapping(content: Any, where: str, known: tuple[str, ...]) -> Mapping[str, Any]:
     if not isinstance(content, dict):
-        raise InputError(f"{where}: 'name: value' lines are expected")
+        raise InputError(f"{where}: expected lines of the form 'key: value'")
     unknown = sorted(str(key) for key in content if key not in known)
     if unknown:
-        raise InputError(f"{where}: nobody knows the key '{unknown[0]}'")
+        raise InputError(f"unknown key '{unknown[0]}' in {where}.{suggest(unknown[0], known)}")
     return content
 
 
 def _check_cell(experiment: Experiment, row: Row, column: Column) -> None:
-    what = experiment.cell(row, column)
-    where = f"{experiment.name}, row '{row.name}', column '{column.name}'"
-    if what.train is None or what.metric is None:
-        raise InputError(f"{where}: 'train' and 'metric' must be said")
-    measured, _ = parse_metric(what.metric)
-    if measured.kind not in KINDS[experiment.kind]:
-        raise InputError(f"{where}: '{what.metric}' cannot be shown as {experiment.kind}")
-    override(Config(), what.settings)
-    override(Config(), {f"{EVALUATION}{name}": value for name, value in what.evaluation.items()})
+    spec = experiment.cell_spec(row, column)
+    where = _describe_cell(experiment.name, row, column)
+    if spec.train is None or spec.metric is None:
+        raise InputError(f"{where}: 'train' and 'metric' are required")
+    metric, _ = parse_metric(spec.metric)
+    if metric.kind not in VALUE_KINDS[experiment.kind]:
+        raise InputError(f"{where}: '{spec.metric}' cannot be shown as {experiment.kind}")
+    override(Config(), spec.settings)
+    override(Config(), {f"{EVALUATION}{name}": value for name, value in spec.evaluation.items()})

@@ -1,14 +1,14 @@
-"""What experiments need: trainings and measurements, each named by a digest of all that it depends on.
+"""Plans: the trainings and measurements that experiments need, each identified by a digest of its inputs.
 
-Experiments that need the same training, or the same measurement of it, have the same one in their plans; so
-has an experiment that is made again.
+Experiments that need the same training or measurement share it, and it is found again when an experiment is
+repeated.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -17,31 +17,44 @@ from typing import Any, Protocol
 from selfmark.config import Config, original_names, override, preset, to_dict
 from selfmark.errors import InputError
 from selfmark.paper.reproduction.experiment import EVALUATION, CellSpec, Column, Experiment, Row, StartPoints
-from selfmark.paper.reproduction.table_metrics import Need, parse_metric, required_fields
+from selfmark.paper.reproduction.table_metrics import MeasurementKind, parse_metric, required_fields
 
-_UNTRAINED: tuple[Need, ...] = ("keypoints", "keypoint map", "keypoint sheet")
-_FIRST_STAGE: tuple[Need, ...] = ("stage1", "rounds", "map")
+_WITHOUT_TRAINING: tuple[MeasurementKind, ...] = ("keypoints", "keypoint map", "keypoint sheet")
+_STAGE1_ONLY: tuple[MeasurementKind, ...] = ("stage1", "rounds", "map")
+
+DatasetKey = tuple[str, int | None]  # a data set's name and number of annotated points; None: as it is
+CellKey = tuple[str, str, str]  # names of the experiment, the row and the column
 
 
 class DatasetLibrary(Protocol):
-    """What a plan must know of data sets; without the data, names alone will do."""
+    """What a plan must know about data sets; `cost.DatasetNames` is enough if the data is not available."""
 
     def settings(self, name: str) -> Mapping[str, Any]:
-        """What the paper changes for this data set."""
+        """Return the settings that the paper changes for this data set."""
 
-    def trained_on(self, name: str) -> str:
-        """A digest of the training images."""
+    def train_digest(self, name: str) -> str:
+        """Return a digest of the training images."""
 
-    def started_from(self, name: str, points: int | None, start: StartPoints) -> str:
-        """A digest of the training images that have points to start from, and of their annotated points."""
+    def start_digest(self, name: str, points: int | None, start: StartPoints) -> str:
+        """Return a digest of the training images that have start points, and of their annotated points."""
 
-    def measured_on(self, name: str, points: int | None, seed: int, fit_images: int | None) -> str:
-        """A digest of test images, of images that regressors are fitted on, and of their labels."""
+    def labels_digest(self, name: str, points: int | None, seed: int, fit_images: int | None) -> str:
+        """Return a digest of the test images, of the images for fitting regressors, and of their labels."""
 
 
 @dataclass(frozen=True)
 class Training:
-    """A discovery: of what, with which settings over the preset; `stages` is 1 if Stage 2 is not needed."""
+    """A discovery run that a plan needs.
+
+    Attributes:
+        key: digest of everything the run depends on.
+        data: name of the data set.
+        points: number of annotated points; None: as the data set has them.
+        preset: name of the preset.
+        settings: changes to the preset.
+        start: annotated points to start from; None: the detector's keypoints.
+        stages: 1 if Stage 2 is not needed, 2 if it is, 0 if nothing is trained.
+    """
 
     key: str
     data: str
@@ -53,21 +66,34 @@ class Training:
 
     @cached_property
     def config(self) -> Config:
+        """All settings of the run."""
         return override(preset(self.preset), self.settings)
 
     @property
     def folder(self) -> str:
-        """Of the run, below the output folder."""
+        """Name of the run folder."""
         return f"{self.data}-K{self.config.K}-{self.key}"
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Something measured of a training, or of the first keypoints of its settings if nothing is trained."""
+    """A measurement of a training, or of the first keypoints that its settings give if nothing is trained.
+
+    Attributes:
+        key: digest of everything the measurement depends on.
+        training: what is measured.
+        kind: how it is measured.
+        data: name of the data set on which it is measured.
+        points: number of annotated points; None: as the data set has them.
+        fit_images: number of images for fitting regressors; None: all.
+        evaluation: changes to the settings of the evaluation.
+        by: annotation fields to group errors by.
+        detectors: keypoint detectors to compare.
+    """
 
     key: str
     training: Training
-    need: Need
+    kind: MeasurementKind
     data: str
     points: int | None
     fit_images: int | None
@@ -76,13 +102,14 @@ class Measurement:
     detectors: tuple[str, ...] = ()
 
     @property
-    def trained(self) -> bool:
-        return self.need not in _UNTRAINED
+    def needs_training(self) -> bool:
+        """Whether a trained model is measured."""
+        return self.kind not in _WITHOUT_TRAINING
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Where the content of a cell is read off: a metric of a measurement; None where its data is missing."""
+    """A cell: a metric and the key of the measurement to read it from; None if its data set is missing."""
 
     metric: str
     measurement: str | None
@@ -90,7 +117,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Job:
-    """What one process does in one go: a training with all its measurements, or measurements without any."""
+    """Work for one process: a training with its measurements, or a measurement without training."""
 
     key: str
     training: Training | None
@@ -99,18 +126,39 @@ class Job:
 
 @dataclass
 class ExperimentPlan:
+    """Trainings and measurements by key, and the cells of the experiments."""
+
     trainings: dict[str, Training] = field(default_factory=dict)
     measurements: dict[str, Measurement] = field(default_factory=dict)
-    cells: dict[tuple[str, str, str], Cell] = field(default_factory=dict)  # by experiment, row and column
+    cells: dict[CellKey, Cell] = field(default_factory=dict)
 
     def jobs(self) -> list[Job]:
-        """Trainings first as they were asked for, then what needs none."""
+        """Return trainings with their measurements, then the measurements without training."""
         jobs = []
         for key, training in self.trainings.items():
-            mine = [one for one in self.measurements.values() if one.trained and one.training.key == key]
-            jobs.append(Job(key, training, tuple(mine)))
-        jobs += [Job(one.key, None, (one,)) for one in self.measurements.values() if not one.trained]
+            own = [
+                one for one in self.measurements.values() if one.needs_training and one.training.key == key
+            ]
+            jobs.append(Job(key, training, tuple(own)))
+        jobs += [Job(one.key, None, (one,)) for one in self.measurements.values() if not one.needs_training]
         return jobs
+
+    def add(self, key: CellKey, metric: str, measurement: Measurement) -> None:
+        """Add a cell and its measurement, merged with what is planned already."""
+        planned = self.measurements.get(measurement.key)
+        if planned is not None:
+            measurement = replace(
+                measurement,
+                by=tuple(dict.fromkeys((*planned.by, *measurement.by))),
+                detectors=tuple(dict.fromkeys((*planned.detectors, *measurement.detectors))),
+            )
+        self.measurements[measurement.key] = measurement
+        if measurement.needs_training:
+            training = measurement.training
+            same = self.trainings.get(training.key)
+            stages = max(training.stages, 1 if same is None else same.stages)
+            self.trainings[training.key] = replace(training, stages=stages)
+        self.cells[key] = Cell(metric, measurement.key)
 
 
 def make_plan(
@@ -118,118 +166,123 @@ def make_plan(
     library: DatasetLibrary,
     preset_name: str,
     changes: Mapping[str, Any],
-    missing: frozenset[tuple[str, int | None]] = frozenset(),
+    missing: frozenset[DatasetKey] = frozenset(),
 ) -> ExperimentPlan:
-    """Plan experiments; cells whose data sets are `missing`, by name and points, get no measurement."""
-    plan = ExperimentPlan()
-    for experiment in experiments:
-        for row in experiment.own_rows:
-            for column in experiment.columns:
-                _add(plan, experiment, row, column, library, preset_name, changes, missing)
+    """Plan the trainings and measurements of experiments.
+
+    Args:
+        experiments: the experiments.
+        library: information about the data sets.
+        preset_name: name of the preset.
+        changes: changes to the settings of all experiments, by dotted name.
+        missing: data sets that are not available; their cells get no measurement.
+    """
+    plan, planner = ExperimentPlan(), _Planner(library, preset_name, changes)
+    for key, spec in _iterate_cells(experiments):
+        if spec.train is None or spec.test is None or spec.metric is None:
+            raise ValueError("experiments are checked when they are parsed")
+        if {(spec.train, spec.points), (spec.test, spec.points)} & missing:
+            plan.cells[key] = Cell(spec.metric, None)
+        else:
+            plan.add(key, spec.metric, planner.plan_measurement(spec))
     return plan
 
 
 def check_rows_differ(experiments: Sequence[Experiment], changes: Mapping[str, Any]) -> None:
-    """Refuse a change of what tells rows apart: all would be alike, each under its old name."""
+    """Raise if a changed setting is one in which rows differ: they would all become the same."""
     for experiment, name in product(experiments, changes):
-        if any(own == name or own.startswith(f"{name}.") for own in experiment.told_apart_by):
+        if any(own == name or own.startswith(f"{name}.") for own in experiment.varied_settings):
             raise InputError(
-                f"'{experiment.name}' says {name} of its rows or columns itself, so it cannot be set for "
-                f"all: leave --set {name} out, or name tables without this one"
+                f"the rows or columns of '{experiment.name}' differ in {name}, so it cannot be set for all "
+                f"of them: leave out --set {name}, or choose tables other than '{experiment.name}'"
             )
 
 
-def required_datasets(experiments: Sequence[Experiment]) -> list[tuple[str, int | None]]:
-    """Data sets and numbers of points that cells ask for, in order of mention."""
-    needed: dict[tuple[str, int | None], None] = {}
-    for experiment in experiments:
-        for row in experiment.own_rows:
-            for column in experiment.columns:
-                what = experiment.cell(row, column)
-                needed |= {(name, what.points): None for name in (what.train, what.test) if name}
+def required_datasets(experiments: Sequence[Experiment]) -> list[DatasetKey]:
+    """Return the data sets that experiments need, in the order of their cells."""
+    needed: dict[DatasetKey, None] = {}
+    for _, spec in _iterate_cells(experiments):
+        needed |= {(name, spec.points): None for name in (spec.train, spec.test) if name}
     return list(needed)
 
 
-def _add(
-    plan: ExperimentPlan,
-    experiment: Experiment,
-    row: Row,
-    column: Column,
-    library: DatasetLibrary,
-    preset_name: str,
-    changes: Mapping[str, Any],
-    missing: frozenset[tuple[str, int | None]],
-) -> None:
-    what = experiment.cell(row, column)
-    if what.train is None or what.test is None or what.metric is None:
-        raise ValueError("experiments are checked when they are read")
-    place = (experiment.name, row.name, column.name)
-    if {(what.train, what.points), (what.test, what.points)} & missing:
-        plan.cells[place] = Cell(what.metric, None)
-        return
-    measurement = _measurement(what, library, preset_name, changes)
-    before = plan.measurements.get(measurement.key)
-    if before is not None:
-        measurement = replace(
-            measurement,
-            by=tuple(dict.fromkeys((*before.by, *measurement.by))),
-            detectors=tuple(dict.fromkeys((*before.detectors, *measurement.detectors))),
+def _iterate_cells(experiments: Sequence[Experiment]) -> Iterator[tuple[CellKey, CellSpec]]:
+    for experiment in experiments:
+        cells: Iterator[tuple[Row, Column]] = product(experiment.own_rows, experiment.columns)
+        for row, column in cells:
+            yield (experiment.name, row.name, column.name), experiment.cell_spec(row, column)
+
+
+@dataclass(frozen=True)
+class _Planner:
+    """Builds the measurements of cells from what all experiments have in common."""
+
+    library: DatasetLibrary
+    preset: str
+    changes: Mapping[str, Any]
+
+    def plan_measurement(self, spec: CellSpec) -> Measurement:
+        metric, _ = parse_metric(spec.metric or "")
+        training = self._plan_training(spec, metric.measured_by)
+        by, detectors = required_fields(spec.metric or "")
+        test = spec.test or ""
+        evaluation = {
+            **_evaluation_settings(self.library.settings(test)),
+            **spec.evaluation,
+            **_evaluation_settings(self.changes),
+        }
+        labels = self.library.labels_digest(test, spec.points, training.config.seed, spec.fit_images)
+        # Fields and detectors are not part of the digest of a trained model's measurement, because they only
+        # add to its results.
+        inputs: list[Any] = [training.key, metric.measured_by, test, labels, spec.fit_images]
+        inputs.append(sorted(original_names({"evaluation": evaluation})["evaluation"].items()))
+        if not training.stages:
+            inputs.append(detectors)
+        return Measurement(
+            key=_digest(inputs),
+            training=training,
+            kind=metric.measured_by,
+            data=test,
+            points=spec.points,
+            fit_images=spec.fit_images,
+            evaluation=evaluation,
+            by=by,
+            detectors=detectors,
         )
-    plan.measurements[measurement.key] = measurement
-    if measurement.trained:
-        training = measurement.training
-        known = plan.trainings.get(training.key)
-        stages = max(training.stages, known.stages if known is not None else 1)
-        plan.trainings[training.key] = replace(training, stages=stages)
-    plan.cells[place] = Cell(what.metric, measurement.key)
+
+    def _plan_training(self, spec: CellSpec, kind: MeasurementKind) -> Training:
+        data = spec.train or ""
+        changes = {name: value for name, value in self.changes.items() if not _is_evaluation(name)}
+        settings = _with_enough_clusters(
+            self.preset, {**self.library.settings(data), **spec.settings, **changes}
+        )
+        values = to_dict(override(preset(self.preset), settings))
+        del values["evaluation"]
+        start = ""
+        if spec.start is not None:
+            digest = self.library.start_digest(data, spec.points, spec.start)
+            start = f"{spec.start.fingerprint} of {digest}"
+        return Training(
+            key=_digest([data, self.library.train_digest(data), original_names(values), start]),
+            data=data,
+            points=spec.points,
+            preset=self.preset,
+            settings=settings,
+            start=spec.start,
+            stages=0 if kind in _WITHOUT_TRAINING else 1 if kind in _STAGE1_ONLY else 2,
+        )
 
 
-def _measurement(
-    what: CellSpec, library: DatasetLibrary, preset_name: str, changes: Mapping[str, Any]
-) -> Measurement:
-    found, _ = parse_metric(what.metric or "")
-    training = _training(what, found.need, library, preset_name, changes)
-    by, detectors = required_fields(what.metric or "")
-    test = what.test or ""
-    own, asked = _evaluation(library.settings(test)), _evaluation(changes)
-    evaluation = {**own, **what.evaluation, **asked}
-    labels = library.measured_on(test, what.points, training.config.seed, what.fit_images)
-    # What a detector finds is measured with all else; fields and detectors only add to a measurement.
-    digested = original_names({"evaluation": evaluation})["evaluation"]
-    named: list[Any] = [training.key, found.need, test, labels, what.fit_images, sorted(digested.items())]
-    if not training.stages:
-        named.append(detectors)
-    return Measurement(
-        _digest(named), training, found.need, test, what.points, what.fit_images, evaluation, by, detectors
-    )
-
-
-def _training(
-    what: CellSpec, need: Need, library: DatasetLibrary, preset_name: str, changes: Mapping[str, Any]
-) -> Training:
-    data = what.train or ""
-    asked = {name: value for name, value in changes.items() if not _is_evaluation(name)}
-    settings = _enough_clusters(preset_name, {**library.settings(data), **what.settings, **asked})
-    config = override(preset(preset_name), settings)
-    values = {name: part for name, part in to_dict(config).items() if name != "evaluation"}
-    start = ""
-    if what.start is not None:
-        start = f"{what.start.fingerprint} of {library.started_from(data, what.points, what.start)}"
-    key = _digest([data, library.trained_on(data), original_names(values), start])
-    stages = 0 if need in _UNTRAINED else 1 if need in _FIRST_STAGE else 2
-    return Training(key, data, what.points, preset_name, settings, what.start, stages)
-
-
-def _enough_clusters(preset_name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """As many clusters as landmarks at least, where a small preset has fewer and nobody says how many."""
+def _with_enough_clusters(preset_name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with M raised to K where a small preset has fewer clusters and M is not set."""
     if "M" in settings:
         return dict(settings)
-    least = override(preset(preset_name), {**settings, "M": 1_000_000}).K
-    return {**settings, "M": max(least, preset(preset_name).M)}
+    num_landmarks = override(preset(preset_name), {**settings, "M": 1_000_000}).K
+    return {**settings, "M": max(num_landmarks, preset(preset_name).M)}
 
 
-def _evaluation(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Of these settings those of the evaluation, by their own names."""
+def _evaluation_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of the evaluation, without their prefix."""
     return {name.removeprefix(EVALUATION): value for name, value in settings.items() if _is_evaluation(name)}
 
 
@@ -241,5 +294,5 @@ def _digest(value: Any) -> str:
     try:
         text = json.dumps(value, sort_keys=True)
     except TypeError as error:
-        raise InputError(f"a setting has a value that cannot be written down: {value!r}") from error
+        raise InputError(f"the value of a setting cannot be written as JSON: {value!r}") from error
     return hashlib.sha256(text.encode()).hexdigest()[:12]

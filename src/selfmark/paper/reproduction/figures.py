@@ -1,95 +1,106 @@
-"""Figures as SVG and PNG, and their numbers as CSV."""
+"""Write figures as SVG and PNG, and their numbers as CSV."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from selfmark.errors import require_package
 from selfmark.model.colors import palette
 from selfmark.paper.reproduction.experiment import Experiment
-from selfmark.paper.reproduction.table_metrics import Kind
+from selfmark.paper.reproduction.table_metrics import ExperimentKind
 from selfmark.paper.reproduction.table_writers import ABSENT, FAILED, Values
 from selfmark.run.files import atomic_write
 
-DPI, SHEET_DPI = 150, 200  # of PNGs; landmarks on sheets have small numbers
+DPI, SHEET_DPI = 150, 200  # resolution of PNG files; the numbers of landmarks on sheets are small
 _GRAY = "#b4bac1"
-_PANEL = (4.6, 3.4)  # inches
-# The areas of the face that the paper colors, by index: outline, brows, nose, eyes, mouth.
+_PANEL = (4.6, 3.4)  # width and height in inches
+_MAX_MARKERS = 12  # longer curves are drawn without markers
+# The facial areas that the paper colors, as ranges of point indices: outline, brows, nose, eyes, mouth.
 _AREAS = ((0, 17), (17, 27), (27, 36), (36, 48), (48, 68))
 
 
 def require_matplotlib() -> None:
-    """Figures need matplotlib, which selfmark does without otherwise."""
+    """Raise if matplotlib, which only figures need, is not installed."""
     require_package("matplotlib", "'selfmark[reproduce]'")
 
 
 def write_figure(experiment: Experiment, values: Values, folder: Path) -> list[Path]:
-    """NAME.svg and NAME.png, and NAME.csv with every number drawn; sheets of pictures as PNG alone."""
-    # As programs without a screen draw: nothing of a user's own settings of matplotlib is used.
+    """Write NAME.svg, NAME.png and the numbers as NAME.csv; of contact sheets only NAME.png.
+
+    Args:
+        experiment: the experiment.
+        values: its values by row and column.
+        folder: folder to write to.
+
+    Returns:
+        The paths of the files.
+    """
     require_matplotlib()
+    # This draws without a display and ignores the user's matplotlib settings.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(layout="constrained")
     FigureCanvasAgg(figure)
-    _DRAWN[experiment.kind](figure, experiment, values)
+    _DRAW[experiment.kind](figure, experiment, values)
     suffixes = (".png",) if experiment.kind == "sheet" else (".svg", ".png")
     paths = [folder / f"{experiment.name}{suffix}" for suffix in suffixes]
     for path in paths:
         with atomic_write(path) as temporary:
-            # Without a date the same numbers give the same file.
-            stamp = {"Date": None} if path.suffix == ".svg" else None
+            # Without a date, the same numbers give the same file.
+            metadata = {"Date": None} if path.suffix == ".svg" else None
             dpi = SHEET_DPI if experiment.kind == "sheet" else DPI
-            figure.savefig(temporary, format=path.suffix[1:], dpi=dpi, metadata=stamp)
+            figure.savefig(temporary, format=path.suffix[1:], dpi=dpi, metadata=metadata)
     if experiment.kind != "sheet":
         paths.append(folder / f"{experiment.name}.csv")
         _write_numbers(experiment, values, paths[-1])
     return paths
 
 
-def _curves(figure: Any, experiment: Experiment, values: Values) -> None:
-    """A panel for each column, a line for each row."""
+def _draw_curves(figure: Any, experiment: Experiment, values: Values) -> None:
+    """Draw a panel for each column with a line for each row."""
     columns = experiment.columns
-    axes = _panels(figure, len(columns), 2 if len(columns) > 1 else 1)
+    axes = _add_panels(figure, len(columns), 2 if len(columns) > 1 else 1)
     for axis, column in zip(axes, columns, strict=True):
         for row in experiment.own_rows:
             line = values.get((row.name, column.name))
             if isinstance(line, list):
-                shown = [float("nan") if value is None else value for value in line]
-                marker = "o" if len(line) <= 12 else None
-                axis.plot(range(1, len(line) + 1), shown, marker=marker, markersize=3, label=row.name)
-        _label(axis, column.name, experiment)
+                heights = [float("nan") if value is None else value for value in line]
+                marker = "o" if len(line) <= _MAX_MARKERS else None
+                axis.plot(range(1, len(line) + 1), heights, marker=marker, markersize=3, label=row.name)
+        _label_axes(axis, column.name, experiment)
         axis.set_ylim(bottom=0)
         if axis.lines:
             axis.legend(fontsize="small", frameon=False)
 
 
-def _bars(figure: Any, experiment: Experiment, values: Values) -> None:
-    """A panel for each row and column, a bar for each point; the areas of a face in colors."""
-    cells = [(row, column) for row in experiment.own_rows for column in experiment.columns]
-    for axis, (row, column) in zip(_panels(figure, len(cells), 1, wide=2.2), cells, strict=True):
+def _draw_bars(figure: Any, experiment: Experiment, values: Values) -> None:
+    """Draw a panel for each cell with a bar for each point; facial areas are colored."""
+    cells = list(product(experiment.own_rows, experiment.columns))
+    for axis, (row, column) in zip(_add_panels(figure, len(cells), 1, width=2.2), cells, strict=True):
         line = values.get((row.name, column.name))
         if isinstance(line, list):
             heights = [0.0 if value is None else value for value in line]
-            axis.bar(range(1, len(line) + 1), heights, color=_area_colors(len(line)))
-        _label(axis, f"{column.name}, {row.name}", experiment)
+            axis.bar(range(1, len(line) + 1), heights, color=_bar_colors(len(line)))
+        _label_axes(axis, f"{column.name}, {row.name}", experiment)
         axis.set_ylim(0, 100)
 
 
-def _area_colors(count: int) -> list[str]:
+def _bar_colors(count: int) -> list[str]:
     if count != _AREAS[-1][1]:
         return [palette(1)[0]] * count
     colors = palette(len(_AREAS))
     return [color for (low, high), color in zip(_AREAS, colors, strict=True) for _ in range(low, high)]
 
 
-def _map(figure: Any, experiment: Experiment, values: Values) -> None:
-    """A panel for each row and column: a dot for each point, gray on no annotated one."""
-    cells = [(row, column) for row in experiment.own_rows for column in experiment.columns]
-    for axis, (row, column) in zip(_panels(figure, len(cells), len(cells)), cells, strict=True):
+def _draw_maps(figure: Any, experiment: Experiment, values: Values) -> None:
+    """Draw a panel for each cell with a dot for each point, gray if it lies on no annotated point."""
+    cells = list(product(experiment.own_rows, experiment.columns))
+    for axis, (row, column) in zip(_add_panels(figure, len(cells), len(cells)), cells, strict=True):
         points = values.get((row.name, column.name))
         if isinstance(points, list):
             labels = sorted({int(label) for *_, label in points if label >= 0})
@@ -107,12 +118,12 @@ def _map(figure: Any, experiment: Experiment, values: Values) -> None:
         axis.set_aspect("equal", "datalim")
 
 
-def _sheet(figure: Any, experiment: Experiment, values: Values) -> None:
-    """The pictures of all rows, one below the other."""
+def _draw_sheets(figure: Any, experiment: Experiment, values: Values) -> None:
+    """Draw the pictures of all cells one below the other."""
     import matplotlib.image
 
-    cells = [(row, column) for row in experiment.own_rows for column in experiment.columns]
-    for axis, (row, column) in zip(_panels(figure, len(cells), 1, wide=2.2), cells, strict=True):
+    cells = list(product(experiment.own_rows, experiment.columns))
+    for axis, (row, column) in zip(_add_panels(figure, len(cells), 1, width=2.2), cells, strict=True):
         path = values.get((row.name, column.name))
         if isinstance(path, str) and path not in (ABSENT, FAILED):
             axis.imshow(matplotlib.image.imread(path))
@@ -122,42 +133,41 @@ def _sheet(figure: Any, experiment: Experiment, values: Values) -> None:
         axis.axis("off")
 
 
-_DRAWN: dict[Kind, Callable[[Any, Experiment, Values], None]] = {
-    "curves": _curves,
-    "bars": _bars,
-    "map": _map,
-    "sheet": _sheet,
+_DRAW: dict[ExperimentKind, Callable[[Any, Experiment, Values], None]] = {
+    "curves": _draw_curves,
+    "bars": _draw_bars,
+    "map": _draw_maps,
+    "sheet": _draw_sheets,
 }
 
 
-def _panels(figure: Any, count: int, across: int, wide: float = 1.0) -> Sequence[Any]:
-    """So many axes in rows of `across`, each `wide` times as wide as usual."""
-    down = -(-count // across)
-    figure.set_size_inches(_PANEL[0] * wide * across, _PANEL[1] * down)
-    grid: Any = figure.subplots(down, across, squeeze=False).ravel()
+def _add_panels(figure: Any, count: int, per_row: int, width: float = 1.0) -> Sequence[Any]:
+    """Add `count` panels in rows of `per_row`, each `width` times as wide as usual."""
+    num_rows = -(-count // per_row)
+    figure.set_size_inches(_PANEL[0] * width * per_row, _PANEL[1] * num_rows)
+    grid: Any = figure.subplots(num_rows, per_row, squeeze=False).ravel()
     for axis in grid[count:]:
         axis.axis("off")
-    chosen: Sequence[Any] = grid[:count]
-    return chosen
+    panels: Sequence[Any] = grid[:count]
+    return panels
 
 
-def _label(axis: Any, title: str, experiment: Experiment) -> None:
+def _label_axes(axis: Any, title: str, experiment: Experiment) -> None:
     axis.set_title(title)
     axis.set_xlabel(experiment.x)
     axis.set_ylabel(experiment.y)
-    axis.locator_params("x", integer=True)  # half a round or half a point is no place
+    axis.locator_params("x", integer=True)  # The x axis counts rounds or points.
     axis.spines[["top", "right"]].set_visible(False)
 
 
 def _write_numbers(experiment: Experiment, values: Values, path: Path) -> None:
-    """One line per number: column, row, place on the line and value; of maps x, y and point."""
-    of_map = experiment.kind == "map"
+    """Write one line per number: column, row, position and value; for maps x, y and annotated point."""
+    is_map = experiment.kind == "map"
     with atomic_write(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as handle:
         writer = csv.writer(handle, lineterminator="\n")
-        writer.writerow(["column", "row", *(["x", "y", "point"] if of_map else ["place", "value"])])
-        for row in experiment.own_rows:
-            for column in experiment.columns:
-                cell = values.get((row.name, column.name))
-                for place, value in enumerate(cell if isinstance(cell, list) else (), 1):
-                    numbers = value if of_map else [place, value]
-                    writer.writerow([column.name, row.name, *numbers])
+        writer.writerow(["column", "row", *(["x", "y", "point"] if is_map else ["place", "value"])])
+        for row, column in product(experiment.own_rows, experiment.columns):
+            cell = values.get((row.name, column.name))
+            for position, value in enumerate(cell if isinstance(cell, list) else (), 1):
+                numbers = value if is_map else [position, value]
+                writer.writerow([column.name, row.name, *numbers])

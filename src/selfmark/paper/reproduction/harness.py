@@ -1,11 +1,12 @@
-"""`selfmark reproduce`: experiments from their files to tables and figures."""
+"""Reproduce experiments from their files to tables and figures, as `selfmark reproduce` does."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,15 @@ import torch
 
 from selfmark._version import __version__
 from selfmark.config import Config, override, preset
+from selfmark.config.renamed import current_name
 from selfmark.errors import InputError
 from selfmark.keypoints.weights_cache import PUBLISHED_WEIGHTS, cache_folder, license_notice
-from selfmark.paper.reproduction import cost, experiment, workspace
+from selfmark.paper.reproduction import cost, experiment
 from selfmark.paper.reproduction.dataset_cache import DatasetCache
 from selfmark.paper.reproduction.experiment import Experiment
 from selfmark.paper.reproduction.experiment_plan import (
+    CellKey,
+    DatasetKey,
     ExperimentPlan,
     Job,
     Measurement,
@@ -36,236 +40,267 @@ from selfmark.paper.reproduction.table_writers import (
     build_paragraphs,
     write_tables,
 )
-from selfmark.paper.reproduction.workspace import Watch, Workspace
+from selfmark.paper.reproduction.workspace import OpenListener, Workspace, is_job_done, run_job
 from selfmark.report.embedding import require_tsne
 from selfmark.run.devices import select_device
 from selfmark.run.files import atomic_write, read_json
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class ReproductionOptions:
+    """Options of a reproduction.
+
+    Attributes:
+        preset: `paper`, `fast` or `tiny`.
+        changes: settings by dotted name, applied after those of the experiments.
+        device: `auto`, `cpu`, `cuda`, ...
+        allow_missing: leave out the cells whose data set is missing instead of raising an error.
+    """
+
+    preset: str = "paper"
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    device: str = "auto"
+    allow_missing: bool = False
 
 
 def reproduce_tables(
     names: Sequence[str],
     data: Path,
     output: Path,
-    preset_name: str = "paper",
-    changes: Mapping[str, Any] | None = None,
-    device: str = "auto",
-    allow_missing: bool = False,
-    say: Say = print,
-    watch: Watch = nullcontext,
+    options: ReproductionOptions | None = None,
+    log: Log = print,
+    open_listener: OpenListener = nullcontext,
 ) -> list[Path]:
-    """Make experiments: train and measure what is not there yet, and write tables and figures.
+    """Reproduce experiments: run the trainings and measurements that are not done, then write all tables.
 
-    Started several times by torchrun, each process takes trainings that no other has, on a GPU of its own,
-    and the first writes once all are done.
+    If torchrun starts several processes, each takes trainings that no other process has, on its own GPU, and
+    the first process writes the tables once all are done.
 
     Args:
-        names: of the experiments, or "all".
-        data: folder with a folder for each data set, called as the data set.
-        output: what is made is kept here, and found again the next time.
-        preset_name: `paper`, `fast` or `tiny`.
-        changes: settings by dotted name, over those of the experiments; `evaluation.ridge` and the like too.
-        device: `auto`, `cpu`, `cuda`, ...
-        allow_missing: make what can be made where a data set is missing; otherwise nothing is.
-        say: called with lines on what is being done.
-        watch: gives whoever listens to the events of a training, anew for each.
+        names: names of the experiments, or "all".
+        data: folder with a folder for each data set, named after the data set.
+        output: folder for results; finished parts in it are not repeated.
+        options: preset, settings and device.
+        log: called with progress messages.
+        open_listener: opens a listener to the events of one training.
 
     Returns:
         The files written.
     """
-    changed = dict(changes or {})
-    experiments, settings = _asked(names, preset_name, changed, device)
+    options = _use_current_names(options or ReproductionOptions())
+    experiments, settings = _select_and_check(names, options)
     if any(one.kind != "table" for one in experiments):
-        require_matplotlib()  # now, not after hours of training
+        require_matplotlib()  # Raise now, not after hours of training.
     if any(one.kind == "map" for one in experiments):
         require_tsne()
-    rank, device = _own_device(device)
-    shelf = DatasetCache(data, output / "data")
-    missing = _missing(experiments, shelf, allow_missing, say)
-    plan = make_plan(experiments, shelf, preset_name, changed, missing)
-    _require_weights(plan, all("keypoints.detector" not in one.told_apart_by for one in experiments), say)
+    rank, device = _select_own_device(options.device)
+    datasets = DatasetCache(data, output / "data")
+    missing = _find_missing(experiments, datasets, options.allow_missing, log)
+    plan = make_plan(experiments, datasets, options.preset, options.changes, missing)
+    detector_is_free = all("keypoints.detector" not in one.varied_settings for one in experiments)
+    _require_weights(plan, detector_is_free, log)
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot write to {output}: {error.strerror}") from error
-    bench = Workspace(shelf, output, device, watch if rank == 0 else nullcontext)
-    jobs = plan.jobs()
-    numbers = {job.key: number for number, job in enumerate(jobs, 1)}
-
-    def do(job: Job) -> None:
-        what = (
-            job.training.folder
-            if job.training is not None
-            else f"{job.measurements[0].need} without training"
-        )
-        say(f"{numbers[job.key]} of {len(jobs)}: {what}")
-        workspace.run_job(bench, job)
-
-    run_jobs(jobs, output / "claims", lambda job: workspace.is_job_done(bench, job), do)
+    workspace = Workspace(datasets, output, device, open_listener if rank == 0 else nullcontext)
+    _run_plan(plan, workspace, log)
     if rank != 0:
         return []
-    keys = [key for job in jobs for key in (job.key, *(one.key for one in job.measurements))]
-    for path in map(bench.failure, dict.fromkeys(keys)):
-        if path.exists():
-            failure = read_json(path)
-            say(f"failed: {failure['training']}: {failure['why']}; remove {path} to try again")
+    _log_failures(plan, workspace, log)
     origin = TableOrigin(
-        preset_name,
+        options.preset,
         settings.seed,
-        {name: str(value) for name, value in changed.items()},
+        {name: str(value) for name, value in options.changes.items()},
         __version__,
         _device_name(device),
     )
-    return [path for one in experiments for path in _write(one, plan, bench, origin)]
+    return [path for one in experiments for path in _write_experiment(one, plan, workspace, origin)]
 
 
 def select_experiments(names: Sequence[str]) -> list[Experiment]:
-    """The experiments of these names, each once; all of them for "all"."""
-    wanted = experiment.experiment_names() if list(names) == ["all"] else list(dict.fromkeys(names))
-    alone = next((name for name in wanted if name in ("all", "list")), None)
-    if alone is not None:
-        raise InputError(f"'{alone}' stands alone, without the names of tables: selfmark reproduce {alone}")
-    if not wanted:
-        raise InputError("name a table, or 'all'; 'selfmark reproduce list' shows those there are")
-    return [experiment.load_experiment(name) for name in wanted]
+    """Load the experiments with these names, each once; all experiments for "all"."""
+    selected = experiment.experiment_names() if list(names) == ["all"] else list(dict.fromkeys(names))
+    keyword = next((name for name in selected if name in ("all", "list")), None)
+    if keyword is not None:
+        raise InputError(
+            f"'{keyword}' cannot be combined with names of tables; run 'selfmark reproduce {keyword}'"
+        )
+    if not selected:
+        raise InputError("give the name of a table, or 'all'; 'selfmark reproduce list' shows the names")
+    return [experiment.load_experiment(name) for name in selected]
 
 
 def preview_plan(
-    names: Sequence[str],
-    data: Path | None,
-    preset_name: str,
-    changes: Mapping[str, Any],
-    device: str = "auto",
+    names: Sequence[str], data: Path | None, options: ReproductionOptions | None = None
 ) -> list[str]:
-    """What would be trained, in lines, and an estimate of its cost; works without the data too."""
-    experiments, _ = _asked(names, preset_name, changes, device)
-    plan = make_plan(experiments, cost.DatasetNames(), preset_name, changes)
+    """Return lines that describe what would be trained and an estimate of its cost; needs no data."""
+    options = _use_current_names(options or ReproductionOptions())
+    experiments, _ = _select_and_check(names, options)
+    plan = make_plan(experiments, cost.DatasetNames(), options.preset, options.changes)
     lines = []
-    for name, points in required_datasets(experiments):
-        words = "" if data is None else DatasetCache(data, data).missing(name, points)
-        lines.append(f"data  {name}{f' with {points} points' if points else ''}: {words or 'is there'}")
-    if data is None:
-        lines = []
+    if data is not None:
+        datasets = DatasetCache(data, data)
+        for name, points in required_datasets(experiments):
+            with_points = f" with {points} points" if points else ""
+            lines.append(f"data  {name}{with_points}: {datasets.why_missing(name, points) or 'available'}")
     for training in plan.trainings.values():
         minutes = cost.training_seconds(training) / 60
-        what = "both stages" if training.stages > 1 else "Stage 1"
-        given = " ".join(f"{key}={value}" for key, value in sorted(training.settings.items()))
-        lines.append(f"train {training.data}: {what}, {given}, {minutes:.1f} GPU min")
+        stages = "both stages" if training.stages > 1 else "Stage 1"
+        settings = " ".join(f"{key}={value}" for key, value in sorted(training.settings.items()))
+        lines.append(f"train {training.data}: {stages}, {settings}, {minutes:.1f} GPU min")
     lines.append(
-        f"in all {len(plan.trainings)} trainings and {len(plan.measurements)} measurements, about "
-        f"{cost.estimate_minutes(plan):.0f} minutes of one NVIDIA H200 (extrapolated to the paper's images)"
+        f"total: {len(plan.trainings)} trainings and {len(plan.measurements)} measurements, about "
+        f"{cost.estimate_minutes(plan):.0f} minutes on one NVIDIA H200 (extrapolated to the paper's images)"
     )
     return lines
 
 
 def list_experiments() -> list[tuple[str, str, str]]:
-    """Name, place in the paper and title of every experiment."""
+    """Return name, place in the paper and title of every experiment."""
     return [
         (one.name, one.place, one.title)
         for one in map(experiment.load_experiment, experiment.experiment_names())
     ]
 
 
-# --- before anything is trained --------------------------------------------------------------------------
+# --- checks before training --------------------------------------------------------------------------------
 
 
-def _asked(
-    names: Sequence[str], preset_name: str, changes: Mapping[str, Any], device: str
-) -> tuple[list[Experiment], Config]:
-    """Experiments and the settings for all of them, checked before data is read, which takes minutes."""
-    experiments, settings = select_experiments(names), override(preset(preset_name), changes)
-    check_rows_differ(experiments, changes)
-    select_device(device)
+def _use_current_names(options: ReproductionOptions) -> ReproductionOptions:
+    """Return the options with the current names of settings."""
+    return replace(options, changes={current_name(name): value for name, value in options.changes.items()})
+
+
+def _select_and_check(names: Sequence[str], options: ReproductionOptions) -> tuple[list[Experiment], Config]:
+    """Load experiments and settings, and check them before data is read, which takes minutes."""
+    experiments, settings = select_experiments(names), override(preset(options.preset), options.changes)
+    check_rows_differ(experiments, options.changes)
+    select_device(options.device)
     return experiments, settings
 
 
-def _own_device(device: str) -> tuple[int, str]:
-    """This process's number and GPU.
+def _select_own_device(device: str) -> tuple[int, str]:
+    """Return this process's rank and GPU.
 
-    Processes of torchrun work on trainings of their own here: what would make them share one is taken away.
+    The processes of torchrun work on separate trainings here, so WORLD_SIZE, which would make them share
+    one, is removed from the environment.
     """
-    rank, local = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
-    several = int(os.environ.pop("WORLD_SIZE", "1")) > 1
-    where = select_device(device)
-    if where.type != "cuda" or not several:
+    rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
+    has_several = int(os.environ.pop("WORLD_SIZE", "1")) > 1
+    if select_device(device).type != "cuda" or not has_several:
         return rank, device
-    if local >= torch.cuda.device_count():
+    if local_rank >= torch.cuda.device_count():
         raise InputError(
-            f"this machine has {torch.cuda.device_count()} GPUs: --nproc-per-node must not be more"
+            f"this machine has {torch.cuda.device_count()} GPUs; --nproc-per-node must not be larger"
         )
-    torch.cuda.set_device(local)
-    return rank, f"cuda:{local}"
+    torch.cuda.set_device(local_rank)
+    return rank, f"cuda:{local_rank}"
 
 
-def _missing(
-    experiments: Sequence[Experiment], shelf: DatasetCache, allowed: bool, say: Say
-) -> frozenset[tuple[str, int | None]]:
-    """Data sets that cannot be used; unless that is allowed, the first is said and nothing is made."""
+def _find_missing(
+    experiments: Sequence[Experiment], datasets: DatasetCache, allow_missing: bool, log: Log
+) -> frozenset[DatasetKey]:
+    """Return the data sets that cannot be used.
+
+    Raises:
+        InputError: if there are any and this is not allowed, or if no data set can be used.
+    """
     needed = required_datasets(experiments)
-    reasons = {key: reason for key in needed if (reason := shelf.missing(*key))}
-    if reasons and (not allowed or len(reasons) == len(needed)):
-        more = "" if allowed else "; --allow-missing makes what can be made without it"
-        raise InputError(next(iter(reasons.values())) + more)
+    reasons = {key: reason for key in needed if (reason := datasets.why_missing(*key))}
+    if reasons and (not allow_missing or len(reasons) == len(needed)):
+        hint = "" if allow_missing else "; use --allow-missing to leave out what needs it"
+        raise InputError(next(iter(reasons.values())) + hint)
     for reason in reasons.values():
-        say(f"left out: {reason}")
+        log(f"left out: {reason}")
     return frozenset(reasons)
 
 
-def _require_weights(plan: ExperimentPlan, free: bool, say: Say) -> None:
-    """Learned detectors need their weights, better said now than after hours; and have licenses.
+def _require_weights(plan: ExperimentPlan, detector_is_free: bool, log: Log) -> None:
+    """Raise if weights of a learned keypoint detector are missing, and log the licenses of the others.
 
     Args:
-        free: whether the tables leave open what is started from, so that another detector would do.
+        plan: the plan.
+        detector_is_free: whether no table prescribes the detector, so that the user can choose another.
+        log: called with the licenses.
     """
     for measurement in plan.measurements.values():
         training = measurement.training
         own = training.config.keypoints
-        asked = set(measurement.detectors)
-        asked |= {own.detector} if training.start is None and not own.weights and not asked else set()
-        for name in sorted(asked & set(PUBLISHED_WEIGHTS)):
+        needed = set(measurement.detectors)
+        if training.start is None and not own.weights and not needed:
+            needed = {own.detector}
+        for name in sorted(needed & set(PUBLISHED_WEIGHTS)):
             if not (cache_folder() / PUBLISHED_WEIGHTS[name].file).exists():
-                other = free and name not in measurement.detectors
-                more = ", or start from another with --set keypoints.detector=selfmark" if other else ""
+                can_change = detector_is_free and name not in measurement.detectors
+                hint = ", or choose another with --set keypoints.detector=selfmark" if can_change else ""
                 raise InputError(
-                    f"the keypoint detector '{name}' has no weights here; get them with 'selfmark weights "
-                    f"{name}'{more}"
+                    f"the weights of the keypoint detector '{name}' are not installed; get them with "
+                    f"'selfmark weights {name}'{hint}"
                 )
             notice = license_notice(name)
             if notice:
-                say(notice)
+                log(notice)
 
 
-# --- when all is done ------------------------------------------------------------------------------------
+# --- running and writing -----------------------------------------------------------------------------------
 
 
-def _write(one: Experiment, plan: ExperimentPlan, bench: Workspace, origin: TableOrigin) -> list[Path]:
-    origin = replace(origin, regressor=_regressor(one, plan), notes=_notes(one, plan, bench))
+def _run_plan(plan: ExperimentPlan, workspace: Workspace, log: Log) -> None:
+    jobs = plan.jobs()
+    numbers = {job.key: number for number, job in enumerate(jobs, 1)}
+
+    def run(job: Job) -> None:
+        content = (
+            job.training.folder
+            if job.training is not None
+            else f"{job.measurements[0].kind} without training"
+        )
+        log(f"{numbers[job.key]} of {len(jobs)}: {content}")
+        run_job(workspace, job)
+
+    run_jobs(jobs, workspace.output / "claims", lambda job: is_job_done(workspace, job), run)
+
+
+def _log_failures(plan: ExperimentPlan, workspace: Workspace, log: Log) -> None:
+    keys = [key for job in plan.jobs() for key in (job.key, *(one.key for one in job.measurements))]
+    for path in map(workspace.failure_file, dict.fromkeys(keys)):
+        if path.exists():
+            failure = read_json(path)
+            log(f"failed: {failure['training']}: {failure['why']}; remove {path} to try again")
+
+
+def _write_experiment(
+    one: Experiment, plan: ExperimentPlan, workspace: Workspace, origin: TableOrigin
+) -> list[Path]:
+    notes = _collect_notes(one, plan, workspace)
+    origin = replace(origin, regressor=_describe_regressor(one, plan), notes=notes)
     values = {
-        (row.name, column.name): _value(one.name, row.name, column.name, plan, bench)
-        for row in one.own_rows
-        for column in one.columns
+        (row.name, column.name): _read_value((one.name, row.name, column.name), plan, workspace)
+        for row, column in product(one.own_rows, one.columns)
     }
     if one.kind == "table":
-        return write_tables(one, values, origin, bench.output)
-    paths = write_figure(one, values, bench.output)
-    page = bench.output / f"{one.name}.md"
+        return write_tables(one, values, origin, workspace.output)
+    paths = write_figure(one, values, workspace.output)
+    page = workspace.output / f"{one.name}.md"
     lines = [f"# {one.title}", "", *build_paragraphs(one, origin), f"![{one.title}]({one.name}.png)", ""]
     with atomic_write(page) as temporary:
         temporary.write_text("\n".join(lines), encoding="utf-8")
     return [page, *paths]
 
 
-def _measurements(one: Experiment, plan: ExperimentPlan) -> list[Measurement]:
-    """Those of the table's cells, in order; cells whose data is missing have none."""
+def _measurements_of(one: Experiment, plan: ExperimentPlan) -> list[Measurement]:
+    """Return the measurements of an experiment's cells, in order; cells without data have none."""
     keys = [cell.measurement for (name, _, _), cell in plan.cells.items() if name == one.name]
     return [plan.measurements[key] for key in filter(None, keys)]
 
 
-def _regressor(one: Experiment, plan: ExperimentPlan) -> str:
-    """How errors of the table were regressed; data sets may differ in it."""
+def _describe_regressor(one: Experiment, plan: ExperimentPlan) -> str:
+    """Return the ridge of an experiment's regressors; data sets may have different ones."""
     ridges: dict[float, dict[str, None]] = {}
-    for measurement in _measurements(one, plan):
+    for measurement in _measurements_of(one, plan):
         ridge = measurement.evaluation.get("ridge", measurement.training.config.evaluation.ridge)
         ridges.setdefault(float(ridge), {})[measurement.data] = None
     if len(ridges) < 2:
@@ -273,33 +308,37 @@ def _regressor(one: Experiment, plan: ExperimentPlan) -> str:
     return ", ".join(f"ridge {ridge:g} ({' and '.join(data)})" for ridge, data in ridges.items())
 
 
-def _notes(one: Experiment, plan: ExperimentPlan, bench: Workspace) -> tuple[str, ...]:
-    """What could not be done as in the paper with the data sets that are here, and what was left out."""
-    shelf = bench.shelf
-    here = [key for key in required_datasets([one]) if not shelf.missing(*key)]
-    said = [f"{name}: {note}." for name, points in here for note in shelf.hold(name, points).data.notes]
-    for measurement in _measurements(one, plan):
+def _collect_notes(one: Experiment, plan: ExperimentPlan, workspace: Workspace) -> tuple[str, ...]:
+    """Return sentences on what differs from the paper with the available data, and what was left out."""
+    datasets, notes = workspace.datasets, []
+    for name, points in required_datasets([one]):
+        if not datasets.why_missing(name, points):
+            notes += [f"{name}: {note}." for note in datasets.load(name, points).data.notes]
+    for measurement in _measurements_of(one, plan):
         training = measurement.training
         if training.start is not None:
-            held = shelf.hold(training.data, training.points)
-            said += [f"{training.data}: {note}." for note in held.start_notes(training.start)]
-        if not bench.has_failed(measurement):
-            said += [f"{measurement.data}: {note}" for note in bench.figures(measurement).get("notes", ())]
-    return tuple(dict.fromkeys(said))
+            cached = datasets.load(training.data, training.points)
+            notes += [f"{training.data}: {note}." for note in cached.start_notes(training.start)]
+        if not workspace.has_failed(measurement):
+            found = workspace.read_results(measurement).get("notes", ())
+            notes += [f"{measurement.data}: {note}" for note in found]
+    return tuple(dict.fromkeys(notes))
 
 
-def _value(name: str, row: str, column: str, plan: ExperimentPlan, bench: Workspace) -> Value:
-    cell = plan.cells[name, row, column]
+def _read_value(key: CellKey, plan: ExperimentPlan, workspace: Workspace) -> Value:
+    cell = plan.cells[key]
     if cell.measurement is None:
         return ABSENT
     measurement = plan.measurements[cell.measurement]
-    if bench.has_failed(measurement):
+    if workspace.has_failed(measurement):
         return FAILED
-    found, argument = parse_metric(cell.metric)
-    value = found.read(bench.figures(measurement), argument)
-    return str(bench.folder(measurement) / str(value)) if found.kind == "picture" else value
+    metric, argument = parse_metric(cell.metric)
+    value = metric.read(workspace.read_results(measurement), argument)
+    if metric.kind == "picture":
+        return str(workspace.measurement_folder(measurement) / str(value))
+    return value
 
 
 def _device_name(device: str) -> str:
-    where = select_device(device)
-    return torch.cuda.get_device_name(where) if where.type == "cuda" else "CPU"
+    selected = select_device(device)
+    return torch.cuda.get_device_name(selected) if selected.type == "cuda" else "CPU"

@@ -1,7 +1,7 @@
-"""Several processes that work through the same jobs, none of them twice.
+"""Run jobs in several processes, each job once.
 
-A process claims a job by locking a folder of its name. The system gives the lock up when the process ends, so
-what one left unfinished another takes up; a job that is done is known by its result.
+A process claims a job by locking a folder named after it. The operating system releases the lock when the
+process ends, so another process continues an unfinished job. A finished job is recognized by its result.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from selfmark.run.locks import FolderLocked, exclusive
 
 
 class KeyedJob(Protocol):
+    """A job with a unique key, which names the folder that is locked."""
+
     @property
     def key(self) -> str: ...
 
@@ -27,37 +29,39 @@ def run_jobs(
     jobs: Sequence[Job],
     folder: Path,
     is_done: Callable[[Job], bool],
-    do: Callable[[Job], None],
-    wait: float = 2.0,
+    run: Callable[[Job], None],
+    poll_seconds: float = 2.0,
 ) -> None:
-    """Do what no other process is doing until all is done, by whomever.
+    """Run the jobs that no other process is running, until all jobs are done.
 
     Args:
-        jobs: by their keys.
-        folder: of the claims, the same for all processes.
-        is_done: whether a job's result is there.
-        do: makes it, going on with what an earlier attempt left.
-        wait: seconds between two looks at what others are doing.
+        jobs: all jobs, the same for all processes.
+        folder: folder for the locks, the same for all processes.
+        is_done: whether a job's result exists.
+        run: runs a job, continuing an earlier attempt.
+        poll_seconds: time to wait while other processes run all remaining jobs.
     """
     pending = list(jobs)
     while pending:
         before = len(pending)
         for job in list(pending):
-            if is_done(job) or _claimed(job, folder, is_done, do):
+            if is_done(job) or _run_unless_locked(job, folder, is_done, run):
                 pending.remove(job)
         if len(pending) == before:
-            time.sleep(wait)
+            time.sleep(poll_seconds)
 
 
-def _claimed(job: Job, folder: Path, is_done: Callable[[Job], bool], do: Callable[[Job], None]) -> bool:
-    """Do a job unless another process is at it; whether it was done."""
-    claim = folder / job.key
-    claim.mkdir(parents=True, exist_ok=True)
+def _run_unless_locked(
+    job: Job, folder: Path, is_done: Callable[[Job], bool], run: Callable[[Job], None]
+) -> bool:
+    """Run a job and return True, unless another process is running it."""
+    lock_folder = folder / job.key
+    lock_folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         try:
-            stack.enter_context(exclusive(claim))
+            stack.enter_context(exclusive(lock_folder))
         except FolderLocked:
             return False
-        if not is_done(job):  # another process may have finished it since the first check
-            do(job)
+        if not is_done(job):  # Another process may have finished it since the first check.
+            run(job)
     return True

@@ -1,4 +1,4 @@
-"""What a measurement works on: labeled images, a run, the settings; and images loaded with their points."""
+"""The inputs of a measurement, and the images that it loads."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from selfmark.sampling import evenly_spaced
 
 @dataclass(frozen=True)
 class MeasurementTask:
-    """One measurement.
+    """The inputs of one measurement.
 
-    run:       folder of the training; None where nothing is trained
-    config:    its settings, with those of the evaluation
-    test:      COCO file of the images errors are measured on
-    fit:       COCO file of the images regressors are fitted on
-    by:        annotation fields asked for
-    detectors: generic keypoint detectors asked for
-    folder:    where pictures go, and a store too large for memory
+    Attributes:
+        run: run folder of the training; None if nothing is trained.
+        config: settings of the training, with those of the evaluation.
+        test: COCO file of the images on which errors are measured.
+        fit: COCO file of the images for fitting regressors.
+        by: annotation fields to group by.
+        detectors: generic keypoint detectors to compare.
+        folder: folder for pictures, and for images that do not fit in memory.
+        device: device for the network.
     """
 
     run: Path | None
@@ -38,23 +40,25 @@ class MeasurementTask:
     device: torch.device
 
     @property
-    def trained(self) -> Path:
+    def run_folder(self) -> Path:
+        """Run folder of the training, for measurements that need one."""
         if self.run is None:
             raise ValueError("this measurement needs a training")
         return self.run
 
 
 def read_labels(path: Path, config: Config) -> AnnotatedObjects:
-    """The objects of a COCO file that was made here: it names its own images."""
+    """Read the objects of a COCO file that contains absolute paths of its images."""
     return read_ground_truth(path, list_images([path]), config.evaluation.min_visibility)
 
 
-def load_task_images(study: MeasurementTask, path: Path) -> LabeledImages:
-    """Load all images of a file; those that cannot be read are left out."""
-    return load_labeled_images(read_labels(path, study.config), study.config, study.folder)
+def load_task_images(task: MeasurementTask, path: Path) -> LabeledImages:
+    """Load all images of a COCO file; unreadable images are left out."""
+    return load_labeled_images(read_labels(path, task.config), task.config, task.folder)
 
 
-def load_image_sample(study: MeasurementTask, most: int) -> LabeledImages:
-    """Load at most so many of the test images, evenly spaced."""
-    truth = read_labels(study.test, study.config)
-    return load_labeled_images(truth.select(evenly_spaced(len(truth), most)), study.config, study.folder)
+def load_image_sample(task: MeasurementTask, max_images: int) -> LabeledImages:
+    """Load at most `max_images` test images, evenly spaced."""
+    truth = read_labels(task.test, task.config)
+    sample = truth.select(evenly_spaced(len(truth), max_images))
+    return load_labeled_images(sample, task.config, task.folder)

@@ -1,4 +1,4 @@
-"""What is measured without Stage 2: precision of first keypoints, errors of Stage 1, also round by round."""
+"""Measurements without Stage 2: precision of first keypoints, errors of Stage 1 and of each round."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from selfmark.evaluation.stage1_landmarks import Stage1, find_stage1_landmarks, 
 from selfmark.images.feed import PixelFeed
 from selfmark.images.store import load_store
 from selfmark.paper.reproduction.measurement_task import MeasurementTask, load_task_images, read_labels
-from selfmark.paper.reproduction.table_metrics import Figures
+from selfmark.paper.reproduction.table_metrics import Results
 from selfmark.run.folder import Run
 from selfmark.run.tensor_files import read_tensors
 
 
-def measure_precision(study: MeasurementTask) -> Figures:
-    """Of the detectors asked for, on the test images."""
-    truth = read_labels(study.test, study.config)
-    found = detector_precisions(
-        truth, default_normalizer(truth), study.detectors, study.config, study.device, study.folder
+def measure_precision(task: MeasurementTask) -> Results:
+    """Measure the precision of generic keypoint detectors on the test images."""
+    truth = read_labels(task.test, task.config)
+    precision = detector_precisions(
+        truth, default_normalizer(truth), task.detectors, task.config, task.device, task.folder
     )
-    return {"precision": found}
+    return {"precision": precision}
 
 
-def measure_stage1_errors(study: MeasurementTask) -> Figures:
-    """Of Stage 1 after its last clustering; the same numbers that `evaluate_run` has under "stage1"."""
-    stage1 = Stage1.load(Run.open(study.trained), study.device)
-    return _errors(study, stage1, load_task_images(study, study.fit), load_task_images(study, study.test))
+def measure_stage1_errors(task: MeasurementTask) -> Results:
+    """Measure the errors of Stage 1 after its last clustering, as `evaluate_run` does under "stage1"."""
+    stage1 = Stage1.load(Run.open(task.run_folder), task.device)
+    return _measure_errors(task, stage1, load_task_images(task, task.fit), load_task_images(task, task.test))
 
 
-def measure_errors_by_round(study: MeasurementTask) -> Figures:
-    """Of Stage 1 as it was after each round, its training images clustered anew with K each time."""
-    run = Run.open(study.trained)
-    fit, test = load_task_images(study, study.fit), load_task_images(study, study.test)
-    images = load_store(run.refs(), run.config.images, run.config.runtime.store_gigabytes, study.folder)
-    feed = PixelFeed(images.pixels, study.device, run.config.runtime.device_fraction)
+def measure_errors_by_round(task: MeasurementTask) -> Results:
+    """Measure the errors of Stage 1 after each round, with the training images clustered again into K."""
+    run = Run.open(task.run_folder)
+    fit, test = load_task_images(task, task.fit), load_task_images(task, task.test)
+    images = load_store(run.refs(), run.config.images, run.config.runtime.store_gigabytes, task.folder)
+    feed = PixelFeed(images.pixels, task.device, run.config.runtime.device_fraction)
     rounds = [
-        _errors(study, _after(run, number, feed), fit, test)
+        _measure_errors(task, _load_round(run, number, feed), fit, test)
         for number in range(1, run.config.rounds.count + 1)
     ]
     return {"rounds": rounds}
 
 
-def _after(run: Run, number: int, feed: PixelFeed) -> Stage1:
-    """Stage 1 with the weights that a round ended with."""
+def _load_round(run: Run, number: int, feed: PixelFeed) -> Stage1:
+    """Load Stage 1 with the weights from the end of a round."""
     path = run.round_weights_path(number)
     weights, _ = read_tensors(path)
     phi = load_phi(run, weights, path, feed.device)
@@ -59,19 +59,21 @@ def _after(run: Run, number: int, feed: PixelFeed) -> Stage1:
     return Stage1(phi, centroids, run.config, feed.device)
 
 
-def _errors(study: MeasurementTask, stage1: Stage1, fit: LabeledImages, test: LabeledImages) -> Figures:
-    spec, size, settings = default_normalizer(test.truth), study.config.images.size, study.config.evaluation
-    train, judged = (
+def _measure_errors(
+    task: MeasurementTask, stage1: Stage1, fit: LabeledImages, test: LabeledImages
+) -> Results:
+    spec, size, settings = default_normalizer(test.truth), task.config.images.size, task.config.evaluation
+    fit_examples, test_examples = (
         build_examples(
-            shown.truth,
-            find_stage1_landmarks(stage1, shown.store.pixels).xy,
-            shown.store.regions,
+            images.truth,
+            find_stage1_landmarks(stage1, images.store.pixels).xy,
+            images.store.regions,
             spec,
             size,
         )
-        for shown in (fit, test)
+        for images in (fit, test)
     )
     return {
         "headline": {"regressor": f"ridge {settings.ridge:g}"},
-        "stage1": protocol.stage1_errors(train, judged, settings),
+        "stage1": protocol.stage1_errors(fit_examples, test_examples, settings),
     }

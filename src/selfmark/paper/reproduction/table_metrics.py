@@ -1,6 +1,6 @@
-"""Every metric an experiment may ask for: a word, and a pure function from metrics.json to what it means.
+"""Metrics that an experiment file may name, each with a function that reads its value from metrics.json.
 
->>> metric("raw_accuracy head+knees")[1]
+>>> parse_metric("raw_accuracy head+knees")[1]
 'head+knees'
 """
 
@@ -12,15 +12,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from selfmark.errors import InputError
+from selfmark.errors import InputError, suggest
 from selfmark.evaluation.normalizers import part_groups
 
-Figures = dict[str, Any]
+Results = dict[str, Any]  # content of metrics.json
 Value = float | list[Any] | str | None
-Kind = Literal["table", "curves", "bars", "map", "sheet"]
-Shape = Literal["number", "line", "map", "picture"]
-# What a cell's number comes from: see `work` for each.
-Need = Literal[
+ExperimentKind = Literal["table", "curves", "bars", "map", "sheet"]
+ValueKind = Literal["number", "line", "map", "picture"]
+# How a value is measured: `workspace` has a function for each. Digests of measurements contain these words.
+MeasurementKind = Literal[
     "keypoints",
     "stage1",
     "rounds",
@@ -31,9 +31,10 @@ Need = Literal[
     "sheet",
     "matched sheet",
 ]
+ReadValue = Callable[[Results, str], Value]  # from the results and the metric's argument
 
-# What can be shown how.
-KINDS: dict[Kind, tuple[Shape, ...]] = {
+# Which values each kind of experiment can show.
+VALUE_KINDS: dict[ExperimentKind, tuple[ValueKind, ...]] = {
     "table": ("number",),
     "curves": ("line",),
     "bars": ("line",),
@@ -41,7 +42,7 @@ KINDS: dict[Kind, tuple[Shape, ...]] = {
     "sheet": ("picture",),
 }
 
-# The paper's parts of the body in the words of point names, see `normalize.part_groups`.
+# The paper's body parts as groups of point names, see `normalizers.part_groups`.
 PARTS: dict[str, tuple[str, ...]] = {
     "head": ("head", "head_top", "nose"),
     "shoulders": ("shoulder",),
@@ -55,69 +56,80 @@ PARTS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Metric:
-    """What must be measured for it, what it is, how it is read off; `argument` says of what, if anything."""
+    """A metric of experiment files.
 
-    need: Need
-    kind: Shape
-    read: Callable[[Figures, str], Value]
+    Attributes:
+        measured_by: the measurement whose results contain it.
+        kind: what its value is.
+        read: returns its value from the results and the argument.
+        argument: what its argument stands for, in capitals; empty if it takes none.
+    """
+
+    measured_by: MeasurementKind
+    kind: ValueKind
+    read: ReadValue
     argument: str = ""
 
 
 def parse_metric(text: str) -> tuple[Metric, str]:
-    """The metric a file names, and its argument."""
-    word, _, argument = text.partition(" ")
-    if word not in METRICS:
-        raise InputError(f"there is no metric '{word}'; there are {', '.join(METRICS)}")
-    found = METRICS[word]
-    if bool(argument) != bool(found.argument):
-        raise InputError(f"the metric '{word}' takes {found.argument or 'no argument'}, not '{argument}'")
-    if found.argument == "PART+PART":
-        _parts(argument)
-    return found, argument
+    """Return the metric that a file names, and its argument.
+
+    Raises:
+        InputError: if the metric is unknown, or its argument is missing, superfluous or unknown.
+    """
+    name, _, argument = text.partition(" ")
+    if name not in METRICS:
+        hint = suggest(name, METRICS) or f" The metrics are {', '.join(METRICS)}"
+        raise InputError(f"unknown metric '{name}'.{hint}")
+    metric = METRICS[name]
+    if bool(argument) != bool(metric.argument):
+        raise InputError(f"the metric '{name}' takes {metric.argument or 'no argument'}, not '{argument}'")
+    if metric.argument == "PART+PART":
+        _split_parts(argument)
+    return metric, argument
 
 
 def required_fields(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The annotation fields to break errors down by, and the keypoint detectors, that a metric asks for."""
-    found, argument = parse_metric(text)
-    by = (argument.split("=")[0],) if found.argument.startswith("FIELD") else ()
-    return by, (argument,) if found.argument == "DETECTOR" else ()
+    """Return the annotation fields to group errors by and the keypoint detectors that a metric needs."""
+    metric, argument = parse_metric(text)
+    fields = (argument.split("=")[0],) if metric.argument.startswith("FIELD") else ()
+    return fields, (argument,) if metric.argument == "DETECTOR" else ()
 
 
-# --- how each is read off --------------------------------------------------------------------------------
+# --- functions that read a value ---------------------------------------------------------------------------
 
 
-def _headline(direction: str, entry: str) -> Callable[[Figures, str], Value]:
-    return lambda figures, _: figures["headline"][direction][entry]
+def _headline(direction: str, entry: str) -> ReadValue:
+    return lambda results, _: results["headline"][direction][entry]
 
 
-def _stage1(direction: str) -> Callable[[Figures, str], Value]:
-    """With the regressor of the headline figures, as Stage 2's error is."""
+def _stage1(direction: str) -> ReadValue:
+    """Return a reader of Stage 1's error with the regressor of the headline, as for Stage 2."""
 
-    def read(figures: Figures, _: str) -> Value:
-        regressor = figures["headline"]["regressor"]
-        errors: list[Figures] = figures["stage1"]["errors"]
+    def read(results: Results, _: str) -> Value:
+        regressor = results["headline"]["regressor"]
+        errors: list[Results] = results["stage1"]["errors"]
         return float(next(row[direction] for row in errors if row["regressor"] == regressor))
 
     return read
 
 
-def _forward_in(figures: Figures, argument: str) -> Value:
+def _forward_in_group(results: Results, argument: str) -> Value:
     field, _, value = argument.partition("=")
-    group = figures["by"][field].get(value)
+    group = results["by"][field].get(value)
     return None if group is None else group["forward"]
 
 
-def _hits(of: str, limit: str) -> Callable[[Figures, str], Value]:
-    """Mean over parts of the mean over the points of a part."""
+def _hits_of_parts(section: str, limit: str) -> ReadValue:
+    """Return a reader of the mean over body parts of the mean hit rate of each part's points."""
 
-    def read(figures: Figures, argument: str) -> Value:
-        name = next((name for name in figures[of] if limit in name), None)
-        if name is None:
+    def read(results: Results, argument: str) -> Value:
+        rates = _find_limit(results, section, limit, "by_point")
+        if rates is None:
             return None
-        groups = part_groups(figures["points"])
-        rates = figures[of][name]["by_point"]
+        groups = part_groups(results["points"])
         means = []
-        for part in _parts(argument):
+        for part in _split_parts(argument):
             points = [point for word in PARTS[part] for point in groups.get(word, ())]
             known = [rates[point] for point in points if rates[point] is not None]
             means.append(float(np.mean(known)) if known else None)
@@ -127,65 +139,65 @@ def _hits(of: str, limit: str) -> Callable[[Figures, str], Value]:
     return read
 
 
-def _parts(argument: str) -> list[str]:
+def _hits(section: str, limit: str, entry: str) -> ReadValue:
+    """Return a reader of hit rates: of each point ("by_point") or their mean ("average")."""
+    return lambda results, _: _find_limit(results, section, limit, entry)
+
+
+def _find_limit(results: Results, section: str, limit: str, entry: str) -> Any:
+    """Return an entry of the hit rates whose description contains `limit`; None if there are none."""
+    return next((hits[entry] for name, hits in results[section].items() if limit in name), None)
+
+
+def _split_parts(argument: str) -> list[str]:
     parts = argument.split("+")
     unknown = [part for part in parts if part not in PARTS]
     if unknown:
-        raise InputError(f"there is no part '{unknown[0]}'; there are {', '.join(PARTS)}")
+        raise InputError(f"unknown body part '{unknown[0]}'; the parts are {', '.join(PARTS)}")
     return parts
 
 
-def _average(of: str, limit: str) -> Callable[[Figures, str], Value]:
-    """Mean over all points."""
-    return lambda figures, _: next(
-        (hits["average"] for name, hits in figures[of].items() if limit in name), None
-    )
+def _errors_by_round(results: Results, _: str) -> Value:
+    return [_stage1("forward")(entry, "") for entry in results["rounds"]]
 
 
-def _by_point(of: str, limit: str) -> Callable[[Figures, str], Value]:
-    def read(figures: Figures, _: str) -> Value:
-        name = next((name for name in figures[of] if limit in name), None)
-        return None if name is None else figures[of][name]["by_point"]
-
-    return read
+def _entry(name: str) -> ReadValue:
+    return lambda results, _: results[name]
 
 
-def _by_round(figures: Figures, _: str) -> Value:
-    return [_stage1("forward")(entry, "") for entry in figures["rounds"]]
-
-
+# Words in the descriptions of hit limits.
 _EYES, _PIXELS, _TORSO = "inter-ocular", " px at ", "torso"
 
 METRICS: dict[str, Metric] = {
-    # Percent of the normalizer, Stage 2 and the headline regressor.
+    # Stage 2's error in percent of the normalizer, with the regressor of the headline.
     "forward": Metric("detector", "number", _headline("forward", "error")),
     "backward": Metric("detector", "number", _headline("backward", "error")),
-    "forward_in": Metric("detector", "number", _forward_in, "FIELD=VALUE"),
-    "landmarks": Metric("detector", "number", lambda figures, _: float(len(figures["landmarks"]))),
-    # The same of Stage 1, gaps filled in.
+    "forward_in": Metric("detector", "number", _forward_in_group, "FIELD=VALUE"),
+    "landmarks": Metric("detector", "number", lambda results, _: float(len(results["landmarks"]))),
+    # The same for Stage 1, with missing landmarks filled in.
     "stage1_forward": Metric("stage1", "number", _stage1("forward")),
     "stage1_backward": Metric("stage1", "number", _stage1("backward")),
-    "stage1_points": Metric("stage1", "number", lambda figures, _: figures["stage1"]["points_per_image"]),
-    # Percent of points hit.
-    "raw_accuracy": Metric("detector", "number", _hits("raw", _PIXELS), "PART+PART"),
-    "raw_pck": Metric("detector", "number", _hits("raw", _TORSO), "PART+PART"),
-    "regressed_accuracy": Metric("detector", "number", _hits("regressed", _PIXELS), "PART+PART"),
-    "regressed_average": Metric("detector", "number", _average("regressed", _PIXELS)),
+    "stage1_points": Metric("stage1", "number", lambda results, _: results["stage1"]["points_per_image"]),
+    # Percent of points that are hit.
+    "raw_accuracy": Metric("detector", "number", _hits_of_parts("raw", _PIXELS), "PART+PART"),
+    "raw_pck": Metric("detector", "number", _hits_of_parts("raw", _TORSO), "PART+PART"),
+    "regressed_accuracy": Metric("detector", "number", _hits_of_parts("regressed", _PIXELS), "PART+PART"),
+    "regressed_average": Metric("detector", "number", _hits("regressed", _PIXELS, "average")),
     # AP and AR over OKS, 0 to 1; the argument is an entry of metrics.json, e.g. "AP 0.5".
-    "oks": Metric("detector", "number", lambda figures, entry: figures["oks"].get(entry), "ENTRY"),
-    # Percent of a generic detector's keypoints on an annotated point; nothing is trained for it.
-    "precision": Metric("keypoints", "number", lambda figures, name: figures["precision"][name], "DETECTOR"),
-    # Lines: the mean error of the n best points, of each round, the hits of each point.
+    "oks": Metric("detector", "number", lambda results, entry: results["oks"].get(entry), "ENTRY"),
+    # Percent of a generic detector's keypoints that lie on an annotated point; needs no training.
+    "precision": Metric("keypoints", "number", lambda results, name: results["precision"][name], "DETECTOR"),
+    # Lines: mean error of the n best points, error after each round, hit rate of each point.
     "forward_curve": Metric("detector", "line", _headline("forward", "cumulative")),
     "backward_curve": Metric("detector", "line", _headline("backward", "cumulative")),
-    "forward_by_round": Metric("rounds", "line", _by_round),
-    "raw_by_point": Metric("detector", "line", _by_point("raw", _EYES)),
-    # Maps of descriptors: x, y and the annotated point nearest to each.
-    "keypoint_map": Metric("keypoint map", "map", lambda figures, _: figures["map"]),
-    "descriptor_map": Metric("map", "map", lambda figures, _: figures["map"]),
-    # Pictures, as names of files beside metrics.json.
-    "keypoint_sheet": Metric("keypoint sheet", "picture", lambda figures, _: figures["keypoint_sheet"]),
-    "landmark_sheet": Metric("sheet", "picture", lambda figures, _: figures["landmark_sheet"]),
-    "pose_sheet": Metric("sheet", "picture", lambda figures, _: figures["pose_sheet"], "FIELD"),
-    "matched_sheet": Metric("matched sheet", "picture", lambda figures, _: figures["matched_sheet"]),
+    "forward_by_round": Metric("rounds", "line", _errors_by_round),
+    "raw_by_point": Metric("detector", "line", _hits("raw", _EYES, "by_point")),
+    # Maps of descriptors: x, y and the nearest annotated point of each descriptor.
+    "keypoint_map": Metric("keypoint map", "map", _entry("map")),
+    "descriptor_map": Metric("map", "map", _entry("map")),
+    # Pictures, as names of files in the folder of metrics.json.
+    "keypoint_sheet": Metric("keypoint sheet", "picture", _entry("keypoint_sheet")),
+    "landmark_sheet": Metric("sheet", "picture", _entry("landmark_sheet")),
+    "pose_sheet": Metric("sheet", "picture", _entry("pose_sheet"), "FIELD"),
+    "matched_sheet": Metric("matched sheet", "picture", _entry("matched_sheet")),
 }

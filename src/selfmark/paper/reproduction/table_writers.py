@@ -1,4 +1,4 @@
-"""An experiment's numbers beside the paper's: as Markdown, as CSV and as LaTeX."""
+"""Write an experiment's numbers beside the paper's as Markdown, CSV and LaTeX."""
 
 from __future__ import annotations
 
@@ -12,15 +12,25 @@ from selfmark.paper.reproduction.experiment import Experiment, Row
 from selfmark.paper.reproduction.table_metrics import Value
 from selfmark.run.files import atomic_write
 
-ABSENT = "absent"  # a cell whose data set is not here
-FAILED = "failed"  # a cell whose training or measurement came to nothing
+ABSENT = "absent"  # shown in cells whose data set is missing
+FAILED = "failed"  # shown in cells whose training or measurement failed
 
-Values = Mapping[tuple[str, str], Value]  # by row and column
+Values = Mapping[tuple[str, str], Value]  # by the names of row and column
 
 
 @dataclass(frozen=True)
 class TableOrigin:
-    """How numbers were made: what a reader must know to compare them; `notes` are on the data sets."""
+    """How the numbers of a table were made, which a reader must know to compare them.
+
+    Attributes:
+        preset: name of the preset.
+        seed: seed of all random numbers.
+        changes: settings changed by the user.
+        version: version of selfmark.
+        device: name of the GPU, or "CPU".
+        regressor: how landmarks are mapped to annotated points; empty if nothing is regressed.
+        notes: sentences about the data sets.
+    """
 
     preset: str
     seed: int
@@ -31,21 +41,22 @@ class TableOrigin:
     notes: tuple[str, ...] = ()
 
     def sentence(self) -> str:
+        """Return everything except the notes as one sentence.
+
+        >>> TableOrigin("fast", 0, {"M": "50"}, "0.1", "CPU", "ridge 0.01").sentence()
+        'selfmark 0.1, preset fast, seed 0, set M=50, regressor ridge 0.01, CPU.'
         """
-        >>> Origin("fast", 0, {"M": "50"}, "0.1", "cpu", "ridge 0.01").sentence()
-        'selfmark 0.1, preset fast, seed 0, set M=50, regressor ridge 0.01, cpu.'
-        """
-        words = [f"selfmark {self.version}", f"preset {self.preset}", f"seed {self.seed}"]
+        parts = [f"selfmark {self.version}", f"preset {self.preset}", f"seed {self.seed}"]
         if self.changes:
-            words.append("set " + " ".join(f"{name}={value}" for name, value in self.changes.items()))
+            parts.append("set " + " ".join(f"{name}={value}" for name, value in self.changes.items()))
         if self.regressor:
-            words.append(f"regressor {self.regressor}")
-        return ", ".join([*words, self.device]) + "."
+            parts.append(f"regressor {self.regressor}")
+        return ", ".join([*parts, self.device]) + "."
 
 
 @dataclass(frozen=True)
 class TableEntry:
-    """One cell in words: our number, the paper's and the difference, each empty where there is none."""
+    """The text of one cell: our number, the paper's and the difference, each empty if there is none."""
 
     ours: str
     paper: str
@@ -53,31 +64,31 @@ class TableEntry:
 
 
 def build_entries(experiment: Experiment, values: Values) -> list[list[TableEntry]]:
-    """A list of cells for each row."""
+    """Return the entries of each row."""
     return [
         [
-            _entry(experiment, row, place, values.get((row.name, column.name)))
-            for place, column in enumerate(experiment.columns)
+            _build_entry(experiment, row, index, values.get((row.name, column.name)))
+            for index, column in enumerate(experiment.columns)
         ]
         for row in experiment.rows
     ]
 
 
-def _entry(experiment: Experiment, row: Row, place: int, value: Value) -> TableEntry:
+def _build_entry(experiment: Experiment, row: Row, column: int, value: Value) -> TableEntry:
     digits = experiment.digits
-    theirs = row.paper[place] if row.paper else None
-    paper = "" if theirs is None else _printed(theirs, digits)
+    theirs = row.paper[column] if row.paper else None
+    paper = "" if theirs is None else _format_paper_number(theirs, digits)
     if isinstance(value, float):
-        # Of the number as it is shown, so that the three agree.
+        # The difference is that of the rounded number, so that the three shown numbers agree.
         difference = "" if theirs is None else f"{round(value, digits) - theirs:+.{digits}f}"
         return TableEntry(f"{value:.{digits}f}", paper, difference)
     return TableEntry(value if isinstance(value, str) else "", paper, "")
 
 
-def _printed(number: float, digits: int) -> str:
-    """A number of the paper with so many digits, or with more where it has more.
+def _format_paper_number(number: float, digits: int) -> str:
+    """Format a number with this many decimals, or with more if it has more.
 
-    >>> _printed(2.0, 1), _printed(2.15, 1)
+    >>> _format_paper_number(2.0, 1), _format_paper_number(2.15, 1)
     ('2.0', '2.15')
     """
     text = f"{number:.{digits}f}"
@@ -85,14 +96,14 @@ def _printed(number: float, digits: int) -> str:
 
 
 def write_tables(experiment: Experiment, values: Values, origin: TableOrigin, folder: Path) -> list[Path]:
-    """NAME.md, NAME.csv and NAME.tex."""
-    made = {
+    """Write NAME.md, NAME.csv and NAME.tex; return their paths."""
+    texts = {
         ".md": to_markdown(experiment, values, origin),
         ".csv": to_csv(experiment, values),
         ".tex": to_latex(experiment, values, origin),
     }
     paths = []
-    for suffix, text in made.items():
+    for suffix, text in texts.items():
         path = folder / f"{experiment.name}{suffix}"
         with atomic_write(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
@@ -101,83 +112,88 @@ def write_tables(experiment: Experiment, values: Values, origin: TableOrigin, fo
 
 
 def to_markdown(experiment: Experiment, values: Values, origin: TableOrigin) -> str:
-    """Each cell as `3.31 (3.25, +0.06)`: ours, then in brackets the paper's and how much ours is more."""
+    """Return a table with cells like `3.31 (3.25, +0.06)`: ours, then the paper's and the difference."""
     compared = any(row.paper for row in experiment.rows)
+    legend = "Our number; in parentheses the paper's number and the difference (ours minus the paper's)."
     lines = [
         f"# {experiment.title}",
         "",
         *build_paragraphs(experiment, origin),
-        *(["Ours; in brackets the paper's number and how much ours is more.", ""] if compared else []),
-        _line(["", *(column.name for column in experiment.columns)]),
-        _line(["---", *("---:" for _ in experiment.columns)]),
+        *([legend, ""] if compared else []),
+        _markdown_row(["", *(column.name for column in experiment.columns)]),
+        _markdown_row(["---", *("---:" for _ in experiment.columns)]),
     ]
-    for row, cells in zip(experiment.rows, build_entries(experiment, values), strict=True):
-        lines.append(_line([row.name, *map(_in_brackets, cells)]))
+    for row, entries in zip(experiment.rows, build_entries(experiment, values), strict=True):
+        lines.append(_markdown_row([row.name, *map(_markdown_cell, entries)]))
     return "\n".join(lines) + "\n"
 
 
 def build_paragraphs(experiment: Experiment, origin: TableOrigin) -> list[str]:
-    """What stands above a table or figure: its place in the paper, the note, how it was made."""
+    """Return the lines above a table or figure: its place in the paper, its note, how it was made."""
     place = f"{experiment.place} of the paper." if experiment.place else "Not in the paper."
     texts = (place, experiment.note, *origin.notes, origin.sentence())
     return [line for text in texts if text for line in (text, "")]
 
 
-def _in_brackets(cell: TableEntry) -> str:
-    inside = ", ".join(filter(None, (cell.paper, cell.difference)))
-    return " ".join(filter(None, (cell.ours, f"({inside})" if inside else ""))) or "-"
+def _markdown_cell(entry: TableEntry) -> str:
+    inside = ", ".join(filter(None, (entry.paper, entry.difference)))
+    return " ".join(filter(None, (entry.ours, f"({inside})" if inside else ""))) or "-"
 
 
-def _line(cells: list[str]) -> str:
+def _markdown_row(cells: list[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def to_csv(experiment: Experiment, values: Values) -> str:
-    """A column each for our number, the paper's and the difference."""
+    """Return a table with three columns for each column: our number, the paper's and the difference."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    header = [
-        f"{column.name}{what}" for column in experiment.columns for what in ("", " (paper)", " (difference)")
-    ]
-    writer.writerow(["row", *header])
-    for row, cells in zip(experiment.rows, build_entries(experiment, values), strict=True):
-        writer.writerow([row.name, *(word for c in cells for word in (c.ours, c.paper, c.difference))])
+    suffixes = ("", " (paper)", " (difference)")
+    writer.writerow(
+        ["row", *(f"{column.name}{suffix}" for column in experiment.columns for suffix in suffixes)]
+    )
+    for row, entries in zip(experiment.rows, build_entries(experiment, values), strict=True):
+        writer.writerow([row.name, *_flatten(entries)])
     return stream.getvalue()
 
 
+def _flatten(entries: list[TableEntry]) -> list[str]:
+    return [text for entry in entries for text in (entry.ours, entry.paper, entry.difference)]
+
+
 def to_latex(experiment: Experiment, values: Values, origin: TableOrigin) -> str:
-    """A table with the package booktabs, three columns under each of the experiment's."""
-    above = " & ".join(
-        ["", *(rf"\multicolumn{{3}}{{c}}{{{escape_latex(c.name)}}}" for c in experiment.columns)]
+    """Return a table for the package booktabs with three columns for each column."""
+    columns = experiment.columns
+    names = " & ".join(
+        ["", *(rf"\multicolumn{{3}}{{c}}{{{escape_latex(column.name)}}}" for column in columns)]
     )
-    rules = "".join(rf"\cmidrule(lr){{{3 * i + 2}-{3 * i + 4}}}" for i in range(len(experiment.columns)))
-    below = " & ".join(["", *("ours & paper & diff." for _ in experiment.columns)])
+    rules = "".join(rf"\cmidrule(lr){{{3 * i + 2}-{3 * i + 4}}}" for i in range(len(columns)))
+    subheadings = " & ".join(["", *("ours & paper & diff." for _ in columns)])
     caption = " ".join(filter(None, [f"{experiment.title}.", *build_paragraphs(experiment, origin)]))
     lines = [
         r"\begin{table}",
         r"\centering",
         rf"\caption{{{escape_latex(caption)}}}",
-        rf"\begin{{tabular}}{{l{'rrr' * len(experiment.columns)}}}",
+        rf"\begin{{tabular}}{{l{'rrr' * len(columns)}}}",
         r"\toprule",
-        above + r" \\",
+        names + r" \\",
         rules,
-        below + r" \\",
+        subheadings + r" \\",
         r"\midrule",
     ]
-    for row, cells in zip(experiment.rows, build_entries(experiment, values), strict=True):
-        words = [escape_latex(row.name)]
-        words += [_mathematical(word) for c in cells for word in (c.ours, c.paper, c.difference)]
-        lines.append(" & ".join(words) + r" \\")
+    for row, entries in zip(experiment.rows, build_entries(experiment, values), strict=True):
+        cells = [escape_latex(row.name), *map(_latex_cell, _flatten(entries))]
+        lines.append(" & ".join(cells) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
 
 
-def _mathematical(word: str) -> str:
-    """Signed numbers in mathematics, where a minus is one."""
-    return f"${word}$" if word[:1] in ("+", "-") else escape_latex(word)
+def _latex_cell(text: str) -> str:
+    """Return the text escaped; signed numbers in math mode, which has a proper minus sign."""
+    return f"${text}$" if text[:1] in ("+", "-") else escape_latex(text)
 
 
-_SPECIAL = {
-    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+_LATEX_ESCAPES = {
+    **{char: f"\\{char}" for char in "&%$#_{}"},
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
@@ -187,9 +203,9 @@ _SPECIAL = {
 
 
 def escape_latex(text: str) -> str:
-    r"""Text as LaTeX shows it, sign by sign.
+    r"""Escape the special characters of LaTeX.
 
-    >>> escape("50 % of x_1 & y")
+    >>> escape_latex("50 % of x_1 & y")
     '50 \\% of x\\_1 \\& y'
     """
-    return "".join(_SPECIAL.get(sign, sign) for sign in text)
+    return "".join(_LATEX_ESCAPES.get(char, char) for char in text)

@@ -129,7 +129,7 @@ def touches(kind: str, frames: int, trials: int = 50) -> dict[str, Any]:
     for trial in range(trials):
         places, angles = _contact(kind, frames, np.random.default_rng([frames, trial]))
         tracker = AnimalTracker(2, np.pi * BODY[0] * BODY[1], Tracking())
-        found = np.stack([tracker.step(_mask(*one)).center for one in zip(places, angles, strict=True)])
+        found = np.stack([tracker.update(_mask(*one)).center for one in zip(places, angles, strict=True)])
         before, after = (np.linalg.norm(found[at, 0] - places[at], axis=1).argmin() for at in (3, -1))
         kept += int(before == after)
     return {"contact": kind, "frames": frames, "trials": trials, "identities_kept": kept / trials}

@@ -1,4 +1,4 @@
-"""Videos, as in the tests of images."""
+"""The `write_video` fixture of the image tests."""
 
 from __future__ import annotations
 

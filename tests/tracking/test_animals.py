@@ -1,7 +1,9 @@
-"""Animals of a generated arena are found where they are, stay themselves, and are let go when they leave."""
+"""Track animals in generated videos, and build squares, fill gaps and smooth tracks by hand."""
 
 from __future__ import annotations
 
+import doctest
+import importlib
 from itertools import permutations
 from pathlib import Path
 
@@ -10,59 +12,61 @@ import pytest
 
 from selfmark.config import Tracking
 from selfmark.errors import InputError
+from selfmark.image_ref import ImageRef
 from selfmark.tracking.animals import AnimalTracks, build_square_refs, fill_gaps, smooth_track, track_animals
 from tests.tracking.arena import BODY, SIZE, Floats, wander, write_arena_video
 
 SETTINGS = Tracking(num_samples=30)
+NAN = [np.nan, np.nan]
 
 
-def errors(tracks: AnimalTracks, ways: Floats) -> Floats:
-    """Distances [frames, animals] to the true places, for the one order of animals that fits best."""
-    orders = permutations(range(ways.shape[1]))
-    distances = [np.linalg.norm(tracks.center[:, list(order)] - ways, axis=2) for order in orders]
-    return min(distances, key=lambda one: float(np.nansum(one)))
+def errors(tracks: AnimalTracks, paths: Floats) -> Floats:
+    """Return distances [frames, animals] to the true positions, for the best order of the animals."""
+    orders = permutations(range(paths.shape[1]))
+    distances = [np.linalg.norm(tracks.center[:, list(order)] - paths, axis=2) for order in orders]
+    return min(distances, key=lambda distance: float(np.nansum(distance)))
 
 
 @pytest.mark.parametrize(("animals", "bright"), [(1, False), (2, True), (3, False)])
-def test_animals_are_found_and_stay_themselves(animals: int, bright: bool, tmp_path: Path) -> None:
-    ways = wander(160, animals, seed=animals)
-    tracks = track_animals(write_arena_video(ways, tmp_path / "arena.mp4", bright), animals, SETTINGS)
-    away = errors(tracks, ways)
-    assert np.isfinite(away).all()
-    assert np.median(away) < 1.5
-    assert away.max() < BODY[1]
+def test_animals_are_found_and_keep_their_identity(animals: int, bright: bool, tmp_path: Path) -> None:
+    paths = wander(160, animals, seed=animals)
+    tracks = track_animals(write_arena_video(paths, tmp_path / "arena.mp4", bright), animals, SETTINGS)
+    error = errors(tracks, paths)
+    assert np.isfinite(error).all()
+    assert np.median(error) < 1.5
+    assert error.max() < BODY[1]
     assert 2 * BODY[0] < tracks.side < 4 * BODY[0], "the body and its margin, not the tail"
 
 
-def test_identity_survives_a_short_touch(tmp_path: Path) -> None:
-    """Two animals come together head on, touch for half a second, and go back the way they came."""
+def test_identity_survives_a_short_contact(tmp_path: Path) -> None:
+    """Two animals meet head on, touch for half a second, and go back the way they came."""
     time = np.linspace(-1, 1, 150)
     gap = 1.7 * BODY[0] + 60 * np.abs(time) ** 1.5
     middle = np.array(SIZE) / 2
-    ways = np.stack(
+    paths = np.stack(
         [
             np.stack([middle[0] - gap / 2, middle[1] + 25 * time], axis=1),
             np.stack([middle[0] + gap / 2, middle[1] + 25 * time], axis=1),
         ],
         axis=1,
     )
-    assert (gap < 2 * BODY[0]).sum() > 12, "they do touch"
-    away = errors(track_animals(write_arena_video(ways, tmp_path / "touch.mp4"), 2, SETTINGS), ways)
-    assert np.isfinite(away).all()
-    assert away.max() < BODY[0], "nobody jumped to the other's place"
+    assert (gap < 2 * BODY[0]).sum() > 12, "the animals touch"
+    error = errors(track_animals(write_arena_video(paths, tmp_path / "touch.mp4"), 2, SETTINGS), paths)
+    assert np.isfinite(error).all()
+    assert error.max() < BODY[0], "no animal jumps to the other's position"
 
 
-def test_who_leaves_has_no_box_and_is_taken_up_again(tmp_path: Path) -> None:
-    ways = wander(150, 1, seed=4)
-    gone = ways.copy()
-    gone[60:100] = np.nan
-    gone[120:125] = np.nan  # a blink, shorter than the half second that is filled in
-    path = write_arena_video(gone, tmp_path / "arena.mp4")
+def test_an_animal_that_leaves_has_no_box_until_it_returns(tmp_path: Path) -> None:
+    paths = wander(150, 1, seed=4)
+    visible = paths.copy()
+    visible[60:100] = np.nan
+    visible[120:125] = np.nan  # shorter than the half second that is filled in
+    path = write_arena_video(visible, tmp_path / "arena.mp4")
     tracks = track_animals(path, 1, SETTINGS)
-    seen = np.isfinite(tracks.center[:, 0, 0])
-    assert not seen[60:100].any()
-    assert seen[[*range(60), *range(100, 150)]].all()
-    assert np.linalg.norm(tracks.center[120:125, 0] - ways[120:125, 0], axis=1).max() < 4, "filled in"
+    found = np.isfinite(tracks.center[:, 0, 0])
+    assert not found[60:100].any()
+    assert found[[*range(60), *range(100, 150)]].all()
+    assert np.linalg.norm(tracks.center[120:125, 0] - paths[120:125, 0], axis=1).max() < 4, "filled in"
     refs = build_square_refs(path, tracks, every=5)
     assert [ref.frame for ref in refs] == [*range(0, 60, 5), *range(100, 150, 5)]
     assert {ref.track for ref in refs} == {1}
@@ -71,33 +75,98 @@ def test_who_leaves_has_no_box_and_is_taken_up_again(tmp_path: Path) -> None:
     np.testing.assert_allclose([x + width / 2 - 0.5, y + height / 2 - 0.5], tracks.center[15, 0])
 
 
-def test_nothing_that_moves_is_one_sentence(tmp_path: Path) -> None:
+def test_a_video_without_motion_is_rejected(tmp_path: Path) -> None:
     still = np.repeat(np.array([[[100.0, 70.0]]]), 40, axis=0)  # part of the background
-    with pytest.raises(InputError, match=r"no animals stand out .* --boxes$"):
+    with pytest.raises(InputError, match=r"no animals were found; .* --boxes$"):
         track_animals(write_arena_video(still, tmp_path / "still.mp4"), 1, SETTINGS)
 
 
-def test_more_animals_than_there_are_share_what_there_is(tmp_path: Path) -> None:
-    ways = wander(60, 1, seed=1)
-    tracks = track_animals(write_arena_video(ways, tmp_path / "one.mp4"), 2, SETTINGS)
-    assert np.nanmax(np.linalg.norm(tracks.center - ways, axis=2)) < 2 * BODY[0], "halves of the one animal"
+def test_too_many_animals_share_the_existing_one(tmp_path: Path) -> None:
+    paths = wander(60, 1, seed=1)
+    tracks = track_animals(write_arena_video(paths, tmp_path / "one.mp4"), 2, SETTINGS)
+    error = np.nanmax(np.linalg.norm(tracks.center - paths, axis=2))
+    assert error < 2 * BODY[0], "each track is half of the animal"
 
 
-def test_smoothing_takes_noise_away_and_keeps_gaps() -> None:
+def test_progress_counts_the_frames(tmp_path: Path) -> None:
+    calls: list[tuple[int, int]] = []
+    path = write_arena_video(wander(40, 1, seed=1), tmp_path / "arena.mp4")
+    tracks = track_animals(path, 1, SETTINGS, lambda done, total: calls.append((done, total)))
+    assert calls == [(number, 40) for number in range(1, 41)]
+    assert tracks.unread == 0
+
+
+# --- squares ---------------------------------------------------------------------------------------
+
+
+def test_squares_by_hand() -> None:
+    """Side 10 around pixel center (20, 30): from corner 20.5 - 5 = 15.5 and 30.5 - 5 = 25.5."""
+    center = np.array([[[20, 30], [50, 60]], [[21, 31], NAN], [NAN, [52, 62]]], dtype=np.float64)
+    path = Path("arena.mp4")
+    assert build_square_refs(path, AnimalTracks(center, 10.0), every=1) == [
+        ImageRef(path, 0, (15.5, 25.5, 10.0, 10.0), 1),
+        ImageRef(path, 0, (45.5, 55.5, 10.0, 10.0), 2),
+        ImageRef(path, 1, (16.5, 26.5, 10.0, 10.0), 1),
+        ImageRef(path, 2, (47.5, 57.5, 10.0, 10.0), 2),
+    ]
+    every_second = build_square_refs(path, AnimalTracks(center, 10.0), every=2)
+    assert [(ref.frame, ref.track) for ref in every_second] == [(0, 1), (0, 2), (2, 2)]
+
+
+# --- gaps ------------------------------------------------------------------------------------------
+
+
+def test_only_short_gaps_are_filled() -> None:
+    positions = np.array([[0.0, 0], [1, 1], NAN, [3, 3], NAN, NAN, NAN, [7, 7]])
+    filled = fill_gaps(positions, 2)
+    np.testing.assert_allclose(filled[2], [2, 2])
+    assert np.isnan(filled[4:7]).all()
+    np.testing.assert_allclose(fill_gaps(positions, 3)[:, 0], np.arange(8))
+
+
+def test_gaps_at_the_ends_are_not_filled() -> None:
+    positions = np.array([NAN, [4, 8], NAN, [6, 4], NAN])
+    np.testing.assert_array_equal(fill_gaps(positions, 10), [NAN, [4, 8], [5, 6], [6, 4], NAN])
+    np.testing.assert_array_equal(fill_gaps(positions, 0), positions)
+    assert np.isnan(positions[2]).all(), "the argument is not changed"
+
+
+def test_a_track_without_positions_stays_empty() -> None:
+    empty = np.full((5, 2), np.nan)
+    np.testing.assert_array_equal(fill_gaps(empty, 3), empty)
+    np.testing.assert_array_equal(smooth_track(empty, 2.0), empty)
+
+
+# --- smoothing -------------------------------------------------------------------------------------
+
+
+def test_smoothing_reduces_noise_and_keeps_gaps() -> None:
     rng = np.random.default_rng(0)
-    way = np.stack([np.linspace(0, 50, 200), 20 * np.sin(np.linspace(0, 6, 200))], axis=1)
-    noisy = way + rng.normal(0, 1, way.shape)
+    path = np.stack([np.linspace(0, 50, 200), 20 * np.sin(np.linspace(0, 6, 200))], axis=1)
+    noisy = path + rng.normal(0, 1, path.shape)
     noisy[80:100] = np.nan
     smooth = smooth_track(noisy, 2.0)
     assert np.isnan(smooth[80:100]).all()
     assert np.isfinite(np.delete(smooth, range(80, 100), axis=0)).all()
-    assert np.nanstd(smooth - way) < 0.6 * np.nanstd(noisy - way)
+    assert np.nanstd(smooth - path) < 0.6 * np.nanstd(noisy - path)
     np.testing.assert_array_equal(smooth_track(noisy, 0.0), noisy)
 
 
-def test_only_short_gaps_are_filled() -> None:
-    places = np.array([[0.0, 0], [1, 1], [np.nan] * 2, [3, 3], *[[np.nan] * 2] * 3, [7, 7]])
-    whole = fill_gaps(places, 2)
-    np.testing.assert_allclose(whole[2], [2, 2])
-    assert np.isnan(whole[4:7]).all()
-    np.testing.assert_allclose(fill_gaps(places, 3)[:, 0], np.arange(8))
+def test_smoothing_weights_are_gaussian() -> None:
+    impulse = np.zeros((41, 2))
+    impulse[20] = [1, 10]
+    weights = np.exp(-0.5 * (np.arange(-20, 21) / 2.0) ** 2)
+    weights /= weights.sum()
+    np.testing.assert_allclose(smooth_track(impulse, 2.0), weights[:, None] * [1, 10], atol=1e-4)
+
+
+def test_smoothing_does_not_mix_the_two_sides_of_a_gap() -> None:
+    positions = np.array([[0.0, 5]] * 6 + [NAN] + [[100.0, 5]] * 6)
+    np.testing.assert_allclose(smooth_track(positions, 3.0), positions)
+
+
+@pytest.mark.parametrize("name", ["animals", "regions"])
+def test_examples_in_docstrings(name: str) -> None:
+    result = doctest.testmod(importlib.import_module(f"selfmark.tracking.{name}"))
+    assert result.attempted > 0
+    assert result.failed == 0

@@ -1,7 +1,8 @@
-"""Animals before a fixed camera: their tracks, and from these a square around each in every frame."""
+"""Track animals in videos of a fixed camera, and crop a square around each animal in every frame."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +24,11 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class AnimalTracks:
-    """Where the A animals of a video are.
+    """Tracks of the A animals of a video.
 
-    center: [frames, A, 2] pixels of the video, centers at integers; NaN where an animal is not seen
-    side:   of the square that holds an animal, the same for all animals and frames
-    unread: frames that could not be read
+    center: [frames, A, 2], pixels of the video, pixel centers at integers; NaN where an animal is not visible
+    side:   side of the square around an animal, pixels of the video; the same for all animals and frames
+    unread: number of frames that could not be read
     """
 
     center: Floats
@@ -38,7 +39,17 @@ class AnimalTracks:
 def track_animals(
     path: Path, animals: int, settings: Tracking, on_progress: Progress | None = None
 ) -> AnimalTracks:
-    """Follow so many animals through a video of a fixed camera, front to back; memory holds one frame."""
+    """Track a given number of animals through a video of a fixed camera, one frame in memory at a time.
+
+    Args:
+        path: the video.
+        animals: number of animals.
+        settings: how to detect and track animals.
+        on_progress: called with the number of frames processed and their total number.
+
+    Raises:
+        InputError: if the video cannot be read, or if fewer animals are found.
+    """
     video = probe_video(path)
     background = learn_background(path, animals, settings)
     tracker = AnimalTracker(animals, background.area, settings)
@@ -48,16 +59,16 @@ def track_animals(
     for number, frame in read_frames(path, range(video.frames)):
         unread -= 1
         check_frame_size(path, number, frame, video.size)
-        seen = tracker.step(background.foreground(frame))
-        center[number] = (seen.center + 0.5) / background.scale - 0.5
-        radius[number] = seen.radius / background.scale
+        found = tracker.update(background.foreground(frame))
+        center[number] = (found.center + 0.5) / background.scale - 0.5
+        radius[number] = found.radius / background.scale
         if on_progress is not None:
             on_progress(number + 1, video.frames)
     missing = np.flatnonzero(np.isnan(radius).all(axis=0))
     if len(missing):
         raise InputError(
-            f"{path}: {animals - len(missing)} of {animals} animals stand out from the background; "
-            "ask for fewer, or give their places with --boxes"
+            f"{path}: only {animals - len(missing)} of {animals} animals were found; track fewer animals, or "
+            "pass their boxes with --boxes"
         )
     rate = video.rate or 30.0
     smooth = np.stack(
@@ -74,41 +85,41 @@ def track_animals(
 
 
 def build_square_refs(path: Path, tracks: AnimalTracks, every: int) -> list[ImageRef]:
-    """A reference per animal and frame, frame by frame; animals are tracks 1, 2, ... in every format.
+    """Return one reference per visible animal and frame, for every n-th frame, frame by frame.
 
-    They count from 1, because some readers take a track 0 for none.
+    Tracks are numbered from 1, because some readers of output files interpret a track 0 as no track.
     """
     corner = tracks.center + 0.5 - tracks.side / 2
     return [
         ImageRef(path, frame, (x, y, tracks.side, tracks.side), track)
         for frame in range(0, len(corner), every)
         for track, (x, y) in enumerate(corner[frame].tolist(), start=1)
-        if x == x  # seen
+        if not math.isnan(x)
     ]
 
 
-def fill_gaps(places: Floats, longest: int) -> Floats:
-    """Places [T, 2] with gaps of at most `longest` frames filled in along a straight line.
+def fill_gaps(positions: Floats, max_gap: int) -> Floats:
+    """Interpolate positions [T, 2] linearly in gaps (NaN) of at most `max_gap` frames.
 
-    >>> filled(np.array([[0, 0], [np.nan, np.nan], [4, 2], [np.nan, np.nan]]), 1).tolist()
+    >>> fill_gaps(np.array([[0, 0], [np.nan, np.nan], [4, 2], [np.nan, np.nan]]), 1).tolist()
     [[0.0, 0.0], [2.0, 1.0], [4.0, 2.0], [nan, nan]]
     """
-    seen = np.flatnonzero(~np.isnan(places[:, 0]))
-    whole = places.copy()
-    for before, after in zip(seen[:-1].tolist(), seen[1:].tolist(), strict=True):
-        if 1 < after - before <= longest + 1:
-            share = (np.arange(1, after - before) / (after - before))[:, None]
-            whole[before + 1 : after] = (1 - share) * places[before] + share * places[after]
-    return whole
+    known = np.flatnonzero(~np.isnan(positions[:, 0]))
+    filled = positions.copy()
+    for before, after in zip(known[:-1].tolist(), known[1:].tolist(), strict=True):
+        if 1 < after - before <= max_gap + 1:
+            weight = (np.arange(1, after - before) / (after - before))[:, None]
+            filled[before + 1 : after] = (1 - weight) * positions[before] + weight * positions[after]
+    return filled
 
 
-def smooth_track(places: Floats, sigma: float) -> Floats:
-    """Places [T, 2] smoothed over time by a bell of this width in frames, each stretch between gaps alone."""
-    seen = ~np.isnan(places[:, 0])
-    smooth = places.copy()
-    if sigma <= 0 or not seen.any():
+def smooth_track(positions: Floats, sigma: float) -> Floats:
+    """Smooth positions [T, 2] over time by a Gaussian of `sigma` frames, separately between gaps (NaN)."""
+    known = ~np.isnan(positions[:, 0])
+    smooth = positions.copy()
+    if sigma <= 0 or not known.any():
         return smooth
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], seen, [False]]).astype(int)))
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], known, [False]]).astype(int)))
     for start, stop in edges.reshape(-1, 2).tolist():
-        smooth[start:stop] = gaussian_filter1d(places[start:stop], sigma, axis=0, mode="nearest")
+        smooth[start:stop] = gaussian_filter1d(positions[start:stop], sigma, axis=0, mode="nearest")
     return smooth

@@ -1,7 +1,7 @@
-"""What a fixed camera sees without its animals, and what stands out from that.
+"""Background subtraction for a fixed camera.
 
-The background is the median of frames from all over the video: an animal that moves about covers a place in
-fewer than half of them. Frames are looked at in gray and not larger than need be.
+The background is the median of frames sampled from the whole video: a moving animal covers each pixel in
+fewer than half of them. Frames are converted to gray and reduced in size first.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from selfmark.sampling import evenly_spaced
 Gray = npt.NDArray[np.uint8]  # [h, w]
 Mask = npt.NDArray[np.uint8]  # [h, w] of 0 and 1
 
-_BLUR = 1.0  # sigma, pixels: noise of single pixels is no animal
-_MOST_COVERED = 0.5  # of the frame; where more stands out, the camera moves
+_BLUR_SIGMA = 1.0  # pixels; suppresses the noise of single pixels
+_MAX_FOREGROUND = 0.5  # fraction of the frame; if more differs from the background, the camera moves
 
 
 @dataclass(frozen=True)
 class Background:
-    """How to tell animals from what is behind them.
+    """Background of a video, and how to tell animals from it.
 
-    gray:      [h, w] the empty scene, at `scale` times the size of the video
-    threshold: gray levels a pixel of an animal differs at least
-    opening:   kernel that takes thin parts away
-    area:      pixels of one animal, its thin parts taken away; the median of the frames looked at
+    gray:      [h, w] uint8, the scene without animals, `scale` times as large as the video
+    scale:     size of `gray` relative to the video, at most 1
+    threshold: minimum difference of an animal's pixels from the background, gray levels
+    opening:   kernel of the morphological opening that removes thin parts
+    area:      area of one animal without its thin parts, pixels of `gray`; the median over the sampled frames
     """
 
     gray: Gray
@@ -43,46 +44,52 @@ class Background:
     area: float
 
     def foreground(self, frame: Pixels) -> Mask:
-        """The pixels [h, w] of animals, tails and legs apart."""
-        return _opened(_difference(_shrunk(frame, self.scale), self.gray) > self.threshold, self.opening)
+        """Return a mask [h, w] of the animals without tails and legs in a frame [H, W, 3] of the video."""
+        return _open(_difference(_shrink(frame, self.scale), self.gray) > self.threshold, self.opening)
 
 
 def learn_background(path: Path, animals: int, settings: Tracking) -> Background:
-    """The scene of a video without its animals."""
+    """Compute the background of a video, and the threshold and area of its animals.
+
+    Raises:
+        InputError: if no animals are found, or if nearly everything moves.
+    """
     video = probe_video(path)
     wanted = evenly_spaced(video.frames, settings.num_samples, nearest=True).tolist()
     scale = min(1.0, settings.max_side / max(video.size))
     samples: list[Gray] = []
     for number, frame in read_frames(path, wanted):
         check_frame_size(path, number, frame, video.size)
-        samples.append(_shrunk(frame, scale))
+        samples.append(_shrink(frame, scale))
     if not samples:
         raise InputError(f"no frame of {path} could be read")
     gray = np.median(np.stack(samples), axis=0).astype(np.uint8)
     differences = np.stack([_difference(sample, gray) for sample in samples])
     otsu, _ = cv2.threshold(differences.reshape(-1, 1), 0, 255, cv2.THRESH_BINARY + cv2.THRESH_OTSU)
     threshold = max(float(otsu), settings.min_contrast)
-    rough = float(np.median((differences > threshold).sum(axis=(1, 2)))) / animals
-    radius = max(1, round(settings.opening_fraction * rough**0.5))
+    rough_area = float(np.median((differences > threshold).sum(axis=(1, 2)))) / animals
+    radius = max(1, round(settings.opening_fraction * rough_area**0.5))
     opening: Mask = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (2 * radius + 1, 2 * radius + 1)).astype(
         np.uint8
     )
-    covered = float(np.median([_opened(one > threshold, opening).sum() for one in differences]))
-    if not 0 < covered < _MOST_COVERED * gray.size:
+    foreground = float(np.median([_open(change > threshold, opening).sum() for change in differences]))
+    if not 0 < foreground < _MAX_FOREGROUND * gray.size:
         raise InputError(
-            f"{path}: no animals stand out from the background; they must move, before a camera that does "
-            "not, else give their places with --boxes"
+            f"{path}: no animals were found; the camera must be fixed and the animals must move, otherwise "
+            "pass their boxes with --boxes"
         )
-    return Background(gray, scale, threshold, opening, covered / animals)
+    return Background(gray, scale, threshold, opening, foreground / animals)
 
 
 def check_frame_size(path: Path, number: int, frame: Pixels, size: tuple[int, int]) -> None:
-    """Say no to a video whose frames change their size: its background does so too."""
+    """Raise if a frame has another size than the first one: the video has no single background."""
     if frame.shape[:2] != (size[1], size[0]):
-        raise InputError(f"frame {number} of {path} has another size than the first; cut the video there")
+        raise InputError(
+            f"frame {number} of {path} has another size than the first frame; split the video there"
+        )
 
 
-def _shrunk(frame: Pixels, scale: float) -> Gray:
+def _shrink(frame: Pixels, scale: float) -> Gray:
     gray = cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY)
     if scale < 1:
         gray = cv2.resize(gray, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
@@ -90,11 +97,13 @@ def _shrunk(frame: Pixels, scale: float) -> Gray:
 
 
 def _difference(gray: Gray, background: Gray) -> Gray:
-    """Gray levels between a frame and the background, whatever the light does to the frame as a whole."""
-    apart = gray.astype(np.int16) - background
-    apart -= np.int16(np.median(apart[::4, ::4]))
-    return np.asarray(cv2.GaussianBlur(np.abs(apart).astype(np.uint8), (0, 0), _BLUR), dtype=np.uint8)
+    """Return the smoothed absolute difference in gray levels, corrected for a change of the overall light."""
+    difference = gray.astype(np.int16) - background
+    difference -= np.int16(np.median(difference[::4, ::4]))
+    return np.asarray(
+        cv2.GaussianBlur(np.abs(difference).astype(np.uint8), (0, 0), _BLUR_SIGMA), dtype=np.uint8
+    )
 
 
-def _opened(mask: npt.NDArray[np.bool_], kernel: Mask) -> Mask:
+def _open(mask: npt.NDArray[np.bool_], kernel: Mask) -> Mask:
     return np.asarray(cv2.morphologyEx(mask.astype(np.uint8), cv2.MORPH_OPEN, kernel), dtype=np.uint8)

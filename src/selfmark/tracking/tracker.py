@@ -1,8 +1,8 @@
-"""Which animal is which from frame to frame.
+"""Track a known number of animals from frame to frame.
 
-Blobs that stand out from the background are given to the animals by the least sum of distances from where
-each is expected. Animals that touch share a blob: its pixels are then divided between bell-shaped bodies that
-start with the shape and place they had before.
+Connected regions of foreground pixels (blobs) are assigned to animals such that the sum of distances from the
+expected positions is minimal. Animals that touch share a blob. Its pixels are then divided between Gaussian
+bodies, which start with the shapes and positions that the animals had before.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from selfmark.tracking.background import Mask
 
 Floats = npt.NDArray[np.float64]
 
-_ROUNDS = 8  # of dividing a blob; it settles in three or four
-_VELOCITY = 0.5  # share of the newest step in the expected one
-_HELD = 0.9  # of that, how much is not believed while animals touch
-_HIDDEN = 0.82  # share of the area of the animals in a blob; where it has less, one covers another
-_OUTER = 97  # percentile of a body's pixels, by distance from its center, that says how far it reaches
+_DIVISION_ROUNDS = 8  # at most, to divide a blob; it converges in three or four
+_VELOCITY_GAIN = 0.5  # weight of the newest step in the expected step
+_CONTACT_DAMPING = 0.9  # fraction of that weight to drop while animals touch, because positions are uncertain
+_MIN_VISIBLE = 0.82  # fraction of the animals' area; if a shared blob is smaller, one animal covers another
+_RADIUS_PERCENTILE = 97  # of the distances of an animal's pixels from its center
 
 
 @dataclass(frozen=True)
-class Sighting:
-    """The A animals of one frame, in pixels of the mask; NaN where one was not seen.
+class AnimalPositions:
+    """Positions of the A animals in one frame, in pixels of the mask; NaN for animals that are not visible.
 
     center: [A, 2]
-    radius: [A], how far the body reaches from its center
+    radius: [A], extent of the body from its center
     """
 
     center: Floats
@@ -39,64 +39,80 @@ class Sighting:
 
 
 @dataclass
-class _Body:
-    """What is known of an animal; `unseen` counts frames since it was last seen."""
+class AnimalState:
+    """State of one animal, in pixels of the mask.
 
-    center: Floats  # [2]
-    shape: Floats  # [2, 2] covariance of its pixels
-    radius: float  # how far it reaches from its center; NaN where it is covered
+    center: [2]
+    shape:  [2, 2], covariance of the pixels
+    radius: extent of the body from its center; NaN while another animal covers it
+    step:   [2], expected motion per frame
+    unseen: number of frames since the animal was last visible
+    """
+
+    center: Floats
+    shape: Floats
+    radius: float
     step: Floats = field(default_factory=lambda: np.zeros(2))
     unseen: int = 0
 
     @property
     def expected(self) -> Floats:
+        """Expected center [2] in the next frame."""
         return self.center + self.step if self.unseen == 0 else self.center
 
 
 class AnimalTracker:
-    """Follows a known number of animals through the masks of a video."""
+    """Tracks a known number of animals through the foreground masks of a video."""
 
     def __init__(self, animals: int, area: float, settings: Tracking) -> None:
-        """Args: area: pixels of one animal."""
-        self._bodies: list[_Body | None] = [None] * animals
+        """Start without any animal in sight.
+
+        Args:
+            animals: number of animals.
+            area: area of one animal, pixels of the mask.
+            settings: limits on the area and the motion of animals.
+        """
+        self._animals: list[AnimalState | None] = [None] * animals
         self._area = area
         self._settings = settings
 
-    def step(self, mask: Mask) -> Sighting:
-        """The animals in the next mask."""
-        blobs = self._blobs(mask)
-        center = np.full((len(self._bodies), 2), np.nan)
-        radius = np.full(len(self._bodies), np.nan)
-        owners: dict[int, list[int]] = {}
+    def update(self, mask: Mask) -> AnimalPositions:
+        """Find the animals in the mask [h, w] of the next frame."""
+        blobs = self._find_blobs(mask)
+        center = np.full((len(self._animals), 2), np.nan)
+        radius = np.full(len(self._animals), np.nan)
+        members: dict[int, list[int]] = {}
         for animal, blob in self._assign(blobs).items():
-            owners.setdefault(blob, []).append(animal)
-        for blob, animals in owners.items():
-            for animal, body in zip(animals, self._look(blobs[blob], animals), strict=True):
-                if body is not None:
-                    self._bodies[animal] = body
-                    center[animal], radius[animal] = body.center, body.radius
+            members.setdefault(blob, []).append(animal)
+        for blob, animals in members.items():
+            for animal, state in zip(animals, self._locate(blobs[blob], animals), strict=True):
+                if state is not None:
+                    self._animals[animal] = state
+                    center[animal], radius[animal] = state.center, state.radius
         for animal in np.flatnonzero(np.isnan(center[:, 0])).tolist():
-            lost = self._bodies[animal]
+            lost = self._animals[animal]
             if lost is not None:
                 lost.unseen += 1
-        return Sighting(center, radius)
+        return AnimalPositions(center, radius)
 
-    def _look(self, pixels: Floats, animals: list[int]) -> list[_Body | None]:
-        """The animals in a blob as they are now; None for one that is not to be seen in it."""
-        bodies = [self._bodies[animal] for animal in animals]
+    def _locate(self, pixels: Floats, animals: list[int]) -> list[AnimalState | None]:
+        """Return the new states of the animals that share a blob; None for those with too few pixels."""
+        states = [self._animals[animal] for animal in animals]
         if len(animals) == 1:
-            return [_moved(bodies[0], pixels)]
-        known = [body for body in bodies if body is not None and body.unseen == 0]
-        if len(known) == len(bodies) and len(pixels) < _HIDDEN * len(animals) * self._area:
-            # One covers the other: pixels say nothing of who is where, and each goes on as it went before.
-            return [replace(body, center=body.expected, radius=float("nan")) for body in known]
+            return [_update_state(states[0], pixels)]
+        visible = [state for state in states if state is not None and state.unseen == 0]
+        if len(visible) == len(states) and len(pixels) < _MIN_VISIBLE * len(animals) * self._area:
+            # One animal covers another, so pixels cannot tell them apart: each continues as before.
+            return [replace(state, center=state.expected, radius=float("nan")) for state in visible]
         return [
-            _moved(body, own, _HELD) if len(own) >= self._settings.min_area * self._area else None
-            for body, own in zip(bodies, divide_pixels(pixels, bodies), strict=True)
+            _update_state(state, own, _CONTACT_DAMPING)
+            if len(own) >= self._settings.min_area * self._area
+            else None
+            for state, own in zip(states, divide_pixels(pixels, states), strict=True)
         ]
 
-    def _blobs(self, mask: Mask) -> list[Floats]:
-        """Pixels [P, 2] (x, y) of every blob large enough, largest first."""
+    def _find_blobs(self, mask: Mask) -> list[Floats]:
+        """Return the pixels [P, 2] (x, y) of every blob that is large enough, largest first."""
         count, labels, stats, _ = cv2.connectedComponentsWithStats(mask)
         blobs = []
         for label in range(1, count):
@@ -107,92 +123,110 @@ class AnimalTracker:
         return sorted(blobs, key=len, reverse=True)
 
     def _assign(self, blobs: list[Floats]) -> dict[int, int]:
-        """The blob of each animal; a blob with the area of two takes two."""
+        """Assign animals to blobs; a blob with the area of two animals takes two."""
         if not blobs:
             return {}
-        rooms = [
+        slots = [
             blob
             for blob, pixels in enumerate(blobs)
-            for _ in range(max(1, min(len(self._bodies), round(len(pixels) / self._area))))
+            for _ in range(max(1, min(len(self._animals), round(len(pixels) / self._area))))
         ]
-        if all(body is None for body in self._bodies):  # at the start the largest blob holds who is missing
-            rooms += [0] * (len(self._bodies) - len(rooms))
-        away = np.array([self._distances(body, blobs) for body in self._bodies])
-        chosen = {
-            int(animal): rooms[room]
-            for animal, room in zip(*linear_sum_assignment(away[:, rooms]), strict=True)
-            if away[animal, rooms[room]] <= self._limit(self._bodies[animal])
+        if all(
+            state is None for state in self._animals
+        ):  # at the start, missing animals are in the largest blob
+            slots += [0] * (len(self._animals) - len(slots))
+        distance = np.array([self._distances(state, blobs) for state in self._animals])
+        assigned = {
+            int(animal): slots[slot]
+            for animal, slot in zip(*linear_sum_assignment(distance[:, slots]), strict=True)
+            if distance[animal, slots[slot]] <= self._max_distance(self._animals[animal])
         }
-        for animal, body in enumerate(self._bodies):
-            if animal not in chosen and body is not None:
-                nearest = int(away[animal].argmin())
-                if away[animal, nearest] == 0:  # it is under a blob that others were given
-                    chosen[animal] = nearest
-        return chosen
+        for animal, state in enumerate(self._animals):
+            if animal not in assigned and state is not None:
+                nearest = int(distance[animal].argmin())
+                if distance[animal, nearest] == 0:  # expected inside a blob that was assigned to others
+                    assigned[animal] = nearest
+        return assigned
 
-    def _distances(self, body: _Body | None, blobs: list[Floats]) -> Floats:
-        """From where an animal is expected to each blob's middle, or where it holds several, nearest pixel.
+    def _distances(self, state: AnimalState | None, blobs: list[Floats]) -> Floats:
+        """Return the distance [B] from an animal's expected position to each blob, pixels.
 
-        An animal not seen yet is as near to one as to another, so large blobs go first by their order.
+        The distance is to the blob's center, or to its nearest pixel if it may contain several animals. An
+        animal that was never seen is equally near to all blobs, but slightly nearer to larger ones.
         """
-        if body is None:
+        if state is None:
             return np.linspace(0, 1e-3, len(blobs))
-        away = []
+        distances = []
         for pixels in blobs:
-            if len(pixels) < 1.5 * self._area and len(self._bodies) <= len(blobs):
-                away.append(float(np.linalg.norm(pixels.mean(axis=0) - body.expected)))
+            if len(pixels) < 1.5 * self._area and len(self._animals) <= len(blobs):
+                distances.append(float(np.linalg.norm(pixels.mean(axis=0) - state.expected)))
             else:
-                nearest = float(np.linalg.norm(pixels - body.expected, axis=1).min())
-                away.append(0.0 if nearest < 1 else nearest)
-        return np.array(away, dtype=np.float64)
+                nearest = float(np.linalg.norm(pixels - state.expected, axis=1).min())
+                distances.append(0.0 if nearest < 1 else nearest)
+        return np.array(distances, dtype=np.float64)
 
-    def _limit(self, body: _Body | None) -> float:
-        """How far an animal may have gone since it was seen."""
-        if body is None:
+    def _max_distance(self, state: AnimalState | None) -> float:
+        """Return how far an animal may have moved since it was last visible, pixels."""
+        if state is None:
             return float("inf")
-        return float(self._settings.max_step * self._area**0.5 * (1 + body.unseen))
+        return float(self._settings.max_step * self._area**0.5 * (1 + state.unseen))
 
 
-def _moved(before: _Body | None, pixels: Floats, held: float = 0.0) -> _Body:
-    """An animal that now has these pixels; of its step a share `held` stays, because pixels are uncertain."""
+def _update_state(previous: AnimalState | None, pixels: Floats, damping: float = 0.0) -> AnimalState:
+    """Return the state of an animal that now has the given pixels [P, 2].
+
+    Args:
+        previous: state in the frame before, None if the animal was never seen.
+        pixels: x and y of its pixels.
+        damping: fraction by which to reduce the influence of the new position on the expected step.
+    """
     center = pixels.mean(axis=0)
-    radius = float(np.percentile(np.linalg.norm(pixels - center, axis=1), _OUTER))
-    body = _Body(center, _covariance(pixels), radius)
-    if before is not None and before.unseen == 0:
-        share = _VELOCITY * (1 - held)
-        body.step = (1 - share) * before.step + share * (center - before.center)
-    return body
+    radius = float(np.percentile(np.linalg.norm(pixels - center, axis=1), _RADIUS_PERCENTILE))
+    state = AnimalState(center, _covariance(pixels), radius)
+    if previous is not None and previous.unseen == 0:
+        gain = _VELOCITY_GAIN * (1 - damping)
+        state.step = (1 - gain) * previous.step + gain * (center - previous.center)
+    return state
 
 
-def divide_pixels(pixels: Floats, bodies: list[_Body | None]) -> list[Floats]:
-    """Pixels [P, 2] of a blob divided between the bodies in it, each with the shape and place it had."""
+def divide_pixels(pixels: Floats, animals: list[AnimalState | None]) -> list[Floats]:
+    """Divide the pixels of a blob between the animals in it, by the most likely of their Gaussian bodies.
+
+    Args:
+        pixels: [P, 2], x and y of the blob's pixels.
+        animals: state of each animal in the frame before; None for animals that were never seen, which start
+            side by side along the blob.
+
+    Returns:
+        The pixels [P_i, 2] of each animal, in the order of `animals`.
+    """
     spread, middle = _covariance(pixels), pixels.mean(axis=0)
-    along = np.linalg.eigh(spread)[1][:, 1] * np.sqrt(np.linalg.eigvalsh(spread)[1])
-    places = np.linspace(-1, 1, len(bodies))  # for animals not seen before: side by side along the blob
+    long_axis = np.linalg.eigh(spread)[1][:, 1] * np.sqrt(np.linalg.eigvalsh(spread)[1])
+    offsets = np.linspace(-1, 1, len(animals))
     centers = np.stack(
         [
-            middle + place * along if body is None else body.expected
-            for place, body in zip(places, bodies, strict=True)
+            middle + offset * long_axis if state is None else state.expected
+            for offset, state in zip(offsets, animals, strict=True)
         ]
     )
-    shapes = np.stack([spread / len(bodies) if body is None else body.shape for body in bodies])
+    shapes = np.stack([spread / len(animals) if state is None else state.shape for state in animals])
     owner = np.zeros(len(pixels), np.int64)
-    for _ in range(_ROUNDS):
+    for _ in range(_DIVISION_ROUNDS):
         apart = pixels[:, None] - centers
         inverse = np.linalg.inv(shapes)
         likelihood = -np.einsum("pai,aij,paj->pa", apart, inverse, apart) - np.log(np.linalg.det(shapes))
-        before, owner = owner, likelihood.argmax(axis=1)
-        for number in range(len(bodies)):
-            own = pixels[owner == number]
+        previous, owner = owner, likelihood.argmax(axis=1)
+        for animal in range(len(animals)):
+            own = pixels[owner == animal]
             if len(own) > 2:
-                centers[number] = own.mean(axis=0)
-                shapes[number] = (shapes[number] + _covariance(own)) / 2  # bodies change their shape slowly
-        if (owner == before).all():
+                centers[animal] = own.mean(axis=0)
+                shapes[animal] = (shapes[animal] + _covariance(own)) / 2  # bodies change their shape slowly
+        if (owner == previous).all():
             break
-    return [pixels[owner == number] for number in range(len(bodies))]
+    return [pixels[owner == animal] for animal in range(len(animals))]
 
 
 def _covariance(pixels: Floats) -> Floats:
-    """[2, 2], of pixels that have an extent."""
+    """Return the covariance [2, 2] of pixels [P, 2]; 1 is added to the variances so that it is invertible."""
     apart = pixels - pixels.mean(axis=0)
     return np.asarray(apart.T @ apart / len(pixels) + np.eye(2), dtype=np.float64)

@@ -1,0 +1,123 @@
+"""Background subtraction on generated frames whose background is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from selfmark.config import Tracking
+from selfmark.errors import InputError
+from selfmark.images.video import VideoInfo
+from selfmark.tracking import background as background_module
+from selfmark.tracking.background import Background, check_frame_size, learn_background
+
+Frames = npt.NDArray[np.uint8]  # [T, H, W, 3]
+Learn = Callable[..., Background]
+SETTINGS = Tracking(num_samples=20)
+HEIGHT, WIDTH = 80, 120
+SCENE = (100 + np.arange(WIDTH) % 50)[None].repeat(HEIGHT, 0).astype(np.uint8)  # brighter than an animal
+ANIMAL = 20  # side, pixels
+
+
+@pytest.fixture
+def learn(monkeypatch: pytest.MonkeyPatch) -> Learn:
+    """Learn the background of frames in memory instead of a video file."""
+
+    def learn_frames(frames: Frames, animals: int = 1, settings: Tracking = SETTINGS) -> Background:
+        info = VideoInfo(len(frames), 25.0, (WIDTH, HEIGHT), np.arange(len(frames)) / 25)
+
+        def read(path: Path, numbers: Sequence[int]) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
+            yield from ((number, frames[number]) for number in numbers)
+
+        monkeypatch.setattr(background_module, "probe_video", lambda path: info)
+        monkeypatch.setattr(background_module, "read_frames", read)
+        return learn_background(Path("arena.mp4"), animals, settings)
+
+    return learn_frames
+
+
+def draw(*corners: tuple[int, int], scene: npt.NDArray[np.uint8] = SCENE) -> npt.NDArray[np.uint8]:
+    """Draw dark squares with these upper left corners (x, y) on the scene, [H, W, 3]."""
+    image = scene.copy()
+    for x, y in corners:
+        image[y : y + ANIMAL, x : x + ANIMAL] = 10
+    return image[..., None].repeat(3, 2)
+
+
+def moving(frames: int = 20) -> Frames:
+    """Draw a square that moves 5 pixels to the right per frame, so it covers a pixel 4 times."""
+    return np.stack([draw((5 * number, 30)) for number in range(frames)])
+
+
+def test_the_background_is_the_scene_without_the_animal(learn: Learn) -> None:
+    found = learn(moving())
+    np.testing.assert_array_equal(found.gray, SCENE)
+    assert found.scale == 1.0
+    assert SETTINGS.min_contrast <= found.threshold < 90, "the animal is at least 90 gray levels darker"
+    assert found.area == pytest.approx(ANIMAL**2, rel=0.1)
+
+
+def test_the_area_is_that_of_one_animal(learn: Learn) -> None:
+    frames = np.stack([draw((5 * number, 10), (95 - 5 * number, 50)) for number in range(20)])
+    assert learn(frames, animals=2).area == pytest.approx(ANIMAL**2, rel=0.1)
+
+
+def test_large_frames_are_reduced(learn: Learn) -> None:
+    found = learn(moving(), settings=Tracking(num_samples=20, max_side=60))
+    assert found.scale == 0.5
+    assert found.gray.shape == (HEIGHT // 2, WIDTH // 2)
+    assert found.area == pytest.approx((ANIMAL / 2) ** 2, rel=0.2)
+    assert found.foreground(draw((40, 30))).shape == found.gray.shape
+
+
+def test_the_foreground_is_the_animal(learn: Learn) -> None:
+    mask = learn(moving()).foreground(draw((47, 13)))
+    assert mask.dtype == np.uint8
+    rows, columns = np.nonzero(mask)
+    assert (columns.mean(), rows.mean()) == pytest.approx((47 + 9.5, 13 + 9.5), abs=0.3)
+    assert mask.sum() == pytest.approx(ANIMAL**2, rel=0.1)
+    assert learn(moving()).foreground(draw()).sum() == 0, "an empty scene has no foreground"
+
+
+def test_thin_parts_are_removed(learn: Learn) -> None:
+    found = learn(moving())
+    with_tail = draw((47, 13))
+    with_tail[22:24, 67:110] = 10  # 2 pixels wide
+    tail = found.foreground(with_tail)[:, 72:]
+    assert tail.sum() == 0
+
+
+def test_a_change_of_the_overall_light_is_not_foreground(learn: Learn) -> None:
+    found = learn(moving())
+    brighter = draw((47, 13)) + np.uint8(40)
+    np.testing.assert_array_equal(found.foreground(brighter), found.foreground(draw((47, 13))))
+
+
+def test_a_scene_without_motion_has_no_animals(learn: Learn) -> None:
+    with pytest.raises(InputError, match=r"arena\.mp4: no animals were found"):
+        learn(np.repeat(draw((47, 13))[None], 20, axis=0))
+
+
+def test_a_moving_camera_has_no_background(learn: Learn) -> None:
+    """Bright and dark stripes move by half their period, so every pixel changes in every frame."""
+    stripes = (np.arange(WIDTH) // 20 % 2 * 200 + 20).astype(np.uint8)
+    frames = [np.roll(stripes, 20 * (number % 2))[None].repeat(HEIGHT, 0) for number in range(20)]
+    with pytest.raises(InputError, match="the camera must be fixed"):
+        learn(np.stack(frames)[..., None].repeat(3, 3))
+
+
+def test_unreadable_frames_are_reported(learn: Learn, monkeypatch: pytest.MonkeyPatch) -> None:
+    learn(moving())
+    monkeypatch.setattr(background_module, "read_frames", lambda path, numbers: iter(()))
+    with pytest.raises(InputError, match=r"no frame of arena\.mp4 could be read"):
+        learn_background(Path("arena.mp4"), 1, SETTINGS)
+
+
+def test_frames_must_have_the_same_size() -> None:
+    check_frame_size(Path("a.mp4"), 3, draw(), (WIDTH, HEIGHT))
+    with pytest.raises(InputError, match=r"frame 3 of a\.mp4 has another size than the first frame"):
+        check_frame_size(Path("a.mp4"), 3, draw(), (HEIGHT, WIDTH))

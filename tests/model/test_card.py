@@ -1,4 +1,4 @@
-"""The model card: what older files lack, what no file may claim, and who passes what was said on."""
+"""Model card: files, older files, invalid files, colors and hidden landmarks."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from selfmark.model.network import Psi
 
 NETWORK = Network(channels=32, depth=2, descriptor=8, norm_groups=4)
 CARD = ModelCard(("a", "b", "c"), (1, 0, 2), ((0, 1),), Images(size=64), NETWORK, "parabola", True, {})
-SAID = replace(
+EDITED = replace(
     CARD, names=("x", "y", "z"), skeleton=((1, 2),), colors=("", "#102030", ""), hidden=(2,), confirmed=(0, 1)
 )
 
 
-def test_what_was_said_survives_the_disk(tmp_path: Path) -> None:
-    write_card(SAID, tmp_path)
-    assert read_card(tmp_path) == SAID
+def test_an_edited_card_is_written_and_read(tmp_path: Path) -> None:
+    write_card(EDITED, tmp_path)
+    assert read_card(tmp_path) == EDITED
 
 
-def test_a_card_from_before_there_were_colors(tmp_path: Path) -> None:
+def test_a_card_without_colors_from_an_older_version_is_read(tmp_path: Path) -> None:
     write_card(CARD, tmp_path)
     path = tmp_path / "model.json"
     values = json.loads(path.read_text())
@@ -41,7 +41,7 @@ def test_a_card_from_before_there_were_colors(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"colors": ["#102030"]}, "1 colors for 3 landmarks"),
         ({"colors": ["red", "", ""]}, "'red' is not a color"),
@@ -59,31 +59,31 @@ def test_a_card_from_before_there_were_colors(tmp_path: Path) -> None:
         ({"skeleton": [[-1, 0]]}, "connects landmarks that do not exist"),
     ],
 )
-def test_what_cannot_be_is_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_an_invalid_card_raises(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     write_card(CARD, tmp_path)
     path = tmp_path / "model.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=message):
         read_card(tmp_path)
 
 
-def test_colors_are_the_users_else_the_usual() -> None:
+def test_colors_are_those_of_the_user_or_the_palette() -> None:
     assert landmark_colors(CARD) == palette(3)
-    assert landmark_colors(SAID) == (palette(3)[0], "#102030", palette(3)[2])
+    assert landmark_colors(EDITED) == (palette(3)[0], "#102030", palette(3)[2])
     assert to_rgb("#102030") == (16, 32, 48)
 
 
-def test_a_detector_finds_hidden_landmarks_too_and_its_fingerprint_stays() -> None:
+def test_a_detector_predicts_hidden_landmarks_and_keeps_its_fingerprint() -> None:
     torch.manual_seed(0)
     psi = Psi(NETWORK, 3)
-    plain, named = Detector(psi, CARD), Detector(psi, SAID)
+    plain, named = Detector(psi, CARD), Detector(psi, EDITED)
     image = np.random.default_rng(0).integers(0, 255, (80, 60, 3), dtype=np.uint8)
     found = named(image)
     assert found.names == ("x", "y", "z")
     np.testing.assert_array_equal(found.xy, plain(image).xy)
     assert visible_landmarks(named.card) == [0, 1]
     assert detector_fingerprint(named) == detector_fingerprint(plain), "maps and ONNX files stay valid"
-    fixed = Detector(psi, replace(CARD, mirror=(0, 1, 2)))
-    assert detector_fingerprint(fixed) != detector_fingerprint(plain), (
-        "landmarks move, so these must be made anew"
+    other_mirror = Detector(psi, replace(CARD, mirror=(0, 1, 2)))
+    assert detector_fingerprint(other_mirror) != detector_fingerprint(plain), (
+        "landmarks move, so these files are invalid"
     )

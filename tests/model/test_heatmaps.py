@@ -1,4 +1,4 @@
-"""Heatmaps against naive loops, exact Gaussians and torch's own interpolation."""
+"""Heatmaps compared with naive loops, exact Gaussians and scipy's interpolation."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def test_cells_and_pixels_round_trip(x: float, y: float) -> None:
 
 
 def test_cell_centers_are_block_centers() -> None:
-    """Cell 0 covers pixels 0..3, whose middle is 1.5."""
+    """Cell 0 covers pixels 0 to 3, whose center is 1.5."""
     assert heatmaps.to_pixels(torch.tensor([0.0, 1.0])).tolist() == [1.5, 5.5]
 
 
-def test_draw_against_the_formula() -> None:
+def test_drawing_matches_the_formula() -> None:
     cells = torch.tensor([[[2.3, 4.6], [0.0, 7.0]]])
     maps = heatmaps.draw_gaussians(cells, 8, 0.75)
     for point in range(2):
@@ -36,13 +36,13 @@ def test_draw_against_the_formula() -> None:
                 assert maps[0, point, row, column].item() == pytest.approx(expected, abs=1e-6)
 
 
-def test_draw_together_takes_the_higher_and_leaves_out_the_invalid() -> None:
+def test_the_target_is_the_maximum_over_valid_points() -> None:
     cells = torch.tensor([[[1.0, 1.0], [2.0, 1.0], [6.0, 6.0]]])
     valid = torch.tensor([[True, True, False]])
-    together = heatmaps.draw_target(cells, valid, 8, 1.0)
+    target = heatmaps.draw_target(cells, valid, 8, 1.0)
     separate = heatmaps.draw_gaussians(cells, 8, 1.0)
-    assert torch.allclose(together[0, 0], torch.maximum(separate[0, 0], separate[0, 1]))
-    assert together[0, 0, 6, 6] < 1e-4
+    assert torch.allclose(target[0, 0], torch.maximum(separate[0, 0], separate[0, 1]))
+    assert target[0, 0, 6, 6] < 1e-4
 
 
 def _naive_peaks(heat: np.ndarray, threshold: float, radius: int) -> set[tuple[int, int]]:
@@ -60,12 +60,12 @@ def _naive_peaks(heat: np.ndarray, threshold: float, radius: int) -> set[tuple[i
 
 @settings(deadline=None, max_examples=50)
 @given(st.integers(0, 10_000), st.integers(1, 3), st.floats(0.0, 0.9))
-def test_non_maximum_suppression_against_brute_force(seed: int, radius: int, threshold: float) -> None:
+def test_non_maximum_suppression_matches_brute_force(seed: int, radius: int, threshold: float) -> None:
     heat = np.random.default_rng(seed).random((2, 13, 17)).astype(np.float32)
     peaks = heatmaps.find_peaks(torch.from_numpy(heat), threshold, radius, 13 * 17, "quarter")
     for image in range(2):
         cells = peaks.cells[image][peaks.valid[image]]
-        # A quarter-cell step never leaves the cell, so rounding gives the whole cell back.
+        # A step of a quarter cell never leaves the cell, so rounding gives the cell.
         assert {(round(x), round(y)) for x, y in cells.tolist()} == _naive_peaks(
             heat[image], threshold, radius
         )
@@ -83,35 +83,35 @@ def test_the_highest_peaks_are_kept_when_there_are_too_many() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(st.floats(2, 12), st.floats(2, 12), st.floats(0.6, 1.5))
-def test_parabola_finds_a_gaussians_center_exactly(x: float, y: float, sigma: float) -> None:
+def test_the_parabola_finds_the_center_of_a_gaussian(x: float, y: float, sigma: float) -> None:
     maps = heatmaps.draw_gaussians(torch.tensor([[[x, y]]], dtype=torch.float64), 16, sigma)
     found = heatmaps.find_maxima(maps, "parabola").cells[0, 0]
-    # Exact up to float32 and the floor under the logarithm.
+    # Exact up to float32 and the lower limit of the logarithm.
     assert torch.allclose(found.double(), torch.tensor([x, y], dtype=torch.float64), atol=0.02)
 
 
-def test_quarter_step_goes_towards_the_higher_neighbor() -> None:
+def test_the_quarter_step_is_towards_the_higher_neighbor() -> None:
     maps = heatmaps.draw_gaussians(torch.tensor([[[5.3, 6.8]]]), 16, 0.75)
     assert heatmaps.find_maxima(maps, "quarter").cells[0, 0].tolist() == [5.25, 6.75]
 
 
-def test_centroid_against_a_naive_loop() -> None:
+def test_centroids_match_a_naive_loop() -> None:
     maps = torch.randn(2, 3, 5, 7, generator=torch.Generator().manual_seed(0))
     read = heatmaps.read_heatmaps(maps, "centroid")
     for image, landmark in np.ndindex(2, 3):
-        total, sum_x, sum_y, most = 0.0, 0.0, 0.0, -np.inf
+        total, sum_x, sum_y, highest = 0.0, 0.0, 0.0, -np.inf
         for y, x in np.ndindex(5, 7):
             heat = float(maps[image, landmark, y, x])
             weight = max(heat, 0.0) ** 2
-            total, most = total + weight, max(most, heat)
+            total, highest = total + weight, max(highest, heat)
             sum_x, sum_y = sum_x + weight * x, sum_y + weight * y
         expected = [sum_x / total, sum_y / total]
         np.testing.assert_allclose(read.cells[image, landmark].numpy(), expected, rtol=1e-5)
-        assert float(read.score[image, landmark]) == pytest.approx(most)
+        assert float(read.score[image, landmark]) == pytest.approx(highest)
     assert read.valid.all()
 
 
-def test_centroid_of_one_gaussian_is_its_center_and_of_two_lies_between() -> None:
+def test_the_centroid_of_a_gaussian_is_its_center_and_that_of_two_lies_between() -> None:
     one = heatmaps.draw_gaussians(torch.tensor([[[20.3, 31.8]]]), 64, 2.0)
     np.testing.assert_allclose(heatmaps.heat_centroids(one).cells[0, 0].numpy(), [20.3, 31.8], atol=1e-3)
     two = heatmaps.draw_gaussians(torch.tensor([[[20.0, 30.0], [40.0, 30.0]]]), 64, 2.0).sum(
@@ -130,7 +130,7 @@ def test_peaks_at_the_border_stay_on_the_map() -> None:
             assert ((cells >= 0) & (cells <= 15)).all()
 
 
-def test_sampling_against_scipy() -> None:
+def test_sampling_matches_scipy() -> None:
     rng = np.random.default_rng(0)
     maps = rng.random((2, 3, 9, 11)).astype(np.float32)
     cells = np.stack([rng.uniform(0, 10, (2, 20)), rng.uniform(0, 8, (2, 20))], axis=-1).astype(np.float32)

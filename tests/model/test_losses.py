@@ -1,4 +1,4 @@
-"""Every loss against a plain Python loop over pairs."""
+"""Every loss compared with a Python loop over pairs."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
     return sum((x - y) ** 2 for x, y in zip(one.tolist(), other.tolist(), strict=True))
 
 
-def _contrastive(
-    between: torch.Tensor,
+def _mean_contrastive_loss(
+    positive_distance: torch.Tensor,
     positive: torch.Tensor,
-    within: torch.Tensor,
+    negative_distance: torch.Tensor,
     negative: torch.Tensor,
     settings: Loss,
 ) -> torch.Tensor:
-    attract, repel = losses.pair_weights(positive, negative, settings)
-    return losses.contrastive_loss(between, attract, within, repel, settings)
+    weights = losses.pair_weights(positive, negative, settings)
+    return losses.contrastive_loss(positive_distance, weights[0], negative_distance, weights[1], settings)
 
 
 def _naive_positives(v: dict[str, torch.Tensor]) -> list[float]:
@@ -61,17 +61,18 @@ def test_contrastive_loss_with_same_image_negatives(seed: int, average: str) -> 
     v = _views(seed)
     generator = torch.Generator().manual_seed(seed + 100)
     cells = torch.rand(B, P, 2, generator=generator) * 12
-    places = torch.rand(B, 9, 2, generator=generator) * 12
-    elsewhere = normalize(torch.randn(B, 9, D, generator=generator), dim=-1)
+    random_cells = torch.rand(B, 9, 2, generator=generator) * 12
+    at_random = normalize(torch.randn(B, 9, D, generator=generator), dim=-1)
     settings = Loss(average=average, negative_weight=3.0, margin=0.8)  # type: ignore[arg-type]
 
     positives = _naive_positives(v)
     hinges = [
-        max(0.0, 0.8 - _distance(v["a"][image, i], elsewhere[image, q]))
+        max(0.0, 0.8 - _distance(v["a"][image, i], at_random[image, q]))
         for image in range(B)
         for i in range(P)
         for q in range(9)
-        if v["valid_a"][image, i] and math.dist(cells[image, i].tolist(), places[image, q].tolist()) > 5.7
+        if v["valid_a"][image, i]
+        and math.dist(cells[image, i].tolist(), random_cells[image, q].tolist()) > 5.7
     ] + [
         max(0.0, 0.8 - _distance(v["a"][image, i], v["a"][image, j]))
         for image in range(B)
@@ -86,11 +87,11 @@ def test_contrastive_loss_with_same_image_negatives(seed: int, average: str) -> 
     else:
         expected = sum(positives) / len(positives) + 3 * sum(hinges) / len(hinges)
 
-    ours = _contrastive(
+    ours = _mean_contrastive_loss(
         losses.squared_distances(v["a"], v["b"]),
         losses.positive_pairs(v["label_a"], v["label_b"], v["valid_a"], v["valid_b"]),
-        losses.squared_distances(v["a"], torch.cat([v["a"], elsewhere], dim=1)),
-        losses.negatives_same_image(cells, v["valid_a"], places, 5.7),
+        losses.squared_distances(v["a"], torch.cat([v["a"], at_random], dim=1)),
+        losses.negatives_same_image(cells, v["valid_a"], random_cells, 5.7),
         settings,
     )
     assert ours.item() == pytest.approx(expected, abs=1e-5)
@@ -114,20 +115,20 @@ def test_contrastive_loss_with_different_cluster_negatives(seed: int) -> None:
     arguments = (v["label_a"], v["label_b"], v["valid_a"], v["valid_b"])
     across = losses.squared_distances(v["a"], v["b"])
     positive, negative = losses.positive_pairs(*arguments), losses.negatives_different_cluster(*arguments)
-    ours = _contrastive(across, positive, across, negative, Loss())
+    ours = _mean_contrastive_loss(across, positive, across, negative, Loss())
     expected = (sum(positives) + sum(hinges)) / (len(positives) + len(hinges))
     assert ours.item() == pytest.approx(expected, abs=1e-5)
 
 
-def test_no_pairs_at_all_is_zero_and_finite() -> None:
-    ones, nothing = torch.ones(1, 2, 2), torch.zeros(1, 2, 2, dtype=torch.bool)
+def test_the_loss_without_pairs_is_zero() -> None:
+    ones, no_pairs = torch.ones(1, 2, 2), torch.zeros(1, 2, 2, dtype=torch.bool)
     for average in ("together", "apart"):
         settings = Loss(average=average)  # type: ignore[arg-type]
-        assert _contrastive(ones, nothing, ones, nothing, settings).item() == 0
+        assert _mean_contrastive_loss(ones, no_pairs, ones, no_pairs, settings).item() == 0
 
 
-class _Two(ProcessGroup):
-    """Two processes in one: sums add what the other process would bring."""
+class _OneOfTwo(ProcessGroup):
+    """One of two processes: sums add the counts that the other process would have."""
 
     other: dict[str, torch.Tensor]
 
@@ -136,20 +137,20 @@ class _Two(ProcessGroup):
 
 
 @pytest.mark.parametrize("average", ["together", "apart"])
-def test_the_mean_over_processes_is_the_loss_of_one(average: str) -> None:
+def test_the_mean_over_processes_is_the_loss_of_a_single_process(average: str) -> None:
     v = _views(3)
     settings = Loss(average=average, negative_weight=3.0)  # type: ignore[arg-type]
     across = losses.squared_distances(v["a"], v["b"])
     arguments = (v["label_a"], v["label_b"], v["valid_a"], v["valid_b"])
     positive, negative = losses.positive_pairs(*arguments), losses.negatives_different_cluster(*arguments)
-    whole = _contrastive(across, positive, across, negative, settings)
+    whole = _mean_contrastive_loss(across, positive, across, negative, settings)
     parts = []
     for rows, others in ((slice(0, 1), slice(1, B)), (slice(1, B), slice(0, 1))):
-        group = _Two(0, 2)
+        group = _OneOfTwo(0, 2)
         counts = torch.stack([positive[others].sum(), negative[others].sum()]).float()
         object.__setattr__(group, "other", {"counts": counts})
-        attract, repel = losses.pair_weights(positive[rows], negative[rows], settings, group)
-        parts.append(losses.contrastive_loss(across[rows], attract, across[rows], repel, settings))
+        weights = losses.pair_weights(positive[rows], negative[rows], settings, group)
+        parts.append(losses.contrastive_loss(across[rows], weights[0], across[rows], weights[1], settings))
     assert torch.stack(parts).mean().item() == pytest.approx(whole.item(), abs=1e-6)
 
 
@@ -162,7 +163,7 @@ def test_detector_loss_is_the_mean_squared_error() -> None:
 
 
 def test_stage2_error_counts_only_detected_landmarks() -> None:
-    """Eq. 4 by hand: mean over the detected set of each image, images without landmarks left out."""
+    """Compute Eq. 4 by a loop: mean over the detected set of each image, without images that have none."""
     generator = torch.Generator().manual_seed(1)
     maps, target = (torch.rand(3, 4, 5, 5, generator=generator) for _ in range(2))
     present = torch.tensor([[1, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1]], dtype=torch.bool)

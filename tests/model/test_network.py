@@ -1,4 +1,4 @@
-"""The networks: the authors' size, the promised shapes, Stage 2 starting from Stage 1."""
+"""Networks: number of parameters, shapes, and the initialization of Psi from Phi."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from selfmark.model.network import Phi, Psi
 
 
 def test_phi_has_the_size_of_the_authors_network() -> None:
-    """6.77 M parameters and 20.8 GFLOP forward per image: what their program has at 256 channels."""
+    """With 256 channels, it has 6.77 M parameters and needs 20.8 GFLOP per image."""
     phi = Phi(preset("paper").network)
     assert round(sum(p.numel() for p in phi.parameters()) / 1e6, 2) == 6.77
     with FlopCounterMode(display=False) as counter, torch.no_grad():
@@ -28,11 +28,11 @@ def test_maps_are_a_quarter_of_the_image() -> None:
     assert ((maps.confidence > 0) & (maps.confidence < 1)).all()
 
 
-def test_descriptors_may_be_read_before_or_after_the_last_layer() -> None:
+def test_sampling_before_or_after_the_last_layer_gives_the_same_descriptors() -> None:
     torch.manual_seed(0)
     phi = Phi(preset("tiny").network)
     features = torch.randn(2, 64, 16, 16)
-    cells = torch.rand(2, 9, 2) * 18 - 1.5  # some beyond the border
+    cells = torch.rand(2, 9, 2) * 18 - 1.5  # some outside the map
     after = sample_descriptors(phi.descriptor.last(features), cells)
     torch.testing.assert_close(phi.describe(features, cells), after, rtol=1e-4, atol=1e-5)
 
@@ -50,12 +50,12 @@ def test_psi_inherits_all_but_the_last_layer() -> None:
 
 
 def test_a_shifted_image_gives_a_shifted_map() -> None:
-    """Cells line up with pixels: moving the image by a whole hourglass stride moves the inner map alike."""
+    """Shifting the image by a multiple of the stride shifts the map accordingly."""
     torch.manual_seed(0)
     phi = Phi(preset("tiny").network).eval()
     image = torch.rand(1, 3, 256, 256)
     with torch.no_grad():
-        here = phi.backbone.block1(torch.relu(phi.backbone.stem(image - 0.5)))
-        there = phi.backbone.block1(torch.relu(phi.backbone.stem(image.roll(8, dims=-1) - 0.5)))
-    difference = (there.roll(-4, dims=-1) - here)[..., 20:100, 20:100].abs().mean()
-    assert difference < 0.05 * here.abs().mean()
+        original = phi.backbone.block1(torch.relu(phi.backbone.stem(image - 0.5)))
+        shifted = phi.backbone.block1(torch.relu(phi.backbone.stem(image.roll(8, dims=-1) - 0.5)))
+    difference = (shifted.roll(-4, dims=-1) - original)[..., 20:100, 20:100].abs().mean()
+    assert difference < 0.05 * original.abs().mean()

@@ -108,8 +108,8 @@ def root_sift(raw: npt.NDArray[np.generic]) -> FloatArray:
 def signed_bits(raw: npt.NDArray[np.generic]) -> FloatArray:
     """Convert ORB's 256 bits to vectors [P, 256] of +-1/32.
 
-    The squared distance of two vectors is the fraction of bits that differ. With signs instead of 0 and 1, all
-    vectors have the same length, so normalization changes nothing.
+    The squared distance of two vectors is the fraction of bits that differ. With signs instead of 0 and 1,
+    all vectors have the same length, so normalization changes nothing.
     """
     bits = np.unpackbits(raw.astype(np.uint8), axis=1).astype(np.float32)
     result: FloatArray = (bits - 0.5) / np.float32(math.sqrt(bits.shape[1]))

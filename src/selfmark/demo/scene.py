@@ -3,7 +3,7 @@
 Each picture shows another individual (proportions, colors) in another pose, view, light and clutter, in one
 of five behind an obstacle. Picture i depends on the seed and on i alone.
 
->>> scene = generate(2, size=64)
+>>> scene = generate_scene(2, size=64)
 >>> scene.images.shape, scene.xy.shape == (2, len(scene.names), 2)
 ((2, 64, 64, 3), True)
 """

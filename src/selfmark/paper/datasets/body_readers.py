@@ -25,7 +25,7 @@ BOX_FILES = ("boxes.json", "boxes.csv", "boxes")
 def mirror_by_side(names: Sequence[str]) -> tuple[int, ...]:
     """Each point's partner by name: left_x and right_x; the others are their own.
 
-    >>> mirror(("head", "left_hip", "right_hip"))
+    >>> mirror_by_side(("head", "left_hip", "right_hip"))
     (0, 2, 1)
     """
     swapped = {"left": "right", "right": "left"}
@@ -40,7 +40,7 @@ def mirror_by_side(names: Sequence[str]) -> tuple[int, ...]:
 def boxes_around_points(xy: FloatArray, margin: float) -> FloatArray:
     """Boxes [N, 4] around annotated points [N, L, 2], larger by a share of the longer side on each side.
 
-    >>> around(np.array([[[2.0, 3.0], [6.0, 13.0]]]), 0.1).tolist()
+    >>> boxes_around_points(np.array([[[2.0, 3.0], [6.0, 13.0]]]), 0.1).tolist()
     [[1.5, 2.5, 6.0, 12.0]]
     """
     box = tight_box(xy)

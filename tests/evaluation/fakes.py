@@ -1,4 +1,4 @@
-"""A detector whose landmarks are known to be good, or broken in a known way, and pictures to try it on."""
+"""A detector whose landmarks are good or broken in a known way, and test images for it."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ from selfmark.model.card import ModelCard
 from selfmark.model.network import Psi
 
 SIZE = 64
-# Two good landmarks, three broken ones, and a good one that tests let Stage 1 find hardly ever.
+# Two good landmarks, three broken ones, and a good one that Stage 1 rarely finds in the tests.
 RED, GREEN, CENTER, RANDOM, LEFTMOST, RARE = range(6)
 
 
-class Pictures(NamedTuple):
-    """Pictures [N, 3, S, S] with a red, a green and two blue blobs, and where the first two are, [N, 2]."""
+class BlobImages(NamedTuple):
+    """Images [N, 3, S, S] with a red, a green and two blue blobs, and positions [N, 2] of the first two."""
 
     pixels: Tensor
     red: npt.NDArray[np.float64]
     green: npt.NDArray[np.float64]
 
 
-def paint(count: int, seed: int = 0) -> Pictures:
+def draw_blobs(count: int, seed: int = 0) -> BlobImages:
     rng = np.random.default_rng(seed)
-    places = rng.uniform(0.2, 0.8, (4, count, 2)) * (SIZE - 1)
-    places[2, :, 0], places[3, :, 0] = 0.3 * SIZE, 0.7 * SIZE  # one blue blob on each side
+    centers = rng.uniform(0.2, 0.8, (4, count, 2)) * (SIZE - 1)
+    centers[2, :, 0], centers[3, :, 0] = 0.3 * SIZE, 0.7 * SIZE  # one blue blob on each side
     grid = np.arange(SIZE)
-    along = np.exp(-((grid - places[..., None]) ** 2) / (2 * 3.0**2))  # [4, N, 2, S]
+    along = np.exp(-((grid - centers[..., None]) ** 2) / (2 * 3.0**2))  # [4, N, 2, S]
     blobs = along[:, :, 1, :, None] * along[:, :, 0, None, :]
     channels = np.stack([blobs[0], blobs[1], np.maximum(blobs[2], blobs[3])], axis=1)
     pixels = torch.from_numpy((255 * channels).round().astype(np.uint8))
-    return Pictures(pixels, places[0], places[1])
+    return BlobImages(pixels, centers[0], centers[1])
 
 
-class Painted(Psi):
-    """Stands in for a trained network: reads the blobs' places off the colors, or gets them wrong."""
+class BlobNetwork(Psi):
+    """Replacement for a trained network that finds the blobs by color, or fails in a known way."""
 
     def forward(self, images: Tensor) -> Tensor:
         red, green, blue = torch.nn.functional.avg_pool2d(images, 4).unbind(1)
         side = red.shape[-1]
         line = torch.arange(side) - (side - 1) / 2
         center = torch.exp(-(line[:, None] ** 2 + line**2) / 8).expand_as(red)
-        # In the mirror image the leftmost blob is the other one, so as its own partner this is always wrong.
+        # In the mirrored image the leftmost blob is the other one, so it is never its own mirror partner.
         leftmost = blue * torch.linspace(1.0, 0.5, side)
         return torch.stack([red, green, center, torch.rand_like(red), leftmost, green], dim=1)
 
 
-def detector(**changes: Any) -> Detector:
+def blob_detector(**changes: Any) -> Detector:
     network = Network(channels=32, depth=2, descriptor=16, norm_groups=4)
     settings: dict[str, Any] = {
         "names": ("red", "green", "center", "random", "leftmost", "rare"),
@@ -64,4 +64,4 @@ def detector(**changes: Any) -> Detector:
         "flip_test": False,
         "provenance": {},
     }
-    return Detector(Painted(network, 6), ModelCard(**settings | changes))
+    return Detector(BlobNetwork(network, 6), ModelCard(**settings | changes))

@@ -19,7 +19,7 @@ from selfmark.evaluation.completion import (
 def low_rank(
     seed: int, images: int = 200, K: int = 12, rank: int = 3, missing: float = 0.3
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Landmarks that move together in `rank` ways, whole and with gaps."""
+    """Landmarks whose motion has rank `rank`, complete and with gaps."""
     rng = np.random.default_rng(seed)
     motion = rng.normal(0, 8, (images, rank)) @ rng.normal(size=(rank, 2 * K)) / np.sqrt(rank)
     whole = (motion + rng.uniform(40, 200, 2 * K)).reshape(images, K, 2)
@@ -47,14 +47,14 @@ def test_gaps_of_low_rank_motion_are_recovered(missing: float, better: float) ->
     assert filled[~gone].tobytes() == gaps[~gone].tobytes()
 
 
-def test_more_iterations_come_closer() -> None:
+def test_more_iterations_reduce_the_error() -> None:
     whole, gaps = low_rank(1)
     gone = np.isnan(gaps)
     errors = [rms((complete_landmarks(gaps, iterations) - whole)[gone]) for iterations in (5, 30, 150)]
     assert errors[0] > errors[1] > errors[2]
 
 
-def test_the_first_guess_is_beyond_the_threshold() -> None:
+def test_the_first_dual_exceeds_the_threshold() -> None:
     matrix = np.random.default_rng(0).normal(size=(8, 30))
     first, _ = threshold_singular_values(matrix, np.ones(matrix.shape, bool), 0)
     assert np.linalg.norm(first) > 0.0
@@ -67,7 +67,7 @@ def test_shrinkage_equals_that_of_a_plain_svd(shape: tuple[int, int], tau: float
     np.testing.assert_allclose(shrink_singular_values(matrix, tau), plain_shrink(matrix, tau), atol=1e-10)
 
 
-def test_the_result_meets_the_conditions_of_optimality() -> None:
+def test_the_result_is_optimal() -> None:
     # min tau |X|_* + |X|_F^2 / 2 with X = M on the observed entries: X is optimal if it is feasible and some
     # Y, zero elsewhere, has Y - X in tau times the subdifferential of the nuclear norm at X.
     rng = np.random.default_rng(2)
@@ -84,7 +84,7 @@ def test_the_result_meets_the_conditions_of_optimality() -> None:
     np.testing.assert_allclose(u.T @ subgradient, vt, atol=1e-8)
     np.testing.assert_allclose(subgradient @ vt.T, u, atol=1e-8)
     assert np.linalg.norm(subgradient, 2) <= 1 + 1e-8
-    assert rank == 2  # and that is the matrix itself
+    assert rank == 2  # the rank of the true matrix
     np.testing.assert_allclose(x, matrix, atol=0.02)
 
 
@@ -100,7 +100,7 @@ def test_unit_and_origin_of_the_coordinates_do_not_matter(scale: float, shift: f
 
 
 def test_many_gaps_do_not_make_it_diverge() -> None:
-    # With 85 % missing the step of Cai et al. is 8, four times what is proven, and the plain method fails.
+    # With 85 % missing, the step of Cai et al. is 8, four times the proven limit, and their method diverges.
     whole, gaps = low_rank(4, rank=2, missing=0.85)
     gone = np.isnan(gaps)
     assert rms((complete_landmarks(gaps, 300) - whole)[gone]) < rms(
@@ -115,7 +115,7 @@ def test_without_gaps_nothing_changes() -> None:
     assert filled is not whole
 
 
-def test_landmarks_and_images_never_seen_get_the_mean() -> None:
+def test_landmarks_never_found_and_empty_images_get_the_mean() -> None:
     _, gaps = low_rank(6, images=60, K=5)
     gaps[:, 3] = np.nan
     gaps[7] = np.nan
@@ -127,14 +127,14 @@ def test_landmarks_and_images_never_seen_get_the_mean() -> None:
     assert np.isfinite(filled).all()
 
 
-def test_landmarks_that_never_move_stay() -> None:
+def test_landmarks_that_never_move_stay_in_place() -> None:
     still = np.tile(np.array([[3.0, 4.0], [5.0, 6.0]]), (4, 1, 1))
     gaps = still.copy()
     gaps[1, 0] = np.nan
     assert complete_landmarks(gaps, 10).tolist() == still.tolist()
 
 
-def test_filling_and_counting_by_hand() -> None:
+def test_small_example_of_filling_and_counting() -> None:
     gaps = np.array([[[1.0, 2.0], [np.nan, np.nan]], [[3.0, 4.0], [5.0, 6.0]]])
     assert mean_landmarks(gaps).tolist() == [[2.0, 3.0], [5.0, 6.0]]
     filled = fill_with_mean(gaps, np.array([[9.0, 9.0], [7.0, 8.0]]))
@@ -143,6 +143,6 @@ def test_filling_and_counting_by_hand() -> None:
     assert points_per_image(np.full((3, 2, 2), np.nan)) == 0.0
 
 
-def test_nothing_found_at_all_is_refused() -> None:
+def test_no_landmark_found_is_an_error() -> None:
     with pytest.raises(InputError, match="no landmark was found"):
         complete_landmarks(np.full((3, 2, 2), np.nan), 10)

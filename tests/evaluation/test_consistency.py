@@ -1,4 +1,4 @@
-"""Checks without labels, on detectors that are known to be good or broken in a known way."""
+"""Label-free checks on detectors that are good or broken in a known way."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from selfmark.evaluation.consistency import (
     detection_rates,
     mirror_errors,
 )
-from tests.evaluation.fakes import CENTER, GREEN, RED, SIZE, detector, paint
+from tests.evaluation.fakes import CENTER, GREEN, RED, SIZE, blob_detector, draw_blobs
 
-CALM = Augment(contrast=(1, 1), brightness=(1, 1), noise=0.0, blur_fraction=0.0, color_fraction=0.0)
+NO_COLOR_CHANGE = Augment(
+    contrast=(1, 1), brightness=(1, 1), noise=0.0, blur_fraction=0.0, color_fraction=0.0
+)
 SEED = 3
 
 
@@ -30,7 +32,9 @@ def _generator() -> torch.Generator:
 
 
 def test_a_landmark_that_follows_its_blob_has_no_error() -> None:
-    deformed = deformation_errors(detector(), paint(12).pixels, 3, CALM, _generator(), batch=5)
+    deformed = deformation_errors(
+        blob_detector(), draw_blobs(12).pixels, 3, NO_COLOR_CHANGE, _generator(), batch=5
+    )
     assert deformed.error.shape == deformed.moved.shape == (36, 6)
     error = deformed.error[:, [RED, GREEN]]
     assert np.nanmax(error) < 0.02
@@ -38,15 +42,15 @@ def test_a_landmark_that_follows_its_blob_has_no_error() -> None:
     assert np.median(deformed.moved[:, RED]) > 0.05
 
 
-def test_noise_and_colors_are_changed_too() -> None:
-    """The brightest red place of a picture under heavy noise is somewhere else now and then."""
-    loud = replace(CALM, rotation=0.0, scale=(1, 1), shift=0.0, noise=3.0)
-    deformed = deformation_errors(detector(), paint(12).pixels, 2, loud, _generator(), batch=12)
+def test_deformations_change_noise_and_colors() -> None:
+    """Under heavy noise the maximum of the red channel moves."""
+    noisy = replace(NO_COLOR_CHANGE, rotation=0.0, scale=(1, 1), shift=0.0, noise=3.0)
+    deformed = deformation_errors(blob_detector(), draw_blobs(12).pixels, 2, noisy, _generator(), batch=12)
     assert deformed.moved.max() < 1e-6
     assert np.median(deformed.error[:, RED]) > 0.02
 
 
-def test_errors_by_hand_and_in_the_order_of_the_images(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_known_shifts_in_image_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Row n * 2 + d is deformation d of image n: here a shift by (n + 10 d, 0) pixels."""
     shifts: Iterator[tuple[int, int]] = iter([(0, 2), (10, 12), (2, 3), (12, 13)])  # from, to of a batch
 
@@ -56,47 +60,49 @@ def test_errors_by_hand_and_in_the_order_of_the_images(monkeypatch: pytest.Monke
         return matrix
 
     monkeypatch.setattr(consistency, "random_affine", shift)
-    deformed = deformation_errors(detector(), paint(3).pixels, 2, CALM, _generator(), batch=2)
+    deformed = deformation_errors(
+        blob_detector(), draw_blobs(3).pixels, 2, NO_COLOR_CHANGE, _generator(), batch=2
+    )
     expected = np.array([0, 10, 1, 11, 2, 12]) / SIZE
     np.testing.assert_allclose(deformed.moved[:, CENTER], expected, atol=1e-6)
     np.testing.assert_allclose(deformed.error[:, CENTER], expected, atol=1e-6)
 
 
-def test_places_that_leave_the_image_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    pictures = paint(8)
+def test_landmarks_moved_out_of_the_image_are_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+    blobs = draw_blobs(8)
     matrix = torch.eye(2, 3).repeat(8, 1, 1)
     matrix[:, 0, 2] = SIZE / 3
     monkeypatch.setattr(consistency, "random_affine", lambda *_: matrix)
-    deformed = deformation_errors(detector(), pictures.pixels, 1, CALM, _generator(), batch=8)
-    outside = pictures.red[:, 0] + SIZE / 3 > SIZE - 0.5
+    deformed = deformation_errors(blob_detector(), blobs.pixels, 1, NO_COLOR_CHANGE, _generator(), batch=8)
+    outside = blobs.red[:, 0] + SIZE / 3 > SIZE - 0.5
     assert 0 < outside.sum() < 8
     np.testing.assert_array_equal(np.isnan(deformed.error[:, RED]), outside)
     assert np.isfinite(deformed.moved).all()
 
 
 @pytest.mark.parametrize("flip_test", [False, True])
-def test_mirror_errors_by_hand(flip_test: bool) -> None:
-    """Colors do not change sides: red and green are their own partners, and wrong as each other's."""
-    pictures = paint(7)
-    right = mirror_errors(detector(flip_test=flip_test), pictures.pixels, batch=3)
+def test_mirror_errors_of_right_and_wrong_partners(flip_test: bool) -> None:
+    """Red and green are their own mirror partners, so it is an error to make them partners."""
+    blobs = draw_blobs(7)
+    right = mirror_errors(blob_detector(flip_test=flip_test), blobs.pixels, batch=3)
     assert right.shape == (7, 6)
     assert right[:, [RED, GREEN, CENTER]].max() < 0.02
 
-    swapped = detector(flip_test=flip_test, mirror=(GREEN, RED, 2, 3, 4, 5))
-    wrong = mirror_errors(swapped, pictures.pixels, batch=3)
-    apart = np.linalg.norm(pictures.red - pictures.green, axis=1) / SIZE
+    swapped = blob_detector(flip_test=flip_test, mirror=(GREEN, RED, 2, 3, 4, 5))
+    wrong = mirror_errors(swapped, blobs.pixels, batch=3)
+    apart = np.linalg.norm(blobs.red - blobs.green, axis=1) / SIZE
     np.testing.assert_allclose(wrong[:, RED], apart, atol=0.02)
     np.testing.assert_allclose(wrong[:, GREEN], apart, atol=0.02)
     assert swapped.card.flip_test == flip_test
 
 
-def test_detection_rates_by_hand() -> None:
+def test_small_example_of_detection_rates() -> None:
     score = np.array([[0.9, 0.5, 0.0], [0.7, 0.6, 0.0]])
     assert detection_rates(score, 0.5).tolist() == [1.0, 0.5, 0.0]
 
 
 @given(seed=st.integers(0, 2**32 - 1), points=st.integers(0, 15))
-def test_separation_against_a_loop(seed: int, points: int) -> None:
+def test_separation_agrees_with_a_loop(seed: int, points: int) -> None:
     rng = np.random.default_rng(seed)
     vectors, centroids, label = (
         rng.normal(size=(points, 4)),

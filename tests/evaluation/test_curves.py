@@ -12,7 +12,7 @@ from selfmark.evaluation.curves import (
 )
 
 
-def gappy(seed: int = 0) -> np.ndarray:
+def errors_with_nan(seed: int = 0) -> np.ndarray:
     rng = np.random.default_rng(seed)
     errors = rng.gamma(2.0, 3.0, (40, 9))
     errors[rng.random(errors.shape) < 0.3] = np.nan
@@ -21,15 +21,15 @@ def gappy(seed: int = 0) -> np.ndarray:
 
 
 def test_landmark_errors_agree_with_a_naive_loop() -> None:
-    errors = gappy()
+    errors = errors_with_nan()
     ours = landmark_errors(errors)
     for point in range(9):
         seen = [value for value in errors[:, point] if value == value]
         assert ours[point] == pytest.approx(sum(seen) / len(seen)) if seen else np.isnan(ours[point])
 
 
-def test_the_curve_is_the_mean_of_the_best_n() -> None:
-    errors = landmark_errors(gappy())
+def test_the_curve_is_the_mean_of_the_best_landmarks() -> None:
+    errors = landmark_errors(errors_with_nan())
     curve = cumulative_by_landmark(errors)
     best = sorted(value for value in errors if value == value)
     assert len(curve) == len(best) == 8
@@ -38,21 +38,21 @@ def test_the_curve_is_the_mean_of_the_best_n() -> None:
     assert cumulative_by_landmark(np.array([np.nan])).tolist() == []
 
 
-def test_shares_agree_with_counting() -> None:
-    errors, thresholds = gappy(), np.linspace(0, 20, 41)
-    errors[0, 0] = thresholds[7]  # exactly at a threshold counts
-    shares = cumulative_by_threshold(errors, thresholds)
+def test_fractions_agree_with_counting() -> None:
+    errors, thresholds = errors_with_nan(), np.linspace(0, 20, 41)
+    errors[0, 0] = thresholds[7]  # an error at the threshold counts
+    fractions = cumulative_by_threshold(errors, thresholds)
     seen = [value for value in errors.reshape(-1) if value == value]
     expected = [sum(value <= threshold for value in seen) / len(seen) for threshold in thresholds]
-    np.testing.assert_allclose(shares, expected, rtol=1e-12)
+    np.testing.assert_allclose(fractions, expected, rtol=1e-12)
     assert np.isnan(cumulative_by_threshold(np.full((2, 2), np.nan), thresholds)).all()
 
 
 def test_area_agrees_with_scikit_learn_on_uneven_thresholds() -> None:
     thresholds = np.sort(np.random.default_rng(1).uniform(1, 15, 30))
-    shares = cumulative_by_threshold(gappy(), thresholds)
-    expected = auc(thresholds, shares) / (thresholds[-1] - thresholds[0])
-    assert area_under_curve(shares, thresholds) == pytest.approx(expected)
+    fractions = cumulative_by_threshold(errors_with_nan(), thresholds)
+    expected = auc(thresholds, fractions) / (thresholds[-1] - thresholds[0])
+    assert area_under_curve(fractions, thresholds) == pytest.approx(expected)
     assert area_under_curve(np.ones(30), thresholds) == pytest.approx(1.0)
 
 

@@ -1,4 +1,4 @@
-"""DeepLabCut's labels as ground truth: tables made by pandas as DeepLabCut makes them."""
+"""Labels of DeepLabCut: tables written by pandas, as DeepLabCut does."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _values(columns: int) -> Any:
 
 def _save(frame: Any, folder: Path, kind: str) -> Path:
     path = folder / "CollectedData_Ann.csv"
-    if kind == "paths":  # as projects before 2.2.1 and Lightning Pose have it
+    if kind == "paths":  # as in Lightning Pose and DeepLabCut before 2.2.1
         frame = frame.set_axis(["/".join(index) for index in frame.index])
     frame.to_csv(path)
     return path
@@ -56,7 +56,7 @@ def _read(path: Path, **more: int) -> AnnotatedObjects:
 
 
 @KINDS
-def test_points_names_and_images_are_those_of_the_table(kind: str, tmp_path: Path) -> None:
+def test_points_names_and_images_are_read(kind: str, tmp_path: Path) -> None:
     values = _values(6)
     frame = pandas.DataFrame(values, index=pandas.MultiIndex.from_tuples(IMAGES), columns=_columns([]))
     truth = _read(_save(frame, tmp_path, kind))
@@ -85,7 +85,7 @@ def test_each_individual_is_an_object(kind: str, tmp_path: Path) -> None:
 
 
 @KINDS
-def test_likelihoods_are_passed_over_and_visibility_is_not(kind: str, tmp_path: Path) -> None:
+def test_likelihood_is_ignored_and_visibility_is_read(kind: str, tmp_path: Path) -> None:
     index = pandas.MultiIndex.from_tuples(IMAGES)
     values = np.random.default_rng(2).uniform(0, 60, (3, 3, 3))
     values[..., 2] = 1e-3
@@ -120,17 +120,17 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("text", "sentence"), WRONG.values(), ids=WRONG)
-def test_a_wrong_table_is_one_sentence(text: str, sentence: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("text", "message"), WRONG.values(), ids=WRONG)
+def test_an_unusable_table_is_a_one_line_error(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "labels.csv"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(InputError, match=sentence) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         _read(path)
     assert "\n" not in str(caught.value)
 
 
 def test_hdf5_is_not_opened(tmp_path: Path) -> None:
-    """Its header is a pickle, which may do anything when it is opened."""
+    """Its header is a pickle, which can run any code when it is opened."""
     path = tmp_path / "CollectedData_Ann.h5"
     path.write_bytes(b"whatever is in it")
     with pytest.raises(InputError, match="give the CSV file"):

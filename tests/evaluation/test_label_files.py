@@ -1,4 +1,4 @@
-"""Reading labels: what is found where, the images they belong to, and every way a file can be wrong."""
+"""Reading label files: their content, the images they belong to, and files that cannot be used."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ POINTS = ["left_eye", "right_eye", "nose"]
 
 
 def valid() -> dict[str, Any]:
-    """Three images with an object each, the last point of the second not annotated."""
+    """Three images with one object each; the last point of the second is not annotated."""
     return {
         "images": [{"id": n, "file_name": f"train/{n}.jpg", "width": 64, "height": 48} for n in (1, 2, 3)],
         "annotations": [
@@ -47,11 +47,11 @@ def valid() -> dict[str, Any]:
     }
 
 
-def refs_of(*names: str) -> list[ImageRef]:
+def make_refs(*names: str) -> list[ImageRef]:
     return [ImageRef(Path("/data/images", name)) for name in names]
 
 
-TRAIN = refs_of("train/1.jpg", "train/2.jpg", "train/3.jpg")
+TRAIN = make_refs("train/1.jpg", "train/2.jpg", "train/3.jpg")
 
 
 def write(folder: Path, content: Any, name: str = "test.json") -> Path:
@@ -67,7 +67,7 @@ def read(folder: Path, content: Any, images: list[ImageRef] | None = None, **mor
 # --- what is read ----------------------------------------------------------------------------------
 
 
-def test_points_boxes_and_words_are_those_of_the_file(tmp_path: Path) -> None:
+def test_points_boxes_and_names_are_read(tmp_path: Path) -> None:
     truth = read(tmp_path, valid())
     path = tmp_path / "test.json"
     assert len(truth) == 3
@@ -84,7 +84,7 @@ def test_points_boxes_and_words_are_those_of_the_file(tmp_path: Path) -> None:
     assert (truth.normalizer, truth.fields, truth.notes) == ("", {}, ())
 
 
-def test_hidden_points_count_unless_a_higher_visibility_is_asked_for(tmp_path: Path) -> None:
+def test_min_visibility_excludes_hidden_points(tmp_path: Path) -> None:
     truth = read(tmp_path, valid(), min_visibility=2)
     assert truth.visible[0].tolist() == [True, False, True]
     assert np.isnan(truth.xy[0, 1]).all()
@@ -127,7 +127,7 @@ def test_without_categories_points_are_numbered(tmp_path: Path) -> None:
     assert truth.mirror == ()
 
 
-def test_no_ids_boxes_or_category_ids_are_needed(tmp_path: Path) -> None:
+def test_ids_boxes_and_category_ids_are_optional(tmp_path: Path) -> None:
     content = valid()
     for annotation in content["annotations"]:
         for key in ("id", "category_id", "bbox", "iscrowd"):
@@ -139,7 +139,7 @@ def test_no_ids_boxes_or_category_ids_are_needed(tmp_path: Path) -> None:
     assert truth.names == tuple(POINTS)
 
 
-def test_the_category_is_that_of_the_annotations(tmp_path: Path) -> None:
+def test_the_category_of_the_annotations_is_used(tmp_path: Path) -> None:
     content = valid()
     content["categories"][:0] = [{"id": 1, "name": "cup"}, {"id": 2, "name": "dog", "keypoints": ["tail"]}]
     assert read(tmp_path, content).names == tuple(POINTS)
@@ -166,7 +166,7 @@ def test_the_declared_normalizer_becomes_a_spec(tmp_path: Path, declared: dict[s
     assert (truth.normalizer, truth.notes) == (spec, ())
 
 
-def test_an_unknown_normalizer_is_noted(tmp_path: Path) -> None:
+def test_an_unknown_normalizer_is_ignored_with_a_note(tmp_path: Path) -> None:
     content = valid()
     content["categories"][0]["normaliser"] = "furlongs"
     truth = read(tmp_path, content)
@@ -201,7 +201,7 @@ def test_points_are_reordered_with_their_partners(tmp_path: Path) -> None:
     assert turned.mirror == (0, 2, 1)
     np.testing.assert_array_equal(turned.xy, truth.xy[:, ::-1])
     np.testing.assert_array_equal(turned.visible, truth.visible[:, ::-1])
-    assert truth.select_points(["nose", "left_eye"]).mirror == ()  # its partner is gone
+    assert truth.select_points(["nose", "left_eye"]).mirror == ()  # its mirror partner is missing
     assert truth.select_points(["nose"]).mirror == (0,)
     with pytest.raises(InputError, match=r"test\.json has no point 'tail'"):
         truth.select_points(["tail"])
@@ -233,11 +233,11 @@ def test_images_are_recognized_by_the_end_of_their_path(tmp_path: Path, prefix: 
     truth = read(tmp_path, content, given_images)
     assert truth.refs == tuple(given_images[n] for n in (1, 2, 0))
     fits = folder.endswith("train") and prefix in ("train/", "./train/")
-    assert bool(truth.notes) == (prefix != "" and not fits)  # said where folders had to be passed over
+    assert bool(truth.notes) == (prefix != "" and not fits)  # a note if folders were ignored
 
 
 def test_the_folder_decides_between_files_of_the_same_name(tmp_path: Path) -> None:
-    both = [*refs_of("test/1.jpg", "test/2.jpg", "test/3.jpg"), *TRAIN]
+    both = [*make_refs("test/1.jpg", "test/2.jpg", "test/3.jpg"), *TRAIN]
     truth = read(tmp_path, valid(), both)
     assert truth.refs == tuple(TRAIN)
     assert truth.notes == ()
@@ -257,7 +257,7 @@ def test_links_may_rename_folders_and_files(tmp_path: Path) -> None:
     assert read(tmp_path, valid(), given_images).refs == tuple(given_images)
 
 
-def test_a_file_beside_the_labels_settles_what_a_bare_name_means(tmp_path: Path) -> None:
+def test_a_bare_name_means_the_file_beside_the_labels(tmp_path: Path) -> None:
     content = valid()
     for image in content["images"]:
         image["file_name"] = Path(image["file_name"]).name
@@ -272,7 +272,7 @@ def test_a_file_beside_the_labels_settles_what_a_bare_name_means(tmp_path: Path)
         read(tmp_path, content, elsewhere)
 
 
-def test_another_split_numbered_alike_is_not_taken_for_the_labeled_one(tmp_path: Path) -> None:
+def test_an_equal_name_in_another_split_does_not_match(tmp_path: Path) -> None:
     for folder, byte in (("train", b"a"), ("test", b"bb"), ("pics", b"a")):
         (tmp_path / "images" / folder).mkdir(parents=True)
         for n in (1, 2, 3):
@@ -282,7 +282,7 @@ def test_another_split_numbered_alike_is_not_taken_for_the_labeled_one(tmp_path:
     assert len(read(tmp_path, valid(), list_images([tmp_path / "images" / "pics"]))) == 3
 
 
-def test_a_missing_image_is_named_unless_nothing_is_annotated_on_it(tmp_path: Path) -> None:
+def test_a_missing_image_is_an_error_if_it_is_annotated(tmp_path: Path) -> None:
     content = valid()
     with pytest.raises(InputError, match=r"test\.json: images\[2\] 'train/3.jpg' is not among the 2 images"):
         read(tmp_path, content, TRAIN[:2])
@@ -300,14 +300,14 @@ def test_a_missing_image_is_named_unless_nothing_is_annotated_on_it(tmp_path: Pa
         ("x" * 300, r"images\[0\] .* may be .*test/1.jpg or .*train/1.jpg"),
     ],
 )
-def test_names_that_no_file_can_have_are_refused(tmp_path: Path, folder: str, words: str) -> None:
+def test_impossible_file_names_are_errors(tmp_path: Path, folder: str, words: str) -> None:
     content = valid()
     content["images"][0]["file_name"] = f"{folder}/1.jpg"
     with pytest.raises(InputError, match=words):
-        read(tmp_path, content, [*TRAIN, *refs_of("test/1.jpg")])
+        read(tmp_path, content, [*TRAIN, *make_refs("test/1.jpg")])
 
 
-def test_two_names_cannot_mean_one_file(tmp_path: Path) -> None:
+def test_two_names_cannot_match_one_file(tmp_path: Path) -> None:
     content = valid()
     content["images"][1]["file_name"] = "test/1.jpg"
     with pytest.raises(
@@ -331,8 +331,8 @@ def test_frames_of_a_video(tmp_path: Path) -> None:
             read(tmp_path, content, frames)
 
 
-def test_many_files_of_one_name_are_joined_quickly(tmp_path: Path) -> None:
-    """Comparing each file with each of the same name would take minutes."""
+def test_many_files_with_one_name_are_matched_quickly(tmp_path: Path) -> None:
+    """Comparing all files with the same name would take minutes."""
     names = [f"{n}/img.jpg" for n in range(20_000)]
     content = {
         "images": [{"id": n, "file_name": name} for n, name in enumerate(names)],
@@ -356,18 +356,18 @@ def two_objects() -> dict[str, Any]:
     return content
 
 
-def boxed(*boxes: tuple[float, float, float, float]) -> list[ImageRef]:
+def refs_with_boxes(*boxes: tuple[float, float, float, float]) -> list[ImageRef]:
     return [ImageRef(TRAIN[0].path, box=box) for box in boxes]
 
 
-def test_objects_of_one_image_are_told_apart_by_their_boxes(tmp_path: Path) -> None:
-    given_images = boxed((102, 6, 20, 40), (5, 6, 10, 30))
+def test_objects_in_one_image_are_distinguished_by_their_boxes(tmp_path: Path) -> None:
+    given_images = refs_with_boxes((102, 6, 20, 40), (5, 6, 10, 30))
     assert read(tmp_path, two_objects(), given_images).refs == (given_images[1], given_images[0])
 
 
-def test_a_coco_file_serves_as_its_own_images(tmp_path: Path) -> None:
+def test_a_coco_file_can_be_given_as_the_images(tmp_path: Path) -> None:
     content = two_objects()
-    content["annotations"][1]["bbox"] = [9, 9, 0, 0]  # without area, as real files have it
+    content["annotations"][1]["bbox"] = [9, 9, 0, 0]  # without area, as in real files
     (tmp_path / "train").mkdir()
     for n in (1, 2, 3):
         (tmp_path / "train" / f"{n}.jpg").touch()
@@ -383,37 +383,42 @@ def test_a_coco_file_serves_as_its_own_images(tmp_path: Path) -> None:
             TRAIN[:1],
             r"annotations\[1\] and .*annotations\[0\] annotate one image .* boxes.*COCO file",
         ),
-        (boxed((5, 6, 10, 40)), r"annotations\[1\]: its 'bbox' overlaps too little"),
-        (boxed((5, 6, 10, 40), (111, 6, 20, 40)), r"annotations\[1\]: its 'bbox' overlaps too little"),
+        (refs_with_boxes((5, 6, 10, 40)), r"annotations\[1\]: its 'bbox' overlaps too little"),
+        (
+            refs_with_boxes((5, 6, 10, 40), (111, 6, 20, 40)),
+            r"annotations\[1\]: its 'bbox' overlaps too little",
+        ),
     ],
 )
-def test_objects_that_cannot_be_told_apart(tmp_path: Path, given_images: list[ImageRef], words: str) -> None:
+def test_objects_that_cannot_be_distinguished(
+    tmp_path: Path, given_images: list[ImageRef], words: str
+) -> None:
     with pytest.raises(InputError, match=words):
         read(tmp_path, two_objects(), given_images)
 
 
-def test_an_object_is_annotated_once(tmp_path: Path) -> None:
+def test_an_object_annotated_twice_is_an_error(tmp_path: Path) -> None:
     content = two_objects()
     content["annotations"][1]["bbox"] = [5, 6, 10, 38]
     with pytest.raises(InputError, match=r"annotations\[1\] and .*annotations\[0\] annotate the same object"):
-        read(tmp_path, content, boxed((5, 6, 10, 40), (100, 6, 20, 40)))
+        read(tmp_path, content, refs_with_boxes((5, 6, 10, 40), (100, 6, 20, 40)))
 
 
-def test_without_a_box_of_its_own_an_annotation_is_of_the_only_object(tmp_path: Path) -> None:
+def test_an_annotation_without_a_box_matches_a_single_object(tmp_path: Path) -> None:
     content = two_objects()
     del content["annotations"][0]["bbox"]
     with pytest.raises(InputError, match=r"annotations\[0\] needs a 'bbox'"):
-        read(tmp_path, content, boxed((5, 6, 10, 40), (100, 6, 20, 40)))
+        read(tmp_path, content, refs_with_boxes((5, 6, 10, 40), (100, 6, 20, 40)))
     del content["annotations"][1]
-    alone = boxed((5, 6, 10, 40))
+    alone = refs_with_boxes((5, 6, 10, 40))
     assert read(tmp_path, content, alone).refs == tuple(alone)
 
 
 # --- what is refused -------------------------------------------------------------------------------
 
 
-def put(*place: Any) -> Callable[[dict[str, Any]], None]:
-    """Set the value at a place: put("images", 0, "id", 5)."""
+def set_value(*place: Any) -> Callable[[dict[str, Any]], None]:
+    """Return a function that sets a value: set_value("images", 0, "id", 5)."""
 
     def change(content: Any) -> None:
         *keys, last, value = place
@@ -424,63 +429,69 @@ def put(*place: Any) -> Callable[[dict[str, Any]], None]:
     return change
 
 
-def keypoint(index: int, value: Any) -> Callable[[dict[str, Any]], None]:
-    return put("annotations", 1, "keypoints", index, value)
+def set_keypoint(index: int, value: Any) -> Callable[[dict[str, Any]], None]:
+    return set_value("annotations", 1, "keypoints", index, value)
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (put("images", 5), "'images'"),
-        (put("images", 1, 5), r"images\[1\]"),
-        (put("images", 1, "id", 1), r"images\[1\]: the id 1 is already used by .*images\[0\]"),
-        (put("images", 1, "id", [1]), r"images\[1\]"),
-        (put("images", 1, "file_name", 3), r"images\[1\]"),
-        (put("images", 1, "file_name", ""), r"images\[1\] '' is not among"),
-        (put("annotations", {}), "'annotations'"),
-        (put("annotations", []), "annotates no objects"),
-        (put("annotations", 1, None), r"annotations\[1\]"),
+        (set_value("images", 5), "'images'"),
+        (set_value("images", 1, 5), r"images\[1\]"),
+        (set_value("images", 1, "id", 1), r"images\[1\]: the id 1 is already used by .*images\[0\]"),
+        (set_value("images", 1, "id", [1]), r"images\[1\]"),
+        (set_value("images", 1, "file_name", 3), r"images\[1\]"),
+        (set_value("images", 1, "file_name", ""), r"images\[1\] '' is not among"),
+        (set_value("annotations", {}), "'annotations'"),
+        (set_value("annotations", []), "annotates no objects"),
+        (set_value("annotations", 1, None), r"annotations\[1\]"),
         (
-            put("annotations", 1, "id", 11),
+            set_value("annotations", 1, "id", 11),
             r"annotations\[1\]: the id 11 is already .*annotations\[0\]",
         ),
-        (put("annotations", 1, "id", {}), r"annotations\[1\]"),
-        (put("annotations", 1, "image_id", 99), r"annotations\[1\]: there is no image with the id 99"),
-        (put("annotations", 1, "iscrowd", [1]), r"annotations\[1\]: 'iscrowd'"),
-        (put("annotations", 1, "category_id", 8), r"annotations\[1\]: no category .* id 8"),
-        (put("annotations", 1, "category_id", [7]), r"annotations\[1\]: no category"),
-        (put("annotations", 1, "keypoints", None), r"annotations\[1\]: 'keypoints' .* 3 points"),
-        (put("annotations", 1, "keypoints", "no"), r"annotations\[1\]: 'keypoints' .* 3 points"),
-        (put("annotations", 1, "keypoints", [1, 2, 2]), r"annotations\[1\]: .* 3 points, not 3 numbers"),
-        (keypoint(0, "1"), r"annotations\[1\]: 'keypoints' must contain only numbers"),
-        (keypoint(0, True), r"annotations\[1\]: 'keypoints' must contain only numbers"),
-        (keypoint(6, None), r"annotations\[1\]: 'keypoints' must contain only numbers"),
-        (keypoint(0, 10**400), r"annotations\[1\]: 'keypoints'"),
-        (keypoint(0, math.nan), r"annotations\[1\]: point 'left_eye' has no usable coordinates"),
-        (keypoint(4, -math.inf), r"annotations\[1\]: point 'right_eye' has no usable coordinates"),
-        (keypoint(4, 10**15), r"annotations\[1\]: point 'right_eye' has no usable coordinates"),
-        (keypoint(2, 3), r"annotations\[1\]: point 'left_eye' has a v other than"),
-        (keypoint(2, math.nan), r"annotations\[1\]: point 'left_eye' has a v other than"),
-        (keypoint(2, 0.5), r"annotations\[1\]: point 'left_eye' has a v other than"),
-        (put("annotations", 1, "bbox", [1, 2, 3]), r"annotations\[1\]: 'bbox'"),
-        (put("annotations", 1, "bbox", [1, 2, -3, 4]), r"annotations\[1\]: 'bbox'"),
-        (put("annotations", 1, "bbox", [1, math.nan, 3, 4]), r"annotations\[1\]: 'bbox'"),
-        (put("annotations", 1, "bbox", [10**400, 2, 3, 4]), r"annotations\[1\]: 'bbox'"),
-        (put("annotations", 1, "bbox", {"x": 1}), r"annotations\[1\]: 'bbox'"),
-        (put("categories", 7), "'categories'"),
-        (put("categories", 0, "face"), r"categories\[0\]"),
-        (put("categories", 0, "keypoints", "eyes"), r"categories\[0\]: 'keypoints'"),
-        (put("categories", 0, "keypoints", [1, 2, 3]), r"categories\[0\]: 'keypoints'"),
-        (put("categories", 0, "keypoints", ["a", "b", "a"]), r"categories\[0\]: two points are called 'a'"),
-        (put("categories", 0, "flip_idx", [1, 0, 0]), r"categories\[0\]: 'flip_idx'"),
-        (put("categories", 0, "flip_idx", [1, 0]), r"categories\[0\]: 'flip_idx'"),
-        (put("categories", 0, "flip_idx", ["a", 0, 1]), r"categories\[0\]: 'flip_idx'"),
-        (put("categories", 0, "normalizer", ["box"]), r"categories\[0\]: 'normalizer'"),
-        (put("categories", 0, "normaliser", ["box"]), r"categories\[0\]: 'normaliser'"),
-        (put("categories", 0, "normaliser_points", [0, 3]), r"categories\[0\]: 'normaliser_points'"),
-        (put("categories", 0, "normalizer_points", [0, 3]), r"categories\[0\]: 'normalizer_points'"),
-        (put("categories", 0, "normaliser_points", [1, 1]), r"categories\[0\]: 'normaliser_points'"),
-        (put("categories", 0, "normaliser_points", [0, -1]), r"categories\[0\]: 'normaliser_points'"),
+        (set_value("annotations", 1, "id", {}), r"annotations\[1\]"),
+        (set_value("annotations", 1, "image_id", 99), r"annotations\[1\]: there is no image with the id 99"),
+        (set_value("annotations", 1, "iscrowd", [1]), r"annotations\[1\]: 'iscrowd'"),
+        (set_value("annotations", 1, "category_id", 8), r"annotations\[1\]: no category .* id 8"),
+        (set_value("annotations", 1, "category_id", [7]), r"annotations\[1\]: no category"),
+        (set_value("annotations", 1, "keypoints", None), r"annotations\[1\]: 'keypoints' .* 3 points"),
+        (set_value("annotations", 1, "keypoints", "no"), r"annotations\[1\]: 'keypoints' .* 3 points"),
+        (
+            set_value("annotations", 1, "keypoints", [1, 2, 2]),
+            r"annotations\[1\]: .* 3 points, not 3 numbers",
+        ),
+        (set_keypoint(0, "1"), r"annotations\[1\]: 'keypoints' must contain only numbers"),
+        (set_keypoint(0, True), r"annotations\[1\]: 'keypoints' must contain only numbers"),
+        (set_keypoint(6, None), r"annotations\[1\]: 'keypoints' must contain only numbers"),
+        (set_keypoint(0, 10**400), r"annotations\[1\]: 'keypoints'"),
+        (set_keypoint(0, math.nan), r"annotations\[1\]: point 'left_eye' has no usable coordinates"),
+        (set_keypoint(4, -math.inf), r"annotations\[1\]: point 'right_eye' has no usable coordinates"),
+        (set_keypoint(4, 10**15), r"annotations\[1\]: point 'right_eye' has no usable coordinates"),
+        (set_keypoint(2, 3), r"annotations\[1\]: point 'left_eye' has a v other than"),
+        (set_keypoint(2, math.nan), r"annotations\[1\]: point 'left_eye' has a v other than"),
+        (set_keypoint(2, 0.5), r"annotations\[1\]: point 'left_eye' has a v other than"),
+        (set_value("annotations", 1, "bbox", [1, 2, 3]), r"annotations\[1\]: 'bbox'"),
+        (set_value("annotations", 1, "bbox", [1, 2, -3, 4]), r"annotations\[1\]: 'bbox'"),
+        (set_value("annotations", 1, "bbox", [1, math.nan, 3, 4]), r"annotations\[1\]: 'bbox'"),
+        (set_value("annotations", 1, "bbox", [10**400, 2, 3, 4]), r"annotations\[1\]: 'bbox'"),
+        (set_value("annotations", 1, "bbox", {"x": 1}), r"annotations\[1\]: 'bbox'"),
+        (set_value("categories", 7), "'categories'"),
+        (set_value("categories", 0, "face"), r"categories\[0\]"),
+        (set_value("categories", 0, "keypoints", "eyes"), r"categories\[0\]: 'keypoints'"),
+        (set_value("categories", 0, "keypoints", [1, 2, 3]), r"categories\[0\]: 'keypoints'"),
+        (
+            set_value("categories", 0, "keypoints", ["a", "b", "a"]),
+            r"categories\[0\]: two points are called 'a'",
+        ),
+        (set_value("categories", 0, "flip_idx", [1, 0, 0]), r"categories\[0\]: 'flip_idx'"),
+        (set_value("categories", 0, "flip_idx", [1, 0]), r"categories\[0\]: 'flip_idx'"),
+        (set_value("categories", 0, "flip_idx", ["a", 0, 1]), r"categories\[0\]: 'flip_idx'"),
+        (set_value("categories", 0, "normalizer", ["box"]), r"categories\[0\]: 'normalizer'"),
+        (set_value("categories", 0, "normaliser", ["box"]), r"categories\[0\]: 'normaliser'"),
+        (set_value("categories", 0, "normaliser_points", [0, 3]), r"categories\[0\]: 'normaliser_points'"),
+        (set_value("categories", 0, "normalizer_points", [0, 3]), r"categories\[0\]: 'normalizer_points'"),
+        (set_value("categories", 0, "normaliser_points", [1, 1]), r"categories\[0\]: 'normaliser_points'"),
+        (set_value("categories", 0, "normaliser_points", [0, -1]), r"categories\[0\]: 'normaliser_points'"),
     ],
 )
 def test_unusable_entries(tmp_path: Path, change: Callable[[dict[str, Any]], None], words: str) -> None:
@@ -502,14 +513,14 @@ def test_unusable_entries(tmp_path: Path, change: Callable[[dict[str, Any]], Non
         ('{"images": [{"id": ' + "9" * 5000 + "}]}", "not valid JSON"),
     ],
 )
-def test_files_that_are_no_label_files(tmp_path: Path, text: str, words: str) -> None:
+def test_files_that_are_not_label_files(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
         read(tmp_path, text)
     with pytest.raises(InputError, match="cannot read"):
         read_ground_truth(tmp_path / "absent.json", TRAIN)
 
 
-def test_two_categories_of_points_cannot_be_mixed(tmp_path: Path) -> None:
+def test_two_categories_cannot_be_mixed(tmp_path: Path) -> None:
     content = valid()
     content["categories"].append({"id": 8, "name": "dog", "keypoints": ["a", "b", "c"]})
     content["annotations"][2]["category_id"] = 8
@@ -528,14 +539,14 @@ def test_annotations_without_any_visible_point(tmp_path: Path) -> None:
         read(tmp_path, content)
 
 
-def places(content: Any, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every place in a JSON value."""
+def all_keys(content: Any, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the keys of every value in a JSON value."""
     inner: Any = ()
     if isinstance(content, dict):
         inner = content.items()
     elif isinstance(content, list):
         inner = enumerate(content)
-    return [(*before, key) for key, _ in inner] + [p for k, v in inner for p in places(v, (*before, k))]
+    return [(*before, key) for key, _ in inner] + [p for k, v in inner for p in all_keys(v, (*before, k))]
 
 
 JUNK = st.recursive(
@@ -557,12 +568,12 @@ FULL["annotations"][0]["pose"] = 3
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.tuples(st.sampled_from(places(FULL)), JUNK, st.booleans()), min_size=1, max_size=4))
-def test_a_spoilt_file_is_read_or_refused(
-    tmp_path: Path, spoils: list[tuple[tuple[Any, ...], Any, bool]]
+@given(st.lists(st.tuples(st.sampled_from(all_keys(FULL)), JUNK, st.booleans()), min_size=1, max_size=4))
+def test_a_damaged_file_is_read_or_an_input_error(
+    tmp_path: Path, changes: list[tuple[tuple[Any, ...], Any, bool]]
 ) -> None:
     content = copy.deepcopy(FULL)
-    for place, junk, remove in spoils:
+    for place, junk, remove in changes:
         target: Any = content
         try:
             for key in place[:-1]:
@@ -572,7 +583,7 @@ def test_a_spoilt_file_is_read_or_refused(
             else:
                 target[place[-1]] = junk
         except (KeyError, IndexError, TypeError):
-            continue  # an earlier spoil took this place away
+            continue  # an earlier change removed this value
     try:
         truth = read(tmp_path, content)
     except InputError:

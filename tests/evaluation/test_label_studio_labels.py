@@ -1,4 +1,4 @@
-"""Label Studio's exports as ground truth: by hand, and against its own converter."""
+"""Labels exported from Label Studio: small examples, and a round trip through selfmark's own export."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ def _read(folder: Path, content: Any, *images: ImageRef) -> AnnotatedObjects:
     return label_files.read_ground_truth(path, images or [ImageRef(Path("/home/me/photos/a.jpg"))])
 
 
-def test_percent_become_pixels(tmp_path: Path) -> None:
+def test_percentages_become_pixels(tmp_path: Path) -> None:
     truth = _read(tmp_path, [_task(_point("nose", 50, 50), _point("ear", 0.25, 99))])
     assert truth.names == ("nose", "ear")
-    # Half of 200 pixels is the border between pixels 99 and 100, whose centers are whole numbers.
+    # Half of 200 pixels is the border between pixels 99 and 100; pixel centers are whole numbers.
     np.testing.assert_allclose(truth.xy[0], [[99.5, 24.5], [0, 49]], atol=1e-12)
     assert np.isnan(truth.boxes).all()
 
 
-def test_a_rectangle_is_its_points_object(tmp_path: Path) -> None:
+def test_points_in_a_rectangle_form_an_object(tmp_path: Path) -> None:
     regions = [_point("nose", 50, 50, parentID="box"), _box(), _point("nose", 1, 2)]
     images = [ImageRef(Path("photos/a.jpg"), None, box) for box in ((20, 10, 100, 20), (0, 0, 5, 5))]
     with pytest.raises(InputError, match=r"result\[2\] needs a 'bbox'"):
@@ -84,12 +84,12 @@ def test_a_rectangle_is_its_points_object(tmp_path: Path) -> None:
         "photos/a é+b.jpg",
     ],
 )
-def test_images_are_found_behind_every_kind_of_address(address: str, tmp_path: Path) -> None:
+def test_every_kind_of_image_address(address: str, tmp_path: Path) -> None:
     ref = ImageRef(Path("/home/me/photos/a é+b.jpg"))
     assert _read(tmp_path, [_task(_point("nose", 1, 2), image=address)], ref).refs == (ref,)
 
 
-def test_what_nobody_annotated_is_no_label(tmp_path: Path) -> None:
+def test_tasks_without_annotations_are_ignored(tmp_path: Path) -> None:
     untouched = {"data": {"image": "photos/b.jpg"}, "predictions": [{"result": [_point("nose", 1, 2)]}]}
     canceled = _task(_point("nose", 1, 2), image="photos/c.jpg")
     canceled["annotations"][0]["was_canceled"] = True
@@ -98,7 +98,7 @@ def test_what_nobody_annotated_is_no_label(tmp_path: Path) -> None:
         _read(tmp_path, [untouched, canceled])
 
 
-def test_what_selfmark_exported_comes_back_when_accepted(tmp_path: Path) -> None:
+def test_accepted_predictions_are_read_back(tmp_path: Path) -> None:
     batches = predictions([*STILLS, SEVERAL[1]])
     tasks = json.loads(write_label_studio(batches, CARD, tmp_path).read_text())
     for task in tasks:
@@ -143,8 +143,8 @@ WRONG: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("content", "sentence"), WRONG.values(), ids=WRONG)
-def test_a_wrong_export_is_one_sentence(content: Any, sentence: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=sentence) as caught:
+@pytest.mark.parametrize(("content", "message"), WRONG.values(), ids=WRONG)
+def test_an_unusable_export_is_a_one_line_error(content: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message) as caught:
         _read(tmp_path, content)
     assert "\n" not in str(caught.value)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from selfmark.evaluation.landmark_matching import group_means, hit_rates, match_landmarks, mean_distances
 
 
-def world(seed: int = 0, N: int = 12, K: int = 4, L: int = 3) -> tuple[np.ndarray, ...]:
-    """Landmarks some of which are missing, annotated points some of which are hidden as NaN, and sizes."""
+def make_scene(seed: int = 0, N: int = 12, K: int = 4, L: int = 3) -> tuple[np.ndarray, ...]:
+    """Landmarks with gaps, annotated points that are NaN where hidden, and normalizers."""
     rng = np.random.default_rng(seed)
     landmarks = rng.uniform(0, 50, (N, K, 2))
     landmarks[rng.random((N, K)) < 0.2] = np.nan
@@ -22,8 +22,8 @@ def world(seed: int = 0, N: int = 12, K: int = 4, L: int = 3) -> tuple[np.ndarra
 
 
 def test_distances_agree_with_a_naive_loop() -> None:
-    landmarks, truth, visible, size = world()
-    landmarks[:, 3] = np.nan  # a landmark never found
+    landmarks, truth, visible, size = make_scene()
+    landmarks[:, 3] = np.nan  # a landmark that is never found
     size[2], size[5] = np.nan, 0.0
     ours = mean_distances(landmarks, truth, visible, size)
     for k, point in itertools.product(range(4), range(3)):
@@ -36,7 +36,7 @@ def test_distances_agree_with_a_naive_loop() -> None:
 
 
 def cheapest(cost: np.ndarray) -> float:
-    """Least total cost over all one-to-one assignments, each tried."""
+    """Minimum total cost over all one-to-one assignments, by exhaustive search."""
     small, large = (cost, cost.T)[cost.shape[0] > cost.shape[1]], None
     large = small.shape[1]
     return min(
@@ -47,7 +47,7 @@ def cheapest(cost: np.ndarray) -> float:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(0, 10_000))
-def test_no_permutation_is_cheaper(K: int, L: int, seed: int) -> None:
+def test_no_assignment_is_cheaper(K: int, L: int, seed: int) -> None:
     cost = np.random.default_rng(seed).uniform(0, 1, (K, L))
     matched = match_landmarks(cost)
     used = matched[matched >= 0]
@@ -57,13 +57,13 @@ def test_no_permutation_is_cheaper(K: int, L: int, seed: int) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(0, 10_000))
-def test_unknown_pairs_are_taken_last_and_not_reported(K: int, L: int, seed: int) -> None:
+def test_unknown_pairs_are_used_last_and_reported_as_unmatched(K: int, L: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     cost = np.where(rng.random((K, L)) < 0.5, np.nan, rng.uniform(0, 100, (K, L)))
     matched = match_landmarks(cost)
     pairs = [(int(matched[p]), p) for p in range(L) if matched[p] >= 0]
     assert not any(np.isnan(cost[pair]) for pair in pairs)
-    # By trying all: as many known pairs as can be, and among those the least cost.
+    # Exhaustive search: as many known pairs as possible, and among these the minimum cost.
     best = (0, 0.0)
     for order in itertools.permutations([*range(K), *[-1] * L], L):
         known = [cost[k, p] for p, k in enumerate(order) if k >= 0 and not np.isnan(cost[k, p])]
@@ -71,14 +71,14 @@ def test_unknown_pairs_are_taken_last_and_not_reported(K: int, L: int, seed: int
     assert (len(pairs), sum(cost[pair] for pair in pairs)) == pytest.approx((-best[0], best[1]))
 
 
-def test_greedy_is_not_enough() -> None:
-    # Landmark 0 is nearest to both points; giving it to the first would cost the second dearly.
+def test_the_assignment_is_not_greedy() -> None:
+    # Landmark 0 is nearest to both points, but assigning it to the first is very costly for the second.
     assert match_landmarks(np.array([[1.0, 2.0], [2.0, 90.0], [50.0, 80.0]])).tolist() == [1, 0]
     assert match_landmarks(np.array([[3.0, 1.0]])).tolist() == [-1, 0]
     assert match_landmarks(np.full((2, 2), np.nan)).tolist() == [-1, -1]
 
 
-def test_hits_by_hand() -> None:
+def test_small_example_of_hits() -> None:
     landmarks = np.array(
         [[[0.0, 0.0], [10.0, 0.0]], [[0.0, 0.0], [10.0, 0.0]], [[np.nan, np.nan], [10.0, 0.0]]]
     )
@@ -97,7 +97,7 @@ def test_hits_by_hand() -> None:
 
 
 def test_hits_agree_with_a_naive_loop() -> None:
-    landmarks, truth, visible, _ = world(1, N=40)
+    landmarks, truth, visible, _ = make_scene(1, N=40)
     limit = np.random.default_rng(2).uniform(5, 30, 40)
     limit[:4] = np.nan
     matched = np.array([2, -1, 0])
@@ -113,7 +113,7 @@ def test_hits_agree_with_a_naive_loop() -> None:
         assert ours[point] == pytest.approx(sum(hits) / len(hits))
 
 
-def test_means_of_groups() -> None:
+def test_group_means() -> None:
     rates = np.array([0.5, 0.7, np.nan, 0.1])
     means = group_means(rates, {"eyes": (0, 1), "mouth": (2, 3), "ear": (2,)})
     assert means["eyes"] == pytest.approx(0.6)

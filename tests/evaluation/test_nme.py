@@ -27,13 +27,13 @@ from selfmark.evaluation.regression import Regressor, fit_ridge, fit_unbiased
 K, L, TRAIN, TEST = 5, 7, 50, 20
 
 
-def examples(world: dict[str, np.ndarray]) -> tuple[Examples, Examples]:
-    """The world as the protocol takes it; training images need no normalizer."""
-    train = [world[f"train_{name}"] for name in ("landmarks", "truth", "visible")]
-    test = [world[f"test_{name}"] for name in ("landmarks", "truth", "visible")]
+def examples(scene: dict[str, np.ndarray]) -> tuple[Examples, Examples]:
+    """Return train and test examples of the protocol; training images need no normalizer."""
+    train = [scene[f"train_{name}"] for name in ("landmarks", "truth", "visible")]
+    test = [scene[f"test_{name}"] for name in ("landmarks", "truth", "visible")]
     return (
         Examples(*train, np.ones(len(train[0]))),
-        Examples(*test, world["normalizer"]),
+        Examples(*test, scene["normalizer"]),
     )
 
 
@@ -51,8 +51,8 @@ def naive_nme(predicted: np.ndarray, truth: np.ndarray, visible: np.ndarray, nor
 
 
 @pytest.fixture
-def world() -> dict[str, np.ndarray]:
-    """Discovered points that follow the annotated ones up to noise, with some annotations hidden as NaN."""
+def scene() -> dict[str, np.ndarray]:
+    """Landmarks that follow the annotated points up to noise; hidden annotations are NaN."""
     rng = np.random.default_rng(0)
     truth = rng.normal(60.0, 15.0, (TRAIN + TEST, L, 2))
     mix = rng.normal(0.0, 0.5, (2 * L, 2 * K))
@@ -60,7 +60,7 @@ def world() -> dict[str, np.ndarray]:
         0, 1.0, (TRAIN + TEST, K, 2)
     )
     visible = rng.random((TRAIN + TEST, L)) < 0.8
-    visible[-1] = False  # one test image without any
+    visible[-1] = False  # one test image without visible points
     truth = np.where(visible[..., None], truth, np.nan)
     return {
         "train_landmarks": landmarks[:TRAIN],
@@ -78,7 +78,7 @@ def ridge_alpha(x: np.ndarray, ridge: float) -> float:
     return float(ridge * (centered.T @ centered).max())
 
 
-def test_by_hand() -> None:
+def test_small_example() -> None:
     truth = np.zeros((2, 2, 2))
     predicted = np.array([[[3.0, 4.0], [0.0, 1.0]], [[0.0, 2.0], [6.0, 8.0]]])
     # Image 1: (5 + 1) / 2 / 10 = 0.3; image 2, second point hidden: 2 / 20 = 0.1; mean 0.2.
@@ -86,53 +86,53 @@ def test_by_hand() -> None:
     assert nme(predicted, truth, visible, np.array([10.0, 20.0])) == pytest.approx(20.0)
 
 
-def test_agrees_with_a_naive_loop(world: dict[str, np.ndarray]) -> None:
-    truth, visible, normalizer = world["test_truth"], world["test_visible"], world["normalizer"]
+def test_agrees_with_a_naive_loop(scene: dict[str, np.ndarray]) -> None:
+    truth, visible, normalizer = scene["test_truth"], scene["test_visible"], scene["normalizer"]
     predicted = np.nan_to_num(truth) + np.random.default_rng(1).normal(0, 5.0, truth.shape)
     assert nme(predicted, truth, visible, normalizer) == pytest.approx(
         naive_nme(predicted, truth, visible, normalizer), rel=1e-12
     )
 
 
-def test_forward_is_one_ridge_per_annotated_point(world: dict[str, np.ndarray]) -> None:
+def test_forward_is_one_ridge_per_annotated_point(scene: dict[str, np.ndarray]) -> None:
     predicted = np.zeros((TEST, L, 2))
     for point in range(L):
-        rows = [image for image in range(TRAIN) if world["train_visible"][image, point]]
-        x = world["train_landmarks"][rows].reshape(len(rows), -1)
-        model = Ridge(alpha=ridge_alpha(x, 0.01), solver="cholesky").fit(x, world["train_truth"][rows, point])
-        predicted[:, point] = model.predict(world["test_landmarks"].reshape(TEST, -1))
-    expected = naive_nme(predicted, world["test_truth"], world["test_visible"], world["normalizer"])
-    errors = forward_errors(*examples(world), partial(fit_ridge, ridge=0.01))
+        rows = [image for image in range(TRAIN) if scene["train_visible"][image, point]]
+        x = scene["train_landmarks"][rows].reshape(len(rows), -1)
+        model = Ridge(alpha=ridge_alpha(x, 0.01), solver="cholesky").fit(x, scene["train_truth"][rows, point])
+        predicted[:, point] = model.predict(scene["test_landmarks"].reshape(TEST, -1))
+    expected = naive_nme(predicted, scene["test_truth"], scene["test_visible"], scene["normalizer"])
+    errors = forward_errors(*examples(scene), partial(fit_ridge, ridge=0.01))
     assert mean_error(errors) == pytest.approx(expected, rel=1e-8)
 
 
-def test_backward_fills_hidden_annotations_with_their_training_mean(world: dict[str, np.ndarray]) -> None:
-    mean = np.nanmean(world["train_truth"], axis=0)
+def test_backward_fills_hidden_annotations_with_their_training_mean(scene: dict[str, np.ndarray]) -> None:
+    mean = np.nanmean(scene["train_truth"], axis=0)
 
     def filled(truth: np.ndarray) -> np.ndarray:
         return np.where(np.isnan(truth), mean, truth).reshape(len(truth), -1)
 
-    x = filled(world["train_truth"])
+    x = filled(scene["train_truth"])
     model = Ridge(alpha=ridge_alpha(x, 0.1), solver="cholesky").fit(
-        x, world["train_landmarks"].reshape(TRAIN, -1)
+        x, scene["train_landmarks"].reshape(TRAIN, -1)
     )
-    predicted = model.predict(filled(world["test_truth"])).reshape(TEST, K, 2)
+    predicted = model.predict(filled(scene["test_truth"])).reshape(TEST, K, 2)
     everything = np.ones((TEST, K), bool)
-    expected = naive_nme(predicted, world["test_landmarks"], everything, world["normalizer"])
-    errors = backward_errors(*examples(world), partial(fit_ridge, ridge=0.1))
+    expected = naive_nme(predicted, scene["test_landmarks"], everything, scene["normalizer"])
+    errors = backward_errors(*examples(scene), partial(fit_ridge, ridge=0.1))
     assert mean_error(errors) == pytest.approx(expected, rel=1e-8)
 
 
-def test_mean_shape_baseline(world: dict[str, np.ndarray]) -> None:
-    mean = np.nanmean(world["train_truth"], axis=0)
-    np.testing.assert_allclose(mean_shape(world["train_truth"], world["train_visible"]), mean, rtol=1e-12)
+def test_mean_shape_baseline(scene: dict[str, np.ndarray]) -> None:
+    mean = np.nanmean(scene["train_truth"], axis=0)
+    np.testing.assert_allclose(mean_shape(scene["train_truth"], scene["train_visible"]), mean, rtol=1e-12)
     predicted = np.stack([mean] * TEST)
-    expected = naive_nme(predicted, world["test_truth"], world["test_visible"], world["normalizer"])
-    measured = mean_shape_errors(*examples(world))
+    expected = naive_nme(predicted, scene["test_truth"], scene["test_visible"], scene["normalizer"])
+    measured = mean_shape_errors(*examples(scene))
     assert measured["forward"] == pytest.approx(expected, rel=1e-12)
-    found = np.stack([world["train_landmarks"].mean(axis=0)] * TEST)
+    found = np.stack([scene["train_landmarks"].mean(axis=0)] * TEST)
     everything = np.ones((TEST, K), bool)
-    expected = naive_nme(found, world["test_landmarks"], everything, world["normalizer"])
+    expected = naive_nme(found, scene["test_landmarks"], everything, scene["normalizer"])
     assert measured["backward"] == pytest.approx(expected, rel=1e-12)
 
 
@@ -150,13 +150,13 @@ def test_perfect_landmarks_give_almost_no_error_and_useless_ones_the_mean_shape(
     assert error == pytest.approx(mean_shape_errors(*useless)["forward"])
 
 
-def test_normalizers() -> None:
+def test_box_normalizer() -> None:
     truth = np.array([[[0.0, 0.0], [8.0, 2.0], [100.0, 100.0]], [[1.0, 1.0], [4.0, 5.0], [1.0, 1.0]]])
     visible = np.array([[True, True, False], [False, False, False]])
     assert box_normalizer(truth, visible).tolist() == [4.0, 0.0]
 
 
-def test_what_cannot_be_evaluated_is_refused(world: dict[str, np.ndarray]) -> None:
+def test_inputs_that_cannot_be_evaluated_are_errors(scene: dict[str, np.ndarray]) -> None:
     truth = np.zeros((2, 3, 2))
     with pytest.raises(InputError, match="no image has a visible landmark"):
         nme(truth, truth, np.zeros((2, 3), bool), np.ones(2))
@@ -170,8 +170,8 @@ def test_what_cannot_be_evaluated_is_refused(world: dict[str, np.ndarray]) -> No
         nme(np.full_like(truth, np.nan), truth, np.ones((2, 3), bool), np.ones(2))
 
 
-def test_a_point_annotated_in_no_training_image_does_not_count(world: dict[str, np.ndarray]) -> None:
-    never = {**world, "train_visible": world["train_visible"] & (np.arange(L) != 2)}
+def test_a_point_annotated_in_no_training_image_does_not_count(scene: dict[str, np.ndarray]) -> None:
+    never = {**scene, "train_visible": scene["train_visible"] & (np.arange(L) != 2)}
     unasked = {**never, "test_visible": never["test_visible"] & (np.arange(L) != 2)}
     fit = partial(fit_ridge, ridge=0.1)
     errors = forward_errors(*examples(never), fit)
@@ -193,14 +193,14 @@ def test_point_errors_are_percentages_and_nan_where_unknown() -> None:
     assert np.isnan(mean_error(errors[2:]))
 
 
-def prediction_arguments(world: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+def prediction_arguments(scene: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
     return tuple(
-        world[name] for name in ("train_landmarks", "train_truth", "train_visible", "test_landmarks")
+        scene[name] for name in ("train_landmarks", "train_truth", "train_visible", "test_landmarks")
     )
 
 
-def test_points_visible_in_the_same_images_share_a_fit(world: dict[str, np.ndarray]) -> None:
-    landmarks, truth, visible, test = prediction_arguments(world)
+def test_points_visible_in_the_same_images_share_a_fit(scene: dict[str, np.ndarray]) -> None:
+    landmarks, truth, visible, test = prediction_arguments(scene)
     visible[:, 3] = visible[:, 5] = visible[:, 0]
     visible[:, 6] = False
     truth = np.where(visible[..., None], np.nan_to_num(truth, nan=7.0), np.nan)
@@ -221,8 +221,8 @@ def test_points_visible_in_the_same_images_share_a_fit(world: dict[str, np.ndarr
         np.testing.assert_allclose(together[:, point], model.predict(test.reshape(TEST, -1)), atol=1e-8)
 
 
-def test_one_fit_for_all_equals_one_fit_each(world: dict[str, np.ndarray]) -> None:
-    landmarks, truth, visible, test = prediction_arguments(world)
+def test_a_joint_fit_equals_separate_fits(scene: dict[str, np.ndarray]) -> None:
+    landmarks, truth, visible, test = prediction_arguments(scene)
     truth, visible = np.nan_to_num(truth, nan=50.0), np.ones_like(visible)
     fit = partial(fit_ridge, ridge=0.01)
     together = forward_prediction(landmarks, truth, visible, test, fit)
@@ -232,8 +232,8 @@ def test_one_fit_for_all_equals_one_fit_each(world: dict[str, np.ndarray]) -> No
         np.testing.assert_allclose(together[:, one], alone, atol=1e-9)
 
 
-def test_backward_without_bias_is_plain_least_squares(world: dict[str, np.ndarray]) -> None:
-    landmarks, truth, visible, _ = prediction_arguments(world)
+def test_backward_without_bias_is_plain_least_squares(scene: dict[str, np.ndarray]) -> None:
+    landmarks, truth, visible, _ = prediction_arguments(scene)
     mean = np.nanmean(truth, axis=0)
 
     def filled(points: np.ndarray) -> np.ndarray:
@@ -241,10 +241,10 @@ def test_backward_without_bias_is_plain_least_squares(world: dict[str, np.ndarra
 
     model = LinearRegression(fit_intercept=False).fit(filled(truth), landmarks.reshape(TRAIN, -1))
     predicted = backward_prediction(
-        landmarks, truth, visible, world["test_truth"], world["test_visible"], fit_unbiased
+        landmarks, truth, visible, scene["test_truth"], scene["test_visible"], fit_unbiased
     )
     np.testing.assert_allclose(
-        predicted.reshape(TEST, -1), model.predict(filled(world["test_truth"])), atol=1e-8
+        predicted.reshape(TEST, -1), model.predict(filled(scene["test_truth"])), atol=1e-8
     )
 
 
@@ -276,7 +276,7 @@ def test_all_images_are_drawn_once(fitted: int) -> None:
     assert spread == DrawStatistics(2.5, 0.0, 1)
 
 
-def test_points_no_drawn_image_shows_are_left_out_of_the_draw() -> None:
+def test_points_annotated_in_no_drawn_image_are_left_out() -> None:
     # Point 0 is annotated in image 0 only, point 1 in the others only; the test image shows point 1 only.
     rng = np.random.default_rng(0)
     landmarks, truth = rng.uniform(0, 50, (5, 2, 2)), rng.uniform(0, 50, (5, 2, 2))
@@ -302,7 +302,7 @@ def test_points_no_drawn_image_shows_are_left_out_of_the_draw() -> None:
         measure_over_draws(measure, 5, 0, 1, np.random.default_rng(0))
 
 
-def test_groups_by_hand() -> None:
+def test_small_example_of_groups() -> None:
     errors = np.array([1.0, 2.0, np.nan, 6.0, np.nan])
     grouped = group_errors(errors, [30, 60, 60, 30, 90])
     assert grouped == {30: (3.5, 2), 60: (2.0, 1)}

@@ -1,4 +1,4 @@
-"""Normalizing lengths against hand-worked ones, and names in all their spellings."""
+"""Normalizer lengths of small examples, and spellings of point names."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from selfmark.image_ref import ImageRef
 BODY = ("left_eye", "right_eye", "left_shoulder", "right_shoulder", "right_hip")
 
 
-def truth_of(xy: Any, names: tuple[str, ...] = BODY, hidden: Any = (), **more: Any) -> AnnotatedObjects:
-    """Objects whose points are all visible but those at the (object, point) pairs in `hidden`."""
+def make_objects(xy: Any, names: tuple[str, ...] = BODY, hidden: Any = (), **more: Any) -> AnnotatedObjects:
+    """Objects whose points are visible except the (object, point) pairs in `hidden`."""
     points = np.array(xy, np.float64)
     count = len(points)
     visible = np.ones(points.shape[:2], bool)
@@ -64,26 +64,26 @@ REGIONS = np.array([[5.0, 5.0, 50.0, 50.0]])
         ("points:left_eye,2", 10.0),
     ],
 )
-def test_each_length_by_hand(spec: str, length: float) -> None:
-    assert normalizer_lengths(truth_of(ONE), spec, REGIONS).tolist() == pytest.approx([length])
-    assert is_available(truth_of(ONE), spec)
+def test_small_example_of_each_length(spec: str, length: float) -> None:
+    assert normalizer_lengths(make_objects(ONE), spec, REGIONS).tolist() == pytest.approx([length])
+    assert is_available(make_objects(ONE), spec)
 
 
 def test_only_visible_points_span_the_box() -> None:
-    truth = truth_of(ONE, hidden=[(0, 4), (0, 0)])
+    truth = make_objects(ONE, hidden=[(0, 4), (0, 0)])
     assert normalizer_lengths(truth, "box", REGIONS).tolist() == pytest.approx([np.sqrt(8 * 6)])
 
 
-def test_an_eye_of_many_points_lies_at_the_mean_of_those_visible() -> None:
+def test_an_eye_with_many_points_is_at_the_mean_of_the_visible_ones() -> None:
     names = ("left_eye_0", "left_eye_1", "left_eye_2", "RightEye10", "right_eye_11", "left_eyebrow_0")
     xy = [[[0, 0], [2, 0], [90, 90], [10, 0], [14, 0], [70, 70]]] * 2
-    truth = truth_of(xy, names, hidden=[(0, 2), (1, 2), (1, 0)])
+    truth = make_objects(xy, names, hidden=[(0, 2), (1, 2), (1, 0)])
     found = normalizer_lengths(truth, "inter_ocular", np.repeat(REGIONS, 2, axis=0))
     assert found.tolist() == [11.0, 10.0]
 
 
-def test_names_may_be_numbers_or_hold_commas() -> None:
-    truth = truth_of([[[0, 0], [0, 7], [0, 9]]], ("1", "tip, left", "2"))
+def test_names_may_be_numbers_or_contain_commas() -> None:
+    truth = make_objects([[[0, 0], [0, 7], [0, 9]]], ("1", "tip, left", "2"))
     assert normalizer_lengths(truth, "points:1,2", REGIONS).tolist() == [9.0]  # names come before indices
     assert normalizer_lengths(truth, "points:tip, left,2", REGIONS).tolist() == [2.0]
 
@@ -97,8 +97,8 @@ def test_names_may_be_numbers_or_hold_commas() -> None:
         ("box", [(1, n) for n in range(5)] + [(2, n) for n in range(4)], [[0, 0, 4, 9]] * 4),
     ],
 )
-def test_objects_that_cannot_be_measured_are_named(spec: str, hidden: Any, boxes: Any) -> None:
-    truth = truth_of(ONE * 4, hidden=hidden, boxes=boxes)
+def test_objects_that_cannot_be_measured_are_errors(spec: str, hidden: Any, boxes: Any) -> None:
+    truth = make_objects(ONE * 4, hidden=hidden, boxes=boxes)
     regions = np.repeat(REGIONS, 4, axis=0)
     with pytest.raises(InputError, match=r"annotations\[1\].*1 other entries.*choose another normalizer"):
         normalizer_lengths(truth, spec, regions)
@@ -109,8 +109,8 @@ def test_objects_that_cannot_be_measured_are_named(spec: str, hidden: Any, boxes
 
 def test_an_unknown_spec_lists_the_choices() -> None:
     for call in (
-        lambda: normalizer_lengths(truth_of(ONE), "ocular", REGIONS),
-        lambda: is_available(truth_of(ONE), "ocular"),
+        lambda: normalizer_lengths(make_objects(ONE), "ocular", REGIONS),
+        lambda: is_available(make_objects(ONE), "ocular"),
     ):
         with pytest.raises(InputError, match="'ocular'") as caught:
             call()
@@ -120,15 +120,15 @@ def test_an_unknown_spec_lists_the_choices() -> None:
 @pytest.mark.parametrize(
     "spec", ["points:left_eye", "points:", "points:left_eye,tail", "points:0,5", "points:0,-1"]
 )
-def test_points_that_are_not_there(spec: str) -> None:
-    assert not is_available(truth_of(ONE), spec)
+def test_missing_points_are_errors(spec: str) -> None:
+    assert not is_available(make_objects(ONE), spec)
     with pytest.raises(InputError, match="does not name the points"):
-        normalizer_lengths(truth_of(ONE), spec, REGIONS)
+        normalizer_lengths(make_objects(ONE), spec, REGIONS)
 
 
-def test_a_wrong_shape_is_a_programming_mistake() -> None:
+def test_a_wrong_shape_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="regions"):
-        normalizer_lengths(truth_of(ONE), "box", REGIONS[0])
+        normalizer_lengths(make_objects(ONE), "box", REGIONS[0])
 
 
 @pytest.mark.parametrize(
@@ -140,18 +140,18 @@ def test_a_wrong_shape_is_a_programming_mistake() -> None:
         (("l_eye", "x", "l_shoulder", "y", "z"), "", "box"),
     ],
 )
-def test_the_default_is_declared_or_read_from_the_names(names: Any, declared: str, spec: str) -> None:
-    assert default_normalizer(truth_of(ONE, names, normalizer=declared)) == spec
+def test_the_default_is_declared_or_based_on_names(names: Any, declared: str, spec: str) -> None:
+    assert default_normalizer(make_objects(ONE, names, normalizer=declared)) == spec
 
 
 @given(st.text(max_size=12) | st.text("0123,lefty_ ", max_size=12))
-def test_any_text_as_points_is_measured_or_refused(text: str) -> None:
+def test_any_text_as_points_is_measured_or_an_input_error(text: str) -> None:
     spec = f"points:{text}"
-    if is_available(truth_of(ONE), spec):
-        assert np.isfinite(measurable_lengths(truth_of(ONE), spec, REGIONS)).all()
+    if is_available(make_objects(ONE), spec):
+        assert np.isfinite(measurable_lengths(make_objects(ONE), spec, REGIONS)).all()
     else:
         with pytest.raises(InputError, match="does not name the points"):
-            measurable_lengths(truth_of(ONE), spec, REGIONS)
+            measurable_lengths(make_objects(ONE), spec, REGIONS)
 
 
 # --- names -----------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def test_spellings_of_one_name(spellings: str, name: str) -> None:
 
 
 @given(st.text("lrLReyEYp01_ .", max_size=10))
-def test_a_name_in_its_one_spelling_stays_as_it_is(name: str) -> None:
+def test_a_canonical_name_does_not_change(name: str) -> None:
     once = canonical_name(name)
     assert canonical_name(once) == once
 

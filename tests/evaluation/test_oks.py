@@ -26,7 +26,7 @@ Scene = dict[str, np.ndarray]
 
 
 def crowded(seed: int, images: int = 25) -> Scene:
-    """Several objects and detections per image: misses, strays, objects without visible points, crowds."""
+    """Several objects and detections per image, with misses, false detections, hidden objects and crowds."""
     rng = np.random.default_rng(seed)
     objects = rng.integers(0, 4, images)
     gt_image = rng.permutation(np.repeat(np.arange(images), objects))
@@ -34,9 +34,9 @@ def crowded(seed: int, images: int = 25) -> Scene:
     center = rng.uniform(20, 100, (count, 1, 2))
     gt_xy = center + rng.normal(0, 15, (count, L, 2))
     gt_visible = rng.random((count, L)) < rng.choice([0.0, 0.6, 1.0], (count, 1), p=[0.2, 0.4, 0.4])
-    shown = np.flatnonzero(rng.random(count) < 0.85)  # the others are missed
-    again = rng.choice(shown, 12)  # found twice
-    source = np.concatenate([shown, again])
+    detected = np.flatnonzero(rng.random(count) < 0.85)  # the others are missed
+    repeated = rng.choice(detected, 12)  # detected twice
+    source = np.concatenate([detected, repeated])
     det_image = np.concatenate([gt_image[source], rng.integers(0, images, 10)])
     spread = rng.choice([1.0, 4.0, 9.0], (len(source), 1, 1))
     det_xy = np.concatenate([gt_xy[source] + rng.normal(0, spread, (len(source), L, 2))])
@@ -72,8 +72,8 @@ def single(seed: int, images: int = 40) -> Scene:
     }
 
 
-def crammed(seed: int) -> Scene:
-    """More detections in an image than COCO looks at."""
+def many_detections(seed: int) -> Scene:
+    """More detections per image than COCO counts."""
     scene = single(seed, images=3)
     rng = np.random.default_rng(seed)
     det_image = np.repeat(np.arange(3), 30)
@@ -129,7 +129,7 @@ def as_coco(scene: Scene) -> tuple[dict, list[dict]]:
 
 
 def reference(library: str, scene: Scene) -> tuple[np.ndarray, np.ndarray]:
-    """Precision and recall by COCO's own program, or by its faster rewrite, over objects of all sizes."""
+    """Precision and recall of objects of all sizes, by COCO's own program or its faster reimplementation."""
     if library == "pycocotools":
         coco = pytest.importorskip("pycocotools.coco").COCO
         evaluator = pytest.importorskip("pycocotools.cocoeval").COCOeval
@@ -146,13 +146,14 @@ def reference(library: str, scene: Scene) -> tuple[np.ndarray, np.ndarray]:
         evaluation.params.iouThrs = THRESHOLDS
         evaluation.evaluate()
         evaluation.accumulate()
-    # Axes: threshold, recall, category, area, most detections; the first area is "all".
+    # Axes: threshold, recall, category, area, maximum number of detections; the first area is "all".
     return evaluation.eval["precision"][:, :, 0, 0, 0].mean(axis=1), evaluation.eval["recall"][:, 0, 0, 0]
 
 
 @pytest.mark.parametrize("library", ["pycocotools", "faster_coco_eval"])
 @pytest.mark.parametrize(
-    ("make", "seed"), [*((crowded, seed) for seed in range(6)), (single, 0), (single, 1), (crammed, 0)]
+    ("make", "seed"),
+    [*((crowded, seed) for seed in range(6)), (single, 0), (single, 1), (many_detections, 0)],
 )
 def test_agrees_with_coco(library: str, make, seed: int) -> None:
     scene = make(seed)
@@ -160,10 +161,10 @@ def test_agrees_with_coco(library: str, make, seed: int) -> None:
     ours = measure(scene)
     np.testing.assert_allclose(ours.ap, ap, atol=1e-6)
     np.testing.assert_allclose(ours.ar, ar, atol=1e-6)
-    assert ap[0] > ap[-1]  # the scene tells thresholds apart
+    assert ap[0] > ap[-1]  # thresholds make a difference in this scene
 
 
-def test_ties_in_score_are_settled_as_by_coco() -> None:
+def test_equal_scores_are_ordered_as_in_coco() -> None:
     scene = crowded(7)
     scene["det_score"] = np.round(scene["det_score"], 1)
     ap, ar = reference("pycocotools", scene)
@@ -172,7 +173,7 @@ def test_ties_in_score_are_settled_as_by_coco() -> None:
     np.testing.assert_allclose(ours.ar, ar, atol=1e-9)
 
 
-def test_hidden_points_may_hold_anything() -> None:
+def test_coordinates_of_hidden_points_do_not_matter() -> None:
     scene = crowded(3)
     hidden = np.where(scene["gt_visible"][..., None], scene["gt_xy"], np.nan)
     plain = measure(scene)
@@ -180,8 +181,8 @@ def test_hidden_points_may_hold_anything() -> None:
     assert ours.ap.tolist() == plain.ap.tolist()
 
 
-def test_by_hand() -> None:
-    # Two objects; the surest detection is a stray, the next two are exact, one of them but for rounding.
+def test_small_example() -> None:
+    # Two objects; the detection with the highest score is wrong, the next two are exact or nearly exact.
     xy = np.array([[[0.0, 0.0]], [[50.0, 0.0]]])
     found = average_precision(
         Detections(
@@ -193,12 +194,12 @@ def test_by_hand() -> None:
         sigmas=np.array([0.05]),
         thresholds=np.array([0.5, 1.0]),
     )
-    # Precision 0/1, 1/2, 2/3; from every recall on, the best is 2/3.
+    # Precision 0/1, 1/2, 2/3; the best at or beyond any recall is 2/3.
     np.testing.assert_allclose(found.ap, [2 / 3, 2 / 3])
     assert found.ar.tolist() == [1.0, 1.0]
 
 
-def test_without_boxes_an_object_without_visible_points_excuses_a_detection() -> None:
+def test_a_hidden_object_without_a_box_accepts_any_detection() -> None:
     detections = Detections(
         image=np.array([0, 1, 1]),
         xy=np.array([[[0.0, 0.0]], [[700.0, 0.0]], [[700.0, 0.0]]]),
@@ -211,7 +212,7 @@ def test_without_boxes_an_object_without_visible_points_excuses_a_detection() ->
         area=np.full(2, 100.0),
     )
     sigmas, thresholds = np.array([0.05]), np.array([0.5])
-    # The second detection of image 1 is a stray: precision 0/1, then 1/2.
+    # The second detection of image 1 is wrong: precision 0/1, then 1/2.
     near = average_precision(detections, targets, sigmas, thresholds)
     assert near.ap.tolist() == pytest.approx([0.5])
     with_boxes = replace(targets, box=np.tile([0.0, 0.0, 10.0, 10.0], (2, 1)))
@@ -219,7 +220,7 @@ def test_without_boxes_an_object_without_visible_points_excuses_a_detection() ->
     assert far.ap.tolist() == pytest.approx([1 / 3])
 
 
-def test_nothing_detected_and_nothing_to_detect() -> None:
+def test_no_detections_and_no_visible_objects() -> None:
     scene = single(0)
     none = {name: scene[name][:0] for name in ("det_image", "det_xy", "det_score")}
     missed = measure({**scene, **none})
@@ -229,7 +230,7 @@ def test_nothing_detected_and_nothing_to_detect() -> None:
         measure(hidden)
 
 
-def test_similarity_is_the_formula_over_visible_points() -> None:
+def test_similarity_agrees_with_a_loop() -> None:
     rng = np.random.default_rng(0)
     truth, predicted = rng.uniform(0, 100, (2, 30, L, 2))
     predicted = truth + (predicted - truth) * 0.05
@@ -255,7 +256,7 @@ def test_similarity_is_the_formula_over_visible_points() -> None:
             assert np.isnan(ours[image])
 
 
-def test_similarity_by_hand() -> None:
+def test_small_example_of_similarity() -> None:
     # One exact point, one whose d^2 is exactly 8 area sigma^2: (1 + 1/e) / 2.
     predicted = np.array([[[0.0, 0.0], [np.sqrt(8 * 100) * 0.1, 0.0]]])
     ours = object_keypoint_similarity(
@@ -264,7 +265,7 @@ def test_similarity_by_hand() -> None:
     assert ours[0] == pytest.approx((1 + math.exp(-1)) / 2)
 
 
-def test_sigmas_follow_the_part_in_any_spelling() -> None:
+def test_sigmas_of_parts_in_any_spelling() -> None:
     names = [
         "nose",
         "left_eye",

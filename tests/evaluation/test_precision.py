@@ -11,12 +11,12 @@ from selfmark.evaluation import precision
 from selfmark.evaluation.precision import keypoint_precision
 
 
-def world(seed: int, images: int = 20, points: int = 400) -> tuple[np.ndarray, ...]:
+def make_scene(seed: int, images: int = 20, points: int = 400) -> tuple[np.ndarray, ...]:
     rng = np.random.default_rng(seed)
     visible = rng.random((images, 6)) < 0.5
     visible[3] = False
     truth = rng.uniform(0, 100, (images, 6, 2))
-    truth[:, :3][~visible[:, :3]] = np.nan  # hidden points may hold anything, places in the image among it
+    truth[:, :3][~visible[:, :3]] = np.nan  # hidden points may have any coordinates
     radius = rng.uniform(3, 20, images)
     radius[5] = np.nan
     return rng.uniform(0, 100, (points, 2)), rng.integers(0, images, points), truth, visible, radius
@@ -25,7 +25,7 @@ def world(seed: int, images: int = 20, points: int = 400) -> tuple[np.ndarray, .
 @pytest.mark.parametrize("chunk", [7, 8192])
 def test_agrees_with_a_naive_loop(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "CHUNK", chunk)
-    xy, image, truth, visible, radius = world(0)
+    xy, image, truth, visible, radius = make_scene(0)
     hits = []
     for place, i in zip(xy, image, strict=True):
         shown = [truth[i, p] for p in range(6) if visible[i, p]]
@@ -36,7 +36,7 @@ def test_agrees_with_a_naive_loop(chunk: int, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_agrees_with_a_search_tree() -> None:
-    xy, image, truth, visible, radius = world(1, points=3000)
+    xy, image, truth, visible, radius = make_scene(1, points=3000)
     hits = total = 0
     for i in range(len(truth)):
         if visible[i].any() and not np.isnan(radius[i]):
@@ -45,14 +45,14 @@ def test_agrees_with_a_search_tree() -> None:
     assert keypoint_precision(xy, image, truth, visible, radius) == pytest.approx(hits / total)
 
 
-def test_the_rim_counts() -> None:
+def test_a_keypoint_at_the_radius_counts() -> None:
     truth, visible = np.zeros((1, 1, 2)), np.ones((1, 1), bool)
     xy, image = np.array([[3.0, 4.0], [3.0, 4.001]]), np.zeros(2, np.int64)
     assert keypoint_precision(xy, image, truth, visible, np.array([5.0])) == 0.5
 
 
-def test_nothing_to_judge_is_refused() -> None:
-    xy, image, truth, visible, radius = world(2)
+def test_no_countable_keypoint_is_an_error() -> None:
+    xy, image, truth, visible, radius = make_scene(2)
     for arguments in (
         (xy, image, truth, np.zeros_like(visible), radius),
         (xy[:0], image[:0], truth, visible, radius),

@@ -29,7 +29,7 @@ def test_agrees_with_scikit_learn(ridge: float, images: int) -> None:
 
 
 @pytest.mark.parametrize("images", [1, 8, 60])  # fewer and more images than inputs
-def test_the_paper_s_regressor_is_least_squares_without_intercept(images: int) -> None:
+def test_the_unbiased_regressor_is_least_squares_without_intercept(images: int) -> None:
     x, y = data(1, images)
     reference = LinearRegression(fit_intercept=False).fit(x, y)
     ours = fit_unbiased(x, y)
@@ -40,14 +40,14 @@ def test_the_paper_s_regressor_is_least_squares_without_intercept(images: int) -
     np.testing.assert_allclose(x.T @ (ours.predict(x) - y), 0.0, atol=1e-6)
 
 
-def test_the_paper_s_regressor_has_no_bias() -> None:
+def test_the_unbiased_regressor_goes_through_the_origin() -> None:
     # y = 2x + 1 at x = 1, 2: through the origin the best slope is (3 + 10) / (1 + 4).
     regressor = fit_unbiased(np.array([[1.0], [2.0]]), np.array([[3.0], [5.0]]))
     assert regressor.weights[0, 0] == pytest.approx(13 / 5)
     assert regressor.predict(np.zeros((1, 1)))[0, 0] == 0.0
 
 
-def test_one_image_leaves_the_smallest_weights() -> None:
+def test_one_image_gives_the_smallest_weights() -> None:
     regressor = fit_unbiased(np.array([[3.0, 4.0]]), np.array([[10.0]]))
     np.testing.assert_allclose(regressor.weights[:, 0], [1.2, 1.6])  # along the input, 10 = 3 * 1.2 + 4 * 1.6
 
@@ -67,7 +67,7 @@ def test_without_ridge_an_exact_linear_relation_is_recovered() -> None:
     np.testing.assert_allclose(regressor.weights, weights, atol=1e-8)
 
 
-def test_one_input_by_hand() -> None:
+def test_small_example_with_one_input() -> None:
     # Centered x = (-1, 0, 1), y = (-2, 0, 2): X'X = 2, lambda = 0.5 * 2, weight = 4 / (2 + 1).
     regressor = fit_ridge(np.array([[1.0], [2.0], [3.0]]), np.array([[0.0], [2.0], [4.0]]), ridge=0.5)
     assert regressor.weights[0, 0] == pytest.approx(4 / 3)
@@ -105,7 +105,7 @@ def test_float32_points_are_computed_in_double() -> None:
 
 
 @pytest.mark.parametrize(("images", "targets", "ridge"), [(4, 5, 0.1), (0, 0, 0.1), (4, 4, -1.0)])
-def test_nonsense_is_refused(images: int, targets: int, ridge: float) -> None:
+def test_invalid_arguments_are_value_errors(images: int, targets: int, ridge: float) -> None:
     with pytest.raises(ValueError):
         fit_ridge(np.ones((images, 2)), np.ones((targets, 2)), ridge)
     if images != targets or images == 0:

@@ -1,4 +1,4 @@
-"""`selfmark evaluate` from the command line to metrics.json."""
+"""`selfmark evaluate`, from the command line to metrics.json."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from selfmark.errors import InputError
 from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
 from tests.conftest import QUICK
 
-SIDE = 64  # of the pictures and of the network's image, so that network pixels are the picture's pixels
+SIDE = 64  # of images and network images, so that their pixels are the same
 
 
 @pytest.fixture(scope="module")
 def run(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run with two landmarks; it learned nothing."""
+    """A finished run with two landmarks; it is too short to learn anything."""
     output = tmp_path_factory.mktemp("study") / "run"
     discover(photos, output=output, preset="tiny", settings=QUICK | {"K": 2, "M": 6}, device="cpu")
     return output
 
 
 @pytest.fixture
-def outspoken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A detector that reads its landmarks from the picture: 0 at (red of pixel 0, 40), 1 at (50, 40)."""
+def known_landmarks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace prediction: landmark 0 is at (red of pixel 0, 40), 1 at (50, 40)."""
 
     def locate(self: Detector, pixels: Tensor) -> Located:
         x = pixels[:, 0, 0, 0].float()
@@ -47,14 +47,14 @@ def outspoken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _write(folder: Path, name: str, rows: list[dict[str, Any]]) -> Path:
-    """Pictures whose first pixel holds `landmark`, with annotated points a = (`a`, 40) and b = (50, 40)."""
-    pictures = folder / name
-    pictures.mkdir(parents=True)
+    """Write images whose first pixel is `landmark`, with annotated points a = (`a`, 40) and b = (50, 40)."""
+    image_folder = folder / name
+    image_folder.mkdir(parents=True)
     images, annotations = [], []
     for number, row in enumerate(rows):
         picture = np.random.default_rng(number).integers(0, 255, (SIDE, SIDE, 3), dtype=np.uint8)
         picture[0, 0] = row["landmark"]
-        cv2.imwrite(str(pictures / f"{number}.png"), picture)
+        cv2.imwrite(str(image_folder / f"{number}.png"), picture)
         images.append({"id": number, "file_name": f"{number}.png", "width": SIDE, "height": SIDE})
         b = [50, 40, 2] if row.get("b", True) else [0, 0, 0]
         annotations.append(
@@ -75,7 +75,7 @@ def _write(folder: Path, name: str, rows: list[dict[str, Any]]) -> Path:
 
 @pytest.fixture
 def toy(tmp_path: Path) -> Path:
-    """Three training pictures with a = 1.5 x landmark 0, and two test pictures, b hidden in the second."""
+    """Three training images with a = 1.5 x landmark 0, and two test images; b is hidden in the second."""
     _write(
         tmp_path, "train", [{"landmark": 10, "a": 15}, {"landmark": 20, "a": 30}, {"landmark": 30, "a": 45}]
     )
@@ -88,73 +88,74 @@ def toy(tmp_path: Path) -> Path:
 
 
 def _evaluate(run: Path, toy: Path, *options: str) -> dict[str, Any]:
-    words = ["evaluate", str(run), str(toy / "test"), "--labels", str(toy / "test.json")]
-    words += ["--train-images", str(toy / "train"), "--train-labels", str(toy / "train.json")]
-    result = CliRunner().invoke(app, [*words, "--output", str(toy / "out"), "--device", "cpu", *options])
+    arguments = ["evaluate", str(run), str(toy / "test"), "--labels", str(toy / "test.json")]
+    arguments += ["--train-images", str(toy / "train"), "--train-labels", str(toy / "train.json")]
+    result = CliRunner().invoke(app, [*arguments, "--output", str(toy / "out"), "--device", "cpu", *options])
     assert result.exit_code == 0, result.output
     metrics: dict[str, Any] = json.loads((toy / "out" / "metrics.json").read_text())
     assert (toy / "out" / "report" / "index.html").exists()
     return metrics
 
 
-def test_a_toy_example_worked_out_by_hand(run: Path, toy: Path, outspoken: None) -> None:
-    """Errors in percent of the side of 64 pixels.
+def test_small_example(run: Path, toy: Path, known_landmarks: None) -> None:
+    """Errors are percentages of the side of 64 pixels.
 
-    Forward: landmark 0 has mean 20 and X'X = 200 in the training pictures, a has mean 30 and X'Y = 300. With
-    ridge r the slope is 300 / (200 + 200 r) = 1.5 / (1 + r). The test pictures have landmark 0 at 20 + 4 and
-    20 - 4 and a at 30 + 6 and 30 - 6, so a is missed by e = 6 - 6 / (1 + r) in both. b never moves and is
-    met. The first picture shows both points (mean e / 2), the second only a (mean e): 0.75 e in all.
+    Forward: in the training images, landmark 0 has mean 20 and X'X = 200, and a has mean 30 and X'Y = 300.
+    With ridge r, the slope is 300 / (200 + 200 r) = 1.5 / (1 + r). In the test images, landmark 0 is at 24
+    and 16, and a is at 36 and 24. So the error of a is e = 6 - 6 / (1 + r) in both. b never moves
+    and has no error. The first image shows both points (mean e / 2), the second only a (mean e): 0.75 e in
+    total.
 
-    Backward: a has X'X = 450, so the slope is 300 / 450 / (1 + r), and landmark 0 is missed by
-    4 - 4 / (1 + r); landmark 1 never moves: half of that.
+    Backward: a has X'X = 450, so the slope is 300 / 450 / (1 + r), and the error of landmark 0 is
+    4 - 4 / (1 + r). Landmark 1 never moves, so the mean is half of that.
     """
     metrics = _evaluate(run, toy, "--normalizer", "side")
-    every = {row["regressor"]: row for row in metrics["errors"] if row["all"]}
+    by_regressor = {row["regressor"]: row for row in metrics["errors"] if row["all"]}
     for ridge in (0.1, 0.01, 0.001, 0.0):
-        row = every[f"ridge {ridge:g}"]
+        row = by_regressor[f"ridge {ridge:g}"]
         assert row["forward"]["mean"] == pytest.approx(
             100 * 0.75 * (6 - 6 / (1 + ridge)) / 64, rel=1e-9, abs=1e-9
         )
         assert row["backward"]["mean"] == pytest.approx(
             100 * 0.5 * (4 - 4 / (1 + ridge)) / 64, rel=1e-9, abs=1e-9
         )
-    # The unmoving coordinates serve the regressor without bias as one, so it finds a = 1.5 x exactly.
-    assert every["no bias"]["forward"]["mean"] == pytest.approx(0, abs=1e-9)
-    # Guessing: a is missed by 6 in both pictures, landmark 0 by 4.
+    # The constant coordinates act as a bias for the regressor without one, so it finds a = 1.5 x exactly.
+    assert by_regressor["no bias"]["forward"]["mean"] == pytest.approx(0, abs=1e-9)
+    # Mean shape: the error of a is 6 in both images, that of landmark 0 is 4.
     assert metrics["guessing"]["forward"] == pytest.approx(100 * 0.75 * 6 / 64, abs=1e-9)
     assert metrics["guessing"]["backward"] == pytest.approx(100 * 0.5 * 4 / 64, abs=1e-9)
 
-    missed = 100 * (6 - 6 / 1.01) / 64
-    assert metrics["headline"]["forward"]["by_point"] == pytest.approx([missed, 0], abs=1e-9)
-    assert metrics["headline"]["forward"]["cumulative"] == pytest.approx([0, missed / 2], abs=1e-9)
-    # Raw: on the training pictures landmark 0 is 5, 10 and 15 from a, landmark 1 is on b. A hit at 128 pixels
-    # within 6 is one within 3 here: a is 12 and 8 away from landmark 0, b is met.
+    error = 100 * (6 - 6 / 1.01) / 64
+    assert metrics["headline"]["forward"]["by_point"] == pytest.approx([error, 0], abs=1e-9)
+    assert metrics["headline"]["forward"]["cumulative"] == pytest.approx([0, error / 2], abs=1e-9)
+    # Raw: in the training images, landmark 0 is 5, 10 and 15 from a, and landmark 1 is on b. Within 6 pixels
+    # at 128 means within 3 here: a is 12 and 8 from landmark 0, and b is hit.
     assert metrics["matched"] == [0, 1]
     (hits,) = metrics["raw"].values()
     assert hits["by_point"] == [0, 100]
     assert hits["average"] == 50
-    # Regressed: a is missed by 0.06 pixels.
+    # Regressed: the error of a is 0.06 pixels.
     (hits,) = metrics["regressed"].values()
     assert hits["by_point"] == [100, 100]
 
 
-def test_the_normalizer_divides(run: Path, toy: Path, outspoken: None) -> None:
+def test_errors_are_divided_by_the_normalizer(run: Path, toy: Path, known_landmarks: None) -> None:
     side = _evaluate(run, toy, "--normalizer", "side")["guessing"]["forward"]
     box = _evaluate(run, toy, "--normalizer", "bbox")["guessing"]["forward"]
     assert box == pytest.approx(2 * side)
 
 
-def test_breakdown_by_a_field(run: Path, toy: Path, outspoken: None) -> None:
+def test_errors_by_field(run: Path, toy: Path, known_landmarks: None) -> None:
     metrics = _evaluate(run, toy, "--normalizer", "side", "--by", "pose", "--by", "angle")
-    missed = 100 * (6 - 6 / 1.01) / 64
+    error = 100 * (6 - 6 / 1.01) / 64
     assert metrics["by"]["pose"] == {
-        "left": {"images": 1, "forward": pytest.approx(missed / 2), "backward": pytest.approx(missed / 3)},
-        "right": {"images": 1, "forward": pytest.approx(missed), "backward": pytest.approx(missed / 3)},
+        "left": {"images": 1, "forward": pytest.approx(error / 2), "backward": pytest.approx(error / 3)},
+        "right": {"images": 1, "forward": pytest.approx(error), "backward": pytest.approx(error / 3)},
     }
     assert list(metrics["by"]["angle"]) == ["0.0", "1.0"]
 
 
-def test_one_label_file_is_split_in_halves(run: Path, toy: Path, outspoken: None) -> None:
+def test_one_label_file_is_split_in_half(run: Path, toy: Path, known_landmarks: None) -> None:
     metrics = evaluate_run(
         run,
         EvaluationInputs(toy / "train", toy / "train.json"),
@@ -166,7 +167,7 @@ def test_one_label_file_is_split_in_halves(run: Path, toy: Path, outspoken: None
     assert "half" in metrics["notes"][-1]
 
 
-def test_across_data_sets_only_common_points_count(run: Path, toy: Path, outspoken: None) -> None:
+def test_across_data_sets_only_common_points_count(run: Path, toy: Path, known_landmarks: None) -> None:
     labels = json.loads((toy / "train.json").read_text())
     labels["categories"][0]["keypoints"] = ["c", "a"]
     for annotation in labels["annotations"]:
@@ -175,9 +176,9 @@ def test_across_data_sets_only_common_points_count(run: Path, toy: Path, outspok
     (toy / "train.json").write_text(json.dumps(labels))
     metrics = _evaluate(run, toy, "--normalizer", "side")
     assert metrics["points"] == ["a"]
-    every = {row["regressor"]: row for row in metrics["errors"] if row["all"]}
-    missed = 100 * (6 - 6 / 1.1) / 64
-    assert every["ridge 0.1"]["forward"]["mean"] == pytest.approx(missed, rel=1e-9)
+    by_regressor = {row["regressor"]: row for row in metrics["errors"] if row["all"]}
+    error = 100 * (6 - 6 / 1.1) / 64
+    assert by_regressor["ridge 0.1"]["forward"]["mean"] == pytest.approx(error, rel=1e-9)
 
 
 def test_without_labels_the_landmarks_are_ranked(run: Path, photos: Path, tmp_path: Path) -> None:
@@ -190,7 +191,7 @@ def test_without_labels_the_landmarks_are_ranked(run: Path, photos: Path, tmp_pa
 
 
 def test_without_flipping_at_test_time(run: Path, toy: Path, tmp_path: Path) -> None:
-    """The same as a detector that was never to flip; and not the same as one that flips."""
+    """The result equals that of a detector that never flips, and differs from one that does."""
     flips = _evaluate(run, toy, "--normalizer", "side")
     without = _evaluate(run, toy, "--normalizer", "side", "--set", "flip=never")
     other = tmp_path / "other"
@@ -204,7 +205,7 @@ def test_without_flipping_at_test_time(run: Path, toy: Path, tmp_path: Path) -> 
     assert without["stage1"] == flips["stage1"]
 
 
-def test_draws_and_precision_of_detectors(run: Path, toy: Path, outspoken: None) -> None:
+def test_draws_and_precision_of_detectors(run: Path, toy: Path, known_landmarks: None) -> None:
     metrics = _evaluate(
         run, toy, "--normalizer", "side", "--set", "fit_images=[2]", "--set", "draws=4", "--detectors", "orb"
     )
@@ -214,22 +215,22 @@ def test_draws_and_precision_of_detectors(run: Path, toy: Path, outspoken: None)
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("options", "message"),
     [
         (["--normalizer", "nose"], "nose"),
         (["--normalizer", "side", "--by", "color"], "no field 'color'"),
         (["--normalizer", "inter_ocular"], "does not name the points"),
-        (["--normalizer", "box"], "annotations[0]"),  # one visible point, or all on a line: no box
+        (["--normalizer", "box"], "annotations[0]"),  # one visible point, or all on a line, span no box
         (["--normalizer", "side", "--set", "draws=often"], "draws"),
         (["--normalizer", "side", "--detectors", "eyes"], "detector"),
     ],
 )
-def test_what_cannot_be_measured_is_said(
-    run: Path, toy: Path, outspoken: None, options: list[str], sentence: str
+def test_impossible_options_are_input_errors(
+    run: Path, toy: Path, known_landmarks: None, options: list[str], message: str
 ) -> None:
-    words = ["evaluate", str(run), str(toy / "test"), "--labels", str(toy / "test.json"), *options]
-    words += ["--train-images", str(toy / "train"), "--train-labels", str(toy / "train.json")]
-    result = CliRunner().invoke(app, [*words, "--output", str(toy / "out")])
+    arguments = ["evaluate", str(run), str(toy / "test"), "--labels", str(toy / "test.json"), *options]
+    arguments += ["--train-images", str(toy / "train"), "--train-labels", str(toy / "train.json")]
+    result = CliRunner().invoke(app, [*arguments, "--output", str(toy / "out")])
     assert isinstance(result.exception, InputError)
-    assert sentence in str(result.exception)
+    assert message in str(result.exception)
     assert "\n" not in str(result.exception)

@@ -1,4 +1,4 @@
-"""Stage 1 applied again: on its own training images it must say what it said when the run was made."""
+"""Stage 1 on its own training images must find the landmarks that the run stored."""
 
 from __future__ import annotations
 
@@ -47,22 +47,22 @@ def found(stage1: Stage1, pixels: torch.Tensor) -> Stage1Landmarks:
     return find_stage1_landmarks(stage1, pixels)
 
 
-def _kept(run: Run) -> dict[str, Any]:
-    """The labeled points as the run wrote them."""
+def _stored_points(run: Run) -> dict[str, Any]:
+    """The labeled points that the run wrote."""
     tensors = load_file(run.path / "points" / "landmarks.safetensors")
     chosen = tensors["label"] >= 0
     return {name: tensors[name][chosen].numpy() for name in ("xy", "image_index", "label")}
 
 
-def test_training_images_get_the_runs_own_landmarks(run: Run, found: Stage1Landmarks) -> None:
-    expected = _kept(run)
+def test_training_images_have_the_landmarks_of_the_run(run: Run, found: Stage1Landmarks) -> None:
+    expected = _stored_points(run)
     assert len(expected["label"]) > 24, "the run found too little to compare"
     np.testing.assert_array_equal(found.image, expected["image_index"])
     np.testing.assert_array_equal(found.label, expected["label"])
     np.testing.assert_array_equal(found.xy[found.image, found.label], expected["xy"])
 
 
-def test_the_table_holds_the_listed_points_and_gaps_elsewhere(found: Stage1Landmarks) -> None:
+def test_the_table_has_the_listed_points_and_gaps_elsewhere(found: Stage1Landmarks) -> None:
     assert found.xy.shape == (24, 4, 2)
     listed = set(zip(found.image.tolist(), found.label.tolist(), strict=True))
     assert len(listed) == len(found.label), "a cluster occurs at most once in an image"
@@ -74,7 +74,7 @@ def test_the_table_holds_the_listed_points_and_gaps_elsewhere(found: Stage1Landm
     np.testing.assert_allclose(np.linalg.norm(found.descriptor, axis=1), 1.0, atol=1e-5)
 
 
-def test_batches_change_nothing(stage1: Stage1, pixels: torch.Tensor, found: Stage1Landmarks) -> None:
+def test_the_batch_size_does_not_matter(stage1: Stage1, pixels: torch.Tensor, found: Stage1Landmarks) -> None:
     runtime = replace(stage1.config.runtime, predict_batch=7)
     small = replace(stage1, config=replace(stage1.config, runtime=runtime))
     again = find_stage1_landmarks(small, pixels)
@@ -84,7 +84,7 @@ def test_batches_change_nothing(stage1: Stage1, pixels: torch.Tensor, found: Sta
     np.testing.assert_allclose(again.margin, found.margin, atol=1e-4)
 
 
-def test_mirror_images_are_not_looked_at(stage1: Stage1, pixels: torch.Tensor) -> None:
+def test_mirrored_images_are_not_processed(stage1: Stage1, pixels: torch.Tensor) -> None:
     assert stage1.config.flip.train
     seen: list[int] = []
     hook = stage1.phi.register_forward_hook(lambda _, inputs, __: seen.append(len(inputs[0])))
@@ -93,8 +93,8 @@ def test_mirror_images_are_not_looked_at(stage1: Stage1, pixels: torch.Tensor) -
     assert sum(seen) == len(pixels)
 
 
-def test_the_assignment_of_the_config_is_used(stage1: Stage1, pixels: torch.Tensor) -> None:
-    """The one-to-one assignment leaves no landmark out while points remain; the nearest one does."""
+def test_the_assignment_setting_is_used(stage1: Stage1, pixels: torch.Tensor) -> None:
+    """The one-to-one assignment finds every landmark; assignment to the nearest cluster leaves gaps."""
     settings = replace(stage1.config.correspondence, assignment="hungarian")
     found = find_stage1_landmarks(
         replace(stage1, config=replace(stage1.config, correspondence=settings)), pixels
@@ -113,7 +113,7 @@ def test_images_without_any_point(stage1: Stage1, pixels: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 64, 64), (3, 64, 64)])
-def test_no_images_are_refused(stage1: Stage1, shape: tuple[int, ...]) -> None:
+def test_no_images_is_a_value_error(stage1: Stage1, shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="at least one image"):
         find_stage1_landmarks(stage1, torch.zeros(shape, dtype=torch.uint8))
 
@@ -124,14 +124,14 @@ def copy(run: Run, tmp_path: Path) -> Run:
     return Run.open(tmp_path / "copy")
 
 
-def test_an_unfinished_run_is_refused(copy: Run) -> None:
+def test_an_unfinished_run_is_an_error(copy: Run) -> None:
     (copy.path / "points" / "landmarks.safetensors").unlink()
     with pytest.raises(InputError, match=r"copy has not finished Stage 1: .* --resume"):
         Stage1.load(copy, "cpu")
     assert not (copy.path / "points" / "landmarks.safetensors").exists()
 
 
-def test_a_run_of_an_earlier_version_is_refused(copy: Run) -> None:
+def test_a_run_without_centroids_is_an_error(copy: Run) -> None:
     path = copy.path / "points" / "landmarks.safetensors"
     tensors = load_file(path)
     del tensors["centroids"]
@@ -140,7 +140,7 @@ def test_a_run_of_an_earlier_version_is_refused(copy: Run) -> None:
         Stage1.load(copy, "cpu")
 
 
-def test_weights_of_another_network_are_refused(copy: Run) -> None:
+def test_weights_of_another_network_are_an_error(copy: Run) -> None:
     write_config(override(copy.config, {"network.channels": 64}), copy.path / "config.yaml")
     with pytest.raises(InputError, match=r"stage1.safetensors does not fit .*config.yaml"):
         Stage1.load(Run.open(copy.path), "cpu")
@@ -154,7 +154,7 @@ def test_a_random_state_of_another_device_does_not_matter(copy: Run, stage1: Sta
 
 
 @given(seed=st.integers(0, 2**32 - 1), points=st.integers(0, 12), clusters=st.integers(2, 5))
-def test_margins_against_a_loop(seed: int, points: int, clusters: int) -> None:
+def test_margins_agree_with_a_loop(seed: int, points: int, clusters: int) -> None:
     rng = np.random.default_rng(seed)
     vectors, centroids = rng.normal(size=(points, 3)), rng.normal(size=(clusters, 3))
     label = rng.integers(0, clusters, points)
@@ -166,7 +166,7 @@ def test_margins_against_a_loop(seed: int, points: int, clusters: int) -> None:
     np.testing.assert_allclose(silhouette_margins(vectors, label, centroids), expected, atol=1e-9)
 
 
-def test_margins_at_the_edges() -> None:
+def test_margins_of_special_cases() -> None:
     one = np.zeros((1, 2))
     assert np.isnan(silhouette_margins(one, np.array([0]), one)).all(), "a single centroid has no rival"
     assert silhouette_margins(one, np.array([0]), np.zeros((2, 2))).tolist() == [0.0], (

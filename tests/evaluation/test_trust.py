@@ -1,4 +1,4 @@
-"""Broken landmarks rank last, each caught by the check that is made for it."""
+"""Broken landmarks rank last, each found by its own check."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from selfmark.config import Augment, Evaluation
 from selfmark.evaluation.consistency import DeformationErrors, deformation_errors, mirror_errors
 from selfmark.evaluation.trust import LandmarkTrust, judge_landmarks
-from tests.evaluation.fakes import CENTER, GREEN, LEFTMOST, RANDOM, RARE, RED, detector, paint
+from tests.evaluation.fakes import CENTER, GREEN, LEFTMOST, RANDOM, RARE, RED, blob_detector, draw_blobs
 
 NEAR = Evaluation().agreement_radius
 IMAGES = 60
@@ -18,22 +18,22 @@ MILD = Augment(noise=0.0, blur_fraction=0.0, color_fraction=0.0)  # the paper's 
 
 @pytest.fixture(scope="module")
 def deformed() -> DeformationErrors:
-    torch.manual_seed(0)  # of the landmark that answers at random
+    torch.manual_seed(0)  # for the landmark at random positions
     generator = torch.Generator().manual_seed(1)
-    return deformation_errors(detector(), paint(IMAGES).pixels, 2, MILD, generator, batch=32)
+    return deformation_errors(blob_detector(), draw_blobs(IMAGES).pixels, 2, MILD, generator, batch=32)
 
 
 @pytest.fixture(scope="module")
 def trust(deformed: DeformationErrors) -> LandmarkTrust:
     torch.manual_seed(0)
-    mirror = mirror_errors(detector(), paint(IMAGES).pixels, batch=32)
+    mirror = mirror_errors(blob_detector(), draw_blobs(IMAGES).pixels, batch=32)
     found = np.ones((IMAGES, 6), bool)
     found[::10, [RED, GREEN]] = False
     found[3:, RARE] = False
     return judge_landmarks(deformed, mirror, found, np.arange(6.0), np.full((IMAGES, 6), 0.5), NEAR)
 
 
-def test_good_landmarks_come_first_and_broken_ones_far_behind(trust: LandmarkTrust) -> None:
+def test_good_landmarks_rank_before_broken_ones(trust: LandmarkTrust) -> None:
     assert set(trust.order[:2].tolist()) == {RED, GREEN}
     assert trust.trust[[RED, GREEN]].min() > 0.8
     assert trust.trust[[CENTER, RANDOM, LEFTMOST, RARE]].max() < 0.1
@@ -41,7 +41,7 @@ def test_good_landmarks_come_first_and_broken_ones_far_behind(trust: LandmarkTru
     assert (np.diff(trust.trust[trust.order]) <= 0).all()
 
 
-def test_each_is_caught_by_its_own_check(trust: LandmarkTrust) -> None:
+def test_each_broken_landmark_fails_its_own_check(trust: LandmarkTrust) -> None:
     assert trust.stable[CENTER] == 0.0
     assert trust.symmetric[CENTER] == 1.0
     assert trust.stable[RANDOM] < 0.1
@@ -52,15 +52,15 @@ def test_each_is_caught_by_its_own_check(trust: LandmarkTrust) -> None:
     assert trust.found[RARE] == pytest.approx(0.05)
 
 
-def test_the_error_alone_would_not_find_the_glued_landmark(
+def test_the_error_alone_does_not_reveal_a_fixed_landmark(
     deformed: DeformationErrors, trust: LandmarkTrust
 ) -> None:
-    """Deformations hardly move the center; only those that do can tell."""
+    """Most deformations hardly move the center; only the others reveal that it is fixed."""
     assert (deformed.error[:, CENTER] <= NEAR).mean() > 0.6
     assert trust.deformation[CENTER] < 100 * NEAR
 
 
-def test_by_hand() -> None:
+def test_small_example() -> None:
     error = np.array([[0.01, 0.20], [0.03, np.nan], [0.01, 0.04], [0.09, 0.01]])
     moved = np.array([[0.30, 0.30], [0.01, 0.30], [0.30, 0.30], [0.30, 0.02]])
     mirror = np.array([[0.0, 0.05], [0.2, 0.06]])
@@ -87,8 +87,8 @@ def test_checks_that_were_not_made_do_not_count() -> None:
     assert trust.order.tolist() == [1, 0]
 
 
-def test_a_landmark_no_check_could_see_is_not_trusted() -> None:
-    """Its place always left the image, so nothing speaks for it; for the other one something does."""
+def test_a_landmark_without_evidence_is_not_trusted() -> None:
+    """Every deformation moves it out of the image, so there is no evidence for it."""
     deformed = DeformationErrors(np.array([[np.nan, 0.01], [np.nan, 0.01]]), np.full((2, 2), 0.3))
     trust = judge_landmarks(deformed, None, None, None, np.ones((2, 2)), near=0.05)
     assert np.isnan(trust.deformation[0])
@@ -102,6 +102,6 @@ def test_nothing_found_anywhere() -> None:
     np.testing.assert_allclose(trust.trust, [0.0, 0.0])
 
 
-def test_equal_trust_is_settled_by_the_smaller_error() -> None:
+def test_equal_trust_is_ordered_by_error() -> None:
     deformed = DeformationErrors(np.array([[0.03, 0.01, 0.02]]), np.full((1, 3), 0.3))
     assert judge_landmarks(deformed, None, None, None, np.ones((1, 3)), near=0.05).order.tolist() == [1, 2, 0]

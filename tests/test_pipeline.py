@@ -351,7 +351,7 @@ def test_temporal_pairs_from_a_video(scene: Scene, tmp_path: Path) -> None:
 
 def test_temporal_pairs_from_stills_are_refused(photos: Path, tmp_path: Path) -> None:
     settings = QUICK | {"temporal.enabled": True}
-    with pytest.raises(InputError, match="none of these images has another frame of its own: give videos"):
+    with pytest.raises(InputError, match="no two of these images are frames of the same video: give videos"):
         discover(photos, output=tmp_path / "run", preset="tiny", settings=settings, device="cpu")
     assert not (tmp_path / "run").exists()
 

@@ -1,4 +1,4 @@
-"""Discover landmarks: open a run folder, run the pipeline in it, then check and report the result."""
+"""Discovery of landmarks: open a run folder, run the pipeline in it, check and report the result."""
 
 from __future__ import annotations
 
@@ -39,20 +39,24 @@ def discover(
     """Discover K landmarks in unlabeled images and train a detector for them.
 
     Args:
-        inputs: one or several folders, glob patterns, image files, text lists, COCO files or videos.
-        landmarks: K, the number of landmarks; "auto" chooses it from the images, None uses the preset's.
+        inputs: folders, glob patterns, image files, text files that list images, COCO files or videos.
+        landmarks: number of landmarks; "auto" chooses it from the images, None uses the preset's.
         output: run folder; None uses `runs/NAME`, named after the first input.
-        preset: `auto`, `paper`, `fast` or `tiny`.
-        settings: changes to settings by dotted name, e.g. `{"M": 50, "flip.test": False}`.
+        preset: `paper`, `fast`, `tiny`, or `auto` for the one that suits this machine.
+        settings: changes to the preset by dotted name, e.g. `{"M": 50, "flip.test": False}`.
         every: use every n-th frame of each video.
         regions: where the objects are in the images: a file of boxes, a crop, or animals to track.
-        resume: continue the run in `output` with its own inputs and settings; only settings of how it is
-            computed (`runtime`, `optimizer`, ...) may change.
+        resume: continue the run in `output` with its own inputs and settings; `settings` may then only
+            change how it is computed (`runtime`, `optimizer`, ...).
         device: `auto`, `cpu`, `cuda`, ...
-        listener: called with every event that is written to the log.
+        listener: called with every log event.
 
     Returns:
         The trained detector, which is also saved in the run folder.
+
+    Raises:
+        InputError: if images or settings cannot be used.
+        TrainingError: if the training fails.
     """
     options = RunOptions(landmarks, output, preset, settings or {}, resume, device)
     with open_run(RunInputs(_as_list(inputs), every, regions), options, listener) as opened:
@@ -71,9 +75,9 @@ def train_stage1(
     device: str = "auto",
     listener: Listener | None = None,
 ) -> None:
-    """Run the first stage only, up to its last clustering; the arguments are those of `discover`.
+    """Run Stage 1 only, up to its last clustering; the arguments are those of `discover`.
 
-    `evaluate.stage1_landmarks` reads the landmarks of such a run, and `discover(resume=True)` continues it
+    `evaluation.stage1_landmarks` reads the landmarks of such a run, and `discover(resume=True)` continues it
     with Stage 2.
     """
     options = RunOptions(None, output, preset, settings or {}, resume, device)
@@ -82,7 +86,7 @@ def train_stage1(
 
 
 def _finish(run: Run, detector: Detector, store: ImageStore) -> None:
-    """Save, check and report a trained detector; runs in the leading process only."""
+    """Save, check and report a trained detector; called on the leader only."""
     guards, batch = run.config.guards, run.config.runtime.predict_batch
     check_landmarks(*detector.locate(store.pixels[: guards.num_samples]), run.config.images.size, guards)
     with run.report_disk_errors(), report_out_of_memory(run, "runtime.predict_batch", batch):
@@ -94,11 +98,11 @@ def _finish(run: Run, detector: Detector, store: ImageStore) -> None:
 
 
 class RunInputs(NamedTuple):
-    """The images of a run, as the user named them.
+    """The images of a run, as given by the user.
 
     inputs:  folders, glob patterns, files; see `images.sources.list_images`
     every:   use every n-th frame of each video
-    regions: where the objects are in the images; None: each object fills its image
+    regions: where the objects are in the images; None if each object fills its image
     """
 
     inputs: Sequence[str | Path]
@@ -108,7 +112,7 @@ class RunInputs(NamedTuple):
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How to run a discovery; see the arguments of `discover`."""
+    """Options of a discovery; see the arguments of `discover`."""
 
     landmarks: int | Literal["auto"] | None = None
     output: str | Path | None = None
@@ -119,7 +123,7 @@ class RunOptions:
 
 
 class OpenedRun(NamedTuple):
-    """A locked run, the device to compute on, and whether the run was created just now."""
+    """A locked run, the device to compute on, and whether the run was just created."""
 
     run: Run
     device: torch.device
@@ -128,11 +132,21 @@ class OpenedRun(NamedTuple):
 
 @contextmanager
 def open_run(inputs: RunInputs, options: RunOptions, listener: Listener | None) -> Iterator[OpenedRun]:
-    """Create a run folder, or open one to resume it, and lock it while the context lasts."""
+    """Create a run folder, or open one to resume it, and lock it while the context lasts.
+
+    Args:
+        inputs: the images; may be empty if the run is resumed.
+        options: the options of the discovery.
+        listener: called with every log event.
+
+    Raises:
+        InputError: if the folder cannot be used: it has a run already, or none to resume; the run was started
+            on other images; or another process is working on it.
+    """
     device = select_device(options.device)
     group = ProcessGroup.from_environment(device)
     path = _run_folder(inputs, options)
-    # Processes that torchrun restarted continue from the last checkpoint.
+    # If torchrun restarts the processes, they resume from the last checkpoint.
     resume = options.resume or (is_restarted() and (path / "run.json").exists())
     if not resume:
         group.run_on_leader(lambda: _create_run(path, inputs, options, device, listener))
@@ -156,9 +170,9 @@ def _run_folder(inputs: RunInputs, options: RunOptions) -> Path:
     if options.output is not None:
         return Path(options.output)
     if options.resume:
-        raise InputError("say which run to resume with --output")
+        raise InputError("--resume needs --output, the run folder to resume")
     if not inputs.inputs:
-        raise InputError("no images given: name a folder, image files or a video")
+        raise InputError("no images given: give a folder, image files or a video")
     return Path("runs") / (Path(inputs.inputs[0]).stem or "discovery")
 
 
@@ -167,7 +181,7 @@ def _create_run(
 ) -> None:
     landmarks, settings = options.landmarks, options.settings
     if not inputs.inputs:
-        raise InputError("no images given: name a folder, image files or a video")
+        raise InputError("no images given: give a folder, image files or a video")
     if landmarks is not None and landmarks != "auto" and not (isinstance(landmarks, int) and landmarks >= 1):
         raise InputError(f"the number of landmarks must be at least 1, or 'auto', not {landmarks!r}")
     changes = {name: value for name, value in settings.items() if name.startswith("tracking.")}

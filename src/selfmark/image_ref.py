@@ -1,4 +1,4 @@
-"""References to single images: a file, a frame of a video, and where the object is in it."""
+"""References to images: an image file or a video frame, and where the object is in it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ ClipFrame = tuple[str, int]
 
 @dataclass(frozen=True)
 class ImageRef:
-    """One object to process: a still image or a video frame, and the box of the object in it.
+    """An object to process: an image file or a video frame, and the box of the object in it.
 
-    path:  the file, as the user named it
-    frame: 0-based frame number in a video file; None for still images
-    box:   x, y, w, h of the object in pixels of the upright original, measured from pixel corners; None: the
+    path:  the file, as given by the user
+    frame: 0-based frame number in a video file; None for image files
+    box:   x, y, width, height in pixels of the upright image, measured from pixel corners; None if the
            object fills the image
     track: number of the object in its video, the same in every frame; None if unknown
-    clip:  video and frame number of a still image that was exported from a video; None for other images
+    clip:  video and frame number of an image file that was extracted from a video; None for other files
 
     >>> ImageRef(Path("fly.mp4"), frame=7).name
     'fly.mp4#7'
@@ -39,5 +39,5 @@ class ImageRef:
 
     @property
     def source_frame(self) -> ClipFrame | None:
-        """Video and frame number the image comes from; None for a still image of its own."""
+        """Video and frame number that the image comes from; None if it does not come from a video."""
         return self.clip if self.frame is None else (str(self.path), self.frame)

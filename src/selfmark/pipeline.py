@@ -1,15 +1,18 @@
-"""The method, top to bottom: unlabeled images in, a landmark detector out.
+"""The method from top to bottom: from unlabeled images to a landmark detector.
 
-    images -> generic keypoints -> outliers removed
-           -> warm-up: train Phi on an image and its deformation            (Sec. 3.5)
-           -> where K is left open: choose it by what holds under resampling
-           -> rounds:  apply Phi to every image, recover correspondence,    (Sec. 3.3)
-                       train Phi on it                                      (Sec. 3.4, Algorithm 1)
-           -> last clustering with K, mirror partners                       (Sec. 3.6, 3.7)
-           -> Stage 2: train Psi, K heatmaps                                (Sec. 3.6)
-           -> a detector
+    images
+      -> first keypoints: a generic detector, outliers removed             (Sec. 3.1, 4.2)
+      -> Stage 1
+           warm-up: train Phi on pairs of an image and its deformation     (Sec. 3.5)
+           if K is not given: choose the K that is most stable under resampling
+           rounds (Algorithm 1):
+             detect and describe keypoints with Phi, recover correspondence  (Sec. 3.2, 3.3)
+             train Phi on the pseudo-labels                                  (Sec. 3.4)
+           last clustering, with K clusters                                (Sec. 3.6)
+      -> Stage 2: find mirror partners, train Psi with K heatmaps          (Sec. 3.6, 3.7)
+      -> detector
 
-Every step stores its result in the run folder, so a run that was stopped resumes from there.
+Every step stores its result in the run folder, so that an interrupted run can be resumed.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -63,28 +66,46 @@ from selfmark.train.objectives import (
 from selfmark.train.pairs import PairSource
 from selfmark.train.point_table import PointTable, build_point_table, label_by_index
 
+# Fields of the model card that people edit on the naming page.
+_EDITABLE_FIELDS = ("names", "mirror", "skeleton", "colors", "hidden", "confirmed")
+
+
+class Stage1Result(NamedTuple):
+    """What Stage 1 leaves for Stage 2.
+
+    store:     the training images
+    feed:      the same images, ready for the device
+    phi:       the trained network of Stage 1
+    landmarks: keypoints of all images, labeled by the last clustering with K clusters
+    """
+
+    store: ImageStore
+    feed: PixelFeed
+    phi: Phi
+    landmarks: LabeledPoints
+
 
 def train_detector(run: Run, device: torch.device, is_new: bool) -> tuple[Detector, ImageStore]:
-    """Run both stages and return the detector and the training images; arguments as in `train_phi`."""
+    """Run both stages; see `train_phi` for the arguments.
+
+    Returns:
+        The detector and the training images.
+    """
     store, feed, phi, landmarks = train_phi(run, device, is_new)
-    table = _landmark_table(landmarks, len(store), run.config.K)
-    psi = _stage2(run, phi, feed, table)
+    table = _build_landmark_table(landmarks, len(store), run.config.K)
+    psi = _train_psi(run, phi, feed, table)
     card = _build_card(run, table.mirror.tolist(), len(store))
-    return Detector(psi, _keep_edits(run, psi, card), device, run.config.runtime), store
+    card = _keep_edits(run, psi, card)
+    return Detector(psi, card, device, run.config.runtime), store
 
 
-def train_phi(
-    run: Run, device: torch.device, is_new: bool
-) -> tuple[ImageStore, PixelFeed, Phi, LabeledPoints]:
+def train_phi(run: Run, device: torch.device, is_new: bool) -> Stage1Result:
     """Run Stage 1: from images to the labeled landmarks that Stage 2 learns from.
 
     Args:
         run: the run folder, locked.
-        device: where to compute.
-        is_new: whether to remove the run folder if its images turn out to be unusable.
-
-    Returns:
-        The training images, the same on the device, Phi, and the landmarks of the last clustering.
+        device: device to compute on.
+        is_new: delete the run folder if its images turn out to be unusable.
     """
     config = run.config
     _, rounds = stage1_phases(config)
@@ -92,22 +113,24 @@ def train_phi(
     try:
         store = _load_images(run)
         with report_out_of_memory(run, "runtime.predict_batch", config.runtime.predict_batch):
-            points = run.load_or_compute_keypoints("first", lambda: _first_keypoints(run, store, device))
+            points = run.load_or_compute_keypoints(
+                "first", lambda: _compute_first_keypoints(run, store, device)
+            )
     except DiskError:
         raise
     except InputError:
         if is_new and run.group.is_leader:
-            run.discard()  # Bad input leaves nothing behind.
+            run.discard()
         raise
     feed = PixelFeed(store.pixels, device, config.runtime.device_fraction)
 
-    phi = _stage1(run, store, feed, points.to(device))
+    phi = _run_stage1(run, store, feed, points.to(device))
 
-    landmarks = run.load_or_compute_labels("landmarks", device, lambda: _last_clustering(run, phi, feed))
-    return store, feed, phi, landmarks
+    landmarks = run.load_or_compute_labels("landmarks", device, lambda: _cluster_landmarks(run, phi, feed))
+    return Stage1Result(store, feed, phi, landmarks)
 
 
-# --- images and first keypoints --------------------------------------------------------------------
+# --- images and first keypoints (Sec. 3.1) ---------------------------------------------------------
 
 
 def _load_images(run: Run) -> ImageStore:
@@ -124,21 +147,21 @@ def _load_images(run: Run) -> ImageStore:
         )
     if config.temporal.enabled and not has_nearby_frames(store.video, store.frame, store.track):
         raise InputError(
-            "temporal pairs (temporal.enabled) are made of frames of one video, and none of these images has "
-            "another frame of its own: give videos, or a COCO file whose images have video_id and frame_id"
+            "temporal.enabled needs several frames of a video, but no two of these images are frames of the "
+            "same video: give videos, or a COCO file whose images have video_id and frame_id"
         )
     return store
 
 
-def _first_keypoints(run: Run, store: ImageStore, device: torch.device) -> Keypoints:
-    """Generic keypoints of every image, those without company in the data set removed."""
+def _compute_first_keypoints(run: Run, store: ImageStore, device: torch.device) -> Keypoints:
+    """Detect generic keypoints in every image and remove outliers."""
     config, settings = run.config, run.config.keypoints
     generator = _generator(config, "first keypoints", torch.device("cpu"))
     if settings.detector == "file":
         names = [ref.name for ref in store.refs]
         points = read_points_file(Path(settings.points_file), names, store.regions, config.images.size)
     else:
-        found = detect_first_keypoints(
+        detected = detect_first_keypoints(
             store.pixels,
             store.bounds,
             settings,
@@ -146,18 +169,19 @@ def _first_keypoints(run: Run, store: ImageStore, device: torch.device) -> Keypo
             config.runtime.predict_batch,
             run.progress("first keypoints"),
         )
-        points = remove_outliers(found, settings, _generator(config, "outliers", found.xy.device)).to("cpu")
+        outlier_generator = _generator(config, "outliers", detected.xy.device)
+        points = remove_outliers(detected, settings, outlier_generator).to("cpu")
     if settings.random_fraction > 0:
         points = mix_in_random_points(
             points, settings.random_fraction, len(store), config.images.size, generator
         )
-    most = int(points.counts(len(store)).max()) if len(points) else 0
-    run.log("keypoints", detector=config.keypoints.detector, points=len(points), most_per_image=most)
-    least = config.K or min(config.auto_k.candidates)
-    if most < least:
+    max_per_image = int(points.counts(len(store)).max()) if len(points) else 0
+    run.log("keypoints", detector=settings.detector, points=len(points), most_per_image=max_per_image)
+    min_landmarks = config.K or min(config.auto_k.candidates)
+    if max_per_image < min_landmarks:
         raise NotEnoughData(
-            f"K={least} is more than the {most} points that '{settings.detector}' found in any image: "
-            "lower K, or raise keypoints.max_points"
+            f"K={min_landmarks} is more than the {max_per_image} points that '{settings.detector}' found in "
+            "any image: lower K, or raise keypoints.max_points"
         )
     if len(points) < config.M:
         raise NotEnoughData(
@@ -165,15 +189,16 @@ def _first_keypoints(run: Run, store: ImageStore, device: torch.device) -> Keypo
             "give more images or lower M"
         )
     if config.warmup.bootstrap == "equivariance":
-        points = replace(points, descriptor=None)  # no longer needed, and by far the largest part
+        # The generic descriptors are not needed any more, and they take far more memory than the points.
+        points = replace(points, descriptor=None)
     return points
 
 
-# --- Stage 1 -------------------------------------------------------------------------------------------
+# --- Stage 1 (Sec. 3.2 to 3.5) -------------------------------------------------------------------------
 
 
-def _stage1(run: Run, store: ImageStore, feed: PixelFeed, points: Keypoints) -> Phi:
-    """Warm-up, then rounds of correspondence recovery and self-training (Algorithm 1)."""
+def _run_stage1(run: Run, store: ImageStore, feed: PixelFeed, points: Keypoints) -> Phi:
+    """Warm up, then alternate correspondence recovery and training (Algorithm 1)."""
     config = run.config
     warmup, rounds = stage1_phases(config)
     with _seeded(config, "Phi"):
@@ -185,46 +210,51 @@ def _stage1(run: Run, store: ImageStore, feed: PixelFeed, points: Keypoints) -> 
     run.restore_checkpoint("stage1", partial(load_checkpoint, state))
 
     if state.iteration < warmup.stop:
-        table = _tabulate(label_by_index(points, len(store)), store, config, feed.device)
+        # Without pseudo-labels, a keypoint corresponds only to itself in the deformed image (Sec. 3.5).
+        table = _build_table(label_by_index(points, len(store)), store, config, feed.device)
         source = PairSource(table, warmup_pair_settings(config))
         task = build_stage1_task(phi, feed, source, config, generator, seed, run.group)
-        _advance(run, "stage1", state, warmup, task)
+        _train(run, "stage1", state, warmup, task)
 
     for phase in rounds:
         if state.iteration < phase.stop:
             labeled = run.load_or_compute_labels(
                 f"round-{phase.round:02d}",
                 feed.device,
-                lambda number=phase.round: _correspondence(run, phi, feed, points, number),  # type: ignore[misc]
+                partial(_recover_correspondence, run, phi, feed, points, phase.round),
                 repeatable=state.iteration == phase.start,
             )
-            table = _tabulate(labeled, store, config, feed.device)
+            table = _build_table(labeled, store, config, feed.device)
             propagated = (
                 _propagate_to_nearby_frames(store, table, config, phase.round, feed.device)
                 if config.temporal.enabled
                 else None
             )
-            mirrored = bool((labeled.mirrored_label >= 0).any())
-            source = PairSource(table, round_pair_settings(config, mirrored), propagated)
+            has_mirrored_labels = bool((labeled.mirrored_label >= 0).any())
+            source = PairSource(table, round_pair_settings(config, has_mirrored_labels), propagated)
             task = build_stage1_task(phi, feed, source, config, generator, seed, run.group)
-            _advance(run, "stage1", state, phase, task)
-        # Here, not after training: a run killed between the two has the round's weights in its checkpoint.
+            _train(run, "stage1", state, phase, task)
+        # Outside of the block above: if a run was killed after the round's last checkpoint and before this
+        # line, the resumed run skips the training but has the weights of the round.
         if config.rounds.keep_weights and state.iteration == phase.stop:
             run.write_round_weights(phase.round, phi)
     return phi
 
 
-def _correspondence(run: Run, phi: Phi, feed: PixelFeed, first: Keypoints, number: int) -> LabeledPoints:
-    """Correspondence recovery before round `number`: filter with K, label with M."""
+def _recover_correspondence(
+    run: Run, phi: Phi, feed: PixelFeed, first_keypoints: Keypoints, number: int
+) -> LabeledPoints:
+    """Compute the pseudo-labels of round `number` (Sec. 3.3): filter with K clusters, label with M."""
     if number == 1 and run.config.warmup.bootstrap == "detector-descriptors":
-        # The earlier method: generic descriptors, no warm-up.
+        # The authors' earlier method: cluster the descriptors of the generic detector.
         rows = run.group.shard(len(feed))
-        mine = (first.image_index >= rows.start) & (first.image_index < rows.stop)
-        described = DescribedPoints(first.select(mine), mirrored=None)
+        index = first_keypoints.image_index
+        in_shard = (index >= rows.start) & (index < rows.stop)
+        described = DescribedPoints(first_keypoints.select(in_shard), mirrored=None)
     else:
-        described = _described(run, phi, feed, number)
+        described = _describe_keypoints(run, phi, feed, number)
     if run.config.K == 0:
-        _settle_landmarks(run, described, feed)
+        _choose_landmark_count(run, described, feed)
     config = run.config
     labeled = recover_correspondence(
         described,
@@ -234,53 +264,55 @@ def _correspondence(run: Run, phi: Phi, feed: PixelFeed, first: Keypoints, numbe
         _generator(config, f"round {number}", feed.device),
         run.group,
     )
-    return _gathered(run, number, described, labeled, len(feed))
+    return _gather_labels(run, number, described, labeled, len(feed))
 
 
-def _settle_landmarks(run: Run, described: DescribedPoints, feed: PixelFeed) -> None:
-    """Choose K from the first descriptors that Phi has learned; nothing before them depends on it."""
+def _choose_landmark_count(run: Run, described: DescribedPoints, feed: PixelFeed) -> None:
+    """Choose K from Phi's descriptors after the warm-up, which does not depend on K."""
     config = run.config
-    some, images = sample_images(described, len(feed), config.auto_k.max_images, feed.device, run.group)
+    sample, num_images = sample_images(described, len(feed), config.auto_k.max_images, feed.device, run.group)
 
     def compute() -> dict[str, Any]:
         generator = _generator(config, "landmark count", feed.device)
         progress = run.progress("how many landmarks")
-        count = count_landmarks(some, images, config.auto_k, config.correspondence, generator, progress)
+        count = count_landmarks(sample, num_images, config.auto_k, config.correspondence, generator, progress)
         return {"why": explain_count(count, config.auto_k), **asdict(count)}
 
     run.choose_landmark_count(compute)
 
 
-def _described(run: Run, phi: Phi, feed: PixelFeed, number: int) -> DescribedPoints:
-    """Phi's keypoints and descriptors of every image, before round `number`."""
+def _describe_keypoints(run: Run, phi: Phi, feed: PixelFeed, number: int) -> DescribedPoints:
+    """Detect and describe the keypoints of every image with Phi, before round `number` (Sec. 3.2)."""
     with report_out_of_memory(run, "runtime.predict_batch", run.config.runtime.predict_batch):
-        described = describe_images(phi, feed, run.config, run.progress("applying Phi", number), run.group)
+        progress = run.progress("describing keypoints", number)
+        described = describe_images(phi, feed, run.config, progress, run.group)
     check_points(described, len(feed), run.config.images.size, run.config.guards, run.group)
     return described
 
 
-def _gathered(
-    run: Run, number: int, described: DescribedPoints, labeled: LabeledPoints, images: int
+def _gather_labels(
+    run: Run, number: int, described: DescribedPoints, labeled: LabeledPoints, num_images: int
 ) -> LabeledPoints:
-    """The labels of all processes together, and a line in the log on how the recovery went."""
-    found = sum(run.group.gather_counts(len(described.points)))
-    kept = gather_labels(labeled, run.group)
-    check_labels(kept, run.config.guards)
+    """Gather the labels of all processes, check them, and log how many points were found and kept."""
+    num_found = sum(run.group.gather_counts(len(described.points)))
+    gathered = gather_labels(labeled, run.group)
+    check_labels(gathered, run.config.guards)
     if run.config.flip.partner == "itself":
-        kept = replace(kept, mirrored_label=kept.label.clone())
+        gathered = replace(gathered, mirrored_label=gathered.label.clone())
     run.log(
         "recovery",
         round=number,
-        found_per_image=round(found / images, 2),
-        kept_per_image=round(len(kept.points) / images, 2),
-        labeled_share=round(float((kept.label >= 0).float().mean()), 4),
+        found_per_image=round(num_found / num_images, 2),
+        kept_per_image=round(len(gathered.points) / num_images, 2),
+        labeled_share=round(float((gathered.label >= 0).float().mean()), 4),
     )
-    return kept
+    return gathered
 
 
 def _propagate_to_nearby_frames(
     store: ImageStore, table: PointTable, config: Config, number: int, device: torch.device
 ) -> PropagatedPoints:
+    """Propagate keypoints to random nearby video frames by optical flow (Sec. 4.2, Training)."""
     rng = np.random.default_rng(_seed(config, f"nearby frames {number}"))
     center = store.regions[:, :2] + store.regions[:, 2:] / 2
     near = sample_nearby_frames(store.video, store.frame, store.track, center, config.temporal, rng)
@@ -288,67 +320,68 @@ def _propagate_to_nearby_frames(
 
 
 def stage1_phases(config: Config) -> tuple[Phase, list[Phase]]:
-    """The warm-up and the rounds, counted in iterations from the start of Stage 1."""
+    """Return the warm-up and the rounds, with iterations counted from the start of Stage 1."""
     warmup = config.warmup.iterations if config.warmup.bootstrap == "equivariance" else 0
     length = config.rounds.iterations
     total = warmup + config.rounds.count * length
-    drops = tuple(round(share * total) for share in config.rounds.lr_drops)
+    drops = tuple(round(fraction * total) for fraction in config.rounds.lr_drops)
     starts = [warmup + index * length for index in range(config.rounds.count)]
     rounds = [Phase("round", i + 1, start, start + length, drops) for i, start in enumerate(starts)]
     return Phase("warm-up", 0, 0, warmup, drops), rounds
 
 
-# --- Stage 2 -------------------------------------------------------------------------------------------
+# --- Stage 2 (Sec. 3.6, 3.7) ---------------------------------------------------------------------------
 
 
-def _last_clustering(run: Run, phi: Phi, feed: PixelFeed) -> LabeledPoints:
-    """Populate the training set with K clusters only (Sec. 3.6)."""
+def _cluster_landmarks(run: Run, phi: Phi, feed: PixelFeed) -> LabeledPoints:
+    """Label the keypoints of Phi with a last clustering into K clusters, the landmarks (Sec. 3.6)."""
     config = run.config
     number = config.rounds.count + 1
-    described = _described(run, phi, feed, number)
+    described = _describe_keypoints(run, phi, feed, number)
     generator = _generator(config, "last clustering", feed.device)
     labeled = label_keypoints(described, config.K, config.correspondence, generator, run.group)
-    return _gathered(run, number, described, labeled, len(feed))
+    return _gather_labels(run, number, described, labeled, len(feed))
 
 
-def _landmark_table(labeled: LabeledPoints, images: int, K: int) -> LandmarkTable:
-    """Stage 2's pseudo ground truth: landmark k of image j where cluster k was detected there."""
-    chosen = labeled.label >= 0
-    image, landmark = labeled.points.image_index[chosen], labeled.label[chosen]
-    xy = torch.zeros(images, K, 2, device=image.device)
-    present = torch.zeros(images, K, dtype=torch.bool, device=image.device)
-    xy[image, landmark] = labeled.points.xy[chosen]
+def _build_landmark_table(labeled: LabeledPoints, num_images: int, K: int) -> LandmarkTable:
+    """Build the pseudo ground truth of Stage 2: landmark k is in image j if cluster k was found there."""
+    is_labeled = labeled.label >= 0
+    image, landmark = labeled.points.image_index[is_labeled], labeled.label[is_labeled]
+    xy = torch.zeros(num_images, K, 2, device=image.device)
+    present = torch.zeros(num_images, K, dtype=torch.bool, device=image.device)
+    xy[image, landmark] = labeled.points.xy[is_labeled]
     present[image, landmark] = True
-    table = mirror_cooccurrence(labeled.label.cpu().numpy(), labeled.mirrored_label.cpu().numpy(), K)
+    # Landmarks k and l are mirror partners if k mostly becomes l in the mirrored images (Sec. 3.7).
+    counts = mirror_cooccurrence(labeled.label.cpu().numpy(), labeled.mirrored_label.cpu().numpy(), K)
     return LandmarkTable(
         xy=xy,
         present=present,
         usable=torch.nonzero(present.any(dim=1)).flatten(),
-        mirror=torch.tensor(find_mirror_partners(table), device=image.device),
+        mirror=torch.tensor(find_mirror_partners(counts), device=image.device),
     )
 
 
-def _stage2(run: Run, phi: Phi, feed: PixelFeed, table: LandmarkTable) -> Psi:
-    """Plain heatmap regression from Stage 1's weights, on the landmarks that are there (Sec. 3.6)."""
+def _train_psi(run: Run, phi: Phi, feed: PixelFeed, table: LandmarkTable) -> Psi:
+    """Train Psi by heatmap regression, starting from Phi, on the landmarks that were found (Sec. 3.6)."""
     config = run.config
     with _seeded(config, "Psi"):
         psi = Psi.from_phi(phi, config.network, config.K)
     prepare_network(psi, feed.device, config.runtime)
-    shares = [(psi.backbone, config.stage2.backbone_lr), (psi.head, 1.0)]
+    lr_scales = [(psi.backbone, config.stage2.backbone_lr), (psi.head, 1.0)]
     generator = _generator(config, "stage 2", feed.device)
-    state = build_train_state(psi, shares, config.optimizer, generator, run.group)
+    state = build_train_state(psi, lr_scales, config.optimizer, generator, run.group)
     run.restore_checkpoint("stage2", partial(load_checkpoint, state))
     length = config.stage2.iterations
-    drops = tuple(round(share * length) for share in config.stage2.lr_drops)
+    drops = tuple(round(fraction * length) for fraction in config.stage2.lr_drops)
     phase = Phase("stage 2", 0, 0, length, drops)
     if state.iteration < phase.stop:
         seed = _seed(config, "stage 2 images")
         task = build_stage2_task(psi, feed, table, config, generator, seed, run.group)
-        _advance(run, "stage2", state, phase, task)
+        _train(run, "stage2", state, phase, task)
     return psi
 
 
-def _build_card(run: Run, mirror: Sequence[int], images: int) -> ModelCard:
+def _build_card(run: Run, mirror: Sequence[int], num_images: int) -> ModelCard:
     config = run.config
     return ModelCard(
         names=tuple(f"landmark_{index}" for index in range(config.K)),
@@ -363,7 +396,7 @@ def _build_card(run: Run, mirror: Sequence[int], images: int) -> ModelCard:
             "seed": config.seed,
             "M": config.M,
             "keypoints": config.keypoints.detector,
-            "images": images,
+            "images": num_images,
             "torch": torch.__version__,
             "python": platform.python_version(),
         },
@@ -371,21 +404,25 @@ def _build_card(run: Run, mirror: Sequence[int], images: int) -> ModelCard:
 
 
 def _keep_edits(run: Run, psi: Psi, card: ModelCard) -> ModelCard:
-    """A run resumed after its end has the same landmarks as before, and keeps what was said of them."""
+    """Keep names, colors and other edits if a finished run is resumed and its weights did not change."""
     if not (run.model_folder / "model.json").exists():
         return card
-    before, (weights, _) = read_card(run.model_folder), read_tensors(run.model_folder / "weights.safetensors")
-    now = psi.state_dict()
-    if weights.keys() != now.keys() or any(not torch.equal(weights[name], now[name].cpu()) for name in now):
+    saved = read_card(run.model_folder)
+    saved_weights, _ = read_tensors(run.model_folder / "weights.safetensors")
+    weights = psi.state_dict()
+    if saved_weights.keys() != weights.keys():
         return card
-    said = ("names", "mirror", "skeleton", "colors", "hidden", "confirmed")
-    return replace(card, **{field: getattr(before, field) for field in said})
+    if any(not torch.equal(saved_weights[name], weights[name].cpu()) for name in weights):
+        return card
+    return replace(card, **{field: getattr(saved, field) for field in _EDITABLE_FIELDS})
 
 
-# --- shared by both stages ----------------------------------------------------------------------------
+# --- both stages --------------------------------------------------------------------------------------
 
 
-def _advance(run: Run, stage: str, state: TrainState, phase: Phase, task: TrainingTask) -> None:
+def _train(run: Run, stage: str, state: TrainState, phase: Phase, task: TrainingTask) -> None:
+    """Run one phase of the training, with log entries, checkpoints and deferred interrupts."""
+
     def on_log(phase: Phase, iteration: int, means: dict[str, float], seconds: float) -> None:
         run.log(
             "train",
@@ -416,26 +453,37 @@ def _advance(run: Run, stage: str, state: TrainState, phase: Phase, task: Traini
 
 @contextmanager
 def report_out_of_memory(run: Run, setting: str, value: int) -> Iterator[None]:
-    """A GPU that is too small ends in a sentence on how to go on from the last checkpoint."""
+    """Turn a GPU out-of-memory error into advice on how to resume the run.
+
+    Args:
+        run: the run.
+        setting: dotted name of the batch size used in the context.
+        value: its value.
+
+    Raises:
+        TrainingError: if the GPU runs out of memory in the context.
+    """
     try:
         yield
     except torch.OutOfMemoryError as error:
-        smaller = (
-            f"go on with 'selfmark discover -o {run.path} --resume --set {setting}={value // 2}'"
+        advice = (
+            f"resume with 'selfmark discover -o {run.path} --resume --set {setting}={value // 2}'"
             if value > 1
-            else "take a smaller images.size or another GPU"
+            else "use a smaller images.size or another GPU"
         )
         raise TrainingError(
-            f"the GPU has too little memory for {setting}={value}; what was reached is kept: {smaller}"
+            f"the GPU has too little memory for {setting}={value}; the run is saved: {advice}"
         ) from error
 
 
-def _tabulate(labeled: LabeledPoints, store: ImageStore, config: Config, device: torch.device) -> PointTable:
+def _build_table(
+    labeled: LabeledPoints, store: ImageStore, config: Config, device: torch.device
+) -> PointTable:
     return build_point_table(labeled, len(store), config.correspondence.min_points, device)
 
 
 def _seed(config: Config, purpose: str) -> int:
-    """A seed of its own for each purpose, so that resuming anywhere draws the same numbers."""
+    """Return a separate seed for each purpose, so that a resumed run draws the same random numbers."""
     digest = hashlib.sha256(f"{config.seed}/{purpose}".encode()).digest()
     return int.from_bytes(digest[:7], "big")
 
@@ -446,7 +494,7 @@ def _generator(config: Config, purpose: str, device: torch.device) -> torch.Gene
 
 @contextmanager
 def _seeded(config: Config, purpose: str) -> Iterator[None]:
-    """Initialize weights from a seed of their own, leaving the global random state as it was."""
+    """Seed the global random state within the context, for the initialization of weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(_seed(config, purpose))
         yield

@@ -1,8 +1,8 @@
-"""Points passed between packages, as small frozen dataclasses of arrays.
+"""Points that are passed between packages, as small frozen dataclasses of arrays.
 
-Variable-length points are stored flat: row p is one point, `image_index[p]` says of which image.
-Coordinates are (x, y) with pixel centers at integers. Which pixels is said by the type: `Keypoints`
-live in network pixels (the square image the network sees), `Landmarks` in pixels of the image the user gave.
+Points of images with different numbers of points are stored flat: row p is one point, and `image_index[p]` is
+its image. Coordinates are (x, y) with pixel centers at integers. `Keypoints` are in network pixels (of the
+square input of the network), `Landmarks` in pixels of the original image.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ FloatArray = npt.NDArray[np.floating]
 
 @dataclass(frozen=True)
 class Keypoints:
-    """Unordered points of many images, flat, as torch tensors on one device.
+    """Keypoints of many images, stored flat, as tensors on one device.
 
     xy:          [P, 2] float32, network pixels
     image_index: [P] int64, row of the image store, ascending
-    score:       [P] float32, the detector's confidence
-    descriptor:  [P, D] float32, or None where nothing describes the points
+    score:       [P] float32, confidence of the detector
+    descriptor:  [P, D] float32, or None if the points have no descriptors
     """
 
     xy: torch.Tensor
@@ -44,7 +44,10 @@ class Keypoints:
         return int(self.xy.shape[0])
 
     def select(self, keep: torch.Tensor) -> Keypoints:
-        """The points where `keep` ([P] bool mask or index) says so, in their order.
+        """Return some of the points.
+
+        Args:
+            keep: [P] bool mask, or indices.
 
         >>> points = Keypoints(torch.zeros(3, 2), torch.tensor([0, 0, 1]), torch.ones(3))
         >>> points.select(torch.tensor([True, False, True])).image_index.tolist()
@@ -54,33 +57,36 @@ class Keypoints:
         return Keypoints(self.xy[keep], self.image_index[keep], self.score[keep], descriptor)
 
     def to(self, device: torch.device | str) -> Keypoints:
+        """Move the points to a device."""
         descriptor = None if self.descriptor is None else self.descriptor.to(device)
         return Keypoints(self.xy.to(device), self.image_index.to(device), self.score.to(device), descriptor)
 
     def counts(self, images: int) -> torch.Tensor:
-        """Points per image, [images] int64."""
+        """Count the points of each image, [images] int64."""
         return torch.bincount(self.image_index, minlength=images)
 
 
 def concatenate_keypoints(parts: list[Keypoints]) -> Keypoints:
-    """Join batches of keypoints whose image_index already counts over the whole data set."""
+    """Concatenate batches of keypoints whose `image_index` refers to the whole image store."""
     if not parts:
         return Keypoints(torch.zeros(0, 2), torch.zeros(0, dtype=torch.int64), torch.zeros(0))
-    described = all(part.descriptor is not None for part in parts)
+    has_descriptors = all(part.descriptor is not None for part in parts)
     return Keypoints(
         torch.cat([part.xy for part in parts]),
         torch.cat([part.image_index for part in parts]),
         torch.cat([part.score for part in parts]),
-        torch.cat([part.descriptor for part in parts if part.descriptor is not None]) if described else None,
+        torch.cat([part.descriptor for part in parts if part.descriptor is not None])
+        if has_descriptors
+        else None,
     )
 
 
 @dataclass(frozen=True)
 class Landmarks:
-    """K indexed points in each of N images: what a detector returns and every export reads.
+    """K landmarks in each of N images, as returned by a detector.
 
     xy:    [N, K, 2] float32, pixels of the original image
-    score: [N, K] float32, peak of the landmark's heatmap (about 0 to 1)
+    score: [N, K] float32, peak of the landmark's heatmap, 0 to 1
     names: K names, in index order
     """
 
@@ -93,7 +99,7 @@ class Landmarks:
         if self.xy.shape != (images, landmarks, 2):
             raise ValueError(f"xy must be [N, K, 2] to match score {self.score.shape}, got {self.xy.shape}")
         if len(self.names) != landmarks:
-            raise ValueError(f"{landmarks} landmarks need as many names, got {len(self.names)}")
+            raise ValueError(f"{landmarks} landmarks need {landmarks} names, got {len(self.names)}")
 
     def __len__(self) -> int:
         return int(self.score.shape[0])
@@ -101,13 +107,13 @@ class Landmarks:
 
 @dataclass(frozen=True)
 class LabeledPoints:
-    """The pseudo-labels of one round: each keypoint with its cluster, and its cluster in the mirror image.
+    """Keypoints with the pseudo-labels of one round.
 
-    points:         P keypoints; descriptors are not kept
-    label:          [P] int64, cluster of the point; -1 where the cluster is already taken in this image
-    mirrored_label: [P] int64, cluster of the same point seen in the mirrored image; -1 where there is none
-    clusters:       number of clusters labels count over
-    centroids:      [clusters, D] their centers in descriptor space; None where no clustering made the labels
+    points:         P keypoints without descriptors
+    label:          [P] int64, cluster of the point; -1 if another point of the image has this cluster
+    mirrored_label: [P] int64, cluster of the same point in the mirrored image; -1 if it has none
+    clusters:       number of clusters
+    centroids:      [clusters, D] float32, their centers; None if the labels do not come from a clustering
     """
 
     points: Keypoints

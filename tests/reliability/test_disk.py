@@ -115,7 +115,7 @@ def test_a_start_that_was_cut_short_is_no_obstacle(photos: Path, tmp_path: Path)
     for part in ("points", "checkpoints"):
         (output / part).mkdir(parents=True)
     (output / "config.yaml.part").write_text("K: ")
-    with pytest.raises(InputError, match="holds no run"):
+    with pytest.raises(InputError, match="is not a run folder"):
         Run.open(output)
     Run.create(output, preset("tiny"), ["x"], [])
     assert Run.open(output).refs() == []
@@ -188,7 +188,7 @@ def test_a_small_gpu_ends_in_a_sentence_and_the_run_goes_on_with_a_smaller_batch
     assert [
         event["iteration"] for event in Run.open(tmp_path / "run").events() if event["event"] == "checkpoint"
     ]
-    with pytest.raises(InputError, match=r"'K' cannot change in a run that has begun"):
+    with pytest.raises(InputError, match=r"'K' cannot change when a run is resumed"):
         discover(output=tmp_path / "run", resume=True, settings={"K": 3}, device="cpu")
     events: list[Event] = []
     settings = {"runtime.batch": "1"}

@@ -51,13 +51,13 @@ def frugal() -> Iterator[None]:
         ("K", 10**9, "but there are 4 names"),
         ("names", ["a"] * 20_000, "20000 landmark names; 1 to 10,000 are allowed"),
         ("names", ["a" * 2_000] * 4, "is not a valid landmark name"),
-        ("images.size", 10**9, "images.size must lie between"),
+        ("images.size", 10**9, "images.size must be between"),
         ("images.max_megapixels", 1e12, "max_megapixels"),
-        ("network.channels", 10**9, "network.channels must lie between"),
-        ("network.depth", 10**6, "network.depth must lie between"),
-        ("network.descriptor", 10**9, "network.descriptor must lie between"),
-        ("network.norm_groups", 0, "network.norm_groups must lie between"),
-        ("network.channels", 1024, "does not fit"),  # half a gigabyte of weights that are not in the file
+        ("network.channels", 10**9, "network.channels must be between"),
+        ("network.depth", 10**6, "network.depth must be between"),
+        ("network.descriptor", 10**9, "network.descriptor must be between"),
+        ("network.norm_groups", 0, "network.norm_groups must be between"),
+        ("network.channels", 1024, "does not match"),  # half a gigabyte of weights that are not in the file
         ("mirror", [10**9] * 4, "permutation"),
         ("skeleton", [[0, 10**9]], "skeleton"),
     ],
@@ -235,7 +235,7 @@ def test_archives_are_written_but_never_unpacked() -> None:
         for line in path.read_text().splitlines()
         if re.search(r"ZipFile\(|tarfile|unpack_archive|extractall", line)
     ]
-    assert uses == [("cvat.py", 'zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive,')]
+    assert uses == [("cvat.py", 'zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive,')]
 
 
 def test_detectors_still_read_sound_files(quick_run: Path) -> None:

@@ -10,7 +10,7 @@ from selfmark.detector import Detector
 from selfmark.errors import TrainingError
 from selfmark.model.card import ModelCard
 from selfmark.model.network import Psi
-from selfmark.run.devices import GPU_PASS, HOST_PASS, free_memory, images_per_pass
+from selfmark.run.devices import GPU_PASS_FRACTION, CPU_PASS_BYTES, free_memory, images_per_pass
 
 
 def _pretend(monkeypatch: pytest.MonkeyPatch, free: int, reserved: int, allocated: int) -> None:
@@ -28,12 +28,12 @@ def test_what_torch_keeps_for_later_can_be_had(monkeypatch: pytest.MonkeyPatch) 
 def test_no_more_images_than_there_is_memory_for(
     wanted: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _pretend(monkeypatch, free=round(700 / GPU_PASS), reserved=0, allocated=0)
+    _pretend(monkeypatch, free=round(700 / GPU_PASS_FRACTION), reserved=0, allocated=0)
     assert images_per_pass(wanted, 100, torch.device("cuda")) == expected
 
 
 def test_one_image_is_always_tried() -> None:
-    assert images_per_pass(64, 2 * HOST_PASS, torch.device("cpu")) == 1
+    assert images_per_pass(64, 2 * CPU_PASS_BYTES, torch.device("cpu")) == 1
 
 
 def _detector() -> tuple[Detector, torch.Tensor]:

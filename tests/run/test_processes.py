@@ -69,7 +69,7 @@ def test_a_group_of_one_gives_back_what_it_is_given() -> None:
     SINGLE_PROCESS.barrier()
     SINGLE_PROCESS.close()
     assert SINGLE_PROCESS.is_leader
-    assert SINGLE_PROCESS.counts(7) == [7]
+    assert SINGLE_PROCESS.gather_counts(7) == [7]
 
 
 def test_without_torchrun_there_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,5 +104,5 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("LOCAL_RANK", "3")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(InputError, match="this machine has 2 GPUs"):
+    with pytest.raises(InputError, match="must be at most 2, the number of GPUs"):
         ProcessGroup.from_environment(torch.device("cuda"))

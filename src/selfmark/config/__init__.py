@@ -1,4 +1,4 @@
-"""Settings of a run: every number of the method, presets, and conversion to and from YAML.
+"""Settings of a run: all numbers of the method, presets, and conversion to and from YAML.
 
 >>> preset("tiny").images.size
 128
@@ -8,7 +8,7 @@
 
 from selfmark.config.limits import NOT_NEGATIVE, limit_of
 from selfmark.config.presets import PRESETS, preset, resolve_preset, with_landmarks
-from selfmark.config.renamed import original_names
+from selfmark.config.renamed import current_name, original_names
 from selfmark.config.schema import (
     STRIDE,
     Augment,
@@ -62,6 +62,7 @@ __all__ = [
     "Tracking",
     "Warmup",
     "check_model",
+    "current_name",
     "from_dict",
     "from_yaml",
     "limit_of",

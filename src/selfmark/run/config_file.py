@@ -1,4 +1,4 @@
-"""The config file of a run folder."""
+"""Read and write config.yaml."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from selfmark.run.files import atomic_write
 
 
 def write_config(config: Config, path: Path) -> None:
-    """Write a config as YAML."""
+    """Write a config to a YAML file."""
     with atomic_write(path) as temporary:
         temporary.write_text(to_yaml(config), encoding="utf-8")
 
 
 def read_config(path: Path) -> Config:
-    """Read a config that `write_config` or a user wrote."""
+    """Read a config from a YAML file written by `write_config` or by a user."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

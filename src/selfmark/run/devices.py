@@ -1,4 +1,4 @@
-"""Which device to work on, and how much of it there is."""
+"""Compute devices and their free memory."""
 
 from __future__ import annotations
 
@@ -8,33 +8,48 @@ from selfmark.errors import InputError
 
 
 def select_device(name: str) -> torch.device:
-    """The device called `name`; `auto` is CUDA where there is one, else the CPU."""
+    """Return the device with this name.
+
+    Args:
+        name: `auto` for CUDA if available and the CPU otherwise, or a name of torch, e.g. `cpu` or `cuda:1`.
+
+    Raises:
+        InputError: if there is no such device.
+    """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise InputError(f"there is no device '{name}': use auto, cpu or cuda") from error
+        raise InputError(f"unknown device '{name}': use auto, cpu or cuda") from error
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise InputError("there is no CUDA device here: use --device cpu")
+        raise InputError("this machine has no CUDA device: use --device cpu")
     return device
 
 
-HOST_PASS = 128 << 20  # bytes one pass of a network may take on the CPU, where larger ones are slower
-GPU_PASS = 0.5  # the same on a GPU, as a share of the memory free there
+CPU_PASS_BYTES = 128 << 20  # memory for one forward pass on the CPU, where larger passes are slower
+GPU_PASS_FRACTION = 0.5  # fraction of the free GPU memory for one forward pass
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that can still be had on a GPU; what torch keeps for later among them."""
-    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return torch.cuda.mem_get_info(device)[0] + kept
+    """Return the free bytes of a GPU, including those that torch has reserved but does not use."""
+    reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + reserved
 
 
 def images_per_pass(wanted: int, bytes_each: int, device: torch.device) -> int:
-    """As many of the images wanted as one pass of a network has memory for, at least one.
+    """Return how many images one forward pass has memory for.
 
-    >>> images_per_pass(64, HOST_PASS // 10, torch.device("cpu"))
+    >>> images_per_pass(64, CPU_PASS_BYTES // 10, torch.device("cpu"))
     10
+
+    Args:
+        wanted: the largest number to return.
+        bytes_each: memory that one image takes.
+        device: device of the network.
+
+    Returns:
+        A number from 1 to `wanted`.
     """
-    room = HOST_PASS if device.type == "cpu" else int(GPU_PASS * free_memory(device))
-    return max(1, min(wanted, room // bytes_each))
+    available = CPU_PASS_BYTES if device.type == "cpu" else int(GPU_PASS_FRACTION * free_memory(device))
+    return max(1, min(wanted, available // bytes_each))

@@ -88,18 +88,23 @@ def _sync(path: Path) -> None:
 
 
 def open_for_append(path: Path) -> TextIO:
-    """Open a file for appending, but not one elsewhere that a link leads to."""
+    """Open a text file for appending; refuse to follow a symbolic link."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
     return open(os.open(path, flags, 0o666), "a", encoding="utf-8")
 
 
 def write_json(value: Any, path: Path) -> None:
-    """Write JSON, whole or not at all."""
+    """Write a value as JSON, atomically."""
     with atomic_write(path) as temporary, open(temporary, "w", encoding="utf-8") as handle:
         json.dump(value, handle, indent=1)
 
 
 def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        InputError: if the file cannot be read or is not JSON.
+    """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -109,12 +114,17 @@ def read_json(path: Path) -> Any:
 
 
 def require_format(values: Any, path: Path) -> None:
-    """Refuse what a newer selfmark wrote, and what no selfmark wrote."""
+    """Raise if a file was written by a newer selfmark, or not by selfmark.
+
+    Args:
+        values: content of the file.
+        path: the file, for the error message.
+    """
     written = values.get("format") if isinstance(values, dict) else None
     if not isinstance(written, int):
         raise InputError(f"{path} was not written by selfmark")
     if written > FORMAT:
         raise InputError(
-            f"{path} was made by a newer selfmark ({values.get('selfmark', 'version unknown')}); "
-            f"this is {__version__}: upgrade with 'pip install -U selfmark'"
+            f"{path} was made by a newer selfmark ({values.get('selfmark', 'version unknown')}) than this "
+            f"({__version__}): upgrade with 'pip install -U selfmark'"
         )

@@ -1,14 +1,15 @@
-"""The run folder: where a discovery keeps everything, so that it can be looked at, resumed and loaded.
+"""The run folder, which stores everything about one discovery.
 
-config.yaml            every setting
-run.json               format and version, the inputs as given
-images.json            the images used, in order
-landmark_count.json    the K chosen and what it was chosen from, where it was left open
-log.jsonl              one line per event: what a plot, a progress bar and a test all read
-points/                first keypoints, labels of each round, landmarks of Stage 2
-checkpoints/           training state of each stage, and the one before it
-model/                 what `selfmark.load` needs
-report/index.html
+config.yaml            all settings
+run.json               format, version of selfmark, inputs as given by the user
+images.json            references to the images, in order
+landmark_count.json    the number of landmarks that was chosen, and the scores of all candidates (K: auto)
+log.jsonl              one event per line, read by progress displays, reports and tests
+points/                first keypoints, pseudo-labels of each round, landmarks for Stage 2
+checkpoints/           the two newest training states of each stage
+model/                 the trained detector, read by `selfmark.load`
+metrics.json           checks and metrics of the finished run
+report/index.html      the report
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 import torch
 
 from selfmark._version import __version__
-from selfmark.config import Config, override, with_landmarks
+from selfmark.config import Config, current_name, override, with_landmarks
 from selfmark.errors import DamagedFile, DiskError, InputError
 from selfmark.image_ref import ImageRef
 from selfmark.points import Keypoints, LabeledPoints
@@ -37,16 +38,17 @@ from selfmark.run.tensor_files import read_tensors, write_tensors
 
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
-Stored = tuple[dict[str, torch.Tensor], dict[str, str]]  # tensors and metadata of a file
+TensorFile = tuple[dict[str, torch.Tensor], dict[str, str]]  # tensors and metadata
 
-_PARTS = ("points", "checkpoints")
-_FIRST = {*_PARTS, "config.yaml", "images.json", ".lock"}  # all there is before run.json makes it a run
-# What may still change when a run goes on: nothing that was computed so far follows from it.
+_SUBFOLDERS = ("points", "checkpoints")
+# Everything that a killed `create` may leave behind; run.json is written last.
+_UNFINISHED_NAMES = {*_SUBFOLDERS, "config.yaml", "images.json", ".lock"}
+# Settings that may change when a run is resumed: no stored result depends on them.
 _CHANGEABLE = ("runtime.", "optimizer.", "guards.", "evaluation.", "stage2.batch")
 
 
 class Run:
-    """One run folder. Make it with `create`, come back to it with `open`."""
+    """A run folder; `create` makes a new one and `open` opens an existing one."""
 
     def __init__(
         self,
@@ -55,30 +57,42 @@ class Run:
         listener: Listener | None = None,
         group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
+        """Use an existing folder; call `open` instead.
+
+        Args:
+            path: the folder.
+            config: its settings.
+            listener: called with every log event.
+            group: the processes that work on the run together.
+        """
         self.path = path
         self.config = config
         self.group = group
         self._listener = listener
 
     @classmethod
-    def create(
-        cls,
-        path: Path,
-        config: Config,
-        inputs: Sequence[str],
-        refs: Sequence[ImageRef],
-    ) -> None:
-        """Start a new run in a folder that holds none yet; `open` it to work on it."""
-        if path.exists() and not (path / "run.json").exists() and not _is_free(path):
+    def create(cls, path: Path, config: Config, inputs: Sequence[str], refs: Sequence[ImageRef]) -> None:
+        """Create a run in a new or empty folder.
+
+        Args:
+            path: the folder.
+            config: settings of the run.
+            inputs: the inputs as given by the user.
+            refs: the images.
+
+        Raises:
+            InputError: if the folder has a run or other files already, or cannot be written.
+        """
+        if path.exists() and not (path / "run.json").exists() and not _is_unused(path):
             raise InputError(f"{path} exists and is not an empty folder: choose another output folder")
         try:
-            for part in _PARTS:
-                (path / part).mkdir(parents=True, exist_ok=True)
+            for name in _SUBFOLDERS:
+                (path / name).mkdir(parents=True, exist_ok=True)
             with exclusive(path):  # Another process may be creating a run here, too.
                 if (path / "run.json").exists():
                     raise InputError(
-                        f"{path} already holds a run: add --resume to go on with it, or choose another "
-                        "output folder"
+                        f"{path} already holds a run: add --resume to continue it, or choose another output "
+                        "folder"
                     )
                 write_config(config, path / "config.yaml")
                 write_json(refs_to_json(refs), path / "images.json")
@@ -89,21 +103,30 @@ class Run:
 
     @classmethod
     def open(cls, path: Path, listener: Listener | None = None, group: ProcessGroup = SINGLE_PROCESS) -> Run:
+        """Open a run folder; see `__init__` for the arguments."""
         if not (path / "run.json").exists():
-            raise InputError(f"{path} holds no run")
+            raise InputError(f"{path} is not a run folder")
         require_format(read_json(path / "run.json"), path / "run.json")
         run = cls(path, read_config(path / "config.yaml"), listener, group)
-        if run.config.K == 0 and run._count.exists():
-            run._take_count()
+        if run.config.K == 0 and run._landmark_count_path.exists():
+            run._apply_landmark_count()
         return run
 
     def change_settings(self, settings: Mapping[str, Any]) -> None:
-        """Go on with other settings, of those that may change in a run that has begun."""
-        fixed = [name for name in settings if not name.startswith(_CHANGEABLE)]
+        """Change settings of a run that is resumed.
+
+        Args:
+            settings: new values by dotted name.
+
+        Raises:
+            InputError: if stored results depend on one of the settings.
+        """
+        fixed = [name for name in settings if not current_name(name).startswith(_CHANGEABLE)]
         if fixed:
+            changeable = ", ".join(name.rstrip(".") for name in _CHANGEABLE)
             raise InputError(
-                f"'{fixed[0]}' cannot change in a run that has begun: start another one, or leave it out; "
-                f"only {', '.join(name.rstrip('.') for name in _CHANGEABLE)} can"
+                f"'{fixed[0]}' cannot change when a run is resumed: leave it out or start a new run; "
+                f"only {changeable} can change"
             )
         if settings:
             self.config = override(self.config, settings)
@@ -114,19 +137,20 @@ class Run:
 
     @property
     def model_folder(self) -> Path:
+        """Folder of the trained detector."""
         return self.path / "model"
 
     def refs(self) -> list[ImageRef]:
-        """The images this run was started on."""
+        """Read the references to the images of the run."""
         path = self.path / "images.json"
         entries = read_json(path)
-        with _fitting(path):
+        with _refuse_mismatch(path):
             return refs_from_json(entries)
 
-    # --- events ---------------------------------------------------------------------------------
+    # --- log ------------------------------------------------------------------------------------
 
     def log(self, event: str, **fields: Any) -> None:
-        """Append one event to log.jsonl and show it to whoever listens; one process of a job does so."""
+        """Append an event to log.jsonl and pass it to the listener; only the leader does so."""
         if not self.group.is_leader:
             return
         entry: Event = {"time": round(time.time(), 3), "event": event, **fields}
@@ -136,19 +160,19 @@ class Run:
             self._listener(entry)
 
     def progress(self, stage: str, round: int = 0) -> Callable[[int, int], None]:
-        """A function (done, of) that logs progress at most once a second, and always the end."""
+        """Return a callback (done, total) that logs progress at most once a second, and always the end."""
         last = 0.0
 
-        def report(done: int, of: int) -> None:
+        def report(done: int, total: int) -> None:
             nonlocal last
-            if done == of or time.monotonic() - last > 1:
+            if done == total or time.monotonic() - last > 1:
                 last = time.monotonic()
-                self.log("progress", stage=stage, round=round, done=done, of=of)
+                self.log("progress", stage=stage, round=round, done=done, of=total)
 
         return report
 
     def events(self) -> list[Event]:
-        """All events so far; a line cut short by a kill is left out."""
+        """Read all log events; a line that was cut off by a kill is left out."""
         path = self.path / "log.jsonl"
         events: list[Event] = []
         for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
@@ -158,24 +182,26 @@ class Run:
                 continue
         return events
 
-    # --- what a run has computed so far ---------------------------------------------------------
+    # --- stored results -------------------------------------------------------------------------
 
     def load_or_compute_keypoints(self, name: str, compute: Callable[[], Keypoints]) -> Keypoints:
-        """Keypoints computed once, by one process: from points/NAME if there, else computed and written.
+        """Load points/NAME.safetensors; if it is missing or damaged, compute and write it on the leader.
 
-        They follow from images and settings alone, so damaged ones are simply computed anew.
+        Args:
+            name: name of the file without suffix.
+            compute: computes the keypoints; they must depend on images and settings only.
         """
         path = self.path / "points" / f"{name}.safetensors"
 
-        def settle() -> None:
-            if self._stored(path) is None:
-                tensors = _keypoint_tensors(compute())
+        def ensure_file() -> None:
+            if self._read_if_intact(path) is None:
+                tensors = _keypoints_to_tensors(compute())
                 with self.report_disk_errors():
                     write_tensors(tensors, {}, path)
 
-        self.group.run_on_leader(settle)
+        self.group.run_on_leader(ensure_file)
         tensors, _ = read_tensors(path)
-        with _fitting(path):
+        with _refuse_mismatch(path):
             return Keypoints(**tensors)
 
     def load_or_compute_labels(
@@ -185,17 +211,25 @@ class Run:
         compute: Callable[[], LabeledPoints],
         repeatable: bool = True,
     ) -> LabeledPoints:
-        """Labeled points computed once, by all processes together, and read back on the given device.
+        """Load points/NAME.safetensors; if it is missing, compute it on all processes and write it.
 
-        Damaged ones are computed anew where that gives the same again, else refused: `repeatable` says
-        whether the network is still the one they came from.
+        Args:
+            name: name of the file without suffix.
+            device: device to load the points to.
+            compute: computes the labels.
+            repeatable: whether `compute` gives the same labels as before, because the network has not been
+                trained further; only then is a damaged file computed again.
+
+        Raises:
+            DamagedFile: if the file is damaged and not repeatable.
         """
         path = self.path / "points" / f"{name}.safetensors"
-        stored = self._stored(path) if repeatable or not path.exists() else _intact(path)
-        self.group.barrier()  # all have looked before one of them writes
+        can_compute = repeatable or not path.exists()
+        stored = self._read_if_intact(path) if can_compute else _read_irreplaceable(path)
+        self.group.barrier()  # No process may write the file before all have tried to read it.
         if stored is None:
             labeled = compute()
-            tensors = _keypoint_tensors(labeled.points)
+            tensors = _keypoints_to_tensors(labeled.points)
             tensors |= {"label": labeled.label, "mirrored_label": labeled.mirrored_label}
             if labeled.centroids is not None:
                 tensors["centroids"] = labeled.centroids
@@ -207,47 +241,50 @@ class Run:
             self.group.run_on_leader(write)
             stored = read_tensors(path)
         tensors, metadata = stored
-        with _fitting(path):
+        with _refuse_mismatch(path):
             label, mirrored = tensors.pop("label").to(device), tensors.pop("mirrored_label").to(device)
             centroids = tensors.pop("centroids").to(device) if "centroids" in tensors else None
             points = Keypoints(**tensors).to(device)
             return LabeledPoints(points, label, mirrored, int(metadata["clusters"]), centroids)
 
-    def _stored(self, path: Path) -> Stored | None:
-        """What a file holds; None where there is none or, which is logged, a damaged one."""
+    def _read_if_intact(self, path: Path) -> TensorFile | None:
+        """Read a tensor file; return None if it is missing or damaged, and log the damage."""
         if not path.exists():
             return None
         try:
             return read_tensors(path)
         except DamagedFile as error:
-            self.log("damaged", path=str(path), reason=str(error), instead="computed anew")
+            self.log("damaged", path=str(path), reason=str(error), instead="computing it again")
             return None
 
     def choose_landmark_count(self, compute: Callable[[], Mapping[str, Any]]) -> None:
-        """Where K was left open, let one process choose it, keep the choice, and take it everywhere.
+        """Choose K on the leader, store the choice, and use it in all processes.
 
         Args:
-            compute: returns what is kept in landmark_count.json and logged; "K" is the choice.
+            compute: returns the content of landmark_count.json; "K" is the choice.
         """
 
-        def settle() -> None:
+        def choose() -> None:
             chosen = compute()
-            self.log("landmark_count", **chosen)  # before it is kept: rather twice than never
+            # Log first: after a kill in between, the event is logged twice rather than never.
+            self.log("landmark_count", **chosen)
             with self.report_disk_errors():
-                write_json({"format": FORMAT, **chosen}, self._count)
+                write_json({"format": FORMAT, **chosen}, self._landmark_count_path)
 
-        self.group.run_on_leader(settle)
-        self._take_count()
+        self.group.run_on_leader(choose)
+        self._apply_landmark_count()
 
     @property
-    def _count(self) -> Path:
+    def _landmark_count_path(self) -> Path:
         return self.path / "landmark_count.json"
 
-    def _take_count(self) -> None:
-        chosen = read_json(self._count)
-        require_format(chosen, self._count)
-        with _fitting(self._count):
+    def _apply_landmark_count(self) -> None:
+        chosen = read_json(self._landmark_count_path)
+        require_format(chosen, self._landmark_count_path)
+        with _refuse_mismatch(self._landmark_count_path):
             self.config = with_landmarks(self.config, int(chosen["K"]))
+
+    # --- checkpoints ----------------------------------------------------------------------------
 
     def restore_checkpoint(self, stage: str, load: Callable[[Path], int]) -> None:
         """Load the newest intact checkpoint of a stage, if there is one.
@@ -255,119 +292,127 @@ class Run:
         Args:
             stage: `stage1` or `stage2`.
             load: loads the training state from a file and returns its iteration.
+
+        Raises:
+            InputError: if there are checkpoints but all are damaged.
         """
-        damaged: DamagedFile | None = None
-        for path in self._generations(stage):
+        damage: DamagedFile | None = None
+        for path in self._checkpoint_paths(stage):
             if not path.exists():
                 continue
             try:
                 iteration = load(path)
             except DamagedFile as error:
-                damaged = error
+                damage = error
                 self.log("damaged", path=str(path), reason=str(error), instead="the checkpoint before it")
                 continue
             self.log("resumed", stage=stage, iteration=iteration)
             return
-        if damaged is not None:
+        if damage is not None:
             raise InputError(
-                f"{damaged}; no sound checkpoint of {stage} is left: delete those in "
-                f"{self.path / 'checkpoints'} to train it anew"
-            ) from damaged
+                f"{damage}; no intact checkpoint of {stage} is left: delete those in "
+                f"{self.path / 'checkpoints'} to train it again from the start"
+            ) from damage
 
     def write_checkpoint(self, stage: str, iteration: int, save: Callable[[Path, Path], None]) -> None:
-        """Write a checkpoint of a stage; all processes have the same weights, so one of them writes.
+        """Write a checkpoint of a stage on the leader; all processes have the same weights.
 
         Args:
             stage: `stage1` or `stage2`.
             iteration: number of iterations the state has been trained for.
-            save: writes the training state to the first path and moves the file that was there to the second.
+            save: writes the training state to the first path and moves the old file to the second.
         """
         if self.group.is_leader:
-            newest, before = self._generations(stage)
+            newest, previous = self._checkpoint_paths(stage)
             with self.report_disk_errors():
-                save(newest, before)
+                save(newest, previous)
         self.log("checkpoint", stage=stage, iteration=iteration)
 
+    def _checkpoint_paths(self, stage: str) -> tuple[Path, Path]:
+        """Return the paths of the newest checkpoint of a stage and of the one before it."""
+        folder = self.path / "checkpoints"
+        return folder / f"{stage}.safetensors", folder / f"{stage}.previous.safetensors"
+
     def write_round_weights(self, number: int, network: torch.nn.Module) -> None:
-        """Keep the weights of a round for ever; a checkpoint keeps only the newest."""
+        """Write the weights of a round to a file of their own, which later rounds do not replace."""
         if self.group.is_leader:
             with self.report_disk_errors():
                 write_tensors(dict(network.state_dict()), {}, self.round_weights_path(number))
 
     def round_weights_path(self, number: int) -> Path:
-        """Where the weights of a round are, if `rounds.keep_weights` asked for them."""
+        """Return the path of the weights of a round, which exist if `rounds.keep_weights` was set."""
         return self.path / "checkpoints" / f"round-{number:02d}.safetensors"
-
-    def _generations(self, stage: str) -> tuple[Path, Path]:
-        """Where the newest checkpoint of a stage is, and the one before it."""
-        folder = self.path / "checkpoints"
-        return folder / f"{stage}.safetensors", folder / f"{stage}.previous.safetensors"
 
     # --- the folder itself ----------------------------------------------------------------------
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Only one job at a time may work on a run; its first process holds the lock."""
+        """Lock the run while the context lasts; of several processes, the leader holds the lock.
+
+        Raises:
+            InputError: if another process is working on the run.
+        """
         if not self.group.is_leader:
             yield
             return
         with ExitStack() as stack:
             with self.report_disk_errors():
                 stack.enter_context(exclusive(self.path))
-            self._end_last_line()
+            self._complete_last_line()
             yield
 
     @contextmanager
     def report_disk_errors(self) -> Iterator[None]:
-        """What the disk refuses within is said in one sentence."""
+        """Turn an OSError in the context into a DiskError that says how to resume the run."""
         try:
             yield
         except OSError as error:
             reason = error.strerror if self.path.is_dir() else "the folder is no longer there"
             raise DiskError(
-                f"cannot write to {self.path}: {reason}; what is there is kept: mend that, then go on with "
+                f"cannot write to {self.path}: {reason}; fix this, then resume the run with "
                 f"'selfmark discover -o {self.path} --resume'"
             ) from error
 
-    def _end_last_line(self) -> None:
-        """A kill or a full disk may have cut the log short; what follows must not share that line."""
+    def _complete_last_line(self) -> None:
+        """End the last line of the log, which a kill or a full disk may have cut off."""
         with self.report_disk_errors(), open_for_append(self.path / "log.jsonl") as handle:
             if handle.tell() and (self.path / "log.jsonl").read_bytes()[-1:] != b"\n":
                 handle.write("\n")
 
     def discard(self) -> None:
-        """Remove a run that came to nothing."""
+        """Delete the run folder."""
         shutil.rmtree(self.path, ignore_errors=True)
 
 
-def _keypoint_tensors(points: Keypoints) -> dict[str, torch.Tensor]:
+def _keypoints_to_tensors(points: Keypoints) -> dict[str, torch.Tensor]:
     tensors = {"xy": points.xy, "image_index": points.image_index, "score": points.score}
     if points.descriptor is not None:
         tensors["descriptor"] = points.descriptor
     return tensors
 
 
-def _is_free(folder: Path) -> bool:
-    """Whether a folder is empty, or holds no more than a start that was cut short left there."""
+def _is_unused(folder: Path) -> bool:
+    """Return True if a folder is empty or has only what a killed `create` left behind."""
     if not folder.is_dir():
         return False
     names = {path.name.removesuffix(".part") for path in folder.iterdir()}
-    return names <= _FIRST and not any(any((folder / part).glob("*")) for part in _PARTS)
+    return names <= _UNFINISHED_NAMES and not any(any((folder / name).glob("*")) for name in _SUBFOLDERS)
 
 
-def _intact(path: Path) -> Stored:
-    """Labels that cannot be made again as they were; without them the run cannot go on as it was."""
+def _read_irreplaceable(path: Path) -> TensorFile:
+    """Read labels that cannot be computed again, because the network has changed since."""
     try:
         return read_tensors(path)
     except DamagedFile as error:
         raise DamagedFile(
-            f"{error}; put a copy back, or delete it to have these labels made anew by the network as it is "
-            "now, which gives another result than an undisturbed run"
+            f"{error}; restore it from a copy, or delete it to compute the labels again with the current "
+            "network, which gives another result than an uninterrupted run"
         ) from error
 
 
 @contextmanager
-def _fitting(path: Path) -> Iterator[None]:
+def _refuse_mismatch(path: Path) -> Iterator[None]:
+    """Turn errors about the content of a file into an InputError."""
     try:
         yield
     except (KeyError, TypeError, ValueError, RuntimeError) as error:

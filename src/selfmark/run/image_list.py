@@ -1,4 +1,4 @@
-"""The list of image references that a run folder stores as images.json."""
+"""Conversion of image references to and from images.json of a run folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from selfmark.image_ref import ImageRef
 
 
 def refs_to_json(refs: Sequence[ImageRef]) -> list[dict[str, Any]]:
-    """References as a run folder keeps them."""
+    """Convert image references to JSON values."""
     return [
         {"path": str(ref.path), "frame": ref.frame, "box": ref.box, "track": ref.track}
         | ({"film": ref.clip} if ref.clip else {})
@@ -19,13 +19,13 @@ def refs_to_json(refs: Sequence[ImageRef]) -> list[dict[str, Any]]:
 
 
 def refs_from_json(entries: Any) -> list[ImageRef]:
-    """What `refs_to_json` wrote."""
+    """Convert the result of `refs_to_json` back to image references."""
     return [
         ImageRef(
             Path(entry["path"]),
             entry["frame"],
             tuple(entry["box"]) if entry["box"] else None,
-            entry.get("track"),  # runs from before there were tracks have none
+            entry.get("track"),  # missing in early runs
             tuple(entry["film"]) if entry.get("film") else None,
         )
         for entry in entries

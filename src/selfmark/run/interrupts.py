@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while training: finish the step, save, then end."""
+"""Handling of Ctrl-C and SIGTERM during training: finish the step, save, then exit."""
 
 from __future__ import annotations
 
@@ -8,38 +8,40 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_ENDING = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
 def defer_interrupts() -> Iterator[Callable[[], bool]]:
-    """Within, a first request to end is only noted, and a second one ends at once.
+    """Defer the first SIGINT or SIGTERM to the end of the context; a second one interrupts at once.
 
     Yields:
-        Whether the end was asked for: what works inside should save and return soon.
+        A function that returns True once a signal has arrived; the code in the context should then save its
+        state and return soon.
 
     Raises:
-        KeyboardInterrupt: at the end of the block, if it was asked for meanwhile.
+        KeyboardInterrupt: at the end of the context, if a signal has arrived.
     """
-    if threading.current_thread() is not threading.main_thread():  # only that one is told of signals
+    if threading.current_thread() is not threading.main_thread():  # Only the main thread receives signals.
         yield lambda: False
         return
-    asked = False
+    requested = False
 
-    def note(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked:
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal requested
+        if requested:
             raise KeyboardInterrupt
-        asked = True
+        requested = True
 
-    # Signals that are ignored, as of a program in the background, stay so.
-    before = {one: signal.getsignal(one) for one in _ENDING if signal.getsignal(one) is not signal.SIG_IGN}
-    for one in before:
-        signal.signal(one, note)
+    # Signals that the process ignores, as background jobs of a shell do, stay ignored.
+    previous = {number: signal.getsignal(number) for number in _SIGNALS}
+    previous = {number: handler for number, handler in previous.items() if handler is not signal.SIG_IGN}
+    for number in previous:
+        signal.signal(number, handle)
     try:
-        yield lambda: asked
+        yield lambda: requested
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
-    if asked:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    if requested:
         raise KeyboardInterrupt

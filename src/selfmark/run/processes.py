@@ -1,7 +1,8 @@
-"""The processes that work on one run together, started by torchrun; one process alone is a group of one.
+"""The processes that work on one run together, started by torchrun.
 
-Every process ("rank") runs the same program on its share of the images and joins its sums with the others'.
-For a group of one each method returns what it is given, so no caller asks how many processes there are.
+Each process (rank) runs the same program on its shard of the images, and sums are reduced over all ranks. A
+single process is a group of size one, for which every method returns its argument unchanged, so callers do
+not need to distinguish the two cases.
 
 >>> SINGLE_PROCESS.shard(10), SINGLE_PROCESS.is_leader
 (slice(0, 10, None), True)
@@ -23,36 +24,42 @@ from torch import Tensor
 
 from selfmark.errors import InputError, TrainingError
 
-# Rank 0 reads images and writes reports while the others wait; a dead peer is noticed at once anyway.
-_PATIENCE = timedelta(hours=2)
+# The other ranks wait while rank 0 reads images and writes reports. A dead process is noticed at once anyway.
+_TIMEOUT = timedelta(hours=2)
 
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """Process `rank` of `size`. Tensors are contiguous and on the device the group was started for."""
+    """Process `rank` of `size`; tensors must be contiguous and on the device of the group."""
 
     rank: int
     size: int
 
     @classmethod
     def from_environment(cls, device: torch.device) -> ProcessGroup:
-        """The group torchrun's variables describe, joined; a group of one where there are none.
+        """Join the group that torchrun's environment variables describe.
 
-        On CUDA each process gets a GPU of its own, which is the current one from here on.
+        On CUDA, each process makes the GPU of its local rank the current one.
+
+        Returns:
+            The group; `SINGLE_PROCESS` without torchrun.
+
+        Raises:
+            InputError: if the machine has fewer GPUs than processes.
         """
         size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
         if size == 1:
             return SINGLE_PROCESS
         gpu = None
         if device.type == "cuda":
-            local, here = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
-            if local >= here:
-                raise InputError(f"this machine has {here} GPUs: --nproc-per-node must not be more")
-            gpu = torch.device("cuda", local)
+            local_rank, num_gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+            if local_rank >= num_gpus:
+                raise InputError(f"--nproc-per-node must be at most {num_gpus}, the number of GPUs")
+            gpu = torch.device("cuda", local_rank)
             torch.cuda.set_device(gpu)
-        with _peers_needed():
+        with _report_lost_peers():
             backend = "gloo" if gpu is None else "nccl"
-            dist.init_process_group(backend, timeout=_PATIENCE, device_id=gpu)
+            dist.init_process_group(backend, timeout=_TIMEOUT, device_id=gpu)
         return cls(rank, size)
 
     def close(self) -> None:
@@ -62,69 +69,69 @@ class ProcessGroup:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this is the process that writes."""
+        """Whether this is rank 0, the only process that writes files."""
         return self.rank == 0
 
     def shard(self, count: int) -> slice:
-        """This process's part of `count` items: a stretch, as long as any other's give or take one."""
+        """Return this process's contiguous part of `count` items; sizes differ by at most one."""
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
     def all_sum(self, tensor: Tensor) -> Tensor:
-        """The sum over all processes, in place."""
-        with _peers_needed():
+        """Sum a tensor over all processes, in place."""
+        with _report_lost_peers():
             if self.size > 1:
                 dist.all_reduce(tensor)
         return tensor
 
     def all_max(self, tensor: Tensor) -> Tensor:
-        """The largest over all processes, in place."""
-        with _peers_needed():
+        """Take the elementwise maximum over all processes, in place."""
+        with _report_lost_peers():
             if self.size > 1:
                 dist.all_reduce(tensor, dist.ReduceOp.MAX)
         return tensor
 
-    def any(self, own: bool) -> bool:
-        """Whether it holds in one process at least, where it is `own` in this one."""
+    def any(self, condition: bool) -> bool:
+        """Return True if the condition holds on any rank."""
         if self.size == 1:
-            return own
-        return bool(self.all_max(torch.tensor([float(own)], device=self.device)).item())
+            return condition
+        return bool(self.all_max(torch.tensor([float(condition)], device=self.device)).item())
 
     def broadcast(self, tensor: Tensor, source: int = 0) -> Tensor:
-        """What process `source` has, in place."""
-        with _peers_needed():
+        """Copy the tensor of rank `source` to all processes, in place."""
+        with _report_lost_peers():
             if self.size > 1:
                 dist.broadcast(tensor, source)
         return tensor
 
     def gather_rows(self, tensor: Tensor) -> Tensor:
-        """The rows of all processes, in rank order; each may have another number of rows, also none."""
+        """Concatenate the rows of all processes in rank order; their numbers of rows may differ."""
         if self.size == 1:
             return tensor
         lengths = self.gather_counts(len(tensor))
-        # Backends gather equal shapes only.
+        # Backends only gather tensors of equal shape.
         padded = tensor.new_zeros((max(lengths), *tensor.shape[1:]))
         padded[: len(tensor)] = tensor
         parts = [torch.empty_like(padded) for _ in lengths]
-        with _peers_needed():
+        with _report_lost_peers():
             dist.all_gather(parts, padded)
         return torch.cat([part[:length] for part, length in zip(parts, lengths, strict=True)])
 
-    def gather_counts(self, own: int) -> list[int]:
-        """How many of something each process has, where this one has `own`."""
+    def gather_counts(self, count: int) -> list[int]:
+        """Return the counts of all processes, in rank order."""
         if self.size == 1:
-            return [own]
-        table = torch.zeros(self.size, dtype=torch.int64, device=self.device)
-        table[self.rank] = own
-        return [int(count) for count in self.all_sum(table).tolist()]
+            return [count]
+        counts = torch.zeros(self.size, dtype=torch.int64, device=self.device)
+        counts[self.rank] = count
+        return [int(value) for value in self.all_sum(counts).tolist()]
 
     def barrier(self) -> None:
-        """Wait until every process is here."""
+        """Wait until every process has called this."""
         if self.size > 1:
-            with _peers_needed():
+            with _report_lost_peers():
                 dist.barrier()
 
     def run_on_leader(self, action: Callable[[], None]) -> None:
-        """Do something in the leading process alone; the others go on once it is done, or end if it fails."""
+        """Run a function on the leader while the others wait; they exit if it fails."""
         if self.size == 1:
             return action()
         failed = torch.zeros(1, device=self.device)
@@ -135,12 +142,12 @@ class ProcessGroup:
             self.broadcast(failed.fill_(1))
             raise
         if self.broadcast(failed).item():
-            raise SystemExit(2)  # the leading process says why
+            raise SystemExit(2)  # The leader reports the error.
         return None
 
     @property
     def device(self) -> torch.device:
-        """Where this group's tensors live."""
+        """Device of the tensors that the group exchanges."""
         return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
 
 
@@ -148,18 +155,18 @@ SINGLE_PROCESS = ProcessGroup(rank=0, size=1)
 
 
 def is_restarted() -> bool:
-    """Whether torchrun has started this process anew after one of the job's processes ended."""
+    """Return True if torchrun restarted this process because another one had ended."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
 @contextmanager
-def _peers_needed() -> Iterator[None]:
-    """A connection that breaks means that a peer has gone; say so instead of naming sockets."""
+def _report_lost_peers() -> Iterator[None]:
+    """Turn errors of a broken connection into an error that says what happened."""
     try:
         yield
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
         raise TrainingError(
-            "another process of this job has ended; what was reached is kept, resume with --resume"
+            "another process of this job has ended; the run is saved, continue it with --resume"
         ) from error

@@ -22,36 +22,44 @@ from torch import Tensor
 from selfmark.errors import DamagedFile, InputError
 from selfmark.run.files import atomic_write
 
-# Two entries of the metadata: no single damage makes a file look like one of before there were checksums.
-_SUM, _OF = "sha256", "sha256_of"
-_TYPES = {torch.float32: "F32"}  # what networks are kept in, in the words of safetensors
-_WORDS = "metadata, names, types, shapes, bytes"
+# Metadata keys. There are two, so that no single damaged byte makes a file look like one without a checksum.
+_CHECKSUM, _CHECKSUM_SCOPE = "sha256", "sha256_of"
+_SCOPE = "metadata, names, types, shapes, bytes"
+_DTYPES = {torch.float32: "F32"}  # names that safetensors uses for the types of weights
 
 
 def write_tensors(
     tensors: dict[str, Tensor], metadata: dict[str, str], path: Path, previous: Path | None = None
 ) -> None:
-    """Write tensors as safetensors, whole or not at all; the file before is kept as `previous` if given."""
-    own = {name: _on_its_own(value) for name, value in tensors.items()}
+    """Write tensors and metadata to a safetensors file, atomically.
+
+    Args:
+        tensors: tensors by name.
+        metadata: text by name.
+        path: the file.
+        previous: where to move the old file; None replaces it.
+    """
+    copies = {name: _to_unshared_cpu(value) for name, value in tensors.items()}
     with atomic_write(path, previous) as temporary:
-        usual = temporary.stat().st_mode  # safetensors makes files that nobody but their owner can read
+        mode = temporary.stat().st_mode  # safetensors creates files that only their owner can read
         try:
-            save_file(own, temporary, metadata | {_SUM: _digest(own, metadata), _OF: _WORDS})
+            checksum = {_CHECKSUM: _digest(copies, metadata), _CHECKSUM_SCOPE: _SCOPE}
+            save_file(copies, temporary, metadata | checksum)
         except SafetensorError as error:
             raise _as_os_error(error) from error
-        temporary.chmod(usual)
+        temporary.chmod(mode)
 
 
 def _as_os_error(error: SafetensorError) -> OSError:
-    """What the system said when safetensors could not write; it passes that on in words only."""
+    """Recover the error number, which safetensors only puts into its message."""
     number = re.search(r"os error (\d+)", str(error))
     if number is None:
         return OSError(0, str(error))
     return OSError(int(number[1]), os.strerror(int(number[1])))
 
 
-def _on_its_own(value: Tensor) -> Tensor:
-    """On the CPU, in memory that no other tensor shares, as safetensors demands."""
+def _to_unshared_cpu(value: Tensor) -> Tensor:
+    """Move a tensor to CPU memory that it shares with no other tensor, as safetensors requires."""
     value = value.detach().cpu().contiguous()
     return value if value.nbytes == value.untyped_storage().nbytes() else value.clone()
 
@@ -69,37 +77,48 @@ def _digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
 def read_tensors(
     path: Path, expected: Mapping[str, Tensor] | None = None
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and metadata of a safetensors file; a damaged one is refused by name.
+    """Read tensors and metadata from a safetensors file and verify its checksum.
 
-    Given `expected`, tensors on any device (meta among them), the file must hold exactly these names, shapes
-    and types. That is read off its header, before memory is taken for anything in it.
+    Files without a checksum, from other programs or early versions of selfmark, are read unverified.
 
-    Files of a selfmark from before there were checksums, and of other programs, have none to compare.
+    Args:
+        path: the file.
+        expected: tensors whose names, shapes and types the file must have, on any device including meta;
+            this is checked in the header, before memory is allocated. None accepts any tensors.
+
+    Returns:
+        Tensors by name and metadata by name.
+
+    Raises:
+        DamagedFile: if the file cannot be read or its checksum is wrong.
+        InputError: if the file is missing or has other tensors than expected.
     """
     try:
         with safe_open(path, framework="pt") as file:
             metadata = dict(file.metadata() or {})
             if expected is not None:
-                _require_same(file, expected, path)
+                _require_expected(file, expected, path)
             tensors = {name: file.get_tensor(name) for name in list(file.keys())}
     except FileNotFoundError as error:
         raise InputError(f"{path} is missing") from error
     except (OSError, SafetensorError) as error:
         raise DamagedFile(f"{path} is damaged and cannot be read: {error}") from error
-    summed, words = metadata.pop(_SUM, None), metadata.pop(_OF, None)
-    if (summed, words) != (None, None) and (words != _WORDS or summed != _digest(tensors, metadata)):
-        raise DamagedFile(f"{path} is damaged: its content does not have the checksum written with it")
+    checksum, scope = metadata.pop(_CHECKSUM, None), metadata.pop(_CHECKSUM_SCOPE, None)
+    has_checksum = (checksum, scope) != (None, None)
+    if has_checksum and (scope != _SCOPE or checksum != _digest(tensors, metadata)):
+        raise DamagedFile(f"{path} is damaged: its content does not match its checksum")
     return tensors, metadata
 
 
-def _require_same(file: Any, expected: Mapping[str, Tensor], path: Path) -> None:
+def _require_expected(file: Any, expected: Mapping[str, Tensor], path: Path) -> None:
     if set(file.keys()) != set(expected):
         other = sorted(set(file.keys()) ^ set(expected))[0]
-        raise InputError(f"{path} holds other tensors than expected: '{other[:100]}' is in one only")
+        problem = "is missing" if other in expected else "is not expected"
+        raise InputError(f"{path} has the wrong tensors: '{other[:100]}' {problem}")
     for name, tensor in expected.items():
         found = file.get_slice(name)
-        if list(found.get_shape()) != list(tensor.shape) or found.get_dtype() != _TYPES.get(tensor.dtype):
+        if list(found.get_shape()) != list(tensor.shape) or found.get_dtype() != _DTYPES.get(tensor.dtype):
             raise InputError(
                 f"{path}: '{name}' is {found.get_dtype()} {found.get_shape()}, "
-                f"not {_TYPES.get(tensor.dtype)} {list(tensor.shape)}"
+                f"not {_DTYPES.get(tensor.dtype)} {list(tensor.shape)}"
             )

@@ -1,4 +1,4 @@
-"""What the tests of the page show on it: a small run, and the same with an evaluation."""
+"""Data for the tests of the page: a small run without and with an evaluation."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ ATTACK = '<script>alert("x")</script>.png'
 
 
 def example_data(**changes: Any) -> ReportData:
+    """Return the data of a run without an evaluation."""
     rng = np.random.default_rng(0)
     history: list[dict[str, Any]] = [{"event": "start"}, {"event": "images", "used": 5}]
     history += [
@@ -25,7 +26,7 @@ def example_data(**changes: Any) -> ReportData:
     ]
     history += [{"stage": "stage 2", "iteration": i, "loss": 0.01 * i} for i in (10, 20)]
     xy = rng.uniform(5, 58, (E, K, 2))
-    xy[0] = [[16, 20], [48, 20], [16, 52], [48, 52]]  # far apart, so that no disc hides another
+    xy[0] = [[16, 20], [48, 20], [16, 52], [48, 52]]  # so far apart that no disc hides another
     data = ReportData(
         title="cats & dogs",
         names=("nose", "left <b>eye</b>", "right eye", "tail"),
@@ -43,7 +44,7 @@ def example_data(**changes: Any) -> ReportData:
 
 
 def evaluated_data(**changes: Any) -> ReportData:
-    """With every part an evaluation adds."""
+    """Return the data of a run with everything that an evaluation adds."""
     rng = np.random.default_rng(1)
     recovery = [
         {"event": "recovery", "round": r, "found_per_image": 9 - r, "kept_per_image": 3 + 0.1 * r}

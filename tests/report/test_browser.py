@@ -1,4 +1,4 @@
-"""The report in a real Chromium: it loads, shows what it should, and on every screen and on paper."""
+"""The report in Chromium, on wide and narrow screens and on paper."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(evaluated_data(), tmp_path_factory.mktemp("report"))
 
 
-def ink(picture: np.ndarray) -> float:
-    """Share of the pixels that differ from the commonest color, which is the background."""
+def _ink(picture: np.ndarray) -> float:
+    """Return the fraction of the pixels that differ from the most common color, the background."""
     packed = picture @ [1 << 16, 1 << 8, 1]
     colors, counts = np.unique(packed, return_counts=True)
     background = picture[packed == colors[counts.argmax()]][0]
@@ -33,26 +33,26 @@ def ink(picture: np.ndarray) -> float:
     return float((difference > 24).mean())
 
 
-def boxes(page: Any, selector: str) -> list[dict[str, float]]:
+def _bounding_boxes(page: Any, selector: str) -> list[dict[str, float]]:
     return [element.bounding_box() for element in page.query_selector_all(selector)]
 
 
 @pytest.mark.parametrize("width", [360, 768, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_has_no_problems(browser: Any, report: Path, width: int, scheme: str) -> None:
+def test_the_page_loads_without_problems(browser: Any, report: Path, width: int, scheme: str) -> None:
     with visit(browser, report, width, color_scheme=scheme) as seen:
         assert seen.problems() == []
-        # Nor with everything unfolded.
+        # Also with all details opened.
         for summary in seen.page.query_selector_all("summary"):
             summary.click()
         assert seen.page.is_visible(".settings")
         assert seen.problems() == []
-        blocks = boxes(seen.page, BLOCKS)
+        blocks = _bounding_boxes(seen.page, BLOCKS)
         assert len(blocks) > 20
         assert all(box is not None and box["height"] > 20 and box["width"] > 100 for box in blocks)
 
 
-def test_a_report_without_an_evaluation_has_no_problems(browser: Any, tmp_path: Path) -> None:
+def test_a_report_without_an_evaluation_loads_without_problems(browser: Any, tmp_path: Path) -> None:
     with visit(browser, write_report(example_data(), tmp_path), 360) as seen:
         assert seen.problems() == []
 
@@ -66,7 +66,7 @@ def test_a_wide_table_scrolls_in_its_own_box(browser: Any, report: Path) -> None
         assert inside > 2 * box > 400
 
 
-def test_what_is_wrong_with_a_page_is_noticed(browser: Any, tmp_path: Path) -> None:
+def test_problems_of_a_page_are_found(browser: Any, tmp_path: Path) -> None:
     page = tmp_path / "broken.html"
     page.write_text(
         "<!doctype html><div style='width: 3000px'>wide</div><img alt='torn' src='data:image/png;base64,AA'>"
@@ -90,12 +90,12 @@ def test_what_is_wrong_with_a_page_is_noticed(browser: Any, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_no_text_of_the_user_runs(browser: Any, tmp_path: Path, clean: bool) -> None:
-    # With the content security policy switched off, so that escaping alone has to hold.
+def test_user_text_is_not_executed(browser: Any, tmp_path: Path, clean: bool) -> None:
+    # The content security policy is off, so that only escaping protects the page.
     names = (INJECTION, "left eye", "right eye", "tail")
     data = evaluated_data(title=INJECTION, names=names, notes=(INJECTION,), settings={INJECTION: INJECTION})
     path = write_report(data, tmp_path)
-    if not clean:  # the same check, where it must see something
+    if not clean:  # shows that the check can fail
         path.write_text(path.read_text(encoding="utf-8") + INJECTION, encoding="utf-8")
     with visit(browser, path, bypass_csp=True) as seen:
         assert seen.was_attacked() is not clean
@@ -103,7 +103,7 @@ def test_no_text_of_the_user_runs(browser: Any, tmp_path: Path, clean: bool) -> 
         assert (seen.problems() == []) is clean
 
 
-def test_the_policy_of_the_page_stops_what_slipped_in(browser: Any, tmp_path: Path) -> None:
+def test_the_content_security_policy_stops_injected_code(browser: Any, tmp_path: Path) -> None:
     path = write_report(example_data(), tmp_path)
     path.write_text(path.read_text(encoding="utf-8") + INJECTION, encoding="utf-8")
     with visit(browser, path) as seen:
@@ -111,18 +111,20 @@ def test_the_policy_of_the_page_stops_what_slipped_in(browser: Any, tmp_path: Pa
         assert any("Content Security Policy" in problem for problem in seen.problems())
 
 
-def test_landmarks_are_drawn_where_they_are(browser: Any, report: Path) -> None:
+def test_landmarks_are_drawn_at_their_positions(browser: Any, report: Path) -> None:
     data = evaluated_data()
     with visit(browser, report) as seen:
-        picture, box = screenshot(seen.page), boxes(seen.page, ".examples img")[0]
+        picture, box = screenshot(seen.page), _bounding_boxes(seen.page, ".examples img")[0]
     assert box["width"] > 200
     first = crop_screenshot(picture, box).astype(int)
     for (x, y), color in zip(data.example_xy[0], map(to_rgb, palette(4)), strict=True):
         column, row = ((value + 0.5) / S * box["width"] for value in (x, y))
-        there = first[round(row) - 1 : round(row) + 1, round(column) - 1 : round(column) + 1].mean(
+        drawn = first[round(row) - 1 : round(row) + 1, round(column) - 1 : round(column) + 1].mean(
             axis=(0, 1)
         )
-        assert np.abs(there - color).max() < 50  # JPEG bleeds the image's noise into a small disc
+        assert (
+            np.abs(drawn - color).max() < 50
+        )  # JPEG compression spreads the noise of the image into the disc
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -134,16 +136,16 @@ def test_charts_and_maps_are_not_blank(browser: Any, report: Path, scheme: str) 
         assert len(drawn) == 1 + 2 + 3 + 1  # curves, maps, losses, rounds
         for svg in drawn:
             inside = crop_screenshot(picture, svg.bounding_box()).astype(int)
-            assert ink(inside) > 0.01
+            assert _ink(inside) > 0.01
             for line in svg.query_selector_all(".line, .over"):
                 stroke = line.evaluate("line => getComputedStyle(line).stroke")
                 color = np.array([int(part) for part in re.findall(r"\d+", stroke)[:3]])
                 assert (np.abs(inside - color).max(axis=2) < 40).sum() > 15
     blank = np.full((50, 50, 3), 245)
-    assert ink(blank) == 0.0
+    assert _ink(blank) == 0.0
 
 
-def test_lines_differ_without_their_colors(browser: Any, report: Path) -> None:
+def test_lines_differ_without_colors(browser: Any, report: Path) -> None:
     with visit(browser, report) as seen:
         dashes = seen.page.eval_on_selector_all(
             "#evaluation .charts svg[role=img] .line",
@@ -153,7 +155,7 @@ def test_lines_differ_without_their_colors(browser: Any, report: Path) -> None:
         assert len(seen.page.query_selector_all("#evaluation .legend li")) == 3
 
 
-def test_links_lead_somewhere(browser: Any, report: Path) -> None:
+def test_all_links_have_targets(browser: Any, report: Path) -> None:
     with visit(browser, report) as seen:
         links = seen.page.eval_on_selector_all("a", "links => links.map(link => link.getAttribute('href'))")
         assert len(links) > 15
@@ -164,28 +166,40 @@ def test_links_lead_somewhere(browser: Any, report: Path) -> None:
         )
 
 
-def test_print_shows_everything_and_folds_nothing(browser: Any, report: Path) -> None:
+def test_print_shows_everything(browser: Any, report: Path) -> None:
     with visit(browser, report, 718) as seen:
         assert not seen.page.is_visible(".settings")
         before = set(seen.page.inner_text("main").split())
         seen.page.emulate_media(media="print", color_scheme="dark")
         assert seen.page.is_visible(".settings")
         assert seen.page.is_visible("details .scroll")
-        assert all(box is not None and box["height"] > 15 for box in boxes(seen.page, f"{BLOCKS}, .settings"))
+        assert all(
+            box is not None and box["height"] > 15
+            for box in _bounding_boxes(seen.page, f"{BLOCKS}, .settings")
+        )
         assert seen.problems() == []
-        handles = {"Compare", "all", "landmarks", "in", "one", "table", "Show", "settings"}  # to unfold by
-        assert before - set(seen.page.inner_text("main").split()) <= handles
+        summaries = {
+            "Compare",
+            "all",
+            "landmarks",
+            "in",
+            "one",
+            "table",
+            "Show",
+            "settings",
+        }  # clicked to open details
+        assert before - set(seen.page.inner_text("main").split()) <= summaries
         assert screenshot(seen.page)[-2, 2].min() > 240  # paper is white
-        whole = seen.page.eval_on_selector_all(
+        is_kept_together = seen.page.eval_on_selector_all(
             "figure, .card, tr", "all => all.every(one => getComputedStyle(one).breakInside === 'avoid')"
         )
-        assert whole
+        assert is_kept_together
         paper = seen.page.pdf(format="A4")
     assert paper.startswith(b"%PDF-")
     assert 2 <= len(re.findall(rb"/Type\s*/Page\b", paper)) <= 12
 
 
-def test_without_chromium_tests_are_skipped_but_not_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_chromium_skips_tests_except_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chromium, "find_chromium", lambda: None)
     monkeypatch.delenv("CI", raising=False)
     with pytest.raises(pytest.skip.Exception, match="install Chromium"):
@@ -195,7 +209,7 @@ def test_without_chromium_tests_are_skipped_but_not_in_ci(monkeypatch: pytest.Mo
         chromium.require_chromium()
 
 
-def test_a_stub_is_not_taken_for_chromium(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_browser_that_does_not_start_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name, status in (("chromium", 1), ("google-chrome", 0)):
         (tmp_path / name).write_text(f"#!/bin/sh\nexit {status}\n", encoding="utf-8")
         (tmp_path / name).chmod(0o755)

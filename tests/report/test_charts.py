@@ -1,3 +1,5 @@
+"""Line charts of losses and results."""
+
 from __future__ import annotations
 
 import math
@@ -10,40 +12,44 @@ from selfmark.report import ReportCurves
 from selfmark.report.charts import BOTTOM, LEFT, RIGHT, TOP, Chart, ChartLine, line_charts, loss_charts
 
 
-def points(line: ChartLine) -> list[tuple[float, float]]:
+def _points(line: ChartLine) -> list[tuple[float, float]]:
     return [(float(x), float(y)) for x, y in re.findall(r"([\d.]+) ([\d.]+)", line.path)]
 
 
-def places(chart: Chart) -> list[tuple[float, float]]:
+def _single_line_points(chart: Chart) -> list[tuple[float, float]]:
     (line,) = chart.lines
-    return points(line)
+    return _points(line)
 
 
-def curves(*lines: tuple[str, list[float], list[float]]) -> ReportCurves:
+def _curves(*lines: tuple[str, list[float], list[float]]) -> ReportCurves:
     return ReportCurves("t", "n", "x", "y", tuple((name, np.array(x), np.array(y)) for name, x, y in lines))
 
 
-def test_a_line_by_hand() -> None:
+def test_a_line_has_the_expected_coordinates() -> None:
     (chart,) = loss_charts(
         [{"stage": "stage 2", "iteration": i, "loss": v} for i, v in ((0, 2.0), (50, 1.0), (100, 0.0))]
     )
     middle = (LEFT + RIGHT) / 2
-    assert places(chart) == [(LEFT, TOP), (middle, pytest.approx((TOP + BOTTOM) / 2)), (RIGHT, BOTTOM)]
+    assert _single_line_points(chart) == [
+        (LEFT, TOP),
+        (middle, pytest.approx((TOP + BOTTOM) / 2)),
+        (RIGHT, BOTTOM),
+    ]
     assert [label for _, label in chart.y_ticks] == ["0", "0.5", "1", "1.5", "2"]
     assert [label for _, label in chart.x_ticks] == ["0", "20", "40", "60", "80", "100"]
     assert [x for x, _ in chart.x_ticks] == pytest.approx([LEFT + i * (RIGHT - LEFT) / 5 for i in range(6)])
     assert chart.note == "0 at the end"
-    assert chart.lines[0].marks == ""  # a single line needs no telling apart
+    assert chart.lines[0].marks == ""  # a single line has no symbols
 
 
-def test_an_iteration_run_again_counts_as_the_last_time() -> None:
+def test_a_repeated_iteration_counts_as_in_the_last_attempt() -> None:
     events = [
         {"stage": "warm-up", "iteration": i, "loss": {"total": v}}
         for i, v in ((1, 4.0), (2, 4.0), (2, 2.0), (3, 1.0))
     ]
     (chart,) = loss_charts(events)
-    assert len(places(chart)) == 3
-    assert places(chart)[1][1] == pytest.approx((TOP + BOTTOM) / 2, abs=0.1)
+    assert len(_single_line_points(chart)) == 3
+    assert _single_line_points(chart)[1][1] == pytest.approx((TOP + BOTTOM) / 2, abs=0.1)
 
 
 def test_rounds_are_marked_where_they_start() -> None:
@@ -55,20 +61,20 @@ def test_rounds_are_marked_where_they_start() -> None:
     events += [{"stage": "round", "round": 3, "start": 300, "iteration": 400, "loss": 1.0}]
     (chart,) = loss_charts(events)
     assert [number for _, number in chart.round_starts] == ["1", "2", "3"]
-    expected = [LEFT + (RIGHT - LEFT) * share for share in (0.25, 0.5, 0.75)]
+    expected = [LEFT + (RIGHT - LEFT) * fraction for fraction in (0.25, 0.5, 0.75)]
     assert [x for x, _ in chart.round_starts] == pytest.approx(expected)
 
 
 def test_long_histories_are_averaged() -> None:
     events = [{"stage": "s", "iteration": i, "loss": float(i % 2)} for i in range(4000)]
     (chart,) = loss_charts(events)
-    heights = [y for _, y in places(chart)]
+    heights = [y for _, y in _single_line_points(chart)]
     assert 100 < len(heights) <= 300
-    assert [label for _, label in chart.y_ticks][-1] == "0.6"  # the means, 0.5, and not the noise
+    assert [label for _, label in chart.y_ticks][-1] == "0.6"  # the axis fits the means of 0.5, not the noise
     assert heights == pytest.approx([BOTTOM - (BOTTOM - TOP) * 0.5 / 0.6] * len(heights), abs=0.1)
 
 
-def test_events_without_a_usable_loss_are_passed_over() -> None:
+def test_events_without_a_finite_loss_are_ignored() -> None:
     events = [
         {},
         {"iteration": 5},
@@ -82,31 +88,31 @@ def test_events_without_a_usable_loss_are_passed_over() -> None:
     assert loss_charts(events) == ()
     (chart,) = loss_charts([*events, {"iteration": 3, "loss": 0}])
     assert chart.title == "training: loss"
-    assert places(chart) == [(LEFT, BOTTOM)]
+    assert _single_line_points(chart) == [(LEFT, BOTTOM)]
 
 
 @pytest.mark.parametrize("largest", [1e-7, 0.0021, 0.9999, 1.0, 7.3, 12345.0])
-def test_the_axis_ends_on_a_round_figure_just_above_the_curve(largest: float) -> None:
+def test_the_axis_ends_on_a_round_number_above_the_curve(largest: float) -> None:
     (chart,) = loss_charts([{"iteration": 0, "loss": largest}, {"iteration": 1, "loss": largest / 2}])
     top = float(chart.y_ticks[-1][1].replace(",", ""))
     assert largest <= top * (1 + 1e-9) <= 2 * largest
     assert len(f"{top:.6e}".split("e")[0].rstrip("0").replace(".", "")) <= 2
 
 
-def test_lines_share_their_axes() -> None:
-    (chart,) = line_charts([curves(("low", [0.0, 10.0], [0.0, 5.0]), ("high", [5.0, 20.0], [10.0, 10.0]))])
+def test_lines_have_common_axes() -> None:
+    (chart,) = line_charts([_curves(("low", [0.0, 10.0], [0.0, 5.0]), ("high", [5.0, 20.0], [10.0, 10.0]))])
     low, high = chart.lines
-    assert points(low) == [(LEFT, BOTTOM), ((LEFT + RIGHT) / 2, (TOP + BOTTOM) / 2)]
-    assert points(high) == [(LEFT + (RIGHT - LEFT) / 4, TOP), (RIGHT, TOP)]
+    assert _points(low) == [(LEFT, BOTTOM), ((LEFT + RIGHT) / 2, (TOP + BOTTOM) / 2)]
+    assert _points(high) == [(LEFT + (RIGHT - LEFT) / 4, TOP), (RIGHT, TOP)]
     assert (chart.title, chart.note, chart.x_label, chart.y_label) == ("t", "n", "x", "y")
 
 
 def test_twenty_lines_differ_in_dashes_or_symbol() -> None:
-    (chart,) = line_charts([curves(*((str(i), [0.0, 1.0], [0.0, float(i)]) for i in range(20)))])
-    looks = {(line.style % 4, line.symbol) for line in chart.lines}
-    assert len(looks) == 20
-    for line in chart.lines:  # the symbols sit on the line's points
-        assert [(float(x), float(y)) for x, y in re.findall(r"M([\d.]+) ([\d.]+)", line.marks)] == points(
+    (chart,) = line_charts([_curves(*((str(i), [0.0, 1.0], [0.0, float(i)]) for i in range(20)))])
+    styles = {(line.style % 4, line.symbol) for line in chart.lines}
+    assert len(styles) == 20
+    for line in chart.lines:  # the symbols are on the points of the line
+        assert [(float(x), float(y)) for x, y in re.findall(r"M([\d.]+) ([\d.]+)", line.marks)] == _points(
             line
         )
 
@@ -115,34 +121,34 @@ def test_long_lines_keep_their_ends_and_a_few_symbols() -> None:
     x = np.arange(5000.0)
     (chart,) = line_charts([ReportCurves("t", "", "x", "y", (("a", x, x), ("b", x, x)))])
     a, b = chart.lines
-    assert 100 < len(points(a)) <= 300
-    assert points(a)[0] == (LEFT, BOTTOM)
-    assert points(a)[-1][0] == RIGHT
+    assert 100 < len(_points(a)) <= 300
+    assert _points(a)[0] == (LEFT, BOTTOM)
+    assert _points(a)[-1][0] == RIGHT
     marks = [set(re.findall(r"M([\d.]+) ", line.marks)) for line in (a, b)]
     assert all(4 <= len(mark) <= 8 for mark in marks)
-    assert not marks[0] & marks[1]  # side by side where the lines coincide
+    assert not marks[0] & marks[1]  # symbols do not overlap where the lines coincide
 
 
 def test_points_that_are_not_finite_are_left_out() -> None:
     (chart,) = line_charts(
         [
-            curves(
+            _curves(
                 ("gap", [0.0, 1.0, math.nan, 2.0], [1.0, math.inf, 1.0, 1.0]), ("none", [0.0], [math.nan])
             ),
-            curves(("nothing", [], [])),
+            _curves(("nothing", [], [])),
         ]
     )
     (line,) = chart.lines
-    assert points(line) == [(LEFT, TOP), (RIGHT, TOP)]
+    assert _points(line) == [(LEFT, TOP), (RIGHT, TOP)]
 
 
 def test_below_zero_there_is_room_too() -> None:
-    (chart,) = line_charts([curves(("a", [0.0, 1.0], [-1.0, 1.0]))])
-    assert places(chart) == [(LEFT, BOTTOM), (RIGHT, TOP)]
+    (chart,) = line_charts([_curves(("a", [0.0, 1.0], [-1.0, 1.0]))])
+    assert _single_line_points(chart) == [(LEFT, BOTTOM), (RIGHT, TOP)]
 
 
 def test_places_between_whole_numbers_only_where_there_are_any() -> None:
-    (rounds,) = line_charts([curves(("a", [1.0, 2.0, 3.0], [1.0, 1.0, 1.0]))])
+    (rounds,) = line_charts([_curves(("a", [1.0, 2.0, 3.0], [1.0, 1.0, 1.0]))])
     assert [label for _, label in rounds.x_ticks] == ["1", "2", "3"]
-    (shares,) = line_charts([curves(("a", [0.0, 0.5, 1.0], [1.0, 1.0, 1.0]))])
+    (shares,) = line_charts([_curves(("a", [0.0, 0.5, 1.0], [1.0, 1.0, 1.0]))])
     assert [label for _, label in shares.x_ticks] == ["0", "0.2", "0.4", "0.6", "0.8", "1"]

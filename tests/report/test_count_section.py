@@ -1,4 +1,4 @@
-"""The part of the report on how the number of landmarks was chosen."""
+"""The section on how the number of landmarks was chosen."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from selfmark.report.page import write_report
 from tests.report.example import example_data
 
 
-def choice(K: int) -> dict[str, Any]:
+def _choice_event(K: int) -> dict[str, Any]:
     trials = [
         {"K": k, "detection": 0.9, "separation": 0.8, "agreement": 0.7, "score": score, "error": 0.02}
         for k, score in ((4, 0.3), (8, 0.61), (12, 0.5))
@@ -20,9 +20,11 @@ def choice(K: int) -> dict[str, Any]:
     return {"event": "landmark_count", "K": K, "why": f"{K} landmarks: because.", "trials": trials}
 
 
-def test_the_last_choice_becomes_words_a_table_and_charts() -> None:
-    words, (table,), (score, parts) = build_count_section([choice(4), {"event": "images"}, choice(8)])
-    assert words == "8 landmarks: because."
+def test_the_last_choice_becomes_text_a_table_and_charts() -> None:
+    text, (table,), (score, parts) = build_count_section(
+        [_choice_event(4), {"event": "images"}, _choice_event(8)]
+    )
+    assert text == "8 landmarks: because."
     assert table.rows[1] == ("8 (chosen)", "0.61", "0.02", "0.90", "0.80", "0.70")
     (_, x, y), (name, at, height) = score.lines
     assert np.array_equal(x, [4, 8, 12])
@@ -31,15 +33,15 @@ def test_the_last_choice_becomes_words_a_table_and_charts() -> None:
     assert [line[0] for line in parts.lines] == ["detection", "separation", "agreement"]
 
 
-def test_a_run_whose_number_was_given_says_nothing() -> None:
+def test_a_given_number_has_no_section() -> None:
     assert build_count_section([{"event": "images"}]) == ("", (), ())
 
 
-def test_the_page_shows_the_choice_only_where_there_was_one(tmp_path: Path) -> None:
+def test_the_page_shows_the_section_only_after_a_choice(tmp_path: Path) -> None:
     data = example_data()
     assert "How many landmarks" not in write_report(data, tmp_path / "given").read_text()
-    chosen = example_data(history=(*data.history, choice(8)))
+    chosen = example_data(history=(*data.history, _choice_event(8)))
     page = write_report(chosen, tmp_path / "chosen").read_text()
-    assert page.count("How many landmarks") == 2  # contents and heading
+    assert page.count("How many landmarks") == 2  # in the table of contents and as heading
     assert "8 landmarks: because." in page
     assert "chosen: 8" in page

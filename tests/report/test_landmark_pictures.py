@@ -1,3 +1,5 @@
+"""Pictures of landmarks, checked pixel by pixel."""
+
 from __future__ import annotations
 
 import base64
@@ -17,43 +19,43 @@ from selfmark.report.landmark_pictures import (
 GRAY = 90
 
 
-def landmark_colors(count: int) -> np.ndarray:
-    """The usual colors as [count, 3]."""
+def _palette_rgb(count: int) -> np.ndarray:
+    """Return the default colors as [count, 3]."""
     return np.array([to_rgb(color) for color in palette(count)], np.uint8)
 
 
-def gray(count: int, size: int) -> np.ndarray:
+def _gray(count: int, size: int) -> np.ndarray:
     return np.full((count, size, size, 3), GRAY, np.uint8)
 
 
-def center_of(picture: np.ndarray, color: np.ndarray) -> np.ndarray:
-    """Centroid (x, y) of the pixels that have exactly this color."""
+def _center_of(picture: np.ndarray, color: np.ndarray) -> np.ndarray:
+    """Return the centroid (x, y) of the pixels of exactly this color."""
     rows, columns = np.nonzero((picture == color).all(axis=2))
     assert len(rows) > 0
     return np.array([columns.mean(), rows.mean()])
 
 
-def test_colors_are_distinct_and_do_not_change_with_the_rank_of_the_landmark() -> None:
-    colors = landmark_colors(40).astype(int)
+def test_colors_are_distinct_and_do_not_depend_on_their_number() -> None:
+    colors = _palette_rgb(40).astype(int)
     distance = np.abs(colors[:, None] - colors[None]).sum(axis=2) + 1000 * np.eye(40, dtype=int)
     assert distance.min() > 10
-    assert np.array_equal(landmark_colors(7), landmark_colors(40)[:7])
+    assert np.array_equal(_palette_rgb(7), _palette_rgb(40)[:7])
 
 
 @pytest.mark.parametrize("size", [64, 128, 256, 512])
-def test_discs_are_where_the_points_are(size: int) -> None:
-    # Far apart, well inside, and not on whole pixels.
+def test_discs_are_centered_on_the_points(size: int) -> None:
+    # Far apart, away from the border, and between pixels.
     xy = np.array([[0.3, 0.35], [0.7, 0.3], [0.55, 0.8]]) * size + 0.25
-    picture = draw_landmarks(gray(1, size)[0], xy)
+    picture = draw_landmarks(_gray(1, size)[0], xy)
     zoom = picture.shape[0] // size
     assert zoom >= 2
     assert picture.shape == (zoom * size, zoom * size, 3)
-    for place, color in zip(xy, landmark_colors(3), strict=True):
-        assert center_of(picture, color) == pytest.approx((place + 0.5) * zoom - 0.5, abs=0.5)
+    for place, color in zip(xy, _palette_rgb(3), strict=True):
+        assert _center_of(picture, color) == pytest.approx((place + 0.5) * zoom - 0.5, abs=0.5)
 
 
-def test_a_disc_has_a_light_ring_inside_a_dark_one_and_a_number() -> None:
-    picture = draw_landmarks(gray(1, 128)[0], np.array([[64.0, 64.0]])).astype(int)
+def test_a_disc_has_a_white_and_a_black_border_and_a_number() -> None:
+    picture = draw_landmarks(_gray(1, 128)[0], np.array([[64.0, 64.0]])).astype(int)
     middle = (64 + 0.5) * picture.shape[0] / 128 - 0.5
     row = picture[round(middle), : round(middle)].sum(
         axis=1
@@ -66,23 +68,23 @@ def test_a_disc_has_a_light_ring_inside_a_dark_one_and_a_number() -> None:
     assert (beside > 240).all(axis=2).sum() > 10  # the number
 
 
-def test_missing_and_far_away_points_draw_nothing() -> None:
-    image = gray(1, 128)[0]
+def test_missing_and_distant_points_are_not_drawn() -> None:
+    image = _gray(1, 128)[0]
     picture = draw_landmarks(image, np.array([[np.nan, 3.0], [np.inf, 0.0], [1e30, 5.0], [-500.0, 40.0]]))
     assert (picture == GRAY).all()
 
 
-def test_drawing_leaves_the_image_alone() -> None:
-    image = gray(1, 256)[0]
+def test_drawing_does_not_change_the_image() -> None:
+    image = _gray(1, 256)[0]
     draw_landmarks(image, np.array([[100.0, 100.0]]))
     assert (image == GRAY).all()
 
 
-def test_contact_sheet_places_images_row_by_row() -> None:
+def test_a_contact_sheet_is_filled_row_by_row() -> None:
     images = np.stack([np.full((64, 64, 3), 40 * (i + 1), np.uint8) for i in range(5)])
-    nowhere = np.full((5, 2, 2), np.nan)
-    sheet = draw_contact_sheet(images, nowhere, columns=3)
-    side = draw_landmarks(images[0], nowhere[0]).shape[0]
+    missing = np.full((5, 2, 2), np.nan)
+    sheet = draw_contact_sheet(images, missing, columns=3)
+    side = draw_landmarks(images[0], missing[0]).shape[0]
     assert sheet.dtype == np.uint8
     height, width, _ = sheet.shape
     assert 2 * side <= height < 2 * side + 20
@@ -91,12 +93,12 @@ def test_contact_sheet_places_images_row_by_row() -> None:
     for index in range(5):
         top, left = index // 3 * step, index % 3 * step
         assert (sheet[top : top + side, left : left + side] == 40 * (index + 1)).all()
-    assert (sheet[step:, 2 * step :] == 255).all()  # the empty place
+    assert (sheet[step:, 2 * step :] == 255).all()  # the empty cell
 
 
-def test_gallery_is_sorted_centered_and_skips_images_without_the_landmark() -> None:
+def test_a_gallery_is_sorted_and_centered_and_skips_missing_landmarks() -> None:
     size, side = 128, 96
-    images = gray(5, size)
+    images = _gray(5, size)
     xy = np.full((5, 2, 2), 10.0)
     xy[:, 1] = [[40, 50], [60.5, 61.5], [np.nan, 2], [90, 30], [1, 1]]
     score = np.zeros((5, 2))
@@ -113,31 +115,35 @@ def test_gallery_is_sorted_centered_and_skips_images_without_the_landmark() -> N
         assert cut.shape == (side, side, 3)
         bright = np.nonzero((cut > 200).all(axis=2))
         assert [bright[1].mean(), bright[0].mean()] == pytest.approx([side / 2 - 0.5] * 2, abs=0.5)
-    ring = landmark_colors(2)[1]
+    ring = _palette_rgb(2)[1]
     assert all((cut == ring).all(axis=2).any() for _, cut in gallery)
-    nowhere = np.full((5, 2), np.nan)
+    missing = np.full((5, 2), np.nan)
     assert (
-        draw_landmark_gallery(images, nowhere, score[:, 1], color=palette(2)[1], max_crops=3, side=side) == []
+        draw_landmark_gallery(images, missing, score[:, 1], color=palette(2)[1], max_crops=3, side=side) == []
     )
 
 
-def test_data_uri_holds_the_picture() -> None:
+def test_a_data_uri_contains_the_picture() -> None:
     picture = np.zeros((32, 32, 3), np.uint8)
-    picture[..., 0] = 200  # red: channel order matters
+    picture[..., 0] = 200  # red, to check the order of the channels
     kind, _, payload = to_data_uri(picture).partition(",")
     assert kind == "data:image/jpeg;base64"
     decoded = cv2.imdecode(np.frombuffer(base64.b64decode(payload), np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
     assert np.abs(decoded.astype(int) - picture).max() < 8
 
 
-def test_colors_and_connections_of_the_user_are_drawn() -> None:
+def test_user_colors_and_connections_are_drawn() -> None:
     xy = np.array([[20.0, 64.0], [108.0, 64.0], [64.0, 20.0]])
-    picture = draw_landmarks(gray(1, 128)[0], xy, ["#00ff00", "#0000ff", "#ff00ff"], [(0, 1)])
+    picture = draw_landmarks(_gray(1, 128)[0], xy, ["#00ff00", "#0000ff", "#ff00ff"], [(0, 1)])
     zoom = picture.shape[0] / 128
-    assert center_of(picture, np.array([0, 0, 255])) == pytest.approx((xy[1] + 0.5) * zoom - 0.5, abs=0.5)
+    assert _center_of(picture, np.array([0, 0, 255])) == pytest.approx((xy[1] + 0.5) * zoom - 0.5, abs=0.5)
     middle = picture[round(64.5 * zoom), round(64.5 * zoom)]
-    assert middle.min() > 200, "half way between the two"
-    beside = picture[round(42 * zoom), round(42 * zoom)]  # half way to the third, which is not connected
+    assert middle.min() > 200, "the line between the two landmarks"
+    beside = picture[
+        round(42 * zoom), round(42 * zoom)
+    ]  # halfway to the third landmark, which is not connected
     assert (beside == GRAY).all()
-    absent = draw_landmarks(gray(1, 128)[0], np.where([[False], [True], [False]], np.nan, xy), None, [(0, 1)])
+    absent = draw_landmarks(
+        _gray(1, 128)[0], np.where([[False], [True], [False]], np.nan, xy), None, [(0, 1)]
+    )
     assert (absent[round(64.5 * zoom), round(64.5 * zoom)] == GRAY).all()

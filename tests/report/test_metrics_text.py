@@ -1,4 +1,4 @@
-"""metrics.json in words: every figure of it reaches a table, a curve or a fact."""
+"""Tables, curves and facts made from metrics.json."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from selfmark.report.sections import ReportTable
 
 @pytest.fixture(scope="module")
 def metrics(quick_run: Path, labeled: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Metrics as they come back from the file."""
+    """Metrics read back from the file."""
     output = tmp_path_factory.mktemp("metrics")
     evaluate_run(
         quick_run,
@@ -25,12 +25,14 @@ def metrics(quick_run: Path, labeled: Path, tmp_path_factory: pytest.TempPathFac
         output=output,
         device="cpu",
     )
-    loaded: dict[str, Any] = json.loads((output / "metrics.json").read_text(), parse_constant=_refuse)
+    loaded: dict[str, Any] = json.loads(
+        (output / "metrics.json").read_text(), parse_constant=_reject_constant
+    )
     return loaded
 
 
-def _refuse(word: str) -> float:
-    raise AssertionError(f"{word} is not JSON")
+def _reject_constant(name: str) -> float:
+    raise AssertionError(f"{name} is not JSON")
 
 
 def _cells(table: ReportTable) -> dict[str, tuple[str, ...]]:
@@ -42,7 +44,7 @@ def _table(metrics: dict[str, Any], title: str) -> ReportTable:
     return found
 
 
-def test_errors_stand_where_their_regressor_and_number_of_images_say(metrics: dict[str, Any]) -> None:
+def test_errors_are_in_the_cell_of_their_regressor_and_number_of_images(metrics: dict[str, Any]) -> None:
     for direction in ("forward", "backward"):
         table = _table(metrics, f"{direction.capitalize()} error by number")
         cells = _cells(table)
@@ -54,7 +56,7 @@ def test_errors_stand_where_their_regressor_and_number_of_images_say(metrics: di
         assert f"{metrics['guessing'][direction]:.2f}" in table.note
 
 
-def test_stages_breakdown_hits_and_precision(metrics: dict[str, Any]) -> None:
+def test_stages_groups_hits_and_precision_are_tables(metrics: dict[str, Any]) -> None:
     stages = _cells(_table(metrics, "Stage 1 and Stage 2"))
     for row in metrics["stage1"]["errors"]:
         assert stages[row["regressor"]][0] == f"{row['forward']:.2f}"
@@ -95,7 +97,7 @@ def test_landmarks_are_ranked_and_described(metrics: dict[str, Any]) -> None:
     assert named == [metrics["points"][metrics["matched"].index(index)] for index in range(4)]
 
 
-def test_without_labels_only_trust_is_shown(metrics: dict[str, Any]) -> None:
+def test_only_trust_is_shown_without_labels(metrics: dict[str, Any]) -> None:
     bare = {name: metrics[name] for name in ("landmarks", "unlabelled", "notes")}
     assert metrics_text.metric_tables(bare) == ()
     assert metrics_text.metric_curves(bare) == ()
@@ -106,5 +108,5 @@ def test_without_labels_only_trust_is_shown(metrics: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("spec", "words"), [("inter_ocular", "between the eyes"), ("points:a,b", "between a and b")]
 )
-def test_units_are_said_in_words(spec: str, words: str) -> None:
+def test_units_are_described(spec: str, words: str) -> None:
     assert words in metrics_text.error_unit({"normaliser": spec})

@@ -1,3 +1,5 @@
+"""The report page as a file: its structure, escaping and error messages."""
+
 from __future__ import annotations
 
 import base64
@@ -31,7 +33,7 @@ class Page(HTMLParser):
         self.text += data
 
     def facts(self, name: str) -> list[str]:
-        """What stands beside a term, wherever the term occurs."""
+        """Return the text after a term, for each occurrence of the term."""
         return re.findall(rf"^\s*{name}(.*)$", self.text, re.MULTILINE)
 
     def all(self, tag: str) -> list[dict[str, str]]:
@@ -42,13 +44,11 @@ class Page(HTMLParser):
 def source(tmp_path: Path) -> str:
     path = write_report(example_data(), tmp_path / "report")
     assert path == tmp_path / "report" / "index.html"
-    assert [entry.name for entry in path.parent.iterdir()] == [
-        "index.html"
-    ]  # nothing else, nothing half-written
+    assert [entry.name for entry in path.parent.iterdir()] == ["index.html"]  # no temporary files
     return path.read_text(encoding="utf-8")
 
 
-def test_nothing_is_loaded_from_elsewhere(source: str) -> None:
+def test_nothing_is_loaded_from_other_files(source: str) -> None:
     page = Page(source)
     assert not page.all("script")
     assert not page.all("link")
@@ -71,11 +71,11 @@ def test_every_picture_decodes(source: str) -> None:
         assert image["alt"]
 
 
-def test_untrusted_text_stays_text(source: str) -> None:
+def test_untrusted_text_is_escaped(source: str) -> None:
     page = Page(source)
     assert "<script" not in source
     assert "<b>" not in source
-    assert ATTACK in page.text  # shown as it is, as text
+    assert ATTACK in page.text  # shown as text
     assert "left <b>eye</b>" in page.text
     assert f"Landmarks found in {ATTACK}" in [image["alt"] for image in page.all("img")]
     assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
@@ -111,7 +111,7 @@ def test_a_chart_for_each_stage_and_loss(source: str) -> None:
     ]
 
 
-def test_a_landmark_missing_everywhere_is_said_so(tmp_path: Path) -> None:
+def test_a_landmark_without_examples_has_a_note(tmp_path: Path) -> None:
     xy = example_data().example_xy.copy()
     xy[:, 3] = np.nan
     page = Page(write_report(example_data(example_xy=xy), tmp_path).read_text(encoding="utf-8"))
@@ -125,7 +125,7 @@ def test_a_run_without_history_or_figures_still_has_a_report(tmp_path: Path) -> 
     assert len(page.all("article")) == K
 
 
-def test_no_parts_of_an_evaluation_without_one(source: str) -> None:
+def test_sections_of_an_evaluation_need_one(source: str) -> None:
     sections = [section["id"] for section in Page(source).all("section")]
     assert sections == ["examples", "landmarks", "training", "words", "settings"]
     assert not Page(source).all("table")
@@ -136,7 +136,7 @@ def evaluated(tmp_path: Path) -> Page:
     return Page(write_report(evaluated_data(), tmp_path).read_text(encoding="utf-8"))
 
 
-def test_an_evaluation_adds_its_sections_and_contents_lead_to_them(evaluated: Page) -> None:
+def test_an_evaluation_adds_sections_with_links(evaluated: Page) -> None:
     sections = [section["id"] for section in evaluated.all("section")]
     assert sections == [
         *("trust", "examples", "evaluation", "landmarks", "clusters", "training", "words", "settings")
@@ -148,24 +148,26 @@ def test_an_evaluation_adds_its_sections_and_contents_lead_to_them(evaluated: Pa
     assert set(sections) <= set(links)
 
 
-def test_landmarks_are_ordered_by_trust_with_words(evaluated: Page) -> None:
+def test_landmarks_are_ordered_and_grouped_by_trust(evaluated: Page) -> None:
     order = [article["id"] for article in evaluated.all("article")]
     assert order == ["landmark-1", "landmark-0", "landmark-2", "landmark-3"]
     words = ["trustworthy", "use with care", "do not rely on", "not measured"]
-    assert [word for word in evaluated.text.split("\n") if word in words] == []  # never a line of their own
-    places = [evaluated.text.index(word.capitalize()) for word in words]
-    assert places == sorted(places)
+    assert [
+        word for word in evaluated.text.split("\n") if word in words
+    ] == []  # always inside another element
+    positions = [evaluated.text.index(word.capitalize()) for word in words]
+    assert positions == sorted(positions)
     widths = re.findall(r"width: (\d+)%", " ".join(e.get("style", "") for e in evaluated.all("i")))
-    assert widths == ["90", "30", "10", "0"] * 2  # in the table of all landmarks and in their own sections
+    assert widths == ["90", "30", "10", "0"] * 2  # in the table of all landmarks and in the sections
 
 
-def test_the_order_given_is_kept(tmp_path: Path) -> None:
+def test_a_given_order_is_kept(tmp_path: Path) -> None:
     data = evaluated_data(order=np.array([3, 0, 2, 1]))
     page = Page(write_report(data, tmp_path).read_text(encoding="utf-8"))
     assert [article["id"] for article in page.all("article")] == [f"landmark-{i}" for i in (3, 0, 2, 1)]
 
 
-def test_where_the_limits_of_trust_lie_is_up_to_the_caller(tmp_path: Path) -> None:
+def test_trust_limits_can_be_set(tmp_path: Path) -> None:
     data = evaluated_data(trust=np.full(K, 0.5), trust_limits=(0.5, 0.6))
     text = Page(write_report(data, tmp_path).read_text(encoding="utf-8")).text
     assert "Use with care4 of 4" in text
@@ -178,7 +180,7 @@ def test_notes_tables_and_facts_are_shown_as_text(evaluated: Page) -> None:
         assert text in evaluated.text
     assert not evaluated.all("b")
     assert not evaluated.all("script")
-    assert len(evaluated.all("table")) == 2 + 1 + 1  # the evaluation's, all landmarks compared, the rounds
+    assert len(evaluated.all("table")) == 2 + 1 + 1  # evaluation, comparison of landmarks, rounds
 
 
 def test_a_note_on_the_map_is_shown_below_it(tmp_path: Path) -> None:
@@ -187,7 +189,7 @@ def test_a_note_on_the_map_is_shown_below_it(tmp_path: Path) -> None:
     assert not page.all("script")
 
 
-def test_columns_of_numbers_are_set_to_the_right(tmp_path: Path) -> None:
+def test_numeric_columns_are_aligned_right(tmp_path: Path) -> None:
     table = ReportTable(
         "t", "", ("a", "b", "c"), (("1", "2.5 ± 0.1", "word"), ("2", "none", "3"), ("3", "-1", "4"))
     )
@@ -195,8 +197,8 @@ def test_columns_of_numbers_are_set_to_the_right(tmp_path: Path) -> None:
     assert [cell.get("class", "") for cell in page.all("td")] == ["number", ""] * 3
 
 
-def test_values_that_are_not_finite_break_nothing(tmp_path: Path) -> None:
-    nowhere = np.full((3, 2), np.nan)
+def test_values_that_are_not_finite_are_handled(tmp_path: Path) -> None:
+    not_finite = np.full((3, 2), np.nan)
     curve = ReportCurves("empty", "", "x", "y", (("line", np.array([1.0]), np.array([np.nan])),))
     data = evaluated_data(
         detection=np.full(K, np.nan),
@@ -204,7 +206,7 @@ def test_values_that_are_not_finite_break_nothing(tmp_path: Path) -> None:
         example_score=np.full((E, K), np.nan),
         trust=np.full(K, np.nan),
         curves=(curve,),
-        cluster_xy=nowhere,
+        cluster_xy=not_finite,
         cluster_label=np.zeros(3, int),
         cluster_crops=None,
     )
@@ -229,7 +231,7 @@ def test_a_run_without_example_images_still_has_a_report(tmp_path: Path) -> None
 
 
 def test_a_large_report_is_of_reasonable_size(tmp_path: Path) -> None:
-    # Smooth pictures with some noise are about as large as photographs of 256 pixels.
+    # Smooth images with some noise compress like photographs.
     rng = np.random.default_rng(0)
     count, landmarks, size = 24, 30, 256
     coarse = rng.integers(0, 255, (count, 16, 16, 3), dtype=np.uint8)
@@ -258,7 +260,7 @@ def test_writing_again_replaces_the_report(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_an_unwritable_folder_is_one_clear_sentence(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(InputError, match=r"cannot write .*index\.html"):
         write_report(example_data(), tmp_path / "file")
@@ -284,19 +286,19 @@ def test_an_unwritable_folder_is_one_clear_sentence(tmp_path: Path) -> None:
         },
     ],
 )
-def test_arrays_that_do_not_fit_are_refused(change: dict[str, Any]) -> None:
+def test_arrays_of_wrong_shape_are_an_error(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         example_data(**change)
 
 
-def test_parts_that_do_not_fit_together_are_refused() -> None:
+def test_tables_and_curves_check_their_shape() -> None:
     with pytest.raises(ValueError, match="must have 2 cells"):
         ReportTable("t", "", ("a", "b"), (("1", "2"), ("1",)))
     with pytest.raises(ValueError, match="of one length"):
         ReportCurves("t", "", "x", "y", (("line", np.zeros(3), np.zeros(4)),))
 
 
-def test_hidden_landmarks_are_not_shown_and_the_others_keep_number_and_color(tmp_path: Path) -> None:
+def test_hidden_landmarks_are_left_out_and_others_keep_number_and_color(tmp_path: Path) -> None:
     names = ("nose", "wobble", "right eye", "tail")
     colors = ("#111111", "#222222", "#333333", "#444444")
     data = evaluated_data(
@@ -309,6 +311,6 @@ def test_hidden_landmarks_are_not_shown_and_the_others_keep_number_and_color(tmp
     for index in (0, 2, 3):
         assert f"<h3>{index} · {names[index]}</h3>" in page
         assert colors[index] in page
-    assert "#222222" not in page, "neither on the map of the landmarks"
-    assert page.count("wobble") == 1, "said once, that it is hidden"
+    assert "#222222" not in page, "also not on the map of the landmarks"
+    assert page.count("wobble") == 1, "only in the note on hidden landmarks"
     assert "1 · hidden" in page, "the mirror partner of the right eye"

@@ -1,3 +1,5 @@
+"""The table and chart of the rounds."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -7,23 +9,23 @@ import numpy as np
 from selfmark.report.rounds_section import build_rounds_section
 
 
-def recovery(number: int, found: float, kept: float, share: Any) -> dict[str, Any]:
+def _recovery_event(number: int, found: float, kept: float, fraction: Any) -> dict[str, Any]:
     return {
         "event": "recovery",
         "round": number,
         "found_per_image": found,
         "kept_per_image": kept,
-        "labelled_share": share,
+        "labelled_share": fraction,
     }
 
 
 def test_rounds_become_a_table_and_a_chart() -> None:
     history = [
         {"event": "images", "used": 3},
-        recovery(1, 30.04, 12.0, 0.5),
-        recovery(2, 28, 11, 0.6),
-        recovery(2, 25.0, 13.5, 0.912),  # run again after an interruption
-        recovery(3, 20.0, 14.0, None),
+        _recovery_event(1, 30.04, 12.0, 0.5),
+        _recovery_event(2, 28, 11, 0.6),
+        _recovery_event(2, 25.0, 13.5, 0.912),  # repeated after an interruption
+        _recovery_event(3, 20.0, 14.0, None),
     ]
     (table,), (curves,) = build_rounds_section(history)
     assert table.rows == (
@@ -38,5 +40,5 @@ def test_rounds_become_a_table_and_a_chart() -> None:
     assert np.array_equal(z, [12.0, 13.5, 14.0])
 
 
-def test_a_history_without_rounds_has_neither() -> None:
+def test_a_history_without_rounds_is_empty() -> None:
     assert build_rounds_section([{"event": "images"}, {"event": "recovery"}]) == ((), ())

@@ -1,3 +1,5 @@
+"""The map of the landmarks."""
+
 from __future__ import annotations
 
 import re
@@ -9,47 +11,53 @@ from selfmark.model.colors import palette
 from selfmark.report.scatter import CROP_SIDE, HEIGHT, WIDTH, Scatter, build_scatter
 
 
-def dots(drawn: Scatter) -> dict[int, np.ndarray]:
+def _dots(drawn: Scatter) -> dict[int, np.ndarray]:
     return {
         group.index: np.array(re.findall(r"M(-?[\d.]+) (-?[\d.]+)h0", group.dots), float)
         for group in drawn.groups
     }
 
 
-def test_dots_fill_the_map_without_being_stretched() -> None:
+def test_dots_fill_the_map_without_distortion() -> None:
     xy = np.array([[-1.0, 0.0], [1.0, 0.0], [0.0, 0.5], [0.0, -0.5]])
-    places = dots(build_scatter(xy, np.zeros(4, int), palette(1), None))[0]
-    assert places[1, 0] - places[0, 0] == pytest.approx(2 * (places[2, 1] - places[3, 1]))
-    assert places.mean(axis=0) == pytest.approx([WIDTH / 2, HEIGHT / 2])
-    assert places.min() > 0
-    assert places[1, 0] > 0.9 * WIDTH
+    positions = _dots(build_scatter(xy, np.zeros(4, int), palette(1), None))[0]
+    assert positions[1, 0] - positions[0, 0] == pytest.approx(2 * (positions[2, 1] - positions[3, 1]))
+    assert positions.mean(axis=0) == pytest.approx([WIDTH / 2, HEIGHT / 2])
+    assert positions.min() > 0
+    assert positions[1, 0] > 0.9 * WIDTH
 
 
 def test_each_landmark_has_its_color_and_its_number_at_the_median() -> None:
     rng = np.random.default_rng(0)
     xy, label = rng.normal(size=(300, 2)), rng.integers(-1, 4, 300)
     drawn = build_scatter(xy, label, palette(5), None)
-    assert [group.index for group in drawn.groups] == [-1, 0, 1, 2, 3]  # nobody has 4; nobody's come first
+    assert [group.index for group in drawn.groups] == [
+        -1,
+        0,
+        1,
+        2,
+        3,
+    ]  # none has label 4; points without a landmark come first
     for group in drawn.groups[1:]:
         assert group.color == palette(5)[group.index]
-        assert len(dots(drawn)[group.index]) == (label == group.index).sum()
-        assert group.center == pytest.approx(np.median(dots(drawn)[group.index], axis=0), abs=0.11)
+        assert len(_dots(drawn)[group.index]) == (label == group.index).sum()
+        assert group.center == pytest.approx(np.median(_dots(drawn)[group.index], axis=0), abs=0.11)
     assert drawn.groups[0].color not in palette(5)
     assert drawn.num_points == 300
 
 
-def test_at_most_a_thousand_finite_dots() -> None:
+def test_the_map_has_at_most_a_thousand_finite_dots() -> None:
     xy = np.random.default_rng(0).normal(size=(2500, 2))
-    assert sum(map(len, dots(build_scatter(xy, np.zeros(2500, int), palette(1), None)).values())) == 1000
+    assert sum(map(len, _dots(build_scatter(xy, np.zeros(2500, int), palette(1), None)).values())) == 1000
     xy[3:] = np.nan
-    assert sum(map(len, dots(build_scatter(xy, np.zeros(2500, int), palette(1), None)).values())) == 3
+    assert sum(map(len, _dots(build_scatter(xy, np.zeros(2500, int), palette(1), None)).values())) == 3
     assert build_scatter(np.full((4, 2), np.inf), np.zeros(4, int), palette(1), None).groups == ()
     assert (
-        len(dots(build_scatter(np.ones((4, 2)), np.zeros(4, int), palette(1), None))[0]) == 4
-    )  # all in one place
+        len(_dots(build_scatter(np.ones((4, 2)), np.zeros(4, int), palette(1), None))[0]) == 4
+    )  # all at one position
 
 
-def test_cut_outs_do_not_overlap_and_lie_on_their_points() -> None:
+def test_crops_do_not_overlap_and_are_centered_on_their_points() -> None:
     rng = np.random.default_rng(0)
     xy = rng.normal(size=(400, 2))
     drawn = build_scatter(
@@ -59,6 +67,6 @@ def test_cut_outs_do_not_overlap_and_lie_on_their_points() -> None:
     gaps = np.abs(corners[:, None] - corners[None]).max(axis=2) + 1e6 * np.eye(len(corners))
     assert 10 < len(corners) <= 120
     assert gaps.min() >= CROP_SIDE
-    nearest = np.abs(corners[:, None] + CROP_SIDE / 2 - dots(drawn)[0][None]).max(axis=2).min(axis=1)
+    nearest = np.abs(corners[:, None] + CROP_SIDE / 2 - _dots(drawn)[0][None]).max(axis=2).min(axis=1)
     assert nearest.max() < 0.2
     assert all(crop[2] == palette(2)[0] and crop[3].startswith("data:image/jpeg") for crop in drawn.crops)

@@ -1,3 +1,5 @@
+"""Trust in words."""
+
 from __future__ import annotations
 
 import math
@@ -21,17 +23,17 @@ from selfmark.report.trust_levels import group_by_level, order_by_trust, trust_l
         (math.nan, "not measured", 0),
     ],
 )
-def test_words(trust: float, word: str, percent: int) -> None:
-    said = trust_level(trust, (0.3, 0.6))
-    assert (said.word, said.percent) == (word, percent)
+def test_trust_is_described_in_words(trust: float, word: str, percent: int) -> None:
+    level = trust_level(trust, (0.3, 0.6))
+    assert (level.word, level.percent) == (word, percent)
 
 
-def test_order_and_groups() -> None:
+def test_landmarks_are_ordered_and_grouped() -> None:
     trust = np.array([0.2, math.nan, 0.9, 0.5, 0.9])
     order = order_by_trust(trust).tolist()
     assert order == [2, 4, 3, 0, 1]
     groups = group_by_level({index: trust_level(float(trust[index]), (0.3, 0.6)) for index in order})
-    assert [(said.word, members) for said, members in groups] == [
+    assert [(level.word, members) for level, members in groups] == [
         ("trustworthy", [2, 4]),
         ("use with care", [3]),
         ("do not rely on", [0]),

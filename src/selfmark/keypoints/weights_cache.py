@@ -41,7 +41,7 @@ PUBLISHED_WEIGHTS: dict[str, WeightsFile] = {
         "superpoint_v1.pth",
         "52b6708629640ca883673b5d5c097c4ddad37d8048b33f09c8ca0d69db12c40e",
         "SuperPoint weights, Magic Leap: academic or non-profit, non-commercial research only; "
-        "they may not be passed on, and what is derived from them belongs to Magic Leap.",
+        "they must not be redistributed, and derived works belong to Magic Leap.",
         "https://github.com/magicleap/SuperPointPretrainedNetwork/raw/master/superpoint_v1.pth",
     ),
     "r2d2": WeightsFile(

@@ -37,8 +37,8 @@ def check_points(
     points_per_image = sum(group.gather_counts(len(described.points))) / num_images
     if points_per_image < settings.min_points:
         raise TrainingError(
-            f"training has collapsed: Phi finds only {points_per_image:.2f} points per image. Start again "
-            "with a lower optimizer.lr, a lower heatmaps.threshold, or another --detector"
+            f"training has collapsed: the network finds only {points_per_image:.2f} points per image. "
+            "Start again with a lower optimizer.lr, a lower heatmaps.threshold, or another --detector"
         )
     if described.points.descriptor is not None:
         spread = descriptor_spread(described.points.descriptor[:_MAX_DESCRIPTORS], group)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import animals
 import numpy as np
 
 from selfmark.errors import InputError
+from selfmark.run.files import atomic_write
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,11 @@ def write_annotated_points(folder: Path, labels: str, seed: int) -> Path:
     images = {image["id"]: image for image in content["images"]}
     rng = np.random.default_rng(seed)
     path = folder / f"annotated-{Path(labels).stem}-{seed}.csv"
-    part = path.with_suffix(f".{os.getpid()}")  # another run with this seed may be reading the file
-    with open(part, "w", newline="", encoding="utf-8") as handle:
+    # Another run with this seed may be reading or writing the file.
+    with (
+        atomic_write(path, unique=True) as temporary,
+        open(temporary, "w", newline="", encoding="utf-8") as handle,
+    ):
         writer = csv.writer(handle)
         writer.writerow(["image", "x", "y"])
         for annotation in content["annotations"]:
@@ -141,5 +144,4 @@ def write_annotated_points(folder: Path, labels: str, seed: int) -> Path:
             # The shift must not push a point at the border out of the image.
             inside = np.clip(moved, 0, np.array([image["width"], image["height"]]) - 1.0)
             writer.writerows([image["file_name"], f"{x:.2f}", f"{y:.2f}"] for x, y in inside)
-    os.replace(part, path)
     return path

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from selfmark.errors import InputError
+from selfmark.run.files import atomic_write
 from training.keypoints.settings import Settings
 
 FILE = "state.safetensors"
@@ -22,9 +22,8 @@ def save(network: nn.Module, phases: int, scores: dict[str, Any], folder: Path, 
     """Save the network after `phases` phases. An interruption leaves either the old or the new file."""
     tensors = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
     about = {"phases": str(phases), "scores": json.dumps(scores), "settings": _text(settings)}
-    part = folder / f"{FILE}.part"
-    save_file(tensors, part, metadata=about)
-    os.replace(part, folder / FILE)
+    with atomic_write(folder / FILE) as temporary:
+        save_file(tensors, temporary, metadata=about)
 
 
 def load(network: nn.Module, folder: Path, settings: Settings) -> tuple[int, dict[str, Any]]:

@@ -33,7 +33,7 @@ class AnnotatedObjects:
         normalizer: What errors are divided by, as in `evaluation.normalizers`; empty if unknown.
         fields: By name, N values that describe the objects (pose, species, ...); None where absent.
         source: File or folder they were read from, for messages.
-        where: Place of each annotation in its file, for messages; empty if unknown.
+        where: Location of each annotation in its file, for messages; empty if unknown.
         notes: Sentences about what was left out.
     """
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from selfmark.annotations import AnnotatedObjects
 from selfmark.errors import InputError
 from selfmark.evaluation.normalizers import (
-    WORDS,
+    NAMED_SPECS,
     canonical_name,
     default_normalizer,
     is_available,
@@ -114,7 +114,7 @@ def test_an_unknown_spec_lists_the_choices() -> None:
     ):
         with pytest.raises(InputError, match="'ocular'") as caught:
             call()
-        assert all(word in str(caught.value) for word in (*WORDS, "points:A,B"))
+        assert all(word in str(caught.value) for word in (*NAMED_SPECS, "points:A,B"))
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def category(**values: Any) -> CocoCategory:
     return CocoCategory("labels.json: categories[0]", values)
 
 
-def test_entries_know_their_place_in_the_file(tmp_path: Path) -> None:
+def test_entries_know_their_location(tmp_path: Path) -> None:
     file = read(tmp_path, annotations=[{"image_id": 1}, {"image_id": 1, "iscrowd": 1}])
     assert [one.where for one in file.annotations] == [
         f"{tmp_path / 'labels.json'}: annotations[{number}]" for number in (0, 1)
@@ -139,7 +139,7 @@ def test_skeletons_count_from_zero() -> None:
 @pytest.mark.parametrize("spelling", ["normalizer", "normaliser"])
 def test_the_declared_normalizer_is_returned_as_it_is(spelling: str) -> None:
     declared = category(**{spelling: "furlongs", f"{spelling}_points": [2, 0]}).normalizer(3)
-    assert (declared.word, declared.points) == ("furlongs", (2, 0))
+    assert (declared.name, declared.points) == ("furlongs", (2, 0))
     assert category().normalizer(3) == ("", None)
 
 

@@ -26,7 +26,7 @@ class _Row(NamedTuple):
     """A line of the table.
 
     Attributes:
-        where: Its place in the file, for messages.
+        where: Its location in the file, for messages.
         image: Folders and name of the image.
         cells: One per column.
     """
@@ -53,16 +53,16 @@ def read_dlc_labels(path: Path) -> CocoFile:
     names = list(dict.fromkeys(bodypart for _, bodypart, _ in columns))
     images: list[CocoImage] = []
     annotations: list[CocoAnnotation] = []
-    places: dict[str, str] = {}
+    locations: dict[str, str] = {}
     for number, row in enumerate(table.rows):
         file_name = "/".join(row.image).replace("\\", "/")
         if not file_name or file_name.isdigit():
             raise InputError(f"{row.where}: each row must name an image file, not {file_name!r}")
-        if file_name in places:
+        if file_name in locations:
             raise InputError(
-                f"{row.where}: '{file_name}' is also labeled in {places[file_name]}; keep one of the two"
+                f"{row.where}: '{file_name}' is also labeled in {locations[file_name]}; keep one of the two"
             )
-        places[file_name] = row.where
+        locations[file_name] = row.where
         images.append(CocoImage(row.where, number, file_name, {"id": number, "file_name": file_name}))
         objects = list(_read_objects(row, columns, names))
         for keypoints in objects:

@@ -63,7 +63,7 @@ def match_annotations(
 def _find_files(
     labels: Path, wanted: Mapping[PathParts, CocoImage], resolved: Mapping[Path, str], num_given: int
 ) -> tuple[dict[PathParts, str], list[str]]:
-    """Return the resolved path behind each file name: the given file that shares the longest path end."""
+    """Return the resolved path of each file name: the given file with the longest common end of the path."""
     found: dict[PathParts, str] = {}
     shortened: list[str] = []
     owner: dict[str, PathParts] = {}
@@ -105,7 +105,7 @@ def _find_files(
 
 
 def _choose_file(labels: Path, name: PathParts, files: set[str], image: CocoImage) -> str:
-    """Return the only file, or the one among several that lies beside the label file."""
+    """Return the only file, or the one of several that is beside the label file."""
     if len(files) == 1:
         return next(iter(files))
     beside = [file for file in map(os.path.realpath, _files_beside(labels, name)) if file in files]
@@ -120,7 +120,7 @@ def _choose_file(labels: Path, name: PathParts, files: set[str], image: CocoImag
 def _is_other_image(labels: Path, name: PathParts, file: str) -> bool:
     """Return True if the label file's own image exists and differs from a file in another folder.
 
-    Splits often number their images alike: test/001.jpg must not be taken for train/001.jpg.
+    Splits often use the same file names: test/001.jpg must not match train/001.jpg.
     """
     own = next(_files_beside(labels, name), None)
     return own is not None and os.path.isfile(file) and os.path.getsize(own) != os.path.getsize(file)

@@ -24,7 +24,7 @@ class _Object(NamedTuple):
     """An annotated object of a task.
 
     Attributes:
-        where: Place of its first point in the file, for messages.
+        where: Location of its first point in the file, for messages.
         points: Pixel coordinates of each point by name.
         box: x, y, w, h; None without a usable rectangle.
     """
@@ -106,7 +106,7 @@ def _group_objects(where: str, regions: list[dict[str, Any]]) -> list[_Object]:
     """Return the objects with at least one point."""
     boxes: dict[str, tuple[str, dict[str, Any]]] = {}
     points: dict[str | None, dict[str, tuple[float, float]]] = {}
-    places: dict[str | None, str] = {}
+    locations: dict[str | None, str] = {}
     for number, region in enumerate(regions):
         key = region.get("id")
         if region.get("type") == "rectanglelabels" and isinstance(key, str):
@@ -114,46 +114,46 @@ def _group_objects(where: str, regions: list[dict[str, Any]]) -> list[_Object]:
     for number, region in enumerate(regions):
         if region.get("type") != "keypointlabels":
             continue
-        place = f"{where}.result[{number}]"
+        location = f"{where}.result[{number}]"
         parent = region.get("parentID")
         parent = parent if isinstance(parent, str) and parent in boxes else None
-        x, y, width, height = _read_numbers(place, region, ("x", "y"))
+        x, y, width, height = _read_numbers(location, region, ("x", "y"))
         siblings = points.setdefault(parent, {})
-        places.setdefault(parent, place)
-        for name in _point_labels(place, region):
+        locations.setdefault(parent, location)
+        for name in _point_labels(location, region):
             if name in siblings:
-                raise InputError(f"{place}: '{name}' occurs twice in one object; keep the correct one")
+                raise InputError(f"{location}: '{name}' occurs twice in one object; keep the correct one")
             # Percentages are measured from the image corner; pixel centers are at whole numbers.
             siblings[name] = (x / 100 * width - 0.5, y / 100 * height - 0.5)
     return [
-        _Object(places[key], found, _read_box(*boxes[key]) if key is not None else None)
+        _Object(locations[key], found, _read_box(*boxes[key]) if key is not None else None)
         for key, found in points.items()
     ]
 
 
-def _read_box(place: str, region: dict[str, Any]) -> list[float] | None:
+def _read_box(location: str, region: dict[str, Any]) -> list[float] | None:
     """Return x, y, w, h in pixels; None for a rotated rectangle, which no box describes."""
-    x, y, w, h, width, height = _read_numbers(place, region, ("x", "y", "width", "height"))
+    x, y, w, h, width, height = _read_numbers(location, region, ("x", "y", "width", "height"))
     if region["value"].get("rotation"):
         return None
     return [x / 100 * width, y / 100 * height, w / 100 * width, h / 100 * height]
 
 
-def _point_labels(place: str, region: dict[str, Any]) -> list[str]:
+def _point_labels(location: str, region: dict[str, Any]) -> list[str]:
     labels = region["value"].get("keypointlabels")
     if not isinstance(labels, list) or not all(isinstance(name, str) and name for name in labels):
-        raise InputError(f"{place}: 'keypointlabels' must list names, not {reprlib.repr(labels)}")
+        raise InputError(f"{location}: 'keypointlabels' must list names, not {reprlib.repr(labels)}")
     return labels
 
 
-def _read_numbers(place: str, region: dict[str, Any], keys: tuple[str, ...]) -> list[float]:
+def _read_numbers(location: str, region: dict[str, Any], keys: tuple[str, ...]) -> list[float]:
     """Return these numbers of a region's value, then width and height of its image."""
     value = region.get("value")
     if not isinstance(value, dict):
-        raise InputError(f"{place} needs a 'value' with its position")
+        raise InputError(f"{location} needs a 'value' with its position")
     sizes = ("original_width", "original_height")
     numbers: list[Any] = [*(value.get(key) for key in keys), *(region.get(key) for key in sizes)]
     for key, number in zip((*keys, *sizes), numbers, strict=True):
         if type(number) not in (int, float) or not abs(number) < MAX_COORDINATE:
-            raise InputError(f"{place}: '{key}' must be a number, not {reprlib.repr(number)}")
+            raise InputError(f"{location}: '{key}' must be a number, not {reprlib.repr(number)}")
     return [float(number) for number in numbers]

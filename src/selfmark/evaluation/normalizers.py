@@ -1,6 +1,6 @@
 """Normalizers, the lengths that errors are divided by, and the sides and parts in point names.
 
-A normalizer is given by a short word, its spec, as in the paper: `box` for LS3D and PennAction,
+A normalizer is given by a short name, its spec, as in the paper: `box` for LS3D and PennAction,
 `inter_ocular` for faces, `shoulders` and `torso` for bodies. Point names are spelled in many ways, so
 "LeftEye", "eye_l" and "left eye" are treated as the same point.
 """
@@ -24,8 +24,8 @@ PARTS = {
     "shoulders": ("left_shoulder", "right_shoulder"),
     "torso": ("left_shoulder", "right_hip"),
 }
-WORDS = ("box", "bbox", *PARTS, "side")
-POINTS = "points:"
+NAMED_SPECS = ("box", "bbox", *PARTS, "side")
+POINTS_PREFIX = "points:"
 
 SIDES = {"l": "left", "r": "right", "left": "left", "right": "right"}
 # Parts that may follow the initial of their side directly, as in "lhip". Not ears: "rear" is a word.
@@ -40,10 +40,10 @@ def normalizer_lengths(truth: AnnotatedObjects, spec: str, regions: FloatArray) 
 
     Args:
         truth: N objects.
-        spec: One of `WORDS` or "points:A,B": box, the root of the area of the tight box around the visible
-            points; bbox, the same of the annotated box; inter_ocular, between the centers of the eyes;
-            shoulders; torso, left shoulder to right hip; side, the side of the region; points:A,B, between
-            two points given by name or index.
+        spec: "box", the root of the area of the tight box around the visible points; "bbox", the same of the
+            annotated box; "inter_ocular", the distance between the centers of the eyes; "shoulders";
+            "torso", from left shoulder to right hip; "side", the side of the region; or "points:A,B", the
+            distance between two points given by name or index.
         regions: [N, 4] x, y, w, h of the crops in the original.
 
     Raises:
@@ -94,16 +94,16 @@ def default_normalizer(truth: AnnotatedObjects) -> str:
 def declared_normalizer(category: CocoCategory, names: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     """Return the normalizer that a label file declares as a spec, and notes if it is unknown.
 
-    The spec is empty if the file declares nothing or an unknown word.
+    The spec is empty if the file declares nothing or an unknown normalizer.
     """
-    word, points = category.normalizer(len(names))
-    if word == "bbox_sqrt_area":
+    name, points = category.normalizer(len(names))
+    if name == "bbox_sqrt_area":
         return "bbox", ()
     if points is not None:
-        return f"{POINTS}{names[points[0]]},{names[points[1]]}", ()
-    if not word or word in WORDS or word.startswith(POINTS):
-        return word, ()
-    return "", (f"{category.where}: the normalizer '{word}' is unknown and was ignored",)
+        return f"{POINTS_PREFIX}{names[points[0]]},{names[points[1]]}", ()
+    if not name or name in NAMED_SPECS or name.startswith(POINTS_PREFIX):
+        return name, ()
+    return "", (f"{category.where}: the normalizer '{name}' is unknown and was ignored",)
 
 
 def _find_ends(names: Sequence[str], spec: str) -> tuple[list[int], list[int]] | None:
@@ -111,12 +111,12 @@ def _find_ends(names: Sequence[str], spec: str) -> tuple[list[int], list[int]] |
     if spec in PARTS:
         pair = tuple([i for i, name in enumerate(names) if _is_part(name, part)] for part in PARTS[spec])
         return (pair[0], pair[1]) if all(pair) else None
-    if not spec.startswith(POINTS):
+    if not spec.startswith(POINTS_PREFIX):
         raise InputError(
-            f"unknown normalizer '{spec}'; choose one of {', '.join(WORDS)} or {POINTS}A,B for the "
-            "distance between two points"
+            f"unknown normalizer '{spec}'; choose one of {', '.join(NAMED_SPECS)}, or {POINTS_PREFIX}A,B for "
+            "the distance between two points"
         )
-    given = spec.removeprefix(POINTS)
+    given = spec.removeprefix(POINTS_PREFIX)
     # Names may contain commas, so any comma may be the one between the two.
     for comma in (index for index, letter in enumerate(given) if letter == ","):
         first, second = _find_point(names, given[:comma]), _find_point(names, given[comma + 1 :])

@@ -172,41 +172,53 @@ def _header(run: Run, detector: Detector) -> Metrics:
 
 def _measure(train: LabeledRun, test: LabeledRun, spec: str, by: Sequence[str], config: Config) -> Metrics:
     settings, size = config.evaluation, config.images.size
-    fit, judged = (
+    train_examples, test_examples = (
         build_examples(labeled.truth, labeled.predictions.xy, labeled.predictions.regions, spec, size)
         for labeled in (train, test)
     )
-    stage1_fit, stage1_judged = (
+    stage1_train, stage1_test = (
         replace(examples, landmarks=labeled.predictions.stage1)
-        for examples, labeled in ((fit, train), (judged, test))
+        for examples, labeled in ((train_examples, train), (test_examples, test))
     )
-    matched = protocol.matched_landmarks(fit)
+    matched = protocol.matched_landmarks(train_examples)
     regressed = forward_prediction(
-        fit.landmarks, fit.truth, fit.visible, judged.landmarks, partial(fit_ridge, ridge=settings.ridge)
+        train_examples.landmarks,
+        train_examples.truth,
+        train_examples.visible,
+        test_examples.landmarks,
+        partial(fit_ridge, ridge=settings.ridge),
     )
     names = test.truth.names
     limits, groups = _hit_limits(test, config), part_groups(names)
     score = test.predictions.score.astype(np.float64)
-    detections = protocol.matched_detections(judged.landmarks, score, matched)
+    detections = protocol.matched_detections(test_examples.landmarks, score, matched)
     targets = TargetObjects(
-        np.arange(len(judged)), judged.truth, judged.visible, _object_areas(test, judged, size)
+        np.arange(len(test_examples)),
+        test_examples.truth,
+        test_examples.visible,
+        _object_areas(test, test_examples, size),
     )
     return {
         "labels": str(test.truth.source),
         "train_labels": str(train.truth.source),
         "normaliser": spec,
-        "train_images_used": len(fit),
-        "test_images_used": len(judged),
+        "train_images_used": len(train_examples),
+        "test_images_used": len(test_examples),
         "points": list(names),
-        "errors": protocol.errors_by_num_images(fit, judged, settings),
-        "guessing": protocol.mean_shape_errors(fit, judged),
-        "headline": protocol.headline_errors(fit, judged, settings),
-        "stage1": protocol.stage1_errors(stage1_fit, stage1_judged, settings),
+        "errors": protocol.errors_by_num_images(train_examples, test_examples, settings),
+        "guessing": protocol.mean_shape_errors(train_examples, test_examples),
+        "headline": protocol.headline_errors(train_examples, test_examples, settings),
+        "stage1": protocol.stage1_errors(stage1_train, stage1_test, settings),
         "matched": [int(landmark) for landmark in matched],
-        "raw": protocol.hit_rates_by_limit(judged.landmarks, matched, judged, limits, groups),
-        "regressed": protocol.hit_rates_by_limit(regressed, np.arange(len(names)), judged, limits, groups),
+        "raw": protocol.hit_rates_by_limit(test_examples.landmarks, matched, test_examples, limits, groups),
+        "regressed": protocol.hit_rates_by_limit(
+            regressed, np.arange(len(names)), test_examples, limits, groups
+        ),
         "oks": protocol.oks_metrics(detections, targets, names, settings),
-        "by": {name: protocol.errors_by_group(fit, judged, _groups(test, name), settings) for name in by},
+        "by": {
+            name: protocol.errors_by_group(train_examples, test_examples, _groups(test, name), settings)
+            for name in by
+        },
     }
 
 
@@ -218,22 +230,22 @@ def _hit_limits(test: LabeledRun, config: Config) -> dict[str, FloatArray]:
         f"within {settings.hit_pixels:g} px at {settings.hit_side} px": np.full(len(test.truth), pixels)
     }
     regions = test.predictions.regions
-    for fraction, spec, words in (
+    for fraction, spec, unit in (
         (settings.hit_fraction, "inter_ocular", "of the inter-ocular distance"),
         (settings.pck_fraction, "torso", "of the torso (PCK)"),
     ):
         if is_available(test.truth, spec):
             length = fraction * measurable_lengths(test.truth, spec, regions) * (size / regions[:, 2])
             if (length > 0).any():
-                limits[f"within {fraction:g} {words}"] = length
+                limits[f"within {fraction:g} {unit}"] = length
     return limits
 
 
-def _object_areas(test: LabeledRun, judged: Examples, size: int) -> FloatArray:
+def _object_areas(test: LabeledRun, test_examples: Examples, size: int) -> FloatArray:
     """Return the area of each object for OKS: of its annotated box, else of the box around its points."""
     scale = size / test.predictions.regions[:, 2]
     boxes = test.truth.boxes
-    tight = box_normalizer(judged.truth, judged.visible) ** 2
+    tight = box_normalizer(test_examples.truth, test_examples.visible) ** 2
     areas: FloatArray = np.where(np.isnan(boxes).any(axis=1), tight, boxes[:, 2] * boxes[:, 3] * scale**2)
     return areas
 

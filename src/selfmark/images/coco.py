@@ -45,7 +45,7 @@ class CocoImage:
     """An entry of "images".
 
     Attributes:
-        where: Place of the entry in the file, for messages.
+        where: Location of the entry in the file, for messages.
         id: Its id.
         file_name: Path of the image, relative to a folder that the file does not name.
         values: The whole entry.
@@ -105,7 +105,7 @@ class CocoAnnotation:
     """An entry of "annotations".
 
     Attributes:
-        where: Place of the entry in the file, for messages.
+        where: Location of the entry in the file, for messages.
         image_id: Id of its image.
         values: The whole entry.
     """
@@ -139,14 +139,14 @@ class CocoAnnotation:
 
 
 class DeclaredNormalizer(NamedTuple):
-    """What a category says errors are divided by.
+    """What errors are divided by, as a category declares it.
 
     Attributes:
-        word: Its name, empty if there is none.
+        name: Its name, empty if there is none.
         points: Indices of the two points it is measured between, None if they are not given.
     """
 
-    word: str
+    name: str
     points: tuple[int, int] | None
 
 
@@ -155,7 +155,7 @@ class CocoCategory:
     """An entry of "categories", or an empty one if the file has no suitable entry.
 
     Attributes:
-        where: Place of the entry in the file, for messages.
+        where: Location of the entry in the file, for messages.
         values: The whole entry.
     """
 
@@ -214,19 +214,19 @@ class CocoCategory:
 
         The spelling "normaliser", which selfmark writes, is read as well.
         """
-        word_key, word = self._first_of("normalizer", "normaliser")
-        if word is not None and not isinstance(word, str):
-            raise InputError(f"{self.where}: '{word_key}' must be a word, not {reprlib.repr(word)}")
+        name_key, name = self._first_of("normalizer", "normaliser")
+        if name is not None and not isinstance(name, str):
+            raise InputError(f"{self.where}: '{name_key}' must be a string, not {reprlib.repr(name)}")
         ends_key, ends = self._first_of("normalizer_points", "normaliser_points")
         if ends is None:
-            return DeclaredNormalizer(word or "", None)
+            return DeclaredNormalizer(name or "", None)
         is_inside = _are_integers(ends) and all(0 <= end < count for end in ends)
         if not is_inside or len(ends) != 2 or ends[0] == ends[1]:
             raise InputError(
                 f"{self.where}: '{ends_key}' must be two different points from 0 to {count - 1}, "
                 f"not {reprlib.repr(ends)}"
             )
-        return DeclaredNormalizer(word or "", (ends[0], ends[1]))
+        return DeclaredNormalizer(name or "", (ends[0], ends[1]))
 
     def _first_of(self, *keys: str) -> tuple[str, Any]:
         """Return the first of these keys that has a value, with the value."""
@@ -394,7 +394,7 @@ def read_keypoints(annotations: Sequence[CocoAnnotation], names: Sequence[str]) 
 
 
 def _entries(path: Path, content: Any, key: str, *required: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return the entries under a key, each with its place; the required values are ids or file names."""
+    """Return the entries under a key, each with its location; the required values are ids or file names."""
     entries = content.get(key, []) if isinstance(content, dict) else None
     if not isinstance(entries, list):
         raise InputError(f"{path} is not a COCO file: it needs a list under '{key}'")
@@ -410,16 +410,16 @@ def _entries(path: Path, content: Any, key: str, *required: str) -> list[tuple[s
 
 
 def _require_unique(ids: Iterable[tuple[str, Any]]) -> None:
-    """Raise unless the values, each given with its place in the file, are different numbers or words."""
-    places: dict[Id, str] = {}
+    """Raise unless the values, each given with its location in the file, are different numbers or strings."""
+    locations: dict[Id, str] = {}
     for where, value in ids:
         if isinstance(value, bool) or not isinstance(value, int | str):
-            raise InputError(f"{where} needs an 'id' that is a number or a word, not {reprlib.repr(value)}")
-        if value in places:
+            raise InputError(f"{where} needs an 'id' that is a number or a string, not {reprlib.repr(value)}")
+        if value in locations:
             raise InputError(
-                f"{where}: the id {value!r} is already used by {places[value]}; give each its own"
+                f"{where}: the id {value!r} is already used by {locations[value]}; give each entry its own"
             )
-        places[value] = where
+        locations[value] = where
 
 
 def _triples(annotation: CocoAnnotation, count: int) -> npt.NDArray[np.float64]:

@@ -51,7 +51,7 @@ def parse_box(values: Any, what: str) -> Box:
 
     Args:
         values: A list of x, y, width and height.
-        what: The box in messages, with its place in the file.
+        what: The box in messages, with its location in the file.
     """
     numbers = values if isinstance(values, list) else []
     # A comparison also works for integers that are too large for a float, unlike `isfinite`.

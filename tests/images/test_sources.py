@@ -102,9 +102,9 @@ def test_the_same_file_is_taken_once_in_its_first_place(tmp_path: Path) -> None:
         ("missing", "no file or folder"),
         ("*.jpg", "matches no images"),
         ("*.md", "matches no images"),
-        ("readme.md", "'.md' is no image or video extension"),
+        ("readme.md", "'.md' is not an image or video extension"),
         ("noextension", "extension"),
-        ("empty", "holds no images"),
+        ("empty", "contains no images"),
     ],
 )
 def test_unusable_inputs(tmp_path: Path, name: str, words: str) -> None:
@@ -116,7 +116,7 @@ def test_unusable_inputs(tmp_path: Path, name: str, words: str) -> None:
 
 
 def test_nothing_named_and_no_frames_wanted(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no images were named"):
+    with pytest.raises(InputError, match="no images were given"):
         list_images([])
     with pytest.raises(InputError, match="at least 1"):
         list_images(touch(tmp_path, "a.jpg"), every=0)
@@ -197,7 +197,7 @@ def test_video_in_a_list(tmp_path: Path, write_video: Callable[..., Path]) -> No
         ("a.jpg,1,2,nan,4", "four finite numbers"),
         ("a.jpg,1,inf,3,4", "four finite numbers"),
         ("a.jpg,1,2,3,-4", "four finite numbers"),
-        ("b.heic", "'.heic' is no image or video extension"),
+        ("b.heic", "'.heic' is not an image or video extension"),
         ("folder", "there is no file"),
     ],
 )

@@ -85,7 +85,7 @@ def test_names_that_are_no_text_are_refused_in_a_sentence(
 ) -> None:
     Image.new("RGB", (8, 8)).save(tmp_path / "good.png")
     os.rename(tmp_path / "good.png", os.fsencode(tmp_path) + b"/\xff\xfe.png")
-    with pytest.raises(InputError, match=r"is not text in UTF-8: rename it"):
+    with pytest.raises(InputError, match=r"is not valid UTF-8; rename it"):
         list_images([tmp_path])
     assert selfmark("discover", tmp_path, "-o", tmp_path / "run") == 2
     assert "\\udcff" in capsys.readouterr().err

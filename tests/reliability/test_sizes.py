@@ -202,7 +202,7 @@ def test_a_video_that_claims_to_have_more_frames_than_bytes(
     path = tmp_path / "long.mp4"
     path.write_bytes(b"\0\0\0\x18ftypisom" + bytes(4_000))
     monkeypatch.setattr(video, "count_frames", lambda path: 2**31)
-    with pytest.raises(InputError, match="2147483648 frames, but is far too small"):
+    with pytest.raises(InputError, match="2147483648 frames, but the file is far too small"):
         list_images([path])
 
 

@@ -1,4 +1,4 @@
-"""Checks shared by everything that reads files and values named by the user."""
+"""Checks of files, names and values given by the user."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def require_utf8(name: str, what: str) -> None:
     try:
         name.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise InputError(f"{what} {name!a} is not text in UTF-8: rename it") from error
+        raise InputError(f"{what} {name!a} is not valid UTF-8; rename it") from error
 
 
 def read_text(path: Path) -> str:

@@ -1,7 +1,6 @@
-"""What the user named on the command line, as a list of references to single images.
+"""List the images of folders, patterns, files, text lists, COCO files and videos as `ImageRef`s.
 
-Folders, patterns, single files, text lists, COCO files and videos all become `ImageRef`s here; nothing
-is decoded yet.
+Nothing is decoded yet.
 """
 
 from __future__ import annotations
@@ -24,118 +23,124 @@ from selfmark.images.input_files import (
 )
 from selfmark.images.video_container import require_video
 
-_LEAST_FRAME_BYTES = 8  # of a video file; frames in which nothing changes take about twice as much
+_MIN_FRAME_BYTES = 8  # of a video file; even frames in which nothing changes take about twice as much
 
 
 def list_images(inputs: Sequence[str | Path], every: int = 1) -> list[ImageRef]:
-    """Find the images behind folders, glob patterns, images, videos, text lists and COCO files.
+    """List the images of folders, glob patterns, image files, videos, text lists and COCO files.
 
-    The order is that of the inputs, files of a folder or pattern sorted by path; what was named twice (the
-    same file, frame, box and track) is taken once. Every `every`-th frame of a video is taken, unless a COCO
-    file names the frames.
+    Images are in the order of the inputs; the files of a folder or pattern are sorted by path. An image that
+    occurs twice (same file, frame, box and track) is listed once.
+
+    Args:
+        inputs: the folders, patterns and files.
+        every: use every n-th frame of each video; frames listed in a COCO file are all used.
+
+    Raises:
+        InputError: if an input does not exist, is not readable or contains no images.
     """
     if every < 1:
-        raise InputError(f"every {every} frames cannot be taken; give a whole number of at least 1")
+        raise InputError(f"cannot use every {every}-th frame of a video; give a whole number of at least 1")
     if not inputs:
-        raise InputError("no images were named; give a folder, image files, a video, a list or a COCO file")
-    found = [ref for item in inputs for ref in _named(item, every)]
+        raise InputError("no images were given; pass a folder, image files, a video, a list or a COCO file")
+    found = [ref for item in inputs for ref in _list_input(item, every)]
     resolved = {path: Path(os.path.realpath(path)) for path in {ref.path for ref in found}}
     for path in resolved:
-        require_utf8(str(path), "the name of the file")
+        require_utf8(str(path), "the file name")
     unique: dict[tuple[Path, int | None, Box | None, int | None], ImageRef] = {}
     for ref in found:
         unique.setdefault((resolved[ref.path], ref.frame, ref.box, ref.track), ref)
     return list(unique.values())
 
 
-def _expanded(item: str | Path) -> Path:
+def _expand_user(item: str | Path) -> Path:
     try:
         return Path(item).expanduser()
-    except RuntimeError as error:  # ~ of a user who is not there
+    except RuntimeError as error:  # ~name of an unknown user
         raise InputError(f"there is no file or folder {item}: {error}") from error
 
 
-def _named(item: str | Path, every: int) -> list[ImageRef]:
-    path = _expanded(item)
+def _list_input(item: str | Path, every: int) -> list[ImageRef]:
+    path = _expand_user(item)
     if path_is(path, Path.is_dir):
-        refs = _media(_walk(path), every)
+        refs = _list_media(_walk(path), every)
         if not refs:
-            raise InputError(f"the folder {path} holds no images or videos; see that the path is right")
+            raise InputError(f"the folder {path} contains no images or videos; check the path")
         return refs
     if path_is(path, Path.is_file):
         if path.suffix.lower() == ".txt":
-            return _text_list(path, every)
-        return _coco(path) if path.suffix.lower() == ".json" else _file(path, every, str(path))
+            return _read_text_list(path, every)
+        return _list_coco(path) if path.suffix.lower() == ".json" else _list_file(path, every, str(path))
     if glob.has_magic(str(path)):
-        refs = _media(_matches(str(path)), every)
+        refs = _list_media(_expand_pattern(str(path)), every)
         if not refs:
-            raise InputError(f"the pattern '{path}' matches no images or videos; see that it is right")
+            raise InputError(f"the pattern '{path}' matches no images or videos; check the pattern")
         return refs
-    raise InputError(f"there is no file or folder {path}; see that the path is right")
+    raise InputError(f"there is no file or folder {path}; check the path")
 
 
 # --- files and folders -----------------------------------------------------------------------------
 
 
-def _file(path: Path, every: int, where: str, box: Box | None = None) -> list[ImageRef]:
-    """The references of one image or video file."""
+def _list_file(path: Path, every: int, where: str, box: Box | None = None) -> list[ImageRef]:
+    """List an image, or the frames of a video; `where` begins the message for other files."""
     if path.suffix.lower() in IMAGE_SUFFIXES:
         return [ImageRef(path, box=box)]
     if path.suffix.lower() in VIDEO_SUFFIXES:
-        return [ImageRef(path, frame, box) for frame in range(0, _believable_frames(path), every)]
+        return [ImageRef(path, frame, box) for frame in range(0, _count_plausible_frames(path), every)]
     raise InputError(
-        f"{where}: '{path.suffix}' is no image or video extension; name a file such as .jpg or .mp4"
+        f"{where}: '{path.suffix}' is not an image or video extension; use a file such as .jpg or .mp4"
     )
 
 
-def _believable_frames(path: Path) -> int:
-    """How many frames a video has. A header may lie: no frame takes less than a few bytes."""
-    from selfmark.images.video import count_frames  # heavy, and many who know references never see a video
+def _count_plausible_frames(path: Path) -> int:
+    """Return the number of frames of a video; raise if the header gives more than the file can contain."""
+    from selfmark.images.video import count_frames  # slow to import, and only needed for videos
 
     require_video(path)
-    frames, most = count_frames(path), path.stat().st_size // _LEAST_FRAME_BYTES
-    if frames > most:
+    frames, limit = count_frames(path), path.stat().st_size // _MIN_FRAME_BYTES
+    if frames > limit:
         raise InputError(
-            f"{path} says it has {frames} frames, but is far too small for that: convert it, for example to "
-            "MP4 (H.264)"
+            f"the header of {path} gives {frames} frames, but the file is far too small; convert it, "
+            "for example to MP4 (H.264)"
         )
     return frames
 
 
-def _media(paths: Iterable[Path], every: int) -> list[ImageRef]:
-    """The references of all image and video files among `paths`, sorted by path; others are passed over."""
-    known = IMAGE_SUFFIXES + VIDEO_SUFFIXES
-    files = sorted(path for path in paths if path.suffix.lower() in known and path_is(path, Path.is_file))
-    return [ref for path in files for ref in _file_among_others(path, every)]
+def _list_media(paths: Iterable[Path], every: int) -> list[ImageRef]:
+    """List the image and video files among `paths`, sorted by path; ignore other files."""
+    suffixes = IMAGE_SUFFIXES + VIDEO_SUFFIXES
+    files = sorted(path for path in paths if path.suffix.lower() in suffixes and path_is(path, Path.is_file))
+    return [ref for path in files for ref in _list_file_or_first_frame(path, every)]
 
 
-def _file_among_others(path: Path, every: int) -> list[ImageRef]:
-    """As `_file`; but a video that cannot be read stays as its first frame, to be counted as lost."""
+def _list_file_or_first_frame(path: Path, every: int) -> list[ImageRef]:
+    """List a file; list only the first frame of an unreadable video, so that it is reported as skipped."""
     try:
-        return _file(path, every, str(path))
+        return _list_file(path, every, str(path))
     except InputError:
         return [ImageRef(path, 0)]
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """All files below a folder but hidden ones, through links to folders too, each folder once."""
+    """Yield all files below a folder except hidden ones; follow links, but visit each folder once."""
 
-    def refuse(error: OSError) -> None:
-        raise InputError(f"cannot look into the folder {error.filename}: {error.strerror}") from error
+    def fail(error: OSError) -> None:
+        raise InputError(f"cannot read the folder {error.filename}: {error.strerror}") from error
 
-    seen = set()
-    for here, folders, files in os.walk(folder, onerror=refuse, followlinks=True):
-        real = os.path.realpath(here)
-        if real in seen:  # a link led back here
+    visited = set()
+    for parent, folders, files in os.walk(folder, onerror=fail, followlinks=True):
+        real = os.path.realpath(parent)
+        if real in visited:  # reached again through a link
             folders.clear()
             continue
-        seen.add(real)
+        visited.add(real)
         folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (Path(here, name) for name in files if not name.startswith("."))
+        yield from (Path(parent, name) for name in files if not name.startswith("."))
 
 
-def _matches(pattern: str) -> Iterator[Path]:
-    """The files a pattern matches, and those inside the folders it matches, as a shell would have it."""
+def _expand_pattern(pattern: str) -> Iterator[Path]:
+    """Yield the files that match a pattern, and the files in folders that match it."""
     for match in map(Path, set(glob.glob(pattern, recursive=True))):
         yield from _walk(match) if match.is_dir() else (match,)
 
@@ -143,24 +148,26 @@ def _matches(pattern: str) -> Iterator[Path]:
 # --- text lists ------------------------------------------------------------------------------------
 
 
-def _text_list(path: Path, every: int) -> list[ImageRef]:
+def _read_text_list(path: Path, every: int) -> list[ImageRef]:
     refs: list[ImageRef] = []
     for number, line in enumerate(read_text(path).splitlines(), start=1):
         entry = line.strip()
         if not entry or entry.startswith("#"):
             continue
         where = f"{path} line {number}"
-        file, box = _list_entry(path.parent, entry, where)
+        file, box = _parse_entry(path.parent, entry, where)
         if not path_is(file, Path.is_file):
-            raise InputError(f"{where}: there is no file {file}; paths are relative to the list's folder")
-        refs += _file(file, every, where, box)
+            raise InputError(
+                f"{where}: there is no file {file}; paths are relative to the folder of the list"
+            )
+        refs += _list_file(file, every, where, box)
     if not refs:
         raise InputError(f"{path} lists no images; write one path per line")
     return refs
 
 
-def _list_entry(folder: Path, entry: str, where: str) -> tuple[Path, Box | None]:
-    """Split `path,x,y,w,h`; a path may itself hold commas, so a file of the whole name comes first."""
+def _parse_entry(folder: Path, entry: str, where: str) -> tuple[Path, Box | None]:
+    """Parse `path` or `path,x,y,w,h`; since paths may contain commas, try the whole entry as a path first."""
     whole = folder / entry
     name, *numbers = entry.rsplit(",", 4)
     if len(numbers) < 4 or path_is(whole, Path.is_file):
@@ -175,11 +182,11 @@ def _list_entry(folder: Path, entry: str, where: str) -> tuple[Path, Box | None]
 # --- COCO files ------------------------------------------------------------------------------------
 
 
-def _coco(path: Path) -> list[ImageRef]:
+def _list_coco(path: Path) -> list[ImageRef]:
     """Return one reference per annotation with a box, and one for each image that has none."""
     file = read_coco(path)
     if not file.images:
-        raise InputError(f"{path} lists no images; a COCO file names them under 'images'")
+        raise InputError(f"{path} lists no images; a COCO file lists them under 'images'")
     file.check_image_ids()
     objects: dict[int | str, list[tuple[Box | None, int | None]]] = {image.id: [] for image in file.images}
     for annotation in file.annotations:

@@ -1,4 +1,4 @@
-"""The generated data set as a whole: repeatable, honest about visibility, readable as COCO."""
+"""The generated data set: reproducible, with correct visibility, readable as COCO."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_shapes_types_and_finite_values(scene: Scene) -> None:
     assert np.all((scene.xy > -0.5) & (scene.xy < SIZE - 0.5))  # the whole animal is in the picture
 
 
-def test_a_picture_depends_on_the_seed_and_its_number_alone(scene: Scene) -> None:
+def test_a_picture_depends_only_on_the_seed_and_its_number(scene: Scene) -> None:
     again = generate_scene(3, SIZE, seed=5)
     assert np.array_equal(again.images, scene.images[:3])
     assert np.array_equal(again.xy, scene.xy[:3])
@@ -47,15 +47,15 @@ def test_landmarks_do_not_depend_on_the_resolution() -> None:
     np.testing.assert_allclose((small.xy + 0.5) * 2 - 0.5, large.xy, atol=1e-4)
 
 
-def test_visibility_is_the_animals_own_less_what_obstacles_hide(scene: Scene) -> None:
-    obstructed = 0
+def test_landmarks_are_hidden_by_the_animal_or_by_occluders(scene: Scene) -> None:
+    num_occluded = 0
     for index in range(COUNT):
         subject = draw_subject(np.random.default_rng([5, index]), SIZE)
-        xy, alone = render.landmarks(subject.body, subject.camera)
+        xy, alone = render.project_landmarks(subject.body, subject.camera)
         np.testing.assert_allclose(scene.xy[index], xy, atol=1e-4)
         assert not np.any(scene.visible[index] & ~alone)
-        obstructed += bool(np.any(alone & ~scene.visible[index]))
-    assert 0.05 * COUNT < obstructed < 0.35 * COUNT
+        num_occluded += bool(np.any(alone & ~scene.visible[index]))
+    assert 0.05 * COUNT < num_occluded < 0.35 * COUNT
 
 
 def test_the_animal_fills_most_of_the_picture() -> None:
@@ -68,14 +68,14 @@ def test_the_animal_fills_most_of_the_picture() -> None:
         assert coverage[0].max() == coverage[-1].max() == coverage[:, 0].max() == coverage[:, -1].max() == 0.0
 
 
-def test_every_landmark_is_often_seen_and_sometimes_hidden(scene: Scene) -> None:
-    share = scene.visible.mean(axis=0)
-    assert share.min() > 0.35
-    assert 0.7 < share.mean() < 0.98
+def test_every_landmark_is_often_visible_and_sometimes_hidden(scene: Scene) -> None:
+    fraction = scene.visible.mean(axis=0)
+    assert fraction.min() > 0.35
+    assert 0.7 < fraction.mean() < 0.98
 
 
 def test_pupils_are_darker_than_their_surroundings() -> None:
-    """The paint is where the truth says: a visible pupil is a dark spot on a white ring."""
+    """The marks are painted at the landmarks: a visible pupil is a dark spot on a white ring."""
     scene = generate_scene(12, 192, seed=0)
     gray = scene.images.astype(float).mean(axis=3)
     contrasts = []
@@ -90,7 +90,7 @@ def test_pupils_are_darker_than_their_surroundings() -> None:
     assert np.median(contrasts) > 80
 
 
-def test_written_data_set_reads_back(scene: Scene, tmp_path: Path) -> None:
+def test_a_written_data_set_can_be_read_back(scene: Scene, tmp_path: Path) -> None:
     few = Scene(scene.images[:3], scene.xy[:3], scene.visible[:3], scene.names, scene.flip_idx)
     labels = write_scene(few, tmp_path / "demo")
     assert labels == tmp_path / "demo" / "labels.json"
@@ -108,7 +108,7 @@ def test_written_data_set_reads_back(scene: Scene, tmp_path: Path) -> None:
         np.testing.assert_allclose(points[:, :2], scene.xy[index], atol=1e-3)
         assert np.array_equal(points[:, 2], np.where(scene.visible[index], 2, 1))
         x, y, width, height = annotation["bbox"]
-        corners = points[:, :2] + 0.5  # a box counts from pixel corners
+        corners = points[:, :2] + 0.5  # boxes are measured from pixel corners
         assert [x, y] == pytest.approx(corners.min(axis=0), abs=1e-3)
         assert [x + width, y + height] == pytest.approx(corners.max(axis=0), abs=1e-3)
 

@@ -1,4 +1,4 @@
-"""The animal's geometry against slower, independent computations."""
+"""The animal's geometry, compared with slower, independent computations."""
 
 from __future__ import annotations
 
@@ -44,64 +44,64 @@ def test_names_and_mirror_partners() -> None:
         assert NAMES[partner] == swapped
 
 
-def test_a_rotation_turns_the_way_its_names_say() -> None:
+def test_rotations_have_the_directions_of_their_names() -> None:
     nose = np.array([0.0, 0.0, -1.0])  # towards the viewer
     assert rotation(yaw=0.3) @ nose == pytest.approx([np.sin(0.3), 0.0, -np.cos(0.3)])
     assert rotation(pitch=0.3) @ nose == pytest.approx([0.0, np.sin(0.3), -np.cos(0.3)])
     assert rotation(roll=np.pi / 2) @ np.array([1.0, 0.0, 0.0]) == pytest.approx([0.0, 1.0, 0.0])
-    turn = rotation(0.4, -0.2, 0.9)
-    assert turn @ turn.T == pytest.approx(np.eye(3))
-    assert np.linalg.det(turn) == pytest.approx(1.0)
+    matrix = rotation(0.4, -0.2, 0.9)
+    assert matrix @ matrix.T == pytest.approx(np.eye(3))
+    assert np.linalg.det(matrix) == pytest.approx(1.0)
 
 
 def test_the_animals_left_is_on_the_right_of_a_frontal_view() -> None:
     rest = Pose(np.zeros(3), np.zeros(3), *(np.zeros((2, n)) for n in (2, 3, 2)), np.zeros(2))
     body = build_body(Proportions(np.ones(3), np.ones(3), 1.0, 1.0, 1.0, 1.0), rest, 9.0)
-    xy, _ = render.landmarks(body, render.Camera(100.0, np.zeros(2)))
-    places = dict(zip(NAMES, xy, strict=True))
+    xy, _ = render.project_landmarks(body, render.Camera(100.0, np.zeros(2)))
+    points = dict(zip(NAMES, xy, strict=True))
     for name in PAIRED:
-        assert places[f"left_{name}"][0] > 0 > places[f"right_{name}"][0]
-    heights = [places[name][1] for name in ("forehead", "nose", "chest", "belly")]
+        assert points[f"left_{name}"][0] > 0 > points[f"right_{name}"][0]
+    heights = [points[name][1] for name in ("forehead", "nose", "chest", "belly")]
     assert heights == sorted(heights)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_landmarks_lie_on_the_surface_and_are_visible_just_when_the_way_to_them_is_free(seed: int) -> None:
+def test_landmarks_lie_on_the_surface_and_are_visible_if_nothing_is_in_front_of_them(seed: int) -> None:
     scene = subject(seed)
-    rows, places = scene.body.landmarks()
-    assert implicit(scene.body, places)[rows, np.arange(len(NAMES))] == pytest.approx(0.0, abs=1e-9)
+    rows, points = scene.body.landmarks()
+    assert implicit(scene.body, points)[rows, np.arange(len(NAMES))] == pytest.approx(0.0, abs=1e-9)
 
-    xy, visible = render.landmarks(scene.body, scene.camera)
+    xy, visible = render.project_landmarks(scene.body, scene.camera)
     focal, (cx, cy) = scene.camera.focal, scene.camera.center
-    by_hand = [(focal * x / z + cx, focal * y / z + cy) for x, y, z in places]
+    by_hand = [(focal * x / z + cx, focal * y / z + cy) for x, y, z in points]
     np.testing.assert_allclose(xy, by_hand, rtol=1e-12)
 
-    # March from the camera to each landmark in small steps; stop just short of the landmark's own surface.
+    # March from the camera to each landmark in small steps, up to just before the landmark's own surface.
     steps = np.linspace(0.6, 0.9995, 3000)
-    for place, seen in zip(places, visible, strict=True):
-        clearance = implicit(scene.body, steps[:, None] * place).min()
-        if abs(clearance) > 5e-3:  # nearer than this the march is too coarse to tell
+    for point, seen in zip(points, visible, strict=True):
+        clearance = implicit(scene.body, steps[:, None] * point).min()
+        if abs(clearance) > 5e-3:  # the steps are too coarse for smaller distances
             assert seen == (clearance > 0)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_visibility_agrees_with_the_depth_buffer(seed: int) -> None:
     scene = subject(seed, 192)
-    rows, places = scene.body.landmarks()
-    xy, visible = render.landmarks(scene.body, scene.camera)
+    rows, points = scene.body.landmarks()
+    xy, visible = render.project_landmarks(scene.body, scene.camera)
     hits = render.cast_rays(scene.body, scene.camera, render.pixel_grid(192, 1))
-    judged = 0
-    for (x, y), row, place, seen in zip(np.round(xy).astype(int), rows, places, visible, strict=True):
+    num_compared = 0
+    for (x, y), row, point, seen in zip(np.round(xy).astype(int), rows, points, visible, strict=True):
         around = hits.part[y - 1 : y + 2, x - 1 : x + 2]
         if np.all(around == around[0, 0]):  # away from outlines
-            judged += 1
-            assert seen == (hits.part[y, x] == row and abs(hits.depth[y, x] - place[2]) < 0.1)
-            assert not seen or hits.depth[y, x] == pytest.approx(place[2], abs=0.1)
-    assert judged > 10
+            num_compared += 1
+            assert seen == (hits.part[y, x] == row and abs(hits.depth[y, x] - point[2]) < 0.1)
+            assert not seen or hits.depth[y, x] == pytest.approx(point[2], abs=0.1)
+    assert num_compared > 10
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_cast_finds_the_same_first_part_as_marching(seed: int) -> None:
+def test_cast_rays_hit_the_same_part_as_ray_marching(seed: int) -> None:
     scene = subject(seed)
     grid = np.linspace(8.0, 88.0, 12)
     hits = render.cast_rays(scene.body, scene.camera, grid)
@@ -113,12 +113,12 @@ def test_cast_finds_the_same_first_part_as_marching(seed: int) -> None:
             met = np.flatnonzero(inside.any(axis=0))
             if len(met) > 0:
                 assert hits.depth[i, j] == pytest.approx(depths[met[0]], abs=0.0041)
-            elif hits.part[i, j] >= 0:  # a graze too short for the march: still on a surface
-                place = hits.depth[i, j] * direction[None]
-                assert implicit(scene.body, place).min() == pytest.approx(0.0, abs=1e-6)
+            elif hits.part[i, j] >= 0:  # a grazing hit shorter than a step: it is still on a surface
+                point = hits.depth[i, j] * direction[None]
+                assert implicit(scene.body, point).min() == pytest.approx(0.0, abs=1e-6)
 
 
-def test_outline_is_the_bounding_box_of_densely_sampled_surfaces() -> None:
+def test_part_boxes_are_the_bounds_of_densely_sampled_surfaces() -> None:
     body = subject(0).body
     theta, phi = np.meshgrid(np.linspace(0, np.pi, 181), np.linspace(0, 2 * np.pi, 361))
     sphere = np.stack([np.sin(theta) * np.cos(phi), np.sin(theta) * np.sin(phi), np.cos(theta)], axis=-1)
@@ -133,7 +133,7 @@ def test_outline_is_the_bounding_box_of_densely_sampled_surfaces() -> None:
 
 
 @pytest.mark.parametrize("name", ["left_eye", "right_mouth", "belly", "left_foot", "right_ear_base"])
-def test_a_tiny_marker_painted_at_an_anchor_shows_up_at_the_landmark(
+def test_a_mark_painted_at_an_anchor_is_rendered_at_the_landmark(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = 256
@@ -150,10 +150,10 @@ def test_a_tiny_marker_painted_at_an_anchor_shows_up_at_the_landmark(
     monkeypatch.setattr(render, "paint", marker)
     lamp = render.Light(np.array([0.0, 0.0, -1.0]), ambient=1.0, gloss=0.0)
     color, _ = render.render(scene.body, scene.camera, lamp, scene.palette, size)
-    xy, visible = render.landmarks(scene.body, scene.camera)
+    xy, visible = render.project_landmarks(scene.body, scene.camera)
     assert visible[NAMES.index(name)]
     x, y = xy[NAMES.index(name)]
-    # The mirror partner lights up as well; look around the landmark only.
+    # The mirror partner has the mark too, so look only around the landmark.
     left, top = round(x) - 9, round(y) - 9
     patch = color[top : top + 19, left : left + 19].sum(axis=2)
     rows, columns = np.mgrid[top : top + 19, left : left + 19]
@@ -184,35 +184,37 @@ def test_the_mirrored_animal_is_the_flipped_picture(seed: int) -> None:
     color, coverage = render.render(body, camera, light, palette, SIZE)
     flipped, flipped_coverage = render.render(mirrored, flipped_camera, light.mirrored(), palette, SIZE)
     np.testing.assert_allclose(flipped_coverage[:, ::-1], coverage, atol=1e-9)
-    # A ray that grazes a mark's border may fall to either side by rounding, so a few pixels may differ.
+    # Rounding decides on which side of a mark's border a ray falls, so a few pixels may differ.
     differs = np.abs(flipped[:, ::-1] - color).max(axis=2) > 1 / 255
     assert differs.mean() < 1e-3
     assert coverage.mean() > 0.2
 
-    xy, visible = render.landmarks(body, camera)
-    xy_m, visible_m = render.landmarks(mirrored, flipped_camera)
+    xy, visible = render.project_landmarks(body, camera)
+    xy_m, visible_m = render.project_landmarks(mirrored, flipped_camera)
     partner = list(FLIP_IDX)
     np.testing.assert_allclose(xy_m[partner] * [-1, 1] + [SIZE - 1, 0], xy, atol=1e-9)
     assert np.array_equal(visible_m[partner], visible)
-    # Unmirrored light shows the test can tell: the picture is lit from one side.
+    # With the light from the other side, the pictures must differ; otherwise the test proves nothing.
     other, _ = render.render(mirrored, flipped_camera, light, palette, SIZE)
     assert (np.abs(other[:, ::-1] - color).max(axis=2) > 1 / 255).mean() > 0.1
 
 
-def test_occluders_cover_what_their_formula_says() -> None:
+def test_occluders_cover_the_positions_of_their_formula() -> None:
     bar = Occluder(np.array([10.0, 10.0]), np.diag([1 / 20.0, 1 / 2.0]), 8.0, 0.0, np.zeros((2, 3)))
-    places = np.array([[10, 10], [28, 10], [31, 10], [10, 11.9], [10, 12.1], [-9, 9]], float)
-    assert bar.covers(places).tolist() == [True, True, False, True, False, True]
+    points = np.array([[10, 10], [28, 10], [31, 10], [10, 11.9], [10, 12.1], [-9, 9]], float)
+    assert bar.covers(points).tolist() == [True, True, False, True, False, True]
     blob = Occluder(np.zeros(2), np.eye(2) / 10.0, 2.0, 0.2, np.zeros((2, 3)))
     # Three lobes: at angle 0 the radius is 10 * 1.2, at 60 degrees 10 * 0.8.
     at_60 = np.array([np.cos(np.pi / 3), np.sin(np.pi / 3)])
-    places = np.array([[11.9, 0], [12.1, 0], 7.9 * at_60, 8.1 * at_60])
-    assert blob.covers(places).tolist() == [True, False, True, False]
+    points = np.array([[11.9, 0], [12.1, 0], 7.9 * at_60, 8.1 * at_60])
+    assert blob.covers(points).tolist() == [True, False, True, False]
 
 
-def test_random_occluders_are_smaller_than_the_picture_but_hide_something() -> None:
+def test_random_occluders_hide_a_small_part_of_the_picture() -> None:
     xy = np.stack(np.meshgrid(np.arange(64.0), np.arange(64.0)), -1)
     middle = np.array([32.0, 32.0])
-    shares = [draw_occluder(np.random.default_rng(seed), 64, middle).covers(xy).mean() for seed in range(30)]
-    assert 0.0 < np.median(shares) < 0.2
-    assert max(shares) < 0.3
+    fractions = [
+        draw_occluder(np.random.default_rng(seed), 64, middle).covers(xy).mean() for seed in range(30)
+    ]
+    assert 0.0 < np.median(fractions) < 0.2
+    assert max(fractions) < 0.3

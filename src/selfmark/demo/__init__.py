@@ -1,4 +1,4 @@
-"""A generated data set with exact truth, so that the whole pipeline can be tried without any download."""
+"""A generated data set with exact landmarks, to try the whole pipeline without a download."""
 
 from selfmark.demo.scene import Scene, generate_scene, write_scene
 

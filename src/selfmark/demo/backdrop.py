@@ -1,4 +1,4 @@
-"""Everything in a demo picture that is not the animal: clutter behind it, sometimes something before it."""
+"""Background clutter and occluders of the demo pictures."""
 
 from __future__ import annotations
 
@@ -12,59 +12,67 @@ from selfmark.demo.shape import Array
 
 
 def draw_clutter(rng: np.random.Generator, size: int) -> Array:
-    """A background [size, size, 3] in 0..1: a gradient, soft blotches, hard shapes, lines and grain."""
+    """Draw a background [size, size, 3] in 0..1: gradient, soft ellipses, sharp shapes, lines and grain."""
     scale = size / 128
-    ends = np.array([_color(rng), _color(rng)])
+    ends = np.array([_random_color(rng), _random_color(rng)])
     angle = rng.uniform(0, 2 * np.pi)
     steps = np.linspace(-0.5, 0.5, size)
     ramp = np.clip(0.5 + np.cos(angle) * steps[None, :] + np.sin(angle) * steps[:, None], 0, 1)
     canvas = (ends[0] + ramp[..., None] * (ends[1] - ends[0])).astype(np.float32)
     for _ in range(rng.integers(2, 6)):
-        _ellipse(canvas, rng, scale)
+        _draw_ellipse(canvas, rng, scale)
     canvas = cv2.GaussianBlur(canvas, (0, 0), float(rng.uniform(1, 5)) * scale)
     for _ in range(rng.integers(2, 7)):
         corners = rng.uniform(0, size, 2) + rng.uniform(-0.3, 0.3, (rng.integers(3, 6), 2)) * size
-        cv2.fillPoly(canvas, [corners.astype(np.int32)], _color(rng), cv2.LINE_AA)
+        cv2.fillPoly(canvas, [corners.astype(np.int32)], _random_color(rng), cv2.LINE_AA)
     for _ in range(rng.integers(0, 4)):
-        _ellipse(canvas, rng, 0.5 * scale)
+        _draw_ellipse(canvas, rng, 0.5 * scale)
     for _ in range(rng.integers(1, 7)):
         ends_xy = rng.integers(0, size, (2, 2))
         width = max(1, round(float(rng.uniform(1, 3)) * scale))
-        cv2.line(canvas, ends_xy[0].tolist(), ends_xy[1].tolist(), _color(rng), width, cv2.LINE_AA)
+        cv2.line(canvas, ends_xy[0].tolist(), ends_xy[1].tolist(), _random_color(rng), width, cv2.LINE_AA)
     canvas = cv2.GaussianBlur(canvas, (0, 0), float(rng.uniform(0.5, 1.6)) * scale)  # out of focus
     grain = rng.normal(0, rng.uniform(0.01, 0.04), (48, 48, 1)).astype(np.float32)
-    spread = cv2.resize(grain, (size, size), interpolation=cv2.INTER_CUBIC)[..., None]
-    result: Array = np.clip(canvas + spread, 0.0, 1.0).astype(np.float64)
+    enlarged = cv2.resize(grain, (size, size), interpolation=cv2.INTER_CUBIC)[..., None]
+    result: Array = np.clip(canvas + enlarged, 0.0, 1.0).astype(np.float64)
     return result
 
 
-def _color(rng: np.random.Generator) -> tuple[float, float, float]:
+def _random_color(rng: np.random.Generator) -> tuple[float, float, float]:
     red, green, blue = rng.uniform(0.1, 0.9) + rng.uniform(-0.22, 0.22, 3)
     return float(red), float(green), float(blue)
 
 
-def _ellipse(canvas: npt.NDArray[np.float32], rng: np.random.Generator, scale: float) -> None:
+def _draw_ellipse(canvas: npt.NDArray[np.float32], rng: np.random.Generator, scale: float) -> None:
     center = rng.integers(0, canvas.shape[0], 2).tolist()
     radii = np.maximum(1, rng.uniform(6, 40, 2) * scale).astype(int).tolist()
-    cv2.ellipse(canvas, center, radii, float(rng.uniform(0, 180)), 0, 360, _color(rng), -1, cv2.LINE_AA)
+    cv2.ellipse(
+        canvas, center, radii, float(rng.uniform(0, 180)), 0, 360, _random_color(rng), -1, cv2.LINE_AA
+    )
 
 
 @dataclass(frozen=True)
 class Occluder:
-    """Something in front of the animal, from a straight bar to a lumpy blob.
+    """An object in front of the animal, from a straight bar to a lumpy blob.
 
-    It covers the places p where q = inverse @ (p - center) has |q| (the `power`-norm) below 1, give or take
-    a waviness of three lobes.
+    A pixel p is covered if q = inverse @ (p - center) has a norm below 1 plus the waviness, which has three
+    lobes around the center.
+
+    center:   [2] pixels
+    inverse:  [2, 2], from pixels to units of the object
+    power:    exponent of the norm
+    waviness: amplitude of the lobes
+    colors:   [2, 3] of the stripes, RGB in 0..1
     """
 
-    center: Array  # [2] pixels
-    inverse: Array  # [2, 2] pixels to its own units
+    center: Array
+    inverse: Array
     power: float
     waviness: float
-    colors: Array  # [2, 3] of its stripes, RGB in 0..1
+    colors: Array
 
     def covers(self, xy: Array) -> npt.NDArray[np.bool_]:
-        """Whether the pixel places [..., 2] are behind it."""
+        """Return which of the positions [..., 2] in pixels are covered."""
         q = (xy - self.center) @ self.inverse.T
         norm = np.sum(np.abs(q) ** self.power, axis=-1) ** (1.0 / self.power)
         lobes = self.waviness * np.cos(3.0 * np.arctan2(q[..., 1], q[..., 0]))
@@ -72,22 +80,22 @@ class Occluder:
         return covered
 
     def color(self, xy: Array) -> Array:
-        """Its color [..., 3] at pixel places [..., 2]."""
+        """Return the color [..., 3] at positions [..., 2] in pixels."""
         along = ((xy - self.center) @ self.inverse.T)[..., :1]
         striped: Array = np.where(np.sin(9.0 * along) > 0.0, self.colors[0], self.colors[1])
         return striped
 
 
 def draw_occluder(rng: np.random.Generator, size: int, around: Array) -> Occluder:
-    """A random occluder near the pixel place `around` ([2])."""
+    """Draw a random occluder near the position `around` ([2] pixels)."""
     is_bar = rng.random() < 0.5
     radii = np.array([1.2, rng.uniform(0.03, 0.07)] if is_bar else rng.uniform(0.08, 0.18, 2)) * size
     angle = rng.uniform(0, np.pi)
-    turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
+    rotation = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
     base = rng.uniform(0.1, 0.9, 3)
     return Occluder(
         center=around + rng.normal(0, 0.15, 2) * size,
-        inverse=turn / radii[:, None],
+        inverse=rotation / radii[:, None],
         power=8.0 if is_bar else 2.0,
         waviness=0.0 if is_bar else float(rng.uniform(0.05, 0.3)),
         colors=np.clip(np.stack([base, base + rng.uniform(-0.12, 0.12, 3)]), 0.0, 1.0),

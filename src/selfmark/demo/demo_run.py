@@ -1,4 +1,4 @@
-"""`selfmark demo`: the whole pipeline on generated pictures whose landmarks are known exactly."""
+"""`selfmark demo`: run the whole pipeline on generated pictures with exact landmarks."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from selfmark.run.folder import Listener, Run
 
 TRAIN_IMAGES, TEST_IMAGES, SIZE = 750, 200, 96
 TRAIN_SEED, TEST_SEED = 1, 2
-REQUIRED_FACTOR = 2.0  # landmarks must be this many times better than the mean shape
+REQUIRED_FACTOR = 2.0  # the mean shape's error must be this many times larger than the landmarks'
 
-# The preset tiny at a smaller size, so that two CPU cores are done in under six minutes.
+# The preset tiny with smaller images, so that the demo takes less than six minutes on two CPU cores.
 SETTINGS: dict[str, Any] = {
     "K": 16,
     "M": 48,
@@ -35,7 +35,14 @@ SETTINGS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class DemoResult:
-    """Errors in percent of the object's size, and where the report is."""
+    """Errors of the demo in percent of the object's size, and its report.
+
+    forward:             error of predicting the true points from the landmarks
+    backward:            error of predicting the landmarks from the true points
+    mean_shape:          forward error of always predicting the mean shape
+    mean_shape_backward: backward error of always predicting the mean shape
+    report:              path of the report
+    """
 
     forward: float
     backward: float
@@ -44,16 +51,25 @@ class DemoResult:
     report: Path
 
     def require_useful(self) -> None:
-        """Fail loudly if the landmarks are not clearly better than guessing."""
+        """Raise if the landmarks are not clearly better than the mean shape."""
         if not self.forward * REQUIRED_FACTOR <= self.mean_shape:
             raise TrainingError(
-                f"the demo failed: forward error {self.forward:.2f} is not {REQUIRED_FACTOR:g} times better "
-                f"than the mean shape's {self.mean_shape:.2f}"
+                f"the demo failed: the forward error {self.forward:.2f} is not {REQUIRED_FACTOR:g} times "
+                f"smaller than the mean shape's {self.mean_shape:.2f}"
             )
 
 
 def run_demo(output: Path, device: str, listener: Listener | None) -> DemoResult:
-    """Draw the data set, discover its landmarks without looking at the truth, then compare with the truth."""
+    """Generate the data set, discover its landmarks without labels, and compare them with the true points.
+
+    Args:
+        output: folder for the data and the run, new or empty.
+        device: `auto`, `cpu`, `cuda`, ...
+        listener: called with every log event.
+
+    Raises:
+        InputError: if the folder is not empty.
+    """
     if output.exists() and any(output.iterdir()):
         raise InputError(f"{output} is not empty: remove it or choose another folder with --output")
     data, folder = output / "data", output / "run"
@@ -73,9 +89,9 @@ def run_demo(output: Path, device: str, listener: Listener | None) -> DemoResult
 
 
 def measure_errors(run: Path, data: Path, device: str) -> DemoResult:
-    """Forward and backward error on the test pictures, regressors fitted on the training pictures.
+    """Measure the errors on the test pictures, with regressors fitted on the training pictures.
 
-    Hidden points are left out: the demo's labels know where they are, but nothing in the picture tells.
+    Occluded points are left out, because the pictures do not show where they are.
     """
     metrics = evaluate_run(
         run,

@@ -1,8 +1,8 @@
-"""The animal's coat: which color of its palette each place of a part's unit sphere has.
+"""Colors of the animal: the palette color at each point of a part's unit sphere.
 
-Marks sit at the anchors of `shape`, so every landmark has something sharp painted on it. Their places are
-the same for all animals; only the palette differs. The painters know the left half only (x >= 0 on middle
-parts): the renderer folds the right half onto it.
+Every landmark has a sharp mark, painted at its anchor (see `shape`). Marks are at the same positions on all
+animals; only the palette differs. Only the left half is painted (x >= 0 on middle parts): the renderer
+mirrors the right half onto it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from selfmark.demo.shape import Array, landmark_anchor
 
-Colors = npt.NDArray[np.int8]  # rows of a palette
+Colors = npt.NDArray[np.int8]  # palette colors
 Mask = npt.NDArray[np.bool_]
 
-# Rows of a palette [6, 3], RGB in 0..1.
+# Palette colors: rows of an array [6, 3], RGB in 0..1.
 FUR, PALE, DARK, ACCENT, WHITE, BLACK = range(6)
 
 
@@ -26,7 +26,7 @@ def _coat(xyz: Array, color: int) -> Colors:
 
 
 def _disc(xyz: Array, center: Array, radius: float) -> Mask:
-    """Within `radius` of `center`, [n]."""
+    """Return which of the points are within `radius` of `center`, [n]."""
     x, y, z = xyz - center[:, None]
     inside: Mask = x * x + y * y + z * z < radius * radius
     return inside
@@ -36,8 +36,8 @@ def _head(xyz: Array) -> Colors:
     x, y, z = xyz
     coat = _coat(xyz, FUR)
     eye, blaze, cheek = landmark_anchor("eye"), landmark_anchor("forehead"), landmark_anchor("cheek")
-    coat[(np.hypot((x - 0.36) / 1.05, y - 0.12) < 0.62) & (z < -0.3)] = PALE  # a mask around the eyes
-    for middle in (0.34, 0.62):  # stripes over the crown
+    coat[(np.hypot((x - 0.36) / 1.05, y - 0.12) < 0.62) & (z < -0.3)] = PALE  # mask around the eyes
+    for middle in (0.34, 0.62):  # stripes on the crown
         coat[(np.abs(x - middle - 0.12 * (y + 0.9)) < 0.065) & (y < -0.52) & (z < 0.55)] = DARK
     diamond = 1.4 * x + 0.8 * np.abs(y - blaze[1])
     coat[(diamond < 0.25) & (z < 0)] = PALE
@@ -55,7 +55,7 @@ def _muzzle(xyz: Array) -> Colors:
     coat = _coat(xyz, WHITE)
     corner = landmark_anchor("mouth")
     smile = corner[1] + 0.25 * (1.0 - (x / corner[0]) ** 2)
-    coat[(x < 0.05) & (y < smile) & (z < 0)] = BLACK  # a groove below the nose
+    coat[(x < 0.05) & (y < smile) & (z < 0)] = BLACK  # groove below the nose
     coat[(np.abs(y - smile) < 0.075) & (x < corner[0]) & (z < 0)] = BLACK
     coat[_disc(xyz, corner, 0.15)] = BLACK
     return coat
@@ -81,7 +81,7 @@ def _torso(xyz: Array) -> Colors:
     x, y, z = xyz
     coat = _coat(xyz, FUR)
     coat[(np.hypot(x, 0.75 * (y - 0.18)) < 0.60) & (z < 0)] = PALE
-    down = y - landmark_anchor("chest")[1]  # a heart: two round lobes above, a point below
+    down = y - landmark_anchor("chest")[1]  # heart: two round lobes above, a tip below
     heart = np.where(down < 0, np.hypot(x - 0.13, down) < 0.15, 0.75 * x + 0.62 * down < 0.20)
     coat[heart & (z < 0)] = ACCENT
     coat[_disc(xyz, landmark_anchor("belly"), 0.17)] = DARK
@@ -105,7 +105,7 @@ def _forearm(xyz: Array) -> Colors:
 
 
 def _pads(xyz: Array, name: str) -> Colors:
-    """A pale sole with one large pad and three toes."""
+    """Paint a pale sole with one large pad and three toes."""
     coat = _coat(xyz, PALE)
     coat[_disc(xyz, landmark_anchor(name), 0.40)] = DARK
     for x, y in ((-0.42, -0.42), (0.0, -0.58), (0.42, -0.42)):
@@ -136,7 +136,16 @@ _PAINTERS: dict[str, Callable[[Array], Colors]] = {
 
 
 def paint(kind: str, xyz: Array, palette: Array) -> Array:
-    """Color [3, n] of a part at places [3, n] of its unit sphere; the fur is faintly uneven."""
+    """Return the color of a part, with slightly uneven fur.
+
+    Args:
+        kind: name of the part.
+        xyz: [3, n] points on its unit sphere.
+        palette: [6, 3] colors, RGB in 0..1.
+
+    Returns:
+        Colors [3, n].
+    """
     x, y, z = xyz
     fur = 1.0 + 0.05 * np.sin(9.0 * y + 28.0 * x * x) * np.cos(8.0 * z + 3.0 * y)
     color: Array = palette.T[:, _PAINTERS[kind](xyz)] * fur

@@ -1,4 +1,4 @@
-"""Casting rays at the animal: what each pixel sees, how it is lit, and which landmarks are hidden."""
+"""Ray casting of the animal: visible parts, shading, and which landmarks are hidden."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ OVERSAMPLE = 2  # rays per pixel and axis; their mean is the pixel, which smooth
 
 @dataclass(frozen=True)
 class Camera:
-    """A pinhole at the origin: a point (x, y, z) is seen at pixel focal * (x, y) / z + center."""
+    """A pinhole camera at the origin: (x, y, z) is projected to focal * (x, y) / z + center."""
 
     focal: float
     center: Array  # [2]
 
     def project(self, points: Array) -> Array:
-        """[..., 3] camera frame to [..., 2] pixels."""
+        """Project points [..., 3] of the camera frame to pixels [..., 2]."""
         projected: Array = self.focal * points[..., :2] / points[..., 2:] + self.center
         return projected
 
     def rays(self, xy: Array) -> Array:
-        """[..., 2] pixels to [..., 3] directions with z = 1, so that a ray's parameter is depth."""
+        """Return the rays [..., 3] of pixels [..., 2], with z = 1 so that a ray's parameter is depth."""
         return np.concatenate([(xy - self.center) / self.focal, np.ones_like(xy[..., :1])], axis=-1)
 
 
 @dataclass(frozen=True)
 class Light:
-    """One distant lamp and an even glow from above.
+    """A distant lamp and diffuse light from above.
 
     direction: [3] unit vector from the surface to the lamp
-    ambient:   share of the light that comes from everywhere
+    ambient:   fraction of the light that is diffuse
     gloss:     strength of the highlights
     """
 
@@ -45,15 +45,19 @@ class Light:
     gloss: float
 
     def mirrored(self) -> Light:
+        """Return the light of the mirrored scene."""
         return Light(self.direction * FLIP, self.ambient, self.gloss)
 
 
 def part_boxes(body: Body) -> Array:
-    """Each part's bounding box [P, 4] as x0, y0, x1, y1, exact, for a camera of focal length 1 centered at 0.
+    """Compute the exact bounding box of each part, for a camera of focal length 1 centered at 0.
 
-    A line l (the places with l @ (x, y, 1) = 0) touches the picture of an ellipsoid where
-    l' (axes axes' - center center') l = 0. For an upright line, l = (1, 0, -x), this is a quadratic equation
-    in x; likewise for a level one.
+    A line l (the points with l @ (x, y, 1) = 0) is tangent to the image of an ellipsoid if
+    l' (axes axes' - center center') l = 0. For a vertical line, l = (1, 0, -x), this is a quadratic equation
+    in x; horizontal lines are analogous.
+
+    Returns:
+        [P, 4]: x0, y0, x1, y1.
     """
     dual = body.axes @ body.axes.transpose(0, 2, 1) - body.centers[:, :, None] * body.centers[:, None, :]
     half = dual[:, :2, 2] / dual[:, 2:, 2]
@@ -61,24 +65,25 @@ def part_boxes(body: Body) -> Array:
     return np.concatenate([half - root, half + root], axis=1)
 
 
-def depth_along(rays: Array, center: Array, axes: Array) -> Array:
-    """Depth [...] at which rays [..., 3] from the camera first meet an ellipsoid; infinite for a miss."""
+def intersect_ellipsoid(rays: Array, center: Array, axes: Array) -> Array:
+    """Compute the depth [...] at which rays [..., 3] first hit an ellipsoid; infinite if they miss it."""
     inverse = np.linalg.inv(axes)
     start = -inverse @ center
     step = rays @ inverse.T
     a = np.einsum("...i,...i->...", step, step)
     b = step @ start
-    inside = b * b - a * (start @ start - 1.0)
-    depth: Array = np.where(inside > 0.0, (-b - np.sqrt(np.maximum(inside, 0.0))) / a, np.inf)
+    discriminant = b * b - a * (start @ start - 1.0)
+    root = np.sqrt(np.maximum(discriminant, 0.0))
+    depth: Array = np.where(discriminant > 0.0, (-b - root) / a, np.inf)
     return depth
 
 
 @dataclass(frozen=True)
 class Hits:
-    """What each pixel of a grid sees first.
+    """The first surface that each ray of a grid hits.
 
-    part:  [H, W] row of the body, -1 for none
-    depth: [H, W] camera z, infinite for none
+    part:  [H, W] index of the part, -1 for none
+    depth: [H, W] z in the camera frame, infinite for none
     """
 
     part: npt.NDArray[np.int8]
@@ -86,68 +91,75 @@ class Hits:
 
 
 def pixel_grid(size: int, oversample: int) -> Array:
-    """Places [size * oversample] along one axis where rays are cast, evenly within each pixel."""
-    places: Array = (np.arange(size * oversample) + 0.5) / oversample - 0.5
-    return places
+    """Return the positions [size * oversample] of rays along one axis, evenly spaced within each pixel."""
+    positions: Array = (np.arange(size * oversample) + 0.5) / oversample - 0.5
+    return positions
 
 
 def cast_rays(body: Body, camera: Camera, grid: Array) -> Hits:
-    """Cast a ray through every (x, y) of grid x grid; each part is tried only inside its bounding box."""
+    """Cast a ray through every (x, y) of grid x grid; parts are only tested inside their bounding boxes."""
     part = np.full((len(grid), len(grid)), -1, np.int8)
     depth = np.full((len(grid), len(grid)), np.inf)
     boxes = camera.focal * part_boxes(body) + np.tile(camera.center, 2)
     low = np.searchsorted(grid, boxes[:, :2])
     high = np.searchsorted(grid, boxes[:, 2:])
     for row in range(len(body.kinds)):
-        across, down = slice(low[row, 0], high[row, 0]), slice(low[row, 1], high[row, 1])
-        xy = np.stack(np.meshgrid(grid[across], grid[down]), axis=-1)
-        here = depth_along(camera.rays(xy), body.centers[row], body.axes[row])
-        nearer = here < depth[down, across]
-        depth[down, across][nearer] = here[nearer]
-        part[down, across][nearer] = row
+        columns, rows = slice(low[row, 0], high[row, 0]), slice(low[row, 1], high[row, 1])
+        xy = np.stack(np.meshgrid(grid[columns], grid[rows]), axis=-1)
+        part_depth = intersect_ellipsoid(camera.rays(xy), body.centers[row], body.axes[row])
+        is_nearer = part_depth < depth[rows, columns]
+        depth[rows, columns][is_nearer] = part_depth[is_nearer]
+        part[rows, columns][is_nearer] = row
     return Hits(part, depth)
 
 
 def _creases(depth: Array, radius: float) -> Array:
-    """How far each place [H, W] lies behind its surroundings, 0..1: little light reaches a crease."""
-    solid = np.isfinite(depth)
-    filled = np.where(solid, depth, depth[solid].max()).astype(np.float32)
-    around = cv2.GaussianBlur(filled, (0, 0), radius)
-    behind: Array = np.clip((filled - around) / 0.35, 0.0, 1.0).astype(np.float64)
-    return behind
+    """Compute how far each pixel [H, W] lies behind its surroundings, 0..1; creases receive less light."""
+    is_hit = np.isfinite(depth)
+    filled = np.where(is_hit, depth, depth[is_hit].max()).astype(np.float32)
+    surroundings = cv2.GaussianBlur(filled, (0, 0), radius)
+    crease: Array = np.clip((filled - surroundings) / 0.35, 0.0, 1.0).astype(np.float64)
+    return crease
 
 
 def render(body: Body, camera: Camera, light: Light, palette: Array, size: int) -> tuple[Array, Array]:
-    """Draw the animal on black.
+    """Render the animal on a black background.
+
+    Args:
+        body: the animal.
+        camera: the camera.
+        light: the light.
+        palette: [6, 3] colors, RGB in 0..1.
+        size: side of the picture in pixels.
 
     Returns:
         Color [size, size, 3] in 0..1, already multiplied by coverage, and coverage [size, size] in 0..1.
     """
     grid = pixel_grid(size, OVERSAMPLE)
     hits = cast_rays(body, camera, grid)
-    light_left = 1.0 - 0.55 * _creases(hits.depth, 0.03 * len(grid))
+    occlusion = 1.0 - 0.55 * _creases(hits.depth, 0.03 * len(grid))
     color = np.zeros((*hits.part.shape, 3))
     for row, kind in enumerate(body.kinds):
-        down, across = np.divmod(np.flatnonzero(hits.part == row), len(grid))
-        rays = camera.rays(np.stack([grid[across], grid[down]], axis=-1)).T
+        rows, columns = np.divmod(np.flatnonzero(hits.part == row), len(grid))
+        rays = camera.rays(np.stack([grid[columns], grid[rows]], axis=-1)).T
         inverse = np.linalg.inv(body.axes[row])
-        sphere = inverse @ (rays * hits.depth[down, across] - body.centers[row][:, None])
-        albedo = paint(kind, _as_left(sphere, body.sides[row]), palette)
-        lit = _lit(albedo, _unit(inverse.T @ sphere), _unit(rays), light)
-        color[down, across] = np.clip(lit * light_left[down, across], 0.0, 1.0).T
+        sphere = inverse @ (rays * hits.depth[rows, columns] - body.centers[row][:, None])
+        albedo = paint(kind, _fold_to_left(sphere, body.sides[row]), palette)
+        lit = _shade(albedo, _unit(inverse.T @ sphere), _unit(rays), light)
+        color[rows, columns] = np.clip(lit * occlusion[rows, columns], 0.0, 1.0).T
     return average_rays(color, size), average_rays((hits.part >= 0).astype(float), size)
 
 
 def average_rays(grid_values: Array, size: int) -> Array:
-    """The mean over the rays of each pixel, [size * OVERSAMPLE, ...] to [size, ...]."""
+    """Average the rays of each pixel: [size * OVERSAMPLE, ...] to [size, ...]."""
     return cv2.resize(grid_values, (size, size), interpolation=cv2.INTER_AREA).astype(np.float64)
 
 
-# From here on vectors are columns, [3, n]: numpy is several times faster along the long axis.
+# In the functions below, vectors are columns, [3, n]: numpy is several times faster along the long axis.
 
 
-def _as_left(sphere: Array, side: int) -> Array:
-    """Fold the animal onto its left half, which is all that `paint` knows: hence its mirror symmetry."""
+def _fold_to_left(sphere: Array, side: int) -> Array:
+    """Mirror points of the right half onto the left half, the only one that `paint` defines."""
     x, y, z = sphere
     return np.stack([np.abs(x) if side == MIDDLE else side * x, y, z])
 
@@ -158,22 +170,26 @@ def _unit(vectors: Array) -> Array:
     return unit
 
 
-def _lit(albedo: Array, normal: Array, sight: Array, light: Light) -> Array:
-    """Color under the light: soft diffuse (the terminator lies behind the limb), sky glow, a highlight."""
+def _shade(albedo: Array, normal: Array, view: Array, light: Light) -> Array:
+    """Compute the shaded color [3, n]: soft diffuse light, light from above, and a highlight."""
     diffuse = np.clip((light.direction @ normal + 0.35) / 1.35, 0.0, 1.0)
-    glow = 0.75 - 0.25 * normal[1]
-    halfway = _unit(light.direction[:, None] - sight)
+    from_above = 0.75 - 0.25 * normal[1]
+    halfway = _unit(light.direction[:, None] - view)
     highlight = light.gloss * np.clip((normal * halfway).sum(axis=0), 0.0, 1.0) ** 40
-    result: Array = albedo * (light.ambient * glow + (1.15 - light.ambient) * diffuse) + highlight
+    result: Array = albedo * (light.ambient * from_above + (1.15 - light.ambient) * diffuse) + highlight
     return result
 
 
-def landmarks(body: Body, camera: Camera) -> tuple[Array, npt.NDArray[np.bool_]]:
-    """The landmarks in exact pixels [L, 2], and whether the animal itself leaves each in sight [L]."""
-    _, places = body.landmarks()
-    xy = camera.project(places)
+def project_landmarks(body: Body, camera: Camera) -> tuple[Array, npt.NDArray[np.bool_]]:
+    """Project the landmarks and find those that the animal does not hide.
+
+    Returns:
+        Positions [L, 2] in pixels, and whether each landmark is visible [L].
+    """
+    _, points = body.landmarks()
+    xy = camera.project(points)
     rays = camera.rays(xy)
     parts = zip(body.centers, body.axes, strict=True)
-    first = np.min([depth_along(rays, center, axes) for center, axes in parts], axis=0)
-    # The landmark lies on a surface: anything first met clearly before it hides it, its own part included.
-    return xy, places[:, 2] <= first + 1e-6
+    first = np.min([intersect_ellipsoid(rays, center, axes) for center, axes in parts], axis=0)
+    # A landmark lies on a surface; it is hidden if its ray hits any surface, even of its own part, before.
+    return xy, points[:, 2] <= first + 1e-6

@@ -1,7 +1,7 @@
-"""The built-in data set: pictures of a jointed toy animal, with exact landmarks.
+"""The generated data set: pictures of a jointed toy animal with exact landmarks.
 
-Each picture shows another individual (proportions, colors) in another pose, view, light and clutter, in one
-of five behind an obstacle. Picture i depends on the seed and on i alone.
+Each picture shows an animal with random proportions, colors, pose, view, light and background; in one of
+five, an object occludes a part of it. Picture i depends only on i and the seed.
 
 >>> scene = generate_scene(2, size=64)
 >>> scene.images.shape, scene.xy.shape == (2, len(scene.names), 2)
@@ -24,18 +24,18 @@ from selfmark.demo.shape import FLIP_IDX, NAMES, Array, Body, Pose, Proportions,
 from selfmark.errors import InputError
 
 DISTANCE = 9.0  # from the camera to the animal, which is about 3.5 high: a mild perspective
-COAT_HUES = (0.02, 0.14)  # from russet to sand
-OCCLUDED_SHARE = 0.2  # pictures with an obstacle
-FILL = (0.58, 0.88)  # longer side of the animal's bounding box, as a share of the picture
+COAT_HUES = (0.02, 0.14)  # from reddish brown to sand
+OCCLUDED_FRACTION = 0.2  # of the pictures
+FILL = (0.58, 0.88)  # longer side of the animal's bounding box, as a fraction of the picture's side
 
 
 @dataclass(frozen=True)
 class Scene:
-    """Pictures and the truth about them.
+    """Pictures and their exact landmarks.
 
     images:   [N, S, S, 3] uint8, RGB
     xy:       [N, L, 2] float32, exact projections of the landmarks, pixels, centers at integers
-    visible:  [N, L] bool: inside the picture, hidden neither by the animal itself nor by an obstacle
+    visible:  [N, L] bool: inside the picture, and hidden neither by the animal nor by an occluder
     names:    L names; left is the animal's own left
     flip_idx: mirror partner of each landmark
     """
@@ -49,7 +49,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class Subject:
-    """One animal before one camera: all that decides how it looks, clutter and obstacles apart."""
+    """An animal, its colors, the camera and the light."""
 
     body: Body
     camera: render.Camera
@@ -58,7 +58,7 @@ class Subject:
 
 
 def generate_scene(count: int, size: int = 128, seed: int = 0) -> Scene:
-    """Make `count` pictures of `size` x `size` pixels.
+    """Generate `count` pictures of `size` x `size` pixels.
 
     Args:
         count: Number of pictures, at least 1.
@@ -73,15 +73,18 @@ def generate_scene(count: int, size: int = 128, seed: int = 0) -> Scene:
     xy = np.empty((count, len(NAMES), 2), np.float32)
     visible = np.empty((count, len(NAMES)), bool)
     for index in range(count):
-        images[index], xy[index], visible[index] = _picture(np.random.default_rng([seed, index]), size)
+        images[index], xy[index], visible[index] = _draw_picture(np.random.default_rng([seed, index]), size)
     return Scene(images, xy, visible, NAMES, FLIP_IDX)
 
 
 def write_scene(scene: Scene, folder: Path) -> Path:
-    """Write the pictures to `folder`/images and the truth to `folder`/labels.json; return the JSON's path.
+    """Write the pictures to `folder`/images and the landmarks to `folder`/labels.json.
 
-    The JSON is in COCO keypoints form, file names relative to the images folder. Visible landmarks have v=2,
-    hidden ones v=1: their place is known all the same.
+    The labels are COCO keypoints, with file names relative to the images folder. Visible landmarks have v=2,
+    hidden ones v=1.
+
+    Returns:
+        Path of labels.json.
     """
     pictures = folder / "images"
     pictures.mkdir(parents=True, exist_ok=True)
@@ -90,8 +93,8 @@ def write_scene(scene: Scene, folder: Path) -> Path:
     for index, (image, xy, visible) in enumerate(zip(scene.images, scene.xy, scene.visible, strict=True)):
         name = f"{index:06d}.png"
         if not cv2.imwrite(str(pictures / name), cv2.cvtColor(image, cv2.COLOR_RGB2BGR)):
-            raise InputError(f"cannot write {pictures / name}; choose a folder that can be written to")
-        low, high = xy.min(axis=0) + 0.5, xy.max(axis=0) + 0.5  # boxes count from pixel corners
+            raise InputError(f"cannot write {pictures / name}: choose another folder")
+        low, high = xy.min(axis=0) + 0.5, xy.max(axis=0) + 0.5  # boxes are measured from pixel corners
         points = [
             (round(float(x), 4), round(float(y), 4), 2 if seen else 1)
             for (x, y), seen in zip(xy, visible, strict=True)
@@ -125,22 +128,22 @@ def write_scene(scene: Scene, folder: Path) -> Path:
     return labels
 
 
-def _picture(
+def _draw_picture(
     rng: np.random.Generator, size: int
 ) -> tuple[npt.NDArray[np.uint8], Array, npt.NDArray[np.bool_]]:
-    """One image [S, S, 3], its landmarks [L, 2] and which of them are visible [L]."""
+    """Return one image [S, S, 3], its landmarks [L, 2] and which of them are visible [L]."""
     subject = draw_subject(rng, size)
     color, coverage = render.render(subject.body, subject.camera, subject.light, subject.palette, size)
-    xy, visible = render.landmarks(subject.body, subject.camera)
+    xy, visible = render.project_landmarks(subject.body, subject.camera)
     image = color + (1.0 - coverage[..., None]) * backdrop.draw_clutter(rng, size)
-    if rng.random() < OCCLUDED_SHARE:
-        obstacle = backdrop.draw_occluder(rng, size, around=xy[rng.integers(len(xy))])
+    if rng.random() < OCCLUDED_FRACTION:
+        occluder = backdrop.draw_occluder(rng, size, around=xy[rng.integers(len(xy))])
         grid = render.pixel_grid(size, render.OVERSAMPLE)
-        places = np.stack(np.meshgrid(grid, grid), axis=-1)
-        hidden = render.average_rays(obstacle.covers(places).astype(float), size)
+        positions = np.stack(np.meshgrid(grid, grid), axis=-1)
+        hidden = render.average_rays(occluder.covers(positions).astype(float), size)
         pixels = np.stack(np.meshgrid(np.arange(size), np.arange(size)), axis=-1).astype(float)
-        image += hidden[..., None] * (obstacle.color(pixels) - image)
-        visible &= ~obstacle.covers(xy)
+        image += hidden[..., None] * (occluder.color(pixels) - image)
+        visible &= ~occluder.covers(xy)
     visible &= np.all((xy >= -0.5) & (xy < size - 0.5), axis=1)
     exposure, noise = rng.uniform(0.85, 1.1), rng.uniform(0.004, 0.015)
     image = exposure * image + rng.normal(0.0, noise, image.shape)
@@ -148,13 +151,15 @@ def _picture(
 
 
 def draw_subject(rng: np.random.Generator, size: int) -> Subject:
-    """A random animal, its whole bounding box inside the picture."""
+    """Draw a random animal whose bounding box lies inside the picture."""
     body = build_body(_proportions(rng), _pose(rng), DISTANCE)
     boxes = render.part_boxes(body)
     low, high = boxes[:, :2].min(axis=0), boxes[:, 2:].max(axis=0)
     focal = rng.uniform(*FILL) * size / (high - low).max()
-    room = size - focal * (high - low)  # pixels left beside the animal along x and y
-    corner = rng.uniform(0.1, 0.9, 2) * room - 0.5  # the picture begins at -0.5: centers are at integers
+    space = size - focal * (high - low)  # pixels beside the animal, along x and y
+    corner = (
+        rng.uniform(0.1, 0.9, 2) * space - 0.5
+    )  # pixel centers are integers, so the picture starts at -0.5
     camera = render.Camera(focal, corner - focal * low)
     lamp = np.array([rng.uniform(-1, 1), rng.uniform(-1.2, 0.4), -1.0])
     light = render.Light(lamp / np.linalg.norm(lamp), rng.uniform(0.25, 0.5), rng.uniform(0.05, 0.35))
@@ -174,7 +179,7 @@ def _proportions(rng: np.random.Generator) -> Proportions:
 
 def _pose(rng: np.random.Generator) -> Pose:
     def within(low: list[float], high: list[float], rows: int | None = None) -> Array:
-        """Uniform angles, given in degrees; `rows` of them, or one."""
+        """Draw uniform angles, given in degrees; `rows` of them, or one."""
         shape = (len(low),) if rows is None else (rows, len(low))
         return np.radians(rng.uniform(low, high, shape))
 
@@ -189,7 +194,7 @@ def _pose(rng: np.random.Generator) -> Pose:
 
 
 def _palette(rng: np.random.Generator) -> Array:
-    """Six colors in the order of `paint`: one species, so coats are kin, and pale stays pale."""
+    """Draw the six colors of `paint`: similar hues for all animals, and fixed roles of light and dark."""
     hue = rng.uniform(*COAT_HUES)
     accent = hue + rng.uniform(0.45, 0.60)
     contrast = rng.uniform(0.75, 1.0)

@@ -1,4 +1,4 @@
-"""Files of tensors: whole, and for whoever may read the files beside them."""
+"""Tensor files: permissions, checksums, truncated files and failed writes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from selfmark.run.tensor_files import read_tensors, write_tensors
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o002, 0o077])
-def test_files_are_as_open_to_others_as_any_new_file(mask: int, tmp_path: Path) -> None:
+def test_files_have_the_permissions_of_new_files(mask: int, tmp_path: Path) -> None:
     before = os.umask(mask)
     try:
         (tmp_path / "plain").write_text("")
@@ -37,29 +37,29 @@ def _small_file(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def test_no_flipped_bit_is_taken_for_the_truth(tmp_path: Path) -> None:
-    """Each bit of a small file in turn: refused, or nothing it says has changed."""
+def test_a_flipped_bit_is_detected_or_harmless(tmp_path: Path) -> None:
+    """Flip each bit of a small file: reading it raises, or returns the same content."""
     path = tmp_path / "tensors"
     content = _small_file(path)
     before, metadata = read_tensors(path)
-    refused = 0
+    num_detected = 0
     for position in range(len(content)):
         for bit in range(8):
             damaged = bytearray(content)
             damaged[position] ^= 1 << bit
             path.write_bytes(damaged)
             try:
-                tensors, said = read_tensors(path)
+                tensors, read_metadata = read_tensors(path)
             except InputError as error:
-                refused += str(path) in str(error)  # by name
+                num_detected += str(path) in str(error)
                 continue
-            assert said == metadata
+            assert read_metadata == metadata
             assert tensors.keys() == before.keys()
             assert all(torch.equal(value, before[name]) for name, value in tensors.items())
-    assert refused > 0.95 * 8 * len(content)
+    assert num_detected > 0.95 * 8 * len(content)
 
 
-def test_a_file_cut_short_anywhere_is_refused(tmp_path: Path) -> None:
+def test_reading_a_truncated_file_raises(tmp_path: Path) -> None:
     path = tmp_path / "tensors"
     content = _small_file(path)
     for length in range(len(content)):
@@ -68,34 +68,34 @@ def test_a_file_cut_short_anywhere_is_refused(tmp_path: Path) -> None:
             read_tensors(path)
 
 
-def test_files_without_a_checksum_are_still_read(tmp_path: Path) -> None:
+def test_files_without_a_checksum_are_read(tmp_path: Path) -> None:
     save_file({"a": torch.arange(3)}, tmp_path / "old", {"iteration": "3"})
     tensors, metadata = read_tensors(tmp_path / "old")
     assert tensors["a"].tolist() == [0, 1, 2]
     assert metadata == {"iteration": "3"}
 
 
-def test_the_file_before_is_kept_and_nothing_is_written_through_a_link(tmp_path: Path) -> None:
-    victim = tmp_path / "victim"
-    victim.write_text("untouched")
-    path, before = tmp_path / "new", tmp_path / "before"
+def test_the_previous_file_is_kept_and_links_are_not_followed(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_text("unchanged")
+    path, previous = tmp_path / "new", tmp_path / "previous"
     for number in range(3):
-        (tmp_path / "new.part").symlink_to(victim)
-        write_tensors({"a": torch.tensor(number)}, {}, path, before)
+        (tmp_path / "new.part").symlink_to(target)
+        write_tensors({"a": torch.tensor(number)}, {}, path, previous)
         assert int(read_tensors(path)[0]["a"]) == number
-    assert int(read_tensors(before)[0]["a"]) == 1
-    assert victim.read_text() == "untouched"
-    assert sorted(found.name for found in tmp_path.iterdir()) == ["before", "new", "victim"]
+    assert int(read_tensors(previous)[0]["a"]) == 1
+    assert target.read_text() == "unchanged"
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["new", "previous", "target"]
 
 
-def test_a_failed_write_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_keeps_the_existing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "tensors"
     write_tensors({"a": torch.tensor(1)}, {}, path)
 
-    def full(*arguments: object) -> None:
+    def raise_disk_full(*arguments: object) -> None:
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr(tensor_files, "save_file", full)
+    monkeypatch.setattr(tensor_files, "save_file", raise_disk_full)
     with pytest.raises(OSError) as caught:
         write_tensors({"a": torch.tensor(2)}, {}, path)
     assert caught.value.errno == errno.ENOSPC

@@ -1,4 +1,4 @@
-"""Videos whose frames can be told apart."""
+"""A fixture that writes videos in which each frame shows its number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Augmentation: points and pixels go through the same transform; flips and photometry do what they say."""
+"""Augmentation: points and pixels get the same transform, and each color change has its effect."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _generator(seed: int = 0) -> torch.Generator:
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(0, 10_000))
-def test_points_come_back_through_the_inverse(seed: int) -> None:
+def test_the_inverse_returns_points_to_their_start(seed: int) -> None:
     generator = _generator(seed)
     matrix = augment.random_affine(4, SIZE, Augment(), generator)
     matrix = augment.prepend_flip(matrix, torch.tensor([True, False, True, False]), SIZE)
@@ -70,20 +70,20 @@ def test_pixels_and_points_move_together(seed: int, flip: bool) -> None:
 
 def test_warp_against_opencv() -> None:
     rng = np.random.default_rng(0)
-    picture = cv2.GaussianBlur(rng.random((SIZE, SIZE, 3)).astype(np.float32), (0, 0), 2)
+    image = cv2.GaussianBlur(rng.random((SIZE, SIZE, 3)).astype(np.float32), (0, 0), 2)
     matrix = augment.random_affine(1, SIZE, Augment(), _generator(5))
     ours = (
-        augment.warp_images(torch.from_numpy(picture).permute(2, 0, 1)[None], matrix)[0]
+        augment.warp_images(torch.from_numpy(image).permute(2, 0, 1)[None], matrix)[0]
         .permute(1, 2, 0)
         .numpy()
     )
     theirs = cv2.warpAffine(
-        picture, matrix[0].numpy().astype(np.float64), (SIZE, SIZE), borderMode=cv2.BORDER_REPLICATE
+        image, matrix[0].numpy().astype(np.float64), (SIZE, SIZE), borderMode=cv2.BORDER_REPLICATE
     )
     assert np.abs(ours - theirs).max() < 0.02  # OpenCV rounds positions to 1/32 pixel
 
 
-def test_flip_is_torchs_flip() -> None:
+def test_flip_against_torch() -> None:
     images = torch.rand(2, 3, SIZE, SIZE)
     matrix = augment.prepend_flip(torch.eye(2, 3).repeat(2, 1, 1), torch.tensor([True, False]), SIZE)
     warped = augment.warp_images(images, matrix)
@@ -110,17 +110,17 @@ def test_affine_parameters_stay_in_range() -> None:
     assert (matrix[:, 0, 0] * matrix[:, 0, 1] + matrix[:, 1, 0] * matrix[:, 1, 1]).abs().max() < 1e-4
 
 
-def test_inside_is_the_pixel_grid() -> None:
+def test_points_inside_are_on_the_pixel_grid() -> None:
     xy = torch.tensor([[[-0.4, 0.0], [-0.6, 0.0], [63.4, 63.4], [63.6, 10.0]]])
     assert augment.points_inside(xy, SIZE).tolist() == [[True, False, True, False]]
 
 
-def test_photometric_with_everything_off_changes_nothing() -> None:
+def test_neutral_color_changes_have_no_effect() -> None:
     images = torch.rand(3, 3, SIZE, SIZE)
     assert torch.allclose(augment.augment_colors(images, PLAIN, _generator()), images, atol=1e-5)
 
 
-def test_brightness_and_contrast_have_their_meaning() -> None:
+def test_brightness_scales_the_mean_and_contrast_the_deviation() -> None:
     images = torch.rand(1, 3, SIZE, SIZE) * 0.4 + 0.3
     darker = augment.augment_colors(images, replace(PLAIN, brightness=(0.9, 0.9)), _generator())
     assert darker.mean() / images.mean() == pytest.approx(0.9, abs=1e-4)
@@ -129,27 +129,29 @@ def test_brightness_and_contrast_have_their_meaning() -> None:
     assert flatter.mean() == pytest.approx(float(images.mean()), abs=1e-4)
 
 
-def test_negatives_exchange_light_and_dark_in_a_share_of_images() -> None:
+def test_a_fraction_of_the_images_is_inverted() -> None:
     images = torch.rand(400, 3, 8, 8, generator=_generator()) * 0.2 + 0.4
     out = augment.augment_colors(images, replace(PLAIN, negative_fraction=0.25), _generator(1))
     mean = images.mean(dim=(1, 2, 3), keepdim=True)
-    turned = ((out - (2 * mean - images)).abs() < 1e-5).flatten(1).all(dim=1)
+    inverted = ((out - (2 * mean - images)).abs() < 1e-5).flatten(1).all(dim=1)
     kept = ((out - images).abs() < 1e-5).flatten(1).all(dim=1)
-    assert (turned ^ kept).all()
-    assert 70 <= int(turned.sum()) <= 130  # 100 expected, standard deviation 9
+    assert (inverted ^ kept).all()
+    assert 70 <= int(inverted.sum()) <= 130  # 100 expected, standard deviation 9
 
 
-def test_saturation_zero_is_gray_and_hue_turns_colors() -> None:
+def test_zero_saturation_is_gray_and_hue_rotates_colors() -> None:
     images = torch.rand(2, 3, 8, 8)
     gray = augment.augment_colors(
         images, replace(PLAIN, color_fraction=1.0, hue=0.0, saturation=(0, 0)), _generator()
     )
     assert torch.allclose(gray, gray.mean(dim=1, keepdim=True).expand_as(gray), atol=1e-5)
-    turned = augment._random_color_matrix(
+    rotations = augment._random_color_matrix(
         200, replace(PLAIN, color_fraction=1.0, hue=30.0, saturation=(1, 1)), _generator()
     )
     red = torch.tensor([0.6, 0.4, 0.4])
-    hues = [((colorsys.rgb_to_hsv(*(matrix @ red).tolist())[0] * 360 + 180) % 360) - 180 for matrix in turned]
+    hues = [
+        ((colorsys.rgb_to_hsv(*(matrix @ red).tolist())[0] * 360 + 180) % 360) - 180 for matrix in rotations
+    ]
     assert 25 < max(hues) <= 31
     assert -31 <= min(hues) < -25
 
@@ -159,12 +161,12 @@ def test_blur_against_opencv() -> None:
     ours = augment.augment_colors(
         images, replace(PLAIN, blur_fraction=1.0, blur_sigma=(0.9, 0.9)), _generator()
     )
-    picture = images[0].permute(1, 2, 0).numpy()
-    theirs = cv2.GaussianBlur(picture, (5, 5), 0.9, borderType=cv2.BORDER_REPLICATE)
+    image = images[0].permute(1, 2, 0).numpy()
+    theirs = cv2.GaussianBlur(image, (5, 5), 0.9, borderType=cv2.BORDER_REPLICATE)
     assert np.abs(ours[0].permute(1, 2, 0).numpy() - theirs).max() < 1e-4
 
 
-def test_cut_out_grays_one_square_in_a_share_of_images() -> None:
+def test_a_fraction_of_the_images_has_a_gray_square() -> None:
     images = torch.zeros(400, 3, 32, 32)
     cut = augment.fill_gray(images, augment.random_cutout(400, 32, 10, 0.5, _generator()))
     area = (cut[:, 0] == 0.5).sum(dim=(1, 2))
@@ -174,7 +176,7 @@ def test_cut_out_grays_one_square_in_a_share_of_images() -> None:
     assert set(rows.tolist()) == {0, 10}
 
 
-def test_same_seed_same_pictures() -> None:
+def test_the_same_seed_gives_the_same_images() -> None:
     images = torch.rand(2, 3, SIZE, SIZE)
     one, again, other = (augment.augment_colors(images, Augment(), _generator(seed)) for seed in (3, 3, 4))
     assert torch.equal(one, again)

@@ -1,4 +1,4 @@
-"""Crop rules by hand, coordinates there and back, and pixels where the coordinates say they are."""
+"""Crop rules by hand, round trips of coordinates, and pixels at the positions the coordinates give."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from selfmark.images.decode import Pixels
 
 NO_BOX = [np.nan] * 4
 
-# --- which region ----------------------------------------------------------------------------------
+# --- regions ---------------------------------------------------------------------------------------
 
 
 def test_regions_by_hand() -> None:
@@ -30,12 +30,12 @@ def test_regions_by_hand() -> None:
 
 def test_body_rule_by_hand() -> None:
     images = Images(box_rule="body", body_scale=1.35)
-    # s = 1.35 * 200 / 200, so the side is 270, whatever the width; the margin plays no part.
+    # s = 1.35 * 200 / 200, so the side is 270, regardless of the width; the margin has no effect.
     regions = crop_regions([[640, 480]] * 3, [[100, 100, 50, 200], [100, 100, 500, 200], NO_BOX], images)
     np.testing.assert_allclose(regions, [[-10, 65, 270, 270], [215, 65, 270, 270], [0, -80, 640, 640]])
 
 
-def test_no_images_no_regions() -> None:
+def test_no_images_have_no_regions() -> None:
     assert crop_regions(np.zeros((0, 2)), np.zeros((0, 4)), Images()).shape == (0, 4)
     assert keypoint_bounds(np.zeros((0, 2)), np.zeros((0, 4)), np.zeros((0, 4)), 64).shape == (0, 4)
 
@@ -52,7 +52,7 @@ def test_corners_and_centers_by_hand() -> None:
     np.testing.assert_allclose(to_network([9.5, 19.5], region, 10), [-0.5, -0.5])
 
 
-def test_the_same_region_means_the_same_pixels() -> None:
+def test_a_region_of_network_size_keeps_coordinates() -> None:
     points = np.array([[0.0, 0.0], [3.25, 100.0]])
     np.testing.assert_allclose(to_network(points, [0, 0, 128, 128], 128), points)
 
@@ -84,7 +84,7 @@ def test_round_trip(
     np.testing.assert_allclose(to_original(to_network(xy, region, size), region, size), xy, atol=1e-3)
 
 
-# --- where keypoints may lie -----------------------------------------------------------------------
+# --- keypoint bounds -------------------------------------------------------------------------------
 
 
 def test_bounds_by_hand() -> None:
@@ -101,8 +101,8 @@ def test_bounds_by_hand() -> None:
     np.testing.assert_allclose(bounds, expected, rtol=1e-6)
 
 
-def test_bounds_hold_exactly_the_pixel_centers_inside() -> None:
-    """Against a loop over all network pixels."""
+def test_bounds_contain_exactly_the_pixel_centers_inside() -> None:
+    """Compare with a loop over all network pixels."""
     generator = np.random.default_rng(3)
     size = 32
     for _ in range(20):
@@ -113,7 +113,7 @@ def test_bounds_hold_exactly_the_pixel_centers_inside() -> None:
         x0, y0, x1, y1 = keypoint_bounds([[width, height]], [box], region, size)[0]
         for row in range(size):
             for column in range(size):
-                # The corner coordinate of a pixel center in the original.
+                # Position of the pixel center in the original, measured from pixel corners.
                 cx, cy = to_original([column, row], region[0], size) + 0.5
                 in_image = 0 <= cx <= width and 0 <= cy <= height
                 in_box = box[0] <= cx <= box[0] + box[2] and box[1] <= cy <= box[1] + box[3]
@@ -124,7 +124,7 @@ def test_bounds_hold_exactly_the_pixel_centers_inside() -> None:
 
 
 def blob(width: int, height: int, x: float, y: float, sigma: float) -> Pixels:
-    """A Gaussian around a pixel position; each pixel holds its average, by 5 x 5 samples."""
+    """Draw a Gaussian around a pixel position; each pixel is the average of 5 x 5 samples."""
     offsets = (np.arange(5) - 2) / 5
     across = np.exp(-0.5 * ((np.arange(width)[:, None] + offsets - x) / sigma) ** 2).mean(axis=1)
     down = np.exp(-0.5 * ((np.arange(height)[:, None] + offsets - y) / sigma) ** 2).mean(axis=1)
@@ -143,38 +143,40 @@ def centroid(image: Pixels) -> np.ndarray:
     [
         (0.0, 0.0, 64.0, 64.0),  # one to one
         (100.0, 80.0, 64.0, 64.0),
-        (100.3, 80.7, 64.0, 64.0),  # shifted by parts of a pixel
-        (101.37, 81.91, 66.5, 66.5),  # barely shrunk
+        (100.3, 80.7, 64.0, 64.0),  # shifted by fractions of a pixel
+        (101.37, 81.91, 66.5, 66.5),  # slightly reduced
         (90.2, 70.9, 97.3, 97.3),
         (40.0, 20.0, 192.0, 192.0),
-        (-55.5, -81.25, 411.7, 411.7),  # leaves the image on all sides
-        (-800.3, -700.1, 1931.0, 1931.0),  # shrunk thirtyfold, most of it outside
-        (-900.9, -1000.2, 3200.5, 3200.5),  # fiftyfold
+        (-55.5, -81.25, 411.7, 411.7),  # extends beyond the image on all sides
+        (-800.3, -700.1, 1931.0, 1931.0),  # reduced 30 times, mostly outside the image
+        (-900.9, -1000.2, 3200.5, 3200.5),  # reduced 50 times
         (110.4, 95.2, 40.7, 40.7),  # enlarged
         (125.45, 109.15, 16.0, 16.0),
-        (129.21, 112.93, 8.0, 8.0),  # enlarged eightfold
+        (129.21, 112.93, 8.0, 8.0),  # enlarged 8 times
         (90.0, 100.0, 80.0, 40.0),  # not a square
     ],
 )
 @pytest.mark.parametrize("position", [(133.0, 117.0), (132.6, 116.8), (133.5, 116.45)])
-def test_a_blob_lies_where_the_coordinates_say(
+def test_a_blob_is_where_the_coordinates_say(
     region: tuple[float, float, float, float], position: tuple[float, float]
 ) -> None:
     size = 64
     if region[0] == 0.0:
         position = (position[0] - 100, position[1] - 90)
     scale = max(region[2], region[3]) / size
-    # The whole blob lies in the image, with room to spare.
-    room = int(12 * scale)
-    image = blob(301 + 2 * room, 243 + 2 * room, position[0] + room, position[1] + room, max(2 * scale, 0.7))
-    shifted = (region[0] + room, region[1] + room, region[2], region[3])
+    # Add a border, so that the whole blob is inside the image.
+    border = int(12 * scale)
+    image = blob(
+        301 + 2 * border, 243 + 2 * border, position[0] + border, position[1] + border, max(2 * scale, 0.7)
+    )
+    shifted = (region[0] + border, region[1] + border, region[2], region[3])
     found = centroid(extract_crop(image, shifted, size))
     expected = to_network(position, region, size)
     assert np.abs(found - expected).max() < 0.05
 
 
 @pytest.mark.parametrize("factor", [2, 3, 5, 16])
-def test_whole_number_shrinking_is_the_mean_of_blocks(factor: int) -> None:
+def test_reduction_by_a_whole_factor_averages_blocks(factor: int) -> None:
     size = 16
     side = size * factor
     image = np.random.default_rng(factor).integers(0, 256, (side + 7, side + 11, 3), np.uint8)
@@ -184,12 +186,12 @@ def test_whole_number_shrinking_is_the_mean_of_blocks(factor: int) -> None:
     assert np.abs(result - expected).max() <= 1
 
 
-def test_one_to_one_is_a_copy() -> None:
+def test_a_crop_at_full_resolution_is_a_copy() -> None:
     image = np.random.default_rng(0).integers(0, 256, (50, 70, 3), np.uint8)
     np.testing.assert_array_equal(extract_crop(image, (13, 7, 32, 32), 32), image[7:39, 13:45])
 
 
-def test_enlarging_interpolates() -> None:
+def test_enlargement_interpolates_linearly() -> None:
     ramp = (np.arange(40) * 6).astype(np.uint8)
     image = np.dstack([np.tile(ramp, (30, 1)), np.tile(ramp[:30, None], (1, 40)), np.full((30, 40), 77)])
     region = (8.3, 5.1, 12.0, 12.0)
@@ -202,11 +204,11 @@ def test_enlarging_interpolates() -> None:
 
 
 @pytest.mark.parametrize(("shrink", "tolerance"), [(0.5, 1), (1.0, 1), (3.0, 10)])
-def test_the_border_is_repeated_outside(shrink: float, tolerance: int) -> None:
-    """Padding the image far beyond the region first must change next to nothing."""
+def test_border_pixels_are_repeated_outside_the_image(shrink: float, tolerance: int) -> None:
+    """Padding the image far beyond the region before cropping must hardly change the result."""
     noise = np.random.default_rng(8).integers(0, 256, (20, 30, 3), np.uint8)
     ramps = np.add.outer(np.arange(20) * 5, np.arange(30) * 4)[..., None].repeat(3, 2).astype(np.uint8)
-    image = noise if shrink <= 1 else ramps  # when shrinking, border pixels are averaged before they repeat
+    image = noise if shrink <= 1 else ramps  # reduction averages border pixels before repeating
     side = 32 * shrink
     region = np.array([-side / 3, -side / 4, side, side])
     pad = 120
@@ -229,8 +231,8 @@ def test_extreme_regions_stay_small_and_finite(region: tuple[float, ...]) -> Non
     assert (result == 91).all()
 
 
-def test_shrinking_does_not_alias() -> None:
-    """Stripes of one pixel must turn gray, not into broad stripes, at any scale."""
+def test_reduction_does_not_alias() -> None:
+    """Stripes of one pixel must become gray, not wider stripes, at any scale."""
     stripes = np.zeros((400, 400, 3), np.uint8)
     stripes[:, ::2] = 255
     for scale in (2.0, 2.7, 3.1, 5.9):

@@ -1,4 +1,4 @@
-"""Decoding: modes, depths, orientations and damaged files against independently built expectations."""
+"""Decode color modes, bit depths, orientations and damaged files; compare with independent results."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ LIMIT = 200.0
 
 
 def colors(height: int = 6, width: int = 9) -> Pixels:
-    """An image with no symmetry and no two equal pixels nearby."""
+    """Return random colors: an image without symmetry or equal neighbors."""
     return np.random.default_rng(5).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
-def saved(image: Image.Image, path: Path, **options: object) -> Path:
+def save(image: Image.Image, path: Path, **options: object) -> Path:
     image.save(path, **options)
     return path
 
@@ -29,61 +29,61 @@ def saved(image: Image.Image, path: Path, **options: object) -> Path:
 # --- modes -----------------------------------------------------------------------------------------
 
 
-def test_rgb_is_kept_exactly_in_every_lossless_format(tmp_path: Path) -> None:
+def test_lossless_formats_keep_rgb_exactly(tmp_path: Path) -> None:
     for suffix in ("png", "bmp", "tif", "ppm"):
-        path = saved(Image.fromarray(colors()), tmp_path / f"a.{suffix}")
+        path = save(Image.fromarray(colors()), tmp_path / f"a.{suffix}")
         np.testing.assert_array_equal(read_image(path, LIMIT), colors())
-    path = saved(Image.fromarray(colors()), tmp_path / "a.webp", lossless=True)
+    path = save(Image.fromarray(colors()), tmp_path / "a.webp", lossless=True)
     np.testing.assert_array_equal(read_image(path, LIMIT), colors())
 
 
 def test_jpeg_is_close(tmp_path: Path) -> None:
     ramp = np.linspace(0, 255, 64).astype(np.uint8)[None, :, None].repeat(48, 0).repeat(3, 2)
-    pixels = read_image(saved(Image.fromarray(ramp), tmp_path / "a.jpg", quality=95), LIMIT)
+    pixels = read_image(save(Image.fromarray(ramp), tmp_path / "a.jpg", quality=95), LIMIT)
     assert pixels.shape == (48, 64, 3)
     assert pixels.dtype == np.uint8
     assert np.abs(pixels.astype(int) - ramp).max() <= 3
 
 
-def test_the_result_can_be_written_to(tmp_path: Path) -> None:
+def test_the_result_is_writable(tmp_path: Path) -> None:
     for name, image in (("a.png", Image.fromarray(colors())), ("b.png", Image.fromarray(colors()[..., 0]))):
-        assert read_image(saved(image, tmp_path / name), LIMIT).flags.writeable
+        assert read_image(save(image, tmp_path / name), LIMIT).flags.writeable
 
 
 def test_one_bit(tmp_path: Path) -> None:
     bits = np.array([[True, False, True], [False, False, True]])
-    pixels = read_image(saved(Image.fromarray(bits), tmp_path / "a.png"), LIMIT)
+    pixels = read_image(save(Image.fromarray(bits), tmp_path / "a.png"), LIMIT)
     np.testing.assert_array_equal(pixels, np.where(bits, 255, 0)[..., None].repeat(3, 2))
 
 
 def test_gray(tmp_path: Path) -> None:
     gray = colors()[..., 0]
-    pixels = read_image(saved(Image.fromarray(gray), tmp_path / "a.pgm"), LIMIT)
+    pixels = read_image(save(Image.fromarray(gray), tmp_path / "a.pgm"), LIMIT)
     np.testing.assert_array_equal(pixels, gray[..., None].repeat(3, 2))
 
 
 def over_white(color: np.ndarray, alpha: np.ndarray) -> np.ndarray:
-    share = alpha[..., None] / 255.0
-    return color * share + 255.0 * (1 - share)
+    opacity = alpha[..., None] / 255.0
+    return color * opacity + 255.0 * (1 - opacity)
 
 
-def test_rgba_is_laid_over_white(tmp_path: Path) -> None:
+def test_rgba_is_composed_over_white(tmp_path: Path) -> None:
     alpha = colors()[..., 1]
     image = Image.fromarray(np.dstack([colors(), alpha]))
-    pixels = read_image(saved(image, tmp_path / "a.png"), LIMIT)
+    pixels = read_image(save(image, tmp_path / "a.png"), LIMIT)
     assert np.abs(pixels - over_white(colors(), alpha)).max() <= 1
 
 
-def test_gray_with_alpha_is_laid_over_white(tmp_path: Path) -> None:
+def test_gray_with_alpha_is_composed_over_white(tmp_path: Path) -> None:
     gray, alpha = colors()[..., 0], colors()[..., 1]
     image = Image.fromarray(np.dstack([gray, alpha]))
     assert image.mode == "LA"
-    pixels = read_image(saved(image, tmp_path / "a.png"), LIMIT)
+    pixels = read_image(save(image, tmp_path / "a.png"), LIMIT)
     assert np.abs(pixels - over_white(gray[..., None].repeat(3, 2), alpha)).max() <= 1
 
 
 def palette_image() -> tuple[Image.Image, np.ndarray, np.ndarray]:
-    """An indexed image, its palette [4, 3] and the indices [H, W]."""
+    """Return an indexed image, its palette [4, 3] and the indices [H, W]."""
     palette = np.array([[10, 20, 30], [200, 0, 0], [0, 200, 0], [5, 5, 250]], np.uint8)
     indices = np.arange(20, dtype=np.uint8).reshape(4, 5) % 4
     indexed = Image.frombytes("P", (5, 4), indices.tobytes())
@@ -94,28 +94,28 @@ def palette_image() -> tuple[Image.Image, np.ndarray, np.ndarray]:
 def test_palette(tmp_path: Path) -> None:
     image, palette, indices = palette_image()
     for name in ("a.png", "a.gif", "a.bmp"):
-        np.testing.assert_array_equal(read_image(saved(image, tmp_path / name), LIMIT), palette[indices])
+        np.testing.assert_array_equal(read_image(save(image, tmp_path / name), LIMIT), palette[indices])
 
 
 def test_palette_with_a_transparent_entry(tmp_path: Path) -> None:
     image, palette, indices = palette_image()
     palette[2] = 255
     for name in ("a.png", "a.gif"):
-        path = saved(image, tmp_path / name, transparency=2)
+        path = save(image, tmp_path / name, transparency=2)
         np.testing.assert_array_equal(read_image(path, LIMIT), palette[indices])
 
 
 def test_palette_with_an_alpha_per_entry(tmp_path: Path) -> None:
     image, palette, indices = palette_image()
     alpha = np.array([255, 128, 0, 51], np.uint8)
-    path = saved(image, tmp_path / "a.png", transparency=alpha.tobytes())
+    path = save(image, tmp_path / "a.png", transparency=alpha.tobytes())
     expected = over_white(palette, alpha)[indices]
     assert np.abs(read_image(path, LIMIT) - expected).max() <= 1
 
 
 def test_rgb_with_a_transparent_color(tmp_path: Path) -> None:
     image = colors()
-    path = saved(Image.fromarray(image), tmp_path / "a.png", transparency=tuple(map(int, image[2, 3])))
+    path = save(Image.fromarray(image), tmp_path / "a.png", transparency=tuple(map(int, image[2, 3])))
     expected = image.copy()
     expected[2, 3] = 255
     np.testing.assert_array_equal(read_image(path, LIMIT), expected)
@@ -123,7 +123,7 @@ def test_rgb_with_a_transparent_color(tmp_path: Path) -> None:
 
 def test_cmyk(tmp_path: Path) -> None:
     inks = np.random.default_rng(1).integers(0, 256, (5, 7, 4), dtype=np.uint8)
-    path = saved(Image.frombytes("CMYK", (7, 5), inks.tobytes()), tmp_path / "a.tif")
+    path = save(Image.frombytes("CMYK", (7, 5), inks.tobytes()), tmp_path / "a.tif")
     ink = inks / 255.0
     expected = 255 * (1 - ink[..., :3]) * (1 - ink[..., 3:])
     assert np.abs(read_image(path, LIMIT) - expected).max() <= 1.5
@@ -131,7 +131,7 @@ def test_cmyk(tmp_path: Path) -> None:
 
 def test_ycbcr(tmp_path: Path) -> None:
     values = np.random.default_rng(2).integers(0, 256, (5, 7, 3), dtype=np.uint8)
-    path = saved(Image.frombytes("YCbCr", (7, 5), values.tobytes()), tmp_path / "a.tif")
+    path = save(Image.frombytes("YCbCr", (7, 5), values.tobytes()), tmp_path / "a.tif")
     y, cb, cr = np.moveaxis(values.astype(float), 2, 0)
     cb, cr = cb - 128, cr - 128
     expected = np.dstack([y + 1.402 * cr, y - 0.344136 * cb - 0.714136 * cr, y + 1.772 * cb]).clip(0, 255)
@@ -139,9 +139,9 @@ def test_ycbcr(tmp_path: Path) -> None:
 
 
 def to_lab(rgb: np.ndarray) -> np.ndarray:
-    """CIE L*a*b* under D50, as TIFF and ICC have it, of sRGB colors."""
-    share = rgb / 255.0
-    linear = np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
+    """Convert sRGB colors to CIE L*a*b* under D50, which TIFF and ICC use."""
+    srgb = rgb / 255.0
+    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
     matrix = [  # sRGB to XYZ, adapted to D50
         [0.4360747, 0.3850649, 0.1430804],
         [0.2225045, 0.7168786, 0.0606169],
@@ -155,7 +155,7 @@ def to_lab(rgb: np.ndarray) -> np.ndarray:
 def test_lab(tmp_path: Path) -> None:
     wanted = np.array([[[255] * 3, [0] * 3, [128] * 3, [200, 80, 60], [90, 120, 180]]], np.uint8)
     stored = np.rint(to_lab(wanted) * (2.55, 1, 1)).astype(np.int64).astype(np.uint8)  # a and b are signed
-    path = saved(Image.frombytes("LAB", (5, 1), stored.tobytes()), tmp_path / "a.tif")
+    path = save(Image.frombytes("LAB", (5, 1), stored.tobytes()), tmp_path / "a.tif")
     assert stored.tobytes() in path.read_bytes()
     assert np.abs(read_image(path, LIMIT).astype(int) - wanted).max() <= 3
 
@@ -163,7 +163,7 @@ def test_lab(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a.png", "a.tif", "a.pgm"])
 def test_sixteen_bits_are_divided_by_257(tmp_path: Path, name: str) -> None:
     values = np.array([[0, 100, 129, 257], [4095, 32768, 65534, 65535]], np.uint16)
-    path = saved(Image.fromarray(values), tmp_path / name)
+    path = save(Image.fromarray(values), tmp_path / name)
     expected = np.rint(values / 257).astype(np.uint8)
     np.testing.assert_array_equal(read_image(path, LIMIT), expected[..., None].repeat(3, 2))
 
@@ -172,44 +172,44 @@ def test_a_dark_sixteen_bit_image_stays_dark_in_every_format(tmp_path: Path) -> 
     """Pillow opens 16-bit PGM as 32-bit integers; values below 256 must not make it an 8-bit image."""
     values = np.full((3, 4), 200, np.uint16)
     for name in ("a.png", "a.tif", "a.pgm"):
-        assert read_image(saved(Image.fromarray(values), tmp_path / name), LIMIT).max() == 1
+        assert read_image(save(Image.fromarray(values), tmp_path / name), LIMIT).max() == 1
 
 
 def test_big_endian_sixteen_bits(tmp_path: Path) -> None:
     values = np.array([[0, 257, 65535], [514, 25700, 771]], np.uint16)
     image = Image.frombytes("I;16B", (3, 2), values.astype(">u2").tobytes())
-    pixels = read_image(saved(image, tmp_path / "a.tif"), LIMIT)
+    pixels = read_image(save(image, tmp_path / "a.tif"), LIMIT)
     np.testing.assert_array_equal(pixels[..., 0], [[0, 1, 255], [2, 100, 3]])
 
 
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ([[0, 7, 255]], [[0, 7, 255]]),  # holds 8 bits
-        ([[0, 257, 65535]], [[0, 1, 255]]),  # holds 16 bits
-        ([[0, 50_000, 100_000]], [[0, 128, 255]]),  # beyond: stretched
+        ([[0, 7, 255]], [[0, 7, 255]]),  # fits into 8 bits
+        ([[0, 257, 65535]], [[0, 1, 255]]),  # fits into 16 bits
+        ([[0, 50_000, 100_000]], [[0, 128, 255]]),  # stretched
         ([[-100, 0, 100]], [[0, 128, 255]]),
     ],
 )
 def test_32_bit_integers(tmp_path: Path, values: list[list[int]], expected: list[list[int]]) -> None:
-    path = saved(Image.fromarray(np.array(values, np.int32)), tmp_path / "a.tif")
+    path = save(Image.fromarray(np.array(values, np.int32)), tmp_path / "a.tif")
     np.testing.assert_array_equal(read_image(path, LIMIT)[..., 0], expected)
 
 
 def test_floats_are_stretched(tmp_path: Path) -> None:
     values = np.array([[-0.5, 0.0, 0.5], [np.nan, np.inf, 0.25]], np.float32)
-    pixels = read_image(saved(Image.fromarray(values), tmp_path / "a.tif"), LIMIT)
+    pixels = read_image(save(Image.fromarray(values), tmp_path / "a.tif"), LIMIT)
     np.testing.assert_array_equal(pixels[..., 2], [[0, 128, 255], [0, 0, 191]])
 
 
 def test_constant_or_invalid_floats_are_black(tmp_path: Path) -> None:
     for value in (3.0, np.nan):
-        path = saved(Image.fromarray(np.full((2, 2), value, np.float32)), tmp_path / "a.tif")
+        path = save(Image.fromarray(np.full((2, 2), value, np.float32)), tmp_path / "a.tif")
         assert read_image(path, LIMIT).max() == 0
 
 
 def test_multi_picture_jpeg(tmp_path: Path) -> None:
-    """What many phones write: a JPEG with a second picture behind the first."""
+    """Many phones write JPEG files with a second image after the first."""
     first, second = Image.new("RGB", (16, 8), (250, 10, 10)), Image.new("RGB", (16, 8), (10, 10, 250))
     path = tmp_path / "a.jpg"
     first.save(path, format="MPO", save_all=True, append_images=[second])
@@ -220,13 +220,13 @@ def test_multi_picture_jpeg(tmp_path: Path) -> None:
 def test_first_of_several_frames(tmp_path: Path) -> None:
     frames = [Image.new("RGB", (8, 8), color) for color in ("red", "lime", "blue")]
     for name in ("a.gif", "a.tif"):
-        path = saved(frames[0], tmp_path / name, save_all=True, append_images=frames[1:])
+        path = save(frames[0], tmp_path / name, save_all=True, append_images=frames[1:])
         np.testing.assert_array_equal(read_image(path, LIMIT), np.full((8, 8, 3), (255, 0, 0)))
 
 
 # --- orientation -----------------------------------------------------------------------------------
 
-# EXIF 2.3, tag 274: which side of the scene the stored row 0 and column 0 are.
+# EXIF 2.3, tag 274: the side of the scene that row 0 and column 0 of the file show.
 STORED_SIDES = {
     1: ("top", "left"),
     2: ("top", "right"),
@@ -239,20 +239,20 @@ STORED_SIDES = {
 }
 
 
-def as_stored(scene: Pixels, orientation: int) -> Pixels:
-    """Write the scene the way a camera held in this orientation does, pixel by pixel."""
+def to_stored(scene: Pixels, orientation: int) -> Pixels:
+    """Return the pixels that a camera held in this orientation stores, pixel by pixel."""
     height, width = scene.shape[:2]
     row_side, column_side = STORED_SIDES[orientation]
     upright = row_side in ("top", "bottom")
     stored = np.zeros((height, width, 3) if upright else (width, height, 3), np.uint8)
     for row in range(stored.shape[0]):
         for column in range(stored.shape[1]):
-            place = {}
+            position = {}
             for side, index in ((row_side, row), (column_side, column)):
                 axis = "y" if side in ("top", "bottom") else "x"
                 last = height - 1 if axis == "y" else width - 1
-                place[axis] = index if side in ("top", "left") else last - index
-            stored[row, column] = scene[place["y"], place["x"]]
+                position[axis] = index if side in ("top", "left") else last - index
+            stored[row, column] = scene[position["y"], position["x"]]
     return stored
 
 
@@ -262,17 +262,17 @@ def test_orientation(tmp_path: Path, orientation: int, name: str) -> None:
     exif = Image.Exif()
     exif[274] = orientation
     options = {"lossless": True} if name == "a.webp" else {}
-    path = saved(Image.fromarray(as_stored(colors(), orientation)), tmp_path / name, exif=exif, **options)
+    path = save(Image.fromarray(to_stored(colors(), orientation)), tmp_path / name, exif=exif, **options)
     np.testing.assert_array_equal(read_image(path, LIMIT), colors())
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_orientation_of_jpeg(tmp_path: Path, orientation: int) -> None:
-    scene = colors(2, 3).repeat(16, 0).repeat(16, 1)  # blocks, which JPEG keeps well
+    scene = colors(2, 3).repeat(16, 0).repeat(16, 1)  # JPEG keeps blocks well
     exif = Image.Exif()
     exif[274] = orientation
-    stored = Image.fromarray(as_stored(scene, orientation))
-    path = saved(stored, tmp_path / "a.jpg", exif=exif, quality=98, subsampling=0)
+    stored = Image.fromarray(to_stored(scene, orientation))
+    path = save(stored, tmp_path / "a.jpg", exif=exif, quality=98, subsampling=0)
     pixels = read_image(path, LIMIT)
     assert pixels.shape == scene.shape
     assert np.abs(pixels.astype(int) - scene).max() <= 8
@@ -282,22 +282,22 @@ def test_orientation_of_sixteen_bits(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[274] = 6
     values = np.array([[0, 257], [514, 771], [1028, 1285]], np.uint16)
-    pixels = read_image(saved(Image.fromarray(values), tmp_path / "a.png", exif=exif), LIMIT)
+    pixels = read_image(save(Image.fromarray(values), tmp_path / "a.png", exif=exif), LIMIT)
     np.testing.assert_array_equal(pixels[..., 0], [[4, 2, 0], [5, 3, 1]])
 
 
-def test_damaged_exif_does_not_lose_the_image(tmp_path: Path) -> None:
-    path = saved(Image.fromarray(colors()), tmp_path / "a.png", exif=b"Exif\x00\x00MM\x00*\xff\xff\xff\xff")
+def test_an_image_with_damaged_exif_is_read(tmp_path: Path) -> None:
+    path = save(Image.fromarray(colors()), tmp_path / "a.png", exif=b"Exif\x00\x00MM\x00*\xff\xff\xff\xff")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         np.testing.assert_array_equal(read_image(path, LIMIT), colors())
 
 
-# --- what cannot be read ---------------------------------------------------------------------------
+# --- unreadable files ------------------------------------------------------------------------------
 
 
 def png_header(width: int, height: int, depth: int = 8) -> bytes:
-    """A gray PNG that ends where its pixels should begin."""
+    """Return a gray PNG file that ends where its pixels should begin."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -314,21 +314,21 @@ def test_empty_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a.jpg", "a.png", "a.bmp", "a.gif", "a.tif", "a.ppm"])
 def test_truncated_file(tmp_path: Path, name: str) -> None:
-    path = saved(Image.fromarray(colors(60, 80)), tmp_path / name)
+    path = save(Image.fromarray(colors(60, 80)), tmp_path / name)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(UnreadableImage, match=r"^truncated$"):
         read_image(path, LIMIT)
 
 
 def test_truncated_webp(tmp_path: Path) -> None:
-    path = saved(Image.fromarray(colors(60, 80)), tmp_path / "a.webp")
+    path = save(Image.fromarray(colors(60, 80)), tmp_path / "a.webp")
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(UnreadableImage, match=r"damaged|truncated"):
         read_image(path, LIMIT)
 
 
 def test_text_named_jpg(tmp_path: Path) -> None:
-    (tmp_path / "a.jpg").write_text("hello, I am no picture")
+    (tmp_path / "a.jpg").write_text("hello, I am not an image")
     with pytest.raises(UnreadableImage, match="not an image"):
         read_image(tmp_path / "a.jpg", LIMIT)
 
@@ -340,18 +340,18 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
         read_image(tmp_path, LIMIT)
 
 
-def test_a_huge_header_is_refused_before_decoding(tmp_path: Path) -> None:
+def test_a_huge_image_is_rejected_before_decoding(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(png_header(100_000, 100_000))
     with pytest.raises(UnreadableImage, match=r"^10000 megapixels, more than the 200 allowed$"):
         read_image(tmp_path / "a.png", LIMIT)
 
 
-def test_the_limit_is_ours_alone(tmp_path: Path) -> None:
-    path = saved(Image.fromarray(colors(100, 100)), tmp_path / "a.png")
+def test_only_our_own_limit_applies(tmp_path: Path) -> None:
+    path = save(Image.fromarray(colors(100, 100)), tmp_path / "a.png")
     assert read_image(path, 0.01).shape == (100, 100, 3)
     with pytest.raises(UnreadableImage, match=r"more than the 0\.0099 allowed"):
         read_image(path, 0.0099)
-    # Beyond Pillow's own limit of 179 megapixels, but within ours: only the missing data counts against it.
+    # This exceeds Pillow's limit of 179 megapixels, but not ours, so only the missing data is an error.
     (tmp_path / "b.png").write_bytes(png_header(19_000, 10_000, depth=1))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

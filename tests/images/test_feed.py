@@ -1,4 +1,4 @@
-"""Pixels come in the order they are asked for (fetching from the host is tested with the other GPU tests)."""
+"""Batches of a feed on the CPU; prefetching from the host is among the GPU tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from selfmark.images.feed import PixelFeed
 PIXELS = torch.arange(10 * 3 * 4 * 4).to(torch.uint8).reshape(10, 3, 4, 4)
 
 
-def test_batches_are_the_images_asked_for() -> None:
+def test_batches_contain_the_requested_images() -> None:
     feed = PixelFeed(PIXELS, torch.device("cpu"))
     wanted = [np.array([3, 3, 9]), np.array([0])]
     for rows, images in zip(wanted, feed.batches(wanted), strict=True):
@@ -18,7 +18,7 @@ def test_batches_are_the_images_asked_for() -> None:
     assert len(feed) == 10
 
 
-def test_in_order_covers_every_image_once() -> None:
+def test_sequential_batches_contain_every_image_once() -> None:
     feed = PixelFeed(PIXELS, torch.device("cpu"))
     assert torch.equal(torch.cat(list(feed.sequential_batches(4))), PIXELS)
     assert [len(images) for images in feed.sequential_batches(4)] == [4, 4, 2]

@@ -1,4 +1,4 @@
-"""Temporal pairs: neighbors come from the same video, points are followed, lost points are noticed."""
+"""Temporal pairs: neighbors are frames of the same video, and points that are lost are flagged."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ def _texture(seed: int, size: int = 96) -> np.ndarray:
     return ((smooth - smooth.min()) / np.ptp(smooth) * 255).astype(np.uint8)
 
 
-def test_track_follows_a_shift_and_flags_what_does_not_return() -> None:
-    here = _texture(0)
-    there = cv2.warpAffine(
-        here, np.float32([[1, 0, 2.5], [0, 1, -1.5]]), (96, 96), borderMode=cv2.BORDER_REFLECT
+def test_points_follow_a_shift_and_lost_points_are_flagged() -> None:
+    source = _texture(0)
+    target = cv2.warpAffine(
+        source, np.float32([[1, 0, 2.5], [0, 1, -1.5]]), (96, 96), borderMode=cv2.BORDER_REFLECT
     )
     points = np.array([[30, 30], [60, 50], [40, 70]], dtype=np.float32)
-    moved, good = track_points(here, there, points, SETTINGS)
+    moved, good = track_points(source, target, points, SETTINGS)
     assert good.all()
     np.testing.assert_allclose(moved - points, [[2.5, -1.5]] * 3, atol=0.1)
     _, unrelated = track_points(
-        here, _texture(1), np.random.default_rng(0).uniform(20, 76, (60, 2)).astype(np.float32), SETTINGS
+        source, _texture(1), np.random.default_rng(0).uniform(20, 76, (60, 2)).astype(np.float32), SETTINGS
     )
     assert unrelated.mean() < 0.3
 
 
-def test_nearby_frames_stay_within_reach_and_within_the_video() -> None:
+def test_nearby_frames_are_close_and_in_the_same_video() -> None:
     video = np.array([0] * 12 + [1] * 12 + [-1] * 3 + [2])
     frame = np.array([*range(0, 24, 2), *range(12), -1, -1, -1, 0])
     center = np.zeros((len(video), 2))
@@ -45,12 +45,12 @@ def test_nearby_frames_stay_within_reach_and_within_the_video() -> None:
         step = 2 if video[image] == 0 else 1
         apart = np.abs(frame[near[image]] - frame[image]) / step
         assert ((apart >= 1) & (apart <= 3)).all()
-    assert (near[24:] == -1).all(), "stills and one-frame videos have no neighbors"
+    assert (near[24:] == -1).all(), "still images and one-frame videos have no neighbors"
 
 
-def test_whether_any_image_has_a_neighbor_is_known_beforehand() -> None:
-    """Stills, single frames, and frames of two animals each of which is seen once, have none."""
-    for video, frame, track_, expected in (
+def test_has_nearby_frames_agrees_with_the_samples() -> None:
+    """Still images, single frames, and two animals that each occur once have no neighbors."""
+    for video, frame, tracks, expected in (
         ([-1, -1], [-1, -1], [-1, -1], False),
         ([0, 1, -1], [3, 4, -1], [-1, -1, -1], False),
         ([0, 0], [3, 3], [-1, -1], False),
@@ -58,13 +58,13 @@ def test_whether_any_image_has_a_neighbor_is_known_beforehand() -> None:
         ([0, 0, -1], [3, 4, -1], [-1, -1, -1], True),
         ([0, 0, 0], [3, 3, 9], [1, 2, 2], True),
     ):
-        columns = np.array(video), np.array(frame), np.array(track_)
+        columns = np.array(video), np.array(frame), np.array(tracks)
         assert has_nearby_frames(*columns) == expected
         near = sample_nearby_frames(*columns, np.zeros((len(video), 2)), SETTINGS, np.random.default_rng(0))
         assert bool((near >= 0).any()) == expected
 
 
-def test_with_two_objects_the_neighbor_is_the_same_object() -> None:
+def test_without_tracks_the_nearest_object_is_the_neighbor() -> None:
     frame = np.repeat(np.arange(10), 2)
     center = np.stack([np.tile([10.0, 90.0], 10) + frame, np.full(20, 50.0)], axis=1)
     video, unknown = np.zeros(20, dtype=np.int64), np.full(20, -1)
@@ -72,8 +72,8 @@ def test_with_two_objects_the_neighbor_is_the_same_object() -> None:
     assert (near % 2 == (np.arange(20) % 2)[:, None]).all()
 
 
-def test_a_track_is_paired_with_itself_even_where_animals_change_places() -> None:
-    """Two animals run through each other: in the middle the nearer crop is the other one's."""
+def test_tracks_are_paired_even_if_animals_swap_positions() -> None:
+    """Two animals cross: in the middle, the nearest crop is that of the other animal."""
     frame = np.repeat(np.arange(20), 2)
     track = np.tile([4, 9], 20)
     center = np.stack([np.where(track == 4, frame * 10.0, 190.0 - frame * 10.0), np.full(40, 50.0)], axis=1)
@@ -81,25 +81,27 @@ def test_a_track_is_paired_with_itself_even_where_animals_change_places() -> Non
     near = sample_nearby_frames(video, frame, track, center, SETTINGS, np.random.default_rng(0))
     assert (near >= 0).all()
     assert (track[near] == track[:, None]).all()
-    by_place = sample_nearby_frames(video, frame, np.full(40, -1), center, SETTINGS, np.random.default_rng(0))
-    assert (track[by_place] != track[:, None]).any(), "which by place alone goes wrong"
+    by_position = sample_nearby_frames(
+        video, frame, np.full(40, -1), center, SETTINGS, np.random.default_rng(0)
+    )
+    assert (track[by_position] != track[:, None]).any(), "positions alone give wrong pairs"
 
 
-def test_an_animal_that_is_gone_is_not_paired_with_the_other() -> None:
+def test_an_absent_animal_is_not_paired_with_another() -> None:
     frame, track = np.array([0, 0, 1, 2, 2]), np.array([1, 2, 1, 1, 2])
     center = np.zeros((5, 2))
     settings = Temporal(enabled=True, max_frame_gap=1, neighbors=3)
     near = sample_nearby_frames(
         np.zeros(5, np.int64), frame, track, center, settings, np.random.default_rng(0)
     )
-    assert (near[[1, 4]] == -1).all(), "track 2 is not in frame 1, the only one within reach"
+    assert (near[[1, 4]] == -1).all(), "track 2 is not in frame 1, the only one near enough"
     assert set(near[[0, 2, 3]].ravel().tolist()) <= {0, 2, 3}
 
 
-def test_carry_moves_valid_points_only() -> None:
-    here = _texture(3)
+def test_only_valid_points_are_propagated() -> None:
+    source = _texture(3)
     frames = [
-        cv2.warpAffine(here, np.float32([[1, 0, t], [0, 1, 0]]), (96, 96), borderMode=cv2.BORDER_REFLECT)
+        cv2.warpAffine(source, np.float32([[1, 0, t], [0, 1, 0]]), (96, 96), borderMode=cv2.BORDER_REFLECT)
         for t in range(3)
     ]
     pixels = torch.from_numpy(np.stack(frames))[:, None].expand(3, 3, 96, 96).contiguous()

@@ -1,4 +1,4 @@
-"""Finding images: every kind of input, its order, and every way it can be wrong."""
+"""List images: every type of input, the order of images, and unusable inputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from selfmark.images.sources import list_images
 
 
 def touch(folder: Path, *names: str) -> list[Path]:
-    """Empty files: nothing is decoded here."""
+    """Create empty files; nothing is decoded here."""
     paths = [folder / name for name in names]
     for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -36,7 +36,7 @@ def test_names() -> None:
 # --- folders, files, patterns ----------------------------------------------------------------------
 
 
-def test_folder_is_walked_and_sorted(tmp_path: Path) -> None:
+def test_files_of_a_folder_are_sorted(tmp_path: Path) -> None:
     wanted = ["B.PNG", "a.jpg", "c.Jpeg", "deep/er/x.webp", "deep/y.tif", "deep/z.tiff", "e.bmp", "f.gif"]
     wanted += ["g.ppm", "h.pgm"]
     touch(tmp_path, *reversed(wanted), "notes.txt", "labels.json", "x.heic", "noextension", ".hidden.jpg")
@@ -45,25 +45,25 @@ def test_folder_is_walked_and_sorted(tmp_path: Path) -> None:
     assert all(ref.frame is None and ref.box is None for ref in list_images([str(tmp_path)]))
 
 
-def test_a_folder_named_like_an_image_is_no_image(tmp_path: Path) -> None:
+def test_a_folder_named_like_an_image_is_a_folder(tmp_path: Path) -> None:
     touch(tmp_path, "odd.jpg/a.png")
     assert names(list_images([tmp_path]), tmp_path) == [str(Path("odd.jpg/a.png"))]
 
 
-def test_links_to_folders_are_followed_but_not_in_circles(tmp_path: Path) -> None:
+def test_links_to_folders_are_followed_once(tmp_path: Path) -> None:
     touch(tmp_path, "elsewhere/b.jpg", "photos/a.jpg")
     (tmp_path / "photos" / "linked").symlink_to(tmp_path / "elsewhere")
-    (tmp_path / "photos" / "round").symlink_to(tmp_path / "photos")
+    (tmp_path / "photos" / "loop").symlink_to(tmp_path / "photos")
     found = names(list_images([tmp_path / "photos"]), tmp_path / "photos")
     assert found == ["a.jpg", str(Path("linked/b.jpg"))]
 
 
-def test_a_hidden_folder_can_be_named(tmp_path: Path) -> None:
+def test_a_hidden_folder_can_be_an_input(tmp_path: Path) -> None:
     touch(tmp_path, ".secret/a.jpg")
     assert len(list_images([tmp_path / ".secret"])) == 1
 
 
-def test_single_files_keep_the_order_given(tmp_path: Path) -> None:
+def test_single_files_keep_their_order(tmp_path: Path) -> None:
     b, a = touch(tmp_path, "b.jpg", "a.JPG")
     assert [ref.path for ref in list_images([b, str(a)])] == [b, a]
 
@@ -87,16 +87,16 @@ def test_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [ref.path for ref in list_images(["~/a.jpg"])] == [tmp_path / "a.jpg"]
 
 
-def test_the_same_file_is_taken_once_in_its_first_place(tmp_path: Path) -> None:
+def test_repeated_files_are_listed_once(tmp_path: Path) -> None:
     a, b = touch(tmp_path, "a.jpg", "b.jpg")
     (tmp_path / "again.jpg").symlink_to(b)
-    roundabout = tmp_path / "x" / ".." / "b.jpg"
+    indirect = tmp_path / "x" / ".." / "b.jpg"
     (tmp_path / "x").mkdir()
-    assert [ref.path for ref in list_images([b, roundabout, tmp_path, a])] == [b, a]
+    assert [ref.path for ref in list_images([b, indirect, tmp_path, a])] == [b, a]
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "message"),
     [
         ("missing.jpg", "no file or folder"),
         ("missing", "no file or folder"),
@@ -107,15 +107,15 @@ def test_the_same_file_is_taken_once_in_its_first_place(tmp_path: Path) -> None:
         ("empty", "contains no images"),
     ],
 )
-def test_unusable_inputs(tmp_path: Path, name: str, words: str) -> None:
+def test_unusable_inputs(tmp_path: Path, name: str, message: str) -> None:
     touch(tmp_path, "readme.md", "noextension")
     touch(tmp_path / "empty", ".hidden.jpg", "notes.doc")
-    with pytest.raises(InputError, match=words) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         list_images([tmp_path / name])
     assert str(tmp_path / name) in str(caught.value)
 
 
-def test_nothing_named_and_no_frames_wanted(tmp_path: Path) -> None:
+def test_no_inputs_and_no_frames(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no images were given"):
         list_images([])
     with pytest.raises(InputError, match="at least 1"):
@@ -188,7 +188,7 @@ def test_video_in_a_list(tmp_path: Path, write_video: Callable[..., Path]) -> No
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "message"),
     [
         ("gone.jpg", "there is no file"),
         ("a.jpg,1,2,3", "there is no file"),
@@ -201,10 +201,10 @@ def test_video_in_a_list(tmp_path: Path, write_video: Callable[..., Path]) -> No
         ("folder", "there is no file"),
     ],
 )
-def test_unusable_list_entries(tmp_path: Path, line: str, words: str) -> None:
+def test_unusable_list_entries(tmp_path: Path, line: str, message: str) -> None:
     touch(tmp_path, "a.jpg", "b.heic", "folder/c.jpg")
     path = write_list(tmp_path / "l.txt", f"# first\na.jpg\n{line}\n")
-    with pytest.raises(InputError, match=words) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         list_images([path])
     assert f"{path} line 3" in str(caught.value)
 
@@ -248,21 +248,21 @@ def test_coco_boxes(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("place", ["", "images", "images/train"])
-def test_where_coco_images_lie(tmp_path: Path, place: str) -> None:
-    """The first file decides; others may be missing and are reported when they are read."""
-    touch(tmp_path / place, "s/a.jpg")
+@pytest.mark.parametrize("folder", ["", "images", "images/train"])
+def test_folders_of_coco_images(tmp_path: Path, folder: str) -> None:
+    """The first file selects the folder; others may be missing and are reported when they are read."""
+    touch(tmp_path / folder, "s/a.jpg")
     touch(tmp_path / "images" / "other", "s/a.jpg")
     path = write_coco(
         tmp_path / "train.json", [{"id": 1, "file_name": "s/a.jpg"}, {"id": 2, "file_name": "gone.jpg"}]
     )
     assert [ref.path for ref in list_images([path])] == [
-        tmp_path / place / "s/a.jpg",
-        tmp_path / place / "gone.jpg",
+        tmp_path / folder / "s/a.jpg",
+        tmp_path / folder / "gone.jpg",
     ]
 
 
-def test_coco_places_are_tried_in_order(tmp_path: Path) -> None:
+def test_folders_of_coco_images_are_tried_in_order(tmp_path: Path) -> None:
     touch(tmp_path, "images/train/a.jpg", "images/a.jpg")
     path = write_coco(tmp_path / "train.json", [{"id": 1, "file_name": "a.jpg"}])
     assert list_images([path])[0].path == tmp_path / "images" / "a.jpg"
@@ -271,7 +271,7 @@ def test_coco_places_are_tried_in_order(tmp_path: Path) -> None:
 
 
 def test_coco_frames(tmp_path: Path) -> None:
-    """The video is not opened, and `every` does not thin out frames that were named."""
+    """The video is not opened, and `every` does not apply to frames that the file lists."""
     touch(tmp_path, "v.mp4")
     images = [{"id": i, "file_name": "v.mp4", "frame": frame} for i, frame in enumerate((5, 0, 9))]
     refs = list_images(
@@ -280,7 +280,7 @@ def test_coco_frames(tmp_path: Path) -> None:
     assert [(ref.frame, ref.box) for ref in refs] == [(5, None), (0, (1, 1, 2, 2)), (9, None)]
 
 
-def test_a_still_may_carry_a_frame_number(tmp_path: Path) -> None:
+def test_the_frame_number_of_a_still_image_is_ignored(tmp_path: Path) -> None:
     touch(tmp_path, "a.jpg")
     assert list_images([write_coco(tmp_path / "l.json", [{"id": 1, "file_name": "a.jpg", "frame": 3}])]) == [
         ImageRef(tmp_path / "a.jpg")
@@ -297,7 +297,7 @@ GOOD = {"id": 1, "file_name": "a.jpg"}
 
 
 @pytest.mark.parametrize(
-    ("images", "annotations", "words"),
+    ("images", "annotations", "message"),
     [
         ([], [], "lists no images"),
         ({}, [], "needs a list under 'images'"),
@@ -334,10 +334,10 @@ GOOD = {"id": 1, "file_name": "a.jpg"}
         ),
     ],
 )
-def test_unusable_coco(tmp_path: Path, images: Any, annotations: Any, words: str) -> None:
+def test_unusable_coco(tmp_path: Path, images: Any, annotations: Any, message: str) -> None:
     touch(tmp_path, "a.jpg")
     path = write_coco(tmp_path / "l.json", images, annotations)
-    with pytest.raises(InputError, match=words) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         list_images([path])
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -353,7 +353,7 @@ def test_broken_json(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("box", ["[1, 2, 1" + "0" * 400 + ", 4]", "[1, 2, Infinity, 4]", "[1, 2, NaN, 4]"])
-def test_numbers_too_large_for_a_box_are_refused(tmp_path: Path, box: str) -> None:
+def test_numbers_too_large_for_a_box_are_rejected(tmp_path: Path, box: str) -> None:
     labels = tmp_path / "labels.json"
     labels.write_text(
         '{"images": [{"id": 1, "file_name": "a.png"}], "annotations": [{"image_id": 1, "bbox": ' + box + "}]}"
@@ -362,7 +362,7 @@ def test_numbers_too_large_for_a_box_are_refused(tmp_path: Path, box: str) -> No
         list_images([labels])
 
 
-def test_json_nested_without_end_is_refused(tmp_path: Path) -> None:
+def test_deeply_nested_json_is_rejected(tmp_path: Path) -> None:
     labels = tmp_path / "labels.json"
     labels.write_text("[" * 200_000)
     with pytest.raises(InputError, match="not valid JSON"):

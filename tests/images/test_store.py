@@ -1,4 +1,4 @@
-"""The store: order, what is left out and why, and that both ways of reading it agree."""
+"""The image store: order, skipped images, large JPEGs, memory, and agreement with batches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SMALL = Images(size=64)
 
 
 def write_images(folder: Path, count: int) -> list[Path]:
-    """Noise of different sizes, no two alike."""
+    """Write images of random noise, each with another size."""
     generator = np.random.default_rng(count)
     paths = []
     for number in range(count):
@@ -36,14 +36,14 @@ def write_images(folder: Path, count: int) -> list[Path]:
 
 
 def expected_pixels(ref: ImageRef, images: Images, original: Pixels | None = None) -> np.ndarray:
-    """One crop by the plain way, [3, S, S]."""
+    """Compute one crop directly, [3, S, S]."""
     original = read_image(ref.path, 200.0) if original is None else original
     box = [np.nan] * 4 if ref.box is None else list(ref.box)
     region = crop_regions([[original.shape[1], original.shape[0]]], [box], images)[0]
     return extract_crop(original, region, images.size).transpose(2, 0, 1)
 
 
-def test_stills(tmp_path: Path) -> None:
+def test_still_images(tmp_path: Path) -> None:
     paths = write_images(tmp_path, 9)
     boxes = [None, (5.0, 6.0, 20.0, 15.5), None]
     refs = [ImageRef(path, box=boxes[number % 3]) for number, path in enumerate(paths)]
@@ -72,16 +72,16 @@ def test_stills(tmp_path: Path) -> None:
     ]
 
 
-def test_the_box_rule_is_obeyed(tmp_path: Path) -> None:
+def test_the_box_rule_is_applied(tmp_path: Path) -> None:
     ref = ImageRef(write_images(tmp_path, 1)[0], box=(10.0, 5.0, 30.0, 20.0))
     store = load_store([ref], Images(size=64, box_rule="body", body_scale=1.5), 1.0, None)
     np.testing.assert_allclose(store.regions, [[10, 0, 30, 30]])
 
 
-def test_unreadable_images_are_left_out_and_listed(tmp_path: Path) -> None:
+def test_unreadable_images_are_skipped_and_listed(tmp_path: Path) -> None:
     good = write_images(tmp_path, 4)
     (tmp_path / "empty.jpg").touch()
-    (tmp_path / "text.jpg").write_text("no picture")
+    (tmp_path / "text.jpg").write_text("not an image")
     (tmp_path / "broken.avi").write_text("no video")
     refs = [
         ImageRef(tmp_path / "empty.jpg"),
@@ -106,14 +106,14 @@ def test_unreadable_images_are_left_out_and_listed(tmp_path: Path) -> None:
         np.testing.assert_array_equal(pixels, expected_pixels(ref, SMALL))
 
 
-def test_the_limit_of_the_settings_is_used(tmp_path: Path) -> None:
+def test_the_limit_on_megapixels_is_applied(tmp_path: Path) -> None:
     paths = write_images(tmp_path, 2)
     store = load_store([ImageRef(path) for path in paths], Images(size=64, max_megapixels=0.0022), 1.0, None)
     assert [ref.path for ref in store.refs] == [paths[0]]  # 70 x 30 pixels; the other has 68 x 33
     assert "more than the 0.0022 allowed" in store.skipped[0].reason
 
 
-def test_nothing_usable(tmp_path: Path) -> None:
+def test_no_usable_images(tmp_path: Path) -> None:
     for name in ("a.jpg", "b.jpg"):
         (tmp_path / name).touch()
     with pytest.raises(
@@ -155,18 +155,18 @@ def test_frames_of_several_videos_in_any_order(tmp_path: Path, write_video: Call
     assert shown[:2] + shown[3:] == [3, 9, 2, 11, 2, 0]
 
 
-# --- large JPEGs, which are decoded smaller -----------------------------------------------------------------
+# --- large JPEGs, which are decoded at a smaller size ----------------------------------------------
 
 
-def dots(width: int, height: int, places: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Bright round spots on a dark ground, [H, W, 3]."""
+def dots(width: int, height: int, centers: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Draw bright round spots on a dark background, [H, W, 3]."""
     y, x = np.mgrid[:height, :width]
-    heat = sum(np.exp(-((x - column) ** 2 + (y - row) ** 2) / (2 * 60.0**2)) for column, row in places)
+    heat = sum(np.exp(-((x - column) ** 2 + (y - row) ** 2) / (2 * 60.0**2)) for column, row in centers)
     return np.repeat((20 + 200 * np.clip(heat, 0, 1)).astype(np.uint8)[..., None], 3, axis=2)
 
 
 def centroid(crop: np.ndarray, near: np.ndarray) -> np.ndarray:
-    """The middle of the bright spot around a place, x and y."""
+    """Return the center (x, y) of the bright spot near a position."""
     x0, y0 = (round(float(value)) - 6 for value in near)
     window = np.clip(crop[0, y0 : y0 + 13, x0 : x0 + 13].astype(float) - 25, 0, None)
     y, x = np.mgrid[y0 : y0 + 13, x0 : x0 + 13]
@@ -175,10 +175,8 @@ def centroid(crop: np.ndarray, near: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("size", [(1504, 1208), (1501, 1207)])
-def test_large_jpegs_show_the_same_at_the_same_place(
-    tmp_path: Path, orientation: int, size: tuple[int, int]
-) -> None:
-    """Whatever the turn, and where the size is no multiple of what is left out."""
+def test_crops_of_large_jpegs_are_aligned(tmp_path: Path, orientation: int, size: tuple[int, int]) -> None:
+    """In every orientation, also if the size is not a multiple of the reduction."""
     path = tmp_path / "a.jpg"
     exif = Image.Exif()
     exif[0x0112] = orientation
@@ -191,22 +189,22 @@ def test_large_jpegs_show_the_same_at_the_same_place(
     spots = [np.array([column, row]) for _, row, column in np.argwhere(full[:1] > 205)]
     assert len(spots) >= 3
     for spot in spots:
-        away = centroid(store.pixels[0].numpy(), spot) - centroid(full, spot)
-        assert np.abs(away).max() < 0.03  # of a network pixel, which is 23 of the photograph's
+        shift = centroid(store.pixels[0].numpy(), spot) - centroid(full, spot)
+        assert np.abs(shift).max() < 0.03  # network pixels, each of which is 23 pixels of the JPEG
 
 
-def test_only_as_much_is_left_out_as_the_smallest_box_allows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_smallest_box_limits_the_reduction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     factors: list[int] = []
     real = store_module.decode_image
 
-    def noting(path: Path, limit: float, max_reduction: Callable[[tuple[int, int]], float]) -> DecodedImage:
-        picture = real(path, limit, max_reduction)
-        factors.append(picture.factor)
-        return picture
+    def recording(
+        path: Path, limit: float, max_reduction: Callable[[tuple[int, int]], float]
+    ) -> DecodedImage:
+        decoded = real(path, limit, max_reduction)
+        factors.append(decoded.factor)
+        return decoded
 
-    monkeypatch.setattr(store_module, "decode_image", noting)
+    monkeypatch.setattr(store_module, "decode_image", recording)
     images = Images(size=64, margin=0.0)
     for name, options in (("a.jpg", {}), ("a.png", {}), ("b.jpg", {"format": "MPO"})):
         Image.fromarray(dots(1600, 1200, [(500, 500)])).save(tmp_path / name, **options)
@@ -217,7 +215,7 @@ def test_only_as_much_is_left_out_as_the_smallest_box_allows(
         ("a.jpg", [256], 2),
         ("a.jpg", [255], 1),
         ("a.jpg", [1600, 20], 1),
-        ("b.jpg", [None], 8),  # as phones write it
+        ("b.jpg", [None], 8),  # the format of many phones
         ("a.png", [None], 1),
     ):
         boxes = [None if side is None else (10.0, 10.0, float(side), float(side)) for side in sides]
@@ -227,7 +225,7 @@ def test_only_as_much_is_left_out_as_the_smallest_box_allows(
 
 
 def test_a_thin_jpeg(tmp_path: Path) -> None:
-    """It may be left out of more than it has."""
+    """The width allows a larger reduction than the height of 4 pixels."""
     path = tmp_path / "a.jpg"
     Image.fromarray(dots(3000, 4, [(1500, 2)])).save(path)
     store = load_store([ImageRef(path)], SMALL, 1.0, None)
@@ -266,8 +264,8 @@ def test_each_file_is_decoded_once(
         np.testing.assert_array_equal(pixels, expected_pixels(ref, SMALL))
 
 
-def test_a_long_video_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a bounded number of frames is read ahead of what has been asked for."""
+def test_a_long_video_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a limited number of frames is read in advance."""
     read = 0
 
     def endless(path: Path, frames: Sequence[int]) -> object:
@@ -284,15 +282,17 @@ def test_a_long_video_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert batch.frame.tolist() == list(range(8 * number, 8 * number + 8))
         assert batch.pixels[:, 0, 0, 0].tolist() == batch.frame.tolist()
         assert read <= 8 * (number + 1) + store_module._PREFETCH
-    batches.close()  # the threads end with the one who asked
+    batches.close()  # also ends the threads
     assert threading.active_count() == before
 
 
-# --- both ways -------------------------------------------------------------------------------------
+# --- batches and memory ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("batch", [1, 4, 100])
-def test_batches_add_up_to_the_store(tmp_path: Path, write_video: Callable[..., Path], batch: int) -> None:
+def test_batches_together_equal_the_store(
+    tmp_path: Path, write_video: Callable[..., Path], batch: int
+) -> None:
     refs = [ImageRef(path) for path in write_images(tmp_path, 7)]
     refs += [ImageRef(write_video(tmp_path / "a.avi", 6, "MJPG"), frame) for frame in range(0, 9, 2)]
     refs.insert(0, ImageRef(tmp_path / "gone0.jpg"))
@@ -303,7 +303,7 @@ def test_batches_add_up_to_the_store(tmp_path: Path, write_video: Callable[..., 
     assert torch.equal(torch.cat([part.pixels for part in parts]), whole.pixels)
     assert [ref for part in parts for ref in part.refs] == list(whole.refs)
     assert [item for part in parts for item in part.skipped] == list(whole.skipped)
-    assert len(whole.skipped) == 4  # frames 6 and 8 are beyond the end
+    assert len(whole.skipped) == 4  # two missing files, and frames 6 and 8 after the end
     for name in ("sizes", "regions", "bounds", "video", "frame"):
         np.testing.assert_array_equal(
             np.concatenate([getattr(part, name) for part in parts]), getattr(whole, name)
@@ -319,7 +319,7 @@ def test_images_skipped_at_the_end_are_still_reported(tmp_path: Path) -> None:
     assert rest.regions.shape == (0, 4)
 
 
-def test_beyond_memory_the_pixels_live_in_a_file(tmp_path: Path) -> None:
+def test_large_stores_are_in_a_file(tmp_path: Path) -> None:
     refs = [ImageRef(path) for path in write_images(tmp_path, 5)]
     refs.insert(2, ImageRef(tmp_path / "gone.jpg"))
     in_memory = load_store(refs, SMALL, 1.0, tmp_path / "unused")
@@ -334,7 +334,7 @@ def test_beyond_memory_the_pixels_live_in_a_file(tmp_path: Path) -> None:
         load_store(refs, SMALL, (size - 1) / 1e9, None)
 
 
-def test_a_second_store_does_not_disturb_the_first(tmp_path: Path) -> None:
+def test_a_second_store_does_not_overwrite_the_first(tmp_path: Path) -> None:
     paths = write_images(tmp_path, 2)
     first = load_store([ImageRef(paths[0])], SMALL, 0.0, tmp_path)
     before = first.pixels.clone()
@@ -343,7 +343,7 @@ def test_a_second_store_does_not_disturb_the_first(tmp_path: Path) -> None:
     assert not torch.equal(first.pixels, second.pixels)
 
 
-def test_a_full_disk_is_noticed_before_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_an_error_before_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 10})())
     with pytest.raises(InputError, match="not enough disk space"):
         load_store([ImageRef(path) for path in write_images(tmp_path, 1)], SMALL, 0.0, tmp_path / "s")
@@ -358,7 +358,7 @@ def test_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert calls == [(2, 6), (4, 6), (6, 6)]
 
 
-def test_rows_must_match(tmp_path: Path) -> None:
+def test_arrays_of_different_lengths_are_rejected(tmp_path: Path) -> None:
     store = load_store([ImageRef(write_images(tmp_path, 1)[0])], SMALL, 1.0, None)
     with pytest.raises(ValueError, match="one row"):
         ImageStore(**{**vars(store), "frame": np.zeros(2, np.int64)})
@@ -371,8 +371,8 @@ def test_examples_in_docstrings(name: str) -> None:
     assert result.failed == 0
 
 
-def test_boxes_without_area_are_skipped_not_fatal(tmp_path: Path) -> None:
-    """Real label files hold them, e.g. where only one point of an object was seen."""
+def test_boxes_without_area_are_skipped(tmp_path: Path) -> None:
+    """Label files contain them, for example if only one point of an object is visible."""
     path = tmp_path / "a.png"
     Image.new("RGB", (40, 30), "red").save(path)
     boxes = [(1.0, 1.0, 0.0, 9.0), (1.0, 1.0, 9.0, 9.0), (5.0, 5.0, 0.0, 0.0)]

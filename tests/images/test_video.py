@@ -1,4 +1,4 @@
-"""Video frames: each frame's brightness is its number, so a frame out of place shows."""
+"""Both video readers on frames whose brightness is their number."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WITH_OPENCV = pytest.param(video_opencv, id="opencv")
 
 @pytest.fixture(params=[WITH_AV, WITH_OPENCV])
 def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Both ways to read videos, the second as on a machine without PyAV."""
+    """Each of the two readers, selected as if PyAV were installed or not."""
     if request.param is video_av:
         pytest.importorskip("av")
     monkeypatch.setattr(video, "video_reader", lambda: request.param)
@@ -28,8 +28,8 @@ def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> M
     return request.param
 
 
-def number_of(image: np.ndarray) -> int:
-    """The frame number written by the `write_video` fixture."""
+def frame_number(image: np.ndarray) -> int:
+    """Return the frame number that the `write_video` fixture wrote."""
     return round((float(image[..., 1].mean()) - 8) / 6)
 
 
@@ -40,7 +40,7 @@ def test_every_third_frame(tmp_path: Path, write_video: Callable[..., Path], cod
     assert count_frames(path) == 30
     frames = list(read_frames(path, range(0, 30, 3)))
     assert [frame for frame, _ in frames] == list(range(0, 30, 3))
-    assert [number_of(image) for _, image in frames] == list(range(0, 30, 3))
+    assert [frame_number(image) for _, image in frames] == list(range(0, 30, 3))
 
 
 @pytest.mark.usefixtures("reader")
@@ -54,9 +54,7 @@ def test_channels_are_red_green_blue(tmp_path: Path, write_video: Callable[..., 
 
 
 @pytest.mark.usefixtures("reader")
-def test_unordered_and_repeated_frames_come_ascending_and_once(
-    tmp_path: Path, write_video: Callable[..., Path]
-) -> None:
+def test_frames_are_yielded_once_and_in_order(tmp_path: Path, write_video: Callable[..., Path]) -> None:
     path = write_video(tmp_path / "clip.avi", 12, "MJPG")
     assert [frame for frame, _ in read_frames(path, [7, 2, 7, 0])] == [0, 2, 7]
     assert list(read_frames(path, [])) == []
@@ -76,7 +74,7 @@ def test_rate_size_and_times(tmp_path: Path, write_video: Callable[..., Path]) -
 
 
 @pytest.mark.usefixtures("reader")
-def test_a_file_that_changes_is_looked_at_again(tmp_path: Path, write_video: Callable[..., Path]) -> None:
+def test_a_changed_file_is_probed_again(tmp_path: Path, write_video: Callable[..., Path]) -> None:
     assert count_frames(write_video(tmp_path / "clip.mp4", 10, "mp4v")) == 10
     assert count_frames(write_video(tmp_path / "clip.mp4", 20, "mp4v")) == 20
 
@@ -91,11 +89,11 @@ def test_unreadable_videos(tmp_path: Path) -> None:
             list(read_frames(path, [0]))
 
 
-def test_opencv_counts_frames_where_the_header_is_silent(
+def test_opencv_counts_frames_that_the_header_does_not_give(
     tmp_path: Path, write_video: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Silent:
-        """A capture whose header does not say how many frames there are."""
+    class WithoutHeader:
+        """A capture whose header does not give the number of frames."""
 
         def __init__(self, path: str) -> None:
             self._capture = capture(path)
@@ -108,11 +106,11 @@ def test_opencv_counts_frames_where_the_header_is_silent(
 
     capture = cv2.VideoCapture
     path = write_video(tmp_path / "clip.avi", 11, "MJPG")
-    monkeypatch.setattr(cv2, "VideoCapture", Silent)
+    monkeypatch.setattr(cv2, "VideoCapture", WithoutHeader)
     assert video_opencv.probe_video(path)[0] == 11
 
 
-def test_pyav_is_chosen_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pyav_is_used_if_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(video.importlib.util, "find_spec", lambda name: object() if name == "av" else None)
     assert video.video_reader() is video_av
     monkeypatch.setattr(video.importlib.util, "find_spec", lambda name: None)

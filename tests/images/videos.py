@@ -1,4 +1,4 @@
-"""Videos of every kind, made with PyAV, whose frames can be told apart."""
+"""Encode videos in many formats with PyAV; each frame shows its number."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ av: Any = pytest.importorskip("av")
 MILLISECOND = Fraction(1, 1000)
 
 
-def number_of(image: np.ndarray) -> int:
-    """The number of a frame by its brightness."""
+def frame_number(image: np.ndarray) -> int:
+    """Return the number of a frame, which is its brightness."""
     return round((float(image[..., 1].mean()) - 8) / 6)
 
 
@@ -27,13 +27,27 @@ def encode_video(
     pixels: str = "yuv420p",
     size: tuple[int, int] = (64, 48),
     milliseconds: Sequence[int] | None = None,
-    turned: int | None = None,
+    rotation: int | None = None,
     gop: int = 12,
     noise: int = 0,
     options: dict[str, str] | None = None,
     container: dict[str, str] | None = None,
 ) -> Path:
-    """Green is 8 + 6 i in frame i, from 41 on anew; red fills the left half, blue the right; or noise."""
+    """Write a video: green is 8 + 6 (i mod 41) in frame i, red fills the left half, blue the right half.
+
+    Args:
+        path: the file; its extension selects the container.
+        codec: name of the encoder.
+        frames: number of frames.
+        pixels: pixel format.
+        size: width and height, pixels.
+        milliseconds: display time of each frame; None for 25 frames per second.
+        rotation: of the display, degrees counterclockwise; None for no display matrix.
+        gop: distance between key frames.
+        noise: fill red and blue with random values below this instead, so that frames take many bytes.
+        options: of the encoder.
+        container: options of the container.
+    """
     rng = np.random.default_rng(0)
     if codec not in av.codecs_available:
         pytest.skip(f"this PyAV cannot write {codec}")
@@ -43,8 +57,8 @@ def encode_video(
         stream.width, stream.height = size
         stream.pix_fmt, stream.gop_size, stream.codec_context.time_base = pixels, gop, unit
         stream.options = options or {}
-        if turned is not None:
-            stream.set_display_rotation(turned)
+        if rotation is not None:
+            stream.set_display_rotation(rotation)
         for number in range(frames):
             image = np.zeros((size[1], size[0], 3), np.uint8)
             image[:, : size[0] // 2, 0] = image[:, size[0] // 2 :, 2] = 200

@@ -1,4 +1,4 @@
-"""Box files: what COCO, YOLO and tables say becomes boxes of the right images, frames and tracks."""
+"""Locate objects: boxes of COCO, CSV and YOLO files, crops, and unusable inputs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.tracking.regions import Regions, locate_objects, parse_crop
 
-Boxed = list[tuple[str, int | None, tuple[float, ...] | None, int | None]]
+Objects = list[tuple[str, int | None, tuple[float, ...] | None, int | None]]
 
 
-def boxed(refs: list[ImageRef]) -> Boxed:
+def summarize(refs: list[ImageRef]) -> Objects:
     return [
         (ref.path.name, ref.frame, ref.box and tuple(round(n, 6) for n in ref.box), ref.track) for ref in refs
     ]
@@ -25,16 +25,16 @@ def boxed(refs: list[ImageRef]) -> Boxed:
 
 @pytest.fixture
 def folder(tmp_path: Path, write_video: Callable[..., Path]) -> Path:
-    """a.png (40 x 20), b.jpg (10 x 80, stored on its side) and clip.avi (64 x 48, 12 frames)."""
+    """Folder with a.png (40 x 20), b.jpg (10 x 80, stored sideways) and clip.avi (64 x 48, 12 frames)."""
     Image.new("RGB", (40, 20)).save(tmp_path / "a.png")
-    turned = Image.Exif()
-    turned[0x0112] = 6
-    Image.new("RGB", (80, 10)).save(tmp_path / "b.jpg", exif=turned)
+    rotated = Image.Exif()
+    rotated[0x0112] = 6
+    Image.new("RGB", (80, 10)).save(tmp_path / "b.jpg", exif=rotated)
     write_video(tmp_path / "clip.avi", 12, "MJPG")
     return tmp_path
 
 
-def _coco(path: Path, images: list[dict[str, Any]], annotations: list[dict[str, Any]]) -> Path:
+def write_coco(path: Path, images: list[dict[str, Any]], annotations: list[dict[str, Any]]) -> Path:
     path.write_text(json.dumps({"images": images, "annotations": annotations}))
     return path
 
@@ -47,32 +47,32 @@ def test_coco_boxes_of_frames_with_tracks(folder: Path) -> None:
         {"image_id": 4, "bbox": [9, 9, 9, 9], "track": 3},
         {"image_id": 2, "bbox": []},
     ]
-    path = _coco(folder / "boxes.json", images, annotations)
-    found = boxed(locate_objects([folder / "clip.avi"], regions=Regions(boxes=path)))
+    path = write_coco(folder / "boxes.json", images, annotations)
+    found = summarize(locate_objects([folder / "clip.avi"], regions=Regions(boxes=path)))
     assert found == [
         ("clip.avi", 0, (5, 6, 7, 8), 3),
         ("clip.avi", 4, (1, 2, 3, 4), 7),
         ("clip.avi", 4, (9, 9, 9, 9), 3),
     ]
-    assert boxed(locate_objects([folder / "clip.avi"], 4, Regions(boxes=path))) == found, "frames 0, 4, 8"
-    assert boxed(locate_objects([folder / "clip.avi"], 3, Regions(boxes=path))) == found[:1], (
+    assert summarize(locate_objects([folder / "clip.avi"], 4, Regions(boxes=path))) == found, "frames 0, 4, 8"
+    assert summarize(locate_objects([folder / "clip.avi"], 3, Regions(boxes=path))) == found[:1], (
         "frames 0, 3, 6, 9"
     )
 
 
-def test_a_table_of_frames_of_the_one_video(folder: Path) -> None:
+def test_csv_boxes_of_a_single_video(folder: Path) -> None:
     path = folder / "boxes.csv"
     path.write_text(
         "Frame, X,y,width,height,id\n3,1,2,3,4,1\n\n3.0,5,6,7,8,2.0\n11,1,1,2,2,1\n40,1,1,2,2,1\n"
     )
-    assert boxed(locate_objects([folder / "clip.avi"], regions=Regions(boxes=path))) == [
+    assert summarize(locate_objects([folder / "clip.avi"], regions=Regions(boxes=path))) == [
         ("clip.avi", 3, (1, 2, 3, 4), 1),
         ("clip.avi", 3, (5, 6, 7, 8), 2),
         ("clip.avi", 11, (1, 1, 2, 2), 1),
     ]
 
 
-def test_a_table_of_images_found_by_how_their_paths_end(folder: Path) -> None:
+def test_images_are_matched_by_the_end_of_their_paths(folder: Path) -> None:
     for name in ("left", "right"):
         (folder / name).mkdir()
         (folder / "a.png").rename(folder / name / "a.png") if name == "left" else Image.new(
@@ -92,43 +92,43 @@ def test_a_table_of_images_found_by_how_their_paths_end(folder: Path) -> None:
         locate_objects([folder / "left", folder / "right"], regions=Regions(boxes=path))
 
 
-def test_yolo_shares_are_of_the_upright_image(folder: Path) -> None:
+def test_yolo_boxes_are_fractions_of_the_upright_image(folder: Path) -> None:
     labels = folder / "labels"
     labels.mkdir()
     (labels / "a.txt").write_text("0 0.5 0.5 0.5 1\n2 0.25 0.25 0.1 0.1\n")
     (labels / "b.txt").write_text("0 0.5 0.25 1 0.5\n")
-    found = boxed(locate_objects([folder / "a.png", folder / "b.jpg"], regions=Regions(boxes=labels)))
+    found = summarize(locate_objects([folder / "a.png", folder / "b.jpg"], regions=Regions(boxes=labels)))
     assert found == [
         ("a.png", None, (10, 0, 20, 20), None),
         ("a.png", None, (8, 4, 4, 2), None),
         ("b.jpg", None, (0, 0, 10, 40), None),
     ]
-    assert boxed(locate_objects([folder / "a.png"], regions=Regions(boxes=labels / "a.txt"))) == found[:2]
+    assert summarize(locate_objects([folder / "a.png"], regions=Regions(boxes=labels / "a.txt"))) == found[:2]
 
 
 @pytest.mark.parametrize(
     ("rows", "tracks"),
     [
-        (["0 .5 .5 .5 .5 3", "0 .5 .5 .5 .5 12"], [3, 12]),  # tracks alone
-        (["0 .5 .5 .5 .5 0.93", "0 .5 .5 .5 .5 1"], [None, None]),  # confidences alone
+        (["0 .5 .5 .5 .5 3", "0 .5 .5 .5 .5 12"], [3, 12]),  # tracks only
+        (["0 .5 .5 .5 .5 0.93", "0 .5 .5 .5 .5 1"], [None, None]),  # confidences only
         (["0 .5 .5 .5 .5 0.93 3", "0 .5 .5 .5 .5 1 12"], [3, 12]),  # both
-        (["0 .5 .5 .5 .5 .1 .2 2 .3 .4 2", "0 .5 .5 .5 .5 .1 .2 2 .3 .4 2"], [None, None]),  # key points
+        (["0 .5 .5 .5 .5 .1 .2 2 .3 .4 2", "0 .5 .5 .5 .5 .1 .2 2 .3 .4 2"], [None, None]),  # keypoints
     ],
 )
-def test_yolo_files_of_frames_count_from_one(folder: Path, rows: list[str], tracks: list[int | None]) -> None:
-    """As Ultralytics names them: its loader counts a frame before it writes the file of it."""
+def test_yolo_files_count_frames_from_one(folder: Path, rows: list[str], tracks: list[int | None]) -> None:
+    """Ultralytics increments the frame number before it writes the file of a frame."""
     for number, row in zip((1, 12), rows, strict=True):
         (folder / f"clip_{number}.txt").write_text(row + "\n")
-    found = boxed(locate_objects([folder / "clip.avi"], regions=Regions(boxes=folder)))
+    found = summarize(locate_objects([folder / "clip.avi"], regions=Regions(boxes=folder)))
     assert found == [
         ("clip.avi", frame, (16, 12, 32, 24), t) for frame, t in zip((0, 11), tracks, strict=True)
     ]
 
 
-def test_a_crop_is_the_same_everywhere(folder: Path) -> None:
-    where = Regions(crop=parse_crop("4,5,30,20"))
-    refs = locate_objects([folder / "clip.avi", folder / "a.png"], 6, where)
-    assert boxed(refs) == [
+def test_a_crop_is_the_same_in_all_images(folder: Path) -> None:
+    regions = Regions(crop=parse_crop("4,5,30,20"))
+    refs = locate_objects([folder / "clip.avi", folder / "a.png"], 6, regions)
+    assert summarize(refs) == [
         ("clip.avi", 0, (4, 5, 30, 20), None),
         ("clip.avi", 6, (4, 5, 30, 20), None),
         ("a.png", None, (4, 5, 30, 20), None),
@@ -138,13 +138,13 @@ def test_a_crop_is_the_same_everywhere(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "1,2,3", "1,2,3,x", "1,2,0,4", "1,2,3,-4", "nan,1,2,3"])
-def test_a_crop_is_four_numbers(text: str) -> None:
+def test_crops_that_are_not_four_numbers_are_rejected(text: str) -> None:
     with pytest.raises(InputError, match="--crop takes X,Y,WIDTH,HEIGHT"):
         parse_crop(text)
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "sentence"),
+    ("name", "content", "message"),
     [
         ("boxes.csv", "frame,x,y,w,h\n1,2,3,4,5\n", None),
         ("boxes.csv", "frame,x,y,w\n", "the first line must name the columns image or frame"),
@@ -185,24 +185,22 @@ def test_a_crop_is_four_numbers(text: str) -> None:
         ("", "", "there is no file or folder"),
     ],
 )
-def test_bad_box_files_are_one_sentence(name: str, content: str, sentence: str | None, folder: Path) -> None:
+def test_unusable_box_files(name: str, content: str, message: str | None, folder: Path) -> None:
     path = folder / (name or "nowhere.csv")
     if name:
         path.write_text(content)
-    if sentence is None:
-        assert len(locate_objects([folder / "clip.avi"], regions=Regions(boxes=path))) == 1, (
-            "the check can pass"
-        )
+    if message is None:
+        assert len(locate_objects([folder / "clip.avi"], regions=Regions(boxes=path))) == 1, "a valid file"
         return
-    with pytest.raises(InputError, match=sentence) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         locate_objects([folder / "clip.avi"], regions=Regions(boxes=path))
     assert "\n" not in str(caught.value)
 
 
-def test_where_is_said_once(folder: Path) -> None:
+def test_regions_cannot_be_combined(folder: Path) -> None:
     with pytest.raises(InputError, match="cannot be combined; give only one"):
         Regions(crop=(0, 0, 1, 1), animals=1)
-    path = _coco(
+    path = write_coco(
         folder / "boxes.json",
         [{"id": 1, "file_name": "a.png"}],
         [{"image_id": 1, "bbox": [1, 2, 3, 4]}],

@@ -211,7 +211,7 @@ def _open_and_end(words: list[str]) -> None:
             answer = httpx.get(line.split()[-1], follow_redirects=True)
         finally:
             process.send_signal(signal.SIGINT)
-        assert "names are in" in process.stdout.read()
+        assert "names saved in" in process.stdout.read()
     assert answer.status_code == 200
     assert process.returncode == 0
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import argparse
 import platform
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from torch.nn.functional import normalize
 
+from selfmark.annotations import AnnotatedObjects
 from selfmark.config import AutoK, Config, preset
 from selfmark.correspondence.assignment import assign_clusters
 from selfmark.correspondence.describe import describe_images
@@ -38,10 +39,10 @@ from selfmark.demo.shape import NAMES
 from selfmark.discovery import discover
 from selfmark.evaluation.completion import fill_with_mean, mean_landmarks
 from selfmark.evaluation.label_files import read_ground_truth
-from selfmark.evaluation.normalizers import default_normalizer, normalizer_lengths
+from selfmark.evaluation.labeled_run import build_examples
+from selfmark.evaluation.normalizers import default_normalizer
 from selfmark.evaluation.protocol import Examples, mean_shape_errors, stage1_errors
 from selfmark.evaluation.stage1_landmarks import Stage1
-from selfmark.images.crop import to_network
 from selfmark.images.feed import PixelFeed
 from selfmark.images.sources import list_images
 from selfmark.images.store import load_store
@@ -187,7 +188,12 @@ class Part(NamedTuple):
     """Training or test images: detected points with descriptors, and annotated points."""
 
     described: DescribedPoints
-    examples: Examples
+    truth: AnnotatedObjects
+    regions: FloatArray  # [N, 4] x, y, w, h of the network images in the originals
+
+    def examples(self, landmarks: FloatArray, size: int) -> Examples:
+        """Return landmarks [N, K, 2] and annotated points in network images with this side."""
+        return build_examples(self.truth, landmarks, self.regions, default_normalizer(self.truth), size)
 
 
 def sweep(data: Path, folder: Path, most: int, device: torch.device) -> dict[str, Any]:
@@ -210,17 +216,16 @@ def sweep(data: Path, folder: Path, most: int, device: torch.device) -> dict[str
         generator = torch.Generator(device).manual_seed(0)
         centroids = fit_centroids(train.described, K, run.config.correspondence, generator)
         found = (_table(train, centroids), _table(test, centroids))
+        size, mean = run.config.images.size, mean_landmarks(found[0])
         measured = stage1_errors(
-            replace(train.examples, landmarks=found[0]),
-            replace(test.examples, landmarks=found[1]),
-            run.config.evaluation,
+            train.examples(found[0], size), test.examples(found[1], size), run.config.evaluation
         )
         best = next(row for row in measured["errors"] if row["regressor"] == "ridge 0.01")
         guess = {
             name: float(value)
             for name, value in mean_shape_errors(
-                replace(train.examples, landmarks=fill_with_mean(found[0], mean_landmarks(found[0]))),
-                replace(test.examples, landmarks=fill_with_mean(found[1], mean_landmarks(found[0]))),
+                train.examples(fill_with_mean(found[0], mean), size),
+                test.examples(fill_with_mean(found[1], mean), size),
             ).items()
         }
         rows.append(
@@ -242,14 +247,8 @@ def _part(data: Path, part: str, most: int, phi: Phi, config: Config, device: to
     truth, wanted = read_ground_truth(data / f"{part}.json", list_images([folder])), set(_some(folder, most))
     truth = truth.select(np.flatnonzero([ref.path in wanted for ref in truth.refs]))
     store = load_store(truth.refs, config.images, float("inf"), None)
-    size, regions = config.images.size, store.regions
-    examples = Examples(
-        landmarks=np.zeros((len(truth), 1, 2)),
-        truth=to_network(np.nan_to_num(truth.xy), regions[:, None], size),
-        visible=truth.visible,
-        normalizer=normalizer_lengths(truth, default_normalizer(truth), regions) * (size / regions[:, 2]),
-    )
-    return Part(describe_images(phi, PixelFeed(store.pixels, device), config), examples)
+    described = describe_images(phi, PixelFeed(store.pixels, device), config)
+    return Part(described, truth, store.regions)
 
 
 def _table(part: Part, centroids: torch.Tensor) -> FloatArray:
@@ -258,7 +257,7 @@ def _table(part: Part, centroids: torch.Tensor) -> FloatArray:
     assert points.descriptor is not None
     label = assign_clusters(points.descriptor, points.image_index, centroids, "nearest")
     kept = label >= 0
-    xy = np.full((len(part.examples), len(centroids), 2), np.nan)
+    xy = np.full((len(part.truth), len(centroids), 2), np.nan)
     xy[points.image_index[kept].cpu(), label[kept].cpu()] = points.xy[kept].cpu()
     return xy
 

@@ -23,6 +23,7 @@ def frame_number(image: np.ndarray) -> int:
 def encode_video(
     path: Path,
     codec: str,
+    *,
     frames: int = 40,
     pixels: str = "yuv420p",
     size: tuple[int, int] = (64, 48),

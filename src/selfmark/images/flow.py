@@ -61,7 +61,7 @@ def sample_nearby_frames(
         frame: [N], frame number.
         track: [N], track of the object; -1 if unknown.
         center: [N, 2], center of the crop, pixels of the original.
-        settings: T, the number of neighbors, and the maximum distance in frames.
+        settings: number of neighbors T, and how many frames away they may be.
         rng: random generator.
 
     Returns:

@@ -93,10 +93,8 @@ def read_frames(path: Path, frames: Sequence[int]) -> Iterator[tuple[int, Pixels
                     target = next(wanted, None)
                 if target == current:
                     # One converter for all frames: creating one takes longer than decoding a frame.
-                    yield (
-                        current,
-                        _rotate_upright(converter.reformat(frame, format="rgb24").to_ndarray(), frame),
-                    )
+                    rgb = converter.reformat(frame, format="rgb24").to_ndarray()
+                    yield current, _rotate_upright(rgb, frame)
                     target = next(wanted, None)
                 if target is None or (can_seek and _key_frame_before(index, target) > current + _MIN_SEEK):
                     break

@@ -10,7 +10,7 @@ from selfmark.detector import Detector
 from selfmark.errors import TrainingError
 from selfmark.model.card import ModelCard
 from selfmark.model.network import Psi
-from selfmark.run.devices import GPU_PASS_FRACTION, CPU_PASS_BYTES, free_memory, images_per_pass
+from selfmark.run.devices import CPU_PASS_BYTES, GPU_PASS_FRACTION, free_memory, images_per_pass
 
 
 def _pretend(monkeypatch: pytest.MonkeyPatch, free: int, reserved: int, allocated: int) -> None:

@@ -1,0 +1,214 @@
+"""The life cycle of a run: create, open, resume, lock, finish."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from selfmark.config import override, preset
+from selfmark.discovery import RunInputs, RunOptions, discover, open_run
+from selfmark.errors import InputError
+from selfmark.evaluation.run_evaluation import check_run
+from selfmark.images.store import load_store
+from selfmark.report.run_report import build_report
+from selfmark.run.folder import Event, Run
+from selfmark.run.locks import exclusive
+from tests.conftest import QUICK
+
+
+def _options(output: Path | None, **changes: Any) -> RunOptions:
+    return RunOptions(output=output, preset="tiny", device="cpu", **{"settings": QUICK, **changes})
+
+
+def _resume(output: Path, **changes: Any) -> RunOptions:
+    return RunOptions(output=output, resume=True, device="cpu", **changes)
+
+
+@pytest.fixture
+def run_folder(photos: Path, tmp_path: Path) -> Path:
+    """A run that was just created."""
+    with open_run(RunInputs([photos]), _options(tmp_path / "run"), None):
+        pass
+    return tmp_path / "run"
+
+
+def test_a_new_run_is_created_and_locked(photos: Path, tmp_path: Path) -> None:
+    events: list[Event] = []
+    with open_run(RunInputs([photos]), _options(tmp_path / "run"), events.append) as opened:
+        assert opened.is_new
+        assert opened.device == torch.device("cpu")
+        assert opened.run.config == override(preset("tiny"), QUICK)
+        assert len(opened.run.refs()) == 24
+        with pytest.raises(InputError, match="another process is working on"):
+            exclusive(tmp_path / "run").__enter__()
+    with exclusive(tmp_path / "run"):
+        pass
+    (start,) = events
+    assert (start["event"], start["images"], start["K"], start["device"]) == ("start", 24, 4, "cpu")
+    assert Run.open(tmp_path / "run").events() == events
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert names == {"run.json", "config.yaml", "images.json", "log.jsonl", ".lock", "points", "checkpoints"}
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["inputs"] == [str(photos)]
+
+
+def test_a_run_is_named_after_its_first_input(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with open_run(RunInputs([photos]), _options(None), None) as opened:
+        assert opened.run.path == Path("runs") / photos.stem
+
+
+def test_a_run_is_not_created_twice(run_folder: Path, photos: Path) -> None:
+    with (
+        pytest.raises(InputError, match="already holds a run: add --resume"),
+        open_run(RunInputs([photos]), _options(run_folder), None),
+    ):
+        pass
+
+
+def test_a_folder_with_other_files_is_refused(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("Dear reader")
+    with (
+        pytest.raises(InputError, match="is not an empty folder"),
+        open_run(RunInputs([photos]), _options(tmp_path), None),
+    ):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+
+
+def test_a_run_is_resumed_with_its_own_images_and_settings(run_folder: Path) -> None:
+    with open_run(RunInputs([]), _resume(run_folder), None) as opened:
+        assert not opened.is_new
+        assert opened.run.config == override(preset("tiny"), QUICK)
+
+
+def test_a_run_can_be_resumed_with_its_images_given_again(run_folder: Path, photos: Path) -> None:
+    with open_run(RunInputs([photos]), _resume(run_folder), None) as opened:
+        assert not opened.is_new
+
+
+def test_a_run_cannot_be_resumed_on_other_images(run_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "others").mkdir()
+    cv2.imwrite(str(tmp_path / "others" / "new.png"), np.zeros((64, 64, 3), np.uint8))
+    with (
+        pytest.raises(InputError, match="was started on other images"),
+        open_run(RunInputs([tmp_path / "others"]), _resume(run_folder), None),
+    ):
+        pass
+
+
+def test_only_some_settings_may_change_when_a_run_is_resumed(run_folder: Path) -> None:
+    changes = {"runtime.batch": 2, "optimizer.lr": 1e-3}
+    with open_run(RunInputs([]), _resume(run_folder, settings=changes), None) as opened:
+        assert opened.run.config.runtime.batch == 2
+    assert Run.open(run_folder).config.optimizer.lr == 1e-3
+    assert Run.open(run_folder).events()[-1]["event"] == "changed"
+    with (
+        pytest.raises(InputError, match=r"'M' cannot change when a run is resumed.*only runtime, optimizer"),
+        open_run(RunInputs([]), _resume(run_folder, settings={"M": 9}), None),
+    ):
+        pass
+    unchanged = Run.open(run_folder).config
+    assert unchanged.M == override(preset("tiny"), QUICK).M
+
+
+def test_a_locked_run_is_refused(run_folder: Path) -> None:
+    with (
+        Run.open(run_folder).lock(),
+        pytest.raises(InputError, match="another process is working on"),
+        open_run(RunInputs([]), _resume(run_folder), None),
+    ):
+        pass
+
+
+def test_an_error_releases_the_lock(run_folder: Path) -> None:
+    with pytest.raises(KeyError), open_run(RunInputs([]), _resume(run_folder), None):
+        raise KeyError
+    with open_run(RunInputs([]), _resume(run_folder), None):
+        pass
+
+
+def test_a_folder_without_a_run_cannot_be_resumed(tmp_path: Path) -> None:
+    with (
+        pytest.raises(InputError, match="is not a run folder"),
+        open_run(RunInputs([]), _resume(tmp_path), None),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (RunOptions(device="cpu"), "no images given"),
+        (RunOptions(output="run", device="cpu"), "no images given"),
+        (RunOptions(resume=True, device="cpu"), "--resume needs --output"),
+        (RunOptions(output="run", device="abacus"), "unknown device 'abacus'"),
+    ],
+)
+def test_incomplete_requests_are_refused(
+    options: RunOptions, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=problem), open_run(RunInputs([]), options, None):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_bad_settings_leave_no_folder(photos: Path, tmp_path: Path) -> None:
+    options = _options(tmp_path / "run", settings={"augment.rotaton": 3})
+    with (
+        pytest.raises(InputError, match=r"Did you mean 'augment\.rotation'\?"),
+        open_run(RunInputs([photos]), options, None),
+    ):
+        pass
+    assert not (tmp_path / "run").exists()
+
+
+def test_processes_restarted_by_torchrun_resume_the_run(
+    run_folder: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    with open_run(RunInputs([photos]), _options(run_folder, settings={}), None) as opened:
+        assert not opened.is_new
+
+
+def test_unusable_images_leave_no_run_folder(photos: Path, tmp_path: Path) -> None:
+    few = tmp_path / "few"
+    few.mkdir()
+    for path in sorted(photos.iterdir())[:5]:
+        shutil.copy(path, few)
+    with pytest.raises(InputError, match="5 usable images are too few"):
+        discover(few, output=tmp_path / "run", preset="tiny", settings=QUICK, device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_end_of_a_run_uses_the_images_in_memory(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checks and the report decode no image again, and give the same results as from the files."""
+
+    def refuse(*arguments: Any) -> None:
+        raise AssertionError("an image was decoded again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("selfmark.evaluation.label_free.load_store", refuse)
+        patch.setattr("selfmark.report.run_report.load_store", refuse)
+        detector = discover(photos, output=tmp_path / "run", preset="tiny", settings=QUICK, device="cpu")
+    run = Run.open(tmp_path / "run")
+    metrics, page = run.path / "metrics.json", run.path / "report" / "index.html"
+    before = metrics.read_text(), _pictures(page)
+    check_run(run, detector, load_store(run.refs(), run.config.images, float("inf"), None))
+    build_report(run, detector)
+    assert (metrics.read_text(), _pictures(page)) == before
+
+
+def _pictures(page: Path) -> list[str]:
+    return [line for line in page.read_text().splitlines() if "data:image" in line]

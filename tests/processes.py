@@ -1,4 +1,4 @@
-"""Run a function in several processes, joined on the CPU as torchrun would join them."""
+"""Run a function in several processes that form a process group on the CPU, as with torchrun."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ import torch
 from selfmark.errors import SelfmarkError
 from selfmark.run.processes import ProcessGroup
 
-_PATIENCE = 60  # seconds until a process that says nothing is given up
-# Children are forked from a server that has torch loaded, so starting one takes no time.
+_TIMEOUT = 60  # seconds to wait for the result of a process
+# Processes are forked from a server that has imported torch, so that they start quickly.
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["torch", "selfmark.correspondence.recovery"])
 
 
 def in_processes(size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """What `function(group, *arguments)` returns in each of `size` processes, in rank order.
+    """Call `function(group, *arguments)` in each of `size` processes.
 
-    An error that selfmark raises on purpose is returned; of a process that ended without a word, None.
+    Returns:
+        The results in rank order; an error of selfmark is returned as the result, and None if a process died.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     pipes = [_CONTEXT.Pipe(duplex=False) for _ in range(size)]
     children = [
-        _CONTEXT.Process(target=_work, args=(rank, size, port, pipes[rank][1], function, arguments))
+        _CONTEXT.Process(target=_run_child, args=(rank, size, port, pipes[rank][1], function, arguments))
         for rank in range(size)
     ]
     for child in children:
@@ -42,20 +43,20 @@ def in_processes(size: int, function: Callable[..., Any], *arguments: Any) -> li
         return [_receive(receiver) for receiver, _ in pipes]
     finally:
         for child in children:
-            child.join(_PATIENCE)
+            child.join(_TIMEOUT)
             child.kill()
 
 
 def _receive(receiver: Connection) -> Any:
-    if not receiver.poll(_PATIENCE):
-        raise TimeoutError("a process says nothing")
+    if not receiver.poll(_TIMEOUT):
+        raise TimeoutError("a process returned no result")
     try:
         return pickle.loads(receiver.recv_bytes())
     except EOFError:
         return None
 
 
-def _work(
+def _run_child(
     rank: int,
     size: int,
     port: int,
@@ -63,8 +64,8 @@ def _work(
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
 ) -> None:
-    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": port}
-    os.environ.update({name: str(value) for name, value in names.items()}, MASTER_ADDR="127.0.0.1")
+    variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in variables.items()}, MASTER_ADDR="127.0.0.1")
     torch.set_num_threads(1)
     group = ProcessGroup.from_environment(torch.device("cpu"))
     try:

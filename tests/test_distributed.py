@@ -1,4 +1,4 @@
-"""Several processes on one run: `torchrun -m selfmark discover`, here with gloo on the CPU."""
+"""Several processes on one run, started by torchrun, on the CPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from selfmark.run.folder import Run
 from tests.conftest import QUICK
 
-# Batches that two and three processes can share, and no noise: noise is drawn by each process for itself.
+# Batches divisible by two and three processes, and no noise, which each process draws separately.
 SHARED = QUICK | {
     "runtime.batch": 6,
     "stage2.batch": 6,
@@ -54,7 +54,7 @@ def _discover(photos: Path, output: Path, processes: int) -> Run:
 
 @pytest.fixture(scope="module")
 def runs(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Run]:
-    """The same discovery by one, two and three processes."""
+    """The same discovery with one, two and three processes."""
     folder = tmp_path_factory.mktemp("distributed")
     return {processes: _discover(photos, folder / str(processes), processes) for processes in (1, 2, 3)}
 
@@ -68,29 +68,28 @@ def _losses(run: Run) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("processes", [2, 3])
-def test_loss_curves_are_those_of_one_process(runs: dict[int, Run], processes: int) -> None:
-    alone, together = _losses(runs[1]), _losses(runs[processes])
-    assert alone.keys() == together.keys() == {"warm-up", "round", "stage 2"}
-    for stage in alone:
-        assert len(alone[stage]) == len(together[stage])
-    # The first step has the same weights and the same pairs; means over parts of a batch weigh a little
-    # differently from the mean over all of it.
-    np.testing.assert_allclose(together["warm-up"], alone["warm-up"], rtol=0.1)
-    np.testing.assert_allclose(together["warm-up"].mean(), alone["warm-up"].mean(), rtol=0.05)
+def test_losses_are_close_to_those_of_one_process(runs: dict[int, Run], processes: int) -> None:
+    single, several = _losses(runs[1]), _losses(runs[processes])
+    assert single.keys() == several.keys() == {"warm-up", "round", "stage 2"}
+    for stage in single:
+        assert len(single[stage]) == len(several[stage])
+    # The first step has the same weights and pairs, but each process averages over its part of the batch.
+    np.testing.assert_allclose(several["warm-up"], single["warm-up"], rtol=0.1)
+    np.testing.assert_allclose(several["warm-up"].mean(), single["warm-up"].mean(), rtol=0.05)
 
 
 @pytest.mark.parametrize("processes", [2, 3])
 def test_every_round_finds_points_in_every_image(runs: dict[int, Run], processes: int) -> None:
     for name in ("round-01", "round-02", "landmarks"):
-        alone = load_file(runs[1].path / "points" / f"{name}.safetensors")
-        together = load_file(runs[processes].path / "points" / f"{name}.safetensors")
-        assert sorted(set(together["image_index"].tolist())) == sorted(set(alone["image_index"].tolist()))
-        assert (together["image_index"].diff() >= 0).all()
-        assert together["label"].max() < runs[1].config.M
+        single = load_file(runs[1].path / "points" / f"{name}.safetensors")
+        several = load_file(runs[processes].path / "points" / f"{name}.safetensors")
+        assert sorted(set(several["image_index"].tolist())) == sorted(set(single["image_index"].tolist()))
+        assert (several["image_index"].diff() >= 0).all()
+        assert several["label"].max() < runs[1].config.M
 
 
 @pytest.mark.parametrize("processes", [2, 3])
-def test_one_process_writes(runs: dict[int, Run], processes: int) -> None:
+def test_only_one_process_writes(runs: dict[int, Run], processes: int) -> None:
     events = [event["event"] for event in runs[processes].events()]
     assert events.count("start") == events.count("plan") == events.count("done") == 1
     iterations = [event["iteration"] for event in runs[processes].events() if event["event"] == "train"]
@@ -98,7 +97,7 @@ def test_one_process_writes(runs: dict[int, Run], processes: int) -> None:
     assert (runs[processes].path / "report" / "index.html").exists()
 
 
-def test_one_process_chooses_how_many_landmarks_and_all_agree(photos: Path, tmp_path: Path) -> None:
+def test_all_processes_use_the_number_of_landmarks_that_one_chose(photos: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
     options = ["-k", "auto", "--set=K=0", "--set=auto_k.candidates=[3, 4, 6]", "--set=auto_k.splits=2"]
     result = subprocess.run(
@@ -118,7 +117,7 @@ def test_one_process_chooses_how_many_landmarks_and_all_agree(photos: Path, tmp_
     assert tensors["label"].max() < event["K"]
 
 
-def test_a_killed_process_ends_the_job_and_the_run_goes_on(photos: Path, tmp_path: Path) -> None:
+def test_a_run_can_be_resumed_after_a_process_was_killed(photos: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
     longer = "--set=rounds.iterations=40"
     job = subprocess.Popen(
@@ -136,11 +135,11 @@ def test_a_killed_process_ends_the_job_and_the_run_goes_on(photos: Path, tmp_pat
             time.sleep(0.1)
         children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
         os.kill(int(children[-1]), signal.SIGKILL)
-        said, _ = job.communicate(timeout=120)
+        output_text, _ = job.communicate(timeout=120)
     finally:
         job.kill()
     assert job.returncode != 0
-    assert "another process of this job has ended" in said or "Signal 9" in said
+    assert "another process of this job has ended" in output_text or "Signal 9" in output_text
     assert (output / "checkpoints" / "stage1.safetensors").exists()
     words = [sys.executable, "-m", "selfmark", "discover", "-o", str(output), "--resume", "--device", "cpu"]
     finished = subprocess.run(words, env=_environment(), capture_output=True, text=True, check=False)
@@ -149,7 +148,7 @@ def test_a_killed_process_ends_the_job_and_the_run_goes_on(photos: Path, tmp_pat
     assert (output / "model" / "model.json").exists()
 
 
-def test_bad_input_ends_all_processes_with_one_sentence(tmp_path: Path) -> None:
+def test_bad_input_ends_all_processes_with_one_message(tmp_path: Path) -> None:
     result = subprocess.run(
         _command(tmp_path / "nowhere", tmp_path / "run", 2),
         env=_environment(),
@@ -158,7 +157,7 @@ def test_bad_input_ends_all_processes_with_one_sentence(tmp_path: Path) -> None:
         check=False,
     )
     assert result.returncode != 0
-    said = [line for line in result.stderr.splitlines() if line.startswith("selfmark:")]
-    assert len(said) == 1
-    assert "nowhere" in said[0]
+    messages = [line for line in result.stderr.splitlines() if line.startswith("selfmark:")]
+    assert len(messages) == 1
+    assert "nowhere" in messages[0]
     assert not (tmp_path / "run").exists()

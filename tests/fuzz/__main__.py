@@ -1,7 +1,8 @@
-"""Spoilt files for every reader, counted: python -m tests.fuzz COUNT SEED OUTPUT.json
+"""Fuzz every file reader: python -m tests.fuzz COUNT SEED OUTPUT.json.
 
-COUNT files are shared out between the readers, slow ones getting fewer. Only selfmark's own errors may come
-out; anything else is printed with the file that caused it, kept beside OUTPUT, and makes the exit code 1.
+COUNT corrupted files are divided between the readers; slow readers get fewer. Readers may only raise errors
+of selfmark. Other errors are printed, the files that caused them are kept beside OUTPUT, and the exit code
+is 1.
 """
 
 from __future__ import annotations
@@ -25,46 +26,46 @@ from tests.fuzz.readers import Reader, make_pictures, readers
 
 
 @dataclass
-class Tally:
-    """What became of a reader's files."""
+class FuzzResult:
+    """Outcome of fuzzing one reader."""
 
     inputs: int = 0
     read: int = 0
     refused: int = 0
     slowest_seconds: float = 0.0
     failures: list[str] = field(default_factory=list)
-    culprits: list[bytes] = field(default_factory=list)
+    inputs_of_failures: list[bytes] = field(default_factory=list)
 
 
-def fuzz(reader: Reader, folder: Path, count: int, rng: random.Random) -> Tally:
-    """Give a reader `count` spoilt files, and each of its valid ones first, which it must take."""
-    tally, path = Tally(), folder / reader.file
+def fuzz(reader: Reader, folder: Path, count: int, rng: random.Random) -> FuzzResult:
+    """Let a reader read its valid files, which must succeed, and then `count` corrupted ones."""
+    result, path = FuzzResult(), folder / reader.file
     for content in reader.seeds:
         path.write_bytes(content)
         reader.read(path)
     for _ in range(count):
         content = rng.choice(reader.seeds)
-        spoilt = rng.choice(reader.spoil)(content, rng)
-        path.write_bytes(spoilt)
-        began = time.perf_counter()
-        tally.inputs += 1
+        corrupted = rng.choice(reader.mutators)(content, rng)
+        path.write_bytes(corrupted)
+        start = time.perf_counter()
+        result.inputs += 1
         try:
             reader.read(path)
-            tally.read += 1
+            result.read += 1
         except SelfmarkError:
-            tally.refused += 1
+            result.refused += 1
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
-            tally.failures.append(f"{type(error).__name__}: {str(error)[:200]}")
-            tally.culprits.append(spoilt)
-        tally.slowest_seconds = max(tally.slowest_seconds, time.perf_counter() - began)
+            result.failures.append(f"{type(error).__name__}: {str(error)[:200]}")
+            result.inputs_of_failures.append(corrupted)
+        result.slowest_seconds = max(result.slowest_seconds, time.perf_counter() - start)
     path.unlink()
-    return tally
+    return result
 
 
-def made_on() -> dict[str, object]:
-    """The machine, the versions and the commit, for files under docs/results."""
+def describe_machine() -> dict[str, object]:
+    """Describe the machine, versions and commit, for files in docs/results."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout
     packages = ("torch", "numpy", "pillow", "safetensors", "PyYAML")
     return {
@@ -77,41 +78,41 @@ def made_on() -> dict[str, object]:
 
 def main(count: int, seed: int, output: Path) -> int:
     warnings.simplefilter("ignore")
-    tallies: dict[str, Tally] = {}
-    began = time.perf_counter()
+    results: dict[str, FuzzResult] = {}
+    start = time.perf_counter()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_pictures(folder)
         targets = readers(folder)
         for number, (kind, reader) in enumerate(targets.items()):
-            share = round(count / reader.cost / sum(1 / other.cost for other in targets.values()))
-            tallies[kind] = fuzz(reader, folder, share, random.Random(f"{seed} {kind}"))
-            print(kind, tallies[kind].inputs, "inputs,", len(tallies[kind].failures), "failures", flush=True)
-            for index, (why, content) in enumerate(
-                zip(tallies[kind].failures[:20], tallies[kind].culprits[:20], strict=True)
+            num_files = round(count / reader.cost / sum(1 / other.cost for other in targets.values()))
+            results[kind] = fuzz(reader, folder, num_files, random.Random(f"{seed} {kind}"))
+            print(kind, results[kind].inputs, "inputs,", len(results[kind].failures), "failures", flush=True)
+            for index, (reason, content) in enumerate(
+                zip(results[kind].failures[:20], results[kind].inputs_of_failures[:20], strict=True)
             ):
-                print("  ", why, flush=True)
+                print("  ", reason, flush=True)
                 output.with_name(f"failure-{number}-{index}").write_bytes(content)
-    result = {
+    summary = {
         "seed": seed,
-        "inputs": sum(tally.inputs for tally in tallies.values()),
-        "failures": sum(len(tally.failures) for tally in tallies.values()),
+        "inputs": sum(result.inputs for result in results.values()),
+        "failures": sum(len(result.failures) for result in results.values()),
         "readers": {
             kind: {
-                "inputs": tally.inputs,
-                "read": tally.read,
-                "refused": tally.refused,
-                "failures": len(tally.failures),
-                "slowest_seconds": round(tally.slowest_seconds, 3),
+                "inputs": result.inputs,
+                "read": result.read,
+                "refused": result.refused,
+                "failures": len(result.failures),
+                "slowest_seconds": round(result.slowest_seconds, 3),
             }
-            for kind, tally in tallies.items()
+            for kind, result in results.items()
         },
-        "seconds": round(time.perf_counter() - began),
+        "seconds": round(time.perf_counter() - start),
         "peak_megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
-        "made_on": made_on(),
+        "made_on": describe_machine(),
     }
-    output.write_text(json.dumps(result, indent=1) + "\n")
-    return 1 if result["failures"] else 0
+    output.write_text(json.dumps(summary, indent=1) + "\n")
+    return 1 if summary["failures"] else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Files that are nearly right: changed bytes of valid files, and JSON with parts that no one expects."""
+"""Corrupt valid files: change their bytes, or replace parts of JSON documents."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-# What readers trip over: numbers at the edge, halves of characters, other kinds of things, deep nesting.
+# Values that break readers: numbers at limits, lone surrogates, unexpected types, deep nesting.
 ODD_VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 1, 2**31, 2**63, -(2**64), 10**400, 0.5, -0.0, 1e308, -1e308),
     *(float("nan"), float("inf"), float("-inf")),
@@ -47,38 +47,38 @@ ODD_BYTES = (
 
 
 def change_bytes(content: bytes, rng: random.Random) -> bytes:
-    """One to a few of: a flipped bit, a removed, repeated or replaced stretch, something odd put in."""
+    """Flip a bit, or remove, repeat, replace or insert some bytes, once or a few times."""
     data = bytearray(content)
     for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
-        place = rng.randrange(len(data) + 1)
-        length = min(rng.choice((1, 1, 2, 4, 16, 64)), len(data) - place)
+        position = rng.randrange(len(data) + 1)
+        length = min(rng.choice((1, 1, 2, 4, 16, 64)), len(data) - position)
         kind = rng.randrange(6)
-        if kind == 0 and place < len(data):
-            data[place] ^= 1 << rng.randrange(8)
+        if kind == 0 and position < len(data):
+            data[position] ^= 1 << rng.randrange(8)
         elif kind == 1:
-            del data[place : place + length]
+            del data[position : position + length]
         elif kind == 2:
-            data[place:place] = data[place : place + length] * rng.choice((1, 2, 50))
+            data[position:position] = data[position : position + length] * rng.choice((1, 2, 50))
         elif kind == 3:
-            data[place : place + length] = rng.randbytes(length)
+            data[position : position + length] = rng.randbytes(length)
         elif kind == 4:
-            data[place:place] = rng.choice(ODD_BYTES)
+            data[position:position] = rng.choice(ODD_BYTES)
         else:
-            del data[place:]
+            del data[position:]
     return bytes(data)
 
 
 def change_json(content: bytes, rng: random.Random) -> bytes:
-    """A few parts of a JSON document replaced, dropped or doubled."""
+    """Replace, drop or duplicate a few parts of a JSON document."""
     value = json.loads(content)
     for _ in range(rng.choice((1, 1, 2, 4))):
-        value = _changed(value, rng)
+        value = _change(value, rng)
     return json.dumps(value).encode()
 
 
-def _changed(value: Any, rng: random.Random) -> Any:
+def _change(value: Any, rng: random.Random) -> Any:
     if rng.random() < 0.15 or not isinstance(value, (dict, list)) or not value:
-        return rng.choice(ODD_VALUES) if rng.random() < 0.9 else _deep(rng)
+        return rng.choice(ODD_VALUES) if rng.random() < 0.9 else _nested_list(rng)
     if isinstance(value, dict):
         key = rng.choice(list(value))
         action = rng.random()
@@ -86,17 +86,17 @@ def _changed(value: Any, rng: random.Random) -> Any:
             return {name: part for name, part in value.items() if name != key}
         if action < 0.25:
             return value | {str(rng.choice(ODD_VALUES))[:40]: value[key]}
-        return value | {key: _changed(value[key], rng)}
+        return value | {key: _change(value[key], rng)}
     index = rng.randrange(len(value))
     action = rng.random()
     if action < 0.1:
         return value[:index] + value[index + 1 :]
     if action < 0.2:
         return [*value, value[index]]
-    return [*value[:index], _changed(value[index], rng), *value[index + 1 :]]
+    return [*value[:index], _change(value[index], rng), *value[index + 1 :]]
 
 
-def _deep(rng: random.Random) -> Any:
+def _nested_list(rng: random.Random) -> Any:
     value: Any = 1
     for _ in range(rng.choice((5, 50, 400))):
         value = [value]

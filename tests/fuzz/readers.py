@@ -1,4 +1,4 @@
-"""Every reader of files that strangers make, valid files for it, and how its files are spoilt."""
+"""All readers of untrusted files, with valid files and ways to corrupt them."""
 
 from __future__ import annotations
 
@@ -33,35 +33,35 @@ PICTURES = ("a.png", "b.png", "sub/c.png")
 class Reader:
     """A reader under test.
 
-    file:  name under which it finds its file
-    read:  what reads it
-    seeds: valid files
-    spoil: ways to make them invalid
-    cost:  how many times slower than the others it is; it gets as many times fewer files
+    file:     name of its file
+    read:     the function that reads it
+    seeds:    contents of valid files
+    mutators: functions that corrupt them
+    cost:     how many times slower it is than the others; it gets fewer files accordingly
     """
 
     file: str
     read: Callable[[Path], object]
     seeds: tuple[bytes, ...]
-    spoil: tuple[Mutator, ...]
+    mutators: tuple[Mutator, ...]
     cost: int = 1
 
 
 def make_pictures(folder: Path) -> None:
-    """The pictures that label files name."""
+    """Write the pictures that the label files refer to."""
     (folder / "sub").mkdir(exist_ok=True)
     for name in PICTURES:
         Image.new("RGB", (8, 6), "red").save(folder / name)
 
 
 def readers(folder: Path) -> dict[str, Reader]:
-    """All readers; `folder` holds the pictures of `make_pictures`, and files are to be put there."""
-    given = list_images([folder / name for name in PICTURES])
-    names = [str(ref.path) for ref in given]
+    """Return all readers; `folder` must contain the pictures of `make_pictures`."""
+    refs = list_images([folder / name for name in PICTURES])
+    names = [str(ref.path) for ref in refs]
     regions = np.array([[0.0, 0.0, 8.0, 6.0]] * 3)
 
     def labels(path: Path) -> object:
-        return read_ground_truth(path, given)
+        return read_ground_truth(path, refs)
 
     return {
         "images": Reader("image.png", lambda path: read_image(path, 4.0), _images(), (change_bytes,)),
@@ -89,7 +89,7 @@ def _images() -> tuple[bytes, ...]:
     deep = Image.fromarray(rng.integers(0, 65535, (7, 5)).astype(np.uint16))
     turned = Image.Exif()
     turned[0x0112] = 6
-    made = [
+    examples = [
         (colors, "PNG", {}),
         (colors, "JPEG", {"exif": turned}),
         (colors, "JPEG", {"progressive": True}),
@@ -102,10 +102,10 @@ def _images() -> tuple[bytes, ...]:
         (colors.convert("L"), "PPM", {}),
         (colors.convert("1"), "PNG", {}),
     ]
-    return tuple(_encoded(image, kind, options) for image, kind, options in made)
+    return tuple(_encode(image, kind, options) for image, kind, options in examples)
 
 
-def _encoded(image: Image.Image, kind: str, options: dict[str, Any]) -> bytes:
+def _encode(image: Image.Image, kind: str, options: dict[str, Any]) -> bytes:
     stream = io.BytesIO()
     image.save(stream, kind, **options)
     return stream.getvalue()
@@ -161,13 +161,13 @@ def _model() -> tuple[bytes, ...]:
 
 def _config() -> tuple[bytes, ...]:
     settings = to_dict(preset("tiny"))
-    some = ("preset", "K", "M", "images", "network", "rounds", "flip")
-    whole = yaml.safe_dump({name: settings[name] for name in some}, sort_keys=False)
+    sections = ("preset", "K", "M", "images", "network", "rounds", "flip")
+    whole = yaml.safe_dump({name: settings[name] for name in sections}, sort_keys=False)
     return whole.encode(), b"K: 5\nM: 20\nimages: {size: 64}\n"
 
 
 def _as_json(content: bytes, rng: random.Random) -> bytes:
-    """Settings changed part by part; JSON is YAML too."""
+    """Change settings one by one, written as JSON, which is also YAML."""
     return change_json(json.dumps(yaml.safe_load(content)).encode(), rng)
 
 

@@ -1,4 +1,4 @@
-"""A sample of the spoilt files that `python -m tests.fuzz` makes by the hundred thousand."""
+"""A small sample of what `python -m tests.fuzz` does with hundreds of thousands of files."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ KINDS = (
 )
 
 
-def test_every_reader_is_tried(tmp_path: Path) -> None:
+def test_every_reader_is_fuzzed(tmp_path: Path) -> None:
     make_pictures(tmp_path)
     assert tuple(readers(tmp_path)) == KINDS
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_only_errors_of_our_own_come_out(kind: str, tmp_path: Path) -> None:
+def test_readers_only_raise_errors_of_selfmark(kind: str, tmp_path: Path) -> None:
     make_pictures(tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        tally = fuzz(readers(tmp_path)[kind], tmp_path, 150, random.Random(f"7 {kind}"))
-    assert tally.failures == []
-    assert tally.inputs == 150
-    assert tally.refused > 15  # the files really are spoilt
+        result = fuzz(readers(tmp_path)[kind], tmp_path, 150, random.Random(f"7 {kind}"))
+    assert result.failures == []
+    assert result.inputs == 150
+    assert result.refused > 15  # The files really are corrupted.
 
 
-def test_what_was_found_before_stays_mended(tmp_path: Path) -> None:
-    """A rectangle of Label Studio whose id is no word; settings that are no YAML."""
+def test_failures_found_by_fuzzing_stay_fixed(tmp_path: Path) -> None:
+    """A Label Studio rectangle whose id is not text; settings that are not YAML."""
     make_pictures(tmp_path)
     studio = readers(tmp_path)["label studio"]
     (tmp_path / studio.file).write_bytes(studio.seeds[0].replace(b'"id": "r"', b'"id": {"id": {}}'))
@@ -54,11 +54,11 @@ def test_what_was_found_before_stays_mended(tmp_path: Path) -> None:
             override(preset("tiny"), {"K": value})
 
 
-def test_what_is_not_ours_is_noticed(tmp_path: Path) -> None:
+def test_other_errors_are_counted_as_failures(tmp_path: Path) -> None:
     def fail(path: Path) -> None:
         if path.read_bytes() != b"valid":
             raise RuntimeError("not ours")
 
-    reader = Reader("file", fail, (b"valid",), (lambda content, rng: b"spoilt",))
-    tally = fuzz(reader, tmp_path, 3, random.Random(0))
-    assert tally.failures == ["RuntimeError: not ours"] * 3
+    reader = Reader("file", fail, (b"valid",), (lambda content, rng: b"corrupted",))
+    result = fuzz(reader, tmp_path, 3, random.Random(0))
+    assert result.failures == ["RuntimeError: not ours"] * 3

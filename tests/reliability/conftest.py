@@ -1,4 +1,4 @@
-"""Runs without the work that follows training, which these tests do not look at."""
+"""Fixtures of the reliability tests."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from selfmark import discovery
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out the checks and the report at the end of a run."""
+    """Skip the checks and the report at the end of a run, which these tests do not need."""
 
-    def nothing(*arguments: Any, **options: Any) -> None:
+    def skip(*arguments: Any, **options: Any) -> None:
         pass
 
-    monkeypatch.setattr(discovery, "check_run", nothing)
-    monkeypatch.setattr(discovery, "build_report", nothing)
+    monkeypatch.setattr(discovery, "check_run", skip)
+    monkeypatch.setattr(discovery, "build_report", skip)
 
 
 @pytest.fixture
 def finished(quick_run: Path, tmp_path: Path) -> Path:
-    """A finished run of one's own to damage."""
+    """A copy of a finished run, which the test may damage."""
     return Path(shutil.copytree(quick_run, tmp_path / "finished"))

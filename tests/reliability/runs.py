@@ -1,4 +1,4 @@
-"""Tiny runs in processes of their own, which can be killed at any moment, and what they leave behind."""
+"""Tiny runs in separate processes, which can be killed at any moment."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from selfmark.run.folder import Event, Run
 from tests.conftest import QUICK
 
 TINY: dict[str, Any] = QUICK | {"evaluation.num_samples": 6, "evaluation.deformations": 1}
-WRITES = ("open", "os.rename", "os.remove", "os.mkdir", "os.chmod")  # audit events, raised before they happen
+WRITES = ("open", "os.rename", "os.remove", "os.mkdir", "os.chmod")  # audit events before a change
 
 
 @dataclass(frozen=True)
 class Moment:
-    """When a process is to die: so many seconds into a phase, or right before its nth change of a file.
+    """When to kill a process: some seconds into a phase, or right before its n-th change of a file.
 
-    phase:   one of `PHASES`; "" counts changes of files from the start
-    seconds: after the phase began
-    change:  from 1; 0 to go by time
+    phase:   one of `PHASES`; "" to count changes of files from the start
+    seconds: seconds after the start of the phase
+    change:  number of the change, from 1; 0 to use the time
     """
 
     phase: str = ""
@@ -37,7 +37,7 @@ class Moment:
     change: int = 0
 
 
-# Each phase begins with the first event of which this holds.
+# A phase begins with the first event for which its function returns True.
 PHASES: dict[str, Callable[[Event], bool]] = {
     "reading images": lambda event: event["event"] == "plan",
     "keypoints": lambda event: event["event"] == "images",
@@ -52,7 +52,7 @@ PHASES: dict[str, Callable[[Event], bool]] = {
 
 
 def durations(run: Path) -> dict[str, float]:
-    """Seconds each phase took in a finished run."""
+    """Return the duration of each phase of a finished run, in seconds."""
     events = Run.open(run).events()
     starts = [next(event["time"] for event in events if begins(event)) for begins in PHASES.values()]
     ends = [*starts[1:], events[-1]["time"]]
@@ -60,7 +60,7 @@ def durations(run: Path) -> dict[str, float]:
 
 
 def phase_reached(run: Path) -> str:
-    """The phase that the log of an unfinished run ends in."""
+    """Return the phase in which the log of an unfinished run ends."""
     reached = "start"
     events = Run.open(run).events() if (run / "run.json").exists() else []
     for event in events:
@@ -68,8 +68,8 @@ def phase_reached(run: Path) -> str:
     return reached
 
 
-def work(photos: Path, output: Path, moment: Moment | None) -> int:
-    """Start the run in `output`, or go on with it, in a process that dies at the moment; its exit code."""
+def start_or_resume(photos: Path, output: Path, moment: Moment | None) -> int:
+    """Start or resume the run in a process that is killed at the moment; return its exit code."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.reliability.runs"])
     process = context.Process(target=_child, args=(photos, output, moment))
@@ -80,8 +80,8 @@ def work(photos: Path, output: Path, moment: Moment | None) -> int:
     return code
 
 
-def same_bits(one: Path, other: Path) -> None:
-    """Fail unless two finished runs have the same weights, model description and points."""
+def assert_same_result(one: Path, other: Path) -> None:
+    """Fail unless two finished runs have bitwise the same weights, points and model card."""
     assert (one / "model" / "model.json").read_text() == (other / "model" / "model.json").read_text()
     ours, theirs = _tensors(one), _tensors(other)
     assert ours.keys() == theirs.keys()
@@ -99,43 +99,41 @@ def _tensors(run: Path) -> dict[str, torch.Tensor]:
 def _child(photos: Path, output: Path, moment: Moment | None) -> None:
     torch.set_num_threads(1)
     if moment is not None and moment.change:
-        _die_before_change(output, moment.change)
-    began = False
+        _kill_before_change(output, moment.change)
+    has_begun = False
 
     def listener(event: Event) -> None:
-        nonlocal began
-        if moment is not None and moment.phase and not began and PHASES[moment.phase](event):
-            began = True
-            threading.Timer(moment.seconds, _die).start()
+        nonlocal has_begun
+        if moment is not None and moment.phase and not has_begun and PHASES[moment.phase](event):
+            has_begun = True
+            threading.Timer(moment.seconds, _kill_self).start()
 
     resume = (output / "run.json").exists()
-    given = [] if resume else [photos]
-    settings = {} if resume else TINY
     discover(
-        given,
+        [] if resume else [photos],
         output=output,
         preset="tiny",
-        settings=settings,
+        settings={} if resume else TINY,
         resume=resume,
         device="cpu",
         listener=listener,
     )
 
 
-def _die_before_change(output: Path, number: int) -> None:
-    seen = 0
+def _kill_before_change(output: Path, number: int) -> None:
+    count = 0
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        nonlocal seen
+        nonlocal count
         if event in WRITES and str(arguments[0]).startswith(str(output)):
             if event == "open" and not arguments[2] & (os.O_WRONLY | os.O_RDWR):
                 return
-            seen += 1
-            if seen == number:
-                _die()
+            count += 1
+            if count == number:
+                _kill_self()
 
     sys.addaudithook(hook)
 
 
-def _die() -> None:
+def _kill_self() -> None:
     os.kill(os.getpid(), signal.SIGKILL)

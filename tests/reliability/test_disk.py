@@ -1,4 +1,4 @@
-"""Disks that are full, read-only or gone; two processes on one folder; a start that was cut short."""
+"""Full, read-only and removed disks, interrupted starts, links in the run folder, GPUs with little memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from selfmark.run import locks, tensor_files
 from selfmark.run.folder import Event, Run
 from selfmark.train import engine
 from tests.conftest import QUICK, selfmark
-from tests.reliability.runs import same_bits
+from tests.reliability.runs import assert_same_result
 
 pytestmark = pytest.mark.usefixtures("bare")
 
@@ -32,11 +32,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of one megabyte."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    made = subprocess.run(
+    code = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True
     ).returncode
-    if made != 0:
-        pytest.skip("needs to be allowed to mount a file system; an injected fault covers the same below")
+    if code != 0:
+        pytest.skip("needs permission to mount a file system; the next test covers the same with a fault")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
 
@@ -45,7 +45,7 @@ def remount(folder: Path, options: str) -> None:
     subprocess.run(["mount", "-o", f"remount,{options}", str(folder)], check=True)
 
 
-def test_a_full_disk_and_one_that_turns_read_only(photos: Path, quick_run: Path, small_disk: Path) -> None:
+def test_a_full_disk_and_a_read_only_disk(photos: Path, quick_run: Path, small_disk: Path) -> None:
     output = small_disk / "run"
     with pytest.raises(DiskError, match=r"cannot write to .*: No space left on device; .*--resume"):
         start(photos, output)
@@ -56,16 +56,16 @@ def test_a_full_disk_and_one_that_turns_read_only(photos: Path, quick_run: Path,
         start(photos, small_disk / "another")
     remount(small_disk, "rw,size=64m")
     discover(output=output, resume=True, device="cpu")
-    same_bits(quick_run, output)
+    assert_same_result(quick_run, output)
 
 
 @pytest.mark.parametrize("write", [9])
-def test_a_disk_that_fills_up_at_any_write(
+def test_a_disk_that_fills_up_during_a_write(
     write: int, photos: Path, quick_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, count = tensor_files.save_file, 0
 
-    def filling(tensors: object, path: Path, metadata: object) -> None:
+    def save_until_full(tensors: object, path: Path, metadata: object) -> None:
         nonlocal count
         count += 1
         if count == write:
@@ -74,15 +74,15 @@ def test_a_disk_that_fills_up_at_any_write(
         real(tensors, path, metadata)
 
     with monkeypatch.context() as patch:
-        patch.setattr(tensor_files, "save_file", filling)
+        patch.setattr(tensor_files, "save_file", save_until_full)
         with pytest.raises(DiskError, match="No space left on device"):
             start(photos, tmp_path / "run")
     assert not list(tmp_path.rglob("*.part"))
     discover(output=tmp_path / "run", resume=True, device="cpu")
-    same_bits(quick_run, tmp_path / "run")
+    assert_same_result(quick_run, tmp_path / "run")
 
 
-def test_a_folder_that_vanishes(photos: Path, quick_run: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_moved_away(photos: Path, quick_run: Path, tmp_path: Path) -> None:
     output, away = tmp_path / "run", tmp_path / "away"
 
     def listener(event: Event) -> None:
@@ -91,13 +91,13 @@ def test_a_folder_that_vanishes(photos: Path, quick_run: Path, tmp_path: Path) -
 
     with pytest.raises(DiskError, match=r"the folder is no longer there"):
         start(photos, output, listener=listener)
-    assert not output.exists()  # nothing half-made in its place
+    assert not output.exists()  # and nothing was created in its place
     away.rename(output)
     discover(output=output, resume=True, device="cpu")
-    same_bits(quick_run, output)
+    assert_same_result(quick_run, output)
 
 
-def test_the_command_line_says_it_in_one_sentence(
+def test_the_command_line_reports_it_in_one_sentence(
     finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*arguments: object) -> None:
@@ -105,12 +105,12 @@ def test_the_command_line_says_it_in_one_sentence(
 
     monkeypatch.setattr(locks, "open_for_append", refuse)
     assert selfmark("discover", "-o", finished, "--resume", "--device", "cpu") == 2
-    said = capsys.readouterr().err.strip()
-    assert said.startswith("selfmark: cannot write to")
-    assert "\n" not in said
+    message = capsys.readouterr().err.strip()
+    assert message.startswith("selfmark: cannot write to")
+    assert "\n" not in message
 
 
-def test_a_start_that_was_cut_short_is_no_obstacle(photos: Path, tmp_path: Path) -> None:
+def test_a_run_can_be_created_after_an_interrupted_start(photos: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
     for part in ("points", "checkpoints"):
         (output / part).mkdir(parents=True)
@@ -123,7 +123,7 @@ def test_a_start_that_was_cut_short_is_no_obstacle(photos: Path, tmp_path: Path)
         Run.create(output, preset("tiny"), ["x"], [])
 
 
-def test_of_two_that_start_at_once_one_comes_second(tmp_path: Path) -> None:
+def test_two_processes_cannot_create_a_run_at_once(tmp_path: Path) -> None:
     output = tmp_path / "run"
     output.mkdir()
     with locks.exclusive(output), pytest.raises(InputError, match="another process is working on"):
@@ -132,7 +132,7 @@ def test_of_two_that_start_at_once_one_comes_second(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["{}", "[1]", '[{"path": 3}]', '[{"path": "a", "frame": 1, "box": 5}]'])
-def test_a_list_of_images_that_is_none(content: str, finished: Path) -> None:
+def test_an_invalid_list_of_images(content: str, finished: Path) -> None:
     (finished / "images.json").write_text(content)
     if content == "{}":
         assert Run.open(finished).refs() == []
@@ -141,7 +141,7 @@ def test_a_list_of_images_that_is_none(content: str, finished: Path) -> None:
         Run.open(finished).refs()
 
 
-def test_other_peoples_files_are_an_obstacle(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     for name in ("points/mine.csv", "notes.txt"):
         folder = tmp_path / name.replace("/", "-")
         (folder / name).parent.mkdir(parents=True)
@@ -166,12 +166,12 @@ def test_nothing_is_written_through_links_in_a_run_folder(finished: Path, tmp_pa
         kept.write_bytes(content)
 
 
-def test_a_small_gpu_ends_in_a_sentence_and_the_run_goes_on_with_a_smaller_batch(
+def test_a_run_that_is_out_of_memory_can_be_resumed_with_a_smaller_batch(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, calls = engine._Step.__call__, 0
 
-    def short_of_memory(step: object, *batch: object) -> None:
+    def raise_out_of_memory(step: object, *batch: object) -> None:
         nonlocal calls
         calls += 1
         if calls > 8:
@@ -179,7 +179,7 @@ def test_a_small_gpu_ends_in_a_sentence_and_the_run_goes_on_with_a_smaller_batch
         real(step, *batch)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine._Step, "__call__", short_of_memory)
+        patch.setattr(engine._Step, "__call__", raise_out_of_memory)
         code = selfmark(
             "discover", photos, "-o", tmp_path / "run", "--preset=tiny", "--device=cpu",
             *(f"--set={name}={value}" for name, value in QUICK.items()),
@@ -197,17 +197,17 @@ def test_a_small_gpu_ends_in_a_sentence_and_the_run_goes_on_with_a_smaller_batch
     assert next(event["iteration"] for event in events if event["event"] == "resumed") == 8
 
 
-def test_memory_messages_name_the_setting(finished: Path) -> None:
+def test_out_of_memory_messages_name_the_setting(finished: Path) -> None:
     opened = Run.open(finished)
     for value, words in ((8, "--resume --set stage2.batch=4"), (1, "smaller images.size")):
         with pytest.raises(TrainingError, match=words), report_out_of_memory(opened, "stage2.batch", value):
             raise torch.OutOfMemoryError("CUDA out of memory")
 
 
-def test_memory_may_run_out_in_the_last_checks_too(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def short_of_memory(*_: object) -> None:
+def test_the_final_checks_may_run_out_of_memory(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def raise_out_of_memory(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("selfmark.discovery.check_run", short_of_memory)
+    monkeypatch.setattr("selfmark.discovery.check_run", raise_out_of_memory)
     with pytest.raises(TrainingError, match=r"--resume --set runtime.predict_batch="):
         discover(output=finished, resume=True, device="cpu")

@@ -1,4 +1,4 @@
-"""SIGKILL at any moment: the run goes on to bitwise the same result as one that nobody disturbed."""
+"""A run that is killed at any moment resumes to bitwise the same result as an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -11,22 +11,29 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.__main__ import made_on
-from tests.reliability.runs import PHASES, Moment, durations, phase_reached, same_bits, work
+from tests.fuzz.__main__ import describe_machine
+from tests.reliability.runs import (
+    PHASES,
+    Moment,
+    assert_same_result,
+    durations,
+    phase_reached,
+    start_or_resume,
+)
 
-CHANGES = 120  # changes of files in a tiny run, about
+CHANGES = 120  # approximate number of file changes in a tiny run
 KILLS = 36  # in the slow test
 
 
 @pytest.fixture(scope="module")
-def undisturbed(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    output = tmp_path_factory.mktemp("undisturbed") / "run"
-    assert work(photos, output, None) == 0
+def uninterrupted(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("uninterrupted") / "run"
+    assert start_or_resume(photos, output, None) == 0
     return output
 
 
-def moments(count: int, seconds: dict[str, float], rng: random.Random) -> list[Moment]:
-    """As many by time, in every phase in turn, as by what is being written."""
+def draw_moments(count: int, seconds: dict[str, float], rng: random.Random) -> list[Moment]:
+    """Draw moments: one half by time, in every phase in turn, the other half by file changes."""
     phases = list(PHASES)
     drawn = []
     for number in range(count):
@@ -37,45 +44,45 @@ def moments(count: int, seconds: dict[str, float], rng: random.Random) -> list[M
 
 
 def kill_and_resume(
-    photos: Path, folder: Path, plan: list[Moment], at_a_time: int, undisturbed: Path
+    photos: Path, folder: Path, plan: list[Moment], kills_per_run: int, uninterrupted: Path
 ) -> Counter[str]:
-    """Kill one run up to `at_a_time` times, let it end, compare; then the next. Counts kills by phase."""
+    """Kill each run several times, let it finish, compare its result; return the number of kills by phase."""
     killed: Counter[str] = Counter()
-    for start in range(0, len(plan), at_a_time):
+    for start in range(0, len(plan), kills_per_run):
         output = folder / f"run-{start}"
-        for moment in plan[start : start + at_a_time]:
-            code = work(photos, output, moment)
+        for moment in plan[start : start + kills_per_run]:
+            code = start_or_resume(photos, output, moment)
             if code == 0:
-                break  # it was done before the moment came
+                break  # The run finished before the moment.
             assert code == -signal.SIGKILL, moment
             killed[phase_reached(output)] += 1
-        assert work(photos, output, None) == 0
-        same_bits(undisturbed, output)
+        assert start_or_resume(photos, output, None) == 0
+        assert_same_result(uninterrupted, output)
     return killed
 
 
-def test_killed_runs_end_in_the_same_bits(photos: Path, undisturbed: Path, tmp_path: Path) -> None:
-    seconds = durations(undisturbed)
+def test_killed_runs_give_the_same_result(photos: Path, uninterrupted: Path, tmp_path: Path) -> None:
+    seconds = durations(uninterrupted)
     assert min(seconds.values()) >= 0
     plan = [Moment(change=3), Moment("recovery", seconds["recovery"] / 2), Moment(change=40)]
-    killed = kill_and_resume(photos, tmp_path, plan, 3, undisturbed)
+    killed = kill_and_resume(photos, tmp_path, plan, 3, uninterrupted)
     assert killed.total() >= 2
 
 
 @pytest.mark.slow
-def test_killed_again_and_again_runs_end_in_the_same_bits(
-    photos: Path, undisturbed: Path, tmp_path: Path
+def test_runs_killed_many_times_give_the_same_result(
+    photos: Path, uninterrupted: Path, tmp_path: Path
 ) -> None:
-    """Writes what it counted to the file that SELFMARK_COUNTS names, for docs/results."""
+    """Write the counts to the file in SELFMARK_COUNTS, if set, for docs/results."""
     rng = random.Random(7)
-    seconds = durations(undisturbed)
+    seconds = durations(uninterrupted)
     killed: Counter[str] = Counter()
-    turn = 0
+    attempt = 0
     while killed.total() < KILLS:
-        plan = moments(2 * len(PHASES), seconds, rng)
-        killed += kill_and_resume(photos, tmp_path / str(turn), plan, 2, undisturbed)
-        turn += 1
+        plan = draw_moments(2 * len(PHASES), seconds, rng)
+        killed += kill_and_resume(photos, tmp_path / str(attempt), plan, 2, uninterrupted)
+        attempt += 1
     assert set(PHASES) - {"reading images"} <= set(killed)
     if target := os.environ.get("SELFMARK_COUNTS"):
-        counts = {"kills": killed.total(), "by_phase": dict(killed), "made_on": made_on()}
+        counts = {"kills": killed.total(), "by_phase": dict(killed), "made_on": describe_machine()}
         Path(target).write_text(json.dumps(counts, indent=1) + "\n")

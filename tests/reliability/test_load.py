@@ -1,4 +1,4 @@
-"""Many small images: prediction needs no more memory for the last than for the first."""
+"""Prediction over many images runs in constant memory."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from selfmark.export import get_writer
 from selfmark.images.sources import list_images
 
 IMAGES = 5_000
-MOST_BYTES = 2_000  # per image; a single crop kept by mistake would be 12,000
+MAX_BYTES = 2_000  # per image; a crop kept by mistake would take 12,000
 
 
-def memory() -> int:
-    """Bytes of this process that are in memory."""
+def resident_memory() -> int:
+    """Return the resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
@@ -34,18 +34,18 @@ def test_prediction_over_many_images_runs_in_constant_memory(quick_run: Path, tm
     assert len(refs) == IMAGES
     samples: list[tuple[int, int]] = []
 
-    def watched(predictions: Iterator[Prediction]) -> Iterator[Prediction]:
+    def record_memory(predictions: Iterator[Prediction]) -> Iterator[Prediction]:
         done = 0
         for prediction in predictions:
             done += len(prediction.refs)
-            samples.append((done, memory()))
+            samples.append((done, resident_memory()))
             yield prediction
 
     detector = Detector.load(quick_run)
-    path = get_writer("csv")(watched(detector.predict(refs, 64)), detector.card, tmp_path)
+    path = get_writer("csv")(record_memory(detector.predict(refs, 64)), detector.card, tmp_path)
     assert sum(1 for _ in path.open()) == 1 + 4 * IMAGES
     done, used = np.array(samples, dtype=float).T
-    settled = done > IMAGES / 4  # until then buffers and caches grow to their size
-    slope = np.polyfit(done[settled], used[settled], 1)[0]
+    is_steady = done > IMAGES / 4  # before that, buffers and caches grow
+    slope = np.polyfit(done[is_steady], used[is_steady], 1)[0]
     print(f"{slope:.0f} bytes per image")
-    assert slope < MOST_BYTES
+    assert slope < MAX_BYTES

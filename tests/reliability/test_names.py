@@ -1,4 +1,4 @@
-"""File names with anything a file system allows: nothing runs, and every format says them right."""
+"""Unusual and hostile file names: no code in them runs, and every format writes them correctly."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ NAMES = (
     "emoji \N{CAT FACE}\N{COMBINING ACUTE ACCENT}.png",
     " leading and trailing .png",
     "%s %d $HOME `true` \\n.png",
-    "é" * 125 + ".png",  # 254 bytes, and 255 is the most
+    "é" * 125 + ".png",  # 254 bytes; the maximum is 255
 )
 
 
 @pytest.fixture(scope="module")
 def hostile(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pictures with hostile names in a folder with one, and a broken one among them."""
+    """A folder with a hostile name, with pictures that have hostile names; one of them is broken."""
     folder = tmp_path_factory.mktemp("names") / ATTACK
     folder.mkdir()
     for name, image in zip(NAMES, scene.images, strict=False):
@@ -47,11 +47,11 @@ def hostile(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_they_are_found(hostile: Path) -> None:
+def test_images_with_such_names_are_found(hostile: Path) -> None:
     assert {ref.path.name for ref in list_images([hostile])} == {*NAMES, f"broken {ATTACK}.png"}
 
 
-def test_tables_and_coco_say_them_right(hostile: Path, quick_run: Path, tmp_path: Path) -> None:
+def test_tables_and_coco_files_have_the_right_names(hostile: Path, quick_run: Path, tmp_path: Path) -> None:
     expected = {str(hostile / name) for name in NAMES}
     assert selfmark("predict", quick_run, hostile, "-o", tmp_path, "--device", "cpu") == 0
     with open(tmp_path / "landmarks.csv", newline="", encoding="utf-8") as handle:
@@ -68,8 +68,8 @@ def test_other_formats_can_be_written(format: str, hostile: Path, quick_run: Pat
     assert selfmark("predict", quick_run, hostile, "-o", tmp_path, "--format", format) in (0, 2)
 
 
-def test_nothing_runs_in_the_report(browser: Any, hostile: Path, tmp_path: Path) -> None:
-    """With the content security policy switched off, so that escaping alone has to hold."""
+def test_no_code_runs_in_the_report(browser: Any, hostile: Path, tmp_path: Path) -> None:
+    """Without the content security policy, so that only the escaping protects the page."""
     output = tmp_path / ATTACK
     discover(hostile, output=output, preset="tiny", settings=QUICK | {"M": 6}, device="cpu")
     assert any(event["event"] == "skipped" for event in Run.open(output).events())
@@ -80,9 +80,7 @@ def test_nothing_runs_in_the_report(browser: Any, hostile: Path, tmp_path: Path)
         assert seen.problems() == []
 
 
-def test_names_that_are_no_text_are_refused_in_a_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_names_that_are_not_text_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Image.new("RGB", (8, 8)).save(tmp_path / "good.png")
     os.rename(tmp_path / "good.png", os.fsencode(tmp_path) + b"/\xff\xfe.png")
     with pytest.raises(InputError, match=r"is not valid UTF-8; rename it"):
@@ -92,7 +90,7 @@ def test_names_that_are_no_text_are_refused_in_a_sentence(
 
 
 @pytest.mark.parametrize("name", ["a" * 300, "a\0b.png", "x" * 300 + ".png"])
-def test_names_that_no_file_can_have(name: str, tmp_path: Path) -> None:
+def test_impossible_names_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no file"):
         list_images([tmp_path / name])
     (tmp_path / "list.txt").write_text(f"{name}\n")
@@ -103,8 +101,8 @@ def test_names_that_no_file_can_have(name: str, tmp_path: Path) -> None:
         list_images([tmp_path / "set.json"])
 
 
-def test_messages_do_not_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_messages_contain_no_terminal_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert selfmark("discover", tmp_path / "\x1b[2J[/red]\n.png", "-o", tmp_path / "run") == 2
-    said = capsys.readouterr().err
-    assert "\x1b[2J" not in said
-    assert "\\x1b[2J[/red]\\n.png" in said
+    message = capsys.readouterr().err
+    assert "\x1b[2J" not in message
+    assert "\\x1b[2J[/red]\\n.png" in message

@@ -1,4 +1,4 @@
-"""A pickle that runs a program, under every name selfmark reads: it must not run."""
+"""A malicious pickle in place of each file that selfmark reads must not run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from selfmark.run.folder import Run
 
 
 class Evil:
-    """Unpickling it makes a file."""
+    """An object that creates a file when it is unpickled."""
 
     def __init__(self, marker: Path) -> None:
         self.marker = marker
@@ -37,25 +37,25 @@ class Evil:
 
 @pytest.fixture
 def marker(tmp_path: Path) -> Path:
-    return tmp_path / "it-ran"
+    return tmp_path / "executed"
 
 
-def plain(evil: Evil, path: Path) -> None:
+def write_pickle(evil: Evil, path: Path) -> None:
     path.write_bytes(pickle.dumps(evil))
 
 
-def archived(evil: Evil, path: Path) -> None:
-    """As torch keeps pickles: inside an archive."""
+def write_torch_archive(evil: Evil, path: Path) -> None:
+    """Write the pickle inside an archive, as torch does."""
     torch.save({"weight": torch.zeros(2), "evil": evil}, path)
 
 
-WAYS = (plain, archived)
+WRITERS = (write_pickle, write_torch_archive)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_the_pickle_is_real(way: Callable[[Evil, Path], None], marker: Path, tmp_path: Path) -> None:
-    way(Evil(marker), tmp_path / "pickle")
-    if way is plain:
+@pytest.mark.parametrize("write", WRITERS)
+def test_the_pickle_is_malicious(write: Callable[[Evil, Path], None], marker: Path, tmp_path: Path) -> None:
+    write(Evil(marker), tmp_path / "pickle")
+    if write is write_pickle:
         pickle.loads((tmp_path / "pickle").read_bytes())
     else:
         torch.load(tmp_path / "pickle", weights_only=False)
@@ -67,13 +67,13 @@ def _onnx(run: Path) -> object:
     return load_detector(run, "onnx")
 
 
-def _resumed(run: Path) -> object:
+def _resume(run: Path) -> object:
     from selfmark.discovery import discover
 
     return discover(output=run, resume=True, device="cpu")
 
 
-# Each file of a run, and what reads it.
+# Files of a run and their readers.
 FILES: dict[str, Callable[[Path], object]] = {
     "model/weights.safetensors": Detector.load,
     "model/model.json": Detector.load,
@@ -87,32 +87,32 @@ FILES: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("write", WRITERS)
 @pytest.mark.parametrize("name", FILES)
 def test_files_of_a_run(
-    name: str, way: Callable[[Evil, Path], None], marker: Path, quick_run: Path, tmp_path: Path
+    name: str, write: Callable[[Evil, Path], None], marker: Path, quick_run: Path, tmp_path: Path
 ) -> None:
     run = Path(shutil.copytree(quick_run, tmp_path / "run"))
-    way(Evil(marker), run / name)
+    write(Evil(marker), run / name)
     with pytest.raises(InputError):
         FILES[name](run)
     assert not marker.exists()
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("write", WRITERS)
 @pytest.mark.usefixtures("bare")
-def test_checkpoints_and_points_of_a_run_that_goes_on(
-    way: Callable[[Evil, Path], None], marker: Path, finished: Path
+def test_checkpoints_and_points_of_a_resumed_run(
+    write: Callable[[Evil, Path], None], marker: Path, finished: Path
 ) -> None:
     for path in (*(finished / "points").iterdir(), *(finished / "checkpoints").glob("stage2*")):
-        way(Evil(marker), path)
+        write(Evil(marker), path)
     with pytest.raises(InputError, match="damaged"):
-        _resumed(finished)
+        _resume(finished)
     assert not marker.exists()
 
 
-# Files the user names, and what reads them.
-NAMED: dict[str, Callable[[Path], object]] = {
+# Files given by the user and their readers.
+USER_FILES: dict[str, Callable[[Path], object]] = {
     "labels.h5": lambda path: read_ground_truth(path, []),
     "labels.csv": lambda path: read_ground_truth(path, []),
     "labels.json": lambda path: read_ground_truth(path, []),
@@ -129,23 +129,23 @@ NAMED: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", NAMED)
-def test_files_the_user_names(
+@pytest.mark.parametrize("write", WRITERS)
+@pytest.mark.parametrize("name", USER_FILES)
+def test_files_given_by_the_user(
     name: str,
-    way: Callable[[Evil, Path], None],
+    write: Callable[[Evil, Path], None],
     marker: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SELFMARK_CACHE", str(tmp_path / "cache"))
-    way(Evil(marker), tmp_path / name)
+    write(Evil(marker), tmp_path / name)
     with pytest.raises(SelfmarkError):
-        NAMED[name](tmp_path / name)
+        USER_FILES[name](tmp_path / name)
     assert not marker.exists()
 
 
-def test_yaml_that_would_run_a_program(marker: Path, tmp_path: Path) -> None:
+def test_yaml_with_code(marker: Path, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(f"K: !!python/object/apply:os.mknod ['{marker}']\n")
     with pytest.raises(InputError, match="is not YAML"):

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the step is finished, the state saved, and the run goes on from there."""
+"""Ctrl-C and SIGTERM: the current step is finished, the state is saved, and the run can be resumed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from selfmark.discovery import discover
 from selfmark.run.folder import Event, Run
 from selfmark.run.interrupts import defer_interrupts
 from tests.conftest import QUICK, selfmark
-from tests.reliability.runs import same_bits
+from tests.reliability.runs import assert_same_result
 
 pytestmark = pytest.mark.usefixtures("bare")
 
@@ -23,40 +23,39 @@ pytestmark = pytest.mark.usefixtures("bare")
     ("number", "stage"),
     [(signal.SIGINT, "round"), (signal.SIGTERM, "stage 2")],
 )
-def test_the_state_is_saved_at_the_next_step(
+def test_the_state_is_saved_after_the_current_step(
     number: signal.Signals, stage: str, photos: Path, quick_run: Path, tmp_path: Path
 ) -> None:
     def listener(event: Event) -> None:
         if event["event"] == "train" and event["stage"] == stage:
             os.kill(os.getpid(), number)
 
-    rare = QUICK | {"runtime.checkpoint_every": 1000}
-    handlers = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+    settings = QUICK | {"runtime.checkpoint_every": 1000}
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with pytest.raises(KeyboardInterrupt):
-        discover(photos, output=tmp_path, preset="tiny", settings=rare, device="cpu", listener=listener)
-    assert handlers == [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+        discover(photos, output=tmp_path, preset="tiny", settings=settings, device="cpu", listener=listener)
+    assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     events = Run.open(tmp_path).events()
     last = [event for event in events if event["event"] == "train"][-1]
     assert events[-1]["event"] == "checkpoint"
     assert events[-1]["iteration"] == last["iteration"] < last["stop"]
     discover(output=tmp_path, resume=True, device="cpu")
-    # All but the checkpoint before the last, which is of another iteration here.
-    same_bits(quick_run, tmp_path)
+    assert_same_result(quick_run, tmp_path)
 
 
-def test_the_command_line_ends_with_130_and_says_how_to_go_on(
+def test_the_command_line_exits_with_130_and_says_how_to_resume(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = QUICK | {"warmup.iterations": 3000, "runtime.checkpoint_every": 10_000}
     output, log = tmp_path / "run", tmp_path / "run" / "log.jsonl"
 
-    def end() -> None:
+    def terminate() -> None:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and not (log.exists() and '"train"' in log.read_text()):
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    thread = threading.Thread(target=end)
+    thread = threading.Thread(target=terminate)
     thread.start()
     options = [f"--set={name}={value}" for name, value in settings.items()]
     assert selfmark("discover", photos, "-o", output, "--preset=tiny", "--device=cpu", *options) == 130
@@ -65,39 +64,39 @@ def test_the_command_line_ends_with_130_and_says_how_to_go_on(
     assert Run.open(output).events()[-1]["event"] == "checkpoint"
 
 
-def test_a_second_request_ends_at_once() -> None:
+def test_a_second_signal_interrupts_at_once() -> None:
     reached = []
 
-    def insist() -> None:
-        with defer_interrupts() as asked:
+    def send_twice() -> None:
+        with defer_interrupts() as stop_requested:
             os.kill(os.getpid(), signal.SIGINT)
-            reached.append(asked())
+            reached.append(stop_requested())
             os.kill(os.getpid(), signal.SIGINT)
             reached.append("too far")
 
     with pytest.raises(KeyboardInterrupt):
-        insist()
+        send_twice()
     assert reached == [True]
 
 
-def test_signals_that_are_ignored_stay_so() -> None:
+def test_ignored_signals_stay_ignored() -> None:
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        with defer_interrupts() as asked:
+        with defer_interrupts() as stop_requested:
             os.kill(os.getpid(), signal.SIGTERM)
-            assert not asked()
+            assert not stop_requested()
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def test_other_threads_are_left_alone() -> None:
+def test_other_threads_defer_nothing() -> None:
     answers = []
 
-    def inside() -> None:
-        with defer_interrupts() as asked:
-            answers.append(asked())
+    def work() -> None:
+        with defer_interrupts() as stop_requested:
+            answers.append(stop_requested())
 
-    thread = threading.Thread(target=inside)
+    thread = threading.Thread(target=work)
     thread.start()
     thread.join()
     assert answers == [False]

@@ -1,4 +1,4 @@
-"""Files that claim to be huge, lie about it, or lead elsewhere: refused before memory or time is spent."""
+"""Files that claim huge sizes or point elsewhere are refused before they cost memory or time."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ SOURCE = Path(__file__).parents[2] / "src" / "selfmark"
 
 
 @pytest.fixture(autouse=True)
-def frugal() -> Iterator[None]:
-    """Neither 300 MB nor 20 seconds of a core for any of this."""
-    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+def _limit_memory_and_time() -> Iterator[None]:
+    """Fail if a test takes more than 300 MB of memory or 20 seconds of CPU time."""
+    memory_before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     yield
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 * 1024
-    assert time.process_time() - began < 20
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory_before < 300 * 1024
+    assert time.process_time() - start < 20
 
 
 # --- models -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "words"),
+    ("name", "value", "words"),
     [
         ("K", 10**9, "but there are 4 names"),
         ("names", ["a"] * 20_000, "20000 landmark names; 1 to 10,000 are allowed"),
@@ -62,12 +62,12 @@ def frugal() -> Iterator[None]:
         ("skeleton", [[0, 10**9]], "skeleton"),
     ],
 )
-def test_a_model_that_claims_too_much(
-    place: str, value: Any, words: str, quick_run: Path, tmp_path: Path
+def test_a_model_card_with_huge_numbers_is_refused(
+    name: str, value: Any, words: str, quick_run: Path, tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(quick_run / "model", tmp_path / "model"))
     content = json.loads((folder / "model.json").read_text())
-    *sections, last = place.split(".")
+    *sections, last = name.split(".")
     part = content
     for section in sections:
         part = part[section]
@@ -90,7 +90,9 @@ def test_weights_of_another_type_are_refused_before_they_are_read(quick_run: Pat
     ("shape", "offsets"),
     [([10**9, 10**6], [0, 12]), ([3], [0, 10**15]), ([2**62, 4], [0, 12]), ([-1], [0, 12])],
 )
-def test_a_header_with_absurd_shapes(shape: list[int], offsets: list[int], tmp_path: Path) -> None:
+def test_a_header_with_impossible_shapes_is_refused(
+    shape: list[int], offsets: list[int], tmp_path: Path
+) -> None:
     header = json.dumps({"a": {"dtype": "F32", "shape": shape, "data_offsets": offsets}}).encode()
     path = tmp_path / "weights.safetensors"
     path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(12))
@@ -98,14 +100,14 @@ def test_a_header_with_absurd_shapes(shape: list[int], offsets: list[int], tmp_p
         read_tensors(path)
 
 
-def test_a_header_that_claims_to_be_longer_than_any_disk(tmp_path: Path) -> None:
+def test_a_header_longer_than_the_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
     path.write_bytes(struct.pack("<Q", 2**60) + b"{}")
     with pytest.raises(InputError, match="damaged"):
         read_tensors(path)
 
 
-def test_yaml_whose_aliases_multiply(tmp_path: Path) -> None:
+def test_yaml_with_exponential_aliases_is_refused(tmp_path: Path) -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
     path = tmp_path / "config.yaml"
@@ -147,20 +149,20 @@ HUGE = {
 
 
 @pytest.mark.parametrize("kind", HUGE)
-def test_an_image_that_claims_to_be_huge(kind: str, tmp_path: Path) -> None:
+def test_an_image_with_a_huge_size_in_its_header_is_refused(kind: str, tmp_path: Path) -> None:
     path = tmp_path / f"huge.{kind}"
     path.write_bytes(HUGE[kind])
     with pytest.raises(UnreadableImage, match=r"megapixels, more than the 200 allowed"):
         read_image(path, 200.0)
 
 
-def test_a_bomb_that_really_is_huge(tmp_path: Path) -> None:
+def test_a_decompression_bomb_is_refused(tmp_path: Path) -> None:
     """400 megapixels of one color: half a megabyte as a file, 1.2 gigabytes as pixels."""
     path = tmp_path / "bomb.png"
     stream = zlib.compressobj(1)
     rows = bytes(1 + 3 * 20_000) * 100
-    first, next_one = (stream.compress(rows) + stream.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
-    data = first + next_one * 199 + stream.flush()
+    first, following = (stream.compress(rows) + stream.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
+    data = first + following * 199 + stream.flush()
     content = bytearray(_png(20_000, 20_000))
     at = content.index(b"IDAT") - 4
     path.write_bytes(bytes(content[:at]) + struct.pack(">I", len(data)) + b"IDAT" + data)
@@ -168,7 +170,7 @@ def test_a_bomb_that_really_is_huge(tmp_path: Path) -> None:
         read_image(path, 200.0)
 
 
-def test_files_without_end(tmp_path: Path) -> None:
+def test_endless_files_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.png")
     (tmp_path / "zero.png").symlink_to("/dev/zero")
     (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
@@ -181,7 +183,7 @@ def test_files_without_end(tmp_path: Path) -> None:
             list_images([tmp_path / name])
 
 
-def test_links_are_followed_but_only_images_come_in(tmp_path: Path) -> None:
+def test_links_are_followed_but_only_to_images(tmp_path: Path) -> None:
     folder, elsewhere = tmp_path / "photos", tmp_path / "elsewhere"
     folder.mkdir()
     elsewhere.mkdir()
@@ -196,7 +198,7 @@ def test_links_are_followed_but_only_images_come_in(tmp_path: Path) -> None:
     ]
 
 
-def test_a_video_that_claims_to_have_more_frames_than_bytes(
+def test_a_video_with_more_frames_than_bytes_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "long.mp4"
@@ -216,7 +218,7 @@ def test_a_video_that_claims_to_have_more_frames_than_bytes(
         b"just words\n",
     ],
 )
-def test_a_playlist_called_a_video(content: bytes, tmp_path: Path) -> None:
+def test_a_playlist_is_not_a_video(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "video.mp4"
     path.write_bytes(content)
     with pytest.raises(InputError, match="it is a text file or a playlist"):
@@ -228,7 +230,7 @@ def test_a_playlist_called_a_video(content: bytes, tmp_path: Path) -> None:
 
 
 def test_archives_are_written_but_never_unpacked() -> None:
-    """So no path inside one can lead anywhere."""
+    """A path inside an archive therefore cannot overwrite a file."""
     uses = [
         (path.name, line.strip())
         for path in SOURCE.rglob("*.py")
@@ -238,7 +240,7 @@ def test_archives_are_written_but_never_unpacked() -> None:
     assert uses == [("cvat.py", 'zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive,')]
 
 
-def test_detectors_still_read_sound_files(quick_run: Path) -> None:
+def test_valid_models_can_still_be_loaded(quick_run: Path) -> None:
     detector = Detector.load(quick_run)
     pixels = torch.from_numpy(np.zeros((1, 3, 64, 64), np.uint8))
     assert detector.locate(pixels).xy.isfinite().all()

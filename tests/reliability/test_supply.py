@@ -1,4 +1,4 @@
-"""The lock file says what the constraints say, with checksums; what is required is what is imported."""
+"""The lock file matches the constraints, and the required packages are those that are imported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "selfmark"
-# Where a package is imported under another name than it is installed by.
+# Packages whose module has another name.
 IMPORTED_AS = {"opencv-python-headless": "cv2", "pillow": "PIL", "pyyaml": "yaml", "scikit-learn": "sklearn"}
 
 
@@ -19,28 +19,28 @@ def _constraints() -> dict[str, str]:
     return dict(line.split("==") for line in lines if line and not line.startswith("#"))
 
 
-def _name(requirement: str) -> str:
-    """What a required package is imported as."""
+def _module_name(requirement: str) -> str:
+    """Return the module name of a required package."""
     name = re.split(r"[<>=\[ ]", requirement)[0]
     return IMPORTED_AS.get(name, name.replace("-", "_"))
 
 
-def test_the_lock_holds_every_constraint_but_torch_with_a_checksum() -> None:
+def test_the_lock_file_has_every_constraint_except_torch_with_a_checksum() -> None:
     text = (ROOT / "requirements.lock").read_text()
     locked = dict(re.findall(r"^(\S+)==(\S+) \\\n    --hash=sha256:[0-9a-f]{64}$", text, re.MULTILINE))
     expected = _constraints()
     assert expected.pop("torch") in text.splitlines()[1]
     assert locked == expected
-    assert "://" not in text  # no address: pip takes the files from where it is configured to
+    assert "://" not in text  # no addresses: pip downloads from its configured index
 
 
-def test_what_is_required_is_what_is_imported() -> None:
-    """The required dependencies are exactly the packages that modules import when they are imported."""
+def test_required_packages_are_the_imported_ones() -> None:
+    """The dependencies are exactly the packages that are imported and not optional."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    expected = {_name(line) for line in project["dependencies"]}
+    expected = {_module_name(line) for line in project["dependencies"]}
     found = set()
     for path in SOURCE.rglob("*.py"):
-        if "fused" in path.parts:  # Triton comes with the CUDA builds of torch and is asked for before
+        if "kernels" in path.parts:  # They need Triton, which comes with the CUDA builds of torch.
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
@@ -49,7 +49,7 @@ def test_what_is_required_is_what_is_imported() -> None:
                 found.add(node.module.split(".")[0])
     found -= {*sys.stdlib_module_names, "selfmark", "__future__"}
     extras = project["optional-dependencies"]
-    optional = {_name(line) for extra, lines in extras.items() if extra != "dev" for line in lines}
+    optional = {_module_name(line) for extra, lines in extras.items() if extra != "dev" for line in lines}
     # These come with the CUDA builds of torch, with fastapi, and with scikit-learn.
     optional |= {"triton", "starlette", "threadpoolctl"}
     assert found - optional == expected

@@ -1,4 +1,4 @@
-"""How much memory there is, and how many images it is enough for."""
+"""Free memory, and the number of images per forward pass."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from selfmark.model.network import Psi
 from selfmark.run.devices import CPU_PASS_BYTES, GPU_PASS_FRACTION, free_memory, images_per_pass
 
 
-def _pretend(monkeypatch: pytest.MonkeyPatch, free: int, reserved: int, allocated: int) -> None:
+def _fake_memory(monkeypatch: pytest.MonkeyPatch, free: int, reserved: int, allocated: int) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 10 * free))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: reserved)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: allocated)
 
 
-def test_what_torch_keeps_for_later_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
-    _pretend(monkeypatch, free=1_000, reserved=700, allocated=200)
+def test_memory_reserved_by_torch_counts_as_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    _fake_memory(monkeypatch, free=1_000, reserved=700, allocated=200)
     assert free_memory(torch.device("cuda")) == 1_500
 
 
 @pytest.mark.parametrize(("wanted", "expected"), [(3, 3), (7, 7), (8, 7), (1_000, 7)])
-def test_no_more_images_than_there_is_memory_for(
+def test_the_number_of_images_is_limited_by_memory(
     wanted: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _pretend(monkeypatch, free=round(700 / GPU_PASS_FRACTION), reserved=0, allocated=0)
+    _fake_memory(monkeypatch, free=round(700 / GPU_PASS_FRACTION), reserved=0, allocated=0)
     assert images_per_pass(wanted, 100, torch.device("cuda")) == expected
 
 
-def test_one_image_is_always_tried() -> None:
+def test_the_number_of_images_is_at_least_one() -> None:
     assert images_per_pass(64, 2 * CPU_PASS_BYTES, torch.device("cpu")) == 1
 
 
 def _detector() -> tuple[Detector, torch.Tensor]:
-    """An untrained one, and five images."""
+    """Return an untrained detector and five images."""
     config = preset("tiny")
     card = ModelCard(("a", "b"), (1, 0), (), config.images, config.network, "parabola", True, {})
     torch.manual_seed(0)
@@ -45,18 +45,18 @@ def _detector() -> tuple[Detector, torch.Tensor]:
     return detector, torch.randint(256, (5, 3, 128, 128), dtype=torch.uint8)
 
 
-def test_a_detector_finds_the_same_landmarks_in_many_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_forward_passes_give_the_same_landmarks(monkeypatch: pytest.MonkeyPatch) -> None:
     detector, pixels = _detector()
-    together = detector.locate(pixels)
+    at_once = detector.locate(pixels)
     monkeypatch.setattr(detector, "_max_images", 2)
-    apart = detector.locate(pixels)
-    assert apart.xy.shape == (5, 2, 2)
-    torch.testing.assert_close(apart.xy, together.xy, atol=1e-2, rtol=0)
-    torch.testing.assert_close(apart.score, together.score)
+    in_parts = detector.locate(pixels)
+    assert in_parts.xy.shape == (5, 2, 2)
+    torch.testing.assert_close(in_parts.xy, at_once.xy, atol=1e-2, rtol=0)
+    torch.testing.assert_close(in_parts.score, at_once.score)
 
 
-def _with_memory_for(images: int, detector: Detector, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The network refuses more images than that, mirror images counted; returns how many were tried."""
+def _limit_memory(images: int, detector: Detector, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Let the network raise for more images, mirror images included; return the list of batch sizes tried."""
     real, tried = detector.psi.forward, []
 
     def forward(pixels: torch.Tensor) -> torch.Tensor:
@@ -69,20 +69,20 @@ def _with_memory_for(images: int, detector: Detector, monkeypatch: pytest.Monkey
     return tried
 
 
-def test_a_detector_that_runs_out_of_memory_takes_fewer_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_detector_that_runs_out_of_memory_uses_smaller_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     detector, pixels = _detector()
-    together = detector.locate(pixels)
-    tried = _with_memory_for(4, detector, monkeypatch)
-    apart = detector.locate(pixels)
-    assert tried == [10, 4, 4, 2]  # every image with its mirror image; the half of five is two
-    torch.testing.assert_close(apart.xy, together.xy, atol=1e-2, rtol=0)
+    at_once = detector.locate(pixels)
+    tried = _limit_memory(4, detector, monkeypatch)
+    in_parts = detector.locate(pixels)
+    assert tried == [10, 4, 4, 2]  # each image with its mirror image; half of five images is two
+    torch.testing.assert_close(in_parts.xy, at_once.xy, atol=1e-2, rtol=0)
     detector.locate(pixels)
-    assert tried[4:] == [4, 4, 2]  # it is not tried in vain again
+    assert tried[4:] == [4, 4, 2]  # the smaller size is remembered
 
 
-def test_memory_for_not_even_one_image_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_for_one_image_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     detector, pixels = _detector()
-    tried = _with_memory_for(1, detector, monkeypatch)
+    tried = _limit_memory(1, detector, monkeypatch)
     with pytest.raises(TrainingError, match="too little memory for one image of 128 px"):
         detector.locate(pixels)
     assert tried == [10, 4, 2]

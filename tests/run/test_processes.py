@@ -1,4 +1,4 @@
-"""The processes of one job: what they exchange, what a group of one does, and what a lost peer does."""
+"""Process groups: collective operations, groups of one, and lost processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.processes import in_processes
 
 
 def _exchange(group: ProcessGroup) -> dict[str, Any]:
-    """Everything a group can do, with values that tell where each came from."""
+    """Call every collective operation with values that depend on the rank."""
     rank = group.rank
     rows = torch.arange(2 * (2 - rank), dtype=torch.int64).reshape(-1, 2) + 10 * rank  # 2, 1 and 0 rows
     vector = torch.tensor([float(rank), 1.0])
@@ -32,14 +32,14 @@ def _exchange(group: ProcessGroup) -> dict[str, Any]:
         "gathered": group.gather_rows(rows).tolist(),
         "gathered flat": group.gather_rows(torch.full((rank,), rank)).tolist(),
         "counts": group.gather_counts(3 * rank),
-        "share": group.shard(10),
+        "shard": group.shard(10),
     }
 
 
-def test_three_processes_exchange_what_they_have() -> None:
+def test_collective_operations_of_three_processes() -> None:
     found = in_processes(3, _exchange)
     assert [one.pop("rank") for one in found] == [(0, 3, True), (1, 3, False), (2, 3, False)]
-    assert [one.pop("share") for one in found] == [slice(0, 3), slice(3, 6), slice(6, 10)]
+    assert [one.pop("shard") for one in found] == [slice(0, 3), slice(3, 6), slice(6, 10)]
     assert (
         found[0]
         == found[1]
@@ -57,15 +57,15 @@ def test_three_processes_exchange_what_they_have() -> None:
     )
 
 
-def test_a_group_of_one_gives_back_what_it_is_given() -> None:
+def test_a_group_of_one_returns_its_arguments() -> None:
     tensor = torch.randn(4, 2)
-    for same in (
+    for operation in (
         SINGLE_PROCESS.all_sum,
         SINGLE_PROCESS.all_max,
         SINGLE_PROCESS.broadcast,
         SINGLE_PROCESS.gather_rows,
     ):
-        assert same(tensor) is tensor
+        assert operation(tensor) is tensor
     SINGLE_PROCESS.barrier()
     SINGLE_PROCESS.close()
     assert SINGLE_PROCESS.is_leader
@@ -78,25 +78,25 @@ def test_without_torchrun_there_is_one_process(monkeypatch: pytest.MonkeyPatch) 
 
 
 @given(st.integers(0, 1000), st.integers(1, 40))
-def test_shares_cover_everything_once_and_evenly(count: int, size: int) -> None:
+def test_shards_cover_everything_once_and_evenly(count: int, size: int) -> None:
     items = list(range(count))
-    shares = [items[ProcessGroup(rank, size).shard(count)] for rank in range(size)]
-    assert [item for share in shares for item in share] == items
-    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    shards = [items[ProcessGroup(rank, size).shard(count)] for rank in range(size)]
+    assert [item for shard in shards for item in shard] == items
+    assert max(map(len, shards)) - min(map(len, shards)) <= 1
 
 
-def _one_dies(group: ProcessGroup) -> list[float]:
+def _lose_one(group: ProcessGroup) -> list[float]:
     if group.rank == 1:
         os._exit(1)  # as if killed
     return group.all_sum(torch.ones(3)).tolist()
 
 
 def test_a_lost_peer_is_reported_in_one_sentence() -> None:
-    left, lost = in_processes(2, _one_dies)
+    survivor, lost = in_processes(2, _lose_one)
     assert lost is None
-    assert isinstance(left, TrainingError)
-    assert "another process of this job has ended" in str(left)
-    assert "--resume" in str(left)
+    assert isinstance(survivor, TrainingError)
+    assert "another process of this job has ended" in str(survivor)
+    assert "--resume" in str(survivor)
 
 
 def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

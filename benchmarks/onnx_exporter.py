@@ -56,7 +56,7 @@ import provenance
 import torch
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
-from predict_cpu import SEED, Rows, named_processor, random_detector
+from predict_cpu import SEED, Rows, processor_name, random_detector
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -376,7 +376,7 @@ def write_rows(rows: Rows, path: Path) -> None:
         merged[name] = {"name": name, "value": float(f"{value:.4g}"), "unit": unit}
     content = {
         "script": "benchmarks/onnx_exporter.py",
-        "hardware": f"1 core, {named_processor()}",
+        "hardware": f"1 core, {processor_name()}",
         "versions": {
             "torch": torch.__version__,
             "onnx": onnx.__version__,

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import onnxruntime
 import provenance
 import torch
-from predict_cpu import SEED, Rows, named_processor
+from predict_cpu import SEED, Rows, processor_name
 
 from selfmark.detector import Detector
 from selfmark.export.onnx_export import write_float16, write_float32
@@ -127,7 +127,7 @@ def write_rows(rows: Rows, path: Path) -> None:
         merged[name] = {"name": name, "value": round(value, 5), "unit": unit}
     content = {
         "script": "benchmarks/onnx_parity.py",
-        "hardware": f"1 core, {named_processor()}",
+        "hardware": f"1 core, {processor_name()}",
         "versions": {
             "torch": torch.__version__,
             "onnxruntime": onnxruntime.__version__,

@@ -1,22 +1,24 @@
 r"""Measure prediction on a CPU: images per second of torch and ONNX Runtime, and the accuracy of int8.
 
     python benchmarks/predict_cpu.py --out docs/results/predict_cpu.json
-    python benchmarks/predict_cpu.py --out docs/results/predict_cpu.json --loss toy runs/demo/run \
-        --train runs/demo/data/train/images runs/demo/data/train/labels.json \
+    python benchmarks/predict_cpu.py --out docs/results/predict_cpu.json \
+        --accuracy toy runs/demo/run --train runs/demo/data/train/images runs/demo/data/train/labels.json \
         --test runs/demo/data/test/images runs/demo/data/test/labels.json --visibility 2
 
-Speed is that of `locate`, from network images to landmarks, without decoding of files. The networks have
-random weights, and norms scaled as after training. The candidates take turns in random order. Each turn
-starts with a call that does not count, and waits a limited time while the machine is busy. There are two
-kinds of rows, each with ratios that compare the runtimes at their best batch:
+Speed is measured for `locate`, from network images to landmarks, without decoding files. The networks have
+random weights, with norm layers scaled as they are after training. Each combination of runtime and batch size
+is measured several times, in random order. Before each measurement the script waits, up to a limit, until the
+machine is idle, and makes a warm-up call. There are two kinds of rows. For each kind, ratios compare the
+runtimes at their best batch sizes:
 
-- images/s on all cores: the fastest of all calls, because other work can only slow a call down. Trust it only
-  if `_others` is small: a busy core slows torch down more, because its threads wait for each other.
-- `_one_core`: images per second of CPU time with one thread, median of all turns.
+- images/s on all cores: the fastest of all calls, because other programs can only slow a call down. Trust it
+  only if `_others`, the load from other programs, is small: a busy core slows torch down more than ONNX
+  Runtime, because the threads of torch wait for each other.
+- `_one_core`: images per second of CPU time with one thread, median of all measurements.
 
-`--loss` adds rows for a trained run: how far int8 moves the landmarks of the test images (network pixels),
-and the forward and backward errors of both precisions (ridge 0.01, percent). The test images were not used to
-find the int8 ranges.
+With `--accuracy`, the script measures a trained run instead: how far int8 moves the landmarks of the test
+images (network pixels), and the forward and backward errors of both precisions (ridge 0.01, percent). The
+test images were not used to calibrate the int8 ranges.
 """
 
 from __future__ import annotations
@@ -61,12 +63,12 @@ from selfmark.model.network import Psi
 from selfmark.run.files import write_json
 
 SEED = 0
-FAR = 4.0  # network pixels, one cell; a larger distance means that another peak is the highest
-QUIET = 0.05  # maximum fraction of the machine that other programs may use when a turn starts
-TURN = 0.5  # minimum duration of a turn, seconds
-NETWORKS = {"tiny": "tiny", "full": "paper"}  # preset of each network
+FAR_PIXELS = 4.0  # network pixels, one heatmap cell; a larger shift means that a different peak is highest
+MAX_OTHER_LOAD = 0.05  # maximum fraction of the machine used by other programs before a measurement
+MIN_SECONDS = 0.5  # minimum duration of a measurement
+NETWORKS = {"tiny": "tiny", "full": "paper"}  # name in the rows: preset
 BATCHES = {"tiny": (1, 16, 64), "full": (1, 4)}
-RATIO = "x eager torch fp32"
+RATIO_UNIT = "x eager torch fp32"
 Rows = dict[str, tuple[float, str]]
 
 
@@ -75,33 +77,35 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
-    parser.add_argument("--turns", type=int, default=8, help="turns of each candidate")
+    parser.add_argument("--repeats", type=int, default=8, help="measurements of each runtime and batch size")
     parser.add_argument(
-        "--patience", type=float, default=300, help="seconds to wait for a quiet machine, per network"
+        "--max-wait", type=float, default=300, help="seconds to wait for an idle machine, per network"
     )
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--loss", nargs=2, metavar=("NAME", "RUN"), help="measure accuracy instead of speed")
+    parser.add_argument(
+        "--accuracy", nargs=2, metavar=("NAME", "RUN"), help="measure accuracy instead of speed"
+    )
     parser.add_argument("--train", type=Path, nargs=2, metavar=("IMAGES", "LABELS"))
     parser.add_argument("--test", type=Path, nargs=2, metavar=("IMAGES", "LABELS"))
     parser.add_argument("--visibility", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    if arguments.loss is not None:
-        name, run = arguments.loss
+    if arguments.accuracy is not None:
+        name, run = arguments.accuracy
         rows = measure_accuracy(name, Path(run), arguments.train, arguments.test, arguments.visibility)
     else:
         rows = {}
         for name in arguments.networks:
             config = preset(NETWORKS[name])
-            rows |= measure_speed(name, config, BATCHES[name], arguments.turns, arguments.patience)
+            rows |= measure_speed(name, config, BATCHES[name], arguments.repeats, arguments.max_wait)
     write_rows(rows, arguments.threads, arguments.out)
 
 
 # --- speed --------------------------------------------------------------------------------------------
 
 
-def measure_speed(name: str, config: Config, batches: tuple[int, ...], turns: int, patience: float) -> Rows:
-    """Measure the images per second of every runtime and batch, with and without the mirror image."""
+def measure_speed(name: str, config: Config, batches: tuple[int, ...], repeats: int, max_wait: float) -> Rows:
+    """Measure the images per second of every runtime and batch size, with and without the mirror image."""
     images = torch.from_numpy(generate_scene(max(batches), config.images.size, SEED).images).permute(
         0, 3, 1, 2
     )
@@ -112,21 +116,21 @@ def measure_speed(name: str, config: Config, batches: tuple[int, ...], turns: in
         for suffix, mirrored in (("", True), ("_plain", False)):
             torch.set_num_threads(1)
             detectors = make_detectors(config, mirrored, images, Path(folder))
-            taken = _race(detectors, images, batches[:2], turns, patience / 4)
-            used = {one: statistics.median(turn.per_core for turn in taken[one]) for one in taken}
-            rows |= _rows(name, f"{suffix}_one_core", used, "images/s of CPU time")
+            measured = _measure_detectors(detectors, images, batches[:2], repeats, max_wait / 4)
+            medians = {key: statistics.median(m.cpu_rate for m in measured[key]) for key in measured}
+            rows |= _speed_rows(name, f"{suffix}_one_core", medians, "images/s of CPU time")
             torch.set_num_threads(threads)
             detectors = make_detectors(config, mirrored, images, Path(folder))
-            taken = _race(detectors, images, batches, turns, patience / 4)
-            fastest = {one: max(turn.rate for turn in taken[one]) for one in taken}
-            rows |= _rows(name, suffix, fastest, "images/s")
-            others = statistics.mean(turn.others for several in taken.values() for turn in several)
-            rows[f"predict_cpu_{name}_others{suffix}"] = 100 * others, "% of the machine used by others"
+            measured = _measure_detectors(detectors, images, batches, repeats, max_wait / 4)
+            fastest = {key: max(m.rate for m in measured[key]) for key in measured}
+            rows |= _speed_rows(name, suffix, fastest, "images/s")
+            load = statistics.mean(m.other_load for repeated in measured.values() for m in repeated)
+            rows[f"predict_cpu_{name}_others{suffix}"] = 100 * load, "% of the machine used by other programs"
     return rows
 
 
-def _rows(name: str, suffix: str, rates: dict[tuple[str, int], float], unit: str) -> Rows:
-    """Return rows for each runtime at each batch and at its best batch, and their ratios."""
+def _speed_rows(name: str, suffix: str, rates: dict[tuple[str, int], float], unit: str) -> Rows:
+    """Return a row per runtime and batch size, a row per runtime at its best batch size, and the ratios."""
     rows: Rows = {}
     best: dict[str, float] = {}
     for (runtime, batch), rate in rates.items():
@@ -134,8 +138,8 @@ def _rows(name: str, suffix: str, rates: dict[tuple[str, int], float], unit: str
         best[runtime] = max(rate, best.get(runtime, 0.0))
     for runtime, rate in best.items():
         rows[f"predict_cpu_{name}_{runtime}{suffix}"] = rate, unit
-    rows[f"predict_cpu_{name}_ratio{suffix}"] = best["onnx"] / best["torch"], RATIO
-    rows[f"predict_cpu_{name}_int8_ratio{suffix}"] = best["int8"] / best["torch"], RATIO
+    rows[f"predict_cpu_{name}_ratio{suffix}"] = best["onnx"] / best["torch"], RATIO_UNIT
+    rows[f"predict_cpu_{name}_int8_ratio{suffix}"] = best["int8"] / best["torch"], RATIO_UNIT
     return rows
 
 
@@ -150,7 +154,7 @@ def make_detectors(config: Config, mirrored: bool, images: Tensor, folder: Path)
 
 
 def random_detector(config: Config, mirrored: bool) -> Detector:
-    """Return a detector with random weights, its norms scaled as training leaves them."""
+    """Return a detector with random weights and norm layers scaled as they are after training."""
     torch.manual_seed(SEED)
     psi = Psi(config.network, config.K)
     for module in psi.modules():
@@ -162,53 +166,61 @@ def random_detector(config: Config, mirrored: bool) -> Detector:
     return Detector(psi, ModelCard(names, mirror, (), config.images, config.network, refine, mirrored, {}))
 
 
-class Turn(NamedTuple):
-    """Images per second in the fastest call and per second of CPU time; the fraction that others used."""
+class SpeedMeasurement(NamedTuple):
+    """Speed of one detector at one batch size.
+
+    Attributes:
+        rate: Images per second in the fastest call.
+        cpu_rate: Images per second of CPU time.
+        other_load: Fraction of the machine that other programs used.
+    """
 
     rate: float
-    per_core: float
-    others: float
+    cpu_rate: float
+    other_load: float
 
 
-def _race(
-    detectors: dict[str, Detector], images: Tensor, batches: tuple[int, ...], turns: int, patience: float
-) -> dict[tuple[str, int], list[Turn]]:
-    """Return the turns of each detector at each batch."""
+def _measure_detectors(
+    detectors: dict[str, Detector], images: Tensor, batches: tuple[int, ...], repeats: int, max_wait: float
+) -> dict[tuple[str, int], list[SpeedMeasurement]]:
+    """Measure each detector several times at each batch size, in random order."""
     candidates = [(name, batch) for name in detectors for batch in batches]
-    taken: dict[tuple[str, int], list[Turn]] = {one: [] for one in candidates}
+    measured: dict[tuple[str, int], list[SpeedMeasurement]] = {key: [] for key in candidates}
     order = random.Random(SEED)
-    end = time.monotonic() + patience
-    for _ in range(turns):
+    deadline = time.monotonic() + max_wait
+    for _ in range(repeats):
         for name, batch in order.sample(candidates, len(candidates)):
-            _wait_for_quiet(end)
-            taken[name, batch].append(_turn(detectors[name], images[:batch]))
-    return taken
+            _wait_until_idle(deadline)
+            measured[name, batch].append(_measure_detector(detectors[name], images[:batch]))
+    return measured
 
 
-def _wait_for_quiet(end: float) -> None:
-    """Wait while other programs are busy, but not beyond `end`."""
-    while time.monotonic() < end:
-        before = _busy()
-        time.sleep(TURN)
-        if _busy() - before < QUIET * TURN * (os.cpu_count() or 1):
+def _wait_until_idle(deadline: float) -> None:
+    """Wait until other programs are idle or the deadline has passed."""
+    while time.monotonic() < deadline:
+        before = _busy_seconds()
+        time.sleep(MIN_SECONDS)
+        if _busy_seconds() - before < MAX_OTHER_LOAD * MIN_SECONDS * (os.cpu_count() or 1):
             return
 
 
-def _turn(detector: Detector, images: Tensor) -> Turn:
+def _measure_detector(detector: Detector, images: Tensor) -> SpeedMeasurement:
     detector.locate(images)
-    started, own, everyone = time.perf_counter(), time.process_time(), _busy()
+    started, cpu_before, busy_before = time.perf_counter(), time.process_time(), _busy_seconds()
     durations: list[float] = []
-    while sum(durations) < TURN:
+    while sum(durations) < MIN_SECONDS:
         call_started = time.perf_counter()
         detector.locate(images)
         durations.append(time.perf_counter() - call_started)
-    elapsed, used = time.perf_counter() - started, time.process_time() - own
-    others = (_busy() - everyone - used) / elapsed / (os.cpu_count() or 1)
-    return Turn(len(images) / min(durations), len(images) * len(durations) / used, max(0.0, others))
+    elapsed, used = time.perf_counter() - started, time.process_time() - cpu_before
+    other_load = (_busy_seconds() - busy_before - used) / elapsed / (os.cpu_count() or 1)
+    return SpeedMeasurement(
+        len(images) / min(durations), len(images) * len(durations) / used, max(0.0, other_load)
+    )
 
 
-def _busy() -> float:
-    """Return the busy seconds of all cores so far (Linux only)."""
+def _busy_seconds() -> float:
+    """Return the seconds that all cores together have been busy since boot (Linux only)."""
     ticks = [int(value) for value in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     _, _, _, idle, waiting, *_ = ticks
     return (sum(ticks) - idle - waiting) / os.sysconf("SC_CLK_TCK")
@@ -221,34 +233,36 @@ def measure_accuracy(name: str, run: Path, train: list[Path], test: list[Path], 
     """Compare int8 with float32 for a trained run on labeled images."""
     eager = Detector.load(run)
     with tempfile.TemporaryDirectory() as folder:
-        exact, small = (
+        float32, int8 = (
             OnnxDetector(eager, path) for path in export_onnx(run, ("float32", "int8"), Path(folder))
         )
     rows: Rows = {}
-    found = {}
-    for precision, detector in (("float32", exact), ("int8", small)):
-        fit, judged = (_examples(detector, images, labels, visibility) for images, labels in (train, test))
-        found[precision] = judged.landmarks
+    landmarks = {}
+    for precision, detector in (("float32", float32), ("int8", int8)):
+        train_examples, test_examples = (
+            _predict_examples(detector, images, labels, visibility) for images, labels in (train, test)
+        )
+        landmarks[precision] = test_examples.landmarks
         ridge = partial(fit_ridge, ridge=0.01)
         for direction, errors in (("forward", forward_errors), ("backward", backward_errors)):
             rows[f"predict_cpu_{name}_{precision}_{direction}"] = (
-                mean_error(errors(fit, judged, ridge)),
+                mean_error(errors(train_examples, test_examples, ridge)),
                 "% of the normalizer",
             )
-    away = np.linalg.norm(found["int8"] - found["float32"], axis=-1)
+    distance = np.linalg.norm(landmarks["int8"] - landmarks["float32"], axis=-1)
     rows |= {
-        f"predict_cpu_{name}_int8_moved_mean": (float(away.mean()), "px"),
-        f"predict_cpu_{name}_int8_moved_median": (float(np.median(away)), "px"),
-        f"predict_cpu_{name}_int8_moved_95": (float(np.percentile(away, 95)), "px"),
+        f"predict_cpu_{name}_int8_moved_mean": (float(distance.mean()), "px"),
+        f"predict_cpu_{name}_int8_moved_median": (float(np.median(distance)), "px"),
+        f"predict_cpu_{name}_int8_moved_95": (float(np.percentile(distance, 95)), "px"),
         f"predict_cpu_{name}_int8_moved_far": (
-            100 * float((away > FAR).mean()),
-            f"% by more than {FAR:g} px",
+            100 * float((distance > FAR_PIXELS).mean()),
+            f"% by more than {FAR_PIXELS:g} px",
         ),
     }
     return rows
 
 
-def _examples(detector: Detector, images: Path, labels: Path, visibility: int) -> Examples:
+def _predict_examples(detector: Detector, images: Path, labels: Path, visibility: int) -> Examples:
     truth = read_ground_truth(labels, list_images([images]), visibility)
     card = detector.card
     store = load_store(truth.refs, card.images, np.inf, None)
@@ -277,7 +291,7 @@ def write_rows(rows: Rows, threads: int, path: Path) -> None:
         merged[name] = {"name": name, "value": round(value, 3), "unit": unit}
     content = {
         "script": "benchmarks/predict_cpu.py",
-        "hardware": f"{threads} cores, {named_processor()}",
+        "hardware": f"{threads} cores, {processor_name()}",
         "versions": {
             "torch": torch.__version__,
             "onnxruntime": onnxruntime.__version__,
@@ -292,11 +306,11 @@ def write_rows(rows: Rows, threads: int, path: Path) -> None:
     write_json(content, path)
 
 
-def named_processor() -> str:
+def processor_name() -> str:
     """Return the name of the processor and whether it has VNNI (8-bit multiplication)."""
-    facts = provenance.processor_facts()
-    name = facts.get("model name", platform.processor())
-    return f"{name}, {'with' if 'vnni' in facts.get('flags', '') else 'without'} VNNI"
+    info = provenance.cpu_info()
+    name = info.get("model name", platform.processor())
+    return f"{name}, {'with' if 'vnni' in info.get('flags', '') else 'without'} VNNI"
 
 
 if __name__ == "__main__":

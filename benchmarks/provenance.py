@@ -20,7 +20,7 @@ def commit() -> str:
     return found.stdout.strip() or "unknown"
 
 
-def processor_facts() -> dict[str, str]:
+def cpu_info() -> dict[str, str]:
     """Return the properties of the first core on Linux; empty on other systems."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text().split("\n\n")[0].splitlines() if path.exists() else []
@@ -30,5 +30,5 @@ def processor_facts() -> dict[str, str]:
 
 def processor() -> str:
     """Return the number of cores and the name of the processor."""
-    name = processor_facts().get("model name") or platform.processor() or platform.machine()
+    name = cpu_info().get("model name") or platform.processor() or platform.machine()
     return f"{os.cpu_count()} cores, {name}"

@@ -2,11 +2,14 @@
 
     python benchmarks/recovery.py --out docs/results/recovery.json
 
-Every image shows 30 of 60 landmarks. Each landmark has a random direction, and the noise is so strong that
-clusters overlap. A second descriptor stands for the mirror image. Times are those of `recover_correspondence`
-(filter with K, label with M) with the settings of the preset `paper`, after one small recovery as a warm-up.
-On a GPU each recovery runs twice: with the descriptors on the device, and with the same ones in host memory.
-The peak includes all tensors on the GPU, also the descriptors.
+The data are synthetic. Each image shows 30 of 60 landmarks. The descriptor of a point is the random unit
+vector of its landmark plus noise, which is strong enough that clusters overlap. Each point has a second
+descriptor for the mirror image.
+
+The script times `recover_correspondence` (filter with K, label with M) with the settings of the preset
+`paper`. A small recovery runs first as a warm-up. On a GPU, each recovery runs twice: once with the
+descriptors on the GPU and once with the same descriptors in host memory. Peak memory counts all tensors on
+the GPU, including the descriptors.
 """
 
 from __future__ import annotations
@@ -33,8 +36,8 @@ from selfmark.run.devices import select_device
 from selfmark.run.files import write_json
 
 SEED = 0
-LANDMARKS, SHOWN, DIMENSIONS = 60, 30, 256
-NOISE = 1.0  # length of the noise added to a direction of length one
+NUM_LANDMARKS, LANDMARKS_PER_IMAGE, DESCRIPTOR_SIZE = 60, 30, 256
+NOISE = 1.0  # expected length of the noise vector added to a unit vector
 
 
 def main() -> None:
@@ -46,10 +49,10 @@ def main() -> None:
     arguments = parser.parse_args()
     device = select_device(arguments.device)
     measure(min(500, *arguments.images), device)
-    found = {images: measure(images, device) for images in arguments.images}
+    results = {images: measure(images, device) for images in arguments.images}
     rows = [
-        {"name": f"{name}_{_short(images)}", **row}
-        for images, values in found.items()
+        {"name": f"{name}_{_abbreviate(images)}", **row}
+        for images, values in results.items()
         for name, row in values.items()
     ]
     write_json(
@@ -65,51 +68,56 @@ def main() -> None:
             },
             "commit": provenance.commit(),
             "seed": SEED,
-            "data": f"{SHOWN} points per image, two {DIMENSIONS}-d descriptors each, {LANDMARKS} landmarks",
+            "data": f"{LANDMARKS_PER_IMAGE} points per image, two {DESCRIPTOR_SIZE}-d descriptors each, "
+            f"{NUM_LANDMARKS} landmarks",
             "rows": rows,
         },
         arguments.out,
     )
-    print_table(found)
+    print_table(results)
 
 
 def measure(images: int, device: torch.device) -> dict[str, dict[str, Any]]:
     """Measure one recovery and, on a GPU, the same one with descriptors in host memory."""
-    described = generate(images, device)
-    labeled, found = recover_timed(described, device, "recovery")
+    described = generate_points(images, device)
+    labeled, values = time_recovery(described, device, "recovery")
     if device.type != "cuda":
-        return found
+        return values
     assert described.points.descriptor is not None
     assert described.mirrored is not None
     assert labeled.centroids is not None
     size = described.points.descriptor.nbytes + described.mirrored.nbytes
-    found["recovery_descriptors"] = _value(size / 2**30, "GiB")
-    found["recovery_tf32_changes"] = _value(
-        _changed_by_tf32(described, labeled.centroids), "fraction of points"
+    values["recovery_descriptors"] = _value(size / 2**30, "GiB")
+    values["recovery_tf32_changes"] = _value(
+        _fraction_changed_by_tf32(described, labeled.centroids), "fraction of points"
     )
     described = DescribedPoints(described.points.to("cpu"), described.mirrored.cpu())
     expected, centroids = labeled.label.cpu(), labeled.centroids.cpu()
     del labeled
-    labeled, values = recover_timed(described, device, "recovery_host")
+    labeled, host_values = time_recovery(described, device, "recovery_host")
     assert labeled.centroids is not None
     same = torch.equal(labeled.label.cpu(), expected) and torch.equal(labeled.centroids.cpu(), centroids)
-    return found | values | {"recovery_host_same": _value(float(same), "1: the same labels and centroids")}
+    host_values["recovery_host_same"] = _value(float(same), "1 if labels and centroids are identical")
+    return values | host_values
 
 
-def recover_timed(
+def time_recovery(
     described: DescribedPoints, device: torch.device, name: str
 ) -> tuple[LabeledPoints, dict[str, dict[str, Any]]]:
-    """Run one recovery and return its result, its seconds, those of its parts, and the peak GPU memory."""
+    """Run one recovery; return its result, the seconds in total and of each step, and the peak GPU memory."""
     config = preset("paper")
     generator = torch.Generator(device).manual_seed(SEED)
     parts: dict[str, float] = {}
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    with _timed(parts, "fit", "kmeans", device), _timed(parts, "assign", "assign_clusters", device):
-        _wait(device)
+    with (
+        _accumulate_time(parts, "fit", "kmeans", device),
+        _accumulate_time(parts, "assign", "assign_clusters", device),
+    ):
+        _synchronize(device)
         started = time.perf_counter()
         labeled = recover_correspondence(described, config.K, config.M, config.correspondence, generator)
-        _wait(device)
+        _synchronize(device)
         seconds = time.perf_counter() - started
     values = {
         name: _value(seconds, "s"),
@@ -122,11 +130,11 @@ def recover_timed(
     return labeled, values
 
 
-def print_table(found: dict[int, dict[str, dict[str, Any]]]) -> None:
-    """Print one line per size and location of the descriptors."""
+def print_table(results: dict[int, dict[str, dict[str, Any]]]) -> None:
+    """Print one line per number of images and location of the descriptors."""
     columns = ("", "_fit", "_assign", "_peak")
     print(f"{'images':>8}  {'descriptors':11}  {'s':>6}  {'fit s':>6}  {'assign s':>8}  {'GPU peak GiB':>12}")
-    for images, values in found.items():
+    for images, values in results.items():
         for where, name in (("on device", "recovery"), ("on host", "recovery_host")):
             if name in values:
                 cells = [f"{values[name + c]['value']:.3g}" if name + c in values else "" for c in columns]
@@ -135,32 +143,36 @@ def print_table(found: dict[int, dict[str, dict[str, Any]]]) -> None:
                 )
 
 
-def generate(images: int, device: torch.device) -> DescribedPoints:
-    """Generate points of known landmarks, with descriptors of each image and of its mirror image."""
+def generate_points(images: int, device: torch.device) -> DescribedPoints:
+    """Generate points of known landmarks with descriptors for each image and its mirror image."""
     generator = torch.Generator(device).manual_seed(SEED)
-    directions = normalize(torch.randn(2, LANDMARKS, DIMENSIONS, generator=generator, device=device), dim=-1)
-    shown = (
-        torch.rand(images, LANDMARKS, generator=generator, device=device).argsort(dim=1)[:, :SHOWN].flatten()
+    directions = normalize(
+        torch.randn(2, NUM_LANDMARKS, DESCRIPTOR_SIZE, generator=generator, device=device), dim=-1
+    )
+    landmark = (
+        torch.rand(images, NUM_LANDMARKS, generator=generator, device=device)
+        .argsort(dim=1)[:, :LANDMARKS_PER_IMAGE]
+        .flatten()
     )
 
     def add_noise(centers: torch.Tensor) -> torch.Tensor:
-        vectors = torch.randn(len(shown), DIMENSIONS, generator=generator, device=device)
-        vectors.mul_(NOISE / DIMENSIONS**0.5)
-        for rows in torch.split(torch.arange(len(shown), device=device), 1_000_000):
-            vectors[rows] = normalize(vectors[rows] + centers[shown[rows]], dim=-1)
+        vectors = torch.randn(len(landmark), DESCRIPTOR_SIZE, generator=generator, device=device)
+        vectors.mul_(NOISE / DESCRIPTOR_SIZE**0.5)
+        for rows in torch.split(torch.arange(len(landmark), device=device), 1_000_000):
+            vectors[rows] = normalize(vectors[rows] + centers[landmark[rows]], dim=-1)
         return vectors
 
     points = Keypoints(
-        xy=torch.rand(len(shown), 2, generator=generator, device=device) * 256,
-        image_index=torch.arange(images, device=device).repeat_interleave(SHOWN),
-        score=torch.ones(len(shown), device=device),
+        xy=torch.rand(len(landmark), 2, generator=generator, device=device) * 256,
+        image_index=torch.arange(images, device=device).repeat_interleave(LANDMARKS_PER_IMAGE),
+        score=torch.ones(len(landmark), device=device),
         descriptor=add_noise(directions[0]),
     )
     return DescribedPoints(points, add_noise(directions[1]))
 
 
-def _changed_by_tf32(described: DescribedPoints, centroids: torch.Tensor) -> float:
-    """Return the fraction of points that TF32 products would assign to another cluster."""
+def _fraction_changed_by_tf32(described: DescribedPoints, centroids: torch.Tensor) -> float:
+    """Return the fraction of points that TF32 matrix products would assign to another cluster."""
     assert described.points.descriptor is not None
     vectors = described.points.descriptor[:1_000_000]
     exact = nearest_centroid(vectors, centroids).cluster
@@ -171,15 +183,17 @@ def _changed_by_tf32(described: DescribedPoints, centroids: torch.Tensor) -> flo
 
 
 @contextmanager
-def _timed(parts: dict[str, float], name: str, function: str, device: torch.device) -> Iterator[None]:
-    """Sum the seconds spent in one function of the recovery module."""
+def _accumulate_time(
+    parts: dict[str, float], name: str, function: str, device: torch.device
+) -> Iterator[None]:
+    """Add the seconds spent in one function of the recovery module to `parts[name]`."""
     original: Callable[..., Any] = getattr(recovery, function)
 
     def timed(*arguments: Any) -> Any:
-        _wait(device)
+        _synchronize(device)
         started = time.perf_counter()
         result = original(*arguments)
-        _wait(device)
+        _synchronize(device)
         parts[name] = parts.get(name, 0.0) + time.perf_counter() - started
         return result
 
@@ -190,7 +204,7 @@ def _timed(parts: dict[str, float], name: str, function: str, device: torch.devi
         setattr(recovery, function, original)
 
 
-def _wait(device: torch.device) -> None:
+def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize()
 
@@ -199,7 +213,7 @@ def _value(value: float, unit: str) -> dict[str, Any]:
     return {"value": float(f"{value:.4g}"), "unit": unit}
 
 
-def _short(images: int) -> str:
+def _abbreviate(images: int) -> str:
     return f"{images // 1000}k" if images >= 1000 else str(images)
 
 

@@ -157,7 +157,7 @@ def test_network_pixels_of_all_images_and_what_could_not_be_read(tmp_path: Path)
     landmarks = np.concatenate([part.landmarks.xy for part in _detector().predict(refs)])
     original = to_original(found.xy, found.regions[:, None], 64)
     np.testing.assert_allclose(original, landmarks, atol=1e-4)
-    with pytest.raises(InputError, match=r"none of the 1 images could be read; first: .*2\.png"):
+    with pytest.raises(InputError, match=r"none of the images could be read \(0 of 1\); first: .*2\.png"):
         _detector().predict_network_pixels([refs[2]])
 
 
@@ -167,7 +167,7 @@ def test_network_pixels_of_all_images_and_what_could_not_be_read(tmp_path: Path)
         ({"K": 1_000_000_000}, "valid model description"),
         ({"names": ["x"] * 20_000, "K": 20_000}, "valid model description"),
         ({"mirror": [0, 0]}, "not a permutation"),
-        ({"format": 99, "selfmark": "9.9"}, r"newer selfmark \(9.9\)"),
+        ({"format": 99, "selfmark": "9.9"}, r"newer version of selfmark \(9.9\)"),
         ({"format": None}, "not written by selfmark"),
         ({"network": {"channels": "wide"}}, "'channels' must be a whole number"),
         ({"refine": "magic"}, "unknown value 'magic' of 'refine'"),

@@ -32,7 +32,9 @@ def _introduction(quality: Quality) -> str:
         f"{SHORT['warmup.iterations']} warm-up iterations, {SHORT['rounds.count']} rounds of "
         f"{SHORT['rounds.iterations']}, and {SHORT['stage2.iterations']} iterations of Stage 2"
     )
-    minutes = [minute for one in ABLATIONS for minute in collect_values(quality, one.name, "minutes")]
+    minutes = [
+        minute for ablation in ABLATIONS for minute in collect_values(quality, ablation.name, "minutes")
+    ]
     length = (
         f" A run takes {min(minutes):.1f} to {max(minutes):.1f} minutes on the machine named in quality.json."
         if minutes

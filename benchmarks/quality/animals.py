@@ -61,7 +61,7 @@ def prepare_flies(folder: Path) -> None:
             kept.append(_annotation(annotation, points, _square(center, FLY_SIDE)))
     limit = TRAIN_FRACTION * len(frames)
     for name, is_train in (("train", True), ("test", False)):
-        selected = [one for one in kept if (frames[one["image_id"]] < limit) == is_train]
+        selected = [annotation for annotation in kept if (frames[annotation["image_id"]] < limit) == is_train]
         _write(content, selected, folder / f"frames-{name}.json")
 
 

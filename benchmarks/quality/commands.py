@@ -7,7 +7,7 @@ import shlex
 from typing import Any
 
 from experiments import Experiment
-from quality_data import SETS
+from quality_data import DATASETS
 
 _SCRIPT = "PYTHONPATH=src python benchmarks/quality/"
 
@@ -24,7 +24,7 @@ def reproduction_command(row_hint: str) -> str:
 
 def discover_command(experiment: Experiment) -> str:
     """Return the `selfmark discover` command of a row; paths are relative to the folder of all data sets."""
-    inputs = [f"{experiment.data}/{one}" for one in SETS[experiment.data].inputs]
+    inputs = [f"{experiment.data}/{name}" for name in DATASETS[experiment.data].inputs]
     settings = {name: value for name, value in experiment.settings.items() if name != "K"}
     changes = [
         word

@@ -46,7 +46,7 @@ class Experiment:
 
     Attributes:
         name: Name of the run and of its rows.
-        data: Key of `quality_data.SETS`.
+        data: Key of `quality_data.DATASETS`.
         settings: Settings that differ from the preset, by dotted name.
         preset: Name of the preset.
         seeds: One run is made per seed.
@@ -266,6 +266,5 @@ def find_experiment(name: str) -> Experiment:
     for experiment in EXPERIMENTS:
         if name == experiment.name or name in experiment.runs():
             return experiment
-    raise ValueError(
-        f"unknown experiment '{name}'; known ones are {', '.join(one.name for one in EXPERIMENTS)}"
-    )
+    known = ", ".join(experiment.name for experiment in EXPERIMENTS)
+    raise ValueError(f"unknown experiment '{name}'; choose one of {known}")

@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from experiments import DETECTORS
-from quality_data import SETS, is_available, working_copy
+from quality_data import DATASETS, is_available, working_copy
 from single_run import hardware
 from summaries import table
 
@@ -184,7 +184,7 @@ def _present(names: Sequence[str], folder: Path, own: str) -> dict[str, FirstKey
 
 def load(data: str, folder: Path, count: int) -> TestImages:
     """Load `count` evenly spaced test images and create their views."""
-    chosen = SETS[data]
+    chosen = DATASETS[data]
     labeled = read_ground_truth(
         folder / chosen.labels, list_images([folder / name for name in chosen.images])
     )

@@ -34,7 +34,7 @@ def main() -> None:
     arguments = parser.parse_args()
     published = read_json(QUALITY) if QUALITY.exists() else {"runs": {}, "rows": []}
     found = [read_json(path) for folder in arguments.folders for path in sorted(folder.glob("*.json"))]
-    new = [one for one in found if isinstance(one, dict) and set(one) == {"run", "rows"}]
+    new = [result for result in found if isinstance(result, dict) and set(result) == {"run", "rows"}]
     merged = merge(published, new)
     write_json(merged, QUALITY)
     print(f"merged {len(new)} runs; {QUALITY} has {len(merged['runs'])} runs, {len(merged['rows'])} rows")
@@ -42,13 +42,16 @@ def main() -> None:
 
 def merge(published: dict[str, Any], new: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the published runs and rows, updated with new ones; refuse rows of trial runs (`--smoke`)."""
-    if any(row.get("smoke") for one in new for row in one["rows"]):
+    if any(row.get("smoke") for result in new for row in result["rows"]):
         raise SystemExit("the results contain --smoke runs; their numbers mean nothing, so nothing is merged")
-    runs = dict(published["runs"]) | {one["run"]["name"]: one["run"] for one in new}
-    replaced = {one["run"]["name"] for one in new}
+    runs = dict(published["runs"]) | {result["run"]["name"]: result["run"] for result in new}
+    replaced = {result["run"]["name"] for result in new}
     rows = [row for row in published["rows"] if row["run"] not in replaced]
-    rows += [row for one in new for row in one["rows"]]
-    order = {name: index for index, name in enumerate(run for one in EXPERIMENTS for run in one.runs())}
+    rows += [row for result in new for row in result["rows"]]
+    order = {
+        name: index
+        for index, name in enumerate(run for experiment in EXPERIMENTS for run in experiment.runs())
+    }
 
     def sort_key(run: str) -> tuple[int, str]:
         return order.get(run, len(order)), run

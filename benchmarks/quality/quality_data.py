@@ -48,7 +48,7 @@ class Dataset:
     video: str = ""
 
 
-SETS = {
+DATASETS = {
     "faces-yt68": Dataset(("images/train",), ("images",), by=("yaw_bucket",)),
     "faces-mtfl-aflw": Dataset(
         ("images/train",),
@@ -95,7 +95,7 @@ def working_copy(name: str, data: Path, work: Path) -> Path:
     if not (folder / ".ready").exists():
         folder.mkdir(parents=True, exist_ok=True)
         _fill(name, data, folder)
-        prepare = SETS[name].prepare
+        prepare = DATASETS[name].prepare
         if prepare is not None:
             prepare(folder)
         (folder / ".ready").touch()

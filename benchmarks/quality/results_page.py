@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from commands import discover_command, reproduction_command
 from experiments import RESULTS, RIDGES, Experiment, find_experiment
-from quality_data import SETS
+from quality_data import DATASETS
 from summaries import NONE, Quality, collect_values, describe_change, format_mean, mean, table
 
 
@@ -216,13 +216,13 @@ def _changes(quality: Quality, plain: str, temporal: str) -> str:
 
 
 def _notes(quality: Quality) -> str:
-    notes = {run["data"]: SETS[run["data"]].note for run in quality["runs"].values() if run.get("note")}
+    notes = {run["data"]: DATASETS[run["data"]].note for run in quality["runs"].values() if run.get("note")}
     return "## Notes\n\n" + "\n".join(f"- {data}: {note}." for data, note in notes.items()) if notes else ""
 
 
 def _commands() -> str:
     """Return the section with the `selfmark discover` command of each row."""
-    lines = [f"| `{one.name}` | `{discover_command(one)}` |" for one in RESULTS]
+    lines = [f"| `{experiment.name}` | `{discover_command(experiment)}` |" for experiment in RESULTS]
     return (
         "## Commands\n\n"
         "These commands are equivalent to `run.py` for the first seed; use `--seed 1` and so on for the "

@@ -69,7 +69,10 @@ def main() -> None:
         keep_model=arguments.keep_model,
     )
     jobs = find_missing(select_runs(arguments.only), workspace.out, arguments.again)
-    print(f"{len(jobs)} runs to do: {', '.join(run_name(one.name, seed) for one, seed in jobs)}", flush=True)
+    print(
+        f"{len(jobs)} runs to do: {', '.join(run_name(experiment.name, seed) for experiment, seed in jobs)}",
+        flush=True,
+    )
     absent = [
         data
         for data in dict.fromkeys(experiment.data for experiment, _ in jobs)
@@ -79,7 +82,7 @@ def main() -> None:
         print(f"skipping data sets that are not in {workspace.data}: {', '.join(absent)}", flush=True)
     jobs = [(experiment, seed) for experiment, seed in jobs if experiment.data not in absent]
     finished = execute_all(jobs, workspace, arguments.processes, deadline)
-    print(format_summary([workspace.rows(name) for name in finished]))
+    print(format_summary([workspace.result_path(name) for name in finished]))
     # Workers are daemons, so runs that are unfinished at the deadline end here; --work has their checkpoints.
     sys.exit(0 if len(finished) == len(jobs) else 1)
 
@@ -87,8 +90,9 @@ def main() -> None:
 def select_runs(names: Sequence[str]) -> list[Job]:
     """Return the runs behind the names, each once, in the order of declaration."""
     groups = {"results": RESULTS, "ablations": ABLATIONS}
-    owners = {variant: one.name for one in EXPERIMENTS for variant in one.variants}  # rows that share a run
-    wanted = {one.name for name in names for one in groups.get(name, ())}
+    # Variants are rows that share the run of their experiment.
+    owners = {variant: experiment.name for experiment in EXPERIMENTS for variant in experiment.variants}
+    wanted = {experiment.name for name in names for experiment in groups.get(name, ())}
     wanted |= {owners.get(name, name) for name in names if name not in groups}
     jobs = [
         (experiment, seed)

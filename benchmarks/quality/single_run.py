@@ -1,4 +1,4 @@
-"""Execution of a single run: discover, evaluate, and write rows, contact sheet and, optionally, the model."""
+"""Execute a single run: discover, evaluate, and write the rows, a contact sheet and optionally the model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import motion
 import numpy as np
 import torch
 from experiments import EVALUATION, RIDGES, Experiment, Settings, run_name
-from quality_data import SETS, Dataset, is_available, working_copy, write_annotated_points
+from quality_data import DATASETS, Dataset, is_available, working_copy, write_annotated_points
 from smoke import SMOKE, reduce_dataset
 
 from selfmark.config import Config, override, preset
@@ -42,7 +42,7 @@ SHEET_IMAGES, SHEET_COLUMNS, SHEET_TILE = 30, 6, 256
 
 @dataclass(frozen=True)
 class Workspace:
-    """Folders and options shared by all runs of one call.
+    """Folders and options shared by all runs of one invocation.
 
     Attributes:
         data: Folder with the data sets, zipped or not.
@@ -50,7 +50,7 @@ class Workspace:
         work: Folder for unpacked data and run folders; interrupted runs resume from there.
         out: Folder for rows, contact sheets and models.
         commit: Git commit of the code.
-        processes: Number of runs that share the machine.
+        processes: Number of runs executed in parallel.
         smoke: Whether to make trial runs of a few seconds.
         keep_model: Whether to copy the model folders to `out`.
     """
@@ -64,7 +64,7 @@ class Workspace:
     smoke: bool
     keep_model: bool
 
-    def rows(self, name: str) -> Path:
+    def result_path(self, name: str) -> Path:
         """Return the path of the result file of a run."""
         return self.out / f"{name}.json"
 
@@ -78,7 +78,7 @@ class Workspace:
     def open_dataset(self, data: str) -> tuple[Path, Dataset]:
         """Return the working folder and the description of a data set."""
         folder = working_copy(data, self.data, self.work)
-        return folder, reduce_dataset(SETS[data], folder) if self.smoke else SETS[data]
+        return folder, reduce_dataset(DATASETS[data], folder) if self.smoke else DATASETS[data]
 
 
 def execute_run(experiment: Experiment, seed: int, workspace: Workspace) -> Record:
@@ -89,7 +89,7 @@ def execute_run(experiment: Experiment, seed: int, workspace: Workspace) -> Reco
     config = override(preset(experiment.preset), settings)
     path = workspace.work / "runs" / name
     seconds = {
-        "discover": _discover(path, experiment.preset, settings, [folder / one for one in dataset.inputs])
+        "discover": _discover(path, experiment.preset, settings, [folder / name for name in dataset.inputs])
     }
 
     started = time.monotonic()
@@ -98,12 +98,12 @@ def execute_run(experiment: Experiment, seed: int, workspace: Workspace) -> Reco
         for name, changes in {experiment.name: {}, **experiment.variants}.items()
     }
     detector = Detector.load(path, select_device("auto"))
-    on_video = (
+    video_metrics = (
         motion.measure(detector, list_images([folder / dataset.video]), config) if dataset.video else {}
     )
     workspace.out.mkdir(parents=True, exist_ok=True)
-    images = list_images([folder / one for one in dataset.images])
-    _sheet(
+    images = list_images([folder / name for name in dataset.images])
+    _write_contact_sheet(
         detector,
         read_ground_truth(folder / dataset.labels, images).refs,
         config,
@@ -113,17 +113,19 @@ def execute_run(experiment: Experiment, seed: int, workspace: Workspace) -> Reco
 
     run = Run.open(path)
     result = {
-        "run": _about(experiment, name, run, evaluations[experiment.name], workspace)
-        | {"seconds": seconds, **on_video},
+        "run": _describe_run(experiment, name, run, evaluations[experiment.name], workspace)
+        | {"seconds": seconds, **video_metrics},
         "rows": [
             row
             for row_name, metrics in evaluations.items()
-            for row in _rows(row_name, name, experiment, config, metrics, seconds["discover"], workspace)
+            for row in _build_rows(
+                row_name, name, experiment, config, metrics, seconds["discover"], workspace
+            )
         ],
     }
     if workspace.keep_model:
         shutil.copytree(run.model_folder, workspace.out / f"{name}-model", dirs_exist_ok=True)
-    write_json(result, workspace.rows(name))
+    write_json(result, workspace.result_path(name))
     shutil.rmtree(path)  # the checkpoints of many runs would fill the disk
     return result
 
@@ -133,9 +135,9 @@ def run_settings(
 ) -> Record:
     """Return the settings of one run that differ from the preset, including paths on this machine."""
     settings: Record = {**experiment.settings, **EVALUATION, "seed": seed}
-    known = PUBLISHED_WEIGHTS.get(settings["keypoints.detector"])
-    if known is not None and (workspace.weights / known.file).is_file():
-        settings["keypoints.weights"] = str(workspace.weights / known.file)
+    published = PUBLISHED_WEIGHTS.get(settings["keypoints.detector"])
+    if published is not None and (workspace.weights / published.file).is_file():
+        settings["keypoints.weights"] = str(workspace.weights / published.file)
     if experiment.points == "annotated":
         settings["keypoints.points_file"] = str(write_annotated_points(folder, dataset.train_labels, seed))
     return {**settings, **SMOKE} if workspace.smoke else settings
@@ -153,30 +155,31 @@ def _discover(path: Path, preset_name: str, settings: Settings, inputs: Sequence
         print(f"{path.name}: resuming", flush=True)
     else:
         shutil.rmtree(path, ignore_errors=True)
-    before = _spent(Run.open(path).events()) if resume else 0.0
+    before = _elapsed_seconds(Run.open(path).events()) if resume else 0.0
     started = time.monotonic()
     discover(() if resume else inputs, output=path, preset=preset_name, settings=settings, resume=resume)
     return round(before + time.monotonic() - started, 1)
 
 
-def _spent(events: Sequence[Mapping[str, Any]]) -> float:
+def _elapsed_seconds(events: Sequence[Mapping[str, Any]]) -> float:
     """Return the seconds from the first to the last event, summed over all attempts at a run.
 
-    >>> _spent([{"time": 5, "event": "start"}, {"time": 6, "event": "plan"}, {"time": 9, "event": "train"},
-    ...         {"time": 50, "event": "plan"}, {"time": 52, "event": "train"}])
+    >>> first = [{"time": 5, "event": "start"}, {"time": 6, "event": "plan"}, {"time": 9, "event": "train"}]
+    >>> resumed = [{"time": 50, "event": "plan"}, {"time": 52, "event": "train"}]
+    >>> _elapsed_seconds(first + resumed)
     6
     """
     starts = [row for row, event in enumerate(events) if event["event"] == "plan"]  # one per attempt
     edges = [0, *starts[1:], len(events)]
-    spent: float = sum(events[stop - 1]["time"] - events[first]["time"] for first, stop in pairwise(edges))
-    return spent
+    elapsed: float = sum(events[stop - 1]["time"] - events[first]["time"] for first, stop in pairwise(edges))
+    return elapsed
 
 
 def _evaluate(path: Path, folder: Path, dataset: Dataset, changes: Settings) -> Record:
     return evaluate_run(
         path,
         EvaluationInputs(
-            [folder / one for one in dataset.images],
+            [folder / name for name in dataset.images],
             folder / dataset.labels,
             train_labels=folder / dataset.train_labels,
         ),
@@ -187,7 +190,7 @@ def _evaluate(path: Path, folder: Path, dataset: Dataset, changes: Settings) -> 
 # --- output ----------------------------------------------------------------------------------------------
 
 
-def _rows(
+def _build_rows(
     row_name: str,
     name: str,
     experiment: Experiment,
@@ -197,7 +200,7 @@ def _rows(
     workspace: Workspace,
 ) -> list[Record]:
     """Return one row per stage and ridge."""
-    shared = {
+    run_columns = {
         "name": row_name,
         "run": name,
         "data": experiment.data,
@@ -207,18 +210,18 @@ def _rows(
         "preset": config.preset,
         "seed": config.seed,
     }
-    common = {
+    context_columns = {
         "mean_shape": round(metrics["guessing"]["forward"], 3),
         "minutes": round(seconds / 60, 2),
         "hardware": hardware(),
         "commit": workspace.commit,
     }
     if workspace.smoke:
-        shared["smoke"] = True
+        run_columns["smoke"] = True
     stages: dict[int, dict[str, Record]] = {
         1: {row["regressor"]: row for row in metrics["stage1"]["errors"]},
         2: {
-            row["regressor"]: {way: row[way]["mean"] for way in ("forward", "backward")}
+            row["regressor"]: {direction: row[direction]["mean"] for direction in ("forward", "backward")}
             for row in metrics["errors"]
             if row["all"]
         },
@@ -226,22 +229,24 @@ def _rows(
     points = {1: round(metrics["stage1"]["points_per_image"], 2), 2: config.K}
     return [
         {
-            **shared,
+            **run_columns,
             "stage": stage,
             "ridge": ridge,
-            "forward": round(found[f"ridge {ridge:g}"]["forward"], 3),
-            "backward": round(found[f"ridge {ridge:g}"]["backward"], 3),
-            **common,
+            "forward": round(errors[f"ridge {ridge:g}"]["forward"], 3),
+            "backward": round(errors[f"ridge {ridge:g}"]["backward"], 3),
+            **context_columns,
             "points_per_image": points[stage],
             **({"mean_shape_backward": round(metrics["guessing"]["backward"], 3)} if stage == 2 else {}),
         }
-        for stage, found in stages.items()
+        for stage, errors in stages.items()
         for ridge in RIDGES
     ]
 
 
-def _about(experiment: Experiment, name: str, run: Run, metrics: Record, workspace: Workspace) -> Record:
-    """Return everything about a run that is worth keeping besides its rows."""
+def _describe_run(
+    experiment: Experiment, name: str, run: Run, metrics: Record, workspace: Workspace
+) -> Record:
+    """Return what is published about a run besides its rows: data, settings, checks and versions."""
     events = run.events()
     checks = metrics["unlabelled"]
     return {
@@ -252,7 +257,9 @@ def _about(experiment: Experiment, name: str, run: Run, metrics: Record, workspa
         "digest": experiment.digest(),
         "images": next(event["used"] for event in events if event["event"] == "images"),
         "first_keypoints": next(event["points"] for event in events if event["event"] == "keypoints"),
-        "first_keypoints_precision": {key: _rounded(value) for key, value in metrics["precision"].items()},
+        "first_keypoints_precision": {
+            key: _round_or_none(value) for key, value in metrics["precision"].items()
+        },
         "rounds": [
             {key: event[key] for key in ("found_per_image", "kept_per_image", "labelled_share")}
             for event in events
@@ -262,10 +269,12 @@ def _about(experiment: Experiment, name: str, run: Run, metrics: Record, workspa
         "train_images": metrics["train_images_used"],
         "test_images": metrics["test_images_used"],
         "by": metrics["by"],
-        "backward_by_landmark": [_rounded(one) for one in metrics["headline"]["backward"]["by_point"]],
-        "trust": [_rounded(one) for one in checks["trust"]],
-        "found": [_rounded(one) for one in checks["found"]],
-        "note": SETS[experiment.data].note,
+        "backward_by_landmark": [
+            _round_or_none(value) for value in metrics["headline"]["backward"]["by_point"]
+        ],
+        "trust": [_round_or_none(value) for value in checks["trust"]],
+        "found": [_round_or_none(value) for value in checks["found"]],
+        "note": DATASETS[experiment.data].note,
         "processes": workspace.processes,
         "versions": {
             "torch": torch.__version__,
@@ -275,7 +284,7 @@ def _about(experiment: Experiment, name: str, run: Run, metrics: Record, workspa
     }
 
 
-def _rounded(value: float | None) -> float | None:
+def _round_or_none(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
 
 
@@ -286,8 +295,8 @@ def hardware() -> str:
     return f"CPU, {len(os.sched_getaffinity(0))} cores"
 
 
-def _sheet(detector: Detector, refs: Sequence[ImageRef], config: Config, path: Path) -> None:
-    """Draw about thirty images, cropped as for the network, with their landmarks."""
+def _write_contact_sheet(detector: Detector, refs: Sequence[ImageRef], config: Config, path: Path) -> None:
+    """Write a picture with about 30 network crops and their landmarks."""
     rows = evenly_spaced(len(refs), SHEET_IMAGES)
     store = load_store([refs[row] for row in rows], config.images, float("inf"), None)
     xy = detector.locate(store.pixels).xy.cpu().numpy()

@@ -22,9 +22,7 @@ OPTIONS = [
     "--device=cpu",
     *[f"--set={name}={json.dumps(value)}" for name, value in QUICK.items()],
 ]
-
-
-LONG = "--set=stage2.iterations=100000"
+MANY_ITERATIONS = "--set=stage2.iterations=100000"
 
 
 def error_line(capsys: pytest.CaptureFixture[str]) -> str:
@@ -36,13 +34,13 @@ def error_line(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.fixture(scope="module")
-def finished(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished_run(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("cli") / "run"
     assert selfmark("discover", photos, "-o", output, *OPTIONS) == 0
     return output
 
 
-def test_discover_prints_where_things_are(
+def test_discover_prints_progress_and_the_report_path(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert selfmark("discover", photos, "-o", tmp_path / "run", *OPTIONS) == 0
@@ -106,12 +104,12 @@ def test_unreadable_images_are_skipped_and_listed(photos: Path, tmp_path: Path) 
 
 
 def test_output_folder_with_a_run_is_rejected(
-    finished: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+    finished_run: Path, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.is_file()}
-    assert selfmark("discover", photos, "-o", finished, *OPTIONS) == 2
-    assert "already holds a run: add --resume" in error_line(capsys)
-    assert {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.is_file()} == before
+    before = {path: path.stat().st_mtime_ns for path in finished_run.rglob("*") if path.is_file()}
+    assert selfmark("discover", photos, "-o", finished_run, *OPTIONS) == 2
+    assert "already contains a run: add --resume" in error_line(capsys)
+    assert {path: path.stat().st_mtime_ns for path in finished_run.rglob("*") if path.is_file()} == before
 
 
 def test_output_folder_with_other_files_is_rejected(
@@ -134,17 +132,17 @@ def test_missing_weights_are_reported_with_the_command_that_gets_them(
     assert not (tmp_path / "run").exists()
 
 
-def test_run_of_a_newer_version_is_rejected(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_run_from_a_newer_version_is_rejected(
+    finished_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     newer = tmp_path / "newer"
-    shutil.copytree(finished, newer)
+    shutil.copytree(finished_run, newer)
     for name in ("run.json", "model/model.json"):
         values = json.loads((newer / name).read_text())
         (newer / name).write_text(json.dumps(values | {"format": FORMAT + 1, "selfmark": "7.0"}))
     for command in (["discover", "-o", newer, "--resume"], ["predict", newer, newer], ["report", newer]):
         assert selfmark(*command) == 2
-        assert "made by a newer selfmark (7.0)" in error_line(capsys)
+        assert "written by a newer version of selfmark (7.0)" in error_line(capsys)
 
 
 @pytest.mark.parametrize(
@@ -172,31 +170,31 @@ def test_invalid_options_are_rejected(
 
 @pytest.mark.parametrize(("name", "file"), [("csv", "landmarks.csv"), ("coco", "landmarks.json")])
 def test_predict_writes_the_chosen_format(
-    name: str, file: str, finished: Path, photos: Path, tmp_path: Path
+    name: str, file: str, finished_run: Path, photos: Path, tmp_path: Path
 ) -> None:
-    assert selfmark("predict", finished, photos, "-o", tmp_path, "--format", name, "--device=cpu") == 0
+    assert selfmark("predict", finished_run, photos, "-o", tmp_path, "--format", name, "--device=cpu") == 0
     assert (tmp_path / file).is_file()
     assert [path.name for path in tmp_path.iterdir()] == [file]
 
 
 def test_predict_with_invalid_input(
-    finished: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finished_run: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert selfmark("predict", tmp_path, photos, "-o", tmp_path / "out") == 2
     assert "contains no model" in error_line(capsys)
-    assert selfmark("predict", finished, photos, "-o", tmp_path / "out", "--format=papyrus") == 2
+    assert selfmark("predict", finished_run, photos, "-o", tmp_path / "out", "--format=papyrus") == 2
     assert "unknown format 'papyrus'" in error_line(capsys)
     bad = tmp_path / "bad.png"
     bad.write_bytes(b"")
-    assert selfmark("predict", finished, bad, "-o", tmp_path / "out", "--device=cpu") == 2
-    assert "none of the 1 images could be read" in capsys.readouterr().err
+    assert selfmark("predict", finished_run, bad, "-o", tmp_path / "out", "--device=cpu") == 2
+    assert "none of the images could be read (0 of 1)" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
-def test_report_is_written_again(finished: Path) -> None:
-    page = finished / "report" / "index.html"
+def test_report_recreates_a_deleted_page(finished_run: Path) -> None:
+    page = finished_run / "report" / "index.html"
     page.unlink()
-    assert selfmark("report", finished) == 0
+    assert selfmark("report", finished_run) == 0
     assert page.is_file()
 
 
@@ -224,7 +222,17 @@ def test_help_does_not_import_torch() -> None:
 def test_interrupted_run_prints_how_to_resume(photos: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
     process = subprocess.Popen(
-        [sys.executable, "-m", "selfmark", "discover", str(photos), "-o", str(output), *OPTIONS, LONG],
+        [
+            sys.executable,
+            "-m",
+            "selfmark",
+            "discover",
+            str(photos),
+            "-o",
+            str(output),
+            *OPTIONS,
+            MANY_ITERATIONS,
+        ],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

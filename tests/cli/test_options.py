@@ -49,7 +49,7 @@ def test_settings_are_name_value_pairs() -> None:
 
 
 @pytest.mark.parametrize(("text", "count"), [("7", 7), ("auto", "auto"), (None, None)])
-def test_landmark_counts(text: str | None, count: object) -> None:
+def test_valid_landmark_counts_are_parsed(text: str | None, count: object) -> None:
     assert parse_landmark_count(text) == count
 
 

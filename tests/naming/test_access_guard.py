@@ -31,8 +31,8 @@ def raw(running: ToyServer, method: str, path: str, headers: dict[str, str]) -> 
         connection.putheader(name, value)
     try:
         connection.endheaders()
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode(errors="replace")
+        response = connection.getresponse()
+        return response.status, response.read().decode(errors="replace")
     except ConnectionError:
         return 0, ""
     finally:
@@ -57,9 +57,9 @@ def test_only_this_machine_can_connect(read_only: ToyServer) -> None:
 )
 @pytest.mark.parametrize("token", ["", "?token=", "?token=wrong", "?token=%00", "?tok=1&token=%ff"])
 def test_every_request_needs_the_token(read_only: ToyServer, path: str, token: str) -> None:
-    answer = httpx.get(read_only.origin + path + token)
-    assert answer.status_code == 403
-    assert "token" in answer.text
+    response = httpx.get(read_only.origin + path + token)
+    assert response.status_code == 403
+    assert "token" in response.text
 
 
 def test_almost_the_token_is_rejected(read_only: ToyServer) -> None:
@@ -69,13 +69,13 @@ def test_almost_the_token_is_rejected(read_only: ToyServer) -> None:
 
 
 def test_token_moves_from_the_address_into_a_protected_cookie(read_only: ToyServer) -> None:
-    answer = httpx.get(read_only.address)
-    assert answer.status_code == 303
-    assert answer.headers["location"] == "/"
-    set_cookie = answer.headers["set-cookie"].lower()
+    response = httpx.get(read_only.address)
+    assert response.status_code == 303
+    assert response.headers["location"] == "/"
+    set_cookie = response.headers["set-cookie"].lower()
     assert "httponly" in set_cookie
     assert "samesite=strict" in set_cookie
-    assert "no-store" in answer.headers["cache-control"]
+    assert "no-store" in response.headers["cache-control"]
 
 
 FOREIGN_HOSTS = ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "", "0.0.0.0:{port}"]
@@ -111,8 +111,8 @@ def test_localhost_is_accepted(read_only: ToyServer) -> None:
 def test_other_sites_cannot_write(read_only: ToyServer, headers: dict[str, str]) -> None:
     port = read_only.origin.rsplit(":", 1)[1]
     filled = {name: value.format(port=port) for name, value in headers.items()}
-    answer = read_only.client.post("/api/edits", content=json.dumps(RENAME), headers=filled)
-    assert answer.status_code == 403
+    response = read_only.client.post("/api/edits", content=json.dumps(RENAME), headers=filled)
+    assert response.status_code == 403
     assert names(read_only)[0] == "landmark_0"
 
 
@@ -186,7 +186,7 @@ def test_only_images_of_the_run_are_served(read_only: ToyServer, path: str) -> N
     assert "import" not in text
 
 
-def test_every_answer_has_security_headers(read_only: ToyServer) -> None:
+def test_every_response_has_security_headers(read_only: ToyServer) -> None:
     for path in ("/", "/page/main.js", "/api/card", "/images/0/thumbnail", "/nowhere"):
         headers = read_only.client.get(path).headers
         assert "default-src 'none'" in headers["content-security-policy"]
@@ -211,7 +211,7 @@ def test_page_loads_nothing_from_other_servers() -> None:
 
 
 def test_tokens_are_compared_in_constant_time(read_only: ToyServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every decision comes from `hmac.compare_digest`: replacing it changes the answers."""
+    """Every decision comes from `hmac.compare_digest`: replacing it changes the responses."""
     monkeypatch.setattr("selfmark.naming.access_guard.hmac.compare_digest", lambda one, other: False)
     assert read_only.client.get("/api/run").status_code == 403
     monkeypatch.setattr("selfmark.naming.access_guard.hmac.compare_digest", lambda one, other: True)

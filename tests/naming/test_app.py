@@ -1,4 +1,4 @@
-"""HTTP answers of the naming page: the card, concurrent edits, images and galleries."""
+"""HTTP responses of the naming page: the card, concurrent edits, images and galleries."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from selfmark.naming.image_renderer import CROP_SIDE
 from tests.naming.toy_server import CARD, WRITE_HEADERS, K, ToyServer, make_toy_folder, serve
 
 
-def test_edits_are_on_disk_when_they_are_answered(toy: ToyServer) -> None:
-    answer = toy.edit(
+def test_edits_are_on_disk_when_the_response_arrives(toy: ToyServer) -> None:
+    response = toy.edit(
         {"kind": "rename", "landmark": 2, "name": " nose "},
         {"kind": "color", "landmark": 2, "color": "#E69F00"},
         {"kind": "hide", "landmark": 5, "hidden": True},
         {"kind": "connect", "landmark": 2, "other": 0, "connected": True},
         {"kind": "pair", "landmark": 0, "partner": 3},
     )
-    assert answer.status_code == 200
+    assert response.status_code == 200
     card = read_card(toy.folder / "model")
     assert card.names[2] == "nose"
     assert card.colors == ("", "", "#e69f00", "", "", "")
@@ -35,23 +35,23 @@ def test_edits_are_on_disk_when_they_are_answered(toy: ToyServer) -> None:
     assert card.mirror == (3, 1, 2, 0, 4, 5)
     assert (card.images, card.network, card.provenance) == (CARD.images, CARD.network, CARD.provenance)
     assert [path.name for path in (toy.folder / "model").iterdir()] == ["model.json"]
-    assert toy.edit(*answer.json()["undo"]).status_code == 200
+    assert toy.edit(*response.json()["undo"]).status_code == 200
     assert read_card(toy.folder / "model") == CARD
 
 
 def test_rejected_edits_change_nothing_and_give_the_reason(toy: ToyServer) -> None:
-    answer = toy.edit(
+    response = toy.edit(
         {"kind": "hide", "landmark": 1, "hidden": True},
         {"kind": "rename", "landmark": 0, "name": "landmark_4"},
     )
-    assert answer.status_code == 409
-    assert answer.json() == {"error": "landmark 4 is already called 'landmark_4'; choose another name"}
+    assert response.status_code == 409
+    assert response.json() == {"error": "landmark 4 is already called 'landmark_4'; choose another name"}
     assert read_card(toy.folder / "model") == CARD
     for body in ("", "{", "[]", '{"edits": 3}', '{"edits": [{"kind": "rename"}]}'):
-        answer = toy.client.post(
+        response = toy.client.post(
             "/api/edits", content=body, headers={"x-selfmark": "1", "content-type": "application/json"}
         )
-        assert answer.status_code in (409, 422), body
+        assert response.status_code in (409, 422), body
     assert read_card(toy.folder / "model") == CARD
 
 
@@ -78,9 +78,9 @@ def test_eight_concurrent_users_lose_no_edit(tmp_path: Path) -> None:
                 {"kind": "connect", "landmark": landmark, "other": (landmark + 1) % count, "connected": True},
                 {"kind": "hide", "landmark": landmark, "hidden": bool(landmark % 2)},
             ):
-                answer = client.post("/api/edits", json={"edits": [edit]})
-                if answer.status_code != 200:
-                    errors.append(answer.text)
+                response = client.post("/api/edits", json={"edits": [edit]})
+                if response.status_code != 200:
+                    errors.append(response.text)
 
         threads = [threading.Thread(target=work, args=(user,)) for user in range(users)]
         for thread in threads:
@@ -118,10 +118,10 @@ def test_notes_list_outdated_files_when_mirror_partners_change(toy: ToyServer) -
 
 
 def test_images_are_listed_with_their_points(read_only: ToyServer) -> None:
-    answer = read_only.client.get("/api/images", params={"start": 3, "limit": 10}).json()
-    assert answer["total"] == 5
-    assert [image["row"] for image in answer["images"]] == [3, 4]
-    image = answer["images"][0]
+    response = read_only.client.get("/api/images", params={"start": 3, "limit": 10}).json()
+    assert response["total"] == 5
+    assert [image["row"] for image in response["images"]] == [3, 4]
+    image = response["images"][0]
     assert image["view"] == [0, 0, 120, 80], "the region that the network sees, clipped to the image"
     assert Path(image["name"]).name == "image 3.jpg"
     assert np.shape(image["xy"]) == (K, 2)
@@ -164,11 +164,11 @@ def test_mixed_galleries_contain_every_image_and_start_with_a_broad_sample() -> 
     assert rows[:20].max() > 700
 
 
-def test_missing_and_broken_images_are_answered_with_404(toy: ToyServer) -> None:
+def test_missing_and_broken_images_return_404(toy: ToyServer) -> None:
     (toy.folder / "images" / "image 1.jpg").unlink()
-    answer = toy.client.get("/images/1/large")
-    assert answer.status_code == 404
-    assert "cannot be read" in answer.json()["error"]
+    response = toy.client.get("/images/1/large")
+    assert response.status_code == 404
+    assert "cannot be read" in response.json()["error"]
     (toy.folder / "images" / "image 2.jpg").write_bytes(b"\xff\xd8\xff broken")
     assert toy.client.get("/images/2/crop/0").status_code == 404
 
@@ -182,6 +182,6 @@ def test_file_names_that_are_not_utf8_are_served(tmp_path: Path) -> None:
         assert running.client.get("/images/0/thumbnail").status_code == 200
 
 
-def test_answers_are_small(read_only: ToyServer) -> None:
+def test_responses_are_small(read_only: ToyServer) -> None:
     assert len(json.dumps(read_only.client.get("/api/card").json())) < 2000
     assert read_only.client.get("/api/images", params={"limit": 201}).status_code == 422

@@ -1,4 +1,4 @@
-"""Edits of model.json by several threads and processes, and disks that cannot be written."""
+"""Concurrent edits of model.json, and edits that cannot be written."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from selfmark.naming.edits import SetHidden, SetName
 from tests.naming.toy_server import CARD, make_toy_folder
 
 
-def test_two_processes_lose_no_edit(tmp_path: Path) -> None:
-    """Two editors share nothing but the folder, like two processes."""
+def test_concurrent_editors_lose_no_edits(tmp_path: Path) -> None:
+    """The editors share only the folder, as two processes would."""
     make_toy_folder(tmp_path / "toy")
     editors = [CardEditor(tmp_path / "toy" / "model") for _ in range(2)]
 
-    def work(number: int) -> None:
+    def edit_repeatedly(number: int) -> None:
         for step in range(30):
             editors[number].edit([SetName(number, f"{number} {step}"), SetHidden(2 + number, bool(step % 2))])
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+    threads = [threading.Thread(target=edit_repeatedly, args=(number,)) for number in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -38,16 +38,16 @@ def act_and_wait(page: Any, action: Any, num_edits: int = 1) -> None:
     """Run an action that saves `num_edits` edits, and wait until the page shows the last one."""
     remaining = num_edits
 
-    def is_last(answer: Any) -> bool:
+    def is_last(response: Any) -> bool:
         nonlocal remaining
-        remaining -= answer.url.endswith("/api/edits")
+        remaining -= response.url.endswith("/api/edits")
         return remaining == 0
 
-    with page.expect_response(is_last) as answer:
+    with page.expect_response(is_last) as response:
         action()
-    assert answer.value.status == 200
+    assert response.value.status == 200
     shown = "revision => document.body.dataset.revision === revision"
-    page.wait_for_function(shown, arg=answer.value.json()["revision"])
+    page.wait_for_function(shown, arg=response.value.json()["revision"])
 
 
 def center(page: Any, landmark: int) -> tuple[float, float]:
@@ -302,9 +302,9 @@ def test_duplicate_name_is_reported_next_to_the_field(browser: Any, toy: ToyServ
     with visit(browser, toy.address) as visited:
         page = wait_until_ready(visited)
         page.fill("#name", "landmark_4")
-        with page.expect_response("**/api/edits") as answer:
+        with page.expect_response("**/api/edits") as response:
             page.press("#name", "Enter")
-        assert answer.value.status == 409
+        assert response.value.status == 409
         page.wait_for_function("() => document.getElementById('name-error').textContent")
         assert "landmark 4 is already called 'landmark_4'" in page.inner_text("#name-error")
         assert page.get_attribute("#name", "aria-invalid") == "true"

@@ -112,18 +112,18 @@ def test_port_in_use(ready_run: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_tcp_nodelay_is_set() -> None:
-    """Without TCP_NODELAY, every answer waits 40 ms for the browser to acknowledge its first packet."""
+    """Without TCP_NODELAY, every response waits 40 ms for the browser to acknowledge its first packet."""
 
     async def get_option() -> int:
         option: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-        def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             connection = writer.get_extra_info("socket")
             option.set_result(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
             writer.close()
 
         with open_socket(0) as listener:
-            async with await asyncio.start_server(answer, sock=listener):
+            async with await asyncio.start_server(handle, sock=listener):
                 _, writer = await asyncio.open_connection(*listener.getsockname())
                 found = await option
                 writer.close()

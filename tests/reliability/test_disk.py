@@ -119,7 +119,7 @@ def test_a_run_can_be_created_after_an_interrupted_start(photos: Path, tmp_path:
         Run.open(output)
     Run.create(output, preset("tiny"), ["x"], [])
     assert Run.open(output).refs() == []
-    with pytest.raises(InputError, match="already holds a run"):
+    with pytest.raises(InputError, match="already contains a run"):
         Run.create(output, preset("tiny"), ["x"], [])
 
 

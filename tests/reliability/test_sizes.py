@@ -225,7 +225,9 @@ def test_a_playlist_is_not_a_video(content: bytes, tmp_path: Path) -> None:
         list_images([path])
     labels = {"images": [{"id": 1, "file_name": "video.mp4", "frame": 0}], "annotations": []}
     (tmp_path / "set.json").write_text(json.dumps(labels))
-    with pytest.raises(InputError, match=r"none of the 1 images could be read.*the video cannot be read"):
+    with pytest.raises(
+        InputError, match=r"none of the images could be read \(0 of 1\).*the video cannot be read"
+    ):
         load_store(list_images([tmp_path / "set.json"]), Images(size=16), 1.0, None)
 
 

@@ -2,13 +2,13 @@ import torch
 from torch.nn import functional as F
 
 from selfmark.keypoints.superpoint import SuperPoint
-from training.keypoints.network import NORMED, TrainingNetwork, convolve_patches, fold_norms
+from training.keypoints.network import LAYERS_WITH_NORM, TrainingNetwork, convolve_patches, fold_norms
 
 
 def test_folding_the_norms_changes_nothing():
     torch.manual_seed(0)
     network = TrainingNetwork()
-    for name in NORMED:  # random norms, as after training
+    for name in LAYERS_WITH_NORM:  # random norms, as after training
         norm = network.norms[name]
         torch.nn.init.uniform_(norm.weight, 0.5, 1.5)
         for tensor, spread in ((norm.bias, 0.3), (norm.running_mean, 0.3)):
@@ -47,7 +47,7 @@ def test_every_used_weight_gets_a_gradient():
     logits, raw = network(torch.rand(2, 1, 32, 32))
     (logits.square().mean() + raw.square().mean()).backward()
     trained = {name for name, parameter in network.named_parameters() if parameter.grad is not None}
-    expected = {f"net.{name}.weight" for name in NORMED}
-    expected |= {f"norms.{name}.{part}" for name in NORMED for part in ("weight", "bias")}
+    expected = {f"net.{name}.weight" for name in LAYERS_WITH_NORM}
+    expected |= {f"norms.{name}.{part}" for name in LAYERS_WITH_NORM for part in ("weight", "bias")}
     expected |= {f"net.{name}.{part}" for name in ("convPb", "convDb") for part in ("weight", "bias")}
     assert trained == expected

@@ -9,17 +9,17 @@ from torch.nn import functional as F
 from selfmark.keypoints.superpoint import SuperPoint
 
 ENCODER = ("conv1a", "conv1b", "conv2a", "conv2b", "conv3a", "conv3b", "conv4a", "conv4b")
-POOLED_BEFORE = ("conv2a", "conv3a", "conv4a")
-NORMED = (*ENCODER, "convPa", "convDa")
-COLUMNS = 16  # nine pixels of a patch, zero-padded: GPUs prefer matrix sides that are multiples of 8
+POOL_BEFORE = ("conv2a", "conv3a", "conv4a")
+LAYERS_WITH_NORM = (*ENCODER, "convPa", "convDa")
+PATCH_SIZE = 16  # nine pixels, zero-padded because GPUs are fastest if matrix sizes are multiples of 8
 
 
 class TrainingNetwork(nn.Module):
     """SuperPoint with a batch norm between each convolution and its ReLU.
 
-    The norms allow a high learning rate and can be folded into the convolutions. The biases before them are
-    not computed, because the norms would subtract them again. On a GPU, everything between the image and the
-    results is bfloat16, channels last.
+    The norms allow a high learning rate and can be folded into the convolutions. The convolutions before them
+    use no biases, because the norms would cancel them. On a GPU, all activations are bfloat16 in the
+    channels-last layout.
     """
 
     def __init__(self) -> None:
@@ -27,9 +27,9 @@ class TrainingNetwork(nn.Module):
         super().__init__()
         self.net = SuperPoint()
         self.norms = nn.ModuleDict(
-            {name: nn.BatchNorm2d(getattr(self.net, name).out_channels) for name in NORMED}
+            {name: nn.BatchNorm2d(getattr(self.net, name).out_channels) for name in LAYERS_WITH_NORM}
         )
-        for name in NORMED:
+        for name in LAYERS_WITH_NORM:
             convolution = getattr(self.net, name)
             nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")
             convolution.bias.requires_grad_(False).zero_()
@@ -51,12 +51,12 @@ class TrainingNetwork(nn.Module):
         """
         x = gray.bfloat16() if gray.is_cuda else gray
         for name in ENCODER:
-            x = self._layer(name, F.max_pool2d(x, 2) if name in POOLED_BEFORE else x)
-        logits = _last(self.net.convPb, self._layer("convPa", x))
-        return logits, _last(self.net.convDb, self._layer("convDa", x))
+            x = self._layer(name, F.max_pool2d(x, 2) if name in POOL_BEFORE else x)
+        logits = _output_layer(self.net.convPb, self._layer("convPa", x))
+        return logits, _output_layer(self.net.convDb, self._layer("convDa", x))
 
 
-def _last(layer: nn.Conv2d, x: Tensor) -> Tensor:
+def _output_layer(layer: nn.Conv2d, x: Tensor) -> Tensor:
     assert layer.bias is not None
     return F.conv2d(x, layer.weight.to(x.dtype), layer.bias.to(x.dtype)).float()
 
@@ -64,25 +64,25 @@ def _last(layer: nn.Conv2d, x: Tensor) -> Tensor:
 def convolve_patches(gray: Tensor, weight: Tensor) -> Tensor:
     """Convolve one channel [B, 1, H, W] with 3 x 3 kernels [C, 1, 3, 3] by matrix products.
 
-    As a convolution, the gradient of such a kernel is slow, because it leaves most of a GPU idle. One small
-    matrix product per image is fast. The result has the channels-last memory layout.
+    With `conv2d`, the gradient of a one-channel kernel is slow because it leaves most of the GPU idle. One
+    small matrix product per image is fast. The result has the channels-last memory layout.
     """
     count, _, height, width = gray.shape
     padded = F.pad(gray[:, 0], (1, 1, 1, 1))
-    patches = gray.new_zeros(count, height, width, COLUMNS)
+    patches = gray.new_zeros(count, height, width, PATCH_SIZE)
     for column in range(9):
         row = column // 3
         patches[..., column] = padded[:, row : row + height, column % 3 : column % 3 + width]
-    kernels = F.pad(weight.flatten(1), (0, COLUMNS - 9)).T.expand(count, -1, -1)
-    result = torch.bmm(patches.reshape(count, height * width, COLUMNS), kernels)
+    kernels = F.pad(weight.flatten(1), (0, PATCH_SIZE - 9)).T.expand(count, -1, -1)
+    result = torch.bmm(patches.reshape(count, height * width, PATCH_SIZE), kernels)
     return result.reshape(count, height, width, -1).permute(0, 3, 1, 2)
 
 
 @torch.no_grad()
 def fold_norms(network: TrainingNetwork) -> dict[str, Tensor]:
-    """Return the state dict of a `SuperPoint` that computes the same as `network` in evaluation mode."""
+    """Return the state dict of a `SuperPoint` with the same outputs as `network` in evaluation mode."""
     state = {name: tensor.detach().double() for name, tensor in network.net.state_dict().items()}
-    for name in NORMED:
+    for name in LAYERS_WITH_NORM:
         norm = network.norms[name]
         assert isinstance(norm, nn.BatchNorm2d)
         assert norm.running_mean is not None
@@ -94,7 +94,7 @@ def fold_norms(network: TrainingNetwork) -> dict[str, Tensor]:
 
 
 def build_superpoint(state: dict[str, Tensor], device: torch.device) -> SuperPoint:
-    """Return a folded network for inference."""
+    """Build a `SuperPoint` for inference from the state dict of `fold_norms`."""
     network = SuperPoint()
     network.load_state_dict(state)
     network.eval().requires_grad_(False)

@@ -87,7 +87,7 @@ def predict(
         counted = CountedPredictions(detector.predict(refs, batch), len(refs), display)
         first = next(counted, None)  # Predict one batch before anything is written.
         if first is None:
-            raise InputError(f"none of the {len(refs)} images could be read")
+            raise InputError(f"none of the images could be read (0 of {len(refs)})")
         try:
             output.mkdir(parents=True, exist_ok=True)
             predictions: Iterator[Prediction] = itertools.chain([first], counted)

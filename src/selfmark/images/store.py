@@ -86,7 +86,7 @@ class ImageStore:
         row_of = {ref: row for row, ref in enumerate(self.refs)}
         rows = [row_of[ref] for ref in refs if ref in row_of]
         if not rows:
-            raise InputError(f"none of the {len(refs)} images could be read")
+            raise InputError(f"none of the images could be read (0 of {len(refs)})")
         return ImageStore(
             pixels=self.pixels[rows],
             refs=tuple(self.refs[row] for row in rows),
@@ -132,7 +132,7 @@ def load_store(
     skipped = tuple(item for part in parts for item in part.skipped)
     if kept == 0:
         first = f"; first: {skipped[0].name} ({skipped[0].reason})" if skipped else ""
-        raise InputError(f"none of the {len(refs)} images could be read{first}")
+        raise InputError(f"none of the images could be read (0 of {len(refs)}){first}")
     return ImageStore(
         pixels=pixels[:kept],
         refs=tuple(ref for part in parts for ref in part.refs),

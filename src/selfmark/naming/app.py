@@ -1,7 +1,7 @@
 """HTTP application of the naming page: the page, the model card, edits, and images by number.
 
-Quick answers are given on the event loop. Rendering images and writing edits run in a few threads. A thread
-per request, the default, would use far more memory.
+Quick responses are computed on the event loop. Rendering images and writing edits run in a few threads. A
+thread per request, the default, would use far more memory.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def name_landmarks(
 
 def open_socket(port: int) -> socket.socket:
     """Return a socket that listens on this machine only."""
-    # With the protocol given, asyncio sets TCP_NODELAY. Otherwise every answer is delayed by 40 ms.
+    # With the protocol given, asyncio sets TCP_NODELAY. Otherwise every response is delayed by 40 ms.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

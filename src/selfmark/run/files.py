@@ -114,7 +114,7 @@ def read_json(path: Path) -> Any:
 
 
 def require_format(values: Any, path: Path) -> None:
-    """Raise if a file was written by a newer selfmark, or not by selfmark.
+    """Raise if a file was written by a newer version of selfmark, or not by selfmark.
 
     Args:
         values: content of the file.
@@ -125,6 +125,6 @@ def require_format(values: Any, path: Path) -> None:
         raise InputError(f"{path} was not written by selfmark")
     if written > FORMAT:
         raise InputError(
-            f"{path} was made by a newer selfmark ({values.get('selfmark', 'version unknown')}) than this "
-            f"({__version__}): upgrade with 'pip install -U selfmark'"
+            f"{path} was written by a newer version of selfmark ({values.get('selfmark', 'unknown')}) than "
+            f"this one ({__version__}): upgrade with 'pip install -U selfmark'"
         )

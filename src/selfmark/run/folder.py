@@ -91,8 +91,8 @@ class Run:
             with exclusive(path):  # Another process may be creating a run here, too.
                 if (path / "run.json").exists():
                     raise InputError(
-                        f"{path} already holds a run: add --resume to continue it, or choose another output "
-                        "folder"
+                        f"{path} already contains a run: add --resume to continue it, or choose another "
+                        "output folder"
                     )
                 write_config(config, path / "config.yaml")
                 write_json(refs_to_json(refs), path / "images.json")

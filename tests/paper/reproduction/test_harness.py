@@ -333,7 +333,7 @@ def test_missing_scikit_learn_raises_before_anything_is_trained(
         (["all", "stages"], "'all' cannot be combined with names of tables; run 'selfmark reproduce all'"),
         (["list", "stages"], "'list' cannot be combined with names of tables; run 'selfmark reproduce list'"),
         (["cats"], "--data"),
-        (["cats", "--data", ".", "--device", "nope"], "no device 'nope'"),
+        (["cats", "--data", ".", "--device", "nope"], "unknown device 'nope'"),
         (["cats", "--data", ".", "--set", "seed=-5"], "seed must be at least 0"),
         (["cats", "--data", ".", "--set", "evaluation.ridge=-1"], "ridge must be at least 0"),
         (["cats", "--data", ".", "--set", "evaluation.nope=1"], "unknown setting 'evaluation.nope'"),

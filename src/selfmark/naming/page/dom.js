@@ -44,7 +44,7 @@ export const ICONS = {
 
 // Black or white, whichever has more contrast on a background color (relative luminance of WCAG).
 export function textColorOn(color) {
-  const parts = [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16) / 255);
+  const parts = [1, 3, 5].map((start) => parseInt(color.slice(start, start + 2), 16) / 255);
   const [red, green, blue] = parts.map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 ? "#000" : "#fff";
 }

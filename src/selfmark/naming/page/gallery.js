@@ -33,10 +33,10 @@ function reset() {
 async function loadMore() {
   const requested = { landmark, order };
   try {
-    const answer = await get(`/api/gallery/${landmark}?order=${order}&start=${crops.length}&limit=${CROPS_PER_REQUEST}`);
+    const response = await get(`/api/gallery/${landmark}?order=${order}&start=${crops.length}&limit=${CROPS_PER_REQUEST}`);
     if (requested.landmark !== landmark || requested.order !== order) return; // the user has moved on
-    crops.push(...answer.crops);
-    total = answer.total;
+    crops.push(...response.crops);
+    total = response.total;
     render();
   } catch (error) {
     showError(error.message);

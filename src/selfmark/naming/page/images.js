@@ -56,7 +56,7 @@ const clampRow = (row) => Math.max(0, Math.min(state.run.images - 1, Number.isFi
 export const stepImage = (step) => update({ row: clampRow(state.row + step) });
 
 async function loadImages(start) {
-  const missing = [...Array(IMAGES_PER_REQUEST).keys()].some((at) => start + at < state.run.images && !imageCache.has(start + at));
+  const missing = [...Array(IMAGES_PER_REQUEST).keys()].some((offset) => start + offset < state.run.images && !imageCache.has(start + offset));
   if (!missing) return;
   if (imageCache.size > 50 * IMAGES_PER_REQUEST) imageCache.clear();
   for (const image of (await get(`/api/images?start=${start}&limit=${IMAGES_PER_REQUEST}`)).images) imageCache.set(image.row, image);
@@ -88,7 +88,7 @@ async function showImage() {
 function renderStrip(start) {
   if (strip.dataset.start !== String(start)) {
     strip.dataset.start = start;
-    const rows = [...Array(IMAGES_PER_REQUEST).keys()].map((at) => start + at).filter((row) => row < state.run.images);
+    const rows = [...Array(IMAGES_PER_REQUEST).keys()].map((offset) => start + offset).filter((row) => row < state.run.images);
     strip.replaceChildren(...rows.map((row) => element("button", { class: "thumbnail", data: { row }, "aria-label": `Image ${row + 1}`,
       onclick: () => update({ row }) }, element("img", { src: imageUrl(row, "thumbnail"), alt: "", loading: "lazy" }))));
   }

@@ -114,9 +114,9 @@ function samples(index) {
 
 async function loadSamples(landmark) {
   try {
-    const answer = await get(`/api/gallery/${landmark}?limit=${SAMPLES}`);
+    const response = await get(`/api/gallery/${landmark}?limit=${SAMPLES}`);
     if (landmark !== state.selected) return; // the user has selected another landmark
-    [samplesOf, crops] = [landmark, answer.crops];
+    [samplesOf, crops] = [landmark, response.crops];
     document.getElementById("samples").replaceWith(samples(landmark));
   } catch { /* `poll` reports that the server does not answer */ }
 }

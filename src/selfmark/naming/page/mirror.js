@@ -46,7 +46,7 @@ function pairCard(index, partner) {
 }
 
 function side(index, mirrored) {
-  const rows = [...Array(SAMPLES).keys()].map((at) => Math.floor(((at + 0.5) * state.run.images) / SAMPLES));
+  const rows = [...Array(SAMPLES).keys()].map((sample) => Math.floor(((sample + 0.5) * state.run.images) / SAMPLES));
   return element("div", { class: "side" },
     element("button", { class: "side-name", onclick: () => update({ selected: index }) }, badge(index, state.card.colors[index]),
       element("span", {}, state.card.names[index]), mirrored ? element("span", { class: "muted" }, "mirrored") : null),

@@ -82,12 +82,12 @@ export function showError(message) {
 // --- edits ------------------------------------------------------------------------------------------
 
 async function send(edits) {
-  const answer = await request("/api/edits", {
+  const response = await request("/api/edits", {
     method: "POST",
     headers: { "content-type": "application/json", "x-selfmark": "1" },
     body: JSON.stringify({ edits }),
   });
-  const { undo, ...card } = answer;
+  const { undo, ...card } = response;
   state.card = card;
   return undo;
 }

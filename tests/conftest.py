@@ -1,11 +1,12 @@
-"""What tests share: quiet threads, tiny settings that run the whole pipeline in seconds."""
+"""Fixtures and settings that tests share."""
 
 from __future__ import annotations
 
 import json
 import os
 
-# As in the command line: threads that spin long make a busy machine slow; read when torch is imported.
+# As in the command line: threads that spin for long slow down a busy machine. Must be set before torch is
+# imported.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 import signal
@@ -20,13 +21,13 @@ import pytest
 from selfmark.cli import entry as cli
 from selfmark.demo.scene import Scene, generate_scene, write_scene
 from selfmark.discovery import discover
-from tests.browser import browser as browser  # one for all: two cannot run side by side in a process
+from tests.browser import browser as browser  # shared: a process can only run one
 
-# Started in the background of a script, this process and its children would ignore Ctrl-C, which tests press.
+# A process in the background of a script ignores SIGINT, which some tests send.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A pipeline that goes through every phase in seconds; it learns nothing to speak of.
+# Settings that run every phase of the pipeline in seconds, without learning much.
 QUICK: dict[str, Any] = {
     "K": 4,
     "M": 8,
@@ -54,7 +55,7 @@ QUICK: dict[str, Any] = {
 
 
 def selfmark(*arguments: Any) -> int:
-    """Run a command in this process, where torch is loaded already, and give its exit code."""
+    """Run a command in this process, where torch is already imported, and return its exit code."""
     before = sys.argv
     sys.argv = ["selfmark", *map(str, arguments)]
     try:
@@ -87,7 +88,7 @@ def quick() -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def quick_run(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run on the photos, K=4, that learned nothing; copy it before changing it."""
+    """A finished run on the photos with QUICK settings; tests must not change it."""
     output = tmp_path_factory.mktemp("quick") / "run"
     discover(photos, output=output, preset="tiny", settings=QUICK, device="cpu")
     return output
@@ -95,7 +96,7 @@ def quick_run(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def labeled(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same pictures with their true points: images/ and labels.json, which has a field `pose`."""
+    """The same pictures with their true points: images/ and labels.json, with an extra field `pose`."""
     folder = tmp_path_factory.mktemp("labeled")
     labels = write_scene(scene, folder)
     content = json.loads(labels.read_text())
@@ -106,18 +107,18 @@ def labeled(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _untouched(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What all tests share must not be written to, or tests would depend on which of them ran before."""
+def _shared_files_stay_unchanged(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail if a test changes files that tests share."""
     shared = [name for name in ("photos", "quick_run") if name in request.fixturenames]
     folders: list[Path] = [request.getfixturevalue(name) for name in shared]
     before = [_state(folder) for folder in folders]
     yield
     for name, folder, state in zip(shared, folders, before, strict=True):
         changed = sorted(path for path, _, _ in _state(folder) ^ state)
-        assert not changed, f"{name} was written to ({', '.join(sorted(set(changed)))}): work on a copy"
+        assert not changed, f"{name} was changed ({', '.join(sorted(set(changed)))}): use a copy"
 
 
 def _state(folder: Path) -> set[tuple[str, int, int]]:
-    """Every file's name, size and time of its last change."""
+    """Return the name, size and modification time of every file."""
     files = ((path, path.lstat()) for path in folder.rglob("*") if not path.is_dir())
-    return {(str(path.relative_to(folder)), one.st_size, one.st_mtime_ns) for path, one in files}
+    return {(str(path.relative_to(folder)), status.st_size, status.st_mtime_ns) for path, status in files}

@@ -1,4 +1,4 @@
-"""The detector: original pixels, flipping at test time, saving and loading, files nobody should believe."""
+"""The detector: coordinates, mirroring at test time, saving and loading, invalid files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NETWORK = Network(channels=32, depth=2, descriptor=16, norm_groups=4)
 
 
 class _BrightestPixel(Psi):
-    """Stands in for a trained network: landmark 0 is the reddest place, landmark 1 the greenest."""
+    """Replaces a trained network: landmark 0 is the reddest location, landmark 1 the greenest."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.avg_pool2d(images[:, :2], 4)
@@ -51,14 +51,14 @@ def _picture(
 
 
 @pytest.mark.parametrize(("width", "height"), [(64, 64), (200, 120), (90, 400), (40, 31)])
-def test_points_come_back_in_pixels_of_the_given_image(width: int, height: int) -> None:
+def test_landmarks_are_in_pixels_of_the_given_image(width: int, height: int) -> None:
     red, green = (0.3 * width, 0.4 * height), (0.7 * width, 0.6 * height)
     scale = max(width, height) / 64
     points = _detector()(_picture(width, height, red, green, 3 * scale))
     np.testing.assert_allclose(points.xy[0], [red, green], atol=0.8 * scale)
 
 
-def test_boxes_crop_and_map_back(tmp_path: Path) -> None:
+def test_landmarks_of_a_box_are_in_pixels_of_the_whole_image(tmp_path: Path) -> None:
     path = tmp_path / "wide.png"
     cv2.imwrite(str(path), _picture(300, 200, (210, 90), (240, 120), 3)[..., ::-1])
     ref = ImageRef(path, box=(190, 70, 70, 70))
@@ -67,7 +67,7 @@ def test_boxes_crop_and_map_back(tmp_path: Path) -> None:
     assert prediction.sizes.tolist() == [[300, 200]]
 
 
-def test_paths_arrays_and_lists_agree(tmp_path: Path) -> None:
+def test_paths_arrays_and_lists_give_the_same_landmarks(tmp_path: Path) -> None:
     pictures = [_picture(64, 64, (20 + i, 30), (40, 20 + i), 4) for i in range(3)]
     paths = []
     for index, picture in enumerate(pictures):
@@ -81,7 +81,7 @@ def test_paths_arrays_and_lists_agree(tmp_path: Path) -> None:
 
 
 class _PrefersLeft(Psi):
-    """A biased network: landmark 0 is bright at the left, landmark 1 at the right, whatever the picture."""
+    """A biased network: landmark 0 prefers the left side, landmark 1 the right side."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         size = images.shape[-1] // 4
@@ -90,7 +90,7 @@ class _PrefersLeft(Psi):
         return torch.cat([0.4 * ramp + red, 0.4 * ramp.flip(-1) + red], dim=1)
 
 
-def test_flipping_averages_with_the_partner_of_the_mirror_image() -> None:
+def test_flip_test_averages_with_the_mirror_partner() -> None:
     card = _detector().card
     images = (torch.rand(2, 3, 64, 64) * 255).to(torch.uint8)
     flipping = Detector(_PrefersLeft(NETWORK, 2), replace(card, mirror=(1, 0), flip_test=True))
@@ -101,7 +101,7 @@ def test_flipping_averages_with_the_partner_of_the_mirror_image() -> None:
     cells = torch.stack([flat % 16, flat // 16], dim=-1)
     found = (flipping.locate(images).xy + 0.5) / 4 - 0.5
     assert (found - cells).abs().max() <= 0.5
-    # Mirroring the image mirrors the answer, partners swapped.
+    # The mirrored image gives the mirrored landmarks, with partners swapped.
     there = flipping.locate(images.flip(-1)).xy
     here = flipping.locate(images).xy[:, [1, 0]]
     assert torch.allclose(63 - there[..., 0], here[..., 0], atol=1e-3)
@@ -174,9 +174,7 @@ def test_network_pixels_of_all_images_and_what_could_not_be_read(tmp_path: Path)
         ({"skeleton": 7}, "valid model description"),
     ],
 )
-def test_a_model_description_that_cannot_be_true_is_refused(
-    changes: dict[str, Any], words: str, tmp_path: Path
-) -> None:
+def test_an_impossible_model_card_is_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
     _detector().save(tmp_path)
     path = tmp_path / "model.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
@@ -184,7 +182,7 @@ def test_a_model_description_that_cannot_be_true_is_refused(
         Detector.load(tmp_path)
 
 
-def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+def test_weights_that_do_not_match_the_card_are_refused(tmp_path: Path) -> None:
     _detector().save(tmp_path)
     path = tmp_path / "model.json"
     values = json.loads(path.read_text())
@@ -193,7 +191,7 @@ def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         Detector.load(tmp_path)
 
 
-def test_folders_without_a_model_say_so(tmp_path: Path) -> None:
+def test_folders_without_a_model_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="contains no model"):
         Detector.load(tmp_path)
     (tmp_path / "run.json").write_text('{"format": 1}')
@@ -201,23 +199,23 @@ def test_folders_without_a_model_say_so(tmp_path: Path) -> None:
         Detector.load(tmp_path)
 
 
-def test_arrays_of_the_wrong_kind_are_refused() -> None:
+def test_arrays_of_the_wrong_shape_are_refused() -> None:
     with pytest.raises(InputError, match=r"\[H, W, 3\] uint8"):
         _detector()(np.zeros((10, 10), np.uint8))
 
 
-def test_the_detector_that_comes_along_follows_the_toy_animal() -> None:
-    """On pictures it never saw, points that are regressed from its landmarks beat guessing by far."""
+def test_the_demo_detector_finds_the_toy_animal() -> None:
+    """On new pictures, points regressed from its landmarks are much better than the mean shape."""
     scene = generate_scene(80, 96, seed=11)
     found = selfmark.load("demo")(list(scene.images)).xy.reshape(80, -1).astype(np.float64)
     truth = scene.xy.reshape(80, -1).astype(np.float64)
-    fitted, judged = slice(0, 60), slice(60, 80)
-    guess = np.abs(truth[judged] - truth[fitted].mean(axis=0)).mean()
-    predicted = fit_ridge(found[fitted], truth[fitted], 0.01).predict(found[judged])
-    assert np.abs(predicted - truth[judged]).mean() < 0.6 * guess
+    train, test = slice(0, 60), slice(60, 80)
+    mean_shape_error = np.abs(truth[test] - truth[train].mean(axis=0)).mean()
+    predicted = fit_ridge(found[train], truth[train], 0.01).predict(found[test])
+    assert np.abs(predicted - truth[test]).mean() < 0.6 * mean_shape_error
 
 
-def test_a_folder_called_demo_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_named_demo_takes_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert len(Detector.load("demo").names) == 16
     (tmp_path / "demo").mkdir()

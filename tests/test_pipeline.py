@@ -1,4 +1,4 @@
-"""The whole pipeline: it learns, it resumes to the same result, its options take effect."""
+"""The whole pipeline: it learns, resumes to the same result, and its settings take effect."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from tests.conftest import QUICK
 
 
 def _tensors(run: Path) -> dict[str, torch.Tensor]:
-    """Every weight and every point a run left behind."""
+    """Return all weights and points of a run."""
     files = [run / "model" / "weights.safetensors", *sorted((run / "points").iterdir())]
     return {f"{file.name}/{name}": value for file in files for name, value in load_file(file).items()}
 
 
-def _assert_same(one: Path, other: Path) -> None:
+def _assert_same_result(one: Path, other: Path) -> None:
     ours, theirs = _tensors(one), _tensors(other)
     assert ours.keys() == theirs.keys()
     for name, value in ours.items():
@@ -40,14 +40,14 @@ def _assert_same(one: Path, other: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    output = tmp_path_factory.mktemp("runs") / "undisturbed"
+def uninterrupted(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("runs") / "uninterrupted"
     discover(photos, output=output, preset="tiny", settings=QUICK, device="cpu")
     return output
 
 
 def test_landmarks_beat_the_mean_shape(tmp_path: Path) -> None:
-    """A short run on generated pictures: forward error at least 1.6 times better than guessing."""
+    """The forward error of a short run is at least 1.6 times smaller than that of the mean shape."""
     write_scene(generate_scene(250, 64, seed=1), tmp_path / "data" / "train")
     write_scene(generate_scene(100, 64, seed=2), tmp_path / "data" / "test")
     settings = QUICK | {
@@ -77,68 +77,64 @@ def test_landmarks_beat_the_mean_shape(tmp_path: Path) -> None:
     assert result.backward < result.mean_shape_backward
 
 
-def test_a_run_folder_holds_what_it_promises(undisturbed: Path, photos: Path) -> None:
+def test_a_run_folder_has_all_files_and_events(uninterrupted: Path, photos: Path) -> None:
     for name in ("config.yaml", "run.json", "images.json", "model/model.json", "report/index.html"):
-        assert (undisturbed / name).is_file(), name
-    run = Run.open(undisturbed)
+        assert (uninterrupted / name).is_file(), name
+    run = Run.open(uninterrupted)
     assert run.config == override(preset("tiny"), QUICK)
     assert len(run.refs()) == 24
     events = run.events()
-    seen = [event["event"] for event in events]
+    kinds = {event["event"] for event in events}
     for name in ("start", "plan", "images", "keypoints", "train", "recovery", "checkpoint", "done"):
-        assert name in seen, name
+        assert name in kinds, name
     stages = [(event["stage"], event["round"]) for event in events if event["event"] == "train"]
     assert list(dict.fromkeys(stages)) == [("warm-up", 0), ("round", 1), ("round", 2), ("stage 2", 0)]
-    assert not list(undisturbed.rglob("*.part"))
-    assert not [path for path in undisturbed.rglob("*") if path.suffix in (".pkl", ".pt", ".pth", ".npy")]
+    assert not list(uninterrupted.rglob("*.part"))
+    assert not [path for path in uninterrupted.rglob("*") if path.suffix in (".pkl", ".pt", ".pth", ".npy")]
 
 
-def test_same_seed_same_result_other_seed_other_result(
-    undisturbed: Path, photos: Path, tmp_path: Path
-) -> None:
+def test_the_seed_determines_the_result(uninterrupted: Path, photos: Path, tmp_path: Path) -> None:
     discover(photos, output=tmp_path / "again", preset="tiny", settings=QUICK, device="cpu")
-    _assert_same(undisturbed, tmp_path / "again")
+    _assert_same_result(uninterrupted, tmp_path / "again")
     discover(photos, output=tmp_path / "other", preset="tiny", settings=QUICK | {"seed": 1}, device="cpu")
     with pytest.raises(AssertionError):
-        _assert_same(undisturbed, tmp_path / "other")
+        _assert_same_result(uninterrupted, tmp_path / "other")
 
 
-def _stop_at(wanted: int) -> Any:
-    """A listener that interrupts at the event of that number, like Ctrl-C would."""
+def _interrupt_at(number: int) -> Any:
+    """Return a listener that interrupts the run at its n-th event, like Ctrl-C."""
     count = 0
 
     def listener(event: Event) -> None:
         nonlocal count
         count += 1
-        if count == wanted:
+        if count == number:
             raise KeyboardInterrupt
 
     return listener
 
 
-@pytest.mark.parametrize("moment", [3, 5, 9, 12, 15, 19, 23, 27, 30])
-def test_interrupted_anywhere_a_run_resumes_to_the_same_bits(
-    moment: int, undisturbed: Path, photos: Path, tmp_path: Path
+@pytest.mark.parametrize("number", [3, 5, 9, 12, 15, 19, 23, 27, 30])
+def test_an_interrupted_run_resumes_to_the_same_result(
+    number: int, uninterrupted: Path, photos: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
         discover(
-            photos, output=output, preset="tiny", settings=QUICK, device="cpu", listener=_stop_at(moment)
+            photos, output=output, preset="tiny", settings=QUICK, device="cpu", listener=_interrupt_at(number)
         )
     discover(output=output, resume=True, device="cpu")
-    _assert_same(undisturbed, output)
+    _assert_same_result(uninterrupted, output)
 
 
-def test_resuming_a_finished_run_changes_nothing(undisturbed: Path) -> None:
-    before = _tensors(undisturbed)
-    discover(output=undisturbed, resume=True, device="cpu")
-    for name, value in _tensors(undisturbed).items():
+def test_resuming_a_finished_run_changes_nothing(uninterrupted: Path) -> None:
+    before = _tensors(uninterrupted)
+    discover(output=uninterrupted, resume=True, device="cpu")
+    for name, value in _tensors(uninterrupted).items():
         assert torch.equal(value, before[name])
 
 
-def test_stage_1_alone_ends_before_stage_2_and_the_rest_gives_the_same_bits(
-    undisturbed: Path, photos: Path, tmp_path: Path
-) -> None:
+def test_stage_2_can_follow_a_separate_stage_1(uninterrupted: Path, photos: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
     train_stage1(photos, output=output, preset="tiny", settings=QUICK, device="cpu")
     assert not (output / "model").exists()
@@ -148,11 +144,11 @@ def test_stage_1_alone_ends_before_stage_2_and_the_rest_gives_the_same_bits(
     assert Stage1.load(Run.open(output), "cpu").centroids.shape[0] == QUICK["K"]
     train_stage1(output=output, resume=True, device="cpu")  # changes nothing
     discover(output=output, resume=True, device="cpu")
-    _assert_same(undisturbed, output)
+    _assert_same_result(uninterrupted, output)
 
 
-def test_rounds_are_kept_if_asked_for(undisturbed: Path, photos: Path, tmp_path: Path) -> None:
-    """Also when the run is killed after a round's last checkpoint and before its weights are written."""
+def test_weights_of_rounds_are_kept_if_requested(uninterrupted: Path, photos: Path, tmp_path: Path) -> None:
+    """Also if the run was killed between the last checkpoint of a round and its weights."""
     settings = QUICK | {"rounds.keep_weights": True}
     output, stopped = tmp_path / "run", tmp_path / "stopped"
     train_stage1(photos, output=output, preset="tiny", settings=settings, device="cpu")
@@ -160,7 +156,7 @@ def test_rounds_are_kept_if_asked_for(undisturbed: Path, photos: Path, tmp_path:
     state = load_file(output / "checkpoints" / "stage1.safetensors")
     assert all(torch.equal(value, state[f"network.{name}"]) for name, value in last.items())
     assert any(not torch.equal(value, last[name]) for name, value in first.items())
-    assert not list((undisturbed / "checkpoints").glob("round-*"))
+    assert not list((uninterrupted / "checkpoints").glob("round-*"))
 
     end = QUICK["warmup.iterations"] + QUICK["rounds.iterations"]
 
@@ -176,8 +172,8 @@ def test_rounds_are_kept_if_asked_for(undisturbed: Path, photos: Path, tmp_path:
     assert all(torch.equal(value, again[name]) for name, value in first.items())
 
 
-# K left open, and few numbers to choose from.
-OPEN = {name: value for name, value in QUICK.items() if name not in ("K", "M")} | {
+# K is chosen from few candidates.
+AUTO_K = {name: value for name, value in QUICK.items() if name not in ("K", "M")} | {
     "M": 12,
     "auto_k.candidates": [3, 4, 6],
     "auto_k.splits": 2,
@@ -187,9 +183,9 @@ OPEN = {name: value for name, value in QUICK.items() if name not in ("K", "M")} 
 
 @pytest.fixture(scope="module")
 def chosen(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that chose the number of landmarks itself."""
+    """A run that chose its number of landmarks."""
     output = tmp_path_factory.mktemp("runs") / "chosen"
-    discover(photos, landmarks="auto", output=output, preset="tiny", settings=OPEN, device="cpu")
+    discover(photos, landmarks="auto", output=output, preset="tiny", settings=AUTO_K, device="cpu")
     return output
 
 
@@ -197,28 +193,29 @@ def _choices(run: Path) -> list[Event]:
     return [event for event in Run.open(run).events() if event["event"] == "landmark_count"]
 
 
-def test_a_chosen_number_is_kept_logged_and_shown(chosen: Path) -> None:
+def test_the_chosen_number_of_landmarks_is_stored_logged_and_reported(chosen: Path) -> None:
     (event,) = _choices(chosen)
-    kept = json.loads((chosen / "landmark_count.json").read_text())
-    assert kept["K"] == event["K"] in (3, 4, 6)
-    assert [trial["K"] for trial in kept["trials"]] == [3, 4, 6]
-    assert kept["K"] == Run.open(chosen).config.K
-    assert len(selfmark.load(str(chosen)).names) == kept["K"]
+    stored = json.loads((chosen / "landmark_count.json").read_text())
+    assert stored["K"] == event["K"] in (3, 4, 6)
+    assert [trial["K"] for trial in stored["trials"]] == [3, 4, 6]
+    assert stored["K"] == Run.open(chosen).config.K
+    assert len(selfmark.load(str(chosen)).names) == stored["K"]
     page = (chosen / "report" / "index.html").read_text()
     assert "How many landmarks" in page
     assert event["why"][:40] in page
 
 
-def test_a_number_chosen_is_as_good_as_given(chosen: Path, photos: Path, tmp_path: Path) -> None:
-    """The choice disturbs nothing: with the same number given, the same bits come out."""
+def test_a_chosen_number_gives_the_same_result_as_a_given_one(
+    chosen: Path, photos: Path, tmp_path: Path
+) -> None:
     K = Run.open(chosen).config.K
-    discover(photos, landmarks=K, output=tmp_path / "given", preset="tiny", settings=OPEN, device="cpu")
-    _assert_same(chosen, tmp_path / "given")
+    discover(photos, landmarks=K, output=tmp_path / "given", preset="tiny", settings=AUTO_K, device="cpu")
+    _assert_same_result(chosen, tmp_path / "given")
     assert "How many landmarks" not in (tmp_path / "given" / "report" / "index.html").read_text()
 
 
 @pytest.mark.parametrize("moment", ["how many landmarks", "landmark_count", "recovery"])
-def test_interrupted_around_the_choice_a_run_resumes_to_the_same_bits(
+def test_a_run_interrupted_around_the_choice_resumes_to_the_same_result(
     moment: str, chosen: Path, photos: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "run"
@@ -233,33 +230,33 @@ def test_interrupted_around_the_choice_a_run_resumes_to_the_same_bits(
             landmarks="auto",
             output=output,
             preset="tiny",
-            settings=OPEN,
+            settings=AUTO_K,
             device="cpu",
             listener=listener,
         )
     assert (output / "landmark_count.json").exists() == (moment == "recovery")
     before = len(_choices(output))
     discover(output=output, resume=True, device="cpu")
-    _assert_same(chosen, output)
+    _assert_same_result(chosen, output)
     assert len(_choices(output)) == before + (moment != "recovery")
 
 
-def test_the_number_of_landmarks_must_be_one(photos: Path, tmp_path: Path) -> None:
-    for wrong in (0, -2, "many", 2.5):
+def test_the_number_of_landmarks_must_be_positive(photos: Path, tmp_path: Path) -> None:
+    for invalid in (0, -2, "many", 2.5):
         with pytest.raises(InputError, match="at least 1, or 'auto'"):
-            discover(photos, landmarks=wrong, output=tmp_path / "run", device="cpu")  # type: ignore[arg-type]
+            discover(photos, landmarks=invalid, output=tmp_path / "run", device="cpu")  # type: ignore[arg-type]
     assert not (tmp_path / "run").exists()
 
 
-def test_resume_refuses_other_images(undisturbed: Path, tmp_path: Path) -> None:
+def test_resume_refuses_other_images(uninterrupted: Path, tmp_path: Path) -> None:
     cv2.imwrite(str(tmp_path / "new.png"), np.zeros((64, 64, 3), np.uint8))
     with pytest.raises(InputError, match="started on other images"):
-        discover(tmp_path, output=undisturbed, resume=True, device="cpu")
+        discover(tmp_path, output=uninterrupted, resume=True, device="cpu")
 
 
-def test_two_processes_cannot_work_on_one_run(undisturbed: Path) -> None:
-    with Run.open(undisturbed).lock(), pytest.raises(InputError, match="another process"):
-        discover(output=undisturbed, resume=True, device="cpu")
+def test_two_processes_cannot_work_on_one_run(uninterrupted: Path) -> None:
+    with Run.open(uninterrupted).lock(), pytest.raises(InputError, match="another process"):
+        discover(output=uninterrupted, resume=True, device="cpu")
 
 
 @pytest.mark.parametrize(
@@ -280,23 +277,23 @@ def test_two_processes_cannot_work_on_one_run(undisturbed: Path) -> None:
     ],
     ids=lambda changes: ",".join(changes),
 )
-def test_every_ablation_runs_and_takes_effect(
-    changes: dict[str, Any], undisturbed: Path, photos: Path, tmp_path: Path
+def test_every_ablation_takes_effect(
+    changes: dict[str, Any], uninterrupted: Path, photos: Path, tmp_path: Path
 ) -> None:
     detector = discover(
         photos, output=tmp_path / "run", preset="tiny", settings=QUICK | changes, device="cpu"
     )
     assert len(detector.names) == 4
     if changes == {"flip.test": False}:
-        assert not detector.card.flip_test  # same weights, read differently
+        assert not detector.card.flip_test  # The weights are the same.
         return
     if changes == {"flip.partner": "itself"}:
         assert detector.card.mirror == (0, 1, 2, 3)
     with pytest.raises(AssertionError):
-        _assert_same(undisturbed, tmp_path / "run")
+        _assert_same_result(uninterrupted, tmp_path / "run")
 
 
-def test_bootstrapping_from_detector_descriptors_has_no_warmup() -> None:
+def test_bootstrapping_from_detector_descriptors_has_no_warm_up() -> None:
     config = override(preset("tiny"), {"warmup.bootstrap": "detector-descriptors"})
     warmup, rounds = stage1_phases(config)
     assert (warmup.start, warmup.stop, rounds[0].start) == (0, 0, 0)
@@ -313,7 +310,7 @@ def test_phases_of_the_paper() -> None:
     assert warmup.drops == (150_000, 180_000)
 
 
-def test_points_from_a_file(photos: Path, scene: Scene, tmp_path: Path) -> None:
+def test_first_keypoints_from_a_file(photos: Path, scene: Scene, tmp_path: Path) -> None:
     """The paper's synthetic initialization: true landmarks as first keypoints."""
     path = tmp_path / "points.csv"
     rows = [
@@ -345,21 +342,21 @@ def test_temporal_pairs_from_a_video(scene: Scene, tmp_path: Path) -> None:
     assert Run.open(tmp_path / "run").refs()[3].frame == 3
     plain = discover(path, output=tmp_path / "plain", preset="tiny", settings=QUICK, device="cpu")
     with pytest.raises(AssertionError):
-        _assert_same(tmp_path / "run", tmp_path / "plain")
+        _assert_same_result(tmp_path / "run", tmp_path / "plain")
     assert plain.names == detector.names
 
 
-def test_temporal_pairs_from_stills_are_refused(photos: Path, tmp_path: Path) -> None:
+def test_temporal_pairs_need_video_frames(photos: Path, tmp_path: Path) -> None:
     settings = QUICK | {"temporal.enabled": True}
     with pytest.raises(InputError, match="no two of these images are frames of the same video: give videos"):
         discover(photos, output=tmp_path / "run", preset="tiny", settings=settings, device="cpu")
     assert not (tmp_path / "run").exists()
 
 
-def test_stills_that_a_coco_file_calls_frames_are_paired_in_time(
+def test_images_that_a_coco_file_calls_frames_form_temporal_pairs(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Frames 0, 10, 20, ... of two films in one folder; the last picture is a still of its own."""
+    """Frames 0, 10, 20, ... of two videos in one folder; the last picture belongs to no video."""
     images = [
         {"id": index, "file_name": str(path), "video_id": index % 2, "frame_id": 10 * index}
         for index, path in enumerate(sorted(photos.iterdir()))
@@ -368,11 +365,11 @@ def test_stills_that_a_coco_file_calls_frames_are_paired_in_time(
     (tmp_path / "frames.json").write_text(json.dumps({"images": images, "annotations": []}))
     paired: list[np.ndarray] = []
 
-    def watched(*arguments: Any) -> Any:
+    def record(*arguments: Any) -> Any:
         paired.append(arguments[3])
         return propagate_points(*arguments)
 
-    monkeypatch.setattr(pipeline, "propagate_points", watched)
+    monkeypatch.setattr(pipeline, "propagate_points", record)
     settings = QUICK | {"temporal.enabled": True, "stage2.iterations": 1}
     discover(
         tmp_path / "frames.json", output=tmp_path / "run", preset="tiny", settings=settings, device="cpu"
@@ -385,8 +382,8 @@ def test_stills_that_a_coco_file_calls_frames_are_paired_in_time(
     assert Run.open(tmp_path / "run").refs()[3].clip == (f"{tmp_path / 'frames.json'}:1", 30)
 
 
-def test_the_package_level_api(undisturbed: Path, photos: Path) -> None:
-    detector = selfmark.load(str(undisturbed))
+def test_a_run_can_be_loaded_and_applied(uninterrupted: Path, photos: Path) -> None:
+    detector = selfmark.load(str(uninterrupted))
     points = detector(photos / "003.png")
     assert isinstance(points, selfmark.Landmarks)
     assert points.xy.shape == (1, 4, 2)

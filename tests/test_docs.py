@@ -115,15 +115,15 @@ def _corrected(scene: Scene, path: Path) -> None:
 
 def _datasets(folder: Path) -> None:
     """Miniatures of data sets, and what detectors found in one of them."""
-    face_miniatures.make_celeba(folder / "celeba", images=16, fitted=12)
+    face_miniatures.make_celeba(folder / "celeba", images=16, fit_images=12)
     face_miniatures.make_aflw(folder / "aflw_release-2")
     face_miniatures.make_ls3d(folder / "ls3d", train=4, test=6)
     face_miniatures.make_mtfl(folder / "MTFL")
     face_miniatures.make_cub(folder / "CUB_200_2011")
     names = [f"{number:06d}.jpg" for number in range(1, 17)]
-    points = [face_miniatures.sixty_eight(-60) for _ in names]
+    points = [face_miniatures.sixty_eight_points(-60) for _ in names]
     np.savez(folder / "points68.npz", names=np.array(names), xy=np.stack(points))
-    face_miniatures.write(
+    face_miniatures.write_lines(
         folder / "faces.csv", ["image,x,y,w,h", *(f"{name},40,70,100,110" for name in names)]
     )
 

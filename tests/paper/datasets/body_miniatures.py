@@ -1,7 +1,7 @@
-"""Miniatures of the data sets of bodies and animals, in their official layouts with their oddities.
+"""Miniatures of data sets of bodies and animals in their official layouts, including their irregularities.
 
-Every function fills an empty folder. Numbers are as the official files have them (from 1 where MATLAB
-counts), and simple enough to be computed by hand where a reader is tested.
+Every function fills an empty folder. Coordinates are as in the official files (1-based if they come from
+MATLAB) and follow simple rules, so that tests can compute them.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ PENN_ACTIONS = (
     "baseball_pitch", "baseball_swing", "bowl", "golf_swing", "jumping_jacks", "tennis_forehand",
     "tennis_serve",
 )  # fmt: skip
-# The first file of the real data set, with its blank at the end.
+# The first file of the real data set, with its trailing space.
 FIRST_CAT = "9 175 160 239 162 199 199 149 121 137 78 166 93 281 101 312 96 296 133 "
 
 
-def picture(path: Path, width: int = 96, height: int = 80, seed: int = 0) -> None:
-    """A picture with corners to find."""
+def write_image(path: Path, width: int = 96, height: int = 80, seed: int = 0) -> None:
+    """Write an image with corners for keypoint detectors."""
     rng = np.random.default_rng(seed)
     path.parent.mkdir(parents=True, exist_ok=True)
     image = cv2.resize(rng.integers(0, 256, (6, 8, 3), np.uint8), (width, height))
@@ -38,20 +38,20 @@ def picture(path: Path, width: int = 96, height: int = 80, seed: int = 0) -> Non
 
 
 def bbc_joints(video: int, frames: Sequence[int]) -> np.ndarray:
-    """2 x 7 x F, counted from 1: a signer who moves to the right with the video and down with the frame."""
+    """Return 1-based joints, 2 x 7 x F, that move right with the video and down with the frame."""
     head, wrist, elbow, shoulder = (48, 16), (20, 60), (16, 45), (10, 30)
-    right = [(head[0] - x, y) for x, y in (wrist, elbow, shoulder)]  # the signer's right is on the left
+    right = [(head[0] - x, y) for x, y in (wrist, elbow, shoulder)]  # The signer's right is on the left.
     left = [(head[0] + x, y) for x, y in (wrist, elbow, shoulder)]
     order = [head, right[0], left[0], right[1], left[1], right[2], left[2]]
     first = np.array(order, float).T[:, :, None] + [[[video * 0.5]], [[0.0]]]
     return first + np.array([[[0.0]], [[1.0]]]) * np.asarray(frames) / 100
 
 
-def make_bbcpose(root: Path, films: bool = False) -> Path:
-    """Train frames 101, 102, ... 125 of ten videos; frames 7, 9 and 12 of five others are marked by hand.
+def make_bbcpose(root: Path, as_videos: bool = False) -> Path:
+    """Make 20 videos: ten with 25 frames for training, five with hand-marked frames for testing.
 
-    Frame 111 of video 3 is not there. Video 20 has one test frame, for which MATLAB drops a dimension. Two
-    videos of Extended BBCPose follow, whose frames are another download.
+    Frame 111 of video 3 is missing. Video 20 has one test frame, for which MATLAB drops a dimension. The
+    annotations continue with two videos of Extended BBCPose, whose frames are another download.
     """
     rows = []
     for video in range(1, 23):
@@ -72,12 +72,12 @@ def make_bbcpose(root: Path, films: bool = False) -> Path:
         )
         if video > 20 or kind == "val":
             continue
-        if films:
-            film(root / f"{video}.mp4", 130)
+        if as_videos:
+            write_video(root / f"{video}.mp4", 130)
         else:
             for frame in test or (101, 111, 121):
                 if (video, frame) != (3, 111):
-                    picture(root / str(video) / f"{frame}.jpg", seed=video)
+                    write_image(root / str(video) / f"{frame}.jpg", seed=video)
     names = ("videoName", "type", "source", "train_frames", "train_joints", "test_frames", "test_joints")
     structs = np.empty((1, len(rows)), dtype=[(name, object) for name in names])
     for column, row in enumerate(rows):
@@ -90,26 +90,26 @@ def make_bbcpose(root: Path, films: bool = False) -> Path:
 # --- Human3.6M -------------------------------------------------------------------------------------
 
 
-def film(path: Path, frames: int) -> None:
-    """A video of corners that move, whose frames show their number, see `number_of`."""
+def write_video(path: Path, frames: int) -> None:
+    """Write a video of moving corners whose frames show their number, see `read_frame_number`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(_film(frames))
+    path.write_bytes(_encode_video(frames))
 
 
-def number_of(pixels: np.ndarray) -> int:
-    """Which frame this is: eight blocks at the top, white for the digits 1, the lowest first."""
+def read_frame_number(pixels: np.ndarray) -> int:
+    """Return the frame number shown at the top as eight binary digits, white for 1, the lowest first."""
     stripes = pixels[4:12, 6::12].mean(axis=(0, 2)) > 127
-    return sum(1 << place for place, one in enumerate(stripes) if one)
+    return sum(1 << bit for bit, is_set in enumerate(stripes) if is_set)
 
 
 @lru_cache
-def _film(frames: int) -> bytes:
+def _encode_video(frames: int) -> bytes:
     texture = cv2.resize(np.random.default_rng(0).integers(0, 256, (6, 8, 3), np.uint8), (96, 80))
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "film.mp4"
+        path = Path(folder) / "video.mp4"
         writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), 25, (96, 80))
         for number in range(frames):
-            stripes = np.array([number >> place & 1 for place in range(8)], np.uint8) * 255
+            stripes = np.array([number >> bit & 1 for bit in range(8)], np.uint8) * 255
             frame = np.roll(texture, number // 10, axis=1)
             frame[:16] = np.repeat(stripes, 12)[None, :, None]
             writer.write(frame)
@@ -118,7 +118,7 @@ def _film(frames: int) -> bytes:
 
 
 def h36m_pose(seed: int, frames: int) -> np.ndarray:
-    """1 x F x 64: joint j of frame f at (10 + 2 j + seed, 5 + 2 j + f / 50)."""
+    """Return 1 x F x 64 numbers: joint j of frame f at (10 + 2 j + seed, 5 + 2 j + f / 50)."""
     joint = np.arange(32.0)
     x = np.broadcast_to(10 + 2 * joint + seed, (frames, 32))
     y = 5 + 2 * joint + np.arange(frames)[:, None] / 50
@@ -126,10 +126,11 @@ def h36m_pose(seed: int, frames: int) -> np.ndarray:
 
 
 def make_human36m(root: Path) -> Path:
-    """Videos of 121 frames: 0, 50 and 100 train, 0 and 100 test; joints end a frame earlier.
+    """Make videos of 121 frames, of which 120 have joints.
 
-    S1 walks with a dog as well. In the first video of S1 only 60 frames have masks, of which number 50 is
-    empty. The joints of S11's Directions.54138969 are missing, as in the real data set.
+    Frames 0, 50 and 100 are for training, 0 and 100 for testing. S1 also walks with a dog. In the first
+    video of S1 only 60 frames have masks, and that of frame 50 is empty. The joints of S11's
+    Directions.54138969 are missing, as in the real data set.
     """
     cdfwrite: Any = pytest.importorskip("cdflib.cdfwrite")
     videos = [
@@ -139,7 +140,7 @@ def make_human36m(root: Path) -> Path:
         ("S11", "Directions.54138969"), ("S11", "Greeting 2.60457274"),
     ]  # fmt: skip
     for seed, (subject, name) in enumerate(videos):
-        film(root / subject / "Videos" / f"{name}.mp4", 121)
+        write_video(root / subject / "Videos" / f"{name}.mp4", 121)
         poses = root / subject / "MyPoseFeatures" / "D2_Positions"
         poses.mkdir(parents=True, exist_ok=True)
         if (subject, name) == ("S11", "Directions.54138969"):
@@ -149,18 +150,18 @@ def make_human36m(root: Path) -> Path:
         shape = {"Variable": "Pose", "Data_Type": 44, "Num_Elements": 1, "Rec_Vary": True}  # 44: float
         file.write_var({**shape, "Dim_Sizes": list(pose.shape[1:])}, var_data=pose.astype(np.float32))
         file.close()
-    _masks(root / "S1" / "MySegmentsMat" / "ground_truth_bb" / "Directions.54138969.mat")
+    _write_masks(root / "S1" / "MySegmentsMat" / "ground_truth_bb" / "Directions.54138969.mat")
     return root
 
 
-def _masks(path: Path) -> None:
-    """A cell array of 60 masks as MATLAB 7.3 keeps it: columns first, cells by reference."""
+def _write_masks(path: Path) -> None:
+    """Write a cell array of 60 masks as MATLAB 7.3 does: columns first, cells by reference."""
     h5py: Any = pytest.importorskip("h5py")
     path.parent.mkdir(parents=True)
     with h5py.File(path, "w") as file:
         cells = file.create_dataset("Masks", (60, 1), dtype=h5py.ref_dtype)
         for frame in range(60):
-            mask = np.zeros((80, 96), np.uint8)  # height x width, as MATLAB shows it
+            mask = np.zeros((80, 96), np.uint8)  # height x width, as in MATLAB
             if frame != 50:
                 mask[10:60, 20:50] = 1
             cell = file.create_dataset(f"#refs#/cell{frame}", data=mask.T, compression="gzip")
@@ -172,7 +173,7 @@ def _masks(path: Path) -> None:
 
 
 def penn_label(action: str, frames: int, **changes: Any) -> dict[str, Any]:
-    """Joint j of frame f at (20 + 3 j, 10 + 4 j + f), from 1; its box is 15, 5 to 75 + f, 70."""
+    """Return 1-based labels: joint j of frame f at (20 + 3 j, 10 + 4 j + f), box 15, 5 to 75 + f, 70."""
     frame, joint = np.arange(frames)[:, None], np.arange(13.0)[None]
     label = {
         "action": action,
@@ -189,10 +190,10 @@ def penn_label(action: str, frames: int, **changes: Any) -> dict[str, Any]:
 
 
 def make_pennaction(root: Path) -> Path:
-    """Seven videos of two frames of each action, one action of them not asked for.
+    """Make seven videos of two frames for each action, one of which the paper does not use.
 
-    0001 is labeled in a third frame that is not there, 0002 has a third frame without labels, 0003 has a
-    box for its first frame only, 0004 has no boxes. In 0005, joint 3 is hidden and joint 12 lies nowhere.
+    The third labeled frame of 0001 is missing, 0002 has a third frame without labels, 0003 has a box only
+    for its first frame, 0004 has no boxes. In 0005, joint 3 is hidden and joint 12 is outside the image.
     """
     inner = root / "Penn_Action"
     (inner / "labels").mkdir(parents=True)
@@ -208,7 +209,7 @@ def make_pennaction(root: Path) -> Path:
             label["x"][:, 12] = label["y"][:, 12] = (1.0, 0.75)
         scipy.io.savemat(inner / "labels" / f"{number:04d}.mat", label, do_compression=True)
         for frame in range(1, 4 if number == 2 else 3):
-            picture(inner / "frames" / f"{number:04d}" / f"{frame:06d}.jpg", seed=number)
+            write_image(inner / "frames" / f"{number:04d}" / f"{frame:06d}.jpg", seed=number)
     return root
 
 
@@ -216,10 +217,12 @@ def make_pennaction(root: Path) -> Path:
 
 
 def make_cats(root: Path, lists: bool = False, archives: bool = False) -> Path:
-    """Sixteen cats in three folders; one without points, one with those of another, one with its eyes in one.
+    """Make sixteen cats: one without points, one with those of another cat, one with coinciding eyes.
 
-    lists: with the split of Zhang et al., which names two cats that are not there.
-    archives: in the folders of the two archives.
+    Args:
+        root: folder to fill.
+        lists: add the split of Zhang et al., which lists two missing cats.
+        archives: use the folders of the two archives.
     """
     names = [("CAT_00", f"0000000{1 + number // 3}_00{number}") for number in range(9)]
     names += [("CAT_00", "00000003_015"), ("CAT_00", "00000003_019")]
@@ -228,9 +231,9 @@ def make_cats(root: Path, lists: bool = False, archives: bool = False) -> Path:
     for number, (folder, name) in enumerate(names):
         archive = "CAT_DATASET_01" if folder < "CAT_05" else "CAT_DATASET_02"
         image = (root / archive if archives else root) / folder / f"{name}.jpg"
-        picture(image, 360, 240, seed=number)
+        write_image(image, 360, 240, seed=number)
         points = [int(word) for word in FIRST_CAT.split()[1:]]
-        points = [value + number if place % 2 == 0 else value for place, value in enumerate(points)]
+        points = [value + number if index % 2 == 0 else value for index, value in enumerate(points)]
         if name == "00001200_000":
             points[2:4] = points[:2]
         if name != "00000003_015":
@@ -249,7 +252,7 @@ def make_cats(root: Path, lists: bool = False, archives: bool = False) -> Path:
 
 
 def lsp_joints(count: int) -> np.ndarray:
-    """14 x 2 x N: joint j of image n (from 1) at (10 + 4 j, 5 + 3 j + n / 1000)."""
+    """Return 14 x 2 x N numbers: joint j of image n (from 1) at (10 + 4 j, 5 + 3 j + n / 1000)."""
     joint = np.arange(14.0)[:, None]
     number = np.arange(1, count + 1)
     x, y = np.broadcast_to(10 + 4 * joint, (14, count)), 5 + 3 * joint + number / 1000
@@ -257,28 +260,28 @@ def lsp_joints(count: int) -> np.ndarray:
 
 
 def make_lsp(root: Path) -> Path:
-    """2,000 annotated images, of which 1, 2, 1000, 1001 and 2000 are there; joint 5 of image 2 is hidden."""
+    """Make annotations of 2,000 images, five of which exist; joint 5 of image 2 is hidden."""
     hidden = np.zeros((14, 1, 2000))
     hidden[5, 0, 1] = 1
     joints = np.concatenate([lsp_joints(2000), hidden], axis=1).transpose(1, 0, 2)
     root.mkdir(exist_ok=True)
     scipy.io.savemat(root / "joints.mat", {"joints": joints}, do_compression=True)
     for number in (1, 2, 1000, 1001, 2000):
-        picture(root / "images" / f"im{number:04d}.jpg", seed=number)
+        write_image(root / "images" / f"im{number:04d}.jpg", seed=number)
     return root
 
 
 def make_lspet(root: Path) -> Path:
-    """10,000 annotated images, five of them there; joint 5 of image 2 and all of image 3 are not seen."""
-    seen = np.ones((14, 1, 10000))
-    seen[5, 0, 1] = seen[:, 0, 2] = 0
-    joints = np.concatenate([lsp_joints(10000), seen], axis=1)
+    """Make annotations of 10,000 images, five of which exist; some joints of images 2 and 3 are hidden."""
+    visible = np.ones((14, 1, 10000))
+    visible[5, 0, 1] = visible[:, 0, 2] = 0
+    joints = np.concatenate([lsp_joints(10000), visible], axis=1)
     joints[5, :2, 1] = -7.0
     inner = root / "lspet_dataset"
     inner.mkdir(parents=True)
     scipy.io.savemat(inner / "joints.mat", {"joints": joints}, do_compression=True)
     for number in (1, 2, 3, 9000, 9001):
-        picture(inner / "images" / f"im{number:05d}.jpg", seed=number)
+        write_image(inner / "images" / f"im{number:05d}.jpg", seed=number)
     return root
 
 
@@ -292,11 +295,11 @@ COCO_NAMES = (
 
 
 def make_coco(root: Path) -> Path:
-    """Per split two images with two people each; and a crowd, a person of 8 points, and a lost image."""
+    """Make two images with two people for each split, a crowd, a person with 8 points, a missing image."""
     for kind, first in (("train", 9), ("val", 139)):
         images = [{"id": first + n, "file_name": f"{first + n:012d}.jpg"} for n in range(3)]
         for image in images[:2]:
-            picture(root / f"{kind}2017" / str(image["file_name"]), seed=first)
+            write_image(root / f"{kind}2017" / str(image["file_name"]), seed=first)
         annotations = [
             coco_person(first * 10 + n, first + n // 2, shift=20.0 * (n % 2), known=17 - n) for n in range(4)
         ]
@@ -317,7 +320,7 @@ def make_coco(root: Path) -> Path:
 
 
 def coco_person(number: int, image: int, shift: float = 0.0, known: int = 17) -> dict[str, Any]:
-    """Point p at (10 + 2 p + shift, 5 + 3 p), the second hidden, those after the known ones missing."""
+    """Return an annotation with `known` points, point p at (10 + 2 p + shift, 5 + 3 p), the second hidden."""
     points = [
         (10 + 2 * p + shift, 5 + 3 * p, 1 if p == 1 else 2) if p < known else (0, 0, 0) for p in range(17)
     ]

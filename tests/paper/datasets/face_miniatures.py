@@ -1,6 +1,6 @@
-"""Miniatures of data sets of faces in exactly their official layouts, oddities included.
+"""Miniatures of data sets of faces and birds in their official layouts, including their irregularities.
 
-Values are written down here by hand or by simple rules; nothing of the readers is used.
+Values are handwritten or follow simple rules; no code of the readers is used.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from scipy.io import savemat
 Points = npt.NDArray[np.float64]
 
 
-def draw_face(path: Path, size: tuple[int, int], points: npt.ArrayLike) -> None:
-    """A dot at every point, 0-based, on a disc with patches like a quilt's, so that there are keypoints."""
+def write_face(path: Path, size: tuple[int, int], points: npt.ArrayLike) -> None:
+    """Write an image with a dot at every point, 0-based, on a disc with patches that give keypoints."""
     width, height = size
     image = np.full((height, width, 3), 120, dtype=np.uint8)
     points = np.asarray(points, dtype=np.float64)
@@ -34,13 +34,13 @@ def draw_face(path: Path, size: tuple[int, int], points: npt.ArrayLike) -> None:
     cv2.imwrite(str(path), image)
 
 
-def five(shift: float) -> Points:
-    """Five points of an upright face in the middle of 178 x 218 pixels, moved by so much."""
+def five_points(shift: float) -> Points:
+    """Return five points of an upright face in the middle of 178 x 218 pixels, moved by `shift`."""
     return np.array([[69, 111], [108, 112], [88, 131], [73, 152], [105, 153]], dtype=np.float64) + shift
 
 
-def sixty_eight(shift: float) -> Points:
-    """Point k at (100 + k, 200 - 2 k), moved by so much: easily told apart, and in order."""
+def sixty_eight_points(shift: float) -> Points:
+    """Return 68 points, point k at (100 + k, 200 - 2 k), moved by `shift`."""
     number = np.arange(68, dtype=np.float64)
     return np.stack([100 + number, 200 - 2 * number], axis=1) + shift
 
@@ -52,28 +52,29 @@ CELEBA_COLUMNS = " ".join(
 )
 
 
-def make_celeba(root: Path, images: int = 8, fitted: int = 3, folder: str = "img_align_celeba") -> Path:
-    """Images 000001.jpg and so on; the five points of image i are moved by i; MAFL tests on the last two.
+def make_celeba(root: Path, images: int = 8, fit_images: int = 3, folder: str = "img_align_celeba") -> Path:
+    """Make images 000001.jpg and so on; the five points of image i are moved by i.
 
-    The lists have a count, a line of columns, columns of varying width, spaces at the end and CRLF.
+    The last two images are for testing. The lists have a count, a line of column names, columns of varying
+    width, trailing spaces and CRLF.
     """
     names = [f"{number:06d}.jpg" for number in range(1, images + 1)]
     lines = [str(images), CELEBA_COLUMNS + " "]
     for number, name in enumerate(names, 1):
-        points = five(number)
-        draw_face(root / "Img" / folder / name, (178, 218), points)
+        points = five_points(number)
+        write_face(root / "Img" / folder / name, (178, 218), points)
         lines.append(f"{name} " + " ".join(f"{value:4.0f}" for value in points.ravel()) + "  ")
     kind = "" if folder == "img_celeba" else "align_"
-    write(root / "Anno" / f"list_landmarks_{kind}celeba.txt", lines, newline="\r\n")
+    write_lines(root / "Anno" / f"list_landmarks_{kind}celeba.txt", lines, newline="\r\n")
     boxes = [str(images), "image_id x_1 y_1 width height"]
     boxes += [f"{name}    {40 + number}  {60 + number} 90 120" for number, name in enumerate(names, 1)]
-    boxes[2] = f"{names[0]}     0   0   0   0"  # some boxes of the official list are empty
-    write(root / "Anno" / "list_bbox_celeba.txt", boxes)
-    write(
+    boxes[2] = f"{names[0]}     0   0   0   0"  # Some boxes of the official list are empty.
+    write_lines(root / "Anno" / "list_bbox_celeba.txt", boxes)
+    write_lines(
         root / "Eval" / "list_eval_partition.txt", [f"{name} {min(row, 2)}" for row, name in enumerate(names)]
     )
-    write(root / "MAFL" / "training.txt", [names[2], names[0], names[1], *names[3:fitted]])
-    write(root / "MAFL" / "testing.txt", names[-2:])
+    write_lines(root / "MAFL" / "training.txt", [names[2], names[0], names[1], *names[3:fit_images]])
+    write_lines(root / "MAFL" / "testing.txt", names[-2:])
     return root
 
 
@@ -81,16 +82,16 @@ def make_celeba(root: Path, images: int = 8, fitted: int = 3, folder: str = "img
 
 
 def make_aflw(root: Path, train: int = 5, test: int = 3) -> Path:
-    """The release of earlier work: points as row and column, sizes as height and width."""
+    """Make the release of earlier work, with y before x and height before width."""
     for part, count in (("train", train), ("test", test)):
         names, points = [], []
         for number in range(count):
             name = f"image{number:05d}_{50000 + number + 100 * (part == 'test')}.jpg"
-            xy = five(number) * 0.8
-            draw_face(root / "output" / name, (150, 170), xy)
+            xy = five_points(number) * 0.8
+            write_face(root / "output" / name, (150, 170), xy)
             names.append(name)
             points.append(xy[:, ::-1])
-        write(root / f"aflw_{part}_images.txt", names)
+        write_lines(root / f"aflw_{part}_images.txt", names)
         sizes = np.tile(np.array([[170, 150]], dtype=np.uint16), (count, 1))
         savemat(root / f"aflw_{part}_keypoints.mat", {"gt": np.stack(points), "hw": sizes})
     return root
@@ -100,44 +101,44 @@ def make_aflw(root: Path, train: int = 5, test: int = 3) -> Path:
 
 
 def make_ls3d(root: Path, train: int = 2, test: int = 6) -> Path:
-    """Two archives side by side. Points count from 1 in the files: image i's are `sixty_eight(i)` from 0."""
+    """Make both archives; the points of image i are `sixty_eight_points(i)`, 1-based in the files."""
     lp = root / "300W_LP"
     for part in ("AFW", "HELEN", "IBUG", "LFPW"):
         for number in range(train):
             name = f"{part}_{134212 + number}_1_0"
-            xy = sixty_eight(number)
-            draw_face(lp / part / f"{name}.jpg", (450, 450), xy)
-            # What lies beside an image: parameters of the fitted model, the visible contour, a region.
+            xy = sixty_eight_points(number)
+            write_face(lp / part / f"{name}.jpg", (450, 450), xy)
+            # The file next to an image has parameters of the face model, the visible contour and a region.
             savemat(
                 lp / part / f"{name}.mat",
                 {"pt2d": xy.T + 1 + 50, "roi": np.array([[1, 1, 450, 450]]), "Pose_Para": np.zeros((1, 7))},
             )
             (lp / "landmarks" / part).mkdir(parents=True, exist_ok=True)
             savemat(lp / "landmarks" / part / f"{name}_pts.mat", {"pts_2d": xy + 1 + 50, "pts_3d": xy + 1})
-        draw_face(lp / f"{part}_Flip" / f"{part}_134212_1_0.jpg", (450, 450), sixty_eight(0))
+        write_face(lp / f"{part}_Flip" / f"{part}_134212_1_0.jpg", (450, 450), sixty_eight_points(0))
     balanced = root / "LS3D-W-balanced-20-03-2017" / "new_dataset"
     for number in range(1, test + 1):
-        draw_face(balanced / f"{number}.jpg", (450, 450), sixty_eight(number))
-        write_t7(balanced / f"{number}.t7", sixty_eight(number) + 1)
+        write_face(balanced / f"{number}.jpg", (450, 450), sixty_eight_points(number))
+        write_t7(balanced / f"{number}.t7", sixty_eight_points(number) + 1)
     return root
 
 
 def write_t7(path: Path, values: npt.ArrayLike, kind: str = "Float") -> None:
-    """A tensor as `torch.save` of Lua writes it: 64-bit longs, the tensor, then its storage."""
+    """Write a tensor as Lua's `torch.save` does: 64-bit longs, the tensor, then its storage."""
     tensor = np.ascontiguousarray(values, dtype="<f4" if kind == "Float" else "<f8")
 
-    def text(word: str) -> bytes:
+    def encode(word: str) -> bytes:
         return struct.pack("<i", len(word)) + word.encode()
 
     sizes, strides = tensor.shape, [step // tensor.itemsize for step in tensor.strides]
     path.write_bytes(
         struct.pack("<ii", 4, 1)
-        + text("V 1")
-        + text(f"torch.{kind}Tensor")
+        + encode("V 1")
+        + encode(f"torch.{kind}Tensor")
         + struct.pack(f"<i{2 * len(sizes) + 1}q", len(sizes), *sizes, *strides, 1)
         + struct.pack("<ii", 4, 2)
-        + text("V 1")
-        + text(f"torch.{kind}Storage")
+        + encode("V 1")
+        + encode(f"torch.{kind}Storage")
         + struct.pack("<q", tensor.size)
         + tensor.tobytes()
     )
@@ -147,7 +148,7 @@ def write_t7(path: Path, values: npt.ArrayLike, kind: str = "Float") -> None:
 
 
 def make_mtfl(root: Path) -> Path:
-    """Lines as in the original: all x, all y, a space in front but for the first, backslashes in training."""
+    """Make lists as in the original, with x before y, leading spaces, and backslashes in training.txt."""
     training = [
         r"lfw_5590\Aaron_Eckhart_0001.jpg 107.250000 147.750000 126.250000 106.250000 140.750000 "
         "113.250000 113.750000 136.250000 158.750000 160.250000 1 1 2 3",
@@ -166,8 +167,8 @@ def make_mtfl(root: Path) -> Path:
         for line in lines:
             words = line.split()
             values = np.array([float(word) for word in words[1:11]])
-            draw_face(root / words[0].replace("\\", "/"), size, values.reshape(2, 5).T - 1)
-        write(root / name, lines, newline="\r\n")
+            write_face(root / words[0].replace("\\", "/"), size, values.reshape(2, 5).T - 1)
+        write_lines(root / name, lines, newline="\r\n")
     return root
 
 
@@ -177,25 +178,26 @@ CUB_SPECIES = ("001.Black_footed_Albatross", "009.Brewer_Blackbird", "014.Indigo
 
 
 def make_cub(root: Path) -> Path:
-    """Six birds, two of each species. Image n has part p at (10 n + p, 20 n + p); every third is unseen."""
+    """Make six birds of three species: image n has part p at (10 n + p, 20 n + p), every third is hidden."""
     names, split, boxes, parts = [], [], [], []
     for number in range(1, 7):
         species = CUB_SPECIES[(number - 1) // 2]
         file = f"{species}/{species[4:]}_{number:04d}_{1000 + number}.jpg"
-        draw_face(root / "images" / file, (200, 180), np.full((1, 2), 90.0))
+        write_face(root / "images" / file, (200, 180), np.full((1, 2), 90.0))
         names.append(f"{number} {file}")
         split.append(f"{number} {number % 2}")
         boxes.append(f"{number} {5.0 + number} 7.0 120.0 100.0")
         for part in range(1, 16):
-            seen = part % 3 != 0 and number != 6  # of the last nothing is in sight
-            place = f"{10.0 * number + part} {20.0 * number + part} 1" if seen else "0.0 0.0 0"
-            parts.append(f"{number} {part} {place}")
+            is_visible = part % 3 != 0 and number != 6  # The last image has no visible part.
+            location = f"{10.0 * number + part} {20.0 * number + part} 1" if is_visible else "0.0 0.0 0"
+            parts.append(f"{number} {part} {location}")
     for name, lines in (("images", names), ("train_test_split", split), ("bounding_boxes", boxes)):
-        write(root / f"{name}.txt", lines)
-    write(root / "parts" / "part_locs.txt", parts)
+        write_lines(root / f"{name}.txt", lines)
+    write_lines(root / "parts" / "part_locs.txt", parts)
     return root
 
 
-def write(path: Path, lines: list[str], newline: str = "\n") -> None:
+def write_lines(path: Path, lines: list[str], newline: str = "\n") -> None:
+    """Write a text file, and its folder if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes((newline.join(lines) + newline).encode())

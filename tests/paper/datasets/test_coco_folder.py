@@ -1,4 +1,4 @@
-"""Data sets that were written as COCO files are read back as they were, and taken from anyone."""
+"""Data sets read back from COCO files, and COCO files made by others."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from selfmark.paper.datasets.registry import read_dataset
 from tests.paper.datasets import body_miniatures, face_miniatures
 
 MAKERS: dict[str, Callable[[Path], Path]] = {
-    "celeba": face_miniatures.make_celeba,  # with a split of its own to fit on
+    "celeba": face_miniatures.make_celeba,  # with a split for fitting regressors
     "ls3d": face_miniatures.make_ls3d,  # with a field
     "cub": face_miniatures.make_cub,  # with points that are not annotated
     "human36m": body_miniatures.make_human36m,  # frames of videos
-    "pennaction": body_miniatures.make_pennaction,  # with settings, points out of sight, stills of films
+    "pennaction": body_miniatures.make_pennaction,  # with settings, hidden points and frames
 }
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_what_was_written_is_read_back(name: str, tmp_path: Path) -> None:
+def test_written_files_are_read_back(name: str, tmp_path: Path) -> None:
     data = read_dataset(name, MAKERS[name](tmp_path / "official"))
     write_coco(data, tmp_path / "written")
-    again = read_dataset(name, tmp_path / "written")
-    assert again.names == data.names
-    assert again.mirror == data.mirror
-    assert again.normalizer == data.normalizer
-    assert again.category == data.category
-    assert dict(again.settings) == dict(data.settings)
-    assert again.splits.keys() == data.splits.keys()
+    written = read_dataset(name, tmp_path / "written")
+    assert written.names == data.names
+    assert written.mirror == data.mirror
+    assert written.normalizer == data.normalizer
+    assert written.category == data.category
+    assert dict(written.settings) == dict(data.settings)
+    assert written.splits.keys() == data.splits.keys()
     for split, objects in data.splits.items():
-        found = again.splits[split]
-        assert [again.root / file for file in found.paths] == [
+        found = written.splits[split]
+        assert [written.root / file for file in found.paths] == [
             (data.root / file).resolve() for file in objects.paths
         ]
         for field in ("boxes", "xy", "hidden"):
@@ -47,12 +47,12 @@ def test_what_was_written_is_read_back(name: str, tmp_path: Path) -> None:
         assert dict(found.fields) == dict(objects.fields)
         assert found.frames == objects.frames
         assert [ref.clip for ref in found.refs] == [ref.clip for ref in objects.refs]
-    assert "not from its official files" in " ".join(again.notes)
+    assert "not from its official files" in " ".join(written.notes)
 
 
 @pytest.fixture
-def mine(tmp_path: Path) -> Path:
-    """Two files as anyone might have made them: relative names, a crowd, no word on mirrors or lengths."""
+def own_files(tmp_path: Path) -> Path:
+    """Write two files as users might: relative names, a crowd, neither mirror partners nor a normalizer."""
     for split in ("train", "test"):
         (tmp_path / "images" / split).mkdir(parents=True)
         for index in range(2):
@@ -61,7 +61,9 @@ def mine(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _save(folder: Path, split: str, more: dict[str, Any], names: tuple[str, ...] = ("left_eye", "x")) -> None:
+def _save(
+    folder: Path, split: str, changes: dict[str, Any], names: tuple[str, ...] = ("left_eye", "x")
+) -> None:
     content = {
         "images": [{"id": index, "file_name": f"{index}.png"} for index in range(2)],
         "annotations": [
@@ -70,15 +72,14 @@ def _save(folder: Path, split: str, more: dict[str, Any], names: tuple[str, ...]
             {"image_id": 1, "category_id": 1, "keypoints": [0, 0, 0, 0, 0, 0], "iscrowd": 1},
         ],
         "categories": [{"id": 1, "name": "cat", "keypoints": list(names)}],
-        **more,
+        **changes,
     }
     (folder / f"{split}.json").write_text(json.dumps(content))
 
 
-def test_files_of_others(mine: Path) -> None:
-    data = coco_folder.read_coco_folder(
-        "cats", mine
-    )  # the first object has one point only, so nothing is measured on it
+def test_files_made_by_users(own_files: Path) -> None:
+    # `read_dataset` would leave out the first object, because it has only one point.
+    data = coco_folder.read_coco_folder("cats", own_files)
     assert data.test.paths == (Path("images/test/0.png"), Path("images/test/1.png"))
     np.testing.assert_array_equal(data.train.xy, [[[3, 4], [np.nan, np.nan]], [[5, 6], [7, 8]]])
     np.testing.assert_array_equal(data.train.boxes, [[1, 2, 5, 6], [np.nan] * 4])
@@ -89,7 +90,7 @@ def test_files_of_others(mine: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("info", "said"),
+    ("info", "note"),
     [
         (
             {"description": "other\nfaces"},
@@ -100,34 +101,37 @@ def test_files_of_others(mine: Path) -> None:
         (None, "read from COCO files, not from its official files"),
     ],
 )
-def test_data_in_the_place_of_others_is_named(mine: Path, info: Any, said: str) -> None:
-    _save(mine, "train", {"info": info})
-    assert read_dataset("cats", mine).notes[0].startswith(said)
+def test_a_note_names_the_files_that_replace_the_official_ones(own_files: Path, info: Any, note: str) -> None:
+    _save(own_files, "train", {"info": info})
+    assert read_dataset("cats", own_files).notes[0].startswith(note)
 
 
-def test_boxes_that_reach_from_point_to_point_are_pointed_out(mine: Path) -> None:
+def test_a_note_warns_of_boxes_that_only_enclose_the_points(own_files: Path) -> None:
     points = {"image_id": 0, "category_id": 1, "keypoints": [3, 4, 2, 13, 9, 2]}
-    for box, said in (([3, 4, 10, 5], True), ([1, 2, 14, 9], False), (None, False)):
-        _save(mine, "train", {"annotations": [points | ({"bbox": box} if box else {})]})
-        assert any("only enclose the points" in note for note in read_dataset("cats", mine).notes) == said
+    for box, has_note in (([3, 4, 10, 5], True), ([1, 2, 14, 9], False), (None, False)):
+        _save(own_files, "train", {"annotations": [points | ({"bbox": box} if box else {})]})
+        assert (
+            any("only enclose the points" in note for note in read_dataset("cats", own_files).notes)
+            == has_note
+        )
 
 
-def test_points_of_the_files_must_be_the_same(mine: Path) -> None:
-    _save(mine, "test", {}, names=("left_eye", "nose"))
+def test_files_must_have_the_same_points(own_files: Path) -> None:
+    _save(own_files, "test", {}, names=("left_eye", "nose"))
     with pytest.raises(InputError, match=r"train\.json and test\.json name different points"):
-        read_dataset("cats", mine)
+        read_dataset("cats", own_files)
 
 
-def test_settings_may_only_say_how_objects_are_cut_out(mine: Path) -> None:
-    _save(mine, "train", {"info": {"selfmark": {"images.margin": 0.3}}})
-    assert read_dataset("cats", mine).settings == {"images.margin": 0.3}
-    _save(mine, "train", {"info": {"selfmark": {"keypoints.weights": "/etc/passwd"}}})
+def test_files_may_only_change_settings_of_images_and_evaluation(own_files: Path) -> None:
+    _save(own_files, "train", {"info": {"selfmark": {"images.margin": 0.3}}})
+    assert read_dataset("cats", own_files).settings == {"images.margin": 0.3}
+    _save(own_files, "train", {"info": {"selfmark": {"keypoints.weights": "/etc/passwd"}}})
     with pytest.raises(InputError, match="may only contain settings of images"):
-        read_dataset("cats", mine)
+        read_dataset("cats", own_files)
 
 
-def test_crowds_alone_are_nothing(mine: Path) -> None:
+def test_a_file_with_only_crowds_raises(own_files: Path) -> None:
     annotation = {"image_id": 1, "category_id": 1, "keypoints": [0] * 6, "iscrowd": 1}
-    _save(mine, "train", {"annotations": [annotation]})
+    _save(own_files, "train", {"annotations": [annotation]})
     with pytest.raises(InputError, match=r"train\.json annotates no objects"):
-        read_dataset("cats", mine)
+        read_dataset("cats", own_files)

@@ -1,4 +1,4 @@
-"""Spoilt files of data sets and detectors: a sentence comes out, nothing else."""
+"""Damaged files of data sets and detectors raise InputError and nothing else."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ COCO = json.dumps(
 ).encode()
 
 
-def arrays() -> bytes:
+def _make_npz() -> bytes:
     stream = io.BytesIO()
     np.savez(stream, names=np.array(["a.png", "b.png"]), xy=np.ones((2, 5, 2)))
     return stream.getvalue()
 
 
-def array(folder: Path) -> bytes:
-    face_miniatures.write(folder / "points.txt", ["a.png", "b.png"])
+def _make_npy(folder: Path) -> bytes:
+    face_miniatures.write_lines(folder / "points.txt", ["a.png", "b.png"])
     stream = io.BytesIO()
     np.save(stream, np.ones((2, 5, 2), np.float32))
     return stream.getvalue()
 
 
-def tensor(folder: Path) -> bytes:
+def _make_t7(folder: Path) -> bytes:
     face_miniatures.write_t7(folder / "seed.t7", np.ones((4, 2)))
     return (folder / "seed.t7").read_bytes()
 
 
-def reader(kind: str, folder: Path) -> Reader:
+def _make_reader(kind: str, folder: Path) -> Reader:
     if kind == "celeba":
         root = face_miniatures.make_celeba(folder, images=4)
         path = "Anno/list_landmarks_align_celeba.txt"
@@ -59,19 +59,19 @@ def reader(kind: str, folder: Path) -> Reader:
         seed = (root / "training.txt").read_bytes()
         return Reader("training.txt", lambda _: mtfl.read(root), (seed,), (change_bytes,))
     if kind == "t7":
-        return Reader("points.t7", read_tensor, (tensor(folder),), (change_bytes,))
-    seed = {"csv": TABLE, "json": COCO, "npz": arrays(), "npy": array(folder)}[kind]
-    spoil = (change_bytes, change_json) if kind == "json" else (change_bytes,)
-    return Reader(f"points.{kind}", read_points, (seed,), spoil)
+        return Reader("points.t7", read_tensor, (_make_t7(folder),), (change_bytes,))
+    seed = {"csv": TABLE, "json": COCO, "npz": _make_npz(), "npy": _make_npy(folder)}[kind]
+    mutations = (change_bytes, change_json) if kind == "json" else (change_bytes,)
+    return Reader(f"points.{kind}", read_points, (seed,), mutations)
 
 
 @pytest.mark.parametrize("kind", ["celeba", "mtfl", "t7", "csv", "json", "npz", "npy"])
-def test_only_errors_of_our_own_come_out(kind: str, tmp_path: Path) -> None:
-    one = reader(kind, tmp_path)
-    (tmp_path / one.file).write_bytes(one.seeds[0])
-    one.read(tmp_path / one.file)  # which as it is can be read
+def test_damaged_files_raise_input_errors(kind: str, tmp_path: Path) -> None:
+    reader = _make_reader(kind, tmp_path)
+    (tmp_path / reader.file).write_bytes(reader.seeds[0])
+    reader.read(tmp_path / reader.file)  # The undamaged file can be read.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        tally = fuzz(one, tmp_path, 300, random.Random(f"8 {kind}"))
+        tally = fuzz(reader, tmp_path, 300, random.Random(f"8 {kind}"))
     assert tally.failures == []
     assert tally.refused > 30

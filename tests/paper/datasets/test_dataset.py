@@ -1,4 +1,4 @@
-"""The common form, and that what is written is what the other commands take in."""
+"""The common form of data sets, and that `discover` and `evaluate` read the files written from it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.evaluation.normalizers import normalizer_lengths
 from selfmark.image_ref import ImageRef
 from selfmark.images.sources import list_images
-from selfmark.paper.datasets.dataset import Dataset, files_exist, tight_box, write_coco
+from selfmark.paper.datasets.dataset import Dataset, files_exist, tight_boxes, write_coco
 from selfmark.paper.datasets.registry import read_dataset
 from tests.paper.datasets import face_miniatures
 
@@ -30,7 +30,7 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_what_is_written_is_what_discovery_and_evaluation_read(name: str, tmp_path: Path) -> None:
+def test_written_files_are_read_by_discovery_and_evaluation(name: str, tmp_path: Path) -> None:
     data = read_dataset(name, MAKERS[name](tmp_path / "data"))
     paths = write_coco(data, tmp_path / "out")
     assert paths == (tmp_path / "out/train.json", tmp_path / "out/test.json")
@@ -42,8 +42,8 @@ def test_what_is_written_is_what_discovery_and_evaluation_read(name: str, tmp_pa
         assert [ref.path for ref in truth.refs] == [data.root / file for file in objects.paths]
         np.testing.assert_array_equal(truth.xy, objects.xy)
         np.testing.assert_array_equal(truth.boxes, objects.boxes)
-        given = [ref.box or (np.nan,) * 4 for ref in truth.refs]
-        np.testing.assert_array_equal(given, objects.boxes)
+        ref_boxes = [ref.box or (np.nan,) * 4 for ref in truth.refs]
+        np.testing.assert_array_equal(ref_boxes, objects.boxes)
         assert truth.names == data.names
         assert truth.mirror == data.mirror
         assert truth.normalizer == data.normalizer
@@ -52,7 +52,7 @@ def test_what_is_written_is_what_discovery_and_evaluation_read(name: str, tmp_pa
         assert (normalizer_lengths(truth, truth.normalizer, objects.boxes) > 0).all()
 
 
-def test_points_out_of_sight_and_unknown_ones_are_told_apart(tmp_path: Path) -> None:
+def test_hidden_and_unannotated_points_differ(tmp_path: Path) -> None:
     data = read_dataset("aflw", face_miniatures.make_aflw(tmp_path / "data"))
     xy, hidden = data.test.xy.copy(), data.test.hidden.copy()
     xy[0, 1], hidden[0, 2] = np.nan, True
@@ -62,33 +62,33 @@ def test_points_out_of_sight_and_unknown_ones_are_told_apart(tmp_path: Path) -> 
     assert annotation["num_keypoints"] == 4
 
 
-def test_a_fit_split_of_another_data_set_does_not_stay(tmp_path: Path) -> None:
+def test_the_fit_split_of_another_data_set_is_removed(tmp_path: Path) -> None:
     write_coco(read_dataset("celeba", face_miniatures.make_celeba(tmp_path / "celeba")), tmp_path / "out")
     assert (tmp_path / "out/fit.json").exists()
     write_coco(read_dataset("aflw", face_miniatures.make_aflw(tmp_path / "aflw")), tmp_path / "out")
     assert not (tmp_path / "out/fit.json").exists()
 
 
-def test_a_folder_that_cannot_be_written_is_the_users_to_mend(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_raises(tmp_path: Path) -> None:
     data = read_dataset("aflw", face_miniatures.make_aflw(tmp_path / "data"))
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot write to"):
         write_coco(data, tmp_path / "file")
 
 
-def test_present_looks_file_by_file(tmp_path: Path) -> None:
+def test_files_exist(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.jpg").touch()
     files = [tmp_path / name for name in ("a/1.jpg", "a/2.jpg", "b/1.jpg")]
     assert files_exist(files).tolist() == [file.exists() for file in files] == [True, False, False]
 
 
-def test_tight_boxes_pass_over_what_is_not_annotated() -> None:
+def test_tight_boxes_ignore_unannotated_points() -> None:
     xy = np.array([[[4.0, 9.0], [np.nan, np.nan], [10.0, 1.0]]])
-    assert tight_box(xy).tolist() == [[4.5, 1.5, 6, 8]]
+    assert tight_boxes(xy).tolist() == [[4.5, 1.5, 6, 8]]
 
 
-def test_shapes_must_agree() -> None:
+def test_splits_must_have_the_points_of_the_data_set() -> None:
     objects = annotate_images([ImageRef(Path("a"))], ("a", "b"), np.zeros((1, 2, 2)))
     with pytest.raises(ValueError, match="every split must have the points"):
         Dataset("x", Path(), "x", ("a",), (0,), "box", {}, objects, objects)

@@ -1,4 +1,4 @@
-"""`selfmark datasets`, as typed."""
+"""The commands `selfmark datasets list`, `check` and `write`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.paper.datasets.test_body_readers import MAKERS as BODIES
 from tests.paper.datasets.test_dataset import MAKERS as FACES
 
 
-def test_the_list_says_where_to_get_each(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_shows_the_sources(capsys: pytest.CaptureFixture[str]) -> None:
     assert selfmark("datasets", "list") == 0
     text = capsys.readouterr().out
     for name, data in DATASETS.items():
@@ -26,19 +26,19 @@ def test_the_list_says_where_to_get_each(capsys: pytest.CaptureFixture[str]) -> 
         assert "http" in data.source
 
 
-def test_a_check_shows_what_is_there_and_what_the_paper_has(
+def test_check_shows_existing_files_and_expected_counts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     root = face_miniatures.make_aflw(tmp_path / "aflw_release-2")
     (root / "output/image00001_50001.jpg").unlink()
     assert selfmark("datasets", "check", "aflw", tmp_path) == 0
-    said = capsys.readouterr()
-    rows = [[word for word in line.split() if word not in "│┃|"] for line in said.out.splitlines()]
+    output = capsys.readouterr()
+    rows = [[word for word in line.split() if word not in "│┃|"] for line in output.out.splitlines()]
     assert ["aflw_test_images.txt", "aflw_test_images.txt"] in rows
     assert ["train", "4", "10112"] in rows
     assert ["test", "3", "2991"] in rows
-    assert "1 images of the train split are not there, the first is output/image00001_50001.jpg" in said.err
+    assert "1 images of the train split are missing; the first is output/image00001_50001.jpg" in output.err
 
 
 @pytest.mark.parametrize(
@@ -46,11 +46,11 @@ def test_a_check_shows_what_is_there_and_what_the_paper_has(
     [
         ("a.txt or b.txt", ("b.txt",)),
         ("1/1.jpg to 3/ (or 1.mp4 to 3.mp4)", ("1/1.jpg", "3/")),
-        ("S1/*.cdf, and so for S5 and S6", ("S1/*.cdf",)),
+        ("S1/*.cdf, and likewise for S5 and S6", ("S1/*.cdf",)),
         ("boxes.csv (optional)", ()),
     ],
 )
-def test_lines_of_a_layout_are_for_people(
+def test_paths_are_found_in_the_prose_of_a_layout(
     tmp_path: Path, line: str, found: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for file in ("b.txt", "1/1.jpg", "3/1.jpg", "S1/x.cdf", "S5/x.cdf"):
@@ -69,31 +69,31 @@ def test_every_data_set_can_be_checked_and_written(
         assert line.found or "optional" in line.wanted, line
     assert selfmark("datasets", "check", name, root) == 0
     assert selfmark("datasets", "write", name, root, "-o", tmp_path / "out") == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for split, objects in read_dataset(name, root).splits.items():
         content = json.loads((tmp_path / "out" / f"{split}.json").read_text())
         assert len(content["annotations"]) == len(objects)
-        assert f"{split}.json: {len(objects)} objects" in said
+        assert f"{split}.json: {len(objects)} objects" in output
 
 
-def test_a_check_of_what_cannot_be_used_ends_in_one_sentence(
+def test_check_of_an_unusable_data_set_ends_with_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     root = face_miniatures.make_celeba(tmp_path)
     (root / "MAFL/testing.txt").unlink()
     assert selfmark("datasets", "check", "celeba", root) == 2
-    said = capsys.readouterr()
-    rows = [[word for word in line.split() if word not in "│┃|"] for line in said.out.splitlines()]
+    output = capsys.readouterr()
+    rows = [[word for word in line.split() if word not in "│┃|"] for line in output.out.splitlines()]
     assert ["MAFL/training.txt", "MAFL/training.txt"] in rows
     assert ["MAFL/testing.txt", "-"] in rows
-    assert DATASETS["celeba"].source in said.out
-    assert said.err.count("\n") == 1
-    assert "there is no 'MAFL/testing.txt'" in said.err
+    assert DATASETS["celeba"].source in output.out
+    assert output.err.count("\n") == 1
+    assert "contains no 'MAFL/testing.txt'" in output.err
 
 
-def test_a_check_doubts_lists_of_other_images(tmp_path: Path) -> None:
-    """Points of images in the wild go beyond aligned ones."""
+def test_check_warns_of_lists_that_do_not_fit_the_images(tmp_path: Path) -> None:
+    """Points of images in the wild lie outside of aligned images."""
     root = face_miniatures.make_celeba(tmp_path)
     assert check_sample(read_dataset("celeba", root)) == []
     path = root / "Anno/list_landmarks_align_celeba.txt"
@@ -101,20 +101,19 @@ def test_a_check_doubts_lists_of_other_images(tmp_path: Path) -> None:
     wild = [
         " ".join([line.split()[0], *(f"{6 * int(word)}" for word in line.split()[1:])]) for line in lines[2:]
     ]
-    face_miniatures.write(path, lines[:2] + wild)
-    found = check_sample(read_dataset("celeba", root))
-    assert len(found) == 3
-    assert "30 of 30 points in a sample of the train split lie outside" in found[0]
+    face_miniatures.write_lines(path, lines[:2] + wild)
+    problems = check_sample(read_dataset("celeba", root))
+    assert len(problems) == 3
+    assert "30 of 30 points in a sample of the train split lie outside" in problems[0]
     (root / "Img/img_align_celeba/000007.jpg").write_bytes(b"no image")
     assert any(
-        "cannot be opened, the first is" in sentence
-        for sentence in check_sample(read_dataset("celeba", root))
+        "cannot be opened; the first is" in problem for problem in check_sample(read_dataset("celeba", root))
     )
 
 
 @pytest.mark.parametrize("name", DATASETS)
-def test_hidden_files_are_no_part_of_a_data_set(name: str, tmp_path: Path) -> None:
-    """As macOS leaves them beside the others, in archives too."""
+def test_hidden_files_are_ignored(name: str, tmp_path: Path) -> None:
+    """macOS adds files like ._1.jpg, also to archives."""
     root = (FACES | BODIES)[name](tmp_path)
     before = read_dataset(name, root)
     for path in [path for path in root.rglob("*") if path.is_file() and path.suffix != ".json"]:
@@ -126,8 +125,8 @@ def test_hidden_files_are_no_part_of_a_data_set(name: str, tmp_path: Path) -> No
     assert after.notes == before.notes
 
 
-def _flat_celeba(root: Path) -> None:
-    """All lists beside the images, as some mirrors have it."""
+def _flatten_celeba(root: Path) -> None:
+    """Move all lists next to the images, as on some mirrors."""
     for folder in ("Anno", "Img", "Eval"):
         for path in (root / folder).iterdir():
             path.rename(root / path.name)
@@ -135,7 +134,7 @@ def _flat_celeba(root: Path) -> None:
         (root / "MAFL" / f"{part}.txt").rename(root / f"mafl_{part}.txt")
 
 
-def _into(root: Path, inner: str, *names: str) -> None:
+def _move_into(root: Path, inner: str, *names: str) -> None:
     (root / inner).mkdir(parents=True)
     for name in names:
         (root / name).rename(root / inner / name)
@@ -145,10 +144,10 @@ def _into(root: Path, inner: str, *names: str) -> None:
     ("name", "make", "found"),
     [
         ("cats", lambda root: make_cats(root, archives=True), "CAT_DATASET_01/CAT_00/00000001_000.jpg"),
-        ("celeba", lambda root: _flat_celeba(face_miniatures.make_celeba(root)), "mafl_training.txt"),
+        ("celeba", lambda root: _flatten_celeba(face_miniatures.make_celeba(root)), "mafl_training.txt"),
         (
             "human36m",
-            lambda root: _into(
+            lambda root: _move_into(
                 make_human36m(root), "training/subjects", "S1", "S5", "S6", "S7", "S8", "S9", "S11"
             ),
             "training/subjects/S1/Videos/*.mp4",
@@ -156,10 +155,10 @@ def _into(root: Path, inner: str, *names: str) -> None:
         (
             "bbcpose",
             lambda root: (
-                _into(
+                _move_into(
                     make_bbcpose(root), "bbcpose_data_1.0", *map(str, range(1, 11)), *map(str, range(16, 21))
                 ),
-                _into(root, "bbcpose_extbbcpose_code_1.0", "code"),
+                _move_into(root, "bbcpose_extbbcpose_code_1.0", "code"),
             ),
             "bbcpose_extbbcpose_code_1.0/code/bbcpose.mat",
         ),
@@ -172,40 +171,40 @@ def _into(root: Path, inner: str, *names: str) -> None:
         ),
     ],
 )
-def test_a_check_finds_files_where_the_reader_does(
+def test_check_finds_files_in_alternative_folders(
     name: str, make: Callable[[Path], object], found: str, tmp_path: Path
 ) -> None:
-    """Archives unpack to folders of their own, and mirrors have other ones."""
+    """Archives have their own folders, and mirrors have others."""
     make(tmp_path)
     assert len(read_dataset(name, tmp_path).train)
     lines = check_layout(name, tmp_path)
     assert all(line.found or "optional" in line.wanted for line in lines), lines
-    assert found in [place for line in lines for place in line.found]
+    assert found in [path for line in lines for path in line.found]
 
 
-def test_a_folder_that_is_not_there_is_said_after_what_must_be_in_it(
+def test_check_of_a_missing_folder_shows_the_layout_before_the_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert selfmark("datasets", "check", "mtfl", tmp_path / "nowhere") == 2
-    said = capsys.readouterr()
-    assert "lfw_5590/" in said.out
-    assert "source: https://mmlab.ie.cuhk.edu.hk" in said.out
-    assert "nowhere is not a folder; give the one that holds the files of MTFL" in said.err
+    output = capsys.readouterr()
+    assert "lfw_5590/" in output.out
+    assert "source: https://mmlab.ie.cuhk.edu.hk" in output.out
+    assert "nowhere is not a folder; give the folder with the files of MTFL" in output.err
 
 
-def test_write_makes_the_files_of_all_splits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_write_writes_all_splits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = face_miniatures.make_celeba(tmp_path / "celeba")
     boxes = [f"{number:06d}.jpg,30,60,110,120" for number in range(1, 9)]
-    face_miniatures.write(tmp_path / "boxes.csv", ["image,x,y,w,h", *boxes])
-    places = ",".join(f"{50.5 + value // 2}" for value in range(136))
-    points = [f"{number:06d}.jpg," + places for number in range(1, 9)]
+    face_miniatures.write_lines(tmp_path / "boxes.csv", ["image,x,y,w,h", *boxes])
+    values = ",".join(f"{50.5 + value // 2}" for value in range(136))
+    points = [f"{number:06d}.jpg," + values for number in range(1, 9)]
     header = "image," + ",".join(f"x{number},y{number}" for number in range(68))
-    face_miniatures.write(tmp_path / "points.csv", [header, *points])
+    face_miniatures.write_lines(tmp_path / "points.csv", [header, *points])
     out = tmp_path / "out"
     options = ("-o", out, "--boxes", tmp_path / "boxes.csv", "--points", tmp_path / "points.csv")
     assert selfmark("datasets", "write", "celeba", root, *options) == 0
-    said = capsys.readouterr()
-    assert f"{out}/fit.json: 3 objects, 68 points" in said.out
+    output = capsys.readouterr()
+    assert f"{out}/fit.json: 3 objects, 68 points" in output.out
     for split, count in (("train", 6), ("fit", 3), ("test", 2)):
         content = json.loads((out / f"{split}.json").read_text())
         assert len(content["annotations"]) == count
@@ -214,7 +213,7 @@ def test_write_makes_the_files_of_all_splits(tmp_path: Path, capsys: pytest.Capt
         assert Path(content["images"][0]["file_name"]).is_file()
 
 
-def test_boxes_come_from_one_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_boxes_and_find_faces_cannot_be_combined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ("-o", tmp_path / "out", "--boxes", tmp_path / "boxes.csv", "--find-faces")
     assert selfmark("datasets", "write", "celeba", tmp_path, *options) == 2
     assert "give one of them" in capsys.readouterr().err
@@ -222,9 +221,7 @@ def test_boxes_come_from_one_place(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("command", ["check", "write"])
-def test_an_unknown_data_set_is_named(
-    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    more = ("-o", tmp_path / "out") if command == "write" else ()
-    assert selfmark("datasets", command, "imagenet", tmp_path, *more) == 2
-    assert "there is no data set 'imagenet'; there are celeba" in capsys.readouterr().err
+def test_an_unknown_data_set_raises(tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("-o", tmp_path / "out") if command == "write" else ()
+    assert selfmark("datasets", command, "imagenet", tmp_path, *options) == 2
+    assert "there is no data set 'imagenet'. The data sets are celeba" in capsys.readouterr().err

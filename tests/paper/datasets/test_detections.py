@@ -1,4 +1,4 @@
-"""Points and boxes of detectors in place of those of a data set."""
+"""Points and boxes of detectors that replace those of a data set."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from selfmark.paper.datasets.face_finder import use_found_faces
 from selfmark.paper.datasets.face_points import FIVE, FIVE_MIRROR, SIXTY_EIGHT, SIXTY_EIGHT_MIRROR
 from selfmark.paper.datasets.registry import read_dataset
 from tests.paper.datasets import body_miniatures, face_miniatures
-from tests.paper.datasets.face_miniatures import five, sixty_eight, write
+from tests.paper.datasets.face_miniatures import five_points, sixty_eight_points, write_lines
 
-MAFL = ("000001.jpg", "000002.jpg", "000003.jpg", "000007.jpg", "000008.jpg")
+MAFL_IMAGES = ("000001.jpg", "000002.jpg", "000003.jpg", "000007.jpg", "000008.jpg")
 
 
 @pytest.fixture
@@ -35,8 +35,10 @@ def aflw(tmp_path: Path) -> Dataset:
     return read_dataset("aflw", face_miniatures.make_aflw(tmp_path / "aflw"))
 
 
-def coco(path: Path, detections: list[tuple[str, Any]], category: dict[str, Any] | None = None) -> Path:
-    """A COCO file of points, all in sight, one image entry for each name."""
+def _write_coco(
+    path: Path, detections: list[tuple[str, Any]], category: dict[str, Any] | None = None
+) -> Path:
+    """Write a COCO file of visible points, with one image for each name."""
     names = list(dict.fromkeys(name for name, _ in detections))
     content = {
         "images": [{"id": number, "file_name": name} for number, name in enumerate(names)],
@@ -55,115 +57,121 @@ def coco(path: Path, detections: list[tuple[str, Any]], category: dict[str, Any]
     return path
 
 
-def detected(path: Path, form: str, names: tuple[str, ...]) -> Path:
-    """The detection of image i is `sixty_eight` moved by its number, in the form asked for."""
-    points = [sixty_eight(int(name[:6])) for name in names]
+def _write_detections(path: Path, form: str, names: tuple[str, ...]) -> Path:
+    """Write 68 points for each image, moved by its number, in one of the formats."""
+    points = [sixty_eight_points(int(name[:6])) for name in names]
     if form == "json":
-        return coco(path.with_suffix(".json"), list(zip(names, points, strict=True)))
+        return _write_coco(path.with_suffix(".json"), list(zip(names, points, strict=True)))
     if form == "csv":
         header = ",".join(["image", *(f"{axis}{number}" for number in range(1, 69) for axis in "xy")])
         lines = [
             f"{name}," + ",".join(f"{value:.2f}" for value in xy.ravel())
             for name, xy in zip(names, points, strict=True)
         ]
-        write(path.with_suffix(".csv"), [header, *lines], newline="\r\n")
+        write_lines(path.with_suffix(".csv"), [header, *lines], newline="\r\n")
     elif form == "npz":
         np.savez(path.with_suffix(".npz"), names=np.array(names), xy=np.stack(points))
     else:
         np.save(path.with_suffix(".npy"), np.stack(points))
-        write(path.with_suffix(".txt"), list(names))
+        write_lines(path.with_suffix(".txt"), list(names))
     return path.with_suffix(f".{form}")
 
 
 @pytest.mark.parametrize("form", ["json", "csv", "npz", "npy"])
 def test_celeba_gets_the_68_points_of_a_detector(celeba: Dataset, tmp_path: Path, form: str) -> None:
-    data = replace_points(celeba, detected(tmp_path / "points", form, MAFL))
+    data = replace_points(celeba, _write_detections(tmp_path / "points", form, MAFL_IMAGES))
     assert data.names == SIXTY_EIGHT
     assert data.mirror == SIXTY_EIGHT_MIRROR
     assert data.fit is not None
-    np.testing.assert_allclose(data.fit.xy, [sixty_eight(number) for number in (3, 1, 2)])
-    np.testing.assert_allclose(data.test.xy, [sixty_eight(7), sixty_eight(8)])
-    # Landmarks are discovered in images that no detector has seen.
+    np.testing.assert_allclose(data.fit.xy, [sixty_eight_points(number) for number in (3, 1, 2)])
+    np.testing.assert_allclose(data.test.xy, [sixty_eight_points(7), sixty_eight_points(8)])
+    # Images without detections stay in the training split.
     assert data.train.paths == celeba.train.paths
-    np.testing.assert_allclose(data.train.xy[1], sixty_eight(2))
+    np.testing.assert_allclose(data.train.xy[1], sixty_eight_points(2))
     assert np.isnan(data.train.xy[3:]).all()
     assert data.notes == celeba.notes
 
 
-def test_images_without_points_are_left_out_and_counted(
+def test_images_without_points_are_left_out_with_a_note(
     celeba: Dataset, aflw: Dataset, tmp_path: Path
 ) -> None:
-    data = replace_points(celeba, detected(tmp_path / "points", "csv", MAFL[:4]))
+    data = replace_points(celeba, _write_detections(tmp_path / "points", "csv", MAFL_IMAGES[:4]))
     assert [file.name for file in data.test.paths] == ["000007.jpg"]
     assert f"1 images of the test split have no points in {tmp_path / 'points.csv'}" in data.notes
-    # Where regressors are fitted on what landmarks are discovered in, that goes for training too.
-    named = [(str(file), sixty_eight(0)) for file in (*aflw.train.paths[1:], *aflw.test.paths)]
-    data = replace_points(aflw, coco(tmp_path / "aflw.json", named))
+    # Without a split for fitting regressors, this also applies to training images.
+    named = [(str(file), sixty_eight_points(0)) for file in (*aflw.train.paths[1:], *aflw.test.paths)]
+    data = replace_points(aflw, _write_coco(tmp_path / "aflw.json", named))
     assert data.train.paths == aflw.train.paths[1:]
-    with pytest.raises(InputError, match="has points of none of the 3 images of the test split"):
-        replace_points(aflw, coco(tmp_path / "aflw.json", named[:4]))
+    with pytest.raises(InputError, match="has no points for any of the 3 images of the test split"):
+        replace_points(aflw, _write_coco(tmp_path / "aflw.json", named[:4]))
 
 
-def test_of_several_faces_the_annotated_one_is_taken(aflw: Dataset, tmp_path: Path) -> None:
-    named = [(str(file), five(0)) for split in aflw.splits.values() for file in split.paths]
+def test_the_detection_closest_to_the_annotated_face_is_used(aflw: Dataset, tmp_path: Path) -> None:
+    named = [(str(file), five_points(0)) for split in aflw.splits.values() for file in split.paths]
     other = str(aflw.test.paths[2])
     truth = aflw.test.xy[2]
     data = replace_points(
-        aflw, coco(tmp_path / "a.json", [(other, truth + 40), *named[:-1], (other, truth - 3)])
+        aflw, _write_coco(tmp_path / "a.json", [(other, truth + 40), *named[:-1], (other, truth - 3)])
     )
     np.testing.assert_allclose(data.test.xy[2], truth - 3)
     assert data.names == FIVE
     assert data.mirror == FIVE_MIRROR
 
 
-def test_names_may_have_more_or_fewer_folders_but_not_others(aflw: Dataset, tmp_path: Path) -> None:
+def test_names_may_have_more_or_fewer_folders(aflw: Dataset, tmp_path: Path) -> None:
     files = [file for split in aflw.splits.values() for file in split.paths]
-    longer = [(f"/data/aflw/{file}", five(0)) for file in files]
-    assert len(replace_points(aflw, coco(tmp_path / "a.json", longer)).train) == 5
-    with pytest.raises(InputError, match="has points of none of the 5 images of the train split"):
-        replace_points(aflw, coco(tmp_path / "a.json", [(f"other/{file.name}", five(0)) for file in files]))
+    longer = [(f"/data/aflw/{file}", five_points(0)) for file in files]
+    assert len(replace_points(aflw, _write_coco(tmp_path / "a.json", longer)).train) == 5
+    with pytest.raises(InputError, match="has no points for any of the 5 images of the train split"):
+        replace_points(
+            aflw, _write_coco(tmp_path / "a.json", [(f"other/{file.name}", five_points(0)) for file in files])
+        )
 
 
-def test_a_name_that_fits_two_images_is_refused(tmp_path: Path) -> None:
+def test_an_ambiguous_name_raises(tmp_path: Path) -> None:
     data = read_dataset("cub", face_miniatures.make_cub(tmp_path / "cub"))
     files = tuple(Path(f"images/{folder}/1.jpg") for folder in "ab")
     two = data.train.select(np.array([0, 1]))
-    twins = data.changed({"train": replace(two, refs=tuple(map(ImageRef, files)))}, ())
-    with pytest.raises(InputError, match=r"'1\.jpg' may be images/a/1\.jpg or images/b/1\.jpg"):
-        replace_points(twins, coco(tmp_path / "a.json", [("1.jpg", five(0))]))
+    twins = data.replace_splits({"train": replace(two, refs=tuple(map(ImageRef, files)))}, ())
+    with pytest.raises(InputError, match=r"'1\.jpg' can be images/a/1\.jpg or images/b/1\.jpg"):
+        replace_points(twins, _write_coco(tmp_path / "a.json", [("1.jpg", five_points(0))]))
 
 
-def test_points_of_other_numbers_need_names_and_partners(tmp_path: Path) -> None:
-    path = coco(
-        tmp_path / "a.json", [("1.jpg", five(0)[:3])], {"keypoints": ["a", "b", "c"], "flip_idx": [1, 0, 2]}
+def test_other_numbers_of_points_need_names_and_mirror_partners(tmp_path: Path) -> None:
+    path = _write_coco(
+        tmp_path / "a.json",
+        [("1.jpg", five_points(0)[:3])],
+        {"keypoints": ["a", "b", "c"], "flip_idx": [1, 0, 2]},
     )
     found = read_points(path)
     assert (found.names, found.mirror) == (("a", "b", "c"), (1, 0, 2))
     with pytest.raises(
-        InputError, match=r"a\.json: each image has 3 points, which could be any; give 5 or 68"
+        InputError, match=r"a\.json: the names of its 3 points per image are unknown; use 5 or 68"
     ):
-        read_points(coco(tmp_path / "a.json", [("1.jpg", five(0)[:3])], {"keypoints": ["a", "b", "c"]}))
+        read_points(
+            _write_coco(tmp_path / "a.json", [("1.jpg", five_points(0)[:3])], {"keypoints": ["a", "b", "c"]})
+        )
 
 
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.csv", "x,y\n", r"a\.csv, line 1: the columns are image,x1,y1"),
-        ("a.csv", "image,x1,y1,x2,y2\n1.jpg,1,2,3\n", r"a\.csv, line 2: 5 columns are expected, not 4"),
+        ("a.csv", "x,y\n", r"a\.csv, line 1: the columns must be image,x1,y1"),
+        ("a.csv", "image,x1,y1,x2,y2\n1.jpg,1,2,3\n", r"a\.csv, line 2: expected 5 columns, found 4"),
         ("a.csv", "image,x1,y1\n1.jpg,1,two\n", r"a\.csv, line 2: 'two' is not a number"),
-        ("a.csv", "image,x1,y1\n1.jpg,1,2\n", r"a\.csv: each image has 1 points"),
+        ("a.csv", "image,x1,y1\n1.jpg,1,2\n", r"a\.csv: the names of its 1 points"),
         ("a.npz", "no arrays", r"a\.npz is not a file of plain NumPy arrays"),
-        ("a.npy", "no array", r"there is no .*a\.txt, which names the images"),
-        ("a.txt", "1.jpg", r"points are read from \.json, \.csv, \.npz, \.npy files"),
+        ("a.npy", "no array", r"a\.npy needs a file .*a\.txt with the names"),
+        ("a.txt", "1.jpg", r"a\.txt must be one of \.json, \.csv, \.npz, \.npy"),
     ],
 )
-def test_files_of_points_that_cannot_be_used(tmp_path: Path, name: str, text: str, message: str) -> None:
+def test_error_messages_of_files_of_points(tmp_path: Path, name: str, text: str, message: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(InputError, match=message):
         read_points(tmp_path / name)
 
 
-def test_python_objects_in_arrays_are_not_read(tmp_path: Path) -> None:
+def test_pickled_objects_are_not_read(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", names=np.array([{"runs": "anything"}], dtype=object), xy=np.zeros((1, 5, 2)))
     with pytest.raises(InputError, match="is not a file of plain NumPy arrays"):
         read_points(tmp_path / "a.npz")
@@ -175,10 +183,10 @@ def test_python_objects_in_arrays_are_not_read(tmp_path: Path) -> None:
 # --- boxes ------------------------------------------------------------------------------------------
 
 
-def test_boxes_of_a_table(celeba: Dataset, tmp_path: Path) -> None:
+def test_boxes_from_a_table(celeba: Dataset, tmp_path: Path) -> None:
     lines = [f"{number:06d}.jpg,{number},2,50,60" for number in range(1, 8)]
-    lines.append("000007.jpg,70,100,40,50")  # around the face, unlike the other one of this image
-    write(tmp_path / "boxes.csv", ["image,x,y,w,h", *lines])
+    lines.append("000007.jpg,70,100,40,50")  # around the face, unlike the other box of this image
+    write_lines(tmp_path / "boxes.csv", ["image,x,y,w,h", *lines])
     data = replace_boxes(celeba, tmp_path / "boxes.csv")
     assert data.fit is not None
     np.testing.assert_array_equal(data.fit.boxes[:, 0], [3, 1, 2])
@@ -186,35 +194,36 @@ def test_boxes_of_a_table(celeba: Dataset, tmp_path: Path) -> None:
     assert data.notes[-1] == f"1 images of the test split have no box in {tmp_path / 'boxes.csv'}"
 
 
-def test_boxes_of_training_images_only(tmp_path: Path) -> None:
+def test_a_split_without_boxes_keeps_its_own(tmp_path: Path) -> None:
     data = read_dataset("ls3d", face_miniatures.make_ls3d(tmp_path))
-    write(tmp_path / "boxes.csv", ["image,x,y,w,h", *(f"{file.name},1,2,3,4" for file in data.train.paths)])
+    write_lines(
+        tmp_path / "boxes.csv", ["image,x,y,w,h", *(f"{file.name},1,2,3,4" for file in data.train.paths)]
+    )
     found = replace_boxes(data, tmp_path / "boxes.csv")
     assert (found.train.boxes == [1, 2, 3, 4]).all()
     np.testing.assert_array_equal(found.test.boxes, data.test.boxes)
-    assert "has no boxes of the test split, which keeps its own" in found.notes[-1]
+    assert "has no boxes for the test split, which keeps its own" in found.notes[-1]
 
 
-def test_boxes_in_the_shares_of_yolo(aflw: Dataset, tmp_path: Path) -> None:
+def test_relative_boxes_of_yolo(aflw: Dataset, tmp_path: Path) -> None:
     (tmp_path / "labels").mkdir()
     for split in aflw.splits.values():
         for file in split.paths:
             (tmp_path / "labels" / f"{file.stem}.txt").write_text("0 0.5 0.5 0.5 1.0\n")
-    assert (
-        replace_boxes(aflw, tmp_path / "labels").test.boxes == [37.5, 0, 75, 170]
-    ).all()  # of 150 x 170 pixels
+    data = replace_boxes(aflw, tmp_path / "labels")
+    assert (data.test.boxes == [37.5, 0, 75, 170]).all()  # in an image of 150 x 170 pixels
 
 
-def test_boxes_of_frames(tmp_path: Path) -> None:
-    """Of a film, boxes and points go to the frame they name."""
-    data = read_dataset("bbcpose", body_miniatures.make_bbcpose(tmp_path / "data", films=True))
+def test_boxes_of_video_frames(tmp_path: Path) -> None:
+    """Boxes of a video are matched by frame number."""
+    data = read_dataset("bbcpose", body_miniatures.make_bbcpose(tmp_path / "data", as_videos=True))
     lines = [
         f"{file},{frame},{frame},2,30,40"
         for split in data.splits.values()
         for file, frame in zip(split.paths, split.frames, strict=True)
     ]
     assert None not in data.test.frames
-    write(tmp_path / "boxes.csv", ["image,frame,x,y,w,h", *lines])
+    write_lines(tmp_path / "boxes.csv", ["image,frame,x,y,w,h", *lines])
     found = replace_boxes(data, tmp_path / "boxes.csv")
     assert len(found.test) == len(data.test)
     np.testing.assert_array_equal(found.test.boxes[:, 0], data.test.frames)
@@ -225,40 +234,38 @@ def test_boxes_of_frames(tmp_path: Path) -> None:
 
 
 class Cascade:
-    """Finds a small and a large face in bright images, none in dark ones."""
+    """A cascade that finds a small and a large face in bright images and none in dark ones."""
 
     def detectMultiScale(self, gray: Any, step: float, neighbors: int) -> Any:  # noqa: N802
         assert gray.ndim == 2
         return np.array([[1, 2, 10, 10], [30, 40, 100, 90]]) if gray.mean() > 50 else ()
 
 
-def test_found_faces_are_the_largest_and_missed_ones_are_where_others_are(
-    celeba: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_largest_face_or_the_median_box_is_used(celeba: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     import cv2
 
     cv2.imwrite(str(celeba.root / celeba.test.paths[1]), np.zeros((436, 356, 3), np.uint8))  # twice as large
-    monkeypatch.setattr(face_finder, "_detector", Cascade)
-    seen: list[tuple[int, int]] = []
-    data = use_found_faces(celeba, lambda done, of: seen.append((done, of)))
+    monkeypatch.setattr(face_finder, "_load_cascade", Cascade)
+    progress: list[tuple[int, int]] = []
+    data = use_found_faces(celeba, lambda done, total: progress.append((done, total)))
     assert data.fit is not None
     assert (data.fit.boxes == [30, 40, 100, 90]).all()
     np.testing.assert_allclose(data.test.boxes, [[30, 40, 100, 90], [60, 80, 200, 180]])
-    assert seen[-1] == (8, 8)  # images of two splits are looked at once
+    assert progress[-1] == (8, 8)  # Images in two splits are searched once.
     assert "in 1 of 8 images it found no face" in data.notes[-1]
     assert "S3FD" in data.notes[-1]
 
 
-def test_the_cascade_of_opencv_4_or_a_sentence(celeba: Dataset) -> None:
+def test_opencv_has_a_cascade_or_an_error_is_raised(celeba: Dataset) -> None:
     import cv2
 
     if hasattr(cv2, "CascadeClassifier"):
-        assert not face_finder._detector().empty()
+        assert not face_finder._load_cascade().empty()
     else:
-        with pytest.raises(InputError, match="has no cascade for faces; install 'opencv-python-headless<5'"):
+        with pytest.raises(InputError, match="has no face cascade; install 'opencv-python-headless<5'"):
             use_found_faces(celeba)
 
 
-def test_faces_are_not_looked_for_in_birds(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="not in those of cub"):
+def test_data_sets_without_faces_raise(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="data sets of faces, and cub is none"):
         use_found_faces(read_dataset("cub", face_miniatures.make_cub(tmp_path)))

@@ -1,4 +1,4 @@
-"""Readers of official layouts, on miniatures whose values are known beforehand."""
+"""Readers of faces and birds, on miniatures of the official layouts with known values."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from selfmark.errors import InputError
 from selfmark.paper.datasets.face_points import FIVE, SIXTY_EIGHT, SIXTY_EIGHT_MIRROR
 from selfmark.paper.datasets.registry import read_dataset
 from tests.paper.datasets import face_miniatures
-from tests.paper.datasets.face_miniatures import CUB_SPECIES, five, sixty_eight, write_t7
+from tests.paper.datasets.face_miniatures import CUB_SPECIES, five_points, sixty_eight_points, write_t7
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
 
 
-def edit(path: Path, old: str, new: str) -> None:
+def replace_text(path: Path, old: str, new: str) -> None:
     text = path.read_bytes().decode()
     assert old in text
     path.write_bytes(text.replace(old, new, 1).encode())
@@ -36,21 +36,21 @@ def celeba(tmp_path: Path) -> Path:
     return face_miniatures.make_celeba(tmp_path / "celeba")
 
 
-def test_celeba_keeps_the_test_images_of_mafl_out_of_discovery(celeba: Path) -> None:
+def test_celeba_training_excludes_the_test_images_of_mafl(celeba: Path) -> None:
     data = read_dataset("celeba", celeba)
     assert data.fit is not None
     assert [file.name for file in data.train.paths] == [f"{number:06d}.jpg" for number in range(1, 7)]
     assert [file.name for file in data.test.paths] == ["000007.jpg", "000008.jpg"]
     assert [file.name for file in data.fit.paths] == ["000003.jpg", "000001.jpg", "000002.jpg"]
-    np.testing.assert_array_equal(data.fit.xy, [five(3), five(1), five(2)])
-    np.testing.assert_array_equal(data.test.xy, [five(7), five(8)])
+    np.testing.assert_array_equal(data.fit.xy, [five_points(3), five_points(1), five_points(2)])
+    np.testing.assert_array_equal(data.test.xy, [five_points(7), five_points(8)])
     assert data.names == FIVE
     assert data.normalizer == "inter_ocular"
     assert data.train.fields["partition"] == ("train", "val", "test", "test", "test", "test")
     assert all((celeba / file).is_file() for file in data.train.paths)
 
 
-def test_celeba_aligned_is_taken_whole_since_official_boxes_are_of_other_images(celeba: Path) -> None:
+def test_aligned_images_of_celeba_are_used_whole(celeba: Path) -> None:
     data = read_dataset("celeba", celeba)
     assert np.isnan(data.train.boxes).all()
     assert "S3FD" in data.notes[0]
@@ -72,32 +72,31 @@ def test_celeba_prefers_the_images_of_the_authors_program(celeba: Path) -> None:
     assert read_dataset("celeba", celeba).train.paths[0] == Path("Img/img_align_celeba_hq/000001.jpg")
 
 
-def test_celeba_is_read_without_folders_too(celeba: Path) -> None:
+def test_celeba_without_folders(celeba: Path) -> None:
     for folder in ("Img", "Anno", "Eval"):
         for path in list((celeba / folder).iterdir()):
             path.rename(celeba / path.name)
     for part in ("training", "testing"):
         (celeba / "MAFL" / f"{part}.txt").rename(celeba / f"mafl_{part}.txt")
     data = read_dataset("celeba", celeba)
-    np.testing.assert_array_equal(data.test.xy, [five(7), five(8)])
+    np.testing.assert_array_equal(data.test.xy, [five_points(7), five_points(8)])
 
 
-def test_missing_images_are_left_out_and_counted(celeba: Path) -> None:
+def test_missing_images_are_left_out_with_a_note(celeba: Path) -> None:
     (celeba / "Img/img_align_celeba/000004.jpg").unlink()
     data = read_dataset("celeba", celeba)
     assert [file.name for file in data.train.paths] == [f"{number:06d}.jpg" for number in (1, 2, 3, 5, 6)]
-    np.testing.assert_array_equal(data.train.xy[3], five(5))
+    np.testing.assert_array_equal(data.train.xy[3], five_points(5))
     assert (
-        "1 images of the train split are not there, the first is Img/img_align_celeba/000004.jpg"
-        in data.notes
+        "1 images of the train split are missing; the first is Img/img_align_celeba/000004.jpg" in data.notes
     )
 
 
-def test_no_image_at_all_is_refused(celeba: Path) -> None:
+def test_a_split_without_images_raises(celeba: Path) -> None:
     for path in (celeba / "Img/img_align_celeba").iterdir():
         path.unlink()
     with pytest.raises(
-        InputError, match=r"none of the 6 images of celeba's train split is there, .*000001\.jpg"
+        InputError, match=r"all 6 images of the train split of celeba are missing; .*000001\.jpg"
     ):
         read_dataset("celeba", celeba)
 
@@ -115,27 +114,39 @@ def test_no_image_at_all_is_refused(celeba: Path) -> None:
             "Anno/list_landmarks_align_celeba.txt",
             "000005.jpg   74",
             "000005.jpg",
-            r"celeba\.txt, line 7: 11 words .* not 10",
+            r"celeba\.txt, line 7: expected 11 words, found 10",
         ),
         (
             "Anno/list_landmarks_align_celeba.txt",
             "8\r\n",
             "9\r\n",
-            r"holds 8 rows where its first line says 9",
+            r"has 8 rows, but its first line says 9",
         ),
-        ("Anno/list_landmarks_align_celeba.txt", "8\r\n", "", r"line 1: the number of rows is expected"),
+        ("Anno/list_landmarks_align_celeba.txt", "8\r\n", "", r"line 1: expected the number of rows"),
         (
             "Anno/list_landmarks_align_celeba.txt",
             "000002",
             "000001",
             r"line 3: the image 000001\.jpg is listed twice",
         ),
-        ("MAFL/testing.txt", "000008.jpg", "999999.jpg", r"testing\.txt, line 2: .*no image '999999\.jpg'"),
-        ("Eval/list_eval_partition.txt", "000002.jpg 1", "000002.jpg 7", r"line 2: a partition is 0, 1 or 2"),
+        (
+            "MAFL/testing.txt",
+            "000008.jpg",
+            "999999.jpg",
+            r"testing\.txt, line 2: the image '999999\.jpg' is not",
+        ),
+        (
+            "Eval/list_eval_partition.txt",
+            "000002.jpg 1",
+            "000002.jpg 7",
+            r"line 2: the partition must be 0, 1 or 2",
+        ),
     ],
 )
-def test_a_broken_line_is_named(celeba: Path, file: str, old: str, new: str, message: str) -> None:
-    edit(celeba / file, old, new)
+def test_the_message_names_the_damaged_line(
+    celeba: Path, file: str, old: str, new: str, message: str
+) -> None:
+    replace_text(celeba / file, old, new)
     with pytest.raises(InputError, match=message):
         read_dataset("celeba", celeba)
 
@@ -143,32 +154,32 @@ def test_a_broken_line_is_named(celeba: Path, file: str, old: str, new: str, mes
 @pytest.mark.parametrize(
     "file", ["Img", "Anno/list_landmarks_align_celeba.txt", "MAFL/training.txt", "MAFL/testing.txt"]
 )
-def test_what_was_looked_for_is_said(celeba: Path, file: str) -> None:
+def test_the_message_names_the_missing_file(celeba: Path, file: str) -> None:
     (celeba / file).rename(celeba / "elsewhere")
-    with pytest.raises(InputError, match=rf"there is no '{file}"):
+    with pytest.raises(InputError, match=rf"contains no '{file}"):
         read_dataset("celeba", celeba)
 
 
 # --- AFLW -------------------------------------------------------------------------------------------
 
 
-def test_aflw_has_rows_before_columns(tmp_path: Path) -> None:
+def test_aflw_has_y_before_x(tmp_path: Path) -> None:
     root = face_miniatures.make_aflw(tmp_path / "aflw_release-2")
-    data = read_dataset("aflw", tmp_path)  # the folder that holds the archive's will do
+    data = read_dataset("aflw", tmp_path)  # the parent of the archive's folder
     assert data.root == root
     assert (len(data.train), len(data.test)) == (5, 3)
-    np.testing.assert_allclose(data.test.xy, [five(number) * 0.8 for number in range(3)])
+    np.testing.assert_allclose(data.test.xy, [five_points(number) * 0.8 for number in range(3)])
     assert data.test.paths[1] == Path("output/image00001_50101.jpg")
-    assert np.isnan(data.train.boxes).all()  # taken whole
+    assert np.isnan(data.train.boxes).all()  # whole images
     assert data.fit is None
 
 
-def test_aflw_lists_and_points_must_agree(tmp_path: Path) -> None:
+def test_aflw_lists_and_points_must_have_the_same_length(tmp_path: Path) -> None:
     root = face_miniatures.make_aflw(tmp_path)
     labels = loadmat(root / "aflw_test_keypoints.mat")
     savemat(root / "aflw_test_keypoints.mat", {"gt": labels["gt"][:2]})
     with pytest.raises(
-        InputError, match=r"aflw_test_keypoints\.mat: 'gt' must be 3 x 5 x 2 numbers, and is 2 x 5 x 2"
+        InputError, match=r"aflw_test_keypoints\.mat: 'gt' must be 3 x 5 x 2 numbers, not 2 x 5 x 2"
     ):
         read_dataset("aflw", root)
     savemat(root / "aflw_test_keypoints.mat", {"points": labels["gt"]})
@@ -178,7 +189,7 @@ def test_aflw_lists_and_points_must_agree(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"'gt' must be 3 x 5 x 2 numbers"):
         read_dataset("aflw", root)
     (root / "aflw_test_keypoints.mat").write_bytes(b"no MATLAB file" * 20)
-    with pytest.raises(InputError, match="is not a MATLAB file that can be read"):
+    with pytest.raises(InputError, match="is not a readable MATLAB file"):
         read_dataset("aflw", root)
 
 
@@ -190,93 +201,97 @@ def ls3d(tmp_path: Path) -> Path:
     return face_miniatures.make_ls3d(tmp_path)
 
 
-def test_ls3d_takes_the_3d_points_of_both_sets_from_0(ls3d: Path) -> None:
+def test_ls3d_has_3d_points_and_subtracts_1(ls3d: Path) -> None:
     data = read_dataset("ls3d", ls3d)
     assert len(data.train) == 8  # four folders, without their mirrored copies
     assert data.train.paths[3] == Path("300W_LP/HELEN/HELEN_134213_1_0.jpg")
-    np.testing.assert_allclose(data.train.xy, [sixty_eight(number) for number in (0, 1) * 4])
-    np.testing.assert_allclose(data.test.xy, [sixty_eight(number) for number in range(1, 7)], atol=1e-5)
+    np.testing.assert_allclose(data.train.xy, [sixty_eight_points(number) for number in (0, 1) * 4])
+    np.testing.assert_allclose(
+        data.test.xy, [sixty_eight_points(number) for number in range(1, 7)], atol=1e-5
+    )
     assert data.names == SIXTY_EIGHT
     assert data.normalizer == "box"
 
 
-def test_ls3d_yaw_is_told_by_the_number(ls3d: Path) -> None:
-    for number in (11, 12):  # after 2 in the order of numbers, before it in that of names
-        face_miniatures.draw_face(
-            ls3d / f"LS3D-W-balanced-20-03-2017/new_dataset/{number}.jpg", (450, 450), five(0)
+def test_ls3d_yaw_follows_from_the_number(ls3d: Path) -> None:
+    for number in (11, 12):  # after 2 by number, before it by name
+        face_miniatures.write_face(
+            ls3d / f"LS3D-W-balanced-20-03-2017/new_dataset/{number}.jpg", (450, 450), five_points(0)
         )
-        write_t7(ls3d / f"LS3D-W-balanced-20-03-2017/new_dataset/{number}.t7", sixty_eight(number) + 1)
+        write_t7(ls3d / f"LS3D-W-balanced-20-03-2017/new_dataset/{number}.t7", sixty_eight_points(number) + 1)
     test = read_dataset("ls3d", ls3d).test
     assert [int(file.stem) for file in test.paths] == [1, 2, 3, 4, 5, 6, 11, 12]
     assert test.fields["yaw_bucket"] == ("0-30", "30-60", "60-90") * 2 + ("30-60", "60-90")
 
 
-def test_ls3d_boxes_have_room_for_the_forehead(ls3d: Path) -> None:
-    # The points from 0 span x 100 to 167 and y 66 to 200; a pixel's center is half a pixel from its edge.
+def test_ls3d_boxes_include_the_forehead(ls3d: Path) -> None:
+    # The points span x 100 to 167 and y 66 to 200, 0-based; edges are half a pixel before centers.
     height = 200 - 66
     expected = [100.5, 66.5 - height / 3, 67, height * 4 / 3]
     np.testing.assert_allclose(read_dataset("ls3d", ls3d).train.boxes[0], expected)
 
 
 @pytest.mark.parametrize("rows", [2, 3])
-def test_ls3d_points_beside_the_images_in_other_forms(ls3d: Path, rows: int) -> None:
-    """2 x 68, 3 x 68, 68 x 3 and NumPy files; the visible contour where there is nothing else."""
+def test_ls3d_points_in_other_formats(ls3d: Path, rows: int) -> None:
+    """2 x 68, 3 x 68, 68 x 3 and NumPy files; the visible contour if there is nothing else."""
     folder = ls3d / "LS3D-W-balanced-20-03-2017/new_dataset"
     (folder / "1.t7").unlink()
-    points = np.concatenate([sixty_eight(1) + 1, np.full((68, 1), 77.0)], axis=1)[:, :rows]
+    points = np.concatenate([sixty_eight_points(1) + 1, np.full((68, 1), 77.0)], axis=1)[:, :rows]
     savemat(folder / "1.mat", {"pt3d_68": points.T})
     (folder / "2.t7").unlink()
-    np.save(folder / "2.npy", np.concatenate([sixty_eight(2) + 1, np.zeros((68, 1))], axis=1))
+    np.save(folder / "2.npy", np.concatenate([sixty_eight_points(2) + 1, np.zeros((68, 1))], axis=1))
     (ls3d / "300W_LP/landmarks/AFW/AFW_134212_1_0_pts.mat").unlink()
     data = read_dataset("ls3d", ls3d)
-    np.testing.assert_allclose(data.test.xy[:2], [sixty_eight(1), sixty_eight(2)])
-    np.testing.assert_allclose(data.train.xy[0], sixty_eight(50))  # of pt2d
+    np.testing.assert_allclose(data.test.xy[:2], [sixty_eight_points(1), sixty_eight_points(2)])
+    np.testing.assert_allclose(data.train.xy[0], sixty_eight_points(50))  # pt2d
     assert any("1 images of 300W-LP have no points in 'landmarks'" in note for note in data.notes)
 
 
-def test_ls3d_images_without_points_are_left_out_and_counted(ls3d: Path) -> None:
+def test_ls3d_images_without_points_are_left_out_with_a_note(ls3d: Path) -> None:
     (ls3d / "LS3D-W-balanced-20-03-2017/new_dataset/3.t7").unlink()
     data = read_dataset("ls3d", ls3d)
     assert data.test.fields["yaw_bucket"] == ("0-30", "30-60", "0-30", "30-60", "60-90")
     assert "1 images of new_dataset have no points and were left out" in data.notes
 
 
-def test_ls3d_without_images_or_points_says_what_was_looked_for(ls3d: Path) -> None:
+def test_ls3d_messages_name_the_missing_images_and_points(ls3d: Path) -> None:
     folder = ls3d / "LS3D-W-balanced-20-03-2017/new_dataset"
     for path in folder.glob("*.t7"):
         path.unlink()
-    with pytest.raises(InputError, match=r"none of 6 images has a file of points; .*1\.t7 or .*1\.mat or"):
+    with pytest.raises(
+        InputError, match=r"none of the 6 images has a file of points; .*1\.t7 or .*1\.mat or"
+    ):
         read_dataset("ls3d", ls3d)
     for path in folder.iterdir():
         path.unlink()
-    with pytest.raises(InputError, match=r"new_dataset holds no images such as 1\.jpg"):
+    with pytest.raises(InputError, match=r"new_dataset contains no images such as 1\.jpg"):
         read_dataset("ls3d", ls3d)
     for path in (ls3d / "300W_LP").rglob("*.jpg"):
         path.unlink()
-    with pytest.raises(InputError, match=r"300W_LP holds no images such as AFW/AFW_134212_1_0\.jpg"):
+    with pytest.raises(InputError, match=r"300W_LP contains no images such as AFW/AFW_134212_1_0\.jpg"):
         read_dataset("ls3d", ls3d)
 
 
-def test_ls3d_says_what_is_odd(ls3d: Path) -> None:
+def test_ls3d_error_messages(ls3d: Path) -> None:
     folder = ls3d / "LS3D-W-balanced-20-03-2017/new_dataset"
     write_t7(folder / "3.t7", np.zeros((66, 2)))
-    with pytest.raises(InputError, match=r"3\.t7: 68 points are expected, not 66 x 2 numbers"):
+    with pytest.raises(InputError, match=r"3\.t7: expected 68 points, found 66 x 2 numbers"):
         read_dataset("ls3d", ls3d)
     (folder / "1.jpg").rename(folder / "first.jpg")
-    with pytest.raises(InputError, match=r"first\.jpg: images of LS3D-W Balanced are named by number"):
+    with pytest.raises(InputError, match=r"first\.jpg: images of LS3D-W Balanced must be named by number"):
         read_dataset("ls3d", ls3d)
     (ls3d / "300W_LP/IBUG").rename(ls3d / "IBUG")
-    with pytest.raises(InputError, match="there is no 'IBUG'"):
+    with pytest.raises(InputError, match="contains no 'IBUG'"):
         read_dataset("ls3d", ls3d)
     (ls3d / "300W_LP").rename(ls3d / "300WLP")
-    with pytest.raises(InputError, match="there is no '300W_LP' or '300W-LP'"):
+    with pytest.raises(InputError, match="contains no '300W_LP' or '300W-LP'"):
         read_dataset("ls3d", ls3d)
 
 
 # --- MTFL -------------------------------------------------------------------------------------------
 
 
-def test_mtfl_lines_hold_all_x_then_all_y_from_1(tmp_path: Path) -> None:
+def test_mtfl_lines_have_x_before_y_and_are_1_based(tmp_path: Path) -> None:
     data = read_dataset("mtfl", face_miniatures.make_mtfl(tmp_path))
     assert data.train.paths[1] == Path("net_7876/_40_1154_0.jpg")
     np.testing.assert_array_equal(
@@ -285,26 +300,26 @@ def test_mtfl_lines_hold_all_x_then_all_y_from_1(tmp_path: Path) -> None:
     np.testing.assert_allclose(data.test.xy[0, 4], [92.196007, 102.940109])
     assert data.train.fields["pose"] == (3, 4, 5)
     assert data.test.fields == {"gender": (1, 2), "smile": (1, 1), "glasses": (2, 2), "pose": (3, 1)}
-    # Points from x 90 to 197 and y 140 to 261: the longer side is 121, the center (143.5, 200.5) of pixels.
+    # Points span x 90 to 197 and y 140 to 261: the longer side is 121, the center is (143.5, 200.5).
     np.testing.assert_allclose(data.train.boxes[1], [144 - 1.2 * 121, 201 - 1.2 * 121, 2.4 * 121, 2.4 * 121])
     assert np.isnan(data.test.boxes).all()
 
 
-def test_mtfl_broken_lines_are_named(tmp_path: Path) -> None:
+def test_mtfl_messages_name_the_damaged_line(tmp_path: Path) -> None:
     root = face_miniatures.make_mtfl(tmp_path)
-    edit(root / "testing.txt", "1 1 2 3", "1 1 2 6")
-    with pytest.raises(InputError, match=r"testing\.txt, line 1: a pose is 1 to 5, not 6"):
+    replace_text(root / "testing.txt", "1 1 2 3", "1 1 2 6")
+    with pytest.raises(InputError, match=r"testing\.txt, line 1: the pose must be 1 to 5, not 6"):
         read_dataset("mtfl", root)
-    edit(root / "testing.txt", " 1 1 2 6", "")
-    with pytest.raises(InputError, match=r"testing\.txt, line 1: 15 words are expected, not 11"):
+    replace_text(root / "testing.txt", " 1 1 2 6", "")
+    with pytest.raises(InputError, match=r"testing\.txt, line 1: expected 15 words, found 11"):
         read_dataset("mtfl", root)
 
 
-def test_mtfl_lists_rebuilt_from_the_shared_crops_give_the_known_poses(tmp_path: Path) -> None:
-    """The crops of MTFL that this project has were resampled; their labels are written as official lines."""
+def test_mtfl_lists_made_from_crops_have_the_known_poses(tmp_path: Path) -> None:
+    """The labels of resampled crops of MTFL, written as official lists."""
     archive = SHARED / "faces-mtfl-aflw.zip"
     if not archive.exists():
-        pytest.skip("the shared crops of MTFL are not here")
+        pytest.skip("the crops of MTFL are not available")
     lists = {}
     with zipfile.ZipFile(archive) as content:
         root = next(name for name in content.namelist() if name.endswith("test.json")).removesuffix(
@@ -319,7 +334,7 @@ def test_mtfl_lists_rebuilt_from_the_shared_crops_give_the_known_poses(tmp_path:
                 numbers = " ".join(f"{value:.6f}" for value in xy.T.ravel())
                 name = names[annotation["image_id"]].replace("/", "\\")
                 lines.append(f" {name} {numbers} 1 1 2 {annotation['pose']}")
-            face_miniatures.write(tmp_path / f"{part}.txt", lines)
+            face_miniatures.write_lines(tmp_path / f"{part}.txt", lines)
             lists[folder] = labels["annotations"]
             for name in names.values():
                 (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -328,16 +343,16 @@ def test_mtfl_lists_rebuilt_from_the_shared_crops_give_the_known_poses(tmp_path:
     assert (len(data.train), len(data.test)) == (10_000, 2_995)
     assert Counter(data.test.fields["pose"]) == {1: 193, 2: 450, 3: 1825, 4: 401, 5: 126}
     assert Counter(data.train.fields["pose"]) == {1: 136, 2: 1113, 3: 7445, 4: 1111, 5: 195}
-    # The training crops were cut so that they are framed as test crops are: our boxes find that again.
+    # The training crops have the framing of the test crops, and so do our boxes.
     side = data.train.boxes[:, 2] * 1.2
     assert np.median(side) == pytest.approx(144, rel=0.03)
 
 
-def test_mtfl_points_lie_right_of_the_pupils_so_they_count_from_1() -> None:
-    """In the mean of many eyes the dark of the pupil is left of the point, for left and right eyes alike."""
+def test_mtfl_points_are_right_of_the_pupils_so_they_are_1_based() -> None:
+    """In the mean of many eyes the dark pupil is left of the point, for left and right eyes."""
     archive = SHARED / "faces-mtfl-aflw.zip"
     if not archive.exists():
-        pytest.skip("the shared crops of MTFL are not here")
+        pytest.skip("the crops of MTFL are not available")
     patches: tuple[list[Any], list[Any]] = ([], [])
     with zipfile.ZipFile(archive) as content:
         root = next(name for name in content.namelist() if name.endswith("test.json")).removesuffix(
@@ -349,7 +364,7 @@ def test_mtfl_points_lie_right_of_the_pupils_so_they_count_from_1() -> None:
                 continue
             encoded = np.frombuffer(content.read(f"{root}images/{image['file_name']}"), np.uint8)
             gray = cv2.imdecode(encoded, cv2.IMREAD_GRAYSCALE).astype(np.float32)
-            # From 150 to 144 pixels, both counted from 0; the labels there were only multiplied.
+            # From 150 to 144 pixels, both 0-based; the labels of the crops were only multiplied.
             xy = np.array(annotation["keypoints"], np.float64).reshape(5, 3)[:2, :2]
             xy = (xy * 150 / 144 + 0.5) * 144 / 150 - 0.5
             for eye in (0, 1):
@@ -366,23 +381,23 @@ def test_mtfl_points_lie_right_of_the_pupils_so_they_count_from_1() -> None:
 # --- CUB --------------------------------------------------------------------------------------------
 
 
-def test_cub_leaves_sea_birds_and_birds_out_of_sight_out(tmp_path: Path) -> None:
+def test_cub_excludes_sea_birds_and_birds_without_visible_parts(tmp_path: Path) -> None:
     root = face_miniatures.make_cub(tmp_path / "CUB_200_2011")
     data = read_dataset("cub", tmp_path)
     assert data.root == root
     assert data.train.fields["species"] == CUB_SPECIES[1:]  # 3 and 5; odd numbers are for training
-    assert data.test.fields["species"] == CUB_SPECIES[1:2]  # 4; of 6 nothing is in sight
+    assert data.test.fields["species"] == CUB_SPECIES[1:2]  # 4; no part of 6 is visible
     np.testing.assert_array_equal(data.train.boxes[1], [10, 7, 120, 100])
     np.testing.assert_array_equal(data.train.xy[0, :3], [[31, 61], [32, 62], [np.nan, np.nan]])
     assert [data.names[partner] for partner in data.mirror][6:9] == ["right_eye", "right_leg", "right_wing"]
-    assert data.notes == ("1 images without any part in sight were left out",)
+    assert data.notes == ("1 images without any visible part were left out",)
 
 
-def test_cub_lists_rebuilt_from_the_shared_crops_are_read_whole(tmp_path: Path) -> None:
-    """The birds that this project has, labels in their crops, written as official lists."""
+def test_cub_lists_made_from_crops_are_read_completely(tmp_path: Path) -> None:
+    """The labels of cropped birds, written as official lists."""
     archive = SHARED / "birds-cub.zip"
     if not archive.exists():
-        pytest.skip("the shared crops of CUB are not here")
+        pytest.skip("the crops of CUB are not available")
     names, split, boxes, parts, expected = [], [], [], [], {}
     with zipfile.ZipFile(archive) as content:
         for part, training in (("train", 1), ("test", 0)):
@@ -403,32 +418,32 @@ def test_cub_lists_rebuilt_from_the_shared_crops_are_read_whole(tmp_path: Path) 
                 (tmp_path / "images" / species).mkdir(parents=True, exist_ok=True)
                 (tmp_path / "images" / species / f"{number}.jpg").touch()
     for name, lines in (("images", names), ("train_test_split", split), ("bounding_boxes", boxes)):
-        face_miniatures.write(tmp_path / f"{name}.txt", lines)
-    face_miniatures.write(tmp_path / "parts" / "part_locs.txt", parts)
+        face_miniatures.write_lines(tmp_path / f"{name}.txt", lines)
+    face_miniatures.write_lines(tmp_path / "parts" / "part_locs.txt", parts)
     data = read_dataset("cub", tmp_path)
     assert (len(data.train), len(data.test)) == (4_765, 4_660)
     np.testing.assert_array_equal(data.train.xy, expected["train"])
     np.testing.assert_array_equal(data.test.xy, expected["test"])
 
 
-def test_cub_broken_lines_are_named(tmp_path: Path) -> None:
+def test_cub_messages_name_the_damaged_line(tmp_path: Path) -> None:
     root = face_miniatures.make_cub(tmp_path)
-    edit(root / "parts/part_locs.txt", "2 1 21.0", "2 16 21.0")
+    replace_text(root / "parts/part_locs.txt", "2 1 21.0", "2 16 21.0")
     with pytest.raises(InputError, match=r"part_locs\.txt, line 16: there is no image 2 or no part 16"):
         read_dataset("cub", root)
-    edit(root / "parts/part_locs.txt", "2 16 21.0", "2 1 twenty")
+    replace_text(root / "parts/part_locs.txt", "2 16 21.0", "2 1 twenty")
     with pytest.raises(InputError, match=r"part_locs\.txt, line 16: 'twenty' is not a number"):
         read_dataset("cub", root)
 
 
-# --- all --------------------------------------------------------------------------------------------
+# --- all readers ------------------------------------------------------------------------------------
 
 
-def test_the_68_points_mirror_as_the_shared_labels_say() -> None:
-    """Against the labels of another data set of this project, which were checked by eye."""
+def test_the_mirror_partners_of_68_points() -> None:
+    """Compare with the labels of another data set, which were checked visually."""
     archive = SHARED / "faces-yt68.zip"
     if not archive.exists():
-        pytest.skip("the shared faces with 68 points are not here")
+        pytest.skip("the faces with 68 points are not available")
     with zipfile.ZipFile(archive) as content:
         name = next(name for name in content.namelist() if name.endswith("test.json"))
         category = json.loads(content.read(name))["categories"][0]
@@ -436,8 +451,8 @@ def test_the_68_points_mirror_as_the_shared_labels_say() -> None:
     assert tuple(category["flip_idx"]) == SIXTY_EIGHT_MIRROR
 
 
-def test_unknown_names_and_folders_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="there is no data set 'faces'; there are celeba, aflw"):
+def test_unknown_names_and_folders_raise(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"there is no data set 'faces'\. The data sets are celeba, aflw"):
         read_dataset("faces", tmp_path)
-    with pytest.raises(InputError, match="is not a folder; give the one that holds the files of AFLW"):
+    with pytest.raises(InputError, match="is not a folder; give the folder with the files of AFLW"):
         read_dataset("aflw", tmp_path / "nowhere")

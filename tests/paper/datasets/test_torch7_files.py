@@ -1,4 +1,4 @@
-"""Tensors of Torch 7. What the miniatures' writer writes, the package torchfile 0.1.0 reads alike."""
+"""Reading of Torch 7 tensors; the package torchfile 0.1.0 also reads the files that `write_t7` writes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from selfmark.paper.datasets.torch7_files import read_tensor
 from tests.paper.datasets.face_miniatures import write_t7
 
 # [[1, 2], [3, 4]] of doubles: kind, index, version, class, dimensions, sizes, strides, offset, storage.
-BY_HAND = (
+HANDWRITTEN = (
     b"\x04\0\0\0" b"\x01\0\0\0" b"\x03\0\0\0V 1" b"\x12\0\0\0torch.DoubleTensor" b"\x02\0\0\0"
     b"\x02\0\0\0\0\0\0\0" b"\x02\0\0\0\0\0\0\0" b"\x02\0\0\0\0\0\0\0" b"\x01\0\0\0\0\0\0\0"
     b"\x01\0\0\0\0\0\0\0"
@@ -24,25 +24,25 @@ BY_HAND = (
 )  # fmt: skip
 
 
-def test_a_tensor_written_by_hand(tmp_path: Path) -> None:
-    (tmp_path / "a.t7").write_bytes(BY_HAND)
+def test_a_handwritten_tensor(tmp_path: Path) -> None:
+    (tmp_path / "a.t7").write_bytes(HANDWRITTEN)
     assert read_tensor(tmp_path / "a.t7").tolist() == [[1, 2], [3, 4]]
 
 
 @pytest.mark.parametrize("kind", ["Float", "Double"])
-def test_what_is_written_is_read(tmp_path: Path, kind: str) -> None:
+def test_a_written_tensor_is_read_back(tmp_path: Path, kind: str) -> None:
     values = np.arange(204, dtype=np.float64).reshape(68, 3) / 4
     write_t7(tmp_path / "a.t7", values, kind)
     np.testing.assert_array_equal(read_tensor(tmp_path / "a.t7"), values)
 
 
-def test_a_view_is_read_where_it_lies_in_its_storage(tmp_path: Path) -> None:
-    """Transposed (strides swapped), and one row of two from the second on."""
-    strides = BY_HAND.index(struct.pack("<qqqq", 2, 2, 2, 1)) + 16
-    swapped = BY_HAND[:strides] + struct.pack("<qq", 1, 2) + BY_HAND[strides + 16 :]
+def test_strides_and_offset_are_applied(tmp_path: Path) -> None:
+    """A transposed tensor (strides swapped), and one that starts at the second row."""
+    strides = HANDWRITTEN.index(struct.pack("<qqqq", 2, 2, 2, 1)) + 16
+    swapped = HANDWRITTEN[:strides] + struct.pack("<qq", 1, 2) + HANDWRITTEN[strides + 16 :]
     (tmp_path / "a.t7").write_bytes(swapped)
     assert read_tensor(tmp_path / "a.t7").tolist() == [[1, 3], [2, 4]]
-    row = BY_HAND[: strides - 16] + struct.pack("<qqqqq", 1, 2, 2, 1, 3) + BY_HAND[strides + 24 :]
+    row = HANDWRITTEN[: strides - 16] + struct.pack("<qqqqq", 1, 2, 2, 1, 3) + HANDWRITTEN[strides + 24 :]
     (tmp_path / "a.t7").write_bytes(row)
     assert read_tensor(tmp_path / "a.t7").tolist() == [[3, 4]]
 
@@ -50,32 +50,34 @@ def test_a_view_is_read_where_it_lies_in_its_storage(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (b"\x04\0\0\0", b"\x03\0\0\0", "no Tensor begins"),  # a table
-        (b"DoubleTensor", b"HalfedTensor", "it holds 'torch.HalfedTensor'"),
-        (b"DoubleStorage", b"FloatsStorage", "it holds 'torch.FloatsStorage'"),
+        (b"\x04\0\0\0", b"\x03\0\0\0", "expected a tensor"),  # a table
+        (b"DoubleTensor", b"HalfedTensor", "it contains 'torch.HalfedTensor'"),
+        (b"DoubleStorage", b"FloatsStorage", "it contains 'torch.FloatsStorage'"),
         (struct.pack("<q", 4), struct.pack("<q", 5), "it ends after 32 of 40 bytes"),
         (struct.pack("<qq", 2, 2), struct.pack("<qq", 2, 3), "its size is"),
-        (struct.pack("<qqqq", 2, 2, 2, 1), struct.pack("<qqqq", 2, 2, 9, 1), "reaches beyond its storage"),
+        (struct.pack("<qqqq", 2, 2, 2, 1), struct.pack("<qqqq", 2, 2, 9, 1), "extends beyond its storage"),
         (struct.pack("<qqqq", 2, 2, 2, 1), struct.pack("<qqqq", 1 << 40, 2, 0, 1), "its size is"),
         (b"\x02\0\0\0" + struct.pack("<q", 2), b"\xff\0\0\0" + struct.pack("<q", 2), "it has 255 dimensions"),
     ],
 )
-def test_what_is_no_tensor_is_refused(tmp_path: Path, old: bytes, new: bytes, message: str) -> None:
-    assert old in BY_HAND
-    (tmp_path / "a.t7").write_bytes(BY_HAND.replace(old, new, 1))
-    with pytest.raises(InputError, match=rf"a\.t7 is not a tensor of Torch 7: .*{message}"):
+def test_other_content_raises(tmp_path: Path, old: bytes, new: bytes, message: str) -> None:
+    assert old in HANDWRITTEN
+    (tmp_path / "a.t7").write_bytes(HANDWRITTEN.replace(old, new, 1))
+    with pytest.raises(InputError, match=rf"a\.t7 does not contain a Torch 7 tensor: .*{message}"):
         read_tensor(tmp_path / "a.t7")
 
 
 @settings(max_examples=200, deadline=None)
 @given(data=st.data())
-def test_damaged_files_end_in_a_sentence(
+def test_damaged_files_raise_input_errors(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "damaged.t7"
-    content = bytearray(BY_HAND[: data.draw(st.integers(0, len(BY_HAND)))])
-    for at in data.draw(st.lists(st.integers(0, max(len(content) - 1, 0)), max_size=3)) if content else []:
-        content[at] = data.draw(st.integers(0, 255))
+    content = bytearray(HANDWRITTEN[: data.draw(st.integers(0, len(HANDWRITTEN)))])
+    for position in (
+        data.draw(st.lists(st.integers(0, max(len(content) - 1, 0)), max_size=3)) if content else []
+    ):
+        content[position] = data.draw(st.integers(0, 255))
     path.write_bytes(bytes(content))
     try:
         size = read_tensor(path).size

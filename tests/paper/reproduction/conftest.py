@@ -135,19 +135,19 @@ def no_training(monkeypatch: pytest.MonkeyPatch, trained: Path) -> list[Training
 def official(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder of all data sets in their official layouts, with 68 points for CelebA and AFLW."""
     root = tmp_path_factory.mktemp("official")
-    face_miniatures.make_celeba(root / "celeba", images=8, fitted=4)
+    face_miniatures.make_celeba(root / "celeba", images=8, fit_images=4)
     face_miniatures.make_aflw(root / "aflw")
     face_miniatures.make_ls3d(root / "ls3d")
     face_miniatures.make_mtfl(root / "mtfl")
     face_miniatures.make_cub(root / "cub")
-    body_miniatures.make_bbcpose(root / "bbcpose", films=True)
+    body_miniatures.make_bbcpose(root / "bbcpose", as_videos=True)
     body_miniatures.make_human36m(root / "human36m")
     body_miniatures.make_pennaction(root / "pennaction")
     body_miniatures.make_cats(root / "cats")
     for name in ("celeba", "aflw"):
         splits = _READ_DATASET(name, root / name).splits.values()
         files = [file.name for split in splits for file in split.paths]
-        xy = np.stack([face_miniatures.sixty_eight(-60) + row for row in range(len(files))])
+        xy = np.stack([face_miniatures.sixty_eight_points(-60) + row for row in range(len(files))])
         np.savez(root / f"{name}-68.npz", names=np.array(files), xy=xy)
     return root
 

@@ -193,12 +193,12 @@ def test_detected_points_and_boxes_are_read_from_files_next_to_the_folder(
 ) -> None:
     """The official layout and its real reader; the training images do not depend on the points."""
     monkeypatch.undo()
-    face_miniatures.make_celeba(tmp_path / "celeba", images=8, fitted=3)
+    face_miniatures.make_celeba(tmp_path / "celeba", images=8, fit_images=3)
     datasets = DatasetCache(tmp_path, tmp_path / "made")
     with pytest.raises(InputError, match=r"has 5 annotated points, but 68 are needed; .* celeba-68"):
         datasets.load("celeba", 68)
     names = [f"{number:06d}.jpg" for number in range(1, 9)]
-    points = np.stack([face_miniatures.sixty_eight(-60) for _ in names])
+    points = np.stack([face_miniatures.sixty_eight_points(-60) for _ in names])
     np.savez(tmp_path / "celeba-68.npz", names=np.array(names), xy=points)
     five, many = datasets.load("celeba", 5), datasets.load("celeba", 68)
     assert (len(five.data.names), len(many.data.names)) == (5, 68)

@@ -1,1 +1,1 @@
-"""Readers of the official layouts of the paper's data sets."""
+"""Readers of the paper's data sets from their official files."""

@@ -1,7 +1,8 @@
-"""AFLW as Jakab et al. (2018) gave it out: 10,122 training and 2,991 test faces, cropped, with five points.
+"""Reader of AFLW as published by Jakab et al. (2018): 10,122 training and 2,991 test faces, cropped.
 
-Below the root (the folder aflw_release-2 of their archive) `aflw_train_images.txt` and `aflw_test_images.txt`
-name images of the folder `output`; in the files `..._keypoints.mat` beside `gt` [N, 5, 2] holds the points.
+In the root (the folder aflw_release-2 of their archive) `aflw_train_images.txt` and `aflw_test_images.txt`
+list images of the folder `output`; `gt` [N, 5, 2] in `aflw_train_keypoints.mat` and
+`aflw_test_keypoints.mat` has their five points.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from selfmark.paper.datasets.dataset import Dataset, find_path
 from selfmark.paper.datasets.face_points import FIVE, FIVE_MIRROR
 from selfmark.paper.datasets.list_files import read_rows
 
-_OF = "AFLW of earlier work (aflw_release-2)"
+_TITLE = "AFLW of earlier work (aflw_release-2)"
 
 
 def read(root: Path) -> Dataset:
-    """The split of earlier work; images are taken whole, since they are cropped already (Sec. 4.1)."""
-    find_path(root, "output", of=_OF)
+    """Read the split of earlier work; whole images are used, because they are already cropped (Sec. 4.1)."""
+    find_path(root, "output", title=_TITLE)
     return Dataset(
         name="aflw",
         root=root,
@@ -28,19 +29,19 @@ def read(root: Path) -> Dataset:
         names=FIVE,
         mirror=FIVE_MIRROR,
         normalizer="inter_ocular",
-        settings={"evaluation.ridge": 0.001},  # as of CelebA, where the authors' program is known
-        train=_split(root, "train"),
-        test=_split(root, "test"),
+        settings={"evaluation.ridge": 0.001},  # as for CelebA in the authors' program
+        train=_read_split(root, "train"),
+        test=_read_split(root, "test"),
     )
 
 
-def _split(root: Path, part: str) -> AnnotatedObjects:
-    listed = read_rows(find_path(root, f"aflw_{part}_images.txt", of=_OF), 1)
-    labels = find_path(root, f"aflw_{part}_keypoints.mat", of=_OF)
+def _read_split(root: Path, part: str) -> AnnotatedObjects:
+    rows = read_rows(find_path(root, f"aflw_{part}_images.txt", title=_TITLE), 1)
+    labels = find_path(root, f"aflw_{part}_keypoints.mat", title=_TITLE)
     points = matlab_files.matlab_numbers(
-        labels, matlab_files.load_matlab(labels), "gt", (len(listed), len(FIVE), 2)
+        labels, matlab_files.load_matlab(labels), "gt", (len(rows), len(FIVE), 2)
     )
-    # Rows come before columns: earlier work swaps the two and divides by the width and height of `hw`. It
-    # takes the numbers as counted from 0, and so do we, although a MATLAB program made them.
+    # The file has y before x: earlier work swaps the two and divides by the width and height of `hw`. It
+    # treats coordinates as 0-based, and so do we, although they were written by MATLAB.
     xy = points[:, :, ::-1].copy()
-    return annotate_images([ImageRef(Path("output") / name) for _, (name,) in listed], FIVE, xy)
+    return annotate_images([ImageRef(Path("output") / name) for _, (name,) in rows], FIVE, xy)

@@ -1,7 +1,8 @@
-"""COCO keypoints: photographs with any number of people, 17 points each, in the layout of 2017.
+"""Reader of COCO keypoints: photographs of people with 17 points each, in the layout of 2017.
 
-Below the root `annotations/person_keypoints_train2017.json` and `...val2017.json`, the images in `train2017`
-and `val2017`, or both in `images`. Files of another category, called `train.json` and `val.json`, do as well.
+The root contains `annotations/person_keypoints_train2017.json` and `...val2017.json`, with images in
+`train2017` and `val2017` or all in `images`. Files of another category can be read as `train.json` and
+`val.json`.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from selfmark.errors import InputError
 from selfmark.evaluation.label_files import build_objects
 from selfmark.image_ref import ImageRef
 from selfmark.images.coco import read_coco
-from selfmark.paper.datasets.body_readers import mirror_by_side
+from selfmark.paper.datasets.body_annotations import mirror_by_side
 from selfmark.paper.datasets.dataset import Dataset, files_exist, find_path
 
-MIN_POINTS = 0.5  # fraction of the points that must be annotated: of many people, only a hand is visible
-NUM_SAMPLES = 20  # images that are looked for to find their folder
+MIN_POINT_FRACTION = 0.5  # of points that must be annotated; often only a hand is visible
+NUM_SAMPLES = 20  # images that are tried to find their folder
 
 
 def read(root: Path) -> Dataset:
-    """Read objects with at least half of their points, without crowds; the validation set is for testing."""
+    """Read objects with at least half of their points; the validation split is for testing."""
     category, train, train_notes = _read_split(root, "train")
     _, test, test_notes = _read_split(root, "val")
     if train.names != test.names:
@@ -45,16 +46,16 @@ def read(root: Path) -> Dataset:
 def _read_split(root: Path, kind: str) -> tuple[str, AnnotatedObjects, list[str]]:
     """Return the category, the usable objects, and notes about those that were left out."""
     others = (f"annotations/{kind}.json", f"{kind}.json")
-    path = find_path(root, f"annotations/person_keypoints_{kind}2017.json", *others, of="COCO keypoints")
+    path = find_path(root, f"annotations/person_keypoints_{kind}2017.json", *others, title="COCO keypoints")
     file = read_coco(path)
     file.check_ids()
     annotations = file.single_objects()
     objects = build_objects(file, annotations)
     folder = _image_folder(root, path, kind, objects.paths).relative_to(root)
-    # The points are used as they are, like all COCO points in this program.
+    # Coordinates are used as they are, like those of all COCO files.
     objects = replace(objects, refs=tuple(ImageRef(folder / path) for path in objects.paths), fields={})
 
-    is_annotated = objects.visible.sum(axis=1) >= MIN_POINTS * len(objects.names)
+    is_annotated = objects.visible.sum(axis=1) >= MIN_POINT_FRACTION * len(objects.names)
     has_box = (objects.boxes[:, 2:] > 0).all(axis=1)
     exists = files_exist([root / path for path in objects.paths])
     left_out = {
@@ -74,5 +75,5 @@ def _image_folder(root: Path, path: Path, kind: str, names: Sequence[Path]) -> P
     sample = names[:NUM_SAMPLES]
     counts = [sum((folder / name).is_file() for name in sample) for folder in folders]
     if not any(counts):
-        raise InputError(f"{path}: '{sample[0]}' is in none of {', '.join(map(str, folders))}")
+        raise InputError(f"{path}: '{sample[0]}' was not found in any of {', '.join(map(str, folders))}")
     return folders[counts.index(max(counts))]

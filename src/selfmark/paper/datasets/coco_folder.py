@@ -17,8 +17,8 @@ from selfmark.errors import InputError, escape_control_characters
 from selfmark.evaluation.label_files import build_objects
 from selfmark.image_ref import ImageRef
 from selfmark.images.coco import CocoFile, read_coco
-from selfmark.paper.datasets.body_readers import mirror_by_side
-from selfmark.paper.datasets.dataset import Dataset, tight_box
+from selfmark.paper.datasets.body_annotations import mirror_by_side
+from selfmark.paper.datasets.dataset import Dataset, tight_boxes
 
 SPLITS = ("train", "fit", "test")
 _TIGHT_TOLERANCE = 1.0  # pixels
@@ -84,7 +84,7 @@ def _note_tight_boxes(objects: AnnotatedObjects) -> tuple[str, ...]:
     seen = objects.visible.any(axis=1)
     if not seen.any():
         return ()
-    if not np.allclose(objects.boxes[seen], tight_box(objects.xy[seen]), atol=_TIGHT_TOLERANCE):
+    if not np.allclose(objects.boxes[seen], tight_boxes(objects.xy[seen]), atol=_TIGHT_TOLERANCE):
         return ()
     return (
         "its boxes only enclose the points, so little else is visible in the crops; remove 'bbox' from the "

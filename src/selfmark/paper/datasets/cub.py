@@ -1,8 +1,8 @@
-"""CUB-200-2011: 11,788 photographs of 200 species of birds, 15 parts.
+"""Reader of CUB-200-2011: 11,788 photographs of 200 species of birds, 15 parts.
 
-Below the root (the folder CUB_200_2011 of the archive) `images.txt` numbers the images,
-`train_test_split.txt` gives the official split, `bounding_boxes.txt` a box each and `parts/part_locs.txt` the
-parts in sight.
+In the root (the folder CUB_200_2011 of the archive) `images.txt` numbers the images, `train_test_split.txt`
+has the official split, `bounding_boxes.txt` a box for each image and `parts/part_locs.txt` the visible
+parts.
 """
 
 from __future__ import annotations
@@ -14,22 +14,18 @@ import numpy as np
 from selfmark.annotations import annotate_images
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
+from selfmark.paper.datasets.body_annotations import mirror_by_side
 from selfmark.paper.datasets.dataset import Dataset, find_path
 from selfmark.paper.datasets.list_files import parse_numbers, read_rows
 from selfmark.points import FloatArray
 
+TITLE = "CUB-200-2011"
 NAMES = (
     "back", "beak", "belly", "breast", "crown", "forehead", "left_eye", "left_leg", "left_wing", "nape",
     "right_eye", "right_leg", "right_wing", "tail", "throat",
 )  # fmt: skip
-MIRROR = tuple(
-    NAMES.index({"left": "right_", "right": "left_"}[name.split("_")[0]] + name.split("_")[1])
-    if "_" in name
-    else index
-    for index, name in enumerate(NAMES)
-)
-# As in earlier work sea birds are left out, whose poses (flying, swimming) differ too much from the others'.
-# No list was published; these are the last words of their names.
+# As in earlier work, sea birds are left out, because their poses (flying, swimming) differ too much from
+# those of other birds. No list was published; these are the last words of their names.
 SEABIRDS = (
     "Albatross", "Auklet", "Cormorant", "Frigatebird", "Fulmar", "Grebe", "Guillemot", "Gull", "Jaeger",
     "Kittiwake", "Loon", "Merganser", "Pelican", "Puffin", "Tern",
@@ -37,50 +33,55 @@ SEABIRDS = (
 
 
 def read(root: Path) -> Dataset:
-    """Birds without sea birds, official split; boxes with a margin on each side as for faces (Sec. 4.1)."""
-    of = "CUB-200-2011"
-    names = _numbered(find_path(root, "images.txt", of=of), 1)
-    training = _numbered(find_path(root, "train_test_split.txt", of=of), 1)
-    boxes = _numbered(find_path(root, "bounding_boxes.txt", of=of), 4)
-    parts = find_path(root, "parts/part_locs.txt", of=of)
-    find_path(root, "images", of=of)
+    """Read birds except sea birds, with the official split; boxes get the margin of faces (Sec. 4.1)."""
+    names = _read_numbered(find_path(root, "images.txt", title=TITLE), 1)
+    split_rows = _read_numbered(find_path(root, "train_test_split.txt", title=TITLE), 1)
+    box_rows = _read_numbered(find_path(root, "bounding_boxes.txt", title=TITLE), 4)
+    parts = find_path(root, "parts/part_locs.txt", title=TITLE)
+    find_path(root, "images", title=TITLE)
 
-    order = list(names)
-    place = {number: row for row, number in enumerate(order)}
-    xy = np.full((len(order), len(NAMES), 2), np.nan)
+    numbers = list(names)
+    row_of = {number: row for row, number in enumerate(numbers)}
+    xy = np.full((len(numbers), len(NAMES), 2), np.nan)
     for where, (number, *words) in read_rows(parts, 5):
-        part, x, y, seen = parse_numbers(words, where)
-        if number not in place or part not in range(1, len(NAMES) + 1):
+        part, x, y, is_visible = parse_numbers(words, where)
+        if number not in row_of or part not in range(1, len(NAMES) + 1):
             raise InputError(f"{where}: there is no image {number} or no part {words[0]}")
-        if seen:
-            xy[place[number], int(part) - 1] = x, y
-    missing = [number for number in order if number not in training or number not in boxes]
+        if is_visible:
+            xy[row_of[number], int(part) - 1] = x, y
+    missing = [number for number in numbers if number not in split_rows or number not in box_rows]
     if missing:
         raise InputError(f"{root}: image {missing[0]} of images.txt has no box or is in no split")
-    box: FloatArray = np.array([parse_numbers(boxes[number][1], boxes[number][0]) for number in order])
-    files = [Path("images") / names[number][1][0] for number in order]
+    boxes: FloatArray = np.array(
+        [parse_numbers(box_rows[number][1], box_rows[number][0]) for number in numbers]
+    )
+    files = [Path("images") / names[number][1][0] for number in numbers]
     species = [file.parent.name for file in files]
     objects = annotate_images(
-        [ImageRef(file) for file in files], NAMES, xy, box.reshape(-1, 4), fields={"species": tuple(species)}
+        [ImageRef(file) for file in files],
+        NAMES,
+        xy,
+        boxes.reshape(-1, 4),
+        fields={"species": tuple(species)},
     )
-    land = np.array([name.split("_")[-1] not in SEABIRDS for name in species], dtype=bool)
-    in_sight = np.isfinite(xy).all(axis=2).any(axis=1)
-    first = np.array([training[number][1] == ["1"] for number in order], dtype=bool)
-    unseen = int((land & ~in_sight).sum())
+    is_land_bird = np.array([name.split("_")[-1] not in SEABIRDS for name in species], dtype=bool)
+    has_parts = np.isfinite(xy).all(axis=2).any(axis=1)
+    is_train = np.array([split_rows[number][1] == ["1"] for number in numbers], dtype=bool)
+    num_without = int((is_land_bird & ~has_parts).sum())
     return Dataset(
         name="cub",
         root=root,
         category="bird",
         names=NAMES,
-        mirror=MIRROR,
+        mirror=mirror_by_side(NAMES),
         normalizer="bbox",
         settings={},
-        train=objects.select(land & in_sight & first),
-        test=objects.select(land & in_sight & ~first),
-        notes=(f"{unseen} images without any part in sight were left out",) if unseen else (),
+        train=objects.select(is_land_bird & has_parts & is_train),
+        test=objects.select(is_land_bird & has_parts & ~is_train),
+        notes=(f"{num_without} images without any visible part were left out",) if num_without else (),
     )
 
 
-def _numbered(path: Path, count: int) -> dict[str, tuple[str, list[str]]]:
-    """By an image's number, the place of its line and the `count` words after the number."""
+def _read_numbered(path: Path, count: int) -> dict[str, tuple[str, list[str]]]:
+    """Return by image number the location of its line and the `count` words after the number."""
     return {words[0]: (where, words[1:]) for where, words in read_rows(path, count + 1)}

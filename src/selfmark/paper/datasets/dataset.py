@@ -1,7 +1,7 @@
-"""The one form that every data set of the paper is brought into, and how it is written down.
+"""The common form of the paper's data sets, COCO files written from it, and helpers of the readers.
 
-A reader (one module per official layout) turns folders and list files into a `Dataset`. Written as COCO files
-that name the original images where they are, it is what `discover` and `evaluate` take from anyone.
+A reader (one module per official layout) turns folders and list files into a `Dataset`. `discover` and
+`evaluate` take the COCO files written from it, which contain the absolute paths of the original images.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from selfmark.run.files import atomic_write
 
 @dataclass(frozen=True)
 class Dataset:
-    """A category of objects with the paper's split.
+    """A category of objects with the paper's splits.
 
-    name:       as in `registry.DATASETS`
-    root:       folder that the paths of the objects' images are relative to
-    category:   what the objects are, e.g. "face"
-    names:      L names of the points
-    mirror:     L: each point's partner in the mirrored image
-    normalizer: what errors are divided by, a spec of `evaluate.normalize` (Sec. 4.2)
-    settings:   what the paper or its authors' program changes for this data set, by dotted name, e.g.
-                images.body_scale
-    train:      what landmarks are discovered in and, unless `fit` is given, regressors fitted on
-    test:       what errors are measured on
-    notes:      sentences on what was left out or could not be done as in the paper
-    fit:        what regressors are fitted on, where that is not `train`
+    Attributes:
+        name: name in `registry.DATASETS`.
+        root: folder that the paths of images are relative to.
+        category: name of the category, e.g. "face".
+        names: names of the L points.
+        mirror: each point's partner in the mirrored image, by index.
+        normalizer: what errors are divided by, as in `evaluation.normalizers` (Sec. 4.2).
+        settings: settings that the paper or the authors' program changes for this data set, by dotted name.
+        train: objects in which landmarks are discovered.
+        test: objects on which errors are measured.
+        notes: sentences on what was left out or differs from the paper.
+        fit: objects for fitting regressors; None: those of `train`.
     """
 
     name: str
@@ -53,6 +53,7 @@ class Dataset:
     fit: AnnotatedObjects | None = None
 
     def __post_init__(self) -> None:
+        """Raise if mirror partners or the points of the splits are inconsistent."""
         if sorted(self.mirror) != list(range(len(self.names))):
             raise ValueError("mirror must name every point once")
         for split in self.splits.values():
@@ -61,12 +62,12 @@ class Dataset:
 
     @property
     def splits(self) -> dict[str, AnnotatedObjects]:
-        """The splits by name: train, fit where there is one, test."""
+        """The splits by name: train, fit (if it exists) and test."""
         fit = {} if self.fit is None else {"fit": self.fit}
         return {"train": self.train, **fit, "test": self.test}
 
-    def changed(self, splits: Mapping[str, AnnotatedObjects], notes: Sequence[str]) -> Dataset:
-        """The same with other objects in these splits, and with further notes."""
+    def replace_splits(self, splits: Mapping[str, AnnotatedObjects], notes: Sequence[str]) -> Dataset:
+        """Return the data set with these splits replaced and these notes added."""
         return replace(
             self,
             train=splits.get("train", self.train),
@@ -77,12 +78,13 @@ class Dataset:
 
 
 def write_coco(dataset: Dataset, folder: Path) -> tuple[Path, Path]:
-    """Write train.json and test.json, which name the images where they are; returns their paths.
+    """Write train.json, test.json and, if there is a split for fitting regressors, fit.json.
 
-    Where regressors are fitted on other images than those of train.json, those are in fit.json.
+    Returns:
+        The paths of train.json and test.json.
     """
     try:
-        (folder / "fit.json").unlink(missing_ok=True)  # of another data set
+        (folder / "fit.json").unlink(missing_ok=True)  # It may belong to another data set.
     except OSError as error:
         raise InputError(f"cannot write to {folder}: {error.strerror}") from error
     for name, split in dataset.splits.items():
@@ -95,12 +97,12 @@ def write_coco_split(dataset: Dataset, split: AnnotatedObjects, path: Path) -> N
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as temporary:
-            temporary.write_text(json.dumps(_coco(dataset, split)), encoding="utf-8")
+            temporary.write_text(json.dumps(_to_coco(dataset, split)), encoding="utf-8")
     except OSError as error:
         raise InputError(f"cannot write to {path.parent}: {error.strerror}") from error
 
 
-def _coco(dataset: Dataset, split: AnnotatedObjects) -> dict[str, Any]:
+def _to_coco(dataset: Dataset, split: AnnotatedObjects) -> dict[str, Any]:
     category = {
         "id": 1,
         "name": dataset.category,
@@ -112,7 +114,8 @@ def _coco(dataset: Dataset, split: AnnotatedObjects) -> dict[str, Any]:
     root = dataset.root.resolve()
     images: dict[tuple[str, int | None], dict[str, Any]] = {}
     annotations = []
-    unknown = [0] * (3 * len(dataset.names))  # one for all: there may be 200,000 of them
+    # Up to 200,000 objects without points share this list.
+    no_points = [0] * (3 * len(dataset.names))
     for row, ref in enumerate(split.refs):
         key = (str(root / ref.path), ref.frame)
         if key not in images:
@@ -127,7 +130,7 @@ def _coco(dataset: Dataset, split: AnnotatedObjects) -> dict[str, Any]:
             "id": row + 1,
             "image_id": images[key]["id"],
             "category_id": 1,
-            "keypoints": _triples(split.xy[row], known, split.hidden[row]) if known.any() else unknown,
+            "keypoints": _to_triples(split.xy[row], known, split.hidden[row]) if known.any() else no_points,
             "num_keypoints": int(known.sum()),
             "iscrowd": 0,
         }
@@ -142,47 +145,56 @@ def _coco(dataset: Dataset, split: AnnotatedObjects) -> dict[str, Any]:
     }
 
 
-def _triples(xy: FloatArray, known: npt.NDArray[np.bool_], hidden: npt.NDArray[np.bool_]) -> list[float]:
-    """x, y, v of each point; zeros where it is not annotated."""
-    sight = np.where(known, np.where(hidden, 1, 2), 0)
-    places = np.where(known[:, None], xy, 0.0)
-    return [value for (x, y), v in zip(places.tolist(), sight.tolist(), strict=True) for value in (x, y, v)]
+def _to_triples(xy: FloatArray, known: npt.NDArray[np.bool_], hidden: npt.NDArray[np.bool_]) -> list[float]:
+    """Return x, y and visibility of each point; zeros if it is not annotated."""
+    visibility = np.where(known, np.where(hidden, 1, 2), 0).tolist()
+    points = np.where(known[:, None], xy, 0.0).tolist()
+    return [value for (x, y), v in zip(points, visibility, strict=True) for value in (x, y, v)]
 
 
-# --- what readers share ------------------------------------------------------------------------------------
+# --- helpers of the readers --------------------------------------------------------------------------------
 
 
-def find_path(root: Path, *names: str, of: str) -> Path:
-    """The first of these paths that exists below the root; which files were looked for if none does."""
+def find_path(root: Path, *names: str, title: str) -> Path:
+    """Return the first of these paths that exists below the root.
+
+    Args:
+        root: folder of the data set.
+        names: paths relative to the root.
+        title: title of the data set, for the message.
+
+    Raises:
+        InputError: if none of them exists.
+    """
     for name in names:
         if (root / name).exists():
             return root / name
-    looked = " or ".join(f"'{name}'" for name in names)
+    expected = " or ".join(f"'{name}'" for name in names)
     raise InputError(
-        f"{root} is not laid out as {of} is: there is no {looked} in it; 'selfmark datasets list' says where "
-        "to get it"
+        f"{root} does not have the layout of {title}: it contains no {expected}; 'selfmark datasets list' "
+        "shows where to get it"
     )
 
 
 def list_files(folder: Path, pattern: str) -> list[Path]:
-    """The files of a folder that a pattern matches, sorted, but hidden ones: macOS makes ._1.jpg of 1.jpg."""
+    """Return the files that match a pattern, sorted, without hidden ones like ._1.jpg from macOS."""
     return sorted(path for path in folder.glob(pattern) if not path.name.startswith("."))
 
 
 def files_exist(paths: Sequence[Path]) -> npt.NDArray[np.bool_]:
-    """Whether each of the files is there, [N].
+    """Return whether each file exists, [N].
 
-    Every folder is listed once: to ask for many thousand files one by one takes minutes on a disk far away.
+    Every folder is listed once, because checking many thousands of files takes minutes on a network drive.
     """
     folders = {path.parent for path in paths}
-    there = {folder: set(os.listdir(folder)) if folder.is_dir() else set() for folder in folders}
-    return np.array([path.name in there[path.parent] for path in paths], bool)
+    names = {folder: set(os.listdir(folder)) if folder.is_dir() else set() for folder in folders}
+    return np.array([path.name in names[path.parent] for path in paths], bool)
 
 
-def tight_box(xy: FloatArray) -> FloatArray:
-    """The tightest boxes [N, 4] around annotated points [N, L, 2], pixel centers at integers.
+def tight_boxes(xy: FloatArray) -> FloatArray:
+    """Return the tightest boxes [N, 4] around annotated points [N, L, 2], with pixel centers at integers.
 
-    >>> tight_box(np.array([[[2.0, 3.0], [np.nan, np.nan], [5.0, 3.0]]])).tolist()
+    >>> tight_boxes(np.array([[[2.0, 3.0], [np.nan, np.nan], [5.0, 3.0]]])).tolist()
     [[2.5, 3.5, 3.0, 0.0]]
     """
     low, high = np.nanmin(xy, axis=1), np.nanmax(xy, axis=1)

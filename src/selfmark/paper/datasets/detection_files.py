@@ -1,4 +1,4 @@
-"""Points that a detector found, read from a file: COCO keypoints, a table, or arrays."""
+"""Read the points of a detector from COCO keypoints, a CSV table or NumPy arrays."""
 
 from __future__ import annotations
 
@@ -20,29 +20,30 @@ from selfmark.paper.datasets.list_files import parse_numbers, read_rows
 
 
 def read_points(path: Path) -> AnnotatedObjects:
-    """The points of a file: COCO keypoints (.json), a table (.csv), or arrays (.npz, .npy).
+    """Read the points of a file: COCO keypoints (.json), a table (.csv), or arrays (.npz, .npy).
 
-    A row of a table is an image and x, y of each point. Arrays are xy [D, L, 2]: with `names` [D] in an .npz,
-    as the only one in an .npy with the names of the images line by line in the .txt beside it.
+    A row of a table is an image and x, y of each point. An .npz contains `names` [D] of images and `xy` [D,
+    L, 2]. An .npy contains only `xy`; the names of the images are in a .txt file of the same name, one per
+    line.
     """
     if not path.is_file():
-        raise InputError(f"there is no file {path}; see that the path is right")
-    readers = {".json": _coco, ".csv": _table, ".npz": _arrays, ".npy": _array}
+        raise InputError(f"there is no file {path}; check the path")
+    readers = {".json": _read_coco, ".csv": _read_table, ".npz": _read_npz, ".npy": _read_npy}
     reader = readers.get(path.suffix.lower())
     if reader is None:
-        raise InputError(f"{path}: points are read from {', '.join(readers)} files")
+        raise InputError(f"{path} must be one of {', '.join(readers)}")
     found = reader(path)
     if not len(found):
-        raise InputError(f"{path} holds no points")
+        raise InputError(f"{path} contains no points")
     return found
 
 
-def _coco(path: Path) -> AnnotatedObjects:
+def _read_coco(path: Path) -> AnnotatedObjects:
     file = read_coco(path)
     file.check_ids()
     annotations = file.single_objects()
     if not annotations:
-        raise InputError(f"{path} annotates no objects; give a file with points of the images")
+        raise InputError(f"{path} annotates no objects; use a file with points of the images")
     category = file.category(annotations)
     names = category.point_names(annotations[0])
     mirror = category.mirror(len(names))
@@ -54,19 +55,16 @@ def _coco(path: Path) -> AnnotatedObjects:
     return replace(annotate_images(refs, names, xy, hidden=points[..., 2] == 1), mirror=mirror)
 
 
-def _table(path: Path) -> AnnotatedObjects:
+def _read_table(path: Path) -> AnnotatedObjects:
     try:
         lines = list(csv.reader(read_text(path).splitlines()))
     except csv.Error as error:
         raise InputError(f"{path} is not a table: {error}") from error
     header = lines[0] if lines else []
-    if (
-        len(header) < 3
-        or len(header) % 2 == 0
-        or header[1].strip().lower() not in ("x", "x0", "x1", "x_0", "x_1")
-    ):
+    has_pairs = len(header) >= 3 and len(header) % 2 == 1
+    if not has_pairs or header[1].strip().lower() not in ("x", "x0", "x1", "x_0", "x_1"):
         raise InputError(
-            f"{path}, line 1: the columns are image,x1,y1,x2,y2 and so on, not '{','.join(header)[:60]}'"
+            f"{path}, line 1: the columns must be image,x1,y1,x2,y2 and so on, not '{','.join(header)[:60]}'"
         )
     images, values = [], []
     for number, line in enumerate(lines[1:], 2):
@@ -74,39 +72,40 @@ def _table(path: Path) -> AnnotatedObjects:
             continue
         where = f"{path}, line {number}"
         if len(line) != len(header):
-            raise InputError(f"{where}: {len(header)} columns are expected, not {len(line)}")
+            raise InputError(f"{where}: expected {len(header)} columns, found {len(line)}")
         images.append(line[0].strip())
         values.append(parse_numbers(line[1:], where))
     if not images:
-        raise InputError(f"{path} holds no points")
-    return _detected(path, images, np.array(values, dtype=np.float64).reshape(len(images), -1, 2))
+        raise InputError(f"{path} contains no points")
+    return _build_objects(path, images, np.array(values, dtype=np.float64).reshape(len(images), -1, 2))
 
 
-def _arrays(path: Path) -> AnnotatedObjects:
-    content = _load(path)
+def _read_npz(path: Path) -> AnnotatedObjects:
+    content = _load_arrays(path)
     if not {"names", "xy"} <= set(content):
-        raise InputError(f"{path} needs the arrays 'names' and 'xy'")
-    return _detected(path, [str(name) for name in content["names"].ravel()], content["xy"])
+        raise InputError(f"{path} must contain the arrays 'names' and 'xy'")
+    return _build_objects(path, [str(name) for name in content["names"].ravel()], content["xy"])
 
 
-def _array(path: Path) -> AnnotatedObjects:
-    beside = path.with_suffix(".txt")
-    if not beside.is_file():
-        raise InputError(f"there is no {beside}, which names the images of {path.name} line by line")
-    names = [name for _, (name,) in read_rows(beside, 1)]
-    return _detected(path, names, _load(path).get("", np.zeros(0)))
+def _read_npy(path: Path) -> AnnotatedObjects:
+    names_file = path.with_suffix(".txt")
+    if not names_file.is_file():
+        raise InputError(f"{path} needs a file {names_file} with the names of its images, one per line")
+    names = [name for _, (name,) in read_rows(names_file, 1)]
+    return _build_objects(path, names, _load_arrays(path).get("", np.zeros(0)))
 
 
-def _load(path: Path) -> dict[str, npt.NDArray[np.generic]]:
-    """The arrays of a file by name; the only one of an .npy has none."""
-    try:  # Python objects in arrays could run anything, so they are not read
+def _load_arrays(path: Path) -> dict[str, npt.NDArray[np.generic]]:
+    """Return the arrays of a file by name; the name of an .npy's array is empty."""
+    try:
+        # Pickled objects are not read, because they can execute code.
         content = np.load(path, allow_pickle=False)
         return dict(content) if isinstance(content, np.lib.npyio.NpzFile) else {"": np.asarray(content)}
-    except Exception as error:  # a damaged file makes NumPy fail in any way
+    except Exception as error:  # NumPy raises errors of every kind for damaged files.
         raise InputError(f"{path} is not a file of plain NumPy arrays, or it is damaged") from error
 
 
-def _detected(path: Path, images: Sequence[str], xy: npt.NDArray[np.generic]) -> AnnotatedObjects:
+def _build_objects(path: Path, images: Sequence[str], xy: npt.NDArray[np.generic]) -> AnnotatedObjects:
     if xy.dtype.kind not in "fiu" or xy.ndim != 3 or xy.shape[0] != len(images) or xy.shape[2] != 2:
         raise InputError(
             f"{path}: {len(images)} images need points of shape {len(images)} x L x 2, not "

@@ -1,7 +1,7 @@
-"""Points and boxes of a detector in place of those of a data set.
+"""Replace the points or boxes of a data set by those of a detector.
 
-The paper annotates CelebA and AFLW anew with the 68 points of a detector and takes boxes of another; any file
-of such detections will do. It is joined by the names of the images.
+The paper uses the 68 points of one detector and the boxes of another for CelebA and AFLW. Detections are
+matched to images by file name.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from selfmark.points import FloatArray
 
 
 def replace_points(dataset: Dataset, file: Path) -> Dataset:
-    """The data set with the points of a file; images without any are left out and counted in a note.
+    """Return the data set with the points of a file; images without points are left out with a note.
 
-    Where regressors are fitted on a split of their own, landmarks are still discovered in all images of
-    `train`: that needs no points. Its images without any are not counted, for nothing is lost.
+    If there is a split for fitting regressors, `train` keeps all its images, because discovery needs no
+    points.
     """
     found = read_points(file)
     splits, notes = {}, []
     for name, split in dataset.splits.items():
-        matched = _nearest(split, found, file)
+        matched = _match_detections(split, found, file)
         known = matched >= 0
         xy = np.where(known[:, None, None], found.xy[matched], np.nan)
         splits[name] = replace(
@@ -47,8 +47,8 @@ def replace_points(dataset: Dataset, file: Path) -> Dataset:
             continue
         if not known.any():
             raise InputError(
-                f"{file} has points of none of the {len(split)} images of the {name} split; it names "
-                f"'{found.paths[0]}', the data set '{split.paths[0]}'"
+                f"{file} has no points for any of the {len(split)} images of the {name} split: its first "
+                f"image is '{found.paths[0]}', that of the data set is '{split.paths[0]}'"
             )
         if not known.all():
             splits[name] = splits[name].select(known)
@@ -67,77 +67,79 @@ def replace_points(dataset: Dataset, file: Path) -> Dataset:
 
 
 def replace_boxes(dataset: Dataset, file: Path) -> Dataset:
-    """The data set with the boxes of a file; images without one are left out and counted in a note.
+    """Return the data set with the boxes of a file; images without a box are left out with a note.
 
-    Of several boxes of an image an object gets the one whose center is nearest its points. A split of which
-    the file has nothing keeps the boxes it has: detectors are often run on training images only.
+    If an image has several boxes, an object gets the one whose center is closest to its points. A split for
+    which the file has no boxes keeps its own, because detectors are often run only on training images.
     """
     refs = {
         name: [ImageRef(dataset.root / ref.path, ref.frame) for ref in split.refs]
         for name, split in dataset.splits.items()
     }
-    given: dict[str, list[FloatArray]] = defaultdict(list)
-    images = dict.fromkeys(ref for some in refs.values() for ref in some)
-    for ref in attach_boxes(list(images), file, lambda sentence: None):
-        given[ref.name].append(np.array(ref.box, dtype=np.float64))
+    images = dict.fromkeys(ref for split_refs in refs.values() for ref in split_refs)
+    boxes_by_image: dict[str, list[FloatArray]] = defaultdict(list)
+    for ref in attach_boxes(list(images), file, lambda message: None):
+        boxes_by_image[ref.name].append(np.array(ref.box, dtype=np.float64))
     splits, notes = {}, []
     for name, split in dataset.splits.items():
-        box = np.full((len(split), 4), np.nan)
+        boxes = np.full((len(split), 4), np.nan)
         for row, ref in enumerate(refs[name]):
-            if ref.name in given:
-                centers = np.stack([one[:2] + one[2:] / 2 - 0.5 for one in given[ref.name]])
-                box[row] = given[ref.name][_closest(centers, split.xy[row])]
-        known = np.isfinite(box[:, 0])
+            if ref.name in boxes_by_image:
+                candidates = np.stack(boxes_by_image[ref.name])
+                centers = candidates[:, :2] + candidates[:, 2:] / 2 - 0.5
+                boxes[row] = candidates[_find_closest(centers, split.xy[row])]
+        known = np.isfinite(boxes[:, 0])
         if not known.any():
-            notes.append(f"{file} has no boxes of the {name} split, which keeps its own")
+            notes.append(f"{file} has no boxes for the {name} split, which keeps its own")
             continue
-        splits[name] = replace(split, boxes=box).select(known)
+        splits[name] = replace(split, boxes=boxes).select(known)
         if not known.all():
             notes.append(f"{int((~known).sum())} images of the {name} split have no box in {file}")
-    return dataset.changed(splits, notes)
+    return dataset.replace_splits(splits, notes)
 
 
-def _nearest(split: AnnotatedObjects, found: AnnotatedObjects, file: Path) -> npt.NDArray[np.int64]:
-    """The detection of each object, [N], -1 where there is none: of several in an image the nearest."""
-    by_name: dict[tuple[str, int | None], list[int]] = defaultdict(list)
+def _match_detections(split: AnnotatedObjects, found: AnnotatedObjects, file: Path) -> npt.NDArray[np.int64]:
+    """Return the row of each object's detection, [N], the closest of several in an image; -1 if none."""
+    rows_by_name: dict[tuple[str, int | None], list[int]] = defaultdict(list)
     for row in np.flatnonzero(found.visible.any(axis=1)).tolist():
-        by_name[found.refs[row].path.name, found.refs[row].frame].append(row)
-    owner: dict[int, Path] = {}
-    chosen = np.full(len(split), -1, dtype=np.int64)
-    for row, ref in enumerate(split.refs):
+        rows_by_name[found.refs[row].path.name, found.refs[row].frame].append(row)
+    image_of: dict[int, Path] = {}
+    matched = np.full(len(split), -1, dtype=np.int64)
+    for index, ref in enumerate(split.refs):
         path = ref.path
-        candidates = by_name.get((path.name, ref.frame), ())
-        matched = [one for one in candidates if _same_file(found.refs[one].path.parts, path.parts)]
-        if not matched:
+        same_name = rows_by_name.get((path.name, ref.frame), ())
+        candidates = [row for row in same_name if _is_same_file(found.refs[row].path.parts, path.parts)]
+        if not candidates:
             continue
-        for one in matched:
-            if owner.setdefault(one, path) != path:
+        for row in candidates:
+            if image_of.setdefault(row, path) != path:
                 raise InputError(
-                    f"{file}: '{found.paths[one]}' may be {owner[one]} or {path}; name it with its folders"
+                    f"{file}: '{found.paths[row]}' can be {image_of[row]} or {path}; include the folder in "
+                    "the name"
                 )
-        centers = np.stack([_center(found.xy[one]) for one in matched])
-        chosen[row] = matched[_closest(centers, split.xy[row])]
-    return chosen
+        centers = np.stack([_center(found.xy[row]) for row in candidates])
+        matched[index] = candidates[_find_closest(centers, split.xy[index])]
+    return matched
 
 
-def _same_file(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Whether a name may be that of a file: the shorter of the two is how the longer ends.
+def _is_same_file(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Return whether the longer of two paths ends with the shorter one.
 
-    >>> _same_file(("celeba", "Img", "1.jpg"), ("Img", "1.jpg"))
+    >>> _is_same_file(("celeba", "Img", "1.jpg"), ("Img", "1.jpg"))
     True
-    >>> _same_file(("wild", "1.jpg"), ("Img", "1.jpg"))
+    >>> _is_same_file(("wild", "1.jpg"), ("Img", "1.jpg"))
     False
     """
     length = min(len(one), len(other))
     return tuple(one[-length:]) == tuple(other[-length:])
 
 
-def _closest(centers: FloatArray, xy: FloatArray) -> int:
-    """Which of the centers [C, 2] is nearest the middle of the points; the first where there are none."""
+def _find_closest(centers: FloatArray, xy: FloatArray) -> int:
+    """Return which of the centers [C, 2] is closest to the mean of the points; 0 if there are no points."""
     distance = np.linalg.norm(centers - _center(xy), axis=1)
     return int(np.nanargmin(distance)) if np.isfinite(distance).any() else 0
 
 
 def _center(xy: FloatArray) -> FloatArray:
-    seen = xy[np.isfinite(xy).all(axis=1)]
-    return seen.mean(axis=0) if len(seen) else np.full(2, np.nan)
+    known = xy[np.isfinite(xy).all(axis=1)]
+    return known.mean(axis=0) if len(known) else np.full(2, np.nan)

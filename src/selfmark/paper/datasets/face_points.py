@@ -1,7 +1,7 @@
-"""The two sets of points that faces are annotated with: five, and the 68 of 300-W.
+"""Names and mirror partners of the two sets of facial points: five points, and the 68 points of 300-W.
 
-Of the five, left is left in the image of an upright face, as the official lists have it; of the 68, left is
-the person's own.
+Among the five, left means left in the image, as in the official lists; among the 68, it means the person's
+left.
 """
 
 from __future__ import annotations
@@ -17,26 +17,30 @@ _PARTS = {
 }  # fmt: skip
 SIXTY_EIGHT = tuple(f"{part}_{number}" for part, count in _PARTS.items() for number in range(count))
 SIXTY_EIGHT_MIRROR = (
-    *range(16, -1, -1),  # the jaw from ear to ear
-    *range(26, 16, -1),  # both brows, together from side to side
-    *range(27, 31),  # the bridge lies in the middle
-    *range(35, 30, -1),
-    *(45, 44, 43, 42, 47, 46),  # eyes run along the upper lid, then back along the lower one
+    *range(16, -1, -1),  # jaw, from ear to ear
+    *range(26, 16, -1),  # both brows
+    *range(27, 31),  # bridge of the nose, on the symmetry axis
+    *range(35, 30, -1),  # nostrils
+    *(45, 44, 43, 42, 47, 46),  # eyes, along the upper lid and back along the lower one
     *(39, 38, 37, 36, 41, 40),
-    *range(54, 47, -1),  # upper lip, outside
+    *range(54, 47, -1),  # outer contour of the mouth
     *range(59, 54, -1),
-    *range(64, 59, -1),
+    *range(64, 59, -1),  # inner contour
     *range(67, 64, -1),
 )
 
 
 def face_point_names(count: int, where: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Names and mirror partners of so many points of a face."""
+    """Return names and mirror partners of 5 or 68 facial points.
+
+    Raises:
+        InputError: for another number of points; the message begins with `where`.
+    """
     if count == len(FIVE):
         return FIVE, FIVE_MIRROR
     if count == len(SIXTY_EIGHT):
         return SIXTY_EIGHT, SIXTY_EIGHT_MIRROR
     raise InputError(
-        f"{where}: each image has {count} points, which could be any; give 5 or 68, or a COCO file that "
-        "names them and has 'flip_idx'"
+        f"{where}: the names of its {count} points per image are unknown; use 5 or 68 points, or a COCO file "
+        "with names and 'flip_idx'"
     )

@@ -1,8 +1,8 @@
-"""Human3.6M: actors in a hall before four cameras, with the joints that motion capture gives.
+"""Reader of Human3.6M: actors filmed by four cameras, with joints from motion capture.
 
-Per subject, below e.g. S1: `Videos/Directions 1.54138969.mp4`, the joints of each frame in
-`MyPoseFeatures/D2_Positions/Directions 1.54138969.cdf` and a mask of its box in
-`MySegmentsMat/ground_truth_bb/Directions 1.54138969.mat` (version 7.3, so HDF5).
+Each subject has a folder, e.g. S1, with `Videos/Directions 1.54138969.mp4`, the joints of each frame in
+`MyPoseFeatures/D2_Positions/Directions 1.54138969.cdf` and a mask of each box in
+`MySegmentsMat/ground_truth_bb/Directions 1.54138969.mat` (version 7.3, which is HDF5).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from selfmark.annotations import AnnotatedObjects, annotate_images
 from selfmark.errors import InputError, require_package
 from selfmark.image_ref import ImageRef
-from selfmark.paper.datasets.body_readers import (
+from selfmark.paper.datasets.body_annotations import (
     JOINTS,
     concatenate_objects,
     fill_missing_boxes,
@@ -25,15 +25,16 @@ from selfmark.paper.datasets.body_readers import (
 from selfmark.paper.datasets.dataset import Dataset, find_path, list_files
 from selfmark.points import FloatArray
 
-OF = "Human3.6M"
+TITLE = "Human3.6M"
 INSTALL = "'selfmark[datasets]'"
-# The seven subjects whose joints are given out. The last tests: as in the authors' earlier program.
-TRAIN, TEST = ("S1", "S5", "S6", "S7", "S8", "S9"), ("S11",)
-EVERY_TRAIN, EVERY_TEST = 50, 100  # frames
-# Not the walks in pairs and with a dog, whose names begin alike.
-FILM = re.compile(r"(Directions|Discussion|Posing|Waiting|Greeting|Walking)(?: \d)?\.(\d+)\.mp4")
-# In the order of the files. Some lie in one place: the ends of the spine and the collars, wrists and thumbs.
-ALL = (
+# The seven subjects whose joints are published. The last one is for testing, as in the authors' earlier
+# program.
+TRAIN_SUBJECTS, TEST_SUBJECTS = ("S1", "S5", "S6", "S7", "S8", "S9"), ("S11",)
+TRAIN_STEP, TEST_STEP = 50, 100  # frames
+# This does not match the videos of walks in pairs and with a dog, whose names begin the same.
+VIDEO_NAME = re.compile(r"(Directions|Discussion|Posing|Waiting|Greeting|Walking)(?: \d)?\.(\d+)\.mp4")
+# In the order of the files. Some joints coincide: ends of the spine and collars, wrists and thumbs.
+ALL_JOINTS = (
     "hips", "right_hip", "right_knee", "right_ankle", "right_toe", "right_toe_end", "left_hip", "left_knee",
     "left_ankle", "left_toe", "left_toe_end", "spine", "spine_middle", "neck", "nose", "head", "left_collar",
     "left_shoulder", "left_elbow", "left_wrist", "left_thumb", "left_thumb_end", "left_hand", "left_hand_end",
@@ -44,38 +45,43 @@ MARGIN = 0.1  # of boxes around the joints
 
 
 def read(root: Path) -> Dataset:
-    """The joints that the paper's tables name."""
-    return with_joints(root, "human36m", JOINTS)
+    """Read the joints that the paper's tables name."""
+    return read_joints(root, "human36m", JOINTS)
 
 
-def with_joints(root: Path, name: str, names: tuple[str, ...]) -> Dataset:
-    """Six activities; a frame in 50 of six subjects for training, in 100 of one for testing (Sec. 4.1)."""
+def read_joints(root: Path, name: str, names: tuple[str, ...]) -> Dataset:
+    """Read six activities: frames of six subjects for training and of one for testing (Sec. 4.1).
+
+    Args:
+        root: folder of the data set.
+        name: name of the data set.
+        names: names of the joints.
+    """
     folders = ("", "training/subjects/", "subjects/", "training/")
-    base = find_path(root, *(f"{folder}S1" for folder in folders), of=OF).parent
-    splits, without, made, count = [], [], 0, 0
-    for subjects, every in ((TRAIN, EVERY_TRAIN), (TEST, EVERY_TEST)):
+    base = find_path(root, *(f"{folder}S1" for folder in folders), title=TITLE).parent
+    splits, without_joints, num_filled = [], [], 0
+    for subjects, step in ((TRAIN_SUBJECTS, TRAIN_STEP), (TEST_SUBJECTS, TEST_STEP)):
         parts = []
         for subject in subjects:
-            videos = find_path(base, f"{subject}/Videos", of=OF)
-            films = [film for film in list_files(videos, "*.mp4") if FILM.fullmatch(film.name)]
-            if not films:
-                raise InputError(f"{videos} holds no videos such as 'Directions 1.54138969.mp4'")
-            for film in films:
-                poses = f"{subject}/MyPoseFeatures/D2_Positions"
-                if not (find_path(base, poses, of=OF) / f"{film.stem}.cdf").is_file():
-                    without.append(f"{subject}/{film.stem}")
+            for video in _find_videos(base, subject):
+                poses = find_path(base, f"{subject}/MyPoseFeatures/D2_Positions", title=TITLE)
+                if not (poses / f"{video.stem}.cdf").is_file():
+                    without_joints.append(f"{subject}/{video.stem}")
                     continue
-                part, gaps = _video(root, base, subject, film, every, names)
+                part, filled = _read_video(root, base / subject, video, step, names)
                 parts.append(part)
-                made += gaps
+                num_filled += filled
         splits.append(concatenate_objects(parts, names))
-        count += len(splits[-1])
         if not len(splits[-1]):
             raise InputError(f"{base}: the videos of {', '.join(subjects)} have no joints")
-    notes = [f"videos left out, because they have no joints: {', '.join(without)}"] if without else []
-    if made:
+    notes = []
+    if without_joints:
+        notes.append(f"videos left out because they have no joints: {', '.join(without_joints)}")
+    if num_filled:
+        count = sum(map(len, splits))
         notes.append(
-            f"boxes made around the joints, because ground_truth_bb does not have them: {made} of {count}"
+            "boxes made from the joints, because ground_truth_bb does not contain them: "
+            f"{num_filled} of {count}"
         )
     return Dataset(
         name=name,
@@ -91,52 +97,60 @@ def with_joints(root: Path, name: str, names: tuple[str, ...]) -> Dataset:
     )
 
 
-def _video(
-    root: Path, base: Path, subject: str, film: Path, every: int, names: tuple[str, ...]
+def _find_videos(base: Path, subject: str) -> list[Path]:
+    folder = find_path(base, f"{subject}/Videos", title=TITLE)
+    videos = [path for path in list_files(folder, "*.mp4") if VIDEO_NAME.fullmatch(path.name)]
+    if not videos:
+        raise InputError(f"{folder} contains no videos such as 'Directions 1.54138969.mp4'")
+    return videos
+
+
+def _read_video(
+    root: Path, folder: Path, video: Path, step: int, names: tuple[str, ...]
 ) -> tuple[AnnotatedObjects, int]:
-    """Every so manyth frame of a video, and how many have no box of their own."""
-    joints = _joints(base / subject / "MyPoseFeatures" / "D2_Positions" / f"{film.stem}.cdf")
-    frames = np.arange(0, len(joints), every)
+    """Return every n-th frame of a subject's video, and the number of frames without an annotated box."""
+    joints = _read_all_joints(folder / "MyPoseFeatures" / "D2_Positions" / f"{video.stem}.cdf")
+    frames = np.arange(0, len(joints), step)
     joints = joints[frames]
-    # Projections of motion capture, used as they are: nothing says that pixels were counted from 1.
-    xy = joints[:, [ALL.index(name) for name in names]]
-    masks = base / subject / "MySegmentsMat" / "ground_truth_bb" / f"{film.stem}.mat"
-    given = _boxes(masks, frames.tolist()) if masks.is_file() else np.full((len(frames), 4), np.nan)
-    box, made = fill_missing_boxes(given, joints, MARGIN)
-    matched = FILM.fullmatch(film.name)
-    assert matched is not None
-    # Whoever faces the camera has the left shoulder on the right.
-    left, right = (joints[:, ALL.index(name), 0] for name in ("left_shoulder", "right_shoulder"))
+    # The projections of motion capture are used as they are: nothing suggests that pixels are 1-based.
+    xy = joints[:, [ALL_JOINTS.index(name) for name in names]]
+    masks = folder / "MySegmentsMat" / "ground_truth_bb" / f"{video.stem}.mat"
+    annotated = _read_boxes(masks, frames.tolist()) if masks.is_file() else np.full((len(frames), 4), np.nan)
+    boxes, num_filled = fill_missing_boxes(annotated, joints, MARGIN)
+    match = VIDEO_NAME.fullmatch(video.name)
+    assert match is not None
+    # The left shoulder of a person who faces the camera is on the right.
+    left, right = (joints[:, ALL_JOINTS.index(name), 0] for name in ("left_shoulder", "right_shoulder"))
     facing = np.where(left > right, "camera", "away").tolist()
     count = len(frames)
     fields = {
-        "subject": (subject,) * count,
-        "activity": (matched[1],) * count,
-        "camera": (matched[2],) * count,
+        "subject": (folder.name,) * count,
+        "activity": (match[1],) * count,
+        "camera": (match[2],) * count,
         "facing": tuple(facing),
     }
-    refs = [ImageRef(film.relative_to(root), frame) for frame in frames.tolist()]
-    return annotate_images(refs, names, xy, box, fields=fields), made
+    refs = [ImageRef(video.relative_to(root), frame) for frame in frames.tolist()]
+    return annotate_images(refs, names, xy, boxes, fields=fields), num_filled
 
 
-def _joints(path: Path) -> FloatArray:
-    """The joints of all frames, [F, 32, 2]: one record of F x 64 numbers, x before y."""
+def _read_all_joints(path: Path) -> FloatArray:
+    """Return the joints of all frames, [F, 32, 2], from one record of F x 64 numbers, x before y."""
     cdflib: Any = require_package("cdflib", INSTALL)
     try:
         pose = np.asarray(cdflib.CDF(path).varget("Pose"), np.float64)
         joints: FloatArray = pose.reshape(-1, 32, 2)
-    except Exception as error:  # cdflib trusts the file: a damaged one ends in errors of every kind
+    except Exception as error:  # cdflib raises errors of every kind for damaged files.
         raise InputError(f"{path} is not a CDF file with 64 numbers 'Pose' per frame") from error
     if not np.isfinite(joints).all():
         raise InputError(f"{path}: some joints are not numbers")
     return joints
 
 
-def _boxes(path: Path, frames: list[int]) -> FloatArray:
-    """The boxes of these frames, [N, 4]; NaN where a frame has none.
+def _read_boxes(path: Path, frames: list[int]) -> FloatArray:
+    """Return the boxes of these frames, [N, 4]; NaN if a frame has none.
 
-    `Masks` is a cell array of one mask per frame that is 1 within the box; HDF5 shows MATLAB's columns as
-    rows, so its first axis is x.
+    `Masks` is a cell array of one mask per frame that is 1 inside the box. HDF5 stores MATLAB's columns as
+    rows, so the first axis is x.
     """
     h5py: Any = require_package("h5py", INSTALL)
     boxes = np.full((len(frames), 4), np.nan)
@@ -147,10 +161,10 @@ def _boxes(path: Path, frames: list[int]) -> FloatArray:
                 if frame >= len(masks):
                     break
                 inside = np.asarray(file[masks[frame]]) != 0
-                across, down = np.flatnonzero(inside.any(axis=1)), np.flatnonzero(inside.any(axis=0))
-                if len(across):
-                    x, y = across[0], down[0]
-                    boxes[row] = x, y, across[-1] + 1 - x, down[-1] + 1 - y
-    except Exception as error:  # as above
-        raise InputError(f"{path} is not a MATLAB file of masks of boxes") from error
+                columns, rows = np.flatnonzero(inside.any(axis=1)), np.flatnonzero(inside.any(axis=0))
+                if len(columns):
+                    x, y = columns[0], rows[0]
+                    boxes[row] = x, y, columns[-1] + 1 - x, rows[-1] + 1 - y
+    except Exception as error:  # h5py raises errors of every kind for damaged files.
+        raise InputError(f"{path} is not a MATLAB file with masks of boxes") from error
     return boxes

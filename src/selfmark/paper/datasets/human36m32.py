@@ -1,13 +1,13 @@
-"""Human3.6M with all 32 joints of its files, as in the paper's curves of cumulative error."""
+"""Reader of Human3.6M with all 32 joints, as in the paper's curves of cumulative error."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from selfmark.paper.datasets.dataset import Dataset
-from selfmark.paper.datasets.human36m import ALL, with_joints
+from selfmark.paper.datasets.human36m import ALL_JOINTS, read_joints
 
 
 def read(root: Path) -> Dataset:
-    """The same frames and boxes as `human36m`, more points."""
-    return with_joints(root, "human36m32", ALL)
+    """Read the frames and boxes of `human36m` with all joints."""
+    return read_joints(root, "human36m32", ALL_JOINTS)

@@ -1,4 +1,4 @@
-"""Official list files: lines of words. What is wrong in one is said with its file and line."""
+"""Read official list files, which are lines of words; error messages name the file and line."""
 
 from __future__ import annotations
 
@@ -9,38 +9,44 @@ from pathlib import Path
 from selfmark.errors import InputError
 from selfmark.images.input_files import read_text
 
-Row = tuple[str, list[str]]  # words that name the line, and the words of the line
+Row = tuple[str, list[str]]  # file and line number for messages, and the words of the line
 
 
 def read_rows(path: Path, words: int, header: int = 0) -> list[Row]:
-    """The lines of a file that are not empty, of so many words each, after so many lines of header."""
-    found = []
+    """Read the non-empty lines of a file.
+
+    Args:
+        path: the file.
+        words: number of words in each line.
+        header: number of lines to skip at the beginning.
+    """
+    rows = []
     for number, text in enumerate(read_text(path).splitlines(), 1):
         parts = text.split()
         if number <= header or not parts:
             continue
         where = f"{path}, line {number}"
         if len(parts) != words:
-            raise InputError(f"{where}: {words} words are expected, not {len(parts)}")
-        found.append((where, parts))
-    if not found:
-        raise InputError(f"{path} lists nothing; get it again")
-    return found
+            raise InputError(f"{where}: expected {words} words, found {len(parts)}")
+        rows.append((where, parts))
+    if not rows:
+        raise InputError(f"{path} is empty; download it again")
+    return rows
 
 
 def read_counted_rows(path: Path, words: int) -> list[Row]:
-    """The same of a file whose first line is the number of rows and whose second names the columns."""
+    """Read the rows of a file whose first line is their number and whose second names the columns."""
     first = next(iter(read_text(path).splitlines()), "").strip()
     if not first.isdecimal():
-        raise InputError(f"{path}, line 1: the number of rows is expected, not '{first[:40]}'")
-    found = read_rows(path, words, header=2)
-    if len(found) != int(first):
-        raise InputError(f"{path} holds {len(found)} rows where its first line says {first}; get it again")
-    return found
+        raise InputError(f"{path}, line 1: expected the number of rows, found '{first[:40]}'")
+    rows = read_rows(path, words, header=2)
+    if len(rows) != int(first):
+        raise InputError(f"{path} has {len(rows)} rows, but its first line says {first}; download it again")
+    return rows
 
 
 def parse_numbers(words: Sequence[str], where: str) -> list[float]:
-    """The words as finite numbers."""
+    """Convert words to finite numbers; error messages begin with `where`."""
     values = []
     for word in words:
         try:

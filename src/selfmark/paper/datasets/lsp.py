@@ -1,7 +1,7 @@
-"""Leeds Sports Pose: 2,000 photographs of athletes, 14 joints each.
+"""Reader of Leeds Sports Pose: 2,000 photographs of athletes, 14 joints each.
 
-Below the root (the folder lsp_dataset) `joints.mat` holds `joints`, 3 x 14 x 2000, and `images/im0001.jpg` is
-the first image.
+In the root (the folder lsp_dataset) `joints.mat` contains `joints`, 3 x 14 x 2000, and `images/im0001.jpg`
+is the first image.
 """
 
 from __future__ import annotations
@@ -15,46 +15,55 @@ from selfmark.annotations import annotate_images
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.paper.datasets import matlab_files
-from selfmark.paper.datasets.body_readers import mirror_by_side
-from selfmark.paper.datasets.dataset import Dataset, files_exist, find_path, tight_box
+from selfmark.paper.datasets.body_annotations import mirror_by_side
+from selfmark.paper.datasets.dataset import Dataset, files_exist, find_path, tight_boxes
 from selfmark.points import FloatArray
 
+TITLE = "Leeds Sports Pose"
 NAMES = (
     "right_ankle", "right_knee", "right_hip", "left_hip", "left_knee", "left_ankle", "right_wrist",
     "right_elbow", "right_shoulder", "left_shoulder", "left_elbow", "left_wrist", "neck", "head",
 )  # fmt: skip
-TRAINING = 1000  # images; the others are for testing
+NUM_TRAIN = 1000  # images; the others are for testing
 
 
 def read(root: Path) -> Dataset:
-    """The official halves: the first thousand images for training, the second for testing."""
-    of = "Leeds Sports Pose"
-    path = find_path(root, "joints.mat", of=of)
-    find_path(root, "images", of=of)
-    # Used as they are, as other readers do: nothing says whether pixels were counted from 0 or from 1.
+    """Read the official halves: the first thousand images for training, the others for testing."""
+    path = find_path(root, "joints.mat", title=TITLE)
+    find_path(root, "images", title=TITLE)
+    # Coordinates are used as they are, as by other readers: whether they are 0-based or 1-based is unknown.
     joints = matlab_files.matlab_numbers(
         path, matlab_files.load_matlab(path), "joints", (3, len(NAMES), None)
     ).transpose(2, 1, 0)
-    # The third number is called visibility, but is 1 where a joint is hidden. All joints have places.
-    return build_dataset("lsp", root, joints[..., :2], joints[..., 2] != 0, digits=4, training=TRAINING)
+    # The third number is called visibility, but it is 1 for hidden joints. All joints have coordinates.
+    return build_dataset("lsp", root, joints[..., :2], joints[..., 2] != 0, digits=4, num_train=NUM_TRAIN)
 
 
 def build_dataset(
-    name: str, root: Path, xy: FloatArray, hidden: npt.NDArray[np.bool_], digits: int, training: int
+    name: str, root: Path, xy: FloatArray, hidden: npt.NDArray[np.bool_], digits: int, num_train: int
 ) -> Dataset:
-    """Images numbered from 1 with so many digits; boxes around the joints, NaN where not annotated."""
+    """Build a data set of numbered images with boxes around the joints.
+
+    Args:
+        name: name of the data set.
+        root: folder of the data set.
+        xy: joints [N, 14, 2]; NaN if not annotated.
+        hidden: whether each joint is hidden, [N, 14].
+        digits: number of digits in the names of images, which count from 1.
+        num_train: number of images for training; the others are for testing.
+    """
     files = [Path("images") / f"im{number:0{digits}d}.jpg" for number in range(1, len(xy) + 1)]
-    there = files_exist([root / file for file in files])
-    # One joint gives no box.
-    annotated = np.isfinite(xy).all(axis=2).sum(axis=1) > 1
-    kept = np.flatnonzero(there & annotated)
+    exists = files_exist([root / file for file in files])
+    # A single joint has no box.
+    is_annotated = np.isfinite(xy).all(axis=2).sum(axis=1) > 1
+    kept = np.flatnonzero(exists & is_annotated)
     if not len(kept):
-        raise InputError(f"{root} holds no image that joints.mat is of, such as {files[0]}")
+        raise InputError(f"{root} contains none of the images annotated in joints.mat, such as {files[0]}")
     refs = [ImageRef(files[row]) for row in kept]
-    objects = annotate_images(refs, NAMES, xy[kept], tight_box(xy[kept]), hidden[kept])
-    missing, bare = int((~there).sum()), int((there & ~annotated).sum())
-    notes = [f"annotated images left out, because they are not there: {missing}"] if missing else []
-    notes += [f"images left out, because fewer than two joints are in sight: {bare}"] if bare else []
+    objects = annotate_images(refs, NAMES, xy[kept], tight_boxes(xy[kept]), hidden[kept])
+    num_missing, num_bare = int((~exists).sum()), int((exists & ~is_annotated).sum())
+    notes = [f"annotated images left out because they are missing: {num_missing}"] if num_missing else []
+    notes += [f"images left out because fewer than two joints are visible: {num_bare}"] if num_bare else []
     return Dataset(
         name=name,
         root=root,
@@ -63,7 +72,7 @@ def build_dataset(
         mirror=mirror_by_side(NAMES),
         normalizer="box",
         settings={},
-        train=objects.select(kept < training),
-        test=objects.select(kept >= training),
+        train=objects.select(kept < num_train),
+        test=objects.select(kept >= num_train),
         notes=tuple(notes),
     )

@@ -1,8 +1,8 @@
-"""MATLAB files: what is read is what was expected, or one sentence says what is not.
+"""Read variables of MATLAB files, with checks of types and shapes.
 
-Damage of compressed files, which are MATLAB's default, is noticed by their checksums. In others scipy's
-compiled reader trusts the lengths it finds, so a file made on purpose can end the program: read only those of
-people you trust.
+Damage to compressed files, which are MATLAB's default, is detected by their checksums. In uncompressed
+files, scipy's compiled reader trusts the lengths it finds, so a malicious file can crash the program: read
+only files from sources you trust.
 """
 
 from __future__ import annotations
@@ -22,53 +22,58 @@ Content = dict[str, Any]
 
 
 def load_matlab(path: Path) -> Content:
-    """The variables of a file saved by MATLAB before version 7.3."""
+    """Read the variables of a file in a MATLAB format before version 7.3."""
     try:
         content: Content = scipy.io.loadmat(str(path), appendmat=False)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
     except NotImplementedError as error:
-        raise InputError(f"{path} is of MATLAB's version 7.3; save it anew with save(..., '-v7')") from error
-    except Exception as error:  # scipy trusts the file: a damaged one ends in errors of every kind
-        raise InputError(f"{path} is not a MATLAB file that can be read") from error
+        raise InputError(f"{path} has MATLAB's format 7.3; save it again with save(..., '-v7')") from error
+    except Exception as error:  # scipy raises errors of every kind for damaged files.
+        raise InputError(f"{path} is not a readable MATLAB file") from error
     return content
 
 
 def matlab_numbers(path: Path, content: Content, name: str, shape: Sequence[int | None]) -> FloatArray:
-    """A variable as float64; None in the shape is any length.
+    """Return a variable as float64.
 
-    MATLAB drops trailing dimensions of length 1, so they are put back.
+    Args:
+        path: the file, for messages.
+        content: the variables of the file.
+        name: name of the variable.
+        shape: expected shape; None is any length. MATLAB drops trailing dimensions of length 1; they are
+        restored.
     """
-    array: npt.NDArray[Any] = np.asarray(_variable(path, content, name))
+    array: npt.NDArray[Any] = np.asarray(_get_variable(path, content, name))
     array = array.reshape(array.shape + (1,) * (len(shape) - array.ndim))
     fits = array.ndim == len(shape) and all(
         wanted is None or array.shape[axis] == wanted for axis, wanted in enumerate(shape)
     )
     if not fits or array.dtype.kind not in "biuf":
-        right = " x ".join("N" if length is None else str(length) for length in shape)
+        expected = " x ".join("N" if length is None else str(length) for length in shape)
         found = " x ".join(map(str, array.shape))
-        raise InputError(f"{path}: '{name}' must be {right} numbers, and is {found} of type {array.dtype}")
+        raise InputError(f"{path}: '{name}' must be {expected} numbers, not {found} of type {array.dtype}")
     return array.astype(np.float64)
 
 
 def matlab_text(path: Path, content: Content, name: str) -> str:
-    """A variable that is a word, perhaps an empty one."""
-    array = np.asarray(_variable(path, content, name))
+    """Return a variable that is a string, which may be empty."""
+    array = np.asarray(_get_variable(path, content, name))
     if array.dtype.kind != "U" or array.size > 1:
-        raise InputError(f"{path}: '{name}' must be a word")
+        raise InputError(f"{path}: '{name}' must be a string")
     return str(array.reshape(-1)[0]) if array.size else ""
 
 
 def matlab_structs(path: Path, content: Content, name: str, fields: Sequence[str]) -> list[Content]:
-    """The elements of a struct array, each as its fields by name."""
-    array = np.asarray(_variable(path, content, name))
+    """Return the elements of a struct array, each as a dictionary of its fields."""
+    array = np.asarray(_get_variable(path, content, name))
     missing = [field for field in fields if field not in (array.dtype.names or ())]
     if missing:
         raise InputError(f"{path}: '{name}' must be a struct array with a field '{missing[0]}'")
     return [{field: element[field] for field in fields} for element in array.reshape(-1)]
 
 
-def _variable(path: Path, content: Content, name: str) -> Any:
+def _get_variable(path: Path, content: Content, name: str) -> Any:
     if name not in content:
         raise InputError(f"{path} has no variable '{name}'")
     return content[name]

@@ -1,4 +1,4 @@
-"""Objects whose errors can be measured: what they are divided by must have a length."""
+"""Leave out objects whose errors cannot be measured, because the normalizer has no length."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from selfmark.paper.datasets.dataset import Dataset
 
 
 def drop_unmeasurable(dataset: Dataset) -> Dataset:
-    """The same without objects that have no normalizer, which a note counts: one joint, eyes in one place.
+    """Return the data set without objects whose normalizer has no length, and a note with their number.
 
-    Where regressors are fitted on a split of their own, nothing is measured on `train`, which stays whole.
+    Examples are objects with one joint, or with both eyes at the same point. If there is a split for fitting
+    regressors, nothing is measured on `train`, so it keeps all its objects.
     """
     kept, notes = {}, []
     for name, split in dataset.splits.items():
         if name == "train" and dataset.fit is not None:
             continue
-        usable = _usable(dataset, split)
+        usable = _is_measurable(dataset, split)
         if not usable.any():
             raise InputError(
-                f"no image of the {name} split of {dataset.name} has the points between which "
-                f"'{dataset.normalizer}', which errors are divided by, is measured"
+                f"errors on {dataset.name} are divided by '{dataset.normalizer}', but no image of its {name} "
+                "split has the points to measure it"
             )
         if not usable.all():
             first = split.paths[int(np.argmin(usable))]
             kept[name] = split.select(usable)
             notes.append(
-                f"{int((~usable).sum())} images of the {name} split were left out, because "
-                f"'{dataset.normalizer}', which errors are divided by, has no length in them, the first is "
-                f"{first}"
+                f"{int((~usable).sum())} images of the {name} split were left out because "
+                f"'{dataset.normalizer}', by which errors are divided, has no length; the first is {first}"
             )
-    return dataset.changed(kept, notes)
+    return dataset.replace_splits(kept, notes)
 
 
-def _usable(dataset: Dataset, split: AnnotatedObjects) -> npt.NDArray[np.bool_]:
+def _is_measurable(dataset: Dataset, split: AnnotatedObjects) -> npt.NDArray[np.bool_]:
     length = measurable_lengths(split, dataset.normalizer, np.ones((len(split), 4)))
     usable: npt.NDArray[np.bool_] = np.isfinite(length) & (length > 0)
     return usable

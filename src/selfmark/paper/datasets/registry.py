@@ -1,4 +1,4 @@
-"""Which data sets can be read, and where to get them."""
+"""The data sets that can be read, with their sources and layouts."""
 
 from __future__ import annotations
 
@@ -11,28 +11,31 @@ from typing import Protocol, cast
 import numpy as np
 
 from selfmark.annotations import AnnotatedObjects
-from selfmark.errors import InputError
+from selfmark.errors import InputError, suggest
 from selfmark.paper.datasets import coco_folder
 from selfmark.paper.datasets.dataset import Dataset, files_exist
 from selfmark.paper.datasets.measurable import drop_unmeasurable
 
 
 class DatasetReader(Protocol):
+    """The function `read` of a reader's module."""
+
     def __call__(self, root: Path) -> Dataset:
-        """The data set whose official files lie below `root`."""
+        """Read the data set from its official files in the folder `root`."""
 
 
 @dataclass(frozen=True)
 class DatasetInfo:
     """A data set that can be read.
 
-    title:  as the paper calls it
-    module: of `selfmark.paper.datasets`, with a function `read(root)`
-    source: where its official files are given out
-    layout: what must lie below the root, one line per file or folder
-    folder: what the archive unpacks to; the root is this folder or the one it lies in
-    counts: how many images the paper has in each split, or where it has none the authors
-    others: pairs: how a path of the layout begins, and how it may begin instead where the reader finds it too
+    Attributes:
+        title: its name in the paper.
+        module: module of `selfmark.paper.datasets` with its function `read(root)`.
+        source: where to get its official files.
+        layout: files and folders in the root, one per line.
+        folder: folder in the archive; the root is this folder or its parent.
+        counts: number of images in each split of the paper, or of the authors if the paper has none.
+        alternatives: pairs of the prefix of a path in the layout and another prefix that readers accept.
     """
 
     title: str
@@ -41,12 +44,12 @@ class DatasetInfo:
     layout: tuple[str, ...]
     folder: str = ""
     counts: Mapping[str, int] = field(default_factory=dict)
-    others: tuple[tuple[str, str], ...] = ()
+    alternatives: tuple[tuple[str, str], ...] = ()
 
 
-_HUMAN36M_OTHERS = (("", "training/subjects/"), ("", "subjects/"), ("", "training/"))
+_HUMAN36M_ALTERNATIVES = (("", "training/subjects/"), ("", "subjects/"), ("", "training/"))
 _HUMAN36M = (
-    "S1/Videos/*.mp4, and so for S5, S6, S7, S8, S9 and S11",
+    "S1/Videos/*.mp4, and likewise for S5, S6, S7, S8, S9 and S11",
     "S1/MyPoseFeatures/D2_Positions/*.cdf",
     "S1/MySegmentsMat/ground_truth_bb/*.mat (optional)",
 )
@@ -65,7 +68,7 @@ DATASETS: dict[str, DatasetInfo] = {
         ),
         folder="celeba",
         counts={"train": 201_599, "fit": 19_000, "test": 1_000},
-        others=(("Img/", ""), ("Anno/", ""), ("MAFL/", "mafl_"), ("MAFL/", "MAFL/mafl_")),
+        alternatives=(("Img/", ""), ("Anno/", ""), ("MAFL/", "mafl_"), ("MAFL/", "MAFL/mafl_")),
     ),
     "aflw": DatasetInfo(
         "AFLW",
@@ -91,7 +94,7 @@ DATASETS: dict[str, DatasetInfo] = {
             "LS3D-W-balanced-20-03-2017/new_dataset/",
         ),
         counts={"train": 61_225, "test": 7_200},
-        others=(
+        alternatives=(
             ("300W_LP/", "300W-LP/"),
             *(
                 ("LS3D-W-balanced-20-03-2017/new_dataset/", other)
@@ -124,7 +127,7 @@ DATASETS: dict[str, DatasetInfo] = {
         "https://www.robots.ox.ac.uk/~vgg/data/pose/",
         ("1/1.jpg to 20/ (or 1.mp4 to 20.mp4)", "code/bbcpose.mat", "boxes.json or boxes.csv (optional)"),
         counts={"train": 60_885, "test": 1_000},
-        others=(
+        alternatives=(
             ("", "bbcpose_data_1.0/"),
             ("", "bbcpose_extbbcpose_code_1.0/"),
             ("code/", "bbcpose_extbbcpose_code_1.0/"),
@@ -137,7 +140,7 @@ DATASETS: dict[str, DatasetInfo] = {
         "http://vision.imar.ro/human3.6m/",
         _HUMAN36M,
         counts={"train": 48_240, "test": 2_760},
-        others=_HUMAN36M_OTHERS,
+        alternatives=_HUMAN36M_ALTERNATIVES,
     ),
     "human36m32": DatasetInfo(
         "Human3.6M, all 32 joints",
@@ -145,7 +148,7 @@ DATASETS: dict[str, DatasetInfo] = {
         "http://vision.imar.ro/human3.6m/",
         _HUMAN36M,
         counts={"train": 48_240, "test": 2_760},
-        others=_HUMAN36M_OTHERS,
+        alternatives=_HUMAN36M_ALTERNATIVES,
     ),
     "pennaction": DatasetInfo(
         "Penn Action",
@@ -165,7 +168,7 @@ DATASETS: dict[str, DatasetInfo] = {
             "cat_data/cat_train_images.txt and cat_data/cat_test_images.txt (optional)",
         ),
         counts={"train": 7_747, "test": 1_257},
-        others=(("", "CAT_DATASET_01/"), ("", "CAT_DATASET_02/"), ("", "cats/"), ("cat_data/", "")),
+        alternatives=(("", "CAT_DATASET_01/"), ("", "CAT_DATASET_02/"), ("", "cats/"), ("cat_data/", "")),
     ),
     "lsp": DatasetInfo(
         "Leeds Sports Pose",
@@ -191,56 +194,69 @@ DATASETS: dict[str, DatasetInfo] = {
             "train2017/",
             "val2017/",
         ),
-        others=(
+        alternatives=(
             ("annotations/", ""),
-            *((f"{kind}2017/", place) for kind in ("train", "val") for place in (f"{kind}/", "images/")),
+            *((f"{kind}2017/", folder) for kind in ("train", "val") for folder in (f"{kind}/", "images/")),
         ),
     ),
 }
 
 
 def get_dataset_info(name: str) -> DatasetInfo:
-    """The data set of this name."""
+    """Return the description of a data set.
+
+    Raises:
+        InputError: if there is no data set with this name.
+    """
     if name not in DATASETS:
-        raise InputError(f"there is no data set '{name}'; there are {', '.join(DATASETS)}")
+        hint = suggest(name, DATASETS) or f" The data sets are {', '.join(DATASETS)}"
+        raise InputError(f"there is no data set '{name}'.{hint}")
     return DATASETS[name]
 
 
 def dataset_root(name: str, root: Path) -> Path:
-    """The folder that the layout begins in: the root, or the archive's own folder in it."""
+    """Return the folder with the files: the root, or the folder of the archive in it."""
     inner = root / get_dataset_info(name).folder
     return inner if inner.is_dir() else root
 
 
 def read_dataset(name: str, root: Path) -> Dataset:
-    """The data set of this name, from its official layout or COCO files, as far as it can be used."""
+    """Read a data set from its official layout or from COCO files, without unusable objects.
+
+    Args:
+        name: name of the data set in `DATASETS`.
+        root: folder of the data set.
+
+    Raises:
+        InputError: if the folder or files in it are missing or damaged.
+    """
     title = get_dataset_info(name).title
     if not root.is_dir():
-        raise InputError(f"{root} is not a folder; give the one that holds the files of {title}")
+        raise InputError(f"{root} is not a folder; give the folder with the files of {title}")
     folder = dataset_root(name, root)
     if coco_folder.is_coco_folder(folder):
-        return drop_unmeasurable(_present(coco_folder.read_coco_folder(name, folder)))
+        return drop_unmeasurable(_drop_missing(coco_folder.read_coco_folder(name, folder)))
     module = importlib.import_module(f"selfmark.paper.datasets.{get_dataset_info(name).module}")
-    return drop_unmeasurable(_present(cast(DatasetReader, module.read)(folder)))
+    return drop_unmeasurable(_drop_missing(cast(DatasetReader, module.read)(folder)))
 
 
-def _present(dataset: Dataset) -> Dataset:
-    """The same without objects whose images are not there, which a note counts."""
+def _drop_missing(dataset: Dataset) -> Dataset:
+    """Return the data set without objects whose images are missing, and a note with their number."""
     notes = []
     kept: dict[str, AnnotatedObjects] = {}
     for name, split in dataset.splits.items():
-        there = files_exist([dataset.root / file for file in split.paths])
-        kept[name] = split if there.all() else split.select(there)
+        exists = files_exist([dataset.root / file for file in split.paths])
+        kept[name] = split if exists.all() else split.select(exists)
         if not len(split):
             raise InputError(f"{dataset.root} has no images for the {name} split of {dataset.name}")
-        if not there.any():
+        if not exists.any():
             raise InputError(
-                f"none of the {len(split)} images of {dataset.name}'s {name} split is there, the first is "
+                f"all {len(split)} images of the {name} split of {dataset.name} are missing; the first is "
                 f"{dataset.root / split.paths[0]}"
             )
-        if not there.all():
-            first = str(split.paths[int(np.argmin(there))])
+        if not exists.all():
+            first = split.paths[int(np.argmin(exists))]
             notes.append(
-                f"{int((~there).sum())} images of the {name} split are not there, the first is {first}"
+                f"{int((~exists).sum())} images of the {name} split are missing; the first is {first}"
             )
-    return dataset.changed(kept, notes)
+    return dataset.replace_splits(kept, notes)

@@ -167,6 +167,12 @@ class DatasetCache:
     """
 
     def __init__(self, root: Path, output: Path) -> None:
+        """Create an empty cache.
+
+        Args:
+            root: folder with a folder for each data set.
+            output: folder for files written from them.
+        """
         self.root = root
         self.output = output
         # Reading a large data set takes minutes.

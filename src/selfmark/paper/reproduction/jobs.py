@@ -19,7 +19,8 @@ class KeyedJob(Protocol):
     """A job with a unique key, which names the folder that is locked."""
 
     @property
-    def key(self) -> str: ...
+    def key(self) -> str:
+        """Unique key of the job."""
 
 
 Job = TypeVar("Job", bound=KeyedJob)

@@ -1,4 +1,4 @@
-"""What the readers of bodies and animals share: names, boxes, which files are there, joining videos."""
+"""Helpers for annotations of bodies and animals: names, mirror partners and boxes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 
 from selfmark.annotations import AnnotatedObjects, annotate_images
 from selfmark.image_ref import Box
-from selfmark.paper.datasets.dataset import tight_box
+from selfmark.paper.datasets.dataset import tight_boxes
 from selfmark.points import FloatArray
 from selfmark.tracking.regions import Regions, locate_objects
 
-# In the order of PennAction.
+# In the order of Penn Action.
 JOINTS = (
     "head", "left_shoulder", "right_shoulder", "left_elbow", "right_elbow", "left_wrist", "right_wrist",
     "left_hip", "right_hip", "left_knee", "right_knee", "left_ankle", "right_ankle",
@@ -23,29 +23,33 @@ BOX_FILES = ("boxes.json", "boxes.csv", "boxes")
 
 
 def mirror_by_side(names: Sequence[str]) -> tuple[int, ...]:
-    """Each point's partner by name: left_x and right_x; the others are their own.
+    """Return each point's mirror partner by name: left_x and right_x; other points are their own.
 
     >>> mirror_by_side(("head", "left_hip", "right_hip"))
     (0, 2, 1)
     """
-    swapped = {"left": "right", "right": "left"}
+    other_side = {"left": "right", "right": "left"}
     partners = []
     for index, name in enumerate(names):
         side, _, part = name.partition("_")
-        partner = f"{swapped.get(side, side)}_{part}"
+        partner = f"{other_side.get(side, side)}_{part}"
         partners.append(names.index(partner) if partner in names else index)
     return tuple(partners)
 
 
 def boxes_around_points(xy: FloatArray, margin: float) -> FloatArray:
-    """Boxes [N, 4] around annotated points [N, L, 2], larger by a share of the longer side on each side.
+    """Return boxes [N, 4] around annotated points with a margin on each side.
+
+    Args:
+        xy: points [N, L, 2]; NaN if not annotated.
+        margin: fraction of the longer side.
 
     >>> boxes_around_points(np.array([[[2.0, 3.0], [6.0, 13.0]]]), 0.1).tolist()
     [[1.5, 2.5, 6.0, 12.0]]
     """
-    box = tight_box(xy)
-    more = margin * box[:, 2:].max(axis=1, keepdims=True)
-    return np.concatenate([box[:, :2] - more, box[:, 2:] + 2 * more], axis=1)
+    boxes = tight_boxes(xy)
+    pixels = margin * boxes[:, 2:].max(axis=1, keepdims=True)
+    return np.concatenate([boxes[:, :2] - pixels, boxes[:, 2:] + 2 * pixels], axis=1)
 
 
 def concatenate_objects(parts: Sequence[AnnotatedObjects], names: Sequence[str]) -> AnnotatedObjects:
@@ -61,31 +65,40 @@ def concatenate_objects(parts: Sequence[AnnotatedObjects], names: Sequence[str])
     )
 
 
-def use_detected_boxes(objects: AnnotatedObjects, root: Path, boxes: Path) -> AnnotatedObjects:
-    """The objects with the boxes that a file of detections gives; NaN where it gives none.
+def use_detected_boxes(objects: AnnotatedObjects, root: Path, file: Path) -> AnnotatedObjects:
+    """Return the objects with boxes from a file of detections; NaN for objects without one.
 
-    Of several boxes in an image the largest is taken: the others are passers-by and doubtful detections.
+    Of several boxes in an image the largest is used, because the others are passers-by or false detections.
     """
     largest: dict[tuple[Path, int | None], Box] = {}
     paths = [root / path for path in objects.paths]
-    for ref in locate_objects(list(dict.fromkeys(paths)), regions=Regions(boxes=boxes)):
+    for ref in locate_objects(list(dict.fromkeys(paths)), regions=Regions(boxes=file)):
         key = (ref.path, ref.frame)
         if ref.box is not None and _area(ref.box) > _area(largest.get(key, (0.0, 0.0, 0.0, 0.0))):
             largest[key] = ref.box
-    nothing = (np.nan,) * 4
+    no_box = (np.nan,) * 4
     keys = zip(paths, objects.frames, strict=True)
-    box = np.array([largest.get(key, nothing) for key in keys], np.float64)
-    return replace(objects, boxes=box.reshape(-1, 4))
+    boxes = np.array([largest.get(key, no_box) for key in keys], np.float64)
+    return replace(objects, boxes=boxes.reshape(-1, 4))
 
 
 def _area(box: Box) -> float:
     return box[2] * box[3]
 
 
-def fill_missing_boxes(box: FloatArray, xy: FloatArray, margin: float) -> tuple[FloatArray, int]:
-    """Boxes [N, 4] with the box around the points in place of those that are NaN, and how many those were."""
-    missing = ~np.isfinite(box).all(axis=1)
-    filled = box.copy()
+def fill_missing_boxes(boxes: FloatArray, xy: FloatArray, margin: float) -> tuple[FloatArray, int]:
+    """Replace boxes that are NaN by boxes around the points.
+
+    Args:
+        boxes: boxes [N, 4].
+        xy: points [N, L, 2].
+        margin: margin of the new boxes, as in `boxes_around_points`.
+
+    Returns:
+        The boxes [N, 4], and the number of boxes that were replaced.
+    """
+    missing = ~np.isfinite(boxes).all(axis=1)
+    filled = boxes.copy()
     if missing.any():
         filled[missing] = boxes_around_points(xy[missing], margin)
     return filled, int(missing.sum())

@@ -68,7 +68,7 @@ def test_a_run_is_named_after_its_first_input(
 
 def test_a_run_is_not_created_twice(run_folder: Path, photos: Path) -> None:
     with (
-        pytest.raises(InputError, match="already holds a run: add --resume"),
+        pytest.raises(InputError, match="already contains a run: add --resume"),
         open_run(RunInputs([photos]), _options(run_folder), None),
     ):
         pass

@@ -1,6 +1,6 @@
 """EfficientNet-Lite: EfficientNet (Tan and Le 2019) without squeeze-and-excitation and swish.
 
-Layers have the names of the published state dicts, so that these load as they are. The classifier is left out.
+Layers have the names of the published state dicts, so these load unchanged. The classifier is left out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Take the screenshot docs/images/naming.jpg: the naming page with the animals of the demo.
+"""Take the screenshot docs/images/naming.jpg: the naming page with the demo's toy animals.
 
 Usage: python docs/make_naming.py (needs Playwright and Chromium)
 """
@@ -40,15 +40,16 @@ NAMES = {
     4: "right foot",
     7: "left foot",
 }
-BONES = [(3, 9), (12, 9), (10, 5), (8, 5), (10, 1), (8, 14), (5, 2), (2, 4), (2, 7)]
+EDGES = [(3, 9), (12, 9), (10, 5), (8, 5), (10, 1), (8, 14), (5, 2), (2, 4), (2, 7)]
+MIRROR_PAIRS = [(3, 12), (11, 0), (10, 8), (1, 14), (4, 7)]
 
 
-def edits() -> list[Edit]:
+def screenshot_edits() -> list[Edit]:
     """Return the edits that the screenshot shows."""
     return [
         *(SetName(landmark, name) for landmark, name in NAMES.items()),
-        *(SetEdge(one, other, True) for one, other in BONES),
-        *(SetPartner(one, other) for one, other in ((3, 12), (11, 0), (10, 8), (1, 14), (4, 7))),
+        *(SetEdge(a, b, True) for a, b in EDGES),
+        *(SetPartner(a, b) for a, b in MIRROR_PAIRS),
         *(SetHidden(landmark, True) for landmark in (6, 13, 15)),
         SetColor(3, "#d55e00"),
         SetColor(12, "#0072b2"),
@@ -64,20 +65,20 @@ def main() -> None:
             cv2.imwrite(str(photos / f"animal {index:02d}.jpg"), image[..., ::-1])
         selfmark.load("demo").save(folder / "model")
         editor = CardEditor(folder / "model")
-        editor.edit(edits())
-        shown = prepare_images(folder, [str(photos)], 24, "cpu")
+        editor.edit(screenshot_edits())
+        images = prepare_images(folder, [str(photos)], 24, "cpu")
         with open_socket(0) as listener:
-            address, server = build_server(folder, editor, editor.read(), shown, listener)
+            address, server = build_server(folder, editor, editor.read(), images, listener)
             thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
             thread.start()
             while not server.started:
                 time.sleep(0.01)
-            _draw(address, ROOT / "docs" / "images" / "naming.jpg")
+            _take_screenshot(address, ROOT / "docs" / "images" / "naming.jpg")
             server.should_exit = True
             thread.join()
 
 
-def _draw(address: str, path: Path) -> None:
+def _take_screenshot(address: str, path: Path) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--disable-gpu"])
         page = browser.new_page(viewport={"width": 1280, "height": 820})

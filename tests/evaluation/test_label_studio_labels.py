@@ -16,7 +16,7 @@ from selfmark.errors import InputError
 from selfmark.evaluation import label_files
 from selfmark.export.label_studio import write_label_studio
 from selfmark.image_ref import ImageRef
-from tests.export.fakes import CARD, NAMES, SEVERAL, STILLS, expected, predictions
+from tests.export.fakes import CARD, NAMES, STILLS, TWO_OBJECTS, expected_objects, make_predictions
 
 
 def _point(name: str, x: float, y: float, **more: Any) -> dict[str, Any]:
@@ -99,11 +99,11 @@ def test_tasks_without_annotations_are_ignored(tmp_path: Path) -> None:
 
 
 def test_accepted_predictions_are_read_back(tmp_path: Path) -> None:
-    batches = predictions([*STILLS, SEVERAL[1]])
+    batches = make_predictions([*STILLS, TWO_OBJECTS[1]])
     tasks = json.loads(write_label_studio(batches, CARD, tmp_path).read_text())
     for task in tasks:
         task["annotations"] = task.pop("predictions")
-    found = list(expected(batches))
+    found = list(expected_objects(batches))
     truth = _read(tmp_path, tasks, *(one.ref for one in found))
     assert truth.names == NAMES
     assert truth.refs == tuple(one.ref for one in found)

@@ -1,4 +1,4 @@
-"""Example predictions with difficult names and sizes, and the objects a reader should find in the files."""
+"""Example predictions with difficult names and sizes, and the objects expected in the exported files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STILLS = [
     (ImageRef(Path("set/left/a.jpg")), (31, 57)),
     (ImageRef(Path("set/right/a.jpg")), (1000, 20)),  # same file name in another folder
 ]
-SEVERAL = [  # an image with two objects that are not consecutive
+TWO_OBJECTS = [  # an image with two objects, and another image between them
     (ImageRef(Path("set/b.jpg"), None, (0, 0, 9, 9)), (99, 70)),
     (ImageRef(Path("set/c.jpg")), (300, 400)),
     (ImageRef(Path("set/b.jpg"), None, (9, 9, 9, 9)), (99, 70)),
@@ -30,14 +30,22 @@ SEVERAL = [  # an image with two objects that are not consecutive
 CLIP = Path("videos/day one/clip.mp4")
 FRAMES = [(ImageRef(CLIP, frame), (320, 200)) for frame in (0, 2, 10)]
 CROWD = [
-    (ImageRef(Path("videos/crowd.mp4"), frame, (object_, 0, 9, 9)), (64, 48))
+    (ImageRef(Path("videos/crowd.mp4"), frame, (index, 0, 9, 9)), (64, 48))
     for frame, count in ((5, 1), (6, 3), (7, 2))
-    for object_ in range(count)
+    for index in range(count)
 ]
 
 
-class Found(NamedTuple):
-    """One object as a reader should find it, with its number within the image, xy [K, 2] and score [K]."""
+class ExpectedObject(NamedTuple):
+    """An object that the exported file should contain.
+
+    Attributes:
+        ref: Its image.
+        size: Width and height of the image, in pixels.
+        instance: Its number within the image, from 0.
+        xy: [K, 2].
+        score: [K].
+    """
 
     ref: ImageRef
     size: tuple[int, int]
@@ -46,26 +54,28 @@ class Found(NamedTuple):
     score: FloatArray
 
 
-def predictions(objects: Sequence[tuple[ImageRef, tuple[int, int]]], batch: int = 2) -> list[Prediction]:
-    """Return random points inside each image, in batches; the same for the same objects."""
+def make_predictions(objects: Sequence[tuple[ImageRef, tuple[int, int]]], batch: int = 2) -> list[Prediction]:
+    """Return batches of predictions with random landmarks inside each image, the same in every call."""
     rng = np.random.default_rng(0)
-    found = []
+    batches = []
     for start in range(0, len(objects), batch):
         refs, sizes = zip(*objects[start : start + batch], strict=True)
         size = np.array(sizes, np.int64)
         xy = rng.random((len(refs), len(NAMES), 2)) * (size[:, None] - 1)
         score = rng.random((len(refs), len(NAMES)))
         landmarks = Landmarks(xy.astype(np.float32), score.astype(np.float32), NAMES)
-        found.append(Prediction(tuple(refs), size, landmarks))
-    return found
+        batches.append(Prediction(tuple(refs), size, landmarks))
+    return batches
 
 
-def expected(batches: Sequence[Prediction]) -> Iterator[Found]:
+def expected_objects(batches: Sequence[Prediction]) -> Iterator[ExpectedObject]:
     """Yield every object of the batches."""
     counts: dict[tuple[Path, int | None], int] = {}
     for refs, sizes, landmarks in batches:
         for row, ref in enumerate(refs):
             key = (ref.path, ref.frame)
             width, height = sizes[row].tolist()
-            yield Found(ref, (width, height), counts.get(key, 0), landmarks.xy[row], landmarks.score[row])
+            yield ExpectedObject(
+                ref, (width, height), counts.get(key, 0), landmarks.xy[row], landmarks.score[row]
+            )
             counts[key] = counts.get(key, 0) + 1

@@ -20,7 +20,7 @@ from selfmark.export.dlc import write_dlc, write_dlc_h5
 from selfmark.export.label_studio import write_label_studio
 from selfmark.export.lightning_pose import write_lightning_pose
 from selfmark.export.parquet import write_parquet
-from tests.export.fakes import CARD, STILLS, predictions
+from tests.export.fakes import CARD, STILLS, make_predictions
 
 NEEDS = {write_dlc_h5: ("pandas", "tables"), write_parquet: ("pyarrow",)}
 STREAMING = [
@@ -59,7 +59,7 @@ def test_an_unwritable_folder_is_an_error_before_predicting(write: Write, tmp_pa
 @pytest.mark.parametrize("write", ALL)
 def test_no_files_are_left_when_predicting_fails(write: Write, tmp_path: Path) -> None:
     def failing() -> Iterator[Prediction]:
-        yield from predictions(STILLS)
+        yield from make_predictions(STILLS)
         raise InputError("the video is broken")
 
     with pytest.raises(InputError, match="broken"):
@@ -69,7 +69,7 @@ def test_no_files_are_left_when_predicting_fails(write: Write, tmp_path: Path) -
 
 @pytest.mark.parametrize("write", ALL)
 def test_no_temporary_files_are_left(write: Write, tmp_path: Path) -> None:
-    path = _require_packages(write)(predictions(STILLS), CARD, tmp_path)
+    path = _require_packages(write)(make_predictions(STILLS), CARD, tmp_path)
     assert path.is_file()
     left = [file.name for file in tmp_path.rglob("*")]
     assert not [name for name in left if name.endswith(".part") or name.startswith(".")]
@@ -81,7 +81,7 @@ def test_earlier_batches_are_released(write: Write, tmp_path: Path) -> None:
     references: list[weakref.ref[Any]] = []
 
     def tracked() -> Iterator[Prediction]:
-        for batch in iter(predictions(STILLS, batch=1)):
+        for batch in iter(make_predictions(STILLS, batch=1)):
             copy = batch._replace(landmarks=type(batch.landmarks)(*vars(batch.landmarks).values()))
             gc.collect()
             assert [reference() for reference in references[:-1]] == [None] * len(references[:-1])
@@ -102,5 +102,5 @@ def test_a_missing_package_is_a_clear_error(
     _require_packages(write)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(InputError, match=f"needs the package {package}.*: pip install [a-z ]+$"):
-        write(predictions(STILLS), CARD, tmp_path)
+        write(make_predictions(STILLS), CARD, tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -15,9 +15,18 @@ import pytest
 from selfmark.detector import Prediction
 from selfmark.export.coco_keypoints import write_coco
 from selfmark.export.coco_results import write_coco_results
-from tests.export.fakes import CARD, CROWD, FRAMES, NAMES, SEVERAL, STILLS, expected, predictions
+from tests.export.fakes import (
+    CARD,
+    CROWD,
+    FRAMES,
+    NAMES,
+    STILLS,
+    TWO_OBJECTS,
+    expected_objects,
+    make_predictions,
+)
 
-EVERYTHING = [*STILLS, *SEVERAL, *FRAMES, *CROWD]
+EVERYTHING = [*STILLS, *TWO_OBJECTS, *FRAMES, *CROWD]
 
 
 def _pycocotools() -> tuple[Any, Any]:
@@ -44,13 +53,13 @@ def _open(reader: Any, path: Path) -> Any:
 @pytest.mark.parametrize("tools", READERS)
 def test_ground_truth_files_are_read_back(tools: Callable[[], Any], tmp_path: Path) -> None:
     reader, _ = tools()
-    batches = predictions(EVERYTHING)
+    batches = make_predictions(EVERYTHING)
     data = _open(reader, write_coco(batches, CARD, tmp_path))
     (category,) = data.loadCats(data.getCatIds())
     assert category["keypoints"] == list(NAMES)
     assert category["skeleton"] == [[1, 2], [3, 4]], "COCO counts keypoints from 1"
     assert category["flip_idx"] == [0, 1, 3, 2]
-    found = list(expected(batches))
+    found = list(expected_objects(batches))
     assert len(data.getImgIds()) == len({one.ref.name for one in found}) == 11
     annotations = data.loadAnns(sorted(data.getAnnIds()))
     for annotation, one in zip(annotations, found, strict=True):
@@ -72,7 +81,7 @@ def test_ground_truth_files_are_read_back(tools: Callable[[], Any], tmp_path: Pa
 def test_results_are_evaluated_against_ground_truth(tools: Callable[[], Any], tmp_path: Path) -> None:
     """Identical points have an average precision of 1; shifted points do not."""
     reader, evaluate = tools()
-    batches = predictions(EVERYTHING)
+    batches = make_predictions(EVERYTHING)
     moved = [
         batch._replace(landmarks=type(batch.landmarks)(batch.landmarks.xy + 40, batch.landmarks.score, NAMES))
         for batch in batches
@@ -95,13 +104,13 @@ def test_results_are_evaluated_against_ground_truth(tools: Callable[[], Any], tm
 
 
 def test_results_have_four_fields_and_a_file_of_images(tmp_path: Path) -> None:
-    batches = predictions(EVERYTHING)
+    batches = make_predictions(EVERYTHING)
     path = write_coco_results(batches, CARD, tmp_path)
     results = json.loads(path.read_text())
     companion = json.loads((tmp_path / "images.json").read_text())
     images = {image["id"]: image for image in companion["images"]}
     assert companion["categories"][0]["keypoints"] == list(NAMES)
-    for result, one in zip(results, expected(batches), strict=True):
+    for result, one in zip(results, expected_objects(batches), strict=True):
         assert set(result) == {"image_id", "category_id", "keypoints", "score"}
         image = images[result["image_id"]]
         assert (image["file_name"], image.get("frame")) == (str(one.ref.path), one.ref.frame)

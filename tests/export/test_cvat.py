@@ -14,7 +14,16 @@ import pytest
 from selfmark.errors import InputError
 from selfmark.export.cvat import write_cvat
 from selfmark.image_ref import ImageRef
-from tests.export.fakes import CARD, CROWD, FRAMES, NAMES, SEVERAL, STILLS, expected, predictions
+from tests.export.fakes import (
+    CARD,
+    CROWD,
+    FRAMES,
+    NAMES,
+    STILLS,
+    TWO_OBJECTS,
+    expected_objects,
+    make_predictions,
+)
 
 
 def _unpack(path: Path) -> Any:
@@ -26,14 +35,16 @@ def _unpack(path: Path) -> Any:
         return coco.COCO(str(path.parent / "annotations" / "person_keypoints_default.json"))
 
 
-@pytest.mark.parametrize("objects", [[*STILLS, *SEVERAL], FRAMES, CROWD])
+@pytest.mark.parametrize("objects", [[*STILLS, *TWO_OBJECTS], FRAMES, CROWD])
 def test_pycocotools_reads_the_annotations(objects: Any, tmp_path: Path) -> None:
-    batches = predictions(objects)
+    batches = make_predictions(objects)
     data = _unpack(write_cvat(batches, CARD, tmp_path))
     (category,) = data.loadCats(data.getCatIds())
     assert category["keypoints"] == list(NAMES)
     assert category["skeleton"] == [[1, 2], [3, 4]]
-    for annotation, one in zip(data.loadAnns(sorted(data.getAnnIds())), expected(batches), strict=True):
+    for annotation, one in zip(
+        data.loadAnns(sorted(data.getAnnIds())), expected_objects(batches), strict=True
+    ):
         (image,) = data.loadImgs(annotation["image_id"])
         assert (image["width"], image["height"]) == one.size
         np.testing.assert_allclose(np.reshape(annotation["keypoints"], (-1, 3))[:, :2], one.xy, atol=6e-4)
@@ -45,7 +56,7 @@ def test_pycocotools_reads_the_annotations(objects: Any, tmp_path: Path) -> None
 
 def test_image_names_do_not_depend_on_the_form_of_the_paths(tmp_path: Path) -> None:
     given = [(ImageRef(Path("/data/x/a.jpg")), (9, 9)), (ImageRef(Path("/data/y/../x/b.jpg")), (9, 9))]
-    data = _unpack(write_cvat(predictions(given), CARD, tmp_path))
+    data = _unpack(write_cvat(make_predictions(given), CARD, tmp_path))
     assert [image["file_name"] for image in data.loadImgs(data.getImgIds())] == ["a.jpg", "b.jpg"]
 
 
@@ -53,5 +64,5 @@ def test_image_names_do_not_depend_on_the_form_of_the_paths(tmp_path: Path) -> N
 @pytest.mark.parametrize("batch", [1, 100])
 def test_images_and_videos_cannot_share_an_archive(objects: Any, batch: int, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="either images or one video"):
-        write_cvat(predictions(objects, batch), CARD, tmp_path)
+        write_cvat(make_predictions(objects, batch), CARD, tmp_path)
     assert list(tmp_path.iterdir()) == []

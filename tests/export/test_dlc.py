@@ -17,7 +17,16 @@ from selfmark.export import dlc
 from selfmark.export.dlc import write_dlc, write_dlc_h5
 from selfmark.image_ref import ImageRef
 from selfmark.points import Landmarks
-from tests.export.fakes import CARD, CROWD, FRAMES, NAMES, SEVERAL, STILLS, expected, predictions
+from tests.export.fakes import (
+    CARD,
+    CROWD,
+    FRAMES,
+    NAMES,
+    STILLS,
+    TWO_OBJECTS,
+    expected_objects,
+    make_predictions,
+)
 
 pandas: Any = pytest.importorskip("pandas")
 
@@ -50,7 +59,7 @@ Write = Callable[[Sequence[Prediction], Path], Path]
 
 @BOTH
 def test_a_video_with_one_object_per_frame(write: Write, tmp_path: Path) -> None:
-    batches = predictions(FRAMES)
+    batches = make_predictions(FRAMES)
     path = write(batches, tmp_path)
     assert path.stem == "clipDLC_selfmark"
     assert path.parent == tmp_path
@@ -58,7 +67,7 @@ def test_a_video_with_one_object_per_frame(write: Write, tmp_path: Path) -> None
     assert table.columns.names == ["scorer", "bodyparts", "coords"]
     assert list(table.index) == [0, 2, 10]
     assert table.shape == (3, 3 * len(NAMES))
-    for one in expected(batches):
+    for one in expected_objects(batches):
         for index, name in enumerate(NAMES):
             x, y, likelihood = (table.loc[one.ref.frame, (SCORER, name, c)] for c in ("x", "y", "likelihood"))
             np.testing.assert_allclose([x, y], one.xy[index], atol=1e-4)
@@ -67,12 +76,12 @@ def test_a_video_with_one_object_per_frame(write: Write, tmp_path: Path) -> None
 
 @BOTH
 def test_several_objects_add_the_level_individuals(write: Write, tmp_path: Path) -> None:
-    batches = predictions(CROWD, batch=4)
+    batches = make_predictions(CROWD, batch=4)
     table = _read(write(batches, tmp_path), 4)
     assert table.columns.names == ["scorer", "individuals", "bodyparts", "coords"]
     assert list(table.columns.unique("individuals")) == ["individual1", "individual2", "individual3"]
     assert list(table.index) == [5, 6, 7]
-    for one in expected(batches):
+    for one in expected_objects(batches):
         part = table.loc[one.ref.frame, (SCORER, f"individual{one.instance + 1}")]
         values = part.to_numpy(float).reshape(-1, 3)
         np.testing.assert_allclose(values[:, :2], one.xy, atol=1e-4)
@@ -84,11 +93,11 @@ def test_several_objects_add_the_level_individuals(write: Write, tmp_path: Path)
 
 @BOTH
 def test_images_share_a_table_with_their_paths_as_index(write: Write, tmp_path: Path) -> None:
-    batches = predictions([*STILLS, *SEVERAL])
+    batches = make_predictions([*STILLS, *TWO_OBJECTS])
     table = _read(write(batches, tmp_path), 4)
-    paths = dict.fromkeys(str(one.ref.path) for one in expected(batches))
+    paths = dict.fromkeys(str(one.ref.path) for one in expected_objects(batches))
     assert list(table.index) == list(paths)
-    for one in expected(batches):
+    for one in expected_objects(batches):
         part = table.loc[str(one.ref.path), (SCORER, f"individual{one.instance + 1}")]
         values = part.to_numpy(float).reshape(-1, 3)
         np.testing.assert_allclose(values[:, :2], one.xy, atol=1e-4)
@@ -99,7 +108,7 @@ def test_images_share_a_table_with_their_paths_as_index(write: Write, tmp_path: 
 def test_tables_keep_the_folders_of_their_videos(write: Write, tmp_path: Path) -> None:
     videos = ["a/day.mp4", "b/day.mp4", "b/day.avi", "b/images.mp4", "images.mov"]
     objects = [(ImageRef(Path(video), frame), (64, 48)) for video in videos for frame in range(2)]
-    assert write(predictions([*objects, *STILLS], batch=3), tmp_path) == tmp_path
+    assert write(make_predictions([*objects, *STILLS], batch=3), tmp_path) == tmp_path
     stems = {"a/day", "b/day.mp4", "b/day.avi", "b/images", "images.mov", "images"}
     found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
     assert {name.split(SCORER)[0] for name in found} == stems
@@ -111,7 +120,7 @@ def test_long_tables_are_written_in_chunks(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Chunks with longer names are appended, and frames are sorted."""
-    batches = predictions([*FRAMES, *CROWD, *STILLS, *SEVERAL])[::-1]
+    batches = make_predictions([*FRAMES, *CROWD, *STILLS, *TWO_OBJECTS])[::-1]
     whole, chunked = tmp_path / "whole", tmp_path / "chunked"
     for folder in (whole, chunked):
         folder.mkdir()
@@ -129,7 +138,7 @@ def test_long_tables_are_written_in_chunks(
 def test_pandas_2_can_read_the_hdf5_file(tmp_path: Path) -> None:
     """Without the layout attribute, which pandas 3 does not write, pandas 2 assumes an old format."""
     tables: Any = pytest.importorskip("tables")
-    path = write_dlc_h5(predictions(FRAMES), CARD, tmp_path)
+    path = write_dlc_h5(make_predictions(FRAMES), CARD, tmp_path)
     with tables.open_file(path) as file:
         assert [node._v_name for node in file.root] == ["df_with_missing"], "read_hdf expects one table"
         assert file.root.df_with_missing._v_attrs["pandas_version"] == "0.15.2"
@@ -156,11 +165,11 @@ def test_an_hdf5_header_has_a_limited_number_of_columns(landmarks: int, fits: bo
 def test_sleap_io_reads_the_csv_of_images(tmp_path: Path) -> None:
     """The reader is made for labels, so it needs the images beside the table."""
     sleap: Any = pytest.importorskip("sleap_io")
-    objects = [*STILLS[1:], *SEVERAL]
+    objects = [*STILLS[1:], *TWO_OBJECTS]
     for ref, size in objects:
         (tmp_path / ref.path).parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", size).save(tmp_path / ref.path)
-    batches = predictions(objects)
+    batches = make_predictions(objects)
     labels = sleap.load_file(str(write_dlc(batches, CARD, tmp_path)), format="dlc")
     nodes = [node.name for node in labels.skeletons[0].nodes]  # sorted by name
     assert sorted(nodes) == sorted(NAMES)
@@ -169,7 +178,7 @@ def test_sleap_io_reads_the_csv_of_images(tmp_path: Path) -> None:
         for frame in labels.labeled_frames
         for number, instance in enumerate(frame.instances)
     }
-    found = list(expected(batches))
+    found = list(expected_objects(batches))
     assert set(read) == {(str(one.ref.path), one.instance) for one in found}
     for one in found:
         points = read[str(one.ref.path), one.instance][[nodes.index(name) for name in NAMES]]
@@ -179,7 +188,7 @@ def test_sleap_io_reads_the_csv_of_images(tmp_path: Path) -> None:
 def test_landmark_names_must_be_unique(tmp_path: Path) -> None:
     card = replace(CARD, names=("nose", "nose", "ear", "eye"))
     with pytest.raises(InputError, match="2 landmarks are called 'nose'"):
-        write_dlc(predictions(FRAMES), card, tmp_path)
+        write_dlc(make_predictions(FRAMES), card, tmp_path)
 
 
 def test_no_predictions_are_an_error(tmp_path: Path) -> None:

@@ -17,22 +17,32 @@ from selfmark._version import __version__
 from selfmark.errors import InputError
 from selfmark.export.label_studio import write_label_studio
 from selfmark.image_ref import ImageRef
-from tests.export.fakes import CARD, CLIP, FRAMES, NAMES, SEVERAL, STILLS, Found, expected, predictions
+from tests.export.fakes import (
+    CARD,
+    CLIP,
+    FRAMES,
+    NAMES,
+    STILLS,
+    TWO_OBJECTS,
+    ExpectedObject,
+    expected_objects,
+    make_predictions,
+)
 
-OBJECTS = [*STILLS, *SEVERAL]
+OBJECTS = [*STILLS, *TWO_OBJECTS]
 
 
-def _by_image(found: list[Found]) -> dict[str, list[Found]]:
-    images: dict[str, list[Found]] = {}
+def _by_image(found: list[ExpectedObject]) -> dict[str, list[ExpectedObject]]:
+    images: dict[str, list[ExpectedObject]] = {}
     for one in found:
         images.setdefault(str(one.ref.path), []).append(one)
     return images
 
 
 def test_coordinates_are_percent_of_the_image_size(tmp_path: Path) -> None:
-    batches = predictions(OBJECTS)
+    batches = make_predictions(OBJECTS)
     tasks = json.loads(write_label_studio(batches, CARD, tmp_path).read_text())
-    images = _by_image(list(expected(batches)))
+    images = _by_image(list(expected_objects(batches)))
     assert len(tasks) == len(images) == 5
     for task, (path, found) in zip(tasks, images.items(), strict=True):
         url = urlparse(task["data"]["image"])
@@ -61,7 +71,7 @@ def test_coordinates_are_percent_of_the_image_size(tmp_path: Path) -> None:
 
 def test_label_studio_accepts_the_tasks(tmp_path: Path) -> None:
     label_interface: Any = pytest.importorskip("label_studio_sdk.label_interface")
-    tasks = json.loads(write_label_studio(predictions(OBJECTS), CARD, tmp_path).read_text())
+    tasks = json.loads(write_label_studio(make_predictions(OBJECTS), CARD, tmp_path).read_text())
     interface = label_interface.LabelInterface((tmp_path / "label_config.xml").read_text(encoding="utf-8"))
     interface.validate()
     assert set(interface.get_control("landmarks").labels) == set(NAMES)
@@ -72,10 +82,10 @@ def test_label_studio_accepts_the_tasks(tmp_path: Path) -> None:
     assert interface.validate_prediction(wrong, return_errors=True) != [], "the check can fail"
 
 
-def _convert(tmp_path: Path, format: str, objects: Any) -> tuple[list[Found], Path]:
+def _convert(tmp_path: Path, format: str, objects: Any) -> tuple[list[ExpectedObject], Path]:
     """Accept the predictions unchanged and export them with Label Studio's converter."""
     converter: Any = pytest.importorskip("label_studio_sdk.converter.converter")
-    batches = predictions(objects)
+    batches = make_predictions(objects)
     tasks = json.loads(write_label_studio(batches, CARD, tmp_path).read_text())
     for number, task in enumerate(tasks, start=1):
         task |= {"id": number, "annotations": [{"id": number, **task.pop("predictions")[0]}]}
@@ -89,7 +99,7 @@ def _convert(tmp_path: Path, format: str, objects: Any) -> tuple[list[Found], Pa
     tool = converter.Converter(str(tmp_path / "label_config.xml"), str(tmp_path), download_resources=False)
     convert = {"coco": tool.convert_to_coco, "yolo": tool.convert_to_yolo}[format]
     convert(str(exported), str(output), is_dir=False)
-    return list(expected(batches)), output
+    return list(expected_objects(batches)), output
 
 
 def test_the_coco_converter_keeps_the_order_of_landmarks(tmp_path: Path) -> None:
@@ -108,7 +118,7 @@ def test_the_coco_converter_keeps_the_order_of_landmarks(tmp_path: Path) -> None
 
 
 def test_the_yolo_converter_keeps_objects_apart(tmp_path: Path) -> None:
-    found, output = _convert(tmp_path, "yolo", SEVERAL)
+    found, output = _convert(tmp_path, "yolo", TWO_OBJECTS)
     rows = [
         np.array(line.split(), float)
         for path in sorted((output / "labels").iterdir())
@@ -128,7 +138,7 @@ def test_files_are_found_below_the_document_root(tmp_path: Path, monkeypatch: py
     objects = [(ImageRef(photos / f"{name}.png"), (9, 9)) for name in ("a+b", "100%", 'c"?#')]
     for ref, size in objects:
         Image.new("RGB", size).save(ref.path)
-    tasks = json.loads(write_label_studio(predictions(objects), CARD, tmp_path).read_text())
+    tasks = json.loads(write_label_studio(make_predictions(objects), CARD, tmp_path).read_text())
     monkeypatch.setattr(io, "LOCAL_FILES_DOCUMENT_ROOT", str(tmp_path))
     for task, (ref, _) in zip(tasks, objects, strict=True):
         found = io.get_local_path(task["data"]["image"], download_resources=False)
@@ -136,7 +146,7 @@ def test_files_are_found_below_the_document_root(tmp_path: Path, monkeypatch: py
 
 
 def test_points_outside_the_image_are_moved_to_its_border(tmp_path: Path) -> None:
-    (batch,) = predictions(STILLS[:1])
+    (batch,) = make_predictions(STILLS[:1])
     batch.landmarks.xy[0, 0] = (-7, 1e4)
     (task,) = json.loads(write_label_studio([batch], CARD, tmp_path).read_text())
     values = [region["value"] for region in task["predictions"][0]["result"]]
@@ -144,7 +154,7 @@ def test_points_outside_the_image_are_moved_to_its_border(tmp_path: Path) -> Non
 
 
 def test_the_interface_lists_every_landmark_once(tmp_path: Path) -> None:
-    write_label_studio(predictions(STILLS), CARD, tmp_path)
+    write_label_studio(make_predictions(STILLS), CARD, tmp_path)
     view = ElementTree.parse(tmp_path / "label_config.xml").getroot()
     labels = view.findall("KeyPointLabels/Label")
     assert [label.get("value") for label in labels] == list(NAMES)
@@ -154,7 +164,7 @@ def test_the_interface_lists_every_landmark_once(tmp_path: Path) -> None:
 
 def test_landmarks_can_be_dragged(tmp_path: Path) -> None:
     """A click in Label Studio (1.23) selects the first region under it, so landmarks come first."""
-    tasks = json.loads(write_label_studio(predictions(SEVERAL), CARD, tmp_path).read_text())
+    tasks = json.loads(write_label_studio(make_predictions(TWO_OBJECTS), CARD, tmp_path).read_text())
     for task in tasks:
         kinds = [region["type"] for region in task["predictions"][0]["result"]]
         assert set(kinds) == {"keypointlabels", "rectanglelabels"}
@@ -163,12 +173,12 @@ def test_landmarks_can_be_dragged(tmp_path: Path) -> None:
 
 def test_rectangles_are_not_filled(tmp_path: Path) -> None:
     """The default fill would dim the object."""
-    write_label_studio(predictions(STILLS), CARD, tmp_path)
+    write_label_studio(make_predictions(STILLS), CARD, tmp_path)
     (boxes,) = ElementTree.parse(tmp_path / "label_config.xml").getroot().findall("RectangleLabels")
     assert boxes.get("fillOpacity") == "0"
 
 
 def test_a_missing_video_leaves_no_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=CLIP.name):
-        write_label_studio(predictions(FRAMES), CARD, tmp_path)
+        write_label_studio(make_predictions(FRAMES), CARD, tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -208,13 +208,13 @@ def test_quantization_keeps_small_channels_accurate() -> None:
         torch.from_numpy(exact.astype(np.float32))[None, :, :, None],
     )
     quantized = quantize_conv(weight, values_range)
-    levels_in = np.clip(np.round(values / quantized.step_in), 0, 255)
+    levels_in = np.clip(np.round(values / quantized.input_scale), 0, 255)
     total = (
-        quantized.weight[:, :, 0, 0].astype(np.int64) @ levels_in.astype(np.int64) + quantized.shift[:, None]
+        quantized.weight[:, :, 0, 0].astype(np.int64) @ levels_in.astype(np.int64) + quantized.bias[:, None]
     )
-    scaled = total * (quantized.step_in * quantized.step_weight)[:, None]
+    scaled = total * (quantized.input_scale * quantized.weight_scale)[:, None]
     levels_out = np.clip(np.round(scaled) + 128, 0, 255)
-    restored = (levels_out - quantized.zero_out[:, None]) * quantized.step_out[:, None]
+    restored = (levels_out - quantized.output_zero_point[:, None]) * quantized.output_scale[:, None]
     span = exact.max(axis=1) - exact.min(axis=1)
     assert (np.abs(restored - exact).max(axis=1) < 0.02 * span).all()
 
@@ -222,7 +222,7 @@ def test_quantization_keeps_small_channels_accurate() -> None:
 def test_a_convolution_that_saw_only_zeros_is_quantized() -> None:
     zeros = torch.zeros(1, 4, 2, 2)
     quantized = quantize_conv(np.zeros((4, 4, 3, 3), np.float32), ValueRange.measure(zeros, zeros))
-    for values in (quantized.step_in, quantized.step_weight, quantized.step_out):
+    for values in (quantized.input_scale, quantized.weight_scale, quantized.output_scale):
         assert np.isfinite(values).all()
         assert (values > 0).all()
 

@@ -12,20 +12,29 @@ import pytest
 from selfmark.export import parquet as module
 from selfmark.export.csv_table import COLUMNS, write_csv
 from selfmark.export.parquet import write_parquet
-from tests.export.fakes import CARD, CROWD, FRAMES, NAMES, SEVERAL, STILLS, expected, predictions
+from tests.export.fakes import (
+    CARD,
+    CROWD,
+    FRAMES,
+    NAMES,
+    STILLS,
+    TWO_OBJECTS,
+    expected_objects,
+    make_predictions,
+)
 
 parquet: Any = pytest.importorskip("pyarrow.parquet")
 
-EVERYTHING = [*STILLS, *SEVERAL, *FRAMES, *CROWD]
+EVERYTHING = [*STILLS, *TWO_OBJECTS, *FRAMES, *CROWD]
 
 
 def test_values_keep_their_types(tmp_path: Path) -> None:
-    batches = predictions(EVERYTHING)
+    batches = make_predictions(EVERYTHING)
     table = parquet.read_table(write_parquet(batches, CARD, tmp_path))
     assert table.column_names == list(COLUMNS)
     types = ["string", "int32", "int32", "int32", "string", "float", "float", "float"]
     assert [str(field.type) for field in table.schema] == types
-    found = list(expected(batches))
+    found = list(expected_objects(batches))
     rows = table.to_pylist()
     assert len(rows) == len(found) * len(NAMES)
     for number, row in enumerate(rows):
@@ -41,7 +50,7 @@ def test_values_keep_their_types(tmp_path: Path) -> None:
 
 
 def test_values_equal_those_of_the_csv(tmp_path: Path) -> None:
-    batches = predictions(EVERYTHING)
+    batches = make_predictions(EVERYTHING)
     with open(write_csv(batches, CARD, tmp_path), newline="", encoding="utf-8") as handle:
         rows = list(csv.DictReader(handle))
     table = parquet.read_table(write_parquet(batches, CARD, tmp_path)).to_pylist()
@@ -53,7 +62,7 @@ def test_values_equal_those_of_the_csv(tmp_path: Path) -> None:
 
 def test_rows_are_written_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MIN_GROUP_ROWS", 3 * len(NAMES))
-    path = write_parquet(predictions(EVERYTHING, batch=2), CARD, tmp_path)
+    path = write_parquet(make_predictions(EVERYTHING, batch=2), CARD, tmp_path)
     file = parquet.ParquetFile(path)
     sizes = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
     assert sizes == [4 * len(NAMES)] * 3 + [3 * len(NAMES)]

@@ -158,7 +158,7 @@ def test_point_scores_follow_the_landmarks_with_the_most_influence() -> None:
 
 
 def test_arrays_of_different_lengths_raise() -> None:
-    with pytest.raises(ValueError, match="same objects"):
+    with pytest.raises(ValueError, match="shapes of the arrays do not match"):
         MappingExamples(
             np.zeros((2, K, 2)),
             np.zeros((2, K)),

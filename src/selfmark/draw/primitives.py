@@ -1,6 +1,6 @@
 """Anti-aliased discs, rings, lines and text, positioned to a sixteenth of a pixel.
 
-All functions draw in place on a uint8 RGB canvas [H, W, 3]. Points are (x, y), pixel centers at integers.
+All functions draw in place on a uint8 RGB canvas [H, W, 3]. Points are (x, y) with pixel centers at integers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def draw_disc(canvas: Pixels, center: FloatArray, radius: float, color: Sequence
 
 
 def draw_ring(canvas: Pixels, center: FloatArray, radius: float, width: int, color: Sequence[int]) -> None:
-    """Draw a circle with a line of `width` pixels."""
+    """Draw the outline of a circle, `width` pixels wide."""
     fixed_radius = int(radius * 2**SUBPIXEL_BITS)
     cv2.circle(
         canvas, to_fixed_point(center).tolist(), fixed_radius, color, width, cv2.LINE_AA, SUBPIXEL_BITS

@@ -15,12 +15,12 @@ COLUMNS = ("image", "frame", "instance", "track", "landmark", "x", "y", "score")
 
 
 def write_csv(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
-    """Write `folder`/landmarks.csv; `instance` numbers the objects, by track where it is known."""
+    """Write `folder`/landmarks.csv; `InstanceNumbers` explains the column `instance`."""
     path = folder / "landmarks.csv"
     instances = InstanceNumbers()
     with atomic_write(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as handle:
-        table = csv.writer(handle)
-        table.writerow(COLUMNS)
+        writer = csv.writer(handle)
+        writer.writerow(COLUMNS)
         for refs, _, landmarks in predictions:
             for row, ref in enumerate(refs):
                 frame = "" if ref.frame is None else ref.frame
@@ -29,7 +29,7 @@ def write_csv(predictions: Iterable[Prediction], card: ModelCard, folder: Path) 
                 for index, name in enumerate(landmarks.names):
                     x, y = landmarks.xy[row, index]
                     score = landmarks.score[row, index]
-                    table.writerow(
+                    writer.writerow(
                         [ref.path, frame, instance, track, name, f"{x:.3f}", f"{y:.3f}", f"{score:.4f}"]
                     )
     return path

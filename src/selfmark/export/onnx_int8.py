@@ -1,8 +1,8 @@
-"""The network's graph with the convolutions of its blocks in 8 bits, for CPUs that multiply bytes (VNNI).
+"""ONNX graph of the network with 8-bit convolutions in its residual blocks, for CPUs with VNNI instructions.
 
 The range of the values before and after each convolution is measured on sample images. Weights and outputs
-have a quantization step for each channel, inputs have one for the whole map. Norms, sums and the layers
-before and after the blocks stay in float32.
+are quantized per channel, inputs per tensor. Norms, additions and the layers before and after the blocks stay
+in float32.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from selfmark.model.network import Psi, ResidualBlock
 
 Floats = npt.NDArray[np.float32]
 
-# A norm is not folded if its smallest scale is at most this fraction of the largest, or negative.
-_MIN_SCALE = 0.1
-_BATCH = 8  # images per pass while ranges are measured
-_LEVELS = 255  # steps between the smallest and the largest 8-bit value
-_ZERO_LEVEL = 128  # level of 0 in outputs, the same for all channels
-_MAX_SHIFT = 2**30  # must fit into 32 bits
-_MIN_STEP = 1e-4  # smallest step of a channel, relative to the largest step of all channels
+# A norm is folded only if its smallest scale is above this fraction of its largest, so all are positive.
+_MIN_NORM_RATIO = 0.1
+_BATCH_SIZE = 8  # images per forward pass while ranges are measured
+_MAX_LEVEL = 255  # largest unsigned 8-bit value
+_ZERO_POINT = 128  # zero point of the outputs, the same for all channels
+_MAX_BIAS = 2**30  # keeps the bias and the sums of the convolution within 32 bits
+_MIN_SCALE_RATIO = 1e-4  # smallest quantization scale of a channel, relative to the largest
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ Ranges = dict[nn.Module, ValueRange]
 
 
 def fold_scales(psi: Psi) -> None:
-    """Move the scale of each norm into the convolution after it; psi computes the same function.
+    """Move the scale of each norm into the convolution after it, without changing the output of psi.
 
-    relu(s z + t) = s relu(z + t / s) for s > 0, so the norm is left with a sum.
+    relu(s z + t) = s relu(z + t / s) for s > 0, so the norm only has to add its bias.
     """
     for norm, conv in [*_norm_conv_pairs(psi), (psi.head.norm, psi.head.last)]:
         _fold(norm, conv)
@@ -75,7 +75,7 @@ def fold_scales(psi: Psi) -> None:
 @torch.no_grad()
 def _fold(norm: nn.GroupNorm, conv: nn.Conv2d) -> None:
     scale = norm.weight.clone()
-    if scale.min() <= _MIN_SCALE * scale.max():
+    if scale.min() <= _MIN_NORM_RATIO * scale.max():
         return
     conv.weight.mul_(scale[:, None, None])
     norm.bias.div_(scale)
@@ -109,8 +109,8 @@ def observe_ranges(psi: Psi, images: Tensor, mirrored: bool) -> Ranges:
         ranges[conv] = measured.union(ranges[conv]) if conv in ranges else measured
 
     with _forward_hooks([conv for _, conv in _norm_conv_pairs(psi)], widen):
-        for start in range(0, len(images), _BATCH):
-            batch = images[start : start + _BATCH].float() / 255
+        for start in range(0, len(images), _BATCH_SIZE):
+            batch = images[start : start + _BATCH_SIZE].float() / 255
             psi(batch)
             if mirrored:
                 psi(batch.flip(-1))
@@ -128,7 +128,7 @@ def _forward_hooks(modules: list[nn.Conv2d], hook: Callable[..., None]) -> Itera
 
 
 class Int8Recorder(Recorder):
-    """A recorder that quantizes convolutions, with the nodes that ONNX Runtime recognizes."""
+    """Recorder that writes convolutions in the quantize-dequantize form that ONNX Runtime runs in 8 bits."""
 
     def __init__(self, graph: Graph, ranges: Ranges) -> None:
         """Record into `graph`; quantize the convolutions in `ranges`."""
@@ -141,63 +141,67 @@ class Int8Recorder(Recorder):
             return super().conv(conv, x)
         quantized = quantize_conv(to_array(conv.weight), self._ranges[conv])
         graph = self.graph
-        input_step = quantized.step_in, np.array(0, np.uint8)
-        inputs = graph.add("DequantizeLinear", graph.add("QuantizeLinear", x.name, *input_step), *input_step)
+        input_scale = quantized.input_scale, np.array(0, np.uint8)  # with its zero point
+        input_levels = graph.add("QuantizeLinear", x.name, *input_scale)
+        inputs = graph.add("DequantizeLinear", input_levels, *input_scale)
         zeros = np.zeros(conv.out_channels, np.int8)
-        weight = graph.add("DequantizeLinear", quantized.weight, quantized.step_weight, zeros, axis=0)
-        step = quantized.step_in * quantized.step_weight
-        shift = graph.add("DequantizeLinear", quantized.shift, step, zeros.astype(np.int32), axis=0)
-        result = graph.add("Conv", inputs, weight, shift, **conv_attributes(conv))
-        one, zero_level = np.array(1, np.float32), np.array(_ZERO_LEVEL, np.uint8)
-        levels = graph.add("QuantizeLinear", result, one, zero_level)
-        floats = graph.add("DequantizeLinear", levels, quantized.step_out, quantized.zero_out, axis=1)
+        weight = graph.add("DequantizeLinear", quantized.weight, quantized.weight_scale, zeros, axis=0)
+        bias_scale = quantized.input_scale * quantized.weight_scale
+        bias = graph.add("DequantizeLinear", quantized.bias, bias_scale, zeros.astype(np.int32), axis=0)
+        result = graph.add("Conv", inputs, weight, bias, **conv_attributes(conv))
+        output_scale = np.array(1, np.float32), np.array(_ZERO_POINT, np.uint8)  # with its zero point
+        levels = graph.add("QuantizeLinear", result, *output_scale)
+        floats = graph.add(
+            "DequantizeLinear", levels, quantized.output_scale, quantized.output_zero_point, axis=1
+        )
         return Maps(floats, conv.out_channels, x.side // conv.stride[0])
 
 
 @dataclass(frozen=True)
 class QuantizedConv:
-    """A convolution in integers.
+    """A quantized convolution.
 
-    ONNX Runtime has one output step and one zero for all channels. But the GroupNorm that follows amplifies
-    channels with small values, so each channel needs its own. The step of a channel is therefore folded into
-    the step of its weights, and its zero into its shift. Only the last node undoes this: level y of channel o
-    means (y - zero_out[o]) step_out[o].
+    ONNX Runtime supports only one output scale and zero point for all channels. But the GroupNorm that
+    follows amplifies channels with small values, so each channel needs its own. The output scale of a channel
+    is therefore folded into its weight scale, and its zero point into its bias. The convolution then has
+    output scale 1, and the last node restores the values: q becomes (q - output_zero_point[o])
+    output_scale[o] in channel o.
 
     Attributes:
-        step_in: [] step of the inputs; their zero is level 0.
+        input_scale: [] scale of the inputs; their zero point is 0.
         weight: [O, I, h, w] int8.
-        step_weight: [O] step of the weights, chosen so that the output step is 1.
-        shift: [O] int32, in steps of step_in x step_weight.
-        step_out: [O] step of the outputs.
-        zero_out: [O] uint8 level of 0 in the outputs.
+        weight_scale: [O] scale of the weights, divided by output_scale.
+        bias: [O] int32, in units of input_scale x weight_scale.
+        output_scale: [O] scale of the outputs.
+        output_zero_point: [O] uint8 zero point of the outputs.
     """
 
-    step_in: Floats
+    input_scale: Floats
     weight: npt.NDArray[np.int8]
-    step_weight: Floats
-    shift: npt.NDArray[np.int32]
-    step_out: Floats
-    zero_out: npt.NDArray[np.uint8]
+    weight_scale: Floats
+    bias: npt.NDArray[np.int32]
+    output_scale: Floats
+    output_zero_point: npt.NDArray[np.uint8]
 
 
 def quantize_conv(weight: Floats, values: ValueRange) -> QuantizedConv:
     """Quantize a convolution with weights [O, I, h, w]."""
-    step_in = np.array(_limit_steps(to_array(values.max_input) / _LEVELS), np.float32)
-    step_out = _limit_steps((to_array(values.high) - to_array(values.low)) / _LEVELS)
-    zero_out = np.clip(np.round(-to_array(values.low) / step_out), 0, _LEVELS)
-    weight_step = _limit_steps(np.abs(weight).max(axis=(1, 2, 3)) / 127)
-    shift = (zero_out - _ZERO_LEVEL) * step_out / (step_in * weight_step)
+    input_scale = np.array(_raise_small(to_array(values.max_input) / _MAX_LEVEL), np.float32)
+    output_scale = _raise_small((to_array(values.high) - to_array(values.low)) / _MAX_LEVEL)
+    output_zero_point = np.clip(np.round(-to_array(values.low) / output_scale), 0, _MAX_LEVEL)
+    weight_scale = _raise_small(np.abs(weight).max(axis=(1, 2, 3)) / 127)
+    bias = (output_zero_point - _ZERO_POINT) * output_scale / (input_scale * weight_scale)
     return QuantizedConv(
-        step_in=step_in,
-        weight=np.round(weight / weight_step[:, None, None, None]).astype(np.int8),
-        step_weight=weight_step / step_out,
-        shift=np.round(np.clip(shift, -_MAX_SHIFT, _MAX_SHIFT)).astype(np.int32),
-        step_out=step_out,
-        zero_out=zero_out.astype(np.uint8),
+        input_scale=input_scale,
+        weight=np.round(weight / weight_scale[:, None, None, None]).astype(np.int8),
+        weight_scale=weight_scale / output_scale,
+        bias=np.round(np.clip(bias, -_MAX_BIAS, _MAX_BIAS)).astype(np.int32),
+        output_scale=output_scale,
+        output_zero_point=output_zero_point.astype(np.uint8),
     )
 
 
-def _limit_steps(steps: npt.NDArray[np.floating]) -> Floats:
-    """Raise very small steps: a channel whose values never change needs a positive step too."""
-    smallest = max(_MIN_STEP * float(steps.max()), 1e-12)
-    return np.asarray(np.maximum(steps, smallest), np.float32)
+def _raise_small(scales: npt.NDArray[np.floating]) -> Floats:
+    """Raise very small scales, because a channel that is always 0 also needs a positive scale."""
+    smallest = max(_MIN_SCALE_RATIO * float(scales.max()), 1e-12)
+    return np.asarray(np.maximum(scales, smallest), np.float32)

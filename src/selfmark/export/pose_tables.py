@@ -49,9 +49,10 @@ class PoseTable:
 
 
 class InstanceNumbers:
-    """Numbers for objects, from 0: by track where it is known, otherwise by their order within the image.
+    """Instance numbers of objects, from 0.
 
-    With tracks, an instance is the same animal in every frame.
+    If tracks are known, each track has a number, and an instance is the same animal in every frame. Otherwise
+    the objects of each image are numbered in order.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Protocol of all first-keypoint detectors, and the factory that creates them."""
+"""Protocol for detectors of generic keypoints, which discovery starts from, and their factory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from selfmark.points import Keypoints
 
 
 class KeypointDetector(Protocol):
-    """Detector of generic keypoints, at most `max_points` of the settings in each image."""
+    """Detector of generic keypoints, at most `FirstKeypoints.max_points` per image."""
 
     @property
     def name(self) -> str:
@@ -35,7 +35,7 @@ class KeypointDetector(Protocol):
 
 
 def create_detector(settings: FirstKeypoints, device: torch.device) -> KeypointDetector:
-    """Create the detector that the settings name and load its weights."""
+    """Create the detector named in the settings and load its weights."""
     match settings.detector:
         case "selfmark":
             return create_selfmark_detector(settings, device)

@@ -1,11 +1,11 @@
-"""Linear map from K discovered landmarks to L points of the user, fitted to a few annotated images.
+"""Linear map from K discovered landmarks to the user's L points, fitted to a few annotated images.
 
 A few images, or even one, do not determine such a map. The fit therefore adds a covariance prior, as in
 Gaussian-process regression. The prior says how points of any object move: points that are close together move
 together, and all points follow when the object is translated, rotated, scaled or sheared. It is computed from
-the mean positions alone and counts as `PRIOR_IMAGES` images next to the annotated ones. The map is the linear
-regression from landmarks to points under the resulting joint covariance, with a ridge for the noise of the
-landmarks. With one image it interpolates between landmarks; with many it approaches ridge regression.
+the mean positions alone and has the weight of `PRIOR_IMAGES` additional annotated images. The map is the
+linear regression from landmarks to points under the resulting joint covariance, with a ridge for the noise of
+the landmarks. With one image it interpolates between landmarks; with many it approaches ridge regression.
 
 Shapes: N annotated objects, K landmarks, L points. Coordinates are network pixels. Where `visible` is False,
 a point is not annotated and its coordinates are ignored.
@@ -26,10 +26,10 @@ IntArray = npt.NDArray[np.int64]
 ComplexArray = npt.NDArray[np.complex128]
 
 # The covariance prior. Its unit of length is the root mean square distance of landmarks from their center.
-PRIOR_IMAGES = 3.0  # number of annotated images that the prior counts as
-AFFINE_VARIANCE = 0.02  # variance of the translation, and of rotation, scale and shear
-BENDING_STD = 0.15  # standard deviation of what remains of the motion of a point
-BENDING_RANGE = 0.4  # distance over which that remaining motion is correlated
+PRIOR_IMAGES = 3.0  # weight of the prior, as a number of annotated images
+AFFINE_VARIANCE = 0.02  # variance of the affine motion: translation, rotation, scale and shear
+BENDING_STD = 0.15  # standard deviation of the non-affine motion of a point
+BENDING_RANGE = 0.4  # distance over which the non-affine motion is correlated
 ALIGNMENT_STEPS = 5  # iterations of the Procrustes alignment in `compute_mean_shape`
 
 
@@ -54,9 +54,10 @@ class MappingExamples:
     def __post_init__(self) -> None:
         """Raise ValueError if the arrays disagree about N, K or L."""
         count = len(self.landmarks)
-        shapes = (self.landmarks.shape[:2], self.points.shape[:2], (count,))
-        if (self.score.shape, self.visible.shape, self.group.shape) != shapes or len(self.points) != count:
-            raise ValueError("landmarks, score, points, visible and group are not of the same objects")
+        expected = (self.landmarks.shape[:2], self.points.shape[:2], (count,))
+        if (self.score.shape, self.visible.shape, self.group.shape) != expected or len(self.points) != count:
+            shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in vars(self).items())
+            raise ValueError(f"the shapes of the arrays do not match: {shapes}")
 
     def __len__(self) -> int:
         """Return the number of objects."""
@@ -70,7 +71,7 @@ class MappingExamples:
 
 
 class MirrorPartners(NamedTuple):
-    """Indices that landmarks and points take when an image is mirrored.
+    """The index that each landmark and each point becomes when an image is mirrored.
 
     Attributes:
         landmarks: K mirror partners of the landmarks.
@@ -104,7 +105,7 @@ def _flip(xy: FloatArray, size: int) -> FloatArray:
 
 @dataclass(frozen=True)
 class PointMap:
-    """Linear map from landmarks to points, either in the crop or after aligning the landmarks to a shape.
+    """Linear map from landmarks to points, in crop coordinates or after aligning the landmarks to a shape.
 
     Attributes:
         weights: [2 K, 2 L].
@@ -154,7 +155,7 @@ def fit_point_map(examples: MappingExamples, reference: FloatArray, ridge: float
 
     Args:
         examples: at least one object.
-        reference: [K, 2] from `compute_mean_shape`, or `empty_reference()` to work in the crop.
+        reference: [K, 2] from `compute_mean_shape`, or `empty_reference()` to fit in crop coordinates.
         ridge: standard deviation of the landmark noise, in the unit of length of the prior.
     """
     alignment = _align(examples.landmarks, examples.score, reference)
@@ -165,11 +166,11 @@ def fit_point_map(examples: MappingExamples, reference: FloatArray, ridge: float
     points_by_mask: dict[bytes, list[int]] = {}
     for point, mask in enumerate(examples.visible.T):
         points_by_mask.setdefault(mask.tobytes(), []).append(point)
-    for group in points_by_mask.values():
-        annotated = examples.visible[:, group[0]]
+    for indices in points_by_mask.values():
+        annotated = examples.visible[:, indices[0]]
         if annotated.any():
-            group_weights, group_constant = _regress(landmarks[annotated], points[annotated][:, group], ridge)
-            weights[:, group], constant[group] = group_weights, group_constant
+            targets = points[annotated][:, indices]
+            weights[:, indices], constant[indices] = _regress(landmarks[annotated], targets, ridge)
     return PointMap(weights.reshape(len(weights), -1), constant.reshape(-1), reference)
 
 
@@ -185,13 +186,13 @@ def _regress(landmarks: FloatArray, points: FloatArray, ridge: float) -> tuple[F
     images = len(landmarks)
     source = ((landmarks - landmark_mean) / unit).reshape(images, -1)
     target = ((points - point_mean) / unit).reshape(images, -1)
-    source_places, target_places = (landmark_mean - center) / unit, (point_mean - center) / unit
-    axes = np.eye(2)  # a priori, x and y of a point move independently
+    source_position, target_position = (landmark_mean - center) / unit, (point_mean - center) / unit
+    axes = np.eye(2)  # the prior assumes that x and y of a point move independently
     landmark_covariance = source.T @ source + PRIOR_IMAGES * np.kron(
-        _prior_covariance(source_places, source_places), axes
+        _prior_covariance(source_position, source_position), axes
     )
     cross_covariance = source.T @ target + PRIOR_IMAGES * np.kron(
-        _prior_covariance(source_places, target_places), axes
+        _prior_covariance(source_position, target_position), axes
     )
     noise = (images + PRIOR_IMAGES) * ridge**2
     weights = np.linalg.solve(
@@ -268,7 +269,7 @@ def _align(landmarks: FloatArray, score: FloatArray, reference: FloatArray) -> _
     target_mean = (weight * target).sum(axis=1, keepdims=True)
     covariance = (weight * (source - source_mean).conj() * (target - target_mean)).sum(axis=1, keepdims=True)
     variance = (weight * np.abs(source - source_mean) ** 2).sum(axis=1, keepdims=True)
-    # Adding one square pixel to both keeps the factor at 1 when all landmarks are in one place.
+    # Adding one square pixel to both keeps the factor at 1 when all landmarks coincide.
     factor = (covariance + 1) / (variance + 1)
     return _SimilarityTransforms(factor, target_mean - factor * source_mean)
 

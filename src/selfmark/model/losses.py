@@ -1,8 +1,8 @@
 """Losses of Sec. 3.4 and 3.6 as pure functions of padded points.
 
 Descriptors are unit vectors, so squared distances lie between 0 and 4, and the margin m = 0.8 corresponds to
-an angle of about 53 degrees. The pairs and their weights depend on the batch only; the network is needed for
-the distances.
+an angle of about 53 degrees. The pairs and their weights depend only on the batch; only the distances
+depend on the network.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ def negatives_different_cluster(label_a: Tensor, label_b: Tensor, valid_a: Tenso
 def pair_weights(
     positive: Tensor, negative: Tensor, settings: Loss, group: ProcessGroup = SINGLE_PROCESS
 ) -> tuple[Tensor, Tensor]:
-    """Return the weight of each pair in `contrastive_loss`, which turns sums into means.
+    """Return the weights of pairs that turn the sums in `contrastive_loss` into means.
 
-    In a group, pairs are counted over all processes, so that the mean of the processes' losses equals the
-    loss of a single process with the whole batch.
+    With several processes, the pairs of all processes are counted, so that the mean of the processes' losses
+    equals the loss of a single process with the whole batch.
 
     Args:
         positive: mask of positive pairs, any shape.
@@ -80,10 +80,10 @@ def pair_weights(
     num_positive, num_negative = _count_true([positive, negative], group)
     if settings.average == "together":
         num_positive = num_negative = num_positive + num_negative
-    one = 1 / group.size  # avoids division by zero; counts are means over the processes
+    min_count = 1 / group.size  # one pair, as a mean over the processes; avoids division by zero
     return (
-        positive / num_positive.clamp_min(one),
-        negative * (settings.negative_weight / num_negative.clamp_min(one)),
+        positive / num_positive.clamp_min(min_count),
+        negative * (settings.negative_weight / num_negative.clamp_min(min_count)),
     )
 
 
@@ -120,7 +120,7 @@ def detector_loss(confidence: Tensor, target: Tensor) -> Tensor:
 def masked_regression_loss(
     maps: Tensor, target: Tensor, present: Tensor, group: ProcessGroup = SINGLE_PROCESS
 ) -> Tensor:
-    """Compute the loss of Stage 2 (Eq. 4): the error over the landmarks present in each image.
+    """Compute the loss of Stage 2 (Eq. 4): the squared error of the landmarks present in each image.
 
     It is a mean over cells, landmarks and images. Images without landmarks are left out.
 
@@ -134,5 +134,5 @@ def masked_regression_loss(
     num_present = present.sum(dim=1)
     per_image = per_map.sum(dim=1) / num_present.clamp_min(1)
     (num_images,) = _count_true([num_present > 0], group)
-    error: Tensor = per_image.sum() / num_images.clamp_min(1 / group.size)
-    return error
+    loss: Tensor = per_image.sum() / num_images.clamp_min(1 / group.size)
+    return loss

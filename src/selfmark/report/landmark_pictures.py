@@ -1,6 +1,6 @@
 """Pictures of landmarks for the report: examples, contact sheets and galleries.
 
-Images are uint8 RGB; points are (x, y), pixel centers at integers.
+Images are uint8 RGB; points are (x, y) with pixel centers at integers.
 """
 
 from __future__ import annotations

@@ -55,10 +55,10 @@ def require_package(package: str, install: str) -> ModuleType:
 
 
 def escape_control_characters(text: str) -> str:
-    """Return the text on one line, with escape codes for characters that a terminal would interpret.
+    r"""Return the text on one line, with escape codes for characters that a terminal would interpret.
 
-    >>> escape_control_characters("no file 'a\\x1b[2J.png'")
-    "no file 'a\\\\x1b[2J.png'"
+    >>> escape_control_characters("no file 'a\x1b[2J.png'")
+    "no file 'a\\x1b[2J.png'"
     """
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 

@@ -418,7 +418,7 @@ def test_an_annotation_without_a_box_matches_a_single_object(tmp_path: Path) -> 
 
 
 def set_value(*place: Any) -> Callable[[dict[str, Any]], None]:
-    """Return a function that sets a value: set_value("images", 0, "id", 5)."""
+    """Return a function that sets a value in a COCO file, given its keys and the value."""
 
     def change(content: Any) -> None:
         *keys, last, value = place

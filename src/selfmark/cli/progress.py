@@ -61,6 +61,7 @@ class ProgressDisplay:
         self.progress.stop()
 
     def __call__(self, event: Event) -> None:
+        """Show an event; events of other kinds are ignored."""
         handler = getattr(self, f"_on_{event['event']}", None)
         if handler is not None:
             handler(event)
@@ -165,6 +166,7 @@ class CountDisplay:
         return self._done / max(time.monotonic() - self._started, 1e-9)
 
     def __call__(self, done: int, of: int) -> None:
+        """Show that `done` out of `of` things are done."""
         self._done = done
         rate = f"{self.rate:.1f} {self._things}/s"
         if self._task is None:

@@ -79,7 +79,7 @@ class NetworkPrediction(NamedTuple):
 
 
 class Detector:
-    """Stage 2's network Psi, the model card that says how to apply it, and the device it runs on."""
+    """Stage 2's network Psi, the model card with its preprocessing and map reading, and the device it runs on."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class Detector:
         return Located(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
     def _try_forward(self, pixels: Tensor) -> Located | None:
-        """Run one forward pass; return None if the GPU has too little memory for so many images."""
+        """Run one forward pass; return None if the GPU has too little memory for these images."""
         try:
             return self._forward(pixels)
         except torch.OutOfMemoryError as error:

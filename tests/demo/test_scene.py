@@ -51,10 +51,10 @@ def test_landmarks_are_hidden_by_the_animal_or_by_occluders(scene: Scene) -> Non
     num_occluded = 0
     for index in range(COUNT):
         subject = draw_subject(np.random.default_rng([5, index]), SIZE)
-        xy, alone = render.project_landmarks(subject.body, subject.camera)
+        xy, visible = render.project_landmarks(subject.body, subject.camera)
         np.testing.assert_allclose(scene.xy[index], xy, atol=1e-4)
-        assert not np.any(scene.visible[index] & ~alone)
-        num_occluded += bool(np.any(alone & ~scene.visible[index]))
+        assert not np.any(scene.visible[index] & ~visible)
+        num_occluded += bool(np.any(visible & ~scene.visible[index]))
     assert 0.05 * COUNT < num_occluded < 0.35 * COUNT
 
 

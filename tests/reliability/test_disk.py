@@ -155,15 +155,15 @@ def test_nothing_is_written_through_links_in_a_run_folder(finished: Path, tmp_pa
     for name in (".lock", "log.jsonl"):
         victim = tmp_path / "victim"
         victim.write_text("untouched")
-        kept = finished / name
-        content = kept.read_bytes()
-        kept.unlink()
-        kept.symlink_to(victim)
+        path = finished / name
+        content = path.read_bytes()
+        path.unlink()
+        path.symlink_to(victim)
         with pytest.raises(DiskError):
             discover(output=finished, resume=True, device="cpu")
         assert victim.read_text() == "untouched"
-        kept.unlink()
-        kept.write_bytes(content)
+        path.unlink()
+        path.write_bytes(content)
 
 
 def test_a_run_that_is_out_of_memory_can_be_resumed_with_a_smaller_batch(

@@ -4,11 +4,11 @@
 >>> @dataclass(frozen=True)
 ... class Example:
 ...     batch: int = at_least(1, default=16)
-...     share: float = fraction(default=0.4)
+...     ratio: float = fraction(default=0.4)
 ...     iterations: int = 100  # the default limit: not negative
->>> check_limits(Example(share=1.5), "example.")
+>>> check_limits(Example(ratio=1.5), "example.")
 Traceback (most recent call last):
-selfmark.errors.InputError: config: example.share must be between 0 and 1, not 1.5
+selfmark.errors.InputError: config: example.ratio must be between 0 and 1, not 1.5
 """
 
 from __future__ import annotations

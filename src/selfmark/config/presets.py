@@ -87,7 +87,7 @@ def resolve_preset(
             else "no CUDA device is available, and this preset takes minutes on a few CPU cores"
         )
     else:
-        config, why = preset(preset_name), "you asked for it"
+        config, why = preset(preset_name), "as requested"
     if isinstance(K, int):
         config = with_landmarks(config, K)
     # A cluster needs several points: with few images, use so few clusters that each gets about ten.

@@ -91,7 +91,7 @@ class Correspondence:
     mode: Literal["clustering", "equivariance"] = "clustering"  # where the positive pairs come from
     assignment: Literal["nearest", "hungarian"] = "nearest"  # hungarian: the authors' earlier method
     iterations: int = 100  # iterations of K-means
-    restarts: int = at_least(1, 10)  # runs of K-means, of which the best is used
+    restarts: int = at_least(1, 10)  # runs of K-means; the best one is used
     sample: int = at_least(1, 800_000)  # maximum number of descriptors K-means is fitted on
     min_points: int = 2  # images with fewer points are left out of the round
 

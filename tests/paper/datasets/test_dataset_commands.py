@@ -113,7 +113,7 @@ def test_check_warns_of_lists_that_do_not_fit_the_images(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", DATASETS)
 def test_hidden_files_are_ignored(name: str, tmp_path: Path) -> None:
-    """macOS adds files like ._1.jpg, also to archives."""
+    """Files like ._1.jpg, which macOS adds to folders and archives, are ignored."""
     root = (FACES | BODIES)[name](tmp_path)
     before = read_dataset(name, root)
     for path in [path for path in root.rglob("*") if path.is_file() and path.suffix != ".json"]:

@@ -79,7 +79,15 @@ class NetworkPrediction(NamedTuple):
 
 
 class Detector:
-    """Stage 2's network Psi, the model card with its preprocessing and map reading, and the device it runs on."""
+    """A trained network Psi with its model card, on a device.
+
+    Call it with images to get their landmarks. `predict` yields them batch by batch.
+
+    psi:     the network of Stage 2
+    card:    names of the landmarks, preprocessing, how heatmaps are read
+    device:  the device it runs on
+    runtime: precision, kernels and the largest number of images per forward pass
+    """
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ import numpy as np
 from selfmark.points import FloatArray
 from selfmark.report.landmark_pictures import Picture, to_data_uri
 from selfmark.report.sections import IntArray
+from selfmark.sampling import evenly_spaced
 
 WIDTH, HEIGHT = 580, 440  # of the map, in SVG units
 CROP_SIDE = 30  # of a crop on the map, in SVG units
@@ -49,7 +50,7 @@ def build_scatter(xy: FloatArray, label: IntArray, colors: Sequence[str], crops:
     """
     kept = np.flatnonzero(np.isfinite(xy).all(axis=1))
     if len(kept) > _MAX_DOTS:
-        kept = kept[np.linspace(0, len(kept) - 1, _MAX_DOTS).astype(int)]
+        kept = kept[evenly_spaced(len(kept), _MAX_DOTS)]
     if not len(kept):
         return Scatter((), (), 0)
     positions = _fit_to_map(xy[kept])

@@ -15,7 +15,7 @@ from typing import Any, TextIO
 from selfmark._version import __version__
 from selfmark.errors import InputError
 
-FORMAT = 1  # of run folders and models; raised when an older selfmark could not read them
+FORMAT = 1  # version of run folders and models; increased if older versions of selfmark cannot read them
 
 _UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)  # some file systems sync files but not folders
 

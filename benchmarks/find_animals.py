@@ -28,7 +28,7 @@ import provenance
 import torch
 
 from selfmark.config import Images, Tracking
-from selfmark.detector import Detector, Located
+from selfmark.detector import Detector, NetworkLandmarks
 from selfmark.export import get_writer
 from selfmark.images.video import probe_video, video_reader
 from selfmark.run.files import write_json
@@ -190,10 +190,10 @@ def _covered(tracks: AnimalTracks, points: Floats) -> dict[str, float]:
 class InstantDetector(Detector):
     """Detector without a network, so that everything else can be measured."""
 
-    def locate(self, pixels: torch.Tensor) -> Located:
+    def locate(self, pixels: torch.Tensor) -> NetworkLandmarks:
         """Return the same position for every landmark."""
         count, landmarks = len(pixels), len(self.names)
-        return Located(torch.full((count, landmarks, 2), 20.0), torch.ones(count, landmarks))
+        return NetworkLandmarks(torch.full((count, landmarks, 2), 20.0), torch.ones(count, landmarks))
 
 
 def hour() -> list[dict[str, Any]]:

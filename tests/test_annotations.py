@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from selfmark.annotations import AnnotatedObjects, annotate_images
+from selfmark.annotations import AnnotatedObjects, build_annotated_objects
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 
@@ -20,7 +20,7 @@ def objects() -> AnnotatedObjects:
     xy = np.arange(12.0).reshape(3, 2, 2)
     xy[1, 1] = np.nan
     refs = [ImageRef(Path("a.jpg")), ImageRef(Path("v.mp4"), 4), ImageRef(Path("c.jpg"))]
-    annotated = annotate_images(refs, ("left", "right"), xy, fields={"pose": (1, None, 3)})
+    annotated = build_annotated_objects(refs, ("left", "right"), xy, fields={"pose": (1, None, 3)})
     return replace(annotated, mirror=(1, 0), source=Path("labels.json"))
 
 

@@ -192,15 +192,15 @@ import resource, sys
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
-from selfmark.detector import Detector, Located
+from selfmark.detector import Detector, NetworkLandmarks
 from selfmark.draw import labeled_video
 from selfmark.export import get_writer
 from selfmark.tracking.regions import Regions, locate_objects
 
 class ConstantDetector(Detector):
     def locate(self, pixels):
-        count = len(pixels)
-        return Located(torch.full((count, len(self.names), 2), 20.0), torch.ones(count, len(self.names)))
+        shape = len(pixels), len(self.names)
+        return NetworkLandmarks(torch.full((*shape, 2), 20.0), torch.ones(shape))
 
 detector = ConstantDetector.load("demo")
 video, out = Path(sys.argv[1]), Path(sys.argv[2])

@@ -115,7 +115,7 @@ class AnnotatedObjects:
         )
 
 
-def annotate_images(
+def build_annotated_objects(
     refs: Sequence[ImageRef],
     names: Sequence[str],
     xy: FloatArray,

@@ -39,7 +39,7 @@ _BATCH = 64  # images decoded and held in memory at a time
 _DEFAULT_RUNTIME = Runtime()
 
 
-class Located(NamedTuple):
+class NetworkLandmarks(NamedTuple):
     """Landmarks of B network images: `xy` [B, K, 2] in network pixels, `score` [B, K] in 0..1."""
 
     xy: Tensor
@@ -119,13 +119,13 @@ class Detector:
 
     # --- network pixels -----------------------------------------------------------------------------
 
-    def locate(self, pixels: Tensor) -> Located:
+    def locate(self, pixels: Tensor) -> NetworkLandmarks:
         """Find the landmarks of network images [B, 3, S, S] uint8.
 
         With `flip_test`, heatmaps are averaged with those of the mirrored image. Images are processed in
         forward passes of at most `runtime.predict_batch` images, fewer if memory is short.
         """
-        parts: list[Located] = []
+        parts: list[NetworkLandmarks] = []
         done = 0
         while not parts or done < len(pixels):
             part = pixels[done : done + self._max_images]
@@ -135,9 +135,9 @@ class Detector:
                 continue
             parts.append(located)
             done += len(part)
-        return Located(*(torch.cat(column) for column in zip(*parts, strict=True)))
+        return NetworkLandmarks(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
-    def _try_forward(self, pixels: Tensor) -> Located | None:
+    def _try_forward(self, pixels: Tensor) -> NetworkLandmarks | None:
         """Run one forward pass; return None if the GPU has too little memory for these images."""
         try:
             return self._forward(pixels)
@@ -151,7 +151,7 @@ class Detector:
         return None
 
     @torch.no_grad()
-    def _forward(self, pixels: Tensor) -> Located:
+    def _forward(self, pixels: Tensor) -> NetworkLandmarks:
         images = pixels.to(self.device).float() / 255
         if self.card.flip_test:
             partner = torch.tensor(self.card.mirror, device=self.device)
@@ -160,7 +160,7 @@ class Detector:
         else:
             maps = self.psi(images)
         peaks = read_heatmaps(maps, self.card.refine)
-        return Located(to_pixels(peaks.cells), peaks.score.clamp(0, 1))
+        return NetworkLandmarks(to_pixels(peaks.cells), peaks.score.clamp(0, 1))
 
     def predict_network_pixels(
         self,
@@ -247,7 +247,7 @@ class Detector:
         pixels = np.stack([extract_crop(a, region, size) for a, region in zip(arrays, regions, strict=True)])
         return self._to_landmarks(self.locate(torch.from_numpy(pixels).permute(0, 3, 1, 2)), regions)
 
-    def _to_landmarks(self, located: Located, regions: npt.NDArray[np.float64]) -> Landmarks:
+    def _to_landmarks(self, located: NetworkLandmarks, regions: npt.NDArray[np.float64]) -> Landmarks:
         """Convert network pixels to pixels of the original images."""
         xy = to_original(located.xy.cpu().numpy(), regions[:, None], self.card.images.size)
         return Landmarks(xy.astype(np.float32), located.score.cpu().numpy().astype(np.float32), self.names)

@@ -15,7 +15,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from selfmark.cli.entry import app
-from selfmark.detector import Detector, Located
+from selfmark.detector import Detector, NetworkLandmarks
 from selfmark.discovery import discover
 from selfmark.errors import InputError
 from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
@@ -36,12 +36,12 @@ def run(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def known_landmarks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace prediction: landmark 0 is at (red of pixel 0, 40), 1 at (50, 40)."""
 
-    def locate(self: Detector, pixels: Tensor) -> Located:
+    def locate(self: Detector, pixels: Tensor) -> NetworkLandmarks:
         x = pixels[:, 0, 0, 0].float()
         forty = torch.full_like(x, 40.0)
         first = torch.stack([x, forty], dim=-1)
         second = torch.stack([torch.full_like(x, 50.0), forty], dim=-1)
-        return Located(torch.stack([first, second], dim=1), torch.ones(len(x), 2))
+        return NetworkLandmarks(torch.stack([first, second], dim=1), torch.ones(len(x), 2))
 
     monkeypatch.setattr(Detector, "locate", locate)
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from selfmark.config import Images, Network
-from selfmark.detector import Detector, Located
+from selfmark.detector import Detector, NetworkLandmarks
 from selfmark.errors import InputError
 from selfmark.export import get_writer
 from selfmark.images.sources import list_images
@@ -35,9 +35,9 @@ BLEND = np.array([[1, 0, 0, 0], [0, 1, 0, 0], [0.25, 0.25, 0.5, 0]])
 def fake_landmarks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let detectors read landmarks from the image: pixel k of the first row contains x and y."""
 
-    def locate(self: Detector, pixels: Tensor) -> Located:
+    def locate(self: Detector, pixels: Tensor) -> NetworkLandmarks:
         xy = pixels[:, :2, 0, :K].permute(0, 2, 1).float()
-        return Located(xy, torch.tensor([0.9, 0.8, 0.7, 0.1]).expand(len(xy), K))
+        return NetworkLandmarks(xy, torch.tensor([0.9, 0.8, 0.7, 0.1]).expand(len(xy), K))
 
     monkeypatch.setattr(Detector, "locate", locate)
 

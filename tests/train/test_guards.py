@@ -13,7 +13,7 @@ import torch
 from selfmark import pipeline
 from selfmark.config import Guards
 from selfmark.correspondence.recovery import DescribedPoints
-from selfmark.detector import Detector, Located
+from selfmark.detector import Detector, NetworkLandmarks
 from selfmark.discovery import discover
 from selfmark.errors import TrainingError
 from selfmark.points import Keypoints, LabeledPoints
@@ -150,9 +150,9 @@ def test_a_detector_that_collapsed_in_stage2_is_not_saved(
 ) -> None:
     real = Detector.locate
 
-    def locate(detector: Detector, pixels: torch.Tensor) -> Located:
+    def locate(detector: Detector, pixels: torch.Tensor) -> NetworkLandmarks:
         located = real(detector, pixels)
-        return Located(torch.full_like(located.xy, 31.0), located.score)
+        return NetworkLandmarks(torch.full_like(located.xy, 31.0), located.score)
 
     monkeypatch.setattr(Detector, "locate", locate)
     code, _ = run_with_fault(photos, tmp_path / "run")

@@ -125,7 +125,7 @@ def test_stage2_swaps_mirror_partners_in_flipped_images() -> None:
         K=2,
         stage2__iterations=1,
         stage2__batch=8,
-        stage2__cutout_share=0.0,
+        stage2__cutout_fraction=0.0,
         augment__rotation=5.0,
         augment__noise=0.0,
         optimizer__lr=2e-3,

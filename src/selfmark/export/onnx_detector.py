@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from selfmark.detector import Detector, Located, detector_fingerprint
+from selfmark.detector import Detector, NetworkLandmarks, detector_fingerprint
 from selfmark.errors import InputError, require_package
 from selfmark.export.onnx_export import CROP_XY, CROPS, FILES, INSTALL, Precision
 from selfmark.export.onnx_metadata import MODEL
@@ -62,7 +62,7 @@ class OnnxDetector(Detector):
             raise InputError(f"{path} does not exist: write it with 'selfmark export {folder} {options}'")
         return cls(detector, path)
 
-    def locate(self, pixels: Tensor) -> Located:
+    def locate(self, pixels: Tensor) -> NetworkLandmarks:
         """Return the landmarks in network images [B, 3, S, S] uint8, in their pixels."""
         size, num_landmarks = self.card.images.size, len(self.names)
         if pixels.dtype != torch.uint8 or pixels.shape[1:] != (3, size, size):
@@ -76,7 +76,7 @@ class OnnxDetector(Detector):
             xy[row : row + 1], score[row : row + 1] = self._run(images[row : row + 1])
 
         list(self._workers.map(locate_row, range(len(images))))
-        return Located(torch.from_numpy(xy), torch.from_numpy(score))
+        return NetworkLandmarks(torch.from_numpy(xy), torch.from_numpy(score))
 
     def _run(self, crops: npt.NDArray[np.float32]) -> Any:
         return self._session.run([CROP_XY, "scores"], {CROPS: crops})

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from selfmark._version import __version__
-from selfmark.detector import Detector, Located, detector_fingerprint
+from selfmark.detector import Detector, NetworkLandmarks, detector_fingerprint
 from selfmark.errors import InputError
 from selfmark.mapping.model_selection import FitOptions
 from selfmark.mapping.point_map import PointMap
@@ -180,13 +180,13 @@ class MappedDetector(Detector):
         self.detector = detector
         self.mapping = mapping
 
-    def locate(self, pixels: Tensor) -> Located:
+    def locate(self, pixels: Tensor) -> NetworkLandmarks:
         """Return the mapped points of a batch of network inputs."""
         located = self.detector.locate(pixels)
         xy, score = (column.cpu().numpy().astype(np.float64) for column in located)
         points = self.mapping.map.predict(xy, score).astype(np.float32)
         scores = self.mapping.map.point_scores(score).astype(np.float32)
-        return Located(torch.from_numpy(points), torch.from_numpy(scores).clamp(0, 1))
+        return NetworkLandmarks(torch.from_numpy(points), torch.from_numpy(scores).clamp(0, 1))
 
     def save(self, folder: Path) -> None:
         """Write the underlying detector and the map to a model folder."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from selfmark.annotations import annotate_images
+from selfmark.annotations import build_annotated_objects
 from selfmark.errors import InputError
 from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.evaluation.normalizers import normalizer_lengths
@@ -89,7 +89,7 @@ def test_tight_boxes_ignore_unannotated_points() -> None:
 
 
 def test_splits_must_have_the_points_of_the_data_set() -> None:
-    objects = annotate_images([ImageRef(Path("a"))], ("a", "b"), np.zeros((1, 2, 2)))
+    objects = build_annotated_objects([ImageRef(Path("a"))], ("a", "b"), np.zeros((1, 2, 2)))
     with pytest.raises(ValueError, match="every split must have the points"):
         Dataset("x", Path(), "x", ("a",), (0,), "box", {}, objects, objects)
     one = objects.select_points(["a"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from selfmark.annotations import annotate_images
+from selfmark.annotations import build_annotated_objects
 from selfmark.demo.scene import Scene
 from selfmark.image_ref import ImageRef
 from selfmark.paper.datasets.dataset import Dataset
@@ -47,7 +47,7 @@ def make_dataset(
     weights = np.random.default_rng(len(names)).dirichlet(np.full(scene.xy.shape[1], 0.2), len(names))
     count = len(scene.images)
     low, high = scene.xy.min(axis=1) + 0.5, scene.xy.max(axis=1) + 0.5
-    objects = annotate_images(
+    objects = build_annotated_objects(
         [ImageRef(Path(f"{index:03d}.png")) for index in range(count)],
         names,
         np.einsum("pl,nlc->npc", weights, scene.xy.astype(np.float64)),

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from selfmark.annotations import annotate_images
+from selfmark.annotations import build_annotated_objects
 from selfmark.config import preset
 from selfmark.demo.scene import Scene
 from selfmark.errors import InputError
@@ -78,7 +78,7 @@ def test_folder_names_are_those_of_selfmark_0_1(
     hidden = np.zeros((4, 3), bool)
     hidden[2, 0] = True
     frames = (None, None, 3, 4)
-    objects = annotate_images(
+    objects = build_annotated_objects(
         [
             ImageRef(Path(f"images/{index}.jpg"), frames[index], clip=clip[index] if clip else None)
             for index in range(4)

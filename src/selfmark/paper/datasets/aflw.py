@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from selfmark.annotations import AnnotatedObjects, annotate_images
+from selfmark.annotations import AnnotatedObjects, build_annotated_objects
 from selfmark.image_ref import ImageRef
 from selfmark.paper.datasets import matlab_files
 from selfmark.paper.datasets.dataset import Dataset, find_path
@@ -44,4 +44,4 @@ def _read_split(root: Path, part: str) -> AnnotatedObjects:
     # The file has y before x: earlier work swaps the two and divides by the width and height of `hw`. It
     # treats coordinates as 0-based, and so do we, although they were written by MATLAB.
     xy = points[:, :, ::-1].copy()
-    return annotate_images([ImageRef(Path("output") / name) for _, (name,) in rows], FIVE, xy)
+    return build_annotated_objects([ImageRef(Path("output") / name) for _, (name,) in rows], FIVE, xy)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from selfmark.annotations import AnnotatedObjects, annotate_images
+from selfmark.annotations import AnnotatedObjects, build_annotated_objects
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.paper.datasets import matlab_files
@@ -106,7 +106,7 @@ def _read_video(
         for row, frame in enumerate(frames.tolist())
         if exists[row]
     ]
-    part = annotate_images(refs, NAMES, xy[exists], fields={"video": (str(number),) * count})
+    part = build_annotated_objects(refs, NAMES, xy[exists], fields={"video": (str(number),) * count})
     return part, len(files) - count
 
 

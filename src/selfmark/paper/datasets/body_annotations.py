@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from selfmark.annotations import AnnotatedObjects, annotate_images
+from selfmark.annotations import AnnotatedObjects, build_annotated_objects
 from selfmark.image_ref import Box
 from selfmark.paper.datasets.dataset import tight_boxes
 from selfmark.points import FloatArray
@@ -55,7 +55,7 @@ def boxes_around_points(xy: FloatArray, margin: float) -> FloatArray:
 def concatenate_objects(parts: Sequence[AnnotatedObjects], names: Sequence[str]) -> AnnotatedObjects:
     """Join the objects of several videos, which have the same points and fields."""
     fields = parts[0].fields if parts else {}
-    return annotate_images(
+    return build_annotated_objects(
         [ref for part in parts for ref in part.refs],
         names,
         np.concatenate([np.zeros((0, len(names), 2)), *(part.xy for part in parts)]),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from selfmark.annotations import AnnotatedObjects, annotate_images
+from selfmark.annotations import AnnotatedObjects, build_annotated_objects
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.images.input_files import MAX_COORDINATE, read_text
@@ -107,7 +107,7 @@ def _read_lines(path: Path) -> list[str]:
 def _read_objects(root: Path, images: list[Path]) -> AnnotatedObjects:
     points = np.stack([_read_points(path) for path in images]) if images else np.zeros((0, NUM_POINTS, 2))
     refs = [ImageRef(path.relative_to(root)) for path in images]
-    return annotate_images(refs, NAMES, points[:, list(POINT_INDEX.values())], tight_boxes(points))
+    return build_annotated_objects(refs, NAMES, points[:, list(POINT_INDEX.values())], tight_boxes(points))
 
 
 def _read_points(image: Path) -> FloatArray:

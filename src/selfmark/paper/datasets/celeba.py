@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from selfmark.annotations import annotate_images
+from selfmark.annotations import build_annotated_objects
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.paper.datasets.dataset import Dataset, find_path
@@ -47,7 +47,7 @@ def read(root: Path) -> Dataset:
             "--boxes or --find-faces gives boxes; the paper used boxes of the detector S3FD",
         )
     refs = [ImageRef(folder.relative_to(root) / name) for name in names]
-    objects = annotate_images(refs, FIVE, xy, boxes, fields=_read_partitions(root, row_of))
+    objects = build_annotated_objects(refs, FIVE, xy, boxes, fields=_read_partitions(root, row_of))
     fit, test = (_read_mafl_rows(root, part, row_of) for part in ("training", "testing"))
     is_train = np.ones(len(names), dtype=bool)
     is_train[test] = False

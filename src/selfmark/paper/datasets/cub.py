@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from selfmark.annotations import annotate_images
+from selfmark.annotations import build_annotated_objects
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.paper.datasets.body_annotations import mirror_by_side
@@ -57,7 +57,7 @@ def read(root: Path) -> Dataset:
     )
     files = [Path("images") / names[number][1][0] for number in numbers]
     species = [file.parent.name for file in files]
-    objects = annotate_images(
+    objects = build_annotated_objects(
         [ImageRef(file) for file in files],
         NAMES,
         xy,

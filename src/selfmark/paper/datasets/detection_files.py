@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from selfmark.annotations import AnnotatedObjects, annotate_images
+from selfmark.annotations import AnnotatedObjects, build_annotated_objects
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.images.coco import read_coco, read_keypoints
@@ -52,7 +52,7 @@ def _read_coco(path: Path) -> AnnotatedObjects:
     points = read_keypoints(annotations, names)
     refs = [file.image_of(annotation).ref() for annotation in annotations]
     xy = np.where(points[..., 2:] > 0, points[..., :2], np.nan)
-    return replace(annotate_images(refs, names, xy, hidden=points[..., 2] == 1), mirror=mirror)
+    return replace(build_annotated_objects(refs, names, xy, hidden=points[..., 2] == 1), mirror=mirror)
 
 
 def _read_table(path: Path) -> AnnotatedObjects:
@@ -113,4 +113,4 @@ def _build_objects(path: Path, images: Sequence[str], xy: npt.NDArray[np.generic
         )
     names, mirror = face_point_names(xy.shape[1], str(path))
     refs = [ImageRef(Path(image)) for image in images]
-    return replace(annotate_images(refs, names, xy.astype(np.float64)), mirror=mirror)
+    return replace(build_annotated_objects(refs, names, xy.astype(np.float64)), mirror=mirror)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from selfmark.annotations import AnnotatedObjects, annotate_images
+from selfmark.annotations import AnnotatedObjects, build_annotated_objects
 from selfmark.errors import InputError, require_package
 from selfmark.image_ref import ImageRef
 from selfmark.paper.datasets.body_annotations import (
@@ -130,7 +130,7 @@ def _read_video(
         "facing": tuple(facing),
     }
     refs = [ImageRef(video.relative_to(root), frame) for frame in frames.tolist()]
-    return annotate_images(refs, names, xy, boxes, fields=fields), num_filled
+    return build_annotated_objects(refs, names, xy, boxes, fields=fields), num_filled
 
 
 def _read_all_joints(path: Path) -> FloatArray:

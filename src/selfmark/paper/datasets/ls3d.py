@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from selfmark.annotations import AnnotatedObjects, annotate_images
+from selfmark.annotations import AnnotatedObjects, build_annotated_objects
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.paper.datasets import matlab_files
@@ -133,7 +133,7 @@ def _read_objects(
     refs = [ImageRef(images[row].relative_to(root)) for row, _ in known]
     kept_fields = {name: tuple(values[row] for row, _ in known) for name, values in fields.items()}
     note = f"{num_without} images of {folder.name} have no points and were left out"
-    objects = annotate_images(refs, SIXTY_EIGHT, xy, boxes, fields=kept_fields)
+    objects = build_annotated_objects(refs, SIXTY_EIGHT, xy, boxes, fields=kept_fields)
     return objects, [note] if num_without else []
 
 

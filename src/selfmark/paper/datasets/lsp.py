@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from selfmark.annotations import annotate_images
+from selfmark.annotations import build_annotated_objects
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.paper.datasets import matlab_files
@@ -60,7 +60,7 @@ def build_dataset(
     if not len(kept):
         raise InputError(f"{root} contains none of the images annotated in joints.mat, such as {files[0]}")
     refs = [ImageRef(files[row]) for row in kept]
-    objects = annotate_images(refs, NAMES, xy[kept], tight_boxes(xy[kept]), hidden[kept])
+    objects = build_annotated_objects(refs, NAMES, xy[kept], tight_boxes(xy[kept]), hidden[kept])
     num_missing, num_bare = int((~exists).sum()), int((exists & ~is_annotated).sum())
     notes = [f"annotated images left out because they are missing: {num_missing}"] if num_missing else []
     notes += [f"images left out because fewer than two joints are visible: {num_bare}"] if num_bare else []

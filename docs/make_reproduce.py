@@ -9,9 +9,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from selfmark.paper.reproduction import experiment
 from selfmark.paper.reproduction.cost import DatasetNames, estimate_minutes
-from selfmark.paper.reproduction.experiment import Experiment
+from selfmark.paper.reproduction.experiment import Experiment, experiment_names, load_experiment
 from selfmark.paper.reproduction.experiment_plan import make_plan, required_datasets
 
 PAGE = Path(__file__).parent / "reproduce.md"
@@ -29,23 +28,36 @@ _HEADER = (
 
 def page(before: str) -> str:
     """Return the page with an updated table."""
-    every = sorted(map(experiment.load_experiment, experiment.experiment_names()), key=_order)
-    rows = [_HEADER, ("---", "---", "---", "---:", "---:", "---:", "---"), *map(_row, every)]
-    rows.append(("`selfmark reproduce all`", "", "", *_costs(every), ""))
+    experiments = sorted(map(load_experiment, experiment_names()), key=_order)
+    rows = [_HEADER, ("---", "---", "---", "---:", "---:", "---:", "---"), *map(_row, experiments)]
+    rows.append(("`selfmark reproduce all`", "", "", *_costs(experiments), ""))
     table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
     return re.sub(re.escape(_MARK) + r"(\|.*\n)*", lambda _: _MARK + table + "\n", before)
 
 
-def _order(one: Experiment) -> tuple[bool, str, int, str]:
+def _order(experiment: Experiment) -> tuple[bool, str, int, str]:
     """Sort tables before figures, each by number, then experiments that are not in the paper."""
-    word, _, number = one.place.split(",")[0].partition(" ")
-    return not one.place, {"Table": "a", "Figure": "b"}.get(word, "c"), int(number or 0), one.name
+    word, _, number = experiment.place.split(",")[0].partition(" ")
+    return (
+        not experiment.place,
+        {"Table": "a", "Figure": "b"}.get(word, "c"),
+        int(number or 0),
+        experiment.name,
+    )
 
 
-def _row(one: Experiment) -> tuple[str, ...]:
-    data = [f"{name} ({points} points)" if points else name for name, points in required_datasets([one])]
-    place = f"{one.place}: {one.title}" if one.place else one.title
-    return (f"`selfmark reproduce {one.name}`", place, ", ".join(data), *_costs([one]), _numbers(one))
+def _row(experiment: Experiment) -> tuple[str, ...]:
+    data = [
+        f"{name} ({points} points)" if points else name for name, points in required_datasets([experiment])
+    ]
+    place = f"{experiment.place}: {experiment.title}" if experiment.place else experiment.title
+    return (
+        f"`selfmark reproduce {experiment.name}`",
+        place,
+        ", ".join(data),
+        *_costs([experiment]),
+        _paper_numbers(experiment),
+    )
 
 
 def _costs(experiments: Sequence[Experiment]) -> tuple[str, str, str]:
@@ -55,10 +67,10 @@ def _costs(experiments: Sequence[Experiment]) -> tuple[str, str, str]:
     return str(len(plans[0].trainings)), paper, fast
 
 
-def _numbers(one: Experiment) -> str:
-    rows = [row for row in one.own_rows if row.paper]
+def _paper_numbers(experiment: Experiment) -> str:
+    rows = [row for row in experiment.own_rows if row.paper]
     if not rows:
-        return "none printed" if one.place else "not in the paper"
+        return "none printed" if experiment.place else "not in the paper"
     return "; ".join(f"{row.name}: {', '.join(f'{n:g}' for n in row.paper if n is not None)}" for row in rows)
 
 

@@ -17,16 +17,16 @@ _FIELD = re.compile(r"^    (\w+): ")
 _COMMENT = re.compile(r"#\s*(.*)$")
 
 
-def comments(kind: type[Any]) -> dict[str, str]:
+def field_comments(kind: type[Any]) -> dict[str, str]:
     """Return the comment of each field of a dataclass, behind the field or inside its parentheses."""
-    found: dict[str, str] = {}
+    comments: dict[str, str] = {}
     name = ""
     for line in inspect.getsource(kind).splitlines():
         field, comment = _FIELD.match(line), _COMMENT.search(line)
         name = field[1] if field else name
         if name and comment:
-            found.setdefault(name, comment[1])
-    return found
+            comments.setdefault(name, comment[1])
+    return comments
 
 
 def page() -> str:
@@ -60,7 +60,7 @@ def page() -> str:
             lines += [inspect.getdoc(kind) or "", ""]
         lines += ["| setting | " + " | ".join(presets) + " | allowed | meaning |"]
         lines += ["| --- |" + " --- |" * (len(presets) + 2)]
-        meaning, hints = comments(kind), get_type_hints(kind)
+        meanings, hints = field_comments(kind), get_type_hints(kind)
         for item in dataclasses.fields(kind):
             values = []
             for preset in presets.values():
@@ -71,7 +71,7 @@ def page() -> str:
             dotted = f"{name}.{item.name}" if name else item.name
             shown = " | ".join(_text(value) for value in values)
             allowed = _allowed(item, hints[item.name])
-            lines.append(f"| `{dotted}` | {shown} | {allowed} | {meaning.get(item.name, '')} |")
+            lines.append(f"| `{dotted}` | {shown} | {allowed} | {meanings.get(item.name, '')} |")
         lines.append("")
     return "\n".join(lines)
 

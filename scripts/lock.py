@@ -31,31 +31,33 @@ def read_pins() -> dict[str, str]:
     return dict(line.split("==") for line in lines if line and not line.startswith("#"))
 
 
-def fetch_checksums(pinned: dict[str, str]) -> dict[str, str]:
+def fetch_checksums(pins: dict[str, str]) -> dict[str, str]:
     """Return the sha256 of the file that pip would install for each package."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed"]
         command += ["--no-deps", "--only-binary", ":all:", "--report", str(report)]
-        subprocess.run([*command, *(f"{name}=={version}" for name, version in pinned.items())], check=True)
+        subprocess.run([*command, *(f"{name}=={version}" for name, version in pins.items())], check=True)
         content = json.loads(report.read_text(encoding="utf-8"))
-    found = {
+    checksums = {
         item["metadata"]["name"].lower().replace("_", "-").replace(".", "-"): item["download_info"][
             "archive_info"
         ]["hashes"]["sha256"]
         for item in content["install"]
     }
-    return {name: found[name.lower().replace("_", "-").replace(".", "-")] for name in pinned}
+    return {name: checksums[name.lower().replace("_", "-").replace(".", "-")] for name in pins}
 
 
 def main() -> None:
     """Write requirements.lock."""
-    pinned = read_pins()
-    torch = pinned.pop("torch")
-    sums = fetch_checksums(pinned)
+    pins = read_pins()
+    torch = pins.pop("torch")
+    checksums = fetch_checksums(pins)
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     lines = [HEAD.format(python=python, platform=sys.platform, torch=torch)]
-    lines += [f"{name}=={version} \\\n    --hash=sha256:{sums[name]}\n" for name, version in pinned.items()]
+    lines += [
+        f"{name}=={version} \\\n    --hash=sha256:{checksums[name]}\n" for name, version in pins.items()
+    ]
     (ROOT / "requirements.lock").write_text("".join(lines), encoding="utf-8")
 
 

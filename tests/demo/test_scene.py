@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from selfmark.demo import Scene, generate_scene, render, write_scene
-from selfmark.demo.scene import draw_subject
+from selfmark.demo.scene import random_subject
 from selfmark.errors import InputError
 
 COUNT, SIZE = 40, 64
@@ -50,7 +50,7 @@ def test_landmarks_do_not_depend_on_the_resolution() -> None:
 def test_landmarks_are_hidden_by_the_animal_or_by_occluders(scene: Scene) -> None:
     num_occluded = 0
     for index in range(COUNT):
-        subject = draw_subject(np.random.default_rng([5, index]), SIZE)
+        subject = random_subject(np.random.default_rng([5, index]), SIZE)
         xy, visible = render.project_landmarks(subject.body, subject.camera)
         np.testing.assert_allclose(scene.xy[index], xy, atol=1e-4)
         assert not np.any(scene.visible[index] & ~visible)
@@ -60,7 +60,7 @@ def test_landmarks_are_hidden_by_the_animal_or_by_occluders(scene: Scene) -> Non
 
 def test_the_animal_fills_most_of_the_picture() -> None:
     for index in range(12):
-        subject = draw_subject(np.random.default_rng([2, index]), SIZE)
+        subject = random_subject(np.random.default_rng([2, index]), SIZE)
         _, coverage = render.render(subject.body, subject.camera, subject.light, subject.palette, SIZE)
         rows, columns = np.nonzero(coverage > 0.5)
         longer = max(np.ptp(rows), np.ptp(columns)) + 1

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from selfmark.demo import render
-from selfmark.demo.backdrop import Occluder, draw_occluder
-from selfmark.demo.scene import Subject, draw_subject
+from selfmark.demo.backdrop import Occluder, random_occluder
+from selfmark.demo.scene import Subject, random_subject
 from selfmark.demo.shape import (
     FLIP_IDX,
     NAMES,
@@ -24,7 +24,7 @@ SIZE = 96
 
 
 def subject(seed: int, size: int = SIZE) -> Subject:
-    return draw_subject(np.random.default_rng([7, seed]), size)
+    return random_subject(np.random.default_rng([7, seed]), size)
 
 
 def implicit(body: Body, points: np.ndarray) -> np.ndarray:
@@ -138,7 +138,7 @@ def test_a_mark_painted_at_an_anchor_is_rendered_at_the_landmark(
 ) -> None:
     size = 256
     base = name.removeprefix("left_").removeprefix("right_")
-    scene = draw_subject(np.random.default_rng(3), size)
+    scene = random_subject(np.random.default_rng(3), size)
     own, _ = scene.body.landmarks()
 
     def marker(kind: str, xyz: np.ndarray, palette: np.ndarray) -> np.ndarray:
@@ -214,7 +214,7 @@ def test_random_occluders_hide_a_small_part_of_the_picture() -> None:
     xy = np.stack(np.meshgrid(np.arange(64.0), np.arange(64.0)), -1)
     middle = np.array([32.0, 32.0])
     fractions = [
-        draw_occluder(np.random.default_rng(seed), 64, middle).covers(xy).mean() for seed in range(30)
+        random_occluder(np.random.default_rng(seed), 64, middle).covers(xy).mean() for seed in range(30)
     ]
     assert 0.0 < np.median(fractions) < 0.2
     assert max(fractions) < 0.3

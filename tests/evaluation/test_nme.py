@@ -22,7 +22,7 @@ from selfmark.evaluation.nme import (
     point_errors,
 )
 from selfmark.evaluation.protocol import Examples, backward_errors, forward_errors, mean_shape_errors
-from selfmark.evaluation.regression import Regressor, fit_ridge, fit_unbiased
+from selfmark.evaluation.regression import Regressor, fit_ridge, fit_without_bias
 
 K, L, TRAIN, TEST = 5, 7, 50, 20
 
@@ -208,7 +208,7 @@ def test_points_visible_in_the_same_images_share_a_fit(scene: dict[str, np.ndarr
 
     def fit(inputs: np.ndarray, targets: np.ndarray) -> Regressor:
         fits.append(targets.shape[1])
-        return fit_unbiased(inputs, targets)
+        return fit_without_bias(inputs, targets)
 
     together = forward_prediction(landmarks, truth, visible, test, fit)
     assert sorted(fits) == [2, 2, 2, 6]
@@ -241,7 +241,7 @@ def test_backward_without_bias_is_plain_least_squares(scene: dict[str, np.ndarra
 
     model = LinearRegression(fit_intercept=False).fit(filled(truth), landmarks.reshape(TRAIN, -1))
     predicted = backward_prediction(
-        landmarks, truth, visible, scene["test_truth"], scene["test_visible"], fit_unbiased
+        landmarks, truth, visible, scene["test_truth"], scene["test_visible"], fit_without_bias
     )
     np.testing.assert_allclose(
         predicted.reshape(TEST, -1), model.predict(filled(scene["test_truth"])), atol=1e-8
@@ -286,7 +286,7 @@ def test_points_annotated_in_no_drawn_image_are_left_out() -> None:
 
     def measure(rows: np.ndarray) -> float:
         predicted = forward_prediction(
-            landmarks[rows], truth[rows], visible[rows], landmarks[:1], fit_unbiased
+            landmarks[rows], truth[rows], visible[rows], landmarks[:1], fit_without_bias
         )
         answers[int(rows[0])] = mean_error(point_errors(predicted, truth[:1], asked, size))
         return answers[int(rows[0])]

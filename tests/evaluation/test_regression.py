@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LinearRegression, Ridge
 
-from selfmark.evaluation.regression import fit_ridge, fit_unbiased
+from selfmark.evaluation.regression import fit_ridge, fit_without_bias
 
 
 def data(seed: int, images: int = 60, inputs: int = 14, targets: int = 6) -> tuple[np.ndarray, np.ndarray]:
@@ -32,7 +32,7 @@ def test_agrees_with_scikit_learn(ridge: float, images: int) -> None:
 def test_the_unbiased_regressor_is_least_squares_without_intercept(images: int) -> None:
     x, y = data(1, images)
     reference = LinearRegression(fit_intercept=False).fit(x, y)
-    ours = fit_unbiased(x, y)
+    ours = fit_without_bias(x, y)
     np.testing.assert_allclose(ours.weights, reference.coef_.T, atol=1e-9)
     fresh, _ = data(2)
     np.testing.assert_allclose(ours.predict(fresh), reference.predict(fresh), atol=1e-8)
@@ -42,13 +42,13 @@ def test_the_unbiased_regressor_is_least_squares_without_intercept(images: int) 
 
 def test_the_unbiased_regressor_goes_through_the_origin() -> None:
     # y = 2x + 1 at x = 1, 2: through the origin the best slope is (3 + 10) / (1 + 4).
-    regressor = fit_unbiased(np.array([[1.0], [2.0]]), np.array([[3.0], [5.0]]))
+    regressor = fit_without_bias(np.array([[1.0], [2.0]]), np.array([[3.0], [5.0]]))
     assert regressor.weights[0, 0] == pytest.approx(13 / 5)
     assert regressor.predict(np.zeros((1, 1)))[0, 0] == 0.0
 
 
 def test_one_image_gives_the_smallest_weights() -> None:
-    regressor = fit_unbiased(np.array([[3.0, 4.0]]), np.array([[10.0]]))
+    regressor = fit_without_bias(np.array([[3.0, 4.0]]), np.array([[10.0]]))
     np.testing.assert_allclose(regressor.weights[:, 0], [1.2, 1.6])  # along the input, 10 = 3 * 1.2 + 4 * 1.6
 
 
@@ -110,4 +110,4 @@ def test_invalid_arguments_are_value_errors(images: int, targets: int, ridge: fl
         fit_ridge(np.ones((images, 2)), np.ones((targets, 2)), ridge)
     if images != targets or images == 0:
         with pytest.raises(ValueError):
-            fit_unbiased(np.ones((images, 2)), np.ones((targets, 2)))
+            fit_without_bias(np.ones((images, 2)), np.ones((targets, 2)))

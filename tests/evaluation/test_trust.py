@@ -67,7 +67,7 @@ def test_small_example() -> None:
     found = np.array([[True, True], [True, False], [False, False]])
     score = np.array([[0.2, 0.4], [0.4, 0.8]])
     trust = judge_landmarks(
-        DeformationErrors(error, moved), mirror, found, np.array([0.5, 0.6]), score, near=0.05
+        DeformationErrors(error, moved), mirror, found, np.array([0.5, 0.6]), score, agreement_radius=0.05
     )
     np.testing.assert_allclose(trust.deformation, [2.0, 4.0])
     np.testing.assert_allclose(trust.stable, [2 / 3, 1 / 2])
@@ -81,7 +81,7 @@ def test_small_example() -> None:
 
 def test_checks_that_were_not_made_do_not_count() -> None:
     deformed = DeformationErrors(np.array([[0.01, 0.01], [0.5, 0.01]]), np.full((2, 2), 0.3))
-    trust = judge_landmarks(deformed, None, None, None, np.ones((2, 2)), near=0.05)
+    trust = judge_landmarks(deformed, None, None, None, np.ones((2, 2)), agreement_radius=0.05)
     assert np.isnan([trust.symmetric, trust.found, trust.separation]).all()
     np.testing.assert_allclose(trust.trust, [0.5, 1.0])
     assert trust.order.tolist() == [1, 0]
@@ -90,7 +90,7 @@ def test_checks_that_were_not_made_do_not_count() -> None:
 def test_a_landmark_without_evidence_is_not_trusted() -> None:
     """Every deformation moves it out of the image, so there is no evidence for it."""
     deformed = DeformationErrors(np.array([[np.nan, 0.01], [np.nan, 0.01]]), np.full((2, 2), 0.3))
-    trust = judge_landmarks(deformed, None, None, None, np.ones((2, 2)), near=0.05)
+    trust = judge_landmarks(deformed, None, None, None, np.ones((2, 2)), agreement_radius=0.05)
     assert np.isnan(trust.deformation[0])
     assert np.isnan(trust.stable[0])
     np.testing.assert_allclose(trust.trust, [0.0, 1.0])
@@ -98,10 +98,14 @@ def test_a_landmark_without_evidence_is_not_trusted() -> None:
 
 def test_nothing_found_anywhere() -> None:
     deformed = DeformationErrors(np.full((2, 2), 0.01), np.full((2, 2), 0.3))
-    trust = judge_landmarks(deformed, None, np.zeros((3, 2), bool), None, np.ones((2, 2)), near=0.05)
+    trust = judge_landmarks(
+        deformed, None, np.zeros((3, 2), bool), None, np.ones((2, 2)), agreement_radius=0.05
+    )
     np.testing.assert_allclose(trust.trust, [0.0, 0.0])
 
 
 def test_equal_trust_is_ordered_by_error() -> None:
     deformed = DeformationErrors(np.array([[0.03, 0.01, 0.02]]), np.full((1, 3), 0.3))
-    assert judge_landmarks(deformed, None, None, None, np.ones((1, 3)), near=0.05).order.tolist() == [1, 2, 0]
+    assert judge_landmarks(
+        deformed, None, None, None, np.ones((1, 3)), agreement_radius=0.05
+    ).order.tolist() == [1, 2, 0]

@@ -29,7 +29,7 @@ from selfmark.export.onnx_graph import Maps, add_positions
 from selfmark.export.onnx_int8 import ValueRange, fold_scales, quantize_conv
 from selfmark.export.onnx_nodes import OPSET, Graph
 from selfmark.model.card import ModelCard
-from selfmark.model.heatmaps import Reading, draw_gaussians, read_heatmaps, to_cells, to_pixels
+from selfmark.model.heatmaps import PeakMethod, draw_gaussians, read_heatmaps, to_cells, to_pixels
 from selfmark.model.network import Psi
 from tests.conftest import selfmark
 
@@ -64,9 +64,9 @@ def _export(detector: Detector, folder: Path) -> OnnxDetector:
     return OnnxDetector(detector, write_float32(detector, folder / "model.onnx"))
 
 
-@pytest.mark.parametrize("refine", get_args(Reading))
+@pytest.mark.parametrize("refine", get_args(PeakMethod))
 @pytest.mark.parametrize("flip", [True, False])
-def test_the_graph_agrees_with_torch(refine: Reading, flip: bool, scene: Scene, tmp_path: Path) -> None:
+def test_the_graph_agrees_with_torch(refine: PeakMethod, flip: bool, scene: Scene, tmp_path: Path) -> None:
     detector = Detector(_network(NETWORK, 3), replace(CARD, refine=refine, flip_test=flip))
     images = _pixels(scene, 12)
     expected, found = detector.locate(images), _export(detector, tmp_path).locate(images)
@@ -92,8 +92,8 @@ def test_the_network_of_the_preset_tiny_is_exported(tmp_path: Path) -> None:
     assert (found.xy - detector.locate(images).xy).abs().max() < 0.05
 
 
-@pytest.mark.parametrize("refine", get_args(Reading))
-def test_peaks_at_borders_and_between_cells(refine: Reading, tmp_path: Path) -> None:
+@pytest.mark.parametrize("refine", get_args(PeakMethod))
+def test_peaks_at_borders_and_between_cells(refine: PeakMethod, tmp_path: Path) -> None:
     side = 16
     cells = [(0.0, 0.0), (15.0, 0.0), (0.3, 15.0), (15.0, 14.6), (7.25, 3.8), (8.5, 8.4), (0.0, 7.7)]
     maps = torch.stack([draw_gaussians(torch.tensor(cell), side, 1.0) for cell in cells])[None]

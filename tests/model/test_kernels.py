@@ -18,7 +18,7 @@ from selfmark.config import Config, Network, override, preset
 from selfmark.detector import Detector
 from selfmark.images.feed import PixelFeed
 from selfmark.model.card import ModelCard
-from selfmark.model.heatmaps import Reading, draw_gaussians, find_peaks, to_cells, to_pixels
+from selfmark.model.heatmaps import PeakMethod, draw_gaussians, find_peaks, to_cells, to_pixels
 from selfmark.model.network import Phi, Psi, prepare_network
 from selfmark.model.plain_backend import PlainNetworkOps
 from selfmark.train.checkpoints import load_checkpoint, save_checkpoint
@@ -235,7 +235,7 @@ def test_landmarks_match_those_of_float32() -> None:
     names = tuple(f"landmark_{index}" for index in mirror)
     plain = Psi(config.network, 8)
     plain.load_state_dict(psi.state_dict())
-    for refine in get_args(Reading):
+    for refine in get_args(PeakMethod):
         card = ModelCard(names, mirror, (), config.images, config.network, refine, True, {})
         ours = Detector(psi, card, "cuda").locate(pixels[:16])
         theirs = Detector(plain, card, "cpu").locate(pixels[:16].cpu())

@@ -294,7 +294,7 @@ def test_arrays_of_wrong_shape_are_an_error(change: dict[str, Any]) -> None:
 def test_tables_and_curves_check_their_shape() -> None:
     with pytest.raises(ValueError, match="must have 2 cells"):
         ReportTable("t", "", ("a", "b"), (("1", "2"), ("1",)))
-    with pytest.raises(ValueError, match="of one length"):
+    with pytest.raises(ValueError, match="of equal length"):
         ReportCurves("t", "", "x", "y", (("line", np.zeros(3), np.zeros(4)),))
 
 

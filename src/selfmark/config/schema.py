@@ -13,7 +13,7 @@ from typing import Literal
 from selfmark.config.limits import above, any_number, at_least, between, check_limits, fraction, require
 
 DetectorName = Literal["sift", "orb", "selfmark", "superpoint", "r2d2", "alike-t", "alike-n", "file"]
-Reading = Literal["quarter", "parabola", "centroid"]  # how to locate a heatmap's peak between cells
+PeakMethod = Literal["quarter", "parabola", "centroid"]  # how to locate a heatmap's peak between cells
 
 STRIDE = 4  # pixels per heatmap cell: a 7x7 convolution with stride 2, then average pooling
 _LIMIT_OF_K = "at least 1, or 0 for a number chosen from the images"
@@ -146,7 +146,7 @@ class Stage2:
     lr_drops: tuple[float, ...] = (0.25, 0.35)  # lr x0.1 at these fractions of the iterations (50k, 70k)
     backbone_lr: float = 0.1  # learning rate of the backbone, as a fraction of optimizer.lr
     sigma: float = 0.75  # standard deviation of the target Gaussians, cells
-    refine: Reading = "quarter"  # position between cells: quarter step, vertex of a parabola, or centroid
+    refine: PeakMethod = "quarter"  # position between cells: quarter step, vertex of a parabola, or centroid
     cutout: int = 80  # side of the erased square, pixels of a 256-pixel image
     cutout_fraction: float = fraction(0.5)  # fraction of images with an erased square
 

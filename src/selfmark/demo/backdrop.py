@@ -58,11 +58,12 @@ class Occluder:
     A pixel p is covered if q = inverse @ (p - center) has a norm below 1 plus the waviness, which has three
     lobes around the center.
 
-    center:   [2] pixels
-    inverse:  [2, 2], from pixels to units of the object
-    power:    exponent of the norm
-    waviness: amplitude of the lobes
-    colors:   [2, 3] of the stripes, RGB in 0..1
+    Attributes:
+        center: [2] pixels.
+        inverse: [2, 2], from pixels to units of the object.
+        power: Exponent of the norm.
+        waviness: Amplitude of the lobes.
+        colors: [2, 3] of the stripes, RGB in 0..1.
     """
 
     center: Array
@@ -86,8 +87,8 @@ class Occluder:
         return striped
 
 
-def draw_occluder(rng: np.random.Generator, size: int, around: Array) -> Occluder:
-    """Draw a random occluder near the position `around` ([2] pixels)."""
+def random_occluder(rng: np.random.Generator, size: int, around: Array) -> Occluder:
+    """Return a random occluder near the position `around` ([2] pixels)."""
     is_bar = rng.random() < 0.5
     radii = np.array([1.2, rng.uniform(0.03, 0.07)] if is_bar else rng.uniform(0.08, 0.18, 2)) * size
     angle = rng.uniform(0, np.pi)

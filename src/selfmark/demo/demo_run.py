@@ -15,7 +15,7 @@ from selfmark.run.folder import Listener, Run
 
 TRAIN_IMAGES, TEST_IMAGES, SIZE = 750, 200, 96
 TRAIN_SEED, TEST_SEED = 1, 2
-REQUIRED_FACTOR = 2.0  # the mean shape's error must be this many times larger than the landmarks'
+REQUIRED_FACTOR = 2.0  # the mean shape's error must be this many times larger than that of the landmarks
 
 # The preset tiny with smaller images, so that the demo takes less than six minutes on two CPU cores.
 SETTINGS: dict[str, Any] = {
@@ -37,11 +37,12 @@ SETTINGS: dict[str, Any] = {
 class DemoResult:
     """Errors of the demo in percent of the object's size, and its report.
 
-    forward:             error of predicting the true points from the landmarks
-    backward:            error of predicting the landmarks from the true points
-    mean_shape:          forward error of always predicting the mean shape
-    mean_shape_backward: backward error of always predicting the mean shape
-    report:              path of the report
+    Attributes:
+        forward: Error of predicting the true points from the landmarks.
+        backward: Error of predicting the landmarks from the true points.
+        mean_shape: Forward error of always predicting the mean shape.
+        mean_shape_backward: Backward error of always predicting the mean shape.
+        report: Path of the report.
     """
 
     forward: float
@@ -63,12 +64,12 @@ def run_demo(output: Path, device: str, listener: Listener | None) -> DemoResult
     """Generate the data set, discover its landmarks without labels, and compare them with the true points.
 
     Args:
-        output: folder for the data and the run, new or empty.
+        output: Folder for the data and the run, new or empty.
         device: `auto`, `cpu`, `cuda`, ...
-        listener: called with every log event.
+        listener: Called with every log event.
 
     Raises:
-        InputError: if the folder is not empty.
+        InputError: If the folder is not empty.
     """
     if output.exists() and any(output.iterdir()):
         raise InputError(f"{output} is not empty: remove it or choose another folder with --output")

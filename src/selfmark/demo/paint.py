@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from selfmark.demo.shape import Array, landmark_anchor
 
-Colors = npt.NDArray[np.int8]  # palette colors
+Colors = npt.NDArray[np.int8]  # rows of the palette
 Mask = npt.NDArray[np.bool_]
 
-# Palette colors: rows of an array [6, 3], RGB in 0..1.
+# Rows of the palette, an array [6, 3] of RGB colors in 0..1.
 FUR, PALE, DARK, ACCENT, WHITE, BLACK = range(6)
 
 
@@ -139,7 +139,7 @@ def paint(kind: str, xyz: Array, palette: Array) -> Array:
     """Return the color of a part, with slightly uneven fur.
 
     Args:
-        kind: name of the part.
+        kind: Name of the part.
         xyz: [3, n] points on its unit sphere.
         palette: [6, 3] colors, RGB in 0..1.
 

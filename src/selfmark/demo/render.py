@@ -35,9 +35,10 @@ class Camera:
 class Light:
     """A distant lamp and diffuse light from above.
 
-    direction: [3] unit vector from the surface to the lamp
-    ambient:   fraction of the light that is diffuse
-    gloss:     strength of the highlights
+    Attributes:
+        direction: [3] unit vector from the surface to the lamp.
+        ambient: Fraction of the light that is diffuse.
+        gloss: Strength of the highlights.
     """
 
     direction: Array
@@ -82,8 +83,9 @@ def intersect_ellipsoid(rays: Array, center: Array, axes: Array) -> Array:
 class Hits:
     """The first surface that each ray of a grid hits.
 
-    part:  [H, W] index of the part, -1 for none
-    depth: [H, W] z in the camera frame, infinite for none
+    Attributes:
+        part: [H, W] index of the part, -1 for none.
+        depth: [H, W] z in the camera frame, infinite for none.
     """
 
     part: npt.NDArray[np.int8]
@@ -126,11 +128,11 @@ def render(body: Body, camera: Camera, light: Light, palette: Array, size: int) 
     """Render the animal on a black background.
 
     Args:
-        body: the animal.
-        camera: the camera.
-        light: the light.
+        body: The animal.
+        camera: The camera.
+        light: The light.
         palette: [6, 3] colors, RGB in 0..1.
-        size: side of the picture in pixels.
+        size: Side of the picture in pixels.
 
     Returns:
         Color [size, size, 3] in 0..1, already multiplied by coverage, and coverage [size, size] in 0..1.
@@ -190,6 +192,6 @@ def project_landmarks(body: Body, camera: Camera) -> tuple[Array, npt.NDArray[np
     xy = camera.project(points)
     rays = camera.rays(xy)
     parts = zip(body.centers, body.axes, strict=True)
-    first = np.min([intersect_ellipsoid(rays, center, axes) for center, axes in parts], axis=0)
-    # A landmark lies on a surface; it is hidden if its ray hits any surface, even of its own part, before.
-    return xy, points[:, 2] <= first + 1e-6
+    first_hit = np.min([intersect_ellipsoid(rays, center, axes) for center, axes in parts], axis=0)
+    # A landmark lies on a surface; it is hidden if its ray hits another surface or its own part first.
+    return xy, points[:, 2] <= first_hit + 1e-6

@@ -1,7 +1,7 @@
 """The generated data set: pictures of a jointed toy animal with exact landmarks.
 
-Each picture shows an animal with random proportions, colors, pose, view, light and background; in one of
-five, an object occludes a part of it. Picture i depends only on i and the seed.
+Each picture shows an animal with random proportions, colors, pose, view, light and background; in one
+picture out of five, an object occludes a part of it. Picture i depends only on i and the seed.
 
 >>> scene = generate_scene(2, size=64)
 >>> scene.images.shape, scene.xy.shape == (2, len(scene.names), 2)
@@ -23,7 +23,7 @@ from selfmark.demo import backdrop, render
 from selfmark.demo.shape import FLIP_IDX, NAMES, Array, Body, Pose, Proportions, build_body
 from selfmark.errors import InputError
 
-DISTANCE = 9.0  # from the camera to the animal, which is about 3.5 high: a mild perspective
+DISTANCE = 9.0  # from the camera to the animal, which is about 3.5 tall, for a mild perspective
 COAT_HUES = (0.02, 0.14)  # from reddish brown to sand
 OCCLUDED_FRACTION = 0.2  # of the pictures
 FILL = (0.58, 0.88)  # longer side of the animal's bounding box, as a fraction of the picture's side
@@ -33,11 +33,12 @@ FILL = (0.58, 0.88)  # longer side of the animal's bounding box, as a fraction o
 class Scene:
     """Pictures and their exact landmarks.
 
-    images:   [N, S, S, 3] uint8, RGB
-    xy:       [N, L, 2] float32, exact projections of the landmarks, pixels, centers at integers
-    visible:  [N, L] bool: inside the picture, and hidden neither by the animal nor by an occluder
-    names:    L names; left is the animal's own left
-    flip_idx: mirror partner of each landmark
+    Attributes:
+        images: [N, S, S, 3] uint8, RGB.
+        xy: [N, L, 2] float32, exact projections of the landmarks in pixels, with pixel centers at integers.
+        visible: [N, L] bool, inside the picture, and hidden neither by the animal nor by an occluder.
+        names: L names; left is the animal's own left.
+        flip_idx: Mirror partner of each landmark.
     """
 
     images: npt.NDArray[np.uint8]
@@ -132,12 +133,12 @@ def _draw_picture(
     rng: np.random.Generator, size: int
 ) -> tuple[npt.NDArray[np.uint8], Array, npt.NDArray[np.bool_]]:
     """Return one image [S, S, 3], its landmarks [L, 2] and which of them are visible [L]."""
-    subject = draw_subject(rng, size)
+    subject = random_subject(rng, size)
     color, coverage = render.render(subject.body, subject.camera, subject.light, subject.palette, size)
     xy, visible = render.project_landmarks(subject.body, subject.camera)
     image = color + (1.0 - coverage[..., None]) * backdrop.draw_clutter(rng, size)
     if rng.random() < OCCLUDED_FRACTION:
-        occluder = backdrop.draw_occluder(rng, size, around=xy[rng.integers(len(xy))])
+        occluder = backdrop.random_occluder(rng, size, around=xy[rng.integers(len(xy))])
         grid = render.pixel_grid(size, render.OVERSAMPLE)
         positions = np.stack(np.meshgrid(grid, grid), axis=-1)
         hidden = render.average_rays(occluder.covers(positions).astype(float), size)
@@ -150,16 +151,15 @@ def _draw_picture(
     return np.round(255.0 * np.clip(image, 0.0, 1.0)).astype(np.uint8), xy, visible
 
 
-def draw_subject(rng: np.random.Generator, size: int) -> Subject:
-    """Draw a random animal whose bounding box lies inside the picture."""
+def random_subject(rng: np.random.Generator, size: int) -> Subject:
+    """Return a random animal whose bounding box lies inside the picture."""
     body = build_body(_proportions(rng), _pose(rng), DISTANCE)
     boxes = render.part_boxes(body)
     low, high = boxes[:, :2].min(axis=0), boxes[:, 2:].max(axis=0)
     focal = rng.uniform(*FILL) * size / (high - low).max()
     space = size - focal * (high - low)  # pixels beside the animal, along x and y
-    corner = (
-        rng.uniform(0.1, 0.9, 2) * space - 0.5
-    )  # pixel centers are integers, so the picture starts at -0.5
+    # Pixel centers are at integers, so the picture starts at -0.5.
+    corner = rng.uniform(0.1, 0.9, 2) * space - 0.5
     camera = render.Camera(focal, corner - focal * low)
     lamp = np.array([rng.uniform(-1, 1), rng.uniform(-1.2, 0.4), -1.0])
     light = render.Light(lamp / np.linalg.norm(lamp), rng.uniform(0.25, 0.5), rng.uniform(0.05, 0.35))
@@ -178,23 +178,23 @@ def _proportions(rng: np.random.Generator) -> Proportions:
 
 
 def _pose(rng: np.random.Generator) -> Pose:
-    def within(low: list[float], high: list[float], rows: int | None = None) -> Array:
-        """Draw uniform angles, given in degrees; `rows` of them, or one."""
+    def random_angles(low: list[float], high: list[float], rows: int | None = None) -> Array:
+        """Draw uniform angles in radians between limits in degrees: [A], or [rows, A]."""
         shape = (len(low),) if rows is None else (rows, len(low))
         return np.radians(rng.uniform(low, high, shape))
 
     return Pose(
-        view=within([-45, -20, -20], [45, 20, 20]),
-        head=within([-15, -10, -12], [15, 10, 12]),
-        ears=within([15, -15], [55, 30], rows=2),
-        arms=within([5, 0, 0], [75, 60, 70], rows=2),
-        legs=within([8, -20], [35, 15], rows=2),
-        tail=within([-80, 0], [80, 40]),
+        view=random_angles([-45, -20, -20], [45, 20, 20]),
+        head=random_angles([-15, -10, -12], [15, 10, 12]),
+        ears=random_angles([15, -15], [55, 30], rows=2),
+        arms=random_angles([5, 0, 0], [75, 60, 70], rows=2),
+        legs=random_angles([8, -20], [35, 15], rows=2),
+        tail=random_angles([-80, 0], [80, 40]),
     )
 
 
 def _palette(rng: np.random.Generator) -> Array:
-    """Draw the six colors of `paint`: similar hues for all animals, and fixed roles of light and dark."""
+    """Draw the six colors of `paint`: similar hues for all animals; which ones are light or dark is fixed."""
     hue = rng.uniform(*COAT_HUES)
     accent = hue + rng.uniform(0.45, 0.60)
     contrast = rng.uniform(0.75, 1.0)

@@ -56,12 +56,13 @@ FLIP_IDX: tuple[int, ...] = (
 class Pose:
     """Joint angles; rows of paired joints are left and right, each relative to its own side.
 
-    view: [3]    yaw, pitch, roll of the whole animal
-    head: [3]    yaw, pitch, roll relative to the body
-    ears: [2, 2] outward tilt, rotation about the ear's axis
-    arms: [2, 3] sideways lift, forward swing, bend of the elbow
-    legs: [2, 2] spread, tilt of the sole
-    tail: [2]    swing to the left, lift
+    Attributes:
+        view: [3] yaw, pitch, roll of the whole animal.
+        head: [3] yaw, pitch, roll relative to the body.
+        ears: [2, 2] outward tilt, rotation about the ear's axis.
+        arms: [2, 3] sideways lift, forward swing, bend of the elbow.
+        legs: [2, 2] spread, tilt of the sole.
+        tail: [2] swing to the left, lift.
     """
 
     view: Array
@@ -100,10 +101,11 @@ class Proportions:
 class Body:
     """P ellipsoids in the camera frame: center + axes @ u for u on the unit sphere.
 
-    kinds:   P part names, e.g. "ear"
-    sides:   [P] LEFT, MIDDLE or RIGHT
-    centers: [P, 3]
-    axes:    [P, 3, 3], one semi-axis per column
+    Attributes:
+        kinds: P part names, e.g. "ear".
+        sides: [P] LEFT, MIDDLE or RIGHT.
+        centers: [P, 3].
+        axes: [P, 3, 3], one semi-axis per column.
     """
 
     kinds: tuple[str, ...]
@@ -162,12 +164,12 @@ _NO_ROTATION = np.eye(3)
 
 
 def _face(radii: Array, snout: float) -> list[_Part]:
-    wide, high, deep = radii
-    muzzle = _ROOT.child(_NO_ROTATION, (0.0, 0.36 * high, -0.74 * deep))
+    width, height, depth = radii
+    muzzle = _ROOT.child(_NO_ROTATION, (0.0, 0.36 * height, -0.74 * depth))
     return [
-        ("head", _ROOT, (wide, high, deep)),
+        ("head", _ROOT, (width, height, depth)),
         ("muzzle", muzzle, (0.46 * snout, 0.34, 0.36 * snout)),
-        ("nose", muzzle.child(_NO_ROTATION, (0.0, -0.16 * high, -0.29 * snout)), (0.16, 0.115, 0.11)),
+        ("nose", muzzle.child(_NO_ROTATION, (0.0, -0.16 * height, -0.29 * snout)), (0.16, 0.115, 0.11)),
     ]
 
 

@@ -65,16 +65,16 @@ class DrawingStyle:
 def draw_frame(frame: Pixels, objects: Sequence[DrawnObject], style: DrawingStyle) -> Pixels:
     """Return a copy of the frame [H, W, 3] with its objects."""
     canvas = _draw_trails(frame, objects, style.colors)
-    for drawn in objects:
-        radius = _disc_radius(drawn)
+    for instance in objects:
+        radius = _disc_radius(instance)
         for a, b in style.edges:
-            opacity = _EDGE_OPACITY * float(min(drawn.opacity[a], drawn.opacity[b]))
-            _blend_line(canvas, drawn.xy[a], drawn.xy[b], round(radius * 0.6) or 1, opacity)
-        for index, center in enumerate(drawn.xy):
+            opacity = _EDGE_OPACITY * float(min(instance.opacity[a], instance.opacity[b]))
+            _blend_line(canvas, instance.xy[a], instance.xy[b], round(radius * 0.6) or 1, opacity)
+        for index, center in enumerate(instance.xy):
             color = style.colors[index].tolist()
-            _blend_disc(canvas, center, radius, color, float(drawn.opacity[index]))
-        if drawn.tag:
-            _draw_tag(canvas, drawn)
+            _blend_disc(canvas, center, radius, color, float(instance.opacity[index]))
+        if instance.tag:
+            _draw_tag(canvas, instance)
     return canvas
 
 
@@ -103,7 +103,7 @@ def smooth_trail(history: deque[FloatArray] | Sequence[FloatArray], size: float)
 
 
 def landmark_opacity(score: FloatArray, typical_score: FloatArray) -> FloatArray:
-    """Return the opacity [K] of landmarks: 1 from half of their typical score on, lower below.
+    """Return the opacity [K] of landmarks: 1 if the score is at least half the typical one, else lower.
 
     >>> landmark_opacity(np.array([0.4, 0.1, 0.0]), np.array([0.4, 0.4, 0.4])).tolist()
     [1.0, 0.5, 0.3]
@@ -112,18 +112,18 @@ def landmark_opacity(score: FloatArray, typical_score: FloatArray) -> FloatArray
     return np.asarray(opacity, dtype=np.float64)
 
 
-def _disc_radius(drawn: DrawnObject) -> float:
-    return float(np.clip(_RADIUS * drawn.size, _MIN_RADIUS, _MAX_RADIUS))
+def _disc_radius(instance: DrawnObject) -> float:
+    return float(np.clip(_RADIUS * instance.size, _MIN_RADIUS, _MAX_RADIUS))
 
 
 def _draw_trails(frame: Pixels, objects: Sequence[DrawnObject], colors: npt.NDArray[np.uint8]) -> Pixels:
-    """Return the frame with all trails, drawn on a layer of their own and then blended in."""
+    """Return the frame with all trails, which are drawn on a separate layer and then blended in."""
     layer, opacity = frame.copy(), np.zeros(frame.shape[:2], np.uint8)
-    for drawn in objects:
-        steps = len(drawn.trail) - 1
-        width = max(1, round(_disc_radius(drawn) * 0.5))
-        known = np.isfinite(drawn.trail).min(axis=2)  # [T, K]
-        positions = to_fixed_point(np.where(known[..., None], drawn.trail, 0)).tolist()
+    for instance in objects:
+        steps = len(instance.trail) - 1
+        width = max(1, round(_disc_radius(instance) * 0.5))
+        known = np.isfinite(instance.trail).min(axis=2)  # [T, K]
+        positions = to_fixed_point(np.where(known[..., None], instance.trail, 0)).tolist()
         for step, index in np.argwhere(known[:-1] & known[1:]).tolist():
             start, end = positions[step][index], positions[step + 1][index]
             shade = round(_TRAIL_OPACITY * ((step + 1) / steps) ** 1.5)
@@ -181,13 +181,13 @@ def _blend(
     cv2.addWeighted(layer, opacity, window, 1 - opacity, 0, dst=window)
 
 
-def _draw_tag(canvas: Pixels, drawn: DrawnObject) -> None:
+def _draw_tag(canvas: Pixels, instance: DrawnObject) -> None:
     """Write the tag above the object on its right side, within the canvas."""
-    visible = drawn.xy[np.isfinite(drawn.xy).all(axis=1)]
+    visible = instance.xy[np.isfinite(instance.xy).all(axis=1)]
     if not len(visible):
         return
     x, y = visible[:, 0].max() + 8, visible[:, 1].min() - 4
-    scale = float(np.clip(drawn.size / 160, 0.5, 1.2))
+    scale = float(np.clip(instance.size / 160, 0.5, 1.2))
     height, width = canvas.shape[:2]
     corner = int(np.clip(x, 2, width - 24 * scale)), int(np.clip(y, 22 * scale, height - 4))
-    draw_text(canvas, drawn.tag, corner, scale, outline=4)
+    draw_text(canvas, instance.tag, corner, scale, outline=4)

@@ -55,7 +55,7 @@ def draw_videos(
         refs: All objects that are predicted.
         card: Model card with colors, skeleton and hidden landmarks.
         folder: Output folder.
-        every: Use every n-th frame of each video; it plays at the speed of the source.
+        every: Use every n-th frame of each video; the result plays at the speed of the source.
         trail: Length of the trails in seconds; 0 draws none.
     """
     paths = labeled_video_paths(refs, folder)
@@ -72,8 +72,8 @@ def draw_videos(
                 if ref.path not in videos:
                     options = _VideoOptions(style, every, trail, ref.path in tagged)
                     videos[ref.path] = _LabeledVideo(ref.path, paths[ref.path], options, files)
-                found = prediction.landmarks
-                videos[ref.path].add(ref, found.xy[row, kept], found.score[row, kept])
+                landmarks = prediction.landmarks
+                videos[ref.path].add(ref, landmarks.xy[row, kept], landmarks.score[row, kept])
             yield prediction
         for video in videos.values():
             video.finish()
@@ -93,7 +93,7 @@ def labeled_video_paths(refs: Iterable[ImageRef], folder: Path) -> dict[Path, Pa
 
 @dataclass(frozen=True)
 class _VideoOptions:
-    """How to draw a video: its style, every n-th frame, trails in seconds, tracks beside the objects."""
+    """Drawing style, frame step, length of the trails in seconds, and whether to show track numbers."""
 
     style: DrawingStyle
     every: int
@@ -102,7 +102,7 @@ class _VideoOptions:
 
 
 @dataclass
-class _Animal:
+class _TrackState:
     """Recent positions of an object, and running means of its scores and size."""
 
     history: deque[FloatArray]
@@ -111,7 +111,7 @@ class _Animal:
 
 
 class _LabeledVideo:
-    """A labeled video in the making. Objects must come in the order of their frames.
+    """A labeled video that is being written. Objects must be added in the order of their frames.
 
     The file is opened at the first frame. `files` closes it; without an error, it is renamed to `target`.
     """
@@ -129,7 +129,7 @@ class _LabeledVideo:
         self._zoom = 1
         self._writer: VideoWriter | None = None
         self._size = (0, 0)  # width and height of the frames written
-        self._animals: dict[Any, _Animal] = {}
+        self._tracks: dict[Any, _TrackState] = {}
         self._pending: list[tuple[ImageRef, FloatArray, FloatArray]] = []  # objects of one frame
 
     def add(self, ref: ImageRef, xy: FloatArray, score: FloatArray) -> None:
@@ -165,20 +165,20 @@ class _LabeledVideo:
             key = order if ref.track is None else ref.track
             enlarged = (xy.astype(np.float64) + 0.5) * self._zoom - 0.5
             size = self._zoom * (max(ref.box[2:]) if ref.box else float(np.ptp(xy, axis=0).max()))
-            animal = self._animals.get(key)
-            if animal is None:
+            track = self._tracks.get(key)
+            if track is None:
                 history: deque[FloatArray] = deque(maxlen=self._max_history)
-                animal = self._animals[key] = _Animal(history, score.astype(np.float64), size)
-            animal.typical_score = (1 - _NEW_WEIGHT) * animal.typical_score + _NEW_WEIGHT * score
-            animal.typical_size = (1 - _NEW_WEIGHT) * animal.typical_size + _NEW_WEIGHT * size
-            animal.history.append(enlarged)
-            trail = smooth_trail(animal.history, animal.typical_size)
+                track = self._tracks[key] = _TrackState(history, score.astype(np.float64), size)
+            track.typical_score = (1 - _NEW_WEIGHT) * track.typical_score + _NEW_WEIGHT * score
+            track.typical_size = (1 - _NEW_WEIGHT) * track.typical_size + _NEW_WEIGHT * size
+            track.history.append(enlarged)
+            trail = smooth_trail(track.history, track.typical_size)
             tag = str(ref.track) if self._options.show_tracks and ref.track is not None else ""
-            opacity = landmark_opacity(score, animal.typical_score)
-            objects.append(DrawnObject(enlarged, opacity, animal.typical_size, tag, trail))
+            opacity = landmark_opacity(score, track.typical_score)
+            objects.append(DrawnObject(enlarged, opacity, track.typical_size, tag, trail))
             present.add(key)
-        for key in self._animals.keys() - present:
-            self._animals[key].history.clear()  # a trail does not continue across a gap
+        for key in self._tracks.keys() - present:
+            self._tracks[key].history.clear()  # a trail does not continue across a gap
         return objects
 
     def _open(self, frame: Pixels) -> VideoWriter:

@@ -1,4 +1,4 @@
-"""MP4 files that browsers play: H.264 where PyAV can write it, otherwise MPEG-4."""
+"""Writers of MP4 videos: H.264 if PyAV can encode it, otherwise MPEG-4."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from selfmark.images import video_av
 from selfmark.images.decode import Pixels
 from selfmark.images.video import video_reader
 
-_CODECS = ("libx264", "libopenh264", "mpeg4")  # the first available one is used; mpeg4 always is
+_CODECS = ("libx264", "libopenh264", "mpeg4")  # the first available one is used; mpeg4 is always available
 _CODEC_OPTIONS = {"libx264": {"crf": "20", "preset": "veryfast"}, "mpeg4": {"qmax": "4"}}
 _TICKS_PER_SECOND = 90_000  # the usual time base of video files
 
@@ -35,20 +35,20 @@ def open_video_writer(path: Path, size: tuple[int, int], rate: float) -> VideoWr
     Args:
         path: File to write.
         size: Width and height of the frames in pixels; both even.
-        rate: Approximate number of frames a second.
+        rate: Approximate number of frames per second.
     """
     return _PyAVWriter(path, size, rate) if video_reader() is video_av else _OpenCVWriter(path, size, rate)
 
 
 class _PyAVWriter:
-    """A writer that keeps the times of the source, also where its frame rate varies."""
+    """A writer that keeps the times of the source, even if its frame rate varies."""
 
     def __init__(self, path: Path, size: tuple[int, int], rate: float) -> None:
         import av
 
         codec = next(name for name in _CODECS if name in av.codecs_available)
         self._av: Any = av
-        # The index goes to the front of the file, so that browsers can start before they have all of it.
+        # The index goes to the front of the file, so that playback can start before all of it is loaded.
         self._file: Any = av.open(str(path), "w", options={"movflags": "faststart"})
         nominal_rate = Fraction(rate).limit_denominator(1001)
         stream: Any = self._file.add_stream(codec, rate=nominal_rate, options=_CODEC_OPTIONS.get(codec, {}))

@@ -36,7 +36,7 @@ class CachedPredictions:
     """Landmarks of N images in network pixels.
 
     Attributes:
-        rows: [N] int64, the given image references that could be read.
+        rows: [N] int64, indices of the given image references that could be read.
         xy: [N, K, 2] float32, landmarks of Stage 2.
         score: [N, K] float32.
         stage1: [N, K, 2] float32, landmarks of Stage 1, NaN where it found none.
@@ -88,22 +88,27 @@ def run_fingerprint(run: Run, card: ModelCard) -> str:
     # Names, skeleton and evaluation settings can be edited without changing a prediction.
     values = original_names(to_dict(run.config))
     settings = {name: part for name, part in values.items() if name != "evaluation"}
-    reading = (card.mirror, card.flip_test, card.refine, dataclasses.asdict(card.images))
-    return _digest(*(_file_digest(file) for file in files), json.dumps([settings, reading], sort_keys=True))
+    inference = (card.mirror, card.flip_test, card.refine, dataclasses.asdict(card.images))
+    return _digest(*(_file_digest(file) for file in files), json.dumps([settings, inference], sort_keys=True))
 
 
 def _predict(
     run: Run, detector: Detector, stage1: Stage1, refs: Sequence[ImageRef], on_progress: Progress | None
 ) -> CachedPredictions:
     stage1_parts: list[FloatArray] = []
-    found = detector.predict_network_pixels(
+    prediction = detector.predict_network_pixels(
         refs,
         run.config.runtime.predict_batch,
         on_progress,
         lambda pixels: stage1_parts.append(find_stage1_landmarks(stage1, pixels).xy),
     )
     return CachedPredictions(
-        found.rows, found.xy, found.score, np.concatenate(stage1_parts), found.regions, found.skipped
+        prediction.rows,
+        prediction.xy,
+        prediction.score,
+        np.concatenate(stage1_parts),
+        prediction.regions,
+        prediction.skipped,
     )
 
 

@@ -16,9 +16,8 @@ from selfmark.points import FloatArray
 # Values that Cai et al. recommend for matrices with entries of the order of one.
 TAU = 5.0  # threshold, in units of sqrt(rows x columns)
 STEP = 1.2  # step, divided by the fraction of observed entries
-MAX_STEP = (
-    1.9  # proven to converge below 2; the step of Cai et al. is larger if half of the entries are missing
-)
+# Convergence is proven for steps below 2. The step of Cai et al. exceeds 2 if many entries are missing.
+MAX_STEP = 1.9
 TOLERANCE = 1e-4  # residual on the observed entries, relative to their norm
 
 

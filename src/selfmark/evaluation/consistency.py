@@ -26,8 +26,8 @@ class DeformationErrors(NamedTuple):
     Attributes:
         error: [N * deformations, K] distance of the landmark in the deformed image from its expected
             position; NaN if that position is outside the image.
-        moved: [N * deformations, K] distance that the deformation moves the landmark; only where it is large
-            can a landmark that stays in place be detected.
+        moved: [N * deformations, K] distance that the deformation moves the landmark; only a large
+            distance reveals a landmark that stays in place.
     """
 
     error: FloatArray
@@ -77,14 +77,14 @@ def mirror_errors(detector: Detector, pixels: Tensor, batch: int) -> FloatArray:
     Averaging over the mirrored image is switched off, because it would make both agree in any case.
     """
     size = pixels.shape[-1]
-    single = Detector(
+    without_flip = Detector(
         detector.psi, replace(detector.card, flip_test=False), detector.device, detector.runtime
     )
     partner = torch.tensor(detector.card.mirror, device=detector.device)
     errors = []
     for block in torch.split(pixels, batch):
-        original = single.locate(block).xy
-        mirrored = single.locate(block.flip(-1)).xy[:, partner]
+        original = without_flip.locate(block).xy
+        mirrored = without_flip.locate(block.flip(-1)).xy[:, partner]
         mapped_back = torch.stack([size - 1 - mirrored[..., 0], mirrored[..., 1]], dim=-1)
         errors.append((original - mapped_back).norm(dim=-1) / size)
     return _by_image(errors, 1)

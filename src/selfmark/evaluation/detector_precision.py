@@ -58,10 +58,10 @@ def detector_precisions(
 
 def settings_for_detector(name: str, config: Config) -> FirstKeypoints:
     """Return settings for another detector with the run's number and spacing of keypoints."""
-    kept = {
+    shared = {
         key: getattr(config.keypoints, key) for key in ("image_size", "threshold", "nms_radius", "max_points")
     }
-    return section_from_dict(FirstKeypoints, {**kept, "detector": name}, "--detectors")
+    return section_from_dict(FirstKeypoints, {**shared, "detector": name}, "--detectors")
 
 
 def run_keypoint_precision(run: Run, train: LabeledRun, spec: str, config: Config) -> float | None:

@@ -91,15 +91,15 @@ def _read_table(path: Path) -> _Table:
             f"{path} is not a table of DeepLabCut: its first lines must begin with scorer, bodyparts, coords"
         )
     width = len(lines[0])
-    filled = [(number, line) for number, line in enumerate(lines, start=1) if any(line)]
-    for number, line in filled:
+    nonempty = [(number, line) for number, line in enumerate(lines, start=1) if any(line)]
+    for number, line in nonempty:
         if len(line) != width:
             raise InputError(f"{path}: line {number} has {len(line)} columns but the first line has {width}")
-    heads = lines[: len(levels)]
+    header = lines[: len(levels)]
     # The path of an image takes one column, or one column per folder. These columns have no scorer.
-    index = next((column for column in range(1, width) if lines[0][column]), width)
-    rows = [_Row(f"{path}: line {number}", line[:index], line[index:]) for number, line in filled]
-    return _Table(levels, list(zip(*(head[index:] for head in heads), strict=True)), rows[len(levels) :])
+    first = next((column for column in range(1, width) if lines[0][column]), width)
+    rows = [_Row(f"{path}: line {number}", line[:first], line[first:]) for number, line in nonempty]
+    return _Table(levels, list(zip(*(line[first:] for line in header), strict=True)), rows[len(levels) :])
 
 
 def _check_columns(path: Path, table: _Table) -> list[tuple[str, str, str]]:
@@ -149,6 +149,6 @@ def _read_number(row: _Row, name: str, cell: str) -> float:
 
 def _tight_box(keypoints: Sequence[float]) -> list[float]:
     """Return x, y, w, h around the points, measured from pixel corners."""
-    placed = [(x, y) for x, y, v in zip(*(keypoints[part::3] for part in range(3)), strict=True) if v]
-    xs, ys = zip(*placed, strict=True)
+    points = [(x, y) for x, y, v in zip(*(keypoints[part::3] for part in range(3)), strict=True) if v]
+    xs, ys = zip(*points, strict=True)
     return [min(xs) + 0.5, min(ys) + 0.5, max(xs) - min(xs), max(ys) - min(ys)]

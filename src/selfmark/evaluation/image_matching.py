@@ -38,7 +38,7 @@ def match_annotations(
     resolved = {path: os.path.realpath(path) for path in {ref.path for ref in refs}}
     images = [file.image_of(annotation) for annotation in annotations]
     wanted = {_path_parts(image): image for image in images}
-    found, notes = _find_files(file.path, wanted, resolved, len(refs))
+    path_of, notes = _find_files(file.path, wanted, resolved, len(refs))
 
     rows_of: dict[tuple[str, int | None], list[int]] = defaultdict(list)
     for row, ref in enumerate(refs):
@@ -46,7 +46,7 @@ def match_annotations(
     videos = {path for path, frame in rows_of if frame is not None}
     taken: dict[int, str] = {}
     for annotation, image in zip(annotations, images, strict=True):
-        path = found[_path_parts(image)]
+        path = path_of[_path_parts(image)]
         frame = image.video_frame() if path in videos else None
         if (path, frame) not in rows_of:
             raise InputError(f"{image.where}: frame {frame} of '{image.file_name}' is not among those given")
@@ -63,9 +63,9 @@ def match_annotations(
 def _find_files(
     labels: Path, wanted: Mapping[PathParts, CocoImage], resolved: Mapping[Path, str], num_given: int
 ) -> tuple[dict[PathParts, str], list[str]]:
-    """Return the resolved path of each file name: the given file with the longest common end of the path."""
+    """Return the resolved path of the given file that shares the longest path suffix with each name."""
     found: dict[PathParts, str] = {}
-    shortened: list[str] = []
+    partial_matches: list[str] = []
     owner: dict[str, PathParts] = {}
     # Links may rename files and folders, so a path counts both as it was given and as it resolves.
     spellings = [
@@ -74,7 +74,7 @@ def _find_files(
         for spelling in {os.path.abspath(given_path), file}
     ]
     max_depth = min(max(map(len, wanted)), max((len(parts) for parts, _ in spellings), default=0))
-    # One pass over names and files per depth, so that any number of files with one name is matched quickly.
+    # One pass over names and files per depth keeps matching fast if many files have the same name.
     for depth in range(max_depth, 0, -1):
         files_by_end: dict[PathParts, set[str]] = defaultdict(set)
         for parts, file in spellings:
@@ -87,7 +87,9 @@ def _find_files(
             if depth < len(name):
                 if _is_other_image(labels, name, file):
                     continue
-                shortened.append(f"{image.where.removeprefix(f'{labels}: ')} '{image.file_name}' as {file}")
+                partial_matches.append(
+                    f"{image.where.removeprefix(f'{labels}: ')} '{image.file_name}' as {file}"
+                )
             if file in owner:
                 other = wanted[owner[file]]
                 raise InputError(
@@ -98,14 +100,14 @@ def _find_files(
     for name, image in wanted.items():
         if name not in found:
             raise InputError(f"{image.where} '{image.file_name}' is not among the {num_given} images given")
-    if not shortened:
+    if not partial_matches:
         return found, []
-    note = f"{labels}: {len(shortened)} images were recognized by the end of their path only, first "
-    return found, [note + shortened[0]]
+    note = f"{labels}: {len(partial_matches)} images were recognized by the end of their path only, first "
+    return found, [note + partial_matches[0]]
 
 
 def _choose_file(labels: Path, name: PathParts, files: set[str], image: CocoImage) -> str:
-    """Return the only file, or the one of several that is beside the label file."""
+    """Return the only candidate, or the one beside the label file."""
     if len(files) == 1:
         return next(iter(files))
     beside = [file for file in map(os.path.realpath, _files_beside(labels, name)) if file in files]
@@ -118,7 +120,7 @@ def _choose_file(labels: Path, name: PathParts, files: set[str], image: CocoImag
 
 
 def _is_other_image(labels: Path, name: PathParts, file: str) -> bool:
-    """Return True if the label file's own image exists and differs from a file in another folder.
+    """Return True if the named image exists beside the label file and differs in size from `file`.
 
     Splits often use the same file names: test/001.jpg must not match train/001.jpg.
     """
@@ -140,7 +142,7 @@ def _path_parts(image: CocoImage) -> PathParts:
 
 
 def _choose_object(annotation: CocoAnnotation, candidates: Sequence[int], refs: Sequence[ImageRef]) -> int:
-    """Return which of the given objects of an image an annotation belongs to."""
+    """Return the candidate row whose box fits the annotation best."""
     where, box = annotation.where, annotation.box()
     with_box = [(row, ref_box) for row in candidates if (ref_box := refs[row].box) is not None]
     if not with_box or (box is None and len(candidates) == 1):
@@ -165,16 +167,16 @@ def _describe_conflict(where: str, other: str, box: Box | None) -> str:
     )
 
 
-def _box_overlap(one: Box, other: Box) -> float:
+def _box_overlap(a: Box, b: Box) -> float:
     """Return the intersection over union of two boxes; 1 for equal boxes, even without area.
 
     >>> _box_overlap((0, 0, 2, 1), (1, 0, 2, 1))
     0.3333333333333333
     """
-    if one == other:
+    if a == b:
         return 1.0
-    width = min(one[0] + one[2], other[0] + other[2]) - max(one[0], other[0])
-    height = min(one[1] + one[3], other[1] + other[3]) - max(one[1], other[1])
-    shared = max(width, 0.0) * max(height, 0.0)
-    union = one[2] * one[3] + other[2] * other[3] - shared
-    return shared / union if union > 0 else 0.0
+    width = min(a[0] + a[2], b[0] + b[2]) - max(a[0], b[0])
+    height = min(a[1] + a[3], b[1] + b[3]) - max(a[1], b[1])
+    intersection = max(width, 0.0) * max(height, 0.0)
+    union = a[2] * a[3] + b[2] * b[3] - intersection
+    return intersection / union if union > 0 else 0.0

@@ -25,30 +25,31 @@ def read_ground_truth(path: Path, images: Sequence[ImageRef], min_visibility: in
     """Read a label file and find each annotated object among the images given.
 
     The file is a COCO file with keypoints, a table of DeepLabCut or Lightning Pose (CSV), or an export of
-    Label Studio (JSON). Its file names stand for the images whose paths end in the same folders and name; if
-    no folder agrees, the name alone must do. Crowds and objects without a visible point are left out.
+    Label Studio (JSON). An annotation belongs to the image whose path ends with the path in the label file;
+    if no folder matches, only the file name is compared. Crowds and objects without a visible point are left
+    out.
 
     Args:
         path: The label file.
         images: The images given, see `images.sources.list_images`.
-        min_visibility: Points with a smaller v count as not annotated; COCO's 1 is annotated but occluded.
+        min_visibility: Points with a smaller COCO flag v count as not annotated (1: occluded, 2: visible).
     """
     file = read_label_file(path)
     annotations = file.single_objects()
     objects = build_objects(file, annotations, min_visibility)
-    seen = np.flatnonzero(objects.visible.any(axis=1)).tolist()
-    if not seen:
+    kept_rows = np.flatnonzero(objects.visible.any(axis=1)).tolist()
+    if not kept_rows:
         raise InputError(f"{path}: no annotation has a visible point; set v to 1 or 2 where one is annotated")
-    unseen = [annotations[row] for row in sorted(set(range(len(annotations))) - set(seen))]
+    without_points = [annotations[row] for row in sorted(set(range(len(annotations))) - set(kept_rows))]
     crowds = [annotation for annotation in file.annotations if annotation.is_crowd()]
-    refs, match_notes = match_annotations(file, [annotations[row] for row in seen], images)
+    refs, match_notes = match_annotations(file, [annotations[row] for row in kept_rows], images)
     notes = (
-        *_left_out(path, crowds, "crowd"),
-        *_left_out(path, unseen, "no visible point"),
+        *_note_left_out(path, crowds, "crowd"),
+        *_note_left_out(path, without_points, "no visible point"),
         *objects.notes,
         *match_notes,
     )
-    return replace(objects.select(seen), refs=refs, notes=notes)
+    return replace(objects.select(kept_rows), refs=refs, notes=notes)
 
 
 def build_objects(
@@ -100,20 +101,21 @@ def is_coco(path: Path) -> bool:
     return path.suffix.lower() not in _TABLE_SUFFIXES and not read_text(path).lstrip().startswith("[")
 
 
-def common_points(one: AnnotatedObjects, other: AnnotatedObjects) -> tuple[str, ...]:
-    """Return the names of the points that both have, in the order of `other`."""
-    shared = tuple(name for name in other.names if name in one.names)
+def common_points(first: AnnotatedObjects, second: AnnotatedObjects) -> tuple[str, ...]:
+    """Return the names of the points that both have, in the order of `second`."""
+    shared = tuple(name for name in second.names if name in first.names)
     if not shared:
         raise InputError(
-            f"{one.source} and {other.source} have no point in common; use the same point names in both files"
+            f"{first.source} and {second.source} have no point in common; use the same point names in "
+            "both files"
         )
     return shared
 
 
-def _left_out(path: Path, annotations: Sequence[CocoAnnotation], why: str) -> tuple[str, ...]:
+def _note_left_out(path: Path, annotations: Sequence[CocoAnnotation], reason: str) -> tuple[str, ...]:
     """Return a note about annotations that were left out, if there are any."""
     if not annotations:
         return ()
     first = annotations[0].where.removeprefix(f"{path}: ")
     count = "1 annotation was" if len(annotations) == 1 else f"{len(annotations)} annotations were"
-    return (f"{path}: {count} left out ({why}), first {first}",)
+    return (f"{path}: {count} left out ({reason}), first {first}",)

@@ -44,12 +44,12 @@ def run_label_free_checks(
     )
     score = torch.cat([detector.locate(part).score for part in torch.split(store.pixels, batch)])
     peaks = score.cpu().numpy().astype(np.float64)
-    found = find_stage1_landmarks(stage1, store.pixels)
+    landmarks = find_stage1_landmarks(stage1, store.pixels)
     result = judge_landmarks(
         deformed,
         mirror_errors(detector, store.pixels, batch) if config.flip.train else None,
-        found.found,
-        cluster_separation(found.descriptor, found.label, stage1.centroids.cpu().numpy()),
+        landmarks.found,
+        cluster_separation(landmarks.descriptor, landmarks.label, stage1.centroids.cpu().numpy()),
         peaks,
         settings.agreement_radius,
     )

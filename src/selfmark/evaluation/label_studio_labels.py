@@ -56,38 +56,40 @@ def read_label_studio_labels(path: Path) -> CocoFile:
             continue
         file_name = _image_path(where, task)
         images.append(CocoImage(where, number, file_name, {"id": number, "file_name": file_name}))
-        objects += [(number, found) for found in _group_objects(where, regions)]
-    names = list(dict.fromkeys(name for _, found in objects for name in found.points))
+        objects += [(number, instance) for instance in _group_objects(where, regions)]
+    names = list(dict.fromkeys(name for _, instance in objects for name in instance.points))
     annotations = []
-    for number, found in objects:
+    for number, instance in objects:
         keypoints: list[float] = []
         for name in names:
-            keypoints += [*found.points[name], VISIBLE] if name in found.points else [0, 0, 0]
+            keypoints += [*instance.points[name], VISIBLE] if name in instance.points else [0, 0, 0]
         values: dict[str, Any] = {"image_id": number, "keypoints": keypoints}
-        if found.box is not None:
-            values["bbox"] = found.box
-        annotations.append(CocoAnnotation(found.where, number, values))
+        if instance.box is not None:
+            values["bbox"] = instance.box
+        annotations.append(CocoAnnotation(instance.where, number, values))
     return CocoFile(path, tuple(images), tuple(annotations), {"categories": [{"keypoints": names}]})
 
 
 def _annotated_regions(where: str, task: Any) -> list[dict[str, Any]] | None:
-    """Return the regions of the annotation that counts; None if the task has not been annotated."""
+    """Return the regions of the only valid annotation; None if the task has not been annotated."""
     annotations = task.get("annotations", []) if isinstance(task, dict) else None
-    if not isinstance(annotations, list) or not all(isinstance(one, dict) for one in annotations):
+    if not isinstance(annotations, list) or not all(
+        isinstance(annotation, dict) for annotation in annotations
+    ):
         raise InputError(f"{where} is not a task of Label Studio: it needs a list under 'annotations'")
-    counted = [one for one in annotations if not one.get("was_canceled")]
-    if len(counted) > 1:
-        raise InputError(f"{where} was annotated {len(counted)} times; keep the correct annotation")
-    if not counted:
+    valid = [annotation for annotation in annotations if not annotation.get("was_canceled")]
+    if len(valid) > 1:
+        raise InputError(f"{where} was annotated {len(valid)} times; keep the correct annotation")
+    if not valid:
         return None
-    regions = counted[0].get("result")
+    regions = valid[0].get("result")
     if not isinstance(regions, list) or not all(isinstance(region, dict) for region in regions):
         raise InputError(f"{where}: its annotation needs a list of regions under 'result'")
     return regions
 
 
 def _image_path(where: str, task: dict[str, Any]) -> str:
-    """Return the path in the address of the task's image."""
+    """Return the path of the task's image, taken from its URL."""
     data = task.get("data")
     values = data if isinstance(data, dict) else {}
     texts = [value for value in values.values() if isinstance(value, str)]
@@ -126,13 +128,13 @@ def _group_objects(where: str, regions: list[dict[str, Any]]) -> list[_Object]:
             # Percentages are measured from the image corner; pixel centers are at whole numbers.
             siblings[name] = (x / 100 * width - 0.5, y / 100 * height - 0.5)
     return [
-        _Object(locations[key], found, _read_box(*boxes[key]) if key is not None else None)
-        for key, found in points.items()
+        _Object(locations[key], named_points, _read_box(*boxes[key]) if key is not None else None)
+        for key, named_points in points.items()
     ]
 
 
 def _read_box(location: str, region: dict[str, Any]) -> list[float] | None:
-    """Return x, y, w, h in pixels; None for a rotated rectangle, which no box describes."""
+    """Return x, y, w, h in pixels; None for a rotated rectangle, which is not axis-aligned."""
     x, y, w, h, width, height = _read_numbers(location, region, ("x", "y", "width", "height"))
     if region["value"].get("rotation"):
         return None

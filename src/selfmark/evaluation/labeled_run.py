@@ -34,7 +34,7 @@ class LabeledInputs:
 
 @dataclass(frozen=True)
 class LabeledRun:
-    """Annotated objects and the landmarks that a run predicts in their images, row by row."""
+    """Annotated objects and the landmarks that a run predicts for them, in the same order."""
 
     truth: AnnotatedObjects
     predictions: CachedPredictions

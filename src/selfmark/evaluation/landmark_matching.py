@@ -49,10 +49,11 @@ def match_landmarks(cost: FloatArray) -> IntArray:
         cost: [K, L], see `mean_distances`; NaN where unknown.
 
     Returns:
-        [L] landmarks; -1 if there are too few, or if no free one ever occurs together with the point.
+        Landmark [L] of each point; -1 if there are too few landmarks, or if the point never occurs together
+        with one that is still free.
     """
     known = ~np.isnan(cost)
-    # An unknown pair costs more than any choice among known ones, so as few as possible are taken.
+    # An unknown pair costs more than any matching of known pairs, so as few as possible are chosen.
     max_cost = np.where(known, cost, 0.0).max(initial=0.0)
     landmark, point = linear_sum_assignment(np.where(known, cost, (max_cost + 1.0) * (min(cost.shape) + 1)))
     matched = np.full(cost.shape[1], -1, np.int64)
@@ -84,7 +85,7 @@ def hit_rates(
 def group_means(rates: FloatArray, groups: Mapping[str, tuple[int, ...]]) -> dict[str, float]:
     """Compute the mean rate of each named group of points, e.g. of both elbows.
 
-    Points whose rate is NaN are left out; a group without others is NaN.
+    Points whose rate is NaN are left out; a group of only such points is NaN.
 
     >>> group_means(np.array([0.25, 0.75, 1.0]), {"eyes": (0, 1), "nose": (2,)})
     {'eyes': 0.5, 'nose': 1.0}

@@ -1,8 +1,8 @@
 """Normalized mean errors of points, and linear predictions between landmarks and annotated points.
 
 Shapes: K discovered landmarks, L annotated points, N images, T test images. Errors are percentages of the
-normalizer [N], one length per image in the same pixels as the points. An annotated point that is not
-`visible` is unknown, whatever its coordinates; its error is NaN, and NaN means "left out".
+normalizer [N], one length per image in the same pixels as the points. Coordinates of
+annotated points that are not `visible` are ignored; the errors of these points are NaN and do not count.
 """
 
 from __future__ import annotations
@@ -161,7 +161,11 @@ class DrawStatistics:
 
 
 def measure_over_draws(
-    measure: Callable[[IntArray], float], images: int, fitted: int, draws: int, rng: np.random.Generator
+    measure: Callable[[IntArray], float],
+    num_images: int,
+    images_per_draw: int,
+    draws: int,
+    rng: np.random.Generator,
 ) -> DrawStatistics:
     """Measure with regressors fitted on random subsets of the training images (paper, Evaluation).
 
@@ -174,24 +178,25 @@ def measure_over_draws(
 
     Args:
         measure: Returns the error for the drawn rows, which are ascending.
-        images: Number of training images to draw from.
-        fitted: Images per draw, without replacement; if there are no more, all are used, once.
+        num_images: Number of training images to draw from.
+        images_per_draw: Images per draw, without replacement. If it is at least `num_images`, a single draw
+            of all images is made.
         draws: Number of draws.
         rng: Random number generator.
     """
-    if fitted < 1 or draws < 1:
-        raise ValueError(f"fitted and draws must be at least 1, not {fitted} and {draws}")
-    if fitted >= images:
-        subsets = [np.arange(images, dtype=np.int64)]
+    if images_per_draw < 1 or draws < 1:
+        raise ValueError(f"images_per_draw and draws must be at least 1, not {images_per_draw} and {draws}")
+    if images_per_draw >= num_images:
+        subsets = [np.arange(num_images, dtype=np.int64)]
     else:
-        subsets = [np.sort(rng.choice(images, fitted, replace=False)) for _ in range(draws)]
-    measured = [value for value in (measure(rows) for rows in subsets) if not math.isnan(value)]
-    if not measured:
+        subsets = [np.sort(rng.choice(num_images, images_per_draw, replace=False)) for _ in range(draws)]
+    errors = [error for error in (measure(rows) for rows in subsets) if not math.isnan(error)]
+    if not errors:
         raise InputError(
-            f"no test image shows an annotated point that the {min(fitted, images)} training images drawn "
+            f"no test image shows an annotated point that the {len(subsets[0])} training images drawn "
             "also show, so there is nothing to evaluate; fit on more images"
         )
-    return DrawStatistics(float(np.mean(measured)), float(np.std(measured)), len(measured))
+    return DrawStatistics(float(np.mean(errors)), float(np.std(errors)), len(errors))
 
 
 Group = TypeVar("Group", bound=Hashable)
@@ -200,7 +205,7 @@ Group = TypeVar("Group", bound=Hashable)
 def group_errors(errors: FloatArray, groups: Sequence[Group]) -> dict[Group, tuple[float, int]]:
     """Compute the mean error and number of images of each group, in order of appearance.
 
-    Images whose error is NaN do not count; a group without other images is left out.
+    Images whose error is NaN do not count; a group in which all are NaN is left out.
 
     >>> group_errors(np.array([1.0, 4.0, 3.0]), ["left", "right", "left"])
     {'left': (2.0, 2), 'right': (4.0, 1)}

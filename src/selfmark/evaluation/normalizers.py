@@ -1,6 +1,6 @@
 """Normalizers, the lengths that errors are divided by, and the sides and parts in point names.
 
-A normalizer is given by a short name, its spec, as in the paper: `box` for LS3D and PennAction,
+A normalizer is chosen by a short name, its spec, as in the paper: `box` for LS3D and PennAction,
 `inter_ocular` for faces, `shoulders` and `torso` for bodies. Point names are spelled in many ways, so
 "LeftEye", "eye_l" and "left eye" are treated as the same point.
 """
@@ -86,13 +86,13 @@ def is_available(truth: AnnotatedObjects, spec: str) -> bool:
 
 
 def default_normalizer(truth: AnnotatedObjects) -> str:
-    """Return the declared normalizer, else the distance of the eyes or shoulders if named, else the box."""
+    """Return the declared normalizer, else the eye or shoulder distance if named, else the box."""
     named = (spec for spec in ("inter_ocular", "shoulders") if is_available(truth, spec))
     return truth.normalizer or next(named, "box")
 
 
 def declared_normalizer(category: CocoCategory, names: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """Return the normalizer that a label file declares as a spec, and notes if it is unknown.
+    """Return the spec of the normalizer that a label file declares, and a note if it is unknown.
 
     The spec is empty if the file declares nothing or an unknown normalizer.
     """
@@ -117,7 +117,7 @@ def _find_ends(names: Sequence[str], spec: str) -> tuple[list[int], list[int]] |
             "the distance between two points"
         )
     given = spec.removeprefix(POINTS_PREFIX)
-    # Names may contain commas, so any comma may be the one between the two.
+    # Names may contain commas, so each comma is tried as the separator.
     for comma in (index for index, letter in enumerate(given) if letter == ","):
         first, second = _find_point(names, given[:comma]), _find_point(names, given[comma + 1 :])
         if first is not None and second is not None:
@@ -131,7 +131,7 @@ def _is_part(name: str, part: str) -> bool:
 
 
 def _find_point(names: Sequence[str], text: str) -> int | None:
-    """Return a point given by its name, in any spelling, or by its index; None if there is none."""
+    """Return the index of a point given by name, in any spelling, or by index; None if there is none."""
     text = text.strip()
     if text in names:
         return names.index(text)
@@ -170,7 +170,7 @@ def canonical_name(name: str) -> str:
 
 
 def part_groups(names: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Return the points of each part, left, right and numbered ones together, in order of appearance.
+    """Group points by body part, ignoring side and number; parts are in order of appearance.
 
     >>> part_groups(["left_eye", "nose", "right_eye", "jaw_0", "jaw_1"])
     {'eye': (0, 2), 'nose': (1,), 'jaw': (3, 4)}
@@ -184,10 +184,10 @@ def part_groups(names: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 
 def _words(name: str) -> list[str]:
-    """Split a name into lower-case words at gaps, camel case, digits and sides attached to a part."""
+    """Split a name into lower-case words, also at camel case, at digits and after an attached side."""
     bounds = r"[\W_]+|(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=\d)(?=[^\W\d])|(?<=[^\W\d])(?=\d)"
     words: list[str] = []
     for word in filter(None, (piece.lower() for piece in re.split(bounds, name))):
-        joined = re.fullmatch(rf"(left|right)(.+)|([lr])({PARTS_WITH_INITIAL})", word)
-        words += [piece for piece in joined.groups() if piece] if joined else [word]
+        match = re.fullmatch(rf"(left|right)(.+)|([lr])({PARTS_WITH_INITIAL})", word)
+        words += [piece for piece in match.groups() if piece] if match else [word]
     return [SIDES.get(word, word) for word in words]

@@ -56,9 +56,10 @@ class TargetObjects:
         xy: [G, L, 2], arbitrary where not visible.
         visible: [G, L].
         area: [G] square pixels.
-        box: [G, 4] x, y, width, height: COCO accepts detections near the box of an object without visible
-            points; if None, such an object accepts any detection.
-        crowd: [G] objects that stand for several and accept any number of detections; None if there are none.
+        box: [G, 4] x, y, width, height. As in COCO, an object without visible points accepts detections near
+            its box; if None, it accepts any detection.
+        crowd: [G] annotations that cover several objects and accept any number of detections; None if
+            there are none.
     """
 
     image: IntArray
@@ -83,7 +84,7 @@ class PrecisionRecall:
 
 
 def sigmas_for(names: Sequence[str], default: float) -> FloatArray:
-    """Return the sigma [L] of each named point: COCO's for its parts on either side, else the default.
+    """Return the sigma [L] of each named point: COCO's for its body part, else the default.
 
     >>> sigmas_for(["left_eye", "RShoulder", "beak"], default=0.05).tolist()
     [0.025, 0.079, 0.05]
@@ -133,8 +134,8 @@ def average_precision(
     """
     crowd = np.zeros(len(targets.image), bool) if targets.crowd is None else targets.crowd
     ignored = crowd | ~targets.visible.any(axis=1)
-    num_wanted = int((~ignored).sum())
-    if num_wanted == 0:
+    num_targets = int((~ignored).sum())
+    if num_targets == 0:
         raise InputError("no object has a visible point, so average precision cannot be measured")
     min_similarity = np.asarray(thresholds, np.float64)
     # Highest score first; ties are ordered by image, then as given.
@@ -150,14 +151,14 @@ def average_precision(
             similarity[:, column] = _target_similarity(detections.xy[best], targets, row, sigmas)
         chosen = _choose(similarity, ignored[objects], crowd[objects], min_similarity)
         is_match[:, best] = chosen >= 0
-        # Index -1, no object, refers to the appended False.
+        # Index -1 (no object) selects the appended False.
         is_counted[:, best] = ~np.append(ignored[objects], False)[chosen]
     is_match, is_counted = is_match[:, ranking], is_counted[:, ranking]
     precision = [
-        _interpolated_precision(match[counted], num_wanted).mean()
+        _interpolated_precision(match[counted], num_targets).mean()
         for match, counted in zip(is_match, is_counted, strict=True)
     ]
-    return PrecisionRecall(np.array(precision), (is_match & is_counted).sum(axis=1) / num_wanted)
+    return PrecisionRecall(np.array(precision), (is_match & is_counted).sum(axis=1) / num_targets)
 
 
 def _rows_by_image(image: IntArray) -> dict[int, IntArray]:
@@ -205,25 +206,25 @@ def _choose(
     chosen = np.full((len(min_similarity), len(similarity)), -1, np.int64)
     if similarity.shape[1] == 0:
         return chosen
-    enough = np.minimum(min_similarity, 1.0 - 1e-10)[:, None]  # as in COCO, a threshold of 1 can be reached
+    required = np.minimum(min_similarity, 1.0 - 1e-10)[:, None]  # as in COCO, a threshold of 1 can be reached
     free = np.ones((len(min_similarity), similarity.shape[1]), bool)
     for index, similar in enumerate(similarity):
-        possible = (free | crowd) & (similar >= enough)
+        possible = (free | crowd) & (similar >= required)
         regular = possible & ~ignored
         eligible = np.where(regular.any(axis=1, keepdims=True), regular, possible)
-        takes = np.flatnonzero(eligible.any(axis=1))
+        rows = np.flatnonzero(eligible.any(axis=1))  # thresholds at which the detection takes an object
         # Among equal objects COCO takes the last one, and it visits ignored objects after all others.
-        backwards = np.where(eligible, similar, -1.0)[takes, ::-1]
-        chosen[takes, index] = similarity.shape[1] - 1 - np.argmax(backwards, axis=1)
-        free[takes, chosen[takes, index]] = False
+        backwards = np.where(eligible, similar, -1.0)[rows, ::-1]
+        chosen[rows, index] = similarity.shape[1] - 1 - np.argmax(backwards, axis=1)
+        free[rows, chosen[rows, index]] = False
     return chosen
 
 
-def _interpolated_precision(is_match: BoolArray, num_wanted: int) -> FloatArray:
-    """Return precision at COCO's recalls: the best at that recall or beyond, 0 after the last."""
+def _interpolated_precision(is_match: BoolArray, num_targets: int) -> FloatArray:
+    """Return the best precision at each of COCO's recalls or above; 0 for recalls never reached."""
     matches = np.cumsum(is_match)
     precision = matches / np.arange(1, len(is_match) + 1)
     best = np.maximum.accumulate(precision[::-1])[::-1]
-    index = np.searchsorted(matches / num_wanted, RECALLS, side="left")
+    index = np.searchsorted(matches / num_targets, RECALLS, side="left")
     curve: FloatArray = np.append(best, 0.0)[index]
     return curve

@@ -42,7 +42,7 @@ from selfmark.evaluation.nme import (
     point_errors,
 )
 from selfmark.evaluation.oks import Detections, TargetObjects, average_precision, sigmas_for
-from selfmark.evaluation.regression import Fit, fit_ridge, fit_unbiased
+from selfmark.evaluation.regression import Fit, fit_ridge, fit_without_bias
 from selfmark.points import FloatArray
 
 Metrics = dict[str, Any]
@@ -79,7 +79,7 @@ def regressors(settings: Evaluation) -> dict[str, Fit]:
     ridges: dict[str, Fit] = {
         f"ridge {ridge:g}": partial(fit_ridge, ridge=ridge) for ridge in settings.ridges
     }
-    return {"no bias": fit_unbiased, **ridges}
+    return {"no bias": fit_without_bias, **ridges}
 
 
 # --- forward and backward ----------------------------------------------------------------------------
@@ -89,8 +89,8 @@ def forward_errors(train: Examples, test: Examples, fit: Fit) -> FloatArray:
     """Compute errors [T, L] of annotated points predicted from landmarks; NaN where a point is left out."""
     predicted = forward_prediction(train.landmarks, train.truth, train.visible, test.landmarks, fit)
     # Points that are annotated in no training image cannot be predicted and are not counted.
-    known = test.visible & train.visible.any(axis=0)
-    return point_errors(predicted, test.truth, known, test.normalizer)
+    is_counted = test.visible & train.visible.any(axis=0)
+    return point_errors(predicted, test.truth, is_counted, test.normalizer)
 
 
 def backward_errors(train: Examples, test: Examples, fit: Fit) -> FloatArray:
@@ -98,8 +98,8 @@ def backward_errors(train: Examples, test: Examples, fit: Fit) -> FloatArray:
     predicted = backward_prediction(
         train.landmarks, train.truth, train.visible, test.truth, test.visible, fit
     )
-    everywhere = np.ones(test.landmarks.shape[:2], bool)
-    return point_errors(predicted, test.landmarks, everywhere, test.normalizer)
+    all_visible = np.ones(test.landmarks.shape[:2], bool)
+    return point_errors(predicted, test.landmarks, all_visible, test.normalizer)
 
 
 def errors_by_num_images(train: Examples, test: Examples, settings: Evaluation) -> list[Metrics]:
@@ -112,7 +112,7 @@ def errors_by_num_images(train: Examples, test: Examples, settings: Evaluation) 
             for direction, errors in (("forward", forward_errors), ("backward", backward_errors)):
                 # All regressors and directions use the same draws, so that rows can be compared.
                 rng = np.random.default_rng([settings.seed, count])
-                measure = _measure_mean_error(errors, train, test, fit)
+                measure = _mean_error_function(errors, train, test, fit)
                 statistics = measure_over_draws(measure, len(train), count, settings.draws, rng)
                 row[direction] = {
                     "mean": statistics.mean,
@@ -123,21 +123,22 @@ def errors_by_num_images(train: Examples, test: Examples, settings: Evaluation) 
     return rows
 
 
-def _measure_mean_error(
-    errors: Callable[[Examples, Examples, Fit], FloatArray], train: Examples, test: Examples, fit: Fit
+def _mean_error_function(
+    compute_errors: Callable[[Examples, Examples, Fit], FloatArray], train: Examples, test: Examples, fit: Fit
 ) -> Callable[[IntArray], float]:
-    return lambda rows: mean_error(errors(train.select(rows), test, fit))
+    """Return a function from rows of the training images to the test error after fitting on these rows."""
+    return lambda rows: mean_error(compute_errors(train.select(rows), test, fit))
 
 
 def mean_shape_errors(train: Examples, test: Examples) -> Metrics:
     """Measure the baseline that predicts the mean shape of the training images for every image."""
     truth = np.broadcast_to(mean_shape(train.truth, train.visible), test.truth.shape)
     landmarks = np.broadcast_to(train.landmarks.mean(axis=0), test.landmarks.shape)
-    known = test.visible & train.visible.any(axis=0)
-    everywhere = np.ones(test.landmarks.shape[:2], bool)
+    is_counted = test.visible & train.visible.any(axis=0)
+    all_visible = np.ones(test.landmarks.shape[:2], bool)
     return {
-        "forward": nme(truth, test.truth, known, test.normalizer),
-        "backward": nme(landmarks, test.landmarks, everywhere, test.normalizer),
+        "forward": nme(truth, test.truth, is_counted, test.normalizer),
+        "backward": nme(landmarks, test.landmarks, all_visible, test.normalizer),
     }
 
 
@@ -186,7 +187,7 @@ def _numeric_order(item: tuple[str, Any]) -> tuple[float, str]:
         return np.inf, item[0]
 
 
-# --- Stage 1, which has gaps -------------------------------------------------------------------------
+# --- Stage 1, which may miss landmarks ---------------------------------------------------------------
 
 
 def stage1_errors(train: Examples, test: Examples, settings: Evaluation) -> Metrics:
@@ -197,12 +198,12 @@ def stage1_errors(train: Examples, test: Examples, settings: Evaluation) -> Metr
     """
     completed = complete_landmarks(train.landmarks, settings.completion_iterations)
     filled = fill_with_mean(test.landmarks, mean_landmarks(train.landmarks))
-    whole_train, whole_test = replace(train, landmarks=completed), replace(test, landmarks=filled)
+    filled_train, filled_test = replace(train, landmarks=completed), replace(test, landmarks=filled)
     rows = [
         {
             "regressor": name,
-            "forward": mean_error(forward_errors(whole_train, whole_test, fit)),
-            "backward": mean_error(backward_errors(whole_train, whole_test, fit)),
+            "forward": mean_error(forward_errors(filled_train, filled_test, fit)),
+            "backward": mean_error(backward_errors(filled_train, filled_test, fit)),
         }
         for name, fit in regressors(settings).items()
     ]
@@ -228,10 +229,10 @@ def hit_rates_by_limit(
 
     Args:
         predicted: [T, P, 2] points.
-        matched: [L] which of the P points stands for each annotated one; -1 for none, which always misses.
+        matched: [L] index of the predicted point for each annotated point; -1 if there is none (a miss).
         test: The annotated images.
-        limits: By name, the maximum distance of a hit in each image, [T]; images where it is not positive
-            are left out.
+        limits: Maximum distance [T] of a hit in each image, by name; images where it is not positive are
+            left out.
         groups: Annotated points by body part.
     """
     metrics: Metrics = {}

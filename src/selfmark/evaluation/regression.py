@@ -35,7 +35,7 @@ class Regressor:
         return predicted
 
 
-Fit = Callable[[FloatArray, FloatArray], Regressor]  # `fit_unbiased`, or `partial(fit_ridge, ridge=...)`
+Fit = Callable[[FloatArray, FloatArray], Regressor]  # `fit_without_bias`, or `partial(fit_ridge, ridge=...)`
 
 
 def fit_ridge(inputs: FloatArray, targets: FloatArray, ridge: float) -> Regressor:
@@ -47,7 +47,7 @@ def fit_ridge(inputs: FloatArray, targets: FloatArray, ridge: float) -> Regresso
     Args:
         inputs: [N, A], N >= 1.
         targets: [N, B].
-        ridge: At least 0; with 0 and fewer images than inputs, the smallest weights that fit are chosen.
+        ridge: At least 0; with 0 and fewer images than inputs, the result is the minimum-norm solution.
 
     >>> inputs = np.array([[0.0], [1.0], [2.0]])
     >>> fit_ridge(inputs, 3.0 * inputs + 1.0, ridge=0.0).predict(np.array([[10.0]])).round(6)
@@ -67,18 +67,18 @@ def fit_ridge(inputs: FloatArray, targets: FloatArray, ridge: float) -> Regresso
     return Regressor(weights, input_mean, target_mean)
 
 
-def fit_unbiased(inputs: FloatArray, targets: FloatArray) -> Regressor:
+def fit_without_bias(inputs: FloatArray, targets: FloatArray) -> Regressor:
     """Fit plain least squares on raw coordinates: the paper's "simple regressor with no bias" (Evaluation).
 
     Unlike `fit_ridge`, the result depends on the origin of the coordinates. With fewer images than inputs,
-    the smallest weights that fit are chosen.
+    the result is the minimum-norm solution.
 
     Args:
         inputs: [N, A], N >= 1.
         targets: [N, B].
 
     >>> inputs = np.array([[1.0], [2.0]])
-    >>> fit_unbiased(inputs, 3.0 * inputs).predict(np.array([[10.0]])).round(6)
+    >>> fit_without_bias(inputs, 3.0 * inputs).predict(np.array([[10.0]])).round(6)
     array([[30.]])
     """
     x, y = _as_double(inputs, targets)

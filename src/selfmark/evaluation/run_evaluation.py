@@ -1,4 +1,4 @@
-"""`selfmark evaluate`: from a run, images and their labels to metrics.json.
+"""`selfmark evaluate`: measure a run on images and their labels, and write metrics.json.
 
 Labels are joined with the run's predictions, converted to network pixels and passed to the protocol. Without
 labels, only the label-free checks run.
@@ -56,7 +56,7 @@ class EvaluationInputs:
     Attributes:
         images: Folders, globs, image files, COCO files or videos to test on.
         labels: Label file of these images; None runs only the label-free checks.
-        train_images: Images that regressors are fitted on; None means `images`.
+        train_images: Images to fit regressors on; None means `images`.
         train_labels: Their label file; None fits on a random half of `labels` and tests on the other half.
     """
 
@@ -72,7 +72,7 @@ class EvaluationOptions:
 
     Attributes:
         normalizer: What errors are divided by (`box`, `bbox`, `inter_ocular`, `shoulders`, `torso`, `side`,
-            `points:A,B`); empty uses the label file's declaration, else a choice based on point names.
+            `points:A,B`); if empty, the one the label file declares, else one chosen by the point names.
         by: Annotation fields to break the errors down by.
         detectors: Generic keypoint detectors whose precision to measure.
         settings: Changes to the evaluation settings by name, e.g. `{"draws": 3}`.
@@ -114,7 +114,7 @@ def evaluate_run(
         card = replace(detector.card, flip_test=False)
         detector = Detector(detector.psi, card, torch_device, detector.runtime)
     images = _as_list(inputs.images)
-    checked: Sequence[ImageRef] = list_images(images)
+    refs: Sequence[ImageRef] = list_images(images)
     metrics = _header(run, detector) | {"images": [str(item) for item in images]}
     if inputs.labels is None:
         if options.by or inputs.train_labels or options.normalizer or options.detectors:
@@ -128,7 +128,7 @@ def evaluate_run(
             train_images = images if inputs.train_images is None else _as_list(inputs.train_images)
             train = join(LabeledInputs(train_images, Path(inputs.train_labels)))
             train, test = keep_common_points(train, test)
-        checked = test.truth.refs
+        refs = test.truth.refs
         spec = options.normalizer or default_normalizer(test.truth)
         metrics |= _measure(train, test, spec, options.by, config)
         precisions = _run_precision(run, train, spec, config)
@@ -138,7 +138,7 @@ def evaluate_run(
             )
         metrics["precision"] = precisions
         metrics["notes"] = _notes(train, test, inputs.train_labels is None)
-    metrics["unlabelled"] = run_label_free_checks(detector, stage1, checked, config)
+    metrics["unlabelled"] = run_label_free_checks(detector, stage1, refs, config)
     target = Path(output) if output is not None else run.path
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -223,7 +223,7 @@ def _measure(train: LabeledRun, test: LabeledRun, spec: str, by: Sequence[str], 
 
 
 def _hit_limits(test: LabeledRun, config: Config) -> dict[str, FloatArray]:
-    """Return the maximum distance [T] of a hit by pixels, eyes and torso; NaN where it is unknown."""
+    """Return the maximum distance [T] of a hit for each criterion that applies; NaN where it is unknown."""
     settings, size = config.evaluation, config.images.size
     pixels = settings.hit_pixels * size / settings.hit_side
     limits: dict[str, FloatArray] = {
@@ -251,7 +251,7 @@ def _object_areas(test: LabeledRun, test_examples: Examples, size: int) -> Float
 
 
 def _groups(test: LabeledRun, name: str) -> list[str]:
-    """Return the group of each test image by the value of a field; numbers may be divided into quartiles."""
+    """Return the group of each test image by a field: its value, or its quartile if it has many."""
     if name not in test.truth.fields:
         known = ", ".join(test.truth.fields) or "none"
         raise InputError(f"{test.truth.source} has no field '{name}' to break down by; it has: {known}")
@@ -266,7 +266,7 @@ def _groups(test: LabeledRun, name: str) -> list[str]:
 
 
 def _run_precision(run: Run, train: LabeledRun, spec: str, config: Config) -> Metrics:
-    """Return the precision of the run's own first keypoints, if its images are labeled."""
+    """Return the precision of the run's first keypoints by name; empty if its images are not labeled."""
     precision = run_keypoint_precision(run, train, spec, config)
     return {} if precision is None else {f"{config.keypoints.detector}, outliers removed": precision}
 

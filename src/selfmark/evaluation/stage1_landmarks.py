@@ -1,4 +1,4 @@
-"""Stage 1 as a detector with gaps: Phi and the centroids of the last clustering, applied to any images.
+"""Stage 1 as a detector: Phi and the centroids of the last clustering, applied to any images.
 
 Stage 2 always predicts all K landmarks. Stage 1 finds a landmark only if a keypoint was assigned to its
 cluster. The paper compares the two; the descriptors also show how well the landmarks are separated.
@@ -65,7 +65,7 @@ class Stage1:
 def load_phi(run: Run, weights: dict[str, Tensor], path: Path, device: torch.device) -> Phi:
     """Return Phi with these weights, which were read from `path`."""
     phi = Phi(run.config.network).eval()
-    prepare_network(phi, device, run.config.runtime)  # results are bitwise those of training
+    prepare_network(phi, device, run.config.runtime)  # makes descriptors bitwise equal to those in training
     try:
         phi.load_state_dict(weights)
     except RuntimeError as error:
@@ -140,7 +140,7 @@ def silhouette_margins(
     """Compute the simplified silhouette of each point, [P]: (b - a) / max(a, b).
 
     Here a is the distance to the point's own centroid and b the distance to the nearest other one. The value
-    is 1 at the own centroid, 0 halfway and negative if another centroid is nearer; NaN if there is only one
+    is 1 at its own centroid, 0 halfway and negative if another centroid is nearer; NaN if there is only one
     centroid.
 
     >>> centroids = np.array([[0.0, 0.0], [10.0, 0.0]])

@@ -46,7 +46,7 @@ def judge_landmarks(
     found: npt.NDArray[np.bool_] | None,
     separation: FloatArray | None,
     score: FloatArray,
-    near: float,
+    agreement_radius: float,
 ) -> LandmarkTrust:
     """Rank the landmarks by the label-free checks.
 
@@ -61,14 +61,14 @@ def judge_landmarks(
         found: [N, K], where Stage 1 found the landmark in the training images; None if unknown.
         separation: [K], see `cluster_separation`; None if unknown.
         score: [N, K] peaks of the heatmaps.
-        near: Maximum distance at which two positions agree, as a fraction of the image side.
+        agreement_radius: Maximum distance at which two positions agree, as a fraction of the image side.
     """
     landmarks = score.shape[1]
     unknown = np.full(landmarks, np.nan)
     # A landmark fixed to one spot of the image agrees with every deformation that leaves this spot in place.
-    is_counted = np.isfinite(deformed.error) & (deformed.moved > near)
-    stable = _fraction(deformed.error <= near, is_counted)
-    symmetric = unknown if mirror is None else _fraction(mirror <= near, np.isfinite(mirror))
+    is_counted = np.isfinite(deformed.error) & (deformed.moved > agreement_radius)
+    stable = _fraction(deformed.error <= agreement_radius, is_counted)
+    symmetric = unknown if mirror is None else _fraction(mirror <= agreement_radius, np.isfinite(mirror))
     rates = unknown if found is None else found.mean(axis=0)
     trust = _factor(stable) * _factor(symmetric) * _factor(rates / (rates.max() or 1.0))
     deformation = 100 * _nan_median(deformed.error)
@@ -100,7 +100,7 @@ def _factor(fraction: FloatArray) -> FloatArray:
 
 
 def _nan_median(values: FloatArray) -> FloatArray:
-    """Compute the median [K] of each column without its NaN; NaN for a column of NaN only."""
+    """Compute the median [K] of each column, ignoring NaN; unlike `np.nanmedian`, without warnings."""
     filled = np.where(np.isfinite(values).any(axis=0), values, 0.0)
     median: FloatArray = np.where(np.isfinite(values).any(axis=0), np.nanmedian(filled, axis=0), np.nan)
     return median

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from selfmark.config import STRIDE
 from selfmark.export.onnx_nodes import Graph, Value, floats, integers
 from selfmark.model.backend import NetworkOps
-from selfmark.model.heatmaps import Reading, Refine
+from selfmark.model.heatmaps import PeakMethod, Refine
 from selfmark.model.plain_backend import PLAIN_BACKEND
 
 if TYPE_CHECKING:
@@ -164,9 +164,9 @@ def _mirror(graph: Graph, value: str) -> str:
     return graph.add("Slice", value, integers([-1]), integers([before_first]), integers([3]), integers([-1]))
 
 
-def add_positions(graph: Graph, maps: Maps, reading: Reading) -> tuple[str, str]:
+def add_positions(graph: Graph, maps: Maps, method: PeakMethod) -> tuple[str, str]:
     """Add the position in each map, as `heatmaps.read_heatmaps`: xy [B, K, 2] in pixels and score [B, K]."""
-    cells = _centroids(graph, maps) if reading == "centroid" else _peaks(graph, maps, reading)
+    cells = _centroids(graph, maps) if method == "centroid" else _peaks(graph, maps, method)
     # (cells + 0.5) * STRIDE - 0.5, see heatmaps.to_pixels
     xy = graph.add("Add", graph.add("Mul", cells, floats(STRIDE)), floats(0.5 * STRIDE - 0.5))
     score = graph.add("ReduceMax", maps.name, axes=[2, 3], keepdims=0)

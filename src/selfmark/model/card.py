@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from selfmark._version import __version__
-from selfmark.config import Images, Network, Reading, check_model, section_from_dict
+from selfmark.config import Images, Network, PeakMethod, check_model, section_from_dict
 from selfmark.errors import InputError
 from selfmark.model.colors import landmark_colors
 from selfmark.run.files import FORMAT, read_json, require_format, write_json
@@ -36,7 +36,7 @@ class ModelCard:
     skeleton: tuple[tuple[int, int], ...]  # pairs of landmarks to connect in drawings
     images: Images  # preprocessing
     network: Network
-    refine: Reading  # how a position is read from a heatmap
+    refine: PeakMethod  # how a position is read from a heatmap
     flip_test: bool  # average the prediction with that of the mirror image
     provenance: dict[str, Any]
     colors: tuple[str, ...] = ()  # "#rrggbb" per landmark, "" for its default color; () if all are default
@@ -120,7 +120,7 @@ def _card_from_json(values: Any, path: Path) -> ModelCard:
             raise ValueError("the mirror partners are not a permutation of the landmarks")
         if any(mirror[partner] != index for index, partner in enumerate(mirror)):
             raise ValueError("the mirror partners are not mutual")
-        if values["refine"] not in get_args(Reading):
+        if values["refine"] not in get_args(PeakMethod):
             raise ValueError(f"unknown value {reprlib.repr(values['refine'])} of 'refine'")
         images = section_from_dict(Images, values["images"], str(path))
         network = section_from_dict(Network, values["network"], str(path))

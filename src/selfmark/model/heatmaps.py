@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from selfmark.config import STRIDE
-from selfmark.config import Reading as Reading
+from selfmark.config import PeakMethod as PeakMethod
 
 
 def to_cells(xy: Tensor) -> Tensor:
@@ -114,9 +114,9 @@ def heat_centroids(maps: Tensor) -> Peaks:
     return Peaks(torch.stack([x, y], dim=-1), score, torch.ones_like(score, dtype=torch.bool))
 
 
-def read_heatmaps(maps: Tensor, reading: Reading) -> Peaks:
+def read_heatmaps(maps: Tensor, method: PeakMethod) -> Peaks:
     """Return one position per landmark: maps [B, K, H, W] to cells [B, K, 2]; all are valid."""
-    return heat_centroids(maps) if reading == "centroid" else find_maxima(maps, reading)
+    return heat_centroids(maps) if method == "centroid" else find_maxima(maps, method)
 
 
 def refine_peaks(heat: Tensor, cells: Tensor, refine: Refine) -> Tensor:

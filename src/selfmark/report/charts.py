@@ -16,7 +16,7 @@ from selfmark.sampling import evenly_spaced
 WIDTH, HEIGHT = 360, 216  # of a chart, in SVG units
 LEFT, TOP, RIGHT, BOTTOM = 46, 22, 350, 174  # of the plotting area inside the chart
 _MAX_POINTS = 300  # of a line; longer histories are averaged in groups
-_NUM_SYMBOLS = 6  # along a long line; a line of up to twice as many points has one at each point
+_NUM_SYMBOLS = 6  # on a long line; a line with at most twice as many points has one at each point
 _MAX_INTERVALS = 5  # between the labels of an axis
 
 # Four dash patterns (in the style sheet) and five symbols distinguish twenty lines without color.
@@ -66,7 +66,7 @@ def line_charts(sections: Iterable[ReportCurves]) -> tuple[Chart, ...]:
 def loss_charts(history: Iterable[dict[str, Any]]) -> tuple[Chart, ...]:
     """Return a chart for each stage and each term of its loss, from events with a loss and an iteration.
 
-    An iteration that was repeated after an interruption counts as in the last attempt.
+    If an iteration was repeated after an interruption, only the last attempt counts.
     """
     losses: dict[tuple[str, str], dict[int, float]] = {}
     starts: dict[str, dict[str, int]] = {}
@@ -148,7 +148,7 @@ def _chart(curves: ReportCurves, round_starts: dict[str, int]) -> Chart:
 
 
 def _finite_points(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the finite points of a line; of a long line an evenly spaced sample that includes both ends."""
+    """Return the finite points of a line; a long line is sampled evenly, including both ends."""
     kept = np.flatnonzero(np.isfinite(x) & np.isfinite(y))
     if len(kept) > _MAX_POINTS:
         kept = kept[evenly_spaced(len(kept), _MAX_POINTS)]
@@ -160,7 +160,7 @@ def _line(name: str, points: list[tuple[float, float]], style: int, has_symbols:
     count = len(points)
     if count <= 2 * _NUM_SYMBOLS:
         marked = range(count)
-    else:  # each line starts with another offset, so that symbols of coinciding lines do not overlap
+    else:  # each line starts at a different offset, so that symbols of coinciding lines do not overlap
         step = count // _NUM_SYMBOLS
         marked = range((style * 2 + 1) * count // (5 * _NUM_SYMBOLS) % step, count, step)
     return ChartLine(
@@ -195,7 +195,7 @@ def _format(value: float) -> str:
 
 
 def _round_up(value: float) -> float:
-    """Return the next number of at most two digits, so that the axis ends on a round number."""
+    """Round up to one or two significant digits, so that the axis ends on a round number."""
     if value <= 0.0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))

@@ -13,7 +13,7 @@ from selfmark.report.sections import ReportCurves, ReportTable
 def build_count_section(
     history: Iterable[dict[str, Any]],
 ) -> tuple[str, tuple[ReportTable, ...], tuple[ReportCurves, ...]]:
-    """Return the choice as text, table and charts; all are empty if the user gave the number."""
+    """Return text, table and charts that explain the choice; all are empty if the user set the number."""
     events = [event for event in history if event.get("event") == "landmark_count"]
     if not events:
         return "", (), ()
@@ -46,9 +46,9 @@ def build_count_section(
     table = ReportTable(
         title="Numbers of landmarks tried",
         note="Detection: the fraction of the images in which a landmark is found. Separation: the fraction "
-        "of the points that do not lie between two landmarks. Agreement: two halves of the images are "
-        "clustered separately; this is the fraction of those points that both give to the same landmark, "
-        "corrected for chance. ± is the standard error of the score.",
+        "of the points that clearly belong to one landmark. Agreement: two halves of the images are "
+        "clustered separately; this is the fraction of these clear points that both halves assign to the "
+        "same landmark, corrected for chance. ± is the standard error of the score.",
         header=("landmarks", "score", "±", "detection", "separation", "agreement"),
         rows=tuple(
             (

@@ -38,14 +38,14 @@ def tsne(vectors: FloatArray, perplexity: float = 30.0, seed: int = 0) -> FloatA
 
     Args:
         vectors: [P, D].
-        perplexity: roughly the number of neighbors of each point; limited to a third of the other points.
-        seed: for the slight noise that separates equal vectors at the start.
+        perplexity: Roughly the number of neighbors of each point; limited to a third of the other points.
+        seed: Seed of the slight noise that separates equal vectors at the start.
 
     Returns:
         Positions [P, 2]; the principal components if there are fewer than 5 points.
 
     Raises:
-        InputError: scikit-learn is not installed.
+        InputError: If scikit-learn is not installed.
     """
     require_tsne()
     from sklearn.manifold import TSNE
@@ -70,8 +70,8 @@ def principal_components(vectors: FloatArray) -> FloatArray:
     """Project vectors [P, D] on their two directions of largest variance.
 
     Returns:
-        Positions [P, 2], centered. The sign of each axis makes its largest coordinate positive; an axis
-        without variance is zero.
+        Positions [P, 2], centered. Each axis is oriented so that its coordinate of largest magnitude is
+        positive; an axis without variance is zero.
     """
     points = np.asarray(vectors, np.float64)
     if points.ndim != 2:

@@ -49,8 +49,8 @@ def headline_figures(metrics: Metrics) -> list[tuple[str, str, str]]:
             (
                 "Points found by Stage 1",
                 f"{metrics['stage1']['points_per_image']:.1f}",
-                f"Landmarks that Stage 1 finds in a test image, of {len(metrics['landmarks'])}. The final "
-                "detector always places all of them.",
+                f"Mean number of the {len(metrics['landmarks'])} landmarks that Stage 1 finds in a test "
+                "image. The final detector always places all of them.",
             ),
         ]
     if "unlabelled" in metrics:
@@ -104,7 +104,7 @@ def metric_curves(metrics: Metrics) -> tuple[ReportCurves, ...]:
     thresholds = np.array(headline["thresholds"], np.float64)
     within = ReportCurves(
         title="Percentage of points by error",
-        note="How many points of all test images have at most the error on the axis.",
+        note="Percentage of the points in all test images whose error is at most the value on the x axis.",
         x_label=f"error, % of {error_unit(metrics)}",
         y_label="points, %",
         lines=tuple(
@@ -172,12 +172,12 @@ def trust_table(metrics: Metrics) -> ReportTable:
 
 def _errors(metrics: Metrics, direction: str) -> ReportTable:
     """Return a table with a row for each number of annotated images and a column for each regressor."""
-    measured: dict[int, dict[str, str]] = {}
+    cells: dict[int, dict[str, str]] = {}
     for row in metrics["errors"]:
         value = row[direction]
         text = f"{value['mean']:.2f}" + (f" ± {value['spread']:.2f}" if value["draws"] > 1 else "")
-        measured.setdefault(row["images"], {})[row["regressor"]] = text
-    regressors = list(next(iter(measured.values())))
+        cells.setdefault(row["images"], {})[row["regressor"]] = text
+    regressors = list(next(iter(cells.values())))
     target = "annotated points" if direction == "forward" else "discovered landmarks"
     return ReportTable(
         title=f"{direction.capitalize()} error by number of annotated images",
@@ -188,13 +188,13 @@ def _errors(metrics: Metrics, direction: str) -> ReportTable:
         f"0.001 forward and 0.1 backward. Guessing the mean gives {metrics['guessing'][direction]:.2f}.",
         header=("images", *regressors),
         rows=tuple(
-            (f"{images:,}", *(row[regressor] for regressor in regressors)) for images, row in measured.items()
+            (f"{images:,}", *(row[regressor] for regressor in regressors)) for images, row in cells.items()
         ),
     )
 
 
 def _stages(metrics: Metrics) -> ReportTable:
-    second = {row["regressor"]: row for row in metrics["errors"] if row["all"]}
+    stage2 = {row["regressor"]: row for row in metrics["errors"] if row["all"]}
     points = metrics["stage1"]["points_per_image"]
     return ReportTable(
         title="Stage 1 and Stage 2",
@@ -206,9 +206,9 @@ def _stages(metrics: Metrics) -> ReportTable:
             (
                 row["regressor"],
                 f"{row['forward']:.2f}",
-                f"{second[row['regressor']]['forward']['mean']:.2f}",
+                f"{stage2[row['regressor']]['forward']['mean']:.2f}",
                 f"{row['backward']:.2f}",
-                f"{second[row['regressor']]['backward']['mean']:.2f}",
+                f"{stage2[row['regressor']]['backward']['mean']:.2f}",
             )
             for row in metrics["stage1"]["errors"]
         ),
@@ -253,7 +253,7 @@ def _oks(metrics: Metrics) -> ReportTable:
     measured = metrics["oks"]
     return ReportTable(
         title="Average precision and recall over OKS, raw landmarks",
-        note="The COCO measure for poses: AP and AR over the limits 0.5 to 0.95, and at single limits.",
+        note="The COCO measure for poses: AP and AR over the OKS thresholds 0.5 to 0.95, and at single ones.",
         header=tuple(measured),
         rows=(tuple(f"{value:.3f}" for value in measured.values()),),
     )

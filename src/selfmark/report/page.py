@@ -41,8 +41,8 @@ class ReportData:
         example_names: File names of the examples; untrusted text.
         mirror: Mirror partner of each landmark.
         detection: [K] fraction of the training images in which Stage 1 found the landmark.
-        history: Events of log.jsonl. Those with `iteration` and `loss` make the loss curves, `recovery`
-            events the table of rounds, `landmark_count` events the section on how K was chosen.
+        history: Events of log.jsonl. Those with `iteration` and `loss` are drawn as loss curves, `recovery`
+            events as a table of rounds; `landmark_count` events explain how K was chosen.
         figures: Headline figures as (name, value, explanation).
         settings: The configuration as nested dictionaries.
         colors: "#rrggbb" of each landmark; empty for the default palette.
@@ -111,8 +111,8 @@ class ReportData:
         self._check_clusters()
 
     @property
-    def fills(self) -> tuple[str, ...]:
-        """Color of each landmark."""
+    def landmark_colors(self) -> tuple[str, ...]:
+        """Color of each landmark, from the default palette if none are given."""
         return self.colors or palette(len(self.names))
 
     def _check_clusters(self) -> None:
@@ -155,7 +155,7 @@ def write_report(data: ReportData, folder: Path) -> Path:
 
 
 def _template_values(data: ReportData) -> dict[str, Any]:
-    landmarks = _landmarks(data)
+    landmarks = _landmark_entries(data)
     levels: dict[int, TrustLevel] = {row["index"]: row["trust"] for row in landmarks if row["trust"]}
     round_tables, round_curves = build_rounds_section(data.history)
     count_text, count_tables, count_curves = build_count_section(data.history)
@@ -168,11 +168,11 @@ def _template_values(data: ReportData) -> dict[str, Any]:
         "hidden": [data.names[index] for index in data.hidden],
         "by_number": {row["index"]: row for row in landmarks},
         "groups": group_by_level(levels),
-        "comparison": _comparison(landmarks) if data.facts or levels else None,
-        "examples": _examples(data),
+        "comparison": _comparison_table(landmarks) if data.facts or levels else None,
+        "examples": _example_entries(data),
         "tables": data.tables,
         "curves": charts.line_charts(data.curves),
-        "clusters": _clusters(data),
+        "clusters": _build_clusters(data),
         "cluster_note": data.cluster_note,
         "count_text": count_text,
         "count_tables": count_tables,
@@ -183,16 +183,16 @@ def _template_values(data: ReportData) -> dict[str, Any]:
     }
 
 
-def _examples(data: ReportData) -> list[dict[str, Any]]:
+def _example_entries(data: ReportData) -> list[dict[str, Any]]:
     visible_xy = data.example_xy.copy()
     visible_xy[:, list(data.hidden)] = np.nan
     return [
-        {"name": name, "picture": to_data_uri(draw_landmarks(image, xy, data.fills, data.skeleton))}
+        {"name": name, "picture": to_data_uri(draw_landmarks(image, xy, data.landmark_colors, data.skeleton))}
         for name, image, xy in zip(data.example_names, data.examples, visible_xy, strict=True)
     ]
 
 
-def _landmarks(data: ReportData) -> list[dict[str, Any]]:
+def _landmark_entries(data: ReportData) -> list[dict[str, Any]]:
     """Return an entry for each landmark, in the order the page shows them."""
     trust = (
         [] if data.trust is None else [trust_level(float(value), data.trust_limits) for value in data.trust]
@@ -202,25 +202,25 @@ def _landmarks(data: ReportData) -> list[dict[str, Any]]:
         {
             "index": index,
             "name": data.names[index],
-            "color": data.fills[index],
+            "color": data.landmark_colors[index],
             "partner": data.mirror[index],
             "trust": trust[index] if trust else None,
             "detection": _percent(float(data.detection[index])),
             "score": _mean_score(data.example_score[:, index]),
             "facts": data.facts[index] if data.facts else (),
-            "gallery": _gallery(data, index),
+            "gallery": _gallery_entries(data, index),
         }
         for index in (order if data.order is None else data.order).tolist()
         if index not in data.hidden
     ]
 
 
-def _gallery(data: ReportData, landmark: int) -> list[dict[str, str]]:
+def _gallery_entries(data: ReportData, landmark: int) -> list[dict[str, str]]:
     crops = draw_landmark_gallery(
         data.examples,
         data.example_xy[:, landmark],
         data.example_score[:, landmark],
-        color=data.fills[landmark],
+        color=data.landmark_colors[landmark],
         max_crops=_MAX_CROPS,
         side=_CROP_SIDE,
     )
@@ -234,7 +234,7 @@ def _gallery(data: ReportData, landmark: int) -> list[dict[str, str]]:
     ]
 
 
-def _comparison(landmarks: list[dict[str, Any]]) -> dict[str, Any]:
+def _comparison_table(landmarks: list[dict[str, Any]]) -> dict[str, Any]:
     """Return all landmarks as one table, with a column for each fact that any of them has."""
     names = list(dict.fromkeys(name for row in landmarks for name, _ in row["facts"]))
     return {
@@ -243,12 +243,14 @@ def _comparison(landmarks: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _clusters(data: ReportData) -> scatter.Scatter | None:
+def _build_clusters(data: ReportData) -> scatter.Scatter | None:
     if data.cluster_xy is None or data.cluster_label is None:
         return None
     visible = ~np.isin(data.cluster_label, data.hidden)
     crops = None if data.cluster_crops is None else data.cluster_crops[visible]
-    clusters = scatter.build_scatter(data.cluster_xy[visible], data.cluster_label[visible], data.fills, crops)
+    clusters = scatter.build_scatter(
+        data.cluster_xy[visible], data.cluster_label[visible], data.landmark_colors, crops
+    )
     return clusters if clusters.groups else None
 
 
@@ -262,7 +264,7 @@ def _mean_score(scores: FloatArray) -> str:
 
 
 def _numeric_columns(table: ReportTable) -> list[bool]:
-    """Return which columns hold numbers and are aligned right; the first one names the row."""
+    """Return True for each column of numbers, to be aligned right; the first column names the row."""
     cells = zip(*table.rows, strict=True) if table.rows else ((),) * len(table.header)
     return [
         bool(index) and all(_NUMBER.fullmatch(cell.strip()) for cell in column)

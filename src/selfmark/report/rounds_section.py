@@ -18,7 +18,7 @@ def build_rounds_section(
 ) -> tuple[tuple[ReportTable, ...], tuple[ReportCurves, ...]]:
     """Return a table and a chart of the `recovery` events; both are empty if there are none.
 
-    A round that was repeated after an interruption counts as in the last attempt.
+    If a round was repeated after an interruption, only the last attempt counts.
     """
     rounds = {
         int(event["round"]): tuple(_number(event.get(field)) for field in _FIELDS)

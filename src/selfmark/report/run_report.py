@@ -1,4 +1,4 @@
-"""The report of a finished run: collects its pictures and numbers and writes the page."""
+"""The report of a finished run: collect its pictures and numbers, and write the page."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def build_report(
 
 
 def _read_metrics(run: Run, detector: Detector, path: Path) -> dict[str, Any]:
-    """Return the metrics of the last evaluation, or only a note if it was of another model or settings."""
+    """Return the metrics of the last evaluation; only a note if model or settings have changed since."""
     metrics: dict[str, Any] = read_json(path) if path.exists() else {}
     if metrics and metrics.get("model") != run_fingerprint(run, detector.card):
         return {
@@ -92,9 +92,9 @@ def _read_metrics(run: Run, detector: Detector, path: Path) -> dict[str, Any]:
 
 def _map_points(run: Run, detector: Detector, pixels: Any) -> tuple[FloatArray, npt.NDArray[np.int64]]:
     """Return map positions [P, 2] of the points that Stage 1 finds in images, and their landmarks [P]."""
-    found = find_stage1_landmarks(Stage1.load(run, detector.device), pixels)
-    rows = evenly_spaced(len(found.label), _MAX_MAP_POINTS)
-    return embed_in_plane(found.descriptor[rows]), found.label[rows]
+    landmarks = find_stage1_landmarks(Stage1.load(run, detector.device), pixels)
+    rows = evenly_spaced(len(landmarks.label), _MAX_MAP_POINTS)
+    return embed_in_plane(landmarks.descriptor[rows]), landmarks.label[rows]
 
 
 def _detection_rate(run: Run) -> FloatArray:

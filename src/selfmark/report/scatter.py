@@ -1,4 +1,4 @@
-"""A map of points by how alike they look, prepared for inline SVG."""
+"""A map on which similar points are close together, prepared for inline SVG."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def build_scatter(xy: FloatArray, label: IntArray, colors: Sequence[str], crops:
 
 def _build_group(index: int, color: str, positions: FloatArray) -> DotGroup:
     x, y = np.median(positions, axis=0).tolist()
-    # A line of length zero with round ends is a disc. It takes a tenth of the text of a <circle> element.
+    # A line of length zero with round ends is a disc. It is a tenth as long as a <circle> element.
     dots = "".join(f"M{a:.1f} {b:.1f}h0" for a, b in positions.tolist())
     return DotGroup(index, color, dots, (round(x, 1), round(y, 1)))
 

@@ -46,4 +46,4 @@ class ReportCurves:
         """Raise if the x and y of a line differ in length."""
         for name, x, y in self.lines:
             if x.ndim != 1 or x.shape != y.shape:
-                raise ValueError(f"x and y of the line {name!r} must be vectors of one length")
+                raise ValueError(f"x and y of the line {name!r} must be vectors of equal length")

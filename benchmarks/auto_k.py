@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--folder", type=Path)
     parser.add_argument(
-        "--most", type=int, default=400, help="maximum number of training and of test images in a sweep"
+        "--max-images", type=int, default=400, help="maximum number of training and of test images in a sweep"
     )
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--device", default="auto")
@@ -81,7 +81,7 @@ def main() -> None:
     result = {
         "mixtures": lambda: choose_for_mixtures(arguments.seeds, device),
         "toy": lambda: choose_for_toy(arguments.input, arguments.seeds, device),
-        "sweep": lambda: sweep(arguments.input, arguments.folder, arguments.most, device),
+        "sweep": lambda: sweep(arguments.input, arguments.folder, arguments.max_images, device),
         "speed": lambda: measure_speed(device),
     }[arguments.part]()
     hardware = (
@@ -108,12 +108,12 @@ def generate_mixture(
         D: Length of a descriptor.
     """
     generator = torch.Generator().manual_seed(seed)
-    center = normalize(torch.randn(K, D, generator=generator), dim=1)
-    seen = torch.rand(images, K, generator=generator) < 0.6 + 0.4 * torch.rand(K, generator=generator)
-    image, landmark = torch.nonzero(seen, as_tuple=True)
+    centers = normalize(torch.randn(K, D, generator=generator), dim=1)
+    is_visible = torch.rand(images, K, generator=generator) < 0.6 + 0.4 * torch.rand(K, generator=generator)
+    image, landmark = torch.nonzero(is_visible, as_tuple=True)
     noise = torch.randn(len(image), D, generator=generator) / D**0.5
     vectors = torch.cat(
-        [center[landmark] + spread * noise, torch.randn(images * clutter, D, generator=generator)]
+        [centers[landmark] + spread * noise, torch.randn(images * clutter, D, generator=generator)]
     )
     image = torch.cat([image, torch.arange(images).repeat_interleave(clutter)])
     order = torch.argsort(image, stable=True)
@@ -196,9 +196,9 @@ class Part(NamedTuple):
         return build_examples(self.truth, landmarks, self.regions, default_normalizer(self.truth), size)
 
 
-def sweep(data: Path, folder: Path, most: int, device: torch.device) -> dict[str, Any]:
+def sweep(data: Path, folder: Path, max_images: int, device: torch.device) -> dict[str, Any]:
     """Choose K on a data set and evaluate the clusters of every candidate K."""
-    chosen = _start(data, folder, most, device)
+    chosen = _run_until_choice(data, folder, max_images, device)
     run = Run.open(folder)
     tensors, _ = read_tensors(folder / "checkpoints" / "stage1.safetensors")
     phi = Phi(run.config.network).eval()
@@ -210,48 +210,51 @@ def sweep(data: Path, folder: Path, most: int, device: torch.device) -> dict[str
             if name.startswith("network.")
         }
     )
-    train, test = (_part(data, part, most, phi, run.config, device) for part in ("train", "test"))
+    train, test = (_load_part(data, part, max_images, phi, run.config, device) for part in ("train", "test"))
     rows = []
     for K in [trial["K"] for trial in chosen["trials"]]:
         generator = torch.Generator(device).manual_seed(0)
         centroids = fit_centroids(train.described, K, run.config.correspondence, generator)
-        found = (_table(train, centroids), _table(test, centroids))
-        size, mean = run.config.images.size, mean_landmarks(found[0])
+        positions = (_cluster_positions(train, centroids), _cluster_positions(test, centroids))
+        size, mean = run.config.images.size, mean_landmarks(positions[0])
         measured = stage1_errors(
-            train.examples(found[0], size), test.examples(found[1], size), run.config.evaluation
+            train.examples(positions[0], size), test.examples(positions[1], size), run.config.evaluation
         )
-        best = next(row for row in measured["errors"] if row["regressor"] == "ridge 0.01")
+        headline = next(row for row in measured["errors"] if row["regressor"] == "ridge 0.01")
         guess = {
             name: float(value)
             for name, value in mean_shape_errors(
-                train.examples(fill_with_mean(found[0], mean), size),
-                test.examples(fill_with_mean(found[1], mean), size),
+                train.examples(fill_with_mean(positions[0], mean), size),
+                test.examples(fill_with_mean(positions[1], mean), size),
             ).items()
         }
         rows.append(
             {
                 "K": K,
-                "forward": round(best["forward"], 2),
-                "backward": round(best["backward"], 2),
+                "forward": round(headline["forward"], 2),
+                "backward": round(headline["backward"], 2),
                 "guessing_forward": round(guess["forward"], 2),
                 "guessing_backward": round(guess["backward"], 2),
                 "found_per_image": round(measured["points_per_image"], 2),
             }
         )
         print(rows[-1], flush=True)
-    return {"data": data.name, "settings": SWEEP, "images": most, "choice": chosen, "rows": rows}
+    return {"data": data.name, "settings": SWEEP, "images": max_images, "choice": chosen, "rows": rows}
 
 
-def _part(data: Path, part: str, most: int, phi: Phi, config: Config, device: torch.device) -> Part:
+def _load_part(
+    data: Path, part: str, max_images: int, phi: Phi, config: Config, device: torch.device
+) -> Part:
     folder = data / "images" / part
-    truth, wanted = read_ground_truth(data / f"{part}.json", list_images([folder])), set(_some(folder, most))
-    truth = truth.select(np.flatnonzero([ref.path in wanted for ref in truth.refs]))
+    truth = read_ground_truth(data / f"{part}.json", list_images([folder]))
+    selected = set(_sample_paths(folder, max_images))
+    truth = truth.select(np.flatnonzero([ref.path in selected for ref in truth.refs]))
     store = load_store(truth.refs, config.images, float("inf"), None)
     described = describe_images(phi, PixelFeed(store.pixels, device), config)
     return Part(described, truth, store.regions)
 
 
-def _table(part: Part, centroids: torch.Tensor) -> FloatArray:
+def _cluster_positions(part: Part, centroids: torch.Tensor) -> FloatArray:
     """Return the position of each cluster in each image, [N, K, 2], NaN for gaps."""
     points = part.described.points
     assert points.descriptor is not None
@@ -262,19 +265,19 @@ def _table(part: Part, centroids: torch.Tensor) -> FloatArray:
     return xy
 
 
-def _start(data: Path, output: Path, most: int, device: torch.device) -> dict[str, Any]:
+def _run_until_choice(data: Path, output: Path, max_images: int, device: torch.device) -> dict[str, Any]:
     """Run the warm-up, which does not depend on K, and return the choice; resume an existing folder."""
-    seen: list[Event] = []
+    choices: list[Event] = []
 
     def listener(event: Event) -> None:
         if event["event"] == "landmark_count":
-            seen.append(event)
+            choices.append(event)
             raise KeyboardInterrupt  # stop before the choice is saved, so that the next call makes it again
 
-    images = [] if output.exists() else [str(path) for path in _some(data / "images" / "train", most)]
+    paths = [] if output.exists() else _sample_paths(data / "images" / "train", max_images)
     try:
         discover(
-            images,
+            [str(path) for path in paths],
             landmarks="auto",
             output=output,
             preset="tiny",
@@ -284,13 +287,13 @@ def _start(data: Path, output: Path, most: int, device: torch.device) -> dict[st
             listener=listener,
         )
     except KeyboardInterrupt:
-        print(seen[0]["why"], flush=True)
-    return {name: seen[0][name] for name in ("K", "why", "images", "points", "trials")}
+        print(choices[0]["why"], flush=True)
+    return {name: choices[0][name] for name in ("K", "why", "images", "points", "trials")}
 
 
-def _some(folder: Path, most: int) -> list[Path]:
+def _sample_paths(folder: Path, max_images: int) -> list[Path]:
     paths = sorted(folder.iterdir())
-    return paths[:: max(1, len(paths) // most)][:most]
+    return paths[:: max(1, len(paths) // max_images)][:max_images]
 
 
 # --- speed ---------------------------------------------------------------------------------------------

@@ -168,7 +168,7 @@ def assignment(gpus: int, images: float, rates: Rates, assumptions: Assumptions 
 
 
 def seconds_by_part(
-    images: float, gpus: int, rates: Rates, only_next: bool, assumptions: Assumptions = ASSUMPTIONS
+    images: float, gpus: int, rates: Rates, on_demand: bool, assumptions: Assumptions = ASSUMPTIONS
 ) -> dict[str, float]:
     """Return the seconds of each part of a run.
 
@@ -176,12 +176,12 @@ def seconds_by_part(
         images: Number of images in the data set.
         gpus: Number of GPUs.
         rates: Measured throughput of one GPU.
-        only_next: Whether a recovery labels only the images that the next round will use.
+        on_demand: Whether a recovery labels only the images that the next round will use.
         assumptions: Everything that was not measured.
     """
     stage1 = views(images, assumptions.views, assumptions)
     stage2 = views(images, assumptions.views_stage2, assumptions)
-    labeled = stage1 + stage2 if only_next else images * assumptions.recoveries
+    labeled = stage1 + stage2 if on_demand else images * assumptions.recoveries
     return {
         "reading images": independent_work(gpus, images, assumptions.decode, assumptions),
         "first keypoints": independent_work(gpus, images, assumptions.first_keypoints, assumptions),
@@ -195,6 +195,6 @@ def seconds_by_part(
 
 def round_formula(gpus: int, images: float, rates: Rates, assumptions: Assumptions = ASSUMPTIONS) -> float:
     """Return the seconds of one round according to the formulas in `seconds_by_part`."""
-    seconds = seconds_by_part(images, gpus, rates, only_next=False, assumptions=assumptions)
+    seconds = seconds_by_part(images, gpus, rates, on_demand=False, assumptions=assumptions)
     in_round = ("Stage 1 training", "describing keypoints", "K-means, fitting", "K-means, assigning")
     return sum(seconds[name] for name in in_round) / assumptions.recoveries

@@ -82,7 +82,7 @@ def insert_tables(page: str, new_tables: dict[str, str]) -> str:
         marker = re.compile(rf"(<!-- table: {name} -->\n\n)(?:\|.*\n)*\n?")
         if not marker.search(page):
             raise ValueError(f"the page has no marker '<!-- table: {name} -->'")
-        page = marker.sub(lambda found, table=table: found[1] + table + "\n\n", page)  # type: ignore[misc]
+        page = marker.sub(lambda match, table=table: match[1] + table + "\n\n", page)  # type: ignore[misc]
     return page
 
 
@@ -109,16 +109,16 @@ def read_rates(results: Path) -> tuple[Rates, dict[str, str]]:
 
 def _rates(rates: Rates, origins: dict[str, str]) -> str:
     rows = [
-        [f"`{name}`", f"{getattr(rates, name):,.4g}", unit, what, origins[name]]
-        for name, (unit, what) in _comments(Rates).items()
+        [f"`{name}`", f"{getattr(rates, name):,.4g}", unit, meaning, origins[name]]
+        for name, (unit, meaning) in _comments(Rates).items()
     ]
     return _table(["rate of one GPU", "value", "unit", "meaning", "origin"], rows)
 
 
 def _assumptions() -> str:
     rows = [
-        [f"`{name}`", f"{getattr(ASSUMPTIONS, name):,.6g}", unit, what]
-        for name, (unit, what) in _comments(Assumptions).items()
+        [f"`{name}`", f"{getattr(ASSUMPTIONS, name):,.6g}", unit, meaning]
+        for name, (unit, meaning) in _comments(Assumptions).items()
     ]
     return _table(["assumption", "value", "unit", "meaning"], rows)
 
@@ -131,8 +131,8 @@ def _storage() -> str:
         "labeled points of a round": ASSUMPTIONS.points * ASSUMPTIONS.label_bytes,
     }
     rows = [
-        [what, _bytes(size), *[_bytes(size * images) for images in SIZES.values()]]
-        for what, size in each.items()
+        [name, _bytes(size), *[_bytes(size * images) for images in SIZES.values()]]
+        for name, size in each.items()
     ]
     for gpus in GPUS:
         per_gpu = [
@@ -150,7 +150,9 @@ def _gradients(rates: Rates) -> str:
     for gpus in GPUS:
         step = traffic(gpus, gradient_size())
         run = [sum(step) * _steps(gpus, images, rates) for images in SIZES.values()]
-        rows.append([f"{gpus:,}", *_both(step), _time(all_reduce(gpus, gradient_size())), *map(_bytes, run)])
+        rows.append(
+            [f"{gpus:,}", *_format_traffic(step), _time(all_reduce(gpus, gradient_size())), *map(_bytes, run)]
+        )
     runs = [f"per run on {name} images" for name in SIZES]
     return _table(["GPUs", "per step, in the node", "per step, to other nodes", "time per step", *runs], rows)
 
@@ -161,7 +163,12 @@ def _sums() -> str:
         both = [traffic(gpus, sums_size(clusters)) for clusters in (ASSUMPTIONS.K, ASSUMPTIONS.M)]
         run = ASSUMPTIONS.restarts * ASSUMPTIONS.iterations * ASSUMPTIONS.recoveries * sum(map(sum, both))
         rows.append(
-            [f"{gpus:,}", *_both(both[1]), _time(all_reduce(gpus, sums_size(ASSUMPTIONS.M))), _bytes(run)]
+            [
+                f"{gpus:,}",
+                *_format_traffic(both[1]),
+                _time(all_reduce(gpus, sums_size(ASSUMPTIONS.M))),
+                _bytes(run),
+            ]
         )
     names = ["GPUs", "per iteration with M, in the node", "to other nodes", "time", "per run"]
     return _table(names, rows)
@@ -169,22 +176,22 @@ def _sums() -> str:
 
 def _gpu_hours(rates: Rates) -> str:
     columns = [
-        seconds_by_part(images, GPUS[0], rates, only_next)
+        seconds_by_part(images, GPUS[0], rates, on_demand)
         for images in SIZES.values()
-        for only_next in (False, True)
+        for on_demand in (False, True)
     ]
     rows = [[name, *[_hours(column[name] * GPUS[0]) for column in columns]] for name in columns[0]]
     rows.append(["**total**", *[f"**{_hours(sum(column.values()) * GPUS[0])}**" for column in columns]])
-    names = [f"{name}, {how}" for name in SIZES for how in ("as built", "labeling on demand")]
+    names = [f"{name}, {variant}" for name in SIZES for variant in ("as built", "labeling on demand")]
     return _table([f"GPU hours, on {GPUS[0]} GPUs", *names], rows)
 
 
 def _wall_clock(rates: Rates) -> str:
     rows = []
     for name, images in SIZES.items():
-        for how, only_next in (("as built", False), ("labeling on demand", True)):
-            whole = [seconds_by_part(images, gpus, rates, only_next) for gpus in GPUS]
-            rows.append([f"{name} images, {how}", *[_time(sum(one.values())) for one in whole]])
+        for variant, on_demand in (("as built", False), ("labeling on demand", True)):
+            runs = [seconds_by_part(images, gpus, rates, on_demand) for gpus in GPUS]
+            rows.append([f"{name} images, {variant}", *[_time(sum(seconds.values())) for seconds in runs]])
         plans = [plan_training(gpus, views(images, ASSUMPTIONS.views), rates) for gpus in GPUS]
         rows.append([f"{name} images: Stage 1 alone", *[_time(plan.seconds) for plan in plans]])
         rows.append(
@@ -234,9 +241,9 @@ def _simulation(rates: Rates) -> str:
                 simulate_round(gpus, SIZES["10 million"], rates, ASSUMPTIONS, rng),
             ),
         ]
-        for what, formula, simulated in cases:
+        for operation, formula, simulated in cases:
             difference = f"{round(100 * (formula / simulated - 1), 1) + 0.0:+.1f} %"
-            rows.append([f"{gpus}", what, _time(formula), _time(simulated), difference])
+            rows.append([f"{gpus}", operation, _time(formula), _time(simulated), difference])
     return _table(["GPUs", "operation", "formula", "simulated", "error of the formula"], rows)
 
 
@@ -245,7 +252,7 @@ def _steps(gpus: int, images: float, rates: Rates) -> float:
     return sum(plan_training(gpus, views(images, minimum), rates).steps for minimum in minima)
 
 
-def _both(sent: tuple[float, float]) -> tuple[str, str]:
+def _format_traffic(sent: tuple[float, float]) -> tuple[str, str]:
     """Format the bytes sent inside a node and to other nodes."""
     return _bytes(sent[0]), _bytes(sent[1]) if sent[1] else "none"
 
@@ -259,8 +266,10 @@ def _idle(busy: int, gpus: int) -> str:
 
 def _comments(kind: type[Any]) -> dict[str, tuple[str, str]]:
     """Return the unit and the meaning of each field from the comment behind it."""
-    found = re.findall(r"^    (\w+): [^#\n]+#\s*([^;]+); (.+)$", inspect.getsource(kind), flags=re.MULTILINE)
-    return {name: (unit, what) for name, unit, what in found}
+    comments = re.findall(
+        r"^    (\w+): [^#\n]+#\s*([^;]+); (.+)$", inspect.getsource(kind), flags=re.MULTILINE
+    )
+    return {name: (unit, meaning) for name, unit, meaning in comments}
 
 
 def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -42,9 +42,9 @@ def main() -> None:
     folder = arguments.data / "images" / "train"
     inputs = [str(folder)]
     if arguments.images:
-        every = sorted(folder.iterdir())
-        chosen = np.linspace(0, len(every) - 1, arguments.images).astype(int)
-        inputs = [str(every[index]) for index in chosen]
+        paths = sorted(folder.iterdir())
+        chosen = np.linspace(0, len(paths) - 1, arguments.images).astype(int)
+        inputs = [str(paths[index]) for index in chosen]
     started = time.monotonic()
     subprocess.run(
         [sys.executable, "-m", "selfmark", "discover", *inputs, "-o", str(arguments.run), *options],
@@ -81,8 +81,8 @@ def measure(data: Path, run: Path) -> dict[str, Any]:
             errors |= {f"forward_{name}": row["forward"]["mean"], f"backward_{name}": row["backward"]["mean"]}
     paths = sorted((data / "images" / "test").iterdir())
     pictures = np.stack([cv2.imread(str(path))[..., ::-1] for path in paths[::32][:24]])
-    shown = Detector.load(run)([np.ascontiguousarray(picture) for picture in pictures])
-    cv2.imwrite(str(run / "test_faces.png"), draw_contact_sheet(pictures, shown.xy, 8)[..., ::-1])
+    points = Detector.load(run)([np.ascontiguousarray(picture) for picture in pictures])
+    cv2.imwrite(str(run / "test_faces.png"), draw_contact_sheet(pictures, points.xy, 8)[..., ::-1])
     config = Run.open(run).config
     return {
         "data": "faces-yt68",

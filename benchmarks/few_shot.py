@@ -5,7 +5,7 @@
 DATA is an unzipped data set (images/train, images/test, train.json, test.json). Annotated images are drawn at
 random from the training images. Errors are measured on the test images, in percent of the normalizer that the
 label file declares. Landmarks are stored in the cache folder, because detecting them takes much longer than
-everything else. `--most N` uses only N evenly spaced images of each part.
+everything else. `--max-images N` uses only N evenly spaced images of each part.
 """
 
 from __future__ import annotations
@@ -57,26 +57,26 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--draws", type=int, default=20)
-    parser.add_argument("--most", type=int, default=0)
+    parser.add_argument("--max-images", type=int, default=0)
     arguments = parser.parse_args()
     detector = Detector.load(arguments.run, select_device("auto"))
-    train = read(detector, arguments.data, "train", arguments.cache, arguments.most)
-    test = read(detector, arguments.data, "test", arguments.cache, arguments.most)
+    train = read(detector, arguments.data, "train", arguments.cache, arguments.max_images)
+    test = read(detector, arguments.data, "test", arguments.cache, arguments.max_images)
     write_json(measure(detector, train, test, arguments.draws) | {"data": arguments.data.name}, arguments.out)
 
 
-def read(detector: Detector, data: Path, part: str, cache: Path, most: int) -> Part:
+def read(detector: Detector, data: Path, part: str, cache: Path, max_images: int) -> Part:
     """Read a part of the data set with the landmarks of its images, from the cache if possible."""
     truth = read_ground_truth(data / f"{part}.json", list_images([data / "images" / part]))
-    if most and most < len(truth):
-        truth = truth.select(np.linspace(0, len(truth) - 1, most).astype(int))
-    kept = cache / f"{data.name}-{part}-{len(truth)}.npz"
-    if not kept.exists():
+    if max_images and max_images < len(truth):
+        truth = truth.select(np.linspace(0, len(truth) - 1, max_images).astype(int))
+    cached = cache / f"{data.name}-{part}-{len(truth)}.npz"
+    if not cached.exists():
         cache.mkdir(parents=True, exist_ok=True)
-        found = detector.predict_network_pixels(truth.refs)
-        xy, score = found.xy.astype(np.float64), found.score.astype(np.float64)
-        np.savez(kept, xy=xy, score=score, regions=found.regions, rows=found.rows)
-    with np.load(kept) as arrays:
+        predicted = detector.predict_network_pixels(truth.refs)
+        xy, score = predicted.xy.astype(np.float64), predicted.score.astype(np.float64)
+        np.savez(cached, xy=xy, score=score, regions=predicted.regions, rows=predicted.rows)
+    with np.load(cached) as arrays:
         xy, score, regions, rows = (arrays[name] for name in ("xy", "score", "regions", "rows"))
     truth, size = truth.select(rows), detector.card.images.size
     points = to_network(np.nan_to_num(truth.xy), regions[:, None], size)
@@ -91,41 +91,45 @@ def measure(detector: Detector, train: Part, test: Part, draws: int) -> dict[str
     rng = np.random.default_rng(0)
     rows = []
     for annotated in ANNOTATED:
-        ridge, moved, plain, first, mapped, alike, promised, seconds = ([] for _ in range(8))
+        ridge, aligned, unmirrored, unselected, mapped, on_training, estimated, seconds = (
+            [] for _ in range(8)
+        )
         chosen: dict[str, int] = {}
         for _ in range(draws):
             drawn = rng.choice(len(train.truth), annotated, replace=False)
             sample, lengths = train.examples.select(drawn), train.lengths[drawn]
             ridge.append(_error(test, partial(_ridge, sample)))
             # A huge ridge leaves only the mean of the points, shifted, rotated and scaled.
-            moved.append(_error(test, fit_with_options(sample, mirror, FitOptions(True, False, 1e3)).predict))
-            first.append(
+            aligned.append(
+                _error(test, fit_with_options(sample, mirror, FitOptions(True, False, 1e3)).predict)
+            )
+            unselected.append(
                 _error(test, fit_with_options(sample, mirror, FitOptions(True, True, RIDGES[0])).predict)
             )
-            plain.append(_error(test, select_map(sample, lengths, None).map.predict))
+            unmirrored.append(_error(test, select_map(sample, lengths, None).map.predict))
             started = time.perf_counter()
-            found = select_map(sample, lengths, mirror)
+            selected = select_map(sample, lengths, mirror)
             seconds.append(time.perf_counter() - started)
-            mapped.append(_error(test, found.map.predict))
-            alike.append(_error(_without(train, drawn), found.map.predict))
-            promised.append(mean_error(found.errors))
-            name = _describe_options(found.options)
+            mapped.append(_error(test, selected.map.predict))
+            on_training.append(_error(_without(train, drawn), selected.map.predict))
+            estimated.append(mean_error(selected.errors))
+            name = _describe_options(selected.options)
             chosen[name] = chosen.get(name, 0) + 1
         row = {
             "annotated": annotated,
             "ridge_of_evaluate": _spread(ridge),
-            "mean_moved_along": _spread(moved),
-            "map_without_mirror_images": _spread(plain),
-            "map_without_choosing": _spread(first),
+            "mean_moved_along": _spread(aligned),
+            "map_without_mirror_images": _spread(unmirrored),
+            "map_without_choosing": _spread(unselected),
             "map": _spread(mapped),
-            "map_on_other_training_images": _spread(alike),
+            "map_on_other_training_images": _spread(on_training),
         }
         if annotated > 1:
-            row["leave_one_out"] = _spread(promised)
-            for name, truly in (("test", mapped), ("other_training_images", alike)):
-                off = np.array(promised) / np.array(truly) - 1
-                row[f"leave_one_out_beyond_{name}"] = _spread(off.tolist())
-                row[f"leave_one_out_within_a_fifth_of_{name}"] = float(np.mean(np.abs(off) < 0.2))
+            row["leave_one_out"] = _spread(estimated)
+            for name, actual in (("test", mapped), ("other_training_images", on_training)):
+                excess = np.array(estimated) / np.array(actual) - 1
+                row[f"leave_one_out_beyond_{name}"] = _spread(excess.tolist())
+                row[f"leave_one_out_within_a_fifth_of_{name}"] = float(np.mean(np.abs(excess) < 0.2))
         rows.append(row | {"seconds_to_fit": round(float(np.median(seconds)), 3), "chosen": chosen})
         print(json.dumps(rows[-1]), flush=True)
     return {
@@ -159,12 +163,12 @@ def other_constants(detector: Detector, train: Part, test: Part, draws: int) -> 
             for annotated in (1, 5, 10, 50)
         }
 
-    found = {"unchanged": errors()}
+    results = {"unchanged": errors()}
     for name in ("PRIOR_IMAGES", "AFFINE_VARIANCE", "BENDING_STD", "BENDING_RANGE"):
         for factor in (0.5, 2.0):
             with mock.patch.object(mapping_fit, name, factor * getattr(mapping_fit, name)):
-                found[f"{name} times {factor:g}"] = errors()
-    return found
+                results[f"{name} times {factor:g}"] = errors()
+    return results
 
 
 def _error_without_selection(
@@ -175,7 +179,7 @@ def _error_without_selection(
         fit_with_options(train.examples.select(rows), mirror, FitOptions(True, True, RIDGES[0]))
         for rows in drawn
     )
-    return round(float(np.mean([_error(test, one.predict) for one in maps])), 3)
+    return round(float(np.mean([_error(test, point_map.predict) for point_map in maps])), 3)
 
 
 def _describe_options(options: FitOptions) -> str:

@@ -97,16 +97,16 @@ def mouse(folder: Path) -> list[dict[str, Any]]:
         # The images are in random order, so positions are not smoothed and may change by any distance.
         tracks, _ = _track(video, 1, Tracking(max_step=1e6, smoothing=0.0, max_gap=0.0))
     snout, tail_base = points[:, :, 0], points[:, :, 3]
-    away = np.linalg.norm(tracks.center - (snout + tail_base) / 2, axis=2)
+    distance = np.linalg.norm(tracks.center - (snout + tail_base) / 2, axis=2)
     length = np.linalg.norm(snout - tail_base, axis=2)
     labeled = {
         "data": "mouse-openfield, labeled frames",
         "frames": len(points),
         "animals": 1,
-        "frames_found": round(float(np.isfinite(away).mean()), 4),
-        "center_to_middle_median_px": round(float(np.nanmedian(away)), 2),
-        "center_to_middle_worst_px": round(float(np.nanmax(away)), 2),
-        "center_to_middle_median_percent_of_length": round(float(np.nanmedian(away / length) * 100), 2),
+        "frames_found": round(float(np.isfinite(distance).mean()), 4),
+        "center_to_middle_median_px": round(float(np.nanmedian(distance)), 2),
+        "center_to_middle_worst_px": round(float(np.nanmax(distance)), 2),
+        "center_to_middle_median_percent_of_length": round(float(np.nanmedian(distance / length) * 100), 2),
         **_covered(tracks, points),
     }
     tracks, speed = _track(folder / "video.mp4", 1, Tracking())
@@ -129,8 +129,10 @@ def touches(kind: str, frames: int, trials: int = 50) -> dict[str, Any]:
     for trial in range(trials):
         places, angles = _contact(kind, frames, np.random.default_rng([frames, trial]))
         tracker = AnimalTracker(2, np.pi * BODY[0] * BODY[1], Tracking())
-        found = np.stack([tracker.update(_mask(*one)).center for one in zip(places, angles, strict=True)])
-        before, after = (np.linalg.norm(found[at, 0] - places[at], axis=1).argmin() for at in (3, -1))
+        centers = np.stack([tracker.update(_mask(*pose)).center for pose in zip(places, angles, strict=True)])
+        before, after = (
+            np.linalg.norm(centers[frame, 0] - places[frame], axis=1).argmin() for frame in (3, -1)
+        )
         kept += int(before == after)
     return {"contact": kind, "frames": frames, "trials": trials, "identities_kept": kept / trials}
 
@@ -196,7 +198,7 @@ class InstantDetector(Detector):
         return NetworkLandmarks(torch.full((count, landmarks, 2), 20.0), torch.ones(count, landmarks))
 
 
-def hour() -> list[dict[str, Any]]:
+def measure_memory() -> list[dict[str, Any]]:
     """Measure peak memory of tracking, predicting and writing CSV for a minute and for an hour of video."""
     rows = []
     for minutes in (1, 60):
@@ -206,7 +208,7 @@ def hour() -> list[dict[str, Any]]:
     return rows
 
 
-def measure(minutes: int) -> dict[str, Any]:
+def measure_video(minutes: int) -> dict[str, Any]:
     """Measure a video of a square that moves over 160 x 120 pixels; runs in a separate process."""
     with tempfile.TemporaryDirectory() as scratch:
         video, frames = Path(scratch, "long.avi"), minutes * 60 * RATE
@@ -240,7 +242,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.minutes:
-        print(json.dumps(measure(arguments.minutes)))
+        print(json.dumps(measure_video(arguments.minutes)))
         return
     result = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
     result |= {
@@ -258,7 +260,7 @@ def main() -> None:
     if arguments.touches:
         result["touches"] = [touches(kind, frames) for kind in CONTACTS for frames in (5, 15, 50)]
     if arguments.hour:
-        result["memory"] = hour()
+        result["memory"] = measure_memory()
     print(json.dumps(result, indent=1))
     write_json(result, arguments.out)
 

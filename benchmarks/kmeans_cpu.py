@@ -55,8 +55,8 @@ def main() -> None:
     faiss = import_module("faiss")
     programs: dict[str, Fit] = {
         "selfmark": _fit_selfmark,
-        "faiss": _faiss(faiss, "RANDOM"),
-        "faiss, k-means++": _faiss(faiss, "KMEANS_PLUS_PLUS"),
+        "faiss": _fit_with_faiss(faiss, "RANDOM"),
+        "faiss, k-means++": _fit_with_faiss(faiss, "KMEANS_PLUS_PLUS"),
     }
     settings = list(product(arguments.dimensions, arguments.clusters, arguments.threads))
     vectors = {dimensions: generate(arguments.vectors, dimensions) for dimensions in arguments.dimensions}
@@ -68,8 +68,8 @@ def main() -> None:
         runs.setdefault((dimensions, clusters, threads, name), []).append(run)
     rows = [
         {"program": name, "dimensions": dimensions, "clusters": clusters, "threads": threads}
-        | _summarize(vectors[dimensions], several)
-        for (dimensions, clusters, threads, name), several in runs.items()
+        | _summarize(vectors[dimensions], repeated)
+        for (dimensions, clusters, threads, name), repeated in runs.items()
     ]
     write_json(
         {
@@ -136,16 +136,16 @@ def generate(vectors: int, dimensions: int, centers: int = 200) -> torch.Tensor:
     """Generate noisy unit vectors around random centers."""
     generator = torch.Generator().manual_seed(SEED)
     directions = normalize(torch.randn(centers, dimensions, generator=generator), dim=1)
-    which = torch.randint(centers, (vectors,), generator=generator)
+    center = torch.randint(centers, (vectors,), generator=generator)
     noise = 2 * torch.randn(vectors, dimensions, generator=generator) / dimensions**0.5
-    return normalize(directions[which] + noise, dim=1)
+    return normalize(directions[center] + noise, dim=1)
 
 
 def _fit_selfmark(vectors: torch.Tensor, clusters: int, iterations: int, restarts: int) -> torch.Tensor:
     return kmeans(vectors, clusters, iterations, restarts, torch.Generator().manual_seed(SEED))
 
 
-def _faiss(faiss: Any, seeding: str) -> Fit:
+def _fit_with_faiss(faiss: Any, seeding: str) -> Fit:
     def fit(vectors: torch.Tensor, clusters: int, iterations: int, restarts: int) -> torch.Tensor:
         program = faiss.Kmeans(
             vectors.shape[1],

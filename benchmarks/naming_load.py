@@ -112,24 +112,24 @@ def measure(run: Path, images: int, requests: int, clients: int) -> list[dict[st
     server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     try:
-        found = re.search(r"http\S+", server.stdout.readline())
-        assert found is not None
+        match = re.search(r"http\S+", server.stdout.readline())
+        assert match is not None
         rows = []
-        with closing(_client(found.group())) as client:
+        with closing(_client(match.group())) as client:
             _row(rows, "start", time.perf_counter() - started, "s until the page can be opened")
             _row(rows, "memory at the start", _memory(server.pid, "VmRSS"), "MB resident")
             rng = np.random.default_rng(SEED)
-            everything: list[float] = []
+            all_seconds: list[float] = []
             for kind in KINDS:
                 cpu_seconds = _cpu_seconds(server.pid)
                 seconds = [_send_request(client, kind, rng, images, 0) for _ in range(requests // len(KINDS))]
                 cpu_seconds = (_cpu_seconds(server.pid) - cpu_seconds) / len(seconds)
                 _add_percentiles(rows, f"one client, {kind}", seconds)
                 _row(rows, f"one client, {kind}, CPU time of the server", 1000 * cpu_seconds, "ms")
-                everything += seconds
-            _add_percentiles(rows, "one client, all", everything)
+                all_seconds += seconds
+            _add_percentiles(rows, "one client, all", all_seconds)
         concurrent: list[float] = []
-        shared = (found.group(), images, requests // clients, concurrent)
+        shared = (match.group(), images, requests // clients, concurrent)
         threads = [threading.Thread(target=_run_client, args=(number, *shared)) for number in range(clients)]
         for thread in threads:
             thread.start()
@@ -199,9 +199,9 @@ def _add_percentiles(rows: list[dict[str, Any]], name: str, seconds: list[float]
 
 def _memory(pid: int, field: str) -> float:
     status = Path(f"/proc/{pid}/status").read_text()
-    found = re.search(rf"{field}:\s+(\d+) kB", status)
-    assert found is not None
-    return int(found.group(1)) / 1024
+    match = re.search(rf"{field}:\s+(\d+) kB", status)
+    assert match is not None
+    return int(match.group(1)) / 1024
 
 
 def _cpu_seconds(pid: int) -> float:

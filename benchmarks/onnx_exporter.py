@@ -64,7 +64,7 @@ from selfmark.config import preset
 from selfmark.demo.demo_run import TEST_SEED, TRAIN_SEED
 from selfmark.demo.scene import generate_scene
 from selfmark.detector import Detector
-from selfmark.export.onnx_export import CROPS, PLACES, write_float32, write_int8
+from selfmark.export.onnx_export import CROP_XY, CROPS, write_float32, write_int8
 from selfmark.images.crop import extract_crop
 from selfmark.model.heatmaps import read_heatmaps, to_pixels
 from selfmark.model.network import ResidualBlock
@@ -127,10 +127,10 @@ def compare(name: str, detector: Detector) -> Rows:
     with tempfile.TemporaryDirectory() as folder:
         paths = {variant: Path(folder) / f"{variant}.onnx" for variant in VARIANTS}
         for variant, path in paths.items():
-            began = time.process_time()
+            started = time.process_time()
             write_variant(variant, detector, calibration, path)
             title = f"onnx_exporter_{name}_{variant}"
-            rows[f"{title}_export"] = time.process_time() - began, "s of processor time"
+            rows[f"{title}_export"] = time.process_time() - started, "s of processor time"
             rows[f"{title}_file"] = path.stat().st_size / 1e6, "MB"
         rows |= accuracy(name, paths, detector, test)
         for batch, (turns, calls) in SPEED[name].items():
@@ -167,7 +167,7 @@ def write_variant(variant: str, detector: Detector, calibration: Tensor, path: P
 
 
 class Locate(nn.Module):
-    """`Detector.locate` as a module: network images [B, 3, S, S], floats 0..255, to places and scores.
+    """`Detector.locate` as a module: network images [B, 3, S, S], floats 0..255, to points and scores.
 
     The batch is cut by slices, because the exporter's optimizer fails on `chunk` with a dynamic batch size.
     """
@@ -231,7 +231,7 @@ def export(detector: Detector, path: Path, opset: int, layers: PlainNetworkOps |
         dynamo=True,
         opset_version=opset,
         input_names=[CROPS],
-        output_names=[PLACES, "scores"],
+        output_names=[CROP_XY, "scores"],
         dynamic_shapes={CROPS: {0: torch.export.Dim.DYNAMIC}},
         verbose=False,
     )
@@ -241,11 +241,11 @@ def export(detector: Detector, path: Path, opset: int, layers: PlainNetworkOps |
 
 def without_cropping(source: Path, path: Path) -> None:
     """Write the part of selfmark's graph between network images and landmarks, as `OnnxDetector` uses it."""
-    part = onnx.utils.Extractor(onnx.load(source)).extract_model([CROPS], [PLACES, "scores"])
+    part = onnx.utils.Extractor(onnx.load(source)).extract_model([CROPS], [CROP_XY, "scores"])
     path.write_bytes(part.SerializeToString())
 
 
-class Images(CalibrationDataReader):  # type: ignore[misc]
+class CalibrationImages(CalibrationDataReader):  # type: ignore[misc]
     """Calibration images, one at a time."""
 
     def __init__(self, images: Tensor) -> None:
@@ -263,7 +263,7 @@ def quantize(source: Path, calibration: Tensor, path: Path, options: dict[str, A
     quantize_static(
         str(prepared),
         str(path),
-        Images(calibration),
+        CalibrationImages(calibration),
         quant_format=QuantFormat.QDQ,
         per_channel=True,
         activation_type=QuantType.QUInt8,
@@ -275,7 +275,9 @@ def quantize(source: Path, calibration: Tensor, path: Path, options: dict[str, A
 def outside_blocks(path: Path) -> list[str]:
     """Name the convolutions that selfmark leaves in float32: the first, the last two, and depthwise ones."""
     nodes = [node for node in onnx.load(path).graph.node if node.op_type == "Conv"]
-    groups = [next((one.i for one in node.attribute if one.name == "group"), 1) for node in nodes]
+    groups = [
+        next((attribute.i for attribute in node.attribute if attribute.name == "group"), 1) for node in nodes
+    ]
     full = [node.name for node, count in zip(nodes, groups, strict=True) if count == 1]
     depthwise = [node.name for node, count in zip(nodes, groups, strict=True) if count > 1]
     return [full[0], *full[-2:], *depthwise]
@@ -297,7 +299,7 @@ def accuracy(name: str, paths: dict[str, Path], detector: Detector, images: Tens
     rows: Rows = {}
     for variant, path in paths.items():
         session = open_session(path)
-        found = [session.run([PLACES], {CROPS: image[None].float().numpy()})[0] for image in images]
+        found = [session.run([CROP_XY], {CROPS: image[None].float().numpy()})[0] for image in images]
         away = np.linalg.norm(np.concatenate(found) - expected, axis=-1)
         title = f"onnx_exporter_{name}_{variant}"
         rows[f"{title}_mean"] = float(away.mean()), "px"
@@ -309,18 +311,18 @@ def accuracy(name: str, paths: dict[str, Path], detector: Detector, images: Tens
 
 def speed(title: str, paths: dict[str, Path], images: Floats, turns: int, calls: int) -> Rows:
     """Measure the time of one call of each variant, and how much slower it is than the hand-written graph."""
-    taken: dict[str, list[list[float]]] = {variant: [] for variant in paths}
+    durations: dict[str, list[list[float]]] = {variant: [] for variant in paths}
     order = random.Random(SEED)
     for _ in range(turns):
         for variant in order.sample(list(paths), len(paths)):
-            taken[variant].append(take_turn(paths[variant], images, calls))
+            durations[variant].append(take_turn(paths[variant], images, calls))
     rows: Rows = {}
-    for variant, times in taken.items():
-        baseline = taken[f"{variant.split('_')[0]}_hand"]
+    for variant, times in durations.items():
+        baseline = durations[f"{variant.split('_')[0]}_hand"]
         ratio = median(median(ours) / median(theirs) for ours, theirs in zip(times, baseline, strict=True))
         fastest = min(map(min, times))
         setting = f"{title}_{variant}_batch{len(images)}"
-        rows[setting] = median(one for turn in times for one in turn), "ms of processor time"
+        rows[setting] = median(duration for turn in times for duration in turn), "ms of processor time"
         rows[f"{setting}_fastest"] = fastest, "ms of processor time"
         rows[f"{setting}_slower"] = 100 * (ratio - 1), "% slower than hand"
         slower = 100 * (fastest / min(map(min, baseline)) - 1)
@@ -333,9 +335,9 @@ def take_turn(path: Path, images: Floats, calls: int) -> list[float]:
     session = open_session(path)
     durations = []
     for _ in range(calls + 1):
-        began = time.process_time()
-        session.run([PLACES, "scores"], {CROPS: images})
-        durations.append(1000 * (time.process_time() - began))
+        started = time.process_time()
+        session.run([CROP_XY, "scores"], {CROPS: images})
+        durations.append(1000 * (time.process_time() - started))
     return durations[1:]
 
 
@@ -343,22 +345,24 @@ def compare_crops(detector: Detector) -> Rows:
     """Measure what torch's resizing changes in crops and landmarks."""
     size = detector.card.images.size
     scenes = [image for side in CROP_SIDES for image in generate_scene(CROP_IMAGES, side, SEED).images]
-    ours = torch.from_numpy(np.stack([extract_crop(one, (0, 0, *one.shape[1::-1]), size) for one in scenes]))
+    ours = torch.from_numpy(
+        np.stack([extract_crop(image, (0, 0, *image.shape[1::-1]), size) for image in scenes])
+    )
     ours = ours.permute(0, 3, 1, 2).contiguous()
     expected = detector.locate(ours).xy
-    ways: dict[str, dict[str, Any]] = {
+    modes: dict[str, dict[str, Any]] = {
         "area": {"mode": "area"},
         "antialias": {"mode": "bilinear", "antialias": True},
     }
     rows: Rows = {}
-    for way, options in ways.items():
-        theirs = torch.cat([resize(one, size, options) for one in scenes])
+    for mode, options in modes.items():
+        theirs = torch.cat([resize(image, size, options) for image in scenes])
         levels = (theirs.int() - ours.int()).abs().float()
         away = (detector.locate(theirs).xy - expected).norm(dim=-1)
-        rows[f"onnx_exporter_crop_{way}_levels_mean"] = float(levels.mean()), "gray levels"
-        rows[f"onnx_exporter_crop_{way}_levels_max"] = float(levels.max()), "gray levels"
-        rows[f"onnx_exporter_crop_{way}_moved_mean"] = float(away.mean()), "px of the network"
-        rows[f"onnx_exporter_crop_{way}_moved_max"] = float(away.max()), "px of the network"
+        rows[f"onnx_exporter_crop_{mode}_levels_mean"] = float(levels.mean()), "gray levels"
+        rows[f"onnx_exporter_crop_{mode}_levels_max"] = float(levels.max()), "gray levels"
+        rows[f"onnx_exporter_crop_{mode}_moved_mean"] = float(away.mean()), "px of the network"
+        rows[f"onnx_exporter_crop_{mode}_moved_max"] = float(away.max()), "px of the network"
     return rows
 
 

@@ -49,7 +49,7 @@ def profile(name: str, config: Config) -> Rows:
         for runtime, file in (("onnx", "model.onnx"), ("int8", "model-int8.onnx")):
             spent = time_operators(Path(folder) / file, images[:1])
             total = sum(spent.values())
-            for operator in sorted(spent, key=lambda one: -spent[one])[:SHOWN]:
+            for operator in sorted(spent, key=lambda name: -spent[name])[:SHOWN]:
                 title = f"predict_cpu_{name}_{runtime}_profile_{operator}"
                 rows[title] = 100 * spent[operator] / total, "% of the time"
     return rows

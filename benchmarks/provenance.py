@@ -14,10 +14,10 @@ def commit() -> str:
     """Return the git commit, with `-dirty` for uncommitted changes, or "unknown" outside a repository."""
     words = ["git", "describe", "--always", "--dirty"]
     try:
-        found = subprocess.run(words, cwd=_HERE, capture_output=True, text=True, check=False)
+        result = subprocess.run(words, cwd=_HERE, capture_output=True, text=True, check=False)
     except OSError:  # no git
         return "unknown"
-    return found.stdout.strip() or "unknown"
+    return result.stdout.strip() or "unknown"
 
 
 def cpu_info() -> dict[str, str]:

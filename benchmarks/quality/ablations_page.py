@@ -40,7 +40,7 @@ def _introduction(quality: Quality) -> str:
         if minutes
         else ""
     )
-    first, second = _seeds(quality, "forward", 1), _seeds(quality, "forward", 2)
+    first, second = _seed_spread(quality, "forward", 1), _seed_spread(quality, "forward", 2)
     noise = (
         f"For comparison, with the full preset the forward error has a spread over seeds of {first:.2f} in "
         f"Stage 1 and {second:.2f} in Stage 2. Differences of this size mean nothing."
@@ -61,12 +61,12 @@ def _introduction(quality: Quality) -> str:
     )
 
 
-def _first(quality: Quality, field: str) -> tuple[str, float | None]:
+def _stage1_error(quality: Quality, field: str) -> tuple[str, float | None]:
     """Return the name of an error of Stage 1 and its spread over seeds."""
-    return f"{field} error of Stage 1", _seeds(quality, field, 1)
+    return f"{field} error of Stage 1", _seed_spread(quality, field, 1)
 
 
-def _seeds(quality: Quality, field: str, stage: int) -> float | None:
+def _seed_spread(quality: Quality, field: str, stage: int) -> float | None:
     """Return the spread of an error over seeds with the full preset."""
     return spread(collect_values(quality, "yt68-superpoint", field, stage))
 
@@ -94,9 +94,9 @@ def _clusters(quality: Quality) -> str:
         [
             "## Number of clusters M",
             table(["M", "row", *_ERRORS, "paper, LS3D, stage 1 forward", "paper backward"], rows),
-            describe_ranking(means_by_label(quality, names), forward, *_first(quality, "forward")),
+            describe_ranking(means_by_label(quality, names), forward, *_stage1_error(quality, "forward")),
             describe_ranking(
-                means_by_label(quality, names, "backward"), backward, *_first(quality, "backward")
+                means_by_label(quality, names, "backward"), backward, *_stage1_error(quality, "backward")
             ),
         ]
     )
@@ -118,7 +118,7 @@ def _negatives(quality: Quality) -> str:
             "image. Positives come from clusters (two images), or only from deformations of one image "
             "(equivariance).",
             table(["negatives, correspondence", "row", *_ERRORS, "paper, LS3D, stage 1 forward"], rows),
-            describe_ranking(means_by_label(quality, names), theirs, *_first(quality, "forward")),
+            describe_ranking(means_by_label(quality, names), theirs, *_stage1_error(quality, "forward")),
         ]
     )
 
@@ -140,11 +140,11 @@ def _detectors(quality: Quality) -> str:
         [
             "## First keypoints",
             table(["detector", "row", *_ERRORS, "paper, CelebA, stage 1 forward", "paper backward"], rows),
-            describe_ranking(means_by_label(quality, names), theirs, *_first(quality, "forward")),
+            describe_ranking(means_by_label(quality, names), theirs, *_stage1_error(quality, "forward")),
             describe_ranking(
                 means_by_label(quality, names, "backward"),
                 {name: pair[1] for name, pair in paper.DETECTORS.items()},
-                *_first(quality, "backward"),
+                *_stage1_error(quality, "backward"),
             ),
         ]
     )
@@ -153,7 +153,7 @@ def _detectors(quality: Quality) -> str:
 def _precision(quality: Quality) -> str:
     names = _by_detector()
     runs = {label: quality["runs"].get(find_experiment(name).runs()[0]) for label, name in names.items()}
-    found: Values = {
+    precision: Values = {
         label: None if run is None else run["first_keypoints_precision"][f"{label}, outliers removed"]
         for label, run in runs.items()
     }
@@ -164,9 +164,9 @@ def _precision(quality: Quality) -> str:
             NONE if percent is None else f"{percent:.1f}",
             f"{paper.PRECISION[label]:.1f}" if label in paper.PRECISION else NONE,
         ]
-        for label, percent in found.items()
+        for label, percent in precision.items()
     ]
-    missed = {label: None if percent is None else 100 - percent for label, percent in found.items()}
+    missed = {label: None if percent is None else 100 - percent for label, percent in precision.items()}
     return "\n\n".join(
         [
             "## Precision of first keypoints",
@@ -190,8 +190,8 @@ def _stages(quality: Quality) -> str:
         for label, name in runs.items()
     ]
     rows += [
-        [f"paper, {data}", "", f"{points:.1f}", "30", f"{one:.1f}", f"{two:.1f}"]
-        for data, (points, one, two) in paper.STAGES.items()
+        [f"paper, {data}", "", f"{points:.1f}", "30", f"{stage1:.1f}", f"{stage2:.1f}"]
+        for data, (points, stage1, stage2) in paper.STAGES.items()
     ]
     first, second = (mean(collect_values(quality, BASE, "forward", stage)) for stage in (1, 2))
     return "\n\n".join(
@@ -200,7 +200,9 @@ def _stages(quality: Quality) -> str:
             table(
                 ["", "row", "points, stage 1", "points, stage 2", "stage 1 forward", "stage 2 forward"], rows
             ),
-            _better(first, second, "Stage 2", "Stage 1", "as on all three data sets of the paper"),
+            _describe_improvement(
+                first, second, "Stage 2", "Stage 1", "as on all three data sets of the paper"
+            ),
         ]
     )
 
@@ -230,9 +232,9 @@ def _flipping(quality: Quality) -> str:
                 ours,
                 {name: pair[1] for name, pair in paper.FLIPPING.items()},
                 "forward error of Stage 2",
-                _seeds(quality, "forward", 2),
+                _seed_spread(quality, "forward", 2),
             ),
-            _better(
+            _describe_improvement(
                 plain, flipped, "Stage 1 with flipping in training", "Stage 1 without", "as in the paper"
             ),
             "With the full preset the order is different ([Made on a GPU](../reproduce.md#made-on-a-gpu)).",
@@ -240,13 +242,15 @@ def _flipping(quality: Quality) -> str:
     )
 
 
-def _better(before: float | None, after: float | None, new: str, old: str, as_where: str) -> str:
+def _describe_improvement(
+    before: float | None, after: float | None, new: str, old: str, comparison: str
+) -> str:
     """Describe whether an error decreased."""
     if before is None or after is None:
         return f"{new} or {old} has not been run yet."
     change = 100 * (after / before - 1)
     if after < before:
-        return f"{new} has a forward error {-change:.0f} % lower than {old}, {as_where}."
+        return f"{new} has a forward error {-change:.0f} % lower than {old}, {comparison}."
     return f"{new} has a forward error {change:.0f} % higher than {old}; in the paper it is lower."
 
 

@@ -133,8 +133,8 @@ def _read_frames(path: Path) -> list[Picture]:
     video = cv2.VideoCapture(str(path))
     frames: list[Picture] = []
     while True:
-        found, picture = video.read()
-        if not found:
+        success, picture = video.read()
+        if not success:
             return frames
         frames.append(np.asarray(picture, np.uint8))
 

@@ -68,7 +68,8 @@ COLUMNS = {
     "landmarks_reached": "landmarks reached %",
     "keypoints_per_image": "points per image",
 }
-WORDS = """`{script}` wrote this page ({hardware}, commit {commit}, seed {seed}, own weights {own_weights}).
+INTRODUCTION = """\
+`{script}` wrote this page ({hardware}, commit {commit}, seed {seed}, own weights {own_weights}).
 
 - **Repeatability and matching** use the best {points} points under a homography, within {reach} pixels.
 - **Relit** means that the view also has blur, lower contrast and noise. selfmark's own detector was trained
@@ -119,7 +120,7 @@ def main() -> None:
     parser.add_argument("--sheet", type=Path, help="PNG file for images of the points")
     options = parser.parse_args()
     device = torch.device(options.device)
-    settings = _present(options.detectors, options.weights_folder, options.own_weights)
+    settings = _available_detectors(options.detectors, options.weights_folder, options.own_weights)
     rows: list[Row] = []
     bands = []
     with tempfile.TemporaryDirectory() as work:
@@ -165,17 +166,17 @@ def _digest(own: str) -> str:
     return hashlib.sha256(content).hexdigest()[:12]
 
 
-def _present(names: Sequence[str], folder: Path, own: str) -> dict[str, FirstKeypoints]:
+def _available_detectors(names: Sequence[str], folder: Path, own: str) -> dict[str, FirstKeypoints]:
     """Return the settings of the detectors whose weights are available."""
     settings = {}
     for name in names:
-        known = PUBLISHED_WEIGHTS.get(name)
-        if known is not None and not (folder / known.file).is_file():
-            print(f"{known.file} is not in {folder}; skipping {name}", flush=True)
+        published = PUBLISHED_WEIGHTS.get(name)
+        if published is not None and not (folder / published.file).is_file():
+            print(f"{published.file} is not in {folder}; skipping {name}", flush=True)
             continue
-        weights = own if name == "selfmark" else "" if known is None else str(folder / known.file)
-        named = {"keypoints.detector": name, "keypoints.weights": weights}
-        settings[name] = override(CONFIG, named).keypoints
+        weights = own if name == "selfmark" else "" if published is None else str(folder / published.file)
+        changes = {"keypoints.detector": name, "keypoints.weights": weights}
+        settings[name] = override(CONFIG, changes).keypoints
     return settings
 
 
@@ -246,7 +247,7 @@ def measure_repeatability(test_images: TestImages, detect: Detect) -> Row:
     for ending, views in (("", test_images.views), ("_relit", test_images.relit)):
         after = detect(views).to("cpu")
         score = mean(
-            compare(_of(before, i), _of(after, i), matrix, side, REACH, euclidean)
+            compare(_select_image(before, i), _select_image(after, i), matrix, side, REACH, euclidean)
             for i, matrix in enumerate(test_images.matrices)
         )
         result[f"repeatability{ending}"] = round(score.repeatability, 4)
@@ -256,15 +257,17 @@ def measure_repeatability(test_images: TestImages, detect: Detect) -> Row:
 
 def measure_precision(test_images: TestImages, detect: Detect) -> Row:
     """Measure the precision in percent, and the percentage of annotated points with a keypoint nearby."""
-    found = detect(test_images.store.pixels).to("cpu")
-    low, high = torch.from_numpy(test_images.store.bounds)[found.image_index].chunk(2, dim=1)
-    found = found.select(((found.xy >= low) & (found.xy <= high)).all(dim=1))
+    points = detect(test_images.store.pixels).to("cpu")
+    low, high = torch.from_numpy(test_images.store.bounds)[points.image_index].chunk(2, dim=1)
+    points = points.select(((points.xy >= low) & (points.xy <= high)).all(dim=1))
     truth = test_images.truth
-    xy, index = found.xy.numpy(), found.image_index.numpy()
+    xy, index = points.xy.numpy(), points.image_index.numpy()
     precision = keypoint_precision(xy, index, truth.xy, truth.visible, test_images.radius)
     hits = 0
-    for i, (places, seen, radius) in enumerate(zip(truth.xy, truth.visible, test_images.radius, strict=True)):
-        gaps = np.linalg.norm(places[seen][:, None] - xy[index == i][None], axis=-1)
+    for i, (annotated, seen, radius) in enumerate(
+        zip(truth.xy, truth.visible, test_images.radius, strict=True)
+    ):
+        gaps = np.linalg.norm(annotated[seen][:, None] - xy[index == i][None], axis=-1)
         hits += int((gaps.min(axis=1, initial=np.inf) <= radius).sum())
     return {
         "images": len(truth),
@@ -274,10 +277,10 @@ def measure_precision(test_images: TestImages, detect: Detect) -> Row:
     }
 
 
-def _of(points: Keypoints, index: int) -> DetectedPoints:
+def _select_image(points: Keypoints, index: int) -> DetectedPoints:
     assert points.descriptor is not None
-    mine = points.image_index == index
-    return DetectedPoints(points.xy[mine].numpy(), points.descriptor[mine].numpy())
+    in_image = points.image_index == index
+    return DetectedPoints(points.xy[in_image].numpy(), points.descriptor[in_image].numpy())
 
 
 # --- output ----------------------------------------------------------------------------------------------
@@ -286,12 +289,12 @@ def _of(points: Keypoints, index: int) -> DetectedPoints:
 def page(record: dict[str, Any]) -> str:
     """Return a Markdown page with a description of the measurements and a table for each data set."""
     rows: list[Row] = record["rows"]
-    parts = ["# First keypoints compared", WORDS.format(**record)]
+    parts = ["# First keypoints compared", INTRODUCTION.format(**record)]
     for data in dict.fromkeys(row["data"] for row in rows):
-        of_set = [row for row in rows if row["data"] == data]
-        lines = [[row["detector"], *(str(row.get(column, "")) for column in COLUMNS)] for row in of_set]
+        dataset_rows = [row for row in rows if row["data"] == data]
+        lines = [[row["detector"], *(str(row.get(column, "")) for column in COLUMNS)] for row in dataset_rows]
         content = table(["detector", *COLUMNS.values()], lines)
-        parts.append(f"## {data}, {of_set[0]['images']} test images\n\n{content}")
+        parts.append(f"## {data}, {dataset_rows[0]['images']} test images\n\n{content}")
     return "\n\n".join(parts) + "\n"
 
 

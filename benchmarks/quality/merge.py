@@ -33,8 +33,8 @@ def main() -> None:
     parser.add_argument("folders", type=Path, nargs="+")
     arguments = parser.parse_args()
     published = read_json(QUALITY) if QUALITY.exists() else {"runs": {}, "rows": []}
-    found = [read_json(path) for folder in arguments.folders for path in sorted(folder.glob("*.json"))]
-    new = [result for result in found if isinstance(result, dict) and set(result) == {"run", "rows"}]
+    results = [read_json(path) for folder in arguments.folders for path in sorted(folder.glob("*.json"))]
+    new = [result for result in results if isinstance(result, dict) and set(result) == {"run", "rows"}]
     merged = merge(published, new)
     write_json(merged, QUALITY)
     print(f"merged {len(new)} runs; {QUALITY} has {len(merged['runs'])} runs, {len(merged['rows'])} rows")

@@ -36,7 +36,7 @@ def measure(detector: Detector, refs: Sequence[ImageRef], config: Config) -> dic
     gray = [_gray(image) for image in store.pixels]
     center = store.regions[:, :2] + store.regions[:, 2:] / 2
     pairs = pair_frames(store.video, store.frame, center)
-    tracked = [track_points(gray[one], gray[other], xy[one], config.temporal) for one, other in pairs]
+    tracked = [track_points(gray[row], gray[next_row], xy[row], config.temporal) for row, next_row in pairs]
     reliable = np.stack([valid for _, valid in tracked])
     before, after = (np.stack([xy[row] for row in rows]) for rows in zip(*pairs, strict=True))
     distance = np.linalg.norm(after - np.stack([predicted for predicted, _ in tracked]), axis=2)
@@ -63,12 +63,12 @@ def pair_frames(
     >>> pair_frames(np.zeros(3, int), np.array([4, 5, 5]), np.array([[9.0, 9.0], [1.0, 1.0], [8.0, 9.0]]))
     [(0, 2)]
     """
-    at: dict[tuple[int, int], list[int]] = {}
+    rows_by_frame: dict[tuple[int, int], list[int]] = {}
     for row, key in enumerate(zip(video.tolist(), frame.tolist(), strict=True)):
-        at.setdefault(key, []).append(row)
+        rows_by_frame.setdefault(key, []).append(row)
     pairs = []
-    for (video_index, number), rows in at.items():
-        candidates = at.get((video_index, number + 1), [])
+    for (video_index, number), rows in rows_by_frame.items():
+        candidates = rows_by_frame.get((video_index, number + 1), [])
         for row in rows if candidates else []:
             distance = np.linalg.norm(center[candidates] - center[row], axis=1)
             pairs.append((row, candidates[int(distance.argmin())]))

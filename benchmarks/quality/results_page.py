@@ -115,26 +115,26 @@ def _concurrent_runs(quality: Quality, experiment: Experiment) -> list[str]:
 def _targets(quality: Quality) -> str:
     rows = []
     for target in TARGETS:
-        found = mean(collect_values(quality, target.row, target.field, ridge=target.ridge))
+        value = mean(collect_values(quality, target.row, target.field, ridge=target.ridge))
         shape = mean(collect_values(quality, target.row, "mean_shape", ridge=target.ridge))
-        if found is not None and target.relative:
-            found = found / shape if shape else None
+        if value is not None and target.relative:
+            value = value / shape if shape else None
         unit = " of the mean shape" if target.relative else " min" if target.field == "minutes" else ""
-        what = f"{target.field}, ridge {target.ridge:g}" if target.field != "minutes" else "minutes"
-        reached = NONE if found is None else "yes" if found <= target.maximum else "no"
+        label = f"{target.field}, ridge {target.ridge:g}" if target.field != "minutes" else "minutes"
+        reached = NONE if value is None else "yes" if value <= target.maximum else "no"
         rows.append(
             [
                 target.row,
-                what,
+                label,
                 f"{target.maximum:g}{unit}",
-                NONE if found is None else f"{found:.2f}",
+                NONE if value is None else f"{value:.2f}",
                 reached,
             ]
         )
     return "## Targets\n\n" + table(["row", "number of stage 2", "target", "measured", "reached"], rows)
 
 
-def _by_field(quality: Quality, field: str, title: str, words: str) -> str:
+def _by_field(quality: Quality, field: str, title: str, description: str) -> str:
     """Return the section with the errors of each group, averaged over the seeds of a row."""
     parts: dict[str, list[dict[str, dict[str, float]]]] = {}
     for experiment in RESULTS:
@@ -147,12 +147,16 @@ def _by_field(quality: Quality, field: str, title: str, words: str) -> str:
     names = list(next(iter(parts.values()))[0])
     images = next(iter(parts.values()))[0]
     rows = [
-        [row, way, *(format_mean([group[name][way] for group in groups if name in group]) for name in names)]
+        [
+            row,
+            direction,
+            *(format_mean([group[name][direction] for group in groups if name in group]) for name in names),
+        ]
         for row, groups in parts.items()
-        for way in ("forward", "backward")
+        for direction in ("forward", "backward")
     ]
     header = ["row", "error", *(f"{name} ({images[name]['images']:.0f} images)" for name in names)]
-    return f"## {title}\n\n{words} Stage 2, ridge 0.01.\n\n" + table(header, rows)
+    return f"## {title}\n\n{description} Stage 2, ridge 0.01.\n\n" + table(header, rows)
 
 
 # --- videos ----------------------------------------------------------------------------------------------
@@ -212,7 +216,7 @@ def _changes(quality: Quality, plain: str, temporal: str) -> str:
     if not all(numbers for pair in (flow, *errors.values()) for numbers in pair):
         return ""
     changes = [f"the distance from flow {describe_change(*flow, digits=3)}"]
-    return "; ".join(changes + [f"{what} {describe_change(*pair)}" for what, pair in errors.items()])
+    return "; ".join(changes + [f"{label} {describe_change(*pair)}" for label, pair in errors.items()])
 
 
 def _notes(quality: Quality) -> str:

@@ -206,9 +206,9 @@ class _Worker:
     def __init__(self) -> None:
         # CUDA does not survive a fork. A daemon ends together with this process.
         context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        context.Process(target=_work, args=(theirs,), daemon=True).start()
-        theirs.close()
+        self._pipe, child_end = context.Pipe()
+        context.Process(target=_work, args=(child_end,), daemon=True).start()
+        child_end.close()
 
     def execute(self, experiment: Experiment, seed: int, workspace: object) -> str:
         """Execute one run and return what went wrong, or an empty string."""

@@ -44,19 +44,19 @@ SMOKE: Settings = {
 
 def reduce_dataset(dataset: Dataset, folder: Path) -> Dataset:
     """Return the data set with a few evenly spaced images; its label files are written to the folder."""
-    named = {name: _thin(folder, name) for name in (dataset.labels, dataset.train_labels)}
+    reduced = {name: _thin(folder, name) for name in (dataset.labels, dataset.train_labels)}
     inputs = tuple(
-        named[name] if name in named else _thin(folder, name) if name.endswith(".json") else name
+        reduced[name] if name in reduced else _thin(folder, name) if name.endswith(".json") else name
         for name in dataset.inputs
     )
     if dataset.train_labels not in dataset.inputs and inputs == dataset.inputs:
-        inputs = (_write_list(folder, named[dataset.train_labels]),)
+        inputs = (_write_list(folder, reduced[dataset.train_labels]),)
     return replace(
         dataset,
         inputs=inputs,
-        images=tuple(named.get(name, name) for name in dataset.images),
-        labels=named[dataset.labels],
-        train_labels=named[dataset.train_labels],
+        images=tuple(reduced.get(name, name) for name in dataset.images),
+        labels=reduced[dataset.labels],
+        train_labels=reduced[dataset.train_labels],
         video=_thin(folder, dataset.video) if dataset.video else "",
     )
 

@@ -19,12 +19,12 @@ def collect_values(
     quality: Quality, name: str, field: str, stage: int = 2, ridge: float = RIDGE
 ) -> list[float]:
     """Return one number of a row for every seed that has been run."""
-    found = [
+    values = [
         row[field]
         for row in quality["rows"]
         if (row["name"], row["stage"], row["ridge"]) == (name, stage, ridge) and field in row
     ]
-    return [float(value) for value in found]
+    return [float(value) for value in values]
 
 
 def mean(numbers: Sequence[float]) -> float | None:
@@ -62,9 +62,9 @@ def describe_change(before: Sequence[float], after: Sequence[float], digits: int
     words = f"{word} from {first:.{digits}f} to {second:.{digits}f}"
     if len(before) < 2 or len(after) < 2:
         return words + " (one seed)"
-    seeds = max(statistics.stdev(before), statistics.stdev(after))
-    less = "less" if abs(second - first) < seeds else "more"
-    return f"{words}, {less} than the spread over seeds ({seeds:.{digits}f})"
+    seed_spread = max(statistics.stdev(before), statistics.stdev(after))
+    less = "less" if abs(second - first) < seed_spread else "more"
+    return f"{words}, {less} than the spread over seeds ({seed_spread:.{digits}f})"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -76,15 +76,17 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 # --- our ranking and the paper's -------------------------------------------------------------------------
 
 
-def describe_ranking(ours: Values, theirs: Mapping[str, float], what: str, seeds: float | None = None) -> str:
+def describe_ranking(
+    ours: Values, theirs: Mapping[str, float], error_name: str, seed_spread: float | None = None
+) -> str:
     """Describe whether errors rank the same here and in the paper, over the labels that both have.
 
     Args:
         ours: Our errors by label.
         theirs: The paper's errors by label.
-        what: Name of the error, for the text.
-        seeds: Spread of the error over seeds. The text names the rows that are closer to the best row than
-            this, because their order means nothing.
+        error_name: Name of the error, for the text.
+        seed_spread: Spread of the error over seeds. The text names the rows that are closer to the best row
+            than this, because their order means nothing.
 
     >>> describe_ranking({"a": 1.0, "b": 2.0, "c": 9.0}, {"a": 5.0, "b": 6.0, "d": 1.0}, "forward error")
     'By forward error, from best to worst: a, b; in the paper: a, b. The same order.'
@@ -96,20 +98,26 @@ def describe_ranking(ours: Values, theirs: Mapping[str, float], what: str, seeds
     known = {name: value for name, value in ours.items() if value is not None}
     both = {name: value for name, value in known.items() if name in theirs}
     if len(both) < 2:
-        return f"By {what}: too few rows have been run to compare the order with the paper."
-    here, there = sorted(both, key=lambda name: both[name]), sorted(both, key=lambda name: theirs[name])
-    sentences = [f"By {what}, from best to worst: {', '.join(here)}; in the paper: {', '.join(there)}."]
-    if here == there:
+        return f"By {error_name}: too few rows have been run to compare the order with the paper."
+    our_order = sorted(both, key=lambda name: both[name])
+    paper_order = sorted(both, key=lambda name: theirs[name])
+    sentences = [f"By {error_name}, from best to worst: {', '.join(our_order)}; "]
+    sentences[0] += f"in the paper: {', '.join(paper_order)}."
+    if our_order == paper_order:
         sentences.append("The same order.")
     else:
         rank = spearmanr(list(both.values()), [theirs[name] for name in both]).statistic
-        best = "The same row is best" if here[0] == there[0] else "A different row is best"
+        best = "The same row is best" if our_order[0] == paper_order[0] else "A different row is best"
         sentences.append(f"{best}; Spearman's rank correlation is {rank:.2f}.")
-    near = [name for name in here[1:] if seeds is not None and both[name] - both[here[0]] <= seeds]
+    near = [
+        name
+        for name in our_order[1:]
+        if seed_spread is not None and both[name] - both[our_order[0]] <= seed_spread
+    ]
     if near:
-        all_others = "all others" if len(near) == len(here) - 1 else ", ".join(near)
-        sentences.append(f"Within the spread over seeds ({seeds:.2f}) of the best: {all_others}.")
-    better = [name for name, value in known.items() if name not in theirs and value <= both[here[0]]]
+        all_others = "all others" if len(near) == len(our_order) - 1 else ", ".join(near)
+        sentences.append(f"Within the spread over seeds ({seed_spread:.2f}) of the best: {all_others}.")
+    better = [name for name, value in known.items() if name not in theirs and value <= both[our_order[0]]]
     if better:
         sentences.append(f"Not in the paper, but at least as good as the best of these: {', '.join(better)}.")
     return " ".join(sentences)

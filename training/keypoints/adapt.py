@@ -33,15 +33,15 @@ def mean_confidence(
     side = images.shape[-1]
     views = settings.adapt_views
     total = confidence(network, images)
-    seen = torch.ones_like(total)
+    count = torch.ones_like(total)
     for _ in range(settings.adapt.views):
         homography = random_homographies(len(images), side, views, generator)
         view, _ = warp_images(images, homography, views.side)
         view = relight(view, settings.adapt_light, generator)
-        found, shown = warp_images(confidence(network, view), inverse(homography), side, "zeros")
-        total += found * shown[:, None]
-        seen += shown[:, None]
-    return (total / seen)[:, 0]
+        unwarped, visible = warp_images(confidence(network, view), inverse(homography), side, "zeros")
+        total += unwarped * visible[:, None]
+        count += visible[:, None]
+    return (total / count)[:, 0]
 
 
 @torch.no_grad()

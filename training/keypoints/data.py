@@ -54,7 +54,7 @@ class Drawing:
 
     parts: list[Future[Drawn]]
 
-    def ready(self, device: torch.device) -> LabeledImages:
+    def wait(self, device: torch.device) -> LabeledImages:
         """Wait for all images and return them on a device."""
         images, points = (
             np.concatenate(arrays) for arrays in zip(*(p.result() for p in self.parts), strict=True)
@@ -81,11 +81,11 @@ def draw_shapes(pool: Executor, data: Data, seed: int) -> Drawing:
 
 def draw_unlabeled(pool: Executor, data: Data, seed: int, photograph_folder: Path) -> Drawing:
     """Start drawing scenes, toy animals and crops of photographs; all points are NaN."""
-    cut = functools.partial(_crop, sources=photographs.load(photograph_folder), lengths=data.photograph_side)
+    crop = functools.partial(_crop, sources=photographs.load(photograph_folder), lengths=data.photograph_side)
     return Drawing(
         _submit(pool, scenes.draw, data.scenes, data, (seed, 2))
         + _submit(pool, scenes.animal, data.animals, data, (seed, 3))
-        + _submit(pool, cut, data.photographs, data, (seed, 4))
+        + _submit(pool, crop, data.photographs, data, (seed, 4))
     )
 
 

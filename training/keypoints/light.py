@@ -89,10 +89,10 @@ def blur(views: Tensor, sigma: Tensor) -> Tensor:
     last = views.shape[-1] - 1
     steps = torch.arange(last + 1, device=views.device, dtype=views.dtype)
     here, there = steps[:, None], steps[None]
-    narrow = -0.5 / sigma.clamp_min(1e-2)[:, None, None] ** 2
+    exponent = -0.5 / sigma.clamp_min(1e-2)[:, None, None] ** 2
 
     def weight(distance: Tensor) -> Tensor:
-        return torch.exp(distance**2 * narrow)
+        return torch.exp(distance**2 * exponent)
 
     # Add the weights of each pixel's mirror images at both edges; edge pixels themselves are not mirrored.
     lines = weight(here - there)
@@ -113,15 +113,14 @@ def _blur_motion(views: Tensor, longest: float, generator: torch.Generator) -> T
     across = (rows * angle.cos() - columns * angle.sin()).abs()
     kernel = (half + 0.5 - along).clamp(0, 1) * (1 - across).clamp(0, 1)
     kernel = kernel / kernel.sum(dim=(1, 2), keepdim=True)
-    channels = views.reshape(
-        1, count, height, width
-    )  # views become channels, so that each has its own kernel
+    # Views become channels, so that each has its own kernel.
+    channels = views.reshape(1, count, height, width)
     padded = F.pad(channels, [reach] * 4, mode="reflect")
     return F.conv2d(padded, kernel[:, None], groups=count).reshape(views.shape)
 
 
 def _reduce_resolution(views: Tensor, light: Light) -> Tensor:
-    """Shrink and enlarge the views; each part of the batch gets another size, as its order is random."""
+    """Shrink and enlarge views; each quarter of the batch, which is in random order, gets its own size."""
     side, result = views.shape[-1], []
     for part, group in enumerate(views.chunk(SIZES)):
         scale = light.coarse[0] + (light.coarse[1] - light.coarse[0]) * (part + 0.5) / SIZES

@@ -69,9 +69,9 @@ def descriptor_loss(
         temperature: Temperature of the softmax.
         apart: Positions closer than this many pixels to the correct one do not count as wrong.
     """
-    one = sample_descriptors(first, (xy1 + 0.5) / CELL - 0.5)
-    two = sample_descriptors(second, (xy2 + 0.5) / CELL - 0.5)
-    similarity = one @ two.transpose(1, 2) / temperature  # [B, M, M]
+    first_vectors = sample_descriptors(first, (xy1 + 0.5) / CELL - 0.5)
+    second_vectors = sample_descriptors(second, (xy2 + 0.5) / CELL - 0.5)
+    similarity = first_vectors @ second_vectors.transpose(1, 2) / temperature  # [B, M, M]
     itself = torch.eye(valid.shape[1], dtype=torch.bool, device=valid.device)
     target = torch.arange(valid.shape[1], device=valid.device).expand_as(valid)
     total = similarity.new_zeros(())

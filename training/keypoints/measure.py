@@ -68,18 +68,18 @@ def compare(
 
     ahead = map_points(first.xy, homography)
     back = map_points(second.xy, np.linalg.inv(homography))
-    one, two = inside(ahead), inside(back)
-    if not one.any() or not two.any():
-        return Score(0.0, 0.0, float(one.sum() + two.sum()) / 2)
-    gaps = np.linalg.norm(ahead[one][:, None] - second.xy[two][None], axis=-1)
-    gaps_back = np.linalg.norm(first.xy[one][:, None] - back[two][None], axis=-1)
+    in_second, in_first = inside(ahead), inside(back)
+    if not in_second.any() or not in_first.any():
+        return Score(0.0, 0.0, float(in_second.sum() + in_first.sum()) / 2)
+    gaps = np.linalg.norm(ahead[in_second][:, None] - second.xy[in_first][None], axis=-1)
+    gaps_back = np.linalg.norm(first.xy[in_second][:, None] - back[in_first][None], axis=-1)
     repeated = (gaps.min(axis=1) <= reach).sum() + (gaps_back.min(axis=0) <= reach).sum()
-    between = distance(first.descriptor[one], second.descriptor[two])
-    there, here = between.argmin(axis=1), between.argmin(axis=0)
-    mutual = here[there] == np.arange(len(there))
-    right = (gaps[np.arange(len(there)), there] <= reach) & mutual
-    seen = (one.sum() + two.sum()) / 2
-    return Score(float(repeated / (2 * seen)), float(right.sum() / seen), float(seen))
+    distances = distance(first.descriptor[in_second], second.descriptor[in_first])
+    to_second, to_first = distances.argmin(axis=1), distances.argmin(axis=0)
+    mutual = to_first[to_second] == np.arange(len(to_second))
+    correct = (gaps[np.arange(len(to_second)), to_second] <= reach) & mutual
+    visible = (in_second.sum() + in_first.sum()) / 2
+    return Score(float(repeated / (2 * visible)), float(correct.sum() / visible), float(visible))
 
 
 def euclidean(a: Floats, b: Floats) -> Floats:

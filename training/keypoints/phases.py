@@ -41,9 +41,9 @@ def shapes_step(
     def step() -> dict[str, Tensor]:
         images, points = _draw(shapes, batch, generator)
         homography = random_homographies(batch, side, views, generator)
-        seen, inside = warp_images(images, homography, views.side)
+        shown, inside = warp_images(images, homography, views.side)
         labels = label_cells(warp_points(points, inverse(homography)), views.side, generator)
-        logits, _ = network(relight(seen, settings.light, generator))
+        logits, _ = network(relight(shown, settings.light, generator))
         return {"detector": detector_loss(logits, labels, find_full_cells(inside))}
 
     return step
@@ -58,26 +58,25 @@ def joint_step(
 ) -> Step:
     """Return a step that trains detector and descriptor on two views of each image."""
     options, views = settings.training, settings.views
-    exact = round(options.batch * options.joint_shapes)
+    num_shapes = round(options.batch * options.joint_shapes)
     side = shapes.images.shape[-1]
 
     def step() -> dict[str, Tensor]:
-        parts = _draw(shapes, exact, generator), _draw(labeled, options.batch - exact, generator)
+        parts = _draw(shapes, num_shapes, generator), _draw(labeled, options.batch - num_shapes, generator)
         images, points = (torch.cat(pair) for pair in zip(*parts, strict=True))
-        ahead = torch.cat(
-            random_pairs(options.batch, side, views, generator)
-        )  # first views, then second views
+        # All first views, then all second views.
+        ahead = torch.cat(random_pairs(options.batch, side, views, generator))
         back = inverse(ahead)
-        seen, inside = warp_images(images.repeat(2, 1, 1, 1), ahead, views.side)
+        shown, inside = warp_images(images.repeat(2, 1, 1, 1), ahead, views.side)
         negative = torch.rand(options.batch, generator=generator, device=images.device) < options.inverted
-        logits, descriptors = network(relight(seen, settings.light, generator, negative.repeat(2)))
+        logits, descriptors = network(relight(shown, settings.light, generator, negative.repeat(2)))
 
         labels = label_cells(warp_points(points.repeat(2, 1, 1), back), views.side, generator)
-        known = detector_loss(logits, labels, find_full_cells(inside))
+        detector = detector_loss(logits, labels, find_full_cells(inside))
         first, second, valid = choose_positions(points, ahead, back, views.side, side, settings, generator)
         one, two = descriptors[: options.batch], descriptors[options.batch :]
-        described = descriptor_loss(one, two, first, second, valid, options.temperature, options.apart)
-        return {"detector": known, "descriptor": options.descriptor_weight * described}
+        descriptor = descriptor_loss(one, two, first, second, valid, options.temperature, options.apart)
+        return {"detector": detector, "descriptor": options.descriptor_weight * descriptor}
 
     return step
 
@@ -115,8 +114,9 @@ def choose_positions(
     num_random = options.described - selected.shape[1]
     random_xy = uniform((len(points), num_random, 2), 0, view_side - 1, generator)
     positions = torch.cat((selected, warp_points(random_xy, ahead[: len(points)])), dim=1)
-    one, two = warp_points(positions, back[: len(points)]), warp_points(positions, back[len(points) :])
+    first_xy = warp_points(positions, back[: len(points)])
+    second_xy = warp_points(positions, back[len(points) :])
     valid = ((positions >= 0) & (positions <= side - 1)).all(dim=-1)
-    for xy in (one, two):
+    for xy in (first_xy, second_xy):
         valid = valid & ((xy >= EDGE) & (xy <= view_side - 1 - EDGE)).all(dim=-1)
-    return one.nan_to_num(0.0), two.nan_to_num(0.0), valid
+    return first_xy.nan_to_num(0.0), second_xy.nan_to_num(0.0), valid

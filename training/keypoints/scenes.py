@@ -70,9 +70,9 @@ def _draw_head(
         size, outer = radius * rng.uniform(0.06, 0.25), tone(rng, skin)
         radii, turn = (size, size * rng.uniform(0.4, 1.0)), rng.uniform(-0.6, 0.6)
         inner = tone(rng, outer)
-        for way in (-1, 1):
-            place = center + np.array([way * offset[0], offset[1]])
-            layers.append((ellipse(side, place, radii, way * turn), outer))
+        for sign in (-1, 1):
+            place = center + np.array([sign * offset[0], offset[1]])
+            layers.append((ellipse(side, place, radii, sign * turn), outer))
             layers.append((ellipse(side, place, (0.45 * radii[1], 0.45 * radii[1]), 0.0), inner))
     corner = radius * np.array(
         [[-0.4, 0.45], [0.0, rng.uniform(0.35, 0.7)], [0.4, 0.45], [0.0, rng.uniform(0.3, 0.45)]]

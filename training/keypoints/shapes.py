@@ -96,16 +96,16 @@ def lines(rng: np.random.Generator, side: int, center: Array, radius: float, gro
         segments.append((middle - half, middle + half))
     points = [end for segment in segments for end in segment]
     for (a, b), (c, d) in itertools.combinations(segments, 2):
-        one, two = b - a, d - c
-        cross = one[0] * two[1] - one[1] * two[0]
-        if abs(cross) < 0.35 * np.linalg.norm(one) * np.linalg.norm(two):
+        first, second = b - a, d - c
+        cross = first[0] * second[1] - first[1] * second[0]
+        if abs(cross) < 0.35 * np.linalg.norm(first) * np.linalg.norm(second):
             if _near_segments(a, b, c, d):  # the intersection of nearly parallel segments is ill-defined
                 return polygon(rng, side, center, radius, ground)
             continue
-        s = ((c - a)[0] * two[1] - (c - a)[1] * two[0]) / cross
-        t = ((c - a)[0] * one[1] - (c - a)[1] * one[0]) / cross
+        s = ((c - a)[0] * second[1] - (c - a)[1] * second[0]) / cross
+        t = ((c - a)[0] * first[1] - (c - a)[1] * first[0]) / cross
         if 0 <= s <= 1 and 0 <= t <= 1:
-            points.append(a + s * one)
+            points.append(a + s * first)
     return Shape([(strokes(side, segments, rng.uniform(1, 3.5)), tone(rng, ground))], np.array(points))
 
 
@@ -265,7 +265,7 @@ def draw(rng: np.random.Generator, side: int) -> tuple[Image, Array]:
     surfaces = [texture(rng, side) for _ in range(3)]
     canvas = np.float32(ground) + np.float32(rng.uniform(0, 0.05)) * surfaces[0]
     taken = np.zeros((side, side), bool)
-    found = [NO_POINTS]
+    points = [NO_POINTS]
     unit = side / 256
     crowd = rng.random()  # selects no shape, one large shape, or many small ones
     for _ in range(0 if crowd < 0.04 else 1 if crowd < 0.12 else int(30 * crowd)):
@@ -284,9 +284,9 @@ def draw(rng: np.random.Generator, side: int) -> tuple[Image, Array]:
         for mask, value in shape.layers:
             strength = np.float32(rng.choice([0.0, 0.03, 0.06]))
             canvas += mask * (value + strength * surfaces[rng.integers(3)] - canvas)
-        found.append(shape.points)
+        points.append(shape.points)
     canvas *= 1 + np.float32(rng.uniform(0, 0.25)) * smooth(rng, side, 3)
     canvas += np.float32(rng.uniform(0, 0.03)) * clouds(rng, side, 0.9)
     # Scale instead of clipping, because clipping could make a white dot on bright ground invisible.
     canvas = np.maximum(canvas, 0)
-    return canvas / max(np.float32(1), canvas.max()), np.concatenate(found)
+    return canvas / max(np.float32(1), canvas.max()), np.concatenate(points)

@@ -51,8 +51,8 @@ def _pixels(images: list[Image]) -> Tensor:
 
 def _select_image(points: Keypoints, index: int) -> DetectedPoints:
     assert points.descriptor is not None
-    mine = points.image_index == index
-    return DetectedPoints(points.xy[mine].cpu().numpy(), points.descriptor[mine].cpu().numpy())
+    in_image = points.image_index == index
+    return DetectedPoints(points.xy[in_image].cpu().numpy(), points.descriptor[in_image].cpu().numpy())
 
 
 def score_held_out(state: dict[str, Tensor], settings: Settings, folder: Path, device: torch.device) -> Score:
@@ -70,10 +70,12 @@ def score_held_out(state: dict[str, Tensor], settings: Settings, folder: Path, d
         before.append(image)
         after.append(np.clip(changed, 0, 1))
         matrices.append(matrix)
-    finder = build_detector(state, device)
-    one, two = finder.detect(_pixels(before)), finder.detect(_pixels(after))
+    detector = build_detector(state, device)
+    points_before, points_after = detector.detect(_pixels(before)), detector.detect(_pixels(after))
     return mean(
-        compare(_select_image(one, i), _select_image(two, i), matrix, side, REACH, euclidean)
+        compare(
+            _select_image(points_before, i), _select_image(points_after, i), matrix, side, REACH, euclidean
+        )
         for i, matrix in enumerate(matrices)
     )
 
@@ -88,13 +90,13 @@ def contact_sheet(
 ) -> None:
     """Draw rows of new images with their detected points; the last row shows labels made by adaptation."""
     sources = photographs.load(folder)
-    finder = build_detector(state, device)
+    detector = build_detector(state, device)
     rows = []
     for number, kind in enumerate(("shapes", "scenes", "animal", "photographs", "photographs")):
         images = [_draw_unseen(kind, 1000 + number * ACROSS + i, settings, sources) for i in range(ACROSS)]
-        points = finder.detect(_pixels(images)).to("cpu")
-        mine = [points.select(points.image_index == i) for i in range(ACROSS)]
-        rows += [_draw_points(image, p.xy, p.score) for image, p in zip(images, mine, strict=True)]
+        points = detector.detect(_pixels(images)).to("cpu")
+        points_by_image = [points.select(points.image_index == i) for i in range(ACROSS)]
+        rows += [_draw_points(image, p.xy, p.score) for image, p in zip(images, points_by_image, strict=True)]
     for index in np.linspace(0, len(labeled) - 1, ACROSS).astype(int):
         image, xy = labeled.images[index].cpu().numpy(), labeled.points[index].cpu()
         xy = xy[~xy[:, 0].isnan()]

@@ -27,37 +27,37 @@ def measure_speed(settings: Settings, count: int, device: torch.device) -> str:
     generator = torch.Generator(device).manual_seed(settings.seed)
     with open_drawing_pool() as pool:
         data = replace(settings.data, shapes=min(IMAGES, settings.data.shapes))
-        shapes = draw_shapes(pool, data, settings.seed).ready(device)
+        shapes = draw_shapes(pool, data, settings.seed).wait(device)
     network = TrainingNetwork().to(device)
     steps = {
         "shapes": shapes_step(network, shapes, settings, generator),
         "joint": joint_step(network, shapes, shapes, settings, generator),
     }
-    paces = {
+    rates = {
         name: count / _seconds(make_iteration(network, step, settings.training, generator), count, device)
         for name, step in steps.items()
     }
-    lines = [f"{name}: {pace:.1f} iterations per second" for name, pace in paces.items()]
-    finder = build_superpoint(fold_norms(network.eval()), device)
-    few = replace(settings, adapt=replace(settings.adapt, views=2))
-    adapt(finder, shapes.images, few, generator)
-    seconds = _time(lambda: adapt(finder, shapes.images, few, generator), device)
+    lines = [f"{name}: {rate:.1f} iterations per second" for name, rate in rates.items()]
+    superpoint = build_superpoint(fold_norms(network.eval()), device)
+    short_settings = replace(settings, adapt=replace(settings.adapt, views=2))
+    adapt(superpoint, shapes.images, short_settings, generator)
+    seconds = _time(lambda: adapt(superpoint, shapes.images, short_settings, generator), device)
     views = 3 * len(shapes) / seconds  # three passes: the images and two deformed views
     lines.append(f"adaptation: {views:.0f} views per second")
-    total = _total_seconds(settings, paces, views)
+    total = _total_seconds(settings, rates, views)
     lines.append(f"training and adaptation in total: {total:.0f} s, without drawing")
     network.train()
     lines.append(_profile(steps["joint"], count, device))
     return "\n".join(lines)
 
 
-def _total_seconds(settings: Settings, paces: dict[str, float], views: float) -> float:
+def _total_seconds(settings: Settings, rates: dict[str, float], views: float) -> float:
     """Return the seconds of a whole training at these speeds."""
     options, data = settings.training, settings.data
     num_views = (data.scenes + data.animals + data.photographs) * (settings.adapt.views + 1)
     return (
-        options.shapes_iterations / paces["shapes"]
-        + sum(options.joint_iterations) / paces["joint"]
+        options.shapes_iterations / rates["shapes"]
+        + sum(options.joint_iterations) / rates["joint"]
         + len(options.joint_iterations) * num_views / views
     )
 

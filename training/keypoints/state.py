@@ -21,9 +21,9 @@ FILE = "state.safetensors"
 def save(network: nn.Module, phases: int, scores: dict[str, Any], folder: Path, settings: Settings) -> None:
     """Save the network after `phases` phases. An interruption leaves either the old or the new file."""
     tensors = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
-    about = {"phases": str(phases), "scores": json.dumps(scores), "settings": _text(settings)}
+    header = {"phases": str(phases), "scores": json.dumps(scores), "settings": _text(settings)}
     with atomic_write(folder / FILE) as temporary:
-        save_file(tensors, temporary, metadata=about)
+        save_file(tensors, temporary, metadata=header)
 
 
 def load(network: nn.Module, folder: Path, settings: Settings) -> tuple[int, dict[str, Any]]:
@@ -32,13 +32,13 @@ def load(network: nn.Module, folder: Path, settings: Settings) -> tuple[int, dic
     if not path.is_file():
         raise InputError(f"nothing to resume in {folder}: no phase of a training has finished there")
     with safe_open(path, "pt") as content:
-        about = content.metadata()
-    if about["settings"] != _text(settings):
+        header = content.metadata()
+    if header["settings"] != _text(settings):
         raise InputError(
             f"the training in {folder} was started with other settings; resume with the same ones"
         )
     network.load_state_dict(load_file(path))
-    return int(about["phases"]), json.loads(about["scores"])
+    return int(header["phases"]), json.loads(header["scores"])
 
 
 def _text(settings: Settings) -> str:

@@ -69,17 +69,17 @@ def train(
         state.save(network, number + 1, scores, out, settings)
 
     with open_drawing_pool() as pool:
-        drawing = draw_shapes(pool, settings.data, settings.seed)
+        shapes_drawing = draw_shapes(pool, settings.data, settings.seed)
         # The pool draws these images while the first phase trains on shapes.
-        later = draw_unlabeled(pool, settings.data, settings.seed, photographs)
-        shapes = drawing.ready(device)
+        unlabeled_drawing = draw_unlabeled(pool, settings.data, settings.seed, photographs)
+        shapes = shapes_drawing.wait(device)
         log("shapes drawn", images=len(shapes))
         if done == 0:
             generator = _generator(settings, 0, device)
             step = shapes_step(network, shapes, settings, generator)
             optimize(network, step, options.shapes_iterations, options.lr, options, generator, "shapes", log)
             finish(0, "shapes", "phase0-shapes")
-        unlabeled = later.ready(device).images
+        unlabeled = unlabeled_drawing.wait(device).images
         log("scenes drawn", images=len(unlabeled))
 
     for number, (iterations, lr) in enumerate(rounds, start=1):

@@ -34,19 +34,19 @@ _STAGES = (
     _Stage(1, 3, 1, 6, 320),
 )
 SCALES: Mapping[str, tuple[float, float]] = {"lite0": (1.0, 1.0), "lite1": (1.0, 1.1), "lite2": (1.1, 1.2)}
-"""Factors on width and depth by variant."""
+"""Width and depth factors of each variant."""
 
 
 class SamePaddedConv(nn.Conv2d):
-    """A convolution whose output has ceil(input / stride) rows; an odd pixel of padding comes last."""
+    """Convolution with TensorFlow's "SAME" padding: ceil(size / stride) outputs, an odd pixel at the end."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Convolve maps [B, C, H, W]."""
         kernel, stride = self.kernel_size[0], self.stride[0]
-        below, right = (
+        pad_y, pad_x = (
             max((math.ceil(side / stride) - 1) * stride + kernel - side, 0) for side in x.shape[2:]
         )
-        x = F.pad(x, (right // 2, right - right // 2, below // 2, below - below // 2))
+        x = F.pad(x, (pad_x // 2, pad_x - pad_x // 2, pad_y // 2, pad_y - pad_y // 2))
         return F.conv2d(x, self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
 
 
@@ -56,7 +56,7 @@ class InvertedResidual(nn.Module):
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
         hidden = inputs * expansion
-        self.skips = stride == 1 and inputs == outputs
+        self.has_skip = stride == 1 and inputs == outputs
         self._expand_conv = SamePaddedConv(inputs, hidden, 1, bias=False) if expansion > 1 else None
         self._bn0 = nn.BatchNorm2d(hidden, eps=_EPSILON) if expansion > 1 else None
         self._depthwise_conv = SamePaddedConv(hidden, hidden, kernel, stride, groups=hidden, bias=False)
@@ -71,11 +71,11 @@ class InvertedResidual(nn.Module):
             y = F.relu6(self._bn0(self._expand_conv(y)))
         y = F.relu6(self._bn1(self._depthwise_conv(y)))
         y = self._bn2(self._project_conv(y))
-        return x + y if self.skips else y
+        return x + y if self.has_skip else y
 
 
 class EfficientNetLite(nn.Module):
-    """The convolutional part of an EfficientNet-Lite, which returns the maps of chosen blocks."""
+    """Convolutional part of EfficientNet-Lite; returns the feature maps of chosen blocks."""
 
     def __init__(self, variant: str = "lite0") -> None:
         super().__init__()
@@ -86,15 +86,16 @@ class EfficientNetLite(nn.Module):
         inputs = _STEM
         for number, stage in enumerate(_STAGES):
             outputs = _round_channels(stage.channels * width)
-            ends = number in (0, len(_STAGES) - 1)  # The first and last stage are never repeated.
-            for repeat in range(stage.repeats if ends else math.ceil(stage.repeats * depth)):
+            is_first_or_last = number in (0, len(_STAGES) - 1)  # their depth is not scaled
+            repeats = stage.repeats if is_first_or_last else math.ceil(stage.repeats * depth)
+            for repeat in range(repeats):
                 stride = stage.stride if repeat == 0 else 1
                 blocks.append(InvertedResidual(inputs, outputs, stage.kernel, stride, stage.expansion))
                 inputs = outputs
         self._blocks = nn.ModuleList(blocks)
 
     def forward(self, images: Tensor, blocks: tuple[int, ...]) -> list[Tensor]:
-        """Return the maps of these blocks, ascending, for images [B, 3, H, W] in 0..1."""
+        """Return the feature maps of these blocks, in ascending order, for images [B, 3, H, W] in 0..1."""
         x = F.relu6(self._bn0(self._conv_stem((images * 255 - 127) / 128)))
         maps = []
         for number in range(max(blocks) + 1):

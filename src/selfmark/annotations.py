@@ -1,4 +1,4 @@
-"""Annotated objects: what label files and data sets provide, and what evaluation and mapping take."""
+"""Annotated objects, as read from label files and data sets and used by evaluation and mapping."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class AnnotatedObjects:
         names: L names of the points.
         xy: [N, L, 2] float64, pixels of the original image, pixel centers at integers; NaN where a point is
             not annotated.
-        hidden: [N, L] bool, annotated although occluded.
+        hidden: [N, L] bool, points that are annotated but occluded.
         boxes: [N, 4] float64, annotated box x, y, w, h, measured from pixel corners; NaN for objects without
-            one.
+            a box.
         mirror: Index of each point's partner in the mirrored image; empty if unknown.
-        normalizer: What errors are divided by, as in `evaluation.normalizers`; empty if unknown.
+        normalizer: Length that errors are divided by, by name (`evaluation.normalizers`); empty if unknown.
         fields: By name, N values that describe the objects (pose, species, ...); None where absent.
-        source: File or folder they were read from, for messages.
+        source: File or folder the annotations were read from, for messages.
         where: Location of each annotation in its file, for messages; empty if unknown.
-        notes: Sentences about what was left out.
+        notes: Messages for the user about annotations that were left out.
     """
 
     refs: tuple[ImageRef, ...]
@@ -57,7 +57,7 @@ class AnnotatedObjects:
                 f"xy, hidden and boxes must be arrays of {count} objects and {points} points, not {shapes}"
             )
         if self.mirror and sorted(self.mirror) != list(range(points)):
-            raise ValueError(f"mirror must name every one of {points} points once, not {self.mirror}")
+            raise ValueError(f"mirror must contain each index below {points} exactly once, not {self.mirror}")
         if any(len(values) != count for values in self.fields.values()) or len(self.where) not in (0, count):
             raise ValueError(f"every field and `where` must have {count} values")
 
@@ -76,12 +76,12 @@ class AnnotatedObjects:
 
     @cached_property
     def visible(self) -> npt.NDArray[np.bool_]:
-        """Whether each point is annotated, [N, L]."""
+        """Mask [N, L] of the annotated points, occluded or not."""
         visible: npt.NDArray[np.bool_] = np.all(np.isfinite(self.xy), axis=2)
         return visible
 
     def describe(self, row: int) -> str:
-        """Return where an object is annotated, for messages."""
+        """Describe where an object is annotated, for messages."""
         return self.where[row] if self.where else self.refs[row].name
 
     def select(self, rows: npt.ArrayLike) -> AnnotatedObjects:
@@ -103,8 +103,8 @@ class AnnotatedObjects:
         if missing:
             raise InputError(f"{self.source} has no point '{missing[0]}'; it has {', '.join(self.names)}")
         index = [self.names.index(name) for name in names]
-        new = {old: number for number, old in enumerate(index)}
-        partners = [new.get(self.mirror[old]) for old in index] if self.mirror else []
+        new_index = {old: new for new, old in enumerate(index)}
+        partners = [new_index.get(self.mirror[old]) for old in index] if self.mirror else []
         mirror = tuple(partner for partner in partners if partner is not None)
         return replace(
             self,
@@ -123,7 +123,7 @@ def build_annotated_objects(
     hidden: npt.NDArray[np.bool_] | None = None,
     fields: Mapping[str, tuple[FieldValue, ...]] | None = None,
 ) -> AnnotatedObjects:
-    """Return annotated objects; by default without boxes, with all points visible and no fields."""
+    """Build annotated objects; by default they have no boxes, no occluded points and no fields."""
     return AnnotatedObjects(
         refs=tuple(refs),
         names=tuple(names),

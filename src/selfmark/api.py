@@ -49,10 +49,12 @@ def evaluate(
         images: folders, glob patterns, image files, COCO files or videos to test on.
         labels: annotated points of these images; None runs only the checks that need no labels.
         train_images: images to fit the regressors on; None uses `images`.
-        train_labels: annotated points of those; None fits on one half of `labels` and tests on the other.
-        normalizer: the length that errors are divided by, e.g. `inter_ocular`; empty uses the label file's.
+        train_labels: annotated points of `train_images`; None splits `labels` into two halves: one to fit
+            on and one to test on.
+        normalizer: the length that errors are divided by, e.g. `inter_ocular`; empty uses that of the
+            label file.
         by: annotation fields to break the errors down by.
-        settings: changes to the settings of the evaluation by name, e.g. `{"draws": 3}`.
+        settings: evaluation settings to change, by name, e.g. `{"draws": 3}`.
         output: folder for metrics.json; None uses the run folder.
         device: `auto`, `cpu`, `cuda`, ...
 
@@ -83,8 +85,8 @@ def map_points(
     Args:
         run: run folder or model folder.
         labels: annotated points: COCO keypoints, a DeepLabCut table or a Label Studio export.
-        images: the annotated images; empty uses those that a COCO file names.
-        normalizer: the length that errors are divided by; empty uses the label file's.
+        images: the annotated images; empty uses the images listed in a COCO file.
+        normalizer: the length that errors are divided by; empty uses the one in the label file.
         device: `auto`, `cpu`, `cuda`, ...
 
     Returns:
@@ -93,8 +95,8 @@ def map_points(
     Warns:
         UserWarning: if annotated images or points could not be used.
     """
-    given = [images] if isinstance(images, (str, Path)) else list(images)
-    learned = learn_map(run, labels, given, normalizer, device)
+    inputs = [images] if isinstance(images, (str, Path)) else list(images)
+    learned = learn_map(run, labels, inputs, normalizer, device)
     for note in learned.notes:
         warnings.warn(note, stacklevel=2)
     return MappedDetector(Detector.load(run, select_device(device)), learned.mapping)

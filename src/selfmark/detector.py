@@ -296,7 +296,7 @@ def _read_runtime(run: Path) -> Runtime:
 
 
 def detector_fingerprint(detector: Detector) -> str:
-    """Compute a hash of everything that determines the landmarks: weights, preprocessing, map reading."""
+    """Hash everything that determines the landmarks: weights, preprocessing, heatmap decoding."""
     card = detector.card
     sections = dataclasses.asdict(card.images), dataclasses.asdict(card.network)
     digest = hashlib.sha256(json.dumps([card.mirror, card.flip_test, card.refine, *sections]).encode())

@@ -40,10 +40,10 @@ def discover(
 
     Args:
         inputs: folders, glob patterns, image files, text files that list images, COCO files or videos.
-        landmarks: number of landmarks; "auto" chooses it from the images, None uses the preset's.
+        landmarks: number of landmarks; "auto" chooses it from the images, None uses that of the preset.
         output: run folder; None uses `runs/NAME`, named after the first input.
         preset: `paper`, `fast`, `tiny`, or `auto` for the one that suits this machine.
-        settings: changes to the preset by dotted name, e.g. `{"M": 50, "flip.test": False}`.
+        settings: settings that differ from the preset, by dotted name, e.g. `{"M": 50, "flip.test": False}`.
         every: use every n-th frame of each video.
         regions: where the objects are in the images: a file of boxes, a crop, or animals to track.
         resume: continue the run in `output` with its own inputs and settings; `settings` may then only
@@ -140,8 +140,8 @@ def open_run(inputs: RunInputs, options: RunOptions, listener: Listener | None) 
         listener: called with every log event.
 
     Raises:
-        InputError: if the folder cannot be used: it has a run already, or none to resume; the run was started
-            on other images; or another process is working on it.
+        InputError: if the folder already contains a run, contains no run to resume, contains a run on other
+            images, or is in use by another process.
     """
     device = select_device(options.device)
     group = ProcessGroup.from_environment(device)
@@ -187,9 +187,9 @@ def _create_run(
     changes = {name: value for name, value in settings.items() if name.startswith("tracking.")}
     tracking = override(Config(), changes).tracking
 
-    def on_progress(done: int, of: int) -> None:
-        if listener is not None and (done % 25 == 0 or done == of):
-            listener({"event": "progress", "stage": "finding animals", "round": 0, "done": done, "of": of})
+    def on_progress(done: int, total: int) -> None:
+        if listener is not None and (done % 25 == 0 or done == total):
+            listener({"event": "progress", "stage": "finding animals", "round": 0, "done": done, "of": total})
 
     notes: list[str] = []
     refs = locate_objects(*inputs, tracking, on_progress, notes.append)

@@ -71,7 +71,7 @@ _EDITABLE_FIELDS = ("names", "mirror", "skeleton", "colors", "hidden", "confirme
 
 
 class Stage1Result(NamedTuple):
-    """What Stage 1 leaves for Stage 2.
+    """Results of Stage 1 that Stage 2 builds on.
 
     store:     the training images
     feed:      the same images, ready for the device
@@ -105,7 +105,7 @@ def train_phi(run: Run, device: torch.device, is_new: bool) -> Stage1Result:
     Args:
         run: the run folder, locked.
         device: device to compute on.
-        is_new: delete the run folder if its images turn out to be unusable.
+        is_new: whether the run was just created; its folder is then deleted if the images are unusable.
     """
     config = run.config
     _, rounds = stage1_phases(config)
@@ -189,7 +189,7 @@ def _compute_first_keypoints(run: Run, store: ImageStore, device: torch.device) 
             "give more images or lower M"
         )
     if config.warmup.bootstrap == "equivariance":
-        # The generic descriptors are not needed any more, and they take far more memory than the points.
+        # The generic descriptors are no longer needed, and they take far more memory than the points.
         points = replace(points, descriptor=None)
     return points
 
@@ -201,7 +201,7 @@ def _run_stage1(run: Run, store: ImageStore, feed: PixelFeed, points: Keypoints)
     """Warm up, then alternate correspondence recovery and training (Algorithm 1)."""
     config = run.config
     warmup, rounds = stage1_phases(config)
-    with _seeded(config, "Phi"):
+    with _seed_weights(config, "Phi"):
         phi = Phi(config.network)
     prepare_network(phi, feed.device, config.runtime)
     generator = _generator(config, "stage 1", feed.device)
@@ -234,8 +234,8 @@ def _run_stage1(run: Run, store: ImageStore, feed: PixelFeed, points: Keypoints)
             source = PairSource(table, round_pair_settings(config, has_mirrored_labels), propagated)
             task = build_stage1_task(phi, feed, source, config, generator, seed, run.group)
             _train(run, "stage1", state, phase, task)
-        # Outside of the block above: if a run was killed after the round's last checkpoint and before this
-        # line, the resumed run skips the training but has the weights of the round.
+        # This is outside the block above because a run may be killed between the last checkpoint of the
+        # round and this line. The resumed run then skips the training but has the weights of the round.
         if config.rounds.keep_weights and state.iteration == phase.stop:
             run.write_round_weights(phase.round, phi)
     return phi
@@ -364,7 +364,7 @@ def _build_landmark_table(labeled: LabeledPoints, num_images: int, K: int) -> La
 def _train_psi(run: Run, phi: Phi, feed: PixelFeed, table: LandmarkTable) -> Psi:
     """Train Psi by heatmap regression, starting from Phi, on the landmarks that were found (Sec. 3.6)."""
     config = run.config
-    with _seeded(config, "Psi"):
+    with _seed_weights(config, "Psi"):
         psi = Psi.from_phi(phi, config.network, config.K)
     prepare_network(psi, feed.device, config.runtime)
     lr_scales = [(psi.backbone, config.stage2.backbone_lr), (psi.head, 1.0)]
@@ -493,8 +493,8 @@ def _generator(config: Config, purpose: str, device: torch.device) -> torch.Gene
 
 
 @contextmanager
-def _seeded(config: Config, purpose: str) -> Iterator[None]:
-    """Seed the global random state within the context, for the initialization of weights."""
+def _seed_weights(config: Config, purpose: str) -> Iterator[None]:
+    """Seed the global random generator within the context, for the initialization of weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(_seed(config, purpose))
         yield

@@ -110,7 +110,7 @@ class LabeledPoints:
     """Keypoints with the pseudo-labels of one round.
 
     points:         P keypoints without descriptors
-    label:          [P] int64, cluster of the point; -1 if another point of the image has this cluster
+    label:          [P] int64, cluster of the point; -1 if its cluster went to another point of the image
     mirrored_label: [P] int64, cluster of the same point in the mirrored image; -1 if it has none
     clusters:       number of clusters
     centroids:      [clusters, D] float32, their centers; None if the labels do not come from a clustering

@@ -30,7 +30,7 @@ from selfmark.model.network import Phi, ResidualBlock
 from selfmark.model.plain_backend import PlainAugmentOps, PlainNetworkOps
 from selfmark.train.optimizer import FlatRMSprop
 
-LAST = torch.channels_last
+CHANNELS_LAST = torch.channels_last
 
 
 def _assert_close(ours: Tensor, theirs: Tensor, tolerance: float) -> None:
@@ -49,30 +49,31 @@ def _assert_same_gradients(
 ) -> None:
     """Compare outputs and gradients.
 
-    `mask` is a factor on the incoming gradients: 0 where rounding decides on which side of a ReLU a value is.
+    `mask` multiplies the incoming gradients; it is 0 where rounding decides the side of a ReLU.
     """
-    ours, theirs = ((one,) if isinstance(one, Tensor) else one for one in (ours, theirs))
-    incoming = [torch.randn_like(one) * mask for one in ours]
-    for one, other in zip(ours, theirs, strict=True):
-        _assert_close(one, other, tolerance)
-    got = torch.autograd.grad(ours, inputs, incoming)
-    for one, other in zip(got, torch.autograd.grad(theirs, inputs, incoming), strict=True):
-        _assert_close(one, other, 10 * tolerance)
+    ours, theirs = ((output,) if isinstance(output, Tensor) else output for output in (ours, theirs))
+    incoming = [torch.randn_like(output) * mask for output in ours]
+    for our_output, their_output in zip(ours, theirs, strict=True):
+        _assert_close(our_output, their_output, tolerance)
+    our_gradients = torch.autograd.grad(ours, inputs, incoming)
+    their_gradients = torch.autograd.grad(theirs, inputs, incoming)
+    for our_gradient, their_gradient in zip(our_gradients, their_gradients, strict=True):
+        _assert_close(our_gradient, their_gradient, 10 * tolerance)
 
 
 def _random_map(*shape: int, device: str) -> Tensor:
-    return (torch.randn(*shape, device=device) * 2 + 0.5).to(memory_format=LAST).requires_grad_()
+    return (torch.randn(*shape, device=device) * 2 + 0.5).to(memory_format=CHANNELS_LAST).requires_grad_()
 
 
 def check_norm(device: str) -> None:
-    """Check one and two launches, one and many groups per slab, with and without a bias before."""
+    """Check one and two launches, one and many groups per slab, with and without a convolution bias."""
     cuda = [(2, 32, 64, 32), (3, 64, 128, 32), (2, 256, 64, 32), (2, 256, 4, 32)]
     shapes = cuda if device == "cuda" else [(2, 16, 8, 8), (2, 128, 40, 8), (2, 128, 4, 8)]
     for images, channels, side, groups in shapes:
         x = _random_map(images, channels, side, side, device=device)
         weight = (torch.rand(channels, device=device) + 0.5).requires_grad_()
-        bias, before = (torch.randn(channels, device=device).requires_grad_() for _ in range(2))
-        for shift in (None, before):
+        bias, conv_bias = (torch.randn(channels, device=device).requires_grad_() for _ in range(2))
+        for shift in (None, conv_bias):
             normalized = F.group_norm(x if shift is None else x + shift[:, None, None], groups, weight, bias)
             ours = norm.norm_relu(x, weight, bias, groups, shift)
             inputs = [x, weight, bias]
@@ -85,7 +86,7 @@ def check_norm(device: str) -> None:
 def check_block(device: str) -> None:
     widths, groups = ([(128, 128), (64, 128)], 32) if device == "cuda" else ([(16, 16), (16, 32)], 4)
     for inputs, outputs in widths:
-        module = ResidualBlock(inputs, outputs, groups).to(device).to(memory_format=LAST)  # type: ignore[call-overload]
+        module = ResidualBlock(inputs, outputs, groups).to(device).to(memory_format=CHANNELS_LAST)  # type: ignore[call-overload]
         for parameter in module.parameters():
             if parameter.ndim == 1:
                 parameter.data = torch.randn_like(parameter)
@@ -94,7 +95,7 @@ def check_block(device: str) -> None:
         if inputs != outputs:
             norms, convs = [*norms, module.skip[0]], [*convs, module.skip[2]]  # type: ignore[index]
         weights = [conv.weight for conv in convs]
-        affine = [p for one in norms for p in (one.weight, one.bias)]
+        affine = [p for layer in norms for p in (layer.weight, layer.bias)]
         plain = PlainNetworkOps().residual_block(module, x)
         tensors = (x, *weights, *affine)
         _assert_same_gradients(block(x, groups, weights, affine), plain, tensors, 5e-4)
@@ -113,7 +114,7 @@ def check_pool(device: str) -> None:
 def check_stem(device: str) -> None:
     images = torch.rand(2, 3, 32, 32, device=device)
     weight = torch.randn(16, 3, 7, 7, device=device).requires_grad_()
-    for layout in (images, images.to(memory_format=LAST)):
+    for layout in (images, images.to(memory_format=CHANNELS_LAST)):
         plain = F.conv2d(images - 0.5, weight, None, 2, 3)
         tolerance = 1e-4 if device == "cuda" else 1e-5
         _assert_same_gradients(stem.stem_conv(layout, weight), plain, (weight,), tolerance)
@@ -167,7 +168,7 @@ def check_network(device: str) -> None:
     config = override(preset("tiny"), changes)
     torch.manual_seed(0)
     phi = Phi(config.network).to(device)
-    phi.to(memory_format=LAST)  # type: ignore[call-overload]
+    phi.to(memory_format=CHANNELS_LAST)  # type: ignore[call-overload]
     size = config.images.size
     images = torch.rand(2, 3, size, size, device=device)
     cells = torch.rand(2, 7, 2, device=device) * config.map_size - 0.5
@@ -196,9 +197,9 @@ def check_network(device: str) -> None:
         leaf = copies.get(parameter, parameter)
         assert leaf.grad is not None, name
         # Gradients of single layers in bf16 differ by several percent, but their direction must agree.
-        one, other = leaf.grad.float().flatten(), plain[name].flatten()
-        cosine = F.cosine_similarity(one, other, dim=0)
-        assert cosine > 0.95 or other.norm() < 1e-6, f"{name}: cosine {float(cosine):.3f}"
+        gradient, expected = leaf.grad.float().flatten(), plain[name].flatten()
+        cosine = F.cosine_similarity(gradient, expected, dim=0)
+        assert cosine > 0.95 or expected.norm() < 1e-6, f"{name}: cosine {float(cosine):.3f}"
 
 
 CHECKS = (

@@ -1,6 +1,6 @@
 """Apply Phi to the whole training set: find keypoints and compute two descriptors for each.
 
-Descriptors are by far the largest data of a round. Memory for the maximum number of them is allocated before
+Descriptors take by far the most memory in a round. Memory for the largest possible number is allocated before
 the first image: on the device if it fits easily, otherwise on the host, where untouched pages cost nothing.
 """
 
@@ -87,7 +87,7 @@ def describe_images(
 def _allocate_descriptors(num_images: int, config: Config, device: torch.device) -> Tensor:
     """Allocate memory [views, P, D] for the descriptors of as many points as the images can have.
 
-    It is on the device if it takes at most `runtime.device_fraction` of the memory free there.
+    The memory is on the device if it takes at most `runtime.device_fraction` of the memory free there.
     """
     num_views = 1 + config.flip.finds_partners
     shape = (num_views, num_images * config.heatmaps.max_points, config.network.descriptor)

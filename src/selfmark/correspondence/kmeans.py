@@ -1,8 +1,8 @@
 """K-means on CPU or GPU: k-means++ seeding, restarts, empty-cluster repair.
 
 The vectors may be distributed over the processes of a group. Each process works on its own rows, and only
-sums are exchanged, so no process ever needs them all. All processes draw the same random numbers and locate
-them among the rows of all processes in rank order, so the clusters do not depend on the distribution (up to
+sums are exchanged, so no process ever needs all vectors. All processes draw the same random numbers and apply
+them to the rows of all processes in rank order, so the clusters do not depend on the distribution (up to
 rounding).
 
 The result is deterministic for a seed: sums are matrix products, never atomic additions.
@@ -19,8 +19,8 @@ from torch import Tensor
 
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 
-# Runs whose costs differ by less found the same clusters in another order. The first of them is used, because
-# their order by cost depends on rounding, and so on how the vectors are distributed over processes.
+# K-means runs whose costs differ by less than this factor found the same clusters in a different order. The
+# first of them is used: which one is cheapest depends on rounding, and hence on the number of processes.
 _SAME_COST = 1 + 1e-6
 _CHECK_EVERY = 4  # Lloyd iterations between convergence checks, each of which waits for the device
 
@@ -62,10 +62,11 @@ def nearest_centroid(vectors: Tensor, centroids: Tensor) -> NearestCentroids:
 class CentroidMargins(NamedTuple):
     """Nearest centroid of each vector, the squared distance to it, and the margin to other clusters.
 
-    cluster:  [P] int64 distance: [P] squared margin:   [P], measured along the line to the other centroid
-    whose border is closest: 0 on the border, 1 at
-              the vector's own centroid. Unlike a ratio of distances, it does not shrink with the number of
-              dimensions.
+    cluster:  [P] int64
+    distance: [P], squared
+    margin:   [P], 1 at the vector's own centroid and 0 on the border with the closest other cluster, measured
+              along the line between the two centroids. Unlike a ratio of distances, it does not shrink with
+              the number of dimensions.
     """
 
     cluster: Tensor
@@ -83,7 +84,7 @@ def centroid_margins(vectors: Tensor, centroids: Tensor) -> CentroidMargins:
     """
     target = _PreparedCentroids.prepare(centroids)
     between = torch.cdist(centroids, centroids).square_()
-    # Of equal centroids, all vectors are on the border.
+    # If two centroids are equal, all their vectors lie on the border.
     between.fill_diagonal_(1).clamp_min_(torch.finfo(between.dtype).tiny)
     parts = []
     for block in iterate_blocks(vectors, centroids.device):
@@ -113,7 +114,7 @@ def iterate_blocks(vectors: Tensor, device: torch.device) -> Iterator[Tensor]:
 def sample_rows(
     num_rows: int, max_rows: int, generator: torch.Generator, group: ProcessGroup = SINGLE_PROCESS
 ) -> Tensor:
-    """Choose rows of this process, so that all processes together choose at most `max_rows`: [S] int64.
+    """Choose rows of this process, [S] int64; all processes together choose at most `max_rows`.
 
     The rows of all processes are divided into `max_rows` intervals of equal length, and one row is chosen
     from each. The first boundary is random, so all rows are equally likely.
@@ -145,10 +146,10 @@ def kmeans(
     generator: torch.Generator,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> Tensor:
-    """Return the centroids [clusters, D] with the lowest within-cluster distance of several runs.
+    """Run K-means several times and return the centroids [clusters, D] with the lowest cost.
 
     Args:
-        vectors: [P, D] float32, those of this process; at least `clusters` over all processes.
+        vectors: [P, D] float32, the vectors of this process; all processes need at least `clusters` together.
         clusters: number of centroids.
         iterations: maximum number of Lloyd iterations per run; a run ends early when it has converged.
         restarts: number of independent runs.
@@ -170,7 +171,7 @@ def kmeans(
 
 
 def _seed(vectors: Tensor, draws: Tensor, group: ProcessGroup) -> Tensor:
-    """Choose seeds by k-means++: each is drawn in proportion to its squared distance from those before.
+    """Choose seeds by k-means++: each is drawn in proportion to its squared distance from earlier ones.
 
     All R runs are seeded at once, so that the vectors are read C times, not R x C times. Weights are float64,
     because the row that a draw selects must not depend on how a product is rounded.
@@ -280,11 +281,11 @@ def _sum_block(block: Tensor, cluster: Tensor, clusters: int) -> tuple[Tensor, T
 def _find_farthest(vectors: Tensor, centroids: Tensor, count: int, group: ProcessGroup) -> Tensor:
     """Return the vectors [count, D] farthest from their centroids over all processes; the first if tied."""
     distance = nearest_centroid(vectors, centroids).distance
-    own = distance.argsort(descending=True, stable=True)[:count]
-    distances, candidates = group.gather_rows(distance[own]), group.gather_rows(vectors[own])
+    farthest = distance.argsort(descending=True, stable=True)[:count]
+    distances, candidates = group.gather_rows(distance[farthest]), group.gather_rows(vectors[farthest])
     return candidates[distances.argsort(descending=True, stable=True)[:count]]
 
 
 def _block_size(device: torch.device) -> int:
-    """Return the number of vectors per block: enough to use all threads, few enough for their distances."""
+    """Return the vectors per block: enough to use all threads, few enough for their distances to fit."""
     return 32_768 if device.type == "cpu" else 262_144

@@ -10,9 +10,9 @@ in an image if
   is dissolved and counts as stable nowhere.
 
 With n keypoints and h stable landmarks per image, the score of K is 2h / (K + n): the harmonic mean of the
-fraction of landmarks that are stable and the fraction of keypoints that belong to a stable landmark. If there
-are too few clusters, each covers several points of an image, of which only one is kept. If there are too
-many, a landmark is split into parts that are each found only sometimes.
+fraction of landmarks that are stable and the fraction of keypoints that belong to a stable landmark. With too
+few clusters, a cluster covers several points of an image, but only one of them is kept. With too many, a
+landmark is split into parts that are each found only sometimes.
 
 This measures stability under resampling (Ben-Hur et al. 2002, Lange et al. 2004) per cluster (Hennig 2008),
 corrected for chance (Cohen 1960); see docs/landmark-count.md.
@@ -108,8 +108,9 @@ def count_landmarks(
 def feasible_counts(candidates: Sequence[int], max_points: int, total_points: int) -> tuple[int, ...]:
     """Return the candidates, ascending, that the points allow; the smallest is always included.
 
-    The limit is twice the largest number of points in an image: more landmarks cannot be stable, and up to
-    there the score is seen to fall. Half of all points must also be enough for every cluster.
+    The limit is twice the largest number of points in an image. An image cannot show more landmarks than
+    it has points, but larger candidates confirm that the score falls. Half of all points must also suffice
+    to fill all clusters.
 
     Args:
         candidates: numbers of landmarks.
@@ -138,7 +139,7 @@ def find_plateau(trials: Sequence[CountTrial]) -> tuple[int, ...]:
 def score_uncertainty(trials: Sequence[CountTrial]) -> float:
     """Return the standard error of the best score, or the median over all trials if that is larger.
 
-    The median is there because a standard error from few splits is itself uncertain.
+    The standard error from a few splits is itself uncertain, and the median keeps it from being too small.
     """
     best = max(trials, key=lambda trial: trial.score)
     return max(best.error, statistics.median(trial.error for trial in trials))
@@ -224,7 +225,7 @@ def _compare(
     correspondence: Correspondence,
     generator: torch.Generator,
 ) -> Tensor:
-    """Return detection, separation and agreement [3] of the K clusters of this half and of the other."""
+    """Cluster both halves into K clusters and return detection, separation and agreement, [3]."""
     index = described.points.image_index
     is_found: list[Tensor] = []
     clear_labels: list[Tensor] = []
@@ -241,7 +242,7 @@ def _compare(
 
 
 def _label_points(points: Keypoints, centroids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the landmark of each point [P], each once per image or -1, and the margin [P]."""
+    """Assign each landmark at most once per image; return labels [P], -1 for none, and margins [P]."""
     if points.descriptor is None:
         raise ValueError("the keypoints have no descriptors")
     nearest = centroid_margins(points.descriptor, centroids)
@@ -250,28 +251,29 @@ def _label_points(points: Keypoints, centroids: Tensor) -> tuple[Tensor, Tensor]
     return label, nearest.margin
 
 
-def labeling_agreement(one: Tensor, other: Tensor, K: int, dissolved: float) -> Tensor:
+def labeling_agreement(label_a: Tensor, label_b: Tensor, K: int, dissolved: float) -> Tensor:
     """Measure how well two labelings [P] of the same points agree, up to a permutation of the landmarks.
 
-    1 is perfect agreement, 0 agreement by chance. Landmarks are paired so that they share the most points.
-    The result is the mean over pairs of Cohen's kappa of this landmark against the rest, weighted by size.
+    1 is perfect agreement, 0 agreement by chance. Landmarks are paired so that the pairs share as
+    many points as possible. The result is the mean of Cohen's kappa over the pairs (landmark against the
+    rest), weighted by size.
 
     Args:
-        one: [P] labels; below 0 for none.
-        other: [P] labels.
+        label_a: [P] labels; below 0 for none.
+        label_b: [P] labels.
         K: number of landmarks.
         dissolved: pairs with a kappa up to this value count as 0.
 
     >>> labeling_agreement(torch.tensor([0, 0, 1, 1, -1]), torch.tensor([1, 1, 0, 0, -1]), 2, 0.5).item()
     1.0
     """
-    both = (one >= 0) & (other >= 0)
-    shared = torch.bincount((one * K + other)[both], minlength=K * K).reshape(K, K).double()
-    sizes = [torch.bincount(label[label >= 0], minlength=K).double() for label in (one, other)]
+    both = (label_a >= 0) & (label_b >= 0)
+    shared = torch.bincount((label_a * K + label_b)[both], minlength=K * K).reshape(K, K).double()
+    sizes = [torch.bincount(label[label >= 0], minlength=K).double() for label in (label_a, label_b)]
     pairs = linear_sum_assignment(shared.cpu().numpy(), maximize=True)
     row, column = (torch.from_numpy(part) for part in pairs)
     same, first, second = shared[row, column], sizes[0][row], sizes[1][column]
-    chance, mean = first * second / len(one), (first + second) / 2
+    chance, mean = first * second / len(label_a), (first + second) / 2
     kappa = (same - chance) / (mean - chance).clamp_min(torch.finfo(mean.dtype).tiny)
     kept = torch.where(kappa > dissolved, kappa, 0)
     return (kept * mean).sum() / mean.sum().clamp_min(1)

@@ -29,8 +29,8 @@ def find_mirror_partners(table: npt.NDArray[np.int64]) -> tuple[int, ...]:
     """Return the partner of each landmark, from the [K, K] table of `mirror_cooccurrence`.
 
     The paper pairs each cluster with the one it becomes most often. Such choices need not be mutual, but
-    flipping twice must change nothing. Pairs are therefore fixed in the order of their counts in both
-    directions; a landmark that never becomes one of those still free is its own partner.
+    flipping twice must change nothing. Pairs are therefore formed greedily, in descending order of
+    their counts in both directions. A landmark that finds no free partner is its own partner.
 
     >>> find_mirror_partners(np.array([[0, 9, 0], [8, 0, 1], [0, 0, 7]]))
     (1, 0, 2)
@@ -41,8 +41,8 @@ def find_mirror_partners(table: npt.NDArray[np.int64]) -> tuple[int, ...]:
     partner = list(range(landmarks))
     is_paired = np.zeros(landmarks, dtype=bool)
     for pair in np.argsort(-strength[first, second], kind="stable"):
-        one, other = int(first[pair]), int(second[pair])
-        if strength[one, other] > 0 and not is_paired[one] and not is_paired[other]:
-            partner[one], partner[other] = other, one
-            is_paired[one] = is_paired[other] = True
+        a, b = int(first[pair]), int(second[pair])
+        if strength[a, b] > 0 and not is_paired[a] and not is_paired[b]:
+            partner[a], partner[b] = b, a
+            is_paired[a] = is_paired[b] = True
     return tuple(partner)

@@ -5,8 +5,8 @@ gets the label it has when its image is flipped. In a group, each process provid
 images; centroids are fitted to those of all processes, and everything else concerns one image at a time.
 
 The computation runs on the generator's device, and the labels are there too. Descriptors may be in host
-memory; the device then stores only the sample that K-means is fitted to and one or two blocks, regardless of
-the number of images. The labels do not depend on where the descriptors are.
+memory; the device then holds only the sample for K-means and one or two blocks, regardless of the number of
+images. The labels do not depend on where the descriptors are.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def keep_one_per_cluster(
 
     Args:
         described: keypoints with descriptors.
-        K: number of clusters; their labels are discarded.
-        settings: of K-means and assignment.
+        K: number of clusters; the labels are discarded.
+        settings: settings of K-means and assignment.
         generator: source of the random numbers.
         group: the processes that share the images.
     """

@@ -22,15 +22,16 @@ def suppress_non_maxima(
     """Select `count` points that are spread over the image.
 
     The largest square that leaves `count` to (1 + tolerance) * `count` points is used, and the weakest points
-    beyond `count` are dropped. The result has fewer points only if fewer are at least about a pixel apart.
+    beyond `count` are dropped. Fewer points are returned only if
+    the others are less than about a pixel from a selected point.
 
     Args:
         xy: [P, 2] points, strongest first, inside the image.
         count: number of points to select.
         width: width of the image in pixels.
         height: height of the image in pixels.
-        tolerance: fraction of `count` that the covering may leave in addition. A smaller value gives larger
-            squares and takes a few more steps.
+        tolerance: the covering may leave up to this fraction of `count` in addition. A smaller value gives
+            larger squares and takes a few more steps.
 
     Returns:
         Ascending indices into `xy`, so strongest first; the strongest point is always included.
@@ -42,15 +43,15 @@ def suppress_non_maxima(
     if len(xy) <= count:
         return np.arange(len(xy))
     max_count = int(count * (1 + tolerance))
-    small, large = 1, max(width, height)  # `small` leaves enough points or is the minimum
+    small, large = 1, max(width, height)  # `small` leaves at least `count` points, unless it is 1
     while large - small > 1:
         side = (small + large) // 2
-        found = len(cover_with_squares(xy, side, width, height, limit=max_count + 1))
-        if found < count:
+        num_left = len(cover_with_squares(xy, side, width, height, limit=max_count + 1))
+        if num_left < count:
             large = side
         else:
             small = side
-            if found <= max_count:
+            if num_left <= max_count:
                 break
     return cover_with_squares(xy, small, width, height, limit=count)
 

@@ -27,7 +27,7 @@ def detect_first_keypoints(
         bounds: [N, 4] rectangle (x0, y0, x1, y1) in network pixels, both ends included. Points outside are
             dropped, because they are in the padding or around the object.
         settings: detector, its image size and its thresholds.
-        device: where detection runs and the result is.
+        device: device of the computation and of the result.
         batch: images per call of the detector.
         on_progress: called with the number of images done and their total.
     """
@@ -61,15 +61,15 @@ def resize_images(images: torch.Tensor, side: int) -> torch.Tensor:
 def mix_in_random_points(
     points: Keypoints, fraction: float, images: int, size: int, generator: torch.Generator
 ) -> Keypoints:
-    """Replace a fraction of every image's points by random ones (robustness to noise, Sec. 5.1).
+    """Replace a fraction of the points of each image with random ones (robustness to noise, Sec. 5.1).
 
     The points to replace are chosen at random; their number is `fraction` of the image's points, rounded. New
     points are uniform over the image. Scores are kept, so that they do not reveal the noise. The result has
     no descriptors unless `fraction` is 0.
 
     Args:
-        points: of all images.
-        fraction: of the points to replace.
+        points: points of all images.
+        fraction: fraction of the points to replace.
         images: number of images.
         size: side of the network's image in pixels.
         generator: source of the random numbers.

@@ -51,7 +51,7 @@ class LearnedDetector:
     stride:     image pixels per descriptor cell
     multiple:   the network needs sides that are a multiple of this
     threshold:  minimum score; -inf if the scale of the score has no meaning for the user
-    nms_radius: of the non-maximum suppression, in pixels
+    nms_radius: radius of the non-maximum suppression, in pixels
     max_points: maximum number of points per image
     """
 

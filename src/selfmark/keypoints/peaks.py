@@ -26,13 +26,12 @@ def strongest_peaks(
         score: [B, H, W], one value per image pixel.
         descriptors: [B, D, h, w] with `stride` image pixels per cell.
         stride: image pixels per descriptor cell.
-        radius: of the non-maximum suppression, in pixels.
+        radius: radius of the non-maximum suppression, in pixels.
         threshold: minimum score; `-math.inf` accepts any score.
         count: maximum number of points per image.
     """
     batch, height, width = score.shape
-    # Mask the border before the suppression, so that a false peak there cannot suppress a true one next to
-    # it.
+    # Mask the border before the suppression, so that a false peak there cannot suppress a true neighbor.
     inner = F.pad(score[:, BORDER : height - BORDER, BORDER : width - BORDER], [BORDER] * 4, value=-math.inf)
     peaks = local_maxima(inner, radius, threshold)
     value, position = torch.where(peaks, inner, -math.inf).flatten(1).topk(min(count, height * width))

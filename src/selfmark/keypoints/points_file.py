@@ -4,7 +4,8 @@
     photos/cat-01.jpg,120.5,88,0.9
 
 The column `score` is optional. Coordinates are pixels of the original image, with pixel centers at integers.
-An image is named by its path or by the end of its path, such as the file name, if that fits only one image.
+The column `image` contains the path of an image or the end of it, such as the file name. It must match only
+one image.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def _parse_row(row: list[str], columns: int, where: str) -> tuple[str, float, fl
 
 
 class _NameIndex:
-    """Lookup of images by name, or by an end of the path that fits only one image."""
+    """Lookup of images by name, or by the end of a path if it matches only one image."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._by_name: dict[str, list[int]] = defaultdict(list)

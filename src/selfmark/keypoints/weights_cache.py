@@ -82,7 +82,7 @@ def find_weights(name: str, explicit_path: str = "") -> Path:
     """Return the path of the weights of detector `name`.
 
     Args:
-        name: of the detector.
+        name: name of the detector.
         explicit_path: a file to use instead of the one in the cache.
 
     Raises:
@@ -110,7 +110,7 @@ def install_weights(name: str, source: str | None) -> Path:
     The file appears in the cache only when it is complete and its checksum is correct.
 
     Args:
-        name: of the detector.
+        name: name of the detector.
         source: path of a local file; None to download the weights from their authors.
 
     Raises:
@@ -166,7 +166,7 @@ def load_weights(path: Path, name: str) -> dict[str, torch.Tensor]:
 
 
 def license_notice(name: str) -> str | None:
-    """Return the license of the weights of `name` the first time, None afterwards or if there is none."""
+    """Return the license of the weights of `name` on the first call; None afterwards or without license."""
     if name not in PUBLISHED_WEIGHTS:
         return None
     marker = cache_folder() / f"{PUBLISHED_WEIGHTS[name].file}.license-shown"
@@ -199,7 +199,7 @@ def _cache_file(target: Path) -> Iterator[IO[bytes]]:
 
 
 def _open_source(name: str, source: str | None) -> IO[bytes]:
-    """Open the local file `source`, or the download of `name` if it is None."""
+    """Open the local file `source`, or start the download of `name` if it is None."""
     if source is not None:
         try:
             return open(source, "rb")

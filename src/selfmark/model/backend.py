@@ -1,6 +1,6 @@
 """Interfaces between the networks and the code that computes them.
 
-A network keeps its parameters and defines the order of its layers. A `Backend` says how each layer is
+A network keeps its parameters and defines the order of its layers. A `Backend` defines how each layer is
 computed (`NetworkOps`), how training images are augmented (`AugmentOps`) and how a pass is executed
 (`ExecutionPolicy`). `plain_backend` implements the three in torch for any device, `fused_backend` with Triton
 kernels for CUDA. `network.prepare_network` chooses one of them.
@@ -77,18 +77,18 @@ class AugmentOps(Protocol):
 
 
 class ExecutionPolicy(Protocol):
-    """Precision, streams and recording of the passes through a network."""
+    """Precision, CUDA streams and CUDA graph capture of the passes through a network."""
 
     @property
     def weight_dtype(self) -> torch.dtype | None:
-        """Type of the weight copies that convolutions read; None if they read the parameters themselves."""
+        """Data type of the weight copies that convolutions use; None if they use the parameters."""
 
     @property
     def is_capturable(self) -> bool:
         """True if a training step can be captured as a CUDA graph."""
 
     def use_weight_copies(self, copies: dict[Tensor, Tensor]) -> None:
-        """Read these copies, parameter to copy, from now on; the caller keeps them up to date."""
+        """Use these copies, keyed by parameter, from now on; the caller keeps them up to date."""
 
     def forward_context(self, network: nn.Module) -> AbstractContextManager[None]:
         """Return the context in which to run the forward pass of `network`."""
@@ -99,7 +99,7 @@ class ExecutionPolicy(Protocol):
 
 @dataclass(frozen=True)
 class Backend:
-    """Implementation of everything the networks compute with."""
+    """Implementation of layers, augmentation and execution."""
 
     layers: NetworkOps
     augmentation: AugmentOps

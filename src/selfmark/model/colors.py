@@ -1,4 +1,4 @@
-"""Colors of landmarks: those the user chose, or a default palette."""
+"""Colors of landmarks: chosen by the user, or from a default palette."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def palette(count: int) -> tuple[str, ...]:
     rgb = [
         colorsys.hsv_to_rgb(index * golden % 1.0, 0.8, 0.78 if index % 2 else 1.0) for index in range(count)
     ]
-    return tuple("#" + "".join(f"{round(255 * part):02x}" for part in color) for color in rgb)
+    return tuple("#" + "".join(f"{round(255 * channel):02x}" for channel in color) for color in rgb)
 
 
 def landmark_colors(card: ModelCard) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Backend of Triton kernels: bf16 on CUDA, few kernel launches per layer.
+"""Triton implementation of the backend: bf16 on CUDA, few kernel launches per layer.
 
 Norm statistics, residual sums, bilinear sampling and losses are computed in float32. Without gradients, when
 landmark positions are read from the heatmaps, the output layers are computed in float32 too.
@@ -30,7 +30,7 @@ B = TypeVar("B")
 
 
 class WeightCopies:
-    """Copies in bf16 of the convolutions' parameters, shared by layers and execution.
+    """bf16 copies of the parameters of all convolutions, shared by layers and execution.
 
     During training the optimizer owns them and keeps them up to date; otherwise `refresh` makes them.
     """
@@ -58,7 +58,7 @@ class WeightCopies:
             convs = [m for m in network.modules() if isinstance(m, nn.Conv2d)]
             parameters = [p for conv in convs for p in conv.parameters()]
             self._copies = {p: torch.empty_like(p, dtype=torch.bfloat16) for p in parameters}
-        # This takes a few launches and is right even if weights were loaded since the last pass.
+        # Copy before every pass: it takes few launches, and weights may have been loaded since the last one.
         torch._foreach_copy_(list(self._copies.values()), list(self._copies))
 
 
@@ -165,8 +165,8 @@ class FusedExecution:
     def parallel(self, side: Callable[[], A], main: Callable[[], B]) -> tuple[A, B]:
         """Run the two computations on two streams.
 
-        The results of `side` are used after the streams have joined, so their memory is safe: whatever reuses
-        it has waited for both streams.
+        The streams join before the results of `side` are used, so anything that reuses their memory has
+        waited for both streams.
         """
         if self._depth == len(self._streams):
             self._streams.append(torch.cuda.Stream())  # type: ignore[no-untyped-call]
@@ -184,6 +184,6 @@ class FusedExecution:
 
 
 def create_fused_backend() -> Backend:
-    """Return the backend of Triton kernels for one network."""
+    """Create a Triton backend for one network."""
     copies = WeightCopies()
     return Backend(FusedNetworkOps(copies), FusedAugmentOps(), FusedExecution(copies))

@@ -66,7 +66,7 @@ def negatives_different_cluster(label_a: Tensor, label_b: Tensor, valid_a: Tenso
 def pair_weights(
     positive: Tensor, negative: Tensor, settings: Loss, group: ProcessGroup = SINGLE_PROCESS
 ) -> tuple[Tensor, Tensor]:
-    """Return the weights of pairs that turn the sums in `contrastive_loss` into means.
+    """Return the weights of positive and negative pairs that turn the sums in `contrastive_loss` into means.
 
     With several processes, the pairs of all processes are counted, so that the mean of the processes' losses
     equals the loss of a single process with the whole batch.

@@ -203,7 +203,7 @@ class Psi(nn.Module):
 def bytes_per_image(settings: Network, size: int) -> int:
     """Return the memory that one image of `size` pixels takes in a pass without gradients.
 
-    It is about that of nine maps with all channels.
+    This is roughly the size of nine feature maps with all channels.
     """
     return 9 * settings.channels * (size // STRIDE) ** 2 * torch.float32.itemsize
 

@@ -29,7 +29,7 @@ class PlainNetworkOps:
         return F.relu(norm(conv(images - 0.5)))
 
     def residual_block(self, block: ResidualBlock, x: Tensor) -> Tensor:
-        """Concatenate the three convolutions of the block and add the skip connection."""
+        """Concatenate the outputs of the three convolutions and add the skip connection."""
         first = block.conv1(F.relu(block.norm1(x)))
         second = block.conv2(F.relu(block.norm2(first)))
         third = block.conv3(F.relu(block.norm3(second)))
@@ -86,7 +86,7 @@ class PlainExecution:
         self._bf16 = bf16
 
     def use_weight_copies(self, copies: dict[Tensor, Tensor]) -> None:
-        """Raise if there are copies: torch's layers read the parameters themselves."""
+        """Raise if there are copies: the layers of torch use the parameters themselves."""
         if copies:
             raise ValueError("the plain backend reads the parameters themselves, not copies of them")
 

@@ -21,11 +21,11 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class BatchSlice:
-    """Rows `start` to `stop` of a batch of `total` rows: the part of one process.
+    """Rows `start` to `stop` - 1 of a batch of `total` rows: the part of one process.
 
     Every process draws the random numbers of the whole batch and uses its part of them. The generators stay
-    in sync, and the batches do not depend on the number of processes. Most of the cost is pixel noise: 0.8 MB
-    for each image of the batch at 256 pixels.
+    in sync, and the batches do not depend on the number of processes. The extra cost is mostly the pixel
+    noise: 0.8 MB per image of the batch at 256 pixels.
     """
 
     start: int
@@ -90,7 +90,7 @@ class PlannedPairs:
 
 
 def iteration_rng(seed: int, iteration: int) -> np.random.Generator:
-    """Return the random generator of one iteration, without drawing those of the iterations before.
+    """Return the random generator of one iteration, without replaying earlier iterations.
 
     >>> bool(iteration_rng(7, 100).random() == iteration_rng(7, 100).random())
     True

@@ -16,8 +16,8 @@ class CapturedStep:
     """A training step that is captured as a CUDA graph after a few calls.
 
     The first calls run eagerly and are real steps. The next call captures the step; from then on, each call
-    copies its tensors to the inputs of the graph and replays it. Everything that the step reads besides its
-    arguments must keep its address: make a new `CapturedStep` when it moves.
+    copies its tensors to the inputs of the graph and replays it. All other tensors that the step
+    reads must keep their addresses; create a new `CapturedStep` if one of them moves.
     """
 
     def __init__(self, step: Step, generator: torch.Generator) -> None:

@@ -56,7 +56,7 @@ OnLog = Callable[[Phase, int, dict[str, float], float], None]
 class TrainingTask:
     """Loss and batches of a phase.
 
-    losses:  maps a batch to its loss terms; "total" is minimized, all are logged
+    losses:  maps a batch to its loss terms; "total" is minimized, all terms are logged
     batches: yields the batches of iterations start..stop-1, in order
     """
 
@@ -76,7 +76,7 @@ def build_train_state(
     Args:
         network: the network to train.
         lr_scales: parts of the network and the factor on the learning rate of each.
-        settings: of the optimizer.
+        settings: settings of the optimizer.
         generator: source of the random numbers of augmentation and sampling.
         group: the processes that train together.
     """
@@ -107,7 +107,7 @@ def run_phase(
         task: loss and batches.
         runtime: how often to log and to write checkpoints.
         on_log: called with the phase, the iteration, the mean losses since the last call, and the seconds
-            since the phase began.
+            since the start of the phase.
         on_checkpoint: called when a checkpoint is due.
         stop_requested: asked after each iteration whether to stop.
 
@@ -118,7 +118,7 @@ def run_phase(
     state.network.train()
     eager_step = _Step(state, task.losses)
     step = CapturedStep(eager_step, state.generator) if state.capture else eager_step
-    began = time.monotonic()
+    start_time = time.monotonic()
     with closing(task.batches(state.iteration, phase.stop)) as batches:
         for batch in batches:
             state.optimizer.scale_learning_rate(0.1 ** sum(state.iteration >= drop for drop in phase.drops))
@@ -128,7 +128,7 @@ def run_phase(
             if is_log_due:
                 means = eager_step.pop_means()
                 _require_finite_losses(means, phase, state.iteration)
-                on_log(phase, state.iteration, means, time.monotonic() - began)
+                on_log(phase, state.iteration, means, time.monotonic() - start_time)
             stop = _agree_to_stop(stop_requested, state.group, is_log_due)
             is_checkpoint_due = state.iteration % runtime.checkpoint_every == 0 or stop
             if is_checkpoint_due and state.iteration < phase.stop:

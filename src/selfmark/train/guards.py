@@ -98,7 +98,7 @@ def check_landmarks(xy: Tensor, score: Tensor, size: int, settings: Guards) -> N
 def descriptor_spread(vectors: Tensor, group: ProcessGroup = SINGLE_PROCESS) -> float:
     """Return the mean squared distance of unit vectors [P, D] from their mean.
 
-    It is 0 if all vectors are equal and 1 if they point in all directions.
+    It is 0 if all vectors are equal and 1 if their mean is zero.
 
     >>> descriptor_spread(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]))
     1.0

@@ -133,7 +133,7 @@ def build_stage1_targets(
     augmentation: AugmentOps,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> Stage1Targets:
-    """Return the targets, which depend on the batch only and can be computed in parallel to the network.
+    """Return the targets, which depend on the batch only and can be computed in parallel with the network.
 
     Args:
         batch: this process's pairs.

@@ -64,7 +64,7 @@ class FlatRMSprop:
 
     @property
     def weight_copies(self) -> dict[Tensor, Tensor]:
-        """Low-precision copy of each parameter that has one; gradients must be those of the copy."""
+        """Low-precision copy of each parameter that has one; `step` reads the gradient of the copy."""
         with_copy = [group for group in self._groups if group.copy is not None]
         return {
             p: leaf for group in with_copy for p, leaf in zip(group.parameters, group.leaves, strict=True)

@@ -101,7 +101,7 @@ def build_pair_batch(
     xy, valid = target_xy, target_valid
     label = torch.where(flip[:, None], table.mirrored_label[images], table.label[images])
     if propagated is not None:
-        # For a nearby frame, optical flow propagated the points of the first image: slot i matches slot i.
+        # In a nearby frame, slot i is point i of the first image, propagated by optical flow.
         frame = slot.clamp_min(0)
         near = (slot >= 0)[:, None]
         xy = torch.cat(
@@ -110,8 +110,8 @@ def build_pair_batch(
         valid = torch.cat(
             [table.valid[first], torch.where(near, propagated.valid[first, frame], table.valid[second])]
         )
-        order = torch.arange(table.xy.shape[1], device=device)
-        label = torch.where(near.repeat(2, 1), order, label)
+        slot_index = torch.arange(table.xy.shape[1], device=device)
+        label = torch.where(near.repeat(2, 1), slot_index, label)
 
     matrix = part.take(random_affine(2 * part.total, size, config.augment, generator))
     matrix = prepend_flip(matrix, flip, size)

@@ -1,7 +1,7 @@
 """Hierarchical residual block as one differentiable operation on channels-last maps.
 
-The backward pass adds the residual gradients while it writes the gradient of the norm, and the forward pass
-writes the concatenation of the three convolutions and the skip connection in one go.
+The forward pass concatenates the three convolutions and adds the skip connection in one kernel. The backward
+pass adds the residual gradients in the kernel that writes the gradient of the norm.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def last_channels(x: Tensor, count: int) -> Tensor:
 
 
 class _Block(torch.autograd.Function):
-    """Residual block; without `ws` the skip is the input, with it norm, ReLU and a 1x1 convolution."""
+    """Residual block; the skip is the input or, if `ws` is given, norm, ReLU and a 1x1 convolution of it."""
 
     @staticmethod
     def forward(ctx, x, groups, pooled, w1, w2, w3, g1, b1, g2, b2, g3, b3, ws=None, gs=None, bs=None):
@@ -122,7 +122,7 @@ class _Block(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dout):
         saved = ctx.saved_tensors
-        inputs, active, stats, weights, gains, biases = (saved[i : i + 3] for i in range(0, 18, 3))
+        inputs, activations, stats, weights, gains, biases = (saved[i : i + 3] for i in range(0, 18, 3))
         dout = dout.contiguous(memory_format=torch.channels_last)
         widths = [v.shape[1] for v in (*inputs, *inputs[: ctx.projected])]
         affine = dout.new_empty((len(dout), 3 * sum(widths)), dtype=torch.float32)
@@ -140,9 +140,9 @@ class _Block(torch.autograd.Function):
             gradient = spread(gradient, 0.25)
         dweights: list[Tensor | None] = [None] * 3
         for i in (2, 1, 0):
-            dactive, dweights[i] = _conv_gradients(gradient, active[i], weights[i])
+            dactivation, dweights[i] = _conv_gradients(gradient, activations[i], weights[i])
             gradient = norm.backward(
-                dactive, inputs[i], stats[i], gains[i], biases[i], ctx.groups, parts[i], add=residual[i]
+                dactivation, inputs[i], stats[i], gains[i], biases[i], ctx.groups, parts[i], add=residual[i]
             )
         sums = affine.sum(dim=0).split([w for w in widths for _ in range(3)])
         affines = [s for i, s in enumerate(sums) if i % 3 < 2]
@@ -158,7 +158,7 @@ def block(
     Args:
         x: the input.
         groups: norm groups.
-        weights: of the three 3x3 convolutions, then of the skip convolution if there is one.
+        weights: weights of the three 3x3 convolutions, then of the skip convolution if there is one.
         affine: weight and bias of each norm, in the same order.
         pooled: whether to average-pool the result 2x2; requires a skip convolution.
     """

@@ -1,7 +1,7 @@
 """GroupNorm followed by ReLU on channels-last maps as one differentiable operation; statistics in float32.
 
-Small maps need one launch: a program sums its slab of channels and then normalizes it. Large maps need two:
-one for the sums of chunks, one to normalize.
+Small maps need one launch: each program sums its slab of channels and then normalizes it. Large maps need two
+launches: one to sum chunks, one to normalize.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ def _launch_sizes(x: Tensor) -> tuple[tuple[int, int, int], dict[str, int]]:
 
 
 def pixel_stride(x: Tensor) -> int:
-    """Return the elements between neighboring pixels of a channels-last map or of a slice of its channels."""
+    """Return the stride between pixels of a channels-last map or of a slice of its channels, in elements."""
     if x.stride(1) != 1 or x.stride(2) != x.shape[3] * x.stride(3):
         raise ValueError(f"the map must be channels-last, but its strides are {x.stride()}")
     return x.stride(3)
 
 
 def forward(
-    x: Tensor, weight: Tensor, bias: Tensor, groups: int, before: Tensor | None = None
+    x: Tensor, weight: Tensor, bias: Tensor, groups: int, conv_bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return relu(group_norm(x + before)) and statistics [images, 3, channels] for the backward pass.
+    """Return relu(group_norm(x + conv_bias)) and statistics [images, 3, channels] for the backward pass.
 
-    The statistics of a channel are the mean of its group minus `before`, 1 / standard deviation, and the sum
-    of normalized values.
+    The statistics of a channel are the mean of its group minus the `conv_bias` of the channel, 1 / standard
+    deviation, and the sum of the normalized values.
     """
     grid, sizes = _launch_sizes(x)
     group, chunks = x.shape[1] // groups, triton.next_power_of_2(grid[1])
@@ -54,8 +54,8 @@ def forward(
         partial = x.new_empty((grid[2], grid[1], 2, x.shape[1]), dtype=torch.float32)
         norm_kernels.forward_partial[grid](x, partial, **sizes)
     norm_kernels.forward_apply[grid](
-        x, partial, weight if before is None else before, weight, bias, y, stats, **sizes, eps=EPS,
-        GROUP=group, CHUNKS=chunks, BEFORE=before is not None,
+        x, partial, weight if conv_bias is None else conv_bias, weight, bias, y, stats, **sizes, eps=EPS,
+        GROUP=group, CHUNKS=chunks, HAS_CONV_BIAS=conv_bias is not None,
     )  # fmt: skip
     return y, stats
 
@@ -80,8 +80,8 @@ def backward(
     """Return dx + `add`; `add` may be a slice of channels.
 
     `dy` and `add` may each have half the size of x, as the gradient of 2x2 average pooling does; they are
-    then spread over the pixels. The gradients of weight, bias and `before` are written to `affine` [images, 3
-    * channels] for each image; the caller sums them.
+    then spread over the pixels. The gradients of weight, bias and `conv_bias` are written to `affine`
+    [images, 3 * channels]; the caller sums them over the images.
     """
     if pixel_stride(dy) != dy.shape[1]:
         raise ValueError("the gradient must be channels-last")
@@ -107,10 +107,11 @@ def backward(
 
 class _NormReLU(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, before, weight, bias, groups):
-        y, stats = forward(x, weight, bias, groups, before)
+    def forward(ctx, x, conv_bias, weight, bias, groups):
+        y, stats = forward(x, weight, bias, groups, conv_bias)
         ctx.save_for_backward(x, stats, weight, bias)
-        ctx.groups, ctx.before = groups, None if before is None else before.dtype
+        ctx.groups = groups
+        ctx.conv_bias_dtype = None if conv_bias is None else conv_bias.dtype
         return y
 
     @staticmethod
@@ -120,18 +121,22 @@ class _NormReLU(torch.autograd.Function):
         dx = backward(
             dy.contiguous(memory_format=torch.channels_last), x, stats, weight, bias, ctx.groups, affine
         )
-        dweight, dbias, dbefore = affine.sum(dim=0).view(3, -1)
-        return dx, None if ctx.before is None else dbefore.to(ctx.before), dweight, dbias, None
+        dweight, dbias, dconv_bias = affine.sum(dim=0).view(3, -1)
+        if ctx.conv_bias_dtype is None:
+            return dx, None, dweight, dbias, None
+        return dx, dconv_bias.to(ctx.conv_bias_dtype), dweight, dbias, None
 
 
-def norm_relu(x: Tensor, weight: Tensor, bias: Tensor, groups: int, before: Tensor | None = None) -> Tensor:
-    """Return relu(group_norm(x + before)) of a channels-last map [B, C, H, W].
+def norm_relu(
+    x: Tensor, weight: Tensor, bias: Tensor, groups: int, conv_bias: Tensor | None = None
+) -> Tensor:
+    """Return relu(group_norm(x + conv_bias)) of a channels-last map [B, C, H, W].
 
     Args:
         x: the output of a convolution, without its bias.
         weight: [C] float32, scale of the norm.
         bias: [C] float32, shift of the norm.
         groups: norm groups.
-        before: [C], the bias of the convolution; adding it here saves a separate pass.
+        conv_bias: [C], the bias of the convolution; adding it here saves a separate pass.
     """
-    return _NormReLU.apply(x.contiguous(memory_format=torch.channels_last), before, weight, bias, groups)
+    return _NormReLU.apply(x.contiguous(memory_format=torch.channels_last), conv_bias, weight, bias, groups)

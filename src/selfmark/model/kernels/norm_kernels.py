@@ -1,8 +1,8 @@
 """Triton kernels of `norm`: GroupNorm and ReLU over channels-last maps, forward and backward.
 
 A program works on one image, a slab of channels that consists of whole groups, and a chunk of rows (pixels).
-Sums are computed from the last image to the first and applied from the first to the last, so that each pass
-starts with the data that the previous one left in the cache.
+The kernels that compute sums go from the last image to the first, and those that apply them from the first to
+the last, so that each one starts with the data that the previous one left in the cache.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ def _chunk_totals(partial, chunks, columns, channels, CHUNKS: tl.constexpr):
     chunk = tl.arange(0, CHUNKS)
     at = chunk[:, None] * (2 * channels) + columns[None, :]
     within = (chunk < chunks)[:, None]
-    one = tl.sum(tl.load(partial + at, mask=within, other=0.0), 0)
-    two = tl.sum(tl.load(partial + at + channels, mask=within, other=0.0), 0)
-    return one, two
+    first_sum = tl.sum(tl.load(partial + at, mask=within, other=0.0), 0)
+    second_sum = tl.sum(tl.load(partial + at + channels, mask=within, other=0.0), 0)
+    return first_sum, second_sum
 
 
 @triton.jit
 def _forward_sums(x, first, last, channels, columns, ROWS: tl.constexpr, WIDTH: tl.constexpr):
-    one = tl.zeros([ROWS, WIDTH], tl.float32)
-    two = tl.zeros([ROWS, WIDTH], tl.float32)
+    total = tl.zeros([ROWS, WIDTH], tl.float32)
+    squares = tl.zeros([ROWS, WIDTH], tl.float32)
     for start in range(first, last, ROWS):
         value = _tile(x, start + tl.arange(0, ROWS), last, channels, columns)
-        one += value
-        two += value * value
-    return tl.sum(one, 0), tl.sum(two, 0)
+        total += value
+        squares += value * value
+    return tl.sum(total, 0), tl.sum(squares, 0)
 
 
 @triton.jit
@@ -63,18 +63,18 @@ def forward_partial(x, partial, area, channels, chunk_rows, ROWS: tl.constexpr, 
     columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
     first = chunk * chunk_rows
     last = tl.minimum(first + chunk_rows, area)
-    one, two = _forward_sums(x + image * area * channels, first, last, channels, columns, ROWS, WIDTH)
+    total, squares = _forward_sums(x + image * area * channels, first, last, channels, columns, ROWS, WIDTH)
     out = partial + (image * chunks + chunk) * 2 * channels + columns
-    tl.store(out, one)
-    tl.store(out + channels, two)
+    tl.store(out, total)
+    tl.store(out + channels, squares)
 
 
 @triton.jit
 def forward_apply(
-    x, partial, before, weight, bias, y, stats, area, channels, chunk_rows, eps, ROWS: tl.constexpr,
-    WIDTH: tl.constexpr, GROUP: tl.constexpr, CHUNKS: tl.constexpr, BEFORE: tl.constexpr,
+    x, partial, conv_bias, weight, bias, y, stats, area, channels, chunk_rows, eps, ROWS: tl.constexpr,
+    WIDTH: tl.constexpr, GROUP: tl.constexpr, CHUNKS: tl.constexpr, HAS_CONV_BIAS: tl.constexpr,
 ):  # fmt: skip
-    """Write relu(group_norm(x + before)) and, for the first chunk, the statistics."""
+    """Write relu(group_norm(x + conv_bias)) and, for the first chunk, the statistics."""
     image, chunk, chunks = tl.program_id(2).to(tl.int64), tl.program_id(1), tl.num_programs(1)
     columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
     first = chunk * chunk_rows
@@ -82,25 +82,27 @@ def forward_apply(
     x += image * area * channels
     y += image * area * channels
     if CHUNKS == 1:
-        one, two = _forward_sums(x, first, last, channels, columns, ROWS, WIDTH)
+        total, squares = _forward_sums(x, first, last, channels, columns, ROWS, WIDTH)
     else:
-        one, two = _chunk_totals(partial + image * chunks * 2 * channels, chunks, columns, channels, CHUNKS)
+        total, squares = _chunk_totals(
+            partial + image * chunks * 2 * channels, chunks, columns, channels, CHUNKS
+        )
     count = area * GROUP
-    shift_in = tl.zeros([WIDTH], tl.float32)
-    level = one
-    if BEFORE:  # sums of x + b follow from the sums of x
-        shift_in = tl.load(before + columns).to(tl.float32)
-        two += shift_in * (2 * one + area * shift_in)
-        one += area * shift_in
-    mean = _over_group(one, WIDTH, GROUP) / count
-    variance = tl.maximum(_over_group(two, WIDTH, GROUP) / count - mean * mean, 0.0)
+    added = tl.zeros([WIDTH], tl.float32)
+    x_total = total
+    if HAS_CONV_BIAS:  # derive the sums of x + conv_bias from those of x
+        added = tl.load(conv_bias + columns).to(tl.float32)
+        squares += added * (2 * total + area * added)
+        total += area * added
+    mean = _over_group(total, WIDTH, GROUP) / count
+    variance = tl.maximum(_over_group(squares, WIDTH, GROUP) / count - mean * mean, 0.0)
     rstd = 1 / tl.sqrt(variance + eps)
-    mean -= shift_in
+    mean -= added
     if chunk == 0:
         out = stats + image * 3 * channels + columns
         tl.store(out, mean)
         tl.store(out + channels, rstd)
-        tl.store(out + 2 * channels, (level - area * mean) * rstd)
+        tl.store(out + 2 * channels, (x_total - area * mean) * rstd)
     scale = rstd * tl.load(weight + columns)
     shift = tl.load(bias + columns) - mean * scale
     for start in range(first, last, ROWS):
@@ -152,12 +154,12 @@ def _backward_terms(
     x, dy, rows, last, channels, columns, mean, rstd, weight, bias, width, HALVED: tl.constexpr
 ):
     """Return the gradient before the ReLU and the normalized input."""
-    normal = (_tile(x, rows, last, channels, columns) - mean[None, :]) * rstd[None, :]
+    normalized = (_tile(x, rows, last, channels, columns) - mean[None, :]) * rstd[None, :]
     if HALVED:
         gradient = _spread_tile(dy, rows, last, channels, columns, width)
     else:
         gradient = _tile(dy, rows, last, channels, columns)
-    return tl.where(normal * weight[None, :] + bias[None, :] > 0, gradient, 0.0), normal
+    return tl.where(normalized * weight[None, :] + bias[None, :] > 0, gradient, 0.0), normalized
 
 
 @triton.jit
@@ -165,16 +167,16 @@ def _backward_sums(
     x, dy, mean, rstd, weight, bias, first, last, channels, columns, width, ROWS: tl.constexpr,
     WIDTH: tl.constexpr, HALVED: tl.constexpr,
 ):  # fmt: skip
-    one = tl.zeros([ROWS, WIDTH], tl.float32)
-    two = tl.zeros([ROWS, WIDTH], tl.float32)
+    dbias = tl.zeros([ROWS, WIDTH], tl.float32)
+    dweight = tl.zeros([ROWS, WIDTH], tl.float32)
     for start in range(first, last, ROWS):
         rows = start + tl.arange(0, ROWS)
-        gradient, normal = _backward_terms(
+        gradient, normalized = _backward_terms(
             x, dy, rows, last, channels, columns, mean, rstd, weight, bias, width, HALVED
         )
-        one += gradient
-        two += gradient * normal
-    return tl.sum(one, 0), tl.sum(two, 0)
+        dbias += gradient
+        dweight += gradient * normalized
+    return tl.sum(dbias, 0), tl.sum(dweight, 0)
 
 
 @triton.jit
@@ -193,12 +195,12 @@ def backward_partial(
     weight, bias = tl.load(weight_in + columns), tl.load(bias_in + columns)
     x += image * area * channels
     dy += image * (area // 4 if HALVED else area) * channels
-    one, two = _backward_sums(
+    dbias, dweight = _backward_sums(
         x, dy, mean, rstd, weight, bias, first, last, channels, columns, width, ROWS, WIDTH, HALVED
     )
     out = partial + (image * chunks + chunk) * 2 * channels + columns
-    tl.store(out, one)
-    tl.store(out + channels, two)
+    tl.store(out, dbias)
+    tl.store(out + channels, dweight)
 
 
 @triton.jit
@@ -207,7 +209,7 @@ def backward_apply(
     width, add_stride, affine_stride, ROWS: tl.constexpr, WIDTH: tl.constexpr, GROUP: tl.constexpr,
     CHUNKS: tl.constexpr, HALVED: tl.constexpr, ADD: tl.constexpr, ADD_HALVED: tl.constexpr,
 ):  # fmt: skip
-    """Write dx (+ add) and, for the first chunk, the gradients of weight, bias and `before`."""
+    """Write dx (+ add) and, for the first chunk, the gradients of weight, bias and `conv_bias`."""
     image, chunk, chunks = tl.program_id(2).to(tl.int64), tl.program_id(1), tl.num_programs(1)
     columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
     first = chunk * chunk_rows
@@ -220,26 +222,32 @@ def backward_apply(
     dx += image * area * channels
     add += image * (area // 4 if ADD_HALVED else area) * add_stride
     if CHUNKS == 1:
-        one, two = _backward_sums(
+        dbias, dweight = _backward_sums(
             x, dy, mean, rstd, weight, bias, first, last, channels, columns, width, ROWS, WIDTH, HALVED
         )
     else:
-        one, two = _chunk_totals(partial + image * chunks * 2 * channels, chunks, columns, channels, CHUNKS)
+        dbias, dweight = _chunk_totals(
+            partial + image * chunks * 2 * channels, chunks, columns, channels, CHUNKS
+        )
     count = area * GROUP
-    level = _over_group(weight * one, WIDTH, GROUP) / count
-    slope = _over_group(weight * two, WIDTH, GROUP) / count
+    mean_gradient = _over_group(weight * dbias, WIDTH, GROUP) / count
+    mean_product = _over_group(weight * dweight, WIDTH, GROUP) / count
     if chunk == 0:
         out = affine + image * affine_stride + columns
-        tl.store(out, two)
-        tl.store(out + channels, one)
-        total = rstd * (weight * one - area * level - slope * tl.load(stats + 2 * channels))
-        tl.store(out + 2 * channels, total)
+        tl.store(out, dweight)
+        tl.store(out + channels, dbias)
+        dconv_bias = rstd * (
+            weight * dbias - area * mean_gradient - mean_product * tl.load(stats + 2 * channels)
+        )
+        tl.store(out + 2 * channels, dconv_bias)
     for start in range(first, last, ROWS):
         rows = start + tl.arange(0, ROWS)
-        gradient, normal = _backward_terms(
+        gradient, normalized = _backward_terms(
             x, dy, rows, last, channels, columns, mean, rstd, weight, bias, width, HALVED
         )
-        value = rstd[None, :] * (gradient * weight[None, :] - level[None, :] - normal * slope[None, :])
+        value = rstd[None, :] * (
+            gradient * weight[None, :] - mean_gradient[None, :] - normalized * mean_product[None, :]
+        )
         if ADD_HALVED:
             value += _spread_tile(add, rows, last, add_stride, columns, width)
         elif ADD:

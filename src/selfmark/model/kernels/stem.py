@@ -1,7 +1,8 @@
-"""First convolution, 7x7 with stride 2 on 3 channels, computed as 4x4 with stride 1 on 2x2 squares of pixels.
+"""First convolution, 7x7 with stride 2, computed as a 4x4 convolution with stride 1 after space-to-depth.
 
-Tensor cores need many input channels. Squares of 2x2 pixels turn 3 channels into 12 (padded to 16), and the
-same sums then take 4x4 taps: tap k of 7 is tap (k + 1) // 2 of 4 on pixel (k + 1) % 2 of the square.
+Tensor cores need many input channels. Space-to-depth turns each 2x2 square of pixels with 3 channels into one
+cell with 12 channels (padded to 16). Along each axis, tap k of the 7 taps becomes tap (k + 1) // 2 of the 4,
+applied to pixel (k + 1) % 2 of the square.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from torch.nn import functional as F
 
 
 @triton.jit
-def _squares_kernel(
+def _space_to_depth_kernel(
     images, out, size, side, image_stride, channel_stride, row_stride, column_stride, ROWS: tl.constexpr
 ):
-    """Write images - 0.5 as squares [side, side, 16], with 2 squares of zeros before and 1 after.
+    """Write images - 0.5 as cells [side, side, 16], with 2 cells of zero padding before and 1 after.
 
     Channels 12 to 15 are zero.
     """
@@ -35,14 +36,14 @@ def _squares_kernel(
     tl.store(to, value.to(out.dtype.element_ty), mask=at < side * side)
 
 
-def to_squares(images: Tensor, dtype: torch.dtype) -> Tensor:
-    """Turn images [B, 3, S, S] in 0..1 into centered squares [B, 16, S/2 + 3, S/2 + 3], channels-last."""
+def space_to_depth(images: Tensor, dtype: torch.dtype) -> Tensor:
+    """Turn images [B, 3, S, S] in 0..1 into cells [B, 16, S/2 + 3, S/2 + 3] minus 0.5, channels-last."""
     count, _, size, _ = images.shape
     side, rows = size // 2 + 3, 256
     out = torch.empty(
         (count, 16, side, side), dtype=dtype, device=images.device, memory_format=torch.channels_last
     )
-    _squares_kernel[(count, triton.cdiv(side * side, rows))](
+    _space_to_depth_kernel[(count, triton.cdiv(side * side, rows))](
         images, out, size, side, *images.stride(), ROWS=rows
     )
     return out
@@ -53,4 +54,4 @@ def stem_conv(images: Tensor, weight: Tensor) -> Tensor:
     outputs = weight.shape[0]
     taps = F.pad(weight, (1, 0, 1, 0)).view(outputs, 3, 4, 2, 4, 2).permute(0, 1, 3, 5, 2, 4)
     taps = F.pad(taps.reshape(outputs, 12, 4, 4), (0, 0, 0, 0, 0, 4))
-    return F.conv2d(to_squares(images, weight.dtype), taps.contiguous(memory_format=torch.channels_last))
+    return F.conv2d(space_to_depth(images, weight.dtype), taps.contiguous(memory_format=torch.channels_last))

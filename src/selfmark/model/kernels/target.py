@@ -1,4 +1,4 @@
-"""Target of the detector: the maximum of the Gaussians at an image's points, without one map per point."""
+"""Target of the detector: the maximum of Gaussians at the points of an image, without one map per point."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _draw_kernel(cells, valid, out, points, size, scale, BLOCK: tl.constexpr):
 
 
 def draw_target(cells: Tensor, valid: Tensor, size: int, sigma: float) -> Tensor:
-    """Draw Gaussians at the valid [B, P] of the cells [B, P, 2], as `model.heatmaps.draw_target` does.
+    """Draw Gaussians at cells [B, P, 2] where `valid` [B, P] is True, like `model.heatmaps.draw_target`.
 
     Returns:
         [B, 1, size, size] float32.

@@ -15,15 +15,15 @@ _PIXELS_PER_PROGRAM = 1024
 
 @triton.jit
 def _warp_kernel(pixels, inverse, color, out, partial, size, BLOCK: tl.constexpr):
-    """Warp bilinearly with repeated borders and mix colors; write the sum of each program's pixels too."""
+    """Warp bilinearly with repeated borders and mix colors; also write the sum of each program's pixels."""
     image, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     area = size * size
     pixel = part * BLOCK + tl.arange(0, BLOCK)
     live = pixel < area
     px, py = (pixel % size).to(tl.float32), (pixel // size).to(tl.float32)
-    b = inverse + image * 6
-    x = tl.load(b) * px + tl.load(b + 1) * py + tl.load(b + 2)
-    y = tl.load(b + 3) * px + tl.load(b + 4) * py + tl.load(b + 5)
+    matrix = inverse + image * 6
+    x = tl.load(matrix) * px + tl.load(matrix + 1) * py + tl.load(matrix + 2)
+    y = tl.load(matrix + 3) * px + tl.load(matrix + 4) * py + tl.load(matrix + 5)
     x = tl.minimum(tl.maximum(x, 0.0), size - 1.0)
     y = tl.minimum(tl.maximum(y, 0.0), size - 1.0)
     left, top = tl.floor(x), tl.floor(y)
@@ -31,7 +31,7 @@ def _warp_kernel(pixels, inverse, color, out, partial, size, BLOCK: tl.constexpr
     x0, y0 = left.to(tl.int32), top.to(tl.int32)
     x1, y1 = tl.minimum(x0 + 1, size - 1), tl.minimum(y0 + 1, size - 1)
     at = pixels + image * (3 * area)
-    r, g, bl = 0.0, 0.0, 0.0
+    red, green, blue = 0.0, 0.0, 0.0
     for channel in tl.static_range(3):
         base = at + channel * area
         value = tl.load(base + y0 * size + x0, mask=live, other=0).to(tl.float32) * ((1 - fx) * (1 - fy))
@@ -40,14 +40,14 @@ def _warp_kernel(pixels, inverse, color, out, partial, size, BLOCK: tl.constexpr
         value += tl.load(base + y1 * size + x1, mask=live, other=0).to(tl.float32) * (fx * fy)
         value = value / 255
         c = color + image * 9 + channel
-        r += tl.load(c) * value
-        g += tl.load(c + 3) * value
-        bl += tl.load(c + 6) * value
+        red += tl.load(c) * value
+        green += tl.load(c + 3) * value
+        blue += tl.load(c + 6) * value
     to = out + image * 3 * area + pixel
-    tl.store(to, r, mask=live)
-    tl.store(to + area, g, mask=live)
-    tl.store(to + 2 * area, bl, mask=live)
-    total = tl.sum(tl.where(live, r + g + bl, 0.0), 0)
+    tl.store(to, red, mask=live)
+    tl.store(to + area, green, mask=live)
+    tl.store(to + 2 * area, blue, mask=live)
+    total = tl.sum(tl.where(live, red + green + blue, 0.0), 0)
     tl.store(partial + image * tl.num_programs(1) + part, total)
 
 
@@ -90,7 +90,7 @@ def warp_and_mix_colors(pixels: Tensor, inverse: Tensor, color: Tensor) -> tuple
     Args:
         pixels: [B, 3, S, S] uint8.
         inverse: [B, 2, 3] from pixels of the result to pixels of the given image.
-        color: [B, 3, 3], acts on RGB.
+        color: [B, 3, 3], matrix applied to RGB.
 
     Returns:
         Images [B, 3, S, S] float32, where 1 is white, and the mean of each, [B].
@@ -127,7 +127,7 @@ def blur_and_add_noise(
         mean: [B], mean of each image.
         contrast: [B], factor on the difference from the mean.
         brightness: [B], factor on the mean.
-        taps: [B, 5], one-dimensional blur.
+        taps: [B, 5], one-dimensional blur kernel.
         noise: [B, 3, S, S], standard normal.
         noise_sigma: [B], factor on the noise.
 

@@ -1,4 +1,4 @@
-"""`selfmark doctor`: what it finds agrees with the machine."""
+"""`selfmark doctor`: the findings agree with the machine."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ def test_installed_weights_are_shown_with_their_path(tmp_path: Path, monkeypatch
     name = next(iter(PUBLISHED_WEIGHTS))
     monkeypatch.setenv("SELFMARK_CACHE", str(tmp_path))
     monkeypatch.setattr(
-        "selfmark.keypoints.weights_cache.find_weights", lambda asked: tmp_path / f"{asked}.pth"
+        "selfmark.keypoints.weights_cache.find_weights", lambda weights_name: tmp_path / f"{weights_name}.pth"
     )
     assert dict(collect_findings())[f"weights {name}"] == str(tmp_path / f"{name}.pth")

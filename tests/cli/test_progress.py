@@ -10,7 +10,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from selfmark.cli.progress import CountDisplay, CountedPredictions, ProgressDisplay, describe_lost_images
+from selfmark.cli.progress import (
+    CountDisplay,
+    CountedPredictions,
+    ProgressDisplay,
+    describe_unreadable_images,
+)
 from selfmark.detector import Prediction
 from selfmark.image_ref import ImageRef
 from selfmark.points import Landmarks
@@ -96,8 +101,8 @@ def test_unreadable_images_are_counted_and_described() -> None:
         assert len(list(counted)) == 2
     assert counted.images == 4
     assert display.rate > 0
-    assert describe_lost_images([*video, *stills], counted) == [
+    assert describe_unreadable_images([*video, *stills], counted) == [
         "1 of 4 frames of fly.mp4 could not be read and were left out",
         "2 of 3 images could not be read and were left out",
     ]
-    assert describe_lost_images(video[:3], counted) == []
+    assert describe_unreadable_images(video[:3], counted) == []

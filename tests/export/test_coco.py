@@ -59,22 +59,22 @@ def test_ground_truth_files_are_read_back(tools: Callable[[], Any], tmp_path: Pa
     assert category["keypoints"] == list(NAMES)
     assert category["skeleton"] == [[1, 2], [3, 4]], "COCO counts keypoints from 1"
     assert category["flip_idx"] == [0, 1, 3, 2]
-    found = list(expected_objects(batches))
-    assert len(data.getImgIds()) == len({one.ref.name for one in found}) == 11
+    expected = list(expected_objects(batches))
+    assert len(data.getImgIds()) == len({obj.ref.name for obj in expected}) == 11
     annotations = data.loadAnns(sorted(data.getAnnIds()))
-    for annotation, one in zip(annotations, found, strict=True):
+    for annotation, obj in zip(annotations, expected, strict=True):
         (image,) = data.loadImgs(annotation["image_id"])
-        assert (image["file_name"], image.get("frame")) == (str(one.ref.path), one.ref.frame)
-        assert (image["width"], image["height"]) == one.size
+        assert (image["file_name"], image.get("frame")) == (str(obj.ref.path), obj.ref.frame)
+        assert (image["width"], image["height"]) == obj.size
         points = np.array(annotation["keypoints"]).reshape(-1, 3)
-        np.testing.assert_allclose(points[:, :2], one.xy, atol=6e-4)
+        np.testing.assert_allclose(points[:, :2], obj.xy, atol=6e-4)
         assert (points[:, 2] == 2).all()
         assert annotation["num_keypoints"] == len(NAMES)
-        np.testing.assert_allclose(annotation["keypoint_scores"], one.score, atol=6e-5)
-        assert annotation["score"] == pytest.approx(one.score.mean(), abs=6e-5)
+        np.testing.assert_allclose(annotation["keypoint_scores"], obj.score, atol=6e-5)
+        assert annotation["score"] == pytest.approx(obj.score.mean(), abs=6e-5)
         x, y, width, height = annotation["bbox"]
-        np.testing.assert_allclose([x, y], one.xy.min(0) + 0.5, atol=6e-4)
-        np.testing.assert_allclose([x + width, y + height], one.xy.max(0) + 0.5, atol=2e-3)
+        np.testing.assert_allclose([x, y], obj.xy.min(0) + 0.5, atol=6e-4)
+        np.testing.assert_allclose([x + width, y + height], obj.xy.max(0) + 0.5, atol=2e-3)
 
 
 @pytest.mark.parametrize("tools", READERS)
@@ -103,20 +103,20 @@ def test_results_are_evaluated_against_ground_truth(tools: Callable[[], Any], tm
     assert precision[1] < 0.5
 
 
-def test_results_have_four_fields_and_a_file_of_images(tmp_path: Path) -> None:
+def test_results_refer_to_the_images_in_images_json(tmp_path: Path) -> None:
     batches = make_predictions(EVERYTHING)
     path = write_coco_results(batches, CARD, tmp_path)
     results = json.loads(path.read_text())
     companion = json.loads((tmp_path / "images.json").read_text())
     images = {image["id"]: image for image in companion["images"]}
     assert companion["categories"][0]["keypoints"] == list(NAMES)
-    for result, one in zip(results, expected_objects(batches), strict=True):
+    for result, obj in zip(results, expected_objects(batches), strict=True):
         assert set(result) == {"image_id", "category_id", "keypoints", "score"}
         image = images[result["image_id"]]
-        assert (image["file_name"], image.get("frame")) == (str(one.ref.path), one.ref.frame)
-        assert (image["width"], image["height"]) == one.size
-        np.testing.assert_allclose(np.reshape(result["keypoints"], (-1, 3))[:, :2], one.xy, atol=6e-4)
-        assert result["score"] == pytest.approx(one.score.mean(), abs=6e-5)
+        assert (image["file_name"], image.get("frame")) == (str(obj.ref.path), obj.ref.frame)
+        assert (image["width"], image["height"]) == obj.size
+        np.testing.assert_allclose(np.reshape(result["keypoints"], (-1, 3))[:, :2], obj.xy, atol=6e-4)
+        assert result["score"] == pytest.approx(obj.score.mean(), abs=6e-5)
 
 
 def test_no_predictions_give_an_empty_file(tmp_path: Path) -> None:

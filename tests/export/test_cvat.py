@@ -42,19 +42,19 @@ def test_pycocotools_reads_the_annotations(objects: Any, tmp_path: Path) -> None
     (category,) = data.loadCats(data.getCatIds())
     assert category["keypoints"] == list(NAMES)
     assert category["skeleton"] == [[1, 2], [3, 4]]
-    for annotation, one in zip(
+    for annotation, obj in zip(
         data.loadAnns(sorted(data.getAnnIds())), expected_objects(batches), strict=True
     ):
         (image,) = data.loadImgs(annotation["image_id"])
-        assert (image["width"], image["height"]) == one.size
-        np.testing.assert_allclose(np.reshape(annotation["keypoints"], (-1, 3))[:, :2], one.xy, atol=6e-4)
-        if one.ref.frame is None:  # set/left/a.jpg is left/a.jpg in a task made of the folder set
-            assert image["file_name"] == one.ref.path.relative_to("set").as_posix()
+        assert (image["width"], image["height"]) == obj.size
+        np.testing.assert_allclose(np.reshape(annotation["keypoints"], (-1, 3))[:, :2], obj.xy, atol=6e-4)
+        if obj.ref.frame is None:  # in a task made from the folder set, set/left/a.jpg is left/a.jpg
+            assert image["file_name"] == obj.ref.path.relative_to("set").as_posix()
         else:
-            assert image["file_name"] == f"frame_{one.ref.frame:06d}.PNG"
+            assert image["file_name"] == f"frame_{obj.ref.frame:06d}.PNG"
 
 
-def test_image_names_do_not_depend_on_the_form_of_the_paths(tmp_path: Path) -> None:
+def test_image_names_are_relative_to_the_resolved_common_folder(tmp_path: Path) -> None:
     given = [(ImageRef(Path("/data/x/a.jpg")), (9, 9)), (ImageRef(Path("/data/y/../x/b.jpg")), (9, 9))]
     data = _unpack(write_cvat(make_predictions(given), CARD, tmp_path))
     assert [image["file_name"] for image in data.loadImgs(data.getImgIds())] == ["a.jpg", "b.jpg"]

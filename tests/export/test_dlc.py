@@ -67,11 +67,11 @@ def test_a_video_with_one_object_per_frame(write: Write, tmp_path: Path) -> None
     assert table.columns.names == ["scorer", "bodyparts", "coords"]
     assert list(table.index) == [0, 2, 10]
     assert table.shape == (3, 3 * len(NAMES))
-    for one in expected_objects(batches):
+    for obj in expected_objects(batches):
         for index, name in enumerate(NAMES):
-            x, y, likelihood = (table.loc[one.ref.frame, (SCORER, name, c)] for c in ("x", "y", "likelihood"))
-            np.testing.assert_allclose([x, y], one.xy[index], atol=1e-4)
-            assert likelihood == pytest.approx(one.score[index], abs=1e-4)
+            x, y, likelihood = (table.loc[obj.ref.frame, (SCORER, name, c)] for c in ("x", "y", "likelihood"))
+            np.testing.assert_allclose([x, y], obj.xy[index], atol=1e-4)
+            assert likelihood == pytest.approx(obj.score[index], abs=1e-4)
 
 
 @BOTH
@@ -81,11 +81,11 @@ def test_several_objects_add_the_level_individuals(write: Write, tmp_path: Path)
     assert table.columns.names == ["scorer", "individuals", "bodyparts", "coords"]
     assert list(table.columns.unique("individuals")) == ["individual1", "individual2", "individual3"]
     assert list(table.index) == [5, 6, 7]
-    for one in expected_objects(batches):
-        part = table.loc[one.ref.frame, (SCORER, f"individual{one.instance + 1}")]
+    for obj in expected_objects(batches):
+        part = table.loc[obj.ref.frame, (SCORER, f"individual{obj.instance + 1}")]
         values = part.to_numpy(float).reshape(-1, 3)
-        np.testing.assert_allclose(values[:, :2], one.xy, atol=1e-4)
-        np.testing.assert_allclose(values[:, 2], one.score, atol=1e-4)
+        np.testing.assert_allclose(values[:, :2], obj.xy, atol=1e-4)
+        np.testing.assert_allclose(values[:, 2], obj.score, atol=1e-4)
     assert table.loc[5, (SCORER, "individual2")].isna().all()
     assert table.loc[7, (SCORER, "individual3")].isna().all()
     assert table.notna().to_numpy().sum() == len(CROWD) * 3 * len(NAMES)
@@ -95,13 +95,13 @@ def test_several_objects_add_the_level_individuals(write: Write, tmp_path: Path)
 def test_images_share_a_table_with_their_paths_as_index(write: Write, tmp_path: Path) -> None:
     batches = make_predictions([*STILLS, *TWO_OBJECTS])
     table = _read(write(batches, tmp_path), 4)
-    paths = dict.fromkeys(str(one.ref.path) for one in expected_objects(batches))
+    paths = dict.fromkeys(str(obj.ref.path) for obj in expected_objects(batches))
     assert list(table.index) == list(paths)
-    for one in expected_objects(batches):
-        part = table.loc[str(one.ref.path), (SCORER, f"individual{one.instance + 1}")]
+    for obj in expected_objects(batches):
+        part = table.loc[str(obj.ref.path), (SCORER, f"individual{obj.instance + 1}")]
         values = part.to_numpy(float).reshape(-1, 3)
-        np.testing.assert_allclose(values[:, :2], one.xy, atol=1e-4)
-        np.testing.assert_allclose(values[:, 2], one.score, atol=1e-4)
+        np.testing.assert_allclose(values[:, :2], obj.xy, atol=1e-4)
+        np.testing.assert_allclose(values[:, 2], obj.score, atol=1e-4)
 
 
 @BOTH
@@ -119,7 +119,7 @@ def test_tables_keep_the_folders_of_their_videos(write: Write, tmp_path: Path) -
 def test_long_tables_are_written_in_chunks(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Chunks with longer names are appended, and frames are sorted."""
+    """Later chunks may contain longer image names; frames are sorted."""
     batches = make_predictions([*FRAMES, *CROWD, *STILLS, *TWO_OBJECTS])[::-1]
     whole, chunked = tmp_path / "whole", tmp_path / "chunked"
     for folder in (whole, chunked):
@@ -163,7 +163,7 @@ def test_an_hdf5_header_has_a_limited_number_of_columns(landmarks: int, fits: bo
 
 
 def test_sleap_io_reads_the_csv_of_images(tmp_path: Path) -> None:
-    """The reader is made for labels, so it needs the images beside the table."""
+    """The reader is made for labeled images, so it needs the images next to the table."""
     sleap: Any = pytest.importorskip("sleap_io")
     objects = [*STILLS[1:], *TWO_OBJECTS]
     for ref, size in objects:
@@ -178,11 +178,11 @@ def test_sleap_io_reads_the_csv_of_images(tmp_path: Path) -> None:
         for frame in labels.labeled_frames
         for number, instance in enumerate(frame.instances)
     }
-    found = list(expected_objects(batches))
-    assert set(read) == {(str(one.ref.path), one.instance) for one in found}
-    for one in found:
-        points = read[str(one.ref.path), one.instance][[nodes.index(name) for name in NAMES]]
-        np.testing.assert_allclose(points[:, :2], one.xy, atol=1e-4)
+    expected = list(expected_objects(batches))
+    assert set(read) == {(str(obj.ref.path), obj.instance) for obj in expected}
+    for obj in expected:
+        points = read[str(obj.ref.path), obj.instance][[nodes.index(name) for name in NAMES]]
+        np.testing.assert_allclose(points[:, :2], obj.xy, atol=1e-4)
 
 
 def test_landmark_names_must_be_unique(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ PAIRS = {frozenset({"left ear", "right ear"})}  # right foot has lost its partne
 
 
 @pytest.fixture
-def found(tmp_path: Path) -> list[Prediction]:
+def predictions(tmp_path: Path) -> list[Prediction]:
     """Two frames of a video and two still images of different sizes; landmarks differ in position."""
     video = tmp_path / "clip.mp4"
     writer = cv2.VideoWriter(str(video), cv2.VideoWriter.fourcc(*"mp4v"), 10, (64, 48))
@@ -125,12 +125,12 @@ def _dlc_h5(path: Path) -> Read:
 
 def _label_studio(path: Path) -> Read:
     (task, *_) = json.loads(path.read_text())
-    points = [one for one in task["predictions"][0]["result"] if one["type"] == "keypointlabels"]
+    points = [region for region in task["predictions"][0]["result"] if region["type"] == "keypointlabels"]
     interface = ElementTree.parse(path.with_name("label_config.xml"))
     labels = [label.attrib for label in interface.getroot().findall("KeyPointLabels/Label")]
     assert [label["value"] for label in labels] == KEPT
-    usual = palette(len(NAMES))  # landmarks keep their colors although their numbers change
-    assert [label["background"] for label in labels] == ["#e69f00", usual[2], "#000000", usual[5]]
+    default = palette(len(NAMES))  # landmarks keep their colors although their numbers change
+    assert [label["background"] for label in labels] == ["#e69f00", default[2], "#000000", default[5]]
     x = [point["value"]["x"] / 100 * point["original_width"] - 0.5 for point in points]
     return [point["value"]["keypointlabels"][0] for point in points], None, None, x
 
@@ -141,7 +141,9 @@ def _nwb(path: Path) -> Read:
     with pynwb.NWBHDF5IO(path, "r", load_namespaces=True) as io:
         file = io.read()
         module = file.processing["behavior"]
-        pose = next(one for one in module.data_interfaces.values() if one.neurodata_type == "PoseEstimation")
+        pose = next(
+            item for item in module.data_interfaces.values() if item.neurodata_type == "PoseEstimation"
+        )
         names = [str(name) for name in pose.skeleton.nodes[:]]
         edges = {(names[a], names[b]) for a, b in pose.skeleton.edges[:]}
         x = [float(pose.pose_estimation_series[_series(pose, name)].data[0, 0]) for name in names]
@@ -150,15 +152,15 @@ def _nwb(path: Path) -> Read:
 
 
 def _series(pose: object, name: str) -> str:
-    (found,) = [key for key in pose.pose_estimation_series if name in key]  # type: ignore[attr-defined]
-    return str(found)
+    (series_name,) = [key for key in pose.pose_estimation_series if name in key]  # type: ignore[attr-defined]
+    return str(series_name)
 
 
 def _slp(path: Path) -> Read:
     sio = pytest.importorskip("sleap_io")
     labels = sio.load_slp(str(path), open_videos=False)
     skeleton = labels.skeletons[0]
-    pairs = {frozenset(node.name for node in one.nodes) for one in skeleton.symmetries}
+    pairs = {frozenset(node.name for node in symmetry.nodes) for symmetry in skeleton.symmetries}
     edges = {(edge.source.name, edge.destination.name) for edge in skeleton.edges}
     return skeleton.node_names, edges, pairs, labels[0].instances[0].numpy()[:, 0].tolist()
 
@@ -200,8 +202,8 @@ READERS: dict[str, Callable[[Path], Read]] = {
     "sleap-analysis": _analysis,
     "ultralytics": _ultralytics,
 }
-STILLS = ("label-studio", "lightning-pose", "cvat")  # no videos, or not together with images
-VIDEOS = ("sleap-analysis", "dlc", "dlc-h5", "nwb")  # only videos, or one file per video
+STILLS_ONLY = ("label-studio", "lightning-pose", "cvat")  # tested with the still images
+VIDEO_ONLY = ("sleap-analysis", "dlc", "dlc-h5", "nwb")  # tested with the video
 
 
 def test_every_format_has_a_reader() -> None:
@@ -209,11 +211,14 @@ def test_every_format_has_a_reader() -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_hidden_landmarks_are_left_out(name: str, found: list[Prediction], tmp_path: Path) -> None:
-    chosen = found[1:] if name in STILLS else found[:1] if name in VIDEOS else found
+def test_hidden_landmarks_are_left_out(name: str, predictions: list[Prediction], tmp_path: Path) -> None:
+    if name in STILLS_ONLY:
+        predictions = predictions[1:]
+    elif name in VIDEO_ONLY:
+        predictions = predictions[:1]
     out = tmp_path / "out"
     out.mkdir()
-    path = get_writer(name)(chosen, CARD, out)
+    path = get_writer(name)(predictions, CARD, out)
     names, edges, pairs, x = READERS[name](path)
     assert names == KEPT
     assert edges is None or edges == EDGES
@@ -221,9 +226,9 @@ def test_hidden_landmarks_are_left_out(name: str, found: list[Prediction], tmp_p
     assert x == pytest.approx([11, 17, 29, 35], abs=0.01)
 
 
-def test_points_and_card_leave_out_the_same_landmarks(found: list[Prediction]) -> None:
+def test_points_and_card_leave_out_the_same_landmarks(predictions: list[Prediction]) -> None:
     card = visible_card(CARD)
-    for before, after in zip(found, visible_points(found, CARD), strict=True):
+    for before, after in zip(predictions, visible_points(predictions, CARD), strict=True):
         assert after.landmarks.names == card.names
         assert (after.refs, after.sizes is before.sizes) == (before.refs, True)
         np.testing.assert_array_equal(after.landmarks.xy, before.landmarks.xy[:, [1, 2, 4, 5]])
@@ -233,8 +238,8 @@ def test_points_and_card_leave_out_the_same_landmarks(found: list[Prediction]) -
     assert list(landmark_colors(card)) == [landmark_colors(CARD)[index] for index in (1, 2, 4, 5)]
 
 
-def test_nothing_changes_without_hidden_landmarks(found: list[Prediction]) -> None:
+def test_nothing_changes_without_hidden_landmarks(predictions: list[Prediction]) -> None:
     plain = replace(CARD, hidden=())
     assert visible_card(plain) == plain
-    for before, after in zip(found, visible_points(found, plain), strict=True):
+    for before, after in zip(predictions, visible_points(predictions, plain), strict=True):
         np.testing.assert_array_equal(before.landmarks.xy, after.landmarks.xy)

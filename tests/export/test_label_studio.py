@@ -32,10 +32,10 @@ from tests.export.fakes import (
 OBJECTS = [*STILLS, *TWO_OBJECTS]
 
 
-def _by_image(found: list[ExpectedObject]) -> dict[str, list[ExpectedObject]]:
+def _by_image(objects: list[ExpectedObject]) -> dict[str, list[ExpectedObject]]:
     images: dict[str, list[ExpectedObject]] = {}
-    for one in found:
-        images.setdefault(str(one.ref.path), []).append(one)
+    for obj in objects:
+        images.setdefault(str(obj.ref.path), []).append(obj)
     return images
 
 
@@ -44,25 +44,25 @@ def test_coordinates_are_percent_of_the_image_size(tmp_path: Path) -> None:
     tasks = json.loads(write_label_studio(batches, CARD, tmp_path).read_text())
     images = _by_image(list(expected_objects(batches)))
     assert len(tasks) == len(images) == 5
-    for task, (path, found) in zip(tasks, images.items(), strict=True):
+    for task, (path, expected) in zip(tasks, images.items(), strict=True):
         url = urlparse(task["data"]["image"])
         assert url.path == "/data/local-files/"
         # All images are below the folder "set", so the document root is its parent.
         assert parse_qs(url.query)["d"] == [path]
         (prediction,) = task["predictions"]
         assert prediction["model_version"] == f"selfmark {__version__}"
-        assert prediction["score"] == pytest.approx(np.mean([one.score for one in found]), abs=6e-5)
+        assert prediction["score"] == pytest.approx(np.mean([obj.score for obj in expected]), abs=6e-5)
         regions = prediction["result"]
-        assert len({region["id"] for region in regions}) == len(regions) == len(found) * (1 + len(NAMES))
+        assert len({region["id"] for region in regions}) == len(regions) == len(expected) * (1 + len(NAMES))
         boxes = [region for region in regions if region["type"] == "rectanglelabels"]
-        for box, one in zip(boxes, found, strict=True):
+        for box, obj in zip(boxes, expected, strict=True):
             points = [region for region in regions if region.get("parentID") == box["id"]]
             assert [point["value"]["keypointlabels"] for point in points] == [[name] for name in NAMES]
-            assert {(p["original_width"], p["original_height"]) for p in [box, *points]} == {one.size}
+            assert {(p["original_width"], p["original_height"]) for p in [box, *points]} == {obj.size}
             percent = np.array([(point["value"]["x"], point["value"]["y"]) for point in points])
-            # Percent are measured from the corner, pixels from the center of the first one.
-            np.testing.assert_allclose(percent * one.size / 100 - 0.5, one.xy, atol=6e-4)
-            np.testing.assert_allclose([point["score"] for point in points], one.score, atol=6e-5)
+            # Percentages are measured from the image corner, pixels from the center of the first pixel.
+            np.testing.assert_allclose(percent * obj.size / 100 - 0.5, obj.xy, atol=6e-4)
+            np.testing.assert_allclose([point["score"] for point in points], obj.score, atol=6e-5)
             corner = np.array([box["value"]["x"], box["value"]["y"]])
             np.testing.assert_allclose(corner, percent.min(0))
             extent = np.array([box["value"]["width"], box["value"]["height"]])
@@ -103,32 +103,32 @@ def _convert(tmp_path: Path, format: str, objects: Any) -> tuple[list[ExpectedOb
 
 
 def test_the_coco_converter_keeps_the_order_of_landmarks(tmp_path: Path) -> None:
-    found, output = _convert(tmp_path, "coco", STILLS)
+    expected, output = _convert(tmp_path, "coco", STILLS)
     data = json.loads((output / "result.json").read_text())
     (names,) = [category["keypoints"] for category in data["categories"] if "keypoints" in category]
     assert names == list(NAMES)
     annotations = [annotation for annotation in data["annotations"] if "keypoints" in annotation]
-    for annotation, one in zip(annotations, found, strict=True):
+    for annotation, obj in zip(annotations, expected, strict=True):
         points = np.reshape(annotation["keypoints"], (-1, 3))
         # The converter rounds to whole pixels, measured from the corner.
-        np.testing.assert_allclose(points[:, :2], one.xy + 0.5, atol=0.501)
+        np.testing.assert_allclose(points[:, :2], obj.xy + 0.5, atol=0.501)
         assert (points[:, 2] == 2).all()
         (image,) = [image for image in data["images"] if image["id"] == annotation["image_id"]]
-        assert (image["width"], image["height"]) == one.size
+        assert (image["width"], image["height"]) == obj.size
 
 
 def test_the_yolo_converter_keeps_objects_apart(tmp_path: Path) -> None:
-    found, output = _convert(tmp_path, "yolo", TWO_OBJECTS)
+    expected, output = _convert(tmp_path, "yolo", TWO_OBJECTS)
     rows = [
         np.array(line.split(), float)
         for path in sorted((output / "labels").iterdir())
         for line in path.read_text().splitlines()
     ]
-    ordered = sorted(found, key=lambda one: (one.ref.path, one.instance))
+    ordered = sorted(expected, key=lambda obj: (obj.ref.path, obj.instance))
     assert len(rows) == len(ordered) == 3
-    for row, one in zip(rows, ordered, strict=True):
+    for row, obj in zip(rows, ordered, strict=True):
         points = row[5:].reshape(-1, 3)
-        np.testing.assert_allclose(points[:, :2] * one.size - 0.5, one.xy, atol=6e-4)
+        np.testing.assert_allclose(points[:, :2] * obj.size - 0.5, obj.xy, atol=6e-4)
 
 
 def test_files_are_found_below_the_document_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,8 +162,8 @@ def test_the_interface_lists_every_landmark_once(tmp_path: Path) -> None:
     assert len({label.get("background") for label in labels}) == len(NAMES)
 
 
-def test_landmarks_can_be_dragged(tmp_path: Path) -> None:
-    """A click in Label Studio (1.23) selects the first region under it, so landmarks come first."""
+def test_landmarks_come_before_rectangles(tmp_path: Path) -> None:
+    """A click in Label Studio (1.23) selects the first region under it; landmarks must be draggable."""
     tasks = json.loads(write_label_studio(make_predictions(TWO_OBJECTS), CARD, tmp_path).read_text())
     for task in tasks:
         kinds = [region["type"] for region in task["predictions"][0]["result"]]

@@ -28,10 +28,10 @@ def test_lightning_pose_reads_the_labels(tmp_path: Path) -> None:
     batches = make_predictions(STILLS)
     path = write_lightning_pose(batches, CARD, tmp_path)
     labels = io.parse_label_csv(str(path))
-    found = list(expected_objects(batches))
+    expected = list(expected_objects(batches))
     assert labels.keypoint_names == list(NAMES)
-    assert labels.image_names == [str(one.ref.path) for one in found]
-    np.testing.assert_allclose(labels.keypoints.numpy(), [one.xy for one in found], atol=6e-4)
+    assert labels.image_names == [str(obj.ref.path) for obj in expected]
+    np.testing.assert_allclose(labels.keypoints.numpy(), [obj.xy for obj in expected], atol=6e-4)
     assert labels.visibility is None
 
 
@@ -43,9 +43,9 @@ def test_pandas_reads_the_labels(tmp_path: Path) -> None:
     table = pandas.read_csv(path, header=[0, 1, 2], index_col=0)
     assert table.columns.names == ["scorer", "bodyparts", "coords"]
     assert list(table.columns) == [("selfmark", name, c) for name in NAMES for c in "xy"]
-    for one in expected_objects(batches):
-        values = table.loc[str(one.ref.path)].to_numpy(float).reshape(-1, 2)
-        np.testing.assert_allclose(values, one.xy, atol=6e-4)
+    for obj in expected_objects(batches):
+        values = table.loc[str(obj.ref.path)].to_numpy(float).reshape(-1, 2)
+        np.testing.assert_allclose(values, obj.xy, atol=6e-4)
 
 
 def test_each_object_of_an_image_has_its_own_file(tmp_path: Path) -> None:
@@ -56,11 +56,11 @@ def test_each_object_of_an_image_has_its_own_file(tmp_path: Path) -> None:
         "CollectedData_individual1.csv",
         "CollectedData_individual2.csv",
     }
-    for one in expected_objects(batches):
-        path = tmp_path / f"CollectedData_individual{one.instance + 1}.csv"
+    for obj in expected_objects(batches):
+        path = tmp_path / f"CollectedData_individual{obj.instance + 1}.csv"
         table = pandas.read_csv(path, header=[0, 1, 2], index_col=0)
-        values = table.loc[str(one.ref.path)].to_numpy(float).reshape(-1, 2)
-        np.testing.assert_allclose(values, one.xy, atol=6e-4)
+        values = table.loc[str(obj.ref.path)].to_numpy(float).reshape(-1, 2)
+        np.testing.assert_allclose(values, obj.xy, atol=6e-4)
 
 
 def test_a_missing_video_leaves_no_files(tmp_path: Path) -> None:

@@ -105,17 +105,19 @@ def test_one_landmark_without_edges_is_stored(tmp_path: Path) -> None:
 
 
 def test_errors_leave_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = random_prediction([ImageRef(Path("x.png"))], (40, 30), 0)
+    prediction = random_prediction([ImageRef(Path("x.png"))], (40, 30), 0)
     with pytest.raises(InputError, match="nothing to write"):
         write_nwb([], CARD, tmp_path)
-    alike = ModelCard(("a/b", "a:b", "c", "d"), (0, 1, 2, 3), (), Images(), Network(), "parabola", False, {})
+    same_names = ModelCard(
+        ("a/b", "a:b", "c", "d"), (0, 1, 2, 3), (), Images(), Network(), "parabola", False, {}
+    )
     with pytest.raises(InputError, match="2 landmarks are called 'a_b', but NWB"):
-        write_nwb([one], alike, tmp_path)
+        write_nwb([prediction], same_names, tmp_path)
     with pytest.raises(InputError, match=r"cannot write to .*absent"):
-        write_nwb([one], CARD, tmp_path / "absent")
+        write_nwb([prediction], CARD, tmp_path / "absent")
     without_rate = VideoInfo(1, 0.0, (40, 30), np.zeros(1))
     monkeypatch.setattr(nwb, "probe_video", lambda path: without_rate)
-    with pytest.raises(InputError, match="frames a second"):
+    with pytest.raises(InputError, match="does not state its frame rate"):
         write_nwb([random_prediction([ImageRef(tmp_path / "still.avi", 0)], (40, 30), 0)], CARD, tmp_path)
 
     def not_installed(package: str) -> None:
@@ -123,5 +125,5 @@ def test_errors_leave_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(errors_module.importlib, "import_module", not_installed)
     with pytest.raises(InputError, match="pynwb, which is not installed: pip install pynwb ndx-pose"):
-        write_nwb([one], CARD, tmp_path)
+        write_nwb([prediction], CARD, tmp_path)
     assert not list(tmp_path.iterdir())

@@ -75,7 +75,7 @@ def test_the_graph_agrees_with_torch(refine: PeakMethod, flip: bool, scene: Scen
     assert (found.score - expected.score).abs().max() < 1e-4
 
 
-def test_the_network_of_the_preset_tiny_is_exported(tmp_path: Path) -> None:
+def test_the_network_of_the_tiny_preset_is_exported(tmp_path: Path) -> None:
     config = preset("tiny")
     card = replace(
         CARD,
@@ -97,7 +97,9 @@ def test_peaks_at_borders_and_between_cells(refine: PeakMethod, tmp_path: Path) 
     side = 16
     cells = [(0.0, 0.0), (15.0, 0.0), (0.3, 15.0), (15.0, 14.6), (7.25, 3.8), (8.5, 8.4), (0.0, 7.7)]
     maps = torch.stack([draw_gaussians(torch.tensor(cell), side, 1.0) for cell in cells])[None]
-    maps = torch.cat([maps, maps - 1.0, 2.0 * maps])  # scores outside 0..1, and logarithms of values below 0
+    maps = torch.cat(
+        [maps, maps - 1.0, 2.0 * maps]
+    )  # also scores outside 0..1, and values below 0, which have no logarithm
     graph = Graph()
     xy, score = add_positions(graph, Maps("maps", len(cells), side), refine)
     model = helper.make_model(
@@ -112,14 +114,14 @@ def test_peaks_at_borders_and_between_cells(refine: PeakMethod, tmp_path: Path) 
         ir_version=8,
     )
     session = onnxruntime.InferenceSession(model.SerializeToString())
-    found, height = session.run([xy, score], {"maps": maps.numpy()})
+    found_xy, found_score = session.run([xy, score], {"maps": maps.numpy()})
     expected = read_heatmaps(maps, refine)
-    np.testing.assert_allclose(found, to_pixels(expected.cells), atol=1e-4)
-    np.testing.assert_allclose(height, expected.score.clamp(0, 1), atol=1e-6)
-    np.testing.assert_allclose(to_cells(torch.from_numpy(found[0])), cells, atol=0.51)
+    np.testing.assert_allclose(found_xy, to_pixels(expected.cells), atol=1e-4)
+    np.testing.assert_allclose(found_score, expected.score.clamp(0, 1), atol=1e-6)
+    np.testing.assert_allclose(to_cells(torch.from_numpy(found_xy[0])), cells, atol=0.51)
 
 
-def test_the_batch_size_is_free(scene: Scene, tmp_path: Path) -> None:
+def test_any_batch_size_works(scene: Scene, tmp_path: Path) -> None:
     detector = Detector(_network(NETWORK, 3), CARD)
     exported = _export(detector, tmp_path)
     session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
@@ -146,7 +148,7 @@ def test_images_of_wrong_type_or_shape_are_an_error(images: torch.Tensor, tmp_pa
         exported.locate(images)
 
 
-def test_a_graph_of_another_model_is_an_error(tmp_path: Path) -> None:
+def test_a_file_exported_from_another_model_is_an_error(tmp_path: Path) -> None:
     detector = Detector(_network(NETWORK, 3), CARD)
     path = write_float32(detector, tmp_path / "model.onnx")
     renamed = Detector(detector.psi, replace(CARD, names=("a", "b", "c"), provenance={}))
@@ -156,7 +158,7 @@ def test_a_graph_of_another_model_is_an_error(tmp_path: Path) -> None:
         Detector(detector.psi, replace(CARD, refine="quarter")),
         Detector(detector.psi, replace(CARD, images=Images(size=64, margin=0.2))),
     ):
-        with pytest.raises(InputError, match="not made from the model beside it"):
+        with pytest.raises(InputError, match="was exported from another model"):
             OnnxDetector(other, path)
     path.write_bytes(b"not a model")
     with pytest.raises(InputError, match="is not an ONNX file"):
@@ -181,7 +183,7 @@ def test_files_use_only_standard_operators(scene: Scene, tmp_path: Path) -> None
 # --- int8 ---------------------------------------------------------------------------------------------
 
 
-def test_folding_scales_keeps_the_function(scene: Scene) -> None:
+def test_folding_scales_keeps_the_output(scene: Scene) -> None:
     psi = _network(NETWORK, 3).eval()
     images = _pixels(scene, 4).float() / 255
     with torch.no_grad():
@@ -265,7 +267,9 @@ def test_int8_is_close_to_float32(spot_detector: tuple[Detector, torch.Tensor], 
     quantized = OnnxDetector(detector, write_int8(detector, images[:24], tmp_path / "int8.onnx"))
     model = onnx.load(tmp_path / "int8.onnx")
     weights = [
-        one for one in model.graph.initializer if one.data_type == TensorProto.INT8 and len(one.dims) == 4
+        tensor
+        for tensor in model.graph.initializer
+        if tensor.data_type == TensorProto.INT8 and len(tensor.dims) == 4
     ]
     assert len(weights) > 20
     distance = (quantized.locate(images[24:]).xy - detector.locate(images[24:]).xy).norm(dim=-1)
@@ -301,12 +305,12 @@ def test_export_and_predict_from_the_command_line(
         assert selfmark("predict", run, photos, *options) == 0
     names, expected = _table(tmp_path / "torch")
     assert len(names) == 24 * 4
-    same, found = _table(tmp_path / "onnx")
-    assert same == names
+    onnx_names, found = _table(tmp_path / "onnx")
+    assert onnx_names == names
     assert np.abs(found - expected)[:, :2].max() < 0.05
     assert np.abs(found - expected)[:, 2].max() < 0.001
-    same, found = _table(tmp_path / "onnx-int8")
-    assert same == names
+    onnx_names, found = _table(tmp_path / "onnx-int8")
+    assert onnx_names == names
     assert np.abs(found - expected)[:, 2].max() < 0.05
 
 
@@ -321,7 +325,7 @@ def test_an_exported_folder_needs_no_run(run: Path, scene: Scene, tmp_path: Path
         np.testing.assert_allclose(found.xy, expected.xy, atol=0.05)
 
 
-def test_what_is_missing_is_a_clear_error(run: Path, tmp_path: Path) -> None:
+def test_missing_files_and_invalid_options_are_clear_errors(run: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=rf"write it with 'selfmark export {run} --onnx'"):
         load_detector(run, "onnx")
     with pytest.raises(InputError, match=rf"write it with 'selfmark export {run} --onnx --int8'"):
@@ -367,7 +371,7 @@ def test_missing_packages_are_a_clear_error(
 
 def test_export_needs_a_format(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert selfmark("export", run) == 2
-    assert "say what to export: --onnx" in capsys.readouterr().err
+    assert "no format chosen: add --onnx" in capsys.readouterr().err
 
 
 def test_torch_runs_without_onnx_packages(run: Path, photos: Path, tmp_path: Path) -> None:

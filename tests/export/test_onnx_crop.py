@@ -24,15 +24,15 @@ SETTINGS = Images(size=64)
 
 
 def _model(settings: Images) -> Any:
-    """Return a model that crops images and maps the crop points `places` back to the images."""
+    """Return a model that crops images and maps points `crop_points` of the crops back to the images."""
     graph = Graph()
     crops, regions = add_crops(graph, "images", "boxes", settings)
     graph.add_alias(crops, "crops")
-    graph.add_alias(add_to_original(Value(graph, "places"), regions, settings.size), "points")
+    graph.add_alias(add_to_original(Value(graph, "crop_points"), regions, settings.size), "points")
     inputs = {
         "images": (TensorProto.UINT8, ["images", "height", "width", 3]),
         "boxes": (TensorProto.FLOAT, ["boxes", 4]),
-        "places": (TensorProto.FLOAT, ["batch", "points", 2]),
+        "crop_points": (TensorProto.FLOAT, ["batch", "points", 2]),
     }
     return helper.make_model(
         helper.make_graph(
@@ -48,12 +48,12 @@ def _model(settings: Images) -> Any:
 
 
 def _feed(images: npt.NDArray[np.uint8], boxes: list[list[float]]) -> dict[str, npt.NDArray[Any]]:
-    places = np.array([[[0, 0], [63, 0], [20.25, 41.5]]], np.float32)
-    return {"images": images, "boxes": np.array(boxes, np.float32), "places": places}
+    crop_points = np.array([[[0, 0], [63, 0], [20.25, 41.5]]], np.float32)
+    return {"images": images, "boxes": np.array(boxes, np.float32), "crop_points": crop_points}
 
 
 def _picture(height: int, width: int, seed: int = 0) -> npt.NDArray[np.uint8]:
-    """Return noise of all scales, so that an error of one pixel shows."""
+    """Return fine and coarse noise, in which a shift by one pixel is visible."""
     rng = np.random.default_rng(seed)
     fine, coarse = rng.integers(0, 256, (height, width, 3)), rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
     smooth = cv2.resize(coarse, (width, height), interpolation=cv2.INTER_LINEAR)
@@ -65,18 +65,18 @@ def _expected(
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float64]]:
     size = settings.size
     (region,) = crop_regions([image.shape[1::-1]], [box], settings)
-    points = to_original(_feed(image, [box])["places"], region, size)
+    points = to_original(_feed(image, [box])["crop_points"], region, size)
     return extract_crop(image, region, size).transpose(2, 0, 1), points
 
 
 def _compare(session: Any, image: npt.NDArray[np.uint8], box: list[float], settings: Images) -> None:
     crops, points = session.run(["crops", "points"], _feed(image[None], [box]))
-    expected, places = _expected(image, box, settings)
+    expected, expected_points = _expected(image, box, settings)
     # Rounding in float32 rarely changes a value that lies between two integers, and only by one.
     difference = np.abs(crops[0] - expected)
     assert difference.max() <= 1
     assert (difference > 0).mean() < 0.02
-    np.testing.assert_allclose(points, places, atol=2e-3)
+    np.testing.assert_allclose(points, expected_points, atol=2e-3)
 
 
 @pytest.fixture(scope="module")
@@ -130,8 +130,8 @@ def test_images_and_boxes_broadcast(session: Any) -> None:
     paired = session.run(["crops", "points"], _feed(images, boxes))
     for row, (image, box) in enumerate(zip(images, boxes, strict=True)):
         alone = session.run(["crops", "points"], _feed(image[None], [box]))
-        for together, one in zip(paired, alone, strict=True):
-            np.testing.assert_allclose(together[row], one[0], atol=1)
+        for together, single in zip(paired, alone, strict=True):
+            np.testing.assert_allclose(together[row], single[0], atol=1)
     crops, points = session.run(["crops", "points"], _feed(images[:1], boxes))
     np.testing.assert_array_equal(crops[1], _single(session, images[0], boxes[1]))
     assert crops.shape == (3, 3, 64, 64)

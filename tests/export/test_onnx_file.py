@@ -96,7 +96,7 @@ def test_boxes_agree_with_torch(detector: Detector, file: Path, tmp_path: Path) 
     Image.fromarray(frame).save(tmp_path / "frame.png")
     boxes = [(5.0, 8.0, 140.0, 150.0), (165.5, 3.0, 150.0, 140.0), (0.0, 170.0, 155.0, 150.0)]
     refs = [ImageRef(tmp_path / "frame.png", box=box) for box in boxes]
-    (expected,) = (one.landmarks for one in detector.predict(refs))
+    (expected,) = (prediction.landmarks for prediction in detector.predict(refs))
     points, _ = _points(_session(file), frame[None], boxes)  # several objects in one image
     np.testing.assert_allclose(points, expected.xy, atol=0.05)
     points, _ = _points(_session(file), np.stack([frame, frame[::-1]]), boxes[:1])  # one box for many images
@@ -109,11 +109,13 @@ def test_half_precision_is_small_and_accurate(
 ) -> None:
     half = write_float16(detector, tmp_path / "half.onnx")
     assert half.stat().st_size < 0.6 * file.stat().st_size
-    weights = [one for one in onnx.load(half).graph.initializer if len(one.dims) == 4]
-    assert {one.data_type for one in weights} == {onnx.TensorProto.FLOAT16}
-    exact, rough = _session(file), _session(half)
+    weights = [tensor for tensor in onnx.load(half).graph.initializer if len(tensor.dims) == 4]
+    assert {tensor.data_type for tensor in weights} == {onnx.TensorProto.FLOAT16}
+    float32, float16 = _session(file), _session(half)
     distances = [
-        np.abs(_points(exact, picture[None], WHOLE)[0] - _points(rough, picture[None], WHOLE)[0]).max(axis=-1)
+        np.abs(_points(float32, picture[None], WHOLE)[0] - _points(float16, picture[None], WHOLE)[0]).max(
+            axis=-1
+        )
         / max(picture.shape)
         for picture in pictures[:20]
     ]
@@ -161,7 +163,7 @@ def test_the_example_needs_no_torch(
     rows = [line.rsplit(" ", 3) for line in result.stdout.splitlines()]
     assert [row[0] for row in rows] == list(detector.names)
     ref = ImageRef(tmp_path / "photo.png", box=tuple(map(float, box)) if box else None)
-    (expected,) = (one.landmarks for one in detector.predict([ref]))
+    (expected,) = (prediction.landmarks for prediction in detector.predict([ref]))
     np.testing.assert_allclose([[float(x), float(y)] for _, x, y, _ in rows], expected.xy[0], atol=0.06)
 
 

@@ -34,30 +34,30 @@ def test_values_keep_their_types(tmp_path: Path) -> None:
     assert table.column_names == list(COLUMNS)
     types = ["string", "int32", "int32", "int32", "string", "float", "float", "float"]
     assert [str(field.type) for field in table.schema] == types
-    found = list(expected_objects(batches))
+    expected = list(expected_objects(batches))
     rows = table.to_pylist()
-    assert len(rows) == len(found) * len(NAMES)
+    assert len(rows) == len(expected) * len(NAMES)
     for number, row in enumerate(rows):
-        one, index = found[number // len(NAMES)], number % len(NAMES)
+        obj, index = expected[number // len(NAMES)], number % len(NAMES)
         assert (row["image"], row["frame"], row["instance"], row["landmark"]) == (
-            str(one.ref.path),
-            one.ref.frame,
-            one.instance,
+            str(obj.ref.path),
+            obj.ref.frame,
+            obj.instance,
             NAMES[index],
         )
-        x, y = one.xy[index]
-        assert (row["x"], row["y"], row["score"]) == (x, y, one.score[index]), "not rounded"
+        x, y = obj.xy[index]
+        assert (row["x"], row["y"], row["score"]) == (x, y, obj.score[index]), "not rounded"
 
 
-def test_values_equal_those_of_the_csv(tmp_path: Path) -> None:
+def test_values_equal_those_of_the_csv_file(tmp_path: Path) -> None:
     batches = make_predictions(EVERYTHING)
     with open(write_csv(batches, CARD, tmp_path), newline="", encoding="utf-8") as handle:
         rows = list(csv.DictReader(handle))
     table = parquet.read_table(write_parquet(batches, CARD, tmp_path)).to_pylist()
-    for row, other in zip(rows, table, strict=True):
-        text = {key: "" if value is None else str(value) for key, value in other.items()}
+    for row, typed in zip(rows, table, strict=True):
+        text = {key: "" if value is None else str(value) for key, value in typed.items()}
         assert {key: row[key] for key in COLUMNS[:5]} == {key: text[key] for key in COLUMNS[:5]}
-        np.testing.assert_allclose([float(row[key]) for key in "xy"], [other[key] for key in "xy"], atol=6e-4)
+        np.testing.assert_allclose([float(row[key]) for key in "xy"], [typed[key] for key in "xy"], atol=6e-4)
 
 
 def test_rows_are_written_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

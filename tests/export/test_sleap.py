@@ -154,18 +154,18 @@ def test_analysis_without_edges(tmp_path: Path) -> None:
 
 
 def test_errors_leave_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = random_prediction([_picture(tmp_path / "a.png", (40, 30))], (40, 30), 0)
+    prediction = random_prediction([_picture(tmp_path / "a.png", (40, 30))], (40, 30), 0)
     out = tmp_path / "out"
     out.mkdir()
     with pytest.raises(InputError, match="still images with --format sleap"):
-        write_analysis([one], CARD, out)
+        write_analysis([prediction], CARD, out)
     with pytest.raises(InputError, match="nothing to write"):
         write_slp([], CARD, out)
     same_names = ModelCard(("a", "b", "a", "c"), (0, 1, 2, 3), (), Images(), Network(), "parabola", False, {})
     with pytest.raises(InputError, match="2 landmarks are called 'a'"):
-        write_slp([one], same_names, out)
+        write_slp([prediction], same_names, out)
     with pytest.raises(InputError, match=r"cannot write to .*a\.png"):
-        write_slp([one], CARD, one.refs[0].path)
+        write_slp([prediction], CARD, prediction.refs[0].path)
 
     def fail(_: object, path: str, **__: object) -> None:
         Path(path).write_bytes(b"half")
@@ -173,7 +173,7 @@ def test_errors_leave_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(sio, "save_slp", fail)
     with pytest.raises(InputError, match=r"cannot write .*slp: Can't write"):
-        write_slp([one], CARD, out)
+        write_slp([prediction], CARD, out)
 
     def not_installed(package: str) -> None:
         raise ModuleNotFoundError(package)
@@ -181,5 +181,5 @@ def test_errors_leave_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(errors_module.importlib, "import_module", not_installed)
     for write in (write_slp, write_analysis):
         with pytest.raises(InputError, match="sleap_io, which is not installed: pip install sleap-io"):
-            write([one], CARD, out)
+            write([prediction], CARD, out)
     assert not list(out.iterdir())

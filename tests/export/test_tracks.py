@@ -25,8 +25,8 @@ from selfmark.points import Landmarks
 from tests.export.fakes import CARD, NAMES
 
 SIZE = (48, 32)
-SEEN = [(0, 7), (0, 3), (1, 3), (1, 7), (2, 3), (3, 7), (3, 3), (4, 7)]  # frame, track
-Found = dict[tuple[int, int], np.ndarray]  # by frame and track: xy [K, 2]
+VISIBLE = [(0, 7), (0, 3), (1, 3), (1, 7), (2, 3), (3, 7), (3, 3), (4, 7)]  # frame, track
+Tracks = dict[tuple[int, int], np.ndarray]  # (frame, track) to xy [K, 2]
 
 
 @pytest.fixture
@@ -40,20 +40,20 @@ def clip(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def truth() -> Found:
+def truth() -> Tracks:
     rng = np.random.default_rng(0)
-    return {key: (rng.random((len(NAMES), 2)) * 28 + 1).astype(np.float32) for key in SEEN}
+    return {key: (rng.random((len(NAMES), 2)) * 28 + 1).astype(np.float32) for key in VISIBLE}
 
 
-def _predictions(clip: Path, truth: Found) -> list[Prediction]:
-    refs = [ImageRef(clip, frame, (float(track), 1.0, 20.0, 20.0), track) for frame, track in SEEN]
+def _predictions(clip: Path, truth: Tracks) -> list[Prediction]:
+    refs = [ImageRef(clip, frame, (float(track), 1.0, 20.0, 20.0), track) for frame, track in VISIBLE]
     score = np.full((1, len(NAMES)), 0.5, np.float32)
     return [  # batches end in the middle of frames
         Prediction(
             tuple(refs[start : start + 3]),
             np.array([SIZE] * len(refs[start : start + 3])),
             Landmarks(
-                np.stack([truth[key] for key in SEEN[start : start + 3]]),
+                np.stack([truth[key] for key in VISIBLE[start : start + 3]]),
                 score.repeat(len(refs[start : start + 3]), axis=0),
                 NAMES,
             ),
@@ -62,8 +62,8 @@ def _predictions(clip: Path, truth: Found) -> list[Prediction]:
     ]
 
 
-def _table(rows: list[dict[str, Any]]) -> Found:
-    found: Found = {}
+def _from_rows(rows: list[dict[str, Any]]) -> Tracks:
+    found: Tracks = {}
     animals: dict[str, set[str]] = {}
     for row in rows:
         animals.setdefault(str(row["instance"]), set()).add(str(row["track"]))
@@ -73,33 +73,37 @@ def _table(rows: list[dict[str, Any]]) -> Found:
     return found
 
 
-def _csv(path: Path) -> Found:
+def _csv(path: Path) -> Tracks:
     with open(path, newline="", encoding="utf-8") as handle:
-        return _table(list(csv.DictReader(handle)))
+        return _from_rows(list(csv.DictReader(handle)))
 
 
-def _parquet(path: Path) -> Found:
-    return _table(pytest.importorskip("pyarrow.parquet").read_table(path).to_pylist())
+def _parquet(path: Path) -> Tracks:
+    return _from_rows(pytest.importorskip("pyarrow.parquet").read_table(path).to_pylist())
 
 
-def _coco(path: Path) -> Found:
+def _coco(path: Path) -> Tracks:
     coco: Any = pytest.importorskip("pycocotools.coco").COCO(str(path))
     return {
-        (coco.imgs[one["image_id"]]["frame"], one["track_id"]): np.reshape(one["keypoints"], (-1, 3))[:, :2]
-        for one in coco.anns.values()
+        (coco.imgs[annotation["image_id"]]["frame"], annotation["track_id"]): np.reshape(
+            annotation["keypoints"], (-1, 3)
+        )[:, :2]
+        for annotation in coco.anns.values()
     }
 
 
-def _coco_results(path: Path) -> Found:
+def _coco_results(path: Path) -> Tracks:
     coco: Any = pytest.importorskip("pycocotools.coco").COCO(str(path.with_name("images.json")))
     results = coco.loadRes(str(path))
     return {
-        (coco.imgs[one["image_id"]]["frame"], one["track_id"]): np.reshape(one["keypoints"], (-1, 3))[:, :2]
-        for one in results.anns.values()
+        (coco.imgs[annotation["image_id"]]["frame"], annotation["track_id"]): np.reshape(
+            annotation["keypoints"], (-1, 3)
+        )[:, :2]
+        for annotation in results.anns.values()
     }
 
 
-def _cvat(path: Path) -> Found:
+def _cvat(path: Path) -> Tracks:
     """Read as CVAT does, which makes tracks from the attribute `track_id`."""
     with zipfile.ZipFile(path) as archive:
         data = json.loads(archive.read("annotations/person_keypoints_default.json"))
@@ -107,12 +111,14 @@ def _cvat(path: Path) -> Found:
         image["id"]: int(Path(image["file_name"]).stem.removeprefix("frame_")) for image in data["images"]
     }
     return {
-        (frames[one["image_id"]], one["attributes"]["track_id"]): np.reshape(one["keypoints"], (-1, 3))[:, :2]
-        for one in data["annotations"]
+        (frames[annotation["image_id"]], annotation["attributes"]["track_id"]): np.reshape(
+            annotation["keypoints"], (-1, 3)
+        )[:, :2]
+        for annotation in data["annotations"]
     }
 
 
-def _dlc(path: Path) -> Found:
+def _dlc(path: Path) -> Tracks:
     pandas: Any = pytest.importorskip("pandas")
     table = (
         pandas.read_hdf(path, "df_with_missing")
@@ -129,12 +135,12 @@ def _dlc(path: Path) -> Found:
     return found
 
 
-def _dlc_h5(path: Path) -> Found:
+def _dlc_h5(path: Path) -> Tracks:
     pytest.importorskip("tables")
     return _dlc(path)
 
 
-def _sleap(path: Path) -> Found:
+def _sleap(path: Path) -> Tracks:
     labels = pytest.importorskip("sleap_io").load_slp(str(path))
     assert [track.name for track in labels.tracks] == ["track_3", "track_7"]
     return {
@@ -144,7 +150,7 @@ def _sleap(path: Path) -> Found:
     }
 
 
-def _sleap_analysis(path: Path) -> Found:
+def _sleap_analysis(path: Path) -> Tracks:
     pytest.importorskip("sleap_io")
     found = {}
     with pytest.importorskip("h5py").File(path) as file:
@@ -155,10 +161,10 @@ def _sleap_analysis(path: Path) -> Found:
     return found
 
 
-def _nwb(path: Path) -> Found:
+def _nwb(path: Path) -> Tracks:
     pynwb: Any = pytest.importorskip("pynwb")
     pytest.importorskip("ndx_pose")
-    found: Found = {}
+    found: Tracks = {}
     with pynwb.NWBHDF5IO(str(path), "r") as handle:
         behavior = handle.read().processing["behavior"]
         for track in (3, 7):
@@ -171,7 +177,7 @@ def _nwb(path: Path) -> Found:
     return found
 
 
-def _ultralytics(path: Path) -> Found:
+def _ultralytics(path: Path) -> Tracks:
     """Identify objects by their boxes, because the format has no tracks."""
     found = {}
     for file in path.parent.glob("*/labels/*.txt"):
@@ -183,7 +189,7 @@ def _ultralytics(path: Path) -> Found:
     return found
 
 
-def _label_studio(path: Path) -> Found:
+def _label_studio(path: Path) -> Tracks:
     interface: Any = pytest.importorskip("label_studio_sdk.label_interface").LabelInterface(
         path.with_name("label_config.xml").read_text(encoding="utf-8")
     )
@@ -206,7 +212,7 @@ def _label_studio(path: Path) -> Found:
 
 
 @pytest.mark.filterwarnings("ignore:register_new_resolver")
-def _lightning_pose(folder: Path) -> Found:
+def _lightning_pose(folder: Path) -> Tracks:
     io: Any = pytest.importorskip("lightning_pose.utils.io")
     found = {}
     for track in (3, 7):
@@ -219,7 +225,7 @@ def _lightning_pose(folder: Path) -> Found:
     return found
 
 
-READERS: dict[str, Callable[[Path], Found]] = {
+READERS: dict[str, Callable[[Path], Tracks]] = {
     "csv": _csv,
     "parquet": _parquet,
     "coco": _coco,
@@ -242,17 +248,19 @@ def test_every_format_has_a_reader() -> None:
 
 @pytest.mark.filterwarnings("ignore:register_new_resolver")
 @pytest.mark.parametrize("name", READERS)
-def test_animals_keep_their_identity(name: str, clip: Path, truth: Found, tmp_path: Path) -> None:
+def test_animals_keep_their_identity(name: str, clip: Path, truth: Tracks, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
     found = READERS[name](get_writer(name)(_predictions(clip, truth), CARD, folder))
-    assert set(found) == set(SEEN)
+    assert set(found) == set(VISIBLE)
     for key, points in found.items():
         np.testing.assert_allclose(points, truth[key], atol=2e-3, err_msg=str(key))
 
 
 @pytest.mark.parametrize("name", ["label-studio", "lightning-pose", "ultralytics"])
-def test_a_folder_of_frames_is_never_overwritten(name: str, clip: Path, truth: Found, tmp_path: Path) -> None:
+def test_a_folder_of_frames_is_never_overwritten(
+    name: str, clip: Path, truth: Tracks, tmp_path: Path
+) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
     get_writer(name)(_predictions(clip, truth), CARD, folder)
@@ -262,6 +270,6 @@ def test_a_folder_of_frames_is_never_overwritten(name: str, clip: Path, truth: F
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
-def test_tracks_are_read_back_from_coco(clip: Path, truth: Found, tmp_path: Path) -> None:
+def test_tracks_are_read_back_from_coco(clip: Path, truth: Tracks, tmp_path: Path) -> None:
     path = get_writer("coco")(_predictions(clip, truth), CARD, tmp_path)
-    assert {(ref.frame, ref.track) for ref in list_images([path])} == set(SEEN)
+    assert {(ref.frame, ref.track) for ref in list_images([path])} == set(VISIBLE)

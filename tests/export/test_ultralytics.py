@@ -234,20 +234,20 @@ def test_links_fall_back_to_copies(
 
 def test_errors_leave_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clip = _clip(tmp_path / "clip.avi", 4)
-    two = _random_prediction([ImageRef(clip, 0), ImageRef(clip, 1)], (48, 32), 0)
-    one = _random_prediction([ImageRef(clip, 0)], (48, 32), 0)
+    two_frames = _random_prediction([ImageRef(clip, 0), ImageRef(clip, 1)], (48, 32), 0)
+    one_frame = _random_prediction([ImageRef(clip, 0)], (48, 32), 0)
     out = tmp_path / "out"
     with pytest.raises(InputError, match=r"cannot write to .*out"):
-        write_ultralytics([two], CARD, out)
+        write_ultralytics([two_frames], CARD, out)
     out.mkdir()
     with pytest.raises(InputError, match="at least two images"):
-        write_ultralytics([one], CARD, out)
+        write_ultralytics([one_frame], CARD, out)
     with pytest.raises(InputError, match=r"frame 99 of .* second time"):
-        write_ultralytics([two, _random_prediction([ImageRef(clip, 99)], (48, 32), 0)], CARD, out)
+        write_ultralytics([two_frames, _random_prediction([ImageRef(clip, 99)], (48, 32), 0)], CARD, out)
     assert not list(out.iterdir())
-    write_ultralytics([two], CARD, out)
+    write_ultralytics([two_frames], CARD, out)
     with pytest.raises(InputError, match="already exists"):
-        write_ultralytics([two], CARD, out)
+        write_ultralytics([two_frames], CARD, out)
 
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -256,5 +256,5 @@ def test_errors_leave_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     other.mkdir()
     monkeypatch.setattr(module, "_data_yaml", fail)
     with pytest.raises(OSError, match="No space left"):
-        write_ultralytics([two], CARD, other)
+        write_ultralytics([two_frames], CARD, other)
     assert not list(other.iterdir())

@@ -1,4 +1,4 @@
-"""Maps from a label file to named points in an export, with a fake detector."""
+"""Learning, storing and using a map, with a fake detector."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def _shapes(count: int, seed: int = 0) -> FloatArray:
-    """Return landmarks at whole pixels, because the images can store no others."""
+    """Return landmarks at whole pixels, because the images store coordinates as integers."""
     rng = np.random.default_rng(seed)
     shape = np.array([[20, 20], [44, 20], [32, 34], [32, 50]])
     return np.asarray(shape + rng.integers(-5, 6, (count, K, 2)), np.float64)
@@ -187,7 +187,7 @@ def test_points_without_annotations_are_left_out_and_reported(run: Path, tmp_pat
     assert any("nose" in note for note in learned.notes)
 
 
-def test_points_without_known_partners_are_their_own(run: Path, tmp_path: Path) -> None:
+def test_points_without_known_partners_are_their_own_partners(run: Path, tmp_path: Path) -> None:
     labels = _write_labels(tmp_path / "few", _shapes(4), keypoints=["a", "b", "c"])
     learned = learn_map(run, labels)
     assert json.loads(learned.path.read_text())["mirror"] is None

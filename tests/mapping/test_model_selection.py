@@ -93,14 +93,14 @@ def test_many_images_are_held_out_in_folds() -> None:
 def test_selected_options_have_the_lowest_error_and_generalize() -> None:
     examples, fresh = _examples(30), _examples(200, seed=7)
     lengths = np.full(30, 60.0)
-    found = select_map(examples, lengths, MIRROR)
-    every = [FitOptions(a, m, r) for a in (True, False) for m in (True, False) for r in RIDGES]
-    errors = [cross_validation_errors(examples, lengths, MIRROR, options) for options in every]
-    lowest = min(np.nanmean(_by_image(one)) for one in errors)
-    assert np.nanmean(_by_image(found.errors)) == pytest.approx(lowest)
-    predicted = found.map.predict(fresh.landmarks, fresh.score)
+    selected = select_map(examples, lengths, MIRROR)
+    all_options = [FitOptions(a, m, r) for a in (True, False) for m in (True, False) for r in RIDGES]
+    errors = [cross_validation_errors(examples, lengths, MIRROR, options) for options in all_options]
+    lowest = min(np.nanmean(_by_image(option_errors)) for option_errors in errors)
+    assert np.nanmean(_by_image(selected.errors)) == pytest.approx(lowest)
+    predicted = selected.map.predict(fresh.landmarks, fresh.score)
     real = 100 * np.linalg.norm(predicted - fresh.points, axis=2).mean() / 60
-    assert np.nanmean(found.errors) == pytest.approx(real, rel=0.25)
+    assert np.nanmean(selected.errors) == pytest.approx(real, rel=0.25)
 
 
 def _by_image(errors: FloatArray) -> FloatArray:
@@ -109,11 +109,11 @@ def _by_image(errors: FloatArray) -> FloatArray:
 
 def test_objects_in_any_orientation_are_aligned() -> None:
     examples, lengths = _examples(8, rotated=True), np.full(8, 60.0)
-    found = select_map(examples, lengths, None)
-    assert found.options.aligned
-    assert np.nanmean(found.errors) < 10
-    crop = cross_validation_errors(examples, lengths, None, FitOptions(False, False, 0.1))
-    assert np.nanmean(crop) > 1.2 * np.nanmean(found.errors)
+    selected = select_map(examples, lengths, None)
+    assert selected.options.aligned
+    assert np.nanmean(selected.errors) < 10
+    unaligned = cross_validation_errors(examples, lengths, None, FitOptions(False, False, 0.1))
+    assert np.nanmean(unaligned) > 1.2 * np.nanmean(selected.errors)
 
 
 def test_wrong_mirror_partners_are_not_used() -> None:
@@ -122,13 +122,13 @@ def test_wrong_mirror_partners_are_not_used() -> None:
 
 
 def test_single_image_has_no_error() -> None:
-    found = select_map(_examples(1), np.full(1, 60.0), MIRROR)
-    assert found.options == FitOptions(True, True, RIDGES[0])
-    assert np.isnan(found.errors).all()
-    assert found.map.known_points().all()
+    selected = select_map(_examples(1), np.full(1, 60.0), MIRROR)
+    assert selected.options == FitOptions(True, True, RIDGES[0])
+    assert np.isnan(selected.errors).all()
+    assert selected.map.known_points().all()
 
 
 def test_few_images_use_the_default_options_and_have_errors() -> None:
-    found = select_map(_examples(MIN_IMAGES_TO_SELECT - 1), np.full(MIN_IMAGES_TO_SELECT - 1, 60.0), None)
-    assert found.options == FitOptions(True, False, RIDGES[0])
-    assert np.isfinite(found.errors[:, 0]).all()
+    selected = select_map(_examples(MIN_IMAGES_TO_SELECT - 1), np.full(MIN_IMAGES_TO_SELECT - 1, 60.0), None)
+    assert selected.options == FitOptions(True, False, RIDGES[0])
+    assert np.isfinite(selected.errors[:, 0]).all()

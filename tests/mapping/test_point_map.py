@@ -68,7 +68,7 @@ def test_mean_residual_is_zero(reference: FloatArray) -> None:
     assert np.abs(residual.mean(axis=0)).max() < (1e-9 if len(reference) == 0 else 3.0)
 
 
-def test_one_image_points_follow_translation_rotation_and_scale() -> None:
+def test_with_one_image_points_follow_translation_rotation_and_scale() -> None:
     points = np.einsum("lk,kc->lc", BLEND, SHAPE)[None]
     learned = fit_point_map(
         _annotated(SHAPE[None], points), compute_mean_shape(SHAPE[None], np.ones((1, K))), ridge=0.1
@@ -81,7 +81,7 @@ def test_one_image_points_follow_translation_rotation_and_scale() -> None:
     assert np.abs(moved - expected).max() < 0.1  # not exact, because the alignment is slightly regularized
 
 
-def test_one_image_a_point_follows_the_landmark_next_to_it() -> None:
+def test_with_one_image_a_point_follows_the_nearest_landmark() -> None:
     points = SHAPE[None, :1] + 1.0
     learned = fit_point_map(_annotated(SHAPE[None], points), empty_reference(), ridge=0.1)
     start = learned.predict(SHAPE[None], np.ones((1, K)))
@@ -118,7 +118,7 @@ def test_points_missing_in_some_images_are_fitted_on_the_others() -> None:
     np.testing.assert_allclose(kept.predict(others, np.ones((3, K))), predicted[:, [1, 0]])
 
 
-def test_mirror_images_determine_the_other_side() -> None:
+def test_mirror_images_teach_the_other_side() -> None:
     """Only the left point is annotated; the map still predicts its mirror partner."""
     landmarks = np.array([[[80.0, 90], [175, 90], [128, 140]]])
     left = landmarks[:, :1] + np.array([3.0, -2.0])

@@ -64,7 +64,9 @@ def _write_deeplabcut(content: dict[str, Any], path: Path) -> None:
     lines += [["bodyparts", *(name for name in names for _ in "xy")], ["coords", *"xy" * len(names)]]
     for image, annotation in zip(content["images"], content["annotations"], strict=True):
         points = np.reshape(annotation["keypoints"], (-1, 3)).tolist()
-        lines.append([image["file_name"], *(repr(one) if v else "" for x, y, v in points for one in (x, y))])
+        lines.append(
+            [image["file_name"], *(repr(value) if v else "" for x, y, v in points for value in (x, y))]
+        )
     with open(path, "w", newline="") as file:
         csv.writer(file).writerows(lines)
 
@@ -91,5 +93,5 @@ def test_labels_of_other_tools_give_the_same_map(
     other = learn_map(run, tmp_path / name, images, device="cpu").mapping
     assert other.names == coco.names
     np.testing.assert_allclose(other.map.weights, coco.map.weights, atol=1e-6)
-    with pytest.raises(InputError, match="does not say in which folder its images are"):
+    with pytest.raises(InputError, match="does not name the folder of its images"):
         learn_map(run, tmp_path / name, device="cpu")

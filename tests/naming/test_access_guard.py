@@ -1,4 +1,4 @@
-"""Attacks on a real server, one by one."""
+"""Attacks on a running server, which must all fail."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.naming.toy_server import WRITE_HEADERS, ToyServer
 RENAME = {"edits": [{"kind": "rename", "landmark": 0, "name": "nose"}]}
 
 
-def names(running: ToyServer) -> list[str]:
+def read_names(running: ToyServer) -> list[str]:
     values = json.loads((running.folder / "model" / "model.json").read_text())
-    found: list[str] = values["names"]
-    return found
+    names: list[str] = values["names"]
+    return names
 
 
-def raw(running: ToyServer, method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
+def send_raw(running: ToyServer, method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
     """Send a request with exactly these headers; return status and text, 0 if the connection was closed."""
     port = int(running.origin.rsplit(":", 1)[1])
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
@@ -46,10 +46,10 @@ def cookie(running: ToyServer) -> dict[str, str]:
 
 def test_only_this_machine_can_connect(read_only: ToyServer) -> None:
     port = int(read_only.origin.rsplit(":", 1)[1])
-    others = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), port, socket.AF_INET)}
-    for other in (others | {"127.0.0.2"}) - {"127.0.0.1"}:
+    addresses = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), port, socket.AF_INET)}
+    for address in (addresses | {"127.0.0.2"}) - {"127.0.0.1"}:
         with pytest.raises(OSError):
-            socket.create_connection((other, port), timeout=2)
+            socket.create_connection((address, port), timeout=2)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_every_request_needs_the_token(read_only: ToyServer, path: str, token: s
     assert "token" in response.text
 
 
-def test_almost_the_token_is_rejected(read_only: ToyServer) -> None:
+def test_similar_tokens_are_rejected(read_only: ToyServer) -> None:
     assert httpx.get(read_only.address[:-1]).status_code == 403
     assert httpx.get(read_only.address + "x").status_code == 403
     assert httpx.get(read_only.origin + "/", headers={"cookie": "selfmark_1=x; ;;=;"}).status_code == 403
@@ -85,14 +85,16 @@ FOREIGN_HOSTS = ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:
 def test_foreign_host_names_are_rejected(read_only: ToyServer, host: str) -> None:
     """DNS rebinding: evil.example resolves to 127.0.0.1."""
     sent = host.format(port=read_only.origin.rsplit(":", 1)[1])
-    status, text = raw(read_only, "GET", "/api/card", {"host": sent, **cookie(read_only)})
+    status, text = send_raw(read_only, "GET", "/api/card", {"host": sent, **cookie(read_only)})
     assert status in (400, 421), text
     assert "landmark" not in text
 
 
 def test_localhost_is_accepted(read_only: ToyServer) -> None:
     port = read_only.origin.rsplit(":", 1)[1]
-    assert raw(read_only, "GET", "/api/card", {"host": f"localhost:{port}", **cookie(read_only)})[0] == 200
+    assert (
+        send_raw(read_only, "GET", "/api/card", {"host": f"localhost:{port}", **cookie(read_only)})[0] == 200
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,13 +115,13 @@ def test_other_sites_cannot_write(read_only: ToyServer, headers: dict[str, str])
     filled = {name: value.format(port=port) for name, value in headers.items()}
     response = read_only.client.post("/api/edits", content=json.dumps(RENAME), headers=filled)
     assert response.status_code == 403
-    assert names(read_only)[0] == "landmark_0"
+    assert read_names(read_only)[0] == "landmark_0"
 
 
 def test_own_page_can_write(toy: ToyServer) -> None:
     own = {**WRITE_HEADERS, "origin": toy.origin, "sec-fetch-site": "same-origin"}
     assert toy.client.post("/api/edits", json=RENAME, headers=own).status_code == 200
-    assert names(toy)[0] == "nose"
+    assert read_names(toy)[0] == "nose"
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
@@ -128,16 +130,16 @@ def test_other_methods_cannot_write(read_only: ToyServer, method: str) -> None:
         403,
         405,
     )
-    assert names(read_only)[0] == "landmark_0"
+    assert read_names(read_only)[0] == "landmark_0"
 
 
 def test_large_requests_are_rejected(toy: ToyServer) -> None:
     large = json.dumps({"edits": [], "x": "y" * MAX_BODY_BYTES})
     assert toy.client.post("/api/edits", content=large, headers=WRITE_HEADERS).status_code == 413
     head = {**cookie(toy), **WRITE_HEADERS, "content-type": "application/json"}
-    assert raw(toy, "POST", "/api/edits", {**head, "content-length": "99999999999"})[0] == 413
-    assert raw(toy, "POST", "/api/edits", {**head, "content-length": "-5"})[0] in (0, 400, 413)
-    assert raw(toy, "GET", "/" + "a" * 200_000, cookie(toy))[0] in (0, 400, 404, 414, 431)
+    assert send_raw(toy, "POST", "/api/edits", {**head, "content-length": "99999999999"})[0] == 413
+    assert send_raw(toy, "POST", "/api/edits", {**head, "content-length": "-5"})[0] in (0, 400, 413)
+    assert send_raw(toy, "GET", "/" + "a" * 200_000, cookie(toy))[0] in (0, 400, 404, 414, 431)
     assert toy.client.get("/api/run").status_code == 200, "the server is still running"
 
 
@@ -180,7 +182,7 @@ def test_large_chunked_requests_are_rejected(toy: ToyServer) -> None:
     ],
 )
 def test_only_images_of_the_run_are_served(read_only: ToyServer, path: str) -> None:
-    status, text = raw(read_only, "GET", path, cookie(read_only))
+    status, text = send_raw(read_only, "GET", path, cookie(read_only))
     assert status in (404, 422), path
     assert "root:" not in text
     assert "import" not in text
@@ -212,7 +214,7 @@ def test_page_loads_nothing_from_other_servers() -> None:
 
 def test_tokens_are_compared_in_constant_time(read_only: ToyServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every decision comes from `hmac.compare_digest`: replacing it changes the responses."""
-    monkeypatch.setattr("selfmark.naming.access_guard.hmac.compare_digest", lambda one, other: False)
+    monkeypatch.setattr("selfmark.naming.access_guard.hmac.compare_digest", lambda a, b: False)
     assert read_only.client.get("/api/run").status_code == 403
-    monkeypatch.setattr("selfmark.naming.access_guard.hmac.compare_digest", lambda one, other: True)
+    monkeypatch.setattr("selfmark.naming.access_guard.hmac.compare_digest", lambda a, b: True)
     assert httpx.get(read_only.origin + "/api/run").status_code == 200

@@ -87,7 +87,7 @@ def test_two_landmarks_can_swap_names() -> None:
         ([SetName(0, "landmark_1")], "landmark 1 is already called 'landmark_1'"),
         ([SetName(0, "LANDMARK_1")], "landmark 1 is already called"),
         ([SetName(0, "a"), SetName(1, " A ")], "already called"),
-        ([SetName(0, "   ")], "at least one letter"),
+        ([SetName(0, "   ")], "at least one character"),
         ([SetName(0, "a\nb")], "one line of visible characters"),
         ([SetName(0, "a\u202eb")], "one line of visible characters"),
         ([SetName(0, "x" * (MAX_NAME_LENGTH + 1))], "at most 1000 characters, not 1001"),

@@ -14,7 +14,7 @@ from selfmark.naming.image_renderer import CROP_SIDE, LARGE_SIDE, BoundedCache, 
 from selfmark.naming.shown_images import ShownImages
 
 
-def one_image(path: Path, size: tuple[int, int], region: list[float], xy: list[float]) -> ShownImages:
+def show_image(path: Path, size: tuple[int, int], region: list[float], xy: list[float]) -> ShownImages:
     return ShownImages(
         (ImageRef(path),),
         np.array([size], np.int64),
@@ -33,15 +33,15 @@ def test_small_object_in_a_large_photo_is_shown_in_full_resolution(tmp_path: Pat
     pixels[1040:1060, 2040:2060] = 255
     path = tmp_path / f"photo{suffix}"
     Image.fromarray(pixels).save(path, quality=95)
-    shown = one_image(path, (3000, 1500), [2000.0, 1000.0, 100.0, 100.0], [2049.5, 1049.5])
+    shown = show_image(path, (3000, 1500), [2000.0, 1000.0, 100.0, 100.0], [2049.5, 1049.5])
     renderer = ImageRenderer(shown, 200.0)
     assert renderer.view(0) == (1992, 992, 2108, 1108)
     large = Image.open(io.BytesIO(renderer.large(0)))
-    assert large.size == (116, 116), "every pixel of it"
+    assert large.size == (116, 116), "full resolution"
     crop = np.asarray(Image.open(io.BytesIO(renderer.crop(0, 0)))).astype(int)
     center = np.argwhere(crop.min(axis=2) > 190).mean(axis=0)
     assert np.abs(center - CROP_SIDE / 2).max() < 3
-    whole = one_image(path, (3000, 1500), [0.0, -750.0, 3000.0, 3000.0], [2049.5, 1049.5])
+    whole = show_image(path, (3000, 1500), [0.0, -750.0, 3000.0, 3000.0], [2049.5, 1049.5])
     assert max(Image.open(io.BytesIO(ImageRenderer(whole, 200.0).large(0))).size) == LARGE_SIDE
 
 
@@ -52,7 +52,7 @@ def test_photo_with_exif_rotation_is_shown_upright(tmp_path: Path) -> None:
     exif = image.getexif()
     exif[0x0112] = 6  # rotate by 90 degrees, which moves the white corner to the right
     image.save(tmp_path / "rotated.jpg", exif=exif, quality=95)
-    shown = one_image(tmp_path / "rotated.jpg", (60, 90), [0.0, 0.0, 60.0, 90.0], [50.0, 10.0])
+    shown = show_image(tmp_path / "rotated.jpg", (60, 90), [0.0, 0.0, 60.0, 90.0], [50.0, 10.0])
     upright = np.asarray(Image.open(io.BytesIO(ImageRenderer(shown, 200.0).large(0))))
     assert upright.shape == (90, 60, 3)
     assert upright[5, 55].min() > 200

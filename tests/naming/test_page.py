@@ -146,7 +146,7 @@ def test_edits_appear_in_exports_and_report(
 # --- keyboard, mouse and touch ----------------------------------------------------------------------
 
 
-def test_keyboard_can_do_everything(browser: Any, toy: ToyServer) -> None:
+def test_everything_works_with_the_keyboard(browser: Any, toy: ToyServer) -> None:
     with visit(browser, toy.address) as visited:
         page = wait_until_ready(visited)
         keys = page.keyboard
@@ -231,9 +231,9 @@ def test_touch_works_like_a_mouse(browser: Any, toy: ToyServer) -> None:
         _swipe(page)
         page.wait_for_function("() => document.getElementById('row').value === '2'")
         small = page.evaluate(
-            "() => [...document.querySelectorAll('button, select, input')].filter(one => one.offsetParent && "
-            "!one.matches('.crop, .thumbnail, .side-name, .tiny, .swatch input') && one.offsetHeight < 32)"
-            ".map(one => one.id || one.className || one.textContent)"
+            "() => [...document.querySelectorAll('button, select, input')].filter(node => node.offsetParent"
+            " && !node.matches('.crop, .thumbnail, .side-name, .tiny, .swatch input')"
+            " && node.offsetHeight < 32).map(node => node.id || node.className || node.textContent)"
         )
         assert small == [], "too small for touch"
         assert find_problems(visited) == []
@@ -243,9 +243,9 @@ def _is_reachable(page: Any, selector: str) -> bool:
     """Return True if the element is in the window and nothing covers it."""
     return bool(
         page.evaluate(
-            "selector => { const one = document.querySelector(selector), box = one.getBoundingClientRect();"
+            "selector => { const node = document.querySelector(selector), box = node.getBoundingClientRect();"
             " const top = document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2);"
-            " return one === top || one.contains(top); }",
+            " return node === top || node.contains(top); }",
             selector,
         )
     )
@@ -278,7 +278,7 @@ def test_gallery_opens_images_and_mirror_view_confirms_pairs(browser: Any, toy: 
         scores = page.locator("#view-gallery .score")
         page.wait_for_function(
             "() => { const scores = document.querySelectorAll('#view-gallery .score');"
-            " const all = [...scores].map(one => +one.innerText);"
+            " const all = [...scores].map(element => +element.innerText);"
             " return all.length === 5 && all.every((score, index) => !index || score >= all[index - 1]); }"
         )
         assert scores.count() == 5
@@ -313,17 +313,17 @@ def test_duplicate_name_is_reported_next_to_the_field(browser: Any, toy: ToyServ
 
 
 def test_two_windows_show_each_others_edits(browser: Any, toy: ToyServer) -> None:
-    with visit(browser, toy.address) as one, visit(browser, toy.address) as other:
-        wait_until_ready(one), wait_until_ready(other)
-        one.page.fill("#name", "nose")
-        act_and_wait(one.page, lambda: one.page.press("#name", "Enter"))
-        select(other.page, 1)
-        act_and_wait(other.page, lambda: other.page.click("#hide"))
-        assert other.page.inner_text(".entry[data-landmark='0'] .name") == "nose"
-        one.page.wait_for_selector(".entry.off[data-landmark='1']")
+    with visit(browser, toy.address) as first, visit(browser, toy.address) as second:
+        wait_until_ready(first), wait_until_ready(second)
+        first.page.fill("#name", "nose")
+        act_and_wait(first.page, lambda: first.page.press("#name", "Enter"))
+        select(second.page, 1)
+        act_and_wait(second.page, lambda: second.page.click("#hide"))
+        assert second.page.inner_text(".entry[data-landmark='0'] .name") == "nose"
+        first.page.wait_for_selector(".entry.off[data-landmark='1']")
         # Each window undoes its own edits.
-        one.page.evaluate("document.activeElement.blur()")
-        act_and_wait(one.page, lambda: one.page.click("#undo"))
+        first.page.evaluate("document.activeElement.blur()")
+        act_and_wait(first.page, lambda: first.page.click("#undo"))
         assert read_card_of(toy) == replace(CARD, hidden=(1,))
 
 
@@ -359,8 +359,8 @@ class StoppableVisit:
         self.visit.__exit__(None, None, None)
 
 
-@pytest.mark.parametrize("clean", [True, False])
-def test_user_text_never_runs_as_code(browser: Any, tmp_path: Path, clean: bool) -> None:
+@pytest.mark.parametrize("inject", [False, True])
+def test_user_text_never_runs_as_code(browser: Any, tmp_path: Path, inject: bool) -> None:
     # The content security policy is off, so the page itself must treat text as text.
     card = replace(CARD, names=(INJECTION, *CARD.names[1:]), skeleton=((0, 1),))
     folder = tmp_path / "<script>window.attacked=1<"
@@ -373,14 +373,14 @@ def test_user_text_never_runs_as_code(browser: Any, tmp_path: Path, clean: bool)
         for key in ("Escape", "2", "3", "1"):
             page.keyboard.press(key)
             page.wait_for_timeout(60)
-        if not clean:  # the check itself must be able to fail
+        if inject:  # the check itself must be able to fail
             page.evaluate(
                 "text => { const box = document.createElement('div'); document.body.append(box);"
                 " box.innerHTML = text; }",
                 INJECTION,
             )
             page.wait_for_function("() => window.attacked === 1")
-        assert visited.was_attacked() is not clean
+        assert visited.was_attacked() is inject
 
 
 def test_content_security_policy_blocks_injections(browser: Any, read_only: ToyServer) -> None:
@@ -414,9 +414,9 @@ def test_page_has_no_problems(browser: Any, read_only: ToyServer, scheme: str) -
 
 # Controls without a label for screen readers.
 _WITHOUT_LABEL = """() => [...document.querySelectorAll('button, select, input')]
-    .filter(one => one.offsetParent)
-    .filter(one => !(one.ariaLabel || one.textContent.trim() || (one.labels && one.labels.length)))
-    .map(one => one.outerHTML.slice(0, 120))"""
+    .filter(node => node.offsetParent)
+    .filter(node => !(node.ariaLabel || node.textContent.trim() || (node.labels && node.labels.length)))
+    .map(node => node.outerHTML.slice(0, 120))"""
 
 # Text whose contrast against its background is below the 4.5 that WCAG requires.
 _LOW_CONTRAST = """() => {
@@ -456,7 +456,9 @@ def test_tab_reaches_all_controls_with_a_visible_outline(browser: Any, read_only
         for _ in range(60):
             page.keyboard.press("Tab")
             reached.add(
-                page.evaluate("() => { const one = document.activeElement; return one.id || one.className; }")
+                page.evaluate(
+                    "() => { const node = document.activeElement; return node.id || node.className; }"
+                )
             )
         outline = page.evaluate("() => getComputedStyle(document.activeElement).outlineStyle")
         assert {"name", "partner", "connect", "hide", "tab-images", "row", "entry"} <= reached

@@ -54,7 +54,7 @@ def start(*arguments: object) -> tuple[subprocess.Popen[str], str, str]:
 
 
 def test_start_edit_and_stop(ready_run: Path) -> None:
-    process, address, about = start(ready_run)
+    process, address, summary = start(ready_run)
     try:
         with httpx.Client(follow_redirects=True) as client:
             page = client.get(address)
@@ -68,7 +68,7 @@ def test_start_edit_and_stop(ready_run: Path) -> None:
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=20)
         assert process.returncode == 0
-        assert about.startswith("24 images")
+        assert summary.startswith("24 images")
         assert f"names saved in {ready_run / 'model' / 'model.json'}" in output
         assert "Traceback" not in output
     finally:
@@ -79,7 +79,7 @@ def test_start_edit_and_stop(ready_run: Path) -> None:
 def test_landmarks_are_predicted_in_a_child_process(quick_run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "fresh"
     shutil.copytree(quick_run, folder)
-    process, address, about = start(folder, "--max-images", 8, "--device", "cpu")
+    process, address, summary = start(folder, "--max-images", 8, "--device", "cpu")
     try:
         assert httpx.get(address).status_code == 303
         assert (folder / "naming" / "landmarks.safetensors").exists()
@@ -89,7 +89,7 @@ def test_landmarks_are_predicted_in_a_child_process(quick_run: Path, tmp_path: P
         process.terminate()
         output, _ = process.communicate(timeout=20)
         assert process.returncode == 0
-        assert about.startswith("8 images")
+        assert summary.startswith("8 images")
         assert "names saved in" in output
     finally:
         process.kill()

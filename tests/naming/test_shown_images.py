@@ -131,7 +131,7 @@ def test_video_frames_are_stored_as_jpegs(run: Path, photos: Path, tmp_path: Pat
         assert abs(float(image.mean()) - level) < 8
 
 
-def test_fingerprint_changes_only_with_what_predictions_depend_on(run: Path, photos: Path) -> None:
+def test_fingerprint_changes_if_and_only_if_predictions_may_change(run: Path, photos: Path) -> None:
     model, refs = run / "model", list_images([photos])[:3]
     card = read_card(model)
     first = images_fingerprint(model, card, refs)

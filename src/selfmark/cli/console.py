@@ -18,7 +18,7 @@ def print_result(line: str) -> None:
 
 
 def print_note(line: str, style: str = "") -> None:
-    """Print a remark to stderr, where a pipe does not see it."""
+    """Print a remark to stderr, so that it stays out of piped output."""
     stderr.print(line, highlight=False, soft_wrap=True, style=style)
 
 

@@ -30,13 +30,13 @@ def check(name: Name, root: Root) -> None:
     from selfmark.paper.datasets import layout_check as checks
     from selfmark.paper.datasets.registry import get_dataset_info, read_dataset
 
-    found = ((line.wanted, ", ".join(line.found) or "-") for line in checks.check_layout(name, root))
-    print_table(("file or folder", "found"), found, get_dataset_info(name).title)
+    rows = ((line.wanted, ", ".join(line.found) or "-") for line in checks.check_layout(name, root))
+    print_table(("file or folder", "found"), rows, get_dataset_info(name).title)
     print_result(f"source: {get_dataset_info(name).source}")
     dataset = read_dataset(name, root)
     counts = (
-        (split, str(here), "-" if expected is None else str(expected))
-        for split, here, expected in checks.count_images(dataset)
+        (split, str(present), "-" if expected is None else str(expected))
+        for split, present, expected in checks.count_images(dataset)
     )
     print_table(("split", "images", "expected"), counts)
     for note in (*dataset.notes, *checks.check_sample(dataset)):
@@ -60,7 +60,9 @@ def write(
     ] = None,
     find_faces: Annotated[
         bool,
-        typer.Option("--find-faces", help="Use boxes found by OpenCV's face detector, a weak one."),
+        typer.Option(
+            "--find-faces", help="Find boxes with OpenCV's face detector, which is not very accurate."
+        ),
     ] = False,
 ) -> None:
     """Write a data set as COCO files for 'discover' and 'evaluate'; images stay in place."""
@@ -85,8 +87,8 @@ def write(
     write_coco(dataset, output)
     for split, objects in dataset.splits.items():
         print_result(f"{output / split}.json: {len(objects)} objects, {len(dataset.names)} points")
-    changed = [f"--set {key}={value}" for key, value in dataset.settings.items()]
-    if changed:
-        print_result(f"settings the paper uses for it: {' '.join(changed)}")
+    settings = [f"--set {key}={value}" for key, value in dataset.settings.items()]
+    if settings:
+        print_result(f"the paper's settings for this data set: {' '.join(settings)}")
     for note in dataset.notes:
         print_note(f"note: {note}")

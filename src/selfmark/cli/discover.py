@@ -32,7 +32,7 @@ def discover(
     ] = None,
     landmarks: Annotated[
         str | None,
-        typer.Option("--landmarks", "-k", help="K, the number of landmarks to discover: a number, or auto."),
+        typer.Option("--landmarks", "-k", help="Number of landmarks to discover (K), or auto."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Run folder; default runs/NAME.")
@@ -40,11 +40,15 @@ def discover(
     preset: Annotated[str, typer.Option(help="auto, paper, fast or tiny.")] = "auto",
     detector: Annotated[
         str | None,
-        typer.Option(help="First keypoints: selfmark, orb, sift, superpoint, r2d2, alike-t, alike-n, file."),
+        typer.Option(
+            help="Detector of the first keypoints: selfmark, orb, sift, superpoint, r2d2, alike-t, alike-n "
+            "or file."
+        ),
     ] = None,
     weights: Annotated[Path | None, typer.Option(help="Weights file of the detector.")] = None,
     points: Annotated[
-        Path | None, typer.Option(help="CSV file of first keypoints (image,x,y); implies --detector file.")
+        Path | None,
+        typer.Option(help="CSV file with the first keypoints (image,x,y); implies --detector file."),
     ] = None,
     temporal: Annotated[
         bool, typer.Option("--temporal", help="Pair nearby video frames by optical flow.")
@@ -55,7 +59,7 @@ def discover(
     find_animals: FindAnimals = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --output.")] = False,
     seed: Annotated[int | None, typer.Option(help="Random seed.")] = None,
-    change: Annotated[
+    overrides: Annotated[
         list[str] | None, typer.Option("--set", help="Any setting: NAME=VALUE, e.g. M=50 or flip.test=false.")
     ] = None,
     device: Device = "auto",
@@ -65,7 +69,7 @@ def discover(
     from selfmark.discovery import discover as discover_landmarks
     from selfmark.keypoints.weights_cache import license_notice
 
-    settings = parse_settings(change)
+    settings = parse_settings(overrides)
     shortcuts: dict[str, Any] = {
         "keypoints.detector": "file" if points is not None else detector,
         "keypoints.weights": None if weights is None else str(weights),

@@ -18,7 +18,7 @@ _OPTIONAL = ("av", "onnx", "onnxruntime", "sleap_io", "fastapi", "sklearn")
 
 
 def doctor() -> None:
-    """Show what this machine offers: versions, devices, installed weights and optional packages."""
+    """Show versions, devices, installed weights and optional packages of this machine."""
     table = Table(show_header=False)
     for name, value in collect_findings():
         table.add_row(name, value)

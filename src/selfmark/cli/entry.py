@@ -51,9 +51,9 @@ app.add_typer(datasets_app, name="datasets")
 
 def main() -> None:
     """Run a command; exit with 2 after bad input and with 1 after a failed training."""
-    # OpenMP threads that spin long while they wait slow down a busy machine several times over; threads that
-    # do not spin slow down an idle one. This value, measured on two cores, is in between. torch reads it when
-    # it is imported.
+    # OpenMP threads spin while they wait. Long spinning makes a busy machine several times slower, and no
+    # spinning makes an idle machine slower. This value is a compromise, measured on two cores. torch reads
+    # the variable when it is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     signal.signal(signal.SIGTERM, _raise_interrupt)
     try:

@@ -19,8 +19,8 @@ def evaluate(
     labels: Annotated[
         Path | None,
         typer.Option(
-            help="Annotated points of the images: a file of COCO, DeepLabCut (CSV) or Label Studio (JSON). "
-            "Without it only label-free checks are made."
+            help="Annotated points of the images: a COCO, DeepLabCut (CSV) or Label Studio (JSON) file. "
+            "Without labels, only the label-free checks run."
         ),
     ] = None,
     train_labels: Annotated[
@@ -47,12 +47,12 @@ def evaluate(
         Path | None,
         typer.Option("--output", "-o", help="Folder for metrics.json and the report; default: RUN."),
     ] = None,
-    change: Annotated[
+    overrides: Annotated[
         list[str] | None, typer.Option("--set", help="Any setting of the evaluation, e.g. draws=3.")
     ] = None,
     device: Device = "auto",
 ) -> None:
-    """Measure a run: every metric of the paper with labels, and a trust score per landmark without."""
+    """Evaluate a run: a trust score per landmark and, if labels are given, all metrics of the paper."""
     from selfmark.cli.progress import ProgressDisplay
     from selfmark.detector import Detector
     from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
@@ -68,7 +68,7 @@ def evaluate(
                 normalizer,
                 by or [],
                 [name.strip() for name in detectors.split(",") if name.strip()],
-                parse_settings(change),
+                parse_settings(overrides),
             ),
             output,
             device,

@@ -32,7 +32,7 @@ def export(
     from selfmark.export.onnx_export import export_onnx
 
     if not onnx:
-        raise InputError("say what to export: --onnx")
+        raise InputError("no format chosen: add --onnx")
     requested: dict[Precision, bool] = {"float32": True, "float16": fp16, "int8": int8}
     for path in export_onnx(run, [precision for precision, wanted in requested.items() if wanted], output):
         print_result(f"exported: {path}")

@@ -15,7 +15,7 @@ def name(
     run: RunFolder,
     images: Annotated[
         list[str] | None,
-        typer.Argument(help="Images to show, or the new place of the run's images.", show_default=False),
+        typer.Argument(help="Images to show, or the new location of the run's images.", show_default=False),
     ] = None,
     max_images: Annotated[int, typer.Option(help="Maximum number of images to show.", min=1)] = 400,
     port: Annotated[int, typer.Option(help="Local port; 0: any free port.", min=0, max=65535)] = 0,

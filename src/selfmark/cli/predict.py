@@ -58,14 +58,14 @@ def predict(
     mapped: Annotated[
         bool, typer.Option("--mapped", help="Output your own points, as learned by 'selfmark map'.")
     ] = False,
-    change: Annotated[
+    overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", help="A setting of how animals are found, e.g. min_contrast=20."),
+        typer.Option("--set", help="Any setting of --find-animals, e.g. min_contrast=20."),
     ] = None,
     device: Device = "auto",
 ) -> None:
     """Predict the landmarks of new images or videos, in pixels of those images."""
-    from selfmark.cli.progress import CountDisplay, CountedPredictions, describe_lost_images
+    from selfmark.cli.progress import CountDisplay, CountedPredictions, describe_unreadable_images
     from selfmark.config import Config, override
     from selfmark.draw.labeled_video import draw_videos, labeled_video_paths
     from selfmark.export import get_writer
@@ -77,7 +77,7 @@ def predict(
     detector = load_detector(run, runtime, device)
     if mapped:
         detector = MappedDetector(detector, load_mapping(run, detector))
-    changes = {f"tracking.{name}": value for name, value in parse_settings(change).items()}
+    changes = {f"tracking.{name}": value for name, value in parse_settings(overrides).items()}
     tracking = override(Config(), changes).tracking
     regions, notes = parse_regions(boxes, crop, find_animals), list[str]()
     with CountDisplay(stderr, "finding animals", "frames") as display:
@@ -99,5 +99,5 @@ def predict(
     print_result(f"{counted.images} images, {display.rate:.1f} per second: {path}")
     for video in videos.values():
         print_result(f"labeled video: {video}")
-    for sentence in (*notes, *describe_lost_images(refs, counted)):
-        print_note(sentence)
+    for note in (*notes, *describe_unreadable_images(refs, counted)):
+        print_note(note)

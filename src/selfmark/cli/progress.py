@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from selfmark.detector import Prediction
 
 _SECONDS_PER_LINE = 15  # minimum time between two lines where there is no terminal
-# Display names of the stages that log events name.
+# How the stage names of log events are displayed.
 _STAGE_NAMES = {"applying Phi": "describing keypoints", "stage 2": "training the detector"}
 
 
 class ProgressDisplay:
-    """Show stage, round, loss and time left of a discovery; a listener and a context manager."""
+    """Show stage, round, loss and remaining time of a discovery; a listener and a context manager."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -114,30 +114,30 @@ class ProgressDisplay:
         if "all" in self.tasks:
             self.progress.update(self.tasks["all"], completed=before + event["iteration"])
         note = f"loss {event['loss']['total']:.4f}"
-        done, of = event["iteration"] - event["start"], event["stop"] - event["start"]
-        self._show(event["stage"], event["round"], done, of, note)
+        done, total = event["iteration"] - event["start"], event["stop"] - event["start"]
+        self._show(event["stage"], event["round"], done, total, note)
 
-    def _show(self, stage: str, number: int, done: int, of: int, note: str) -> None:
+    def _show(self, stage: str, number: int, done: int, total: int, note: str) -> None:
         name = (
             f"training round {number} of {self.rounds}"
             if stage == "round"
             else _STAGE_NAMES.get(stage, stage)
         )
         if name not in self.tasks:
-            self.tasks[name] = self.progress.add_task(name, total=of, note="")
-        self.progress.update(self.tasks[name], completed=done, note=note, visible=done < of)
+            self.tasks[name] = self.progress.add_task(name, total=total, note="")
+        self.progress.update(self.tasks[name], completed=done, note=note, visible=done < total)
         if not self.console.is_terminal and (
-            done == of or time.monotonic() - self.last_line > _SECONDS_PER_LINE
+            done == total or time.monotonic() - self.last_line > _SECONDS_PER_LINE
         ):
             self.last_line = time.monotonic()
-            self.console.print(f"{name}: {done} of {of} {note}", highlight=False)
+            self.console.print(f"{name}: {done} of {total} {note}", highlight=False)
 
 
 class CountDisplay:
-    """Show how many things are done, out of how many and at which rate; a context manager."""
+    """Show how many items are done, the total and the rate; a context manager."""
 
-    def __init__(self, console: Console, name: str, things: str) -> None:
-        self._console, self._name, self._things = console, name, things
+    def __init__(self, console: Console, name: str, unit: str) -> None:
+        self._console, self._name, self._unit = console, name, unit
         self._progress = Progress(
             TextColumn(name),
             BarColumn(),
@@ -162,54 +162,52 @@ class CountDisplay:
 
     @property
     def rate(self) -> float:
-        """Return the number of things done per second."""
+        """Return the number of items done per second."""
         return self._done / max(time.monotonic() - self._started, 1e-9)
 
-    def __call__(self, done: int, of: int) -> None:
+    def __call__(self, done: int, total: int) -> None:
         """Show that `done` out of `of` things are done."""
         self._done = done
-        rate = f"{self.rate:.1f} {self._things}/s"
+        rate = f"{self.rate:.1f} {self._unit}/s"
         if self._task is None:
-            self._task = self._progress.add_task(self._name, total=of, rate=rate)
-        self._progress.update(self._task, completed=done, total=of, rate=rate)
+            self._task = self._progress.add_task(self._name, total=total, rate=rate)
+        self._progress.update(self._task, completed=done, total=total, rate=rate)
         if not self._console.is_terminal and time.monotonic() - self._last_line > _SECONDS_PER_LINE:
             self._last_line = time.monotonic()
-            self._console.print(f"{self._name}: {done} of {of}, {rate}", highlight=False)
+            self._console.print(f"{self._name}: {done} of {total}, {rate}", highlight=False)
 
 
 class CountedPredictions(Iterator["Prediction"]):
     """Iterate over predictions, count their images by file and show the progress."""
 
-    def __init__(self, predictions: Iterator[Prediction], of: int, display: CountDisplay) -> None:
-        self._predictions, self._of, self._display = predictions, of, display
-        self.found: Counter[Path] = Counter()
+    def __init__(self, predictions: Iterator[Prediction], total: int, display: CountDisplay) -> None:
+        self._predictions, self._total, self._display = predictions, total, display
+        self.predicted: Counter[Path] = Counter()  # images by file
 
     @property
     def images(self) -> int:
         """Number of images predicted so far."""
-        return self.found.total()
+        return self.predicted.total()
 
     def __next__(self) -> Prediction:
         prediction = next(self._predictions)
-        self.found.update(ref.path for ref in prediction.refs)
-        self._display(self.images, self._of)
+        self.predicted.update(ref.path for ref in prediction.refs)
+        self._display(self.images, self._total)
         return prediction
 
 
-def describe_lost_images(refs: Sequence[ImageRef], watched: CountedPredictions) -> list[str]:
+def describe_unreadable_images(refs: Sequence[ImageRef], counted: CountedPredictions) -> list[str]:
     """Return a sentence for each video with unreadable frames and one for all unreadable still images."""
     videos = {ref.path for ref in refs if ref.frame is not None}
-    wanted = Counter(ref.path for ref in refs)
-    lost = {
-        path: count - watched.found[path] for path, count in wanted.items() if count > watched.found[path]
-    }
+    requested = Counter(ref.path for ref in refs)
+    unreadable = requested - counted.predicted
     sentences = [
-        f"{lost[path]} of {wanted[path]} frames of {path} could not be read and were left out"
-        for path in lost
+        f"{unreadable[path]} of {requested[path]} frames of {path} could not be read and were left out"
+        for path in unreadable
         if path in videos
     ]
-    stills = sum(count for path, count in lost.items() if path not in videos)
+    stills = sum(count for path, count in unreadable.items() if path not in videos)
     if stills:
-        given = sum(count for path, count in wanted.items() if path not in videos)
-        sentences.append(f"{stills} of {given} images could not be read and were left out")
+        total = sum(count for path, count in requested.items() if path not in videos)
+        sentences.append(f"{stills} of {total} images could not be read and were left out")
     return sentences

@@ -33,7 +33,7 @@ def reproduce(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only list what would be trained and estimate its cost.")
     ] = False,
-    change: Annotated[
+    overrides: Annotated[
         list[str] | None,
         typer.Option("--set", help="Any setting, added to those of the tables: NAME=VALUE."),
     ] = None,
@@ -43,7 +43,7 @@ def reproduce(
     from selfmark.cli.progress import ProgressDisplay
     from selfmark.paper.reproduction import harness
 
-    settings = parse_settings(change)
+    settings = parse_settings(overrides)
     options = harness.ReproductionOptions(preset, settings, device, allow_missing)
     if tables == ["list"]:
         for name, place, title in harness.list_experiments():
@@ -55,7 +55,7 @@ def reproduce(
         return
     harness.select_experiments(tables)  # Report unknown names before missing data.
     if data is None:
-        raise InputError("say where the data sets are with --data")
+        raise InputError("the folder of the data sets is missing: add --data FOLDER")
     try:
         paths = harness.reproduce_tables(
             tables, data, output, options, print_result, open_listener=lambda: ProgressDisplay(stdout)

@@ -12,7 +12,7 @@ from selfmark.cli.console import print_note, print_result
 def weights(
     name: Annotated[str, typer.Argument(help="superpoint, r2d2, alike-t or alike-n.")],
     source: Annotated[
-        str | None, typer.Option("--from", help="A file you have; default: download from the authors.")
+        str | None, typer.Option("--from", help="Local weights file; default: download from the authors.")
     ] = None,
 ) -> None:
     """Install the weights of a keypoint detector in the cache and verify their checksum."""

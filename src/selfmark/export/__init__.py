@@ -54,12 +54,12 @@ def get_writer(name: str) -> Writer:
 
 
 def visible_points(predictions: Iterable[Prediction], card: ModelCard) -> Iterator[Prediction]:
-    """Yield the predictions without the landmarks that `card` hides, to go with `visible_card(card)`."""
+    """Yield the predictions without the landmarks that `card` hides; `visible_card(card)` describes them."""
     kept = visible_landmarks(card)
     for prediction in predictions:
-        found = prediction.landmarks
-        names = tuple(found.names[index] for index in kept)
-        yield prediction._replace(landmarks=Landmarks(found.xy[:, kept], found.score[:, kept], names))
+        xy, score = prediction.landmarks.xy[:, kept], prediction.landmarks.score[:, kept]
+        names = tuple(prediction.landmarks.names[index] for index in kept)
+        yield prediction._replace(landmarks=Landmarks(xy, score, names))
 
 
 def _write_visible(write: Writer, predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:

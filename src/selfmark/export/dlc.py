@@ -28,7 +28,8 @@ from selfmark.points import FloatArray
 SCORER = "DLC_selfmark"  # also part of the file name, as DeepLabCut does it: VIDEO + SCORER
 COORDS = ("x", "y", "likelihood")
 KEY = "df_with_missing"
-LAYOUT = "0.15.2"  # pandas 2, which DeepLabCut uses, needs this attribute; pandas 3 no longer writes it
+# Attribute `pandas_version`. DeepLabCut uses pandas 2, which needs it; pandas 3 no longer writes it.
+PANDAS_VERSION = "0.15.2"
 
 _CHUNK_ROWS = 1024  # rows in memory at a time
 
@@ -45,7 +46,7 @@ def write_dlc(predictions: Iterable[Prediction], card: ModelCard, folder: Path) 
 
 
 def write_dlc_h5(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
-    """Write the same tables as HDF5 under the key `df_with_missing`, readable by pandas 2 and 3."""
+    """Write the tables of `write_dlc` as HDF5 under the key `df_with_missing`, readable by pandas 2 and 3."""
     require_package("pandas", "pandas tables")
     require_package("tables", "pandas tables")
     return _write(predictions, card, folder, ".h5", _save_h5)
@@ -192,7 +193,7 @@ def _save_h5(table: _Table, names: Sequence[str], path: Path) -> None:
                 frame = pandas.DataFrame(values, index=labels, columns=header)
                 min_itemsize = {"index": label_bytes} if label_bytes else None
                 store.append(KEY, frame, format="table", min_itemsize=min_itemsize)
-            store.get_storer(KEY).attrs.pandas_version = LAYOUT
+            store.get_storer(KEY).attrs.pandas_version = PANDAS_VERSION
     except require_package("tables", "pandas tables").HDF5ExtError as error:
         raise InputError(
             f"HDF5 could not store the table; its header of {len(columns)} columns may be too long: "

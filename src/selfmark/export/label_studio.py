@@ -30,7 +30,7 @@ IMAGE, LANDMARKS, OBJECTS = "image", "landmarks", "objects"  # names of the elem
 OBJECT = "object"
 FRAMES = "frames"  # folder for video frames
 
-_POINT_SIZE = 0.8  # of a point on the screen, in percent of the image width
+_POINT_SIZE = 0.8  # diameter of a displayed point, in percent of the image width
 
 
 def write_label_studio(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Neurodata Without Borders: pose estimates in the form of ndx-pose, written with pynwb."""
+"""Neurodata Without Borders: pose estimates as defined by ndx-pose, written with pynwb."""
 
 from __future__ import annotations
 
@@ -126,8 +126,7 @@ def _times(table: PoseTable) -> tuple[FloatArray, float]:
     video = probe_video(table.paths[0])
     if not video.rate:
         raise InputError(
-            f"{table.paths[0]} does not state its number of frames a second, which NWB needs; convert the "
-            "video first"
+            f"{table.paths[0]} does not state its frame rate, which NWB needs; convert the video first"
         )
     return video.seconds[table.frame], video.rate
 

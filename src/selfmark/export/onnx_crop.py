@@ -19,7 +19,7 @@ from selfmark.images.crop import SNAP
 _MIN_COVERAGE = 1e-3  # OpenCV ignores a pixel if less than this fraction of it is covered
 # Averages of 2 x 2 pixels are multiples of 1/4. Adding this much rounds halves up and changes nothing else.
 _ROUND_UP = 1e-4
-_EXTRA_PIXELS = 4  # beyond the crop size; more averages are never needed
+_EXTRA_PIXELS = 4  # an axis never needs more averages than the crop size plus this
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class _AxisSampling:
 
     Attributes:
         first: First pixel needed.
-        last: End of the pixels needed, exclusive.
+        end: One past the last pixel needed.
         count: Number of averages made from them.
         start: Where the region begins.
     """
 
     first: Value
-    last: Value
+    end: Value
     count: Value
     start: Value
 
@@ -119,21 +119,21 @@ def _sample_axis(start: Value, side: Value, limit: Value, size: int) -> _AxisSam
     shrink = side / size
     margin = shrink.apply("Less", 1.0).cast(np.float32)
     first = ((start + SNAP).apply("Floor") - margin).clip(0.0, limit - 1)
-    last = ((start + side - SNAP).apply("Ceil") + margin).clip(first + 1, limit)
-    count = ((last - first) / shrink.apply("Max", 1.0)).apply("Round").apply("Max", 1.0)
-    return _AxisSampling(first, last, count, start)
+    end = ((start + side - SNAP).apply("Ceil") + margin).clip(first + 1, limit)
+    count = ((end - first) / shrink.apply("Max", 1.0)).apply("Round").apply("Max", 1.0)
+    return _AxisSampling(first, end, count, start)
 
 
 def _window(axis: _AxisSampling) -> _Window:
-    return _Window(axis.first.apply("ReduceMin", keepdims=0), axis.last.apply("ReduceMax", keepdims=0))
+    return _Window(axis.first.apply("ReduceMin", keepdims=0), axis.end.apply("ReduceMax", keepdims=0))
 
 
 @dataclass(frozen=True)
 class _Rounding:
-    """The order in which OpenCV averages, so that halves appear and are rounded as there.
+    """How to average and round exactly as OpenCV does.
 
-    Averages over whole pixels are summed and then divided; for others the weights are divided first. Halves
-    are rounded to even numbers, but up where 2 x 2 pixels are averaged.
+    Where averages cover whole pixels, OpenCV divides the sum; elsewhere it divides the weights first. It
+    rounds halves to even numbers, except in averages of 2 x 2 pixels, where it rounds them up.
 
     Attributes:
         whole_pixels: [N, 1] whether averages cover whole pixels.
@@ -147,12 +147,12 @@ class _Rounding:
 
 
 def _rounding(y_axis: _AxisSampling, x_axis: _AxisSampling) -> _Rounding:
-    height, width = ((axis.last - axis.first) / axis.count for axis in (y_axis, x_axis))
+    height, width = ((axis.end - axis.first) / axis.count for axis in (y_axis, x_axis))
     whole_pixels = _is_integer(height).apply("And", _is_integer(width))
     area = (height * width).where(whole_pixels, 1.0)
     is_halved = height.apply("Equal", 2.0).apply("And", width.apply("Equal", 2.0)).cast(np.float32)
-    one = np.ones((1, 1), np.float32)
-    factor = Value(area.graph, area.graph.add("Div", one, area.name)).reshape(-1, 1, 1, 1)
+    ones = np.ones((1, 1), np.float32)
+    factor = Value(area.graph, area.graph.add("Div", ones, area.name)).reshape(-1, 1, 1, 1)
     offset = (is_halved * _ROUND_UP).reshape(-1, 1, 1, 1)
     return _Rounding(whole_pixels, factor, offset)
 
@@ -164,11 +164,11 @@ def _is_integer(value: Value) -> Value:
 def _average_weights(axis: _AxisSampling, window: _Window, rounding: _Rounding, size: int) -> Value:
     """Return the weight of each pixel of the window in each average: [N, S + _EXTRA_PIXELS, pixels].
 
-    An average covers length / count pixels. Multiplied by `count`, all limits are integers, so the weights
-    are exact. Rows beyond the axis's own count have no meaning; `_interpolation` does not use them.
+    An average covers length / count pixels. All limits are multiplied by `count`, which makes them integers,
+    so the weights are exact. Rows beyond the count of an axis have no meaning; `_interpolation` ignores them.
     """
     numbers = np.arange(size + _EXTRA_PIXELS, dtype=np.float32)[:, None]
-    count, length = _to_matrix(axis.count), _to_matrix(axis.last - axis.first)
+    count, length = _to_matrix(axis.count), _to_matrix(axis.end - axis.first)
     pixels = window.begin.apply("Range", window.end, 1.0) - _to_matrix(axis.first)
     left, right = (pixels * count).apply("Max", length * numbers), ((pixels + 1) * count)
     covered = right.apply("Min", length * (numbers + 1)) - left
@@ -185,7 +185,7 @@ def _interpolation(axis: _AxisSampling, side: Value, size: int) -> tuple[Value, 
         Matrices [N, 1, S, S + _EXTRA_PIXELS] that select the average before and after each pixel, and the
         position between the two, [N, S] from 0 to 1.
     """
-    length, numbers = axis.last - axis.first, np.arange(size, dtype=np.float32)
+    length, numbers = axis.end - axis.first, np.arange(size, dtype=np.float32)
     drift = (side * axis.count - length * size) / (length * size)
     shift = (axis.start - axis.first) * axis.count / length
     offset = (drift * (numbers + 0.5) + shift).clip(-numbers, axis.count - 1 - numbers)

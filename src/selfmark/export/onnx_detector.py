@@ -44,9 +44,7 @@ class OnnxDetector(Detector):
         if {entry.key: entry.value for entry in model.metadata_props}.get(MODEL) != detector_fingerprint(
             self
         ):
-            raise InputError(
-                f"{path} was not made from the model beside it: write it again with 'selfmark export'"
-            )
+            raise InputError(f"{path} was exported from another model: write it again with 'selfmark export'")
         # One core processes an image from start to end. Its maps stay in the cache of that core, and no core
         # waits for another. Splitting every operation between the cores is much slower.
         self._session = _open_session(_remove_cropping(model), path, threads=1)

@@ -3,7 +3,7 @@
     images [B, H, W, 3] uint8 RGB     ->  points [B, K, 2] float32, original pixels, centers at integers
     boxes  [B, 4] float32 x, y, w, h      scores [B, K] float32, 0..1
 
-The graph includes cropping, resizing, mirroring at test time and reading the heatmaps with subpixel accuracy.
+The graph includes cropping, resizing, test-time flipping and subpixel positions from the heatmaps.
 A box of zeros means the whole image. One box can serve all images, and one image can have several boxes. The
 file contains the fingerprint of its model, so that a file from an earlier training is recognized.
 """
@@ -39,8 +39,8 @@ FILES: dict[Precision, str] = {
     "float16": "model-fp16.onnx",
     "int8": "model-int8.onnx",
 }
-INSTALL = "onnx onnxruntime"  # what pip calls the packages
-# Names of two values inside the graph, between which `OnnxDetector` runs it.
+INSTALL = "onnx onnxruntime"  # names of the packages for pip
+# Names of two values inside the graph; `OnnxDetector` runs only the part between them.
 CROPS = "crops"  # input of the network, [B, 3, S, S] float32, integers 0..255
 CROP_XY = "xy"  # landmarks in pixels of the crops, [B, K, 2]
 
@@ -80,7 +80,7 @@ def write_float32(detector: Detector, path: Path) -> Path:
 
 
 def write_float16(detector: Detector, path: Path) -> Path:
-    """Write the network and its weights in half precision; crops and reading the maps stay in float32."""
+    """Write the network in half precision; cropping and reading the heatmaps stay in float32."""
     return _write(detector, detector.psi, Recorder(Graph(), np.float16), path)
 
 

@@ -1,7 +1,7 @@
 """The network of the detector as an ONNX graph.
 
 The network calls the operations in order, and each operation adds its nodes to the graph. The graph is built
-by hand rather than traced, because its form decides how fast ONNX Runtime is on a CPU:
+by hand rather than traced, because the choice of nodes decides how fast ONNX Runtime is on a CPU:
 
 - GroupNorm becomes `InstanceNormalization` over groups, followed by a 1x1 depthwise convolution with the
   norm's scale and shift. ONNX Runtime runs convolutions in a blocked layout and fuses the ReLU into this one,
@@ -137,7 +137,9 @@ class Recorder:
 
 def add_maps(recorder: Recorder, psi: Psi, images: Value, size: int) -> Maps:
     """Add the network and return its K heatmaps of images [B, 3, size, size], floats 0..255."""
-    backend = replace(PLAIN_BACKEND, layers=cast(NetworkOps, recorder))  # maps instead of tensors
+    backend = replace(
+        PLAIN_BACKEND, layers=cast(NetworkOps, recorder)
+    )  # computes with Maps instead of tensors
     maps: Maps = psi.head(psi.backbone(Maps(images.name, 3, size), backend), backend)
     return Maps(Value(recorder.graph, maps.name).cast(np.float32).name, maps.channels, maps.side)
 
@@ -221,9 +223,9 @@ def _parabola_offset(graph: Graph, peak: str, before: str, after: str) -> str:
         graph.add("Log", graph.add("Max", value, floats(1e-4))) for value in (before, peak, after)
     )
     sides = graph.add("Add", left, right)
-    bend = graph.add("Sub", graph.add("Mul", mid, floats(2)), sides)
+    curvature = graph.add("Sub", graph.add("Mul", mid, floats(2)), sides)
     slope = graph.add("Mul", graph.add("Sub", right, left), floats(0.5))
-    vertex = graph.add("Div", slope, graph.add("Max", bend, floats(1e-6)))
+    vertex = graph.add("Div", slope, graph.add("Max", curvature, floats(1e-6)))
     return graph.add("Clip", vertex, floats(-0.5), floats(0.5))
 
 

@@ -186,10 +186,10 @@ class QuantizedConv:
 
 def quantize_conv(weight: Floats, values: ValueRange) -> QuantizedConv:
     """Quantize a convolution with weights [O, I, h, w]."""
-    input_scale = np.array(_raise_small(to_array(values.max_input) / _MAX_LEVEL), np.float32)
-    output_scale = _raise_small((to_array(values.high) - to_array(values.low)) / _MAX_LEVEL)
+    input_scale = np.array(_raise_small_scales(to_array(values.max_input) / _MAX_LEVEL), np.float32)
+    output_scale = _raise_small_scales((to_array(values.high) - to_array(values.low)) / _MAX_LEVEL)
     output_zero_point = np.clip(np.round(-to_array(values.low) / output_scale), 0, _MAX_LEVEL)
-    weight_scale = _raise_small(np.abs(weight).max(axis=(1, 2, 3)) / 127)
+    weight_scale = _raise_small_scales(np.abs(weight).max(axis=(1, 2, 3)) / 127)
     bias = (output_zero_point - _ZERO_POINT) * output_scale / (input_scale * weight_scale)
     return QuantizedConv(
         input_scale=input_scale,
@@ -201,7 +201,7 @@ def quantize_conv(weight: Floats, values: ValueRange) -> QuantizedConv:
     )
 
 
-def _raise_small(scales: npt.NDArray[np.floating]) -> Floats:
+def _raise_small_scales(scales: npt.NDArray[np.floating]) -> Floats:
     """Raise very small scales, because a channel that is always 0 also needs a positive scale."""
     smallest = max(_MIN_SCALE_RATIO * float(scales.max()), 1e-12)
     return np.asarray(np.maximum(scales, smallest), np.float32)

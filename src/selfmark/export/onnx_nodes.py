@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Supported by ONNX Runtime 1.12 and later, and by other runtimes that are still maintained.
 OPSET = 17
-IR_VERSION = 8  # of the file format; the oldest one for OPSET
+IR_VERSION = 8  # the oldest version of the file format that supports OPSET
 
 
 class Graph:

@@ -1,4 +1,4 @@
-"""Where the files of an export go, and the checks before they are written."""
+"""Paths of exported files, atomic writing, and checks before an export."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def output_paths(sources: Sequence[Path | None]) -> dict[Path | None, Path]:
 
 
 def require_writable(folder: Path) -> None:
-    """Raise if a folder cannot be written to, before predictions that may take hours."""
+    """Raise if a folder cannot be written to; called before predictions, which may take hours."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass

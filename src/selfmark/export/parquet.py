@@ -15,7 +15,7 @@ from selfmark.export.output_files import output_file, require_writable
 from selfmark.export.pose_tables import InstanceNumbers
 from selfmark.model.card import ModelCard
 
-_MIN_GROUP_ROWS = 1 << 16  # of a row group; one group is in memory at a time
+_MIN_GROUP_ROWS = 1 << 16  # minimum size of a row group; one group is in memory at a time
 
 
 def write_parquet(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:

@@ -20,10 +20,11 @@ from selfmark.model.card import ModelCard
 
 
 def write_slp(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
-    """Write `folder`/landmarks.slp; each video, and the still images of each size, is a video of the project.
+    """Write `folder`/landmarks.slp, a SLEAP project.
 
-    Objects of a video belong to their tracks. Where tracks are unknown, the order of the objects in the frame
-    defines them. Objects in still images have no track.
+    Still images of the same size form one video of the project. Objects of a video belong to their tracks.
+    Where tracks are unknown, the order of the objects in the frame defines them. Objects in still images have
+    no track.
     """
     sio = require_package("sleap_io", "sleap-io")
     require_unique_names(card.names, "SLEAP")
@@ -101,7 +102,7 @@ def _track_numbers(table: PoseTable) -> Sequence[int]:
 
 
 def _video(sio: ModuleType, table: PoseTable) -> Any:
-    """Return a reference by absolute path; with the metadata, sleap-io need not open the files."""
+    """Return a reference by absolute path, with metadata, so that sleap-io need not open the files."""
     width, height = table.size
     names = [path.absolute().as_posix() for path in table.paths]
     length = count_frames(table.paths[0]) if table.is_video else len(names)

@@ -96,7 +96,7 @@ def _collect_labels(predictions: Iterable[Prediction]) -> list[_LabeledImage]:
 def format_label(xy: FloatArray, box: Box | None, size: FloatArray) -> str:
     """Return `class cx cy w h`, then `x y v` per landmark, as fractions of the image's width and height.
 
-    Ultralytics rejects an image with a point outside, so such a point is marked as absent: 0 0 0.
+    Ultralytics rejects images with points outside the image, so these points are marked as absent: 0 0 0.
 
     Args:
         xy: [K, 2] pixels, pixel centers at integers.
@@ -118,7 +118,8 @@ def format_label(xy: FloatArray, box: Box | None, size: FloatArray) -> str:
 def _box_corners(points: FloatArray, box: Box | None, size: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the corners of the object as fractions of the image size, clipped to the image.
 
-    This is its own box; without one, the box of its points, at least a pixel wide; without points, the image.
+    Use the object's box if it is known, otherwise the bounding box of its points, at least one pixel wide. If
+    it has no points either, use the whole image.
     """
     if box is not None:
         x, y, width, height = box

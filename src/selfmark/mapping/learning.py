@@ -1,4 +1,4 @@
-"""Learning of a map from a run and a few annotated images, as in `selfmark map`."""
+"""Learn a map from a run and a few annotated images, as in `selfmark map`."""
 
 from __future__ import annotations
 
@@ -82,9 +82,7 @@ def learn_map(
 
 def _images_of_label_file(labels: Path) -> list[ImageRef]:
     if not is_coco(labels):
-        raise InputError(
-            f"{labels} does not say in which folder its images are: give the folder before --labels"
-        )
+        raise InputError(f"{labels} does not name the folder of its images: add the folder before --labels")
     return list_images([labels])
 
 
@@ -181,12 +179,12 @@ def infer_mirror_partners(names: Sequence[str]) -> tuple[int, ...]:
     ()
     """
     canonical = [canonical_name(name) for name in names]
-    other = {"left": "right", "right": "left"}
+    opposite = {"left": "right", "right": "left"}
     partners: list[int] = []
     for index, name in enumerate(canonical):
         side, _, part = name.partition("_")
-        if side in other:
-            partner = f"{other[side]}_{part}" if part else other[side]
+        if side in opposite:
+            partner = f"{opposite[side]}_{part}" if part else opposite[side]
             if canonical.count(partner) != 1 or canonical.count(name) != 1:
                 return ()
             partners.append(canonical.index(partner))

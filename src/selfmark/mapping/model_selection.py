@@ -74,7 +74,7 @@ def select_map(examples: MappingExamples, lengths: FloatArray, mirror: MirrorPar
     errors = np.stack([cross_validation_errors(examples, lengths, mirror, options) for options in candidates])
     # Some options predict points that others cannot. Compare on the points that all of them predict.
     shared = np.where(np.isnan(errors).any(axis=0), np.nan, errors)
-    best = int(np.argmin([np.nan_to_num(mean_error(one), nan=np.inf) for one in shared]))
+    best = int(np.argmin([np.nan_to_num(mean_error(option_errors), nan=np.inf) for option_errors in shared]))
     return SelectedMap(fit_with_options(examples, mirror, candidates[best]), candidates[best], errors[best])
 
 
@@ -92,7 +92,7 @@ def fit_with_options(
 def cross_validation_errors(
     examples: MappingExamples, lengths: FloatArray, mirror: MirrorPartners | None, options: FitOptions
 ) -> FloatArray:
-    """Return errors [N, L] in percent of each object under a map fitted without its image."""
+    """Return the errors [N, L] of each object in percent, predicted by a map fitted without its image."""
     predicted = np.full(examples.points.shape, np.nan)
     for rows in _folds(examples.group):
         rest = np.setdiff1d(np.arange(len(examples)), rows)
@@ -103,7 +103,7 @@ def cross_validation_errors(
 
 
 def _folds(group: IntArray) -> Iterator[IntArray]:
-    """Yield the rows of each fold: one image, or every MAX_FOLDS-th image if there are more."""
+    """Yield the rows of each fold: one image, or every MAX_FOLDS-th image of more than MAX_FOLDS."""
     _, image = np.unique(group, return_inverse=True)
     fold = image % MAX_FOLDS
     for index in range(int(fold.max()) + 1):

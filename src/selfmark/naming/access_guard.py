@@ -1,8 +1,8 @@
 """Access control of the naming page: only a browser with the token may use it, from the page itself.
 
 - The socket is bound to 127.0.0.1, so other machines cannot connect (see `server`).
-- The `Host` header must be the address of this server. This stops DNS rebinding: a page of another site whose
-  host name was made to point to 127.0.0.1 still sends its own host name.
+- The `Host` header must be the address of this server. This stops DNS rebinding: another
+  site can make its host name resolve to 127.0.0.1, but its requests still have that host name.
 - Every request needs the token. The first request has it in the address; from there it moves into a cookie
   that scripts cannot read and that browsers do not send with requests of other sites.
 - A request that changes something must have a header that other sites cannot add, and must come from the page
@@ -57,7 +57,7 @@ class AccessGuard:
         self._cookie = f"selfmark_{port}"  # all ports of a host share their cookies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request that is rejected or the first visit; forward all others."""
+        """Answer rejected requests and the first visit; forward all others."""
         if scope["type"] != "http":  # web sockets are not used
             raise RuntimeError(f"unexpected connection: {scope['type']}")
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}

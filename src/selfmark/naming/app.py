@@ -63,7 +63,9 @@ def build_app(
     """
     app = FastAPI(title="selfmark", docs_url=None, redoc_url=None, openapi_url=None)
     _add_page(app)
-    session = hashlib.sha256(token.encode()).hexdigest()[:12]  # differs between starts, as the images may
+    session = hashlib.sha256(token.encode()).hexdigest()[
+        :12
+    ]  # new at every start, because the images may differ
     about = {"title": title, "version": __version__, "images": len(shown), "session": session}
     _add_card(app, about, editor, notes)
     _add_images(app, shown, ImageRenderer(shown, editor.read().images.max_megapixels))
@@ -144,7 +146,7 @@ def _add_card(
 def _add_images(app: FastAPI, shown: ShownImages, renderer: ImageRenderer) -> None:
     num_images, num_landmarks = shown.score.shape
 
-    def require(row: int, landmark: int = 0) -> None:
+    def require_in_range(row: int, landmark: int = 0) -> None:
         if not (0 <= row < num_images and 0 <= landmark < num_landmarks):
             raise HTTPException(404)
 
@@ -163,7 +165,7 @@ def _add_images(app: FastAPI, shown: ShownImages, renderer: ImageRenderer) -> No
         start: Annotated[int, Query(ge=0)] = 0,
         limit: Annotated[int, Query(ge=1, le=_MAX_LIMIT)] = 24,
     ) -> JSONResponse:
-        require(0, landmark)
+        require_in_range(0, landmark)
         rows = _order_rows(shown.score[:, landmark], order)[start : start + limit].tolist()
         crops = [{"row": row, "score": round(float(shown.score[row, landmark]), 3)} for row in rows]
         return JSONResponse({"total": num_images, "crops": crops})
@@ -171,24 +173,24 @@ def _add_images(app: FastAPI, shown: ShownImages, renderer: ImageRenderer) -> No
     # Few threads, because each holds a decoded original and does not return its memory.
     render_threads = ThreadPoolExecutor(_RENDER_THREADS, thread_name_prefix="render")
 
-    async def jpeg(render: Callable[..., bytes], *indices: int) -> Response:
+    async def render_jpeg(render: Callable[..., bytes], *indices: int) -> Response:
         content = await asyncio.get_running_loop().run_in_executor(render_threads, render, *indices)
         return Response(content, media_type="image/jpeg", headers=_CACHE_ONE_HOUR)
 
     @app.get("/images/{row}/large")
     async def get_large(row: int) -> Response:
-        require(row)
-        return await jpeg(renderer.large, row)
+        require_in_range(row)
+        return await render_jpeg(renderer.large, row)
 
     @app.get("/images/{row}/thumbnail")
     async def get_thumbnail(row: int) -> Response:
-        require(row)
-        return await jpeg(renderer.thumbnail, row)
+        require_in_range(row)
+        return await render_jpeg(renderer.thumbnail, row)
 
     @app.get("/images/{row}/crop/{landmark}")
     async def get_crop(row: int, landmark: int) -> Response:
-        require(row, landmark)
-        return await jpeg(renderer.crop, row, landmark)
+        require_in_range(row, landmark)
+        return await render_jpeg(renderer.crop, row, landmark)
 
 
 def _image_to_json(shown: ShownImages, renderer: ImageRenderer, row: int) -> dict[str, Any]:

@@ -103,8 +103,8 @@ def _edit_from_json(value: Any) -> Edit:
     expected = {field.name: _TYPES[str(field.type)] for field in fields(edit_class)}
     given = {name: part for name, part in value.items() if name != "kind"}
     if set(given) != set(expected) or any(type(given[name]) is not expected[name] for name in expected):
-        described = ", ".join(f"{name} ({type_.__name__})" for name, type_ in expected.items())
-        raise InputError(f"an edit of kind '{_KINDS[edit_class]}' needs {described}")
+        parameters = ", ".join(f"{name} ({type_.__name__})" for name, type_ in expected.items())
+        raise InputError(f"an edit of kind '{_KINDS[edit_class]}' needs {parameters}")
     return edit_class(**given)
 
 
@@ -231,7 +231,7 @@ def clean_name(name: str) -> str:
     """
     cleaned = unicodedata.normalize("NFC", name).strip()
     if not cleaned:
-        raise InputError("a name needs at least one letter")
+        raise InputError("a name needs at least one character")
     if len(cleaned) > MAX_NAME_LENGTH:
         raise InputError(f"a name can have at most {MAX_NAME_LENGTH} characters, not {len(cleaned)}")
     if not cleaned.isprintable():

@@ -13,7 +13,7 @@ from PIL import Image
 from selfmark.images.decode import decode_image
 from selfmark.naming.shown_images import ShownImages
 
-# Longer sides in pixels. Thumbnails and crops are made from the medium image.
+# Longer side of each kind of image, in pixels. Thumbnails and crops are made from the medium image.
 LARGE_SIDE, MEDIUM_SIDE, THUMBNAIL_SIDE, CROP_SIDE = 1100, 640, 320, 168
 _CROP_FRACTION = 0.35  # side of the crop around a landmark, as a fraction of the region the network sees
 _MARGIN_FRACTION = 0.08  # margin shown around that region, as a fraction of its side
@@ -28,7 +28,7 @@ class ImageRenderer:
     """JPEGs of the shown images by row."""
 
     def __init__(self, shown: ShownImages, max_megapixels: float) -> None:
-        """Render these images; larger ones than `max_megapixels` are refused."""
+        """Render these images; an image with more than `max_megapixels` raises an error."""
         self._shown = shown
         self._max_megapixels = max_megapixels
         self._cache = BoundedCache(_CACHE_BYTES)

@@ -37,7 +37,7 @@ def name_landmarks(
 
     Args:
         folder: run folder or model folder; it must be writable.
-        images: images to show instead of those of the run, or the new place of the run's images; if empty,
+        images: images to show instead of those of the run, or the new location of the run's images; if empty,
             the run's images.
         max_images: maximum number of images to show.
         port: port to listen on; 0 for any free port.

@@ -66,22 +66,22 @@ def select_images(folder: Path, given: Sequence[str], max_images: int) -> list[I
             shown, with their boxes. If empty, the images of the run are shown.
         max_images: maximum number of images.
     """
-    of_run = _images_of_run(folder)
+    run_images = _images_of_run(folder)
     if given:
-        found = list_images(given)
-        refs = _match_moved_images(of_run, found) or found
-    elif not of_run:
+        listed = list_images(given)
+        refs = _match_moved_images(run_images, listed) or listed
+    elif not run_images:
         raise InputError(
             f"{folder} does not say which images it was made from: add some, as in "
             f"'selfmark name {folder} IMAGES'"
         )
     else:
-        refs = of_run
+        refs = run_images
     selected = [refs[row] for row in evenly_spaced(len(refs), max_images, nearest=True)]
     if not any(os.path.isfile(ref.path) for ref in selected):
         raise InputError(
             f"the images of {folder} are no longer where they were (first: {selected[0].path}): "
-            f"add their new place, as in 'selfmark name {folder} IMAGES'"
+            f"add their new location, as in 'selfmark name {folder} IMAGES'"
         )
     return selected
 
@@ -96,25 +96,25 @@ def _images_of_run(folder: Path) -> list[ImageRef]:
         raise InputError(f"{folder / 'images.json'} is not a usable list of images: {error}") from error
 
 
-def _match_moved_images(of_run: Sequence[ImageRef], found: Sequence[ImageRef]) -> list[ImageRef]:
-    """Return the images of a run, with their boxes, whose file was found in another place.
+def _match_moved_images(run_images: Sequence[ImageRef], found: Sequence[ImageRef]) -> list[ImageRef]:
+    """Return the images of a run that were found in another folder, with their boxes.
 
     Files are matched by name. If the run has several files of that name, the one whose parent folders agree
     best with the found file is taken.
 
-    >>> of_run = [ImageRef(Path("old/a/1.jpg")), ImageRef(Path("old/b/1.jpg"), box=(0, 0, 9, 9))]
-    >>> moved = _match_moved_images(of_run, [ImageRef(Path("new/b/1.jpg")), ImageRef(Path("new/2.jpg"))])
+    >>> run_images = [ImageRef(Path("old/a/1.jpg")), ImageRef(Path("old/b/1.jpg"), box=(0, 0, 9, 9))]
+    >>> moved = _match_moved_images(run_images, [ImageRef(Path("new/b/1.jpg")), ImageRef(Path("new/2.jpg"))])
     >>> [(str(ref.path), ref.box) for ref in moved]
     [('new/b/1.jpg', (0, 0, 9, 9))]
     """
     by_name: dict[str, list[Path]] = {}
-    for path in dict.fromkeys(ref.path for ref in of_run):
+    for path in dict.fromkeys(ref.path for ref in run_images):
         by_name.setdefault(path.name, []).append(path)
     new_path: dict[Path, Path] = {}
     for new in dict.fromkeys(ref.path for ref in found if ref.path.name in by_name):
         old = max(by_name[new.name], key=lambda path, new=new: _common_end(path, new))  # type: ignore[misc]
         new_path[old] = new
-    return [replace(ref, path=new_path[ref.path]) for ref in of_run if ref.path in new_path]
+    return [replace(ref, path=new_path[ref.path]) for ref in run_images if ref.path in new_path]
 
 
 def _common_end(a: Path, b: Path) -> int:
@@ -163,7 +163,7 @@ def images_fingerprint(model: Path, card: ModelCard, refs: Sequence[ImageRef]) -
         digest.update(hashlib.file_digest(handle, "sha256").digest())
     sections = dataclasses.asdict(card.images), dataclasses.asdict(card.network)
     digest.update(json.dumps([card.mirror if card.flip_test else None, card.refine, *sections]).encode())
-    # File by file, so that very many images need no memory.
+    # Digest one file at a time, so that memory use does not grow with the number of images.
     for path, group in groupby(refs, key=lambda ref: os.fspath(ref.path)):
         try:
             status = os.stat(path)

@@ -9,7 +9,7 @@ const PALETTE = [["orange", "#e69f00"], ["sky blue", "#56b4e9"], ["green", "#009
   ["vermilion", "#d55e00"], ["pink", "#cc79a7"], ["white", "#ffffff"], ["black", "#000000"]];
 const SAMPLES = 6;
 
-let samplesOf = -1; // landmark of the loaded crops
+let sampledLandmark = -1; // landmark of the loaded crops
 let crops = [];
 let input, nameError; // kept while everything around them is rendered again, so that typing is not interrupted
 
@@ -27,7 +27,7 @@ export function startInspector() {
     if (focused && document.activeElement?.id !== focused) document.getElementById(focused)?.focus();
     input.maxLength = state.run.max_name_length;
     if (changed.has("selected") || document.activeElement !== input) showName(state.card.names[state.selected], "");
-    if (samplesOf !== state.selected) loadSamples(state.selected);
+    if (sampledLandmark !== state.selected) loadSamples(state.selected);
   });
 }
 
@@ -104,19 +104,19 @@ function suggestion(index) {
 // --- samples and color -------------------------------------------------------------------------------
 
 function samples(index) {
-  const loaded = samplesOf === index ? crops : [];
+  const loaded = sampledLandmark === index ? crops : [];
   return element("div", { class: "samples", id: "samples" }, loaded.map(({ row, score }) =>
     element("button", { class: "crop", title: `image ${row + 1}, score ${score}`, "aria-label": `Open image ${row + 1}`,
       onclick: () => update({ row, view: "images" }) },
-      element("img", { src: imageUrl(row, `crop/${samplesOf}`), alt: "", width: 84, height: 84 }),
-      element("span", { class: "ring", style: { "border-color": state.card.colors[samplesOf] } }))));
+      element("img", { src: imageUrl(row, `crop/${sampledLandmark}`), alt: "", width: 84, height: 84 }),
+      element("span", { class: "ring", style: { "border-color": state.card.colors[sampledLandmark] } }))));
 }
 
 async function loadSamples(landmark) {
   try {
     const response = await get(`/api/gallery/${landmark}?limit=${SAMPLES}`);
     if (landmark !== state.selected) return; // the user has selected another landmark
-    [samplesOf, crops] = [landmark, response.crops];
+    [sampledLandmark, crops] = [landmark, response.crops];
     document.getElementById("samples").replaceWith(samples(landmark));
   } catch { /* `poll` reports that the server does not answer */ }
 }

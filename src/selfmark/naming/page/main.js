@@ -15,13 +15,13 @@ const help = byId("help-box");
 
 function startTabs() {
   const tabs = VIEWS.map((view) => byId(`tab-${view}`));
-  for (const [at, tab] of tabs.entries()) {
-    tab.addEventListener("click", () => update({ view: VIEWS[at] }));
+  for (const [index, tab] of tabs.entries()) {
+    tab.addEventListener("click", () => update({ view: VIEWS[index] }));
     tab.addEventListener("keydown", (event) => {
       const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
       if (!step) return;
       event.stopPropagation();
-      const next = (at + step + VIEWS.length) % VIEWS.length;
+      const next = (index + step + VIEWS.length) % VIEWS.length;
       update({ view: VIEWS[next] });
       tabs[next].focus();
     });

@@ -21,7 +21,7 @@ class InputError(SelfmarkError):
 
 
 class DamagedFile(InputError):
-    """A file written by selfmark whose content has changed since."""
+    """A file written by selfmark that cannot be read or does not match its checksum."""
 
 
 class DiskError(InputError):

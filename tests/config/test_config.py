@@ -66,7 +66,7 @@ def test_override_changes_only_the_named_settings() -> None:
         ({"network.channels": 100}, "network.channels must be a multiple"),
         ({"keypoints.detector": "eyes"}, "'keypoints.detector' must be one of sift"),
         ({"keypoints.outlier_fraction": 1.5}, "between 0 and 1"),
-        ({"images": 3}, "'images' must hold settings"),
+        ({"images": 3}, "'images' must contain settings"),
         ({"seed": -5}, "seed must be at least 0, not -5"),
         ({"evaluation.seed": -1}, "evaluation.seed must be at least 0, not -1"),
         ({"evaluation.ridge": -1}, "evaluation.ridge must be at least 0, not -1"),

@@ -524,7 +524,7 @@ def test_two_categories_cannot_be_mixed(tmp_path: Path) -> None:
     content = valid()
     content["categories"].append({"id": 8, "name": "dog", "keypoints": ["a", "b", "c"]})
     content["annotations"][2]["category_id"] = 8
-    with pytest.raises(InputError, match=r"annotations\[2\] has another category"):
+    with pytest.raises(InputError, match=r"annotations\[2\] has a different category"):
         read(tmp_path, content)
     del content["annotations"][2]["category_id"]
     with pytest.raises(InputError, match=r"annotations\[2\]: no category"):

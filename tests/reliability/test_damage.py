@@ -85,7 +85,7 @@ def test_damaged_labels_are_computed_again_only_if_the_result_is_the_same(
     # As if the run had ended within round 2: the network at that point does not give the same labels again.
     shutil.copy(before, finished / "checkpoints" / "stage1.safetensors")
     flip_bit(labels)
-    with pytest.raises(DamagedFile, match=r"round-02.safetensors is damaged.*another result"):
+    with pytest.raises(DamagedFile, match=r"round-02.safetensors is damaged.*a different result"):
         resume(finished)
     shutil.copy(quick_run / "points" / labels.name, labels)
     resume(finished)

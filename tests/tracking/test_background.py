@@ -119,5 +119,5 @@ def test_unreadable_frames_are_reported(learn: Learn, monkeypatch: pytest.Monkey
 
 def test_frames_must_have_the_same_size() -> None:
     check_frame_size(Path("a.mp4"), 3, draw(), (WIDTH, HEIGHT))
-    with pytest.raises(InputError, match=r"frame 3 of a\.mp4 has another size than the first frame"):
+    with pytest.raises(InputError, match=r"frame 3 of a\.mp4 differs in size from the first frame"):
         check_frame_size(Path("a.mp4"), 3, draw(), (HEIGHT, WIDTH))

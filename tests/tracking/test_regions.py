@@ -154,7 +154,7 @@ def test_crops_that_are_not_four_numbers_are_rejected(text: str) -> None:
         (
             "boxes.csv",
             "frame,x,y,w,h\n1.5,2,3,4,5\n",
-            "line 2: the frame must be a whole number from 0, not '1.5'",
+            "line 2: the frame must be a whole number of at least 0, not '1.5'",
         ),
         ("boxes.csv", "frame,x,y,w,h\n1,2,3,-4,5\n", "line 2: the box must be four finite numbers"),
         ("boxes.csv", "frame,x,y,w,h,track\n1,2,3,4,5,one\n", "line 2: 'one' is not a number"),

@@ -21,17 +21,17 @@ from typing import Any, TypeVar
 from selfmark.errors import InputError
 
 Default = TypeVar("Default")
-_KEY = "limit"  # of a field's metadata
+_KEY = "limit"  # key in a field's metadata
 
 
 @dataclass(frozen=True)
 class Limit:
-    """The numbers that a setting may be.
+    """Range of the numbers that a setting allows.
 
     minimum:          smallest number allowed
     maximum:          largest number allowed
     excludes_minimum: whether the minimum itself is not allowed
-    text:             replaces the description made from the numbers
+    text:             description of the range; if empty, it is made from the numbers
     """
 
     minimum: float = 0
@@ -41,8 +41,8 @@ class Limit:
 
     def allows(self, number: float) -> bool:
         """Return True if the number is within the limit."""
-        above = number > self.minimum if self.excludes_minimum else number >= self.minimum
-        return above and number <= self.maximum
+        is_above = number > self.minimum if self.excludes_minimum else number >= self.minimum
+        return is_above and number <= self.maximum
 
     def __str__(self) -> str:
         """Describe the limit so that it completes "must be ...".
@@ -58,23 +58,23 @@ class Limit:
         return f"at least {low}" if self.maximum == math.inf else f"between {low} and {high}"
 
 
-NOT_NEGATIVE = Limit()  # of settings that declare no limit
+NOT_NEGATIVE = Limit()  # the limit of settings that declare none
 ANY_NUMBER = Limit(-math.inf, text="any number")
 
 
 def at_least(minimum: float, default: Default, text: str = "") -> Default:
-    """Declare a setting of at least `minimum`; for a list, this holds for each of its numbers."""
-    return _limited(default, Limit(minimum, text=text))
+    """Declare a setting of at least `minimum`; in a list, the limit applies to each number."""
+    return _field(default, Limit(minimum, text=text))
 
 
 def between(minimum: float, maximum: float, default: Default) -> Default:
     """Declare a setting between two numbers, both included."""
-    return _limited(default, Limit(minimum, maximum))
+    return _field(default, Limit(minimum, maximum))
 
 
 def above(minimum: float, maximum: float, default: Default) -> Default:
     """Declare a setting greater than `minimum` and at most `maximum`."""
-    return _limited(default, Limit(minimum, maximum, excludes_minimum=True))
+    return _field(default, Limit(minimum, maximum, excludes_minimum=True))
 
 
 def fraction(default: Default) -> Default:
@@ -84,10 +84,10 @@ def fraction(default: Default) -> Default:
 
 def any_number(default: Default) -> Default:
     """Declare a setting that may also be negative."""
-    return _limited(default, ANY_NUMBER)
+    return _field(default, ANY_NUMBER)
 
 
-def _limited(default: Default, limit: Limit) -> Default:
+def _field(default: Default, limit: Limit) -> Default:
     result: Default = field(default=default, metadata={_KEY: limit})
     return result
 
@@ -106,7 +106,7 @@ def check_limits(section: Any, prefix: str = "") -> None:
         prefix: dotted name of the section with a final dot, for the error message.
 
     Raises:
-        InputError: naming the first setting outside its limit.
+        InputError: if so; it names the first such setting.
     """
     for item in dataclasses.fields(section):
         name, value = f"{prefix}{item.name}", getattr(section, item.name)

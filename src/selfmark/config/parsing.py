@@ -41,14 +41,14 @@ def parse_yaml(text: str, source: str) -> Any:
     """
     try:
         return yaml.safe_load(text)
-    # PyYAML also raises errors of the constructors of dates, numbers and keys.
+    # PyYAML does not catch errors raised while it constructs dates, numbers and keys.
     except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"{source} is not YAML: {reason}") from error
 
 
 def describe_unknown_setting(name: str, known: Iterable[str]) -> str:
-    """Return a sentence about a setting that does not exist, with the most similar one if there is any."""
+    """Return a message about an unknown setting that suggests the most similar one, if any."""
     suggestion = suggest(name, known)
     return f"unknown setting '{name[:100]}'" + (f".{suggestion}" if suggestion else "; see docs/settings.md")
 
@@ -59,7 +59,7 @@ def _type_hints(cls: type[Any]) -> dict[str, Any]:
 
 
 def build_dataclass(cls: type[Any], values: Mapping[str, Any], source: str, prefix: str = "") -> Any:
-    """Build a dataclass from a mapping; missing entries take the field's default.
+    """Build a dataclass from a mapping; missing entries take the default of their field.
 
     Args:
         cls: the dataclass.
@@ -71,7 +71,9 @@ def build_dataclass(cls: type[Any], values: Mapping[str, Any], source: str, pref
         InputError: if a name is unknown or a value does not have the type of its field.
     """
     if not isinstance(values, Mapping):
-        raise InputError(f"{source}: '{prefix.rstrip('.')}' must hold settings, not {reprlib.repr(values)}")
+        raise InputError(
+            f"{source}: '{prefix.rstrip('.')}' must contain settings, not {reprlib.repr(values)}"
+        )
     hints = _type_hints(typing.cast(Any, cls))
     unknown = sorted(str(name) for name in values if name not in hints)
     if unknown:
@@ -89,7 +91,7 @@ def build_dataclass(cls: type[Any], values: Mapping[str, Any], source: str, pref
 def _convert(hint: Any, value: Any, source: str, name: str) -> Any:
     """Check a value against the type of its field; ints become floats and lists become tuples."""
 
-    def wrong(expected: str) -> InputError:
+    def mismatch(expected: str) -> InputError:
         return InputError(f"{source}: '{name}' must be {expected}, not {reprlib.repr(value)}")
 
     if dataclasses.is_dataclass(hint):
@@ -97,26 +99,26 @@ def _convert(hint: Any, value: Any, source: str, name: str) -> Any:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         if not isinstance(value, str) or value not in arguments:
-            raise wrong("one of " + ", ".join(map(str, arguments)))
+            raise mismatch("one of " + ", ".join(map(str, arguments)))
         return value
     if origin is tuple:
         if not isinstance(value, (list, tuple)):
-            raise wrong("a list of numbers")
+            raise mismatch("a list of numbers")
         if arguments[-1] is not Ellipsis and len(value) != len(arguments):
-            raise wrong(f"a list of {len(arguments)} numbers")
+            raise mismatch(f"a list of {len(arguments)} numbers")
         return tuple(_convert(arguments[0], item, source, name) for item in value)
     if hint is float:
         if isinstance(value, str) and _POWER_OF_TEN.fullmatch(value):
             value = float(value)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not _is_representable(value):
-            raise wrong("a number")
+            raise mismatch("a number")
         return float(value)
     if hint is int and (
         isinstance(value, bool) or not isinstance(value, int) or not _is_representable(value)
     ):
-        raise wrong("a whole number")
+        raise mismatch("a whole number")
     if hint in (bool, str) and not isinstance(value, hint):
-        raise wrong("true or false" if hint is bool else "text")
+        raise mismatch("true or false" if hint is bool else "text")
     return value
 
 

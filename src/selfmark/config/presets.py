@@ -71,13 +71,13 @@ def resolve_preset(
     """Choose the settings for a machine and a number of images.
 
     Args:
-        preset_name: name of a preset, or `auto` for the one that takes minutes on this machine.
+        preset_name: name of a preset, or `auto` for one that finishes within minutes on this machine.
         cuda: whether a CUDA device is available.
         images: number of images.
-        K: number of landmarks; "auto" leaves the choice to the run, None uses the preset's number.
+        K: number of landmarks; "auto" lets the run choose it, None uses the preset's number.
 
     Returns:
-        The settings, and the reason for them in words.
+        The settings, and a phrase that explains the choice.
     """
     if preset_name == "auto":
         config = preset("fast" if cuda else "tiny")
@@ -90,11 +90,11 @@ def resolve_preset(
         config, why = preset(preset_name), "as requested"
     if isinstance(K, int):
         config = with_landmarks(config, K)
-    # A cluster needs several points: with few images, use so few clusters that each gets about ten.
-    affordable = max(config.K, images * config.K // 10)
-    if preset_name == "auto" and affordable < config.M:
-        config = replace(config, M=affordable)
-        why += f"; using {affordable} clusters because {images} images have few keypoints"
+    # A cluster needs about ten points, so use fewer clusters if there are few images.
+    max_clusters = max(config.K, images * config.K // 10)
+    if preset_name == "auto" and max_clusters < config.M:
+        config = replace(config, M=max_clusters)
+        why += f"; using {max_clusters} clusters because {images} images have few keypoints"
     return (replace(config, K=0) if K == "auto" else config), why
 
 

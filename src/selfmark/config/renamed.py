@@ -64,7 +64,7 @@ def current_name(name: str) -> str:
 
 
 def rename_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace the old names in nested settings by the current ones.
+    """Replace old names in nested settings with the current ones.
 
     >>> rename_settings({"K": 4, "optimiser": {"lr": 0.1}})
     {'K': 4, 'optimizer': {'lr': 0.1}}
@@ -73,9 +73,9 @@ def rename_settings(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def original_names(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace the current names in nested settings by those of selfmark 0.1.
+    """Replace current names in nested settings with those of selfmark 0.1.
 
-    Fingerprints of settings are computed from these, so that they do not change when a setting is renamed.
+    Fingerprints are computed from these names, so renaming a setting does not change them.
     """
     return _rename(values, _invert(RENAMED), _invert(_RENAMED_SECTIONS))
 

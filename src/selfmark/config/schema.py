@@ -13,7 +13,7 @@ from typing import Literal
 from selfmark.config.limits import above, any_number, at_least, between, check_limits, fraction, require
 
 DetectorName = Literal["sift", "orb", "selfmark", "superpoint", "r2d2", "alike-t", "alike-n", "file"]
-PeakMethod = Literal["quarter", "parabola", "centroid"]  # how to locate a heatmap's peak between cells
+PeakMethod = Literal["quarter", "parabola", "centroid"]  # how to read a subcell position from a heatmap
 
 STRIDE = 4  # pixels per heatmap cell: a 7x7 convolution with stride 2, then average pooling
 _LIMIT_OF_K = "at least 1, or 0 for a number chosen from the images"
@@ -23,8 +23,8 @@ _LIMIT_OF_K = "at least 1, or 0 for a number chosen from the images"
 class Images:
     """How images are cropped and resized."""
 
-    # The maxima of `Images` and `Network` are far above any practical use. They prevent an untrusted model
-    # file from exhausting the memory.
+    # The maxima in `Images` and `Network` are far above any practical value. They keep an untrusted model
+    # file from exhausting memory.
     size: int = between(1, 4_096, 256)  # side of the network's square input, pixels (Implementation Details)
     box_rule: Literal["loose", "body"] = "loose"  # loose: longer side plus margin; body: side c*H (Datasets)
     margin: float = above(-0.5, 10, 0.1)  # loose rule: added on each side, as a fraction of the longer side
@@ -47,7 +47,7 @@ class FirstKeypoints:
     random_fraction: float = fraction(0.0)  # fraction replaced by random points (Robustness to noise)
     outlier_neighbors: int = 100  # outlier score: median distance to this many nearest descriptors
     outlier_fraction: float = fraction(0.4)  # fraction of points removed as outliers
-    outlier_sample: int = 100_000  # maximum number of descriptors searched for neighbors
+    outlier_sample: int = 100_000  # maximum number of descriptors in which neighbors are searched
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Heatmaps:
     threshold: float = any_number(0.15)  # minimum confidence of a keypoint
     nms_radius: int = 2  # non-maximum suppression, cells
     max_points: int = at_least(1, 64)  # maximum number of keypoints per image
-    refine: Literal["quarter", "parabola"] = "quarter"  # position between cells: quarter step, or vertex
+    refine: Literal["quarter", "parabola"] = "quarter"  # subcell position: quarter step or parabola's vertex
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,9 @@ class Loss:
     detector_weight: float = 0.1  # lambda, weight of the detector loss
     average: Literal["together", "apart"] = "together"  # one mean over all pairs, or one per kind of pair
     negative_weight: float = 1.0  # weight of the negative pairs
-    negatives: Literal["same-image", "different-cluster"] = "same-image"  # Negative-Pair Selection
-    random_negatives: int = 128  # number of random locations per image used as negatives
-    negative_distance: float = 5.7  # minimum distance of negatives in the same image, cells
+    negatives: Literal["same-image", "different-cluster"] = "same-image"  # origin of negatives
+    random_negatives: int = 128  # random locations per image that are used as negatives
+    negative_distance: float = 5.7  # minimum distance of a negative in the same image, cells
 
 
 @dataclass(frozen=True)
@@ -100,13 +100,15 @@ class Correspondence:
 class AutoK:
     """Choice of the number of landmarks when K is 0: the one that is most stable under resampling."""
 
-    candidates: tuple[int, ...] = at_least(2, (4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 50))  # K tried
-    splits: int = at_least(2, 5)  # number of times the images are split into halves, clustered separately
-    blocks: int = at_least(2, 20)  # blocks of neighboring images (video frames) that stay in the same half
+    candidates: tuple[int, ...] = at_least(2, (4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 50))  # K to try
+    splits: int = at_least(2, 5)  # random splits of the images into halves that are clustered separately
+    blocks: int = at_least(
+        2, 20
+    )  # blocks of consecutive images; each stays in one half (video frames are alike)
     max_images: int = 400  # maximum number of images used, evenly spaced
-    clear_margin: float = 0.1  # a point is clear from this fraction of the way from border to centroid
-    dissolved_agreement: float = 0.5  # a landmark with at most this agreement between halves does not count
-    weak_score: float = 0.3  # a best score below this means little; cluttered images reach as much
+    clear_margin: float = 0.1  # minimum margin of a clear point: 0 at the cluster's border, 1 at its centroid
+    dissolved_agreement: float = 0.5  # landmarks on which the halves agree no more than this are not counted
+    weak_score: float = 0.3  # a warning is given if the best score is lower, as it is for cluttered images
 
 
 @dataclass(frozen=True)
@@ -122,18 +124,18 @@ class Optimizer:
 class Warmup:
     """Bootstrapping of Stage 1 before the first round (Sec. 3.5)."""
 
-    bootstrap: Literal["equivariance", "detector-descriptors"] = "equivariance"  # the latter: earlier method
-    iterations: int = 30_000  # iterations on pairs of an image and its deformation
+    bootstrap: Literal["equivariance", "detector-descriptors"] = "equivariance"  # the other: earlier method
+    iterations: int = 30_000  # iterations on pairs of an image and a deformed copy
 
 
 @dataclass(frozen=True)
 class Rounds:
     """Rounds of correspondence recovery and self-training (Algorithm 1)."""
 
-    count: int = at_least(1, 34)  # T, number of rounds: 30k + 34 x 5k = 200k iterations in all
+    count: int = at_least(1, 34)  # T, number of rounds: 30k + 34 x 5k = 200k iterations in total
     iterations: int = 5_000  # iterations per round
     lr_drops: tuple[float, ...] = (0.75, 0.9)  # lr x0.1 at these fractions of Stage 1 (150k, 180k)
-    same_image_fraction: float = fraction(0.5)  # fraction of pairs made of one image and its deformation
+    same_image_fraction: float = fraction(0.5)  # fraction of pairs of an image and a deformed copy
     keep_weights: bool = False  # keep the weights of every round in checkpoints/round-01.safetensors, ...
 
 
@@ -146,7 +148,7 @@ class Stage2:
     lr_drops: tuple[float, ...] = (0.25, 0.35)  # lr x0.1 at these fractions of the iterations (50k, 70k)
     backbone_lr: float = 0.1  # learning rate of the backbone, as a fraction of optimizer.lr
     sigma: float = 0.75  # standard deviation of the target Gaussians, cells
-    refine: PeakMethod = "quarter"  # position between cells: quarter step, vertex of a parabola, or centroid
+    refine: PeakMethod = "quarter"  # subcell position: quarter step, vertex of a parabola, or centroid
     cutout: int = 80  # side of the erased square, pixels of a 256-pixel image
     cutout_fraction: float = fraction(0.5)  # fraction of images with an erased square
 
@@ -157,7 +159,7 @@ class Flip:
 
     train: bool = True  # train on mirrored images, in both stages
     test: bool = True  # average the heatmaps of an image and its mirror image
-    partner: Literal["found", "itself"] = "found"  # a landmark's mirror partner; itself: side views
+    partner: Literal["found", "itself"] = "found"  # mirror partners; itself: for side views
 
     @property
     def finds_partners(self) -> bool:
@@ -170,12 +172,12 @@ class Temporal:
     """Pairs of nearby video frames, connected by optical flow."""
 
     enabled: bool = False  # train on pairs of nearby video frames
-    fraction: float = fraction(0.5)  # fraction of the pairs of different images that are nearby frames
-    max_frame_gap: int = at_least(1, 5)  # maximum distance of the two frames, counted in the frames used
+    fraction: float = fraction(0.5)  # fraction of pairs of different images that are nearby frames
+    max_frame_gap: int = at_least(1, 5)  # maximum distance between the two frames, counted in used frames
     neighbors: int = at_least(1, 2)  # nearby frames drawn per frame and round
     window: int = at_least(3, 15)  # window of the Lucas-Kanade tracker, pixels
     levels: int = 3  # pyramid levels of the tracker
-    max_return_error: float = 1.0  # maximum distance after tracking a point forth and back, pixels
+    max_return_error: float = 1.0  # maximum error after tracking a point forward and back, pixels
 
 
 @dataclass(frozen=True)
@@ -201,12 +203,10 @@ class Runtime:
     """How a run is computed; these settings may change when a run is resumed."""
 
     batch: int = at_least(1, 16)  # pairs per iteration of Stage 1 (two images each)
-    predict_batch: int = at_least(
-        1, 128
-    )  # images per forward pass outside training; fewer if memory is short
+    predict_batch: int = at_least(1, 128)  # images per forward pass outside training; fewer if memory is low
     precision: Literal["auto", "fp32", "bf16"] = "auto"  # auto: bf16 on CUDA, fp32 elsewhere
     kernels: Literal["auto", "plain"] = "auto"  # auto: fused kernels for bf16 on CUDA if Triton is installed
-    device_fraction: float = fraction(0.4)  # fraction of free GPU memory for images and for descriptors
+    device_fraction: float = fraction(0.4)  # fraction of free GPU memory for images, and for descriptors
     checkpoint_every: int = at_least(1, 1_000)  # iterations between checkpoints
     log_every: int = at_least(1, 50)  # iterations between log entries
     store_gigabytes: float = 16.0  # maximum size of the images in memory; larger sets are memory-mapped
@@ -214,13 +214,13 @@ class Runtime:
 
 @dataclass(frozen=True)
 class Guards:
-    """Thresholds that end a collapsed training with an error."""
+    """Thresholds at which training counts as collapsed and stops with an error."""
 
-    min_points: float = 0.5  # keypoints per image that Phi must find on average
+    min_points: float = 0.5  # minimum average number of keypoints per image
     min_descriptor_spread: float = 0.01  # mean squared distance of descriptors to their mean; usual: 0.3..1
-    min_point_spread: float = 0.01  # mean distance of points from their image's mean point, of its side
+    min_point_spread: float = 0.01  # mean distance of an image's points from their mean, fraction of its side
     max_empty_fraction: float = 0.5  # fraction of clusters that may be empty
-    min_score: float = 1e-3  # score that at least one landmark must reach in one of the images checked
+    min_score: float = 1e-3  # minimum for the highest landmark score in the checked images
     num_samples: int = at_least(1, 64)  # images on which the detector is checked before it is saved
 
 
@@ -229,7 +229,7 @@ class Evaluation:
     """Metrics and label-free checks (Sec. 4.2)."""
 
     seed: int = 0  # random seed of the draws below
-    min_visibility: int = 1  # COCO visibility from which a point counts; 2 leaves out occluded points
+    min_visibility: int = 1  # minimum COCO visibility of a point; 2 leaves out occluded points
     ridges: tuple[float, ...] = (0.1, 0.01, 0.001, 0.0)  # lambda, relative to the largest entry of X'X
     ridge: float = 0.01  # lambda of the headline numbers; authors: 0.1 on LS3D, 0.001 forward on CelebA
     fit_images: tuple[int, ...] = (1, 5, 10, 100, 300, 800)  # numbers of images to fit on, besides all
@@ -242,7 +242,7 @@ class Evaluation:
     oks_thresholds: tuple[float, ...] = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)  # AP and AR
     oks_single: tuple[float, ...] = (0.5, 0.4)  # OKS thresholds that are also reported separately
     oks_sigma: float = 0.05  # OKS sigma of points without a COCO value
-    precision_fraction: float = 0.1  # a generic keypoint is right within this fraction of the eyes' distance
+    precision_fraction: float = 0.1  # a generic keypoint is correct within this fraction of the eye distance
     completion_iterations: int = 500  # maximum iterations of singular value thresholding
     num_samples: int = 200  # maximum number of images for the checks without labels
     deformations: int = at_least(1, 2)  # random deformations of each of these images
@@ -256,15 +256,15 @@ class Tracking:
 
     num_samples: int = 60  # frames of a video whose median is the background
     max_side: int = 480  # maximum longer side at which frames are analyzed, pixels
-    min_contrast: float = 12.0  # minimum difference of an animal from the background, gray levels
+    min_contrast: float = 12.0  # minimum difference between animal and background, gray levels
     opening_fraction: float = 0.07  # parts thinner than twice this fraction of an animal's length are removed
     min_area: float = 0.25  # minimum area of a blob, as a fraction of an animal's area
     max_step: float = 2.0  # maximum movement between two frames, animal lengths
     max_gap: float = 0.5  # maximum time for which a lost animal is interpolated, seconds
     smoothing: float = 0.08  # standard deviation of the Gaussian that smooths positions, seconds
     size_fraction: float = 0.95  # fraction of frames in which the crop contains the whole animal
-    margin: float = 0.1  # added to the crop on each side, for legs and tails
-    rotation: float = 180.0  # augment.rotation for tracked animals: seen from above, they turn
+    margin: float = 0.1  # added on each side for legs and tails, as a fraction of the animal's size
+    rotation: float = 180.0  # augment.rotation for tracked animals, which face any direction from above
 
 
 @dataclass(frozen=True)
@@ -274,7 +274,7 @@ class Config:
     preset: str = "paper"  # the preset that these settings started from
     seed: int = 0  # seed of all random numbers
     K: int = at_least(0, 30, _LIMIT_OF_K)  # number of landmarks; 0: chosen after the warm-up (auto_k)
-    M: int = between(0, 1_000_000, 100)  # number of clusters that label the training set in Stage 1, M >> K
+    M: int = between(0, 1_000_000, 100)  # number of clusters in Stage 1, M >> K
     images: Images = field(default_factory=Images)
     keypoints: FirstKeypoints = field(default_factory=FirstKeypoints)
     network: Network = field(default_factory=Network)
@@ -306,7 +306,7 @@ class Config:
 
 
 def check_model(images: Images, network: Network) -> None:
-    """Raise if a network with these settings cannot be built, or would exhaust the memory."""
+    """Raise if a network with these settings cannot be built or would exhaust memory."""
     check_limits(images, "images.")
     check_limits(network, "network.")
     coarsest = STRIDE * 2**network.depth

@@ -55,7 +55,7 @@ def from_yaml(text: str, source: str) -> Config:
     """Build a config from YAML; `source` names the file in error messages."""
     values = parse_yaml(text, source)
     if not isinstance(values, dict):
-        raise InputError(f"{source} must hold settings as 'name: value' lines")
+        raise InputError(f"{source} must contain settings as 'name: value' lines")
     return from_dict(values, source)
 
 

@@ -26,7 +26,7 @@ def _bernoulli(count: int, fraction: float, generator: torch.Generator) -> Tenso
 
 
 def random_affine(count: int, size: int, settings: Augment, generator: torch.Generator) -> Tensor:
-    """Draw matrices [count, 2, 3] that scale each axis, rotate, both about the image center, then shift.
+    """Draw matrices [count, 2, 3] that scale each axis and rotate about the image center, then shift.
 
     Args:
         count: number of matrices.
@@ -73,19 +73,19 @@ def points_inside(xy: Tensor, size: int) -> Tensor:
 def invert_affine(matrix: Tensor) -> Tensor:
     """Invert affine matrices [B, 2, 3]."""
     a, b, c, d = matrix[:, 0, 0], matrix[:, 0, 1], matrix[:, 1, 0], matrix[:, 1, 1]
-    # Written out, because the inverses of libraries cannot be captured in a CUDA graph.
+    # Written out, because torch.linalg.inv cannot be captured in a CUDA graph.
     linear = torch.stack([d, -b, -c, a], dim=-1).view(-1, 2, 2) / (a * d - b * c)[:, None, None]
     return torch.cat([linear, -linear @ matrix[:, :, 2:]], dim=-1)
 
 
 def warp_images(images: Tensor, matrix: Tensor) -> Tensor:
-    """Resample images [B, 3, S, S] so that a point at x moves to `matrix` * x; border pixels are repeated."""
+    """Warp images [B, 3, S, S] so that pixel p moves to `matrix` @ (p, 1); border pixels are repeated."""
     size = images.shape[-1]
-    back = invert_affine(matrix)
+    inverse = invert_affine(matrix)
     # Convert pixels to the coordinates of grid_sample: -1 and 1 are the outer edges of the border pixels.
     to_grid = 2.0 / size
-    linear = back[:, :, :2]
-    offset = (back[:, :, 2] + 0.5 + linear.sum(dim=-1) * (size - 1) / 2) * to_grid - 1
+    linear = inverse[:, :, :2]
+    offset = (inverse[:, :, 2] + 0.5 + linear.sum(dim=-1) * (size - 1) / 2) * to_grid - 1
     theta = torch.cat([linear, offset[..., None]], dim=-1)
     grid = F.affine_grid(theta, list(images.shape), align_corners=False)
     return F.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False)
@@ -112,9 +112,8 @@ class ColorChanges:
 def random_color_changes(count: int, settings: Augment, generator: torch.Generator) -> ColorChanges:
     """Draw independent color changes for `count` images."""
     contrast = _uniform(count, *settings.contrast, generator)
-    if (
-        settings.negative_fraction > 0
-    ):  # otherwise draw nothing, so that a seed gives the same images as before
+    # If the fraction is 0, draw no random numbers: the other changes then stay the same for a given seed.
+    if settings.negative_fraction > 0:
         contrast = torch.where(_bernoulli(count, settings.negative_fraction, generator), -contrast, contrast)
     brightness = _uniform(count, *settings.brightness, generator)
     color = _random_color_matrix(count, settings, generator)
@@ -132,7 +131,7 @@ def apply_color_changes(images: Tensor, changes: ColorChanges, noise: Tensor) ->
 
     Args:
         images: [B, 3, S, S], values in 0..1.
-        changes: of the B images.
+        changes: color changes of the B images.
         noise: [B, 3, S, S], standard deviation 1.
 
     Returns:
@@ -158,7 +157,7 @@ def _random_color_matrix(count: int, settings: Augment, generator: torch.Generat
     """Draw RGB matrices [count, 3, 3]: hue rotates about the gray axis, saturation scales away from it."""
     chosen = _bernoulli(count, settings.color_fraction, generator)
     hue = _uniform(count, -math.radians(settings.hue), math.radians(settings.hue), generator) * chosen
-    stretch = torch.where(chosen, _uniform(count, *settings.saturation, generator), 1.0)
+    saturation = torch.where(chosen, _uniform(count, *settings.saturation, generator), 1.0)
     device = generator.device
     gray = torch.full((3, 3), 1 / 3, device=device)
     # Rodrigues' formula. A rotation by 120 degrees maps red to green and green to blue.
@@ -166,11 +165,11 @@ def _random_color_matrix(count: int, settings: Augment, generator: torch.Generat
     cross_product = (rotation_120 - rotation_120.T) / math.sqrt(3)
     perpendicular = torch.eye(3, device=device) - gray
     rotation = torch.cos(hue)[:, None, None] * perpendicular + torch.sin(hue)[:, None, None] * cross_product
-    return gray + stretch[:, None, None] * rotation
+    return gray + saturation[:, None, None] * rotation
 
 
 def _random_blur_taps(count: int, settings: Augment, generator: torch.Generator) -> Tensor:
-    """Draw blur kernels [count, 5]: a Gaussian for a random part of the images, no blur for the others."""
+    """Draw blur kernels [count, 5]: a Gaussian for a random subset of the images, no blur for the rest."""
     sigma = _uniform(count, *settings.blur_sigma, generator)
     chosen = _bernoulli(count, settings.blur_fraction, generator)
     offset = torch.arange(-2, 3, device=generator.device)
@@ -190,7 +189,7 @@ def _blur(images: Tensor, taps: Tensor) -> Tensor:
 
 
 def random_cutout(count: int, size: int, side: int, fraction: float, generator: torch.Generator) -> Tensor:
-    """Draw masks [count, size, size] of one random square in a fraction of the images (Stage 2).
+    """Draw masks [count, size, size] with one random square each, for a fraction of the images (Stage 2).
 
     Args:
         count: number of images.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from selfmark.image_ref import Box
 from selfmark.images.coco import read_coco
 from selfmark.images.input_files import parse_box, read_text
 
-_COLUMNS = {  # accepted names of the columns of a CSV file
+_COLUMNS = {  # accepted column names of a CSV file
     "image": ("image", "video", "file", "file_name", "filename", "path"),
     "frame": ("frame", "frame_number"),
     "x": ("x", "left"),
@@ -26,9 +27,9 @@ _COLUMNS = {  # accepted names of the columns of a CSV file
 
 @dataclass(frozen=True)
 class FileBox:
-    """One box of a file.
+    """One box read from a file.
 
-    where:       place of the box in the file, for messages
+    where:       location of the box in the file, for messages
     image:       name of the image or video; empty if the file does not give it
     frame:       0-based frame number; None if the file does not give it
     box:         x, y, w, h measured from pixel corners; pixels, or fractions of width and height
@@ -122,13 +123,13 @@ def _parse_number(text: str, where: str) -> float:
         raise InputError(f"{where}: '{text}' is not a number") from error
 
 
-def _parse_index(text: str, what: str, where: str) -> int | None:
-    """Parse a whole number from 0, which tables may write as 3.0; return None for an empty text."""
+def _parse_index(text: str, field: str, where: str) -> int | None:
+    """Parse a whole number of at least 0, also if written as 3.0; return None for an empty string."""
     if not text:
         return None
     value = _parse_number(text, where)
-    if value != value or value < 0 or value != int(value):
-        raise InputError(f"{where}: the {what} must be a whole number from 0, not '{text}'")
+    if math.isnan(value) or value < 0 or value != int(value):
+        raise InputError(f"{where}: the {field} must be a whole number of at least 0, not '{text}'")
     return int(value)
 
 
@@ -139,8 +140,8 @@ def _read_yolo(files: Sequence[Path]) -> list[FileBox]:
     """Read YOLO files: rows `class cx cy w h [confidence] [track]` in fractions of the image.
 
     There is one file per image or frame. It has the name of its image; for the frames of a video, Ultralytics
-    writes VIDEO_N.txt, with N counted from 1. If rows have six numbers, the sixth is a track if it is a whole
-    number in all of these rows, and a confidence otherwise.
+    writes VIDEO_N.txt, with N counted from 1. A sixth and last number is a track if it is an integer in every
+    row of six numbers, otherwise a confidence.
     """
     lines = [
         (f"{file} line {number}", file, line.split())

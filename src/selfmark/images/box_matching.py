@@ -40,7 +40,7 @@ def attach_boxes(refs: Sequence[ImageRef], file: Path, on_note: Callable[[str], 
         if path is not None:
             box = _to_pixels(file_box, path)
             objects[path, frame].append(ImageRef(path, frame, box, file_box.track, clips[path]))
-    attached = [found for ref in refs for found in objects.get((ref.path, ref.frame), ())]
+    attached = [matched for ref in refs for matched in objects.get((ref.path, ref.frame), ())]
     if not attached:
         raise InputError(
             f"{file}: none of its {len(boxes)} boxes belongs to the {len(refs)} given images; the first box "
@@ -54,9 +54,9 @@ def attach_boxes(refs: Sequence[ImageRef], file: Path, on_note: Callable[[str], 
 
 
 def check_tracks(refs: Sequence[ImageRef]) -> None:
-    """Raise if some objects of a video have tracks and others do not, or if a frame has a track twice.
+    """Raise if only some objects of a video have tracks, or if a frame contains the same track twice.
 
-    Output formats could not tell such objects apart.
+    Output formats cannot tell such objects apart.
     """
     first_of: dict[Path | None, ImageRef] = {}
     seen: set[tuple[str, int]] = set()
@@ -82,7 +82,7 @@ def _describe(file_box: FileBox) -> str:
 
 
 class _Matcher:
-    """Finds the image or frame of a box by the end of its path: box files often come from elsewhere."""
+    """Finds the image or frame of a box; compares the ends of paths, because box files are often moved."""
 
     def __init__(self, refs: Sequence[ImageRef]) -> None:
         self._is_video = {ref.path: ref.frame is not None for ref in refs}
@@ -93,7 +93,7 @@ class _Matcher:
             self._by_stem[path.stem].append(path)
 
     def __call__(self, file_box: FileBox) -> tuple[Path | None, int | None]:
-        """Return the file, None if it is not among the given ones, and the frame, None for still images."""
+        """Return the path (None if the image was not given) and the frame (None for still images)."""
         path, frame = self._find(file_box)
         if path is None or not self._is_video[path]:
             return path, None
@@ -121,9 +121,9 @@ class _Matcher:
         return self._best_match(file_box, self._by_stem[file_box.image]), None
 
     def _best_match(self, file_box: FileBox, paths: Sequence[Path]) -> Path | None:
-        """Return the path whose folders agree best with those of the box; None if there are no paths."""
+        """Return the path that shares the most trailing parts with the box's; None if there are no paths."""
         parts = PurePath(file_box.image).parts
-        agreement = {path: _count_common_end(parts, Path(os.path.abspath(path)).parts) for path in paths}
+        agreement = {path: _count_common_suffix(parts, Path(os.path.abspath(path)).parts) for path in paths}
         best = [path for path in agreement if agreement[path] == max(agreement.values())]
         if len(best) > 1:
             raise InputError(
@@ -132,10 +132,10 @@ class _Matcher:
         return best[0] if best else None
 
 
-def _count_common_end(one: Sequence[str], other: Sequence[str]) -> int:
-    """Count the parts that two paths have in common at their ends."""
-    same = (a == b for a, b in zip(reversed(one), reversed(other), strict=False))
-    return sum(1 for _ in itertools.takewhile(bool, same))
+def _count_common_suffix(parts: Sequence[str], other_parts: Sequence[str]) -> int:
+    """Count the trailing parts that two paths have in common."""
+    equal = (a == b for a, b in zip(reversed(parts), reversed(other_parts), strict=False))
+    return sum(1 for _ in itertools.takewhile(bool, equal))
 
 
 def _to_pixels(file_box: FileBox, path: Path) -> Box:
@@ -148,7 +148,7 @@ def _to_pixels(file_box: FileBox, path: Path) -> Box:
 
 @lru_cache(maxsize=1024)
 def _read_size(path: Path) -> tuple[int, int]:
-    """Return width and height of an upright image or of a video's frames from the header, pixels."""
+    """Return width and height of an upright image or video frame, in pixels, from the file's header."""
     try:
         with Image.open(path) as image:
             is_sideways = image.getexif().get(_ORIENTATION, 1) >= 5

@@ -1,8 +1,8 @@
 """The COCO reader: images, annotations and categories of a JSON file.
 
 Label files come from many tools, so nothing in them is trusted. `read_coco` checks the structure that every
-caller relies on; everything else is checked by the method that returns it, so that a list of images may have
-annotations that no evaluation could use. Messages name the entry, e.g. "labels.json: annotations[3]".
+caller relies on. Each method checks the values that it returns, so a file whose annotations are incomplete
+can still be used as a list of images. Messages name the entry, e.g. "labels.json: annotations[3]".
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from selfmark.images.input_files import (
 Id = int | str
 Scalar = str | int | float | bool | None
 
-# Keys that COCO defines for annotations and images. Any other single value describes the object.
+# Keys that COCO defines for annotations and images. Any other scalar describes the object.
 _STANDARD_KEYS = {"keypoints", "num_keypoints", "bbox", "area", "segmentation", "iscrowd"}
 _STANDARD_KEYS |= {"id", "image_id", "category_id", "file_name", "width", "height"}
 
@@ -46,7 +46,7 @@ class CocoImage:
 
     Attributes:
         where: Location of the entry in the file, for messages.
-        id: Its id.
+        id: Id of the image.
         file_name: Path of the image, relative to a folder that the file does not name.
         values: The whole entry.
     """
@@ -79,11 +79,11 @@ class CocoImage:
         return frame
 
     def ref(self) -> ImageRef:
-        """Return a reference to the image by its name in the file, with its frame number if it is usable."""
+        """Return a reference to the image under its name in the file; with a frame number if it is valid."""
         frame = self.values.get("frame")
         is_video = Path(self.file_name).suffix.lower() in VIDEO_SUFFIXES
-        is_usable = is_video and type(frame) is int and 0 <= frame < 2**31
-        return ImageRef(Path(self.file_name), frame if is_usable else None, clip=self.clip_frame())
+        is_valid_frame = is_video and type(frame) is int and 0 <= frame < 2**31
+        return ImageRef(Path(self.file_name), frame if is_valid_frame else None, clip=self.clip_frame())
 
     def clip_frame(self) -> ClipFrame | None:
         """Return the video and frame number of a still image that was exported from a video, else None.
@@ -122,28 +122,28 @@ class CocoAnnotation:
         return bool(value)
 
     def box(self) -> Box | None:
-        """Return the bounding box, None if there is none."""
-        listed = self.values.get("bbox")
-        return parse_box(listed, f"{self.where}: 'bbox'") if listed else None
+        """Return the bounding box, or None if there is none."""
+        values = self.values.get("bbox")
+        return parse_box(values, f"{self.where}: 'bbox'") if values else None
 
     def track(self) -> int | None:
-        """Return the number of the object in its video, under the keys that trackers, CVAT and SLEAP use."""
+        """Return the object's track number from the keys that trackers, CVAT and SLEAP use, or None."""
         attributes = self.values.get("attributes")
-        found = [self.values.get("track_id"), self.values.get("track")]
+        candidates = [self.values.get("track_id"), self.values.get("track")]
         if isinstance(attributes, dict):
-            found += [attributes.get("track_id"), attributes.get("object_id")]
-        track = next((value for value in found if value is not None), None)
+            candidates += [attributes.get("track_id"), attributes.get("object_id")]
+        track = next((value for value in candidates if value is not None), None)
         if isinstance(track, bool) or not isinstance(track, int | None):
             raise InputError(f"{self.where}: a track must be a whole number, not {reprlib.repr(track)}")
         return track
 
 
 class DeclaredNormalizer(NamedTuple):
-    """What errors are divided by, as a category declares it.
+    """The length that errors are divided by, as a category declares it.
 
     Attributes:
-        name: Its name, empty if there is none.
-        points: Indices of the two points it is measured between, None if they are not given.
+        name: Name of the length; empty if it has none.
+        points: Indices of the two points between which it is measured; None if they are not given.
     """
 
     name: str
@@ -168,7 +168,7 @@ class CocoCategory:
         return str(self.values.get("name", "object"))
 
     def point_names(self, first: CocoAnnotation) -> tuple[str, ...]:
-        """Return the names of the points; if there are none, numbers for the points of `first`."""
+        """Return the names of the points; without names, number the points of the annotation `first`."""
         names = self.values.get("keypoints")
         if not names:
             keypoints = first.values.get("keypoints")
@@ -198,8 +198,8 @@ class CocoCategory:
 
     def skeleton(self, count: int) -> tuple[tuple[int, int], ...]:
         """Return the pairs of connected points, counted from 0; COCO itself counts from 1."""
-        listed = self.values.get("skeleton") or []
-        pairs = listed if isinstance(listed, list) else [listed]
+        edges = self.values.get("skeleton") or []
+        pairs = edges if isinstance(edges, list) else [edges]
         for pair in pairs:
             if not isinstance(pair, list) or [type(end) for end in pair] != [int, int]:
                 raise InputError(f"{self.where}: 'skeleton' must list pairs of points, not {pair!r}")
@@ -207,12 +207,12 @@ class CocoCategory:
                 raise InputError(
                     f"{self.where}: 'skeleton' must connect points from 1 to {count}, not {pair!r}"
                 )
-        return tuple((one - 1, other - 1) for one, other in pairs)
+        return tuple((start - 1, end - 1) for start, end in pairs)
 
     def normalizer(self, count: int) -> DeclaredNormalizer:
-        """Return what errors are divided by: the keys "normalizer" and "normalizer_points".
+        """Return the length that errors are divided by, from "normalizer" and "normalizer_points".
 
-        The spelling "normaliser", which selfmark writes, is read as well.
+        The spelling "normaliser", which selfmark writes, is accepted too.
         """
         name_key, name = self._first_of("normalizer", "normaliser")
         if name is not None and not isinstance(name, str):
@@ -229,9 +229,9 @@ class CocoCategory:
         return DeclaredNormalizer(name or "", (ends[0], ends[1]))
 
     def _first_of(self, *keys: str) -> tuple[str, Any]:
-        """Return the first of these keys that has a value, with the value."""
-        found = ((key, self.values[key]) for key in keys if self.values.get(key) is not None)
-        return next(found, (keys[0], None))
+        """Return the first of these keys that has a value, and the value."""
+        present = ((key, self.values[key]) for key in keys if self.values.get(key) is not None)
+        return next(present, (keys[0], None))
 
 
 @dataclass(frozen=True)
@@ -239,10 +239,10 @@ class CocoFile:
     """The entries of a file; other label formats are converted to this form.
 
     Attributes:
-        path: The file.
-        images: Its images.
-        annotations: Its annotations.
-        content: The whole file.
+        path: Path of the file.
+        images: Entries of "images".
+        annotations: Entries of "annotations".
+        content: The parsed JSON.
     """
 
     path: Path
@@ -274,7 +274,7 @@ class CocoFile:
         _require_unique((image.where, image.id) for image in self.images)
 
     def check_ids(self) -> None:
-        """Raise if two images or two annotations have the same id, or an annotation has an unknown image."""
+        """Raise if two images or two annotations share an id, or if an annotation's image is missing."""
         self.check_image_ids()
         _require_unique(
             (annotation.where, annotation.values["id"])
@@ -289,12 +289,12 @@ class CocoFile:
         return [annotation for annotation in self.annotations if not annotation.is_crowd()]
 
     def category(self, annotations: Sequence[CocoAnnotation]) -> CocoCategory:
-        """Return the one category of these annotations; an empty one if no category names points."""
-        placed = _entries(self.path, self.content, "categories")
-        for where, values in placed:
+        """Return the only category of these annotations, or an empty one if no category names points."""
+        entries = _entries(self.path, self.content, "categories")
+        for where, values in entries:
             if not isinstance(values, dict):
                 raise InputError(f"{where} is not an object with a name and keypoints")
-        categories = [CocoCategory(where, values) for where, values in placed]
+        categories = [CocoCategory(where, values) for where, values in entries]
         with_points = [category for category in categories if category.values.get("keypoints")]
         if not with_points:
             return categories[0] if len(categories) == 1 else CocoCategory(f"{self.path}: categories", {})
@@ -315,14 +315,14 @@ class CocoFile:
                 )
             if used is not None and chosen is not used:
                 raise InputError(
-                    f"{annotation.where} has another category than the annotations before it "
+                    f"{annotation.where} has a different category than the annotations before it "
                     f"({chosen.where}, not {used.where}); give a file with points of one category"
                 )
             used = chosen
         return used or with_points[0]
 
     def image_folder(self, image: CocoImage) -> Path:
-        """Return the folder that file names are relative to: the first that contains this image."""
+        """Return the folder that file names are relative to: the first candidate that contains this image."""
         folders = (
             self.path.parent,
             self.path.parent / "images",
@@ -337,19 +337,19 @@ class CocoFile:
         )
 
     def fields(self, annotations: Sequence[CocoAnnotation]) -> dict[str, tuple[Scalar, ...]]:
-        """Return the values that describe objects (pose, species, ...) by key, None where an object has none.
+        """Return the fields that describe objects (pose, species, ...): one value per annotation, or None.
 
-        Every single value under a key that COCO does not define counts, on the annotation or else on its
-        image.
+        A field is a scalar under a key that COCO does not define. An annotation without the key takes the
+        value of its image.
         """
         own = [annotation.values for annotation in annotations]
-        shared = [self.image_of(annotation).values for annotation in annotations]
+        images = [self.image_of(annotation).values for annotation in annotations]
         fields: dict[str, tuple[Scalar, ...]] = {}
-        for key in dict.fromkeys(key for entries in (own, shared) for entry in entries for key in entry):
-            first = [_scalar(entry.get(key)) for entry in own]
+        for key in dict.fromkeys(key for entries in (own, images) for entry in entries for key in entry):
+            own_values = [_scalar(entry.get(key)) for entry in own]
             values = tuple(
                 _scalar(entry.get(key)) if value is None else value
-                for value, entry in zip(first, shared, strict=True)
+                for value, entry in zip(own_values, images, strict=True)
             )
             if key not in _STANDARD_KEYS and any(value is not None for value in values):
                 fields[key] = values
@@ -357,7 +357,7 @@ class CocoFile:
 
 
 def read_coco(path: Path) -> CocoFile:
-    """Read a file whose images have an id and a file name, and whose annotations have an image id."""
+    """Read a COCO file; every image must have an id and a file name, every annotation an image id."""
     text = read_text(path)
     try:
         content = json.loads(text)
@@ -378,12 +378,12 @@ def read_coco(path: Path) -> CocoFile:
 def read_keypoints(annotations: Sequence[CocoAnnotation], names: Sequence[str]) -> npt.NDArray[np.float64]:
     """Return x, y, v of L named points of N annotations, [N, L, 3]; x and y are finite where v > 0."""
     points = np.stack([_triples(annotation, len(names)) for annotation in annotations])
-    is_unknown = (points[..., 2] != 0) & (points[..., 2] != 1) & (points[..., 2] != 2)
-    # Written so that NaN fails too. Where v is 0, the coordinates mean nothing.
-    is_astray = (points[..., 2] > 0) & ~(np.abs(points[..., :2]) <= MAX_COORDINATE).all(axis=2)
+    has_bad_v = (points[..., 2] != 0) & (points[..., 2] != 1) & (points[..., 2] != 2)
+    # The comparison is False for NaN. Where v is 0, the coordinates have no meaning.
+    has_bad_xy = (points[..., 2] > 0) & ~(np.abs(points[..., :2]) <= MAX_COORDINATE).all(axis=2)
     for is_wrong, problem in (
-        (is_unknown, "has a v other than 0, 1 and 2"),
-        (is_astray, "has no usable coordinates"),
+        (has_bad_v, "has a v other than 0, 1 and 2"),
+        (has_bad_xy, "has no usable coordinates"),
     ):
         if is_wrong.any():
             row, point = np.argwhere(is_wrong)[0].tolist()
@@ -394,23 +394,23 @@ def read_keypoints(annotations: Sequence[CocoAnnotation], names: Sequence[str]) 
 
 
 def _entries(path: Path, content: Any, key: str, *required: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return the entries under a key, each with its location; the required values are ids or file names."""
+    """Return the entries under a key with their locations; raise if a required id or file name is missing."""
     entries = content.get(key, []) if isinstance(content, dict) else None
     if not isinstance(entries, list):
         raise InputError(f"{path} is not a COCO file: it needs a list under '{key}'")
-    placed = [(f"{path}: {key}[{number}]", entry) for number, entry in enumerate(entries)]
-    for where, entry in placed:
+    located = [(f"{path}: {key}[{number}]", entry) for number, entry in enumerate(entries)]
+    for where, entry in located:
         for name in required:
             value = entry.get(name) if isinstance(entry, dict) else None
             if isinstance(value, bool) or not isinstance(value, str if name == "file_name" else int | str):
                 raise InputError(f"{where} needs a usable '{name}', not {reprlib.repr(value)}")
             if isinstance(value, str):
                 require_utf8(value, f"{where}: the '{name}'")
-    return placed
+    return located
 
 
 def _require_unique(ids: Iterable[tuple[str, Any]]) -> None:
-    """Raise unless the values, each given with its location in the file, are different numbers or strings."""
+    """Raise unless all ids are distinct integers or strings; `ids` holds pairs of location and id."""
     locations: dict[Id, str] = {}
     for where, value in ids:
         if isinstance(value, bool) or not isinstance(value, int | str):
@@ -424,16 +424,16 @@ def _require_unique(ids: Iterable[tuple[str, Any]]) -> None:
 
 def _triples(annotation: CocoAnnotation, count: int) -> npt.NDArray[np.float64]:
     """Return x, y, v of each point of one annotation, [L, 3]."""
-    listed = annotation.values.get("keypoints")
-    if not isinstance(listed, list) or len(listed) != 3 * count:
-        found = f"{len(listed)} numbers" if isinstance(listed, list) else reprlib.repr(listed)
+    values = annotation.values.get("keypoints")
+    if not isinstance(values, list) or len(values) != 3 * count:
+        actual = f"{len(values)} numbers" if isinstance(values, list) else reprlib.repr(values)
         raise InputError(
-            f"{annotation.where}: 'keypoints' must list x, y, v for each of {count} points, not {found}"
+            f"{annotation.where}: 'keypoints' must list x, y, v for each of {count} points, not {actual}"
         )
-    # Types are compared exactly, because True and False are integers to `isinstance`.
-    if set(map(type, listed)) <= {int, float}:
+    # Compare types exactly, because isinstance(True, int) is True.
+    if set(map(type, values)) <= {int, float}:
         try:
-            return np.array(listed, np.float64).reshape(-1, 3)
+            return np.array(values, np.float64).reshape(-1, 3)
         except OverflowError:
             pass
     raise InputError(f"{annotation.where}: 'keypoints' must contain only numbers")

@@ -1,8 +1,8 @@
 """Crop the square of the original image that the network sees, and convert coordinates.
 
 A region is a rectangle x, y, w, h of the original, in pixels measured from pixel corners (pixel i covers
-[i, i + 1)). It may extend beyond the image. It is resized to the network's `size` x `size` pixels. In both
-images, points have pixel centers at integers; this is why the formulas contain 0.5.
+[i, i + 1)). It may extend beyond the image. It is resized to the network's `size` x `size` pixels. Points
+are measured from pixel centers in both images, so pixel i is at x = i and the formulas contain 0.5.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from selfmark.images.decode import Pixels
 
 Floats = npt.NDArray[np.float64]
 
-SNAP = 1e-3  # pixels; a region that ends this close to a pixel's edge ends there, to absorb rounding errors
+SNAP = 1e-3  # pixels; an edge this close to a pixel boundary is taken to be on it, to absorb rounding errors
 
 
 def crop_regions(sizes: npt.ArrayLike, boxes: npt.ArrayLike, images: Images) -> Floats:
@@ -29,7 +29,7 @@ def crop_regions(sizes: npt.ArrayLike, boxes: npt.ArrayLike, images: Images) -> 
     Args:
         sizes: [N, 2], width and height of the originals, pixels.
         boxes: [N, 4], x, y, w, h of the objects, pixels; rows of NaN where there is no box.
-        images: the rule and its parameters.
+        images: crop rule and its parameters.
 
     Returns:
         Regions [N, 4] x, y, w, h, pixels of the originals.
@@ -41,12 +41,12 @@ def crop_regions(sizes: npt.ArrayLike, boxes: npt.ArrayLike, images: Images) -> 
     """
     extents = _fill_missing_boxes(sizes, boxes)
     longer = extents[:, 2:].max(axis=1)
-    whole = np.isnan(np.asarray(boxes, dtype=np.float64)).any(axis=1)
+    has_no_box = np.isnan(np.asarray(boxes, dtype=np.float64)).any(axis=1)
     if images.box_rule == "body":
-        around_box = images.body_scale * extents[:, 3]
+        box_side = images.body_scale * extents[:, 3]
     else:
-        around_box = longer * (1 + 2 * images.margin)
-    side = np.where(whole, longer, around_box)[:, None]
+        box_side = longer * (1 + 2 * images.margin)
+    side = np.where(has_no_box, longer, box_side)[:, None]
     center = extents[:, :2] + extents[:, 2:] / 2
     return np.concatenate([center - side / 2, side, side], axis=1)
 
@@ -56,7 +56,7 @@ def to_network(xy: npt.ArrayLike, regions: npt.ArrayLike, size: int) -> Floats:
 
     Args:
         xy: points [..., 2].
-        regions: [..., 4], what each image was cropped to; broadcasts with `xy`.
+        regions: [..., 4], crop region of each image; broadcasts with `xy`.
         size: side of the network's images, pixels.
 
     >>> to_network([0.0, 0.0], [0, 0, 512, 512], 256).tolist()
@@ -79,12 +79,12 @@ def to_original(xy: npt.ArrayLike, regions: npt.ArrayLike, size: int) -> Floats:
 def keypoint_bounds(
     sizes: npt.ArrayLike, boxes: npt.ArrayLike, regions: npt.ArrayLike, size: int
 ) -> npt.NDArray[np.float32]:
-    """Compute where keypoints are allowed: on the object, in the image and in the region.
+    """Compute where keypoints are allowed: inside the object's box, the image and the region.
 
     Args:
         sizes: [N, 2], width and height of the originals, pixels.
         boxes: [N, 4], x, y, w, h of the objects; rows of NaN where the object fills the image.
-        regions: [N, 4], x, y, w, h, what the images were cropped to.
+        regions: [N, 4], x, y, w, h of the crop regions.
         size: side of the network's images, pixels.
 
     Returns:
@@ -105,8 +105,8 @@ def keypoint_bounds(
 def extract_crop(image: Pixels, region: npt.ArrayLike, size: int) -> Pixels:
     """Return the pixels of a region, [size, size, 3] uint8, aligned exactly with `to_network`.
 
-    Border pixels are repeated outside the image. When shrinking, pixels are averaged over the area that they
-    cover, which avoids aliasing.
+    Border pixels are repeated outside the image. When shrinking, each output pixel is the average over the
+    area it covers, which avoids aliasing.
     """
     x, y, width, height = np.asarray(region, dtype=np.float64).tolist()
     x_slice, columns, x_positions = _plan_axis(x, width, image.shape[1], size)
@@ -114,14 +114,14 @@ def extract_crop(image: Pixels, region: npt.ArrayLike, size: int) -> Pixels:
     window = image[y_slice, x_slice]
     if (rows, columns) != window.shape[:2]:
         window = np.asarray(cv2.resize(window, (columns, rows), interpolation=cv2.INTER_AREA), dtype=np.uint8)
-    # The rest of the mapping is a shift, a scale of about 1, or an enlargement. It is not left to OpenCV's
-    # warpAffine, which in some versions rounds positions to 1/32 of a source pixel.
+    # What remains is a shift with a scale of about 1, or an enlargement. OpenCV's warpAffine is not used for
+    # it, because some versions round positions to 1/32 of a source pixel.
     sampled = _interpolate(_interpolate(window, y_positions).swapaxes(0, 1), x_positions)
     return np.ascontiguousarray((sampled + 0.5).astype(np.uint8).swapaxes(0, 1))
 
 
 def _fill_missing_boxes(sizes: npt.ArrayLike, boxes: npt.ArrayLike) -> Floats:
-    """Return the boxes [N, 4], with the whole image for those that are missing."""
+    """Return the boxes [N, 4], replacing missing ones by the whole image."""
     dimensions, given = np.asarray(sizes, dtype=np.float64), np.asarray(boxes, dtype=np.float64)
     whole = np.concatenate([np.zeros_like(dimensions), dimensions], axis=1)
     return np.where(np.isnan(given).any(axis=1, keepdims=True), whole, given)
@@ -131,9 +131,9 @@ def _plan_axis(start: float, extent: float, limit: int, size: int) -> tuple[slic
     """Plan how to sample one axis of a region.
 
     Args:
-        start: where the region begins, pixels of the original.
-        extent: how long the region is, pixels of the original.
-        limit: how long the image is, pixels of the original.
+        start: start of the region, pixels of the original.
+        extent: length of the region, pixels of the original.
+        limit: length of the image, pixels of the original.
         size: number of output pixels.
 
     Returns:
@@ -141,7 +141,7 @@ def _plan_axis(start: float, extent: float, limit: int, size: int) -> tuple[slic
         [size] of each output pixel among those averages.
     """
     shrink = extent / size
-    margin = 1 if shrink < 1 else 0  # enlarging also interpolates with the pixels next to the region
+    margin = 1 if shrink < 1 else 0  # enlarging also needs the pixels next to the region
     first = int(np.clip(np.floor(start + SNAP) - margin, 0, limit - 1))
     last = int(np.clip(np.ceil(start + extent - SNAP) + margin, first + 1, limit))
     count = max(1, round((last - first) / max(shrink, 1.0)))

@@ -15,13 +15,13 @@ from selfmark.errors import SelfmarkError
 
 Pixels = npt.NDArray[np.uint8]
 
-# Only the formats that the documentation lists. Pillow's others include EPS, for which it starts a program.
+# The documented formats. Others are disabled, because Pillow runs Ghostscript for EPS, for example.
 _FORMATS = ("JPEG", "PNG", "BMP", "TIFF", "WEBP", "GIF", "PPM")
 
-# Formats whose integers have 16 bits by definition, although Pillow opens some in its 32-bit mode "I".
+# Formats with at most 16 bits per channel, although Pillow opens some files in its 32-bit mode "I".
 _SIXTEEN_BIT_FORMATS = ("PNG", "PPM")
 
-# The operation that turns an image upright, by its EXIF orientation.
+# Operation that turns an image upright, by EXIF orientation.
 _UPRIGHT: dict[int, Callable[[Pixels], Pixels]] = {
     2: np.fliplr,
     3: lambda pixels: np.rot90(pixels, 2),
@@ -32,11 +32,11 @@ _UPRIGHT: dict[int, Callable[[Pixels], Pixels]] = {
     8: np.rot90,
 }
 
-_SIDEWAYS = (5, 6, 7, 8)  # orientations that exchange width and height
+_SIDEWAYS = (5, 6, 7, 8)  # orientations that swap width and height
 _REDUCTIONS = (8, 4, 2)  # factors by which JPEG decoders can shrink an image while they decode it
 
-# Pillow's limit is a global variable. Changing it around each call would race with other decoding threads, so
-# it is switched off once, and `decode_image` checks every header against its own limit.
+# Pillow's size limit is a global variable, so changing it per call would be a race between threads. It is
+# disabled here, and `decode_image` checks every header against its own limit.
 Image.MAX_IMAGE_PIXELS = None
 
 
@@ -49,7 +49,7 @@ class DecodedImage(NamedTuple):
 
     pixels: [h, w, 3] uint8 RGB
     size:   width and height of the image in the file, upright
-    factor: each pixel covers `factor` x `factor` pixels of the file, counted from the upper left corner
+    factor: each pixel covers `factor` x `factor` pixels of the file, aligned with its upper left corner
     """
 
     pixels: Pixels
@@ -65,11 +65,11 @@ def read_image(path: Path, max_megapixels: float) -> Pixels:
 def decode_image(
     path: Path, max_megapixels: float, max_reduction: Callable[[tuple[int, int]], float]
 ) -> DecodedImage:
-    """Read an image upright; decode a JPEG at a smaller size, which is faster, if that is allowed.
+    """Read an upright image; decode a JPEG at a reduced size, which is faster, if that is allowed.
 
-    Files with several frames give the first. Transparent parts become white. 16-bit gray is divided by 257.
-    Gray without a fixed range (floats, and integers beyond 16 bits) is stretched from its minimum to its
-    maximum.
+    Only the first frame of a file is read. Transparent parts become white. 16-bit gray is divided by 257.
+    Gray without a fixed range (floats, and integers beyond 16 bits) is scaled so that its minimum becomes 0
+    and its maximum 255.
 
     Args:
         path: the file.
@@ -116,8 +116,8 @@ def _request_reduction(
     upright = (height, width) if orientation in _SIDEWAYS else (width, height)
     limit = min(max_reduction(upright), width, height)
     for factor in _REDUCTIONS:
-        # The last pixel of a row or column may cover less than `factor` pixels of the file. If the image is
-        # rotated or mirrored, it may become the first, and the pixel grid would be shifted.
+        # The last pixel of a row or column may cover less than `factor` pixels of the file. Rotating or
+        # mirroring the image may make it the first one, which would shift the pixel grid.
         is_divisible = width % factor == 0 and height % factor == 0
         if factor <= limit and (is_divisible or orientation not in _UPRIGHT):
             drafted = image.draft(None, (width // factor, height // factor))
@@ -166,7 +166,7 @@ def _to_rgb(image: Image.Image) -> Pixels:
 
 
 def _convert_integers(values: npt.NDArray[np.integer], is_16_bit: bool) -> Pixels:
-    """Convert mode "I", which does not tell the bit depth, by the smallest depth that fits the values."""
+    """Convert mode "I", whose bit depth is unknown, using the smallest depth that fits the values."""
     smallest, largest = int(values.min()), int(values.max())
     if is_16_bit or (smallest >= 0 and 255 < largest <= 65535):
         return _convert_16_bits(values)
@@ -185,7 +185,7 @@ def _convert_16_bits(values: npt.NDArray[np.integer]) -> Pixels:
 
 
 def _stretch(values: npt.NDArray[np.number]) -> Pixels:
-    """Stretch the finite values to 0..255; others become 0.
+    """Scale the finite values to 0..255; others become 0.
 
     >>> _stretch(np.array([-1.0, 0.0, 1.0, np.nan])).tolist()
     [0, 128, 255, 0]

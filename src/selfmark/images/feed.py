@@ -1,8 +1,8 @@
 """Feed images to training: from device memory if they fit, otherwise prefetched from the host.
 
-If the images do not fit, a thread gathers them in pinned memory and copies them to the device while earlier
-batches are processed. The store itself may be in memory or mapped from a file. The device then holds only a
-few batches, regardless of the number of images.
+If the images do not fit, a thread gathers batches in pinned memory and copies them to the device while
+earlier batches are processed. The device then holds only a few batches, regardless of the number of images.
+On the host, the images may be in memory or memory-mapped from a file.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ class PixelFeed:
         """Whether the images are in the memory of the training device."""
         return self.pixels.device.type == self.device.type
 
-    def batches(self, wanted: Iterable[Rows]) -> Iterator[Tensor]:
-        """Yield one batch of images for each array of row numbers in `wanted`."""
+    def batches(self, batch_rows: Iterable[Rows]) -> Iterator[Tensor]:
+        """Yield one batch of images for each array of row numbers in `batch_rows`."""
         if self.is_on_device:
-            return (self.pixels[to_device(rows, self.device)] for rows in wanted)
-        return self._prefetch(wanted)
+            return (self.pixels[to_device(rows, self.device)] for rows in batch_rows)
+        return self._prefetch(batch_rows)
 
     def sequential_batches(self, batch: int, rows: slice | None = None) -> Iterator[Tensor]:
         """Yield all images, or those of a slice, in order, `batch` at a time."""
         first, last, _ = (rows or slice(None)).indices(len(self))
         return self.batches(np.arange(start, min(start + batch, last)) for start in range(first, last, batch))
 
-    def _prefetch(self, wanted: Iterable[Rows]) -> Iterator[Tensor]:
+    def _prefetch(self, batch_rows: Iterable[Rows]) -> Iterator[Tensor]:
         """Gather batches on the host and copy them on a separate stream, a few batches ahead."""
         ready: queue.Queue[tuple[Tensor, torch.cuda.Event] | BaseException | None] = queue.Queue(_PREFETCH)
         stopped = threading.Event()
@@ -63,7 +63,7 @@ class PixelFeed:
 
         def fetch() -> None:
             try:
-                for rows in wanted:
+                for rows in batch_rows:
                     pinned = self.pixels[torch.from_numpy(rows)].pin_memory()
                     with torch.cuda.stream(stream):
                         images = pinned.to(self.device, non_blocking=True)
@@ -72,7 +72,7 @@ class PixelFeed:
                     if not _put(ready, (images, event), stopped):
                         return
                 _put(ready, None, stopped)
-            except BaseException as error:  # raised in the thread that waits for the batch
+            except BaseException as error:  # re-raised in the thread that waits for the batch
                 _put(ready, error, stopped)
 
         thread = threading.Thread(target=fetch, name="selfmark-feed", daemon=True)

@@ -1,7 +1,7 @@
 """Temporal pairs: propagate keypoints to nearby frames by sparse optical flow (Implementation Details).
 
-Lucas-Kanade on the CPU (OpenCV), once per round, with a forward-backward check: a point that does not return
-to its start is not a correspondence.
+Lucas-Kanade runs on the CPU (OpenCV), once per round. A forward-backward check rejects points that do not
+return to their start when they are tracked back.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ def sample_nearby_frames(
     settings: Temporal,
     rng: np.random.Generator,
 ) -> npt.NDArray[np.int64]:
-    """Draw random images of nearby frames of the same video for each image.
+    """Draw random nearby frames of the same video for each image.
 
-    An object is paired with itself: with the object of the same track, or if its track is unknown, with the
-    object whose crop is nearest. A frame that does not show the object is not used.
+    Both frames show the same object: the one with the same track or, if tracks are unknown, the one whose
+    crop is nearest. A frame without the object is not used.
 
     Args:
         video: [N], number of the video of each image; -1 for still images.
         frame: [N], frame number.
         track: [N], track of the object; -1 if unknown.
         center: [N, 2], center of the crop, pixels of the original.
-        settings: number of neighbors T, and how many frames away they may be.
+        settings: number of neighbors T, and their maximum distance in frames.
         rng: random generator.
 
     Returns:
@@ -104,7 +104,7 @@ def propagate_points(
         pixels: images [N, 3, S, S] uint8.
         xy: keypoints [N, P, 2], network pixels.
         valid: [N, P] bool, which keypoints exist.
-        neighbor: [N, T], as `sample_nearby_frames` returns it.
+        neighbor: [N, T], image indices from `sample_nearby_frames`.
         settings: parameters of the optical flow and its check.
     """
     points = xy.cpu().numpy().astype(np.float32)
@@ -120,9 +120,9 @@ def propagate_points(
         source = _to_gray(pixels[image])
         for slot in np.flatnonzero(neighbor[image] >= 0):
             target = _to_gray(pixels[int(neighbor[image, slot])])
-            moved, good = track_points(source, target, points[image, rows], settings)
-            propagated[image, slot, rows] = moved
-            passed[image, slot, rows] = good
+            target_points, is_valid = track_points(source, target, points[image, rows], settings)
+            propagated[image, slot, rows] = target_points
+            passed[image, slot, rows] = is_valid
 
     with ThreadPoolExecutor() as pool:
         list(pool.map(propagate, np.flatnonzero((neighbor >= 0).any(axis=1))))
@@ -151,15 +151,15 @@ def track_points(
     """
     window = (settings.window, settings.window)
     start = points.reshape(-1, 1, 2)
-    forward, found, _ = cv2.calcOpticalFlowPyrLK(
+    forward, forward_status, _ = cv2.calcOpticalFlowPyrLK(
         source, target, start, np.empty_like(start), winSize=window, maxLevel=settings.levels
     )
-    back, returned, _ = cv2.calcOpticalFlowPyrLK(
+    back, back_status, _ = cv2.calcOpticalFlowPyrLK(
         target, source, forward, np.empty_like(start), winSize=window, maxLevel=settings.levels
     )
     error = np.linalg.norm((back - start).reshape(-1, 2), axis=1)
-    good = (found.ravel() == 1) & (returned.ravel() == 1) & (error <= settings.max_return_error)
-    return forward.reshape(-1, 2).astype(np.float32), good
+    is_tracked = (forward_status.ravel() == 1) & (back_status.ravel() == 1)
+    return forward.reshape(-1, 2).astype(np.float32), is_tracked & (error <= settings.max_return_error)
 
 
 def _to_gray(image: torch.Tensor) -> npt.NDArray[np.uint8]:

@@ -15,23 +15,23 @@ VIDEO_SUFFIXES = (
     *(".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv"),
     *(".ts", ".mts", ".m2ts", ".flv", ".3gp", ".ogv", ".mxf", ".h264", ".asf"),
 )
-MAX_COORDINATE = 1e9  # pixels; no image is this wide, and squares of such numbers do not overflow
+MAX_COORDINATE = 1e9  # pixels; far wider than any image, but its square does not overflow
 
 
 def path_is(path: Path, kind: Callable[[Path], bool]) -> bool:
-    """Return `kind(path)`, e.g. `Path.is_file`, or False for a path that no file can have."""
+    """Return `kind(path)`, e.g. `Path.is_file`, or False if the path is invalid."""
     try:
         return kind(path)
     except (OSError, ValueError):
         return False
 
 
-def require_utf8(name: str, what: str) -> None:
-    """Raise if a name cannot be encoded as UTF-8, because it could not be written to a CSV or JSON file."""
+def require_utf8(name: str, description: str) -> None:
+    """Raise if a name cannot be encoded as UTF-8 and so cannot be written to a CSV or JSON file."""
     try:
         name.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise InputError(f"{what} {name!a} is not valid UTF-8; rename it") from error
+        raise InputError(f"{description} {name!a} is not valid UTF-8; rename it") from error
 
 
 def read_text(path: Path) -> str:
@@ -44,24 +44,24 @@ def read_text(path: Path) -> str:
         raise InputError(f"{path} is not a text file; save it as UTF-8") from error
 
 
-def parse_box(values: Any, what: str) -> Box:
-    """Return four numbers as a box.
+def parse_box(values: Any, description: str) -> Box:
+    """Check that the values are a box and return it.
 
-    Boxes without area occur in real label files, so they are allowed here; the image store skips them.
+    Boxes without area are allowed here, because they occur in real label files; the image store skips them.
 
     Args:
         values: A list of x, y, width and height.
-        what: The box in messages, with its location in the file.
+        description: What the box is called in messages, with its location in the file.
     """
     numbers = values if isinstance(values, list) else []
-    # A comparison also works for integers that are too large for a float, unlike `isfinite`.
+    # Unlike `math.isfinite`, a comparison also works for integers that are too large for a float.
     usable = all(
         isinstance(number, int | float) and not isinstance(number, bool) and abs(number) <= MAX_COORDINATE
         for number in numbers
     )
     if len(numbers) != 4 or not usable or numbers[2] < 0 or numbers[3] < 0:
         raise InputError(
-            f"{what} must be four finite numbers x, y, w, h with w and h not negative, "
+            f"{description} must be four finite numbers x, y, w, h with w and h not negative, "
             f"not {reprlib.repr(values)}"
         )
     x, y, width, height = map(float, numbers)

@@ -23,18 +23,18 @@ from selfmark.images.input_files import (
 )
 from selfmark.images.video_container import require_video
 
-_MIN_FRAME_BYTES = 8  # of a video file; even frames in which nothing changes take about twice as much
+_MIN_FRAME_BYTES = 8  # lower bound on the size of a video frame; a frame without any change takes about 16
 
 
 def list_images(inputs: Sequence[str | Path], every: int = 1) -> list[ImageRef]:
     """List the images of folders, glob patterns, image files, videos, text lists and COCO files.
 
-    Images are in the order of the inputs; the files of a folder or pattern are sorted by path. An image that
+    Images keep the order of the inputs; the files of a folder or pattern are sorted by path. An image that
     occurs twice (same file, frame, box and track) is listed once.
 
     Args:
         inputs: the folders, patterns and files.
-        every: use every n-th frame of each video; frames listed in a COCO file are all used.
+        every: use every n-th frame of each video; all frames listed in a COCO file are used.
 
     Raises:
         InputError: if an input does not exist, is not readable or contains no images.
@@ -43,12 +43,12 @@ def list_images(inputs: Sequence[str | Path], every: int = 1) -> list[ImageRef]:
         raise InputError(f"cannot use every {every}-th frame of a video; give a whole number of at least 1")
     if not inputs:
         raise InputError("no images were given; pass a folder, image files, a video, a list or a COCO file")
-    found = [ref for item in inputs for ref in _list_input(item, every)]
-    resolved = {path: Path(os.path.realpath(path)) for path in {ref.path for ref in found}}
+    refs = [ref for item in inputs for ref in _list_input(item, every)]
+    resolved = {path: Path(os.path.realpath(path)) for path in {ref.path for ref in refs}}
     for path in resolved:
         require_utf8(str(path), "the file name")
     unique: dict[tuple[Path, int | None, Box | None, int | None], ImageRef] = {}
-    for ref in found:
+    for ref in refs:
         unique.setdefault((resolved[ref.path], ref.frame, ref.box, ref.track), ref)
     return list(unique.values())
 
@@ -83,7 +83,7 @@ def _list_input(item: str | Path, every: int) -> list[ImageRef]:
 
 
 def _list_file(path: Path, every: int, where: str, box: Box | None = None) -> list[ImageRef]:
-    """List an image, or the frames of a video; `where` begins the message for other files."""
+    """List an image, or the frames of a video; `where` is the location named in the error for other files."""
     if path.suffix.lower() in IMAGE_SUFFIXES:
         return [ImageRef(path, box=box)]
     if path.suffix.lower() in VIDEO_SUFFIXES:
@@ -115,7 +115,7 @@ def _list_media(paths: Iterable[Path], every: int) -> list[ImageRef]:
 
 
 def _list_file_or_first_frame(path: Path, every: int) -> list[ImageRef]:
-    """List a file; list only the first frame of an unreadable video, so that it is reported as skipped."""
+    """List a file; for an unreadable video, list its first frame, which is later reported as skipped."""
     try:
         return _list_file(path, every, str(path))
     except InputError:
@@ -123,7 +123,7 @@ def _list_file_or_first_frame(path: Path, every: int) -> list[ImageRef]:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Yield all files below a folder except hidden ones; follow links, but visit each folder once."""
+    """Yield the files of a folder tree except hidden ones; follow links, but visit each folder once."""
 
     def fail(error: OSError) -> None:
         raise InputError(f"cannot read the folder {error.filename}: {error.strerror}") from error

@@ -1,6 +1,7 @@
 """Load images as the network sees them: cropped squares, all at once or batch by batch.
 
-A few threads decode the originals, crop them and release them at once, so memory is bounded by the crops.
+A few threads decode the originals and keep only the crops, so memory does not grow with the size of the
+originals.
 """
 
 from __future__ import annotations
@@ -28,9 +29,7 @@ from selfmark.images.video_container import require_video
 
 _WORKERS = min(8, os.cpu_count() or 1)
 _PREFETCH = 4 * _WORKERS  # images to decode before they are needed; some may be whole video frames
-_MIN_OVERSAMPLING = (
-    2  # a large JPEG is decoded with at least this many pixels per network pixel, on each axis
-)
+_MIN_OVERSAMPLING = 2  # minimum pixels per network pixel, on each axis, when a large JPEG is decoded reduced
 _LOAD_BATCH = 64  # crops to copy into the store at a time
 
 
@@ -44,14 +43,14 @@ class SkippedImage:
 
 @dataclass(frozen=True)
 class ImageStore:
-    """N cropped images and where each is in its original.
+    """N cropped images and the location of each in its original.
 
     pixels:  [N, 3, S, S] uint8 RGB on the CPU, in memory or memory-mapped from a file
     refs:    N references, in the order they were given
     sizes:   [N, 2] int64, width and height of the original, pixels
     regions: [N, 4] float64, x, y, w, h of the crop in pixels of the original, measured from pixel corners
-    bounds:  [N, 4] float32, x0, y0, x1, y1 in network pixels: where keypoints are allowed
-    video:   [N] int64, number of the video that an image is a frame of; -1 for single images
+    bounds:  [N, 4] float32, x0, y0, x1, y1 of the area where keypoints are allowed, network pixels
+    video:   [N] int64, number of the video that an image was taken from; -1 for single images
     frame:   [N] int64, frame number; -1 for single images
     track:   [N] int64, number of the object in its video; -1 if unknown
     skipped: images that could not be used
@@ -112,7 +111,7 @@ def load_store(
     Args:
         refs: the images.
         images: size of the crops, crop rule and limits.
-        store_gigabytes: the pixels are kept in memory up to this size, and in `scratch`/images.u8 beyond it.
+        store_gigabytes: maximum size of the pixels in memory; larger sets are stored in `scratch`/images.u8.
         scratch: folder for that file; None if the images are known to fit into memory.
         on_progress: called with the number of references processed and their total number.
 
@@ -149,9 +148,10 @@ def load_store(
 def iterate_crops(refs: Sequence[ImageRef], images: Images, batch: int) -> Iterator[ImageStore]:
     """Yield the same images as `load_store` in stores of `batch` images; the last may be smaller or empty.
 
-    A file is decoded once, even if several references name it. Crops wait in memory for those before them, so
-    memory is constant as long as the references to a file follow each other and its frames ascend. Each store
-    lists the images skipped since the previous one. Video numbers are the same in all stores.
+    A file is decoded once, even if several references name it. A crop stays in memory until all references
+    before it have been processed; memory is therefore constant if references to the same file are adjacent
+    and its frames ascend. Each store lists the images skipped since the previous one. Video numbers are the
+    same in all stores.
     """
     videos: dict[str, int] = {}
     for ref in refs:
@@ -181,12 +181,12 @@ class _Crop:
     region: npt.NDArray[np.float64]  # [4] x, y, w, h
 
 
-_Outcome = _Crop | str  # a crop, or the reason why there is none
-_Job = tuple[list[int], Callable[[], list[_Outcome]]]  # positions of references, function that crops them
+_Outcome = _Crop | str  # a crop, or the reason why the image was skipped
+_Job = tuple[list[int], Callable[[], list[_Outcome]]]  # indices of references, and a function that crops them
 
 
 def _plan_jobs(refs: Sequence[ImageRef], images: Images) -> Iterator[_Job]:
-    """Yield one job per still image and per video frame; files are in the order of their first reference."""
+    """Yield one job per still image and per video frame, in the order in which files first occur."""
     files: dict[tuple[Path, bool], list[int]] = {}
     for position, ref in enumerate(refs):
         files.setdefault((ref.path, ref.frame is not None), []).append(position)
@@ -198,7 +198,7 @@ def _plan_jobs(refs: Sequence[ImageRef], images: Images) -> Iterator[_Job]:
 
 
 def _video_jobs(path: Path, positions: list[int], refs: Sequence[ImageRef], images: Images) -> Iterator[_Job]:
-    """Yield the jobs of a video, which is read once from start to end; report missing frames at the end."""
+    """Yield the jobs of a video, which is read once from start to end, then failures for missing frames."""
     missing: dict[int, list[int]] = {}
     for position in positions:
         missing.setdefault(refs[position].frame or 0, []).append(position)
@@ -206,20 +206,20 @@ def _video_jobs(path: Path, positions: list[int], refs: Sequence[ImageRef], imag
     try:
         require_video(path)
         for frame, image in read_frames(path, list(missing)):
-            shown = missing.pop(frame)
+            in_frame = missing.pop(frame)
             original = DecodedImage(image, (image.shape[1], image.shape[0]), 1)
-            yield shown, partial(_crop_all, original, [refs[position] for position in shown], images)
+            yield in_frame, partial(_crop_all, original, [refs[position] for position in in_frame], images)
     except InputError:
         reason = "the video cannot be read"
-    for absent in missing.values():
-        yield absent, partial(_fail_all, len(absent), reason)
+    for in_frame in missing.values():
+        yield in_frame, partial(_fail_all, len(in_frame), reason)
 
 
 def _read_crops(path: Path, refs: Sequence[ImageRef], images: Images) -> list[_Outcome]:
     """Decode a still image and crop it for every reference to it."""
 
     def max_reduction(size: tuple[int, int]) -> float:
-        if max(size) < 2 * _MIN_OVERSAMPLING * images.size:  # saves time if there are many small originals
+        if max(size) < 2 * _MIN_OVERSAMPLING * images.size:  # a shortcut for small originals
             return 1.0
         sides = crop_regions([size] * len(refs), _stack_boxes(refs), images)[:, 2]
         return float(sides.min()) / (_MIN_OVERSAMPLING * images.size)
@@ -254,12 +254,12 @@ def _stack_boxes(refs: Sequence[ImageRef]) -> npt.NDArray[np.float64]:
 
 
 def _has_overlap(ref: ImageRef, size: tuple[int, int]) -> bool:
-    """Return True if the box of a reference, if any, has an area and overlaps the image."""
+    """Return True if the reference has no box, or one with an area that overlaps the image."""
     if ref.box is None:
         return True
     x, y, width, height = ref.box
-    inside = x < size[0] and y < size[1] and x + width > 0 and y + height > 0
-    return inside and width > 0 and height > 0
+    overlaps = x < size[0] and y < size[1] and x + width > 0 and y + height > 0
+    return overlaps and width > 0 and height > 0
 
 
 # --- threads, order, memory ------------------------------------------------------------------------
@@ -282,7 +282,7 @@ def _run_jobs(jobs: Iterable[_Job]) -> Iterator[tuple[list[int], list[_Outcome]]
 
 
 def _restore_order(results: Iterable[tuple[list[int], list[_Outcome]]]) -> Iterator[_Outcome]:
-    """Yield outcomes in the order of their references, each as soon as all before it are known."""
+    """Yield outcomes in the order of the references, each as soon as all earlier ones are available."""
     waiting: dict[int, _Outcome] = {}
     position = 0
     for positions, outcomes in results:
@@ -327,7 +327,7 @@ def _allocate(shape: tuple[int, ...], store_gigabytes: float, scratch: Path | No
         )
     scratch.mkdir(parents=True, exist_ok=True)
     file = scratch / "images.u8"
-    file.unlink(missing_ok=True)  # an earlier store may still have it mapped, so it must not be overwritten
+    file.unlink(missing_ok=True)  # do not overwrite a file that an earlier store may still have mapped
     if size > shutil.disk_usage(scratch).free:
         raise InputError(
             f"not enough disk space in {scratch} for {size / 1e9:.1f} GB of images; free some space or use "
@@ -336,7 +336,7 @@ def _allocate(shape: tuple[int, ...], store_gigabytes: float, scratch: Path | No
     try:
         with open(file, "xb") as handle:
             handle.truncate(size)
-            if hasattr(os, "posix_fallocate"):  # otherwise a disk that fills up later would raise SIGBUS
+            if hasattr(os, "posix_fallocate"):  # without it, a disk that fills up later causes a SIGBUS
                 os.posix_fallocate(handle.fileno(), 0, size)
         return torch.from_numpy(np.memmap(file, dtype=np.uint8, mode="r+", shape=shape))
     except OSError as error:

@@ -1,8 +1,8 @@
 """Read video frames, numbered in display order regardless of the codec.
 
 PyAV is used if it is installed (`pip install selfmark[video]`), otherwise OpenCV, which is always installed.
-PyAV is the better of the two: it knows when each frame is shown, and it numbers frames correctly after a
-damaged part. On intact videos both return the same frames.
+PyAV is the better of the two: it gives the display time of each frame, and it numbers frames correctly after
+a damaged part. Both return the same frames of intact videos.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from selfmark.images.decode import Pixels
 
 @dataclass(frozen=True)
 class VideoInfo:
-    """Properties of a video that are known before its frames are decoded.
+    """Properties of a video, available without decoding all of its frames.
 
-    frames:  number of frames it should have, including damaged frames and those missing at its end
+    frames:  expected number of frames, including damaged ones and those cut off at the end
     rate:    average number of frames per second; 0 if unknown
     size:    width and height of an upright frame, pixels
-    seconds: [frames] float64, display time of each frame after the first
+    seconds: [frames] float64, display time of each frame, relative to the first
     """
 
     frames: int
@@ -48,8 +48,8 @@ def probe_video(path: Path) -> VideoInfo:
 
 
 @lru_cache(maxsize=16)
-def _probe_video(path: Path, changed: int, size: int) -> VideoInfo:
-    """Cached until the file changes, because counting frames reads the whole file."""
+def _probe_video(path: Path, modified: int, size: int) -> VideoInfo:
+    """Probe a video; cached until the file changes, because counting frames reads the whole file."""
     video: VideoInfo = VideoInfo(*video_reader().probe_video(path))
     if video.frames == 0:
         raise InputError(f"{path} has no readable frames; convert it, for example to MP4 (H.264)")
@@ -57,7 +57,7 @@ def _probe_video(path: Path, changed: int, size: int) -> VideoInfo:
 
 
 def count_frames(path: Path) -> int:
-    """Return the number of frames a video should have; `read_frames` yields fewer if it is damaged."""
+    """Return the expected number of frames of a video; `read_frames` yields fewer if it is damaged."""
     return probe_video(path).frames
 
 

@@ -2,7 +2,7 @@
 
 A frame's number is the rank of its display time among all display times in the file. Numbers therefore follow
 the display order even if frames are stored in another order, and they stay correct after a frame that cannot
-be decoded. A frame far ahead can be reached by seeking to the key frame before it.
+be decoded. To reach a frame far ahead, the reader seeks to the key frame before it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import numpy.typing as npt
 from selfmark.errors import InputError
 from selfmark.images.decode import Pixels
 
-_MIN_SEEK = 50  # frames; seek if the key frame is further ahead, otherwise decode the frames in between
-_WITHOUT_DISPLAY_TIMES = ("avi",)  # containers that store when frames are decoded, not when they are shown
+_MIN_SEEK = 50  # frames; seek only if the key frame is further ahead, otherwise decode up to it
+_WITHOUT_DISPLAY_TIMES = ("avi",)  # containers that store decoding times only
 _SEEKABLE = ("mov", "matroska")  # containers in which seeking is reliable
 
 
@@ -30,8 +30,8 @@ _SEEKABLE = ("mov", "matroska")  # containers in which seeking is reliable
 class _Index:
     """Positions of the frames of a file, from one pass over its packets.
 
-    frames: number of frames the file should have
-    times:  [found] int64, ascending display times in units of the stream; empty if any is missing or repeated
+    frames: expected number of frames
+    times:  [stored] int64, ascending display times in stream units; empty if one is missing or repeated
     keys:   [keys] int64, numbers of the key frames, ascending
     rate:   average number of frames per second; 0 if unknown
     unit:   length of one unit of time, seconds
@@ -47,17 +47,17 @@ class _Index:
 
 
 def probe_video(path: Path) -> tuple[int, float, tuple[int, int], npt.NDArray[np.float64]]:
-    """Return the fields of `video.VideoInfo`; include frames of the header that are missing from the file."""
+    """Return the fields of `video.VideoInfo`; also count frames that the file's end is missing."""
     index = _load_index(path)
-    # The upright size is that of a decoded frame, because the header does not tell how frames are rotated.
+    # Decode a frame to get the upright size, because the header does not say how frames are rotated.
     first = next(read_frames(path, range(min(index.frames, 1000))), None)
     if first is None:
         return 0, index.rate, index.size, np.zeros(0)
     size = (first[1].shape[1], first[1].shape[0])
     seconds = np.asarray((index.times - index.times[:1]) * index.unit, dtype=np.float64)
-    beyond = np.arange(1, index.frames - len(seconds) + 1) / (index.rate or 1.0)
+    missing = np.arange(1, index.frames - len(seconds) + 1) / (index.rate or 1.0)
     if len(seconds):
-        seconds = np.concatenate([seconds, seconds[-1] + beyond])
+        seconds = np.concatenate([seconds, seconds[-1] + missing])
     else:
         seconds = np.arange(index.frames) / (index.rate or 1.0)
     return index.frames, index.rate, size, seconds
@@ -80,7 +80,7 @@ def read_frames(path: Path, frames: Sequence[int]) -> Iterator[tuple[int, Pixels
             start = _key_frame_before(index, target) if can_seek else 0
             has_jumped = start > current + _MIN_SEEK
             if has_jumped:
-                if current < 0:  # the first packet may contain what the decoder needs for all others
+                if current < 0:  # the first packet may hold parameters that the decoder needs for all others
                     next(_decode(container, stream, index, current), None)
                 container.seek(int(index.times[start]), stream=stream)
             for number, frame in _decode(container, stream, index, current):
@@ -122,7 +122,7 @@ def _decode(container: Any, stream: Any, index: _Index, previous: int) -> Iterat
 
 
 def _packets(container: Any, stream: Any) -> Iterator[Any]:
-    """Yield compressed frames up to the end of the file, or to the first place that cannot be read."""
+    """Yield compressed frames up to the end of the file or the first one that cannot be read."""
     import av
 
     try:
@@ -146,7 +146,7 @@ def _key_frame_before(index: _Index, frame: int) -> int:
 
 
 def _rotate_upright(rgb: Any, frame: Any) -> Pixels:
-    """Rotate and mirror pixels according to the frame's display matrix; phones record sideways."""
+    """Rotate and mirror pixels by the frame's display matrix, which phones use for sideways recordings."""
     pixels: Pixels = rgb
     matrix = frame.side_data.get("DISPLAYMATRIX")
     if matrix is None:
@@ -172,7 +172,7 @@ def _load_index(path: Path) -> _Index:
 
 
 @lru_cache(maxsize=16)
-def _build_index(path: Path, changed: int, size: int) -> _Index:
+def _build_index(path: Path, modified: int, size: int) -> _Index:
     """Read all packets of a file; cached until the file changes."""
     times: list[int | None] = []
     keys: list[int | None] = []
@@ -180,7 +180,7 @@ def _build_index(path: Path, changed: int, size: int) -> _Index:
     with _open(path) as container:
         stream = container.streams.best("video")
         for packet in _packets(container, stream):
-            if packet.is_discard:  # an edit list removes it
+            if packet.is_discard:  # removed by an edit list
                 discarded += 1
                 continue
             times.append(packet.pts)
@@ -207,8 +207,8 @@ def _estimate_missing(container: Any, stream: Any, times: Sequence[int | None]) 
     last = max((time for time in times if time is not None), default=None)
     if last is None:
         return 0
-    # An AVI file without the index at its end reports the duration of the frames that were found. Its header
-    # has the number of frames, which is the duration in units of time.
+    # A truncated AVI file, which lacks the index at its end, reports only the duration of the frames that are
+    # left. Its header gives the number of frames, which equals the full duration in units of the stream.
     length = (stream.frames if container.format.name == "avi" else 0) or stream.duration
     if length is not None:
         seconds = (length + (stream.start_time or 0) - last) * float(stream.time_base)
@@ -216,7 +216,7 @@ def _estimate_missing(container: Any, stream: Any, times: Sequence[int | None]) 
         seconds = (container.duration + container.start_time) / 1e6 - last * float(stream.time_base)
     else:
         return 0
-    # The last frame may be shown for long, so less than a second does not mean that frames are missing.
+    # The last frame may be displayed for longer, so less than a second is not evidence of missing frames.
     return round(seconds * float(stream.average_rate or 0)) - 1 if seconds > 1 else 0
 
 

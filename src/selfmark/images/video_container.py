@@ -1,4 +1,4 @@
-"""Check by its first bytes that a file with the name of a video is not a playlist."""
+"""Check that a video file is not actually a playlist, by its first bytes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from selfmark.errors import InputError
 
 _HEAD = 4_096  # bytes to check
 _TEXT = bytes(range(32, 127)) + b"\t\n\r"
-# Lists of other files or addresses, which a video library would open.
+# Lists of other files or URLs, which a video library would open.
 _PLAYLISTS = (b"#extm3u", b"ffconcat", b"<mpd", b"<smil", b"[playlist]")
 
 
 def require_video(path: Path) -> None:
-    """Raise if a file is a playlist, which could name any file or address and might never end."""
+    """Raise if a file is text or a playlist; a playlist could open any file or URL, and might never end."""
     try:
         with open(path, "rb") as handle:
             head = handle.read(_HEAD)

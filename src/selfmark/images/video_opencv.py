@@ -1,7 +1,7 @@
 """Read videos with OpenCV.
 
-In many files, seeking by frame number is off by a few frames (variable frame rate, sparse key frames).
-Therefore frames are always counted from the start, and unwanted ones are grabbed and discarded.
+Seeking by frame number is off by a few frames in many files (variable frame rate, sparse key frames). This
+reader therefore always counts frames from the start and discards those it does not need.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ import numpy.typing as npt
 from selfmark.errors import InputError
 from selfmark.images.decode import Pixels
 
-# Damaged videos make ffmpeg and OpenCV fill the terminal with messages; our own errors report what matters.
+# For damaged videos, ffmpeg and OpenCV flood the terminal with messages; selfmark reports its own errors.
 os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
-
 
 # Files whose headers give the number of frames; for others, OpenCV's number is an estimate.
 _SUFFIXES_WITH_FRAME_COUNT = (".mp4", ".mov", ".m4v", ".avi")

@@ -11,7 +11,7 @@ def select_device(name: str) -> torch.device:
     """Return the device with this name.
 
     Args:
-        name: `auto` for CUDA if available and the CPU otherwise, or a name of torch, e.g. `cpu` or `cuda:1`.
+        name: `auto` for CUDA if available, otherwise the CPU; or a torch device such as `cpu` or `cuda:1`.
 
     Raises:
         InputError: if there is no such device.
@@ -37,19 +37,19 @@ def free_memory(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0] + reserved
 
 
-def images_per_pass(wanted: int, bytes_each: int, device: torch.device) -> int:
-    """Return how many images one forward pass has memory for.
+def images_per_pass(max_images: int, image_bytes: int, device: torch.device) -> int:
+    """Return how many images fit into memory in one forward pass.
 
     >>> images_per_pass(64, CPU_PASS_BYTES // 10, torch.device("cpu"))
     10
 
     Args:
-        wanted: the largest number to return.
-        bytes_each: memory that one image takes.
+        max_images: upper limit.
+        image_bytes: memory that one image takes.
         device: device of the network.
 
     Returns:
-        A number from 1 to `wanted`.
+        A number from 1 to `max_images`.
     """
     available = CPU_PASS_BYTES if device.type == "cpu" else int(GPU_PASS_FRACTION * free_memory(device))
-    return max(1, min(wanted, available // bytes_each))
+    return max(1, min(max_images, available // image_bytes))

@@ -17,7 +17,7 @@ from selfmark.errors import InputError
 
 FORMAT = 1  # version of run folders and models; increased if older versions of selfmark cannot read them
 
-_UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)  # some file systems sync files but not folders
+_UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)  # from file systems that cannot sync folders
 
 
 @contextmanager
@@ -26,19 +26,20 @@ def atomic_write(
 ) -> Iterator[Path]:
     """Yield an empty temporary file that replaces `path` when the block ends without an error.
 
-    The file is synced before it is renamed. A kill, a full disk or an error at any moment leaves the old file
-    as it was.
+    The file is synced before it is renamed. If the process is killed, the disk is full or an error occurs,
+    the old file stays unchanged.
 
     Args:
         path: File to write.
-        previous: Keep the old file under this name. After a kill between the two renames it is the newest.
-        keep_suffix: End the temporary name like `path`, for libraries that look at the suffix.
-        unique: Take a temporary name that no other process uses, for files that several processes may write
-            at the same time. After a kill, such a file stays behind.
+        previous: Keep the old file under this name. If the process is killed between the two renames, only
+            this file exists.
+        keep_suffix: Give the temporary file the suffix of `path`, for libraries that depend on it.
+        unique: Use a random temporary name, for files that several processes may write at the same time. If
+            the process is killed, the temporary file stays behind.
     """
     temporary = _temporary_path(path, keep_suffix, unique)
     try:
-        # Remove what a kill left behind, and never write through a link that someone put there.
+        # Remove the leftover of a killed process, and never write through a link that someone put there.
         temporary.unlink(missing_ok=True)
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         yield temporary
@@ -58,8 +59,8 @@ def atomic_write(
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield an empty temporary folder that is renamed to `path` when the block ends without an error.
 
-    An error removes the temporary folder; the next call removes one that a kill left behind. `path` must not
-    exist, or be an empty folder.
+    An error removes the temporary folder; the next call removes one left behind by a killed process. `path`
+    must not exist, or it must be an empty folder.
     """
     temporary = _temporary_path(path)
     shutil.rmtree(temporary, ignore_errors=True)
@@ -120,10 +121,10 @@ def require_format(values: Any, path: Path) -> None:
         values: content of the file.
         path: the file, for the error message.
     """
-    written = values.get("format") if isinstance(values, dict) else None
-    if not isinstance(written, int):
+    version = values.get("format") if isinstance(values, dict) else None
+    if not isinstance(version, int):
         raise InputError(f"{path} was not written by selfmark")
-    if written > FORMAT:
+    if version > FORMAT:
         raise InputError(
             f"{path} was written by a newer version of selfmark ({values.get('selfmark', 'unknown')}) than "
             f"this one ({__version__}): upgrade with 'pip install -U selfmark'"

@@ -3,7 +3,7 @@
 config.yaml            all settings
 run.json               format, version of selfmark, inputs as given by the user
 images.json            references to the images, in order
-landmark_count.json    the number of landmarks that was chosen, and the scores of all candidates (K: auto)
+landmark_count.json    chosen number of landmarks and the scores of all candidates (only if K is auto)
 log.jsonl              one event per line, read by progress displays, reports and tests
 points/                first keypoints, pseudo-labels of each round, landmarks for Stage 2
 checkpoints/           the two newest training states of each stage
@@ -57,7 +57,7 @@ class Run:
         listener: Listener | None = None,
         group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
-        """Use an existing folder; call `open` instead.
+        """Wrap an existing folder without checking it; use `open` instead.
 
         Args:
             path: the folder.
@@ -81,14 +81,14 @@ class Run:
             refs: the images.
 
         Raises:
-            InputError: if the folder has a run or other files already, or cannot be written.
+            InputError: if the folder already contains a run or other files, or cannot be written.
         """
         if path.exists() and not (path / "run.json").exists() and not _is_unused(path):
             raise InputError(f"{path} exists and is not an empty folder: choose another output folder")
         try:
             for name in _SUBFOLDERS:
                 (path / name).mkdir(parents=True, exist_ok=True)
-            with exclusive(path):  # Another process may be creating a run here, too.
+            with exclusive(path):  # Another process may be creating a run here too.
                 if (path / "run.json").exists():
                     raise InputError(
                         f"{path} already contains a run: add --resume to continue it, or choose another "
@@ -113,7 +113,7 @@ class Run:
         return run
 
     def change_settings(self, settings: Mapping[str, Any]) -> None:
-        """Change settings of a run that is resumed.
+        """Change settings when a run is resumed.
 
         Args:
             settings: new values by dotted name.
@@ -144,13 +144,13 @@ class Run:
         """Read the references to the images of the run."""
         path = self.path / "images.json"
         entries = read_json(path)
-        with _refuse_mismatch(path):
+        with _report_content_errors(path):
             return refs_from_json(entries)
 
     # --- log ------------------------------------------------------------------------------------
 
     def log(self, event: str, **fields: Any) -> None:
-        """Append an event to log.jsonl and pass it to the listener; only the leader does so."""
+        """Append an event to log.jsonl and pass it to the listener; does nothing except on the leader."""
         if not self.group.is_leader:
             return
         entry: Event = {"time": round(time.time(), 3), "event": event, **fields}
@@ -160,7 +160,7 @@ class Run:
             self._listener(entry)
 
     def progress(self, stage: str, round: int = 0) -> Callable[[int, int], None]:
-        """Return a callback (done, total) that logs progress at most once a second, and always the end."""
+        """Return a callback (done, total) that logs progress at most once a second, and always at the end."""
         last = 0.0
 
         def report(done: int, total: int) -> None:
@@ -172,7 +172,7 @@ class Run:
         return report
 
     def events(self) -> list[Event]:
-        """Read all log events; a line that was cut off by a kill is left out."""
+        """Read all log events; skip a line that was cut off when the process was killed."""
         path = self.path / "log.jsonl"
         events: list[Event] = []
         for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
@@ -189,7 +189,7 @@ class Run:
 
         Args:
             name: name of the file without suffix.
-            compute: computes the keypoints; they must depend on images and settings only.
+            compute: computes the keypoints, which may depend only on images and settings.
         """
         path = self.path / "points" / f"{name}.safetensors"
 
@@ -201,7 +201,7 @@ class Run:
 
         self.group.run_on_leader(ensure_file)
         tensors, _ = read_tensors(path)
-        with _refuse_mismatch(path):
+        with _report_content_errors(path):
             return Keypoints(**tensors)
 
     def load_or_compute_labels(
@@ -217,11 +217,11 @@ class Run:
             name: name of the file without suffix.
             device: device to load the points to.
             compute: computes the labels.
-            repeatable: whether `compute` gives the same labels as before, because the network has not been
-                trained further; only then is a damaged file computed again.
+            repeatable: whether `compute` would return the labels of the file again, which holds until the
+                network is trained further; if True, a damaged file is recomputed.
 
         Raises:
-            DamagedFile: if the file is damaged and not repeatable.
+            DamagedFile: if the file is damaged and `repeatable` is False.
         """
         path = self.path / "points" / f"{name}.safetensors"
         can_compute = repeatable or not path.exists()
@@ -241,14 +241,14 @@ class Run:
             self.group.run_on_leader(write)
             stored = read_tensors(path)
         tensors, metadata = stored
-        with _refuse_mismatch(path):
+        with _report_content_errors(path):
             label, mirrored = tensors.pop("label").to(device), tensors.pop("mirrored_label").to(device)
             centroids = tensors.pop("centroids").to(device) if "centroids" in tensors else None
             points = Keypoints(**tensors).to(device)
             return LabeledPoints(points, label, mirrored, int(metadata["clusters"]), centroids)
 
     def _read_if_intact(self, path: Path) -> TensorFile | None:
-        """Read a tensor file; return None if it is missing or damaged, and log the damage."""
+        """Read a tensor file; return None if it is missing or damaged; log a damaged file."""
         if not path.exists():
             return None
         try:
@@ -261,12 +261,12 @@ class Run:
         """Choose K on the leader, store the choice, and use it in all processes.
 
         Args:
-            compute: returns the content of landmark_count.json; "K" is the choice.
+            compute: returns the content of landmark_count.json; "K" is the chosen number.
         """
 
         def choose() -> None:
             chosen = compute()
-            # Log first: after a kill in between, the event is logged twice rather than never.
+            # Log before writing: if the process is killed in between, the event is logged twice, not lost.
             self.log("landmark_count", **chosen)
             with self.report_disk_errors():
                 write_json({"format": FORMAT, **chosen}, self._landmark_count_path)
@@ -281,7 +281,7 @@ class Run:
     def _apply_landmark_count(self) -> None:
         chosen = read_json(self._landmark_count_path)
         require_format(chosen, self._landmark_count_path)
-        with _refuse_mismatch(self._landmark_count_path):
+        with _report_content_errors(self._landmark_count_path):
             self.config = with_landmarks(self.config, int(chosen["K"]))
 
     # --- checkpoints ----------------------------------------------------------------------------
@@ -315,7 +315,7 @@ class Run:
             ) from damage
 
     def write_checkpoint(self, stage: str, iteration: int, save: Callable[[Path, Path], None]) -> None:
-        """Write a checkpoint of a stage on the leader; all processes have the same weights.
+        """Write a checkpoint of a stage; only the leader writes, since all processes have the same weights.
 
         Args:
             stage: `stage1` or `stage2`.
@@ -334,7 +334,7 @@ class Run:
         return folder / f"{stage}.safetensors", folder / f"{stage}.previous.safetensors"
 
     def write_round_weights(self, number: int, network: torch.nn.Module) -> None:
-        """Write the weights of a round to a file of their own, which later rounds do not replace."""
+        """Write the weights of a round to a separate file, which later rounds do not overwrite."""
         if self.group.is_leader:
             with self.report_disk_errors():
                 write_tensors(dict(network.state_dict()), {}, self.round_weights_path(number))
@@ -347,7 +347,7 @@ class Run:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Lock the run while the context lasts; of several processes, the leader holds the lock.
+        """Lock the run inside the context; in a group of processes, the leader holds the lock.
 
         Raises:
             InputError: if another process is working on the run.
@@ -363,7 +363,7 @@ class Run:
 
     @contextmanager
     def report_disk_errors(self) -> Iterator[None]:
-        """Turn an OSError in the context into a DiskError that says how to resume the run."""
+        """Convert an OSError in the context to a DiskError that says how to resume the run."""
         try:
             yield
         except OSError as error:
@@ -374,7 +374,7 @@ class Run:
             ) from error
 
     def _complete_last_line(self) -> None:
-        """End the last line of the log, which a kill or a full disk may have cut off."""
+        """Terminate the last line of the log, which may have been cut off by a kill or a full disk."""
         with self.report_disk_errors(), open_for_append(self.path / "log.jsonl") as handle:
             if handle.tell() and (self.path / "log.jsonl").read_bytes()[-1:] != b"\n":
                 handle.write("\n")
@@ -400,19 +400,19 @@ def _is_unused(folder: Path) -> bool:
 
 
 def _read_irreplaceable(path: Path) -> TensorFile:
-    """Read labels that cannot be computed again, because the network has changed since."""
+    """Read labels that cannot be recomputed, because the network has changed since."""
     try:
         return read_tensors(path)
     except DamagedFile as error:
         raise DamagedFile(
             f"{error}; restore it from a copy, or delete it to compute the labels again with the current "
-            "network, which gives another result than an uninterrupted run"
+            "network, which gives a different result than an uninterrupted run"
         ) from error
 
 
 @contextmanager
-def _refuse_mismatch(path: Path) -> Iterator[None]:
-    """Turn errors about the content of a file into an InputError."""
+def _report_content_errors(path: Path) -> Iterator[None]:
+    """Convert errors caused by unexpected content of a file to an InputError."""
     try:
         yield
     except (KeyError, TypeError, ValueError, RuntimeError) as error:

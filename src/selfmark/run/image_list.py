@@ -1,4 +1,4 @@
-"""Conversion of image references to and from images.json of a run folder."""
+"""Convert image references to and from the images.json of a run folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handling of Ctrl-C and SIGTERM during training: finish the step, save, then exit."""
+"""Handle Ctrl-C and SIGTERM during training: finish the step, save, then exit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def defer_interrupts() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         requested = True
 
-    # Signals that the process ignores, as background jobs of a shell do, stay ignored.
+    # Keep ignoring signals that are already ignored, e.g. SIGINT in background jobs of a shell.
     previous = {number: signal.getsignal(number) for number in _SIGNALS}
     previous = {number: handler for number, handler in previous.items() if handler is not signal.SIG_IGN}
     for number in previous:

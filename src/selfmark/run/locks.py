@@ -18,7 +18,7 @@ class FolderLocked(InputError):
 
 @contextmanager
 def exclusive(folder: Path, wait: bool = False, lock_file: bool = True) -> Iterator[None]:
-    """Hold the exclusive lock of an existing folder while the context lasts.
+    """Hold the exclusive lock of an existing folder inside the context.
 
     The operating system releases the lock when the process ends, however it ends.
 

@@ -24,7 +24,8 @@ from torch import Tensor
 
 from selfmark.errors import InputError, TrainingError
 
-# The other ranks wait while rank 0 reads images and writes reports. A dead process is noticed at once anyway.
+# Long enough for rank 0 to read images and write reports while the others wait. A dead process is detected
+# immediately, regardless of the timeout.
 _TIMEOUT = timedelta(hours=2)
 
 
@@ -104,7 +105,7 @@ class ProcessGroup:
         return tensor
 
     def gather_rows(self, tensor: Tensor) -> Tensor:
-        """Concatenate the rows of all processes in rank order; their numbers of rows may differ."""
+        """Concatenate the rows of all processes in rank order; processes may have different row counts."""
         if self.size == 1:
             return tensor
         lengths = self.gather_counts(len(tensor))
@@ -155,13 +156,13 @@ SINGLE_PROCESS = ProcessGroup(rank=0, size=1)
 
 
 def is_restarted() -> bool:
-    """Return True if torchrun restarted this process because another one had ended."""
+    """Return True if torchrun restarted this process after another one ended."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
 @contextmanager
 def _report_lost_peers() -> Iterator[None]:
-    """Turn errors of a broken connection into an error that says what happened."""
+    """Convert errors of a broken connection to a TrainingError that explains them."""
     try:
         yield
     except torch.OutOfMemoryError:

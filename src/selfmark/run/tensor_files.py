@@ -1,7 +1,7 @@
 """Read and write tensors as safetensors files, atomically and with a checksum; no pickles.
 
-A file is written under a temporary name, synced and renamed, so a kill at any moment leaves a complete file
-behind. The checksum covers names, types, shapes, bytes and metadata and is verified on every read.
+A file is written under a temporary name, synced and renamed, so it is always complete, even if the process is
+killed. The checksum covers names, types, shapes, bytes and metadata and is verified on every read.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from torch import Tensor
 from selfmark.errors import DamagedFile, InputError
 from selfmark.run.files import atomic_write
 
-# Metadata keys. There are two, so that no single damaged byte makes a file look like one without a checksum.
+# Metadata keys. With only one, a damaged byte in the key would make the file appear to have no checksum.
 _CHECKSUM, _CHECKSUM_SCOPE = "sha256", "sha256_of"
 _SCOPE = "metadata, names, types, shapes, bytes"
-_DTYPES = {torch.float32: "F32"}  # names that safetensors uses for the types of weights
+_DTYPES = {torch.float32: "F32"}  # safetensors names of the types of weights
 
 
 def write_tensors(
@@ -51,7 +51,7 @@ def write_tensors(
 
 
 def _as_os_error(error: SafetensorError) -> OSError:
-    """Recover the error number, which safetensors only puts into its message."""
+    """Return an OSError with the error number, which safetensors gives only in its message."""
     number = re.search(r"os error (\d+)", str(error))
     if number is None:
         return OSError(0, str(error))
@@ -59,15 +59,15 @@ def _as_os_error(error: SafetensorError) -> OSError:
 
 
 def _to_unshared_cpu(value: Tensor) -> Tensor:
-    """Move a tensor to CPU memory that it shares with no other tensor, as safetensors requires."""
+    """Move a tensor to CPU memory that no other tensor shares, as safetensors requires."""
     value = value.detach().cpu().contiguous()
     return value if value.nbytes == value.untyped_storage().nbytes() else value.clone()
 
 
 def _digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
     names = sorted(tensors)
-    described = [(name, str(tensors[name].dtype), list(tensors[name].shape)) for name in names]
-    digest = hashlib.sha256(json.dumps([sorted(metadata.items()), described]).encode())
+    headers = [(name, str(tensors[name].dtype), list(tensors[name].shape)) for name in names]
+    digest = hashlib.sha256(json.dumps([sorted(metadata.items()), headers]).encode())
     for name in names:
         if tensors[name].numel():
             digest.update(tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy().data)
@@ -91,7 +91,7 @@ def read_tensors(
 
     Raises:
         DamagedFile: if the file cannot be read or its checksum is wrong.
-        InputError: if the file is missing or has other tensors than expected.
+        InputError: if the file is missing or its tensors differ from the expected ones.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -112,13 +112,13 @@ def read_tensors(
 
 def _require_expected(file: Any, expected: Mapping[str, Tensor], path: Path) -> None:
     if set(file.keys()) != set(expected):
-        other = sorted(set(file.keys()) ^ set(expected))[0]
-        problem = "is missing" if other in expected else "is not expected"
-        raise InputError(f"{path} has the wrong tensors: '{other[:100]}' {problem}")
+        name = sorted(set(file.keys()) ^ set(expected))[0]
+        problem = "is missing" if name in expected else "is not expected"
+        raise InputError(f"{path} has the wrong tensors: '{name[:100]}' {problem}")
     for name, tensor in expected.items():
-        found = file.get_slice(name)
-        if list(found.get_shape()) != list(tensor.shape) or found.get_dtype() != _DTYPES.get(tensor.dtype):
+        stored = file.get_slice(name)
+        if list(stored.get_shape()) != list(tensor.shape) or stored.get_dtype() != _DTYPES.get(tensor.dtype):
             raise InputError(
-                f"{path}: '{name}' is {found.get_dtype()} {found.get_shape()}, "
+                f"{path}: '{name}' is {stored.get_dtype()} {stored.get_shape()}, "
                 f"not {_DTYPES.get(tensor.dtype)} {list(tensor.shape)}"
             )

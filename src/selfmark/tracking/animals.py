@@ -59,9 +59,9 @@ def track_animals(
     for number, frame in read_frames(path, range(video.frames)):
         unread -= 1
         check_frame_size(path, number, frame, video.size)
-        found = tracker.update(background.foreground(frame))
-        center[number] = (found.center + 0.5) / background.scale - 0.5
-        radius[number] = found.radius / background.scale
+        positions = tracker.update(background.foreground(frame))
+        center[number] = (positions.center + 0.5) / background.scale - 0.5
+        radius[number] = positions.radius / background.scale
         if on_progress is not None:
             on_progress(number + 1, video.frames)
     missing = np.flatnonzero(np.isnan(radius).all(axis=0))
@@ -87,7 +87,7 @@ def track_animals(
 def build_square_refs(path: Path, tracks: AnimalTracks, every: int) -> list[ImageRef]:
     """Return one reference per visible animal and frame, for every n-th frame, frame by frame.
 
-    Tracks are numbered from 1, because some readers of output files interpret a track 0 as no track.
+    Tracks are numbered from 1, because some programs read track 0 as "no track" in output files.
     """
     corner = tracks.center + 0.5 - tracks.side / 2
     return [

@@ -1,7 +1,7 @@
 """Background subtraction for a fixed camera.
 
-The background is the median of frames sampled from the whole video: a moving animal covers each pixel in
-fewer than half of them. Frames are converted to gray and reduced in size first.
+The background is the median of frames sampled from the whole video, since a moving animal covers each pixel
+in fewer than half of them. Frames are first converted to gray and downscaled.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _MAX_FOREGROUND = 0.5  # fraction of the frame; if more differs from the backgro
 
 @dataclass(frozen=True)
 class Background:
-    """Background of a video, and how to tell animals from it.
+    """Background of a video, and the parameters that separate animals from it.
 
-    gray:      [h, w] uint8, the scene without animals, `scale` times as large as the video
+    gray:      [h, w] uint8, the scene without animals, `scale` times the size of the video
     scale:     size of `gray` relative to the video, at most 1
     threshold: minimum difference of an animal's pixels from the background, gray levels
     opening:   kernel of the morphological opening that removes thin parts
@@ -44,7 +44,7 @@ class Background:
     area: float
 
     def foreground(self, frame: Pixels) -> Mask:
-        """Return a mask [h, w] of the animals without tails and legs in a frame [H, W, 3] of the video."""
+        """Return a mask [h, w] of the animals, without tails and legs, in a frame [H, W, 3] of the video."""
         return _open(_difference(_shrink(frame, self.scale), self.gray) > self.threshold, self.opening)
 
 
@@ -82,10 +82,10 @@ def learn_background(path: Path, animals: int, settings: Tracking) -> Background
 
 
 def check_frame_size(path: Path, number: int, frame: Pixels, size: tuple[int, int]) -> None:
-    """Raise if a frame has another size than the first one: the video has no single background."""
+    """Raise if a frame differs in size from the first one, since there is no common background then."""
     if frame.shape[:2] != (size[1], size[0]):
         raise InputError(
-            f"frame {number} of {path} has another size than the first frame; split the video there"
+            f"frame {number} of {path} differs in size from the first frame; split the video there"
         )
 
 
@@ -97,7 +97,7 @@ def _shrink(frame: Pixels, scale: float) -> Gray:
 
 
 def _difference(gray: Gray, background: Gray) -> Gray:
-    """Return the smoothed absolute difference in gray levels, corrected for a change of the overall light."""
+    """Return the smoothed absolute difference in gray levels, corrected for changes of overall brightness."""
     difference = gray.astype(np.int16) - background
     difference -= np.int16(np.median(difference[::4, ::4]))
     return np.asarray(

@@ -71,7 +71,7 @@ def locate_objects(
         regions: where the objects are; None if each object fills its image.
         settings: how to track animals.
         on_progress: called with the number of frames processed and the total of the video being tracked.
-        on_note: called with a sentence about each thing that was left out.
+        on_note: called with a sentence about images, frames or videos that were left out.
 
     Raises:
         InputError: if an input cannot be used, or if no object is found.
@@ -124,7 +124,7 @@ def _track_all(
     on_progress: Progress | None,
     on_note: Notes,
 ) -> list[ImageRef]:
-    """Track the animals of all videos; leave out videos without animals; raise if none has any."""
+    """Track the animals of all videos; leave out videos that fail, and raise if all of them do."""
     stills = [ref.path for ref in refs if ref.frame is None]
     if stills:
         raise InputError(
@@ -146,6 +146,6 @@ def _track_all(
             on_note(f"no animal was found in {empty} of {len(tracks.center)} frames of {path}")
     if not tracked:
         raise errors[0]
-    for failure in errors:
-        on_note(f"left out: {failure}")
+    for video_error in errors:
+        on_note(f"left out: {video_error}")
     return tracked

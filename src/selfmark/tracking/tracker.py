@@ -1,8 +1,8 @@
 """Track a known number of animals from frame to frame.
 
-Connected regions of foreground pixels (blobs) are assigned to animals such that the sum of distances from the
-expected positions is minimal. Animals that touch share a blob. Its pixels are then divided between Gaussian
-bodies, which start with the shapes and positions that the animals had before.
+Connected regions of foreground pixels (blobs) are assigned to animals so that the sum of distances from the
+expected positions is minimal. Animals that touch share a blob. Its pixels are divided by fitting one Gaussian
+per animal, starting from the animals' previous shapes and expected positions.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from selfmark.tracking.background import Mask
 
 Floats = npt.NDArray[np.float64]
 
-_DIVISION_ROUNDS = 8  # at most, to divide a blob; it converges in three or four
-_VELOCITY_GAIN = 0.5  # weight of the newest step in the expected step
-_CONTACT_DAMPING = 0.9  # fraction of that weight to drop while animals touch, because positions are uncertain
-_MIN_VISIBLE = 0.82  # fraction of the animals' area; if a shared blob is smaller, one animal covers another
-_RADIUS_PERCENTILE = 97  # of the distances of an animal's pixels from its center
+_MAX_DIVISION_ROUNDS = 8  # when dividing a blob; three or four usually suffice
+_VELOCITY_GAIN = 0.5  # weight of the latest step in the expected step
+_CONTACT_DAMPING = 0.9  # reduction of that weight while animals touch, because positions are uncertain
+_MIN_VISIBLE = (
+    0.82  # fraction of the animals' total area; if a shared blob is smaller, one animal covers another
+)
+_RADIUS_PERCENTILE = 97  # percentile of the distances between an animal's pixels and its center
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class AnimalTracker:
     """Tracks a known number of animals through the foreground masks of a video."""
 
     def __init__(self, animals: int, area: float, settings: Tracking) -> None:
-        """Start without any animal in sight.
+        """Start without any known position.
 
         Args:
             animals: number of animals.
@@ -90,9 +92,9 @@ class AnimalTracker:
                     self._animals[animal] = state
                     center[animal], radius[animal] = state.center, state.radius
         for animal in np.flatnonzero(np.isnan(center[:, 0])).tolist():
-            lost = self._animals[animal]
-            if lost is not None:
-                lost.unseen += 1
+            hidden = self._animals[animal]
+            if hidden is not None:
+                hidden.unseen += 1
         return AnimalPositions(center, radius)
 
     def _locate(self, pixels: Floats, animals: list[int]) -> list[AnimalState | None]:
@@ -102,7 +104,7 @@ class AnimalTracker:
             return [_update_state(states[0], pixels)]
         visible = [state for state in states if state is not None and state.unseen == 0]
         if len(visible) == len(states) and len(pixels) < _MIN_VISIBLE * len(animals) * self._area:
-            # One animal covers another, so pixels cannot tell them apart: each continues as before.
+            # One animal covers another, so pixels cannot tell them apart. Each moves on as expected.
             return [replace(state, center=state.expected, radius=float("nan")) for state in visible]
         return [
             _update_state(state, own, _CONTACT_DAMPING)
@@ -131,9 +133,8 @@ class AnimalTracker:
             for blob, pixels in enumerate(blobs)
             for _ in range(max(1, min(len(self._animals), round(len(pixels) / self._area))))
         ]
-        if all(
-            state is None for state in self._animals
-        ):  # at the start, missing animals are in the largest blob
+        # In the first frame, animals without a blob of their own are taken to be in the largest blob.
+        if all(state is None for state in self._animals):
             slots += [0] * (len(self._animals) - len(slots))
         distance = np.array([self._distances(state, blobs) for state in self._animals])
         assigned = {
@@ -151,8 +152,8 @@ class AnimalTracker:
     def _distances(self, state: AnimalState | None, blobs: list[Floats]) -> Floats:
         """Return the distance [B] from an animal's expected position to each blob, pixels.
 
-        The distance is to the blob's center, or to its nearest pixel if it may contain several animals. An
-        animal that was never seen is equally near to all blobs, but slightly nearer to larger ones.
+        The distance is to the blob's center, or to its nearest pixel if it may contain several animals. For
+        an animal that was never seen, it is near 0 for every blob and slightly smaller for larger blobs.
         """
         if state is None:
             return np.linspace(0, 1e-3, len(blobs))
@@ -190,7 +191,7 @@ def _update_state(previous: AnimalState | None, pixels: Floats, damping: float =
 
 
 def divide_pixels(pixels: Floats, animals: list[AnimalState | None]) -> list[Floats]:
-    """Divide the pixels of a blob between the animals in it, by the most likely of their Gaussian bodies.
+    """Divide the pixels of a blob between its animals; each pixel goes to the most likely Gaussian.
 
     Args:
         pixels: [P, 2], x and y of the blob's pixels.
@@ -200,8 +201,8 @@ def divide_pixels(pixels: Floats, animals: list[AnimalState | None]) -> list[Flo
     Returns:
         The pixels [P_i, 2] of each animal, in the order of `animals`.
     """
-    spread, middle = _covariance(pixels), pixels.mean(axis=0)
-    long_axis = np.linalg.eigh(spread)[1][:, 1] * np.sqrt(np.linalg.eigvalsh(spread)[1])
+    covariance, middle = _covariance(pixels), pixels.mean(axis=0)
+    long_axis = np.linalg.eigh(covariance)[1][:, 1] * np.sqrt(np.linalg.eigvalsh(covariance)[1])
     offsets = np.linspace(-1, 1, len(animals))
     centers = np.stack(
         [
@@ -209,18 +210,20 @@ def divide_pixels(pixels: Floats, animals: list[AnimalState | None]) -> list[Flo
             for offset, state in zip(offsets, animals, strict=True)
         ]
     )
-    shapes = np.stack([spread / len(animals) if state is None else state.shape for state in animals])
+    shapes = np.stack([covariance / len(animals) if state is None else state.shape for state in animals])
     owner = np.zeros(len(pixels), np.int64)
-    for _ in range(_DIVISION_ROUNDS):
-        apart = pixels[:, None] - centers
+    for _ in range(_MAX_DIVISION_ROUNDS):
+        difference = pixels[:, None] - centers
         inverse = np.linalg.inv(shapes)
-        likelihood = -np.einsum("pai,aij,paj->pa", apart, inverse, apart) - np.log(np.linalg.det(shapes))
+        likelihood = -np.einsum("pai,aij,paj->pa", difference, inverse, difference) - np.log(
+            np.linalg.det(shapes)
+        )
         previous, owner = owner, likelihood.argmax(axis=1)
         for animal in range(len(animals)):
             own = pixels[owner == animal]
             if len(own) > 2:
                 centers[animal] = own.mean(axis=0)
-                shapes[animal] = (shapes[animal] + _covariance(own)) / 2  # bodies change their shape slowly
+                shapes[animal] = (shapes[animal] + _covariance(own)) / 2  # bodies change shape slowly
         if (owner == previous).all():
             break
     return [pixels[owner == animal] for animal in range(len(animals))]
@@ -228,5 +231,5 @@ def divide_pixels(pixels: Floats, animals: list[AnimalState | None]) -> list[Flo
 
 def _covariance(pixels: Floats) -> Floats:
     """Return the covariance [2, 2] of pixels [P, 2]; 1 is added to the variances so that it is invertible."""
-    apart = pixels - pixels.mean(axis=0)
-    return np.asarray(apart.T @ apart / len(pixels) + np.eye(2), dtype=np.float64)
+    centered = pixels - pixels.mean(axis=0)
+    return np.asarray(centered.T @ centered / len(pixels) + np.eye(2), dtype=np.float64)

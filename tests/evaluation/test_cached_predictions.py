@@ -30,8 +30,8 @@ def folder(quick_run: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Number of images of each call that computed predictions."""
+def prediction_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Number of images of each call that computes predictions."""
     calls: list[int] = []
     original = module._predict
 
@@ -50,30 +50,32 @@ def _predict(folder: Path, refs: Sequence[ImageRef]) -> CachedPredictions:
 
 def test_predictions_equal_those_of_the_detector(folder: Path, photos: Path) -> None:
     refs = list_images([photos])
-    found = _predict(folder, refs)
+    predictions = _predict(folder, refs)
     direct = Detector.load(folder)(photos)
     # The images have the size of the network image, so network pixels equal image pixels.
-    np.testing.assert_allclose(found.xy, direct.xy, atol=1e-4)
-    np.testing.assert_allclose(found.score, direct.score, atol=1e-6)
-    assert found.rows.tolist() == list(range(24))
-    assert found.regions.tolist() == [[0, 0, 64, 64]] * 24
-    assert found.stage1.shape == (24, 4, 2)
+    np.testing.assert_allclose(predictions.xy, direct.xy, atol=1e-4)
+    np.testing.assert_allclose(predictions.score, direct.score, atol=1e-6)
+    assert predictions.rows.tolist() == list(range(24))
+    assert predictions.regions.tolist() == [[0, 0, 64, 64]] * 24
+    assert predictions.stage1.shape == (24, 4, 2)
 
 
-def test_predictions_are_computed_once_and_then_read(folder: Path, photos: Path, computed: list[int]) -> None:
+def test_predictions_are_computed_once_and_then_read(
+    folder: Path, photos: Path, prediction_calls: list[int]
+) -> None:
     refs = list_images([photos])
     first, second = _predict(folder, refs), _predict(folder, refs)
-    assert computed == [24]
+    assert prediction_calls == [24]
     for name in ("rows", "xy", "score", "stage1", "regions"):
         np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
     _predict(folder, refs[:5])
-    assert computed == [24, 5]
+    assert prediction_calls == [24, 5]
     _predict(folder, refs)
-    assert computed == [24, 5]
+    assert prediction_calls == [24, 5]
 
 
 def test_changed_weights_settings_or_images_invalidate_the_cache(
-    folder: Path, photos: Path, tmp_path: Path, computed: list[int]
+    folder: Path, photos: Path, tmp_path: Path, prediction_calls: list[int]
 ) -> None:
     images = Path(shutil.copytree(photos, tmp_path / "images"))
     refs = list_images([images])
@@ -83,27 +85,27 @@ def test_changed_weights_settings_or_images_invalidate_the_cache(
     tensors = load_file(weights)
     save_file({name: value + 0.1 * torch.randn_like(value) for name, value in tensors.items()}, weights)
     after = _predict(folder, refs)
-    assert len(computed) == 2
+    assert len(prediction_calls) == 2
     assert not np.array_equal(before.xy, after.xy)
 
     config = folder / "config.yaml"
     config.write_text(config.read_text().replace("threshold: 0.0\n", "threshold: 0.05\n"))
     _predict(folder, refs)
-    assert len(computed) == 3
+    assert len(prediction_calls) == 3
 
     card = json.loads((folder / "model" / "model.json").read_text())
     card["flip_test"] = not card["flip_test"]
     (folder / "model" / "model.json").write_text(json.dumps(card))
     _predict(folder, refs)
-    assert len(computed) == 4
+    assert len(prediction_calls) == 4
 
     os.utime(refs[3].path, ns=(1, 1))
     _predict(folder, refs)
-    assert len(computed) == 5
+    assert len(prediction_calls) == 5
 
 
 def test_names_and_evaluation_settings_keep_the_cache(
-    folder: Path, photos: Path, computed: list[int]
+    folder: Path, photos: Path, prediction_calls: list[int]
 ) -> None:
     refs = list_images([photos])
     _predict(folder, refs)
@@ -113,24 +115,24 @@ def test_names_and_evaluation_settings_keep_the_cache(
     config = folder / "config.yaml"
     config.write_text(config.read_text().replace("draws: 10\n", "draws: 3\n"))
     _predict(folder, refs)
-    assert len(computed) == 1
+    assert len(prediction_calls) == 1
 
 
-def test_a_damaged_cache_file_is_replaced(folder: Path, photos: Path, computed: list[int]) -> None:
+def test_a_damaged_cache_file_is_replaced(folder: Path, photos: Path, prediction_calls: list[int]) -> None:
     refs = list_images([photos])
     first = _predict(folder, refs)
     (file,) = (folder / "predictions").iterdir()
     file.write_bytes(file.read_bytes()[:500])
     np.testing.assert_array_equal(_predict(folder, refs).xy, first.xy)
-    assert len(computed) == 2
+    assert len(prediction_calls) == 2
 
 
 def test_unreadable_images_are_listed_as_skipped(folder: Path, photos: Path, tmp_path: Path) -> None:
     images = Path(shutil.copytree(photos, tmp_path / "images"))
     refs = list_images([images])
     refs[2].path.write_bytes(b"no picture")
-    found = _predict(folder, refs)
-    assert found.rows.tolist() == [0, 1, *range(3, 24)]
-    assert str(refs[2].path) in found.skipped[0]
+    predictions = _predict(folder, refs)
+    assert predictions.rows.tolist() == [0, 1, *range(3, 24)]
+    assert str(refs[2].path) in predictions.skipped[0]
     with pytest.raises(InputError, match=r"none of the images could be read \(0 of 1\)"):
         _predict(folder, refs[2:3])

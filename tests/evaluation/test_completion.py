@@ -16,15 +16,15 @@ from selfmark.evaluation.completion import (
 )
 
 
-def low_rank(
+def low_rank_landmarks(
     seed: int, images: int = 200, K: int = 12, rank: int = 3, missing: float = 0.3
 ) -> tuple[np.ndarray, np.ndarray]:
     """Landmarks whose motion has rank `rank`, complete and with gaps."""
     rng = np.random.default_rng(seed)
     motion = rng.normal(0, 8, (images, rank)) @ rng.normal(size=(rank, 2 * K)) / np.sqrt(rank)
-    whole = (motion + rng.uniform(40, 200, 2 * K)).reshape(images, K, 2)
-    gaps = np.where(rng.random((images, K, 1)) < missing, np.nan, whole)
-    return whole, gaps
+    complete = (motion + rng.uniform(40, 200, 2 * K)).reshape(images, K, 2)
+    gaps = np.where(rng.random((images, K, 1)) < missing, np.nan, complete)
+    return complete, gaps
 
 
 def rms(values: np.ndarray) -> float:
@@ -36,21 +36,23 @@ def plain_shrink(matrix: np.ndarray, tau: float) -> np.ndarray:
     return u @ np.diag(np.maximum(s - tau, 0)) @ vt
 
 
-@pytest.mark.parametrize(("missing", "better"), [(0.3, 20), (0.6, 3)])
-def test_gaps_of_low_rank_motion_are_recovered(missing: float, better: float) -> None:
-    whole, gaps = low_rank(0, missing=missing)
+@pytest.mark.parametrize(("missing", "factor"), [(0.3, 20), (0.6, 3)])
+def test_gaps_of_low_rank_motion_are_recovered(missing: float, factor: float) -> None:
+    complete, gaps = low_rank_landmarks(0, missing=missing)
     filled = complete_landmarks(gaps, 300)
-    gone = np.isnan(gaps)
-    guess = rms((fill_with_mean(gaps, mean_landmarks(gaps)) - whole)[gone])
-    assert guess > 6.0
-    assert rms((filled - whole)[gone]) < guess / better
-    assert filled[~gone].tobytes() == gaps[~gone].tobytes()
+    is_missing = np.isnan(gaps)
+    baseline = rms((fill_with_mean(gaps, mean_landmarks(gaps)) - complete)[is_missing])
+    assert baseline > 6.0
+    assert rms((filled - complete)[is_missing]) < baseline / factor
+    assert filled[~is_missing].tobytes() == gaps[~is_missing].tobytes()
 
 
 def test_more_iterations_reduce_the_error() -> None:
-    whole, gaps = low_rank(1)
-    gone = np.isnan(gaps)
-    errors = [rms((complete_landmarks(gaps, iterations) - whole)[gone]) for iterations in (5, 30, 150)]
+    complete, gaps = low_rank_landmarks(1)
+    is_missing = np.isnan(gaps)
+    errors = [
+        rms((complete_landmarks(gaps, iterations) - complete)[is_missing]) for iterations in (5, 30, 150)
+    ]
     assert errors[0] > errors[1] > errors[2]
 
 
@@ -91,7 +93,7 @@ def test_the_result_is_optimal() -> None:
 @settings(max_examples=15, deadline=None)
 @given(st.floats(1e-3, 1e3), st.floats(-1e3, 1e3))
 def test_unit_and_origin_of_the_coordinates_do_not_matter(scale: float, shift: float) -> None:
-    _, gaps = low_rank(3, images=40, K=6, rank=2)
+    _, gaps = low_rank_landmarks(3, images=40, K=6, rank=2)
     np.testing.assert_allclose(
         complete_landmarks(gaps * scale + shift, 60),
         complete_landmarks(gaps, 60) * scale + shift,
@@ -99,24 +101,24 @@ def test_unit_and_origin_of_the_coordinates_do_not_matter(scale: float, shift: f
     )
 
 
-def test_many_gaps_do_not_make_it_diverge() -> None:
+def test_completion_converges_with_many_gaps() -> None:
     # With 85 % missing, the step of Cai et al. is 8, four times the proven limit, and their method diverges.
-    whole, gaps = low_rank(4, rank=2, missing=0.85)
-    gone = np.isnan(gaps)
-    assert rms((complete_landmarks(gaps, 300) - whole)[gone]) < rms(
-        (fill_with_mean(gaps, mean_landmarks(gaps)) - whole)[gone]
+    complete, gaps = low_rank_landmarks(4, rank=2, missing=0.85)
+    is_missing = np.isnan(gaps)
+    assert rms((complete_landmarks(gaps, 300) - complete)[is_missing]) < rms(
+        (fill_with_mean(gaps, mean_landmarks(gaps)) - complete)[is_missing]
     )
 
 
 def test_without_gaps_nothing_changes() -> None:
-    whole, _ = low_rank(5, images=20)
-    filled = complete_landmarks(whole, 10)
-    assert filled.tobytes() == whole.tobytes()
-    assert filled is not whole
+    complete, _ = low_rank_landmarks(5, images=20)
+    filled = complete_landmarks(complete, 10)
+    assert filled.tobytes() == complete.tobytes()
+    assert filled is not complete
 
 
 def test_landmarks_never_found_and_empty_images_get_the_mean() -> None:
-    _, gaps = low_rank(6, images=60, K=5)
+    _, gaps = low_rank_landmarks(6, images=60, K=5)
     gaps[:, 3] = np.nan
     gaps[7] = np.nan
     filled = complete_landmarks(gaps, 100)
@@ -128,10 +130,10 @@ def test_landmarks_never_found_and_empty_images_get_the_mean() -> None:
 
 
 def test_landmarks_that_never_move_stay_in_place() -> None:
-    still = np.tile(np.array([[3.0, 4.0], [5.0, 6.0]]), (4, 1, 1))
-    gaps = still.copy()
+    fixed = np.tile(np.array([[3.0, 4.0], [5.0, 6.0]]), (4, 1, 1))
+    gaps = fixed.copy()
     gaps[1, 0] = np.nan
-    assert complete_landmarks(gaps, 10).tolist() == still.tolist()
+    assert complete_landmarks(gaps, 10).tolist() == fixed.tolist()
 
 
 def test_small_example_of_filling_and_counting() -> None:

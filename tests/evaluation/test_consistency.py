@@ -82,7 +82,7 @@ def test_landmarks_moved_out_of_the_image_are_nan(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("flip_test", [False, True])
 def test_mirror_errors_of_right_and_wrong_partners(flip_test: bool) -> None:
-    """Red and green are their own mirror partners, so it is an error to make them partners."""
+    """Red and green are their own mirror partners, so errors are large if they are swapped."""
     blobs = draw_blobs(7)
     right = mirror_errors(blob_detector(flip_test=flip_test), blobs.pixels, batch=3)
     assert right.shape == (7, 6)
@@ -90,9 +90,9 @@ def test_mirror_errors_of_right_and_wrong_partners(flip_test: bool) -> None:
 
     swapped = blob_detector(flip_test=flip_test, mirror=(GREEN, RED, 2, 3, 4, 5))
     wrong = mirror_errors(swapped, blobs.pixels, batch=3)
-    apart = np.linalg.norm(blobs.red - blobs.green, axis=1) / SIZE
-    np.testing.assert_allclose(wrong[:, RED], apart, atol=0.02)
-    np.testing.assert_allclose(wrong[:, GREEN], apart, atol=0.02)
+    distance = np.linalg.norm(blobs.red - blobs.green, axis=1) / SIZE
+    np.testing.assert_allclose(wrong[:, RED], distance, atol=0.02)
+    np.testing.assert_allclose(wrong[:, GREEN], distance, atol=0.02)
     assert swapped.card.flip_test == flip_test
 
 

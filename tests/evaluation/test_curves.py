@@ -24,8 +24,8 @@ def test_landmark_errors_agree_with_a_naive_loop() -> None:
     errors = errors_with_nan()
     ours = landmark_errors(errors)
     for point in range(9):
-        seen = [value for value in errors[:, point] if value == value]
-        assert ours[point] == pytest.approx(sum(seen) / len(seen)) if seen else np.isnan(ours[point])
+        finite = [value for value in errors[:, point] if value == value]
+        assert ours[point] == pytest.approx(sum(finite) / len(finite)) if finite else np.isnan(ours[point])
 
 
 def test_the_curve_is_the_mean_of_the_best_landmarks() -> None:
@@ -42,8 +42,8 @@ def test_fractions_agree_with_counting() -> None:
     errors, thresholds = errors_with_nan(), np.linspace(0, 20, 41)
     errors[0, 0] = thresholds[7]  # an error at the threshold counts
     fractions = cumulative_by_threshold(errors, thresholds)
-    seen = [value for value in errors.reshape(-1) if value == value]
-    expected = [sum(value <= threshold for value in seen) / len(seen) for threshold in thresholds]
+    finite = [value for value in errors.reshape(-1) if value == value]
+    expected = [sum(value <= threshold for value in finite) / len(finite) for threshold in thresholds]
     np.testing.assert_allclose(fractions, expected, rtol=1e-12)
     assert np.isnan(cumulative_by_threshold(np.full((2, 2), np.nan), thresholds)).all()
 

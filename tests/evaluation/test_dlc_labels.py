@@ -76,7 +76,7 @@ def test_each_individual_is_an_object(kind: str, tmp_path: Path) -> None:
         values, index=pandas.MultiIndex.from_tuples(IMAGES), columns=_columns(["a", "b"])
     )
     points = values.reshape(3, 2, 3, 2)
-    boxes = [(*one.min(0) + 0.5, *np.ptp(one, axis=0)) for one in points[0]]
+    boxes = [(*xy.min(0) + 0.5, *np.ptp(xy, axis=0)) for xy in points[0]]
     images = [*(ImageRef(REFS[0].path, None, box) for box in boxes), *REFS[1:]]
     truth = label_files.read_ground_truth(_save(frame, tmp_path, kind), images)
     assert truth.refs == tuple(images[:3])
@@ -89,30 +89,35 @@ def test_likelihood_is_ignored_and_visibility_is_read(kind: str, tmp_path: Path)
     index = pandas.MultiIndex.from_tuples(IMAGES)
     values = np.random.default_rng(2).uniform(0, 60, (3, 3, 3))
     values[..., 2] = 1e-3
-    likely = _columns([], ("x", "y", "likelihood"))
-    truth = _read(_save(pandas.DataFrame(values.reshape(3, 9), index=index, columns=likely), tmp_path, kind))
+    with_likelihood = _columns([], ("x", "y", "likelihood"))
+    truth = _read(
+        _save(pandas.DataFrame(values.reshape(3, 9), index=index, columns=with_likelihood), tmp_path, kind)
+    )
     np.testing.assert_allclose(truth.xy, values[..., :2])
     values[..., 2] = [2, 1, 0]
-    visible = _columns([], ("x", "y", "visible"))
-    path = _save(pandas.DataFrame(values.reshape(3, 9), index=index, columns=visible), tmp_path, kind)
+    with_visibility = _columns([], ("x", "y", "visible"))
+    path = _save(pandas.DataFrame(values.reshape(3, 9), index=index, columns=with_visibility), tmp_path, kind)
     assert _read(path).visible.tolist() == [[True, True, False]] * 3
     assert _read(path, min_visibility=2).visible.tolist() == [[True, False, False]] * 3
 
 
-HEAD = "scorer,Ann,Ann\nbodyparts,nose,nose\ncoords,x,y\n"
-WRONG = {
+HEADER = "scorer,Ann,Ann\nbodyparts,nose,nose\ncoords,x,y\n"
+INVALID = {
     "no header": ("image,x,y\na.png,1,2\n", "is not a table of DeepLabCut"),
     "empty": ("", "is not a table of DeepLabCut"),
-    "no rows": (HEAD, "annotates no objects"),
-    "a word": (f"{HEAD}m1/img01.png,1,much\n", "line 4: 'nose' must be a number, not 'much'"),
-    "half a point": (f"{HEAD}m1/img01.png,1,\n", "line 4: 'nose' has only one of x and y"),
-    "a short row": (f"{HEAD}m1/img01.png,1\n", "line 4 has 2 columns but the first line has 3"),
-    "infinite": (f"{HEAD}m1/img01.png,1,inf\n", "'nose' has no usable coordinates"),
-    "frame numbers": (f"{HEAD}12,1,2\n", "each row must name an image file, not '12'"),
-    "twice": (f"{HEAD}a/b.png,1,2\na\\b.png,1,2\n", "'a/b.png' is also labeled in .*line 4"),
-    "other images": (f"{HEAD}elsewhere/cat.png,1,2\n", "'elsewhere/cat.png' is not among the 3 images"),
-    "two scorers": (f"{HEAD.replace('Ann,Ann', 'Ann,Bob')}a.png,1,2\n", "labels of the scorers Ann and Bob"),
-    "no y": (f"{HEAD.replace('x,y', 'x,z')}a.png,1,2\n", "'nose' must have one column y"),
+    "no rows": (HEADER, "annotates no objects"),
+    "a word": (f"{HEADER}m1/img01.png,1,much\n", "line 4: 'nose' must be a number, not 'much'"),
+    "half a point": (f"{HEADER}m1/img01.png,1,\n", "line 4: 'nose' has only one of x and y"),
+    "a short row": (f"{HEADER}m1/img01.png,1\n", "line 4 has 2 columns but the first line has 3"),
+    "infinite": (f"{HEADER}m1/img01.png,1,inf\n", "'nose' has no usable coordinates"),
+    "frame numbers": (f"{HEADER}12,1,2\n", "each row must name an image file, not '12'"),
+    "twice": (f"{HEADER}a/b.png,1,2\na\\b.png,1,2\n", "'a/b.png' is also labeled in .*line 4"),
+    "other images": (f"{HEADER}elsewhere/cat.png,1,2\n", "'elsewhere/cat.png' is not among the 3 images"),
+    "two scorers": (
+        f"{HEADER.replace('Ann,Ann', 'Ann,Bob')}a.png,1,2\n",
+        "labels of the scorers Ann and Bob",
+    ),
+    "no y": (f"{HEADER.replace('x,y', 'x,z')}a.png,1,2\n", "'nose' must have one column y"),
     "a v of 3": (
         "scorer,A,A,A\nbodyparts,n,n,n\ncoords,x,y,visible\nm1/img01.png,1,2,3\n",
         "'n' has a v other than 0, 1 and 2",
@@ -120,7 +125,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("text", "message"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize(("text", "message"), INVALID.values(), ids=INVALID)
 def test_an_unusable_table_is_a_one_line_error(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "labels.csv"
     path.write_text(text, encoding="utf-8")

@@ -28,7 +28,7 @@ DATA = Path(__file__).parents[2].parent / "shared" / "data"
 POINTS = ["left_eye", "right_eye", "nose"]
 
 
-def valid() -> dict[str, Any]:
+def valid_content() -> dict[str, Any]:
     """Three images with one object each; the last point of the second is not annotated."""
     return {
         "images": [{"id": n, "file_name": f"train/{n}.jpg", "width": 64, "height": 48} for n in (1, 2, 3)],
@@ -64,11 +64,11 @@ def read(folder: Path, content: Any, images: list[ImageRef] | None = None, **mor
     return read_ground_truth(write(folder, content), TRAIN if images is None else images, **more)
 
 
-# --- what is read ----------------------------------------------------------------------------------
+# --- contents of a file ----------------------------------------------------------------------------
 
 
 def test_points_boxes_and_names_are_read(tmp_path: Path) -> None:
-    truth = read(tmp_path, valid())
+    truth = read(tmp_path, valid_content())
     path = tmp_path / "test.json"
     assert len(truth) == 3
     assert truth.source == path
@@ -85,13 +85,13 @@ def test_points_boxes_and_names_are_read(tmp_path: Path) -> None:
 
 
 def test_min_visibility_excludes_hidden_points(tmp_path: Path) -> None:
-    truth = read(tmp_path, valid(), min_visibility=2)
+    truth = read(tmp_path, valid_content(), min_visibility=2)
     assert truth.visible[0].tolist() == [True, False, True]
     assert np.isnan(truth.xy[0, 1]).all()
 
 
 def test_fields_come_from_annotations_then_images(tmp_path: Path) -> None:
-    content = valid()
+    content = valid_content()
     content["annotations"][0] |= {"pose": 3, "track": [1], "odd": None}
     content["annotations"][1] |= {"pose": 1, "huge": 10**400, "blurred": True}
     content["images"][0] |= {"person": "Ada", "pose": 9, "odd": 0.5, "license": {"id": 1}}
@@ -106,7 +106,7 @@ def test_fields_come_from_annotations_then_images(tmp_path: Path) -> None:
 
 
 def test_objects_without_points_and_crowds_are_left_out_and_noted(tmp_path: Path) -> None:
-    content = valid()
+    content = valid_content()
     content["annotations"][0] = {"id": 11, "image_id": 1, "iscrowd": 1}
     content["annotations"][2]["keypoints"] = [math.nan, math.inf, 0] * 3
     truth = read(tmp_path, content)
@@ -120,7 +120,7 @@ def test_objects_without_points_and_crowds_are_left_out_and_noted(tmp_path: Path
 
 
 def test_without_categories_points_are_numbered(tmp_path: Path) -> None:
-    content = valid()
+    content = valid_content()
     content["categories"] = []
     truth = read(tmp_path, content)
     assert truth.names == ("point_0", "point_1", "point_2")
@@ -128,7 +128,7 @@ def test_without_categories_points_are_numbered(tmp_path: Path) -> None:
 
 
 def test_ids_boxes_and_category_ids_are_optional(tmp_path: Path) -> None:
-    content = valid()
+    content = valid_content()
     for annotation in content["annotations"]:
         for key in ("id", "category_id", "bbox", "iscrowd"):
             del annotation[key]
@@ -140,7 +140,7 @@ def test_ids_boxes_and_category_ids_are_optional(tmp_path: Path) -> None:
 
 
 def test_the_category_of_the_annotations_is_used(tmp_path: Path) -> None:
-    content = valid()
+    content = valid_content()
     content["categories"][:0] = [{"id": 1, "name": "cup"}, {"id": 2, "name": "dog", "keypoints": ["tail"]}]
     assert read(tmp_path, content).names == tuple(POINTS)
 
@@ -160,14 +160,14 @@ def test_the_category_of_the_annotations_is_used(tmp_path: Path) -> None:
     ],
 )
 def test_the_declared_normalizer_becomes_a_spec(tmp_path: Path, declared: dict[str, Any], spec: str) -> None:
-    content = valid()
+    content = valid_content()
     content["categories"][0] |= declared
     truth = read(tmp_path, content)
     assert (truth.normalizer, truth.notes) == (spec, ())
 
 
 def test_an_unknown_normalizer_is_ignored_with_a_note(tmp_path: Path) -> None:
-    content = valid()
+    content = valid_content()
     content["categories"][0]["normaliser"] = "furlongs"
     truth = read(tmp_path, content)
     assert truth.normalizer == ""
@@ -179,7 +179,7 @@ def test_an_unknown_normalizer_is_ignored_with_a_note(tmp_path: Path) -> None:
 
 
 def test_select_by_index_and_by_mask(tmp_path: Path) -> None:
-    content = valid()
+    content = valid_content()
     for number, annotation in enumerate(content["annotations"]):
         annotation["pose"] = number
     truth = read(tmp_path, content)
@@ -196,49 +196,49 @@ def test_select_by_index_and_by_mask(tmp_path: Path) -> None:
 
 
 def test_points_are_reordered_with_their_partners(tmp_path: Path) -> None:
-    truth = read(tmp_path, valid())
-    turned = truth.select_points(["nose", "right_eye", "left_eye"])
-    assert turned.mirror == (0, 2, 1)
-    np.testing.assert_array_equal(turned.xy, truth.xy[:, ::-1])
-    np.testing.assert_array_equal(turned.visible, truth.visible[:, ::-1])
+    truth = read(tmp_path, valid_content())
+    reordered = truth.select_points(["nose", "right_eye", "left_eye"])
+    assert reordered.mirror == (0, 2, 1)
+    np.testing.assert_array_equal(reordered.xy, truth.xy[:, ::-1])
+    np.testing.assert_array_equal(reordered.visible, truth.visible[:, ::-1])
     assert truth.select_points(["nose", "left_eye"]).mirror == ()  # its mirror partner is missing
     assert truth.select_points(["nose"]).mirror == (0,)
     with pytest.raises(InputError, match=r"test\.json has no point 'tail'"):
         truth.select_points(["tail"])
 
 
-def test_common_points_follow_the_other_file(tmp_path: Path) -> None:
-    one = read(tmp_path, valid())
-    content = valid()
+def test_common_points_have_the_order_of_the_second_file(tmp_path: Path) -> None:
+    first = read(tmp_path, valid_content())
+    content = valid_content()
     content["categories"][0]["keypoints"] = ["nose", "chin", "left_eye"]
-    other = read_ground_truth(write(tmp_path, content, "other.json"), TRAIN)
-    assert common_points(one, other) == ("nose", "left_eye")
-    assert common_points(other, one) == ("left_eye", "nose")
+    second = read_ground_truth(write(tmp_path, content, "second.json"), TRAIN)
+    assert common_points(first, second) == ("nose", "left_eye")
+    assert common_points(second, first) == ("left_eye", "nose")
     content["categories"][0]["keypoints"] = ["a", "b", "c"]
-    strange = read_ground_truth(write(tmp_path, content, "strange.json"), TRAIN)
-    with pytest.raises(InputError, match=r"test\.json and .*strange\.json"):
-        common_points(one, strange)
+    unrelated = read_ground_truth(write(tmp_path, content, "unrelated.json"), TRAIN)
+    with pytest.raises(InputError, match=r"test\.json and .*unrelated\.json"):
+        common_points(first, unrelated)
 
 
-# --- which image -----------------------------------------------------------------------------------
+# --- matching images -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("prefix", ["", "train/", "./train/", "old/machine/train/", "/abs/old/train/"])
 @pytest.mark.parametrize("folder", ["images/train", "pics", "a/b/c/train"])
 def test_images_are_recognized_by_the_end_of_their_path(tmp_path: Path, prefix: str, folder: str) -> None:
-    content = valid()
+    content = valid_content()
     for image in content["images"]:
         image["file_name"] = prefix + Path(image["file_name"]).name
     given_images = [ImageRef(tmp_path / folder / f"{n}.jpg") for n in (3, 1, 2)]
     truth = read(tmp_path, content, given_images)
     assert truth.refs == tuple(given_images[n] for n in (1, 2, 0))
-    fits = folder.endswith("train") and prefix in ("train/", "./train/")
-    assert bool(truth.notes) == (prefix != "" and not fits)  # a note if folders were ignored
+    is_full_match = folder.endswith("train") and prefix in ("train/", "./train/")
+    assert bool(truth.notes) == (prefix != "" and not is_full_match)  # a note if folders were ignored
 
 
 def test_the_folder_decides_between_files_of_the_same_name(tmp_path: Path) -> None:
     both = [*make_refs("test/1.jpg", "test/2.jpg", "test/3.jpg"), *TRAIN]
-    truth = read(tmp_path, valid(), both)
+    truth = read(tmp_path, valid_content(), both)
     assert truth.refs == tuple(TRAIN)
     assert truth.notes == ()
 
@@ -254,11 +254,11 @@ def test_links_may_rename_folders_and_files(tmp_path: Path) -> None:
         (tmp_path / "images" / "train" / f"{n}.jpg").symlink_to(tmp_path / "store" / "x" / f"hash{n}")
     given_images = list_images([tmp_path / "images" / "linked"])
     assert len(given_images) == 3
-    assert read(tmp_path, valid(), given_images).refs == tuple(given_images)
+    assert read(tmp_path, valid_content(), given_images).refs == tuple(given_images)
 
 
 def test_a_bare_name_means_the_file_beside_the_labels(tmp_path: Path) -> None:
-    content = valid()
+    content = valid_content()
     for image in content["images"]:
         image["file_name"] = Path(image["file_name"]).name
     names = [f"{folder}{n}.jpg" for folder in ("", "thumbs/") for n in (1, 2, 3)]
@@ -278,12 +278,12 @@ def test_an_equal_name_in_another_split_does_not_match(tmp_path: Path) -> None:
         for n in (1, 2, 3):
             (tmp_path / "images" / folder / f"{n}.jpg").write_bytes(byte)
     with pytest.raises(InputError, match=r"images\[0\] 'train/1.jpg' is not among the 3 images given"):
-        read(tmp_path, valid(), list_images([tmp_path / "images" / "test"]))
-    assert len(read(tmp_path, valid(), list_images([tmp_path / "images" / "pics"]))) == 3
+        read(tmp_path, valid_content(), list_images([tmp_path / "images" / "test"]))
+    assert len(read(tmp_path, valid_content(), list_images([tmp_path / "images" / "pics"]))) == 3
 
 
 def test_a_missing_image_is_an_error_if_it_is_annotated(tmp_path: Path) -> None:
-    content = valid()
+    content = valid_content()
     with pytest.raises(InputError, match=r"test\.json: images\[2\] 'train/3.jpg' is not among the 2 images"):
         read(tmp_path, content, TRAIN[:2])
     del content["annotations"][2]
@@ -293,22 +293,22 @@ def test_a_missing_image_is_an_error_if_it_is_annotated(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("folder", "words"),
+    ("folder", "message"),
     [
         ("a\0b", r"images\[0\] .* may be .*test/1.jpg or .*train/1.jpg"),
         ("\ud800", r"images\[0\]: .* is not valid UTF-8"),
         ("x" * 300, r"images\[0\] .* may be .*test/1.jpg or .*train/1.jpg"),
     ],
 )
-def test_impossible_file_names_are_errors(tmp_path: Path, folder: str, words: str) -> None:
-    content = valid()
+def test_impossible_file_names_are_errors(tmp_path: Path, folder: str, message: str) -> None:
+    content = valid_content()
     content["images"][0]["file_name"] = f"{folder}/1.jpg"
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=message):
         read(tmp_path, content, [*TRAIN, *make_refs("test/1.jpg")])
 
 
 def test_two_names_cannot_match_one_file(tmp_path: Path) -> None:
-    content = valid()
+    content = valid_content()
     content["images"][1]["file_name"] = "test/1.jpg"
     with pytest.raises(
         InputError, match=r"images\[1\] 'test/1.jpg' and .*images\[0\] 'train/1.jpg' both match"
@@ -317,7 +317,7 @@ def test_two_names_cannot_match_one_file(tmp_path: Path) -> None:
 
 
 def test_frames_of_a_video(tmp_path: Path) -> None:
-    content = valid()
+    content = valid_content()
     for image, frame in zip(content["images"], (4, 0, 2), strict=True):
         image |= {"file_name": "fly.mp4", "frame": frame}
     frames = [ImageRef(Path("/data/fly.mp4"), frame) for frame in range(0, 6, 2)]
@@ -346,11 +346,11 @@ def test_many_files_with_one_name_are_matched_quickly(tmp_path: Path) -> None:
     assert truth.refs == tuple(reversed(given_images))
 
 
-# --- which object ----------------------------------------------------------------------------------
+# --- matching objects ------------------------------------------------------------------------------
 
 
 def two_objects() -> dict[str, Any]:
-    content = valid()
+    content = valid_content()
     content["annotations"][1] |= {"image_id": 1, "bbox": [100, 6, 20, 40]}
     del content["annotations"][2]
     return content
@@ -377,7 +377,7 @@ def test_a_coco_file_can_be_given_as_the_images(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given_images", "words"),
+    ("given_images", "message"),
     [
         (
             TRAIN[:1],
@@ -391,9 +391,9 @@ def test_a_coco_file_can_be_given_as_the_images(tmp_path: Path) -> None:
     ],
 )
 def test_objects_that_cannot_be_distinguished(
-    tmp_path: Path, given_images: list[ImageRef], words: str
+    tmp_path: Path, given_images: list[ImageRef], message: str
 ) -> None:
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=message):
         read(tmp_path, two_objects(), given_images)
 
 
@@ -410,18 +410,18 @@ def test_an_annotation_without_a_box_matches_a_single_object(tmp_path: Path) -> 
     with pytest.raises(InputError, match=r"annotations\[0\] needs a 'bbox'"):
         read(tmp_path, content, refs_with_boxes((5, 6, 10, 40), (100, 6, 20, 40)))
     del content["annotations"][1]
-    alone = refs_with_boxes((5, 6, 10, 40))
-    assert read(tmp_path, content, alone).refs == tuple(alone)
+    one_object = refs_with_boxes((5, 6, 10, 40))
+    assert read(tmp_path, content, one_object).refs == tuple(one_object)
 
 
-# --- what is refused -------------------------------------------------------------------------------
+# --- invalid files ---------------------------------------------------------------------------------
 
 
-def set_value(*place: Any) -> Callable[[dict[str, Any]], None]:
+def set_value(*keys_and_value: Any) -> Callable[[dict[str, Any]], None]:
     """Return a function that sets a value in a COCO file, given its keys and the value."""
 
     def change(content: Any) -> None:
-        *keys, last, value = place
+        *keys, last, value = keys_and_value
         for key in keys:
             content = content[key]
         content[last] = value
@@ -434,7 +434,7 @@ def set_keypoint(index: int, value: Any) -> Callable[[dict[str, Any]], None]:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         (set_value("images", 5), "'images'"),
         (set_value("images", 1, 5), r"images\[1\]"),
@@ -494,16 +494,18 @@ def set_keypoint(index: int, value: Any) -> Callable[[dict[str, Any]], None]:
         (set_value("categories", 0, "normaliser_points", [0, -1]), r"categories\[0\]: 'normaliser_points'"),
     ],
 )
-def test_unusable_entries(tmp_path: Path, change: Callable[[dict[str, Any]], None], words: str) -> None:
-    content = valid()
+def test_invalid_entries_are_errors(
+    tmp_path: Path, change: Callable[[dict[str, Any]], None], message: str
+) -> None:
+    content = valid_content()
     change(content)
-    with pytest.raises(InputError, match=words) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         read(tmp_path, content)
     assert str(tmp_path / "test.json") in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("{", "not valid JSON"),
         ("[1, 2]", "not a task"),
@@ -513,15 +515,15 @@ def test_unusable_entries(tmp_path: Path, change: Callable[[dict[str, Any]], Non
         ('{"images": [{"id": ' + "9" * 5000 + "}]}", "not valid JSON"),
     ],
 )
-def test_files_that_are_not_label_files(tmp_path: Path, text: str, words: str) -> None:
-    with pytest.raises(InputError, match=words):
+def test_files_that_are_not_label_files(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         read(tmp_path, text)
     with pytest.raises(InputError, match="cannot read"):
         read_ground_truth(tmp_path / "absent.json", TRAIN)
 
 
 def test_two_categories_cannot_be_mixed(tmp_path: Path) -> None:
-    content = valid()
+    content = valid_content()
     content["categories"].append({"id": 8, "name": "dog", "keypoints": ["a", "b", "c"]})
     content["annotations"][2]["category_id"] = 8
     with pytest.raises(InputError, match=r"annotations\[2\] has a different category"):
@@ -532,7 +534,7 @@ def test_two_categories_cannot_be_mixed(tmp_path: Path) -> None:
 
 
 def test_annotations_without_any_visible_point(tmp_path: Path) -> None:
-    content = valid()
+    content = valid_content()
     for annotation in content["annotations"]:
         annotation["keypoints"][2::3] = [0, 0, 0]
     with pytest.raises(InputError, match="no annotation has a visible point"):
@@ -540,7 +542,7 @@ def test_annotations_without_any_visible_point(tmp_path: Path) -> None:
 
 
 def all_keys(content: Any, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Return the keys of every value in a JSON value."""
+    """Return the path of keys to every value inside a JSON value."""
     inner: Any = ()
     if isinstance(content, dict):
         inner = content.items()
@@ -562,26 +564,26 @@ JUNK = st.recursive(
     ),
     max_leaves=4,
 )
-FULL = valid()
+FULL = valid_content()
 FULL["categories"][0] |= {"normaliser": "inter_ocular", "normaliser_points": [0, 1]}
 FULL["annotations"][0]["pose"] = 3
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.sampled_from(all_keys(FULL)), JUNK, st.booleans()), min_size=1, max_size=4))
-def test_a_damaged_file_is_read_or_an_input_error(
+def test_a_damaged_file_is_read_or_raises_an_input_error(
     tmp_path: Path, changes: list[tuple[tuple[Any, ...], Any, bool]]
 ) -> None:
     content = copy.deepcopy(FULL)
-    for place, junk, remove in changes:
+    for keys, junk, remove in changes:
         target: Any = content
         try:
-            for key in place[:-1]:
+            for key in keys[:-1]:
                 target = target[key]
             if remove:
-                del target[place[-1]]
+                del target[keys[-1]]
             else:
-                target[place[-1]] = junk
+                target[keys[-1]] = junk
         except (KeyError, IndexError, TypeError):
             continue  # an earlier change removed this value
     try:
@@ -611,11 +613,11 @@ def test_real_files(
 ) -> None:
     archive = DATA / f"{name}.zip"
     if not archive.is_file():
-        pytest.skip(f"{os.path.relpath(archive)} is not here")
+        pytest.skip(f"{os.path.relpath(archive)} is missing")
     with zipfile.ZipFile(archive) as opened:
         path = Path(opened.extract("test.json", tmp_path))
-        listed = [entry for entry in opened.namelist() if entry.endswith(".jpg")]
-    truth = read_ground_truth(path, [ImageRef(tmp_path / entry) for entry in listed])
+        image_names = [entry for entry in opened.namelist() if entry.endswith(".jpg")]
+    truth = read_ground_truth(path, [ImageRef(tmp_path / entry) for entry in image_names])
     content = json.loads(path.read_text())
     assert truth.xy.shape == (images, points, 2)
     assert truth.normalizer == normalizer

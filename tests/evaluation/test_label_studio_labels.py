@@ -70,8 +70,8 @@ def test_points_in_a_rectangle_form_an_object(tmp_path: Path) -> None:
     truth = _read(tmp_path, [_task(*regions[:2])], *images)
     assert truth.refs == (images[0],)
     np.testing.assert_allclose(truth.boxes, [[20, 10, 100, 20]])
-    turned = _read(tmp_path, [_task(regions[0], _box(rotation=30))])
-    assert np.isnan(turned.boxes).all()
+    rotated = _read(tmp_path, [_task(regions[0], _box(rotation=30))])
+    assert np.isnan(rotated.boxes).all()
 
 
 @pytest.mark.parametrize(
@@ -103,11 +103,11 @@ def test_accepted_predictions_are_read_back(tmp_path: Path) -> None:
     tasks = json.loads(write_label_studio(batches, CARD, tmp_path).read_text())
     for task in tasks:
         task["annotations"] = task.pop("predictions")
-    found = list(expected_objects(batches))
-    truth = _read(tmp_path, tasks, *(one.ref for one in found))
+    objects = list(expected_objects(batches))
+    truth = _read(tmp_path, tasks, *(item.ref for item in objects))
     assert truth.names == NAMES
-    assert truth.refs == tuple(one.ref for one in found)
-    np.testing.assert_allclose(truth.xy, [one.xy for one in found], atol=6e-4)
+    assert truth.refs == tuple(item.ref for item in objects)
+    np.testing.assert_allclose(truth.xy, [item.xy for item in objects], atol=6e-4)
 
 
 def _change(change: Callable[[dict[str, Any]], Any]) -> list[Any]:
@@ -121,7 +121,7 @@ def _region(task: dict[str, Any], number: int = 0) -> dict[str, Any]:
     return region
 
 
-WRONG: dict[str, tuple[Any, str]] = {
+INVALID: dict[str, tuple[Any, str]] = {
     "broken": ("[", "is not valid JSON"),
     "a number": ([3], r"tasks\[0\] is not a task"),
     "no result": (_change(lambda t: t["annotations"][0].pop("result")), "list of regions under 'result'"),
@@ -143,7 +143,7 @@ WRONG: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("content", "message"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize(("content", "message"), INVALID.values(), ids=INVALID)
 def test_an_unusable_export_is_a_one_line_error(content: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=message) as caught:
         _read(tmp_path, content)

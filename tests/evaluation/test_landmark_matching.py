@@ -35,13 +35,12 @@ def test_distances_agree_with_a_naive_loop() -> None:
         assert ours[k, point] == pytest.approx(sum(pairs) / len(pairs)) if pairs else np.isnan(ours[k, point])
 
 
-def cheapest(cost: np.ndarray) -> float:
+def minimum_cost(cost: np.ndarray) -> float:
     """Minimum total cost over all one-to-one assignments, by exhaustive search."""
-    small, large = (cost, cost.T)[cost.shape[0] > cost.shape[1]], None
-    large = small.shape[1]
+    wide = cost if cost.shape[0] <= cost.shape[1] else cost.T
     return min(
-        sum(small[row, column] for row, column in enumerate(order))
-        for order in itertools.permutations(range(large), len(small))
+        sum(wide[row, column] for row, column in enumerate(order))
+        for order in itertools.permutations(range(wide.shape[1]), len(wide))
     )
 
 
@@ -52,7 +51,7 @@ def test_no_assignment_is_cheaper(K: int, L: int, seed: int) -> None:
     matched = match_landmarks(cost)
     used = matched[matched >= 0]
     assert len(used) == len(set(used.tolist())) == min(K, L)
-    assert sum(cost[matched[p], p] for p in range(L) if matched[p] >= 0) == pytest.approx(cheapest(cost))
+    assert sum(cost[matched[p], p] for p in range(L) if matched[p] >= 0) == pytest.approx(minimum_cost(cost))
 
 
 @settings(max_examples=60, deadline=None)

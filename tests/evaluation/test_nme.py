@@ -117,8 +117,8 @@ def test_backward_fills_hidden_annotations_with_their_training_mean(scene: dict[
         x, scene["train_landmarks"].reshape(TRAIN, -1)
     )
     predicted = model.predict(filled(scene["test_truth"])).reshape(TEST, K, 2)
-    everything = np.ones((TEST, K), bool)
-    expected = naive_nme(predicted, scene["test_landmarks"], everything, scene["normalizer"])
+    all_visible = np.ones((TEST, K), bool)
+    expected = naive_nme(predicted, scene["test_landmarks"], all_visible, scene["normalizer"])
     errors = backward_errors(*examples(scene), partial(fit_ridge, ridge=0.1))
     assert mean_error(errors) == pytest.approx(expected, rel=1e-8)
 
@@ -130,9 +130,9 @@ def test_mean_shape_baseline(scene: dict[str, np.ndarray]) -> None:
     expected = naive_nme(predicted, scene["test_truth"], scene["test_visible"], scene["normalizer"])
     measured = mean_shape_errors(*examples(scene))
     assert measured["forward"] == pytest.approx(expected, rel=1e-12)
-    found = np.stack([scene["train_landmarks"].mean(axis=0)] * TEST)
-    everything = np.ones((TEST, K), bool)
-    expected = naive_nme(found, scene["test_landmarks"], everything, scene["normalizer"])
+    predicted = np.stack([scene["train_landmarks"].mean(axis=0)] * TEST)
+    all_visible = np.ones((TEST, K), bool)
+    expected = naive_nme(predicted, scene["test_landmarks"], all_visible, scene["normalizer"])
     assert measured["backward"] == pytest.approx(expected, rel=1e-12)
 
 
@@ -144,8 +144,8 @@ def test_perfect_landmarks_give_almost_no_error_and_useless_ones_the_mean_shape(
     known |= {"train_visible": visible, "test_visible": visible}
     perfect = examples(known | {"train_landmarks": truth[:40], "test_landmarks": truth[40:]})
     assert mean_error(forward_errors(*perfect, partial(fit_ridge, ridge=1e-9))) < 1e-4
-    still = np.full((40, 3, 2), 5.0)
-    useless = examples(known | {"train_landmarks": still, "test_landmarks": still})
+    fixed = np.full((40, 3, 2), 5.0)
+    useless = examples(known | {"train_landmarks": fixed, "test_landmarks": fixed})
     error = mean_error(forward_errors(*useless, partial(fit_ridge, ridge=0.1)))
     assert error == pytest.approx(mean_shape_errors(*useless)["forward"])
 
@@ -171,14 +171,14 @@ def test_inputs_that_cannot_be_evaluated_are_errors(scene: dict[str, np.ndarray]
 
 
 def test_a_point_annotated_in_no_training_image_does_not_count(scene: dict[str, np.ndarray]) -> None:
-    never = {**scene, "train_visible": scene["train_visible"] & (np.arange(L) != 2)}
-    unasked = {**never, "test_visible": never["test_visible"] & (np.arange(L) != 2)}
+    untrained = {**scene, "train_visible": scene["train_visible"] & (np.arange(L) != 2)}
+    untested = {**untrained, "test_visible": untrained["test_visible"] & (np.arange(L) != 2)}
     fit = partial(fit_ridge, ridge=0.1)
-    errors = forward_errors(*examples(never), fit)
+    errors = forward_errors(*examples(untrained), fit)
     assert np.isnan(errors[:, 2]).all()
-    assert mean_error(errors) == pytest.approx(mean_error(forward_errors(*examples(unasked), fit)))
-    assert mean_shape_errors(*examples(never))["forward"] == pytest.approx(
-        mean_shape_errors(*examples(unasked))["forward"]
+    assert mean_error(errors) == pytest.approx(mean_error(forward_errors(*examples(untested), fit)))
+    assert mean_shape_errors(*examples(untrained))["forward"] == pytest.approx(
+        mean_shape_errors(*examples(untested))["forward"]
     )
 
 
@@ -210,26 +210,26 @@ def test_points_visible_in_the_same_images_share_a_fit(scene: dict[str, np.ndarr
         fits.append(targets.shape[1])
         return fit_without_bias(inputs, targets)
 
-    together = forward_prediction(landmarks, truth, visible, test, fit)
+    joint = forward_prediction(landmarks, truth, visible, test, fit)
     assert sorted(fits) == [2, 2, 2, 6]
-    assert np.isnan(together[:, 6]).all()
+    assert np.isnan(joint[:, 6]).all()
     for point in range(6):
         rows = visible[:, point]
         model = LinearRegression(fit_intercept=False).fit(
             landmarks[rows].reshape(rows.sum(), -1), truth[rows, point]
         )
-        np.testing.assert_allclose(together[:, point], model.predict(test.reshape(TEST, -1)), atol=1e-8)
+        np.testing.assert_allclose(joint[:, point], model.predict(test.reshape(TEST, -1)), atol=1e-8)
 
 
 def test_a_joint_fit_equals_separate_fits(scene: dict[str, np.ndarray]) -> None:
     landmarks, truth, visible, test = prediction_arguments(scene)
     truth, visible = np.nan_to_num(truth, nan=50.0), np.ones_like(visible)
     fit = partial(fit_ridge, ridge=0.01)
-    together = forward_prediction(landmarks, truth, visible, test, fit)
+    joint = forward_prediction(landmarks, truth, visible, test, fit)
     for point in range(L):
-        one = slice(point, point + 1)
-        alone = forward_prediction(landmarks, truth[:, one], visible[:, one], test, fit)
-        np.testing.assert_allclose(together[:, one], alone, atol=1e-9)
+        column = slice(point, point + 1)
+        separate = forward_prediction(landmarks, truth[:, column], visible[:, column], test, fit)
+        np.testing.assert_allclose(joint[:, column], separate, atol=1e-9)
 
 
 def test_backward_without_bias_is_plain_least_squares(scene: dict[str, np.ndarray]) -> None:
@@ -249,31 +249,31 @@ def test_backward_without_bias_is_plain_least_squares(scene: dict[str, np.ndarra
 
 
 def test_draws_are_subsets_without_repetition() -> None:
-    seen = []
+    draws = []
 
     def measure(rows: np.ndarray) -> float:
-        seen.append(tuple(rows.tolist()))
+        draws.append(tuple(rows.tolist()))
         return float(rows.sum())
 
-    spread = measure_over_draws(measure, 9, 4, 6, np.random.default_rng(0))
-    assert len(seen) == 6
-    assert len(set(seen)) > 1
-    assert all(len(set(rows)) == 4 and set(rows) <= set(range(9)) for rows in seen)
-    totals = [sum(rows) for rows in seen]
+    statistics = measure_over_draws(measure, 9, 4, 6, np.random.default_rng(0))
+    assert len(draws) == 6
+    assert len(set(draws)) > 1
+    assert all(len(set(rows)) == 4 and set(rows) <= set(range(9)) for rows in draws)
+    totals = [sum(rows) for rows in draws]
     mean = sum(totals) / 6
     deviation = math.sqrt(sum((total - mean) ** 2 for total in totals) / 6)
-    assert (spread.mean, spread.spread, spread.draws) == pytest.approx((mean, deviation, 6))
-    assert measure_over_draws(measure, 9, 4, 6, np.random.default_rng(0)) == spread
+    assert (statistics.mean, statistics.spread, statistics.draws) == pytest.approx((mean, deviation, 6))
+    assert measure_over_draws(measure, 9, 4, 6, np.random.default_rng(0)) == statistics
 
 
-@pytest.mark.parametrize("fitted", [9, 50])
-def test_all_images_are_drawn_once(fitted: int) -> None:
-    seen = []
-    spread = measure_over_draws(
-        lambda rows: seen.append(rows.tolist()) or 2.5, 9, fitted, 6, np.random.default_rng(0)
+@pytest.mark.parametrize("images_per_draw", [9, 50])
+def test_all_images_are_drawn_once(images_per_draw: int) -> None:
+    draws = []
+    statistics = measure_over_draws(
+        lambda rows: draws.append(rows.tolist()) or 2.5, 9, images_per_draw, 6, np.random.default_rng(0)
     )
-    assert seen == [list(range(9))]
-    assert spread == DrawStatistics(2.5, 0.0, 1)
+    assert draws == [list(range(9))]
+    assert statistics == DrawStatistics(2.5, 0.0, 1)
 
 
 def test_points_annotated_in_no_drawn_image_are_left_out() -> None:
@@ -281,21 +281,21 @@ def test_points_annotated_in_no_drawn_image_are_left_out() -> None:
     rng = np.random.default_rng(0)
     landmarks, truth = rng.uniform(0, 50, (5, 2, 2)), rng.uniform(0, 50, (5, 2, 2))
     visible = np.array([[True, False]] + [[False, True]] * 4)
-    asked, size = np.array([[False, True]]), np.array([10.0])
-    answers = {}
+    test_visible, size = np.array([[False, True]]), np.array([10.0])
+    error_by_row = {}
 
     def measure(rows: np.ndarray) -> float:
         predicted = forward_prediction(
             landmarks[rows], truth[rows], visible[rows], landmarks[:1], fit_without_bias
         )
-        answers[int(rows[0])] = mean_error(point_errors(predicted, truth[:1], asked, size))
-        return answers[int(rows[0])]
+        error_by_row[int(rows[0])] = mean_error(point_errors(predicted, truth[:1], test_visible, size))
+        return error_by_row[int(rows[0])]
 
-    spread = measure_over_draws(measure, 5, 1, 40, np.random.default_rng(0))
-    assert set(answers) == set(range(5))
-    assert np.isnan(answers.pop(0))
-    assert spread.draws < 40
-    assert min(answers.values()) < spread.mean < max(answers.values())
+    statistics = measure_over_draws(measure, 5, 1, 40, np.random.default_rng(0))
+    assert set(error_by_row) == set(range(5))
+    assert np.isnan(error_by_row.pop(0))
+    assert statistics.draws < 40
+    assert min(error_by_row.values()) < statistics.mean < max(error_by_row.values())
     with pytest.raises(InputError, match="3 training images drawn"):
         measure_over_draws(lambda rows: math.nan, 9, 3, 4, np.random.default_rng(0))
     with pytest.raises(ValueError, match="at least 1"):

@@ -31,8 +31,8 @@ def make_objects(xy: Any, names: tuple[str, ...] = BODY, hidden: Any = (), **mor
     points = np.array(xy, np.float64)
     count = len(points)
     visible = np.ones(points.shape[:2], bool)
-    for place in hidden:
-        visible[place] = False
+    for index in hidden:
+        visible[index] = False
     return AnnotatedObjects(
         refs=tuple(ImageRef(Path(f"{n}.jpg")) for n in range(count)),
         names=names,
@@ -45,7 +45,7 @@ def make_objects(xy: Any, names: tuple[str, ...] = BODY, hidden: Any = (), **mor
     )
 
 
-ONE = [[[0, 0], [3, 4], [0, 10], [8, 10], [12, 15]]]
+ONE_OBJECT = [[[0, 0], [3, 4], [0, 10], [8, 10], [12, 15]]]
 REGIONS = np.array([[5.0, 5.0, 50.0, 50.0]])
 
 
@@ -65,12 +65,12 @@ REGIONS = np.array([[5.0, 5.0, 50.0, 50.0]])
     ],
 )
 def test_small_example_of_each_length(spec: str, length: float) -> None:
-    assert normalizer_lengths(make_objects(ONE), spec, REGIONS).tolist() == pytest.approx([length])
-    assert is_available(make_objects(ONE), spec)
+    assert normalizer_lengths(make_objects(ONE_OBJECT), spec, REGIONS).tolist() == pytest.approx([length])
+    assert is_available(make_objects(ONE_OBJECT), spec)
 
 
 def test_only_visible_points_span_the_box() -> None:
-    truth = make_objects(ONE, hidden=[(0, 4), (0, 0)])
+    truth = make_objects(ONE_OBJECT, hidden=[(0, 4), (0, 0)])
     assert normalizer_lengths(truth, "box", REGIONS).tolist() == pytest.approx([np.sqrt(8 * 6)])
 
 
@@ -78,8 +78,8 @@ def test_an_eye_with_many_points_is_at_the_mean_of_the_visible_ones() -> None:
     names = ("left_eye_0", "left_eye_1", "left_eye_2", "RightEye10", "right_eye_11", "left_eyebrow_0")
     xy = [[[0, 0], [2, 0], [90, 90], [10, 0], [14, 0], [70, 70]]] * 2
     truth = make_objects(xy, names, hidden=[(0, 2), (1, 2), (1, 0)])
-    found = normalizer_lengths(truth, "inter_ocular", np.repeat(REGIONS, 2, axis=0))
-    assert found.tolist() == [11.0, 10.0]
+    lengths = normalizer_lengths(truth, "inter_ocular", np.repeat(REGIONS, 2, axis=0))
+    assert lengths.tolist() == [11.0, 10.0]
 
 
 def test_names_may_be_numbers_or_contain_commas() -> None:
@@ -98,7 +98,7 @@ def test_names_may_be_numbers_or_contain_commas() -> None:
     ],
 )
 def test_objects_that_cannot_be_measured_are_errors(spec: str, hidden: Any, boxes: Any) -> None:
-    truth = make_objects(ONE * 4, hidden=hidden, boxes=boxes)
+    truth = make_objects(ONE_OBJECT * 4, hidden=hidden, boxes=boxes)
     regions = np.repeat(REGIONS, 4, axis=0)
     with pytest.raises(InputError, match=r"annotations\[1\].*1 other entries.*choose another normalizer"):
         normalizer_lengths(truth, spec, regions)
@@ -109,8 +109,8 @@ def test_objects_that_cannot_be_measured_are_errors(spec: str, hidden: Any, boxe
 
 def test_an_unknown_spec_lists_the_choices() -> None:
     for call in (
-        lambda: normalizer_lengths(make_objects(ONE), "ocular", REGIONS),
-        lambda: is_available(make_objects(ONE), "ocular"),
+        lambda: normalizer_lengths(make_objects(ONE_OBJECT), "ocular", REGIONS),
+        lambda: is_available(make_objects(ONE_OBJECT), "ocular"),
     ):
         with pytest.raises(InputError, match="'ocular'") as caught:
             call()
@@ -121,14 +121,14 @@ def test_an_unknown_spec_lists_the_choices() -> None:
     "spec", ["points:left_eye", "points:", "points:left_eye,tail", "points:0,5", "points:0,-1"]
 )
 def test_missing_points_are_errors(spec: str) -> None:
-    assert not is_available(make_objects(ONE), spec)
+    assert not is_available(make_objects(ONE_OBJECT), spec)
     with pytest.raises(InputError, match="does not name the points"):
-        normalizer_lengths(make_objects(ONE), spec, REGIONS)
+        normalizer_lengths(make_objects(ONE_OBJECT), spec, REGIONS)
 
 
 def test_a_wrong_shape_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="regions"):
-        normalizer_lengths(make_objects(ONE), "box", REGIONS[0])
+        normalizer_lengths(make_objects(ONE_OBJECT), "box", REGIONS[0])
 
 
 @pytest.mark.parametrize(
@@ -141,17 +141,17 @@ def test_a_wrong_shape_is_a_value_error() -> None:
     ],
 )
 def test_the_default_is_declared_or_based_on_names(names: Any, declared: str, spec: str) -> None:
-    assert default_normalizer(make_objects(ONE, names, normalizer=declared)) == spec
+    assert default_normalizer(make_objects(ONE_OBJECT, names, normalizer=declared)) == spec
 
 
 @given(st.text(max_size=12) | st.text("0123,lefty_ ", max_size=12))
-def test_any_text_as_points_is_measured_or_an_input_error(text: str) -> None:
+def test_any_points_spec_is_measured_or_raises_an_input_error(text: str) -> None:
     spec = f"points:{text}"
-    if is_available(make_objects(ONE), spec):
-        assert np.isfinite(measurable_lengths(make_objects(ONE), spec, REGIONS)).all()
+    if is_available(make_objects(ONE_OBJECT), spec):
+        assert np.isfinite(measurable_lengths(make_objects(ONE_OBJECT), spec, REGIONS)).all()
     else:
         with pytest.raises(InputError, match="does not name the points"):
-            measurable_lengths(make_objects(ONE), spec, REGIONS)
+            measurable_lengths(make_objects(ONE_OBJECT), spec, REGIONS)
 
 
 # --- names -----------------------------------------------------------------------------------------
@@ -181,8 +181,8 @@ def test_spellings_of_one_name(spellings: str, name: str) -> None:
 
 @given(st.text("lrLReyEYp01_ .", max_size=10))
 def test_a_canonical_name_does_not_change(name: str) -> None:
-    once = canonical_name(name)
-    assert canonical_name(once) == once
+    canonical = canonical_name(name)
+    assert canonical_name(canonical) == canonical
 
 
 def test_points_are_grouped_by_part() -> None:

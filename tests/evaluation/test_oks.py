@@ -25,7 +25,7 @@ SIGMAS = np.array([0.025, 0.079, 0.05, 0.107, 0.062])
 Scene = dict[str, np.ndarray]
 
 
-def crowded(seed: int, images: int = 25) -> Scene:
+def crowded_scene(seed: int, images: int = 25) -> Scene:
     """Several objects and detections per image, with misses, false detections, hidden objects and crowds."""
     rng = np.random.default_rng(seed)
     objects = rng.integers(0, 4, images)
@@ -55,7 +55,7 @@ def crowded(seed: int, images: int = 25) -> Scene:
     }
 
 
-def single(seed: int, images: int = 40) -> Scene:
+def single_object_scene(seed: int, images: int = 40) -> Scene:
     """One object and one detection in every image, all points visible: the paper's setting."""
     rng = np.random.default_rng(seed)
     gt_xy = rng.uniform(0, 128, (images, L, 2))
@@ -74,7 +74,7 @@ def single(seed: int, images: int = 40) -> Scene:
 
 def many_detections(seed: int) -> Scene:
     """More detections per image than COCO counts."""
-    scene = single(seed, images=3)
+    scene = single_object_scene(seed, images=3)
     rng = np.random.default_rng(seed)
     det_image = np.repeat(np.arange(3), 30)
     return {
@@ -116,7 +116,7 @@ def as_coco(scene: Scene) -> tuple[dict, list[dict]]:
             for g in range(len(scene["gt_image"]))
         ],
     }
-    found = [
+    detections = [
         {
             "image_id": int(scene["det_image"][d]) + 1,
             "category_id": 1,
@@ -125,7 +125,7 @@ def as_coco(scene: Scene) -> tuple[dict, list[dict]]:
         }
         for d in range(len(scene["det_image"]))
     ]
-    return truth, found
+    return truth, detections
 
 
 def reference(library: str, scene: Scene) -> tuple[np.ndarray, np.ndarray]:
@@ -136,12 +136,12 @@ def reference(library: str, scene: Scene) -> tuple[np.ndarray, np.ndarray]:
     else:
         faster = pytest.importorskip("faster_coco_eval")
         coco, evaluator = faster.COCO, faster.COCOeval_faster
-    truth, found = as_coco(scene)
+    truth, detections = as_coco(scene)
     with contextlib.redirect_stdout(io.StringIO()):
         annotated = coco()
         annotated.dataset = truth
         annotated.createIndex()
-        evaluation = evaluator(annotated, annotated.loadRes(found), "keypoints")
+        evaluation = evaluator(annotated, annotated.loadRes(detections), "keypoints")
         evaluation.params.kpt_oks_sigmas = SIGMAS
         evaluation.params.iouThrs = THRESHOLDS
         evaluation.evaluate()
@@ -153,7 +153,12 @@ def reference(library: str, scene: Scene) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("library", ["pycocotools", "faster_coco_eval"])
 @pytest.mark.parametrize(
     ("make", "seed"),
-    [*((crowded, seed) for seed in range(6)), (single, 0), (single, 1), (many_detections, 0)],
+    [
+        *((crowded_scene, seed) for seed in range(6)),
+        (single_object_scene, 0),
+        (single_object_scene, 1),
+        (many_detections, 0),
+    ],
 )
 def test_agrees_with_coco(library: str, make, seed: int) -> None:
     scene = make(seed)
@@ -165,7 +170,7 @@ def test_agrees_with_coco(library: str, make, seed: int) -> None:
 
 
 def test_equal_scores_are_ordered_as_in_coco() -> None:
-    scene = crowded(7)
+    scene = crowded_scene(7)
     scene["det_score"] = np.round(scene["det_score"], 1)
     ap, ar = reference("pycocotools", scene)
     ours = measure(scene)
@@ -174,7 +179,7 @@ def test_equal_scores_are_ordered_as_in_coco() -> None:
 
 
 def test_coordinates_of_hidden_points_do_not_matter() -> None:
-    scene = crowded(3)
+    scene = crowded_scene(3)
     hidden = np.where(scene["gt_visible"][..., None], scene["gt_xy"], np.nan)
     plain = measure(scene)
     ours = measure({**scene, "gt_xy": hidden})
@@ -184,7 +189,7 @@ def test_coordinates_of_hidden_points_do_not_matter() -> None:
 def test_small_example() -> None:
     # Two objects; the detection with the highest score is wrong, the next two are exact or nearly exact.
     xy = np.array([[[0.0, 0.0]], [[50.0, 0.0]]])
-    found = average_precision(
+    result = average_precision(
         Detections(
             image=np.array([0, 0, 1]),
             xy=np.array([[[90.0, 90.0]], [[1e-5, 0.0]], [[50.0, 0.0]]]),
@@ -194,9 +199,9 @@ def test_small_example() -> None:
         sigmas=np.array([0.05]),
         thresholds=np.array([0.5, 1.0]),
     )
-    # Precision 0/1, 1/2, 2/3; the best at or beyond any recall is 2/3.
-    np.testing.assert_allclose(found.ap, [2 / 3, 2 / 3])
-    assert found.ar.tolist() == [1.0, 1.0]
+    # Precision is 0/1, 1/2, 2/3; the best at any recall or above is 2/3.
+    np.testing.assert_allclose(result.ap, [2 / 3, 2 / 3])
+    assert result.ar.tolist() == [1.0, 1.0]
 
 
 def test_a_hidden_object_without_a_box_accepts_any_detection() -> None:
@@ -213,18 +218,18 @@ def test_a_hidden_object_without_a_box_accepts_any_detection() -> None:
     )
     sigmas, thresholds = np.array([0.05]), np.array([0.5])
     # The second detection of image 1 is wrong: precision 0/1, then 1/2.
-    near = average_precision(detections, targets, sigmas, thresholds)
-    assert near.ap.tolist() == pytest.approx([0.5])
-    with_boxes = replace(targets, box=np.tile([0.0, 0.0, 10.0, 10.0], (2, 1)))
-    far = average_precision(detections, with_boxes, sigmas, thresholds)
-    assert far.ap.tolist() == pytest.approx([1 / 3])
+    without_box = average_precision(detections, targets, sigmas, thresholds)
+    assert without_box.ap.tolist() == pytest.approx([0.5])
+    boxed_targets = replace(targets, box=np.tile([0.0, 0.0, 10.0, 10.0], (2, 1)))
+    with_box = average_precision(detections, boxed_targets, sigmas, thresholds)
+    assert with_box.ap.tolist() == pytest.approx([1 / 3])
 
 
 def test_no_detections_and_no_visible_objects() -> None:
-    scene = single(0)
-    none = {name: scene[name][:0] for name in ("det_image", "det_xy", "det_score")}
-    missed = measure({**scene, **none})
-    assert missed.ap.tolist() == missed.ar.tolist() == [0.0] * len(THRESHOLDS)
+    scene = single_object_scene(0)
+    no_detections = {name: scene[name][:0] for name in ("det_image", "det_xy", "det_score")}
+    result = measure({**scene, **no_detections})
+    assert result.ap.tolist() == result.ar.tolist() == [0.0] * len(THRESHOLDS)
     hidden = {**scene, "gt_visible": np.zeros_like(scene["gt_visible"])}
     with pytest.raises(InputError, match="no object has a visible point"):
         measure(hidden)

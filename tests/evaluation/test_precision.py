@@ -27,10 +27,10 @@ def test_agrees_with_a_naive_loop(chunk: int, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(precision, "CHUNK", chunk)
     xy, image, truth, visible, radius = make_scene(0)
     hits = []
-    for place, i in zip(xy, image, strict=True):
-        shown = [truth[i, p] for p in range(6) if visible[i, p]]
-        if shown and not math.isnan(radius[i]):
-            hits.append(any(math.dist(place, point) <= radius[i] for point in shown))
+    for keypoint, i in zip(xy, image, strict=True):
+        visible_points = [truth[i, p] for p in range(6) if visible[i, p]]
+        if visible_points and not math.isnan(radius[i]):
+            hits.append(any(math.dist(keypoint, point) <= radius[i] for point in visible_points))
     assert 0 < sum(hits) < len(hits) < len(xy)
     assert keypoint_precision(xy, image, truth, visible, radius) == pytest.approx(sum(hits) / len(hits))
 

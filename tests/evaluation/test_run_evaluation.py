@@ -38,9 +38,9 @@ def known_landmarks(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def locate(self: Detector, pixels: Tensor) -> NetworkLandmarks:
         x = pixels[:, 0, 0, 0].float()
-        forty = torch.full_like(x, 40.0)
-        first = torch.stack([x, forty], dim=-1)
-        second = torch.stack([torch.full_like(x, 50.0), forty], dim=-1)
+        y = torch.full_like(x, 40.0)
+        first = torch.stack([x, y], dim=-1)
+        second = torch.stack([torch.full_like(x, 50.0), y], dim=-1)
         return NetworkLandmarks(torch.stack([first, second], dim=1), torch.ones(len(x), 2))
 
     monkeypatch.setattr(Detector, "locate", locate)
@@ -192,25 +192,25 @@ def test_without_labels_the_landmarks_are_ranked(run: Path, photos: Path, tmp_pa
 
 def test_without_flipping_at_test_time(run: Path, toy: Path, tmp_path: Path) -> None:
     """The result equals that of a detector that never flips, and differs from one that does."""
-    flips = _evaluate(run, toy, "--normalizer", "side")
-    without = _evaluate(run, toy, "--normalizer", "side", "--set", "flip=never")
-    other = tmp_path / "other"
-    shutil.copytree(run, other)
-    shutil.rmtree(other / "predictions")
-    card = json.loads((other / "model" / "model.json").read_text())
-    (other / "model" / "model.json").write_text(json.dumps(card | {"flip_test": False}))
-    never = _evaluate(other, toy, "--normalizer", "side")
-    assert without["headline"] == never["headline"]
-    assert without["headline"] != flips["headline"]
-    assert without["stage1"] == flips["stage1"]
+    with_flip = _evaluate(run, toy, "--normalizer", "side")
+    without_flip = _evaluate(run, toy, "--normalizer", "side", "--set", "flip=never")
+    never_flips = tmp_path / "never_flips"
+    shutil.copytree(run, never_flips)
+    shutil.rmtree(never_flips / "predictions")
+    card = json.loads((never_flips / "model" / "model.json").read_text())
+    (never_flips / "model" / "model.json").write_text(json.dumps(card | {"flip_test": False}))
+    expected = _evaluate(never_flips, toy, "--normalizer", "side")
+    assert without_flip["headline"] == expected["headline"]
+    assert without_flip["headline"] != with_flip["headline"]
+    assert without_flip["stage1"] == with_flip["stage1"]
 
 
 def test_draws_and_precision_of_detectors(run: Path, toy: Path, known_landmarks: None) -> None:
     metrics = _evaluate(
         run, toy, "--normalizer", "side", "--set", "fit_images=[2]", "--set", "draws=4", "--detectors", "orb"
     )
-    counted = {(row["images"], row["forward"]["draws"]) for row in metrics["errors"]}
-    assert counted == {(2, 4), (3, 1)}
+    draws_by_images = {(row["images"], row["forward"]["draws"]) for row in metrics["errors"]}
+    assert draws_by_images == {(2, 4), (3, 1)}
     assert set(metrics["precision"]) <= {"orb"}
 
 

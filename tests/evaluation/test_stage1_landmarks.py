@@ -43,7 +43,7 @@ def stage1(run: Run) -> Stage1:
 
 
 @pytest.fixture(scope="module")
-def found(stage1: Stage1, pixels: torch.Tensor) -> Stage1Landmarks:
+def landmarks(stage1: Stage1, pixels: torch.Tensor) -> Stage1Landmarks:
     return find_stage1_landmarks(stage1, pixels)
 
 
@@ -54,62 +54,64 @@ def _stored_points(run: Run) -> dict[str, Any]:
     return {name: tensors[name][chosen].numpy() for name in ("xy", "image_index", "label")}
 
 
-def test_training_images_have_the_landmarks_of_the_run(run: Run, found: Stage1Landmarks) -> None:
+def test_training_images_have_the_landmarks_of_the_run(run: Run, landmarks: Stage1Landmarks) -> None:
     expected = _stored_points(run)
     assert len(expected["label"]) > 24, "the run found too little to compare"
-    np.testing.assert_array_equal(found.image, expected["image_index"])
-    np.testing.assert_array_equal(found.label, expected["label"])
-    np.testing.assert_array_equal(found.xy[found.image, found.label], expected["xy"])
+    np.testing.assert_array_equal(landmarks.image, expected["image_index"])
+    np.testing.assert_array_equal(landmarks.label, expected["label"])
+    np.testing.assert_array_equal(landmarks.xy[landmarks.image, landmarks.label], expected["xy"])
 
 
-def test_the_table_has_the_listed_points_and_gaps_elsewhere(found: Stage1Landmarks) -> None:
-    assert found.xy.shape == (24, 4, 2)
-    listed = set(zip(found.image.tolist(), found.label.tolist(), strict=True))
-    assert len(listed) == len(found.label), "a cluster occurs at most once in an image"
+def test_the_table_has_the_listed_points_and_gaps_elsewhere(landmarks: Stage1Landmarks) -> None:
+    assert landmarks.xy.shape == (24, 4, 2)
+    listed = set(zip(landmarks.image.tolist(), landmarks.label.tolist(), strict=True))
+    assert len(listed) == len(landmarks.label), "a cluster occurs at most once in an image"
     for image in range(24):
         for landmark in range(4):
-            there = (image, landmark) in listed
-            assert found.found[image, landmark] == there
-            assert np.isnan(found.xy[image, landmark]).all() == (not there)
-    np.testing.assert_allclose(np.linalg.norm(found.descriptor, axis=1), 1.0, atol=1e-5)
+            is_listed = (image, landmark) in listed
+            assert landmarks.found[image, landmark] == is_listed
+            assert np.isnan(landmarks.xy[image, landmark]).all() == (not is_listed)
+    np.testing.assert_allclose(np.linalg.norm(landmarks.descriptor, axis=1), 1.0, atol=1e-5)
 
 
-def test_the_batch_size_does_not_matter(stage1: Stage1, pixels: torch.Tensor, found: Stage1Landmarks) -> None:
+def test_the_batch_size_does_not_matter(
+    stage1: Stage1, pixels: torch.Tensor, landmarks: Stage1Landmarks
+) -> None:
     runtime = replace(stage1.config.runtime, predict_batch=7)
     small = replace(stage1, config=replace(stage1.config, runtime=runtime))
-    again = find_stage1_landmarks(small, pixels)
-    np.testing.assert_array_equal(again.image, found.image)
-    np.testing.assert_array_equal(again.label, found.label)
-    np.testing.assert_allclose(again.xy, found.xy, atol=1e-3)
-    np.testing.assert_allclose(again.margin, found.margin, atol=1e-4)
+    small_batches = find_stage1_landmarks(small, pixels)
+    np.testing.assert_array_equal(small_batches.image, landmarks.image)
+    np.testing.assert_array_equal(small_batches.label, landmarks.label)
+    np.testing.assert_allclose(small_batches.xy, landmarks.xy, atol=1e-3)
+    np.testing.assert_allclose(small_batches.margin, landmarks.margin, atol=1e-4)
 
 
 def test_mirrored_images_are_not_processed(stage1: Stage1, pixels: torch.Tensor) -> None:
     assert stage1.config.flip.train
-    seen: list[int] = []
-    hook = stage1.phi.register_forward_hook(lambda _, inputs, __: seen.append(len(inputs[0])))
+    batch_sizes: list[int] = []
+    hook = stage1.phi.register_forward_hook(lambda _, inputs, __: batch_sizes.append(len(inputs[0])))
     find_stage1_landmarks(stage1, pixels)
     hook.remove()
-    assert sum(seen) == len(pixels)
+    assert sum(batch_sizes) == len(pixels)
 
 
 def test_the_assignment_setting_is_used(stage1: Stage1, pixels: torch.Tensor) -> None:
     """The one-to-one assignment finds every landmark; assignment to the nearest cluster leaves gaps."""
     settings = replace(stage1.config.correspondence, assignment="hungarian")
-    found = find_stage1_landmarks(
+    landmarks = find_stage1_landmarks(
         replace(stage1, config=replace(stage1.config, correspondence=settings)), pixels
     )
-    assert found.found.all()
+    assert landmarks.found.all()
     assert not find_stage1_landmarks(stage1, pixels).found.all()
 
 
 def test_images_without_any_point(stage1: Stage1, pixels: torch.Tensor) -> None:
-    blind = replace(stage1, config=override(stage1.config, {"heatmaps.threshold": 2.0}))
-    found = find_stage1_landmarks(blind, pixels[:3])
-    assert np.isnan(found.xy).all()
-    assert found.xy.shape == (3, 4, 2)
-    assert found.descriptor.shape == (0, 16)
-    assert len(found.image) == len(found.label) == len(found.margin) == 0
+    without_points = replace(stage1, config=override(stage1.config, {"heatmaps.threshold": 2.0}))
+    landmarks = find_stage1_landmarks(without_points, pixels[:3])
+    assert np.isnan(landmarks.xy).all()
+    assert landmarks.xy.shape == (3, 4, 2)
+    assert landmarks.descriptor.shape == (0, 16)
+    assert len(landmarks.image) == len(landmarks.label) == len(landmarks.margin) == 0
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 64, 64), (3, 64, 64)])
@@ -119,38 +121,39 @@ def test_no_images_is_a_value_error(stage1: Stage1, shape: tuple[int, ...]) -> N
 
 
 @pytest.fixture
-def copy(run: Run, tmp_path: Path) -> Run:
-    shutil.copytree(run.path, tmp_path / "copy")
-    return Run.open(tmp_path / "copy")
+def run_copy(run: Run, tmp_path: Path) -> Run:
+    shutil.copytree(run.path, tmp_path / "run_copy")
+    return Run.open(tmp_path / "run_copy")
 
 
-def test_an_unfinished_run_is_an_error(copy: Run) -> None:
-    (copy.path / "points" / "landmarks.safetensors").unlink()
-    with pytest.raises(InputError, match=r"copy has not finished Stage 1: .* --resume"):
-        Stage1.load(copy, "cpu")
-    assert not (copy.path / "points" / "landmarks.safetensors").exists()
+def test_an_unfinished_run_is_an_error(run_copy: Run) -> None:
+    (run_copy.path / "points" / "landmarks.safetensors").unlink()
+    with pytest.raises(InputError, match=r"run_copy has not finished Stage 1: .* --resume"):
+        Stage1.load(run_copy, "cpu")
+    assert not (run_copy.path / "points" / "landmarks.safetensors").exists()
 
 
-def test_a_run_without_centroids_is_an_error(copy: Run) -> None:
-    path = copy.path / "points" / "landmarks.safetensors"
+def test_a_run_without_centroids_is_an_error(run_copy: Run) -> None:
+    path = run_copy.path / "points" / "landmarks.safetensors"
     tensors = load_file(path)
     del tensors["centroids"]
     save_file(tensors, path, {"clusters": "4"})
     with pytest.raises(InputError, match=r"landmarks\.safetensors has no centroids"):
-        Stage1.load(copy, "cpu")
+        Stage1.load(run_copy, "cpu")
 
 
-def test_weights_of_another_network_are_an_error(copy: Run) -> None:
-    write_config(override(copy.config, {"network.channels": 64}), copy.path / "config.yaml")
+def test_weights_of_another_network_are_an_error(run_copy: Run) -> None:
+    write_config(override(run_copy.config, {"network.channels": 64}), run_copy.path / "config.yaml")
     with pytest.raises(InputError, match=r"stage1.safetensors does not fit .*config.yaml"):
-        Stage1.load(Run.open(copy.path), "cpu")
+        Stage1.load(Run.open(run_copy.path), "cpu")
 
 
-def test_a_random_state_of_another_device_does_not_matter(copy: Run, stage1: Stage1) -> None:
-    path = copy.path / "checkpoints" / "stage1.safetensors"
+def test_a_random_state_of_another_device_does_not_matter(run_copy: Run, stage1: Stage1) -> None:
+    path = run_copy.path / "checkpoints" / "stage1.safetensors"
     save_file(load_file(path) | {"generator": torch.zeros(16, dtype=torch.uint8)}, path, {"iteration": "13"})
-    for one, other in zip(Stage1.load(copy, "cpu").phi.parameters(), stage1.phi.parameters(), strict=True):
-        assert torch.equal(one, other)
+    loaded = Stage1.load(run_copy, "cpu").phi.parameters()
+    for ours, expected in zip(loaded, stage1.phi.parameters(), strict=True):
+        assert torch.equal(ours, expected)
 
 
 @given(seed=st.integers(0, 2**32 - 1), points=st.integers(0, 12), clusters=st.integers(2, 5))
@@ -167,8 +170,8 @@ def test_margins_agree_with_a_loop(seed: int, points: int, clusters: int) -> Non
 
 
 def test_margins_of_special_cases() -> None:
-    one = np.zeros((1, 2))
-    assert np.isnan(silhouette_margins(one, np.array([0]), one)).all(), "a single centroid has no rival"
-    assert silhouette_margins(one, np.array([0]), np.zeros((2, 2))).tolist() == [0.0], (
-        "two centroids in one place"
+    point = np.zeros((1, 2))
+    assert np.isnan(silhouette_margins(point, np.array([0]), point)).all(), "a single centroid has no rival"
+    assert silhouette_margins(point, np.array([0]), np.zeros((2, 2))).tolist() == [0.0], (
+        "two centroids at one position"
     )

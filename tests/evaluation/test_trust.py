@@ -1,4 +1,4 @@
-"""Broken landmarks rank last, each found by its own check."""
+"""Broken landmarks rank last, and each fails a different check."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from selfmark.evaluation.consistency import DeformationErrors, deformation_error
 from selfmark.evaluation.trust import LandmarkTrust, judge_landmarks
 from tests.evaluation.fakes import CENTER, GREEN, LEFTMOST, RANDOM, RARE, RED, blob_detector, draw_blobs
 
-NEAR = Evaluation().agreement_radius
+AGREEMENT_RADIUS = Evaluation().agreement_radius
 IMAGES = 60
 MILD = Augment(noise=0.0, blur_fraction=0.0, color_fraction=0.0)  # the paper's affine maps
 
@@ -30,7 +30,9 @@ def trust(deformed: DeformationErrors) -> LandmarkTrust:
     found = np.ones((IMAGES, 6), bool)
     found[::10, [RED, GREEN]] = False
     found[3:, RARE] = False
-    return judge_landmarks(deformed, mirror, found, np.arange(6.0), np.full((IMAGES, 6), 0.5), NEAR)
+    return judge_landmarks(
+        deformed, mirror, found, np.arange(6.0), np.full((IMAGES, 6), 0.5), AGREEMENT_RADIUS
+    )
 
 
 def test_good_landmarks_rank_before_broken_ones(trust: LandmarkTrust) -> None:
@@ -56,8 +58,8 @@ def test_the_error_alone_does_not_reveal_a_fixed_landmark(
     deformed: DeformationErrors, trust: LandmarkTrust
 ) -> None:
     """Most deformations hardly move the center; only the others reveal that it is fixed."""
-    assert (deformed.error[:, CENTER] <= NEAR).mean() > 0.6
-    assert trust.deformation[CENTER] < 100 * NEAR
+    assert (deformed.error[:, CENTER] <= AGREEMENT_RADIUS).mean() > 0.6
+    assert trust.deformation[CENTER] < 100 * AGREEMENT_RADIUS
 
 
 def test_small_example() -> None:
@@ -79,7 +81,7 @@ def test_small_example() -> None:
     assert trust.order.tolist() == [0, 1]
 
 
-def test_checks_that_were_not_made_do_not_count() -> None:
+def test_skipped_checks_do_not_count() -> None:
     deformed = DeformationErrors(np.array([[0.01, 0.01], [0.5, 0.01]]), np.full((2, 2), 0.3))
     trust = judge_landmarks(deformed, None, None, None, np.ones((2, 2)), agreement_radius=0.05)
     assert np.isnan([trust.symmetric, trust.found, trust.separation]).all()
@@ -96,7 +98,7 @@ def test_a_landmark_without_evidence_is_not_trusted() -> None:
     np.testing.assert_allclose(trust.trust, [0.0, 1.0])
 
 
-def test_nothing_found_anywhere() -> None:
+def test_trust_is_zero_if_stage_1_found_nothing() -> None:
     deformed = DeformationErrors(np.full((2, 2), 0.01), np.full((2, 2), 0.3))
     trust = judge_landmarks(
         deformed, None, np.zeros((3, 2), bool), None, np.ones((2, 2)), agreement_radius=0.05

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from selfmark.correspondence.assignment import assign_clusters
 
 
-def _problem(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _random_problem(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     rng = np.random.default_rng(seed)
     points, images, clusters = int(rng.integers(1, 60)), int(rng.integers(1, 6)), int(rng.integers(1, 9))
     vectors = torch.from_numpy(rng.normal(size=(points, 3)).astype(np.float32))
@@ -26,16 +26,16 @@ def _naive_nearest(vectors: torch.Tensor, image_index: torch.Tensor, centroids: 
     for image in set(image_index.tolist()):
         members = [p for p in range(len(vectors)) if image_index[p] == image]
         for cluster in range(len(centroids)):
-            own = [p for p in members if int(distance[p].argmin()) == cluster]
-            if own:
-                result[min(own, key=lambda p: float(distance[p, cluster]))] = cluster
+            nearest = [p for p in members if int(distance[p].argmin()) == cluster]
+            if nearest:
+                result[min(nearest, key=lambda p: float(distance[p, cluster]))] = cluster
     return result
 
 
 @settings(deadline=None, max_examples=80)
 @given(st.integers(0, 100_000))
 def test_nearest_matches_a_loop(seed: int) -> None:
-    vectors, image_index, centroids = _problem(seed)
+    vectors, image_index, centroids = _random_problem(seed)
     ours = assign_clusters(vectors, image_index, centroids, "nearest")
     assert ours.tolist() == _naive_nearest(vectors, image_index, centroids)
 
@@ -43,7 +43,7 @@ def test_nearest_matches_a_loop(seed: int) -> None:
 @settings(deadline=None, max_examples=40)
 @given(st.integers(0, 100_000), st.sampled_from(["nearest", "hungarian"]))
 def test_a_cluster_occurs_at_most_once_per_image(seed: int, method: str) -> None:
-    vectors, image_index, centroids = _problem(seed)
+    vectors, image_index, centroids = _random_problem(seed)
     ours = assign_clusters(vectors, image_index, centroids, method)  # type: ignore[arg-type]
     kept = ours >= 0
     pairs = list(zip(image_index[kept].tolist(), ours[kept].tolist(), strict=True))
@@ -62,8 +62,8 @@ def test_hungarian_is_the_cheapest_of_all_assignments() -> None:
     assert ours.tolist() == list(cheapest)
 
 
-def test_hungarian_keeps_points_the_nearest_rule_would_drop() -> None:
-    """Two points are nearest to one centroid: the paper's rule drops one, the earlier method reassigns it."""
+def test_hungarian_keeps_points_that_nearest_drops() -> None:
+    """If two points are nearest to the same centroid, `nearest` drops one and `hungarian` reassigns it."""
     vectors, centroids = torch.tensor([[0.0], [0.1]]), torch.tensor([[0.0], [5.0]])
     images = torch.zeros(2, dtype=torch.int64)
     assert assign_clusters(vectors, images, centroids, "nearest").tolist() == [0, -1]

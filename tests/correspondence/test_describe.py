@@ -1,4 +1,4 @@
-"""Apply Phi to a set of images: keypoints, descriptors of both mirror images, several processes."""
+"""Keypoints and descriptors of many images, with mirror images, several processes and little memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _phi() -> Phi:
     return Phi(CONFIG.network)
 
 
-def test_descriptors_are_those_of_the_image_and_of_its_mirror_image() -> None:
+def test_descriptors_match_those_of_single_images_and_their_mirror_images() -> None:
     phi = _phi()
     found = describe_images(phi, PixelFeed(PIXELS, torch.device("cpu")), CONFIG)
     assert found.points.descriptor is not None

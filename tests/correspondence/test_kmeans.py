@@ -33,7 +33,7 @@ def test_nearest_centroid_matches_a_loop() -> None:
 
 
 def test_margins_match_projections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The margin is 1 - 2t, where t is the position along the line from the own to another centroid."""
+    """The margin is 1 - 2t, where t is the position along the line from the nearest to another centroid."""
     vectors, centroids = torch.randn(50, 6), torch.randn(7, 6)
     monkeypatch.setattr(module, "_block_size", lambda device: 8)
     margins = centroid_margins(vectors, centroids)
@@ -53,10 +53,10 @@ def test_the_margin_between_equal_centroids_is_zero() -> None:
 
 def test_blocks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors, centroids = torch.randn(100, 6), torch.randn(7, 6)
-    whole, fitted = nearest_centroid(vectors, centroids), kmeans(vectors, 7, 50, 3, _generator())
+    whole, expected = nearest_centroid(vectors, centroids), kmeans(vectors, 7, 50, 3, _generator())
     monkeypatch.setattr(module, "_block_size", lambda device: 13)
     assert torch.equal(nearest_centroid(vectors, centroids).cluster, whole.cluster)
-    torch.testing.assert_close(kmeans(vectors, 7, 50, 3, _generator()), fitted)
+    torch.testing.assert_close(kmeans(vectors, 7, 50, 3, _generator()), expected)
 
 
 def test_lloyd_matches_a_plain_loop() -> None:
@@ -86,11 +86,11 @@ def test_the_cost_is_as_low_as_that_of_scikit_learn() -> None:
     assert cost < 1.02 * reference
 
 
-def test_the_same_seed_gives_the_same_centroids_and_another_seed_others() -> None:
+def test_equal_seeds_give_equal_centroids() -> None:
     vectors = torch.randn(300, 5)
-    one, again, other = (kmeans(vectors, 20, 5, 1, _generator(seed)) for seed in (1, 1, 2))
-    assert torch.equal(one, again)
-    assert not torch.equal(one, other)
+    first, repeated, different = (kmeans(vectors, 20, 5, 1, _generator(seed)) for seed in (1, 1, 2))
+    assert torch.equal(first, repeated)
+    assert not torch.equal(first, different)
 
 
 def test_an_empty_cluster_gets_the_farthest_vector() -> None:
@@ -152,20 +152,20 @@ def test_a_sample_covers_all_rows() -> None:
 
 
 def test_the_matmul_precision_is_restored() -> None:
-    """Inside, matrix products use full float32; afterwards the previous setting applies again."""
+    """K-means multiplies matrices in full float32 and then restores the previous setting."""
     before = torch.get_float32_matmul_precision()
-    inside = []
+    precisions = []
 
-    class Watched(torch.Tensor):
+    class RecordingTensor(torch.Tensor):
         @classmethod
         def __torch_function__(cls, function, types, arguments=(), options=None):  # type: ignore[no-untyped-def]
-            inside.append(torch.get_float32_matmul_precision())
+            precisions.append(torch.get_float32_matmul_precision())
             return super().__torch_function__(function, types, arguments, options or {})
 
     torch.set_float32_matmul_precision("medium")
     try:
-        nearest_centroid(torch.randn(5, 2), torch.randn(3, 2).as_subclass(Watched))
-        assert set(inside) == {"highest"}
+        nearest_centroid(torch.randn(5, 2), torch.randn(3, 2).as_subclass(RecordingTensor))
+        assert set(precisions) == {"highest"}
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_float32_matmul_precision(before)
@@ -187,8 +187,8 @@ def test_sums_on_the_gpu_match_the_cpu_and_are_deterministic() -> None:
     assert torch.equal(fit(), fit())
 
 
-def test_the_first_of_several_runs_with_the_same_clusters_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Later runs that are cheaper only by a rounding error do not change the order of the clusters."""
+def test_of_runs_with_the_same_clusters_the_first_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later run that is cheaper only by a rounding error is not preferred."""
     vectors, _ = _blobs(4, 50)
     first = kmeans(vectors, 4, 50, 1, _generator())
     real, calls = nearest_centroid, iter(range(100))

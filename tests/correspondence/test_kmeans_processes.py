@@ -1,4 +1,4 @@
-"""K-means and correspondence recovery over several processes give the clusters of one process."""
+"""K-means and correspondence recovery give the same clusters in one process and in several."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.processes import in_processes
 
 
 def _descriptors(points: int, centers: int, spread: float, seed: int = 0) -> torch.Tensor:
-    """Return unit vectors around centers, the most frequent of them ten times as frequent as the rarest."""
+    """Return unit vectors around centers; the most frequent center is ten times as frequent as the rarest."""
     generator = torch.Generator().manual_seed(seed)
     frequency = torch.linspace(1, 0.1, centers)
     center = torch.multinomial(frequency, points, replacement=True, generator=generator)
@@ -27,8 +27,8 @@ def _descriptors(points: int, centers: int, spread: float, seed: int = 0) -> tor
     return normalize(normalize(torch.randn(centers, 64, generator=generator), dim=1)[center] + noise, dim=1)
 
 
-# Name: (vectors, clusters). In the first data set, many runs find the same clusters in another order. The
-# second overlaps and has more centers than clusters, as descriptors do.
+# Name: (vectors, clusters). In the first data set, many runs find the same clusters in a different order. In
+# the second, clusters overlap and there are more centers than clusters, as in real descriptors.
 DATA = {
     "well separated": (_descriptors(1_000, 6, 0.3), 6),
     "overlapping": (_descriptors(6_000, 60, 1.0), 30),
@@ -49,21 +49,21 @@ def _own_rows(rows: int, group: ProcessGroup, uneven: bool) -> slice:
 
 
 def _compute_all(group: ProcessGroup) -> dict[str, Any]:
-    """Return everything that is compared between one process and several."""
-    found: dict[str, Any] = {}
+    """Compute all results that are compared between one process and several."""
+    results: dict[str, Any] = {}
     for name, (vectors, clusters) in DATA.items():
         for uneven in (False, True):
             own = vectors[_own_rows(len(vectors), group, uneven)]
-            found[f"{name}, {uneven=}"] = kmeans(own, clusters, 100, 5, _generator(), group)
+            results[f"{name}, {uneven=}"] = kmeans(own, clusters, 100, 5, _generator(), group)
     # No vector is nearest to the last three centroids, so they get the farthest vectors of all processes.
     vectors = DATA["overlapping"][0]
     start = torch.cat([vectors[:4], 100 + torch.rand(3, 64, generator=_generator())])
-    found["repaired"] = module._lloyd(vectors[group.shard(len(vectors))], start, 4, group)
+    results["repaired"] = module._lloyd(vectors[group.shard(len(vectors))], start, 4, group)
     rows = _own_rows(10_000, group, uneven=True)
     chosen = sample_rows(rows.stop - rows.start, 1_000, _generator(), group) + rows.start
-    found["sampled"] = group.gather_rows(chosen)
-    found["recovered"] = _recover(group)
-    return found
+    results["sampled"] = group.gather_rows(chosen)
+    results["recovered"] = _recover(group)
+    return results
 
 
 def _recover(group: ProcessGroup) -> LabeledPoints:
@@ -92,12 +92,12 @@ def test_the_clusters_are_the_same(
 ) -> None:
     vectors, _ = DATA[name]
     expected = single[f"{name}, {uneven=}"]
-    for found in several:
-        centroids = found[f"{name}, {uneven=}"]
+    for results in several:
+        centroids = results[f"{name}, {uneven=}"]
         torch.testing.assert_close(centroids, expected, atol=1e-5, rtol=0)
         if name != "two values":  # which has several equal centroids
-            ours, theirs = nearest_centroid(vectors, centroids), nearest_centroid(vectors, expected)
-            assert torch.equal(ours.cluster, theirs.cluster)
+            clusters = nearest_centroid(vectors, centroids).cluster
+            assert torch.equal(clusters, nearest_centroid(vectors, expected).cluster)
 
 
 def test_empty_clusters_get_the_farthest_vectors_of_all_processes(
@@ -106,16 +106,16 @@ def test_empty_clusters_get_the_farthest_vectors_of_all_processes(
     vectors = DATA["overlapping"][0]
     is_repaired = torch.isin(single["repaired"], vectors).all(dim=1)
     assert is_repaired.tolist() == [False] * 4 + [True] * 3
-    for found in several:
-        torch.testing.assert_close(found["repaired"], single["repaired"], atol=1e-5, rtol=0)
+    for results in several:
+        torch.testing.assert_close(results["repaired"], single["repaired"], atol=1e-5, rtol=0)
 
 
 def test_the_sample_does_not_depend_on_the_distribution_of_rows(
     single: dict[str, Any], several: list[dict[str, Any]]
 ) -> None:
     assert len(single["sampled"].unique()) == 1_000
-    for found in several:
-        assert torch.equal(found["sampled"], single["sampled"])
+    for results in several:
+        assert torch.equal(results["sampled"], single["sampled"])
 
 
 def test_a_whole_recovery_gives_the_same_labels(
@@ -124,8 +124,8 @@ def test_a_whole_recovery_gives_the_same_labels(
     expected = single["recovered"]
     assert len(expected.points) > 100
     assert (expected.label >= 0).any()
-    for found in several:
-        labeled = found["recovered"]
+    for results in several:
+        labeled = results["recovered"]
         for name in ("xy", "image_index", "score"):
             assert torch.equal(getattr(labeled.points, name), getattr(expected.points, name))
         assert torch.equal(labeled.label, expected.label)

@@ -1,4 +1,4 @@
-"""Number of landmarks: known answers, and properties of every answer."""
+"""Choice of the number of landmarks: data with a known number, agreement, explanation, sampling."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def count(
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("K", [6, 12])
-def test_known_numbers_are_found_within_two(K: int, seed: int) -> None:
+def test_a_known_count_is_found_within_two(K: int, seed: int) -> None:
     found = count(make_mixture(K, spread=1.0, clutter=3, seed=seed), seed=seed)
     assert found.trials[-1].K >= K + 4  # the true number is not at the end of the range
     assert abs(found.K - K) <= 2
@@ -93,28 +93,30 @@ def test_the_score_is_the_product_of_its_parts() -> None:
         assert trial.score == pytest.approx(expected, abs=0.02)
 
 
-def test_the_same_seed_gives_the_same_count_and_empty_images_lower_the_detection() -> None:
+def test_the_count_is_reproducible_and_empty_images_lower_the_detection() -> None:
     described = make_mixture(6, 1.0, 2)
     few = replace(SETTINGS, candidates=(4, 6, 8), splits=2)
     assert count(described, few) == count(described, few)
-    more = count(described, few, images=120)
-    assert more.trials[1].detection < 0.55 * count(described, few).trials[1].detection
+    with_empty = count(described, few, images=120)
+    assert with_empty.trials[1].detection < 0.55 * count(described, few).trials[1].detection
 
 
 # --- agreement ------------------------------------------------------------------------------------------
 
 
-def _naive_agreement(one: list[int], other: list[int], K: int, dissolved: float) -> float:
+def _naive_agreement(label_a: list[int], label_b: list[int], K: int, dissolved: float) -> float:
     """Compute the agreement by trying every pairing of landmarks, with scikit-learn's kappa of each pair."""
     best, value = -1, 0.0
-    for names in itertools.permutations(range(K)):
-        shared = [sum(a == k and b == names[k] for a, b in zip(one, other, strict=True)) for k in range(K)]
+    for partner in itertools.permutations(range(K)):
+        shared = [
+            sum(a == k and b == partner[k] for a, b in zip(label_a, label_b, strict=True)) for k in range(K)
+        ]
         if sum(shared) <= best:
             continue
         best, total, weight = sum(shared), 0.0, 0.0
         for k in range(K):
-            kappa = cohen_kappa_score([a == k for a in one], [b == names[k] for b in other])
-            mean = (one.count(k) + other.count(names[k])) / 2
+            kappa = cohen_kappa_score([a == k for a in label_a], [b == partner[k] for b in label_b])
+            mean = (label_a.count(k) + label_b.count(partner[k])) / 2
             total += mean * kappa if kappa > dissolved else 0.0
             weight += mean
         value = total / weight
@@ -125,21 +127,24 @@ def _naive_agreement(one: list[int], other: list[int], K: int, dissolved: float)
 @pytest.mark.parametrize("seed", range(4))
 def test_agreement_matches_a_naive_loop(seed: int, dissolved: float) -> None:
     rng = np.random.default_rng(seed)
-    one = rng.integers(-1, 4, 200)
-    other = np.where(rng.random(200) < 0.6, np.array([2, 0, 3, 1, -1])[one], rng.integers(-1, 4, 200))
-    ours = labeling_agreement(torch.from_numpy(one), torch.from_numpy(other), 4, dissolved).item()
-    assert ours == pytest.approx(_naive_agreement(one.tolist(), other.tolist(), 4, dissolved))
+    label_a = rng.integers(-1, 4, 200)
+    permuted = np.array([2, 0, 3, 1, -1])[label_a]
+    label_b = np.where(rng.random(200) < 0.6, permuted, rng.integers(-1, 4, 200))
+    ours = labeling_agreement(torch.from_numpy(label_a), torch.from_numpy(label_b), 4, dissolved).item()
+    assert ours == pytest.approx(_naive_agreement(label_a.tolist(), label_b.tolist(), 4, dissolved))
 
 
 def test_agreement_of_equal_labelings_is_one_and_of_independent_ones_zero() -> None:
     generator = torch.Generator().manual_seed(0)
-    one = torch.randint(-1, 6, (20_000,), generator=generator)
-    assert labeling_agreement(one, (one + 3).remainder(7) - 1, 6, -1).item() < 1  # -1 became a landmark
-    assert labeling_agreement(one, torch.where(one < 0, one, (one + 2) % 6), 6, -1).item() == pytest.approx(1)
+    label = torch.randint(-1, 6, (20_000,), generator=generator)
+    shifted = (label + 3).remainder(7) - 1  # which makes unlabeled points a landmark
+    assert labeling_agreement(label, shifted, 6, -1).item() < 1
+    permuted = torch.where(label < 0, label, (label + 2) % 6)
+    assert labeling_agreement(label, permuted, 6, -1).item() == pytest.approx(1)
     independent = torch.randint(-1, 6, (20_000,), generator=generator)
-    assert abs(labeling_agreement(one, independent, 6, -1).item()) < 0.02
-    assert labeling_agreement(one, independent, 6, 0.5).item() == 0
-    unlabeled = torch.full_like(one, -1)
+    assert abs(labeling_agreement(label, independent, 6, -1).item()) < 0.02
+    assert labeling_agreement(label, independent, 6, 0.5).item() == 0
+    unlabeled = torch.full_like(label, -1)
     assert labeling_agreement(unlabeled, unlabeled, 6, -1).item() == 0
 
 
@@ -150,7 +155,7 @@ def make_trial(K: int, score: float, error: float = 0.02) -> CountTrial:
     return CountTrial(K, 0.8, 0.9, 0.7, score, error)
 
 
-def test_the_smallest_number_within_one_standard_error_is_chosen_and_the_others_are_named() -> None:
+def test_the_smallest_count_within_one_standard_error_is_chosen_and_the_others_are_listed() -> None:
     trials = tuple(
         make_trial(K, score) for K, score in ((4, 0.3), (8, 0.585), (10, 0.60), (12, 0.581), (16, 0.4))
     )
@@ -162,7 +167,7 @@ def test_the_smallest_number_within_one_standard_error_is_chosen_and_the_others_
     assert "8, 10 and 12 score equally well within the error; the smallest is used." in text
 
 
-def test_a_clear_best_needs_no_remark_but_the_end_of_the_range_does() -> None:
+def test_the_explanation_mentions_if_the_best_count_is_the_largest_candidate() -> None:
     peak = (make_trial(4, 0.3), make_trial(8, 0.60), make_trial(10, 0.5))
     text = explain_count(LandmarkCount(choose_count(peak), 100, 9.5, peak), AutoK())
     assert "equally well" not in text

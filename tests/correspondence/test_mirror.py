@@ -1,4 +1,4 @@
-"""Mirror partners of data with known symmetry."""
+"""Mirror partners of landmarks, from counts and from labels with a known symmetry."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def test_cooccurrence_matches_a_loop() -> None:
     rng = np.random.default_rng(0)
     label, mirrored = rng.integers(-1, 5, 200), rng.integers(-1, 5, 200)
     expected = np.zeros((5, 5), dtype=int)
-    for one, other in zip(label, mirrored, strict=True):
-        if one >= 0 and other >= 0:
-            expected[one, other] += 1
+    for k, mirrored_k in zip(label, mirrored, strict=True):
+        if k >= 0 and mirrored_k >= 0:
+            expected[k, mirrored_k] += 1
     np.testing.assert_array_equal(mirror_cooccurrence(label, mirrored, 5), expected)
 
 

@@ -22,7 +22,7 @@ SETTINGS = Correspondence(restarts=4)
 
 
 def make_known_landmarks(images: int, landmarks: int, seed: int = 0) -> tuple[DescribedPoints, torch.Tensor]:
-    """Return points that show every landmark once per image, plus a noisy copy, and their landmarks.
+    """Return points and their landmarks: every landmark once per image, and landmark 0 again with noise.
 
     The mirror partner of landmark k is L - 1 - k.
     """
@@ -55,7 +55,7 @@ def test_filtering_keeps_one_keypoint_per_landmark() -> None:
     described, _ = make_known_landmarks(images=30, landmarks=8)
     kept = keep_one_per_cluster(described, 8, SETTINGS, _generator())
     assert (kept.points.counts(30) == 8).all()
-    # The noisy copy is the last point of each image and is nearly always the one that is dropped.
+    # The noisy copy is the last point of each image and is nearly always dropped.
     copies = torch.isin(kept.points.xy[:, 0], described.points.xy[8::9, 0]).float().mean() * 8
     assert copies < 0.15
 
@@ -162,7 +162,7 @@ def test_descriptors_in_host_memory_give_the_same_labels_on_the_gpu() -> None:
     for settings in (SETTINGS, Correspondence(restarts=2, assignment="hungarian", sample=500)):
         generators = [torch.Generator("cuda").manual_seed(0) for _ in range(2)]
         pairs = zip((described, on_gpu), generators, strict=True)
-        found = [recover_correspondence(one, 6, 25, settings, generator) for one, generator in pairs]
+        found = [recover_correspondence(points, 6, 25, settings, generator) for points, generator in pairs]
         assert found[0].label.device == found[0].points.xy.device == found[1].label.device
         assert torch.equal(found[0].label, found[1].label)
         assert torch.equal(found[0].mirrored_label, found[1].mirrored_label)

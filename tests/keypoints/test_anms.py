@@ -10,7 +10,7 @@ from selfmark.keypoints.anms import cover_with_squares, suppress_non_maxima
 
 
 def make_clusters(seed, count=600, width=200, height=140):
-    """Return points that cluster around a few centers, as those of corner detectors do; strongest first."""
+    """Return points clustered around a few centers, like those of a corner detector; strongest first."""
     rng = np.random.default_rng(seed)
     centers = rng.uniform(0, [width, height], (6, 2))
     near = centers[rng.integers(0, 6, count)] + rng.normal(0, 6, (count, 2))

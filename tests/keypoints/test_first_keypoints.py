@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class BlobDetector:
-    """Detector of the center of brightness of each image; its descriptor is the mean brightness."""
+    """Detector that finds the centroid of brightness; the descriptor is the mean brightness."""
 
     name: str = "blob"
 
@@ -56,7 +56,7 @@ def test_points_are_in_network_pixels_and_indexed_over_the_data_set(monkeypatch,
         FirstKeypoints(image_size=image_size),
         CPU,
         batch=2,
-        on_progress=lambda *step: done.append(step),
+        on_progress=lambda *progress: done.append(progress),
     )
     np.testing.assert_allclose(points.xy, centers, atol=0.1)
     assert points.image_index.tolist() == [0, 1, 2, 3, 4]

@@ -1,4 +1,4 @@
-"""Learned detectors: shared code with transparent networks, and the published weights."""
+"""Learned detectors: shared code with a trivial network, the networks, and the published weights."""
 
 from copy import deepcopy
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from .scenes import draw_polygons, draw_rectangles, pairwise_distances, publishe
 CPU = torch.device("cpu")
 
 
-# --- shared code, with a transparent network -------------------------------------------------------
+# --- shared code, with a trivial network -----------------------------------------------------------
 
 
 class Brightness(nn.Module):
@@ -40,10 +40,10 @@ def create_brightness_detector(threshold=0.1, max_points=5):
     return LearnedDetector("brightness", Brightness(), 8, 8, threshold, 2, max_points, CPU)
 
 
-def test_images_are_padded_to_a_multiple_without_visible_effect():
+def test_padding_does_not_change_the_points():
     image = torch.zeros(1, 3, 37, 51, dtype=torch.uint8)
     image[0, 0, 30, 44] = 200
-    image[0, 0, 36, 50] = 255  # in the last corner, which the padding repeats; too close to the border
+    image[0, 0, 36, 50] = 255  # in the corner that the padding repeats; too close to the border to count
     points = create_brightness_detector().detect(image)
     assert points.xy.tolist() == [[44, 30]]
     assert points.score.tolist() == pytest.approx([200 / 255])
@@ -102,7 +102,7 @@ def test_superpoint_can_predict_a_cell_without_a_point():
         assert network(torch.rand(1, 3, 16, 16))[0].max() < 1e-6
 
 
-def test_r2d2_has_a_symmetric_receptive_field():
+def test_the_receptive_field_of_r2d2_is_symmetric():
     # The radii of the 3x3 kernels are 1+1+1+2+2+4, those of the 2x2 kernels half their dilation, 2+4+8.
     torch.manual_seed(0)
     image = torch.rand(1, 3, 81, 81, requires_grad=True)

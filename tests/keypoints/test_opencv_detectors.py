@@ -21,7 +21,7 @@ def create(name, max_points=40):
     return create_detector(FirstKeypoints(detector=name, max_points=max_points), CPU)
 
 
-def select_image(points, index):
+def points_of_image(points, index):
     return points.xy[points.image_index == index].numpy().astype(np.float64)
 
 
@@ -32,31 +32,30 @@ def test_sift_finds_the_centers_of_blobs():
     for cx, cy in centers:
         image += 150 * np.exp(-((x - cx) ** 2 + (y - cy) ** 2) / (2 * 5.0**2))
     points = create("sift").detect(to_batch(np.repeat(image.astype(np.uint8)[..., None], 3, axis=2)))
-    assert pairwise_distances(select_image(points, 0)[:4], centers).min(axis=0).max() < 0.15
+    assert pairwise_distances(points_of_image(points, 0)[:4], centers).min(axis=0).max() < 0.15
 
 
 def test_sift_finds_mirrored_points_in_the_mirror_image():
     # OpenCV's default would shift every point by a quarter of a pixel, and mirrored points by half a pixel.
     image = draw_polygons(192, 0)
     points = create("sift").detect(to_batch(image, image[:, ::-1]))
-    mirrored = select_image(points, 1) * [-1, 1] + [191, 0]
-    nearest = pairwise_distances(select_image(points, 0), mirrored).min(axis=1)
+    mirrored = points_of_image(points, 1) * [-1, 1] + [191, 0]
+    nearest = pairwise_distances(points_of_image(points, 0), mirrored).min(axis=1)
     assert np.median(nearest) < 0.1
 
 
 def test_orb_finds_corners():
     image, corners = draw_rectangles(192, 0)
     points = create("orb", 60).detect(to_batch(image))
-    assert (
-        pairwise_distances(select_image(points, 0), corners).min(axis=1) < 4
-    ).mean() > 0.6  # by chance: 0.09
+    nearest = pairwise_distances(points_of_image(points, 0), corners).min(axis=1)
+    assert (nearest < 4).mean() > 0.6  # by chance: 0.09
 
 
 @pytest.mark.parametrize("name", ["sift", "orb"])
 def test_points_are_spread(name):
     image = draw_polygons(192, 1)
     image[:, 96:] = cv2.GaussianBlur(image[:, 96:], (0, 0), 4)  # one half has far more texture than the other
-    few, many = (select_image(create(name, n).detect(to_batch(image)), 0) for n in (20, 2000))
+    few, many = (points_of_image(create(name, n).detect(to_batch(image)), 0) for n in (20, 2000))
     strongest = many[:20]
     assert len(few) == 20
     assert pdist(few).min() > 2 * pdist(strongest).min()

@@ -40,7 +40,7 @@ def test_neighbors_are_searched_in_the_random_sample_only():
     np.testing.assert_allclose(scores.numpy(), naive_scores(descriptor, 6, among), atol=1e-4)
 
 
-def test_smaller_pieces_give_the_same_scores(monkeypatch):
+def test_smaller_blocks_give_the_same_scores(monkeypatch):
     descriptor = torch.randn(101, 8, generator=generator())
     whole = outlier_scores(descriptor, 9, 50, generator(1))
     monkeypatch.setattr(outliers, "_MAX_SIMILARITIES", 7 * 50)
@@ -48,7 +48,7 @@ def test_smaller_pieces_give_the_same_scores(monkeypatch):
 
 
 def make_points_with_outliers():
-    """Return 90 points with descriptors in three clusters and 60 without similar ones, shuffled."""
+    """Return 90 points in three clusters of descriptors and 60 outliers, shuffled, and the outlier mask."""
     clusters = torch.eye(3, 64).repeat_interleave(30, dim=0) + 0.02 * torch.randn(
         90, 64, generator=generator()
     )

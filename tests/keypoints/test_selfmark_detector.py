@@ -73,7 +73,7 @@ def test_points_and_descriptors_are_found_again_after_a_rotation():
 def test_the_threshold_is_a_probability():
     image = draw_polygons(192, 0)
     few, many = (
-        create(threshold=minimum, max_points=500).detect(to_batch(image)) for minimum in (0.3, 0.015)
+        create(threshold=threshold, max_points=500).detect(to_batch(image)) for threshold in (0.3, 0.015)
     )
     assert 0 < len(few) < len(many)
     assert few.score.min() >= 0.3
@@ -89,9 +89,8 @@ def test_the_users_weights_replace_the_packaged_ones(tmp_path):
     assert torch.equal(same.xy, expected.xy)
     state = load_file(path)
     save_file({name: torch.zeros_like(tensor) for name, tensor in state.items()}, path)
-    assert (
-        create(weights=str(path), threshold=0.0).detect(to_batch(image)).score < 0.02
-    ).all()  # 1/65 everywhere
+    uniform = create(weights=str(path), threshold=0.0).detect(to_batch(image))
+    assert (uniform.score < 0.02).all()  # 1/65 everywhere
     save_file({"conv1a.weight": state["conv1a.weight"]}, path)
     with pytest.raises(InputError, match="does not contain weights of the selfmark network"):
         create(weights=str(path))

@@ -1,4 +1,4 @@
-"""Model card: files, older files, invalid files, colors and hidden landmarks."""
+"""Model cards: reading and writing, older and invalid files, colors, hidden landmarks."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_an_invalid_card_raises(changes: dict[str, Any], message: str, tmp_path:
         read_card(tmp_path)
 
 
-def test_colors_are_those_of_the_user_or_the_palette() -> None:
+def test_colors_are_chosen_by_the_user_or_from_the_palette() -> None:
     assert landmark_colors(CARD) == palette(3)
     assert landmark_colors(EDITED) == (palette(3)[0], "#102030", palette(3)[2])
     assert to_rgb("#102030") == (16, 32, 48)
@@ -76,13 +76,13 @@ def test_colors_are_those_of_the_user_or_the_palette() -> None:
 def test_a_detector_predicts_hidden_landmarks_and_keeps_its_fingerprint() -> None:
     torch.manual_seed(0)
     psi = Psi(NETWORK, 3)
-    plain, named = Detector(psi, CARD), Detector(psi, EDITED)
+    plain, edited = Detector(psi, CARD), Detector(psi, EDITED)
     image = np.random.default_rng(0).integers(0, 255, (80, 60, 3), dtype=np.uint8)
-    found = named(image)
+    found = edited(image)
     assert found.names == ("x", "y", "z")
     np.testing.assert_array_equal(found.xy, plain(image).xy)
-    assert visible_landmarks(named.card) == [0, 1]
-    assert detector_fingerprint(named) == detector_fingerprint(plain), "maps and ONNX files stay valid"
+    assert visible_landmarks(edited.card) == [0, 1]
+    assert detector_fingerprint(edited) == detector_fingerprint(plain), "maps and ONNX files stay valid"
     other_mirror = Detector(psi, replace(CARD, mirror=(0, 1, 2)))
     assert detector_fingerprint(other_mirror) != detector_fingerprint(plain), (
         "landmarks move, so these files are invalid"

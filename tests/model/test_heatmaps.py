@@ -97,7 +97,7 @@ def test_the_quarter_step_is_towards_the_higher_neighbor() -> None:
 
 def test_centroids_match_a_naive_loop() -> None:
     maps = torch.randn(2, 3, 5, 7, generator=torch.Generator().manual_seed(0))
-    read = heatmaps.read_heatmaps(maps, "centroid")
+    centroids = heatmaps.read_heatmaps(maps, "centroid")
     for image, landmark in np.ndindex(2, 3):
         total, sum_x, sum_y, highest = 0.0, 0.0, 0.0, -np.inf
         for y, x in np.ndindex(5, 7):
@@ -106,19 +106,18 @@ def test_centroids_match_a_naive_loop() -> None:
             total, highest = total + weight, max(highest, heat)
             sum_x, sum_y = sum_x + weight * x, sum_y + weight * y
         expected = [sum_x / total, sum_y / total]
-        np.testing.assert_allclose(read.cells[image, landmark].numpy(), expected, rtol=1e-5)
-        assert float(read.score[image, landmark]) == pytest.approx(highest)
-    assert read.valid.all()
+        np.testing.assert_allclose(centroids.cells[image, landmark].numpy(), expected, rtol=1e-5)
+        assert float(centroids.score[image, landmark]) == pytest.approx(highest)
+    assert centroids.valid.all()
 
 
 def test_the_centroid_of_a_gaussian_is_its_center_and_that_of_two_lies_between() -> None:
-    one = heatmaps.draw_gaussians(torch.tensor([[[20.3, 31.8]]]), 64, 2.0)
-    np.testing.assert_allclose(heatmaps.heat_centroids(one).cells[0, 0].numpy(), [20.3, 31.8], atol=1e-3)
-    two = heatmaps.draw_gaussians(torch.tensor([[[20.0, 30.0], [40.0, 30.0]]]), 64, 2.0).sum(
-        dim=1, keepdim=True
-    )
-    np.testing.assert_allclose(heatmaps.heat_centroids(two).cells[0, 0].numpy(), [30.0, 30.0], atol=1e-3)
-    assert heatmaps.heat_centroids(-one).cells[0, 0].tolist() == pytest.approx([31.5, 31.5])
+    single = heatmaps.draw_gaussians(torch.tensor([[[20.3, 31.8]]]), 64, 2.0)
+    np.testing.assert_allclose(heatmaps.heat_centroids(single).cells[0, 0].numpy(), [20.3, 31.8], atol=1e-3)
+    both = heatmaps.draw_gaussians(torch.tensor([[[20.0, 30.0], [40.0, 30.0]]]), 64, 2.0)
+    double = both.sum(dim=1, keepdim=True)
+    np.testing.assert_allclose(heatmaps.heat_centroids(double).cells[0, 0].numpy(), [30.0, 30.0], atol=1e-3)
+    assert heatmaps.heat_centroids(-single).cells[0, 0].tolist() == pytest.approx([31.5, 31.5])
 
 
 def test_peaks_at_the_border_stay_on_the_map() -> None:

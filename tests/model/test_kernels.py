@@ -1,4 +1,4 @@
-"""Triton kernels: checked by Triton's interpreter without a GPU, on the GPU, and in training."""
+"""Triton kernels: in Triton's interpreter without a GPU, on the GPU, and in training."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ def test_networks_that_kernels_cannot_run_use_the_plain_backend() -> None:
         )
         return type(phi.backend.layers)
 
-    usual = preset("fast").network
-    assert chosen_layers(usual).__name__ == "FusedNetworkOps"
-    assert chosen_layers(usual, kernels="plain") is PlainNetworkOps
-    assert chosen_layers(usual, precision="fp32") is PlainNetworkOps
+    default = preset("fast").network
+    assert chosen_layers(default).__name__ == "FusedNetworkOps"
+    assert chosen_layers(default, kernels="plain") is PlainNetworkOps
+    assert chosen_layers(default, precision="fp32") is PlainNetworkOps
     assert chosen_layers(Network(channels=96, norm_groups=4)) is PlainNetworkOps
 
 
@@ -168,8 +168,8 @@ def test_a_captured_run_resumes_from_a_checkpoint_with_the_same_losses(tmp_path:
     assert _are_different(expected, _prepare_training(config, pixels, table)[1](10))
 
 
-def _are_different(one: np.ndarray, other: np.ndarray) -> bool:
-    return bool(np.abs(one / other - 1).max() > 2e-3)
+def _are_different(a: np.ndarray, b: np.ndarray) -> bool:
+    return bool(np.abs(a / b - 1).max() > 2e-3)
 
 
 @pytest.mark.gpu
@@ -189,18 +189,18 @@ def test_eager_and_captured_steps_give_the_same_losses() -> None:
 @pytest.mark.gpu
 def test_images_fetched_from_the_host_equal_those_on_the_device() -> None:
     pixels, table = _make_data(64, 128, 8)
-    away = PixelFeed(pixels.cpu(), CUDA, device_fraction=0.0)
-    here = PixelFeed(pixels, CUDA)
-    assert here.is_on_device
-    assert not away.is_on_device
+    on_host = PixelFeed(pixels.cpu(), CUDA, device_fraction=0.0)
+    on_device = PixelFeed(pixels, CUDA)
+    assert on_device.is_on_device
+    assert not on_host.is_on_device
     rows = [np.random.default_rng(i).integers(64, size=16) for i in range(50)]
-    for one, other in zip(here.batches(rows), away.batches(rows), strict=True):
-        assert torch.equal(one, other)
-    stopped = away.batches(rows)
+    for expected, fetched in zip(on_device.batches(rows), on_host.batches(rows), strict=True):
+        assert torch.equal(fetched, expected)
+    stopped = on_host.batches(rows)
     next(stopped)
     stopped.close()  # a consumer that stops early leaves no thread behind
     config = override(preset("tiny"), {"runtime.log_every": 1, "optimizer.lr": 1e-5})
-    curves = [_prepare_training(config, pixels, table, feed)[1](12) for feed in (here, away)]
+    curves = [_prepare_training(config, pixels, table, feed)[1](12) for feed in (on_device, on_host)]
     np.testing.assert_allclose(curves[0], curves[1], rtol=2e-3)
 
 

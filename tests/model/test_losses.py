@@ -27,8 +27,8 @@ def _views(seed: int) -> dict[str, torch.Tensor]:
     }
 
 
-def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
-    return sum((x - y) ** 2 for x, y in zip(one.tolist(), other.tolist(), strict=True))
+def _squared_distance(a: torch.Tensor, b: torch.Tensor) -> float:
+    return sum((x - y) ** 2 for x, y in zip(a.tolist(), b.tolist(), strict=True))
 
 
 def _mean_contrastive_loss(
@@ -44,7 +44,7 @@ def _mean_contrastive_loss(
 
 def _naive_positives(v: dict[str, torch.Tensor]) -> list[float]:
     return [
-        _distance(v["a"][image, i], v["b"][image, j])
+        _squared_distance(v["a"][image, i], v["b"][image, j])
         for image in range(B)
         for i in range(P)
         for j in range(P)
@@ -67,14 +67,14 @@ def test_contrastive_loss_with_same_image_negatives(seed: int, average: str) -> 
 
     positives = _naive_positives(v)
     hinges = [
-        max(0.0, 0.8 - _distance(v["a"][image, i], at_random[image, q]))
+        max(0.0, 0.8 - _squared_distance(v["a"][image, i], at_random[image, q]))
         for image in range(B)
         for i in range(P)
         for q in range(9)
         if v["valid_a"][image, i]
         and math.dist(cells[image, i].tolist(), random_cells[image, q].tolist()) > 5.7
     ] + [
-        max(0.0, 0.8 - _distance(v["a"][image, i], v["a"][image, j]))
+        max(0.0, 0.8 - _squared_distance(v["a"][image, i], v["a"][image, j]))
         for image in range(B)
         for i in range(P)
         for j in range(i + 1, P)
@@ -101,7 +101,7 @@ def test_contrastive_loss_with_same_image_negatives(seed: int, average: str) -> 
 def test_contrastive_loss_with_different_cluster_negatives(seed: int) -> None:
     v = _views(seed)
     hinges = [
-        max(0.0, 0.8 - _distance(v["a"][image, i], v["b"][image, j]))
+        max(0.0, 0.8 - _squared_distance(v["a"][image, i], v["b"][image, j]))
         for image in range(B)
         for i in range(P)
         for j in range(P)
@@ -127,8 +127,8 @@ def test_the_loss_without_pairs_is_zero() -> None:
         assert _mean_contrastive_loss(ones, no_pairs, ones, no_pairs, settings).item() == 0
 
 
-class _OneOfTwo(ProcessGroup):
-    """One of two processes: sums add the counts that the other process would have."""
+class _FirstOfTwo(ProcessGroup):
+    """First of two processes; `all_sum` adds the counts of the second."""
 
     other: dict[str, torch.Tensor]
 
@@ -146,7 +146,7 @@ def test_the_mean_over_processes_is_the_loss_of_a_single_process(average: str) -
     whole = _mean_contrastive_loss(across, positive, across, negative, settings)
     parts = []
     for rows, others in ((slice(0, 1), slice(1, B)), (slice(1, B), slice(0, 1))):
-        group = _OneOfTwo(0, 2)
+        group = _FirstOfTwo(0, 2)
         counts = torch.stack([positive[others].sum(), negative[others].sum()]).float()
         object.__setattr__(group, "other", {"counts": counts})
         weights = losses.pair_weights(positive[rows], negative[rows], settings, group)
@@ -155,15 +155,13 @@ def test_the_mean_over_processes_is_the_loss_of_a_single_process(average: str) -
 
 
 def test_detector_loss_is_the_mean_squared_error() -> None:
-    one, other = torch.rand(2, 1, 4, 4), torch.rand(2, 1, 4, 4)
-    expected = sum(
-        (x - y) ** 2 for x, y in zip(one.flatten().tolist(), other.flatten().tolist(), strict=True)
-    )
-    assert losses.detector_loss(one, other).item() == pytest.approx(expected / 32, abs=1e-6)
+    confidence, target = torch.rand(2, 1, 4, 4), torch.rand(2, 1, 4, 4)
+    expected = _squared_distance(confidence.flatten(), target.flatten())
+    assert losses.detector_loss(confidence, target).item() == pytest.approx(expected / 32, abs=1e-6)
 
 
 def test_stage2_error_counts_only_detected_landmarks() -> None:
-    """Compute Eq. 4 by a loop: mean over the detected set of each image, without images that have none."""
+    """Compare with a loop over Eq. 4: the mean over the detected landmarks of images that have any."""
     generator = torch.Generator().manual_seed(1)
     maps, target = (torch.rand(3, 4, 5, 5, generator=generator) for _ in range(2))
     present = torch.tensor([[1, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1]], dtype=torch.bool)

@@ -39,7 +39,7 @@ def test_sampling_before_or_after_the_last_layer_gives_the_same_descriptors() ->
 
 def test_psi_inherits_all_but_the_last_layer() -> None:
     settings = preset("tiny").network
-    phi, psi = Phi(settings), None
+    phi = Phi(settings)
     psi = Psi.from_phi(phi, settings, 7)
     ours, theirs = psi.state_dict(), phi.state_dict()
     inherited = [name for name in ours if not name.startswith("head.last.")]

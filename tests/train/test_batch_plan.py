@@ -1,4 +1,4 @@
-"""Batch plans depend on seed and iteration only, and processes split a batch between them."""
+"""Batch plans depend only on seed and iteration, and processes split a batch among themselves."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def test_any_iteration_can_be_planned_directly() -> None:
     plan = plan_pairs(USABLE, 8, 0.5, None, 0.0, seed=1)
     forward = [plan(i) for i in range(20)]
     for iteration in (13, 4):
-        again = plan_pairs(USABLE, 8, 0.5, None, 0.0, seed=1)(iteration)
-        assert again.images.tolist() == forward[iteration].images.tolist()
+        direct = plan_pairs(USABLE, 8, 0.5, None, 0.0, seed=1)(iteration)
+        assert direct.images.tolist() == forward[iteration].images.tolist()
     batches = {tuple(planned.images.tolist()) for planned in forward}
     assert len(batches) == 20
     assert plan_pairs(USABLE, 8, 0.5, None, 0.0, seed=2)(0).images.tolist() != forward[0].images.tolist()

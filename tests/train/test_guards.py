@@ -1,4 +1,4 @@
-"""Each guard raises for its fault with an explanation, and such a run leaves no model behind."""
+"""Each guard detects its fault and explains it, and a run that fails a guard saves no model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GUARDS = Guards()
 
 
 def make_points(per_image: int = 5, images: int = 4, seed: int = 0) -> DescribedPoints:
-    """Return points all over images of 64 pixels, with descriptors in all directions."""
+    """Return points at random positions in images of 64 pixels, with random descriptors."""
     generator = torch.Generator().manual_seed(seed)
     count = per_image * images
     vectors = torch.nn.functional.normalize(torch.randn(count, 16, generator=generator), dim=1)
@@ -40,25 +40,25 @@ def test_healthy_points_pass() -> None:
     check_points(make_points(), 4, 64, GUARDS)
 
 
-def _equal_descriptors(described: DescribedPoints) -> DescribedPoints:
+def _make_descriptors_equal(described: DescribedPoints) -> DescribedPoints:
     vectors = described.points.descriptor
     assert vectors is not None
     near = torch.nn.functional.normalize(vectors[:1] + 0.01 * vectors, dim=1)
     return DescribedPoints(replace(described.points, descriptor=near), None)
 
 
-def _equal_positions(described: DescribedPoints) -> DescribedPoints:
+def _make_positions_equal(described: DescribedPoints) -> DescribedPoints:
     return DescribedPoints(replace(described.points, xy=30 + described.points.xy / 1000), None)
 
 
-def _too_few(described: DescribedPoints) -> DescribedPoints:
+def _drop_most_points(described: DescribedPoints) -> DescribedPoints:
     return DescribedPoints(described.points.select(torch.tensor([0])), None)
 
 
 FAULTS: dict[str, Callable[[DescribedPoints], DescribedPoints]] = {
-    "descriptors of all points are alike": _equal_descriptors,
-    "all points of an image lie in one place": _equal_positions,
-    "only 0.0. points per image": _too_few,
+    "descriptors of all points are alike": _make_descriptors_equal,
+    "all points of an image lie in one place": _make_positions_equal,
+    "only 0.0. points per image": _drop_most_points,
 }
 
 
@@ -121,7 +121,7 @@ def run_with_fault(photos: Path, output: Path) -> tuple[int, list[Event]]:
 
 
 @pytest.mark.parametrize("words", FAULTS)
-def test_a_run_stops_before_the_round_without_a_model(
+def test_a_faulty_run_stops_before_the_next_round_and_saves_no_model(
     words: str,
     photos: Path,
     tmp_path: Path,
@@ -189,10 +189,10 @@ def test_checkpoints_contain_only_finite_numbers(
     "measure",
     [lambda d, g: descriptor_spread(d.points.descriptor, g), lambda d, g: point_spread(d.points, g)],
 )
-def test_processes_are_checked_together(
+def test_the_spread_is_measured_over_all_processes(
     measure: Callable[[DescribedPoints, ProcessGroup], float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Measure two halves as two processes: together they give the result of the whole."""
+    """Two processes with half of the points each together measure the spread of all points."""
     whole, pair = make_points(6, 4), ProcessGroup(rank=0, size=2)
     expected = measure(whole, SINGLE_PROCESS)
     sums: list[torch.Tensor] = []

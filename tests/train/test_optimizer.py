@@ -45,12 +45,12 @@ def test_many_steps_match_torch(clip: float, channels_last: bool) -> None:
             nn.utils.clip_grad_norm_(theirs.parameters(), clip)
         flat.step()
         reference.step()
-    for (name, one), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6, msg=name)
-        assert not torch.equal(other, dict(_network().named_parameters())[name])
+    for (name, parameter), expected in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(parameter, expected, rtol=1e-5, atol=1e-6, msg=name)
+        assert not torch.equal(expected, dict(_network().named_parameters())[name])
 
 
-def test_flattened_parameters_remain_those_of_the_network() -> None:
+def test_flattening_does_not_change_the_network() -> None:
     network = _network()
     before = copy.deepcopy(network)
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -74,12 +74,12 @@ def test_copies_collect_gradients_and_stay_equal_to_the_parameters() -> None:
     }
     before = {p: p.detach().clone() for p in network.parameters()}
     flat.zero_grad()
-    for low in flat.weight_copies.values():
-        low.grad = torch.ones_like(low)
+    for low_precision in flat.weight_copies.values():
+        low_precision.grad = torch.ones_like(low_precision)
     flat.step()
-    for parameter, low in flat.weight_copies.items():
+    for parameter, low_precision in flat.weight_copies.items():
         assert (parameter < before[parameter]).all()
-        assert torch.equal(low, parameter.bfloat16())
+        assert torch.equal(low_precision, parameter.bfloat16())
     assert torch.equal(
         network[1].weight, before[network[1].weight] - 0.1 * _first_step(before[network[1].weight])
     )

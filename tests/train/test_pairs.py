@@ -1,4 +1,4 @@
-"""Pairs: labels, pixels and points of the two sides belong together.
+"""Pairs: labels, pixels and points of the two sides match.
 
 The test images encode their own coordinates: red is x, green is y, blue is the image index. The color of an
 augmented image at a point therefore tells which position of which image it shows.
@@ -79,7 +79,7 @@ def _draw(
     return build_pair_batch(pixels, planned, source, config, generator, part, augmentation)
 
 
-def _read(batch: PairBatch, xy: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _decode(batch: PairBatch, xy: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the original coordinates and the image index at points of the augmented images."""
     values = sample_maps(batch.images, xy) * 255
     return values[..., :2], (values[..., 2] / 40).round().long()
@@ -90,7 +90,7 @@ def test_points_move_with_the_image_content(seed: int) -> None:
     table = _table()
     batch = _draw(table, None, ROUND, CONFIG, seed)
     for points, valid in ((batch.xy, batch.valid), (batch.target_xy, batch.target_valid)):
-        position, image = _read(batch, points)
+        position, image = _decode(batch, points)
         assert valid.any(dim=1).all()
         for view in range(len(image)):
             shown = image[view][valid[view]].unique()
@@ -103,7 +103,7 @@ def test_points_move_with_the_image_content(seed: int) -> None:
 def test_labels_match_the_image_and_its_flip(seed: int) -> None:
     table = _table()
     batch = _draw(table, None, ROUND, CONFIG, seed)
-    _, image = _read(batch, batch.xy)
+    _, image = _decode(batch, batch.xy)
     flips = set()
     for view in range(len(image)):
         number = int(image[view][batch.valid[view]][0])
@@ -123,7 +123,7 @@ def test_labels_match_the_image_and_its_flip(seed: int) -> None:
 def test_warmup_pairs_are_one_image_twice_and_never_flipped() -> None:
     table = _table()
     batch = _draw(table, None, warmup_pair_settings(CONFIG), CONFIG, 0)
-    _, image = _read(batch, batch.xy)
+    _, image = _decode(batch, batch.xy)
     first, second = image.chunk(2)
     both = batch.valid.chunk(2)[0] & batch.valid.chunk(2)[1]
     assert torch.equal(first[both], second[both])
@@ -139,13 +139,13 @@ def test_warmup_flips_views_and_keeps_labels_if_landmarks_are_their_own_partners
     table = build_point_table(label_by_index(points, IMAGES), IMAGES, 2, torch.device("cpu"))
     batch = _draw(table, None, settings, config, 0)
     assert torch.equal(*batch.label.chunk(2))
-    first, second = _read(batch, batch.xy)[0].chunk(2)  # equal labels: the same position of the original
+    first, second = _decode(batch, batch.xy)[0].chunk(2)  # equal labels: the same position of the original
     both = batch.valid.chunk(2)[0] & batch.valid.chunk(2)[1]
     assert (first - second)[both].abs().max() < 0.3
     # Red is x of the original: if it decreases to the right, the view is mirrored.
     mirrored = batch.images[:, 0, 64, 72] < batch.images[:, 0, 64, 56]
-    one, other = mirrored.chunk(2)
-    assert set((one == other).tolist()) == {True, False}
+    first_mirrored, second_mirrored = mirrored.chunk(2)
+    assert set((first_mirrored == second_mirrored).tolist()) == {True, False}
 
 
 def test_equivariance_mode_pairs_an_image_with_itself_and_flips_both_sides() -> None:
@@ -166,13 +166,13 @@ def test_same_image_pairs_occur_with_the_given_fraction() -> None:
     config = replace(CONFIG, runtime=replace(CONFIG.runtime, batch=400))
     settings = PairSettings(same_image_fraction=0.5, flip=False, flip_together=False)
     batch = _draw(_table(), None, settings, config, 0)
-    _, image = _read(batch, torch.full((800, 1, 2), 63.5))
+    _, image = _decode(batch, torch.full((800, 1, 2), 63.5))
     same = (image[:400] == image[400:]).float().mean()
-    # One in six of the other pairs consists of one image by chance.
+    # By chance, one in six of the other pairs also consists of a single image.
     assert same == pytest.approx(0.5 + 0.5 / IMAGES, abs=0.07)
 
 
-def test_temporal_pairs_match_carried_points_slot_by_slot() -> None:
+def test_temporal_pairs_match_propagated_points_slot_by_slot() -> None:
     table = _table()
     neighbor = torch.tensor([[1], [0], [3], [2], [5], [4]])
     propagated = PropagatedPoints(
@@ -182,23 +182,23 @@ def test_temporal_pairs_match_carried_points_slot_by_slot() -> None:
     always = replace(CONFIG, temporal=replace(CONFIG.temporal, enabled=True, fraction=1.0))
     settings = PairSettings(same_image_fraction=0.0, flip=True, flip_together=False)
     batch = _draw(table, propagated, settings, always, 0)
-    position, image = _read(batch, batch.xy)
-    target_position, target_image = _read(batch, batch.target_xy)
+    position, image = _decode(batch, batch.xy)
+    target_position, target_image = _decode(batch, batch.target_xy)
     pairs, temporal = len(image) // 2, 0
     for pair in range(pairs):
-        one, other = int(image[pair, 1]), int(image[pairs + pair, 1])
-        if one == other:
+        first, second = int(image[pair, 1]), int(image[pairs + pair, 1])
+        if first == second:
             continue  # the same image by chance, so not a temporal pair
         temporal += 1
-        assert other == int(neighbor[one, 0])
+        assert second == int(neighbor[first, 0])
         valid = batch.valid[pairs + pair]
         assert not valid[0]
-        expected = table.xy[one] + torch.tensor([3.0, -2.0])
+        expected = table.xy[first] + torch.tensor([3.0, -2.0])
         assert (position[pairs + pair] - expected)[valid].abs().max() < 0.3
         # The detector's targets of the second view are that frame's own keypoints, not the propagated ones.
-        assert (target_image[pairs + pair] == other).all()
+        assert (target_image[pairs + pair] == second).all()
         target_valid = batch.target_valid[pairs + pair]
-        assert (target_position[pairs + pair] - table.xy[other])[target_valid].abs().max() < 0.3
+        assert (target_position[pairs + pair] - table.xy[second])[target_valid].abs().max() < 0.3
         slots = list(range(SLOTS))
         assert batch.label[pair].tolist() == batch.label[pairs + pair].tolist() == slots
     assert temporal > pairs // 2

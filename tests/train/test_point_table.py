@@ -1,4 +1,4 @@
-"""Padded rows contain exactly the flat points."""
+"""Tables of padded points contain exactly the flat points."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_images_with_too_few_points_are_left_out() -> None:
         build_point_table(label_by_index(POINTS, 4), 4, 3, torch.device("cpu"))
 
 
-def test_warmup_labels_count_within_each_image() -> None:
+def test_warmup_labels_number_the_points_of_each_image() -> None:
     labeled = label_by_index(POINTS, 4)
     assert labeled.label.tolist() == [0, 1, 2, 0, 0, 1]
     assert labeled.mirrored_label.tolist() == labeled.label.tolist()

@@ -86,11 +86,11 @@ class Visit:
 
     def problems(self) -> list[str]:
         """Return everything that is wrong with the page now."""
-        found = [f"image does not load: {name}" for name in self.page.evaluate(_BROKEN_IMAGES)]
+        problems = [f"image does not load: {name}" for name in self.page.evaluate(_BROKEN_IMAGES)]
         width, window = self.page.evaluate(_WIDTHS)
         if width > window:
-            found.append(f"the page is {width} pixels wide in a window of {window}")
-        return self.complaints + found
+            problems.append(f"the page is {width} pixels wide in a window of {window}")
+        return self.complaints + problems
 
     def was_attacked(self) -> bool:
         """Return True if user text that sets `window.attacked` has run or will run."""

@@ -66,9 +66,9 @@ def test_map_points(run: Path, labeled: Path, tmp_path: Path) -> None:
     assert "nose" in mapped.names
     points = mapped(picture)
     assert points.xy.shape == (1, len(mapped.names), 2)
-    again = selfmark.load(run, mapped=True)
-    assert again.names == mapped.names
-    np.testing.assert_array_equal(again(picture).xy, points.xy)
+    reloaded = selfmark.load(run, mapped=True)
+    assert reloaded.names == mapped.names
+    np.testing.assert_array_equal(reloaded(picture).xy, points.xy)
     assert selfmark.load(run).names != mapped.names
 
 

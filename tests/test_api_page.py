@@ -23,19 +23,19 @@ def _find(name: str) -> Any:
     parts = name.split(".")
     for end in range(len(parts), 0, -1):
         try:
-            found: Any = importlib.import_module(".".join(parts[:end]))
+            value: Any = importlib.import_module(".".join(parts[:end]))
         except ModuleNotFoundError:
             continue
         for part in parts[end:]:
-            found = getattr(found, part)
-        return found
+            value = getattr(value, part)
+        return value
     raise AssertionError(f"no module or attribute named {name}")
 
 
 def test_every_documented_name_exists() -> None:
     page = PAGE.read_text(encoding="utf-8")
     documented = re.findall(r"^::: (\S+)$", page, flags=re.MULTILINE)
-    assert "selfmark" in documented  # which lists the members of selfmark.__all__
+    assert "selfmark" in documented  # this entry lists the members of selfmark.__all__
     for name in documented:
         _find(name)
     for name in re.findall(r"\bselfmark\.[A-Z]\w*", page):

@@ -22,13 +22,15 @@ def _defined_names(path: Path) -> set[str]:
             names |= {alias.asname or alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names |= {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+            names |= {
+                part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)
+            }
     return names
 
 
 def _used_names(path: Path) -> set[tuple[str, str]]:
     """Return the names that a script uses from other scripts in its folder, as (module, name)."""
-    siblings = {one.stem for one in path.parent.glob("*.py")}
+    siblings = {sibling.stem for sibling in path.parent.glob("*.py")}
     tree = ast.parse(path.read_text())
     used: set[tuple[str, str]] = set()
     imported: dict[str, str] = {}  # local name -> module
@@ -55,12 +57,14 @@ def test_names_used_from_sibling_scripts_exist(path: Path) -> None:
 def test_names_imported_from_the_package_exist(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("selfmark."):
-            place = ROOT / "src" / str(node.module).replace(".", "/")
-            if place.is_dir():
-                there = _defined_names(place / "__init__.py") | {one.stem for one in place.iterdir()}
+            source = ROOT / "src" / str(node.module).replace(".", "/")
+            if source.is_dir():
+                available = _defined_names(source / "__init__.py") | {
+                    module.stem for module in source.iterdir()
+                }
             else:
-                there = _defined_names(place.with_suffix(".py"))
-            missing = {alias.name for alias in node.names} - there
+                available = _defined_names(source.with_suffix(".py"))
+            missing = {alias.name for alias in node.names} - available
             assert not missing, f"{node.module} has no {missing}"
 
 

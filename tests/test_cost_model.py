@@ -50,19 +50,19 @@ def _ring_all_reduce(values: np.ndarray) -> tuple[np.ndarray, list[int]]:
     for phase in range(2 * (members - 1)):
         messages = []
         for member in range(members):
-            which = (
+            chunk = (
                 (member - phase) % members
                 if phase < members - 1
                 else (member + 1 - (phase - members + 1)) % members
             )
-            messages.append((member, which, chunks[member, which].copy()))
-            sent[member] += len(chunks[member, which])
-        for member, which, content in messages:
+            messages.append((member, chunk, chunks[member, chunk].copy()))
+            sent[member] += len(chunks[member, chunk])
+        for member, chunk, content in messages:
             target = (member + 1) % members
             if phase < members - 1:
-                chunks[target, which] += content
+                chunks[target, chunk] += content
             else:
-                chunks[target, which] = content
+                chunks[target, chunk] = content
     return chunks.reshape(members, -1), sent
 
 

@@ -99,12 +99,12 @@ def test_flip_test_averages_with_the_mirror_partner() -> None:
     expected = torch.stack([(maps[:, 0] + mirrored[:, 1]) / 2, (maps[:, 1] + mirrored[:, 0]) / 2], dim=1)
     flat = expected.flatten(2).argmax(dim=2)
     cells = torch.stack([flat % 16, flat // 16], dim=-1)
-    found = (flipping.locate(images).xy + 0.5) / 4 - 0.5
-    assert (found - cells).abs().max() <= 0.5
+    located = (flipping.locate(images).xy + 0.5) / 4 - 0.5
+    assert (located - cells).abs().max() <= 0.5
     # The mirrored image gives the mirrored landmarks, with partners swapped.
-    there = flipping.locate(images.flip(-1)).xy
-    here = flipping.locate(images).xy[:, [1, 0]]
-    assert torch.allclose(63 - there[..., 0], here[..., 0], atol=1e-3)
+    mirrored_xy = flipping.locate(images.flip(-1)).xy
+    partner_xy = flipping.locate(images).xy[:, [1, 0]]
+    assert torch.allclose(63 - mirrored_xy[..., 0], partner_xy[..., 0], atol=1e-3)
 
 
 def test_save_and_load_give_the_same_points(tmp_path: Path) -> None:
@@ -115,10 +115,10 @@ def test_save_and_load_give_the_same_points(tmp_path: Path) -> None:
     detector = Detector(Psi(NETWORK, 3), card)
     detector.save(tmp_path / "model")
     for folder in (tmp_path, tmp_path / "model"):
-        again = Detector.load(folder)
-        assert again.card == card
+        loaded = Detector.load(folder)
+        assert loaded.card == card
         images = (torch.rand(2, 3, 64, 64) * 255).to(torch.uint8)
-        assert torch.equal(again.locate(images).xy, detector.locate(images).xy)
+        assert torch.equal(loaded.locate(images).xy, detector.locate(images).xy)
 
 
 def test_a_detector_of_a_run_has_its_runtime_settings(quick_run: Path, tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_detector_of_a_run_has_its_runtime_settings(quick_run: Path, tmp_path:
     assert Detector.load(tmp_path / "model").runtime == Runtime(), "a model outside of a run"
 
 
-def test_network_pixels_of_all_images_and_what_could_not_be_read(tmp_path: Path) -> None:
+def test_network_predictions_list_the_images_that_cannot_be_read(tmp_path: Path) -> None:
     for index in range(5):
         picture = _picture(128, 128, (20 + 4 * index, 30), (90, 60), 6)
         cv2.imwrite(str(tmp_path / f"{index}.png"), picture[..., ::-1])
@@ -147,15 +147,15 @@ def test_network_pixels_of_all_images_and_what_could_not_be_read(tmp_path: Path)
     refs = [ImageRef(tmp_path / f"{index}.png") for index in range(5)]
     progress: list[tuple[int, int]] = []
     crops: list[int] = []
-    found = _detector().predict_network_pixels(
+    prediction = _detector().predict_network_pixels(
         refs, 2, lambda done, total: progress.append((done, total)), lambda pixels: crops.append(len(pixels))
     )
-    assert found.rows.tolist() == [0, 1, 3, 4]
-    assert [line.partition(":")[0] for line in found.skipped] == [refs[2].name]
+    assert prediction.rows.tolist() == [0, 1, 3, 4]
+    assert [line.partition(":")[0] for line in prediction.skipped] == [refs[2].name]
     assert (progress[-1], crops) == ((5, 5), [2, 2])
-    assert found.sizes.tolist() == [[128, 128]] * 4
+    assert prediction.sizes.tolist() == [[128, 128]] * 4
     landmarks = np.concatenate([part.landmarks.xy for part in _detector().predict(refs)])
-    original = to_original(found.xy, found.regions[:, None], 64)
+    original = to_original(prediction.xy, prediction.regions[:, None], 64)
     np.testing.assert_allclose(original, landmarks, atol=1e-4)
     with pytest.raises(InputError, match=r"none of the images could be read \(0 of 1\); first: .*2\.png"):
         _detector().predict_network_pixels([refs[2]])
@@ -207,11 +207,11 @@ def test_arrays_of_the_wrong_shape_are_refused() -> None:
 def test_the_demo_detector_finds_the_toy_animal() -> None:
     """On new pictures, points regressed from its landmarks are much better than the mean shape."""
     scene = generate_scene(80, 96, seed=11)
-    found = selfmark.load("demo")(list(scene.images)).xy.reshape(80, -1).astype(np.float64)
+    landmarks = selfmark.load("demo")(list(scene.images)).xy.reshape(80, -1).astype(np.float64)
     truth = scene.xy.reshape(80, -1).astype(np.float64)
     train, test = slice(0, 60), slice(60, 80)
     mean_shape_error = np.abs(truth[test] - truth[train].mean(axis=0)).mean()
-    predicted = fit_ridge(found[train], truth[train], 0.01).predict(found[test])
+    predicted = fit_ridge(landmarks[train], truth[train], 0.01).predict(landmarks[test])
     assert np.abs(predicted - truth[test]).mean() < 0.6 * mean_shape_error
 
 

@@ -1,4 +1,4 @@
-"""Docs are part of the work: commands shown run, the settings page is up to date, links lead somewhere."""
+"""The documentation: its commands run, generated pages and pictures are up to date, and links work."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ import cv2
 import numpy as np
 import pytest
 
+from selfmark import __all__ as public_names
 from selfmark.config import PRESETS
 from selfmark.demo.scene import Scene
 from selfmark.detector import Detector
@@ -30,24 +31,25 @@ from tests.tracking.arena import wander, write_arena_video
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-# The photographs of the docs have K points; these make a run with them short. Pages ask for up to twenty
-# landmarks, so points are looked for in larger images than elsewhere.
+# Settings that make the documented runs short. Pages ask for up to twenty landmarks, so keypoints are
+# detected in larger images than in other tests.
 _SHORT = {**QUICK, "keypoints.image_size": 128}
 SHORT = [f"--set={name}={json.dumps(value)}" for name, value in _SHORT.items() if name not in ("K", "M")]
 
 
 def _commands() -> list[str]:
-    found = []
+    """Return every `selfmark` command in the code blocks of the docs, once each."""
+    commands = []
     for page in PAGES:
         for block in re.findall(r"```(?:bash|console|sh)\n(.*?)```", page.read_text(), flags=re.DOTALL):
             for line in block.splitlines():
                 command = line.strip().removeprefix("$ ").split("  #")[0].strip()
                 if command.startswith("selfmark "):
-                    found.append(command)
-    return list(dict.fromkeys(found))
+                    commands.append(command)
+    return list(dict.fromkeys(commands))
 
 
-def test_the_docs_show_commands() -> None:
+def test_the_docs_show_the_main_commands() -> None:
     shown = {command.split()[1] for command in _commands()}
     assert {
         "discover",
@@ -64,8 +66,8 @@ def test_the_docs_show_commands() -> None:
 
 
 @pytest.fixture(scope="module")
-def workplace(scene: Scene, labeled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what the docs' commands name: photos/, more_photos/, video.mp4, points.csv and so on."""
+def workspace(scene: Scene, labeled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files that documented commands use: photos/, video.mp4, points.csv and so on."""
     folder = tmp_path_factory.mktemp("docs")
     shutil.copytree(labeled, folder / "labeled")
     for part in ("train", "test"):
@@ -91,16 +93,16 @@ def workplace(scene: Scene, labeled: Path, tmp_path_factory: pytest.TempPathFact
     (folder / "labels").mkdir()
     for frame in range(1, 41, 3):
         (folder / "labels" / f"arena_{frame}.txt").write_text("0 0.5 0.5 0.4 0.5 0.9\n")
-    _corrected(scene, folder / "corrected.json")
+    _write_corrected_labels(scene, folder / "corrected.json")
     shutil.copy(folder / "labeled" / "labels.json", folder / "boxes.json")
     shutil.copytree(folder / "labeled" / "images", folder / "images")
-    _datasets(folder)
-    _birds(folder / "official" / "cub", scene)
+    _write_datasets(folder)
+    _write_birds(folder / "official" / "cub", scene)
     return folder
 
 
-def _corrected(scene: Scene, path: Path) -> None:
-    """photos/ as exported from Label Studio, with their true points."""
+def _write_corrected_labels(scene: Scene, path: Path) -> None:
+    """Write the true points of photos/ as a Label Studio export."""
     height, width = scene.images[0].shape[:2]
     size = {"original_width": width, "original_height": height}
     tasks = []
@@ -113,8 +115,8 @@ def _corrected(scene: Scene, path: Path) -> None:
     path.write_text(json.dumps(tasks))
 
 
-def _datasets(folder: Path) -> None:
-    """Miniatures of data sets, and what detectors found in one of them."""
+def _write_datasets(folder: Path) -> None:
+    """Write miniatures of data sets, and boxes and points of detectors for one of them."""
     face_miniatures.make_celeba(folder / "celeba", images=16, fit_images=12)
     face_miniatures.make_aflw(folder / "aflw_release-2")
     face_miniatures.make_ls3d(folder / "ls3d", train=4, test=6)
@@ -128,8 +130,8 @@ def _datasets(folder: Path) -> None:
     )
 
 
-def _birds(root: Path, scene: Scene) -> None:
-    """The pictures as CUB-200-2011 would have them: one species, every other image for training."""
+def _write_birds(root: Path, scene: Scene) -> None:
+    """Write the pictures in the layout of CUB-200-2011: one species, two of three images for training."""
     (root / "images" / "001.Toy_Bird").mkdir(parents=True)
     (root / "parts").mkdir()
     lists: dict[str, list[str]] = {
@@ -151,19 +153,21 @@ def _birds(root: Path, scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("command", _commands())
-def test_every_command_shown_runs(
-    command: str, workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_every_documented_command_runs(
+    command: str, workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = shlex.split(command)
     name = words[1]
     if name == "weights":
-        file = workplace / words[-1]
+        file = workspace / words[-1]
         if "--from" not in words or not file.exists():
             pytest.skip(
                 "needs the network or a weights file; tests/keypoints/test_weights_cache.py covers both"
             )
-    wanted = [word for word in words if word in PUBLISHED_WEIGHTS]
-    missing = [one for one in wanted if not (cache_folder() / PUBLISHED_WEIGHTS[one].file).exists()]
+    detectors = [word for word in words if word in PUBLISHED_WEIGHTS]
+    missing = [
+        detector for detector in detectors if not (cache_folder() / PUBLISHED_WEIGHTS[detector].file).exists()
+    ]
     if name == "discover" and missing:
         pytest.skip(f"needs the weights of {missing[0]} in the cache")
     if name == "export" or "--runtime" in words:
@@ -175,49 +179,49 @@ def test_every_command_shown_runs(
         words += ["--set=M=24"]
     if name == "reproduce" and "--data" in words:
         words += [*SHORT, "--preset=tiny"]
-    monkeypatch.chdir(workplace)
+    monkeypatch.chdir(workspace)
     if name == "name":
-        _open_and_end(words)
+        _open_and_close_naming_page(words)
         return
     code = selfmark(*words[1:])
     assert code == 0, capsys.readouterr().err[-2000:]
 
 
-def test_the_batch_script_starts_a_run_and_goes_on_with_it(workplace: Path) -> None:
-    """Outside a cluster it is a shell script."""
+def test_the_batch_script_starts_a_run_and_resumes_it(workspace: Path) -> None:
+    """Outside a cluster, it is an ordinary shell script."""
     paths = [str(Path(sys.executable).parent), os.environ["PATH"]]
-    settings = os.environ | {"PATH": os.pathsep.join(paths), "PYTHONPATH": str(ROOT / "src")}
+    environment = os.environ | {"PATH": os.pathsep.join(paths), "PYTHONPATH": str(ROOT / "src")}
     options = [*SHORT, "--preset=tiny", "-k", "4", "--set=M=24", "--device=cpu"]
     command = ["bash", str(ROOT / "examples" / "discover.sbatch"), "photos/", "runs/batch", *options]
     for _ in range(2):
-        subprocess.run(command, cwd=workplace, env=settings, check=True, capture_output=True)
-        assert (workplace / "runs/batch/model/model.json").exists()
-    log = (workplace / "runs/batch/log.jsonl").read_text().splitlines()
+        subprocess.run(command, cwd=workspace, env=environment, check=True, capture_output=True)
+        assert (workspace / "runs/batch/model/model.json").exists()
+    log = (workspace / "runs/batch/log.jsonl").read_text().splitlines()
     events = [json.loads(line)["event"] for line in log]
-    assert events.count("keypoints") == 1  # the second time nothing was done twice
+    assert events.count("keypoints") == 1  # resuming a finished run repeats nothing
     assert events[-1] == "done"
 
 
-def _open_and_end(words: list[str]) -> None:
-    """A command that goes on until the user ends it: wait for its page, ask for it, press Ctrl-C."""
+def _open_and_close_naming_page(words: list[str]) -> None:
+    """Run a command that serves a page until Ctrl-C: wait for its address, request the page, interrupt it."""
     httpx = pytest.importorskip("httpx")
     pytest.importorskip("fastapi")
-    command = [sys.executable, "-m", *words, "--no-browser", "--port", "0"]  # whichever is free here
-    settings = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=settings) as process:
+    command = [sys.executable, "-m", *words, "--no-browser", "--port", "0"]  # any free port
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         line = next((line for line in process.stdout if "http://" in line), "")
         try:
-            answer = httpx.get(line.split()[-1], follow_redirects=True)
+            response = httpx.get(line.split()[-1], follow_redirects=True)
         finally:
             process.send_signal(signal.SIGINT)
         assert "names saved in" in process.stdout.read()
-    assert answer.status_code == 200
+    assert response.status_code == 200
     assert process.returncode == 0
 
 
-def _maker(name: str) -> ModuleType:
-    """A script that writes a page."""
+def _load_script(name: str) -> ModuleType:
+    """Import a script of the docs folder, which writes a page or a picture."""
     specification = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert specification is not None
     assert specification.loader is not None
@@ -227,7 +231,7 @@ def _maker(name: str) -> ModuleType:
 
 
 def test_the_settings_page_is_up_to_date() -> None:
-    page = _maker("make_settings").page()
+    page = _load_script("make_settings").page()
     assert (ROOT / "docs" / "settings.md").read_text() == page, "run: python docs/make_settings.py"
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     assert len(rows) > 60
@@ -237,38 +241,38 @@ def test_the_settings_page_is_up_to_date() -> None:
         assert cells[-1], f"{cells[0]} has no comment in config.py"
 
 
-def test_the_page_of_experiments_is_up_to_date() -> None:
+def test_the_table_of_experiments_is_up_to_date() -> None:
     page = (ROOT / "docs" / "reproduce.md").read_text()
-    assert page == _maker("make_reproduce").page(page), "run: python docs/make_reproduce.py"
+    assert page == _load_script("make_reproduce").page(page), "run: python docs/make_reproduce.py"
     rows = [line for line in page.splitlines() if line.startswith("| `selfmark reproduce")]
     assert len(rows) == len(experiment.experiment_names()) + 1
 
 
-def test_the_picture_shows_the_detector_that_comes_along() -> None:
-    demo = _maker("make_demo")
+def test_the_demo_picture_is_up_to_date() -> None:
+    demo = _load_script("make_demo")
     drawn = cv2.imread(str(demo.PATH))
     expected = demo.picture()[..., ::-1]
     assert drawn is not None
     assert drawn.shape == expected.shape
-    # JPEG blurs edges, but a disc that is elsewhere is another color in dozens of pixels.
+    # JPEG blurs edges slightly; a disc at another position changes dozens of pixels completely.
     differs = np.abs(drawn.astype(int) - expected).max(axis=-1) > 100
     assert differs.mean() < 5e-4, "run: python docs/make_demo.py"
 
 
-def test_the_picture_of_the_readme_can_be_drawn_again(workplace: Path, tmp_path: Path) -> None:
-    maker = _maker("make_readme_picture")
+def test_the_readme_picture_can_be_redrawn(workspace: Path, tmp_path: Path) -> None:
+    script = _load_script("make_readme_picture")
     Detector.load("demo").save(tmp_path / "model")
-    images = [str(workplace / "photos" / f"{index:03d}.png") for index in range(5)]
+    images = [str(workspace / "photos" / f"{index:03d}.png") for index in range(5)]
     sheets = []
     for trust in (1.0, 0.0):
         (tmp_path / "metrics.json").write_text(json.dumps({"unlabelled": {"trust": [trust] * 16}}))
-        sheets.append(maker.picture(str(tmp_path), images))
-    assert sheets[0].shape == (maker.WIDTH // 2 - 1, maker.WIDTH, 3)  # two rows of four, with gaps
+        sheets.append(script.picture(str(tmp_path), images))
+    assert sheets[0].shape == (script.WIDTH // 2 - 1, script.WIDTH, 3)  # two rows of four, with gaps
     assert (sheets[0] != sheets[1]).any()  # landmarks of low trust are not drawn
 
 
-def _scripts() -> list[str]:
-    """Scripts of this repository that the docs call with options, as they are called."""
+def _script_calls() -> list[str]:
+    """Return the documented calls of scripts of this repository that have options."""
     blocks = [
         block for page in PAGES for block in re.findall(r"```.*?\n(.*?)```", page.read_text(), re.DOTALL)
     ]
@@ -276,44 +280,36 @@ def _scripts() -> list[str]:
     return sorted({part for part in parts if re.search(r"\bpython (-m )?(training|benchmarks)\b.* --", part)})
 
 
-def test_scripts_shown_know_the_options_shown() -> None:
-    shown = _scripts()
-    assert len(shown) >= 4
-    for command in shown:
+def test_scripts_accept_their_documented_options() -> None:
+    calls = _script_calls()
+    assert len(calls) >= 4
+    for command in calls:
         call = re.search(r"python ((?:-m )?\S+)(.*)", command)
         assert call is not None
         words = [sys.executable, *call[1].split(), "--help"]
-        path = {"PYTHONPATH": "src"} if command.startswith("PYTHONPATH=src ") else {}
-        answer = subprocess.run(words, cwd=ROOT, env=os.environ | path, capture_output=True, text=True)
-        assert answer.returncode == 0, f"{command}: {answer.stderr}"
-        unknown = [word for word in re.findall(r"--[a-z-]+", call[2]) if word not in answer.stdout]
+        variables = {"PYTHONPATH": "src"} if command.startswith("PYTHONPATH=src ") else {}
+        result = subprocess.run(words, cwd=ROOT, env=os.environ | variables, capture_output=True, text=True)
+        assert result.returncode == 0, f"{command}: {result.stderr}"
+        unknown = [word for word in re.findall(r"--[a-z-]+", call[2]) if word not in result.stdout]
         assert unknown == [], command
 
 
-def test_imports_shown_work() -> None:
-    """Every name that a Python example imports from selfmark exists."""
-    shown = re.compile(r"^from (selfmark[\w.]*) import (.+)$", flags=re.MULTILINE)
-    missing = []
+def test_examples_use_only_the_public_api() -> None:
+    """Python examples import selfmark as a whole, and every `selfmark.NAME` in them is public."""
     for page in PAGES:
         for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL):
-            for module, names in shown.findall(block):
-                try:
-                    loaded = importlib.import_module(module)
-                except ModuleNotFoundError:
-                    missing.append(f"{page.name}: {module}")
-                    continue
-                absent = [name for name in names.split(", ") if not hasattr(loaded, name)]
-                missing += [f"{page.name}: {module}.{name}" for name in absent]
-    assert missing == []
+            assert not re.search(r"^from selfmark\b|^import selfmark\.", block, flags=re.MULTILINE), page.name
+            names = set(re.findall(r"(?<![\"'])\bselfmark\.([A-Za-z]\w*)", block))  # not in strings
+            assert names <= set(public_names), page.name
 
 
 def _anchors(page: Path) -> set[str]:
-    """What forges make of a page's headings."""
+    """Return the anchors that code hosts derive from the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_links_between_pages_lead_somewhere() -> None:
+def test_links_between_pages_work() -> None:
     broken = []
     for page in PAGES:
         for target, anchor in re.findall(r"\]\(([^)#]+)(?:#([^)]*))?\)", page.read_text()):
@@ -325,11 +321,11 @@ def test_links_between_pages_lead_somewhere() -> None:
     assert broken == []
 
 
-def test_the_map_shows_every_page() -> None:
+def test_the_index_links_to_every_page() -> None:
     index = ROOT / "docs" / "index.md"
     targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", index.read_text())
-    shown = {(index.parent / target).resolve() for target in targets if "://" not in target}
-    assert [page.name for page in PAGES if page != index and page.resolve() not in shown] == []
+    linked = {(index.parent / target).resolve() for target in targets if "://" not in target}
+    assert [page.name for page in PAGES if page != index and page.resolve() not in linked] == []
 
 
 def test_the_architecture_page_lists_every_package_and_only_existing_modules() -> None:
@@ -342,5 +338,5 @@ def test_the_architecture_page_lists_every_package_and_only_existing_modules() -
     for package, purpose in re.findall(r"^\| `([a-z_]+/)` \| (.*) \|.*\|$", page, flags=re.MULTILINE):
         named += [f"{package}{module}.py" for module in re.findall(r"`([a-z0-9_]+)`", purpose)]
     assert len(named) > 40
-    there = {path for path in named if (source / path).exists() or (ROOT / path).exists()}
-    assert sorted(set(named) - there) == []
+    existing = {path for path in named if (source / path).exists() or (ROOT / path).exists()}
+    assert sorted(set(named) - existing) == []

@@ -41,13 +41,13 @@ class _Resources(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.addresses: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = dict(attrs)
-        self.found += [values["src"] or ""] if "src" in values else []
+        self.addresses += [values["src"] or ""] if "src" in values else []
         if tag == "link" and values.get("rel") != "canonical":
-            self.found.append(values.get("href") or "")
+            self.addresses.append(values.get("href") or "")
 
 
 def test_pages_load_nothing_from_the_network(site: Path) -> None:
@@ -56,8 +56,8 @@ def test_pages_load_nothing_from_the_network(site: Path) -> None:
     for page in pages:
         parser = _Resources()
         parser.feed(page.read_text(encoding="utf-8"))
-        assert parser.found
-        assert [address for address in parser.found if re.match(r"(\w+:)?//", address)] == [], page.name
+        assert parser.addresses
+        assert [address for address in parser.addresses if re.match(r"(\w+:)?//", address)] == [], page.name
     for sheet in site.rglob("*.css"):
         assert not re.search(r"(@import|url\()\s*[\"']?(https?:)?//", sheet.read_text(encoding="utf-8"))
 

@@ -32,11 +32,11 @@ def _tensors(run: Path) -> dict[str, torch.Tensor]:
     return {f"{file.name}/{name}": value for file in files for name, value in load_file(file).items()}
 
 
-def _assert_same_result(one: Path, other: Path) -> None:
-    ours, theirs = _tensors(one), _tensors(other)
-    assert ours.keys() == theirs.keys()
-    for name, value in ours.items():
-        assert torch.equal(value, theirs[name]), name
+def _assert_same_result(first: Path, second: Path) -> None:
+    expected, actual = _tensors(first), _tensors(second)
+    assert expected.keys() == actual.keys()
+    for name, value in expected.items():
+        assert torch.equal(value, actual[name]), name
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,7 @@ def test_stage_2_can_follow_a_separate_stage_1(uninterrupted: Path, photos: Path
 
 
 def test_weights_of_rounds_are_kept_if_requested(uninterrupted: Path, photos: Path, tmp_path: Path) -> None:
-    """Also if the run was killed between the last checkpoint of a round and its weights."""
+    """This holds even if the run stops between the last checkpoint of a round and saving its weights."""
     settings = QUICK | {"rounds.keep_weights": True}
     output, stopped = tmp_path / "run", tmp_path / "stopped"
     train_stage1(photos, output=output, preset="tiny", settings=settings, device="cpu")
@@ -172,7 +172,7 @@ def test_weights_of_rounds_are_kept_if_requested(uninterrupted: Path, photos: Pa
     assert all(torch.equal(value, again[name]) for name, value in first.items())
 
 
-# K is chosen from few candidates.
+# Settings for a run that chooses K from three candidates.
 AUTO_K = {name: value for name, value in QUICK.items() if name not in ("K", "M")} | {
     "M": 12,
     "auto_k.candidates": [3, 4, 6],

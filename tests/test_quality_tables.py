@@ -49,7 +49,7 @@ def _row(name: str, forward: float, seed: int = 0, stage: int = 1, ridge: float 
     return row | {"hardware": "an abacus", "points_per_image": 20.0 if stage == 1 else 30} | more
 
 
-def _made_up() -> dict[str, Any]:
+def _example_quality() -> dict[str, Any]:
     clusters = {
         "clusters-30": 6.0,
         "clusters-50": 5.0,
@@ -73,13 +73,13 @@ def _line(page: str, start: str) -> list[str]:
 
 def test_seeds_are_summarized_by_mean_and_sample_deviation(tables: ModuleType) -> None:
     # 2.9, 3.0, 3.2: mean 9.1 / 3; squared deviations 0.01778 + 0.00111 + 0.02778 over 2: root 0.1528.
-    page = tables.pages(_made_up())["quality.md"]
+    page = tables.pages(_example_quality())["quality.md"]
     stage2 = [line for line in page.splitlines() if line.startswith("| yt68-superpoint | faces-yt68")][1]
     assert "| 3 | 2 | 3.30 ± 0.00 | 3.03 ± 0.15 | — | 6.07 ± 0.31 | 11.40 |" in stage2
 
 
 def test_targets_are_compared_with_results(tables: ModuleType) -> None:
-    page = tables.pages(_made_up())["quality.md"]
+    page = tables.pages(_example_quality())["quality.md"]
     assert "| yt68-superpoint | forward, ridge 0.01 | 3 | 3.03 | no |" in page
     assert "| yt68-superpoint | backward, ridge 0.01 | 6.5 | 6.07 | yes |" in page
     # 6.27 of 11.4 is 0.55, below the 0.6 that 40 % under the mean shape allows.
@@ -88,7 +88,7 @@ def test_targets_are_compared_with_results(tables: ModuleType) -> None:
 
 
 def test_the_order_of_rows_is_compared_with_the_paper(tables: ModuleType) -> None:
-    page = tables.pages(_made_up())["ablations.md"]
+    page = tables.pages(_example_quality())["ablations.md"]
     assert _line(page, "250")[1:4] == ["clusters-250", "5.50", "11.00"]
     assert _line(page, "250")[-2:] == ["8.58", "6.26"]
     # Ranks ours 5 3 1 4 2, theirs 5 2 1 3 4: squared differences 0 1 0 1 4, so 1 - 6 x 6 / (5 x 24) = 0.7.
@@ -99,7 +99,7 @@ def test_the_order_of_rows_is_compared_with_the_paper(tables: ModuleType) -> Non
 
 
 def test_flipping_at_test_time_has_its_own_row(tables: ModuleType) -> None:
-    page = tables.pages(_made_up())["ablations.md"]
+    page = tables.pages(_example_quality())["ablations.md"]
     assert [_line(page, label)[3] for label in ("none", "train", "train and test")] == [
         "3.40",
         "3.50",
@@ -111,7 +111,7 @@ def test_flipping_at_test_time_has_its_own_row(tables: ModuleType) -> None:
 
 
 def test_videos_are_summarized_over_seeds(tables: ModuleType) -> None:
-    quality = _made_up()
+    quality = _example_quality()
     for name, flow, forward in (("flies", 0.2, 6.0), ("flies-temporal", 0.1, 6.1)):
         for seed, more in enumerate((0.0, 0.03)):
             motion = {"median_from_flow": flow + more, "jumps": 0.01, "on_animal": 0.5}
@@ -130,8 +130,8 @@ def test_an_order_is_the_same_only_if_every_row_agrees(summaries: ModuleType) ->
     assert summaries.describe_ranking({"a": 7.0, "b": 8.0, "c": 9.0}, theirs, "error").endswith(
         "The same order."
     )
-    turned = summaries.describe_ranking({"a": 9.0, "b": 8.0, "c": 7.0}, theirs, "error")
-    assert turned.endswith("A different row is best; Spearman's rank correlation is -1.00.")
+    opposite = summaries.describe_ranking({"a": 9.0, "b": 8.0, "c": 7.0}, theirs, "error")
+    assert opposite.endswith("A different row is best; Spearman's rank correlation is -1.00.")
     assert "too few rows" in summaries.describe_ranking({"a": 1.0, "b": None, "x": 2.0}, theirs, "error")
 
 
@@ -172,21 +172,23 @@ def _published() -> dict[str, Any]:
 
 
 def test_the_page_of_first_keypoints_matches_its_json(scripts: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT))  # the script also takes from `training`
+    monkeypatch.syspath_prepend(str(ROOT))  # the script also imports from `training`
     record = json.loads((RESULTS / "keypoints.json").read_text(encoding="utf-8"))
     page = import_module("keypoints").page(record)
     assert (RESULTS / "keypoints.md").read_text(encoding="utf-8") == page
 
 
 def test_every_experiment_is_published(scripts: None) -> None:
-    rows = import_module("experiments")
+    experiments = import_module("experiments")
     published = _published()
-    there = {(row["name"], row["seed"], row["stage"], row["ridge"]) for row in published["rows"]}
-    for experiment in rows.EXPERIMENTS:
+    published_rows = {(row["name"], row["seed"], row["stage"], row["ridge"]) for row in published["rows"]}
+    for experiment in experiments.EXPERIMENTS:
         for seed, run in zip(experiment.seeds, experiment.runs(), strict=True):
             assert published["runs"][run]["digest"] == experiment.digest(), f"{run} has other settings"
             for name in (experiment.name, *experiment.variants):
-                assert {(name, seed, stage, ridge) for stage in (1, 2) for ridge in rows.RIDGES} <= there
+                assert {
+                    (name, seed, stage, ridge) for stage in (1, 2) for ridge in experiments.RIDGES
+                } <= published_rows
 
 
 def test_every_row_has_all_fields() -> None:
@@ -215,25 +217,24 @@ def test_every_row_of_the_pages_can_be_recomputed(scripts: None, tmp_path: Path)
 
 
 def test_commands_on_the_page_have_the_settings_of_the_experiments(scripts: None) -> None:
-    rows, commands = import_module("experiments"), import_module("commands")
+    experiments, commands = import_module("experiments"), import_module("commands")
     from typer.main import get_command
 
     from selfmark.cli.entry import app
     from selfmark.cli.options import parse_settings
 
     discover = get_command(app).commands["discover"]  # type: ignore[attr-defined]
-    for experiment in rows.RESULTS:
+    for experiment in experiments.RESULTS:
         words = shlex.split(commands.discover_command(experiment))
-        given = discover.make_context("discover", words[2:]).params
-        settings = parse_settings(given["change"]) | {"K": given["landmarks"]}
-        asked = override(preset(given["preset"]), settings)
-        wanted = override(preset(experiment.preset), experiment.settings)
-        assert replace(asked, evaluation=wanted.evaluation) == wanted, experiment.name
-        assert given["seed"] == experiment.seeds[0]
+        options = discover.make_context("discover", words[2:]).params
+        settings = parse_settings(options["change"]) | {"K": options["landmarks"]}
+        parsed = override(preset(options["preset"]), settings)
+        expected = override(preset(experiment.preset), experiment.settings)
+        assert replace(parsed, evaluation=expected.evaluation) == expected, experiment.name
+        assert options["seed"] == experiment.seeds[0]
 
 
-def test_headline_figures_are_those_of_the_rows(summaries: ModuleType) -> None:
-    # By data, K and the word that tells rows of the same data apart.
+def test_headline_numbers_match_the_published_rows(summaries: ModuleType) -> None:
     quality = _published()
     page = (ROOT / "docs" / "expect.md").read_text(encoding="utf-8")
     rows = {
@@ -247,19 +248,24 @@ def test_headline_figures_are_those_of_the_rows(summaries: ModuleType) -> None:
     for start, name in rows.items():
         (line,) = [line for line in page.splitlines() if line.startswith(start)]
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        found = [
+        values = [
             summaries.collect_values(quality, name, field) for field in ("forward", "backward", "mean_shape")
         ]
         assert cells[-3:] == [
-            summaries.format_mean(found[0]),
-            summaries.format_mean(found[1]),
-            summaries.format_mean(found[2][:1]),
+            summaries.format_mean(values[0]),
+            summaries.format_mean(values[1]),
+            summaries.format_mean(values[2][:1]),
         ]
-    five = summaries.format_mean(summaries.collect_values(quality, "aflw-selfmark", "forward", ridge=0.001))
-    assert f"error is {five} with the ridge that the authors' program has for five points on CelebA" in page
+    aflw_error = summaries.format_mean(
+        summaries.collect_values(quality, "aflw-selfmark", "forward", ridge=0.001)
+    )
+    assert (
+        f"error is {aflw_error} with the ridge that the authors' program has for five points on CelebA"
+        in page
+    )
 
 
-def test_the_readme_shows_figures_of_the_rows(summaries: ModuleType) -> None:
+def test_readme_numbers_match_the_published_rows(summaries: ModuleType) -> None:
     quality = _published()
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     rows = {
@@ -272,8 +278,8 @@ def test_the_readme_shows_figures_of_the_rows(summaries: ModuleType) -> None:
     for start, name in rows.items():
         (line,) = [line for line in readme.splitlines() if line.startswith(start)]
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        found = [summaries.collect_values(quality, name, field) for field in ("forward", "mean_shape")]
-        assert cells[-2:] == [summaries.format_mean(found[0]), summaries.format_mean(found[1][:1])]
+        values = [summaries.collect_values(quality, name, field) for field in ("forward", "mean_shape")]
+        assert cells[-2:] == [summaries.format_mean(values[0]), summaries.format_mean(values[1][:1])]
     (demo,) = json.loads((RESULTS / "demo.json").read_text(encoding="utf-8"))["rows"]
     time = f"{demo['minutes']:.0f} minutes, 2 CPU cores"
     assert f"| {demo['k']} | {time} | {demo['forward']} | {demo['mean_shape']} |" in readme

@@ -78,14 +78,14 @@ def test_discover_and_predict_each_animal_of_a_video(
     assert re.search(r"^24 images, \d+\.\d per second: .*landmarks\.csv$", output, flags=re.MULTILINE)
     assert f"labeled video: {out / 'arena_landmarks.mp4'}" in output
     assert probe_video(out / "arena_landmarks.mp4").frames == 12
-    found = _rows(out / "landmarks.csv")
-    assert {(row["instance"], row["track"]) for row in found} == {("0", "1"), ("1", "2")}
-    assert len(found) == 24 * QUICK["K"]
+    rows = _rows(out / "landmarks.csv")
+    assert {(row["instance"], row["track"]) for row in rows} == {("0", "1"), ("1", "2")}
+    assert len(rows) == 24 * QUICK["K"]
     assert sorted(path.name for path in out.iterdir()) == ["arena_landmarks.mp4", "landmarks.csv"]
 
 
 def test_landmarks_lie_inside_the_crop(quick_run: Path, arena: Path, tmp_path: Path) -> None:
-    crop = ["--crop=40,30,64,64", "--every=60", "--device=cpu", "--set=contrast=20"]
+    crop = ["--crop=40,30,64,64", "--every=60", "--device=cpu", "--set=min_contrast=20"]
     assert selfmark("predict", quick_run, arena, "-o", tmp_path, *crop) == 0
     xy = np.array([(float(row["x"]), float(row["y"])) for row in _rows(tmp_path / "landmarks.csv")])
     assert ((xy > (40 - 8, 30 - 8)) & (xy < (104 + 8, 94 + 8))).all(), "inside the crop and its margin"
@@ -101,9 +101,9 @@ def test_the_readable_part_of_a_damaged_video_is_predicted(
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * 0.6)])
     assert selfmark("predict", quick_run, path, "-o", tmp_path / "out", "--draw", "--device=cpu") == 0
     errors = capsys.readouterr().err
-    (sentence,) = [line for line in errors.splitlines() if "could not be read" in line]
-    lost = int(sentence.split()[0])
-    assert sentence == f"{lost} of 60 frames of {path} could not be read and were left out"
+    (message,) = [line for line in errors.splitlines() if "could not be read" in line]
+    lost = int(message.split()[0])
+    assert message == f"{lost} of 60 frames of {path} could not be read and were left out"
     frames = {int(row["frame"]) for row in _rows(tmp_path / "out" / "landmarks.csv")}
     assert frames == set(range(60 - lost))
     assert 10 < lost < 50

@@ -34,7 +34,7 @@ class FuzzResult:
     refused: int = 0
     slowest_seconds: float = 0.0
     failures: list[str] = field(default_factory=list)
-    inputs_of_failures: list[bytes] = field(default_factory=list)
+    failing_inputs: list[bytes] = field(default_factory=list)
 
 
 def fuzz(reader: Reader, folder: Path, count: int, rng: random.Random) -> FuzzResult:
@@ -58,7 +58,7 @@ def fuzz(reader: Reader, folder: Path, count: int, rng: random.Random) -> FuzzRe
             if isinstance(error, KeyboardInterrupt):
                 raise
             result.failures.append(f"{type(error).__name__}: {str(error)[:200]}")
-            result.inputs_of_failures.append(corrupted)
+            result.failing_inputs.append(corrupted)
         result.slowest_seconds = max(result.slowest_seconds, time.perf_counter() - start)
     path.unlink()
     return result
@@ -89,7 +89,7 @@ def main(count: int, seed: int, output: Path) -> int:
             results[kind] = fuzz(reader, folder, num_files, random.Random(f"{seed} {kind}"))
             print(kind, results[kind].inputs, "inputs,", len(results[kind].failures), "failures", flush=True)
             for index, (reason, content) in enumerate(
-                zip(results[kind].failures[:20], results[kind].inputs_of_failures[:20], strict=True)
+                zip(results[kind].failures[:20], results[kind].failing_inputs[:20], strict=True)
             ):
                 print("  ", reason, flush=True)
                 output.with_name(f"failure-{number}-{index}").write_bytes(content)

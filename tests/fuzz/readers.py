@@ -37,7 +37,7 @@ class Reader:
     read:     the function that reads it
     seeds:    contents of valid files
     mutators: functions that corrupt them
-    cost:     how many times slower it is than the others; it gets fewer files accordingly
+    cost:     how many times slower it is than the others; it gets that many times fewer files
     """
 
     file: str
@@ -87,11 +87,11 @@ def _images() -> tuple[bytes, ...]:
     rng = np.random.default_rng(0)
     colors = Image.fromarray(rng.integers(0, 255, (9, 11, 3), dtype=np.uint8))
     deep = Image.fromarray(rng.integers(0, 65535, (7, 5)).astype(np.uint16))
-    turned = Image.Exif()
-    turned[0x0112] = 6
+    rotated = Image.Exif()
+    rotated[0x0112] = 6
     examples = [
         (colors, "PNG", {}),
-        (colors, "JPEG", {"exif": turned}),
+        (colors, "JPEG", {"exif": rotated}),
         (colors, "JPEG", {"progressive": True}),
         (colors.convert("P"), "GIF", {}),
         (colors.convert("CMYK"), "TIFF", {"compression": "tiff_lzw"}),
@@ -167,7 +167,7 @@ def _config() -> tuple[bytes, ...]:
 
 
 def _as_json(content: bytes, rng: random.Random) -> bytes:
-    """Change settings one by one, written as JSON, which is also YAML."""
+    """Change settings as a JSON document, which is also valid YAML."""
     return change_json(json.dumps(yaml.safe_load(content)).encode(), rng)
 
 

@@ -12,7 +12,7 @@ from selfmark import discovery
 
 
 @pytest.fixture
-def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip the checks and the report at the end of a run, which these tests do not need."""
 
     def skip(*arguments: Any, **options: Any) -> None:

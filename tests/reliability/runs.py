@@ -80,14 +80,14 @@ def start_or_resume(photos: Path, output: Path, moment: Moment | None) -> int:
     return code
 
 
-def assert_same_result(one: Path, other: Path) -> None:
+def assert_same_result(first: Path, second: Path) -> None:
     """Fail unless two finished runs have bitwise the same weights, points and model card."""
-    assert (one / "model" / "model.json").read_text() == (other / "model" / "model.json").read_text()
-    ours, theirs = _tensors(one), _tensors(other)
-    assert ours.keys() == theirs.keys()
-    for name, value in ours.items():
-        assert torch.equal(value, theirs[name]), name
-    assert not list(other.rglob("*.part"))
+    assert (first / "model" / "model.json").read_text() == (second / "model" / "model.json").read_text()
+    expected, actual = _tensors(first), _tensors(second)
+    assert expected.keys() == actual.keys()
+    for name, value in expected.items():
+        assert torch.equal(value, actual[name]), name
+    assert not list(second.rglob("*.part"))
 
 
 def _tensors(run: Path) -> dict[str, torch.Tensor]:

@@ -15,7 +15,7 @@ from selfmark.run.folder import Event, Run
 from tests.conftest import selfmark
 from tests.reliability.runs import assert_same_result
 
-pytestmark = pytest.mark.usefixtures("bare")
+pytestmark = pytest.mark.usefixtures("without_report")
 
 
 def flip_bit(path: Path) -> None:

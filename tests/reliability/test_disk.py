@@ -20,7 +20,7 @@ from selfmark.train import engine
 from tests.conftest import QUICK, selfmark
 from tests.reliability.runs import assert_same_result
 
-pytestmark = pytest.mark.usefixtures("bare")
+pytestmark = pytest.mark.usefixtures("without_report")
 
 
 def start(photos: Path, output: Path, **options: object) -> None:
@@ -36,7 +36,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True
     ).returncode
     if code != 0:
-        pytest.skip("needs permission to mount a file system; the next test covers the same with a fault")
+        pytest.skip("needs permission to mount a file system; the next test injects the same error")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
 
@@ -97,7 +97,7 @@ def test_a_folder_that_is_moved_away(photos: Path, quick_run: Path, tmp_path: Pa
     assert_same_result(quick_run, output)
 
 
-def test_the_command_line_reports_it_in_one_sentence(
+def test_the_command_line_reports_disk_errors_in_one_line(
     finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*arguments: object) -> None:

@@ -47,7 +47,7 @@ def hostile(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_images_with_such_names_are_found(hostile: Path) -> None:
+def test_images_with_hostile_names_are_found(hostile: Path) -> None:
     assert {ref.path.name for ref in list_images([hostile])} == {*NAMES, f"broken {ATTACK}.png"}
 
 
@@ -75,9 +75,9 @@ def test_no_code_runs_in_the_report(browser: Any, hostile: Path, tmp_path: Path)
     assert any(event["event"] == "skipped" for event in Run.open(output).events())
     page = output / "report" / "index.html"
     assert ATTACK not in page.read_text(encoding="utf-8")
-    with visit(browser, page, bypass_csp=True) as seen:
-        assert not seen.was_attacked()
-        assert seen.problems() == []
+    with visit(browser, page, bypass_csp=True) as visited:
+        assert not visited.was_attacked()
+        assert visited.problems() == []
 
 
 def test_names_that_are_not_text_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -100,7 +100,7 @@ def test_files_of_a_run(
 
 
 @pytest.mark.parametrize("write", WRITERS)
-@pytest.mark.usefixtures("bare")
+@pytest.mark.usefixtures("without_report")
 def test_checkpoints_and_points_of_a_resumed_run(
     write: Callable[[Evil, Path], None], marker: Path, finished: Path
 ) -> None:

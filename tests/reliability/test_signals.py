@@ -16,7 +16,7 @@ from selfmark.run.interrupts import defer_interrupts
 from tests.conftest import QUICK, selfmark
 from tests.reliability.runs import assert_same_result
 
-pytestmark = pytest.mark.usefixtures("bare")
+pytestmark = pytest.mark.usefixtures("without_report")
 
 
 @pytest.mark.parametrize(

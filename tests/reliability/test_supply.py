@@ -38,18 +38,18 @@ def test_required_packages_are_the_imported_ones() -> None:
     """The dependencies are exactly the packages that are imported and not optional."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     expected = {_module_name(line) for line in project["dependencies"]}
-    found = set()
+    imported = set()
     for path in SOURCE.rglob("*.py"):
         if "kernels" in path.parts:  # They need Triton, which comes with the CUDA builds of torch.
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
-                found |= {alias.name.split(".")[0] for alias in node.names}
+                imported |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                found.add(node.module.split(".")[0])
-    found -= {*sys.stdlib_module_names, "selfmark", "__future__"}
+                imported.add(node.module.split(".")[0])
+    imported -= {*sys.stdlib_module_names, "selfmark", "__future__"}
     extras = project["optional-dependencies"]
     optional = {_module_name(line) for extra, lines in extras.items() if extra != "dev" for line in lines}
     # These come with the CUDA builds of torch, with fastapi, and with scikit-learn.
     optional |= {"triton", "starlette", "threadpoolctl"}
-    assert found - optional == expected
+    assert imported - optional == expected

@@ -22,7 +22,7 @@ def comparison():
     sys.path.remove(str(QUALITY))
 
 
-def picture(rng, size):
+def make_picture(rng, size):
     return cv2.GaussianBlur(rng.integers(0, 256, (size, size, 3), np.uint8), (0, 0), 2)
 
 
@@ -34,7 +34,7 @@ def data(tmp_path_factory):
     rng, images, annotations = np.random.default_rng(0), [], []
     for number in range(4):
         name = f"test/{number}.png"
-        cv2.imwrite(str(folder / "faces-yt68" / "images" / name), picture(rng, 128))
+        cv2.imwrite(str(folder / "faces-yt68" / "images" / name), make_picture(rng, 128))
         images.append({"id": number, "file_name": name, "width": 128, "height": 128})
         points = [40, 50, 2, 80, 50, 2, 60, 90, 2]
         annotations.append({"id": number, "image_id": number, "category_id": 1, "keypoints": points,
@@ -58,32 +58,32 @@ def points(xy, images, descriptor=None):
 def test_precision_and_landmarks_reached(comparison, samples):
     assert samples.radius.tolist() == pytest.approx([8.0] * 4)  # a tenth of 40 pixels, enlarged twice
     eye = np.array([40.5 * 2 - 0.5, 50.5 * 2 - 0.5])
-    mine = np.tile([eye, eye, [200.0, 30.0], [220.0, 30.0]], (4, 1))
-    mine[0::4, 1] += 7.9
-    mine[1::4, 1] += 8.1
-    figures = comparison.measure_precision(samples, lambda images: points(mine, 4))
-    assert figures["precision"] == 25
-    assert figures["landmarks_reached"] == pytest.approx(100 / 3, abs=0.01)
-    assert figures["keypoints_per_image"] == 4
+    detected = np.tile([eye, eye, [200.0, 30.0], [220.0, 30.0]], (4, 1))
+    detected[0::4, 1] += 7.9
+    detected[1::4, 1] += 8.1
+    metrics = comparison.measure_precision(samples, lambda images: points(detected, 4))
+    assert metrics["precision"] == 25
+    assert metrics["landmarks_reached"] == pytest.approx(100 / 3, abs=0.01)
+    assert metrics["keypoints_per_image"] == 4
 
 
 def test_points_that_follow_the_homography_are_found_again(comparison, samples):
     grid = np.stack(np.meshgrid(np.arange(90, 170, 20.0), np.arange(90, 170, 20.0)), axis=-1).reshape(-1, 2)
-    names = torch.eye(len(grid)).repeat(4, 1)
+    descriptors = torch.eye(len(grid)).repeat(4, 1)
 
-    def follows(images):
+    def detect_moved_points(images):
         if images is samples.store.pixels:
-            return points(np.tile(grid, (4, 1)), 4, names)
+            return points(np.tile(grid, (4, 1)), 4, descriptors)
         moved = [cv2.perspectiveTransform(grid[None], matrix)[0] for matrix in samples.matrices]
-        there = np.concatenate(moved) + (10 if images is samples.relit else 0)
-        return points(there, 4, names)
+        moved_xy = np.concatenate(moved) + (10 if images is samples.relit else 0)
+        return points(moved_xy, 4, descriptors)
 
-    figures = comparison.measure_repeatability(samples, follows)
-    assert figures["repeatability"] == figures["matching"] == 1
-    assert figures["matching_relit"] == 0
+    metrics = comparison.measure_repeatability(samples, detect_moved_points)
+    assert metrics["repeatability"] == metrics["matching"] == 1
+    assert metrics["matching_relit"] == 0
 
 
-def test_views_show_what_the_homography_says(comparison, samples):
+def test_views_match_their_homography(comparison, samples):
     image = samples.store.pixels[0].permute(1, 2, 0).numpy()
     expected = cv2.warpPerspective(image, samples.matrices[0], (256, 256), borderMode=cv2.BORDER_REFLECT_101)
     difference = samples.views[0].permute(1, 2, 0).numpy().astype(float) - expected

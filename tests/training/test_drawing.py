@@ -88,27 +88,27 @@ def test_a_polygon_is_centered_on_its_corners():
 
 @pytest.mark.parametrize("draw", [shapes.draw, scenes.draw, scenes.animal])
 def test_an_image_depends_only_on_its_generator(draw):
-    one, points = draw(np.random.default_rng([0, 5]), 96)
-    two, again = draw(np.random.default_rng([0, 5]), 96)
-    other, _ = draw(np.random.default_rng([0, 6]), 96)
-    assert one.dtype == np.float32
-    assert one.shape == (96, 96)
-    assert one.min() >= 0
-    assert one.max() <= 1
-    np.testing.assert_array_equal(one, two)
-    np.testing.assert_array_equal(points, again)
-    assert np.abs(one - other).max() > 0.05
+    image, points = draw(np.random.default_rng([0, 5]), 96)
+    same_image, same_points = draw(np.random.default_rng([0, 5]), 96)
+    other_image, _ = draw(np.random.default_rng([0, 6]), 96)
+    assert image.dtype == np.float32
+    assert image.shape == (96, 96)
+    assert image.min() >= 0
+    assert image.max() <= 1
+    np.testing.assert_array_equal(image, same_image)
+    np.testing.assert_array_equal(points, same_points)
+    assert np.abs(image - other_image).max() > 0.05
 
 
 def test_every_point_has_contrast_around_it():
-    seen = []
+    contrasts = []
     for seed in range(10):
         image, points = shapes.draw(np.random.default_rng([9, seed]), 256)
         for x, y in np.round(points).astype(int):
             if 8 <= x < 248 and 8 <= y < 248:
-                seen.append(np.ptp(image[y - 8 : y + 9, x - 8 : x + 9]))
-    assert len(seen) > 100
-    assert min(seen) > 0.04
+                contrasts.append(np.ptp(image[y - 8 : y + 9, x - 8 : x + 9]))
+    assert len(contrasts) > 100
+    assert min(contrasts) > 0.04
 
 
 def test_photographs_are_collected_and_cropped(tmp_path, capsys):

@@ -52,24 +52,24 @@ def test_mapped_points_match_opencv(homographies):
 
 def test_a_mapped_point_stays_on_the_same_image_content(homographies):
     images = torch.zeros(6, 1, 64, 64)
-    center = random_places = torch.full((6, 1, 2), 31.0) + torch.arange(6.0)[:, None, None] - 3
-    for index, (x, y) in enumerate(center[:, 0].long().tolist()):
+    places = torch.full((6, 1, 2), 31.0) + torch.arange(6.0)[:, None, None] - 3
+    for index, (x, y) in enumerate(places[:, 0].long().tolist()):
         images[index, 0, y - 1 : y + 2, x - 1 : x + 2] = 1.0
     views, _ = warp_images(images, homographies, 48)
-    there = warp_points(random_places, inverse(homographies))[:, 0]
+    mapped = warp_points(places, inverse(homographies))[:, 0]
     steps = torch.arange(48.0)
     weight = views[:, 0].sum(dim=(1, 2))
     centroid = torch.stack(
         ((views[:, 0].sum(1) * steps).sum(1) / weight, (views[:, 0].sum(2) * steps).sum(1) / weight), dim=1
     )
-    torch.testing.assert_close(there, centroid, atol=0.3, rtol=0)
+    torch.testing.assert_close(mapped, centroid, atol=0.3, rtol=0)
 
 
 def test_missing_points_stay_missing(homographies):
     assert warp_points(torch.full((6, 2, 2), torch.nan), homographies).isnan().all()
 
 
-def test_ranges_are_kept(generator):
+def test_a_view_without_random_changes_is_centered(generator):
     still = Views(side=40, zoom=(0.5, 0.5), stretch=0, rotation=0, shear=0, perspective=0, shift=0, roam=0)
     matrix = random_homographies(1, 80, still, generator)[0]
     # Half a pixel per pixel, center on center.

@@ -28,7 +28,7 @@ def test_points_that_share_a_cell_are_chosen_at_random():
     assert counts[[9, 22, 59]].min() > 150
 
 
-def test_a_cell_counts_only_if_every_pixel_does():
+def test_a_cell_counts_only_if_all_its_pixels_are_inside():
     inside = torch.ones(1, 16, 24, dtype=torch.bool)
     inside[0, 8, 15] = False
     assert find_full_cells(inside)[0].tolist() == [[True, True, True], [True, False, True]]
@@ -90,5 +90,5 @@ def test_distinctive_descriptors_have_no_loss():
     centers = (torch.stack((columns, rows), dim=-1).reshape(1, 16, 2) * 8 + 3.5).float()
     valid = torch.ones(1, 16, dtype=torch.bool)
     assert descriptor_loss(field, field, centers, centers, valid, 0.05, 4.0) < 1e-6
-    turned = field.flip(-1)
-    assert descriptor_loss(field, turned, centers, centers, valid, 0.05, 4.0) > 10
+    mirrored = field.flip(-1)
+    assert descriptor_loss(field, mirrored, centers, centers, valid, 0.05, 4.0) > 10

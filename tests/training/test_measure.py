@@ -7,19 +7,21 @@ from training.keypoints.measure import DetectedPoints, compare, euclidean, mean,
 SHIFT = np.array([[1.0, 0, 10], [0, 1, 0], [0, 0, 1]])
 
 
-def found(points):
+def make_points(points):
     xy = np.array(points, float)
     return DetectedPoints(xy, np.eye(8)[: len(xy)])
 
 
 def test_perfect_points_score_one():
-    score = compare(found([[20, 20], [40, 60]]), found([[30, 20], [50, 60]]), SHIFT, 100, 3.0, euclidean)
+    score = compare(
+        make_points([[20, 20], [40, 60]]), make_points([[30, 20], [50, 60]]), SHIFT, 100, 3.0, euclidean
+    )
     assert (score.repeatability, score.matching, score.points) == (1.0, 1.0, 2.0)
 
 
 def test_points_outside_the_other_view_do_not_count():
     # (95, 5) leaves the view; (4, 5) of the second view is not in the first.
-    first, second = found([[20, 20], [95, 5]]), found([[30, 22], [4, 5]])
+    first, second = make_points([[20, 20], [95, 5]]), make_points([[30, 22], [4, 5]])
     score = compare(first, second, SHIFT, 100, 3.0, euclidean)
     assert (score.repeatability, score.matching, score.points) == (1.0, 1.0, 1.0)
 
@@ -34,11 +36,13 @@ def test_matches_must_be_correct_and_mutual():
 
 
 def test_mean_of_scores():
-    scores = [compare(found([[20, 20]]), found([[x, 20]]), SHIFT, 100, 3.0, euclidean) for x in (30, 50)]
+    scores = [
+        compare(make_points([[20, 20]]), make_points([[x, 20]]), SHIFT, 100, 3.0, euclidean) for x in (30, 50)
+    ]
     assert mean(scores).repeatability == 0.5
 
 
-def test_a_random_homography_keeps_its_ranges():
+def test_a_random_homography_stays_within_its_ranges():
     rng = np.random.default_rng(0)
     corners = np.array([[[0, 0], [99, 0], [99, 99], [0, 99]]], float)
     for _ in range(20):

@@ -33,7 +33,7 @@ SMALL = replace(
 )
 
 
-def drawn(count, side=64):
+def draw_images(count, side=64):
     images, points = [], np.full((count, 32, 2), np.nan, np.float32)
     for index in range(count):
         image, xy = shapes.draw(np.random.default_rng([4, index]), side)
@@ -45,7 +45,7 @@ def drawn(count, side=64):
 @pytest.mark.parametrize("phase", ["shapes", "joint"])
 def test_twenty_steps_lower_the_loss(phase):
     torch.manual_seed(0)
-    images, network = drawn(16), TrainingNetwork()
+    images, network = draw_images(16), TrainingNetwork()
     settings = replace(SMALL, views=Views(side=48, shift=0.05, roam=0.05))
 
     def step(seed):
@@ -55,10 +55,12 @@ def test_twenty_steps_lower_the_loss(phase):
         return joint_step(network, images, images, settings, generator)
 
     def losses():
-        always_the_same = step(1)
+        fixed_step = step(1)
         with torch.no_grad():
-            drawn_losses = [always_the_same() for _ in range(6)]
-        return {name: torch.stack([loss[name] for loss in drawn_losses]).mean() for name in drawn_losses[0]}
+            sampled_losses = [fixed_step() for _ in range(6)]
+        return {
+            name: torch.stack([loss[name] for loss in sampled_losses]).mean() for name in sampled_losses[0]
+        }
 
     before = losses()
     generator = torch.Generator()
@@ -69,7 +71,7 @@ def test_twenty_steps_lower_the_loss(phase):
         assert after[name] < 0.8 * before[name], name
 
 
-class Spots(torch.nn.Module):
+class BrightnessDetector(torch.nn.Module):
     """A detector that scores every pixel by its brightness."""
 
     def forward(self, rgb):
@@ -85,33 +87,35 @@ def test_adaptation_labels_repeated_detections():
     settings = replace(
         SMALL, adapt=Adapt(views=8, batch=1), adapt_light=replace(SMALL.adapt_light, noise=0.0)
     )
-    labeled = adapt(Spots(), image, settings, torch.Generator().manual_seed(0))
+    labeled = adapt(BrightnessDetector(), image, settings, torch.Generator().manual_seed(0))
     for index, spots in enumerate(places):
-        found = labeled.points[index][~labeled.points[index, :, 0].isnan()]
-        assert len(found) == len(spots)
-        gaps = torch.cdist(found, torch.tensor(spots, dtype=torch.float32))
+        labels = labeled.points[index][~labeled.points[index, :, 0].isnan()]
+        assert len(labels) == len(spots)
+        gaps = torch.cdist(labels, torch.tensor(spots, dtype=torch.float32))
         assert gaps.min(dim=1).values.max() < 0.8
     assert labeled.points_per_image() == 1.5
 
 
 def test_chosen_positions_correspond_in_both_views():
     generator = torch.Generator().manual_seed(0)
-    images = drawn(12)
+    images = draw_images(12)
     first, second = random_pairs(12, 64, SMALL.views, generator)
     ahead = torch.cat((first, second))
-    one, two, valid = choose_positions(images.points, ahead, inverse(ahead), 32, 64, SMALL, generator)
-    assert one.shape == (12, 16, 2)
+    first_xy, second_xy, valid = choose_positions(
+        images.points, ahead, inverse(ahead), 32, 64, SMALL, generator
+    )
+    assert first_xy.shape == (12, 16, 2)
     assert 0.1 < valid.float().mean() < 1
     torch.testing.assert_close(
-        warp_points(one, first)[valid], warp_points(two, second)[valid], atol=1e-2, rtol=0
+        warp_points(first_xy, first)[valid], warp_points(second_xy, second)[valid], atol=1e-2, rtol=0
     )
-    assert all(((xy[valid] >= 4) & (xy[valid] <= 27)).all() for xy in (one, two))
+    assert all(((xy[valid] >= 4) & (xy[valid] <= 27)).all() for xy in (first_xy, second_xy))
 
 
 # --- light -----------------------------------------------------------------------------------------
 
 
-def test_relighting_moves_nothing():
+def test_relighting_does_not_move_edges():
     view = torch.full((64, 1, 48, 48), 0.2)
     view[..., 24:, 24:] = 0.8
     everything = torch.ones(64, dtype=torch.bool)
@@ -128,7 +132,7 @@ def test_relighting_moves_nothing():
     assert (contrast(inverted) < -0.05).float().mean() > 0.9
 
 
-def test_blur_is_opencvs():
+def test_blur_matches_opencv():
     image = np.random.default_rng(0).random((40, 40), np.float32)
     views = torch.from_numpy(image)[None, None].repeat(3, 1, 1, 1)
     blurred = blur(views, torch.tensor([0.0, 1.5, 3.0]))
@@ -156,13 +160,16 @@ def test_a_change_applies_to_its_fraction_of_views():
         contrast=(1, 1), brightness=0, gamma=(1, 1), field_fraction=0, blur_fraction=0, streak_fraction=0,
         coarse_fraction=0, block_fraction=0, noise_fraction=0.25,
     )  # fmt: skip
-    changed = (relight(view, still, torch.Generator().manual_seed(0)) - view).abs().amax(dim=(1, 2, 3)) > 1e-4
-    assert changed.sum() == 8
-    again = (relight(view, still, torch.Generator().manual_seed(1)) - view).abs().amax(dim=(1, 2, 3)) > 1e-4
-    assert not torch.equal(changed, again)
+
+    def changed_views(seed):
+        difference = relight(view, still, torch.Generator().manual_seed(seed)) - view
+        return difference.abs().amax(dim=(1, 2, 3)) > 1e-4
+
+    assert changed_views(0).sum() == 8
+    assert not torch.equal(changed_views(0), changed_views(1))
 
 
-def test_the_rate_rises_then_falls_to_nothing():
+def test_the_learning_rate_rises_then_falls_to_zero():
     options = replace(SMALL.training, warmup=0.1)
     rates = [learning_rate(done, 100, 2e-3, options) for done in range(100)]
     assert np.argmax(rates) in (9, 10)
@@ -180,7 +187,7 @@ def command(tmp_path, monkeypatch):
     """A function that runs the command in this process with very small settings and returns its folder."""
     photographs.collect(tmp_path / "photos")
     monkeypatch.setitem(train.CHOICES, "tiny", SMALL)
-    monkeypatch.setattr(train, "open_drawing_pool", one_thread)
+    monkeypatch.setattr(train, "open_drawing_pool", open_single_thread_pool)
 
     def run(name, *more):
         out = tmp_path / name
@@ -193,13 +200,13 @@ def command(tmp_path, monkeypatch):
 
 
 @contextlib.contextmanager
-def one_thread():
+def open_single_thread_pool():
     """A pool with one thread, because processes take seconds to start."""
     with ThreadPoolExecutor(1) as pool:
         yield pool
 
 
-def test_the_command_leaves_weights_log_and_sheet(command):
+def test_the_command_writes_weights_log_and_sheet(command):
     out = command("out", "--seed", "3")
     names = {"phase0-shapes.safetensors", "phase1-joint.safetensors", "selfmark.safetensors"}
     assert {path.name for path in out.iterdir()} == names | {"log.json", "sheet.png", "state.safetensors"}
@@ -213,7 +220,7 @@ def test_the_command_leaves_weights_log_and_sheet(command):
 
 
 def test_a_training_interrupted_twice_gives_the_same_weights(command, monkeypatch):
-    whole = load_file(command("whole") / "selfmark.safetensors")
+    uninterrupted = load_file(command("whole") / "selfmark.safetensors")
     original, started = train.optimize, []
 
     def interrupt(*arguments):
@@ -230,7 +237,7 @@ def test_a_training_interrupted_twice_gives_the_same_weights(command, monkeypatc
     out = command("cut", "--resume")
     assert started == ["shapes", "joint 1", "joint 1", "joint 2", "joint 2"]
     resumed = load_file(out / "selfmark.safetensors")
-    assert all(torch.equal(resumed[name], whole[name]) for name in whole)
+    assert all(torch.equal(resumed[name], uninterrupted[name]) for name in uninterrupted)
     record = json.loads((out / "log.json").read_text())
     assert set(record["scores"]) == {"shapes", "joint 1", "joint 2"}
 
@@ -249,6 +256,6 @@ def test_resuming_fails_with_a_clear_message(command, capsys):
 
 
 def test_profile_names_speeds_and_operations(monkeypatch):
-    monkeypatch.setattr(speed, "open_drawing_pool", one_thread)
+    monkeypatch.setattr(speed, "open_drawing_pool", open_single_thread_pool)
     text = speed.measure_speed(SMALL, 1, torch.device("cpu"))
     assert all(word in text for word in ("shapes: ", "joint: ", "adaptation: ", "convolution"))

@@ -37,12 +37,13 @@ def detect_first_keypoints(
     parts = []
     for start in range(0, total, batch):
         stop = min(start + batch, total)
-        found = detector.detect(resize_images(pixels[start:stop].to(device), settings.image_size))
-        xy = (found.xy + 0.5) * scale - 0.5
+        detected = detector.detect(resize_images(pixels[start:stop].to(device), settings.image_size))
+        xy = (detected.xy + 0.5) * scale - 0.5
         rectangle = torch.as_tensor(bounds[start:stop], dtype=torch.float32, device=xy.device)
-        low, high = rectangle[found.image_index].chunk(2, dim=1)
+        low, high = rectangle[detected.image_index].chunk(2, dim=1)
         inside = ((xy >= low) & (xy <= high)).all(dim=1)
-        parts.append(Keypoints(xy, found.image_index + start, found.score, found.descriptor).select(inside))
+        in_network = Keypoints(xy, detected.image_index + start, detected.score, detected.descriptor)
+        parts.append(in_network.select(inside))
         if on_progress is not None:
             on_progress(stop, total)
     return concatenate_keypoints(parts)

@@ -69,8 +69,8 @@ class LearnedDetector:
         """Find keypoints in images [B, 3, H, W] uint8; the result is on the detector's device."""
         parts = []
         for start in range(0, len(images), IMAGES_PER_PASS):
-            found = self._detect_in_one_pass(images[start : start + IMAGES_PER_PASS])
-            parts.append(Keypoints(found.xy, found.image_index + start, found.score, found.descriptor))
+            part = self._detect_in_one_pass(images[start : start + IMAGES_PER_PASS])
+            parts.append(Keypoints(part.xy, part.image_index + start, part.score, part.descriptor))
         return concatenate_keypoints(parts)
 
     def _detect_in_one_pass(self, images: torch.Tensor) -> Keypoints:

@@ -52,10 +52,10 @@ class OpenCVDetector:
         """Find keypoints in images [B, 3, H, W] uint8; the result is on the detector's device."""
         pixels = images.permute(0, 2, 3, 1).contiguous().cpu().numpy()
         with ThreadPoolExecutor(max_workers=THREADS) as pool:  # OpenCV releases the GIL
-            found = list(pool.map(self._detect_one, pixels))
-        counts = [len(score) for _, score, _ in found]
+            detections = list(pool.map(self._detect_one, pixels))
+        counts = [len(score) for _, score, _ in detections]
         xy, score, descriptor = (
-            np.concatenate(arrays).astype(np.float32) for arrays in zip(*found, strict=True)
+            np.concatenate(arrays).astype(np.float32) for arrays in zip(*detections, strict=True)
         )
         image_index = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
         return Keypoints(

@@ -38,5 +38,5 @@ def strongest_peaks(
     xy = torch.stack((position % width, position // width), dim=-1).float()
     vectors = sample_descriptors(descriptors, (xy + 0.5) / stride - 0.5)
     image_index = torch.arange(batch, device=score.device)[:, None].expand_as(position)
-    found = value > -math.inf
-    return Keypoints(xy[found], image_index[found], value[found], vectors[found])
+    is_peak = value > -math.inf
+    return Keypoints(xy[is_peak], image_index[is_peak], value[is_peak], vectors[is_peak])

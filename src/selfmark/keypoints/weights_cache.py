@@ -71,10 +71,10 @@ _TRANSFER_ERRORS = (OSError, http.client.HTTPException)  # raised by a failing d
 
 def cache_folder() -> Path:
     """Return $SELFMARK_CACHE, or else the folder selfmark in $XDG_CACHE_HOME, or else ~/.cache/selfmark."""
-    if chosen := os.environ.get("SELFMARK_CACHE"):
-        return Path(chosen)
-    if shared := os.environ.get("XDG_CACHE_HOME"):
-        return Path(shared) / "selfmark"
+    if folder := os.environ.get("SELFMARK_CACHE"):
+        return Path(folder)
+    if parent := os.environ.get("XDG_CACHE_HOME"):
+        return Path(parent) / "selfmark"
     return Path.home() / ".cache" / "selfmark"
 
 

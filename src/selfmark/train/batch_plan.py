@@ -120,14 +120,14 @@ def plan_pairs(
     def plan(iteration: int) -> PlannedPairs:
         rng = iteration_rng(seed, iteration)
         first = usable[rng.integers(len(usable), size=num_pairs)]
-        another = usable[rng.integers(len(usable), size=num_pairs)]
-        second = np.where(rng.random(num_pairs) < same_image_fraction, first, another)
+        other_image = usable[rng.integers(len(usable), size=num_pairs)]
+        second = np.where(rng.random(num_pairs) < same_image_fraction, first, other_image)
         slot = np.full(num_pairs, -1, dtype=np.int64)
         if neighbor is not None:
-            drawn = rng.integers(neighbor.shape[1], size=num_pairs)
-            near = neighbor[first, drawn]
-            chosen = (second != first) & (rng.random(num_pairs) < temporal_fraction) & (near >= 0)
-            second, slot = np.where(chosen, near, second), np.where(chosen, drawn, slot)
+            random_slot = rng.integers(neighbor.shape[1], size=num_pairs)
+            near = neighbor[first, random_slot]
+            is_temporal = (second != first) & (rng.random(num_pairs) < temporal_fraction) & (near >= 0)
+            second, slot = np.where(is_temporal, near, second), np.where(is_temporal, random_slot, slot)
         return PlannedPairs(first, second, slot)
 
     return plan

@@ -45,14 +45,14 @@ class CapturedStep:
             return
         if self._graph is None:
             self._capture(batch)
-        for static, given in zip(self._inputs, batch, strict=True):
-            static.copy_(given)
+        for graph_input, value in zip(self._inputs, batch, strict=True):
+            graph_input.copy_(value)
         if self._graph is not None:
             self._graph.replay()
 
     def _capture(self, batch: tuple[Tensor, ...]) -> None:
         """Capture the graph; this runs nothing, so the caller must still replay it for this batch."""
-        self._inputs = tuple(given.clone() for given in batch)
+        self._inputs = tuple(value.clone() for value in batch)
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self._generator)
         # "thread_local" lets another thread fetch images during the capture.

@@ -16,15 +16,15 @@ from selfmark.keypoints.weights_cache import PUBLISHED_WEIGHTS
 
 def test_findings_describe_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SELFMARK_CACHE", str(tmp_path))
-    found = dict(collect_findings())
-    assert found["torch"] == torch.__version__
-    assert found["CPU"].startswith(f"{os.cpu_count()} cores")
-    assert found["preset auto"].split(":")[0] in PRESETS
+    findings = dict(collect_findings())
+    assert findings["torch"] == torch.__version__
+    assert findings["CPU"].startswith(f"{os.cpu_count()} cores")
+    assert findings["preset auto"].split(":")[0] in PRESETS
     for name in PUBLISHED_WEIGHTS:
-        assert f"selfmark weights {name}" in found[f"weights {name}"]
+        assert f"selfmark weights {name}" in findings[f"weights {name}"]
     for name in ("av", "onnx", "fastapi"):
         installed = importlib.util.find_spec(name) is not None
-        assert found[f"optional {name}"] == ("installed" if installed else "not installed")
+        assert findings[f"optional {name}"] == ("installed" if installed else "not installed")
 
 
 def test_installed_weights_are_shown_with_their_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

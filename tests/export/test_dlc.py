@@ -110,9 +110,9 @@ def test_tables_keep_the_folders_of_their_videos(write: Write, tmp_path: Path) -
     objects = [(ImageRef(Path(video), frame), (64, 48)) for video in videos for frame in range(2)]
     assert write(make_predictions([*objects, *STILLS], batch=3), tmp_path) == tmp_path
     stems = {"a/day", "b/day.mp4", "b/day.avi", "b/images", "images.mov", "images"}
-    found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
-    assert {name.split(SCORER)[0] for name in found} == stems
-    assert len(found) == len(stems)
+    files = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert {name.split(SCORER)[0] for name in files} == stems
+    assert len(files) == len(stems)
 
 
 @BOTH

@@ -69,10 +69,10 @@ def _export(detector: Detector, folder: Path) -> OnnxDetector:
 def test_the_graph_agrees_with_torch(refine: PeakMethod, flip: bool, scene: Scene, tmp_path: Path) -> None:
     detector = Detector(_network(NETWORK, 3), replace(CARD, refine=refine, flip_test=flip))
     images = _pixels(scene, 12)
-    expected, found = detector.locate(images), _export(detector, tmp_path).locate(images)
+    expected, predicted = detector.locate(images), _export(detector, tmp_path).locate(images)
     assert expected.xy.std(dim=0).min() > 1  # landmarks differ between images
-    assert (found.xy - expected.xy).abs().max() < 0.05
-    assert (found.score - expected.score).abs().max() < 1e-4
+    assert (predicted.xy - expected.xy).abs().max() < 0.05
+    assert (predicted.score - expected.score).abs().max() < 1e-4
 
 
 def test_the_network_of_the_tiny_preset_is_exported(tmp_path: Path) -> None:
@@ -88,8 +88,8 @@ def test_the_network_of_the_tiny_preset_is_exported(tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     coarse = torch.rand(2, 3, 9, 9, generator=generator)
     images = (nn.functional.interpolate(coarse, (128, 128), mode="bicubic").clamp(0, 1) * 255).to(torch.uint8)
-    found = _export(detector, tmp_path).locate(images)
-    assert (found.xy - detector.locate(images).xy).abs().max() < 0.05
+    predicted = _export(detector, tmp_path).locate(images)
+    assert (predicted.xy - detector.locate(images).xy).abs().max() < 0.05
 
 
 @pytest.mark.parametrize("refine", get_args(PeakMethod))
@@ -305,13 +305,13 @@ def test_export_and_predict_from_the_command_line(
         assert selfmark("predict", run, photos, *options) == 0
     names, expected = _table(tmp_path / "torch")
     assert len(names) == 24 * 4
-    onnx_names, found = _table(tmp_path / "onnx")
+    onnx_names, predicted = _table(tmp_path / "onnx")
     assert onnx_names == names
-    assert np.abs(found - expected)[:, :2].max() < 0.05
-    assert np.abs(found - expected)[:, 2].max() < 0.001
-    onnx_names, found = _table(tmp_path / "onnx-int8")
+    assert np.abs(predicted - expected)[:, :2].max() < 0.05
+    assert np.abs(predicted - expected)[:, 2].max() < 0.001
+    onnx_names, predicted = _table(tmp_path / "onnx-int8")
     assert onnx_names == names
-    assert np.abs(found - expected)[:, 2].max() < 0.05
+    assert np.abs(predicted - expected)[:, 2].max() < 0.05
 
 
 def test_an_exported_folder_needs_no_run(run: Path, scene: Scene, tmp_path: Path) -> None:
@@ -321,8 +321,8 @@ def test_an_exported_folder_needs_no_run(run: Path, scene: Scene, tmp_path: Path
     expected = Detector.load(run)(images)
     shutil.rmtree(run)
     for runtime in ("torch", "onnx"):
-        found = load_detector(tmp_path / "model", runtime)(images)
-        np.testing.assert_allclose(found.xy, expected.xy, atol=0.05)
+        predicted = load_detector(tmp_path / "model", runtime)(images)
+        np.testing.assert_allclose(predicted.xy, expected.xy, atol=0.05)
 
 
 def test_missing_files_and_invalid_options_are_clear_errors(run: Path, tmp_path: Path) -> None:

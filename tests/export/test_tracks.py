@@ -63,14 +63,14 @@ def _predictions(clip: Path, truth: Tracks) -> list[Prediction]:
 
 
 def _from_rows(rows: list[dict[str, Any]]) -> Tracks:
-    found: Tracks = {}
+    result: Tracks = {}
     animals: dict[str, set[str]] = {}
     for row in rows:
         animals.setdefault(str(row["instance"]), set()).add(str(row["track"]))
-        points = found.setdefault((int(row["frame"]), int(row["track"])), np.zeros((len(NAMES), 2)))
+        points = result.setdefault((int(row["frame"]), int(row["track"])), np.zeros((len(NAMES), 2)))
         points[NAMES.index(row["landmark"])] = float(row["x"]), float(row["y"])
     assert animals == {"0": {"7"}, "1": {"3"}}, "each instance is one animal"
-    return found
+    return result
 
 
 def _csv(path: Path) -> Tracks:
@@ -125,14 +125,14 @@ def _dlc(path: Path) -> Tracks:
         if path.suffix == ".h5"
         else pandas.read_csv(path, header=[0, 1, 2, 3], index_col=0)
     )
-    found = {}
+    result = {}
     for frame in table.index:
         for individual in table.columns.unique("individuals"):
             columns = table.xs(("DLC_selfmark", individual), axis=1, level=[0, 1])
             values = columns.loc[frame].to_numpy(float).reshape(-1, 3)
             if not np.isnan(values).any():
-                found[frame, int(individual.removeprefix("track_"))] = values[:, :2]
-    return found
+                result[frame, int(individual.removeprefix("track_"))] = values[:, :2]
+    return result
 
 
 def _dlc_h5(path: Path) -> Tracks:
@@ -152,19 +152,19 @@ def _sleap(path: Path) -> Tracks:
 
 def _sleap_analysis(path: Path) -> Tracks:
     pytest.importorskip("sleap_io")
-    found = {}
+    result = {}
     with pytest.importorskip("h5py").File(path) as file:
         names = [name.decode() for name in file["track_names"][:]]
         tracks = file["tracks"][:].T  # [frames, landmarks, 2, tracks]
         for frame, _, _, number in np.argwhere(np.isfinite(tracks[:, :1, :1])):
-            found[int(frame), int(names[number].removeprefix("track_"))] = tracks[frame, ..., number]
-    return found
+            result[int(frame), int(names[number].removeprefix("track_"))] = tracks[frame, ..., number]
+    return result
 
 
 def _nwb(path: Path) -> Tracks:
     pynwb: Any = pytest.importorskip("pynwb")
     pytest.importorskip("ndx_pose")
-    found: Tracks = {}
+    result: Tracks = {}
     with pynwb.NWBHDF5IO(str(path), "r") as handle:
         behavior = handle.read().processing["behavior"]
         for track in (3, 7):
@@ -173,27 +173,27 @@ def _nwb(path: Path) -> Tracks:
             first = pose[NAMES[0]]
             for row, time in enumerate(first.timestamps[:]):
                 points = [pose[name].data[row] for name in NAMES]
-                found[round(time * 25), track] = np.array(points)
-    return found
+                result[round(time * 25), track] = np.array(points)
+    return result
 
 
 def _ultralytics(path: Path) -> Tracks:
     """Identify objects by their boxes, because the format has no tracks."""
-    found = {}
+    result = {}
     for file in path.parent.glob("*/labels/*.txt"):
         for line in file.read_text().splitlines():
             row = np.array(line.split(), float)
             left = (row[1] - row[3] / 2) * SIZE[0]
             frame = int(file.stem.split("_frame")[1])
-            found[frame, round(left)] = row[5:].reshape(-1, 3)[:, :2] * SIZE - 0.5
-    return found
+            result[frame, round(left)] = row[5:].reshape(-1, 3)[:, :2] * SIZE - 0.5
+    return result
 
 
 def _label_studio(path: Path) -> Tracks:
     interface: Any = pytest.importorskip("label_studio_sdk.label_interface").LabelInterface(
         path.with_name("label_config.xml").read_text(encoding="utf-8")
     )
-    found = {}
+    result = {}
     for task in json.loads(path.read_text()):
         (prediction,) = task["predictions"]
         assert interface.validate_prediction(prediction, return_errors=True) == []
@@ -207,22 +207,22 @@ def _label_studio(path: Path) -> Tracks:
                 region["value"] for region in prediction["result"] if region.get("parentID") == box["id"]
             ]
             percent = np.array([(point["x"], point["y"]) for point in points])
-            found[frame, int(box["meta"]["text"][0].removeprefix("track "))] = percent * SIZE / 100 - 0.5
-    return found
+            result[frame, int(box["meta"]["text"][0].removeprefix("track "))] = percent * SIZE / 100 - 0.5
+    return result
 
 
 @pytest.mark.filterwarnings("ignore:register_new_resolver")
 def _lightning_pose(folder: Path) -> Tracks:
     io: Any = pytest.importorskip("lightning_pose.utils.io")
-    found = {}
+    result = {}
     for track in (3, 7):
         labels = io.parse_label_csv(str(folder / f"CollectedData_track_{track}.csv"))
         assert labels.keypoint_names == list(NAMES)
         for name, points in zip(labels.image_names, labels.keypoints.numpy(), strict=True):
             frame = int(Path(name).stem.removeprefix("img"))
             assert np.array(Image.open(folder / name)).mean() == pytest.approx(40 * frame, abs=4)
-            found[frame, track] = points
-    return found
+            result[frame, track] = points
+    return result
 
 
 READERS: dict[str, Callable[[Path], Tracks]] = {
@@ -251,9 +251,9 @@ def test_every_format_has_a_reader() -> None:
 def test_animals_keep_their_identity(name: str, clip: Path, truth: Tracks, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
-    found = READERS[name](get_writer(name)(_predictions(clip, truth), CARD, folder))
-    assert set(found) == set(VISIBLE)
-    for key, points in found.items():
+    result = READERS[name](get_writer(name)(_predictions(clip, truth), CARD, folder))
+    assert set(result) == set(VISIBLE)
+    for key, points in result.items():
         np.testing.assert_allclose(points, truth[key], atol=2e-3, err_msg=str(key))
 
 

@@ -63,7 +63,7 @@ def _clip(path: Path, frames: int) -> Path:
 
 def _read(folder: Path) -> dict[str, tuple[tuple[int, int], np.ndarray, np.ndarray]]:
     """Return size, boxes [N, 4] and points [N, K, 3] of each image stem, read as documented."""
-    found = {}
+    labels = {}
     for image in sorted(folder.glob("*/images/*")):
         label = image.parent.parent / "labels" / f"{image.stem}.txt"
         rows = np.array(
@@ -71,8 +71,8 @@ def _read(folder: Path) -> dict[str, tuple[tuple[int, int], np.ndarray, np.ndarr
         )
         assert (rows[:, 0] == 0).all()
         with Image.open(image) as opened:
-            found[image.stem] = (opened.size, rows[:, 1:5], rows[:, 5:].reshape(len(rows), -1, 3))
-    return found
+            labels[image.stem] = (opened.size, rows[:, 1:5], rows[:, 5:].reshape(len(rows), -1, 3))
+    return labels
 
 
 def _ultralytics_check() -> Callable[[tuple[Any, ...]], Any]:
@@ -122,19 +122,19 @@ def test_labels_are_fractions_of_the_image_size(tmp_path: Path, stills: list[Pre
     path = write_ultralytics(stills, CARD, tmp_path)
     assert path == tmp_path / "ultralytics" / "data.yaml"
     assert not (tmp_path / "ultralytics.part").exists()
-    found = _read(path.parent)
-    assert list(found) == ["000000_a", "000001_a", "000002_c"]
-    assert [entry[0] for entry in found.values()] == [(40, 30), (64, 50), (64, 50)]
+    labels = _read(path.parent)
+    assert list(labels) == ["000000_a", "000001_a", "000002_c"]
+    assert [entry[0] for entry in labels.values()] == [(40, 30), (64, 50), (64, 50)]
     xy = np.concatenate([prediction.landmarks.xy for prediction in stills])
-    back = np.concatenate([points[:, :, :2] * size - 0.5 for size, _, points in found.values()])
+    back = np.concatenate([points[:, :, :2] * size - 0.5 for size, _, points in labels.values()])
     np.testing.assert_allclose(back, xy, atol=1e-4)
-    assert all((points[:, :, 2] == 2).all() for _, _, points in found.values())
+    assert all((points[:, :, 2] == 2).all() for _, _, points in labels.values())
     np.testing.assert_allclose(
-        found["000000_a"][1] * [40, 30, 40, 30], [[11, 7, 20, 10], [35, 17.5, 10, 25]], atol=1e-4
+        labels["000000_a"][1] * [40, 30, 40, 30], [[11, 7, 20, 10], [35, 17.5, 10, 25]], atol=1e-4
     )
     low, high = xy[2].min(axis=0) + 0.5, xy[2].max(axis=0) + 0.5
     expected = [*(low + high) / 2, *(high - low)]
-    np.testing.assert_allclose(found["000001_a"][1][0] * [64, 50, 64, 50], expected, atol=1e-4)
+    np.testing.assert_allclose(labels["000001_a"][1][0] * [64, 50, 64, 50], expected, atol=1e-4)
     train, val = (sorted(path.parent.glob(f"{split}/images/*")) for split in ("train", "val"))
     assert (len(train), len(val)) == (2, 1)
     assert [image.is_symlink() for image in (*train, *val)] == [True, True, False]

@@ -109,13 +109,15 @@ def test_mapped_points_are_in_original_pixels(run: Path, tmp_path: Path, scale: 
     assert learned.path == run / "model" / "map.json"
     fresh = _shapes(6, seed=1)
     images = _write_labels(tmp_path / "fresh", fresh, scale).parent / "images"
-    found = _load_mapped(run)(images)
-    assert found.names == tuple(NAMES)
+    predicted = _load_mapped(run)(images)
+    assert predicted.names == tuple(NAMES)
     expected = (np.einsum("lk,nkc->nlc", BLEND, fresh) + 0.5) * scale - 0.5
-    error = np.linalg.norm(found.xy - expected, axis=2) / scale
+    error = np.linalg.norm(predicted.xy - expected, axis=2) / scale
     assert error.mean() < 1.0
-    assert found.score[:, 0] == pytest.approx(0.9, abs=0.15)
-    assert (found.score[:, 0] > found.score[:, 2]).all()  # the nose depends on landmarks with lower scores
+    assert predicted.score[:, 0] == pytest.approx(0.9, abs=0.15)
+    assert (
+        predicted.score[:, 0] > predicted.score[:, 2]
+    ).all()  # the nose depends on landmarks with lower scores
 
 
 def test_map_json_describes_the_map(run: Path, tmp_path: Path) -> None:
@@ -167,10 +169,10 @@ def test_one_image_is_enough(run: Path, tmp_path: Path) -> None:
     assert learned.mapping.error is None
     assert any("one annotated image" in note for note in learned.notes)
     moved = _write_labels(tmp_path / "moved", shape + np.array([6.0, 4.0]))
-    found = _load_mapped(run)(moved.parent / "images")
+    predicted = _load_mapped(run)(moved.parent / "images")
     expected = np.einsum("lk,nkc->nlc", BLEND, shape) + np.array([6.0, 4.0])
     # The map also fits the mirror image, so it need not reproduce the annotated points exactly.
-    assert np.linalg.norm(found.xy - expected, axis=2).max() < 4
+    assert np.linalg.norm(predicted.xy - expected, axis=2).max() < 4
 
 
 def test_points_without_annotations_are_left_out_and_reported(run: Path, tmp_path: Path) -> None:

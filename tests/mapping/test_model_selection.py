@@ -50,7 +50,7 @@ def test_held_out_error_equals_error_of_a_fit_without_the_object(options: FitOpt
     examples, lengths = _examples(7), np.linspace(50, 80, 7)
     errors = cross_validation_errors(examples, lengths, MIRROR, options)
     for row in range(7):
-        rest = examples.select(np.array([other for other in range(7) if other != row]))
+        rest = examples.select(np.array([index for index in range(7) if index != row]))
         point_map = fit_with_options(rest, MIRROR, options)
         predicted = point_map.predict(examples.landmarks[[row]], examples.score[[row]])[0]
         for point in range(3):

@@ -47,11 +47,11 @@ def test_many_images_recover_a_linear_relation() -> None:
     """The relation is random, so the prior does not favor it."""
     rng = np.random.default_rng(1)
     matrix, constant = rng.normal(0, 0.5, (2 * K, 2 * L)), rng.normal(128, 30, 2 * L)
-    landmarks, others = _objects(4000, bend=20.0), _objects(50, seed=2, bend=20.0)
+    landmarks, fresh = _objects(4000, bend=20.0), _objects(50, seed=2, bend=20.0)
     points = (landmarks.reshape(-1, 2 * K) @ matrix + constant).reshape(-1, L, 2)
-    expected = (others.reshape(-1, 2 * K) @ matrix + constant).reshape(-1, L, 2)
+    expected = (fresh.reshape(-1, 2 * K) @ matrix + constant).reshape(-1, L, 2)
     learned = fit_point_map(_annotated(landmarks, points), empty_reference(), ridge=0.0)
-    assert np.abs(learned.predict(others, np.ones((50, K))) - expected).max() < 0.5
+    assert np.abs(learned.predict(fresh, np.ones((50, K))) - expected).max() < 0.5
     assert np.abs(learned.weights - matrix).max() < 0.01
     # The remaining error comes from the prior, which counts as three images; fewer images make it larger.
     fewer = fit_point_map(_annotated(landmarks[:400], points[:400]), empty_reference(), ridge=0.0)
@@ -101,21 +101,21 @@ def test_points_missing_in_some_images_are_fitted_on_the_others() -> None:
     visible[4:, 1] = False
     visible[:, 2] = False
     corrupted = np.where(visible[..., None], points, 1e6)
-    whole = _annotated(landmarks, points)
-    incomplete = MappingExamples(landmarks, whole.score, corrupted, visible, whole.group)
+    complete = _annotated(landmarks, points)
+    incomplete = MappingExamples(landmarks, complete.score, corrupted, visible, complete.group)
     learned = fit_point_map(incomplete, empty_reference(), ridge=0.1)
-    others = _objects(3, seed=9)
-    predicted = learned.predict(others, np.ones((3, K)))
-    full = fit_point_map(whole, empty_reference(), ridge=0.1).predict(others, np.ones((3, K)))
-    part = fit_point_map(whole.select(np.arange(4)), empty_reference(), ridge=0.1).predict(
-        others, np.ones((3, K))
+    fresh = _objects(3, seed=9)
+    predicted = learned.predict(fresh, np.ones((3, K)))
+    full = fit_point_map(complete, empty_reference(), ridge=0.1).predict(fresh, np.ones((3, K)))
+    part = fit_point_map(complete.select(np.arange(4)), empty_reference(), ridge=0.1).predict(
+        fresh, np.ones((3, K))
     )
     np.testing.assert_allclose(predicted[:, 0], full[:, 0])
     np.testing.assert_allclose(predicted[:, 1], part[:, 1])
     assert np.isnan(predicted[:, 2]).all()
     assert learned.known_points().tolist() == [True, True, False]
-    kept = learned.select(np.array([1, 0]))
-    np.testing.assert_allclose(kept.predict(others, np.ones((3, K))), predicted[:, [1, 0]])
+    reordered = learned.select(np.array([1, 0]))
+    np.testing.assert_allclose(reordered.predict(fresh, np.ones((3, K))), predicted[:, [1, 0]])
 
 
 def test_mirror_images_teach_the_other_side() -> None:
@@ -126,9 +126,9 @@ def test_mirror_images_teach_the_other_side() -> None:
     examples = MappingExamples(
         landmarks, np.ones((1, 3)), points, np.array([[True, False]]), np.zeros(1, np.int64)
     )
-    both = add_mirrored(examples, MirrorPartners((1, 0, 2), (1, 0), 256))
-    assert both.group.tolist() == [0, 0]
-    predicted = fit_point_map(both, empty_reference(), ridge=0.1).predict(landmarks, np.ones((1, 3)))
+    augmented = add_mirrored(examples, MirrorPartners((1, 0, 2), (1, 0), 256))
+    assert augmented.group.tolist() == [0, 0]
+    predicted = fit_point_map(augmented, empty_reference(), ridge=0.1).predict(landmarks, np.ones((1, 3)))
     np.testing.assert_allclose(predicted[0, 0] - landmarks[0, 0], [3, -2], atol=0.5)
     np.testing.assert_allclose(predicted[0, 1] - landmarks[0, 1], [-3, -2], atol=0.5)
 

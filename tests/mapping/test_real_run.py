@@ -30,14 +30,14 @@ def test_map_of_a_run_from_a_coco_file(quick_run: Path, labeled: Path, tmp_path:
     names = tuple(content["categories"][0]["keypoints"])
     detector = Detector.load(run)
     mapped = MappedDetector(detector, load_mapping(run, detector))
-    found = mapped(labeled / "images")
-    assert found.names == names
-    assert found.xy.shape == (len(content["images"]), len(names), 2)
+    predicted = mapped(labeled / "images")
+    assert predicted.names == names
+    assert predicted.xy.shape == (len(content["images"]), len(names), 2)
     # The quick run is hardly trained, but the map still predicts roughly where the points are.
     truth = np.array([entry["keypoints"] for entry in content["annotations"]]).reshape(-1, len(names), 3)
-    distance = np.linalg.norm(found.xy - truth[..., :2], axis=2)[truth[..., 2] > 0]
+    distance = np.linalg.norm(predicted.xy - truth[..., :2], axis=2)[truth[..., 2] > 0]
     assert distance.mean() < 0.25 * content["images"][0]["width"]
-    assert ((found.score >= 0) & (found.score <= 1)).all()
+    assert ((predicted.score >= 0) & (predicted.score <= 1)).all()
 
 
 def _write_label_studio(content: dict[str, Any], path: Path) -> None:
@@ -90,8 +90,8 @@ def test_labels_of_other_tools_give_the_same_map(
     write(content, tmp_path / name)
     images = [labeled / "images"]
     coco = learn_map(run, tmp_path / "coco.json", images, device="cpu").mapping
-    other = learn_map(run, tmp_path / name, images, device="cpu").mapping
-    assert other.names == coco.names
-    np.testing.assert_allclose(other.map.weights, coco.map.weights, atol=1e-6)
+    converted = learn_map(run, tmp_path / name, images, device="cpu").mapping
+    assert converted.names == coco.names
+    np.testing.assert_allclose(converted.map.weights, coco.map.weights, atol=1e-6)
     with pytest.raises(InputError, match="does not name the folder of its images"):
         learn_map(run, tmp_path / name, device="cpu")

@@ -125,9 +125,9 @@ def test_tcp_nodelay_is_set() -> None:
         with open_socket(0) as listener:
             async with await asyncio.start_server(handle, sock=listener):
                 _, writer = await asyncio.open_connection(*listener.getsockname())
-                found = await option
+                value = await option
                 writer.close()
-        return found
+        return value
 
     with ThreadPoolExecutor(1) as thread:  # the event loop of the browser tests may run in this thread
         assert thread.submit(lambda: asyncio.run(get_option())).result()

@@ -52,9 +52,9 @@ def test_moved_images_are_reported_and_then_found(run: Path, photos: Path, tmp_p
         InputError, match=r"no longer where they were.*/gone/000.png.*selfmark name .* IMAGES"
     ):
         select_images(run, [], 10)
-    found = select_images(run, [str(photos)], 1000)
-    assert [ref.path for ref in found] == sorted(photos.iterdir())
-    assert all(ref.box == (1, 2, 30, 40) for ref in found), "boxes are kept"
+    refs = select_images(run, [str(photos)], 1000)
+    assert [ref.path for ref in refs] == sorted(photos.iterdir())
+    assert all(ref.box == (1, 2, 30, 40) for ref in refs), "boxes are kept"
 
 
 def test_other_images_can_be_shown(run: Path, tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ class CountDisplay:
         return self._done / max(time.monotonic() - self._started, 1e-9)
 
     def __call__(self, done: int, total: int) -> None:
-        """Show that `done` out of `of` things are done."""
+        """Show that `done` of `total` items are done."""
         self._done = done
         rate = f"{self.rate:.1f} {self._unit}/s"
         if self._task is None:

@@ -89,7 +89,7 @@ def _images_of_label_file(labels: Path) -> list[ImageRef]:
 def _crop_like_the_run(refs: Sequence[ImageRef], folder: Path) -> list[ImageRef]:
     """Remove the boxes of a label file, unless the run used boxes or an image shows several objects.
 
-    The map must be learned on the same crops as it is later used on, and most runs use whole images.
+    A map must be learned on the kind of crops that it is later applied to, and most runs use whole images.
     """
     has_boxes = (folder / "run.json").exists() and any(ref.box is not None for ref in Run.open(folder).refs())
     objects = Counter((ref.path, ref.frame) for ref in refs)

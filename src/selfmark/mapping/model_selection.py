@@ -103,7 +103,10 @@ def cross_validation_errors(
 
 
 def _folds(group: IntArray) -> Iterator[IntArray]:
-    """Yield the rows of each fold: one image, or every MAX_FOLDS-th image of more than MAX_FOLDS."""
+    """Yield the rows of each fold.
+
+    A fold is a single image, or every MAX_FOLDS-th image if there are more than MAX_FOLDS images.
+    """
     _, image = np.unique(group, return_inverse=True)
     fold = image % MAX_FOLDS
     for index in range(int(fold.max()) + 1):

@@ -146,7 +146,7 @@ def build_server(
 
 
 def describe_outdated_files(folder: Path, before: ModelCard, now: ModelCard) -> list[str]:
-    """Return one message per file that was made with other mirror partners, with the command to redo it."""
+    """Return a message for each file that new mirror partners make outdated, with the command to redo it."""
     if before.mirror == now.mirror:
         return []
     model = model_folder(folder)

@@ -24,7 +24,7 @@ def reproduce(
         Path | None, typer.Option(help="Folder with one folder per data set: celeba, ls3d and so on.")
     ] = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder for trainings, measurements and tables.")
+        Path, typer.Option("--output", "-o", help="Folder for training runs, measurements and tables.")
     ] = Path("reproduced"),
     preset: Annotated[str, typer.Option(help="paper, fast or tiny.")] = "paper",
     allow_missing: Annotated[

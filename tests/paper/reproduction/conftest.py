@@ -1,4 +1,4 @@
-"""Fixtures: miniature data sets in place of the official ones, and one run in place of all trainings."""
+"""Fixtures: miniature data sets in place of the official ones, and one run in place of all training runs."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def trained(root: Path, scene: Scene, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture
 def no_training(monkeypatch: pytest.MonkeyPatch, trained: Path) -> list[Training]:
-    """Copy one run instead of training; return the list of requested trainings."""
+    """Copy one run instead of training; return the list of requested training runs."""
     requested: list[Training] = []
 
     def copy_run(workspace: Workspace, training: Training) -> None:

@@ -1,6 +1,6 @@
 """Every table and figure from its file to its pages, with real readers and miniature official layouts.
 
-One short run replaces all trainings; `test_harness` and `test_official_layouts` train.
+One short run replaces all training runs; `test_harness` and `test_official_layouts` train.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.paper.reproduction.conftest import short
 
 @pytest.fixture(scope="module")
 def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return one output folder for all tables, so that they share trainings and measurements."""
+    """Return one output folder for all tables, so that they share training runs and measurements."""
     return tmp_path_factory.mktemp("reproduced")
 
 

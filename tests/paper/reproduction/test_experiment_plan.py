@@ -1,4 +1,4 @@
-"""Trainings and measurements that experiments need, and which of them they share."""
+"""Training runs and measurements that experiments need, and which of them they share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def plan(*names: str, preset: str = "paper", **changes: Any) -> ExperimentPlan:
     return make_plan([experiment.load_experiment(name) for name in names], DatasetNames(), preset, settings)
 
 
-def test_tables_share_common_trainings() -> None:
+def test_tables_share_common_training_runs() -> None:
     """LS3D with K = 30 is a row of five tables, each of which has other rows."""
     names = ("clusters", "negatives", "stages", "generalization", "flipping")
     separate = {name: set(plan(name).trainings) for name in names}

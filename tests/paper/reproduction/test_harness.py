@@ -1,4 +1,4 @@
-"""Reproduction with real trainings on miniatures: shared, resumed, not repeated; and its error messages."""
+"""Reproduction with real training runs on miniatures: shared, resumed, not repeated; error messages."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _reproduce(
     log: Log = lambda line: None,
     open_listener: OpenListener = nullcontext,
 ) -> list[Path]:
-    """Reproduce tables on the CPU with short trainings."""
+    """Reproduce tables on the CPU with short training runs."""
     options = ReproductionOptions("tiny", short(*names) if changes is None else changes, "cpu", allow_missing)
     return reproduce_tables(names, data, output, options, log, open_listener)
 
@@ -383,7 +383,7 @@ def test_a_dry_run_needs_no_data_and_writes_nothing(
     assert selfmark("reproduce", "stages", "--dry-run", "--data", "nowhere") == 0
     text = capsys.readouterr().out
     assert "data  aflw with 68 points: the data set AFLW was expected in nowhere/aflw" in text
-    assert "total: 3 trainings and 8 measurements" in text
+    assert "total: 3 training runs and 8 measurements" in text
     assert list(tmp_path.iterdir()) == []
 
 

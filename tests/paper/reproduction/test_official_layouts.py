@@ -1,4 +1,4 @@
-"""Real trainings of a few seconds on miniature official layouts, read by the real readers."""
+"""Real training runs of a few seconds on miniature official layouts, read by the real readers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("real_readers")
 
 
 def _reproduce(name: str, data: Path, output: Path) -> dict[str, list[float]]:
-    """Reproduce a table with real trainings and measurements; return the numbers of each measured row."""
+    """Reproduce a table with real training runs and measurements; return the numbers of each measured row."""
     # Models that have learned nothing may leave clusters empty.
     changes = short(name) | {"guards.max_empty_fraction": 1.0}
     reproduce_tables([name], data, output, ReproductionOptions("tiny", changes, "cpu"), log=lambda line: None)

@@ -1,7 +1,6 @@
-"""Plans: the trainings and measurements that experiments need, each identified by a digest of its inputs.
+"""Plans: the training runs and measurements that experiments need, identified by digests of their inputs.
 
-Experiments that need the same training or measurement share it, and it is found again when an experiment is
-repeated.
+Experiments share the runs and measurements they have in common, and find them again when repeated.
 """
 
 from __future__ import annotations
@@ -133,7 +132,7 @@ class ExperimentPlan:
     cells: dict[CellKey, Cell] = field(default_factory=dict)
 
     def jobs(self) -> list[Job]:
-        """Return trainings with their measurements, then the measurements without training."""
+        """Return the training runs with their measurements, then the measurements without training."""
         jobs = []
         for key, training in self.trainings.items():
             own = [
@@ -168,7 +167,7 @@ def make_plan(
     changes: Mapping[str, Any],
     missing: frozenset[DatasetKey] = frozenset(),
 ) -> ExperimentPlan:
-    """Plan the trainings and measurements of experiments.
+    """Plan the training runs and measurements of experiments.
 
     Args:
         experiments: the experiments.

@@ -17,7 +17,8 @@ from selfmark.config import Config, override, preset
 from selfmark.config.renamed import current_name
 from selfmark.errors import InputError
 from selfmark.keypoints.weights_cache import PUBLISHED_WEIGHTS, cache_folder, license_notice
-from selfmark.paper.reproduction import cost, experiment
+from selfmark.paper.reproduction import cost
+from selfmark.paper.reproduction import experiment as experiment_files
 from selfmark.paper.reproduction.dataset_cache import DatasetCache
 from selfmark.paper.reproduction.experiment import Experiment
 from selfmark.paper.reproduction.experiment_plan import (
@@ -73,10 +74,10 @@ def reproduce_tables(
     log: Log = print,
     open_listener: OpenListener = nullcontext,
 ) -> list[Path]:
-    """Reproduce experiments: run the trainings and measurements that are not done, then write all tables.
+    """Reproduce experiments: train and measure what is not done yet, then write all tables and figures.
 
-    If torchrun starts several processes, each takes trainings that no other process has, on its own GPU, and
-    the first process writes the tables once all are done.
+    If torchrun starts several processes, each takes training runs that no other process has, on its own GPU,
+    and the first process writes the tables once all are done.
 
     Args:
         names: names of the experiments, or "all".
@@ -91,16 +92,16 @@ def reproduce_tables(
     """
     options = _use_current_names(options or ReproductionOptions())
     experiments, settings = _select_and_check(names, options)
-    if any(one.kind != "table" for one in experiments):
+    if any(experiment.kind != "table" for experiment in experiments):
         require_matplotlib()  # Raise now, not after hours of training.
-    if any(one.kind == "map" for one in experiments):
+    if any(experiment.kind == "map" for experiment in experiments):
         require_tsne()
     rank, device = _select_own_device(options.device)
     datasets = DatasetCache(data, output / "data")
     missing = _find_missing(experiments, datasets, options.allow_missing, log)
     plan = make_plan(experiments, datasets, options.preset, options.changes, missing)
-    detector_is_free = all("keypoints.detector" not in one.varied_settings for one in experiments)
-    _require_weights(plan, detector_is_free, log)
+    varied_settings = frozenset().union(*(experiment.varied_settings for experiment in experiments))
+    _require_weights(plan, "keypoints.detector" not in varied_settings, log)
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -117,12 +118,13 @@ def reproduce_tables(
         __version__,
         _device_name(device),
     )
-    return [path for one in experiments for path in _write_experiment(one, plan, workspace, origin)]
+    paths = (_write_experiment(experiment, plan, workspace, origin) for experiment in experiments)
+    return [path for group in paths for path in group]
 
 
 def select_experiments(names: Sequence[str]) -> list[Experiment]:
     """Load the experiments with these names, each once; all experiments for "all"."""
-    selected = experiment.experiment_names() if list(names) == ["all"] else list(dict.fromkeys(names))
+    selected = experiment_files.experiment_names() if list(names) == ["all"] else list(dict.fromkeys(names))
     keyword = next((name for name in selected if name in ("all", "list")), None)
     if keyword is not None:
         raise InputError(
@@ -130,7 +132,7 @@ def select_experiments(names: Sequence[str]) -> list[Experiment]:
         )
     if not selected:
         raise InputError("give the name of a table, or 'all'; 'selfmark reproduce list' shows the names")
-    return [experiment.load_experiment(name) for name in selected]
+    return [experiment_files.load_experiment(name) for name in selected]
 
 
 def preview_plan(
@@ -152,7 +154,7 @@ def preview_plan(
         settings = " ".join(f"{key}={value}" for key, value in sorted(training.settings.items()))
         lines.append(f"train {training.data}: {stages}, {settings}, {minutes:.1f} GPU min")
     lines.append(
-        f"total: {len(plan.trainings)} trainings and {len(plan.measurements)} measurements, about "
+        f"total: {len(plan.trainings)} training runs and {len(plan.measurements)} measurements, about "
         f"{cost.estimate_minutes(plan):.0f} minutes on one NVIDIA H200 (extrapolated to the paper's images)"
     )
     return lines
@@ -160,10 +162,8 @@ def preview_plan(
 
 def list_experiments() -> list[tuple[str, str, str]]:
     """Return name, place in the paper and title of every experiment."""
-    return [
-        (one.name, one.place, one.title)
-        for one in map(experiment.load_experiment, experiment.experiment_names())
-    ]
+    experiments = map(experiment_files.load_experiment, experiment_files.experiment_names())
+    return [(experiment.name, experiment.place, experiment.title) for experiment in experiments]
 
 
 # --- checks before training --------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def _select_and_check(names: Sequence[str], options: ReproductionOptions) -> tup
 def _select_own_device(device: str) -> tuple[int, str]:
     """Return this process's rank and GPU.
 
-    The processes of torchrun work on separate trainings here, so WORLD_SIZE, which would make them share
+    The processes of torchrun work on separate training runs here, so WORLD_SIZE, which would make them share
     one, is removed from the environment.
     """
     rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
@@ -265,7 +265,11 @@ def _run_plan(plan: ExperimentPlan, workspace: Workspace, log: Log) -> None:
 
 
 def _log_failures(plan: ExperimentPlan, workspace: Workspace, log: Log) -> None:
-    keys = [key for job in plan.jobs() for key in (job.key, *(one.key for one in job.measurements))]
+    keys = [
+        key
+        for job in plan.jobs()
+        for key in (job.key, *(measurement.key for measurement in job.measurements))
+    ]
     for path in map(workspace.failure_file, dict.fromkeys(keys)):
         if path.exists():
             failure = read_json(path)
@@ -273,34 +277,40 @@ def _log_failures(plan: ExperimentPlan, workspace: Workspace, log: Log) -> None:
 
 
 def _write_experiment(
-    one: Experiment, plan: ExperimentPlan, workspace: Workspace, origin: TableOrigin
+    experiment: Experiment, plan: ExperimentPlan, workspace: Workspace, origin: TableOrigin
 ) -> list[Path]:
-    notes = _collect_notes(one, plan, workspace)
-    origin = replace(origin, regressor=_describe_regressor(one, plan), notes=notes)
+    notes = _collect_notes(experiment, plan, workspace)
+    origin = replace(origin, regressor=_describe_regressor(experiment, plan), notes=notes)
     values = {
-        (row.name, column.name): _read_value((one.name, row.name, column.name), plan, workspace)
-        for row, column in product(one.own_rows, one.columns)
+        (row.name, column.name): _read_value((experiment.name, row.name, column.name), plan, workspace)
+        for row, column in product(experiment.own_rows, experiment.columns)
     }
-    if one.kind == "table":
-        return write_tables(one, values, origin, workspace.output)
-    paths = write_figure(one, values, workspace.output)
-    page = workspace.output / f"{one.name}.md"
-    lines = [f"# {one.title}", "", *build_paragraphs(one, origin), f"![{one.title}]({one.name}.png)", ""]
+    if experiment.kind == "table":
+        return write_tables(experiment, values, origin, workspace.output)
+    paths = write_figure(experiment, values, workspace.output)
+    page = workspace.output / f"{experiment.name}.md"
+    lines = [
+        f"# {experiment.title}",
+        "",
+        *build_paragraphs(experiment, origin),
+        f"![{experiment.title}]({experiment.name}.png)",
+        "",
+    ]
     with atomic_write(page) as temporary:
         temporary.write_text("\n".join(lines), encoding="utf-8")
     return [page, *paths]
 
 
-def _measurements_of(one: Experiment, plan: ExperimentPlan) -> list[Measurement]:
+def _find_measurements(experiment: Experiment, plan: ExperimentPlan) -> list[Measurement]:
     """Return the measurements of an experiment's cells, in order; cells without data have none."""
-    keys = [cell.measurement for (name, _, _), cell in plan.cells.items() if name == one.name]
+    keys = [cell.measurement for (name, _, _), cell in plan.cells.items() if name == experiment.name]
     return [plan.measurements[key] for key in filter(None, keys)]
 
 
-def _describe_regressor(one: Experiment, plan: ExperimentPlan) -> str:
+def _describe_regressor(experiment: Experiment, plan: ExperimentPlan) -> str:
     """Return the ridge of an experiment's regressors; data sets may have different ones."""
     ridges: dict[float, dict[str, None]] = {}
-    for measurement in _measurements_of(one, plan):
+    for measurement in _find_measurements(experiment, plan):
         ridge = measurement.evaluation.get("ridge", measurement.training.config.evaluation.ridge)
         ridges.setdefault(float(ridge), {})[measurement.data] = None
     if len(ridges) < 2:
@@ -308,13 +318,13 @@ def _describe_regressor(one: Experiment, plan: ExperimentPlan) -> str:
     return ", ".join(f"ridge {ridge:g} ({' and '.join(data)})" for ridge, data in ridges.items())
 
 
-def _collect_notes(one: Experiment, plan: ExperimentPlan, workspace: Workspace) -> tuple[str, ...]:
+def _collect_notes(experiment: Experiment, plan: ExperimentPlan, workspace: Workspace) -> tuple[str, ...]:
     """Return sentences on what differs from the paper with the available data, and what was left out."""
     datasets, notes = workspace.datasets, []
-    for name, points in required_datasets([one]):
+    for name, points in required_datasets([experiment]):
         if not datasets.why_missing(name, points):
             notes += [f"{name}: {note}." for note in datasets.load(name, points).data.notes]
-    for measurement in _measurements_of(one, plan):
+    for measurement in _find_measurements(experiment, plan):
         training = measurement.training
         if training.start is not None:
             cached = datasets.load(training.data, training.points)

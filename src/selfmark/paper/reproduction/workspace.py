@@ -1,4 +1,4 @@
-"""Run trainings and measurements, each once, and store them in the output folder.
+"""Train and measure, each run and measurement once, and store the results in the output folder.
 
 OUTPUT/trainings/DATA-K-KEY    run folders; interrupted runs are resumed
 OUTPUT/measurements/KEY        pictures and, written last, metrics.json

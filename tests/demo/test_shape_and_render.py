@@ -27,7 +27,7 @@ def subject(seed: int, size: int = SIZE) -> Subject:
     return random_subject(np.random.default_rng([7, seed]), size)
 
 
-def implicit(body: Body, points: np.ndarray) -> np.ndarray:
+def implicit_values(body: Body, points: np.ndarray) -> np.ndarray:
     """|u|^2 - 1 of every part ([P, n]): negative inside, zero on the surface, positive outside."""
     values = []
     for center, axes in zip(body.centers, body.axes, strict=True):
@@ -69,7 +69,7 @@ def test_the_animals_left_is_on_the_right_of_a_frontal_view() -> None:
 def test_landmarks_lie_on_the_surface_and_are_visible_if_nothing_is_in_front_of_them(seed: int) -> None:
     scene = subject(seed)
     rows, points = scene.body.landmarks()
-    assert implicit(scene.body, points)[rows, np.arange(len(NAMES))] == pytest.approx(0.0, abs=1e-9)
+    assert implicit_values(scene.body, points)[rows, np.arange(len(NAMES))] == pytest.approx(0.0, abs=1e-9)
 
     xy, visible = render.project_landmarks(scene.body, scene.camera)
     focal, (cx, cy) = scene.camera.focal, scene.camera.center
@@ -78,10 +78,10 @@ def test_landmarks_lie_on_the_surface_and_are_visible_if_nothing_is_in_front_of_
 
     # March from the camera to each landmark in small steps, up to just before the landmark's own surface.
     steps = np.linspace(0.6, 0.9995, 3000)
-    for point, seen in zip(points, visible, strict=True):
-        clearance = implicit(scene.body, steps[:, None] * point).min()
+    for point, is_visible in zip(points, visible, strict=True):
+        clearance = implicit_values(scene.body, steps[:, None] * point).min()
         if abs(clearance) > 5e-3:  # the steps are too coarse for smaller distances
-            assert seen == (clearance > 0)
+            assert is_visible == (clearance > 0)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -91,12 +91,12 @@ def test_visibility_agrees_with_the_depth_buffer(seed: int) -> None:
     xy, visible = render.project_landmarks(scene.body, scene.camera)
     hits = render.cast_rays(scene.body, scene.camera, render.pixel_grid(192, 1))
     num_compared = 0
-    for (x, y), row, point, seen in zip(np.round(xy).astype(int), rows, points, visible, strict=True):
+    for (x, y), row, point, is_visible in zip(np.round(xy).astype(int), rows, points, visible, strict=True):
         around = hits.part[y - 1 : y + 2, x - 1 : x + 2]
         if np.all(around == around[0, 0]):  # away from outlines
             num_compared += 1
-            assert seen == (hits.part[y, x] == row and abs(hits.depth[y, x] - point[2]) < 0.1)
-            assert not seen or hits.depth[y, x] == pytest.approx(point[2], abs=0.1)
+            assert is_visible == (hits.part[y, x] == row and abs(hits.depth[y, x] - point[2]) < 0.1)
+            assert not is_visible or hits.depth[y, x] == pytest.approx(point[2], abs=0.1)
     assert num_compared > 10
 
 
@@ -109,13 +109,13 @@ def test_cast_rays_hit_the_same_part_as_ray_marching(seed: int) -> None:
     for i, y in enumerate(grid):
         for j, x in enumerate(grid):
             direction = np.array([*((np.array([x, y]) - scene.camera.center) / scene.camera.focal), 1.0])
-            inside = implicit(scene.body, depths[:, None] * direction) < 0
-            met = np.flatnonzero(inside.any(axis=0))
-            if len(met) > 0:
-                assert hits.depth[i, j] == pytest.approx(depths[met[0]], abs=0.0041)
+            inside = implicit_values(scene.body, depths[:, None] * direction) < 0
+            steps_inside = np.flatnonzero(inside.any(axis=0))
+            if len(steps_inside) > 0:
+                assert hits.depth[i, j] == pytest.approx(depths[steps_inside[0]], abs=0.0041)
             elif hits.part[i, j] >= 0:  # a grazing hit shorter than a step: it is still on a surface
                 point = hits.depth[i, j] * direction[None]
-                assert implicit(scene.body, point).min() == pytest.approx(0.0, abs=1e-6)
+                assert implicit_values(scene.body, point).min() == pytest.approx(0.0, abs=1e-6)
 
 
 def test_part_boxes_are_the_bounds_of_densely_sampled_surfaces() -> None:
@@ -126,10 +126,10 @@ def test_part_boxes_are_the_bounds_of_densely_sampled_surfaces() -> None:
     boxes = render.part_boxes(body)
     for center, axes, box in zip(body.centers, body.axes, boxes, strict=True):
         points = center + sphere @ axes.T
-        seen = points[:, :2] / points[:, 2:]
-        np.testing.assert_allclose(box, [*seen.min(axis=0), *seen.max(axis=0)], atol=2e-5)
-        assert np.all(seen.min(axis=0) >= box[:2] - 1e-12)
-        assert np.all(seen.max(axis=0) <= box[2:] + 1e-12)
+        projected = points[:, :2] / points[:, 2:]
+        np.testing.assert_allclose(box, [*projected.min(axis=0), *projected.max(axis=0)], atol=2e-5)
+        assert np.all(projected.min(axis=0) >= box[:2] - 1e-12)
+        assert np.all(projected.max(axis=0) <= box[2:] + 1e-12)
 
 
 @pytest.mark.parametrize("name", ["left_eye", "right_mouth", "belly", "left_foot", "right_ear_base"])
@@ -139,13 +139,13 @@ def test_a_mark_painted_at_an_anchor_is_rendered_at_the_landmark(
     size = 256
     base = name.removeprefix("left_").removeprefix("right_")
     scene = random_subject(np.random.default_rng(3), size)
-    own, _ = scene.body.landmarks()
+    parts, _ = scene.body.landmarks()
 
     def marker(kind: str, xyz: np.ndarray, palette: np.ndarray) -> np.ndarray:
-        if kind != scene.body.kinds[own[NAMES.index(name)]]:
+        if kind != scene.body.kinds[parts[NAMES.index(name)]]:
             return np.zeros_like(xyz)
-        near = np.linalg.norm(xyz - landmark_anchor(base)[:, None], axis=0) < 0.06
-        return np.broadcast_to(near, xyz.shape).astype(float)
+        is_marked = np.linalg.norm(xyz - landmark_anchor(base)[:, None], axis=0) < 0.06
+        return np.broadcast_to(is_marked, xyz.shape).astype(float)
 
     monkeypatch.setattr(render, "paint", marker)
     lamp = render.Light(np.array([0.0, 0.0, -1.0]), ambient=1.0, gloss=0.0)

@@ -49,9 +49,10 @@ def _dark_clip(path: Path, frames: int = 12, **options: object) -> Path:
 def test_a_labeled_video_has_the_frames_of_its_source_with_landmarks(tmp_path: Path) -> None:
     source = _dark_clip(tmp_path / "clip.mp4")
     refs = [ImageRef(source, frame) for frame in range(2, 10)]
-    given = _predictions(refs)
-    passed = list(draw_videos(given, refs, CARD, tmp_path, every=1, trail=0))
-    assert [one is other for one, other in zip(passed, given, strict=True)] == [True] * len(given)
+    predictions = _predictions(refs)
+    yielded = list(draw_videos(predictions, refs, CARD, tmp_path, every=1, trail=0))
+    assert len(yielded) == len(predictions)
+    assert all(ours is expected for ours, expected in zip(yielded, predictions, strict=True))
     path = tmp_path / "clip_landmarks.mp4"
     with av.open(str(path)) as file:
         (stream,) = file.streams.video
@@ -69,11 +70,11 @@ def test_a_labeled_video_has_the_frames_of_its_source_with_landmarks(tmp_path: P
     for number, frame in read_frames(path, range(12)):
         for point, color in zip((POINTS + 0.5) * zoom - 0.5, colors, strict=True):
             x, y = np.round(point).astype(int)
-            seen = frame[y - 1 : y + 2, x - 1 : x + 2].reshape(-1, 3).mean(axis=0)
+            pixel = frame[y - 1 : y + 2, x - 1 : x + 2].reshape(-1, 3).mean(axis=0)
             if 2 <= number < 10:
-                assert np.abs(seen - color).max() < 70, "the file stores color at half resolution"
+                assert np.abs(pixel - color).max() < 70, "the file stores color at half resolution"
             else:
-                assert np.abs(seen - plain[number].mean(axis=(0, 1))).max() < 12
+                assert np.abs(pixel - plain[number].mean(axis=(0, 1))).max() < 12
 
 
 def test_sides_become_even_and_large_videos_are_not_enlarged(tmp_path: Path) -> None:
@@ -112,7 +113,7 @@ def test_trails_belong_to_tracks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert len(drawn) == 12
     by_tag = {animal.tag: animal for animal in drawn[11]}
     assert {animal.tag for animal in drawn[3]} == {"1", "2"}
-    assert len(by_tag["1"].trail) == 6, "0.2 s at 25 frames a second are 5 steps"
+    assert len(by_tag["1"].trail) == 6, "0.2 s at 25 frames per second are 5 steps"
     assert len(by_tag["2"].trail) == 5, "since frame 7"
     for animal in by_tag.values():
         assert np.ptp(animal.trail[..., 1], axis=0).max() < 1, "each animal stays at its own height"
@@ -161,7 +162,7 @@ def test_without_pyav_videos_are_mpeg4(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_labeled_videos_keep_the_folders_of_their_sources(tmp_path: Path) -> None:
     refs = [ImageRef(Path("day1/a.mp4"), 0), ImageRef(Path("day2/a.mp4"), 0), ImageRef(Path("b.jpg"))]
-    names = labeled_video_paths(refs, tmp_path)
-    assert sorted(names.values()) == [tmp_path / f"day{n}" / "a_landmarks.mp4" for n in (1, 2)]
+    paths = labeled_video_paths(refs, tmp_path)
+    assert sorted(paths.values()) == [tmp_path / f"day{n}" / "a_landmarks.mp4" for n in (1, 2)]
     with pytest.raises(InputError, match="no video among the inputs"):
         labeled_video_paths(refs[2:], tmp_path)

@@ -1,4 +1,4 @@
-"""Discs, rings, lines and text, measured in the pixels they color."""
+"""Discs, rings, lines and text, checked by the pixels that they change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _centroid(canvas: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("center", [(30.0, 20.0), (41.5, 29.75), (33.0625, 25.3)])
-def test_a_disc_is_centered_between_pixels_too(center: tuple[float, float]) -> None:
+def test_discs_are_centered_with_subpixel_precision(center: tuple[float, float]) -> None:
     canvas = _canvas()
     draw_disc(canvas, np.array(center), 7.5, WHITE)
     np.testing.assert_allclose(_centroid(canvas), center, atol=0.08)

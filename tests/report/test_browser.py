@@ -119,12 +119,9 @@ def test_landmarks_are_drawn_at_their_positions(browser: Any, report: Path) -> N
     first = crop_screenshot(picture, box).astype(int)
     for (x, y), color in zip(data.example_xy[0], map(to_rgb, palette(4)), strict=True):
         column, row = ((value + 0.5) / S * box["width"] for value in (x, y))
-        drawn = first[round(row) - 1 : round(row) + 1, round(column) - 1 : round(column) + 1].mean(
-            axis=(0, 1)
-        )
-        assert (
-            np.abs(drawn - color).max() < 50
-        )  # JPEG compression spreads the noise of the image into the disc
+        patch = first[round(row) - 1 : round(row) + 1, round(column) - 1 : round(column) + 1]
+        # JPEG compression spreads the noise of the image into the disc.
+        assert np.abs(patch.mean(axis=(0, 1)) - color).max() < 50
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -132,9 +129,9 @@ def test_charts_and_maps_are_not_blank(browser: Any, report: Path, scheme: str) 
     with visit(browser, report, color_scheme=scheme) as seen:
         picture = screenshot(seen.page)
         assert (picture[2, 2].max() < 60) if scheme == "dark" else (picture[2, 2].min() > 240)
-        drawn = seen.page.query_selector_all("svg[role=img]")
-        assert len(drawn) == 1 + 2 + 3 + 1  # curves, maps, losses, rounds
-        for svg in drawn:
+        figures = seen.page.query_selector_all("svg[role=img]")
+        assert len(figures) == 1 + 2 + 3 + 1  # curves, maps, losses, rounds
+        for svg in figures:
             inside = crop_screenshot(picture, svg.bounding_box()).astype(int)
             assert _ink(inside) > 0.01
             for line in svg.query_selector_all(".line, .over"):
@@ -178,20 +175,12 @@ def test_print_shows_everything(browser: Any, report: Path) -> None:
             for box in _bounding_boxes(seen.page, f"{BLOCKS}, .settings")
         )
         assert seen.problems() == []
-        summaries = {
-            "Compare",
-            "all",
-            "landmarks",
-            "in",
-            "one",
-            "table",
-            "Show",
-            "settings",
-        }  # clicked to open details
+        # Words of the summaries that are clicked to open details.
+        summaries = {"Compare", "all", "landmarks", "in", "one", "table", "Show", "settings"}
         assert before - set(seen.page.inner_text("main").split()) <= summaries
         assert screenshot(seen.page)[-2, 2].min() > 240  # paper is white
         is_kept_together = seen.page.eval_on_selector_all(
-            "figure, .card, tr", "all => all.every(one => getComputedStyle(one).breakInside === 'avoid')"
+            "figure, .card, tr", "all => all.every(item => getComputedStyle(item).breakInside === 'avoid')"
         )
         assert is_kept_together
         paper = seen.page.pdf(format="A4")

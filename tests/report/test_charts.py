@@ -42,7 +42,7 @@ def test_a_line_has_the_expected_coordinates() -> None:
     assert chart.lines[0].marks == ""  # a single line has no symbols
 
 
-def test_a_repeated_iteration_counts_as_in_the_last_attempt() -> None:
+def test_only_the_last_attempt_of_a_repeated_iteration_counts() -> None:
     events = [
         {"stage": "warm-up", "iteration": i, "loss": {"total": v}}
         for i, v in ((1, 4.0), (2, 4.0), (2, 2.0), (3, 1.0))
@@ -142,13 +142,13 @@ def test_points_that_are_not_finite_are_left_out() -> None:
     assert _points(line) == [(LEFT, TOP), (RIGHT, TOP)]
 
 
-def test_below_zero_there_is_room_too() -> None:
+def test_the_axis_extends_below_zero() -> None:
     (chart,) = line_charts([_curves(("a", [0.0, 1.0], [-1.0, 1.0]))])
     assert _single_line_points(chart) == [(LEFT, BOTTOM), (RIGHT, TOP)]
 
 
-def test_places_between_whole_numbers_only_where_there_are_any() -> None:
+def test_whole_numbers_have_whole_ticks() -> None:
     (rounds,) = line_charts([_curves(("a", [1.0, 2.0, 3.0], [1.0, 1.0, 1.0]))])
     assert [label for _, label in rounds.x_ticks] == ["1", "2", "3"]
-    (shares,) = line_charts([_curves(("a", [0.0, 0.5, 1.0], [1.0, 1.0, 1.0]))])
-    assert [label for _, label in shares.x_ticks] == ["0", "0.2", "0.4", "0.6", "0.8", "1"]
+    (fractions,) = line_charts([_curves(("a", [0.0, 0.5, 1.0], [1.0, 1.0, 1.0]))])
+    assert [label for _, label in fractions.x_ticks] == ["0", "0.2", "0.4", "0.6", "0.8", "1"]

@@ -33,7 +33,7 @@ def test_the_last_choice_becomes_text_a_table_and_charts() -> None:
     assert [line[0] for line in parts.lines] == ["detection", "separation", "agreement"]
 
 
-def test_a_given_number_has_no_section() -> None:
+def test_there_is_no_section_if_the_user_set_the_number() -> None:
     assert build_count_section([{"event": "images"}]) == ("", (), ())
 
 

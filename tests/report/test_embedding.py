@@ -1,4 +1,4 @@
-"""Embedding in the plane: neighbors are kept, results repeat, and principal components step in."""
+"""Embedding in the plane: t-SNE keeps neighbors and is reproducible; without it, PCA is used."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from selfmark.report.embedding import embed_in_plane, principal_components, tsne
 
 
 def _clusters(points: int, clusters: int, seed: int = 0) -> tuple[FloatArray, FloatArray]:
-    """Unit vectors around some directions, and which one each is around."""
+    """Return unit vectors in clusters, and the cluster of each."""
     rng = np.random.default_rng(seed)
     label = np.arange(points) % clusters
     vectors = rng.normal(size=(clusters, 32))[label] + 0.5 * rng.normal(size=(points, 32))
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True), label
 
 
-def _share_with_neighbor_of_own_cluster(places: FloatArray, label: FloatArray) -> float:
-    distance = np.linalg.norm(places[:, None] - places, axis=2) + np.where(np.eye(len(places)), np.inf, 0)
+def _nearest_neighbor_accuracy(positions: FloatArray, label: FloatArray) -> float:
+    distance = np.linalg.norm(positions[:, None] - positions, axis=2) + np.where(
+        np.eye(len(positions)), np.inf, 0
+    )
     return float((label[distance.argmin(axis=1)] == label).mean())
 
 
@@ -37,36 +39,36 @@ def _without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_neighbors_are_kept_as_well_as_by_exact_tsne() -> None:
     vectors, label = _clusters(200, 5)
-    places = tsne(vectors)
-    assert places.shape == (200, 2)
-    assert places.dtype == np.float64
+    positions = tsne(vectors)
+    assert positions.shape == (200, 2)
+    assert positions.dtype == np.float64
     exact = TSNE(init="pca", method="exact", random_state=0).fit_transform(vectors)
-    assert trustworthiness(vectors, places) > trustworthiness(vectors, exact) - 0.01
-    assert _share_with_neighbor_of_own_cluster(places, label) > 0.99
+    assert trustworthiness(vectors, positions) > trustworthiness(vectors, exact) - 0.01
+    assert _nearest_neighbor_accuracy(positions, label) > 0.99
 
 
 def test_neighbors_are_kept_better_than_by_principal_components() -> None:
     vectors, label = _clusters(200, 12)
     assert trustworthiness(vectors, tsne(vectors)) > trustworthiness(vectors, principal_components(vectors))
-    kept, projected = (
-        _share_with_neighbor_of_own_cluster(places, label)
-        for places in (tsne(vectors), principal_components(vectors))
+    by_tsne, by_projection = (
+        _nearest_neighbor_accuracy(positions, label)
+        for positions in (tsne(vectors), principal_components(vectors))
     )
-    assert kept > 0.99 > projected
+    assert by_tsne > 0.99 > by_projection
 
 
-def test_the_same_every_time() -> None:
+def test_tsne_is_reproducible() -> None:
     vectors, _ = _clusters(60, 3)
     np.testing.assert_array_equal(tsne(vectors), tsne(vectors))
     assert not np.array_equal(tsne(vectors), tsne(vectors, seed=1))
 
 
-def test_the_same_with_any_number_of_threads() -> None:
+def test_tsne_does_not_depend_on_the_number_of_threads() -> None:
     vectors, _ = _clusters(300, 5)
     with threadpool_limits(1):
-        alone = tsne(vectors)
+        one_thread = tsne(vectors)
     with threadpool_limits(4):
-        np.testing.assert_array_equal(tsne(vectors), alone)
+        np.testing.assert_array_equal(tsne(vectors), one_thread)
 
 
 def test_scikit_learn_is_used_where_it_is_installed() -> None:
@@ -94,31 +96,31 @@ def test_principal_components_are_those_of_scikit_learn(shape: tuple[int, int]) 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 4])
 def test_very_few_points_keep_their_distances(count: int) -> None:
-    """In a plane already, so the principal components lose nothing."""
+    """The vectors already lie in a plane, so the principal components lose nothing."""
     vectors = np.random.default_rng(0).normal(size=(count, 2))
-    places = tsne(vectors)
-    assert places.shape == (count, 2)
-    between = np.linalg.norm(vectors[:, None] - vectors, axis=2)
-    np.testing.assert_allclose(np.linalg.norm(places[:, None] - places, axis=2), between, atol=1e-9)
+    positions = tsne(vectors)
+    assert positions.shape == (count, 2)
+    distances = np.linalg.norm(vectors[:, None] - vectors, axis=2)
+    np.testing.assert_allclose(np.linalg.norm(positions[:, None] - positions, axis=2), distances, atol=1e-9)
 
 
 @pytest.mark.parametrize("vectors", [np.ones((20, 3)), np.zeros((6, 1)), np.arange(12.0)[:, None]])
 def test_equal_and_one_dimensional_vectors(vectors: FloatArray) -> None:
-    places = tsne(vectors)
-    assert places.shape == (len(vectors), 2)
-    assert np.isfinite(places).all()
+    positions = tsne(vectors)
+    assert positions.shape == (len(vectors), 2)
+    assert np.isfinite(positions).all()
 
 
 def test_few_points_lower_the_perplexity() -> None:
     vectors, label = _clusters(12, 2)
-    places = tsne(vectors, perplexity=30)
-    assert np.isfinite(places).all()
-    left, right = places[label == 0], places[label == 1]
+    positions = tsne(vectors, perplexity=30)
+    assert np.isfinite(positions).all()
+    left, right = positions[label == 0], positions[label == 1]
     gap = np.linalg.norm(left.mean(axis=0) - right.mean(axis=0))
     assert gap > 2 * max(left.std(axis=0).max(), right.std(axis=0).max())
 
 
 @pytest.mark.parametrize("embed", [tsne, principal_components])
-def test_wrong_shapes_are_refused(embed: object) -> None:
+def test_wrong_shapes_are_value_errors(embed: object) -> None:
     with pytest.raises(ValueError, match=r"\[P, D\]"):
         embed(np.zeros(5))  # type: ignore[operator]

@@ -50,16 +50,15 @@ def test_discs_are_centered_on_the_points(size: int) -> None:
     zoom = picture.shape[0] // size
     assert zoom >= 2
     assert picture.shape == (zoom * size, zoom * size, 3)
-    for place, color in zip(xy, _palette_rgb(3), strict=True):
-        assert _center_of(picture, color) == pytest.approx((place + 0.5) * zoom - 0.5, abs=0.5)
+    for point, color in zip(xy, _palette_rgb(3), strict=True):
+        assert _center_of(picture, color) == pytest.approx((point + 0.5) * zoom - 0.5, abs=0.5)
 
 
 def test_a_disc_has_a_white_and_a_black_border_and_a_number() -> None:
     picture = draw_landmarks(_gray(1, 128)[0], np.array([[64.0, 64.0]])).astype(int)
     middle = (64 + 0.5) * picture.shape[0] / 128 - 0.5
-    row = picture[round(middle), : round(middle)].sum(
-        axis=1
-    )  # from the left edge to the disc, away from the number
+    # From the left edge to the disc, away from the number.
+    row = picture[round(middle), : round(middle)].sum(axis=1)
     light, dark = int(np.argmax(row)), int(np.argmin(row))
     assert row[light] > 3 * 200
     assert row[dark] < 3 * 60
@@ -111,12 +110,12 @@ def test_a_gallery_is_sorted_and_centered_and_skips_missing_landmarks() -> None:
         images, xy[:, 1], score[:, 1], color=palette(2)[1], max_crops=3, side=side
     )
     assert [row for row, _ in gallery] == [1, 3, 4]
-    for _, cut in gallery[:2]:
-        assert cut.shape == (side, side, 3)
-        bright = np.nonzero((cut > 200).all(axis=2))
+    for _, crop in gallery[:2]:
+        assert crop.shape == (side, side, 3)
+        bright = np.nonzero((crop > 200).all(axis=2))
         assert [bright[1].mean(), bright[0].mean()] == pytest.approx([side / 2 - 0.5] * 2, abs=0.5)
     ring = _palette_rgb(2)[1]
-    assert all((cut == ring).all(axis=2).any() for _, cut in gallery)
+    assert all((crop == ring).all(axis=2).any() for _, crop in gallery)
     missing = np.full((5, 2), np.nan)
     assert (
         draw_landmark_gallery(images, missing, score[:, 1], color=palette(2)[1], max_crops=3, side=side) == []
@@ -139,9 +138,8 @@ def test_user_colors_and_connections_are_drawn() -> None:
     assert _center_of(picture, np.array([0, 0, 255])) == pytest.approx((xy[1] + 0.5) * zoom - 0.5, abs=0.5)
     middle = picture[round(64.5 * zoom), round(64.5 * zoom)]
     assert middle.min() > 200, "the line between the two landmarks"
-    beside = picture[
-        round(42 * zoom), round(42 * zoom)
-    ]  # halfway to the third landmark, which is not connected
+    # Halfway to the third landmark, which is not connected.
+    beside = picture[round(42 * zoom), round(42 * zoom)]
     assert (beside == GRAY).all()
     absent = draw_landmarks(
         _gray(1, 128)[0], np.where([[False], [True], [False]], np.nan, xy), None, [(0, 1)]

@@ -40,8 +40,8 @@ def _cells(table: ReportTable) -> dict[str, tuple[str, ...]]:
 
 
 def _table(metrics: dict[str, Any], title: str) -> ReportTable:
-    (found,) = [table for table in metrics_text.metric_tables(metrics) if title in table.title]
-    return found
+    (table,) = [table for table in metrics_text.metric_tables(metrics) if title in table.title]
+    return table
 
 
 def test_errors_are_in_the_cell_of_their_regressor_and_number_of_images(metrics: dict[str, Any]) -> None:
@@ -93,8 +93,8 @@ def test_landmarks_are_ranked_and_described(metrics: dict[str, Any]) -> None:
     facts = metrics_text.landmark_facts(metrics)
     assert len(facts) == 4
     assert dict(facts[2])["backward error"] == f"{metrics['headline']['backward']['by_point'][2]:.1f} %"
-    named = [dict(row)["nearest annotated point"] for row in facts]
-    assert named == [metrics["points"][metrics["matched"].index(index)] for index in range(4)]
+    nearest = [dict(row)["nearest annotated point"] for row in facts]
+    assert nearest == [metrics["points"][metrics["matched"].index(index)] for index in range(4)]
 
 
 def test_only_trust_is_shown_without_labels(metrics: dict[str, Any]) -> None:

@@ -125,7 +125,7 @@ def test_a_run_without_history_or_figures_still_has_a_report(tmp_path: Path) -> 
     assert len(page.all("article")) == K
 
 
-def test_sections_of_an_evaluation_need_one(source: str) -> None:
+def test_there_are_no_evaluation_sections_without_an_evaluation(source: str) -> None:
     sections = [section["id"] for section in Page(source).all("section")]
     assert sections == ["examples", "landmarks", "training", "words", "settings"]
     assert not Page(source).all("table")
@@ -152,9 +152,8 @@ def test_landmarks_are_ordered_and_grouped_by_trust(evaluated: Page) -> None:
     order = [article["id"] for article in evaluated.all("article")]
     assert order == ["landmark-1", "landmark-0", "landmark-2", "landmark-3"]
     words = ["trustworthy", "use with care", "do not rely on", "not measured"]
-    assert [
-        word for word in evaluated.text.split("\n") if word in words
-    ] == []  # always inside another element
+    # The words are always inside another element.
+    assert [word for word in evaluated.text.split("\n") if word in words] == []
     positions = [evaluated.text.index(word.capitalize()) for word in words]
     assert positions == sorted(positions)
     widths = re.findall(r"width: (\d+)%", " ".join(e.get("style", "") for e in evaluated.all("i")))
@@ -212,8 +211,8 @@ def test_values_that_are_not_finite_are_handled(tmp_path: Path) -> None:
     )
     source = write_report(data, tmp_path).read_text(encoding="utf-8")
     assert Page(source).facts("found in") == ["not measured"] * K
-    drawn = source[source.index("</style>") :]
-    assert not re.search(r"\b(nan|inf)\b", drawn)
+    body = source[source.index("</style>") :]
+    assert not re.search(r"\b(nan|inf)\b", body)
     assert "clusters" not in [section["id"] for section in Page(source).all("section")]
 
 
@@ -260,7 +259,7 @@ def test_writing_again_replaces_the_report(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_an_unwritable_folder_is_a_clear_error(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_an_input_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(InputError, match=r"cannot write .*index\.html"):
         write_report(example_data(), tmp_path / "file")
@@ -286,7 +285,7 @@ def test_an_unwritable_folder_is_a_clear_error(tmp_path: Path) -> None:
         },
     ],
 )
-def test_arrays_of_wrong_shape_are_an_error(change: dict[str, Any]) -> None:
+def test_arrays_of_wrong_shape_are_value_errors(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         example_data(**change)
 

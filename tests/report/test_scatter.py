@@ -11,10 +11,10 @@ from selfmark.model.colors import palette
 from selfmark.report.scatter import CROP_SIDE, HEIGHT, WIDTH, Scatter, build_scatter
 
 
-def _dots(drawn: Scatter) -> dict[int, np.ndarray]:
+def _dots(scatter: Scatter) -> dict[int, np.ndarray]:
     return {
         group.index: np.array(re.findall(r"M(-?[\d.]+) (-?[\d.]+)h0", group.dots), float)
-        for group in drawn.groups
+        for group in scatter.groups
     }
 
 
@@ -30,20 +30,15 @@ def test_dots_fill_the_map_without_distortion() -> None:
 def test_each_landmark_has_its_color_and_its_number_at_the_median() -> None:
     rng = np.random.default_rng(0)
     xy, label = rng.normal(size=(300, 2)), rng.integers(-1, 4, 300)
-    drawn = build_scatter(xy, label, palette(5), None)
-    assert [group.index for group in drawn.groups] == [
-        -1,
-        0,
-        1,
-        2,
-        3,
-    ]  # none has label 4; points without a landmark come first
-    for group in drawn.groups[1:]:
+    scatter = build_scatter(xy, label, palette(5), None)
+    # No point has label 4; points without a landmark come first.
+    assert [group.index for group in scatter.groups] == [-1, 0, 1, 2, 3]
+    for group in scatter.groups[1:]:
         assert group.color == palette(5)[group.index]
-        assert len(_dots(drawn)[group.index]) == (label == group.index).sum()
-        assert group.center == pytest.approx(np.median(_dots(drawn)[group.index], axis=0), abs=0.11)
-    assert drawn.groups[0].color not in palette(5)
-    assert drawn.num_points == 300
+        assert len(_dots(scatter)[group.index]) == (label == group.index).sum()
+        assert group.center == pytest.approx(np.median(_dots(scatter)[group.index], axis=0), abs=0.11)
+    assert scatter.groups[0].color not in palette(5)
+    assert scatter.num_points == 300
 
 
 def test_the_map_has_at_most_a_thousand_finite_dots() -> None:
@@ -52,21 +47,20 @@ def test_the_map_has_at_most_a_thousand_finite_dots() -> None:
     xy[3:] = np.nan
     assert sum(map(len, _dots(build_scatter(xy, np.zeros(2500, int), palette(1), None)).values())) == 3
     assert build_scatter(np.full((4, 2), np.inf), np.zeros(4, int), palette(1), None).groups == ()
-    assert (
-        len(_dots(build_scatter(np.ones((4, 2)), np.zeros(4, int), palette(1), None))[0]) == 4
-    )  # all at one position
+    all_equal = build_scatter(np.ones((4, 2)), np.zeros(4, int), palette(1), None)
+    assert len(_dots(all_equal)[0]) == 4
 
 
 def test_crops_do_not_overlap_and_are_centered_on_their_points() -> None:
     rng = np.random.default_rng(0)
     xy = rng.normal(size=(400, 2))
-    drawn = build_scatter(
+    scatter = build_scatter(
         xy, np.zeros(400, int), palette(2), rng.integers(0, 255, (400, 16, 16, 3), dtype=np.uint8)
     )
-    corners = np.array([crop[:2] for crop in drawn.crops])
+    corners = np.array([crop[:2] for crop in scatter.crops])
     gaps = np.abs(corners[:, None] - corners[None]).max(axis=2) + 1e6 * np.eye(len(corners))
     assert 10 < len(corners) <= 120
     assert gaps.min() >= CROP_SIDE
-    nearest = np.abs(corners[:, None] + CROP_SIDE / 2 - _dots(drawn)[0][None]).max(axis=2).min(axis=1)
+    nearest = np.abs(corners[:, None] + CROP_SIDE / 2 - _dots(scatter)[0][None]).max(axis=2).min(axis=1)
     assert nearest.max() < 0.2
-    assert all(crop[2] == palette(2)[0] and crop[3].startswith("data:image/jpeg") for crop in drawn.crops)
+    assert all(crop[2] == palette(2)[0] and crop[3].startswith("data:image/jpeg") for crop in scatter.crops)

@@ -1,4 +1,4 @@
-"""Trust in words."""
+"""Levels of trust, their names and their order."""
 
 from __future__ import annotations
 

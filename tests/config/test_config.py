@@ -73,7 +73,7 @@ def test_override_changes_only_the_named_settings() -> None:
         ({"evaluation.ridges": [0.1, -0.5]}, "evaluation.ridges must be at least 0, not -0.5"),
     ],
 )
-def test_bad_settings_get_one_sentence(changes: dict[str, object], words: str) -> None:
+def test_bad_settings_raise_a_one_line_error(changes: dict[str, object], words: str) -> None:
     with pytest.raises(InputError) as error:
         config.override(config.preset("tiny"), changes)
     assert words in str(error.value)
@@ -122,7 +122,7 @@ NUMBERS = [name for name, value in _values(config.preset("tiny")).items() if typ
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-def test_negative_numbers_are_refused_where_they_mean_nothing(name: str) -> None:
+def test_negative_numbers_are_rejected_by_default(name: str) -> None:
     if name in ("images.margin", "keypoints.threshold", "heatmaps.threshold"):
         config.override(config.preset("tiny"), {name: -0.1})
         return
@@ -133,7 +133,7 @@ def test_negative_numbers_are_refused_where_they_mean_nothing(name: str) -> None
 @pytest.mark.parametrize(
     "name",
     [
-        "correspondence.restarts",  # each of these ended in a traceback when it was 0
+        "correspondence.restarts",
         "correspondence.sample",
         "evaluation.deformations",
         "guards.num_samples",
@@ -146,12 +146,13 @@ def test_negative_numbers_are_refused_where_they_mean_nothing(name: str) -> None
     ],
 )
 def test_settings_that_cannot_be_zero(name: str) -> None:
+    """A value of 0 once caused a traceback for each of these settings."""
     with pytest.raises(InputError, match=f"{re.escape(name)} must be at least"):
         config.override(config.preset("tiny"), {name: 0})
 
 
 @pytest.mark.parametrize(
-    ("limit", "text", "allowed", "refused"),
+    ("limit", "text", "allowed", "rejected"),
     [
         (Limit(), "at least 0", 0, -1),
         (Limit(0, 1), "between 0 and 1", 1.0, 1.01),
@@ -159,21 +160,21 @@ def test_settings_that_cannot_be_zero(name: str) -> None:
         (Limit(2, excludes_minimum=True), "greater than 2", 2.01, 2),
     ],
 )
-def test_limits(limit: Limit, text: str, allowed: float, refused: float) -> None:
+def test_limits(limit: Limit, text: str, allowed: float, rejected: float) -> None:
     assert str(limit) == text
     assert limit.allows(allowed)
-    assert not limit.allows(refused)
+    assert not limit.allows(rejected)
 
 
 @pytest.mark.parametrize("text", ["- a\n- b\n", "{", "K: [1\n", "\x00", "just text"])
-def test_unreadable_yaml_is_refused_with_the_file_name(text: str, tmp_path: Path) -> None:
+def test_the_error_for_unreadable_yaml_names_the_file(text: str, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(text)
     with pytest.raises(InputError, match=r"config\.yaml"):
         read_config(path)
 
 
-def test_auto_chooses_by_device_and_gives_the_reason() -> None:
+def test_auto_chooses_the_preset_by_device_and_explains_it() -> None:
     on_gpu, why_gpu = config.resolve_preset("auto", True, 5000, None)
     on_cpu, why_cpu = config.resolve_preset("auto", False, 5000, 12)
     assert (on_gpu.preset, on_cpu.preset, on_cpu.K) == ("fast", "tiny", 12)
@@ -189,12 +190,12 @@ def test_auto_uses_fewer_clusters_for_few_images_but_at_least_k() -> None:
     assert fewest.M == 15
 
 
-def test_a_number_of_landmarks_chosen_later_gives_the_same_settings() -> None:
+def test_choosing_k_later_gives_the_same_settings() -> None:
     undecided, _ = config.resolve_preset("tiny", False, 5000, "auto")
     assert undecided.K == 0
     for K in (6, 50):
-        given, _ = config.resolve_preset("tiny", False, 5000, K)
-        assert config.with_landmarks(undecided, K) == given
+        expected, _ = config.resolve_preset("tiny", False, 5000, K)
+        assert config.with_landmarks(undecided, K) == expected
 
 
 def test_unknown_preset() -> None:

@@ -32,7 +32,7 @@ def _generator(seed: int = 0) -> torch.Generator:
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(0, 10_000))
-def test_the_inverse_returns_points_to_their_start(seed: int) -> None:
+def test_the_inverse_moves_points_back(seed: int) -> None:
     generator = _generator(seed)
     matrix = augment.random_affine(4, SIZE, Augment(), generator)
     matrix = augment.prepend_flip(matrix, torch.tensor([True, False, True, False]), SIZE)
@@ -63,9 +63,9 @@ def test_pixels_and_points_move_together(seed: int, flip: bool) -> None:
     x, y = (torch.rand(2, generator=generator) * 14 + 25).tolist()
     matrix = augment.random_affine(1, SIZE, Augment(), generator)
     matrix = augment.prepend_flip(matrix, torch.tensor([flip]), SIZE)
-    seen_x, seen_y = _centroid(augment.warp_images(_blob(x, y), matrix))
+    pixel_x, pixel_y = _centroid(augment.warp_images(_blob(x, y), matrix))
     moved = augment.move_points(torch.tensor([[[x, y]]]), matrix)[0, 0]
-    assert (seen_x, seen_y) == pytest.approx(tuple(moved.tolist()), abs=0.15)
+    assert (pixel_x, pixel_y) == pytest.approx(tuple(moved.tolist()), abs=0.15)
 
 
 def test_warp_against_opencv() -> None:
@@ -110,7 +110,7 @@ def test_affine_parameters_stay_in_range() -> None:
     assert (matrix[:, 0, 0] * matrix[:, 0, 1] + matrix[:, 1, 0] * matrix[:, 1, 1]).abs().max() < 1e-4
 
 
-def test_points_inside_are_on_the_pixel_grid() -> None:
+def test_border_pixels_extend_half_a_pixel_beyond_their_centers() -> None:
     xy = torch.tensor([[[-0.4, 0.0], [-0.6, 0.0], [63.4, 63.4], [63.6, 10.0]]])
     assert augment.points_inside(xy, SIZE).tolist() == [[True, False, True, False]]
 
@@ -178,6 +178,8 @@ def test_a_fraction_of_the_images_has_a_gray_square() -> None:
 
 def test_the_same_seed_gives_the_same_images() -> None:
     images = torch.rand(2, 3, SIZE, SIZE)
-    one, again, other = (augment.augment_colors(images, Augment(), _generator(seed)) for seed in (3, 3, 4))
-    assert torch.equal(one, again)
-    assert not torch.equal(one, other)
+    first, repeated, different = (
+        augment.augment_colors(images, Augment(), _generator(seed)) for seed in (3, 3, 4)
+    )
+    assert torch.equal(first, repeated)
+    assert not torch.equal(first, different)

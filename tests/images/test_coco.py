@@ -1,4 +1,4 @@
-"""The COCO reader: what it returns, and what is checked only when it is asked for."""
+"""The COCO reader: the values it returns, and checks that run only when a value is used."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def category(**values: Any) -> CocoCategory:
 
 def test_entries_know_their_location(tmp_path: Path) -> None:
     file = read(tmp_path, annotations=[{"image_id": 1}, {"image_id": 1, "iscrowd": 1}])
-    assert [one.where for one in file.annotations] == [
+    assert [entry.where for entry in file.annotations] == [
         f"{tmp_path / 'labels.json'}: annotations[{number}]" for number in (0, 1)
     ]
     assert file.image_of(file.annotations[1]) is file.images[0]
@@ -53,15 +53,15 @@ def test_entries_know_their_location(tmp_path: Path) -> None:
 
 
 def test_repeated_ids_are_errors_only_where_ids_are_checked(tmp_path: Path) -> None:
-    twice = [{"id": 1, "file_name": "a.jpg"}, {"id": 1, "file_name": "b.jpg"}]
-    file = read(tmp_path, twice, [{"image_id": 1}])
+    images = [{"id": 1, "file_name": "a.jpg"}, {"id": 1, "file_name": "b.jpg"}]
+    file = read(tmp_path, images, [{"image_id": 1}])
     assert file.image_of(file.annotations[0]).file_name == "b.jpg"
     for check in (file.check_image_ids, file.check_ids):
         with pytest.raises(InputError, match=r"images\[1\]: the id 1 is already used by .*images\[0\]"):
             check()
 
 
-def test_an_unknown_image_is_an_error_when_it_is_asked_for(tmp_path: Path) -> None:
+def test_a_missing_image_is_an_error_only_where_ids_are_checked(tmp_path: Path) -> None:
     file = read(tmp_path, annotations=[{"image_id": 7}])
     file.check_image_ids()
     with pytest.raises(InputError, match=r"annotations\[0\]: there is no image with the id 7"):
@@ -78,7 +78,7 @@ def test_an_unknown_image_is_an_error_when_it_is_asked_for(tmp_path: Path) -> No
         (image("7.jpg", video_id="x", frame_id=6), ImageRef(Path("7.jpg"), clip=("x", 6))),
     ],
 )
-def test_references_carry_usable_frame_numbers_only(entry: CocoImage, ref: ImageRef) -> None:
+def test_references_have_only_valid_frame_numbers(entry: CocoImage, ref: ImageRef) -> None:
     assert entry.ref() == ref
 
 
@@ -94,12 +94,12 @@ def test_references_carry_usable_frame_numbers_only(entry: CocoImage, ref: Image
         {"video_id": 3, "frame_id": 1.0},
     ],
 )
-def test_a_still_image_without_a_usable_clip(values: dict[str, Any]) -> None:
+def test_invalid_clip_frames_are_ignored(values: dict[str, Any]) -> None:
     assert image("7.jpg", **values).clip_frame() is None
     assert image("v.mp4", video_id=3, frame_id=6).clip_frame() is None
 
 
-def test_boxes_may_be_absent() -> None:
+def test_boxes_are_optional() -> None:
     assert annotation(bbox=[1, 2, 3, 0]).box() == (1.0, 2.0, 3.0, 0.0)
     assert annotation(bbox=[]).box() is None
     assert annotation(bbox=None).box() is None
@@ -128,7 +128,7 @@ def test_a_track_is_a_whole_number(track: Any) -> None:
         annotation(track_id=track).track()
 
 
-def test_skeletons_count_from_zero() -> None:
+def test_skeletons_are_converted_to_count_from_zero() -> None:
     assert category(skeleton=[[1, 2], [3, 1]]).skeleton(3) == ((0, 1), (2, 0))
     assert category().skeleton(3) == ()
     for skeleton in ([[0, 1]], [[1, 4]], [[1]], [[True, 1]], "12"):
@@ -137,7 +137,7 @@ def test_skeletons_count_from_zero() -> None:
 
 
 @pytest.mark.parametrize("spelling", ["normalizer", "normaliser"])
-def test_the_declared_normalizer_is_returned_as_it_is(spelling: str) -> None:
+def test_any_normalizer_name_is_accepted(spelling: str) -> None:
     declared = category(**{spelling: "furlongs", f"{spelling}_points": [2, 0]}).normalizer(3)
     assert (declared.name, declared.points) == ("furlongs", (2, 0))
     assert category().normalizer(3) == ("", None)
@@ -160,7 +160,7 @@ def test_the_image_folder_is_the_first_that_has_the_image(tmp_path: Path) -> Non
         assert file.image_folder(file.images[0]) == folder
 
 
-def test_fields_describe_objects_and_not_the_file_format(tmp_path: Path) -> None:
+def test_fields_exclude_standard_coco_keys(tmp_path: Path) -> None:
     images = [{"id": 1, "file_name": "a.jpg", "person": "Ada", "pose": 9}]
     file = read(tmp_path, images, [{"image_id": 1, "pose": 3, "area": 5}, {"image_id": 1, "blurred": True}])
     assert file.fields(file.annotations) == {

@@ -1,4 +1,4 @@
-"""Crop rules by hand, round trips of coordinates, and pixels at the positions the coordinates give."""
+"""Crop regions computed by hand, coordinate round trips, and alignment of pixels with coordinates."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_body_rule_by_hand() -> None:
     np.testing.assert_allclose(regions, [[-10, 65, 270, 270], [215, 65, 270, 270], [0, -80, 640, 640]])
 
 
-def test_no_images_have_no_regions() -> None:
+def test_empty_arrays_are_allowed() -> None:
     assert crop_regions(np.zeros((0, 2)), np.zeros((0, 4)), Images()).shape == (0, 4)
     assert keypoint_bounds(np.zeros((0, 2)), np.zeros((0, 4)), np.zeros((0, 4)), 64).shape == (0, 4)
 
@@ -92,7 +92,7 @@ def test_bounds_by_hand() -> None:
     boxes = [NO_BOX, [100, 50, 40, 20], [-20, 100, 40, 40]]
     regions = [[0, -80, 640, 640], [96, 36, 48, 48], [-24, 96, 48, 48]]
     expected = [
-        [0, 8 - 0.5, 63, 56 - 0.5],  # corner rows 80 to 560 of 640 at a tenth
+        [0, 8 - 0.5, 63, 56 - 0.5],  # rows 80 to 560 of the region's 640, divided by 10
         [16 / 3 - 0.5, 56 / 3 - 0.5, 176 / 3 - 0.5, 136 / 3 - 0.5],
         [32 - 0.5, 16 / 3 - 0.5, 176 / 3 - 0.5, 176 / 3 - 0.5],  # the box begins left of the image
     ]
@@ -157,22 +157,22 @@ def centroid(image: Pixels) -> np.ndarray:
     ],
 )
 @pytest.mark.parametrize("position", [(133.0, 117.0), (132.6, 116.8), (133.5, 116.45)])
-def test_a_blob_is_where_the_coordinates_say(
+def test_pixels_are_aligned_with_coordinates(
     region: tuple[float, float, float, float], position: tuple[float, float]
 ) -> None:
     size = 64
     if region[0] == 0.0:
         position = (position[0] - 100, position[1] - 90)
     scale = max(region[2], region[3]) / size
-    # Add a border, so that the whole blob is inside the image.
+    # Add a border so that the image contains the whole blob.
     border = int(12 * scale)
     image = blob(
         301 + 2 * border, 243 + 2 * border, position[0] + border, position[1] + border, max(2 * scale, 0.7)
     )
     shifted = (region[0] + border, region[1] + border, region[2], region[3])
-    found = centroid(extract_crop(image, shifted, size))
+    actual = centroid(extract_crop(image, shifted, size))
     expected = to_network(position, region, size)
-    assert np.abs(found - expected).max() < 0.05
+    assert np.abs(actual - expected).max() < 0.05
 
 
 @pytest.mark.parametrize("factor", [2, 3, 5, 16])
@@ -205,7 +205,7 @@ def test_enlargement_interpolates_linearly() -> None:
 
 @pytest.mark.parametrize(("shrink", "tolerance"), [(0.5, 1), (1.0, 1), (3.0, 10)])
 def test_border_pixels_are_repeated_outside_the_image(shrink: float, tolerance: int) -> None:
-    """Padding the image far beyond the region before cropping must hardly change the result."""
+    """Padding the image beyond the region before cropping gives nearly the same result."""
     noise = np.random.default_rng(8).integers(0, 256, (20, 30, 3), np.uint8)
     ramps = np.add.outer(np.arange(20) * 5, np.arange(30) * 4)[..., None].repeat(3, 2).astype(np.uint8)
     image = noise if shrink <= 1 else ramps  # reduction averages border pixels before repeating
@@ -224,7 +224,7 @@ def test_border_pixels_are_repeated_outside_the_image(shrink: float, tolerance: 
 @pytest.mark.parametrize(
     "region", [(500, 500, 10, 10), (-90, 5, 20, 20), (-1e9, -1e9, 2e9, 2e9), (3.2, 3.2, 1e-3, 1e-3)]
 )
-def test_extreme_regions_stay_small_and_finite(region: tuple[float, ...]) -> None:
+def test_extreme_regions_give_a_valid_crop(region: tuple[float, ...]) -> None:
     image = np.full((12, 17, 3), 91, np.uint8)
     result = extract_crop(image, region, 16)
     assert result.shape == (16, 16, 3)

@@ -37,7 +37,7 @@ def test_lossless_formats_keep_rgb_exactly(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read_image(path, LIMIT), colors())
 
 
-def test_jpeg_is_close(tmp_path: Path) -> None:
+def test_jpeg_is_close_to_the_original(tmp_path: Path) -> None:
     ramp = np.linspace(0, 255, 64).astype(np.uint8)[None, :, None].repeat(48, 0).repeat(3, 2)
     pixels = read_image(save(Image.fromarray(ramp), tmp_path / "a.jpg", quality=95), LIMIT)
     assert pixels.shape == (48, 64, 3)
@@ -153,11 +153,11 @@ def to_lab(rgb: np.ndarray) -> np.ndarray:
 
 
 def test_lab(tmp_path: Path) -> None:
-    wanted = np.array([[[255] * 3, [0] * 3, [128] * 3, [200, 80, 60], [90, 120, 180]]], np.uint8)
-    stored = np.rint(to_lab(wanted) * (2.55, 1, 1)).astype(np.int64).astype(np.uint8)  # a and b are signed
+    expected = np.array([[[255] * 3, [0] * 3, [128] * 3, [200, 80, 60], [90, 120, 180]]], np.uint8)
+    stored = np.rint(to_lab(expected) * (2.55, 1, 1)).astype(np.int64).astype(np.uint8)  # a and b are signed
     path = save(Image.frombytes("LAB", (5, 1), stored.tobytes()), tmp_path / "a.tif")
     assert stored.tobytes() in path.read_bytes()
-    assert np.abs(read_image(path, LIMIT).astype(int) - wanted).max() <= 3
+    assert np.abs(read_image(path, LIMIT).astype(int) - expected).max() <= 3
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.tif", "a.pgm"])
@@ -169,7 +169,7 @@ def test_sixteen_bits_are_divided_by_257(tmp_path: Path, name: str) -> None:
 
 
 def test_a_dark_sixteen_bit_image_stays_dark_in_every_format(tmp_path: Path) -> None:
-    """Pillow opens 16-bit PGM as 32-bit integers; values below 256 must not make it an 8-bit image."""
+    """Pillow opens a 16-bit PGM as 32-bit integers; it is not an 8-bit image if all values are below 256."""
     values = np.full((3, 4), 200, np.uint16)
     for name in ("a.png", "a.tif", "a.pgm"):
         assert read_image(save(Image.fromarray(values), tmp_path / name), LIMIT).max() == 1
@@ -202,7 +202,7 @@ def test_floats_are_stretched(tmp_path: Path) -> None:
     np.testing.assert_array_equal(pixels[..., 2], [[0, 128, 255], [0, 0, 191]])
 
 
-def test_constant_or_invalid_floats_are_black(tmp_path: Path) -> None:
+def test_constant_and_nan_floats_are_black(tmp_path: Path) -> None:
     for value in (3.0, np.nan):
         path = save(Image.fromarray(np.full((2, 2), value, np.float32)), tmp_path / "a.tif")
         assert read_image(path, LIMIT).max() == 0
@@ -217,7 +217,7 @@ def test_multi_picture_jpeg(tmp_path: Path) -> None:
     assert np.abs(pixels.astype(int) - (250, 10, 10)).max() <= 4
 
 
-def test_first_of_several_frames(tmp_path: Path) -> None:
+def test_only_the_first_frame_is_read(tmp_path: Path) -> None:
     frames = [Image.new("RGB", (8, 8), color) for color in ("red", "lime", "blue")]
     for name in ("a.gif", "a.tif"):
         path = save(frames[0], tmp_path / name, save_all=True, append_images=frames[1:])
@@ -226,7 +226,7 @@ def test_first_of_several_frames(tmp_path: Path) -> None:
 
 # --- orientation -----------------------------------------------------------------------------------
 
-# EXIF 2.3, tag 274: the side of the scene that row 0 and column 0 of the file show.
+# EXIF 2.3, tag 274: the sides of the scene that are stored in row 0 and column 0 of the file.
 STORED_SIDES = {
     1: ("top", "left"),
     2: ("top", "right"),
@@ -240,7 +240,7 @@ STORED_SIDES = {
 
 
 def to_stored(scene: Pixels, orientation: int) -> Pixels:
-    """Return the pixels that a camera held in this orientation stores, pixel by pixel."""
+    """Return the pixels that a camera in this orientation stores, copied one by one."""
     height, width = scene.shape[:2]
     row_side, column_side = STORED_SIDES[orientation]
     upright = row_side in ("top", "bottom")
@@ -268,7 +268,7 @@ def test_orientation(tmp_path: Path, orientation: int, name: str) -> None:
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_orientation_of_jpeg(tmp_path: Path, orientation: int) -> None:
-    scene = colors(2, 3).repeat(16, 0).repeat(16, 1)  # JPEG keeps blocks well
+    scene = colors(2, 3).repeat(16, 0).repeat(16, 1)  # JPEG preserves uniform blocks well
     exif = Image.Exif()
     exif[274] = orientation
     stored = Image.fromarray(to_stored(scene, orientation))
@@ -346,12 +346,12 @@ def test_a_huge_image_is_rejected_before_decoding(tmp_path: Path) -> None:
         read_image(tmp_path / "a.png", LIMIT)
 
 
-def test_only_our_own_limit_applies(tmp_path: Path) -> None:
+def test_pillows_size_limit_does_not_apply(tmp_path: Path) -> None:
     path = save(Image.fromarray(colors(100, 100)), tmp_path / "a.png")
     assert read_image(path, 0.01).shape == (100, 100, 3)
     with pytest.raises(UnreadableImage, match=r"more than the 0\.0099 allowed"):
         read_image(path, 0.0099)
-    # This exceeds Pillow's limit of 179 megapixels, but not ours, so only the missing data is an error.
+    # 190 megapixels exceed Pillow's limit of 179, but not ours, so the only error is the missing data.
     (tmp_path / "b.png").write_bytes(png_header(19_000, 10_000, depth=1))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

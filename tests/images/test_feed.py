@@ -1,4 +1,4 @@
-"""Batches of a feed on the CPU; prefetching from the host is among the GPU tests."""
+"""Batches of a feed on the CPU; the GPU tests cover prefetching from the host."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ PIXELS = torch.arange(10 * 3 * 4 * 4).to(torch.uint8).reshape(10, 3, 4, 4)
 
 def test_batches_contain_the_requested_images() -> None:
     feed = PixelFeed(PIXELS, torch.device("cpu"))
-    wanted = [np.array([3, 3, 9]), np.array([0])]
-    for rows, images in zip(wanted, feed.batches(wanted), strict=True):
+    batch_rows = [np.array([3, 3, 9]), np.array([0])]
+    for rows, images in zip(batch_rows, feed.batches(batch_rows), strict=True):
         assert torch.equal(images, PIXELS[torch.from_numpy(rows)])
     assert len(feed) == 10
 

@@ -1,4 +1,4 @@
-"""Temporal pairs: neighbors are frames of the same video, and points that are lost are flagged."""
+"""Temporal pairs: neighbors come from the same video, and lost points are flagged."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def test_points_follow_a_shift_and_lost_points_are_flagged() -> None:
         source, np.float32([[1, 0, 2.5], [0, 1, -1.5]]), (96, 96), borderMode=cv2.BORDER_REFLECT
     )
     points = np.array([[30, 30], [60, 50], [40, 70]], dtype=np.float32)
-    moved, good = track_points(source, target, points, SETTINGS)
-    assert good.all()
-    np.testing.assert_allclose(moved - points, [[2.5, -1.5]] * 3, atol=0.1)
-    _, unrelated = track_points(
+    tracked, is_valid = track_points(source, target, points, SETTINGS)
+    assert is_valid.all()
+    np.testing.assert_allclose(tracked - points, [[2.5, -1.5]] * 3, atol=0.1)
+    _, is_valid = track_points(
         source, _texture(1), np.random.default_rng(0).uniform(20, 76, (60, 2)).astype(np.float32), SETTINGS
     )
-    assert unrelated.mean() < 0.3
+    assert is_valid.mean() < 0.3, "the images are unrelated"
 
 
 def test_nearby_frames_are_close_and_in_the_same_video() -> None:
@@ -43,8 +43,8 @@ def test_nearby_frames_are_close_and_in_the_same_video() -> None:
         assert (near[image] >= 0).all()
         assert (video[near[image]] == video[image]).all()
         step = 2 if video[image] == 0 else 1
-        apart = np.abs(frame[near[image]] - frame[image]) / step
-        assert ((apart >= 1) & (apart <= 3)).all()
+        gap = np.abs(frame[near[image]] - frame[image]) / step
+        assert ((gap >= 1) & (gap <= 3)).all()
     assert (near[24:] == -1).all(), "still images and one-frame videos have no neighbors"
 
 

@@ -16,7 +16,7 @@ from selfmark.images.sources import list_images
 
 
 def touch(folder: Path, *names: str) -> list[Path]:
-    """Create empty files; nothing is decoded here."""
+    """Create empty files, which is enough because nothing is decoded here."""
     paths = [folder / name for name in names]
     for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,11 +37,11 @@ def test_names() -> None:
 
 
 def test_files_of_a_folder_are_sorted(tmp_path: Path) -> None:
-    wanted = ["B.PNG", "a.jpg", "c.Jpeg", "deep/er/x.webp", "deep/y.tif", "deep/z.tiff", "e.bmp", "f.gif"]
-    wanted += ["g.ppm", "h.pgm"]
-    touch(tmp_path, *reversed(wanted), "notes.txt", "labels.json", "x.heic", "noextension", ".hidden.jpg")
+    expected = ["B.PNG", "a.jpg", "c.Jpeg", "deep/er/x.webp", "deep/y.tif", "deep/z.tiff", "e.bmp", "f.gif"]
+    expected += ["g.ppm", "h.pgm"]
+    touch(tmp_path, *reversed(expected), "notes.txt", "labels.json", "x.heic", "noextension", ".hidden.jpg")
     touch(tmp_path, ".cache/thumb.jpg", "deep/.git/x.png")
-    assert names(list_images([tmp_path]), tmp_path) == wanted
+    assert names(list_images([tmp_path]), tmp_path) == expected
     assert all(ref.frame is None and ref.box is None for ref in list_images([str(tmp_path)]))
 
 
@@ -54,8 +54,8 @@ def test_links_to_folders_are_followed_once(tmp_path: Path) -> None:
     touch(tmp_path, "elsewhere/b.jpg", "photos/a.jpg")
     (tmp_path / "photos" / "linked").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "photos" / "loop").symlink_to(tmp_path / "photos")
-    found = names(list_images([tmp_path / "photos"]), tmp_path / "photos")
-    assert found == ["a.jpg", str(Path("linked/b.jpg"))]
+    listed = names(list_images([tmp_path / "photos"]), tmp_path / "photos")
+    assert listed == ["a.jpg", str(Path("linked/b.jpg"))]
 
 
 def test_a_hidden_folder_can_be_an_input(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_unusable_inputs(tmp_path: Path, name: str, message: str) -> None:
     assert str(tmp_path / name) in str(caught.value)
 
 
-def test_no_inputs_and_no_frames(tmp_path: Path) -> None:
+def test_empty_inputs_and_a_frame_step_of_zero(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no images were given"):
         list_images([])
     with pytest.raises(InputError, match="at least 1"):
@@ -129,7 +129,7 @@ def test_every_third_frame(tmp_path: Path, write_video: Callable[..., Path]) -> 
     path = write_video(tmp_path / "Clip.AVI", 10, "MJPG")
     assert [ref.frame for ref in list_images([path])] == list(range(10))
     assert [(ref.path, ref.frame) for ref in list_images([path], every=3)] == [
-        (path, f) for f in (0, 3, 6, 9)
+        (path, frame) for frame in (0, 3, 6, 9)
     ]
 
 
@@ -250,7 +250,7 @@ def test_coco_boxes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("folder", ["", "images", "images/train"])
 def test_folders_of_coco_images(tmp_path: Path, folder: str) -> None:
-    """The first file selects the folder; others may be missing and are reported when they are read."""
+    """The first image determines the folder; others may be missing and are reported when they are read."""
     touch(tmp_path / folder, "s/a.jpg")
     touch(tmp_path / "images" / "other", "s/a.jpg")
     path = write_coco(

@@ -1,4 +1,4 @@
-"""The image store: order, skipped images, large JPEGs, memory, and agreement with batches."""
+"""The image store: order, skipped images, large JPEGs, memory, and batches that equal the whole store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SMALL = Images(size=64)
 
 
 def write_images(folder: Path, count: int) -> list[Path]:
-    """Write images of random noise, each with another size."""
+    """Write images of random noise, each with a different size."""
     generator = np.random.default_rng(count)
     paths = []
     for number in range(count):
@@ -129,7 +129,7 @@ def test_no_usable_images(tmp_path: Path) -> None:
 
 
 def frame_numbers(store: ImageStore) -> list[int]:
-    """Read back the numbers the `write_video` fixture wrote into the middle of the frames."""
+    """Return the frame numbers that the `write_video` fixture encoded as brightness."""
     return [round((float(pixels[1, 20:44].mean(dtype=torch.float64)) - 8) / 6) for pixels in store.pixels]
 
 
@@ -151,11 +151,11 @@ def test_frames_of_several_videos_in_any_order(tmp_path: Path, write_video: Call
     assert store.skipped == (SkippedImage(f"{second}#50", "the video ends before this frame"),)
     assert store.video.tolist() == [0, 1, -1, 1, 0, 1, 0]
     assert store.frame.tolist() == [3, 9, -1, 2, 11, 2, 0]
-    shown = frame_numbers(store)
-    assert shown[:2] + shown[3:] == [3, 9, 2, 11, 2, 0]
+    numbers = frame_numbers(store)
+    assert numbers[:2] + numbers[3:] == [3, 9, 2, 11, 2, 0]
 
 
-# --- large JPEGs, which are decoded at a smaller size ----------------------------------------------
+# --- large JPEGs, which are decoded at a reduced size ----------------------------------------------
 
 
 def dots(width: int, height: int, centers: Sequence[tuple[int, int]]) -> np.ndarray:
@@ -176,7 +176,7 @@ def centroid(crop: np.ndarray, near: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("size", [(1504, 1208), (1501, 1207)])
 def test_crops_of_large_jpegs_are_aligned(tmp_path: Path, orientation: int, size: tuple[int, int]) -> None:
-    """In every orientation, also if the size is not a multiple of the reduction."""
+    """Crops agree with full decoding in every orientation, even if no reduction divides the size."""
     path = tmp_path / "a.jpg"
     exif = Image.Exif()
     exif[0x0112] = orientation
@@ -197,18 +197,18 @@ def test_the_smallest_box_limits_the_reduction(tmp_path: Path, monkeypatch: pyte
     factors: list[int] = []
     real = store_module.decode_image
 
-    def recording(
+    def record_factor(
         path: Path, limit: float, max_reduction: Callable[[tuple[int, int]], float]
     ) -> DecodedImage:
         decoded = real(path, limit, max_reduction)
         factors.append(decoded.factor)
         return decoded
 
-    monkeypatch.setattr(store_module, "decode_image", recording)
+    monkeypatch.setattr(store_module, "decode_image", record_factor)
     images = Images(size=64, margin=0.0)
     for name, options in (("a.jpg", {}), ("a.png", {}), ("b.jpg", {"format": "MPO"})):
         Image.fromarray(dots(1600, 1200, [(500, 500)])).save(tmp_path / name, **options)
-    for name, sides, wanted in (
+    for name, sides, expected in (
         ("a.jpg", [None], 8),
         ("a.jpg", [1023], 4),  # below 64 x 2 x 8
         ("a.jpg", [1024, 600], 4),
@@ -220,12 +220,12 @@ def test_the_smallest_box_limits_the_reduction(tmp_path: Path, monkeypatch: pyte
     ):
         boxes = [None if side is None else (10.0, 10.0, float(side), float(side)) for side in sides]
         load_store([ImageRef(tmp_path / name, box=box) for box in boxes], images, 1.0, None)
-        assert factors.pop() == wanted, (name, sides)
+        assert factors.pop() == expected, (name, sides)
     assert not factors
 
 
 def test_a_thin_jpeg(tmp_path: Path) -> None:
-    """The width allows a larger reduction than the height of 4 pixels."""
+    """The width would allow a larger reduction than the height, which is only 4 pixels."""
     path = tmp_path / "a.jpg"
     Image.fromarray(dots(3000, 4, [(1500, 2)])).save(path)
     store = load_store([ImageRef(path)], SMALL, 1.0, None)
@@ -240,19 +240,19 @@ def test_each_file_is_decoded_once(
     reads: list[Path] = []
     real_image, real_frames = store_module.decode_image, store_module.read_frames
 
-    def counting_image(
+    def count_image(
         path: Path, limit: float, max_reduction: Callable[[tuple[int, int]], float]
     ) -> DecodedImage:
         reads.append(path)
         return real_image(path, limit, max_reduction)
 
-    def counting_frames(path: Path, frames: Sequence[int]) -> object:
+    def count_frames(path: Path, frames: Sequence[int]) -> object:
         assert sorted(frames) == [1, 4]
         reads.append(path)
         return real_frames(path, frames)
 
-    monkeypatch.setattr(store_module, "decode_image", counting_image)
-    monkeypatch.setattr(store_module, "read_frames", counting_frames)
+    monkeypatch.setattr(store_module, "decode_image", count_image)
+    monkeypatch.setattr(store_module, "read_frames", count_frames)
     boxes = [(0.0, 0.0, 20.0, 20.0), (10.0, 5.0, 20.0, 20.0), (12.0, 8.0, 9.0, 20.0)]
     refs = [ImageRef(still, box=box) for box in boxes]
     refs += [ImageRef(video, frame, box) for frame in (1, 4) for box in boxes]
@@ -264,17 +264,17 @@ def test_each_file_is_decoded_once(
         np.testing.assert_array_equal(pixels, expected_pixels(ref, SMALL))
 
 
-def test_a_long_video_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a limited number of frames is read in advance."""
+def test_a_long_video_is_not_read_all_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a limited number of frames is prefetched."""
     read = 0
 
-    def endless(path: Path, frames: Sequence[int]) -> object:
+    def generate_frames(path: Path, frames: Sequence[int]) -> object:
         nonlocal read
         for frame in frames:
             read += 1
             yield frame, np.full((10, 10, 3), frame % 256, np.uint8)
 
-    monkeypatch.setattr(store_module, "read_frames", endless)
+    monkeypatch.setattr(store_module, "read_frames", generate_frames)
     before = threading.active_count()
     batches = iterate_crops([ImageRef(tmp_path / "v.mp4", frame) for frame in range(5000)], SMALL, 8)
     for number in range(3):
@@ -290,7 +290,7 @@ def test_a_long_video_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("batch", [1, 4, 100])
-def test_batches_together_equal_the_store(
+def test_concatenated_batches_equal_the_store(
     tmp_path: Path, write_video: Callable[..., Path], batch: int
 ) -> None:
     refs = [ImageRef(path) for path in write_images(tmp_path, 7)]
@@ -319,7 +319,7 @@ def test_images_skipped_at_the_end_are_still_reported(tmp_path: Path) -> None:
     assert rest.regions.shape == (0, 4)
 
 
-def test_large_stores_are_in_a_file(tmp_path: Path) -> None:
+def test_large_stores_are_memory_mapped(tmp_path: Path) -> None:
     refs = [ImageRef(path) for path in write_images(tmp_path, 5)]
     refs.insert(2, ImageRef(tmp_path / "gone.jpg"))
     in_memory = load_store(refs, SMALL, 1.0, tmp_path / "unused")
@@ -372,7 +372,7 @@ def test_examples_in_docstrings(name: str) -> None:
 
 
 def test_boxes_without_area_are_skipped(tmp_path: Path) -> None:
-    """Label files contain them, for example if only one point of an object is visible."""
+    """Label files contain such boxes, for example for an object with only one visible point."""
     path = tmp_path / "a.png"
     Image.new("RGB", (40, 30), "red").save(path)
     boxes = [(1.0, 1.0, 0.0, 9.0), (1.0, 1.0, 9.0, 9.0), (5.0, 5.0, 0.0, 0.0)]

@@ -1,4 +1,4 @@
-"""Both video readers on frames whose brightness is their number."""
+"""Both video readers, on frames whose brightness encodes their number."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WITH_OPENCV = pytest.param(video_opencv, id="opencv")
 
 @pytest.fixture(params=[WITH_AV, WITH_OPENCV])
 def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Each of the two readers, selected as if PyAV were installed or not."""
+    """Run the test with each of the two readers, as if PyAV were installed or not."""
     if request.param is video_av:
         pytest.importorskip("av")
     monkeypatch.setattr(video, "video_reader", lambda: request.param)
@@ -68,9 +68,9 @@ def test_frames_after_the_end_are_not_yielded(tmp_path: Path, write_video: Calla
 
 @pytest.mark.usefixtures("reader")
 def test_rate_size_and_times(tmp_path: Path, write_video: Callable[..., Path]) -> None:
-    found = probe_video(write_video(tmp_path / "clip.mp4", 10, "mp4v"))
-    assert (found.frames, found.rate, found.size) == (10, 25.0, (64, 48))
-    np.testing.assert_allclose(found.seconds, np.arange(10) / 25, atol=1e-6)
+    info = probe_video(write_video(tmp_path / "clip.mp4", 10, "mp4v"))
+    assert (info.frames, info.rate, info.size) == (10, 25.0, (64, 48))
+    np.testing.assert_allclose(info.seconds, np.arange(10) / 25, atol=1e-6)
 
 
 @pytest.mark.usefixtures("reader")

@@ -17,10 +17,8 @@ FORMATS = {
     "hevc.mp4": ("libx265", {"options": {"x265-params": "log-level=none:crf=10"}}),
     "vp9.webm": ("libvpx-vp9", {}),
     "mpeg4.avi": ("mpeg4", {"options": {"bf": "2", "qmax": "2"}}),
-    "order.avi": (
-        "libx264",
-        {"options": {"bf": "3", "b_strategy": "0", **HIGH_QUALITY}},
-    ),  # has no display times
+    # An AVI file has no display times.
+    "order.avi": ("libx264", {"options": {"bf": "3", "b_strategy": "0", **HIGH_QUALITY}}),
     "mpeg2.mpg": ("mpeg2video", {"options": {"bf": "2", "qmax": "2"}}),
     "stream.ts": ("libx264", {"options": HIGH_QUALITY}),
     "bare.h264": ("libx264", {"options": HIGH_QUALITY}),
@@ -38,16 +36,16 @@ FORMATS = {
 def test_both_readers_agree(name: str, tmp_path: Path) -> None:
     codec, options = FORMATS[name]
     path = encode_video(tmp_path / name, codec, **options)
-    ours, theirs = (list(reader.read_frames(path, range(40))) for reader in (video_av, video_opencv))
-    for frames in (ours, theirs):
+    with_av, with_opencv = (list(reader.read_frames(path, range(40))) for reader in (video_av, video_opencv))
+    for frames in (with_av, with_opencv):
         assert [number for number, _ in frames] == list(range(40))
         assert [frame_number(image) for _, image in frames] == list(range(40))
-    for (_, one), (_, other) in zip(ours, theirs, strict=True):
-        assert one.shape == other.shape
-        assert np.abs(one.astype(int) - other).mean() < 2
+    for (_, av_image), (_, opencv_image) in zip(with_av, with_opencv, strict=True):
+        assert av_image.shape == opencv_image.shape
+        assert np.abs(av_image.astype(int) - opencv_image).mean() < 2
     probed = [reader.probe_video(path) for reader in (video_av, video_opencv)]
     assert probed[0][0] == probed[1][0] == 40
-    assert probed[0][2] == probed[1][2] == (ours[0][1].shape[1], ours[0][1].shape[0])
+    assert probed[0][2] == probed[1][2] == (with_av[0][1].shape[1], with_av[0][1].shape[0])
     for _, _, _, seconds in probed:
         assert len(seconds) == 40
         assert (np.diff(seconds) > 0).all()
@@ -62,8 +60,8 @@ def test_rotated_videos_are_upright(rotation: int, corners: tuple[str, str], tmp
     path = encode_video(tmp_path / "phone.mp4", "libx264", frames=2, rotation=rotation)
     ((_, image), _) = video_av.read_frames(path, [0, 1])
     assert image.shape == ((48, 64, 3) if rotation == 180 else (64, 48, 3))
-    found = tuple("red" if pixel[0] > pixel[2] else "blue" for pixel in (image[4, 4], image[-5, 4]))
-    assert found == corners
+    actual = tuple("red" if pixel[0] > pixel[2] else "blue" for pixel in (image[4, 4], image[-5, 4]))
+    assert actual == corners
 
 
 def test_times_are_read_from_the_file(tmp_path: Path) -> None:
@@ -72,9 +70,8 @@ def test_times_are_read_from_the_file(tmp_path: Path) -> None:
     np.testing.assert_allclose(video_av.probe_video(path)[3], seconds, atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    "pixels", ["yuv420p", "yuv444p"]
-)  # yuv444p can only be decoded after the first packet
+# yuv444p can only be decoded after the first packet.
+@pytest.mark.parametrize("pixels", ["yuv420p", "yuv444p"])
 @pytest.mark.parametrize("name", ["long.mp4", "long.mkv"])
 def test_seeking_reaches_the_right_frames(
     name: str, pixels: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -86,14 +83,14 @@ def test_seeking_reaches_the_right_frames(
     decoded = []
     original = video_av._frame_number
     monkeypatch.setattr(
-        video_av, "_frame_number", lambda *given: decoded.append(original(*given)) or decoded[-1]
+        video_av, "_frame_number", lambda *arguments: decoded.append(original(*arguments)) or decoded[-1]
     )
-    for wanted in ([2, 30, 38], [38]):
+    for numbers in ([2, 30, 38], [38]):
         decoded.clear()
-        found = dict(video_av.read_frames(path, wanted))
-        assert list(found) == wanted
-        assert all((found[number] == whole[number]).all() for number in wanted)
-        assert len(decoded) < 30, "most frames were never decoded"
+        images = dict(video_av.read_frames(path, numbers))
+        assert list(images) == numbers
+        assert all((images[number] == whole[number]).all() for number in numbers)
+        assert len(decoded) < 30, "frames that were skipped by seeking were decoded"
 
 
 def test_a_wrong_index_loses_no_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,8 +99,8 @@ def test_a_wrong_index_loses_no_frames(tmp_path: Path, monkeypatch: pytest.Monke
     )
     monkeypatch.setattr(video_av, "_MIN_SEEK", 5)
     monkeypatch.setattr(video_av, "_key_frame_before", lambda index, frame: frame - 1)  # not a key frame
-    found = [(number, frame_number(image)) for number, image in video_av.read_frames(path, [2, 19, 38])]
-    assert found == [(2, 2), (19, 19), (38, 38)]
+    frames = [(number, frame_number(image)) for number, image in video_av.read_frames(path, [2, 19, 38])]
+    assert frames == [(2, 2), (19, 19), (38, 38)]
 
 
 @pytest.mark.parametrize(
@@ -122,9 +119,9 @@ def test_frames_missing_from_a_truncated_file_are_counted(
     path = encode_video(tmp_path / name, codec, frames=80, noise=90, pixels=pixels, container=container)
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * 0.55)])
     assert video_av.probe_video(path)[0] == 80
-    found = [number for number, _ in video_av.read_frames(path, range(80))]
-    assert found == list(range(len(found)))
-    assert 30 < len(found) < 60
+    numbers = [number for number, _ in video_av.read_frames(path, range(80))]
+    assert numbers == list(range(len(numbers)))
+    assert 30 < len(numbers) < 60
     assert len(video_av.probe_video(path)[3]) == 80
 
 
@@ -134,13 +131,13 @@ def test_frames_after_a_damaged_part_keep_their_numbers(tmp_path: Path) -> None:
     start, length = len(content) // 2, len(content) // 20
     content[start : start + length] = np.random.default_rng(1).bytes(length)
     path.write_bytes(content)
-    found = [(number, frame_number(image)) for number, image in video_av.read_frames(path, range(40))]
-    assert 20 < len(found) < 40
+    frames = [(number, frame_number(image)) for number, image in video_av.read_frames(path, range(40))]
+    assert 20 < len(frames) < 40
     # Frames are intact again after the next key frame. Before it, decoders do not always notice the damage.
-    assert found[-10:] == [(number, number) for number in range(30, 40)]
+    assert frames[-10:] == [(number, number) for number in range(30, 40)]
 
 
-def test_a_file_that_ends_after_its_header(tmp_path: Path) -> None:
+def test_a_file_cut_off_after_its_header_has_no_frames(tmp_path: Path) -> None:
     path = encode_video(tmp_path / "cut.mp4", "libx264", container={"movflags": "faststart"})
     content = path.read_bytes()
     path.write_bytes(content[: content.index(b"mdat") + 4])

@@ -16,7 +16,7 @@ MILLISECOND = Fraction(1, 1000)
 
 
 def frame_number(image: np.ndarray) -> int:
-    """Return the number of a frame, which is its brightness."""
+    """Return the number of a frame from its brightness."""
     return round((float(image[..., 1].mean()) - 8) / 6)
 
 
@@ -43,10 +43,10 @@ def encode_video(
         pixels: pixel format.
         size: width and height, pixels.
         milliseconds: display time of each frame; None for 25 frames per second.
-        rotation: of the display, degrees counterclockwise; None for no display matrix.
+        rotation: rotation at display, degrees counterclockwise; None for no display matrix.
         gop: distance between key frames.
-        noise: fill red and blue with random values below this instead, so that frames take many bytes.
-        options: of the encoder.
+        noise: if not 0, fill red and blue with random values below this, which makes the file larger.
+        options: options of the encoder.
         container: options of the container.
     """
     rng = np.random.default_rng(0)

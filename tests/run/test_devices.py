@@ -24,12 +24,12 @@ def test_memory_reserved_by_torch_counts_as_free(monkeypatch: pytest.MonkeyPatch
     assert free_memory(torch.device("cuda")) == 1_500
 
 
-@pytest.mark.parametrize(("wanted", "expected"), [(3, 3), (7, 7), (8, 7), (1_000, 7)])
+@pytest.mark.parametrize(("max_images", "expected"), [(3, 3), (7, 7), (8, 7), (1_000, 7)])
 def test_the_number_of_images_is_limited_by_memory(
-    wanted: int, expected: int, monkeypatch: pytest.MonkeyPatch
+    max_images: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _fake_memory(monkeypatch, free=round(700 / GPU_PASS_FRACTION), reserved=0, allocated=0)
-    assert images_per_pass(wanted, 100, torch.device("cuda")) == expected
+    assert images_per_pass(max_images, 100, torch.device("cuda")) == expected
 
 
 def test_the_number_of_images_is_at_least_one() -> None:
@@ -55,34 +55,34 @@ def test_several_forward_passes_give_the_same_landmarks(monkeypatch: pytest.Monk
     torch.testing.assert_close(in_parts.score, at_once.score)
 
 
-def _limit_memory(images: int, detector: Detector, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Let the network raise for more images, mirror images included; return the list of batch sizes tried."""
-    real, tried = detector.psi.forward, []
+def _limit_memory(max_batch: int, detector: Detector, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Make the network fail for larger batches; return a list to which it adds the size of each batch."""
+    forward_pass, sizes = detector.psi.forward, []
 
     def forward(pixels: torch.Tensor) -> torch.Tensor:
-        tried.append(len(pixels))
-        if len(pixels) > images:
+        sizes.append(len(pixels))
+        if len(pixels) > max_batch:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return real(pixels)
+        return forward_pass(pixels)
 
     monkeypatch.setattr(detector.psi, "forward", forward)
-    return tried
+    return sizes
 
 
 def test_a_detector_that_runs_out_of_memory_uses_smaller_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     detector, pixels = _detector()
     at_once = detector.locate(pixels)
-    tried = _limit_memory(4, detector, monkeypatch)
+    sizes = _limit_memory(4, detector, monkeypatch)
     in_parts = detector.locate(pixels)
-    assert tried == [10, 4, 4, 2]  # each image with its mirror image; half of five images is two
+    assert sizes == [10, 4, 4, 2]  # each image with its mirror image; half of five images is two
     torch.testing.assert_close(in_parts.xy, at_once.xy, atol=1e-2, rtol=0)
     detector.locate(pixels)
-    assert tried[4:] == [4, 4, 2]  # the smaller size is remembered
+    assert sizes[4:] == [4, 4, 2]  # the smaller size is remembered
 
 
 def test_too_little_memory_for_one_image_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     detector, pixels = _detector()
-    tried = _limit_memory(1, detector, monkeypatch)
+    sizes = _limit_memory(1, detector, monkeypatch)
     with pytest.raises(TrainingError, match="too little memory for one image of 128 px"):
         detector.locate(pixels)
-    assert tried == [10, 4, 2]
+    assert sizes == [10, 4, 2]

@@ -18,17 +18,17 @@ def test_a_temporary_file_can_keep_the_suffix(tmp_path: Path) -> None:
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("clip.mp4", "new")]
 
 
-def test_two_writers_of_one_file_do_not_mix(tmp_path: Path) -> None:
+def test_concurrent_writers_do_not_mix_their_content(tmp_path: Path) -> None:
     path = tmp_path / "weights.pth"
     with atomic_write(path, unique=True) as first, atomic_write(path, unique=True) as second:
         first.write_text("first")
         second.write_text("second")
-    assert path.read_text() == "first", "the last one to finish"
+    assert path.read_text() == "first", "the last writer to finish wins"
     assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("options", [{}, {"keep_suffix": True}, {"unique": True}])
-def test_an_error_leaves_the_old_file(options: dict[str, bool], tmp_path: Path) -> None:
+def test_an_error_leaves_the_old_file_unchanged(options: dict[str, bool], tmp_path: Path) -> None:
     path = tmp_path / "points.csv"
     path.write_text("old")
 
@@ -42,7 +42,7 @@ def test_an_error_leaves_the_old_file(options: dict[str, bool], tmp_path: Path) 
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("points.csv", "old")]
 
 
-def test_a_folder_appears_when_it_is_complete(tmp_path: Path) -> None:
+def test_a_folder_appears_only_when_it_is_complete(tmp_path: Path) -> None:
     leftover = tmp_path / "frames.part"
     leftover.mkdir()
     (leftover / "old.png").touch()

@@ -25,14 +25,14 @@ def ready() -> tuple[Connection, Connection]:
     return _CONTEXT.Pipe(duplex=False)
 
 
-def test_a_locked_folder_is_refused_until_its_lock_is_released(tmp_path: Path) -> None:
+def test_a_folder_cannot_be_locked_twice(tmp_path: Path) -> None:
     with exclusive(tmp_path), pytest.raises(FolderLocked, match=f"another process is working on {tmp_path}"):
         exclusive(tmp_path).__enter__()
     with exclusive(tmp_path):
         pass
 
 
-def test_a_folder_locked_itself_keeps_no_file(tmp_path: Path) -> None:
+def test_locking_the_folder_itself_leaves_no_file(tmp_path: Path) -> None:
     with exclusive(tmp_path, lock_file=False), pytest.raises(FolderLocked):
         exclusive(tmp_path, lock_file=False).__enter__()
     assert not list(tmp_path.iterdir())
@@ -58,7 +58,7 @@ def test_waiting_ends_when_the_holder_is_done(tmp_path: Path, ready: tuple[Conne
     assert waited > 0.1
 
 
-def test_a_killed_holder_leaves_no_lock(tmp_path: Path, ready: tuple[Connection, Connection]) -> None:
+def test_killing_the_holder_releases_the_lock(tmp_path: Path, ready: tuple[Connection, Connection]) -> None:
     holder = _CONTEXT.Process(target=_hold, args=(tmp_path, 60, ready[1]))
     holder.start()
     assert ready[0].recv()

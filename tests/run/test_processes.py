@@ -1,4 +1,4 @@
-"""Process groups: collective operations, groups of one, and lost processes."""
+"""Process groups: collective operations, groups of size one, and lost processes."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def _exchange(group: ProcessGroup) -> dict[str, Any]:
 
 
 def test_collective_operations_of_three_processes() -> None:
-    found = in_processes(3, _exchange)
-    assert [one.pop("rank") for one in found] == [(0, 3, True), (1, 3, False), (2, 3, False)]
-    assert [one.pop("shard") for one in found] == [slice(0, 3), slice(3, 6), slice(6, 10)]
+    results = in_processes(3, _exchange)
+    assert [result.pop("rank") for result in results] == [(0, 3, True), (1, 3, False), (2, 3, False)]
+    assert [result.pop("shard") for result in results] == [slice(0, 3), slice(3, 6), slice(6, 10)]
     assert (
-        found[0]
-        == found[1]
-        == found[2]
+        results[0]
+        == results[1]
+        == results[2]
         == {
             "sum": [3.0, 3.0],
             "in place": True,
@@ -85,21 +85,21 @@ def test_shards_cover_everything_once_and_evenly(count: int, size: int) -> None:
     assert max(map(len, shards)) - min(map(len, shards)) <= 1
 
 
-def _lose_one(group: ProcessGroup) -> list[float]:
+def _kill_rank_1(group: ProcessGroup) -> list[float]:
     if group.rank == 1:
         os._exit(1)  # as if killed
     return group.all_sum(torch.ones(3)).tolist()
 
 
-def test_a_lost_peer_is_reported_in_one_sentence() -> None:
-    survivor, lost = in_processes(2, _lose_one)
+def test_a_lost_peer_is_reported() -> None:
+    survivor, lost = in_processes(2, _kill_rank_1)
     assert lost is None
     assert isinstance(survivor, TrainingError)
     assert "another process of this job has ended" in str(survivor)
     assert "--resume" in str(survivor)
 
 
-def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_processes_than_gpus_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("LOCAL_RANK", "3")

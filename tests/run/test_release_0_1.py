@@ -23,7 +23,7 @@ from tests.conftest import selfmark as run_command
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "release-0.1"
 FINISHED, UNFINISHED = Path("finished"), Path("unfinished")
 IMAGES, LABELS = Path("images"), Path("labels.json")
-SETTINGS: dict[str, Any] = {  # of both runs, with the names of 0.1.0
+SETTINGS: dict[str, Any] = {  # settings of both runs, with the names of 0.1.0
     "K": 3,
     "M": 6,
     "images.size": 32,
@@ -54,7 +54,7 @@ SETTINGS: dict[str, Any] = {  # of both runs, with the names of 0.1.0
 
 @pytest.fixture(autouse=True)
 def _in_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Paths in the fixtures are relative to their folder."""
+    """Run each test in a copy of the fixtures, whose paths are relative to their folder."""
     shutil.copytree(FIXTURES, tmp_path / "release")
     monkeypatch.chdir(tmp_path / "release")
 
@@ -64,10 +64,10 @@ def _expected(kind: str) -> Any:
 
 
 def _assert_predicts(detector: Detector, expected: Any) -> None:
-    found = detector(IMAGES)
-    assert list(found.names) == expected["names"]
-    np.testing.assert_allclose(found.xy, expected["xy"], atol=2e-2)
-    np.testing.assert_allclose(found.score, expected["score"], atol=1e-3)
+    predictions = detector(IMAGES)
+    assert list(predictions.names) == expected["names"]
+    np.testing.assert_allclose(predictions.xy, expected["xy"], atol=2e-2)
+    np.testing.assert_allclose(predictions.score, expected["score"], atol=1e-3)
 
 
 @pytest.mark.parametrize("folder", [FINISHED, UNFINISHED])
@@ -87,7 +87,7 @@ def test_detectors_predict_the_same_landmarks() -> None:
     _assert_predicts(selfmark.load(FINISHED / "model"), _expected("landmarks"))
 
 
-def test_maps_predict_the_same_points() -> None:
+def test_mapped_detectors_predict_the_same_points() -> None:
     _assert_predicts(selfmark.load(FINISHED, mapped=True), _expected("mapped"))
 
 
@@ -146,9 +146,9 @@ def test_a_new_run_with_old_names_gives_the_same_weights() -> None:
     _assert_same_weights(Path("new"), FINISHED)
 
 
-def _assert_same_weights(one: Path, other: Path) -> None:
-    """Allow for rounding, which differs between processors."""
-    ours, theirs = (load_file(run / "model" / "weights.safetensors") for run in (one, other))
-    assert ours.keys() == theirs.keys()
-    for name, value in ours.items():
-        torch.testing.assert_close(value, theirs[name], atol=1e-3, rtol=1e-2)
+def _assert_same_weights(run: Path, expected_run: Path) -> None:
+    """Compare weights with a tolerance, because rounding differs between processors."""
+    actual, expected = (load_file(path / "model" / "weights.safetensors") for path in (run, expected_run))
+    assert actual.keys() == expected.keys()
+    for name, value in actual.items():
+        torch.testing.assert_close(value, expected[name], atol=1e-3, rtol=1e-2)

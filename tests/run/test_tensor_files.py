@@ -17,7 +17,7 @@ from selfmark.run.tensor_files import read_tensors, write_tensors
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o002, 0o077])
-def test_files_have_the_permissions_of_new_files(mask: int, tmp_path: Path) -> None:
+def test_files_have_default_permissions(mask: int, tmp_path: Path) -> None:
     before = os.umask(mask)
     try:
         (tmp_path / "plain").write_text("")
@@ -37,7 +37,7 @@ def _small_file(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def test_a_flipped_bit_is_detected_or_harmless(tmp_path: Path) -> None:
+def test_every_flipped_bit_is_detected_or_harmless(tmp_path: Path) -> None:
     """Flip each bit of a small file: reading it raises, or returns the same content."""
     path = tmp_path / "tensors"
     content = _small_file(path)
@@ -85,7 +85,7 @@ def test_the_previous_file_is_kept_and_links_are_not_followed(tmp_path: Path) ->
         assert int(read_tensors(path)[0]["a"]) == number
     assert int(read_tensors(previous)[0]["a"]) == 1
     assert target.read_text() == "unchanged"
-    assert sorted(found.name for found in tmp_path.iterdir()) == ["new", "previous", "target"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["new", "previous", "target"]
 
 
 def test_a_failed_write_keeps_the_existing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,4 +100,4 @@ def test_a_failed_write_keeps_the_existing_file(tmp_path: Path, monkeypatch: pyt
         write_tensors({"a": torch.tensor(2)}, {}, path)
     assert caught.value.errno == errno.ENOSPC
     assert int(read_tensors(path)[0]["a"]) == 1
-    assert [found.name for found in tmp_path.iterdir()] == ["tensors"]
+    assert [file.name for file in tmp_path.iterdir()] == ["tensors"]

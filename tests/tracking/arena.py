@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 SIZE = (200, 150)  # width and height, pixels
 BODY = (16, 8)  # half axes of an animal, pixels
-# Forward and sideways position in half axes, and difference in gray levels, of the spots on an animal.
+# Spots on an animal: forward and sideways position in half axes, and difference in gray levels.
 SPOTS = ((0.7, 0.0, 25), (0.2, 0.5, 20), (0.2, -0.5, 25), (-0.4, 0.4, 20), (-0.4, -0.4, 25), (-0.75, 0, 20))
 Floats = npt.NDArray[np.float64]
 
@@ -43,8 +43,8 @@ def draw_frame(paths: Floats, number: int, bright: bool = False) -> npt.NDArray[
         center = _fixed_point(position)
         cv2.ellipse(image, center, (BODY[0] * 16, BODY[1] * 16), angle, 0, 360, shade, -1, cv2.LINE_AA, 4)
         forward = np.array([np.cos(np.radians(angle)), np.sin(np.radians(angle))])
-        for ahead, aside, contrast in SPOTS:  # the detector needs something to find on the body
-            spot = position + ahead * BODY[0] * forward + aside * BODY[1] * forward[::-1] * (-1, 1)
+        for along, across, contrast in SPOTS:  # the detector needs structure on the body
+            spot = position + along * BODY[0] * forward + across * BODY[1] * forward[::-1] * (-1, 1)
             color = shade - contrast if bright else shade + contrast
             cv2.circle(image, _fixed_point(spot), 2 * 16, color, -1, cv2.LINE_AA, 4)
         tail = position - 2.2 * BODY[0] * forward
@@ -53,7 +53,7 @@ def draw_frame(paths: Floats, number: int, bright: bool = False) -> npt.NDArray[
 
 
 def _fixed_point(xy: Floats) -> tuple[int, ...]:
-    """Return x and y in sixteenths of a pixel, as OpenCV takes them with a shift of 4."""
+    """Return x and y in sixteenths of a pixel, which OpenCV expects for a shift of 4."""
     return tuple(int(value) for value in np.round(xy * 16))
 
 

@@ -1,4 +1,4 @@
-"""Track animals in generated videos, and build squares, fill gaps and smooth tracks by hand."""
+"""Tracking in generated videos; squares, gaps and smoothing against values computed by hand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAN = [np.nan, np.nan]
 
 
 def errors(tracks: AnimalTracks, paths: Floats) -> Floats:
-    """Return distances [frames, animals] to the true positions, for the best order of the animals."""
+    """Return distances [frames, animals] to the true positions, for the best assignment of animals."""
     orders = permutations(range(paths.shape[1]))
     distances = [np.linalg.norm(tracks.center[:, list(order)] - paths, axis=2) for order in orders]
     return min(distances, key=lambda distance: float(np.nansum(distance)))
@@ -60,12 +60,12 @@ def test_an_animal_that_leaves_has_no_box_until_it_returns(tmp_path: Path) -> No
     paths = wander(150, 1, seed=4)
     visible = paths.copy()
     visible[60:100] = np.nan
-    visible[120:125] = np.nan  # shorter than the half second that is filled in
+    visible[120:125] = np.nan  # shorter than the maximum gap of half a second
     path = write_arena_video(visible, tmp_path / "arena.mp4")
     tracks = track_animals(path, 1, SETTINGS)
-    found = np.isfinite(tracks.center[:, 0, 0])
-    assert not found[60:100].any()
-    assert found[[*range(60), *range(100, 150)]].all()
+    is_visible = np.isfinite(tracks.center[:, 0, 0])
+    assert not is_visible[60:100].any()
+    assert is_visible[[*range(60), *range(100, 150)]].all()
     assert np.linalg.norm(tracks.center[120:125, 0] - paths[120:125, 0], axis=1).max() < 4, "filled in"
     refs = build_square_refs(path, tracks, every=5)
     assert [ref.frame for ref in refs] == [*range(0, 60, 5), *range(100, 150, 5)]
@@ -81,11 +81,11 @@ def test_a_video_without_motion_is_rejected(tmp_path: Path) -> None:
         track_animals(write_arena_video(still, tmp_path / "still.mp4"), 1, SETTINGS)
 
 
-def test_too_many_animals_share_the_existing_one(tmp_path: Path) -> None:
+def test_two_tracks_of_a_single_animal_share_it(tmp_path: Path) -> None:
     paths = wander(60, 1, seed=1)
     tracks = track_animals(write_arena_video(paths, tmp_path / "one.mp4"), 2, SETTINGS)
     error = np.nanmax(np.linalg.norm(tracks.center - paths, axis=2))
-    assert error < 2 * BODY[0], "each track is half of the animal"
+    assert error < 2 * BODY[0], "each track follows one half of the animal"
 
 
 def test_progress_counts_the_frames(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_progress_counts_the_frames(tmp_path: Path) -> None:
 
 
 def test_squares_by_hand() -> None:
-    """Side 10 around pixel center (20, 30): from corner 20.5 - 5 = 15.5 and 30.5 - 5 = 25.5."""
+    """Side 10 around pixel center (20, 30): the corner is 20.5 - 5 = 15.5 and 30.5 - 5 = 25.5."""
     center = np.array([[[20, 30], [50, 60]], [[21, 31], NAN], [NAN, [52, 62]]], dtype=np.float64)
     path = Path("arena.mp4")
     assert build_square_refs(path, AnimalTracks(center, 10.0), every=1) == [

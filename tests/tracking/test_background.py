@@ -48,53 +48,53 @@ def draw(*corners: tuple[int, int], scene: npt.NDArray[np.uint8] = SCENE) -> npt
     return image[..., None].repeat(3, 2)
 
 
-def moving(frames: int = 20) -> Frames:
-    """Draw a square that moves 5 pixels to the right per frame, so it covers a pixel 4 times."""
+def draw_moving_square(frames: int = 20) -> Frames:
+    """Draw a square that moves 5 pixels to the right per frame, so each pixel is covered in 4 frames."""
     return np.stack([draw((5 * number, 30)) for number in range(frames)])
 
 
 def test_the_background_is_the_scene_without_the_animal(learn: Learn) -> None:
-    found = learn(moving())
-    np.testing.assert_array_equal(found.gray, SCENE)
-    assert found.scale == 1.0
-    assert SETTINGS.min_contrast <= found.threshold < 90, "the animal is at least 90 gray levels darker"
-    assert found.area == pytest.approx(ANIMAL**2, rel=0.1)
+    background = learn(draw_moving_square())
+    np.testing.assert_array_equal(background.gray, SCENE)
+    assert background.scale == 1.0
+    assert SETTINGS.min_contrast <= background.threshold < 90, "the animal is at least 90 gray levels darker"
+    assert background.area == pytest.approx(ANIMAL**2, rel=0.1)
 
 
-def test_the_area_is_that_of_one_animal(learn: Learn) -> None:
+def test_the_area_is_per_animal(learn: Learn) -> None:
     frames = np.stack([draw((5 * number, 10), (95 - 5 * number, 50)) for number in range(20)])
     assert learn(frames, animals=2).area == pytest.approx(ANIMAL**2, rel=0.1)
 
 
 def test_large_frames_are_reduced(learn: Learn) -> None:
-    found = learn(moving(), settings=Tracking(num_samples=20, max_side=60))
-    assert found.scale == 0.5
-    assert found.gray.shape == (HEIGHT // 2, WIDTH // 2)
-    assert found.area == pytest.approx((ANIMAL / 2) ** 2, rel=0.2)
-    assert found.foreground(draw((40, 30))).shape == found.gray.shape
+    background = learn(draw_moving_square(), settings=Tracking(num_samples=20, max_side=60))
+    assert background.scale == 0.5
+    assert background.gray.shape == (HEIGHT // 2, WIDTH // 2)
+    assert background.area == pytest.approx((ANIMAL / 2) ** 2, rel=0.2)
+    assert background.foreground(draw((40, 30))).shape == background.gray.shape
 
 
 def test_the_foreground_is_the_animal(learn: Learn) -> None:
-    mask = learn(moving()).foreground(draw((47, 13)))
+    mask = learn(draw_moving_square()).foreground(draw((47, 13)))
     assert mask.dtype == np.uint8
     rows, columns = np.nonzero(mask)
     assert (columns.mean(), rows.mean()) == pytest.approx((47 + 9.5, 13 + 9.5), abs=0.3)
     assert mask.sum() == pytest.approx(ANIMAL**2, rel=0.1)
-    assert learn(moving()).foreground(draw()).sum() == 0, "an empty scene has no foreground"
+    assert learn(draw_moving_square()).foreground(draw()).sum() == 0, "an empty scene has no foreground"
 
 
 def test_thin_parts_are_removed(learn: Learn) -> None:
-    found = learn(moving())
+    background = learn(draw_moving_square())
     with_tail = draw((47, 13))
     with_tail[22:24, 67:110] = 10  # 2 pixels wide
-    tail = found.foreground(with_tail)[:, 72:]
+    tail = background.foreground(with_tail)[:, 72:]
     assert tail.sum() == 0
 
 
-def test_a_change_of_the_overall_light_is_not_foreground(learn: Learn) -> None:
-    found = learn(moving())
+def test_a_change_of_overall_brightness_is_not_foreground(learn: Learn) -> None:
+    background = learn(draw_moving_square())
     brighter = draw((47, 13)) + np.uint8(40)
-    np.testing.assert_array_equal(found.foreground(brighter), found.foreground(draw((47, 13))))
+    np.testing.assert_array_equal(background.foreground(brighter), background.foreground(draw((47, 13))))
 
 
 def test_a_scene_without_motion_has_no_animals(learn: Learn) -> None:
@@ -102,7 +102,7 @@ def test_a_scene_without_motion_has_no_animals(learn: Learn) -> None:
         learn(np.repeat(draw((47, 13))[None], 20, axis=0))
 
 
-def test_a_moving_camera_has_no_background(learn: Learn) -> None:
+def test_a_moving_camera_is_rejected(learn: Learn) -> None:
     """Bright and dark stripes move by half their period, so every pixel changes in every frame."""
     stripes = (np.arange(WIDTH) // 20 % 2 * 200 + 20).astype(np.uint8)
     frames = [np.roll(stripes, 20 * (number % 2))[None].repeat(HEIGHT, 0) for number in range(20)]
@@ -111,7 +111,7 @@ def test_a_moving_camera_has_no_background(learn: Learn) -> None:
 
 
 def test_unreadable_frames_are_reported(learn: Learn, monkeypatch: pytest.MonkeyPatch) -> None:
-    learn(moving())
+    learn(draw_moving_square())
     monkeypatch.setattr(background_module, "read_frames", lambda path, numbers: iter(()))
     with pytest.raises(InputError, match=r"no frame of arena\.mp4 could be read"):
         learn_background(Path("arena.mp4"), 1, SETTINGS)

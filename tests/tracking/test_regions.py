@@ -121,7 +121,7 @@ def test_yolo_files_count_frames_from_one(folder: Path, rows: list[str], tracks:
         (folder / f"clip_{number}.txt").write_text(row + "\n")
     found = summarize(locate_objects([folder / "clip.avi"], regions=Regions(boxes=folder)))
     assert found == [
-        ("clip.avi", frame, (16, 12, 32, 24), t) for frame, t in zip((0, 11), tracks, strict=True)
+        ("clip.avi", frame, (16, 12, 32, 24), track) for frame, track in zip((0, 11), tracks, strict=True)
     ]
 
 

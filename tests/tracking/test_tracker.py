@@ -13,7 +13,7 @@ from selfmark.tracking.tracker import AnimalState, AnimalTracker, divide_pixels
 
 Floats = npt.NDArray[np.float64]
 SETTINGS = Tracking(min_area=0.25, max_step=2.0)
-SIDE = 9  # of an animal, pixels
+SIDE = 9  # side of an animal, pixels
 AREA = float(SIDE**2)
 
 
@@ -43,9 +43,9 @@ def state(x: float, y: float, step: tuple[float, float] = (0.0, 0.0), unseen: in
 
 def test_center_and_radius_by_hand() -> None:
     """Of the 9 pixels of a 3 x 3 square, 4 have the largest distance, the square root of 2."""
-    found = AnimalTracker(1, 9.0, SETTINGS).update(draw_mask((40, 30), side=3))
-    np.testing.assert_allclose(found.center, [[40, 30]])
-    np.testing.assert_allclose(found.radius, [2**0.5])
+    positions = AnimalTracker(1, 9.0, SETTINGS).update(draw_mask((40, 30), side=3))
+    np.testing.assert_allclose(positions.center, [[40, 30]])
+    np.testing.assert_allclose(positions.radius, [2**0.5])
 
 
 def test_blobs_that_are_too_small_are_ignored() -> None:
@@ -63,7 +63,7 @@ def test_the_largest_blob_is_the_animal_at_the_start() -> None:
 
 
 def test_an_animal_moves_at_most_two_lengths_per_frame() -> None:
-    """A length is the square root of the area, 9 pixels; each frame out of sight adds 18 pixels."""
+    """A length is the square root of the area, 9 pixels. Each frame out of sight adds 18 pixels."""
     for distance, is_found in ((18, True), (19, False)):
         tracker = AnimalTracker(1, AREA, SETTINGS)
         tracker.update(draw_mask((40, 30)))
@@ -79,7 +79,7 @@ def test_an_animal_moves_at_most_two_lengths_per_frame() -> None:
 
 
 def test_the_expected_position_follows_the_motion() -> None:
-    """Half of each new step is learned: after steps of 8 pixels, 4, 6 and 7 are expected."""
+    """Each frame moves the expected step halfway to the new one: with steps of 8 pixels, to 4, 6 and 7."""
     tracker = AnimalTracker(1, AREA, SETTINGS)
     steps = []
     for number in range(4):
@@ -91,7 +91,7 @@ def test_the_expected_position_follows_the_motion() -> None:
     assert animal.expected.tolist() == [30 + 24 + 7, 30]
 
 
-def test_an_animal_out_of_sight_is_expected_where_it_was() -> None:
+def test_a_hidden_animal_is_expected_at_its_last_position() -> None:
     assert state(40, 30, step=(3, 1)).expected.tolist() == [43, 31]
     assert state(40, 30, step=(3, 1), unseen=1).expected.tolist() == [40, 30]
 
@@ -100,7 +100,7 @@ def test_an_animal_out_of_sight_is_expected_where_it_was() -> None:
 
 
 def test_identities_are_kept_while_the_sizes_change() -> None:
-    """At the start larger blobs come first; afterwards positions decide."""
+    """At the start, animals are ordered by size; afterwards, positions decide."""
     tracker = AnimalTracker(2, AREA, SETTINGS)
     first = tracker.update(draw_mask((30, 30)) | draw_mask((90, 60), side=7))
     np.testing.assert_allclose(first.center, [[30, 30], [90, 60]])
@@ -109,7 +109,7 @@ def test_identities_are_kept_while_the_sizes_change() -> None:
 
 
 def test_the_total_distance_is_minimal() -> None:
-    """The nearest blob of animal 1 is (40, 30), but animal 2 needs it more."""
+    """The blob nearest to the left animal is (38, 30), but giving it to the right one is better in total."""
     tracker = AnimalTracker(2, AREA, SETTINGS)
     start = tracker.update(draw_mask((30, 30), (50, 30)))
     order = np.argsort(start.center[:, 0])
@@ -133,12 +133,12 @@ def test_touching_animals_share_a_blob() -> None:
     at_start = AnimalTracker(2, AREA, SETTINGS).update(touching)
     np.testing.assert_allclose(sorted(at_start.center.tolist()), [[40, 30], [49, 30]])
     tracker = AnimalTracker(2, AREA, SETTINGS)
-    apart = tracker.update(draw_mask((38, 30), (51, 30)))
-    np.testing.assert_allclose(np.abs(tracker.update(touching).center - apart.center), [[2, 0], [2, 0]])
+    before = tracker.update(draw_mask((38, 30), (51, 30)))
+    np.testing.assert_allclose(np.abs(tracker.update(touching).center - before.center), [[2, 0], [2, 0]])
 
 
-def test_covered_animals_continue_as_before() -> None:
-    """Both move by 6 pixels, so 3 are expected; then one square contains both expected positions."""
+def test_animals_that_cover_each_other_continue_as_expected() -> None:
+    """Both move by 6 pixels, so the expected step is 3; then one square covers both expected positions."""
     tracker = AnimalTracker(2, AREA, SETTINGS)
     order = np.argsort(tracker.update(draw_mask((20, 30), (44, 30))).center[:, 0])
     tracker.update(draw_mask((26, 30), (38, 30)))
@@ -160,7 +160,7 @@ def test_each_animal_gets_its_own_square() -> None:
         np.testing.assert_array_equal(parts[second], right)
 
 
-def test_the_expected_step_decides_who_is_where() -> None:
+def test_expected_steps_tell_animals_apart() -> None:
     """Both animals were at the same position, but move in opposite directions."""
     left, right = square(20, 30), square(20 + SIDE, 30)
     parts = divide_pixels(

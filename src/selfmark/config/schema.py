@@ -102,9 +102,7 @@ class AutoK:
 
     candidates: tuple[int, ...] = at_least(2, (4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 50))  # K to try
     splits: int = at_least(2, 5)  # random splits of the images into halves that are clustered separately
-    blocks: int = at_least(
-        2, 20
-    )  # blocks of consecutive images; each stays in one half (video frames are alike)
+    blocks: int = at_least(2, 20)  # blocks of consecutive images (video frames) that stay in the same half
     max_images: int = 400  # maximum number of images used, evenly spaced
     clear_margin: float = 0.1  # minimum margin of a clear point: 0 at the cluster's border, 1 at its centroid
     dissolved_agreement: float = 0.5  # landmarks on which the halves agree no more than this are not counted

@@ -299,13 +299,13 @@ def accuracy(name: str, paths: dict[str, Path], detector: Detector, images: Tens
     rows: Rows = {}
     for variant, path in paths.items():
         session = open_session(path)
-        found = [session.run([CROP_XY], {CROPS: image[None].float().numpy()})[0] for image in images]
-        away = np.linalg.norm(np.concatenate(found) - expected, axis=-1)
+        predicted = [session.run([CROP_XY], {CROPS: image[None].float().numpy()})[0] for image in images]
+        distance = np.linalg.norm(np.concatenate(predicted) - expected, axis=-1)
         title = f"onnx_exporter_{name}_{variant}"
-        rows[f"{title}_mean"] = float(away.mean()), "px"
-        rows[f"{title}_median"] = float(np.median(away)), "px"
-        rows[f"{title}_max"] = float(away.max()), "px"
-        rows[f"{title}_far"] = 100 * float((away > FAR).mean()), f"% by more than {FAR:g} px"
+        rows[f"{title}_mean"] = float(distance.mean()), "px"
+        rows[f"{title}_median"] = float(np.median(distance)), "px"
+        rows[f"{title}_max"] = float(distance.max()), "px"
+        rows[f"{title}_far"] = 100 * float((distance > FAR).mean()), f"% by more than {FAR:g} px"
     return rows
 
 
@@ -358,11 +358,11 @@ def compare_crops(detector: Detector) -> Rows:
     for mode, options in modes.items():
         theirs = torch.cat([resize(image, size, options) for image in scenes])
         levels = (theirs.int() - ours.int()).abs().float()
-        away = (detector.locate(theirs).xy - expected).norm(dim=-1)
+        distance = (detector.locate(theirs).xy - expected).norm(dim=-1)
         rows[f"onnx_exporter_crop_{mode}_levels_mean"] = float(levels.mean()), "gray levels"
         rows[f"onnx_exporter_crop_{mode}_levels_max"] = float(levels.max()), "gray levels"
-        rows[f"onnx_exporter_crop_{mode}_moved_mean"] = float(away.mean()), "px of the network"
-        rows[f"onnx_exporter_crop_{mode}_moved_max"] = float(away.max()), "px of the network"
+        rows[f"onnx_exporter_crop_{mode}_moved_mean"] = float(distance.mean()), "px of the network"
+        rows[f"onnx_exporter_crop_{mode}_moved_max"] = float(distance.max()), "px of the network"
     return rows
 
 

@@ -81,14 +81,14 @@ def compare(name: str, detector: Detector, images: list[Pixels]) -> Rows:
         for precision, write in (("float32", write_float32), ("float16", write_float16)):
             path = write(detector, Path(folder) / f"{precision}.onnx")
             session = _session(path)
-            found = [_points(session, image)[0] for image in images]
-            away = np.linalg.norm(np.stack(found) - np.stack(expected), axis=-1)
-            for title, values in (("", away), ("_network", away / scales)):
+            predicted = [_points(session, image)[0] for image in images]
+            distance = np.linalg.norm(np.stack(predicted) - np.stack(expected), axis=-1)
+            for title, values in (("", distance), ("_network", distance / scales)):
                 unit = "px of the network" if title else "px of the image"
                 rows[f"onnx_{name}_{precision}{title}_median"] = float(np.median(values)), unit
                 rows[f"onnx_{name}_{precision}{title}_99"] = float(np.percentile(values, 99)), unit
                 rows[f"onnx_{name}_{precision}{title}_max"] = float(values.max()), unit
-            within = 100 * float((away.max(axis=1) < 0.05).mean())
+            within = 100 * float((distance.max(axis=1) < 0.05).mean())
             rows[f"onnx_{name}_{precision}_within"] = within, "% of images within 0.05 px everywhere"
             rows[f"onnx_{name}_{precision}_file"] = path.stat().st_size / 1e6, "MB"
             photo = cv2.resize(images[0], PHOTO[::-1], interpolation=cv2.INTER_CUBIC)

@@ -44,7 +44,7 @@ SIZE = 256  # pixels, side of the images
 GRID = 32  # cells, side of the feature maps and heatmaps
 CELL = SIZE / GRID
 PART_BLOCKS = (10, 14)  # blocks of EfficientNet-Lite0 that recognize parts
-HEAD_BLOCKS = (4, 10, 14)  # the same and a finer one, for the head
+HEAD_BLOCKS = (4, 10, 14)  # inputs of the head: the same blocks and an earlier one of higher resolution
 HEAD_INPUTS = 40 + 112 + 192  # channels of these blocks
 VALIDATION_FRACTION = 0.2
 FOREGROUND_CLUSTERS = 100
@@ -160,8 +160,8 @@ def measure(
     for number in range(variant.rounds + 1):
         if number:
             encoder_lr = variant.encoder_lr if number > 1 else 0.0
-            kept = Landmarks(*(values[training] for values in landmarks))
-            train(student, data.pixels[training], kept, augment, iterations, encoder_lr, seed=number)
+            labels = Landmarks(*(values[training] for values in landmarks))
+            train(student, data.pixels[training], labels, augment, iterations, encoder_lr, seed=number)
             landmarks = Landmarks(*predict(student, data.pixels), *predict(student, data.pixels.flip(3)))
         error, guess = forward_error(data, landmarks.xy.cpu().numpy(), training, validation)
         yield {
@@ -270,10 +270,10 @@ def mixed_precision(device: torch.device) -> torch.autocast:
 
 def find_foreground(features: Tensor, max_border_ratio: float) -> Tensor:
     """Mark the cells [N, GRID, GRID] of clusters that are rare at the border of the images."""
-    everything = torch.ones(len(features), GRID, GRID, dtype=torch.bool, device=features.device)
+    all_cells = torch.ones(len(features), GRID, GRID, dtype=torch.bool, device=features.device)
     if math.isinf(max_border_ratio):
-        return everything
-    centroids = cluster(sample_cells(features, everything), FOREGROUND_CLUSTERS)
+        return all_cells
+    centroids = cluster(sample_cells(features, all_cells), FOREGROUND_CLUSTERS)
     labels = torch.cat(
         [torch.einsum("kd,ndhw->nkhw", centroids, rows.float()).argmax(1) for rows in features.split(256)]
     )
@@ -319,8 +319,8 @@ def cluster(vectors: Tensor, clusters: int, iterations: int = 40, restarts: int 
 
 def cell_centers(device: torch.device) -> Tensor:
     """Return the centers [GRID * GRID, 2] of the cells in pixels, row by row."""
-    places = torch.arange(GRID, device=device) * CELL + (CELL - 1) / 2
-    return torch.stack(torch.meshgrid(places, places, indexing="xy"), -1).reshape(-1, 2)
+    centers = torch.arange(GRID, device=device) * CELL + (CELL - 1) / 2
+    return torch.stack(torch.meshgrid(centers, centers, indexing="xy"), -1).reshape(-1, 2)
 
 
 def locate(features: Tensor, centroids: Tensor, sharpness: float) -> tuple[Tensor, Tensor]:

@@ -59,15 +59,15 @@ def naive_descriptor_loss(first, second, xy1, xy2, valid, temperature, apart):
     for fields, places in (((first, second), (xy1, xy2)), ((second, first), (xy2, xy1))):
         terms = []
         for b in range(len(valid)):
-            here = [at(fields[0][b], *xy.tolist()) for xy in places[0][b]]
-            there = [at(fields[1][b], *xy.tolist()) for xy in places[1][b]]
+            first_vectors = [at(fields[0][b], *xy.tolist()) for xy in places[0][b]]
+            second_vectors = [at(fields[1][b], *xy.tolist()) for xy in places[1][b]]
             for i in valid[b].nonzero().flatten().tolist():
                 candidates = [
                     j
                     for j in valid[b].nonzero().flatten().tolist()
                     if j == i or math.dist(places[1][b, i].tolist(), places[1][b, j].tolist()) >= apart
                 ]
-                scores = torch.stack([here[i] @ there[j] / temperature for j in candidates])
+                scores = torch.stack([first_vectors[i] @ second_vectors[j] / temperature for j in candidates])
                 terms.append((scores.logsumexp(0) - scores[candidates.index(i)]).item())
         total += sum(terms) / len(terms) / 2
     return total

@@ -88,15 +88,15 @@ def blur(views: Tensor, sigma: Tensor) -> Tensor:
     """Blur square views with Gaussians of sigma [B] in pixels; edges reflect as in OpenCV."""
     last = views.shape[-1] - 1
     steps = torch.arange(last + 1, device=views.device, dtype=views.dtype)
-    here, there = steps[:, None], steps[None]
+    row, column = steps[:, None], steps[None]
     exponent = -0.5 / sigma.clamp_min(1e-2)[:, None, None] ** 2
 
     def weight(distance: Tensor) -> Tensor:
         return torch.exp(distance**2 * exponent)
 
     # Add the weights of each pixel's mirror images at both edges; edge pixels themselves are not mirrored.
-    lines = weight(here - there)
-    lines = lines + weight(here + there) * (there > 0) + weight(2 * last - here - there) * (there < last)
+    lines = weight(row - column)
+    lines = lines + weight(row + column) * (column > 0) + weight(2 * last - row - column) * (column < last)
     lines = (lines / lines.sum(dim=2, keepdim=True))[:, None]
     return lines @ views @ lines.transpose(2, 3)
 

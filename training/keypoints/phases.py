@@ -74,8 +74,10 @@ def joint_step(
         labels = label_cells(warp_points(points.repeat(2, 1, 1), back), views.side, generator)
         detector = detector_loss(logits, labels, find_full_cells(inside))
         first, second, valid = choose_positions(points, ahead, back, views.side, side, settings, generator)
-        one, two = descriptors[: options.batch], descriptors[options.batch :]
-        descriptor = descriptor_loss(one, two, first, second, valid, options.temperature, options.apart)
+        first_maps, second_maps = descriptors[: options.batch], descriptors[options.batch :]
+        descriptor = descriptor_loss(
+            first_maps, second_maps, first, second, valid, options.temperature, options.apart
+        )
         return {"detector": detector, "descriptor": options.descriptor_weight * descriptor}
 
     return step

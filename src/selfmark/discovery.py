@@ -93,7 +93,7 @@ def _finish(run: Run, detector: Detector, store: ImageStore) -> None:
         detector.save(run.model_folder)
         finished = Run.open(run.path)
         check_run(finished, detector, store)
-        build_report(finished, detector, loaded=store)
+        build_report(finished, detector, image_store=store)
     run.log("done", landmarks=run.config.K, output=str(run.path))
 
 

@@ -33,19 +33,19 @@ def complete_landmarks(landmarks: FloatArray, iterations: int) -> FloatArray:
     Returns:
         [N, K, 2] without NaN. Images without any landmark get the mean positions.
     """
-    found = _is_found(landmarks)
-    if found.all():
+    is_found = _is_found(landmarks)
+    if is_found.all():
         return landmarks.copy()
     mean = mean_landmarks(landmarks)
-    offset = np.where(found[..., None], landmarks - mean, 0.0)
-    unit = float(np.sqrt(np.mean(offset[found] ** 2)))
+    offset = np.where(is_found[..., None], landmarks - mean, 0.0)
+    unit = float(np.sqrt(np.mean(offset[is_found] ** 2)))
     if unit == 0.0:  # every detected landmark is at its mean
         return fill_with_mean(landmarks, mean)
     matrix = offset.reshape(len(offset), -1).T / unit
-    observed = np.repeat(found, 2, axis=1).T
+    observed = np.repeat(is_found, 2, axis=1).T
     low_rank, _ = threshold_singular_values(matrix, observed, iterations)
     guess = low_rank.T.reshape(landmarks.shape) * unit + mean
-    filled: FloatArray = np.where(found[..., None], landmarks, guess)
+    filled: FloatArray = np.where(is_found[..., None], landmarks, guess)
     return filled
 
 
@@ -97,13 +97,13 @@ def mean_landmarks(landmarks: FloatArray) -> FloatArray:
     Args:
         landmarks: [N, K, 2], NaN where missing.
     """
-    found = _is_found(landmarks)
-    if not found.any():
+    is_found = _is_found(landmarks)
+    if not is_found.any():
         raise InputError(
             "no landmark was found in any training image, so none can be filled in; train for longer"
         )
-    mean = nan_mean(np.where(found[..., None], landmarks, np.nan), axis=0)
-    seen: BoolArray = np.any(found, axis=0)
+    mean = nan_mean(np.where(is_found[..., None], landmarks, np.nan), axis=0)
+    seen: BoolArray = np.any(is_found, axis=0)
     return np.where(seen[:, None], mean, mean[seen].mean(axis=0))
 
 

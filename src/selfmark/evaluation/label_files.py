@@ -96,7 +96,7 @@ def read_label_file(path: Path) -> CocoFile:
 
 
 def is_coco(path: Path) -> bool:
-    """Return True for a COCO file, the only format that says where its images are."""
+    """Return True for a COCO file, the only format from which the images can be located."""
     # A COCO file is a JSON object, an export of Label Studio is a list.
     return path.suffix.lower() not in _TABLE_SUFFIXES and not read_text(path).lstrip().startswith("[")
 

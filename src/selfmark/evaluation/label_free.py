@@ -28,16 +28,18 @@ def run_label_free_checks(
     stage1: Stage1,
     refs: Sequence[ImageRef],
     config: Config,
-    loaded: ImageStore | None = None,
+    image_store: ImageStore | None = None,
 ) -> Metrics:
     """Measure the stability, symmetry, detection and separation of each landmark, and rate its trust.
 
-    At most `evaluation.num_samples` images are checked, evenly spaced among `refs`. They are taken from the
-    store `loaded` if it is given and decoded otherwise.
+    At most `evaluation.num_samples` images are checked, evenly spaced among `refs`. They are taken from
+    `image_store` if it is given, otherwise decoded.
     """
     settings, batch = config.evaluation, config.runtime.predict_batch
     chosen = [refs[row] for row in evenly_spaced(len(refs), settings.num_samples)]
-    store = loaded.select(chosen) if loaded else load_store(chosen, config.images, float("inf"), None)
+    store = (
+        image_store.select(chosen) if image_store else load_store(chosen, config.images, float("inf"), None)
+    )
     generator = torch.Generator(detector.device).manual_seed(settings.seed)
     deformed = deformation_errors(
         detector, store.pixels, settings.deformations, config.augment, generator, batch

@@ -33,7 +33,7 @@ _PROJECTION_NOTE = (
 
 
 def build_report(
-    run: Run, detector: Detector, output: Path | None = None, loaded: ImageStore | None = None
+    run: Run, detector: Detector, output: Path | None = None, image_store: ImageStore | None = None
 ) -> Path:
     """Write report/index.html of a finished run and return its path.
 
@@ -41,13 +41,17 @@ def build_report(
         run: Finished run.
         detector: Its detector.
         output: Folder with metrics.json, in which the report is written; None means the run folder.
-        loaded: Images of the run if they are in memory; None decodes the ones shown.
+        image_store: Images of the run if they are in memory; None decodes those that are shown.
     """
     folder = output if output is not None else run.path
     metrics = _read_metrics(run, detector, folder / "metrics.json")
     refs = run.refs()
     chosen = [refs[row] for row in evenly_spaced(len(refs), _MAX_MAP_IMAGES)]
-    store = loaded.select(chosen) if loaded else load_store(chosen, run.config.images, float("inf"), None)
+    store = (
+        image_store.select(chosen)
+        if image_store
+        else load_store(chosen, run.config.images, float("inf"), None)
+    )
     shown = evenly_spaced(len(store), _MAX_EXAMPLES)
     located = detector.locate(store.pixels[shown])
     cluster_xy, cluster_label = _map_points(run, detector, store.pixels)

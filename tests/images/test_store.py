@@ -236,7 +236,7 @@ def test_each_file_is_decoded_once(
     tmp_path: Path, write_video: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     video = write_video(tmp_path / "a.avi", 6, "MJPG")
-    still, other = write_images(tmp_path, 2)
+    still, second_still = write_images(tmp_path, 2)
     reads: list[Path] = []
     real_image, real_frames = store_module.decode_image, store_module.read_frames
 
@@ -256,10 +256,10 @@ def test_each_file_is_decoded_once(
     boxes = [(0.0, 0.0, 20.0, 20.0), (10.0, 5.0, 20.0, 20.0), (12.0, 8.0, 9.0, 20.0)]
     refs = [ImageRef(still, box=box) for box in boxes]
     refs += [ImageRef(video, frame, box) for frame in (1, 4) for box in boxes]
-    refs += [ImageRef(other)]
+    refs += [ImageRef(second_still)]
     store = load_store(refs, SMALL, 1.0, None)
     assert store.refs == tuple(refs)
-    assert sorted(reads) == sorted([still, video, other])
+    assert sorted(reads) == sorted([still, video, second_still])
     for ref, pixels in zip(store.refs[:3], store.pixels[:3].numpy(), strict=True):
         np.testing.assert_array_equal(pixels, expected_pixels(ref, SMALL))
 

@@ -48,14 +48,16 @@ def test_coco_boxes_of_frames_with_tracks(folder: Path) -> None:
         {"image_id": 2, "bbox": []},
     ]
     path = write_coco(folder / "boxes.json", images, annotations)
-    found = summarize(locate_objects([folder / "clip.avi"], regions=Regions(boxes=path)))
-    assert found == [
+    objects = summarize(locate_objects([folder / "clip.avi"], regions=Regions(boxes=path)))
+    assert objects == [
         ("clip.avi", 0, (5, 6, 7, 8), 3),
         ("clip.avi", 4, (1, 2, 3, 4), 7),
         ("clip.avi", 4, (9, 9, 9, 9), 3),
     ]
-    assert summarize(locate_objects([folder / "clip.avi"], 4, Regions(boxes=path))) == found, "frames 0, 4, 8"
-    assert summarize(locate_objects([folder / "clip.avi"], 3, Regions(boxes=path))) == found[:1], (
+    assert summarize(locate_objects([folder / "clip.avi"], 4, Regions(boxes=path))) == objects, (
+        "frames 0, 4, 8"
+    )
+    assert summarize(locate_objects([folder / "clip.avi"], 3, Regions(boxes=path))) == objects[:1], (
         "frames 0, 3, 6, 9"
     )
 
@@ -97,13 +99,15 @@ def test_yolo_boxes_are_fractions_of_the_upright_image(folder: Path) -> None:
     labels.mkdir()
     (labels / "a.txt").write_text("0 0.5 0.5 0.5 1\n2 0.25 0.25 0.1 0.1\n")
     (labels / "b.txt").write_text("0 0.5 0.25 1 0.5\n")
-    found = summarize(locate_objects([folder / "a.png", folder / "b.jpg"], regions=Regions(boxes=labels)))
-    assert found == [
+    objects = summarize(locate_objects([folder / "a.png", folder / "b.jpg"], regions=Regions(boxes=labels)))
+    assert objects == [
         ("a.png", None, (10, 0, 20, 20), None),
         ("a.png", None, (8, 4, 4, 2), None),
         ("b.jpg", None, (0, 0, 10, 40), None),
     ]
-    assert summarize(locate_objects([folder / "a.png"], regions=Regions(boxes=labels / "a.txt"))) == found[:2]
+    assert (
+        summarize(locate_objects([folder / "a.png"], regions=Regions(boxes=labels / "a.txt"))) == objects[:2]
+    )
 
 
 @pytest.mark.parametrize(
@@ -119,8 +123,8 @@ def test_yolo_files_count_frames_from_one(folder: Path, rows: list[str], tracks:
     """Ultralytics increments the frame number before it writes the file of a frame."""
     for number, row in zip((1, 12), rows, strict=True):
         (folder / f"clip_{number}.txt").write_text(row + "\n")
-    found = summarize(locate_objects([folder / "clip.avi"], regions=Regions(boxes=folder)))
-    assert found == [
+    objects = summarize(locate_objects([folder / "clip.avi"], regions=Regions(boxes=folder)))
+    assert objects == [
         ("clip.avi", frame, (16, 12, 32, 24), track) for frame, track in zip((0, 11), tracks, strict=True)
     ]
 

@@ -1,4 +1,4 @@
-"""Old names of settings, so that run folders and commands of selfmark 0.1 keep working."""
+"""Old names of settings, which keep run folders and commands of selfmark 0.1 working."""
 
 from __future__ import annotations
 

@@ -73,14 +73,14 @@ def override(config: Config, changes: Mapping[str, Any]) -> Config:
         InputError: if a setting does not exist or cannot have the value.
     """
     values = to_dict(config)
-    for given, value in changes.items():
-        name = current_name(given)
+    for key, value in changes.items():
+        name = current_name(key)
         *path, last = name.split(".")
         section = values
         for part in path:
             section = section.get(part, {}) if isinstance(section, dict) else {}
         if not isinstance(section, dict) or last not in section:
-            raise InputError(describe_unknown_setting(given, _dotted_names(values)))
+            raise InputError(describe_unknown_setting(key, _dotted_names(values)))
         section[last] = (
             parse_yaml(value, f"the value of {name}") if isinstance(value, str) and value else value
         )

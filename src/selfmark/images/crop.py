@@ -122,9 +122,10 @@ def extract_crop(image: Pixels, region: npt.ArrayLike, size: int) -> Pixels:
 
 def _fill_missing_boxes(sizes: npt.ArrayLike, boxes: npt.ArrayLike) -> Floats:
     """Return the boxes [N, 4], replacing missing ones by the whole image."""
-    dimensions, given = np.asarray(sizes, dtype=np.float64), np.asarray(boxes, dtype=np.float64)
-    whole = np.concatenate([np.zeros_like(dimensions), dimensions], axis=1)
-    return np.where(np.isnan(given).any(axis=1, keepdims=True), whole, given)
+    extents = np.asarray(boxes, dtype=np.float64)
+    dimensions = np.asarray(sizes, dtype=np.float64)
+    whole_image = np.concatenate([np.zeros_like(dimensions), dimensions], axis=1)
+    return np.where(np.isnan(extents).any(axis=1, keepdims=True), whole_image, extents)
 
 
 def _plan_axis(start: float, extent: float, limit: int, size: int) -> tuple[slice, int, Floats]:

@@ -130,11 +130,11 @@ def _walk(folder: Path) -> Iterator[Path]:
 
     visited = set()
     for parent, folders, files in os.walk(folder, onerror=fail, followlinks=True):
-        real = os.path.realpath(parent)
-        if real in visited:  # reached again through a link
+        resolved = os.path.realpath(parent)
+        if resolved in visited:  # reached again through a link
             folders.clear()
             continue
-        visited.add(real)
+        visited.add(resolved)
         folders[:] = [name for name in folders if not name.startswith(".")]
         yield from (Path(parent, name) for name in files if not name.startswith("."))
 

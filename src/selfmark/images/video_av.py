@@ -68,8 +68,8 @@ def read_frames(path: Path, frames: Sequence[int]) -> Iterator[tuple[int, Pixels
     from av.video.reformatter import VideoReformatter
 
     index = _load_index(path)
-    wanted = iter(sorted(frame for frame in set(frames) if 0 <= frame < index.frames))
-    target = next(wanted, None)
+    targets = iter(sorted(frame for frame in set(frames) if 0 <= frame < index.frames))
+    target = next(targets, None)
     with _open(path) as container:
         stream = container.streams.best("video")
         stream.thread_type = "AUTO"
@@ -90,12 +90,12 @@ def read_frames(path: Path, frames: Sequence[int]) -> Iterator[tuple[int, Pixels
                     break
                 current, has_jumped = number, False
                 while target is not None and target < current:  # the target could not be decoded
-                    target = next(wanted, None)
+                    target = next(targets, None)
                 if target == current:
                     # One converter for all frames: creating one takes longer than decoding a frame.
                     rgb = converter.reformat(frame, format="rgb24").to_ndarray()
                     yield current, _rotate_upright(rgb, frame)
-                    target = next(wanted, None)
+                    target = next(targets, None)
                 if target is None or (can_seek and _key_frame_before(index, target) > current + _MIN_SEEK):
                     break
             else:
@@ -105,7 +105,7 @@ def read_frames(path: Path, frames: Sequence[int]) -> Iterator[tuple[int, Pixels
 def _decode(container: Any, stream: Any, index: _Index, previous: int) -> Iterator[tuple[int, Any]]:
     """Decode frames and yield them with their numbers; damaged frames are counted, but not yielded.
 
-    `previous` is the number of the frame before the next one.
+    `previous` is the number of the frame decoded last; -1 at the start.
     """
     import av
 

@@ -32,25 +32,25 @@ def probe_video(path: Path) -> tuple[int, float, tuple[int, int], npt.NDArray[np
         rate = float(capture.get(cv2.CAP_PROP_FPS))
         rate = rate if 0 < rate < float("inf") else 0.0
         frames = int(capture.get(cv2.CAP_PROP_FRAME_COUNT))
-        found, first = capture.read()
-        size = (first.shape[1], first.shape[0]) if found else (0, 0)
+        is_read, first = capture.read()
+        size = (first.shape[1], first.shape[0]) if is_read else (0, 0)
         if frames <= 0 or path.suffix.lower() not in _SUFFIXES_WITH_FRAME_COUNT:
-            frames = int(found)
+            frames = int(is_read)
             while capture.grab():
                 frames += 1
-    return (frames if found else 0), rate, size, np.arange(frames if found else 0) / (rate or 1.0)
+    return (frames if is_read else 0), rate, size, np.arange(frames if is_read else 0) / (rate or 1.0)
 
 
 def read_frames(path: Path, frames: Sequence[int]) -> Iterator[tuple[int, Pixels]]:
     """Yield frames as described in `video.read_frames`; OpenCV stops at a damaged frame."""
-    wanted = set(frames)
+    numbers = set(frames)
     with _open(path) as capture:
-        for frame in range(max(wanted, default=-1) + 1):
+        for frame in range(max(numbers, default=-1) + 1):
             if not capture.grab():
                 return
-            if frame in wanted:
-                found, image = capture.retrieve()
-                if found:
+            if frame in numbers:
+                is_read, image = capture.retrieve()
+                if is_read:
                     yield frame, np.asarray(cv2.cvtColor(image, cv2.COLOR_BGR2RGB), dtype=np.uint8)
 
 

@@ -1,8 +1,8 @@
 """The processes that work on one run together, started by torchrun.
 
 Each process (rank) runs the same program on its shard of the images, and sums are reduced over all ranks. A
-single process is a group of size one, for which every method returns its argument unchanged, so callers do
-not need to distinguish the two cases.
+single process is a group of size one. Its methods return their arguments unchanged, so callers do not need to
+distinguish the two cases.
 
 >>> SINGLE_PROCESS.shard(10), SINGLE_PROCESS.is_leader
 (slice(0, 10, None), True)

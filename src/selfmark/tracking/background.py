@@ -55,10 +55,10 @@ def learn_background(path: Path, animals: int, settings: Tracking) -> Background
         InputError: if no animals are found, or if nearly everything moves.
     """
     video = probe_video(path)
-    wanted = evenly_spaced(video.frames, settings.num_samples, nearest=True).tolist()
+    numbers = evenly_spaced(video.frames, settings.num_samples, nearest=True).tolist()
     scale = min(1.0, settings.max_side / max(video.size))
     samples: list[Gray] = []
-    for number, frame in read_frames(path, wanted):
+    for number, frame in read_frames(path, numbers):
         check_frame_size(path, number, frame, video.size)
         samples.append(_shrink(frame, scale))
     if not samples:

@@ -304,7 +304,7 @@ def _gather_labels(
         round=number,
         found_per_image=round(num_found / num_images, 2),
         kept_per_image=round(len(gathered.points) / num_images, 2),
-        labeled_share=round(float((gathered.label >= 0).float().mean()), 4),
+        labelled_share=round(float((gathered.label >= 0).float().mean()), 4),
     )
     return gathered
 

@@ -152,3 +152,32 @@ def _assert_same_weights(run: Path, expected_run: Path) -> None:
     assert actual.keys() == expected.keys()
     for name, value in actual.items():
         torch.testing.assert_close(value, expected[name], atol=1e-3, rtol=1e-2)
+
+
+def _keys(value: Any, place: str = "") -> set[str]:
+    """Return the dotted names of all keys of nested JSON objects."""
+    if not isinstance(value, dict):
+        return set()
+    return {f"{place}{key}" for key in value} | {
+        name for key, item in value.items() for name in _keys(item, f"{place}{key}.")
+    }
+
+
+def test_files_of_new_runs_keep_the_keys_of_old_ones(quick_run: Path) -> None:
+    """Programs that read logs, model cards and metrics of 0.1.0 can read those of this version."""
+    logs = []
+    for run in (FINISHED, quick_run):
+        keys: dict[str, set[str]] = {}
+        for line in (run / "log.jsonl").read_text().splitlines():
+            event = json.loads(line)
+            keys.setdefault(event["event"], set()).update(_keys(event))
+        logs.append(keys)
+    old, new = logs
+    assert old.keys() <= new.keys()
+    assert {name: old[name] - new[name] for name in old if old[name] - new[name]} == {}
+    for file in ("model/model.json", "run.json"):
+        old_keys, new_keys = (_keys(json.loads((run / file).read_text())) for run in (FINISHED, quick_run))
+        assert old_keys - new_keys == set()
+    before = json.loads((FINISHED / "metrics.json").read_text())
+    after = selfmark.evaluate(FINISHED, IMAGES, LABELS, device="cpu", output="evaluated")
+    assert _keys(before) - _keys(json.loads(json.dumps(after))) == set()

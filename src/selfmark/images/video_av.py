@@ -47,7 +47,7 @@ class _Index:
 
 
 def probe_video(path: Path) -> tuple[int, float, tuple[int, int], npt.NDArray[np.float64]]:
-    """Return the fields of `video.VideoInfo`; also count frames that the file's end is missing."""
+    """Return the fields of `video.VideoInfo`; also count frames cut off at the end of the file."""
     index = _load_index(path)
     # Decode a frame to get the upright size, because the header does not say how frames are rotated.
     first = next(read_frames(path, range(min(index.frames, 1000))), None)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import selfmark
+from tests.conftest import selfmark as run_command
 
 
 @pytest.fixture
@@ -83,3 +84,13 @@ def test_notes_of_a_map_become_warnings(run: Path, labeled: Path, tmp_path: Path
 def test_a_run_without_a_map_has_no_mapped_detector(run: Path) -> None:
     with pytest.raises(selfmark.InputError, match="has no map"):
         selfmark.load(run, mapped=True)
+
+
+def test_load_with_onnx_runtime_finds_the_same_landmarks(run: Path, photos: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    assert run_command("export", run, "--onnx") == 0
+    image = sorted(photos.iterdir())[0]
+    expected, found = selfmark.load(run)(image), selfmark.load(run, runtime="onnx")(image)
+    np.testing.assert_allclose(found.xy, expected.xy, atol=0.02)
+    with pytest.raises(selfmark.InputError, match="abacus"):
+        selfmark.load(run, runtime="abacus")

@@ -9,23 +9,25 @@ from typing import Any
 
 from selfmark.detector import Detector
 from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
+from selfmark.export.onnx_detector import load_detector
 from selfmark.mapping.learning import learn_map
 from selfmark.mapping.mapped_detector import MappedDetector, load_mapping
 from selfmark.run.devices import select_device
 
 
-def load(folder: str | Path, device: str = "cpu", mapped: bool = False) -> Detector:
+def load(folder: str | Path, device: str = "cpu", mapped: bool = False, runtime: str = "torch") -> Detector:
     """Load the detector of a run.
 
     Args:
         folder: a run folder, its model folder, or `demo` for the detector that ships with selfmark.
         device: `auto`, `cpu`, `cuda`, ...
         mapped: return the user's own points, learned by `map_points`, instead of the landmarks.
+        runtime: `torch`, or `onnx` or `onnx-int8` for the files that `selfmark export` writes, on the CPU.
 
     Returns:
         The detector; call it with images to get their landmarks.
     """
-    detector = Detector.load(folder, select_device(device))
+    detector = load_detector(folder, runtime, device)
     return MappedDetector(detector, load_mapping(folder, detector)) if mapped else detector
 
 

@@ -30,7 +30,7 @@ def check(name: Name, root: Root) -> None:
     from selfmark.paper.datasets import layout_check as checks
     from selfmark.paper.datasets.registry import get_dataset_info, read_dataset
 
-    rows = ((line.wanted, ", ".join(line.found) or "-") for line in checks.check_layout(name, root))
+    rows = ((line.expected, ", ".join(line.existing) or "-") for line in checks.check_layout(name, root))
     print_table(("file or folder", "found"), rows, get_dataset_info(name).title)
     print_result(f"source: {get_dataset_info(name).source}")
     dataset = read_dataset(name, root)

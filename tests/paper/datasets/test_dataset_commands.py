@@ -66,7 +66,7 @@ def test_every_data_set_can_be_checked_and_written(
 ) -> None:
     root = (FACES | BODIES)[name](tmp_path / "data")
     for line in check_layout(name, root):
-        assert line.found or "optional" in line.wanted, line
+        assert line.existing or "optional" in line.expected, line
     assert selfmark("datasets", "check", name, root) == 0
     assert selfmark("datasets", "write", name, root, "-o", tmp_path / "out") == 0
     output = capsys.readouterr().out
@@ -178,8 +178,8 @@ def test_check_finds_files_in_alternative_folders(
     make(tmp_path)
     assert len(read_dataset(name, tmp_path).train)
     lines = check_layout(name, tmp_path)
-    assert all(line.found or "optional" in line.wanted for line in lines), lines
-    assert found in [path for line in lines for path in line.found]
+    assert all(line.existing or "optional" in line.expected for line in lines), lines
+    assert found in [path for line in lines for path in line.existing]
 
 
 def test_check_of_a_missing_folder_shows_the_layout_before_the_error(

@@ -32,17 +32,19 @@ NAMES = (
     "head", "right_wrist", "left_wrist", "right_elbow", "left_elbow", "right_shoulder", "left_shoulder",
 )  # fmt: skip
 NUM_VIDEOS = 20  # The annotations continue with the 72 videos of Extended BBCPose.
-TRAIN_STEP = 10  # every n-th annotated frame of a training video is used
+TRAIN_STEP = 10  # use every n-th annotated frame of a training video
 VIDEO_SUFFIXES = (".mp4", ".avi", ".mkv")
-MARGIN = 0.3  # of boxes around the joints, which do not reach the hands, the top of the head and the chest
+MARGIN = 0.3  # around the joints, to include the hands, the top of the head and the chest
 
 
 def read(root: Path) -> Dataset:
     """Read frames of ten videos for training and hand-marked frames of five for testing (Sec. 4.1)."""
     code_folders = ("code/", "bbcpose_extbbcpose_code_1.0/code/", "bbcpose_extbbcpose_code_1.0/", "")
     table = find_path(root, *(f"{folder}bbcpose.mat" for folder in code_folders), title=TITLE)
-    first = [f"{folder}1{end}" for folder in ("", "bbcpose_data_1.0/") for end in ("", *VIDEO_SUFFIXES)]
-    video_folder = find_path(root, *first, title=TITLE).parent
+    first_videos = [
+        f"{folder}1{end}" for folder in ("", "bbcpose_data_1.0/") for end in ("", *VIDEO_SUFFIXES)
+    ]
+    video_folder = find_path(root, *first_videos, title=TITLE).parent
     fields = ("type", "train_frames", "train_joints", "test_frames", "test_joints")
     videos = matlab_files.matlab_structs(table, matlab_files.load_matlab(table), "bbcpose", fields)
 
@@ -62,8 +64,8 @@ def read(root: Path) -> Dataset:
         part, missing = _read_video(root, video_folder, number, frames[::step], xy)
         parts[kind].append(part)
         num_missing += missing
-    for kind, found in parts.items():
-        if not sum(map(len, found)):
+    for kind, videos_of_kind in parts.items():
+        if not sum(map(len, videos_of_kind)):
             raise InputError(
                 f"{video_folder} contains none of the frames that {table} lists for '{kind}' videos"
             )
@@ -111,7 +113,7 @@ def _read_video(
 
 
 def _add_boxes(objects: AnnotatedObjects, root: Path) -> tuple[AnnotatedObjects, list[str]]:
-    """Add boxes of a detector, which the data set does not include, or boxes around the joints."""
+    """Add boxes from a detector's file if there is one, otherwise boxes around the joints."""
     file = next((root / name for name in BOX_FILES if (root / name).exists()), None)
     detected = objects if file is None else use_detected_boxes(objects, root, file)
     boxes, num_filled = fill_missing_boxes(detected.boxes, detected.xy, MARGIN)

@@ -68,7 +68,7 @@ def concatenate_objects(parts: Sequence[AnnotatedObjects], names: Sequence[str])
 def use_detected_boxes(objects: AnnotatedObjects, root: Path, file: Path) -> AnnotatedObjects:
     """Return the objects with boxes from a file of detections; NaN for objects without one.
 
-    Of several boxes in an image the largest is used, because the others are passers-by or false detections.
+    If an image has several boxes, the largest is used; the others are passers-by or false detections.
     """
     largest: dict[tuple[Path, int | None], Box] = {}
     paths = [root / path for path in objects.paths]
@@ -87,7 +87,7 @@ def _area(box: Box) -> float:
 
 
 def fill_missing_boxes(boxes: FloatArray, xy: FloatArray, margin: float) -> tuple[FloatArray, int]:
-    """Replace boxes that are NaN by boxes around the points.
+    """Replace boxes that are NaN with boxes around the points.
 
     Args:
         boxes: boxes [N, 4].

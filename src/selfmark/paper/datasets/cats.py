@@ -23,7 +23,7 @@ TITLE = "CAT"
 NUM_POINTS = 9
 # Left and right are those of the image. The ears are annotated from left to right, so the first point of the
 # left ear is its outer corner and the first point of the right ear its inner one. The tips, 4 and 7, are
-# left out as in Zhang et al. 2018, whose evaluation the paper follows.
+# left out as in Zhang et al. 2018, whose protocol the paper follows.
 POINT_INDEX = {
     "left_eye": 0, "right_eye": 1, "mouth": 2, "left_ear_outer": 3, "left_ear_inner": 5,
     "right_ear_inner": 6, "right_ear_outer": 8,
@@ -35,7 +35,7 @@ SPLIT_FILES = (  # lists of Zhang et al. 2018 for training and testing
     ("cat_train_images.txt", "cat_test_images.txt"),
     ("training_yixin.txt", "testing_yixin.txt"),
 )
-TEST_STEP = 7  # without these lists; their 1,257 test images are about every seventh of 9,004
+TEST_STEP = 7  # used without these lists, whose 1,257 test images are about every seventh of 9,004
 
 
 def read(root: Path) -> Dataset:
@@ -70,7 +70,7 @@ def read(root: Path) -> Dataset:
 
 
 def _find_images(root: Path) -> dict[str, Path]:
-    """Return the images by file name, which is unique, sorted."""
+    """Return the images by their unique file names, in sorted order."""
     folder = find_path(root, "CAT_00", "CAT_DATASET_01/CAT_00", "cats/CAT_00", title=TITLE).parent
     folders = [folder, root / "CAT_DATASET_02"] if folder.name == "CAT_DATASET_01" else [folder]
     paths = [path for folder in folders for path in list_files(folder, "CAT_0[0-6]/*.jpg")]

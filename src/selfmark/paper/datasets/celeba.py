@@ -33,10 +33,10 @@ def read(root: Path) -> Dataset:
 
     names = [words[0] for _, words in table]
     row_of = {name: row for row, name in enumerate(names)}
-    twice = next((row for row, name in enumerate(names) if row_of[name] != row), None)
-    if twice is not None:
-        raise InputError(f"{table[twice][0]}: the image {names[twice]} is listed twice")
-    # Whole pixels. Whether they are 0-based or 1-based is not documented; as in earlier work, 0-based.
+    duplicate = next((row for row, name in enumerate(names) if row_of[name] != row), None)
+    if duplicate is not None:
+        raise InputError(f"{table[duplicate][0]}: the image {names[duplicate]} is listed twice")
+    # Coordinates are whole pixels. It is not documented where they start; like earlier work, we assume 0.
     xy = np.array([parse_numbers(words[1:], where) for where, words in table]).reshape(-1, len(FIVE), 2)
     if in_the_wild:
         boxes, notes = _read_official_boxes(root, row_of)
@@ -82,7 +82,7 @@ def _read_mafl_rows(root: Path, part: str, row_of: dict[str, int]) -> list[int]:
 
 
 def _read_official_boxes(root: Path, row_of: dict[str, int]) -> tuple[FloatArray, tuple[str, ...]]:
-    """Return the boxes of images in the wild, NaN (the whole image) for boxes without area, and notes."""
+    """Return the boxes of images in the wild, and notes; a box without area becomes NaN (whole image)."""
     boxes = np.full((len(row_of), 4), np.nan)
     path = find_path(root, *_possible_paths("Anno", "list_bbox_celeba.txt"), title=_TITLE)
     for where, (name, *words) in read_counted_rows(path, 5):

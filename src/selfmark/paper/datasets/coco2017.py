@@ -19,8 +19,8 @@ from selfmark.images.coco import read_coco
 from selfmark.paper.datasets.body_annotations import mirror_by_side
 from selfmark.paper.datasets.dataset import Dataset, files_exist, find_path
 
-MIN_POINT_FRACTION = 0.5  # of points that must be annotated; often only a hand is visible
-NUM_SAMPLES = 20  # images that are tried to find their folder
+MIN_POINT_FRACTION = 0.5  # objects with fewer annotated points, often only a hand, are left out
+NUM_SAMPLES = 20  # images to look for in each possible folder
 
 
 def read(root: Path) -> Dataset:
@@ -64,14 +64,14 @@ def _read_split(root: Path, kind: str) -> tuple[str, AnnotatedObjects, list[str]
         "objects without a box": int((is_annotated & ~has_box).sum()),
         "objects whose image is missing": int((is_annotated & has_box & ~exists).sum()),
     }
-    notes = [f"{path.name}: {what} left out: {count}" for what, count in left_out.items() if count]
+    notes = [f"{path.name}: {group} left out: {count}" for group, count in left_out.items() if count]
     return file.category(annotations).name, objects.select(is_annotated & has_box & exists), notes
 
 
 def _image_folder(root: Path, path: Path, kind: str, names: Sequence[Path]) -> Path:
     """Return the folder with most of the images, because COCO files do not say what names are relative to."""
-    below = (f"{kind}2017", f"images/{kind}2017", kind, f"images/{kind}", "images")
-    folders = [*(root / folder for folder in below), root, path.parent]
+    subfolders = (f"{kind}2017", f"images/{kind}2017", kind, f"images/{kind}", "images")
+    folders = [*(root / folder for folder in subfolders), root, path.parent]
     sample = names[:NUM_SAMPLES]
     counts = [sum((folder / name).is_file() for name in sample) for folder in folders]
     if not any(counts):

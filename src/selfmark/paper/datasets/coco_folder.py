@@ -81,10 +81,10 @@ def _read_split(root: Path, file: CocoFile) -> AnnotatedObjects:
 
 def _note_tight_boxes(objects: AnnotatedObjects) -> tuple[str, ...]:
     """Return a note if boxes only enclose the points, as in many files without annotated boxes."""
-    seen = objects.visible.any(axis=1)
-    if not seen.any():
+    has_points = objects.visible.any(axis=1)
+    if not has_points.any():
         return ()
-    if not np.allclose(objects.boxes[seen], tight_boxes(objects.xy[seen]), atol=_TIGHT_TOLERANCE):
+    if not np.allclose(objects.boxes[has_points], tight_boxes(objects.xy[has_points]), atol=_TIGHT_TOLERANCE):
         return ()
     return (
         "its boxes only enclose the points, so little else is visible in the crops; remove 'bbox' from the "

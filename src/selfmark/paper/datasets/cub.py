@@ -33,7 +33,7 @@ SEABIRDS = (
 
 
 def read(root: Path) -> Dataset:
-    """Read birds except sea birds, with the official split; boxes get the margin of faces (Sec. 4.1)."""
+    """Read birds except sea birds, with the official split; boxes get the same margin as faces (Sec. 4.1)."""
     names = _read_numbered(find_path(root, "images.txt", title=TITLE), 1)
     split_rows = _read_numbered(find_path(root, "train_test_split.txt", title=TITLE), 1)
     box_rows = _read_numbered(find_path(root, "bounding_boxes.txt", title=TITLE), 4)
@@ -67,7 +67,7 @@ def read(root: Path) -> Dataset:
     is_land_bird = np.array([name.split("_")[-1] not in SEABIRDS for name in species], dtype=bool)
     has_parts = np.isfinite(xy).all(axis=2).any(axis=1)
     is_train = np.array([split_rows[number][1] == ["1"] for number in numbers], dtype=bool)
-    num_without = int((is_land_bird & ~has_parts).sum())
+    num_without_parts = int((is_land_bird & ~has_parts).sum())
     return Dataset(
         name="cub",
         root=root,
@@ -78,7 +78,9 @@ def read(root: Path) -> Dataset:
         settings={},
         train=objects.select(is_land_bird & has_parts & is_train),
         test=objects.select(is_land_bird & has_parts & ~is_train),
-        notes=(f"{num_without} images without any visible part were left out",) if num_without else (),
+        notes=(f"{num_without_parts} images without any visible part were left out",)
+        if num_without_parts
+        else (),
     )
 
 

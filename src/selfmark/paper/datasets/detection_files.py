@@ -32,10 +32,10 @@ def read_points(path: Path) -> AnnotatedObjects:
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise InputError(f"{path} must be one of {', '.join(readers)}")
-    found = reader(path)
-    if not len(found):
+    objects = reader(path)
+    if not len(objects):
         raise InputError(f"{path} contains no points")
-    return found
+    return objects
 
 
 def _read_coco(path: Path) -> AnnotatedObjects:

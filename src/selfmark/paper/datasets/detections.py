@@ -1,4 +1,4 @@
-"""Replace the points or boxes of a data set by those of a detector.
+"""Replace the points or boxes of a data set with those of a detector.
 
 The paper uses the 68 points of one detector and the boxes of another for CelebA and AFLW. Detections are
 matched to images by file name.
@@ -30,34 +30,34 @@ def replace_points(dataset: Dataset, file: Path) -> Dataset:
     If there is a split for fitting regressors, `train` keeps all its images, because discovery needs no
     points.
     """
-    found = read_points(file)
+    detections = read_points(file)
     splits, notes = {}, []
     for name, split in dataset.splits.items():
-        matched = _match_detections(split, found, file)
-        known = matched >= 0
-        xy = np.where(known[:, None, None], found.xy[matched], np.nan)
+        matched = _match_detections(split, detections, file)
+        has_points = matched >= 0
+        xy = np.where(has_points[:, None, None], detections.xy[matched], np.nan)
         splits[name] = replace(
             split,
-            names=found.names,
-            mirror=found.mirror,
+            names=detections.names,
+            mirror=detections.mirror,
             xy=xy,
-            hidden=known[:, None] & found.hidden[matched],
+            hidden=has_points[:, None] & detections.hidden[matched],
         )
         if name == "train" and dataset.fit is not None:
             continue
-        if not known.any():
+        if not has_points.any():
             raise InputError(
                 f"{file} has no points for any of the {len(split)} images of the {name} split: its first "
-                f"image is '{found.paths[0]}', that of the data set is '{split.paths[0]}'"
+                f"image is '{detections.paths[0]}', that of the data set is '{split.paths[0]}'"
             )
-        if not known.all():
-            splits[name] = splits[name].select(known)
-            notes.append(f"{int((~known).sum())} images of the {name} split have no points in {file}")
+        if not has_points.all():
+            splits[name] = splits[name].select(has_points)
+            notes.append(f"{int((~has_points).sum())} images of the {name} split have no points in {file}")
     return drop_unmeasurable(
         replace(
             dataset,
-            names=found.names,
-            mirror=found.mirror,
+            names=detections.names,
+            mirror=detections.mirror,
             train=splits["train"],
             test=splits["test"],
             fit=splits.get("fit"),
@@ -88,41 +88,43 @@ def replace_boxes(dataset: Dataset, file: Path) -> Dataset:
                 candidates = np.stack(boxes_by_image[ref.name])
                 centers = candidates[:, :2] + candidates[:, 2:] / 2 - 0.5
                 boxes[row] = candidates[_find_closest(centers, split.xy[row])]
-        known = np.isfinite(boxes[:, 0])
-        if not known.any():
+        has_box = np.isfinite(boxes[:, 0])
+        if not has_box.any():
             notes.append(f"{file} has no boxes for the {name} split, which keeps its own")
             continue
-        splits[name] = replace(split, boxes=boxes).select(known)
-        if not known.all():
-            notes.append(f"{int((~known).sum())} images of the {name} split have no box in {file}")
+        splits[name] = replace(split, boxes=boxes).select(has_box)
+        if not has_box.all():
+            notes.append(f"{int((~has_box).sum())} images of the {name} split have no box in {file}")
     return dataset.replace_splits(splits, notes)
 
 
-def _match_detections(split: AnnotatedObjects, found: AnnotatedObjects, file: Path) -> npt.NDArray[np.int64]:
-    """Return the row of each object's detection, [N], the closest of several in an image; -1 if none."""
+def _match_detections(
+    split: AnnotatedObjects, detections: AnnotatedObjects, file: Path
+) -> npt.NDArray[np.int64]:
+    """Return the row of the detection closest to each object in its image, [N]; -1 if there is none."""
     rows_by_name: dict[tuple[str, int | None], list[int]] = defaultdict(list)
-    for row in np.flatnonzero(found.visible.any(axis=1)).tolist():
-        rows_by_name[found.refs[row].path.name, found.refs[row].frame].append(row)
+    for row in np.flatnonzero(detections.visible.any(axis=1)).tolist():
+        rows_by_name[detections.refs[row].path.name, detections.refs[row].frame].append(row)
     image_of: dict[int, Path] = {}
     matched = np.full(len(split), -1, dtype=np.int64)
     for index, ref in enumerate(split.refs):
         path = ref.path
         same_name = rows_by_name.get((path.name, ref.frame), ())
-        candidates = [row for row in same_name if _is_same_file(found.refs[row].path.parts, path.parts)]
+        candidates = [row for row in same_name if _is_same_file(detections.refs[row].path.parts, path.parts)]
         if not candidates:
             continue
         for row in candidates:
             if image_of.setdefault(row, path) != path:
                 raise InputError(
-                    f"{file}: '{found.paths[row]}' can be {image_of[row]} or {path}; include the folder in "
-                    "the name"
+                    f"{file}: '{detections.paths[row]}' can be {image_of[row]} or {path}; include the folder "
+                    "in the name"
                 )
-        centers = np.stack([_center(found.xy[row]) for row in candidates])
+        centers = np.stack([_center(detections.xy[row]) for row in candidates])
         matched[index] = candidates[_find_closest(centers, split.xy[index])]
     return matched
 
 
-def _is_same_file(one: Sequence[str], other: Sequence[str]) -> bool:
+def _is_same_file(first: Sequence[str], second: Sequence[str]) -> bool:
     """Return whether the longer of two paths ends with the shorter one.
 
     >>> _is_same_file(("celeba", "Img", "1.jpg"), ("Img", "1.jpg"))
@@ -130,12 +132,12 @@ def _is_same_file(one: Sequence[str], other: Sequence[str]) -> bool:
     >>> _is_same_file(("wild", "1.jpg"), ("Img", "1.jpg"))
     False
     """
-    length = min(len(one), len(other))
-    return tuple(one[-length:]) == tuple(other[-length:])
+    length = min(len(first), len(second))
+    return tuple(first[-length:]) == tuple(second[-length:])
 
 
 def _find_closest(centers: FloatArray, xy: FloatArray) -> int:
-    """Return which of the centers [C, 2] is closest to the mean of the points; 0 if there are no points."""
+    """Return the index of the center [C, 2] closest to the mean of the points; 0 if there are no points."""
     distance = np.linalg.norm(centers - _center(xy), axis=1)
     return int(np.nanargmin(distance)) if np.isfinite(distance).any() else 0
 

@@ -22,10 +22,10 @@ _SCALE_STEP, _MIN_NEIGHBORS = 1.1, 5  # arguments of detectMultiScale
 
 
 def use_found_faces(dataset: Dataset, on_progress: Callable[[int, int], None] | None = None) -> Dataset:
-    """Return the data set with the largest face in each image as box; the median box if none is found.
+    """Return the data set with a box around the largest face in each image.
 
-    The cascade misses faces in profile. These are about as large as the others and also in the middle, so
-    they get the median box relative to the image size.
+    The cascade misses faces in profile. They are about as large as the others and also centered, so images
+    without a detected face get the median box relative to the image size.
 
     Args:
         dataset: a data set of faces.

@@ -31,7 +31,7 @@ INSTALL = "'selfmark[datasets]'"
 # program.
 TRAIN_SUBJECTS, TEST_SUBJECTS = ("S1", "S5", "S6", "S7", "S8", "S9"), ("S11",)
 TRAIN_STEP, TEST_STEP = 50, 100  # frames
-# This does not match the videos of walks in pairs and with a dog, whose names begin the same.
+# This excludes the videos of walking in pairs and with a dog, whose names start similarly.
 VIDEO_NAME = re.compile(r"(Directions|Discussion|Posing|Waiting|Greeting|Walking)(?: \d)?\.(\d+)\.mp4")
 # In the order of the files. Some joints coincide: ends of the spine and collars, wrists and thumbs.
 ALL_JOINTS = (
@@ -41,7 +41,7 @@ ALL_JOINTS = (
     "right_collar", "right_shoulder", "right_elbow", "right_wrist", "right_thumb", "right_thumb_end",
     "right_hand", "right_hand_end",
 )  # fmt: skip
-MARGIN = 0.1  # of boxes around the joints
+MARGIN = 0.1  # around the joints, for boxes made from them
 
 
 def read(root: Path) -> Dataset:
@@ -119,7 +119,7 @@ def _read_video(
     boxes, num_filled = fill_missing_boxes(annotated, joints, MARGIN)
     match = VIDEO_NAME.fullmatch(video.name)
     assert match is not None
-    # The left shoulder of a person who faces the camera is on the right.
+    # If a person faces the camera, the left shoulder is on the right of the image.
     left, right = (joints[:, ALL_JOINTS.index(name), 0] for name in ("left_shoulder", "right_shoulder"))
     facing = np.where(left > right, "camera", "away").tolist()
     count = len(frames)

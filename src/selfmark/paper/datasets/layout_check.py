@@ -15,34 +15,35 @@ from selfmark.paper.datasets.registry import dataset_root, get_dataset_info
 from selfmark.sampling import evenly_spaced
 
 _NUM_SAMPLES = 50  # images of a split that are opened
-_MAX_OUTSIDE = 0.1  # fraction of points outside their images; with more, the lists do not fit the images
+_MAX_OUTSIDE = 0.1  # fraction of points outside their images; more suggests the wrong lists
 
 
 @dataclass(frozen=True)
 class LayoutLine:
-    """A line of the layout, and those of its files and folders that exist."""
+    """A line of the layout, and which of its files and folders exist."""
 
-    wanted: str
-    found: tuple[str, ...]
+    expected: str
+    existing: tuple[str, ...]
 
 
 def check_layout(name: str, root: Path) -> list[LayoutLine]:
     """Return each line of the official layout with the paths that exist; the folder need not exist."""
     folder = dataset_root(name, root)
     lines = []
-    for wanted in get_dataset_info(name).layout:
+    for expected in get_dataset_info(name).layout:
         # The line is prose like "A or B (optional)"; words with a slash, dot or star are paths.
-        paths = [word for word in re.split(r"[\s,()]+", wanted) if re.search(r"[./*]", word)]
-        found = (_find_existing(folder, path, get_dataset_info(name).alternatives) for path in paths)
-        lines.append(LayoutLine(wanted, tuple(path for path in found if path)))
+        paths = [word for word in re.split(r"[\s,()]+", expected) if re.search(r"[./*]", word)]
+        existing = (_find_existing(folder, path, get_dataset_info(name).alternatives) for path in paths)
+        lines.append(LayoutLine(expected, tuple(path for path in existing if path)))
     return lines
 
 
 def _find_existing(folder: Path, path: str, alternatives: Sequence[tuple[str, str]]) -> str:
     """Return the path or the first of its alternatives that exists in the folder; empty if none does."""
-    others = (other + path.removeprefix(prefix) for prefix, other in alternatives if path.startswith(prefix))
-    existing = (one for one in (path, *others) if next(folder.glob(one.rstrip("/")), None) is not None)
-    return next(existing, "")
+    candidates = [path]
+    candidates += [new + path.removeprefix(old) for old, new in alternatives if path.startswith(old)]
+    exists = (name for name in candidates if next(folder.glob(name.rstrip("/")), None) is not None)
+    return next(exists, "")
 
 
 def count_images(dataset: Dataset) -> list[tuple[str, int, int | None]]:
@@ -52,7 +53,7 @@ def count_images(dataset: Dataset) -> list[tuple[str, int, int | None]]:
 
 
 def check_sample(dataset: Dataset) -> list[str]:
-    """Open a sample of each split; return sentences on unreadable images and points outside of images."""
+    """Open a sample of each split; return sentences about unreadable images and points outside images."""
     problems = []
     for name, split in dataset.splits.items():
         num_outside, num_points, unreadable = 0, 0, []

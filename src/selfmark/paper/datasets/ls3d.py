@@ -1,4 +1,4 @@
-"""Reader of LS3D: 300W-LP for training, LS3D-W Balanced for testing, both with 68 points of 3D faces.
+"""Reader of LS3D: 300W-LP for training, LS3D-W Balanced for testing, both with 68 3D facial points.
 
 The root contains the folders of the two archives. 300W_LP contains images in AFW, HELEN, IBUG and LFPW, and
 their points in `landmarks`, in folders of the same names, as NAME_pts.mat.
@@ -29,7 +29,7 @@ _BALANCED = ("LS3D-W-balanced-20-03-2017", "LS3D-W-balanced", "LS3D-W-Balanced",
 # We assume that the numbering cycles through the three ranges of yaw (1, 4, 7, ... are nearly frontal).
 # Neither the archive nor any description that we know says so.
 _YAW_RANGES = {1: "0-30", 2: "30-60", 0: "60-90"}
-_FOREHEAD = 1 / 3  # height added above the points, as a fraction of theirs, as in the authors' program
+_FOREHEAD = 1 / 3  # added above the points, relative to their height, as in the authors' program
 
 
 def read(root: Path) -> Dataset:
@@ -122,16 +122,15 @@ def _read_objects(
     fields: Mapping[str, tuple[str, ...]],
 ) -> tuple[AnnotatedObjects, list[str]]:
     """Return the images that have points, and a note if some have none."""
-    known = [(row, path) for row, path in enumerate(labels) if path is not None]
-    # Both data sets are 1-based: 300W-LP comes from MATLAB, LS3D-W from Torch, and its authors' program adds
-    # 1.
-    xy = np.stack([_read_points(path) for _, path in known]) - 1
+    labeled = [(row, path) for row, path in enumerate(labels) if path is not None]
+    # Both data sets are 1-based: 300W-LP comes from MATLAB, and the authors of LS3D-W add 1 in Torch.
+    xy = np.stack([_read_points(path) for _, path in labeled]) - 1
     boxes = tight_boxes(xy)
     boxes[:, 1] -= _FOREHEAD * boxes[:, 3]
     boxes[:, 3] *= 1 + _FOREHEAD
-    num_without = len(images) - len(known)
-    refs = [ImageRef(images[row].relative_to(root)) for row, _ in known]
-    kept_fields = {name: tuple(values[row] for row, _ in known) for name, values in fields.items()}
+    num_without = len(images) - len(labeled)
+    refs = [ImageRef(images[row].relative_to(root)) for row, _ in labeled]
+    kept_fields = {name: tuple(values[row] for row, _ in labeled) for name, values in fields.items()}
     note = f"{num_without} images of {folder.name} have no points and were left out"
     objects = build_annotated_objects(refs, SIXTY_EIGHT, xy, boxes, fields=kept_fields)
     return objects, [note] if num_without else []
@@ -140,23 +139,23 @@ def _read_objects(
 def _read_points(path: Path) -> FloatArray:
     """Return the points of a file, [68, 2], 1-based and without the depth."""
     if path.suffix == ".t7":
-        found: FloatArray = read_tensor(path)
+        points: FloatArray = read_tensor(path)
     elif path.suffix == ".npy":
         try:
-            found = np.asarray(np.load(path, allow_pickle=False), dtype=np.float64)
+            points = np.asarray(np.load(path, allow_pickle=False), dtype=np.float64)
         except (OSError, ValueError) as error:
             raise InputError(f"{path} is not an array of numbers (.npy)") from error
     else:
         content = matlab_files.load_matlab(path)
         name = next((name for name in ("pts_3d", "pt3d_68") if name in content), "pt2d")
-        found = matlab_files.matlab_numbers(path, content, name, (None, None))
+        points = matlab_files.matlab_numbers(path, content, name, (None, None))
     count = len(SIXTY_EIGHT)
-    if found.ndim == 2 and found.shape[1] == count and found.shape[0] in (2, 3):
-        found = found.T
-    if found.ndim != 2 or found.shape[0] != count or found.shape[1] not in (2, 3):
+    if points.ndim == 2 and points.shape[1] == count and points.shape[0] in (2, 3):
+        points = points.T
+    if points.ndim != 2 or points.shape[0] != count or points.shape[1] not in (2, 3):
         raise InputError(
-            f"{path}: expected {count} points, found {' x '.join(map(str, found.shape))} numbers"
+            f"{path}: expected {count} points, found {' x '.join(map(str, points.shape))} numbers"
         )
-    if not np.isfinite(found).all():
+    if not np.isfinite(points).all():
         raise InputError(f"{path}: some coordinates are not numbers")
-    return found[:, :2]
+    return points[:, :2]

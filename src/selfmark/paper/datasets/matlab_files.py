@@ -41,8 +41,8 @@ def matlab_numbers(path: Path, content: Content, name: str, shape: Sequence[int 
         path: the file, for messages.
         content: the variables of the file.
         name: name of the variable.
-        shape: expected shape; None is any length. MATLAB drops trailing dimensions of length 1; they are
-        restored.
+        shape: expected shape; None is any length. MATLAB drops trailing dimensions of length 1;
+            they are restored.
     """
     array: npt.NDArray[Any] = np.asarray(_get_variable(path, content, name))
     array = array.reshape(array.shape + (1,) * (len(shape) - array.ndim))

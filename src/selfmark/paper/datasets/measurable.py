@@ -1,4 +1,4 @@
-"""Leave out objects whose errors cannot be measured, because the normalizer has no length."""
+"""Leave out objects whose errors cannot be measured, because their normalizer is zero or unknown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from selfmark.paper.datasets.dataset import Dataset
 
 
 def drop_unmeasurable(dataset: Dataset) -> Dataset:
-    """Return the data set without objects whose normalizer has no length, and a note with their number.
+    """Return the data set without objects whose normalizer is zero or unknown, and add a note.
 
     Examples are objects with one joint, or with both eyes at the same point. If there is a split for fitting
     regressors, nothing is measured on `train`, so it keeps all its objects.
@@ -32,7 +32,8 @@ def drop_unmeasurable(dataset: Dataset) -> Dataset:
             kept[name] = split.select(usable)
             notes.append(
                 f"{int((~usable).sum())} images of the {name} split were left out because "
-                f"'{dataset.normalizer}', by which errors are divided, has no length; the first is {first}"
+                f"'{dataset.normalizer}', by which errors are divided, is zero or unknown; the first is "
+                f"{first}"
             )
     return dataset.replace_splits(kept, notes)
 

@@ -1,8 +1,8 @@
 """Reader of MTFL: 10,000 photographs for training and 2,995 crops of AFLW for testing.
 
-The root contains the lists `training.txt` and `testing.txt` and the folders lfw_5590, net_7876 and AFLW. A
-line has the name of an image, five x, five y, and gender, smile, glasses and pose. The paper uses other
-crops of the same faces of AFLW.
+The root contains the lists `training.txt` and `testing.txt` and the folders lfw_5590, net_7876 and AFLW. Each
+line has the name of an image, five x and five y coordinates, gender, smile, glasses and pose. The paper uses
+other crops of the same AFLW faces.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def _read_split(root: Path, name: str) -> AnnotatedObjects:
     pose = attributes[:, _ATTRIBUTES.index("pose")]
     for row in np.flatnonzero(~np.isin(pose, range(1, _NUM_POSES + 1))):
         raise InputError(f"{rows[row][0]}: the pose must be 1 to {_NUM_POSES}, not {pose[row]:g}")
-    # Coordinates are 1-based, as in earlier work (Thewlis et al., 2019). A test confirms that the pupils of
-    # both eyes lie left of these points.
+    # Coordinates are 1-based, as in earlier work (Thewlis et al., 2019). The tests confirm it: the pupils
+    # of both eyes lie left of the original points.
     xy = np.stack([xs, ys], axis=2) - 1
     fields = {
         attribute: tuple(int(value) for value in attributes[:, column])

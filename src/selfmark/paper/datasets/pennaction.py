@@ -1,4 +1,4 @@
-"""Reader of Penn Action: 2,326 short videos of sports as frames, with 13 joints and a box each.
+"""Reader of Penn Action: 2,326 short sports videos, stored as frames with 13 joints and a box each.
 
 The root (the folder Penn_Action of the archive) contains `frames/0001/000001.jpg`, and `labels/0001.mat`
 with the action, the viewpoint (`pose`), x, y and visibility of each frame's joints, and boxes.
@@ -29,7 +29,7 @@ ACTIONS = (
     "tennis_serve", "tennis_forehand", "baseball_pitch", "baseball_swing", "jumping_jacks", "golf_swing",
 )  # fmt: skip
 NUM_TEST_VIDEOS = 5  # of each action
-MARGIN = 0.15  # of boxes around the joints, which only reach the middle of the head
+MARGIN = 0.15  # around the joints, because the highest is in the middle of the head
 
 
 def read(root: Path) -> Dataset:
@@ -37,7 +37,8 @@ def read(root: Path) -> Dataset:
     labels, frames = find_path(root, "labels", title=TITLE), find_path(root, "frames", title=TITLE)
     num_videos: Counter[str] = Counter()
     left_out: Counter[str] = Counter()
-    parts: tuple[list[AnnotatedObjects], list[AnnotatedObjects]] = [], []
+    train_parts: list[AnnotatedObjects] = []
+    test_parts: list[AnnotatedObjects] = []
     for path in list_files(labels, "*.mat"):
         content = matlab_files.load_matlab(path)
         action = matlab_files.matlab_text(path, content, "action")
@@ -45,10 +46,9 @@ def read(root: Path) -> Dataset:
             continue
         num_videos[action] += 1
         part = _read_video(root, frames / path.stem, path, content, action, left_out)
-        parts[num_videos[action] <= NUM_TEST_VIDEOS].append(part)
+        (test_parts if num_videos[action] <= NUM_TEST_VIDEOS else train_parts).append(part)
     if not num_videos:
         raise InputError(f"{labels} contains no labels of {', '.join(ACTIONS)}")
-    train, test = (concatenate_objects(split, JOINTS) for split in parts)
     return Dataset(
         name="pennaction",
         root=root,
@@ -57,16 +57,16 @@ def read(root: Path) -> Dataset:
         mirror=mirror_by_side(JOINTS),
         normalizer="box",
         settings={"images.box_rule": "body", "images.body_scale": 1.35},
-        train=train,
-        test=test,
-        notes=tuple(f"{what}: {count}" for what, count in left_out.items() if count),
+        train=concatenate_objects(train_parts, JOINTS),
+        test=concatenate_objects(test_parts, JOINTS),
+        notes=tuple(f"{reason}: {count}" for reason, count in left_out.items() if count),
     )
 
 
 def _read_video(
     root: Path, folder: Path, path: Path, content: matlab_files.Content, action: str, left_out: Counter[str]
 ) -> AnnotatedObjects:
-    """Return the frames of a video that exist and have joints; add what is missing to `left_out`."""
+    """Return the frames of a video that exist and have joints; count the others in `left_out` by reason."""
     x = matlab_files.matlab_numbers(path, content, "x", (None, len(JOINTS)))
     y = matlab_files.matlab_numbers(path, content, "y", x.shape)
     visible = matlab_files.matlab_numbers(path, content, "visibility", x.shape) != 0

@@ -34,8 +34,8 @@ class DatasetInfo:
         source: where to get its official files.
         layout: files and folders in the root, one per line.
         folder: folder in the archive; the root is this folder or its parent.
-        counts: number of images in each split of the paper, or of the authors if the paper has none.
-        alternatives: pairs of the prefix of a path in the layout and another prefix that readers accept.
+        counts: number of images in each split, according to the paper or else to its authors.
+        alternatives: pairs (prefix of a path in the layout, another prefix that readers also accept).
     """
 
     title: str
@@ -97,8 +97,8 @@ DATASETS: dict[str, DatasetInfo] = {
         alternatives=(
             ("300W_LP/", "300W-LP/"),
             *(
-                ("LS3D-W-balanced-20-03-2017/new_dataset/", other)
-                for other in (
+                ("LS3D-W-balanced-20-03-2017/new_dataset/", folder)
+                for folder in (
                     *("LS3D-W-balanced/new_dataset/", "LS3D-W-Balanced/new_dataset/", "new_dataset/"),
                     *("LS3D-W/LS3D-W-balanced/new_dataset/", "LS3D-W-balanced-20-03-2017/"),
                     *("LS3D-W-balanced/", "LS3D-W-Balanced/", "LS3D-W/LS3D-W-balanced/"),

@@ -63,7 +63,7 @@ class _Parser:
         return tensor
 
     def _read_class(self, expected: str) -> str:
-        """Return the number type of the tensor or storage that begins here."""
+        """Return the numeric type of the tensor or storage that begins here."""
         if self._read_integers("<i", 1)[0] != _TORCH_OBJECT:
             raise ValueError(f"expected a {expected.lower()}")
         self._read_integers("<i", 1)  # skip the index of the object
@@ -78,9 +78,9 @@ class _Parser:
     def _read_values(self, kind: str) -> npt.NDArray[np.number]:
         count = self._read_integers("<q", 1)[0]
         dtype = np.dtype(_DTYPES[kind])
-        left = len(self._content) - self._position
-        if not 0 <= count * dtype.itemsize <= left:
-            raise ValueError(f"it ends after {left} of {count * dtype.itemsize} bytes")
+        remaining = len(self._content) - self._position
+        if not 0 <= count * dtype.itemsize <= remaining:
+            raise ValueError(f"it ends after {remaining} of {count * dtype.itemsize} bytes")
         return np.frombuffer(self._content, dtype, count, self._position)
 
     def _read_string(self) -> str:

@@ -34,10 +34,10 @@ _RED, _BLUE = (226, 58, 46), (46, 98, 226)
 def draw_keypoint_sheet(task: MeasurementTask) -> Results:
     """Draw keypoints that lie on an annotated point in red, the others in blue."""
     images, config = load_image_sample(task, MAX_IMAGES), task.config
-    found = detect_first_keypoints(
+    keypoints = detect_first_keypoints(
         images.store.pixels, images.store.bounds, config.keypoints, task.device, config.runtime.predict_batch
     )
-    image_index, xy = found.image_index.cpu().numpy(), found.xy.cpu().numpy()
+    image_index, xy = keypoints.image_index.cpu().numpy(), keypoints.xy.cpu().numpy()
     on_point = images.nearest(xy, image_index, config) >= 0
     pictures = [picture.copy() for picture in _to_pictures(images)]
     for row, center, hit in zip(image_index.tolist(), xy, on_point.tolist(), strict=True):
@@ -49,7 +49,7 @@ def draw_keypoint_sheet(task: MeasurementTask) -> Results:
 
 
 def draw_landmark_sheet(task: MeasurementTask) -> Results:
-    """Draw all landmarks on evenly spaced images, and for each field of the task on images sorted by it."""
+    """Draw all landmarks on evenly spaced images; for each field in `task.by`, on images sorted by it."""
     detector = Detector.load(task.run_folder, task.device)
     sample = load_image_sample(task, MAX_IMAGES)
     sheets = {"landmark_sheet": _draw_landmarks(task, detector, sample, "landmarks")}
@@ -65,7 +65,7 @@ def draw_landmark_sheet(task: MeasurementTask) -> Results:
 
 
 def draw_matched_sheet(task: MeasurementTask) -> Results:
-    """Draw only the landmarks that are matched to annotated points on the images for fitting."""
+    """Draw only the landmarks that match annotated points; the images for fitting decide which match."""
     run = Run.open(task.run_folder)
     detector, stage1 = Detector.load(task.run_folder, task.device), Stage1.load(run, task.device)
     labeled = join_labels(run, detector, stage1, LabeledInputs([task.fit], task.fit), task.config, None)

@@ -1,8 +1,8 @@
 """Estimated cost of a plan in minutes on one NVIDIA H200.
 
-The estimate multiplies measured rates (docs/results/speed.json, at 256 px and 256 channels) by what the
-settings ask for. For other sizes the network's work is scaled with pixels and channels, which underestimates
-small networks.
+The estimate multiplies measured rates (docs/results/speed.json, at 256 px and 256 channels) by the amount
+of work. For other sizes, the network's work is scaled with pixels and channels, which underestimates small
+networks.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ from selfmark.config import Config
 from selfmark.paper.reproduction.experiment import StartPoints
 from selfmark.paper.reproduction.experiment_plan import ExperimentPlan, Measurement, Training
 
-# Measured, with the same names in docs/results/speed.json.
+# Measured; docs/results/speed.json has the same names.
 STAGE1_16_PAIRS_STEP = 9.72e-3  # s; one step on 32 images
 STAGE1_64_PAIRS_STEP = 31.11e-3  # s; one step on 128 images
 EXTRACT = 5921.25  # images/s; points and descriptors of an image and its mirror image
 PREDICT_GPU = 6253.48  # images/s
 FIRST_STEP = 34.63  # s; from a cold start
 RECOVERY_200K = 3.16  # s; both clusterings, 10 restarts
-# Measured, docs/results/reproduced/birds.json; as in benchmarks/cost_formulas.py. Large JPEGs take longer.
+# Measured in docs/results/reproduced/birds.json; benchmarks/cost_formulas.py has the same values. Large JPEGs
+# take longer.
 FIRST_KEYPOINTS = 1_500.0  # images/s; rounded down
 DECODE = 950.0  # images/s
 MEASURING = 45.0  # s; one measurement: reading, regressors and pictures
 
-# Images in the paper's splits (Sec. 4.1) for discovery, for fitting regressors and for testing. Where the
-# paper gives no number, those of the official files.
+# Number of images for discovery, for fitting regressors and for testing: from the paper (Sec. 4.1), or from
+# the official files where the paper gives none.
 IMAGES: dict[str, tuple[int, int, int]] = {
     "celeba": (201_599, 19_000, 1_000),
     "aflw": (10_112, 10_112, 2_991),
@@ -46,7 +47,7 @@ class DatasetNames:
     """A `DatasetLibrary` that knows only the names of data sets, for plans without the data."""
 
     def settings(self, name: str) -> Mapping[str, Any]:
-        """Return no settings: the paper's changes are known only to the readers."""
+        """Return no settings, because only the readers know which ones the paper changes."""
         return {}
 
     def train_digest(self, name: str) -> str:
@@ -63,7 +64,7 @@ class DatasetNames:
 
 
 def training_seconds(training: Training) -> float:
-    """Return the seconds that a training takes, up to the stage that is needed."""
+    """Estimate the seconds of a training run, up to the stage that is needed."""
     config, (images, _, _) = training.config, IMAGES.get(training.data, (0, 0, 0))
     rounds = config.rounds.count
     warmup = config.warmup.iterations if config.warmup.bootstrap == "equivariance" else 0
@@ -79,7 +80,7 @@ def training_seconds(training: Training) -> float:
 
 
 def step_seconds(images: int, config: Config) -> float:
-    """Return the seconds of one training step: linear in the batch size through the two that were measured.
+    """Estimate the seconds of one training step by a line through the two measured batch sizes.
 
     >>> from selfmark.config import preset
     >>> round(1000 * step_seconds(32, preset("paper")), 2)
@@ -91,7 +92,7 @@ def step_seconds(images: int, config: Config) -> float:
 
 
 def measuring_seconds(measurement: Measurement) -> float:
-    """Return the seconds of one measurement: prediction, and a constant for everything else."""
+    """Estimate the seconds of one measurement: prediction, plus a constant for everything else."""
     train, fit, test = IMAGES.get(measurement.data, (0, 0, 0))
     seconds = (min(fit, measurement.fit_images or fit) + test) / PREDICT_GPU
     if measurement.kind == "rounds":  # The training images are clustered again for each round.
@@ -101,7 +102,7 @@ def measuring_seconds(measurement: Measurement) -> float:
 
 
 def estimate_minutes(plan: ExperimentPlan) -> float:
-    """Return the GPU minutes of a whole plan."""
+    """Estimate the GPU minutes of a whole plan."""
     seconds = sum(map(training_seconds, plan.trainings.values()))
     return (seconds + sum(map(measuring_seconds, plan.measurements.values()))) / 60
 

@@ -27,8 +27,8 @@ from selfmark.points import FloatArray
 from selfmark.run.files import atomic_write
 from selfmark.run.locks import exclusive
 
-FOLDERS = {"human36m32": "human36m"}  # folders of data sets that are read from another data set's files
-_JITTER_SIZE = 256  # side of the image whose pixels `StartPoints.jitter` counts, with every preset
+FOLDERS = {"human36m32": "human36m"}  # data sets that share the folder of another
+_JITTER_SIZE = 256  # `StartPoints.jitter` is in pixels of images of this size, with every preset
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class CachedDataset:
     """A data set and the folder for files written from it.
 
     Attributes:
-        base: the data set as its reader returns it; landmarks are discovered in its training images.
-        data: the same with the number of points that an experiment needs; errors are measured on it.
+        base: the data set as read; landmarks are discovered in its training images.
+        data: the same data set with as many points as an experiment needs; errors are measured on it.
         folder: folder for files written from it.
     """
 
@@ -84,13 +84,13 @@ class CachedDataset:
                 f"{len(self.data.names)} points"
             )
         train = self.data.train
-        known = np.any(np.isfinite(train.xy[:, list(start.points)]).all(axis=2), axis=1)
-        if not known.any():
+        has_start_point = np.any(np.isfinite(train.xy[:, list(start.points)]).all(axis=2), axis=1)
+        if not has_start_point.any():
             raise InputError(
                 f"annotated points of {self.data.name} are to be first keypoints, but none of its "
                 f"{len(train)} training images has any"
             )
-        return train.select(known)
+        return train.select(has_start_point)
 
     def write_start_train_file(self, start: StartPoints) -> Path:
         """Write the COCO file of the training images with start points unless it exists; return its path.
@@ -129,8 +129,8 @@ class CachedDataset:
             writer.writerow(["image", "x", "y"])
             for row, ref in enumerate(train.refs):
                 name = replace(ref, path=self._root / ref.path).name
-                known = points[row][np.isfinite(points[row]).all(axis=1)]
-                writer.writerows([name, f"{x:.3f}", f"{y:.3f}"] for x, y in known.tolist())
+                visible = points[row][np.isfinite(points[row]).all(axis=1)]
+                writer.writerows([name, f"{x:.3f}", f"{y:.3f}"] for x, y in visible.tolist())
 
     @property
     def _root(self) -> Path:
@@ -179,7 +179,7 @@ class DatasetCache:
         self._loaded: dict[tuple[str, int | None], CachedDataset] = {}
 
     def why_missing(self, name: str, points: int | None) -> str:
-        """Return one sentence on why a data set cannot be used; empty if it can."""
+        """Return one sentence that says why a data set cannot be used; empty if it can."""
         try:
             self.load(name, points)
         except InputError as error:
@@ -187,7 +187,7 @@ class DatasetCache:
         return ""
 
     def load(self, name: str, points: int | None = None) -> CachedDataset:
-        """Return a data set with this number of annotated points; None: as it is."""
+        """Return a data set with this number of annotated points; None: as many as it has."""
         if (name, points) not in self._loaded:
             base = self._read_base(name) if points is None else self.load(name).base
             data = base if points in (None, len(base.names)) else self._read_points(base, name, points)
@@ -248,7 +248,7 @@ class DatasetCache:
 
 
 def sample_objects(objects: AnnotatedObjects, count: int | None, seed: int) -> AnnotatedObjects:
-    """Return a random sample of `count` objects in their order; all of them if there are no more."""
+    """Return a random sample of `count` objects, in their original order; all if there are fewer."""
     if count is None or count >= len(objects):
         return objects
     rows = np.sort(np.random.default_rng(seed).choice(len(objects), count, replace=False))

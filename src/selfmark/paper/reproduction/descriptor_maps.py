@@ -23,23 +23,25 @@ MAX_IMAGES, MAX_POINTS = 100, 1000
 
 
 def map_keypoints(task: MeasurementTask) -> Results:
-    """Map the descriptors of the generic keypoints with which training would start."""
+    """Map the descriptors of the generic keypoints that training would start from."""
     images = load_image_sample(task, MAX_IMAGES)
     config = task.config
-    found = detect_first_keypoints(
+    keypoints = detect_first_keypoints(
         images.store.pixels, images.store.bounds, config.keypoints, task.device, config.runtime.predict_batch
     )
-    if found.descriptor is None:
+    if keypoints.descriptor is None:
         raise InputError(f"the keypoint detector '{config.keypoints.detector}' has no descriptors to map")
-    image_index, descriptor = found.image_index.cpu().numpy(), found.descriptor.cpu().numpy()
-    return _project(task, images, descriptor, found.xy.cpu().numpy(), image_index)
+    image_index, descriptor = keypoints.image_index.cpu().numpy(), keypoints.descriptor.cpu().numpy()
+    return _project(task, images, descriptor, keypoints.xy.cpu().numpy(), image_index)
 
 
 def map_stage1_landmarks(task: MeasurementTask) -> Results:
     """Map the descriptors of the landmarks that Stage 1 finds."""
     images = load_image_sample(task, MAX_IMAGES)
-    found = find_stage1_landmarks(Stage1.load(Run.open(task.run_folder), task.device), images.store.pixels)
-    return _project(task, images, found.descriptor, found.xy[found.image, found.label], found.image)
+    stage1 = Stage1.load(Run.open(task.run_folder), task.device)
+    landmarks = find_stage1_landmarks(stage1, images.store.pixels)
+    xy = landmarks.xy[landmarks.image, landmarks.label]
+    return _project(task, images, landmarks.descriptor, xy, landmarks.image)
 
 
 def _project(
@@ -49,7 +51,7 @@ def _project(
     xy: FloatArray,
     image_index: npt.NDArray[np.int64],
 ) -> Results:
-    """Project descriptors [P, D] into the plane; -1 is the annotated point of those that lie on none."""
+    """Return x, y in a t-SNE map of descriptors [P, D], and the annotated point they lie on; -1 if none."""
     if not len(descriptor):
         raise InputError(f"no points were found in the {len(images.store)} test images of {task.test}")
     rows = evenly_spaced(len(descriptor), MAX_POINTS)

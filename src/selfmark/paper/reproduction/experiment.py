@@ -1,7 +1,7 @@
 """Experiments, parsed from the files in `tables/`: the rows and columns of one table or figure of the paper.
 
-The specification of a cell is the union of three parts: that of the file, of its column and of its row. Each
-part may have the keys
+The specification of a cell combines three parts: the file's, its column's and its row's. Each part may have
+the keys
 
     train:      data set in which landmarks are discovered
     test:       data set on which errors are measured, with regressors fitted on its own training images;
@@ -14,8 +14,8 @@ part may have the keys
                 `jitter` pixels
     metric:     a name from `table_metrics.METRICS`, with its argument
 
-A row may also have `paper`, the paper's number for each column, and `quoted: true` if it is another method's
-row, which is quoted from the paper and not measured. An unknown key, setting or metric is an error.
+A row may also have `paper`, the paper's number for each column, and `quoted: true` if the numbers
+are another method's, quoted from the paper and not measured. An unknown key, setting or metric is an error.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class StartPoints:
 
 @dataclass(frozen=True)
 class CellSpec:
-    """Specification of cells, complete or a part of it; fields that are not specified are None or empty."""
+    """A complete or partial specification of cells; fields that are not specified are None or empty."""
 
     train: str | None = None
     test: str | None = None
@@ -72,7 +72,7 @@ class CellSpec:
     metric: str | None = None
 
     def merge(self, other: CellSpec, where: str) -> CellSpec:
-        """Return the union of two specifications.
+        """Combine two partial specifications.
 
         Raises:
             InputError: if both specify the same field or setting; the message begins with `where`.
@@ -85,9 +85,9 @@ class CellSpec:
             merged[name] = mine if theirs is None else theirs
         for name in _SETTINGS_KEYS:
             mine, theirs = getattr(self, name), getattr(other, name)
-            twice = sorted(set(mine) & set(theirs))
-            if twice:
-                raise InputError(f"{where}: the setting '{twice[0]}' is given twice")
+            duplicates = sorted(set(mine) & set(theirs))
+            if duplicates:
+                raise InputError(f"{where}: the setting '{duplicates[0]}' is given twice")
             merged[name] = {**mine, **theirs}
         return CellSpec(**merged)
 
@@ -105,7 +105,7 @@ class Row:
     """A row of a table or figure.
 
     Attributes:
-        name: as printed.
+        name: name as printed.
         spec: its part of the specification of its cells.
         paper: the paper's number, or None, for each column; empty if the paper prints no numbers.
         is_quoted: whether the row belongs to another method and is quoted from the paper.
@@ -127,7 +127,7 @@ class Experiment:
         place: its number in the paper, e.g. "Table 1"; empty if it is not in the paper.
         label: its LaTeX label in the paper.
         kind: how it is shown, see `table_metrics.VALUE_KINDS`.
-        note: what was chosen where the paper leaves something open.
+        note: remarks, such as choices made where the paper is not specific.
         digits: number of decimals.
         x: label of a figure's x axis.
         y: label of a figure's y axis.
@@ -156,13 +156,13 @@ class Experiment:
 
     @property
     def varied_settings(self) -> frozenset[str]:
-        """Dotted names of the settings in which rows or columns differ, and after which they are named."""
+        """Dotted names of the settings that are given for single rows or columns."""
         specs = [*(row.spec for row in self.own_rows), *(column.spec for column in self.columns)]
         evaluation = (f"{EVALUATION}{name}" for spec in specs for name in spec.evaluation)
         return frozenset([*(name for spec in specs for name in spec.settings), *evaluation])
 
     def cell_spec(self, row: Row, column: Column) -> CellSpec:
-        """Return the complete specification of a cell; `test` is the data set of `train` by default."""
+        """Return the complete specification of a cell; `test` defaults to `train`."""
         where = _describe_cell(self.name, row, column)
         spec = self.spec.merge(column.spec, where).merge(row.spec, where)
         return replace(spec, test=spec.test or spec.train)

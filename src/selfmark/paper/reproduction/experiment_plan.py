@@ -1,6 +1,6 @@
 """Plans: the training runs and measurements that experiments need, identified by digests of their inputs.
 
-Experiments share the runs and measurements they have in common, and find them again when repeated.
+Runs and measurements with the same inputs are shared between experiments, and reused when one is repeated.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any, Protocol
 from selfmark.config import Config, original_names, override, preset, to_dict
 from selfmark.errors import InputError
 from selfmark.paper.reproduction.experiment import EVALUATION, CellSpec, Column, Experiment, Row, StartPoints
-from selfmark.paper.reproduction.table_metrics import MeasurementKind, parse_metric, required_fields
+from selfmark.paper.reproduction.table_metrics import MeasurementKind, parse_metric, required_inputs
 
 _WITHOUT_TRAINING: tuple[MeasurementKind, ...] = ("keypoints", "keypoint map", "keypoint sheet")
 _STAGE1_ONLY: tuple[MeasurementKind, ...] = ("stage1", "rounds", "map")
 
-DatasetKey = tuple[str, int | None]  # a data set's name and number of annotated points; None: as it is
+DatasetKey = tuple[str, int | None]  # name and number of annotated points; None: as many as it has
 CellKey = tuple[str, str, str]  # names of the experiment, the row and the column
 
 
@@ -48,11 +48,11 @@ class Training:
     Attributes:
         key: digest of everything the run depends on.
         data: name of the data set.
-        points: number of annotated points; None: as the data set has them.
+        points: number of annotated points; None: as many as the data set has.
         preset: name of the preset.
         settings: changes to the preset.
         start: annotated points to start from; None: the detector's keypoints.
-        stages: 1 if Stage 2 is not needed, 2 if it is, 0 if nothing is trained.
+        stages: number of stages to train: 0, 1 or 2.
     """
 
     key: str
@@ -76,14 +76,14 @@ class Training:
 
 @dataclass(frozen=True)
 class Measurement:
-    """A measurement of a training, or of the first keypoints that its settings give if nothing is trained.
+    """A measurement of a training run, or of first keypoints, which need no training.
 
     Attributes:
         key: digest of everything the measurement depends on.
-        training: what is measured.
-        kind: how it is measured.
-        data: name of the data set on which it is measured.
-        points: number of annotated points; None: as the data set has them.
+        training: the training run, or only its settings if nothing is trained.
+        kind: kind of measurement.
+        data: name of the data set to measure on.
+        points: number of annotated points; None: as many as the data set has.
         fit_images: number of images for fitting regressors; None: all.
         evaluation: changes to the settings of the evaluation.
         by: annotation fields to group errors by.
@@ -102,7 +102,7 @@ class Measurement:
 
     @property
     def needs_training(self) -> bool:
-        """Whether a trained model is measured."""
+        """Whether the measurement needs a trained model."""
         return self.kind not in _WITHOUT_TRAINING
 
 
@@ -116,7 +116,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Job:
-    """Work for one process: a training with its measurements, or a measurement without training."""
+    """Work for one process: a training run with its measurements, or a measurement without training."""
 
     key: str
     training: Training | None
@@ -125,7 +125,7 @@ class Job:
 
 @dataclass
 class ExperimentPlan:
-    """Trainings and measurements by key, and the cells of the experiments."""
+    """Training runs and measurements by key, and the cells of the experiments."""
 
     trainings: dict[str, Training] = field(default_factory=dict)
     measurements: dict[str, Measurement] = field(default_factory=dict)
@@ -135,15 +135,21 @@ class ExperimentPlan:
         """Return the training runs with their measurements, then the measurements without training."""
         jobs = []
         for key, training in self.trainings.items():
-            own = [
-                one for one in self.measurements.values() if one.needs_training and one.training.key == key
+            measurements = [
+                measurement
+                for measurement in self.measurements.values()
+                if measurement.needs_training and measurement.training.key == key
             ]
-            jobs.append(Job(key, training, tuple(own)))
-        jobs += [Job(one.key, None, (one,)) for one in self.measurements.values() if not one.needs_training]
+            jobs.append(Job(key, training, tuple(measurements)))
+        jobs += [
+            Job(measurement.key, None, (measurement,))
+            for measurement in self.measurements.values()
+            if not measurement.needs_training
+        ]
         return jobs
 
     def add(self, key: CellKey, metric: str, measurement: Measurement) -> None:
-        """Add a cell and its measurement, merged with what is planned already."""
+        """Add a cell and its measurement; a measurement that is already planned is extended."""
         planned = self.measurements.get(measurement.key)
         if planned is not None:
             measurement = replace(
@@ -154,8 +160,8 @@ class ExperimentPlan:
         self.measurements[measurement.key] = measurement
         if measurement.needs_training:
             training = measurement.training
-            same = self.trainings.get(training.key)
-            stages = max(training.stages, 1 if same is None else same.stages)
+            planned_training = self.trainings.get(training.key)
+            stages = max(training.stages, 1 if planned_training is None else planned_training.stages)
             self.trainings[training.key] = replace(training, stages=stages)
         self.cells[key] = Cell(metric, measurement.key)
 
@@ -188,9 +194,9 @@ def make_plan(
 
 
 def check_rows_differ(experiments: Sequence[Experiment], changes: Mapping[str, Any]) -> None:
-    """Raise if a changed setting is one in which rows differ: they would all become the same."""
+    """Raise if the user changes a setting that a table compares: its rows would become the same."""
     for experiment, name in product(experiments, changes):
-        if any(own == name or own.startswith(f"{name}.") for own in experiment.varied_settings):
+        if any(varied == name or varied.startswith(f"{name}.") for varied in experiment.varied_settings):
             raise InputError(
                 f"the rows or columns of '{experiment.name}' differ in {name}, so it cannot be set for all "
                 f"of them: leave out --set {name}, or choose tables other than '{experiment.name}'"
@@ -214,7 +220,7 @@ def _iterate_cells(experiments: Sequence[Experiment]) -> Iterator[tuple[CellKey,
 
 @dataclass(frozen=True)
 class _Planner:
-    """Builds the measurements of cells from what all experiments have in common."""
+    """Builds the measurements of cells, with the options that all experiments share."""
 
     library: DatasetLibrary
     preset: str
@@ -223,7 +229,7 @@ class _Planner:
     def plan_measurement(self, spec: CellSpec) -> Measurement:
         metric, _ = parse_metric(spec.metric or "")
         training = self._plan_training(spec, metric.measured_by)
-        by, detectors = required_fields(spec.metric or "")
+        by, detectors = required_inputs(spec.metric or "")
         test = spec.test or ""
         evaluation = {
             **_evaluation_settings(self.library.settings(test)),
@@ -231,8 +237,7 @@ class _Planner:
             **_evaluation_settings(self.changes),
         }
         labels = self.library.labels_digest(test, spec.points, training.config.seed, spec.fit_images)
-        # Fields and detectors are not part of the digest of a trained model's measurement, because they only
-        # add to its results.
+        # For a trained model, fields and detectors are not part of the digest, because they only add results.
         inputs: list[Any] = [training.key, metric.measured_by, test, labels, spec.fit_images]
         inputs.append(sorted(original_names({"evaluation": evaluation})["evaluation"].items()))
         if not training.stages:

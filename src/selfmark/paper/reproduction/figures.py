@@ -15,7 +15,7 @@ from selfmark.paper.reproduction.table_metrics import ExperimentKind
 from selfmark.paper.reproduction.table_writers import ABSENT, FAILED, Values
 from selfmark.run.files import atomic_write
 
-DPI, SHEET_DPI = 150, 200  # resolution of PNG files; the numbers of landmarks on sheets are small
+DPI, SHEET_DPI = 150, 200  # resolution of PNG files; higher for sheets, whose landmark numbers are small
 _GRAY = "#b4bac1"
 _PANEL = (4.6, 3.4)  # width and height in inches
 _MAX_MARKERS = 12  # longer curves are drawn without markers
@@ -29,7 +29,7 @@ def require_matplotlib() -> None:
 
 
 def write_figure(experiment: Experiment, values: Values, folder: Path) -> list[Path]:
-    """Write NAME.svg, NAME.png and the numbers as NAME.csv; of contact sheets only NAME.png.
+    """Write NAME.svg, NAME.png and the numbers as NAME.csv; for contact sheets, write only NAME.png.
 
     Args:
         experiment: the experiment.

@@ -1,4 +1,4 @@
-"""Reproduce experiments from their files to tables and figures, as `selfmark reproduce` does."""
+"""Run experiments and write their tables and figures, as `selfmark reproduce` does."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def reproduce_tables(
         output: folder for results; finished parts in it are not repeated.
         options: preset, settings and device.
         log: called with progress messages.
-        open_listener: opens a listener to the events of one training.
+        open_listener: opens a listener to the events of one training run.
 
     Returns:
         The files written.
@@ -138,7 +138,7 @@ def select_experiments(names: Sequence[str]) -> list[Experiment]:
 def preview_plan(
     names: Sequence[str], data: Path | None, options: ReproductionOptions | None = None
 ) -> list[str]:
-    """Return lines that describe what would be trained and an estimate of its cost; needs no data."""
+    """Return lines that list the planned training runs and estimate their cost; no data is needed."""
     options = _use_current_names(options or ReproductionOptions())
     experiments, _ = _select_and_check(names, options)
     plan = make_plan(experiments, cost.DatasetNames(), options.preset, options.changes)
@@ -170,7 +170,7 @@ def list_experiments() -> list[tuple[str, str, str]]:
 
 
 def _use_current_names(options: ReproductionOptions) -> ReproductionOptions:
-    """Return the options with the current names of settings."""
+    """Return the options with old names of settings replaced by current ones."""
     return replace(options, changes={current_name(name): value for name, value in options.changes.items()})
 
 
@@ -189,8 +189,8 @@ def _select_own_device(device: str) -> tuple[int, str]:
     one, is removed from the environment.
     """
     rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
-    has_several = int(os.environ.pop("WORLD_SIZE", "1")) > 1
-    if select_device(device).type != "cuda" or not has_several:
+    is_distributed = int(os.environ.pop("WORLD_SIZE", "1")) > 1
+    if select_device(device).type != "cuda" or not is_distributed:
         return rank, device
     if local_rank >= torch.cuda.device_count():
         raise InputError(
@@ -211,30 +211,30 @@ def _find_missing(
     needed = required_datasets(experiments)
     reasons = {key: reason for key in needed if (reason := datasets.why_missing(*key))}
     if reasons and (not allow_missing or len(reasons) == len(needed)):
-        hint = "" if allow_missing else "; use --allow-missing to leave out what needs it"
+        hint = "" if allow_missing else "; use --allow-missing to leave out the cells that need it"
         raise InputError(next(iter(reasons.values())) + hint)
     for reason in reasons.values():
         log(f"left out: {reason}")
     return frozenset(reasons)
 
 
-def _require_weights(plan: ExperimentPlan, detector_is_free: bool, log: Log) -> None:
+def _require_weights(plan: ExperimentPlan, can_choose_detector: bool, log: Log) -> None:
     """Raise if weights of a learned keypoint detector are missing, and log the licenses of the others.
 
     Args:
         plan: the plan.
-        detector_is_free: whether no table prescribes the detector, so that the user can choose another.
+        can_choose_detector: whether the user can choose another detector, because no table prescribes it.
         log: called with the licenses.
     """
     for measurement in plan.measurements.values():
         training = measurement.training
-        own = training.config.keypoints
+        keypoints = training.config.keypoints
         needed = set(measurement.detectors)
-        if training.start is None and not own.weights and not needed:
-            needed = {own.detector}
+        if training.start is None and not keypoints.weights and not needed:
+            needed = {keypoints.detector}
         for name in sorted(needed & set(PUBLISHED_WEIGHTS)):
             if not (cache_folder() / PUBLISHED_WEIGHTS[name].file).exists():
-                can_change = detector_is_free and name not in measurement.detectors
+                can_change = can_choose_detector and name not in measurement.detectors
                 hint = ", or choose another with --set keypoints.detector=selfmark" if can_change else ""
                 raise InputError(
                     f"the weights of the keypoint detector '{name}' are not installed; get them with "
@@ -319,7 +319,7 @@ def _describe_regressor(experiment: Experiment, plan: ExperimentPlan) -> str:
 
 
 def _collect_notes(experiment: Experiment, plan: ExperimentPlan, workspace: Workspace) -> tuple[str, ...]:
-    """Return sentences on what differs from the paper with the available data, and what was left out."""
+    """Return sentences about how the available data differs from the paper's, and what was left out."""
     datasets, notes = workspace.datasets, []
     for name, points in required_datasets([experiment]):
         if not datasets.why_missing(name, points):
@@ -330,8 +330,8 @@ def _collect_notes(experiment: Experiment, plan: ExperimentPlan, workspace: Work
             cached = datasets.load(training.data, training.points)
             notes += [f"{training.data}: {note}." for note in cached.start_notes(training.start)]
         if not workspace.has_failed(measurement):
-            found = workspace.read_results(measurement).get("notes", ())
-            notes += [f"{measurement.data}: {note}" for note in found]
+            result_notes = workspace.read_results(measurement).get("notes", ())
+            notes += [f"{measurement.data}: {note}" for note in result_notes]
     return tuple(dict.fromkeys(notes))
 
 

@@ -20,8 +20,8 @@ class MeasurementTask:
     """The inputs of one measurement.
 
     Attributes:
-        run: run folder of the training; None if nothing is trained.
-        config: settings of the training, with those of the evaluation.
+        run: run folder; None if nothing is trained.
+        config: settings of the training run and of the evaluation.
         test: COCO file of the images on which errors are measured.
         fit: COCO file of the images for fitting regressors.
         by: annotation fields to group by.
@@ -41,7 +41,7 @@ class MeasurementTask:
 
     @property
     def run_folder(self) -> Path:
-        """Run folder of the training, for measurements that need one."""
+        """Run folder, for measurements that need a training run."""
         if self.run is None:
             raise ValueError("this measurement needs a training")
         return self.run

@@ -19,7 +19,7 @@ Results = dict[str, Any]  # content of metrics.json
 Value = float | list[Any] | str | None
 ExperimentKind = Literal["table", "curves", "bars", "map", "sheet"]
 ValueKind = Literal["number", "line", "map", "picture"]
-# How a value is measured: `workspace` has a function for each. Digests of measurements contain these words.
+# `workspace` has a function for each kind. The names must not change, because digests contain them.
 MeasurementKind = Literal[
     "keypoints",
     "stage1",
@@ -60,9 +60,9 @@ class Metric:
 
     Attributes:
         measured_by: the measurement whose results contain it.
-        kind: what its value is.
+        kind: kind of its value.
         read: returns its value from the results and the argument.
-        argument: what its argument stands for, in capitals; empty if it takes none.
+        argument: placeholder for its argument, e.g. FIELD; empty if it takes none.
     """
 
     measured_by: MeasurementKind
@@ -89,7 +89,7 @@ def parse_metric(text: str) -> tuple[Metric, str]:
     return metric, argument
 
 
-def required_fields(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def required_inputs(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the annotation fields to group errors by and the keypoint detectors that a metric needs."""
     metric, argument = parse_metric(text)
     fields = (argument.split("=")[0],) if metric.argument.startswith("FIELD") else ()
@@ -104,7 +104,7 @@ def _headline(direction: str, entry: str) -> ReadValue:
 
 
 def _stage1(direction: str) -> ReadValue:
-    """Return a reader of Stage 1's error with the regressor of the headline, as for Stage 2."""
+    """Return a reader of Stage 1's error with the same regressor as the headline of Stage 2."""
 
     def read(results: Results, _: str) -> Value:
         regressor = results["headline"]["regressor"]
@@ -121,7 +121,7 @@ def _forward_in_group(results: Results, argument: str) -> Value:
 
 
 def _hits_of_parts(section: str, limit: str) -> ReadValue:
-    """Return a reader of the mean over body parts of the mean hit rate of each part's points."""
+    """Return a reader that averages hit rates over the points of each body part, then over parts."""
 
     def read(results: Results, argument: str) -> Value:
         rates = _find_limit(results, section, limit, "by_point")

@@ -20,7 +20,7 @@ Values = Mapping[tuple[str, str], Value]  # by the names of row and column
 
 @dataclass(frozen=True)
 class TableOrigin:
-    """How the numbers of a table were made, which a reader must know to compare them.
+    """How the numbers of a table were produced.
 
     Attributes:
         preset: name of the preset.
@@ -76,11 +76,11 @@ def build_entries(experiment: Experiment, values: Values) -> list[list[TableEntr
 
 def _build_entry(experiment: Experiment, row: Row, column: int, value: Value) -> TableEntry:
     digits = experiment.digits
-    theirs = row.paper[column] if row.paper else None
-    paper = "" if theirs is None else _format_paper_number(theirs, digits)
+    paper_number = row.paper[column] if row.paper else None
+    paper = "" if paper_number is None else _format_paper_number(paper_number, digits)
     if isinstance(value, float):
-        # The difference is that of the rounded number, so that the three shown numbers agree.
-        difference = "" if theirs is None else f"{round(value, digits) - theirs:+.{digits}f}"
+        # The printed difference must agree with the printed numbers, so round first.
+        difference = "" if paper_number is None else f"{round(value, digits) - paper_number:+.{digits}f}"
         return TableEntry(f"{value:.{digits}f}", paper, difference)
     return TableEntry(value if isinstance(value, str) else "", paper, "")
 
@@ -112,14 +112,14 @@ def write_tables(experiment: Experiment, values: Values, origin: TableOrigin, fo
 
 
 def to_markdown(experiment: Experiment, values: Values, origin: TableOrigin) -> str:
-    """Return a table with cells like `3.31 (3.25, +0.06)`: ours, then the paper's and the difference."""
-    compared = any(row.paper for row in experiment.rows)
+    """Return a Markdown table with cells like `3.31 (3.25, +0.06)`: ours (the paper's, the difference)."""
+    has_paper_numbers = any(row.paper for row in experiment.rows)
     legend = "Our number; in parentheses the paper's number and the difference (ours minus the paper's)."
     lines = [
         f"# {experiment.title}",
         "",
         *build_paragraphs(experiment, origin),
-        *([legend, ""] if compared else []),
+        *([legend, ""] if has_paper_numbers else []),
         _markdown_row(["", *(column.name for column in experiment.columns)]),
         _markdown_row(["---", *("---:" for _ in experiment.columns)]),
     ]
@@ -129,7 +129,7 @@ def to_markdown(experiment: Experiment, values: Values, origin: TableOrigin) -> 
 
 
 def build_paragraphs(experiment: Experiment, origin: TableOrigin) -> list[str]:
-    """Return the lines above a table or figure: its place in the paper, its note, how it was made."""
+    """Return the lines above a table or figure: its place in the paper, its note, and how it was produced."""
     place = f"{experiment.place} of the paper." if experiment.place else "Not in the paper."
     texts = (place, experiment.note, *origin.notes, origin.sentence())
     return [line for text in texts if text for line in (text, "")]
@@ -145,7 +145,7 @@ def _markdown_row(cells: list[str]) -> str:
 
 
 def to_csv(experiment: Experiment, values: Values) -> str:
-    """Return a table with three columns for each column: our number, the paper's and the difference."""
+    """Return CSV text with three fields per column: our number, the paper's and the difference."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     suffixes = ("", " (paper)", " (difference)")
@@ -162,7 +162,7 @@ def _flatten(entries: list[TableEntry]) -> list[str]:
 
 
 def to_latex(experiment: Experiment, values: Values, origin: TableOrigin) -> str:
-    """Return a table for the package booktabs with three columns for each column."""
+    """Return a LaTeX table (booktabs) with three subcolumns per column: ours, paper and difference."""
     columns = experiment.columns
     names = " & ".join(
         ["", *(rf"\multicolumn{{3}}{{c}}{{{escape_latex(column.name)}}}" for column in columns)]

@@ -1,4 +1,4 @@
-"""Train and measure, each run and measurement once, and store the results in the output folder.
+"""Run every training and measurement once, and store the results in the output folder.
 
 OUTPUT/trainings/DATA-K-KEY    run folders; interrupted runs are resumed
 OUTPUT/measurements/KEY        pictures and, written last, metrics.json
@@ -30,13 +30,13 @@ OpenListener = Callable[[], AbstractContextManager[Listener | None]]
 
 @dataclass(frozen=True)
 class Workspace:
-    """The surroundings of jobs.
+    """What all jobs share.
 
     Attributes:
         datasets: the data sets.
         output: the output folder.
         device: name of the device.
-        open_listener: opens a listener to the events of one training.
+        open_listener: opens a listener to the events of one training run.
     """
 
     datasets: DatasetCache
@@ -45,7 +45,7 @@ class Workspace:
     open_listener: OpenListener = nullcontext
 
     def run_folder(self, training: Training) -> Path:
-        """Return the run folder of a training."""
+        """Return the run folder of a training run."""
         return self.output / "trainings" / training.folder
 
     def measurement_folder(self, measurement: Measurement) -> Path:
@@ -57,7 +57,7 @@ class Workspace:
         return self.output / "failed" / f"{key}.json"
 
     def has_failed(self, measurement: Measurement) -> bool:
-        """Return whether a measurement or its training has failed."""
+        """Return whether a measurement or its training run has failed."""
         keys = [measurement.key, *([measurement.training.key] if measurement.needs_training else [])]
         return any(self.failure_file(key).exists() for key in keys)
 
@@ -76,7 +76,7 @@ def is_job_done(workspace: Workspace, job: Job) -> bool:
 
 
 def is_trained(folder: Path, stages: int) -> bool:
-    """Return whether a run has completed Stage 1 (1) or both stages (2)."""
+    """Return whether a run has completed this number of stages (1 or 2)."""
     if stages < 2:
         return (folder / "points" / "landmarks.safetensors").exists()
     if not (folder / "model" / "model.json").exists():
@@ -85,7 +85,7 @@ def is_trained(folder: Path, stages: int) -> bool:
 
 
 def run_job(workspace: Workspace, job: Job) -> None:
-    """Train and measure what is not done yet; failures are recorded and do not stop the other parts."""
+    """Train and measure what is not done yet; record failures without stopping the other parts."""
     if job.training is not None and not is_trained(workspace.run_folder(job.training), job.training.stages):
         try:
             train_run(workspace, job.training)
@@ -110,7 +110,7 @@ def _record_failure(workspace: Workspace, key: str, training: Training, why: str
 
 
 def train_run(workspace: Workspace, training: Training) -> None:
-    """Start or resume a training, up to the stage that is needed."""
+    """Start or resume a training run, up to the stage that is needed."""
     folder = workspace.run_folder(training)
     train = discover if training.stages > 1 else train_stage1
     if (folder / "run.json").exists():

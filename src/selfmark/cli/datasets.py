@@ -68,7 +68,7 @@ def write(
     """Write a data set as COCO files for 'discover' and 'evaluate'; images stay in place."""
     from selfmark.cli.progress import CountDisplay
     from selfmark.errors import InputError
-    from selfmark.paper.datasets.dataset import write_coco
+    from selfmark.paper.datasets.dataset import write_coco_dataset
     from selfmark.paper.datasets.detections import replace_boxes, replace_points
     from selfmark.paper.datasets.face_finder import use_found_faces
     from selfmark.paper.datasets.registry import read_dataset
@@ -84,7 +84,7 @@ def write(
             dataset = use_found_faces(dataset, display)
     if points is not None:
         dataset = replace_points(dataset, points)
-    write_coco(dataset, output)
+    write_coco_dataset(dataset, output)
     for split, objects in dataset.splits.items():
         print_result(f"{output / split}.json: {len(objects)} objects, {len(dataset.names)} points")
     settings = [f"--set {key}={value}" for key, value in dataset.settings.items()]

@@ -23,7 +23,7 @@ _EXTRA_PIXELS = 4  # an axis never needs more averages than the crop size plus t
 
 
 @dataclass(frozen=True)
-class Regions:
+class CropRegions:
     """Squares of the original images: corner `x`, `y` and `side`, each [N, 1]."""
 
     x: Value
@@ -56,7 +56,7 @@ class _Window:
     end: Value
 
 
-def add_crops(graph: Graph, images: str, boxes: str, settings: Images) -> tuple[Value, Regions]:
+def add_crops(graph: Graph, images: str, boxes: str, settings: Images) -> tuple[Value, CropRegions]:
     """Add nodes that crop images.
 
     Args:
@@ -95,13 +95,13 @@ def add_crops(graph: Graph, images: str, boxes: str, settings: Images) -> tuple[
     return (sampled + 0.5).apply("Floor").reshape(-1, 3, size, size), regions
 
 
-def add_to_original(xy: Value, regions: Regions, size: int) -> Value:
+def add_to_original(xy: Value, regions: CropRegions, size: int) -> Value:
     """Add nodes that map network pixels [B, K, 2] to the original images, as `images.crop.to_original`."""
     corner = regions.x.apply("Concat", regions.y, axis=1).reshape(0, 1, 2)
     return (xy + 0.5) * (regions.side / size).reshape(0, 1, 1) + corner - 0.5
 
 
-def _regions(boxes: Value, width: Value, height: Value, settings: Images) -> Regions:
+def _regions(boxes: Value, width: Value, height: Value, settings: Images) -> CropRegions:
     """Return the regions, as `images.crop.crop_regions`."""
     x, y, w, h = (boxes.apply("Gather", integers([axis]), axis=1) for axis in range(4))
     has_box = w.apply("Greater", 0.0).apply("And", h.apply("Greater", 0.0))  # NaN is not greater
@@ -112,7 +112,7 @@ def _regions(boxes: Value, width: Value, height: Value, settings: Images) -> Reg
     side = box_side.where(has_box, width.apply("Max", height))
     center_x = (x + w / 2).where(has_box, width / 2)
     center_y = (y + h / 2).where(has_box, height / 2)
-    return Regions(center_x - side / 2, center_y - side / 2, side)
+    return CropRegions(center_x - side / 2, center_y - side / 2, side)
 
 
 def _sample_axis(start: Value, side: Value, limit: Value, size: int) -> _AxisSampling:

@@ -17,7 +17,7 @@ from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.images.crop import crop_regions
 from selfmark.images.sources import list_images
 from selfmark.images.video import read_frames
-from selfmark.paper.datasets.dataset import Dataset, write_coco
+from selfmark.paper.datasets.dataset import Dataset, write_coco_dataset
 from selfmark.paper.datasets.registry import DATASETS, read_dataset
 from tests.paper.datasets import body_miniatures
 from tests.paper.datasets.body_miniatures import (
@@ -60,7 +60,7 @@ def _row(data: Dataset, split: str, file: str, frame: int | None = None) -> int:
 @pytest.mark.parametrize("name", MAKERS)
 def test_written_files_are_read_by_discovery_and_evaluation(name: str, tmp_path: Path) -> None:
     data = read_dataset(name, MAKERS[name](tmp_path / "data"))
-    paths = write_coco(data, tmp_path / "coco")
+    paths = write_coco_dataset(data, tmp_path / "coco")
     for path, split in zip(paths, (data.train, data.test), strict=True):
         truth = read_ground_truth(path, list_images([path]))
         assert [ref.path for ref in truth.refs] == [data.root.resolve() / file for file in split.paths]
@@ -195,7 +195,7 @@ def test_bbcpose_as_videos(tmp_path: Path) -> None:
     assert (len(data.train), len(data.test)) == (30, 13)
     row = _row(data, "train", "3.mp4", 110)  # frame 111, 1-based
     assert data.train.boxes[row].tolist() == [1, 2, 30, 40]
-    path = write_coco(data, tmp_path / "coco")[1]
+    path = write_coco_dataset(data, tmp_path / "coco")[1]
     ref = read_ground_truth(path, list_images([path])).refs[1]
     assert (ref.path.name, ref.frame) == ("16.mp4", 8)
     [(_, pixels)] = read_frames(ref.path, [ref.frame])
@@ -253,7 +253,7 @@ def test_human36m_boxes_come_from_the_masks(tmp_path: Path) -> None:
 
 def test_human36m_frame_numbers_are_those_of_the_video(tmp_path: Path) -> None:
     data = read_dataset("human36m", make_human36m(tmp_path / "data"))
-    path = write_coco(data, tmp_path / "coco")[0]
+    path = write_coco_dataset(data, tmp_path / "coco")[0]
     refs = read_ground_truth(path, list_images([path])).refs[:3]
     for ref, frame in zip(refs, (0, 50, 100), strict=True):
         [(number, pixels)] = read_frames(ref.path, [ref.frame or 0])

@@ -13,7 +13,7 @@ import pytest
 
 from selfmark.errors import InputError
 from selfmark.paper.datasets import coco_folder
-from selfmark.paper.datasets.dataset import write_coco
+from selfmark.paper.datasets.dataset import write_coco_dataset
 from selfmark.paper.datasets.registry import read_dataset
 from tests.paper.datasets import body_miniatures, face_miniatures
 
@@ -29,7 +29,7 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
 @pytest.mark.parametrize("name", MAKERS)
 def test_written_files_are_read_back(name: str, tmp_path: Path) -> None:
     data = read_dataset(name, MAKERS[name](tmp_path / "official"))
-    write_coco(data, tmp_path / "written")
+    write_coco_dataset(data, tmp_path / "written")
     written = read_dataset(name, tmp_path / "written")
     assert written.names == data.names
     assert written.mirror == data.mirror

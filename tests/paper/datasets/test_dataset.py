@@ -16,7 +16,7 @@ from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.evaluation.normalizers import normalizer_lengths
 from selfmark.image_ref import ImageRef
 from selfmark.images.sources import list_images
-from selfmark.paper.datasets.dataset import Dataset, files_exist, tight_boxes, write_coco
+from selfmark.paper.datasets.dataset import Dataset, files_exist, tight_boxes, write_coco_dataset
 from selfmark.paper.datasets.registry import read_dataset
 from tests.paper.datasets import face_miniatures
 
@@ -32,7 +32,7 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
 @pytest.mark.parametrize("name", MAKERS)
 def test_written_files_are_read_by_discovery_and_evaluation(name: str, tmp_path: Path) -> None:
     data = read_dataset(name, MAKERS[name](tmp_path / "data"))
-    paths = write_coco(data, tmp_path / "out")
+    paths = write_coco_dataset(data, tmp_path / "out")
     assert paths == (tmp_path / "out/train.json", tmp_path / "out/test.json")
     assert (tmp_path / "out/fit.json").exists() == (data.fit is not None)
     for split, objects in data.splits.items():
@@ -56,16 +56,18 @@ def test_hidden_and_unannotated_points_differ(tmp_path: Path) -> None:
     data = read_dataset("aflw", face_miniatures.make_aflw(tmp_path / "data"))
     xy, hidden = data.test.xy.copy(), data.test.hidden.copy()
     xy[0, 1], hidden[0, 2] = np.nan, True
-    write_coco(replace(data, test=replace(data.test, xy=xy, hidden=hidden)), tmp_path)
+    write_coco_dataset(replace(data, test=replace(data.test, xy=xy, hidden=hidden)), tmp_path)
     annotation = json.loads((tmp_path / "test.json").read_text())["annotations"][0]
     assert annotation["keypoints"][2::3] == [2, 0, 1, 2, 2]
     assert annotation["num_keypoints"] == 4
 
 
 def test_the_fit_split_of_another_data_set_is_removed(tmp_path: Path) -> None:
-    write_coco(read_dataset("celeba", face_miniatures.make_celeba(tmp_path / "celeba")), tmp_path / "out")
+    write_coco_dataset(
+        read_dataset("celeba", face_miniatures.make_celeba(tmp_path / "celeba")), tmp_path / "out"
+    )
     assert (tmp_path / "out/fit.json").exists()
-    write_coco(read_dataset("aflw", face_miniatures.make_aflw(tmp_path / "aflw")), tmp_path / "out")
+    write_coco_dataset(read_dataset("aflw", face_miniatures.make_aflw(tmp_path / "aflw")), tmp_path / "out")
     assert not (tmp_path / "out/fit.json").exists()
 
 
@@ -73,7 +75,7 @@ def test_a_folder_that_cannot_be_written_raises(tmp_path: Path) -> None:
     data = read_dataset("aflw", face_miniatures.make_aflw(tmp_path / "data"))
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot write to"):
-        write_coco(data, tmp_path / "file")
+        write_coco_dataset(data, tmp_path / "file")
 
 
 def test_files_exist(tmp_path: Path) -> None:

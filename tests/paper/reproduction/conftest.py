@@ -17,7 +17,7 @@ from selfmark.demo.scene import Scene
 from selfmark.discovery import discover
 from selfmark.keypoints import first_keypoints
 from selfmark.paper.datasets import registry
-from selfmark.paper.datasets.dataset import write_coco
+from selfmark.paper.datasets.dataset import write_coco_dataset
 from selfmark.paper.reproduction import (
     contact_sheets,
     dataset_cache,
@@ -106,7 +106,9 @@ def demo_readers(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> None:
 def trained(root: Path, scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a finished run on the demo images with the weights of every round."""
     folder = tmp_path_factory.mktemp("trained")
-    train, _ = write_coco(demo_datasets.make_dataset("celeba", root / "celeba", scene), folder / "coco")
+    train, _ = write_coco_dataset(
+        demo_datasets.make_dataset("celeba", root / "celeba", scene), folder / "coco"
+    )
     settings = {key: value for key, value in SHORT.items() if not key.startswith("evaluation.")}
     discover(
         train,

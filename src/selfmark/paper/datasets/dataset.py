@@ -77,7 +77,7 @@ class Dataset:
         )
 
 
-def write_coco(dataset: Dataset, folder: Path) -> tuple[Path, Path]:
+def write_coco_dataset(dataset: Dataset, folder: Path) -> tuple[Path, Path]:
     """Write train.json, test.json and, if there is a split for fitting regressors, fit.json.
 
     Returns:

@@ -61,7 +61,7 @@ class Assumptions:
 ASSUMPTIONS = Assumptions()
 
 
-def views(images: float, minimum: float, assumptions: Assumptions = ASSUMPTIONS) -> float:
+def count_views(images: float, minimum: float, assumptions: Assumptions = ASSUMPTIONS) -> float:
     """Return how many images a stage processes, counting repeats."""
     return max(minimum, assumptions.views_per_image * images)
 
@@ -84,7 +84,7 @@ def expected_largest(count: int) -> float:
     return NormalDist().inv_cdf((count - 0.375) / (count + 0.25)) if count > 1 else 0.0
 
 
-def slowest(gpus: int, assumptions: Assumptions = ASSUMPTIONS) -> float:
+def slowest_gpu_factor(gpus: int, assumptions: Assumptions = ASSUMPTIONS) -> float:
     """Return the time of the slowest GPU relative to a typical one; every step waits for the slowest."""
     stalls = 1 - (1 - assumptions.stall_fraction) ** gpus
     return 1 + (1 - stalls) * assumptions.jitter * expected_largest(gpus) + stalls * assumptions.stall
@@ -135,7 +135,7 @@ def plan_training(
     total_batch = min(gpus * assumptions.max_batch, num_views / assumptions.min_steps)
     busy = max(1, min(gpus, int(total_batch // 2)))
     steps, batch = num_views / total_batch, total_batch / busy
-    step = step_compute(batch, rates) * slowest(busy, assumptions) + all_reduce(
+    step = step_compute(batch, rates) * slowest_gpu_factor(busy, assumptions) + all_reduce(
         busy, gradient_size(assumptions), assumptions
     )
     return Training(steps, batch, busy, steps * step)
@@ -159,7 +159,7 @@ def kmeans_fit(gpus: int, rates: Rates, assumptions: Assumptions = ASSUMPTIONS) 
         each * all_reduce(gpus, sums_size(clusters, assumptions), assumptions)
         for clusters in (assumptions.K, assumptions.M)
     )
-    return compute * slowest(gpus, assumptions) + seeding + exchange
+    return compute * slowest_gpu_factor(gpus, assumptions) + seeding + exchange
 
 
 def assignment(gpus: int, images: float, rates: Rates, assumptions: Assumptions = ASSUMPTIONS) -> float:
@@ -179,8 +179,8 @@ def seconds_by_part(
         on_demand: Whether a recovery labels only the images that the next round will use.
         assumptions: Everything that was not measured.
     """
-    stage1 = views(images, assumptions.views, assumptions)
-    stage2 = views(images, assumptions.views_stage2, assumptions)
+    stage1 = count_views(images, assumptions.views, assumptions)
+    stage2 = count_views(images, assumptions.views_stage2, assumptions)
     labeled = stage1 + stage2 if on_demand else images * assumptions.recoveries
     return {
         "reading images": independent_work(gpus, images, assumptions.decode, assumptions),

@@ -25,16 +25,16 @@ from cost_formulas import (
     Assumptions,
     Rates,
     all_reduce,
+    count_views,
     gradient_size,
     kmeans_fit,
     plan_training,
     round_formula,
     seconds_by_part,
-    slowest,
+    slowest_gpu_factor,
     step_compute,
     sums_size,
     traffic,
-    views,
 )
 from cost_simulation import simulate_round, simulate_steps
 
@@ -44,8 +44,9 @@ SIMULATED = (8, 64)
 SEED = 0
 ROOT = Path(__file__).parent.parent
 _BYTES = {"PB": 1e15, "TB": 1e12, "GB": 1e9, "MB": 1e6, "KB": 1e3, "B": 1.0}
-_TIMES = {"days": 2 * 86_400.0, "h": 2 * 3_600.0, "min": 2 * 60.0, "s": 1.0, "ms": 1e-3, "us": 0.0}
-_SECONDS = {"days": 86_400.0, "h": 3_600.0, "min": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
+# A duration is printed in the first unit whose minimum it reaches.
+_MIN_SECONDS = {"days": 2 * 86_400.0, "h": 2 * 3_600.0, "min": 2 * 60.0, "s": 1.0, "ms": 1e-3, "us": 0.0}
+_SECONDS_PER_UNIT = {"days": 86_400.0, "h": 3_600.0, "min": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
 
 
 def main() -> None:
@@ -124,10 +125,12 @@ def _assumptions() -> str:
 
 
 def _storage() -> str:
+    # float32 descriptors of the image and its mirror image
+    descriptor_bytes = 2 * ASSUMPTIONS.points * ASSUMPTIONS.descriptor * 4
     each = {
         "images as JPEG, 256 px": ASSUMPTIONS.jpeg_bytes,
         "images as uint8, 256 px": ASSUMPTIONS.raw_bytes,
-        "descriptors of one recovery, all GPUs together": 2 * ASSUMPTIONS.points * ASSUMPTIONS.descriptor * 4,
+        "descriptors of one recovery, all GPUs together": descriptor_bytes,
         "labeled points of a round": ASSUMPTIONS.points * ASSUMPTIONS.label_bytes,
     }
     rows = [
@@ -135,9 +138,7 @@ def _storage() -> str:
         for name, size in each.items()
     ]
     for gpus in GPUS:
-        per_gpu = [
-            2 * ASSUMPTIONS.points * ASSUMPTIONS.descriptor * 4 * images / gpus for images in SIZES.values()
-        ]
+        per_gpu = [descriptor_bytes * images / gpus for images in SIZES.values()]
         fits = [
             f"{_bytes(size)}{'' if size < 0.7 * ASSUMPTIONS.gpu_memory else ', too much'}" for size in per_gpu
         ]
@@ -158,6 +159,7 @@ def _gradients(rates: Rates) -> str:
 
 
 def _sums() -> str:
+    """Return the table of the cluster sums that GPUs exchange in K-means."""
     rows = []
     for gpus in GPUS:
         both = [traffic(gpus, sums_size(clusters)) for clusters in (ASSUMPTIONS.K, ASSUMPTIONS.M)]
@@ -192,7 +194,7 @@ def _wall_clock(rates: Rates) -> str:
         for variant, on_demand in (("as built", False), ("labeling on demand", True)):
             runs = [seconds_by_part(images, gpus, rates, on_demand) for gpus in GPUS]
             rows.append([f"{name} images, {variant}", *[_time(sum(seconds.values())) for seconds in runs]])
-        plans = [plan_training(gpus, views(images, ASSUMPTIONS.views), rates) for gpus in GPUS]
+        plans = [plan_training(gpus, count_views(images, ASSUMPTIONS.views), rates) for gpus in GPUS]
         rows.append([f"{name} images: Stage 1 alone", *[_time(plan.seconds) for plan in plans]])
         rows.append(
             [
@@ -227,12 +229,12 @@ def _simulation(rates: Rates) -> str:
         cases = [
             (
                 "a training step",
-                compute * slowest(gpus) + all_reduce(gpus, gradient_size()),
+                compute * slowest_gpu_factor(gpus) + all_reduce(gpus, gradient_size()),
                 simulate_steps(gpus, compute, gradient_size(), 500, ASSUMPTIONS, rng),
             ),
             (
                 "a K-means iteration with M",
-                iteration * slowest(gpus) + all_reduce(gpus, sums_size(ASSUMPTIONS.M)),
+                iteration * slowest_gpu_factor(gpus) + all_reduce(gpus, sums_size(ASSUMPTIONS.M)),
                 simulate_steps(gpus, iteration, sums_size(ASSUMPTIONS.M), 500, ASSUMPTIONS, rng),
             ),
             (
@@ -249,7 +251,7 @@ def _simulation(rates: Rates) -> str:
 
 def _steps(gpus: int, images: float, rates: Rates) -> float:
     minima = (ASSUMPTIONS.views, ASSUMPTIONS.views_stage2)
-    return sum(plan_training(gpus, views(images, minimum), rates).steps for minimum in minima)
+    return sum(plan_training(gpus, count_views(images, minimum), rates).steps for minimum in minima)
 
 
 def _format_traffic(sent: tuple[float, float]) -> tuple[str, str]:
@@ -283,8 +285,8 @@ def _bytes(size: float) -> str:
 
 
 def _time(seconds: float) -> str:
-    unit = next(unit for unit, minimum in _TIMES.items() if seconds >= minimum)
-    return f"{seconds / _SECONDS[unit]:.3g} {unit}"
+    unit = next(unit for unit, minimum in _MIN_SECONDS.items() if seconds >= minimum)
+    return f"{seconds / _SECONDS_PER_UNIT[unit]:.3g} {unit}"
 
 
 def _hours(seconds: float) -> str:

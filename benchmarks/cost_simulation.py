@@ -9,12 +9,12 @@ import numpy.typing as npt
 from cost_formulas import (
     Assumptions,
     Rates,
+    count_views,
     gradient_size,
     layout,
     plan_training,
     step_compute,
     sums_size,
-    views,
 )
 
 FloatArray = npt.NDArray[np.float64]
@@ -101,7 +101,7 @@ def simulate_round(
         seconds += each * simulate_steps(
             gpus, compute, sums_size(clusters, assumptions), simulated, assumptions, rng
         )
-    plan = plan_training(gpus, views(images, assumptions.views, assumptions), rates, assumptions)
+    plan = plan_training(gpus, count_views(images, assumptions.views, assumptions), rates, assumptions)
     steps = plan.steps / assumptions.recoveries
     simulated = max(1, int(steps) // thinning)
     compute = step_compute(plan.batch, rates)

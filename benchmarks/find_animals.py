@@ -174,15 +174,18 @@ def _track(video: Path, animals: int, settings: Tracking) -> tuple[AnimalTracks,
 
 
 def _covered(tracks: AnimalTracks, points: Floats) -> dict[str, float]:
-    """Return the fraction of reference points [frames, animals, K, 2] in the square and in the crop."""
+    """Return the fraction of reference points inside an animal's square, and inside its crop with margins.
+
+    points: [frames, animals, K, 2]
+    """
     off = np.abs(points - tracks.center[:, :, None]).max(axis=3)
     known = np.isfinite(off)
-    half = tracks.side / 2
-    seen = half * (1 + 2 * Images().margin)
+    half_square = tracks.side / 2
+    half_crop = half_square * (1 + 2 * Images().margin)
     return {
         "side_px": round(tracks.side, 1),
-        "points_in_square": round(float((off[known] <= half).mean()), 4),
-        "points_in_crop": round(float((off[known] <= seen).mean()), 4),
+        "points_in_square": round(float((off[known] <= half_square).mean()), 4),
+        "points_in_crop": round(float((off[known] <= half_crop).mean()), 4),
     }
 
 

@@ -92,7 +92,7 @@ def test_formula_is_within_six_percent_with_randomness(
         simulated = simulation.simulate_steps(
             gpus, compute, size, 400, formulas.ASSUMPTIONS, np.random.default_rng(1)
         )
-        predicted = compute * formulas.slowest(gpus) + formulas.all_reduce(gpus, size)
+        predicted = compute * formulas.slowest_gpu_factor(gpus) + formulas.all_reduce(gpus, size)
         assert predicted == pytest.approx(simulated, rel=0.06)
 
 

@@ -108,10 +108,10 @@ def test_float32_points_are_computed_in_double() -> None:
     np.testing.assert_allclose(ours.weights, fit_ridge(x, y, 0.01).weights, atol=1e-5)
 
 
-@pytest.mark.parametrize(("images", "targets", "ridge"), [(4, 5, 0.1), (0, 0, 0.1), (4, 4, -1.0)])
-def test_invalid_arguments_are_value_errors(images: int, targets: int, ridge: float) -> None:
+@pytest.mark.parametrize(("input_rows", "target_rows", "ridge"), [(4, 5, 0.1), (0, 0, 0.1), (4, 4, -1.0)])
+def test_invalid_arguments_are_value_errors(input_rows: int, target_rows: int, ridge: float) -> None:
     with pytest.raises(ValueError):
-        fit_ridge(np.ones((images, 2)), np.ones((targets, 2)), ridge)
-    if images != targets or images == 0:
+        fit_ridge(np.ones((input_rows, 2)), np.ones((target_rows, 2)), ridge)
+    if input_rows != target_rows or input_rows == 0:
         with pytest.raises(ValueError):
-            fit_without_bias(np.ones((images, 2)), np.ones((targets, 2)))
+            fit_without_bias(np.ones((input_rows, 2)), np.ones((target_rows, 2)))

@@ -28,7 +28,16 @@ HELD_OUT = 1 << 20  # added to the seed, so that held-out images differ from all
 
 def build_detector(state: dict[str, Tensor], device: torch.device) -> LearnedDetector:
     """Return the trained network as selfmark runs it, but without a threshold."""
-    return LearnedDetector("selfmark", build_superpoint(state, device), CELL, CELL, 0.0, 4, POINTS, device)
+    return LearnedDetector(
+        "selfmark",
+        build_superpoint(state, device),
+        stride=CELL,
+        multiple=CELL,
+        threshold=0.0,
+        nms_radius=4,
+        max_points=POINTS,
+        device=device,
+    )
 
 
 def _draw_unseen(kind: str, index: int, settings: Settings, sources: list[Image]) -> Image:
@@ -91,17 +100,21 @@ def contact_sheet(
     """Draw rows of new images with their detected points; the last row shows labels made by adaptation."""
     sources = photographs.load(folder)
     detector = build_detector(state, device)
-    rows = []
+    tiles = []
     for number, kind in enumerate(("shapes", "scenes", "animal", "photographs", "photographs")):
         images = [_draw_unseen(kind, 1000 + number * ACROSS + i, settings, sources) for i in range(ACROSS)]
         points = detector.detect(_pixels(images)).to("cpu")
         points_by_image = [points.select(points.image_index == i) for i in range(ACROSS)]
-        rows += [_draw_points(image, p.xy, p.score) for image, p in zip(images, points_by_image, strict=True)]
+        tiles += [
+            _draw_points(image, p.xy, p.score) for image, p in zip(images, points_by_image, strict=True)
+        ]
     for index in np.linspace(0, len(labeled) - 1, ACROSS).astype(int):
         image, xy = labeled.images[index].cpu().numpy(), labeled.points[index].cpu()
         xy = xy[~xy[:, 0].isnan()]
-        rows.append(_draw_points(image.astype(np.float32) / np.float32(255), xy, torch.ones(len(xy))))
-    cv2.imwrite(str(path), np.vstack([np.hstack(rows[i : i + ACROSS]) for i in range(0, len(rows), ACROSS)]))
+        tiles.append(_draw_points(image.astype(np.float32) / np.float32(255), xy, torch.ones(len(xy))))
+    cv2.imwrite(
+        str(path), np.vstack([np.hstack(tiles[i : i + ACROSS]) for i in range(0, len(tiles), ACROSS)])
+    )
 
 
 def _draw_points(image: Image, xy: Tensor, score: Tensor) -> npt.NDArray[np.uint8]:

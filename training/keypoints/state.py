@@ -1,4 +1,4 @@
-"""State that a training needs to resume: the network with its norms and the number of finished phases."""
+"""State that training needs to resume: the network with its batch norms and the number of finished phases."""
 
 from __future__ import annotations
 

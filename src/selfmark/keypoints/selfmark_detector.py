@@ -20,7 +20,7 @@ WEIGHTS = resources.files("selfmark.keypoints") / "selfmark.safetensors"
 def create_selfmark_detector(settings: FirstKeypoints, device: torch.device) -> LearnedDetector:
     """Create the detector with the packaged weights or those of `settings.weights`.
 
-    As for SuperPoint, `settings.threshold` is a probability.
+    `settings.threshold` is a probability, as it is for SuperPoint.
     """
     with resources.as_file(WEIGHTS) as packaged:
         with_weights = replace(settings, weights=settings.weights or str(packaged))

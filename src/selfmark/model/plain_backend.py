@@ -58,7 +58,7 @@ class PlainNetworkOps:
         return result
 
     def describe(self, conv: nn.Conv2d, features: Tensor, cells: Tensor) -> Tensor:
-        """Sample the features at the cells, apply the 1x1 convolution and normalize."""
+        """Interpolate the features at `cells`, fractional positions; apply the 1x1 convolution; normalize."""
         sampled = sample_maps(features.float(), cells)
         return F.normalize(F.linear(sampled, conv.weight.flatten(1), conv.bias), dim=-1)
 

@@ -1,4 +1,4 @@
-"""Edits of a model card as pure functions, each with the edits that undo it.
+"""Edits of a model card. Applying edits returns a new card and the edits that undo the change.
 
 An edit contains only what it changes. Edits of several users are applied one after the other to the current
 card, so they do not overwrite each other.
@@ -166,7 +166,7 @@ def _apply(card: ModelCard, edit: Edit) -> ModelCard:
 
 
 def _pair(card: ModelCard, landmark: int, partner: int) -> ModelCard:
-    """Make two landmarks partners; their former partners become their own and are no longer confirmed."""
+    """Make two landmarks partners. A former partner is then paired with itself and no longer confirmed."""
     mirror = list(card.mirror)
     former = {mirror[landmark], mirror[partner]} - {landmark, partner}
     for index in former:

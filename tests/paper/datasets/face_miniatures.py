@@ -1,6 +1,6 @@
 """Miniatures of data sets of faces and birds in their official layouts, including their irregularities.
 
-Values are handwritten or follow simple rules; no code of the readers is used.
+Values are handwritten or follow simple rules. No code of selfmark is used to write the files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ Points = npt.NDArray[np.float64]
 
 
 def write_face(path: Path, size: tuple[int, int], points: npt.ArrayLike) -> None:
-    """Write an image with a dot at every point, 0-based, on a disc with patches that give keypoints."""
+    """Write an image of a disc with a dot at every point and colored squares for keypoint detectors to find.
+
+    Points are 0-based pixels.
+    """
     width, height = size
     image = np.full((height, width, 3), 120, dtype=np.uint8)
     points = np.asarray(points, dtype=np.float64)
@@ -55,8 +58,9 @@ CELEBA_COLUMNS = " ".join(
 def make_celeba(root: Path, images: int = 8, fit_images: int = 3, folder: str = "img_align_celeba") -> Path:
     """Make images 000001.jpg and so on; the five points of image i are moved by i.
 
-    The last two images are for testing. The lists have a count, a line of column names, columns of varying
-    width, trailing spaces and CRLF.
+    MAFL's training list has the first `fit_images` images, not in order, and its testing list the last two.
+    The list of points has a count, a line of column names, columns of varying width, trailing
+    spaces and CRLF.
     """
     names = [f"{number:06d}.jpg" for number in range(1, images + 1)]
     lines = [str(images), CELEBA_COLUMNS + " "]
@@ -82,7 +86,7 @@ def make_celeba(root: Path, images: int = 8, fit_images: int = 3, folder: str = 
 
 
 def make_aflw(root: Path, train: int = 5, test: int = 3) -> Path:
-    """Make the release of earlier work, with y before x and height before width."""
+    """Make AFLW as published by Jakab et al. (2018), with y before x and height before width."""
     for part, count in (("train", train), ("test", test)):
         names, points = [], []
         for number in range(count):
@@ -108,7 +112,8 @@ def make_ls3d(root: Path, train: int = 2, test: int = 6) -> Path:
             name = f"{part}_{134212 + number}_1_0"
             xy = sixty_eight_points(number)
             write_face(lp / part / f"{name}.jpg", (450, 450), xy)
-            # The file next to an image has parameters of the face model, the visible contour and a region.
+            # The file next to an image has a region, parameters of the face model, and 2D points whose jaw
+            # follows the visible contour. 2D points are moved by 50 here, to differ from the 3D points.
             savemat(
                 lp / part / f"{name}.mat",
                 {"pt2d": xy.T + 1 + 50, "roi": np.array([[1, 1, 450, 450]]), "Pose_Para": np.zeros((1, 7))},
@@ -178,7 +183,10 @@ CUB_SPECIES = ("001.Black_footed_Albatross", "009.Brewer_Blackbird", "014.Indigo
 
 
 def make_cub(root: Path) -> Path:
-    """Make six birds of three species: image n has part p at (10 n + p, 20 n + p), every third is hidden."""
+    """Make six birds of three species.
+
+    Image n has part p at (10 n + p, 20 n + p). Every third part is hidden, and all parts of the last image.
+    """
     names, split, boxes, parts = [], [], [], []
     for number in range(1, 7):
         species = CUB_SPECIES[(number - 1) // 2]

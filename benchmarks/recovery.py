@@ -155,7 +155,7 @@ def generate_points(images: int, device: torch.device) -> DescribedPoints:
         .flatten()
     )
 
-    def add_noise(centers: torch.Tensor) -> torch.Tensor:
+    def noisy_descriptors(centers: torch.Tensor) -> torch.Tensor:
         vectors = torch.randn(len(landmark), DESCRIPTOR_SIZE, generator=generator, device=device)
         vectors.mul_(NOISE / DESCRIPTOR_SIZE**0.5)
         for rows in torch.split(torch.arange(len(landmark), device=device), 1_000_000):
@@ -166,9 +166,9 @@ def generate_points(images: int, device: torch.device) -> DescribedPoints:
         xy=torch.rand(len(landmark), 2, generator=generator, device=device) * 256,
         image_index=torch.arange(images, device=device).repeat_interleave(LANDMARKS_PER_IMAGE),
         score=torch.ones(len(landmark), device=device),
-        descriptor=add_noise(directions[0]),
+        descriptor=noisy_descriptors(directions[0]),
     )
-    return DescribedPoints(points, add_noise(directions[1]))
+    return DescribedPoints(points, noisy_descriptors(directions[1]))
 
 
 def _fraction_changed_by_tf32(described: DescribedPoints, centroids: torch.Tensor) -> float:

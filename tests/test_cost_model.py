@@ -1,4 +1,4 @@
-"""Tests of the cost model: formulas against counts and a simulation, tables against the page."""
+"""The cost model: its formulas match counted traffic and a simulation, its tables those in docs/scale.md."""
 
 from __future__ import annotations
 
@@ -43,7 +43,11 @@ def test_the_page_matches_the_script(scripts: Path) -> None:
 
 
 def _ring_all_reduce(values: np.ndarray) -> tuple[np.ndarray, list[int]]:
-    """Sum [n, n * part] numbers with a ring and return the sums and how many numbers each member sent."""
+    """Sum the rows of `values` with a ring in which each row is a member.
+
+    Returns:
+        The sums as each member has them in the end, and how many numbers each member sent.
+    """
     members = len(values)
     chunks = values.reshape(members, members, -1).copy()
     sent = [0] * members
@@ -70,9 +74,9 @@ def test_traffic_matches_a_real_ring(formulas: ModuleType) -> None:
     values = np.random.default_rng(0).normal(size=(8, 8 * 3))
     result, sent = _ring_all_reduce(values)
     np.testing.assert_allclose(result, np.tile(values.sum(axis=0), (8, 1)))
-    inside, outside = formulas.traffic(8, 24.0)
-    assert sent == [pytest.approx(inside)] * 8
-    assert outside == 0
+    within_node, between_nodes = formulas.traffic(8, 24.0)
+    assert sent == [pytest.approx(within_node)] * 8
+    assert between_nodes == 0
 
 
 @pytest.mark.parametrize("gpus", [8, 64])
@@ -122,4 +126,4 @@ def test_more_gpus_do_not_cost_fewer_gpu_hours(formulas: ModuleType) -> None:
             for gpus in (8, 64, 1024)
         ]
         assert costs == sorted(costs)
-        assert costs[0] > images * 35 / formulas.Rates().extract  # describing keypoints alone
+        assert costs[0] > images * 35 / formulas.Rates().extract  # 35 recoveries describe all keypoints

@@ -1,4 +1,4 @@
-"""Tracks in every format, read back by the library of the target: animals keep their identity.
+"""Tracks in every format, read back with that format's own library: animals keep their identity.
 
 Animal 7 is missing in one frame, animal 3 in another, and their order changes between frames.
 """

@@ -43,7 +43,7 @@ def make_toy_folder(
     write_card(card, folder / "model")
     rng = np.random.default_rng(0)
     landmarks = len(card.names)
-    # On a grid, far enough apart for touch.
+    # On a grid, far enough apart to tap each landmark on a touch screen.
     columns, rows = np.meshgrid([20, 60, 100], [22, 58])
     grid = np.stack([columns.ravel(), rows.ravel()], axis=1)[np.arange(landmarks) % 6]
     xy = grid + rng.uniform(-4, 4, (images, landmarks, 2))

@@ -9,7 +9,7 @@ import numpy as np
 
 from selfmark.report import ReportCurves, ReportData, ReportTable
 
-K, E, S = 4, 5, 64
+K, E, S = 4, 5, 64  # K landmarks, E example images of S x S pixels
 ATTACK = '<script>alert("x")</script>.png'
 
 
@@ -37,7 +37,7 @@ def example_data(**changes: Any) -> ReportData:
         mirror=(0, 2, 1, 3),
         detection=np.array([0.914, 0.5, 0.25, 0.0]),
         history=tuple(history),
-        figures=(("Forward error", "4.83%", "In percent of the object's size."),),
+        headline_numbers=(("Forward error", "4.83%", "In percent of the object's size."),),
         settings={"K": 4, "images": {"size": 64, "deep": {"er": [1, 2]}}},
     )
     return replace(data, **changes)

@@ -119,8 +119,10 @@ def test_a_landmark_without_examples_has_a_note(tmp_path: Path) -> None:
     assert len(page.all("img")) == E + (K - 1) * E
 
 
-def test_a_run_without_history_or_figures_still_has_a_report(tmp_path: Path) -> None:
-    page = Page(write_report(example_data(history=(), figures=()), tmp_path).read_text(encoding="utf-8"))
+def test_a_run_without_history_or_headline_numbers_still_has_a_report(tmp_path: Path) -> None:
+    page = Page(
+        write_report(example_data(history=(), headline_numbers=()), tmp_path).read_text(encoding="utf-8")
+    )
     assert not page.all("svg")
     assert len(page.all("article")) == K
 

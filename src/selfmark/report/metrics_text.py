@@ -28,12 +28,12 @@ def error_unit(metrics: Metrics) -> str:
     return _UNITS.get(spec, f"the distance between {pair}")
 
 
-def headline_figures(metrics: Metrics) -> list[tuple[str, str, str]]:
-    """Return the headline figures as (name, value, explanation)."""
-    figures: list[tuple[str, str, str]] = []
+def headline_numbers(metrics: Metrics) -> list[tuple[str, str, str]]:
+    """Return the headline numbers as (name, value, explanation)."""
+    numbers: list[tuple[str, str, str]] = []
     if "headline" in metrics:
         headline, guessing = metrics["headline"], metrics["guessing"]
-        figures += [
+        numbers += [
             (
                 "Forward error",
                 f"{headline['forward']['error']:.2f} %",
@@ -56,7 +56,7 @@ def headline_figures(metrics: Metrics) -> list[tuple[str, str, str]]:
     if "unlabelled" in metrics:
         checks = metrics["unlabelled"]
         trusted = sum(value >= 0.5 for value in checks["trust"])
-        figures.append(
+        numbers.append(
             (
                 "Landmarks to trust",
                 f"{trusted} of {len(checks['trust'])}",
@@ -64,7 +64,7 @@ def headline_figures(metrics: Metrics) -> list[tuple[str, str, str]]:
                 "needs no labels.",
             )
         )
-    return figures
+    return numbers
 
 
 def metric_tables(metrics: Metrics) -> tuple[ReportTable, ...]:

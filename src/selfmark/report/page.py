@@ -43,7 +43,7 @@ class ReportData:
         detection: [K] fraction of the training images in which Stage 1 found the landmark.
         history: Events of log.jsonl. Those with `iteration` and `loss` are drawn as loss curves, `recovery`
             events as a table of rounds; `landmark_count` events explain how K was chosen.
-        figures: Headline figures as (name, value, explanation).
+        headline_numbers: The most important results as (name, value, explanation).
         settings: The configuration as nested dictionaries.
         colors: "#rrggbb" of each landmark; empty for the default palette.
         skeleton: Pairs of landmarks to connect in the examples.
@@ -72,7 +72,7 @@ class ReportData:
     mirror: tuple[int, ...]
     detection: FloatArray
     history: tuple[dict[str, Any], ...]
-    figures: tuple[tuple[str, str, str], ...]
+    headline_numbers: tuple[tuple[str, str, str], ...]
     settings: dict[str, Any]
     colors: tuple[str, ...] = ()
     skeleton: tuple[tuple[int, int], ...] = ()
@@ -163,7 +163,7 @@ def _template_values(data: ReportData) -> dict[str, Any]:
         "title": data.title,
         "version": __version__,
         "notes": data.notes,
-        "figures": data.figures,
+        "headline_numbers": data.headline_numbers,
         "landmarks": landmarks,
         "hidden": [data.names[index] for index in data.hidden],
         "by_number": {row["index"]: row for row in landmarks},

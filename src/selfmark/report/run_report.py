@@ -69,7 +69,7 @@ def build_report(
         hidden=detector.card.hidden,
         detection=_detection_rate(run),
         history=tuple(run.events()),
-        figures=(*metrics_text.headline_figures(metrics), *_run_figures(run)),
+        headline_numbers=(*metrics_text.headline_numbers(metrics), *_run_numbers(run)),
         settings=to_dict(run.config),
         tables=metrics_text.metric_tables(metrics),
         curves=metrics_text.metric_curves(metrics),
@@ -109,7 +109,7 @@ def _detection_rate(run: Run) -> FloatArray:
     return rate
 
 
-def _run_figures(run: Run) -> tuple[tuple[str, str, str], ...]:
+def _run_numbers(run: Run) -> tuple[tuple[str, str, str], ...]:
     return (
         ("Landmarks", str(run.config.K), "Points that the detector places in every image."),
         ("Training images", str(_num_images(run)), "Images that could be read. None of them had labels."),

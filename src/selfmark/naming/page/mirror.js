@@ -16,6 +16,7 @@ export function startMirror() {
 function render(view, changed) {
   const focused = view.contains(document.activeElement) ? document.activeElement.id : "";
   const visible = allLandmarks().filter((index) => !isHidden(index));
+  // Each pair appears once: under its first landmark, or under its second if the first is hidden.
   const pairs = visible.filter((index) => partnerOf(index) > index || (partnerOf(index) < index && isHidden(partnerOf(index))));
   const single = visible.filter((index) => partnerOf(index) === index);
   const confirmed = [...pairs, ...single].filter(isConfirmed).length;

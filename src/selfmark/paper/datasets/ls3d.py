@@ -71,14 +71,14 @@ def _read_300w_lp(root: Path, folder: Path) -> tuple[AnnotatedObjects, list[str]
         (folder / "landmarks" / image.parent.name / f"{image.stem}_pts.mat", image.with_suffix(".mat"))
         for image in images
     ]
-    labels = [_find_first(paths) for paths in candidates]
-    _require_points(images, labels, candidates)
+    point_files = [_find_first(paths) for paths in candidates]
+    _require_any_points(images, point_files, candidates)
     # The .mat file next to an image has only `pt2d`, whose jaw follows the visible contour.
-    num_2d = sum(path is not None and path.parent.parent == folder for path in labels)
+    num_2d = sum(path is not None and path.parent.parent == folder for path in point_files)
     note = (
         f"{num_2d} images of 300W-LP have no points in 'landmarks'; those of the .mat next to them are used"
     )
-    objects, notes = _read_objects(root, folder, images, labels, {})
+    objects, notes = _read_objects(root, folder, images, point_files, {})
     return objects, [note, *notes] if num_2d else notes
 
 
@@ -94,20 +94,20 @@ def _read_balanced(root: Path, folder: Path) -> tuple[AnnotatedObjects, list[str
         )
     images.sort(key=lambda path: int(path.stem))
     candidates = [tuple(image.with_suffix(suffix) for suffix in (".t7", ".mat", ".npy")) for image in images]
-    labels = [_find_first(paths) for paths in candidates]
-    _require_points(images, labels, candidates)
+    point_files = [_find_first(paths) for paths in candidates]
+    _require_any_points(images, point_files, candidates)
     fields = {"yaw_bucket": tuple(_YAW_RANGES[int(image.stem) % 3] for image in images)}
-    return _read_objects(root, folder, images, labels, fields)
+    return _read_objects(root, folder, images, point_files, fields)
 
 
 def _find_first(paths: Sequence[Path]) -> Path | None:
     return next((path for path in paths if path.exists()), None)
 
 
-def _require_points(
-    images: Sequence[Path], labels: Sequence[Path | None], candidates: Sequence[Sequence[Path]]
+def _require_any_points(
+    images: Sequence[Path], point_files: Sequence[Path | None], candidates: Sequence[Sequence[Path]]
 ) -> None:
-    if not any(labels):
+    if not any(point_files):
         expected = " or ".join(map(str, candidates[0]))
         raise InputError(
             f"none of the {len(images)} images has a file of points; for the first it would be {expected}"
@@ -118,11 +118,11 @@ def _read_objects(
     root: Path,
     folder: Path,
     images: Sequence[Path],
-    labels: Sequence[Path | None],
+    point_files: Sequence[Path | None],
     fields: Mapping[str, tuple[str, ...]],
 ) -> tuple[AnnotatedObjects, list[str]]:
     """Return the images that have points, and a note if some have none."""
-    labeled = [(row, path) for row, path in enumerate(labels) if path is not None]
+    labeled = [(row, path) for row, path in enumerate(point_files) if path is not None]
     # Both data sets are 1-based: 300W-LP comes from MATLAB, and the authors of LS3D-W add 1 in Torch.
     xy = np.stack([_read_points(path) for _, path in labeled]) - 1
     boxes = tight_boxes(xy)

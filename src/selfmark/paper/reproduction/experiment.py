@@ -10,8 +10,8 @@ the keys
     fit_images: number of randomly drawn images on which regressors are fitted; default: all
     settings:   changes to the preset, by dotted name
     evaluation: changes to the settings of the evaluation
-    start:      indices of annotated points that serve as first keypoints, each moved at random by up to
-                `jitter` pixels
+    start:      annotated points that serve as first keypoints: `points`, their indices, and `jitter`, the
+                largest random shift in pixels
     metric:     a name from `table_metrics.METRICS`, with its argument
 
 A row may also have `paper`, the paper's number for each column, and `quoted: true` if the numbers
@@ -31,10 +31,10 @@ from selfmark.config import Config, override
 from selfmark.errors import InputError, suggest
 from selfmark.paper.reproduction.table_metrics import VALUE_KINDS, ExperimentKind, parse_metric
 
-EVALUATION = "evaluation."  # prefix of the settings that a file has under `evaluation`
-_SINGLE_KEYS = ("train", "test", "points", "fit_images", "start", "metric")
+EVALUATION_PREFIX = "evaluation."  # prefix of the settings that a file has under `evaluation`
+_SINGLE_VALUE_KEYS = ("train", "test", "points", "fit_images", "start", "metric")
 _SETTINGS_KEYS = ("settings", "evaluation")
-_SPEC_KEYS = (*_SINGLE_KEYS, *_SETTINGS_KEYS)
+_SPEC_KEYS = (*_SINGLE_VALUE_KEYS, *_SETTINGS_KEYS)
 _FILE_KEYS = ("title", "place", "label", "kind", "note", "digits", "x", "y", "columns", "rows", *_SPEC_KEYS)
 # Names of experiments in selfmark 0.1.
 _RENAMED = {"generalisation": "generalization", "initialisation": "initialization"}
@@ -78,7 +78,7 @@ class CellSpec:
             InputError: if both specify the same field or setting; the message begins with `where`.
         """
         merged: dict[str, Any] = {}
-        for name in _SINGLE_KEYS:
+        for name in _SINGLE_VALUE_KEYS:
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine is not None and theirs is not None:
                 raise InputError(f"{where}: '{name}' is given twice")
@@ -158,7 +158,7 @@ class Experiment:
     def varied_settings(self) -> frozenset[str]:
         """Dotted names of the settings that are given for single rows or columns."""
         specs = [*(row.spec for row in self.own_rows), *(column.spec for column in self.columns)]
-        evaluation = (f"{EVALUATION}{name}" for spec in specs for name in spec.evaluation)
+        evaluation = (f"{EVALUATION_PREFIX}{name}" for spec in specs for name in spec.evaluation)
         return frozenset([*(name for spec in specs for name in spec.settings), *evaluation])
 
     def cell_spec(self, row: Row, column: Column) -> CellSpec:
@@ -275,4 +275,4 @@ def _check_cell(experiment: Experiment, row: Row, column: Column) -> None:
     if metric.kind not in VALUE_KINDS[experiment.kind]:
         raise InputError(f"{where}: '{spec.metric}' cannot be shown as {experiment.kind}")
     override(Config(), spec.settings)
-    override(Config(), {f"{EVALUATION}{name}": value for name, value in spec.evaluation.items()})
+    override(Config(), {f"{EVALUATION_PREFIX}{name}": value for name, value in spec.evaluation.items()})

@@ -15,7 +15,14 @@ from typing import Any, Protocol
 
 from selfmark.config import Config, original_names, override, preset, to_dict
 from selfmark.errors import InputError
-from selfmark.paper.reproduction.experiment import EVALUATION, CellSpec, Column, Experiment, Row, StartPoints
+from selfmark.paper.reproduction.experiment import (
+    EVALUATION_PREFIX,
+    CellSpec,
+    Column,
+    Experiment,
+    Row,
+    StartPoints,
+)
 from selfmark.paper.reproduction.table_metrics import MeasurementKind, parse_metric, required_inputs
 
 _WITHOUT_TRAINING: tuple[MeasurementKind, ...] = ("keypoints", "keypoint map", "keypoint sheet")
@@ -287,11 +294,15 @@ def _with_enough_clusters(preset_name: str, settings: Mapping[str, Any]) -> dict
 
 def _evaluation_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of the evaluation, without their prefix."""
-    return {name.removeprefix(EVALUATION): value for name, value in settings.items() if _is_evaluation(name)}
+    return {
+        name.removeprefix(EVALUATION_PREFIX): value
+        for name, value in settings.items()
+        if _is_evaluation(name)
+    }
 
 
 def _is_evaluation(name: str) -> bool:
-    return name.startswith(EVALUATION)
+    return name.startswith(EVALUATION_PREFIX)
 
 
 def _digest(value: Any) -> str:

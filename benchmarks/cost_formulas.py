@@ -26,9 +26,9 @@ class Assumptions:
 
     parameters: float = 6.77e6  # values; weights of the network, one gradient each
     gradient_bytes: int = 4  # B; float32; bfloat16 would halve the traffic
-    views: float = 6.4e6  # images; minimum processed by Stage 1: 200,000 steps of 16 pairs
-    views_stage2: float = 3.2e6  # images; minimum processed by Stage 2: 200,000 steps of 16
-    views_per_image: float = 1.0  # times; how often each stage processes an image of a larger data set
+    min_views_stage1: float = 6.4e6  # images; minimum processed by Stage 1: 200,000 steps of 16 pairs
+    min_views_stage2: float = 3.2e6  # images; minimum processed by Stage 2: 200,000 steps of 16
+    views_per_image: float = 1.0  # times; passes of a stage over a data set larger than its minimum
     min_steps: float = 6_300.0  # steps; minimum for Stage 1 (preset fast); limits the total batch
     max_batch: float = 128.0  # images; largest batch of one GPU
     recoveries: int = 35  # times; 34 rounds and the final clustering
@@ -131,7 +131,10 @@ class Training:
 def plan_training(
     gpus: int, num_views: float, rates: Rates, assumptions: Assumptions = ASSUMPTIONS
 ) -> Training:
-    """Plan a stage that processes `num_views` images; GPUs stay idle once the batch may not grow further."""
+    """Plan a stage that processes `num_views` images.
+
+    The minimum number of steps limits the total batch. GPUs that would get fewer than 2 images are left idle.
+    """
     total_batch = min(gpus * assumptions.max_batch, num_views / assumptions.min_steps)
     busy = max(1, min(gpus, int(total_batch // 2)))
     steps, batch = num_views / total_batch, total_batch / busy
@@ -148,15 +151,15 @@ def independent_work(gpus: int, images: float, rate: float, assumptions: Assumpt
 
 def kmeans_fit(gpus: int, rates: Rates, assumptions: Assumptions = ASSUMPTIONS) -> float:
     """Return the seconds to fit both K-means of one recovery on a sample of fixed size."""
-    each = assumptions.restarts * assumptions.iterations
-    compute = max(rates.recovery_fit_200k / gpus, 2 * each * assumptions.iteration_floor)
+    iterations = assumptions.restarts * assumptions.iterations  # of each K-means
+    compute = max(rates.recovery_fit_200k / gpus, 2 * iterations * assumptions.iteration_floor)
     seeding = (
         2
         * (assumptions.K + assumptions.M)
         * all_reduce(gpus, assumptions.restarts * assumptions.descriptor * 4.0, assumptions)
     )
     exchange = sum(
-        each * all_reduce(gpus, sums_size(clusters, assumptions), assumptions)
+        iterations * all_reduce(gpus, sums_size(clusters, assumptions), assumptions)
         for clusters in (assumptions.K, assumptions.M)
     )
     return compute * slowest_gpu_factor(gpus, assumptions) + seeding + exchange
@@ -179,8 +182,8 @@ def seconds_by_part(
         on_demand: Whether a recovery labels only the images that the next round will use.
         assumptions: Everything that was not measured.
     """
-    stage1 = count_views(images, assumptions.views, assumptions)
-    stage2 = count_views(images, assumptions.views_stage2, assumptions)
+    stage1 = count_views(images, assumptions.min_views_stage1, assumptions)
+    stage2 = count_views(images, assumptions.min_views_stage2, assumptions)
     labeled = stage1 + stage2 if on_demand else images * assumptions.recoveries
     return {
         "reading images": independent_work(gpus, images, assumptions.decode, assumptions),

@@ -194,7 +194,9 @@ def _wall_clock(rates: Rates) -> str:
         for variant, on_demand in (("as built", False), ("labeling on demand", True)):
             runs = [seconds_by_part(images, gpus, rates, on_demand) for gpus in GPUS]
             rows.append([f"{name} images, {variant}", *[_time(sum(seconds.values())) for seconds in runs]])
-        plans = [plan_training(gpus, count_views(images, ASSUMPTIONS.views), rates) for gpus in GPUS]
+        plans = [
+            plan_training(gpus, count_views(images, ASSUMPTIONS.min_views_stage1), rates) for gpus in GPUS
+        ]
         rows.append([f"{name} images: Stage 1 alone", *[_time(plan.seconds) for plan in plans]])
         rows.append(
             [
@@ -250,7 +252,7 @@ def _simulation(rates: Rates) -> str:
 
 
 def _steps(gpus: int, images: float, rates: Rates) -> float:
-    minima = (ASSUMPTIONS.views, ASSUMPTIONS.views_stage2)
+    minima = (ASSUMPTIONS.min_views_stage1, ASSUMPTIONS.min_views_stage2)
     return sum(plan_training(gpus, count_views(images, minimum), rates).steps for minimum in minima)
 
 

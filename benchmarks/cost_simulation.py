@@ -101,7 +101,9 @@ def simulate_round(
         seconds += each * simulate_steps(
             gpus, compute, sums_size(clusters, assumptions), simulated, assumptions, rng
         )
-    plan = plan_training(gpus, count_views(images, assumptions.views, assumptions), rates, assumptions)
+    plan = plan_training(
+        gpus, count_views(images, assumptions.min_views_stage1, assumptions), rates, assumptions
+    )
     steps = plan.steps / assumptions.recoveries
     simulated = max(1, int(steps) // thinning)
     compute = step_compute(plan.batch, rates)

@@ -34,7 +34,7 @@ def summaries(scripts: None) -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def tables(scripts: None) -> ModuleType:
+def quality_pages(scripts: None) -> ModuleType:
     return import_module("quality_pages")
 
 
@@ -71,35 +71,37 @@ def _line(page: str, start: str) -> list[str]:
     return [cell.strip() for cell in lines[0].strip("|").split("|")]
 
 
-def test_seeds_are_summarized_by_mean_and_sample_deviation(tables: ModuleType) -> None:
-    # 2.9, 3.0, 3.2: mean 9.1 / 3; squared deviations 0.01778 + 0.00111 + 0.02778 over 2: root 0.1528.
-    page = tables.pages(_example_quality())["quality.md"]
+def test_seeds_are_summarized_by_mean_and_sample_deviation(quality_pages: ModuleType) -> None:
+    # 2.9, 3.0, 3.2: the mean is 9.1 / 3 = 3.0333, and the sample deviation is the square root of
+    # (0.01778 + 0.00111 + 0.02778) / 2, which is 0.1528.
+    page = quality_pages.pages(_example_quality())["quality.md"]
     stage2 = [line for line in page.splitlines() if line.startswith("| yt68-superpoint | faces-yt68")][1]
     assert "| 3 | 2 | 3.30 ± 0.00 | 3.03 ± 0.15 | — | 6.07 ± 0.31 | 11.40 |" in stage2
 
 
-def test_targets_are_compared_with_results(tables: ModuleType) -> None:
-    page = tables.pages(_example_quality())["quality.md"]
+def test_targets_are_compared_with_results(quality_pages: ModuleType) -> None:
+    page = quality_pages.pages(_example_quality())["quality.md"]
     assert "| yt68-superpoint | forward, ridge 0.01 | 3 | 3.03 | no |" in page
     assert "| yt68-superpoint | backward, ridge 0.01 | 6.5 | 6.07 | yes |" in page
-    # 6.27 of 11.4 is 0.55, below the 0.6 that 40 % under the mean shape allows.
+    # 6.27 / 11.4 = 0.55. The target is an error of at most 0.6 times that of the mean shape.
     assert "| birds-side-20 | forward, ridge 0.01 | 0.6 of the mean shape | 0.55 | yes |" in page
     assert "| yt68-selfmark | forward, ridge 0.01 | 3.3 | — | — |" in page
 
 
-def test_the_order_of_rows_is_compared_with_the_paper(tables: ModuleType) -> None:
-    page = tables.pages(_example_quality())["ablations.md"]
+def test_the_order_of_rows_is_compared_with_the_paper(quality_pages: ModuleType) -> None:
+    page = quality_pages.pages(_example_quality())["ablations.md"]
     assert _line(page, "250")[1:4] == ["clusters-250", "5.50", "11.00"]
     assert _line(page, "250")[-2:] == ["8.58", "6.26"]
-    # Ranks ours 5 3 1 4 2, theirs 5 2 1 3 4: squared differences 0 1 0 1 4, so 1 - 6 x 6 / (5 x 24) = 0.7.
+    # Our ranks are 5 3 1 4 2, those of the paper 5 2 1 3 4. The squared differences 0 1 0 1 4 add up to 6, so
+    # the correlation is 1 - 6 x 6 / (5 x 24) = 0.7.
     assert (
         "By forward error of Stage 1, from best to worst: 100, 500, 50, 250, 30; in the paper: 100, 50, 250, "
         "500, 30. The same row is best; Spearman's rank correlation is 0.70." in page
     )
 
 
-def test_flipping_at_test_time_has_its_own_row(tables: ModuleType) -> None:
-    page = tables.pages(_example_quality())["ablations.md"]
+def test_flipping_at_test_time_has_its_own_row(quality_pages: ModuleType) -> None:
+    page = quality_pages.pages(_example_quality())["ablations.md"]
     assert [_line(page, label)[3] for label in ("none", "train", "train and test")] == [
         "3.40",
         "3.50",
@@ -110,14 +112,14 @@ def test_flipping_at_test_time_has_its_own_row(tables: ModuleType) -> None:
     )
 
 
-def test_videos_are_summarized_over_seeds(tables: ModuleType) -> None:
+def test_videos_are_summarized_over_seeds(quality_pages: ModuleType) -> None:
     quality = _example_quality()
     for name, flow, forward in (("flies", 0.2, 6.0), ("flies-temporal", 0.1, 6.1)):
-        for seed, more in enumerate((0.0, 0.03)):
-            motion = {"median_from_flow": flow + more, "jumps": 0.01, "on_animal": 0.5}
+        for seed, offset in enumerate((0.0, 0.03)):
+            motion = {"median_from_flow": flow + offset, "jumps": 0.01, "on_animal": 0.5}
             quality["runs"][f"{name}-s{seed}"] = {"by": {}, "motion": motion, "data": "flies-pair-video"}
-            quality["rows"] += [_row(name, forward + 10 * more, seed, stage) for stage in (1, 2)]
-    page = tables.pages(quality)["quality.md"]
+            quality["rows"] += [_row(name, forward + 10 * offset, seed, stage) for stage in (1, 2)]
+    page = quality_pages.pages(quality)["quality.md"]
     # 0.2 and 0.23: mean 0.215, sample deviation 0.03 / root 2.
     assert "\n| flies | 0.215 ± 0.021 | 0.010 ± 0.000 | 0.500 ± 0.000 |\n" in page
     assert "the distance from flow falls from 0.215 to 0.115, more than the spread over seeds (0.021)" in page
@@ -146,7 +148,8 @@ def test_a_repeated_run_replaces_the_published_one(merge: ModuleType) -> None:
     }
     new = {"run": {"name": "short-s0", "images": 7}, "rows": [_row("short", 3.9)]}
     merged = merge.merge(old, [new])
-    # Declared order: results before ablations. The variant belonged to the run that was replaced.
+    # Rows are in declared order: results before ablations. The row flip-train is gone, because it was
+    # computed from the old run short-s0.
     assert [(row["name"], row["forward"]) for row in merged["rows"]] == [
         ("yt68-superpoint", 3.0),
         ("short", 3.9),
@@ -160,8 +163,8 @@ def test_trial_runs_are_not_merged(merge: ModuleType) -> None:
         merge.merge({"runs": {}, "rows": []}, [trial])
 
 
-def test_the_committed_pages_match_the_committed_json(tables: ModuleType) -> None:
-    for name, page in tables.pages(_published()).items():
+def test_the_committed_pages_match_the_committed_json(quality_pages: ModuleType) -> None:
+    for name, page in quality_pages.pages(_published()).items():
         written = (RESULTS / name).read_text(encoding="utf-8")
         assert written == page, "run: python benchmarks/quality/quality_pages.py"
 
@@ -227,7 +230,7 @@ def test_commands_on_the_page_have_the_settings_of_the_experiments(scripts: None
     for experiment in experiments.RESULTS:
         words = shlex.split(commands.discover_command(experiment))
         options = discover.make_context("discover", words[2:]).params
-        settings = parse_settings(options["change"]) | {"K": options["landmarks"]}
+        settings = parse_settings(options["overrides"]) | {"K": options["landmarks"]}
         parsed = override(preset(options["preset"]), settings)
         expected = override(preset(experiment.preset), experiment.settings)
         assert replace(parsed, evaluation=expected.evaluation) == expected, experiment.name

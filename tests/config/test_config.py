@@ -103,9 +103,9 @@ def test_names_of_selfmark_0_1_are_accepted(old: str, new: str, tmp_path: Path) 
     expected = config.override(tiny, {new: changed})
     assert config.override(tiny, {old: changed}) == expected
     current = config.to_dict(expected)
-    assert config.from_dict(config.original_names(current)) == expected
+    assert config.from_dict(config.original_setting_names(current)) == expected
     section, _, name = old.partition(".")
-    assert name in config.original_names(current)[section]
+    assert name in config.original_setting_names(current)[section]
 
 
 def _values(settings: config.Config) -> dict[str, object]:

@@ -56,7 +56,7 @@ def test_rejected_edits_change_nothing_and_give_the_reason(toy: ToyServer) -> No
 
 
 def test_eight_concurrent_users_lose_no_edit(tmp_path: Path) -> None:
-    """Each user renames and connects other landmarks, and all edits end up in one file."""
+    """Each user edits landmarks of their own, and all edits end up in one file."""
     users, edits_each = 8, 6
     count = users * edits_each
     card = replace(CARD, names=tuple(f"landmark_{i}" for i in range(count)), mirror=tuple(range(count)))
@@ -131,7 +131,7 @@ def test_rendered_images_show_the_landmarks_at_the_listed_positions(read_only: T
     image = read_only.client.get("/api/images").json()["images"][0]
     pixels = np.asarray(Image.open(io.BytesIO(read_only.client.get("/images/0/large").content)))
     assert pixels.shape == (80, 120, 3)
-    for x, y in image["xy"]:  # measured from the corner
+    for x, y in image["xy"]:  # pixel corners are at integers
         assert pixels[int(y), int(x)].min() > 200
     assert pixels[2, 2].max() < 90
 
@@ -143,7 +143,7 @@ def test_crops_have_the_landmark_in_their_center(read_only: ToyServer) -> None:
             crop = np.asarray(Image.open(io.BytesIO(content))).astype(int)
             assert crop.shape == (CROP_SIDE, CROP_SIDE, 3)
             center = np.argwhere(crop.min(axis=2) > 190).mean(axis=0)
-            # The square of 5 pixels is about 20 pixels wide here.
+            # The white square at the landmark is 5 pixels wide in the image and about 20 in the crop.
             assert np.abs(center - CROP_SIDE / 2).max() < 4
 
 

@@ -8,7 +8,7 @@
 
 from selfmark.config.limits import NOT_NEGATIVE, limit_of
 from selfmark.config.presets import PRESETS, preset, resolve_preset, with_landmarks
-from selfmark.config.renamed import current_name, original_names
+from selfmark.config.renamed import current_name, original_setting_names
 from selfmark.config.schema import (
     STRIDE,
     Augment,
@@ -66,7 +66,7 @@ __all__ = [
     "from_dict",
     "from_yaml",
     "limit_of",
-    "original_names",
+    "original_setting_names",
     "override",
     "preset",
     "resolve_preset",

@@ -72,7 +72,7 @@ def rename_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     return _rename(values, RENAMED, _RENAMED_SECTIONS)
 
 
-def original_names(values: Mapping[str, Any]) -> dict[str, Any]:
+def original_setting_names(values: Mapping[str, Any]) -> dict[str, Any]:
     """Replace current names in nested settings with those of selfmark 0.1.
 
     Fingerprints are computed from these names, so renaming a setting does not change them.

@@ -1,8 +1,8 @@
 """Predictions of a run for a set of images, computed once and cached in the run folder.
 
 The file name depends on the images. The file contains a fingerprint of everything that the predictions depend
-on: the weights of both stages, the settings, and the sizes and times of the images. If any of these changes,
-the predictions are computed again.
+on: the weights of both stages, the settings, and the file size and modification time of every image. If any
+of these changes, the predictions are computed again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from selfmark.config import original_names, to_dict
+from selfmark.config import original_setting_names, to_dict
 from selfmark.detector import Detector
 from selfmark.errors import InputError
 from selfmark.evaluation.stage1_landmarks import Stage1, find_stage1_landmarks
@@ -85,8 +85,8 @@ def run_fingerprint(run: Run, card: ModelCard) -> str:
         run.path / "checkpoints" / "stage1.safetensors",
         run.path / "points" / "landmarks.safetensors",
     )
-    # Names, skeleton and evaluation settings can be edited without changing a prediction.
-    values = original_names(to_dict(run.config))
+    # Landmark names, skeleton and evaluation settings are left out, because no prediction depends on them.
+    values = original_setting_names(to_dict(run.config))
     settings = {name: part for name, part in values.items() if name != "evaluation"}
     inference = (card.mirror, card.flip_test, card.refine, dataclasses.asdict(card.images))
     return _digest(*(_file_digest(file) for file in files), json.dumps([settings, inference], sort_keys=True))
@@ -135,7 +135,7 @@ def _listing(refs: Sequence[ImageRef]) -> str:
 
 
 def _file_states(refs: Sequence[ImageRef]) -> str:
-    """Return size and time of every file, which is enough to notice a replaced image."""
+    """Return size and modification time of every file, which is enough to notice a replaced image."""
     states = []
     for path in dict.fromkeys(ref.path for ref in refs):
         try:

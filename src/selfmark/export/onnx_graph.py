@@ -154,7 +154,7 @@ def add_mirrored_maps(
     graph = recorder.graph
     mirrored = Value(graph, _mirror(graph, images.name))
     maps = add_maps(recorder, psi, images.apply("Concat", mirrored, axis=0), size)
-    original, flipped = graph.add_several("Split", 2, maps.name, axis=0)
+    original, flipped = graph.add_multi_output("Split", 2, maps.name, axis=0)
     restored = graph.add("Gather", _mirror(graph, flipped), integers(mirror), axis=1)
     total = graph.add("Add", original, restored)
     return Maps(graph.add("Mul", total, floats(0.5)), maps.channels, maps.side)
@@ -204,7 +204,7 @@ def _peaks(graph: Graph, maps: Maps, refine: Refine) -> str:
     # The cell itself, its left and upper neighbors, its right and lower neighbors.
     columns, rows = neighbors(column, [0, -1, 0, 1, 0]), neighbors(row, [0, 0, -1, 0, 1])
     cells = graph.add("Add", graph.add("Mul", rows, integers(side)), columns)
-    peak, before, after = graph.add_several(
+    peak, before, after = graph.add_multi_output(
         "Split", 3, graph.add("GatherElements", flat, cells, axis=2), integers([1, 2, 2]), axis=2
     )
     offset = (_quarter_offset if refine == "quarter" else _parabola_offset)(graph, peak, before, after)

@@ -32,9 +32,9 @@ class Graph:
 
     def add(self, operator: str, *inputs: str | npt.NDArray[Any], **attributes: Any) -> str:
         """Append a node with one output and return the name of the output; arrays become constants."""
-        return self.add_several(operator, 1, *inputs, **attributes)[0]
+        return self.add_multi_output(operator, 1, *inputs, **attributes)[0]
 
-    def add_several(
+    def add_multi_output(
         self, operator: str, outputs: int, *inputs: str | npt.NDArray[Any], **attributes: Any
     ) -> list[str]:
         """Append a node with several outputs and return their names."""

@@ -2,9 +2,10 @@
 
 They need no download and have no license restrictions.
 
-The suppression spreads all points it is given, so weak candidates would cover the background. It therefore
-gets only the strongest few candidates per requested point. Their number was tuned on faces with 68 known
-landmarks, so that as many landmarks as possible have a selected point nearby (docs/keypoints.md).
+The suppression selects points that are spread over the image, so if it could choose from all candidates, many
+weak points in the background would be selected. It therefore gets only the strongest few candidates per
+requested point. Their number was tuned on faces with 68 known landmarks, so that as many landmarks as
+possible have a selected point nearby (docs/keypoints.md).
 """
 
 from __future__ import annotations
@@ -33,18 +34,19 @@ THREADS = min(16, os.cpu_count() or 1)
 class OpenCVDetector:
     """OpenCV detector, followed by adaptive non-maximal suppression.
 
-    make:       creates the OpenCV object; called once per image, because these objects are not thread-safe
-    describe:   converts OpenCV's descriptors [P, *] to [P, length] float32 for Euclidean distance
-    length:     length of a descriptor
-    candidates: strongest points given to the suppression, per requested point
-    max_points: maximum number of points per image
+    make:                 creates the OpenCV object; called once per image, because these objects are not
+                          thread-safe
+    describe:             converts OpenCV's descriptors [P, *] to [P, length] float32 for Euclidean distance
+    length:               length of a descriptor
+    candidates_per_point: how many of the strongest points the suppression gets per requested point
+    max_points:           maximum number of points per image
     """
 
     name: str
     make: Callable[[], cv2.Feature2D]
     describe: Callable[[npt.NDArray[np.generic]], FloatArray]
     length: int
-    candidates: int
+    candidates_per_point: int
     max_points: int
     device: torch.device
 
@@ -70,7 +72,7 @@ class OpenCVDetector:
             return np.zeros((0, 2)), np.zeros(0), np.zeros((0, self.length))
         xy = np.array([point.pt for point in points])
         score = np.array([point.response for point in points])
-        order = merge_duplicates(xy, score)[: self.candidates * self.max_points]
+        order = merge_duplicates(xy, score)[: self.candidates_per_point * self.max_points]
         height, width = gray.shape
         chosen = order[suppress_non_maxima(xy[order], self.max_points, width, height)]
         return xy[chosen], score[chosen], self.describe(raw[chosen])
@@ -96,7 +98,8 @@ def root_sift(raw: npt.NDArray[np.generic]) -> FloatArray:
     """Convert SIFT descriptors to RootSIFT (Arandjelovic and Zisserman 2012): unit vectors [P, 128].
 
     SIFT is a histogram, and the Euclidean distance between histograms is dominated by a few large bins.
-    Between the square roots of L1-normalized histograms it is the Hellinger distance, which matches better.
+    The Euclidean distance between the square roots of L1-normalized histograms is the Hellinger distance,
+    which matches better.
     """
     histogram = raw.astype(np.float32)
     total = histogram.sum(axis=1, keepdims=True)

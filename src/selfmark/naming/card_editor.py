@@ -33,7 +33,7 @@ class CardEditor:
             The new card, and the edits that undo the change.
         """
         try:
-            # Another process may serve a page of the same run.
+            # Another process may serve a page of the same run. The folder is locked, without a lock file.
             with exclusive(self.folder, wait=True, lock_file=False):
                 card, undo = apply_edits(self.read(), edits)
                 write_card(card, self.folder)

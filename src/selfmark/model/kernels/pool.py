@@ -14,34 +14,34 @@ def empty_channels_last(like: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 @triton.jit
-def _pool_kernel(x, out, pixels, half_width, scale, WIDTH: tl.constexpr, ROWS: tl.constexpr):
+def _pool_kernel(x, out, pixels, half_width, scale, CHANNELS: tl.constexpr, ROWS: tl.constexpr):
     """Write the sum of each 2x2 square times scale; rows of `out` are counted over all images."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    column = tl.arange(0, WIDTH)[None, :]
+    channel = tl.arange(0, CHANNELS)[None, :]
     live = (row < pixels)[:, None]
     corner = ((row // half_width) * (4 * half_width) + (row % half_width) * 2).to(tl.int64)[:, None]
-    at = x + corner * WIDTH + column
-    below = at + 2 * half_width * WIDTH
+    at = x + corner * CHANNELS + channel
+    below = at + 2 * half_width * CHANNELS
     total = tl.load(at, mask=live, other=0.0).to(tl.float32)
-    total += tl.load(at + WIDTH, mask=live, other=0.0).to(tl.float32)
+    total += tl.load(at + CHANNELS, mask=live, other=0.0).to(tl.float32)
     total += tl.load(below, mask=live, other=0.0).to(tl.float32)
-    total += tl.load(below + WIDTH, mask=live, other=0.0).to(tl.float32)
-    at_out = row.to(tl.int64)[:, None] * WIDTH + column
+    total += tl.load(below + CHANNELS, mask=live, other=0.0).to(tl.float32)
+    at_out = row.to(tl.int64)[:, None] * CHANNELS + channel
     tl.store(out + at_out, (total * scale).to(out.dtype.element_ty), mask=live)
 
 
 @triton.jit
 def _spread_kernel(
-    x, add, out, pixels, width, scale, WIDTH: tl.constexpr, ROWS: tl.constexpr, ADD: tl.constexpr
+    x, add, out, pixels, width, scale, CHANNELS: tl.constexpr, ROWS: tl.constexpr, ADD: tl.constexpr
 ):
     """Write each pixel of x times scale to a 2x2 square, plus `add`; rows are counted over all images."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    column = tl.arange(0, WIDTH)[None, :]
+    channel = tl.arange(0, CHANNELS)[None, :]
     live = (row < pixels)[:, None]
-    source = ((row // width) // 2) * (width // 2) + (row % width) // 2
-    value = tl.load(x + source.to(tl.int64)[:, None] * WIDTH + column, mask=live, other=0.0).to(tl.float32)
+    source = (((row // width) // 2) * (width // 2) + (row % width) // 2).to(tl.int64)[:, None]
+    value = tl.load(x + source * CHANNELS + channel, mask=live, other=0.0).to(tl.float32)
     value *= scale
-    at = row.to(tl.int64)[:, None] * WIDTH + column
+    at = row.to(tl.int64)[:, None] * CHANNELS + channel
     if ADD:
         value += tl.load(add + at, mask=live, other=0.0).to(tl.float32)
     tl.store(out + at, value.to(out.dtype.element_ty), mask=live)
@@ -52,7 +52,9 @@ def pool(x: Tensor, scale: float) -> Tensor:
     images, channels, height, width = x.shape
     out = empty_channels_last(x, (images, channels, height // 2, width // 2))
     pixels, rows = out.numel() // channels, max(1, 2048 // channels)
-    _pool_kernel[(triton.cdiv(pixels, rows),)](x, out, pixels, width // 2, scale, WIDTH=channels, ROWS=rows)
+    _pool_kernel[(triton.cdiv(pixels, rows),)](
+        x, out, pixels, width // 2, scale, CHANNELS=channels, ROWS=rows
+    )
     return out
 
 
@@ -62,7 +64,7 @@ def spread(x: Tensor, scale: float, add: Tensor | None = None) -> Tensor:
     out = empty_channels_last(x, (images, channels, 2 * height, 2 * width))
     pixels, rows = out.numel() // channels, 4096 // channels
     _spread_kernel[(triton.cdiv(pixels, rows),)](
-        x, x if add is None else add, out, pixels, 2 * width, scale, WIDTH=channels, ROWS=rows,
+        x, x if add is None else add, out, pixels, 2 * width, scale, CHANNELS=channels, ROWS=rows,
         ADD=add is not None,
     )  # fmt: skip
     return out

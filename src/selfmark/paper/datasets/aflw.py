@@ -1,8 +1,8 @@
 """Reader of AFLW as published by Jakab et al. (2018): 10,122 training and 2,991 test faces, cropped.
 
-In the root (the folder aflw_release-2 of their archive) `aflw_train_images.txt` and `aflw_test_images.txt`
-list images of the folder `output`; `gt` [N, 5, 2] in `aflw_train_keypoints.mat` and
-`aflw_test_keypoints.mat` has their five points.
+The root is the folder aflw_release-2 of their archive. The images are in the folder `output`, and
+`aflw_train_images.txt` and `aflw_test_images.txt` list them. The five points of each image are in the
+variable `gt` [N, 5, 2] of `aflw_train_keypoints.mat` and `aflw_test_keypoints.mat`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def _read_split(root: Path, part: str) -> AnnotatedObjects:
     points = matlab_files.matlab_numbers(
         labels, matlab_files.load_matlab(labels), "gt", (len(rows), len(FIVE), 2)
     )
-    # The file has y before x: earlier work swaps the two and divides by the width and height of `hw`. It
-    # treats coordinates as 0-based, and so do we, although they were written by MATLAB.
+    # The file has y before x: earlier work swaps the two and divides by the image width and height, which are
+    # in the variable `hw`. It treats coordinates as 0-based, and so do we, although they were written by
+    # MATLAB.
     xy = points[:, :, ::-1].copy()
     return build_annotated_objects([ImageRef(Path("output") / name) for _, (name,) in rows], FIVE, xy)

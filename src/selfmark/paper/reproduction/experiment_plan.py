@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import product
 from typing import Any, Protocol
 
-from selfmark.config import Config, original_names, override, preset, to_dict
+from selfmark.config import Config, original_setting_names, override, preset, to_dict
 from selfmark.errors import InputError
 from selfmark.paper.reproduction.experiment import (
     EVALUATION_PREFIX,
@@ -246,7 +246,7 @@ class _Planner:
         labels = self.library.labels_digest(test, spec.points, training.config.seed, spec.fit_images)
         # For a trained model, fields and detectors are not part of the digest, because they only add results.
         inputs: list[Any] = [training.key, metric.measured_by, test, labels, spec.fit_images]
-        inputs.append(sorted(original_names({"evaluation": evaluation})["evaluation"].items()))
+        inputs.append(sorted(original_setting_names({"evaluation": evaluation})["evaluation"].items()))
         if not training.stages:
             inputs.append(detectors)
         return Measurement(
@@ -274,7 +274,7 @@ class _Planner:
             digest = self.library.start_digest(data, spec.points, spec.start)
             start = f"{spec.start.fingerprint} of {digest}"
         return Training(
-            key=_digest([data, self.library.train_digest(data), original_names(values), start]),
+            key=_digest([data, self.library.train_digest(data), original_setting_names(values), start]),
             data=data,
             points=spec.points,
             preset=self.preset,

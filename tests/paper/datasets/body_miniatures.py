@@ -1,7 +1,7 @@
 """Miniatures of data sets of bodies and animals in their official layouts, including their irregularities.
 
 Every function fills an empty folder. Coordinates are as in the official files (1-based if they come from
-MATLAB) and follow simple rules, so that tests can compute them.
+MATLAB) and follow simple rules that tests can compute.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def h36m_pose(seed: int, frames: int) -> np.ndarray:
 
 
 def make_human36m(root: Path) -> Path:
-    """Make videos of 121 frames, of which 120 have joints.
+    """Make videos of 121 frames; the last frame has no joints.
 
     Frames 0, 50 and 100 are for training, 0 and 100 for testing. S1 also walks with a dog. In the first
     video of S1 only 60 frames have masks, and that of frame 50 is empty. The joints of S11's
@@ -190,7 +190,7 @@ def penn_label(action: str, frames: int, **changes: Any) -> dict[str, Any]:
 
 
 def make_pennaction(root: Path) -> Path:
-    """Make seven videos of two frames for each action, one of which the paper does not use.
+    """Make seven videos of two frames for each action, including one action that the paper does not use.
 
     The third labeled frame of 0001 is missing, 0002 has a third frame without labels, 0003 has a box only
     for its first frame, 0004 has no boxes. In 0005, joint 3 is hidden and joint 12 is outside the image.
@@ -260,7 +260,7 @@ def lsp_joints(count: int) -> np.ndarray:
 
 
 def make_lsp(root: Path) -> Path:
-    """Make annotations of 2,000 images, five of which exist; joint 5 of image 2 is hidden."""
+    """Annotate 2,000 images, but make only five of them; joint 5 of image 2 is hidden."""
     hidden = np.zeros((14, 1, 2000))
     hidden[5, 0, 1] = 1
     joints = np.concatenate([lsp_joints(2000), hidden], axis=1).transpose(1, 0, 2)
@@ -272,7 +272,7 @@ def make_lsp(root: Path) -> Path:
 
 
 def make_lspet(root: Path) -> Path:
-    """Make annotations of 10,000 images, five of which exist; some joints of images 2 and 3 are hidden."""
+    """Annotate 10,000 images, but make only five of them; some joints of images 2 and 3 are hidden."""
     visible = np.ones((14, 1, 10000))
     visible[5, 0, 1] = visible[:, 0, 2] = 0
     joints = np.concatenate([lsp_joints(10000), visible], axis=1)

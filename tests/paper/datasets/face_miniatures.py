@@ -68,8 +68,8 @@ def make_celeba(root: Path, images: int = 8, fit_images: int = 3, folder: str = 
         points = five_points(number)
         write_face(root / "Img" / folder / name, (178, 218), points)
         lines.append(f"{name} " + " ".join(f"{value:4.0f}" for value in points.ravel()) + "  ")
-    kind = "" if folder == "img_celeba" else "align_"
-    write_lines(root / "Anno" / f"list_landmarks_{kind}celeba.txt", lines, newline="\r\n")
+    prefix = "" if folder == "img_celeba" else "align_"
+    write_lines(root / "Anno" / f"list_landmarks_{prefix}celeba.txt", lines, newline="\r\n")
     boxes = [str(images), "image_id x_1 y_1 width height"]
     boxes += [f"{name}    {40 + number}  {60 + number} 90 120" for number, name in enumerate(names, 1)]
     boxes[2] = f"{names[0]}     0   0   0   0"  # Some boxes of the official list are empty.

@@ -78,8 +78,8 @@ def test_left_and_right_are_mirror_partners(name: str, tmp_path: Path) -> None:
     data = read_dataset(name, MAKERS[name](tmp_path / "data"))
     for index, partner in enumerate(data.mirror):
         word = data.names[index]
-        other = {"left": "right", "right": "left"}.get(word.split("_")[0])
-        assert data.names[partner] == (word if other is None else other + word[word.index("_") :])
+        opposite = {"left": "right", "right": "left"}.get(word.split("_")[0])
+        assert data.names[partner] == (word if opposite is None else opposite + word[word.index("_") :])
 
 
 @pytest.mark.parametrize(
@@ -151,8 +151,8 @@ def test_bbcpose_has_every_tenth_frame_and_the_hand_marked_frames(tmp_path: Path
     expected = [f"{video}/{frame}.jpg" for video in range(1, 11) for frame in (101, 111, 121)]
     expected.remove("3/111.jpg")
     assert [str(file) for file in data.train.paths] == expected
-    marked = [f"{video}/{frame}.jpg" for video in range(16, 20) for frame in (7, 9, 12)] + ["20/7.jpg"]
-    assert [str(file) for file in data.test.paths] == marked
+    expected = [f"{video}/{frame}.jpg" for video in range(16, 20) for frame in (7, 9, 12)] + ["20/7.jpg"]
+    assert [str(file) for file in data.test.paths] == expected
     assert data.train.fields["video"][:3] == ("1", "1", "1")
     assert tuple(ref.clip for ref in data.train.refs[:4]) == (("1", 100), ("1", 110), ("1", 120), ("2", 100))
     assert "they are missing: 1" in data.notes[0]
@@ -245,13 +245,13 @@ def test_human36m_boxes_come_from_the_masks(tmp_path: Path) -> None:
     assert data.train.boxes[0].tolist() == [20, 10, 30, 50]
     # Frame 100 has no mask and that of frame 50 is empty; the box of all 32 joints is 62 wide and high.
     margin = 6.2
-    around = [10 + 0.5 - margin, 5 + 0.5 - margin, 62 + 2 * margin, 62 + 2 * margin]
-    assert data.train.boxes[1].tolist() == pytest.approx([around[0], around[1] + 1, *around[2:]])
-    assert data.train.boxes[2].tolist() == pytest.approx([around[0], around[1] + 2, *around[2:]])
+    box = [10 + 0.5 - margin, 5 + 0.5 - margin, 62 + 2 * margin, 62 + 2 * margin]
+    assert data.train.boxes[1].tolist() == pytest.approx([box[0], box[1] + 1, *box[2:]])
+    assert data.train.boxes[2].tolist() == pytest.approx([box[0], box[1] + 2, *box[2:]])
     assert data.notes[1].endswith("22 of 23")
 
 
-def test_human36m_frame_numbers_are_those_of_the_video(tmp_path: Path) -> None:
+def test_human36m_frame_numbers_match_the_video(tmp_path: Path) -> None:
     data = read_dataset("human36m", make_human36m(tmp_path / "data"))
     path = write_coco_dataset(data, tmp_path / "coco")[0]
     refs = read_ground_truth(path, list_images([path])).refs[:3]
@@ -326,7 +326,7 @@ def test_pennaction_hidden_joints_have_coordinates_unless_they_are_outside(tmp_p
 
 
 def test_objects_without_a_normalizer_are_left_out_with_a_note(tmp_path: Path) -> None:
-    """One visible joint, with and without an annotated box; two joints in one row."""
+    """Examples are a single visible joint, with or without a box, and two joints at the same height."""
     root = make_pennaction(tmp_path)
     for number, joints, boxes in (("0001", [4], True), ("0006", [4], False), ("0007", [3, 4], True)):
         path = root / "Penn_Action" / "labels" / f"{number}.mat"

@@ -38,15 +38,15 @@ def test_written_files_are_read_back(name: str, tmp_path: Path) -> None:
     assert dict(written.settings) == dict(data.settings)
     assert written.splits.keys() == data.splits.keys()
     for split, objects in data.splits.items():
-        found = written.splits[split]
-        assert [written.root / file for file in found.paths] == [
+        read_back = written.splits[split]
+        assert [written.root / file for file in read_back.paths] == [
             (data.root / file).resolve() for file in objects.paths
         ]
         for field in ("boxes", "xy", "hidden"):
-            np.testing.assert_array_equal(getattr(found, field), getattr(objects, field))
-        assert dict(found.fields) == dict(objects.fields)
-        assert found.frames == objects.frames
-        assert [ref.clip for ref in found.refs] == [ref.clip for ref in objects.refs]
+            np.testing.assert_array_equal(getattr(read_back, field), getattr(objects, field))
+        assert dict(read_back.fields) == dict(objects.fields)
+        assert read_back.frames == objects.frames
+        assert [ref.clip for ref in read_back.refs] == [ref.clip for ref in objects.refs]
     assert "not from its official files" in " ".join(written.notes)
 
 

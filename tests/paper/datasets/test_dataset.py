@@ -1,4 +1,4 @@
-"""The common form of data sets, and that `discover` and `evaluate` read the files written from it."""
+"""The common form of data sets, and COCO files written from it for `discover` and `evaluate`."""
 
 from __future__ import annotations
 
@@ -94,6 +94,6 @@ def test_splits_must_have_the_points_of_the_data_set() -> None:
     objects = build_annotated_objects([ImageRef(Path("a"))], ("a", "b"), np.zeros((1, 2, 2)))
     with pytest.raises(ValueError, match="every split must have the points"):
         Dataset("x", Path(), "x", ("a",), (0,), "box", {}, objects, objects)
-    one = objects.select_points(["a"])
+    single_point = objects.select_points(["a"])
     with pytest.raises(ValueError, match="every split must have the points"):
-        Dataset("x", Path(), "x", ("a",), (0,), "box", {}, one, one, fit=objects)
+        Dataset("x", Path(), "x", ("a",), (0,), "box", {}, single_point, single_point, fit=objects)

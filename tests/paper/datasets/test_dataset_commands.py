@@ -42,7 +42,7 @@ def test_check_shows_existing_files_and_expected_counts(
 
 
 @pytest.mark.parametrize(
-    ("line", "found"),
+    ("line", "existing"),
     [
         ("a.txt or b.txt", ("b.txt",)),
         ("1/1.jpg to 3/ (or 1.mp4 to 3.mp4)", ("1/1.jpg", "3/")),
@@ -51,13 +51,13 @@ def test_check_shows_existing_files_and_expected_counts(
     ],
 )
 def test_paths_are_found_in_the_prose_of_a_layout(
-    tmp_path: Path, line: str, found: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, line: str, existing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for file in ("b.txt", "1/1.jpg", "3/1.jpg", "S1/x.cdf", "S5/x.cdf"):
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).touch()
     monkeypatch.setitem(DATASETS, "one", DatasetInfo("One", "one", "https://one", (line,)))
-    assert check_layout("one", tmp_path) == [LayoutLine(line, found)]
+    assert check_layout("one", tmp_path) == [LayoutLine(line, existing)]
 
 
 @pytest.mark.parametrize("name", DATASETS)
@@ -93,15 +93,15 @@ def test_check_of_an_unusable_data_set_ends_with_one_sentence(
 
 
 def test_check_warns_of_lists_that_do_not_fit_the_images(tmp_path: Path) -> None:
-    """Points of images in the wild lie outside of aligned images."""
+    """Points of images in the wild lie outside aligned images."""
     root = face_miniatures.make_celeba(tmp_path)
     assert check_sample(read_dataset("celeba", root)) == []
     path = root / "Anno/list_landmarks_align_celeba.txt"
     lines = path.read_text().splitlines()
-    wild = [
+    wild_lines = [
         " ".join([line.split()[0], *(f"{6 * int(word)}" for word in line.split()[1:])]) for line in lines[2:]
     ]
-    face_miniatures.write_lines(path, lines[:2] + wild)
+    face_miniatures.write_lines(path, lines[:2] + wild_lines)
     problems = check_sample(read_dataset("celeba", root))
     assert len(problems) == 3
     assert "30 of 30 points in a sample of the train split lie outside" in problems[0]
@@ -141,7 +141,7 @@ def _move_into(root: Path, inner: str, *names: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "make", "found"),
+    ("name", "make", "existing"),
     [
         ("cats", lambda root: make_cats(root, archives=True), "CAT_DATASET_01/CAT_00/00000001_000.jpg"),
         ("celeba", lambda root: _flatten_celeba(face_miniatures.make_celeba(root)), "mafl_training.txt"),
@@ -172,14 +172,14 @@ def _move_into(root: Path, inner: str, *names: str) -> None:
     ],
 )
 def test_check_finds_files_in_alternative_folders(
-    name: str, make: Callable[[Path], object], found: str, tmp_path: Path
+    name: str, make: Callable[[Path], object], existing: str, tmp_path: Path
 ) -> None:
-    """Archives have their own folders, and mirrors have others."""
+    """Archives and mirrors use different folders."""
     make(tmp_path)
     assert len(read_dataset(name, tmp_path).train)
     lines = check_layout(name, tmp_path)
     assert all(line.existing or "optional" in line.expected for line in lines), lines
-    assert found in [path for line in lines for path in line.existing]
+    assert existing in [path for line in lines for path in line.existing]
 
 
 def test_check_of_a_missing_folder_shows_the_layout_before_the_error(

@@ -57,29 +57,29 @@ def _write_coco(
     return path
 
 
-def _write_detections(path: Path, form: str, names: tuple[str, ...]) -> Path:
+def _write_detections(path: Path, file_format: str, names: tuple[str, ...]) -> Path:
     """Write 68 points for each image, moved by its number, in one of the formats."""
     points = [sixty_eight_points(int(name[:6])) for name in names]
-    if form == "json":
+    if file_format == "json":
         return _write_coco(path.with_suffix(".json"), list(zip(names, points, strict=True)))
-    if form == "csv":
+    if file_format == "csv":
         header = ",".join(["image", *(f"{axis}{number}" for number in range(1, 69) for axis in "xy")])
         lines = [
             f"{name}," + ",".join(f"{value:.2f}" for value in xy.ravel())
             for name, xy in zip(names, points, strict=True)
         ]
         write_lines(path.with_suffix(".csv"), [header, *lines], newline="\r\n")
-    elif form == "npz":
+    elif file_format == "npz":
         np.savez(path.with_suffix(".npz"), names=np.array(names), xy=np.stack(points))
     else:
         np.save(path.with_suffix(".npy"), np.stack(points))
         write_lines(path.with_suffix(".txt"), list(names))
-    return path.with_suffix(f".{form}")
+    return path.with_suffix(f".{file_format}")
 
 
-@pytest.mark.parametrize("form", ["json", "csv", "npz", "npy"])
-def test_celeba_gets_the_68_points_of_a_detector(celeba: Dataset, tmp_path: Path, form: str) -> None:
-    data = replace_points(celeba, _write_detections(tmp_path / "points", form, MAFL_IMAGES))
+@pytest.mark.parametrize("file_format", ["json", "csv", "npz", "npy"])
+def test_celeba_gets_the_68_points_of_a_detector(celeba: Dataset, tmp_path: Path, file_format: str) -> None:
+    data = replace_points(celeba, _write_detections(tmp_path / "points", file_format, MAFL_IMAGES))
     assert data.names == SIXTY_EIGHT
     assert data.mirror == SIXTY_EIGHT_MIRROR
     assert data.fit is not None
@@ -99,19 +99,20 @@ def test_images_without_points_are_left_out_with_a_note(
     assert [file.name for file in data.test.paths] == ["000007.jpg"]
     assert f"1 images of the test split have no points in {tmp_path / 'points.csv'}" in data.notes
     # Without a split for fitting regressors, this also applies to training images.
-    named = [(str(file), sixty_eight_points(0)) for file in (*aflw.train.paths[1:], *aflw.test.paths)]
-    data = replace_points(aflw, _write_coco(tmp_path / "aflw.json", named))
+    detections = [(str(file), sixty_eight_points(0)) for file in (*aflw.train.paths[1:], *aflw.test.paths)]
+    data = replace_points(aflw, _write_coco(tmp_path / "aflw.json", detections))
     assert data.train.paths == aflw.train.paths[1:]
     with pytest.raises(InputError, match="has no points for any of the 3 images of the test split"):
-        replace_points(aflw, _write_coco(tmp_path / "aflw.json", named[:4]))
+        replace_points(aflw, _write_coco(tmp_path / "aflw.json", detections[:4]))
 
 
 def test_the_detection_closest_to_the_annotated_face_is_used(aflw: Dataset, tmp_path: Path) -> None:
-    named = [(str(file), five_points(0)) for split in aflw.splits.values() for file in split.paths]
-    other = str(aflw.test.paths[2])
+    detections = [(str(file), five_points(0)) for split in aflw.splits.values() for file in split.paths]
+    last_file = str(aflw.test.paths[2])
     truth = aflw.test.xy[2]
     data = replace_points(
-        aflw, _write_coco(tmp_path / "a.json", [(other, truth + 40), *named[:-1], (other, truth - 3)])
+        aflw,
+        _write_coco(tmp_path / "a.json", [(last_file, truth + 40), *detections[:-1], (last_file, truth - 3)]),
     )
     np.testing.assert_allclose(data.test.xy[2], truth - 3)
     assert data.names == FIVE
@@ -143,8 +144,8 @@ def test_other_numbers_of_points_need_names_and_mirror_partners(tmp_path: Path) 
         [("1.jpg", five_points(0)[:3])],
         {"keypoints": ["a", "b", "c"], "flip_idx": [1, 0, 2]},
     )
-    found = read_points(path)
-    assert (found.names, found.mirror) == (("a", "b", "c"), (1, 0, 2))
+    points = read_points(path)
+    assert (points.names, points.mirror) == (("a", "b", "c"), (1, 0, 2))
     with pytest.raises(
         InputError, match=r"a\.json: the names of its 3 points per image are unknown; use 5 or 68"
     ):
@@ -165,7 +166,7 @@ def test_other_numbers_of_points_need_names_and_mirror_partners(tmp_path: Path) 
         ("a.txt", "1.jpg", r"a\.txt must be one of \.json, \.csv, \.npz, \.npy"),
     ],
 )
-def test_error_messages_of_files_of_points(tmp_path: Path, name: str, text: str, message: str) -> None:
+def test_error_messages_for_point_files(tmp_path: Path, name: str, text: str, message: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(InputError, match=message):
         read_points(tmp_path / name)
@@ -199,10 +200,10 @@ def test_a_split_without_boxes_keeps_its_own(tmp_path: Path) -> None:
     write_lines(
         tmp_path / "boxes.csv", ["image,x,y,w,h", *(f"{file.name},1,2,3,4" for file in data.train.paths)]
     )
-    found = replace_boxes(data, tmp_path / "boxes.csv")
-    assert (found.train.boxes == [1, 2, 3, 4]).all()
-    np.testing.assert_array_equal(found.test.boxes, data.test.boxes)
-    assert "has no boxes for the test split, which keeps its own" in found.notes[-1]
+    replaced = replace_boxes(data, tmp_path / "boxes.csv")
+    assert (replaced.train.boxes == [1, 2, 3, 4]).all()
+    np.testing.assert_array_equal(replaced.test.boxes, data.test.boxes)
+    assert "has no boxes for the test split, which keeps its own" in replaced.notes[-1]
 
 
 def test_relative_boxes_of_yolo(aflw: Dataset, tmp_path: Path) -> None:
@@ -224,13 +225,13 @@ def test_boxes_of_video_frames(tmp_path: Path) -> None:
     ]
     assert None not in data.test.frames
     write_lines(tmp_path / "boxes.csv", ["image,frame,x,y,w,h", *lines])
-    found = replace_boxes(data, tmp_path / "boxes.csv")
-    assert len(found.test) == len(data.test)
-    np.testing.assert_array_equal(found.test.boxes[:, 0], data.test.frames)
-    np.testing.assert_array_equal(found.train.boxes[:, 0], data.train.frames)
+    replaced = replace_boxes(data, tmp_path / "boxes.csv")
+    assert len(replaced.test) == len(data.test)
+    np.testing.assert_array_equal(replaced.test.boxes[:, 0], data.test.frames)
+    np.testing.assert_array_equal(replaced.train.boxes[:, 0], data.train.frames)
 
 
-# --- found faces ------------------------------------------------------------------------------------
+# --- face finder ------------------------------------------------------------------------------------
 
 
 class Cascade:
@@ -267,5 +268,5 @@ def test_opencv_has_a_cascade_or_an_error_is_raised(celeba: Dataset) -> None:
 
 
 def test_data_sets_without_faces_raise(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="data sets of faces, and cub is none"):
+    with pytest.raises(InputError, match="data sets of faces, which cub is not"):
         use_found_faces(read_dataset("cub", face_miniatures.make_cub(tmp_path)))

@@ -349,7 +349,7 @@ def test_mtfl_lists_made_from_crops_have_the_known_poses(tmp_path: Path) -> None
 
 
 def test_mtfl_points_are_right_of_the_pupils_so_they_are_1_based() -> None:
-    """In the mean of many eyes the dark pupil is left of the point, for left and right eyes."""
+    """In the average of many eyes, the dark pupil is left of the point, for left and right eyes alike."""
     archive = SHARED / "faces-mtfl-aflw.zip"
     if not archive.exists():
         pytest.skip("the crops of MTFL are not available")
@@ -364,7 +364,7 @@ def test_mtfl_points_are_right_of_the_pupils_so_they_are_1_based() -> None:
                 continue
             encoded = np.frombuffer(content.read(f"{root}images/{image['file_name']}"), np.uint8)
             gray = cv2.imdecode(encoded, cv2.IMREAD_GRAYSCALE).astype(np.float32)
-            # From 150 to 144 pixels, both 0-based; the labels of the crops were only multiplied.
+            # The labels were only multiplied by 144 / 150; shift them to pixel centers of the resized crop.
             xy = np.array(annotation["keypoints"], np.float64).reshape(5, 3)[:2, :2]
             xy = (xy * 150 / 144 + 0.5) * 144 / 150 - 0.5
             for eye in (0, 1):
@@ -373,8 +373,8 @@ def test_mtfl_points_are_right_of_the_pupils_so_they_are_1_based() -> None:
     for eye in (0, 1):
         assert len(patches[eye]) > 300
         mean = np.mean(patches[eye], axis=0)
-        dark = (mean.max() - mean) ** 4
-        column = (dark * np.arange(-6, 7)).sum() / dark.sum()
+        darkness = (mean.max() - mean) ** 4
+        column = (darkness * np.arange(-6, 7)).sum() / darkness.sum()
         assert column < -0.5
 
 
@@ -403,7 +403,9 @@ def test_cub_lists_made_from_crops_are_read_completely(tmp_path: Path) -> None:
         for part, training in (("train", 1), ("test", 0)):
             file = next(name for name in content.namelist() if Path(name).name == f"{part}.json")
             labels = json.loads(content.read(file))
-            points = np.array([one["keypoints"] for one in labels["annotations"]], float).reshape(-1, 15, 3)
+            points = np.array([entry["keypoints"] for entry in labels["annotations"]], float).reshape(
+                -1, 15, 3
+            )
             expected[part] = np.where(points[..., 2:] > 0, points[..., :2], np.nan)
             for image, annotation, triples in zip(
                 labels["images"], labels["annotations"], points, strict=True

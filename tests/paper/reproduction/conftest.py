@@ -33,7 +33,7 @@ from tests.conftest import QUICK
 from tests.paper.datasets import body_miniatures, face_miniatures
 from tests.paper.reproduction import demo_datasets
 
-# The originals of what the fixtures replace.
+# Originals that `real_readers` restores.
 _DATASETS, _READ_DATASET, _FOLDERS = (
     dict(registry.DATASETS),
     registry.read_dataset,
@@ -54,14 +54,14 @@ SHORT: dict[str, Any] = {
 
 
 def short(*names: str) -> dict[str, Any]:
-    """Return SHORT without the settings in which rows of these tables differ; M follows from their K."""
+    """Return SHORT without the settings that these tables compare; M depends on K and goes with it."""
     varied = {setting for name in names for setting in experiment.load_experiment(name).varied_settings}
     varied |= {"M"} if "K" in varied else set()
     return {name: value for name, value in SHORT.items() if name not in varied}
 
 
 @pytest.fixture(scope="package", autouse=True)
-def one_thread() -> Iterator[None]:
+def single_thread() -> Iterator[None]:
     """Use one thread, which is fastest for networks this small."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -82,7 +82,7 @@ def root(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def demo_readers(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> None:
-    """Replace the readers by one that returns demo data sets; if a table needs 5 points, faces have 5."""
+    """Replace the readers with one that returns demo data sets; if a table needs 5 points, faces have 5."""
 
     def read_dataset(name: str, folder: Path) -> Any:
         return demo_datasets.make_dataset(name, folder, scene)
@@ -103,7 +103,7 @@ def demo_readers(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> None:
 
 
 @pytest.fixture(scope="session")
-def trained(root: Path, scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished_run(root: Path, scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a finished run on the demo images with the weights of every round."""
     folder = tmp_path_factory.mktemp("trained")
     train, _ = write_coco_dataset(
@@ -121,20 +121,20 @@ def trained(root: Path, scene: Scene, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture
-def no_training(monkeypatch: pytest.MonkeyPatch, trained: Path) -> list[Training]:
+def no_training(monkeypatch: pytest.MonkeyPatch, finished_run: Path) -> list[Training]:
     """Copy one run instead of training; return the list of requested training runs."""
     requested: list[Training] = []
 
     def copy_run(workspace: Workspace, training: Training) -> None:
         requested.append(training)
-        shutil.copytree(trained, workspace.run_folder(training))
+        shutil.copytree(finished_run, workspace.run_folder(training))
 
     monkeypatch.setattr(workspace, "train_run", copy_run)
     return requested
 
 
 @pytest.fixture(scope="package")
-def official(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def official_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder of all data sets in their official layouts, with 68 points for CelebA and AFLW."""
     root = tmp_path_factory.mktemp("official")
     face_miniatures.make_celeba(root / "celeba", images=8, fit_images=4)
@@ -166,7 +166,7 @@ def real_readers(demo_readers: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def without_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace keypoint detectors that need weights by ORB."""
+    """Replace keypoint detectors that need weights with ORB."""
     create_detector = first_keypoints.create_detector
 
     def create_orb(settings: FirstKeypoints, device: torch.device) -> Any:

@@ -24,7 +24,7 @@ _SIXTY_EIGHT = [
     *(f"{side}_eye_{n}" for side in ("right", "left") for n in range(6)),
     *(f"mouth_{n}" for n in range(20)),
 ]
-# Names of points and normalizer.
+# Point names and normalizer of each data set.
 DATASETS: dict[str, tuple[list[str], str]] = {
     "celeba": (_SIXTY_EIGHT, "inter_ocular"),
     "aflw": (_SIXTY_EIGHT, "inter_ocular"),

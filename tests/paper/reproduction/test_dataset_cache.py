@@ -69,10 +69,10 @@ def test_digest_depends_on_the_objects_and_not_on_the_folder(cached: CachedDatas
         ),
     ],
 )
-def test_folder_names_are_those_of_selfmark_0_1(
+def test_folder_names_have_not_changed_since_selfmark_0_1(
     clip: tuple[ClipFrame | None, ...], folders: str, tmp_path: Path
 ) -> None:
-    """Files that selfmark 0.1 wrote are used again."""
+    """Files that selfmark 0.1 wrote are still used."""
     xy = np.arange(24.0).reshape(4, 3, 2)
     xy[1, 2] = np.nan
     hidden = np.zeros((4, 3), bool)
@@ -112,12 +112,12 @@ def test_folder_names_are_those_of_selfmark_0_1(
 
 
 def test_labels_digest_depends_on_the_points(cached: CachedDataset) -> None:
-    usual = cached.labels_digest(0, None)
-    assert cached.labels_digest(0, None) == usual
-    assert cached.labels_digest(0, 5) != usual
+    digest = cached.labels_digest(0, None)
+    assert cached.labels_digest(0, None) == digest
+    assert cached.labels_digest(0, 5) != digest
     test = cached.data.test
-    other = replace(cached, data=replace(cached.data, test=replace(test, xy=test.xy + 1)))
-    assert other.labels_digest(0, None) != usual
+    changed = replace(cached, data=replace(cached.data, test=replace(test, xy=test.xy + 1)))
+    assert changed.labels_digest(0, None) != digest
 
 
 def test_a_moved_data_set_gets_new_files(cached: CachedDataset, tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_first_keypoints_are_shifted_annotated_points(cached: CachedDataset) -> 
 
 
 def test_images_without_start_points_are_left_out(cached: CachedDataset) -> None:
-    """A detector may have found points only in some training images; a note says so."""
+    """A detector may find points in only some training images; a note gives their number."""
     start, train = StartPoints((0, 30), 3.0), cached.data.train
     xy = train.xy.copy()
     xy[:5] = np.nan
@@ -151,12 +151,12 @@ def test_images_without_start_points_are_left_out(cached: CachedDataset) -> None
     xy[6, 30] = np.nan
     partial = replace(cached, data=replace(cached.data, train=replace(train, xy=xy), fit=train))
     content = json.loads(partial.write_start_train_file(start).read_text())
-    named = [image["file_name"] for image in content["images"]]
-    assert named == [str((partial.base.root / file).resolve()) for file in train.paths[6:]]
+    file_names = [image["file_name"] for image in content["images"]]
+    assert file_names == [str((partial.base.root / file).resolve()) for file in train.paths[6:]]
     with partial.write_start_file(start, 0, preset("paper")).open() as handle:
         rows = list(csv.DictReader(handle))
-    assert list(dict.fromkeys(row["image"] for row in rows)) == named
-    assert len(rows) == 2 * len(named) - 1
+    assert list(dict.fromkeys(row["image"] for row in rows)) == file_names
+    assert len(rows) == 2 * len(file_names) - 1
     (note,) = partial.start_notes(start)
     assert note.startswith(f"landmarks are discovered in {len(train) - 6} of {len(train)} training images")
     assert cached.start_notes(start) == []

@@ -29,29 +29,29 @@ DATASETS = {
 EXPERIMENTS = {name: experiment.load_experiment(name) for name in experiment.experiment_names()}
 
 
-@pytest.mark.parametrize("one", EXPERIMENTS.values(), ids=lambda one: one.name)
-def test_every_data_set_is_known(one: Experiment) -> None:
-    cells = [one.cell_spec(row, column) for row in one.own_rows for column in one.columns]
+@pytest.mark.parametrize("table", EXPERIMENTS.values(), ids=lambda table: table.name)
+def test_every_data_set_is_known(table: Experiment) -> None:
+    cells = [table.cell_spec(row, column) for row in table.own_rows for column in table.columns]
     assert {cell.train for cell in cells} | {cell.test for cell in cells} <= DATASETS
     assert set(IMAGES) == DATASETS
 
 
-@pytest.mark.parametrize("one", EXPERIMENTS.values(), ids=lambda one: one.name)
-def test_names_of_rows_and_columns_are_unique(one: Experiment) -> None:
-    assert len({row.name for row in one.rows}) == len(one.rows)
-    assert len({column.name for column in one.columns}) == len(one.columns)
+@pytest.mark.parametrize("table", EXPERIMENTS.values(), ids=lambda table: table.name)
+def test_names_of_rows_and_columns_are_unique(table: Experiment) -> None:
+    assert len({row.name for row in table.rows}) == len(table.rows)
+    assert len({column.name for column in table.columns}) == len(table.columns)
 
 
 def _numbers(lines: list[str]) -> list[list[float | None]]:
     """Return the numbers of every line of a LaTeX table that has any; a dash is None."""
-    found = []
+    rows = []
     for line in lines:
         cells = re.sub(r"\\(textbf|textit)\{([^{}]*)\}", r"\2", line).replace("\\\\", "").split("&")
         values = [cell.strip().replace("$", "") for cell in cells]
         row = [None if value == "-" else float(value) for value in values if re.fullmatch(r"-|[\d.]+", value)]
         if row:
-            found.append(row)
-    return found
+            rows.append(row)
+    return rows
 
 
 def _table(label: str) -> list[list[float | None]]:
@@ -64,25 +64,25 @@ def _table(label: str) -> list[list[float | None]]:
     return _numbers(body.splitlines())
 
 
-# Rows and columns of the paper's table that a file has, if not all.
+# For files with only a part of the paper's table: its rows and columns.
 PARTS: dict[str, tuple[slice, slice]] = {
     "negatives": (slice(None), slice(1, None)),  # lines are numbered
     "human36m-accuracy": (slice(0, 3), slice(None)),
     "human36m-pck": (slice(3, 6), slice(None)),
     "human36m-oks": (slice(6, 9), slice(None)),
 }
-WITH_NUMBERS = [one for one in EXPERIMENTS.values() if any(row.paper for row in one.rows)]
+WITH_NUMBERS = [table for table in EXPERIMENTS.values() if any(row.paper for row in table.rows)]
 
 
 @pytest.mark.skipif(not PAPER.exists(), reason="paper.tex is not available")
-@pytest.mark.parametrize("one", WITH_NUMBERS, ids=lambda one: one.name)
-def test_all_numbers_of_the_paper_are_there(one: Experiment) -> None:
-    rows, columns = PARTS.get(one.name, (slice(None), slice(None)))
-    expected = [row[columns] for row in _table(one.label)[rows]]
-    if one.name == "cats":  # The paper prints one row with a column for each method.
+@pytest.mark.parametrize("table", WITH_NUMBERS, ids=lambda table: table.name)
+def test_files_have_all_numbers_of_the_paper(table: Experiment) -> None:
+    rows, columns = PARTS.get(table.name, (slice(None), slice(None)))
+    expected = [row[columns] for row in _table(table.label)[rows]]
+    if table.name == "cats":  # The paper prints one row with a column for each method.
         expected = [[value] for value in expected[0]]
-    numbers = [list(row.paper) for row in one.rows if row.paper]
-    if one.name == "bbcpose":  # The last column is not in the paper.
+    numbers = [list(row.paper) for row in table.rows if row.paper]
+    if table.name == "bbcpose":  # The last column is not in the paper.
         assert all(row.pop() is None for row in numbers)
     assert numbers == expected
 
@@ -92,24 +92,26 @@ def test_every_table_and_figure_with_results_has_a_file() -> None:
     text = PAPER.read_text()
     experiments = text[text.index("\\label{fig:tsne}") - 500 :]
     labels = re.findall(r"\\label\{((?:table|fig|ref):\w+|pennraw|humanraw)\}", experiments)
-    assert set(labels) == {one.label for one in EXPERIMENTS.values() if one.place}
+    assert set(labels) == {table.label for table in EXPERIMENTS.values() if table.place}
 
 
 @pytest.mark.skipif(not PAPER.exists(), reason="paper.tex is not available")
-def test_places_are_numbered_as_in_the_paper() -> None:
+def test_numbers_of_tables_and_figures_match_the_paper() -> None:
     text = re.sub(r"\\begin\{algorithm\}.*?\\end\{algorithm\}", "", PAPER.read_text(), flags=re.DOTALL)
     numbers: dict[str, str] = {}
-    for what in ("table", "figure"):
-        blocks = re.findall(rf"\\begin\{{{what}\*?\}}.*?\\end\{{{what}\*?\}}", text, flags=re.DOTALL)
+    for environment in ("table", "figure"):
+        blocks = re.findall(
+            rf"\\begin\{{{environment}\*?\}}.*?\\end\{{{environment}\*?\}}", text, flags=re.DOTALL
+        )
         for number, block in enumerate(blocks, 1):
             for label in re.findall(r"\\label\{([^}]+)\}", block):
-                numbers[label] = f"{what.capitalize()} {number}"
-    for one in EXPERIMENTS.values():
-        if one.place:
-            assert one.place.split(",")[0] == numbers[one.label], one.name
+                numbers[label] = f"{environment.capitalize()} {number}"
+    for table in EXPERIMENTS.values():
+        if table.place:
+            assert table.place.split(",")[0] == numbers[table.label], table.name
 
 
-def _valid() -> dict[str, Any]:
+def _valid_content() -> dict[str, Any]:
     return {
         "title": "A table",
         "kind": "table",
@@ -120,8 +122,8 @@ def _valid() -> dict[str, Any]:
 
 
 def test_a_cell_spec_merges_file_column_and_row() -> None:
-    one = parse_experiment("x", {**_valid(), "settings": {"M": 50}})
-    cell = one.cell_spec(one.rows[0], one.columns[0])
+    table = parse_experiment("x", {**_valid_content(), "settings": {"M": 50}})
+    cell = table.cell_spec(table.rows[0], table.columns[0])
     assert (cell.train, cell.test, cell.metric) == ("cub", "cub", "forward")
     assert cell.settings == {"M": 50, "K": 10}
 
@@ -150,9 +152,9 @@ def test_a_cell_spec_merges_file_column_and_row() -> None:
         ({"evaluation": {"rigde": 1}}, "unknown setting 'evaluation.rigde'"),
     ],
 )
-def test_errors_name_what_is_wrong(change: dict[str, Any], message: str) -> None:
+def test_errors_name_the_mistake(change: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
-        parse_experiment("x", {**_valid(), **change})
+        parse_experiment("x", {**_valid_content(), **change})
 
 
 def test_an_unknown_table_raises() -> None:

@@ -25,7 +25,7 @@ def plan(*names: str, preset: str = "paper", **changes: Any) -> ExperimentPlan:
 
 
 def test_tables_share_common_training_runs() -> None:
-    """LS3D with K = 30 is a row of five tables, each of which has other rows."""
+    """All five tables have a row for LS3D with K = 30; their other rows differ."""
     names = ("clusters", "negatives", "stages", "generalization", "flipping")
     separate = {name: set(plan(name).trainings) for name in names}
     together = plan(*names)
@@ -41,14 +41,13 @@ def test_tables_share_common_training_runs() -> None:
     }
 
 
-def test_flipping_at_test_time_needs_no_other_training() -> None:
-    one = plan("flipping")
-    cells = {row: one.cells["flipping", row, "Stage 2"].measurement for row in ("LS3D, in training",)}
-    both = one.cells["flipping", "LS3D, in training and at test time", "Stage 2"].measurement
-    assert both is not None
-    without = one.measurements[cells["LS3D, in training"] or ""]
-    assert without.key != both
-    assert without.training.key == one.measurements[both].training.key
+def test_flipping_at_test_time_needs_no_new_training() -> None:
+    planned = plan("flipping")
+    rows = ("LS3D, in training", "LS3D, in training and at test time")
+    keys = [planned.cells["flipping", row, "Stage 2"].measurement for row in rows]
+    without, both = (planned.measurements[key or ""] for key in keys)
+    assert without.key != both.key
+    assert without.training.key == both.training.key
     assert without.evaluation == {"flip": "never"}
 
 
@@ -56,7 +55,7 @@ def test_stage_2_is_trained_only_if_a_cell_needs_it() -> None:
     assert {training.stages for training in plan("clusters").trainings.values()} == {1}
     assert {training.stages for training in plan("stages").trainings.values()} == {2}
     both = plan("clusters", "stages").trainings.values()
-    assert sorted((one.data, one.stages) for one in both if one.config.M == 100) == [
+    assert sorted((training.data, training.stages) for training in both if training.config.M == 100) == [
         ("aflw", 2),
         ("celeba", 2),
         ("ls3d", 2),
@@ -64,13 +63,13 @@ def test_stage_2_is_trained_only_if_a_cell_needs_it() -> None:
 
 
 def test_precision_needs_no_training() -> None:
-    one = plan("precision")
-    assert not one.trainings
-    assert [job.training for job in one.jobs()] == [None] * 4
+    planned = plan("precision")
+    assert not planned.trainings
+    assert [job.training for job in planned.jobs()] == [None] * 4
 
 
-def test_digests_are_those_of_selfmark_0_1() -> None:
-    """Output folders that selfmark 0.1 made are found again although settings have been renamed."""
+def test_digests_have_not_changed_since_selfmark_0_1() -> None:
+    """Output folders of selfmark 0.1 are still used, although settings have been renamed."""
     cats = plan("cats")
     assert [training.folder for training in cats.trainings.values()] == ["cats-K20-44c977c4ca3b"]
     assert list(cats.measurements) == ["36fa6434b606"]
@@ -95,7 +94,7 @@ def test_digests_are_those_of_selfmark_0_1() -> None:
     ]
 
 
-def test_the_key_of_a_training_depends_on_its_settings() -> None:
+def test_the_key_of_a_training_run_depends_on_its_settings() -> None:
     usual = set(plan("cats").trainings)
     assert set(plan("cats").trainings) == usual
     assert set(plan("cats", preset="fast").trainings) != usual
@@ -114,19 +113,22 @@ class DatasetsWithRidge(DatasetNames):
 
 
 @pytest.mark.parametrize("requested", [None, 0.5])
-def test_the_ridge_is_that_of_the_test_data_set(requested: float | None) -> None:
+def test_the_test_data_set_determines_the_ridge(requested: float | None) -> None:
     changes = {} if requested is None else {"evaluation.ridge": requested}
-    one = make_plan([experiment.load_experiment("generalization")], DatasetsWithRidge(), "fast", changes)
-    ridges = {(each.training.data, each.data): each.evaluation["ridge"] for each in one.measurements.values()}
+    planned = make_plan([experiment.load_experiment("generalization")], DatasetsWithRidge(), "fast", changes)
+    ridges = {
+        (measurement.training.data, measurement.data): measurement.evaluation["ridge"]
+        for measurement in planned.measurements.values()
+    }
     expected = {"celeba": 0.001, "ls3d": 0.1}
     if requested is not None:
         expected = dict.fromkeys(expected, requested)
     assert ridges == {(trained, tested): expected[tested] for trained in expected for tested in expected}
     usual = make_plan([experiment.load_experiment("generalization")], DatasetNames(), "fast", {})
-    assert set(one.trainings) == set(usual.trainings)
+    assert set(planned.trainings) == set(usual.trainings)
 
 
-def test_settings_of_the_user_override_those_of_the_table() -> None:
+def test_user_settings_override_those_of_the_table() -> None:
     (training,) = plan("cats", K="7").trainings.values()
     assert (training.config.K, training.config.M) == (7, 100)
 
@@ -137,20 +139,20 @@ def test_a_small_preset_gets_at_least_as_many_clusters_as_landmarks() -> None:
 
 
 def test_cells_of_one_measurement_share_its_fields() -> None:
-    one = plan("generalization")
+    planned = plan("generalization")
     buckets = {
-        one.cells["generalization", "CelebA", f"LS3D {name}"].measurement
+        planned.cells["generalization", "CelebA", f"LS3D {name}"].measurement
         for name in ("0-30", "30-60", "60-90", "total")
     }
     (key,) = buckets
-    assert one.measurements[key or ""].by == ("yaw_bucket",)
+    assert planned.measurements[key or ""].by == ("yaw_bucket",)
 
 
-def test_every_noise_level_has_its_own_training() -> None:
-    one = plan("noise")
-    fractions = [training.config.keypoints.random_fraction for training in one.trainings.values()]
+def test_every_noise_level_has_its_own_training_run() -> None:
+    planned = plan("noise")
+    fractions = [training.config.keypoints.random_fraction for training in planned.trainings.values()]
     assert sorted(fractions) == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
-    for training in one.trainings.values():
+    for training in planned.trainings.values():
         assert training.start is not None
         assert len(training.start.points) == 15
         assert (training.config.K, training.config.rounds.keep_weights, training.stages) == (15, True, 1)
@@ -159,9 +161,9 @@ def test_every_noise_level_has_its_own_training() -> None:
 def test_cells_with_missing_data_have_no_measurement() -> None:
     table = experiment.load_experiment("mafl-aflw")
     assert required_datasets([table]) == [("celeba", 5), ("aflw", 5)]
-    one = make_plan([table], DatasetNames(), "paper", {}, frozenset({("aflw", 5)}))
-    assert {training.data for training in one.trainings.values()} == {"celeba"}
-    assert one.cells["mafl-aflw", "Ours (K=10)", "AFLW"].measurement is None
+    planned = make_plan([table], DatasetNames(), "paper", {}, frozenset({("aflw", 5)}))
+    assert {training.data for training in planned.trainings.values()} == {"celeba"}
+    assert planned.cells["mafl-aflw", "Ours (K=10)", "AFLW"].measurement is None
 
 
 def test_an_unknown_setting_raises() -> None:
@@ -181,8 +183,8 @@ def test_an_unknown_setting_raises() -> None:
         ("flipping", "evaluation.flip"),
     ],
 )
-def test_settings_in_which_rows_differ_cannot_be_changed(table: str, name: str) -> None:
-    """All rows would have the same numbers."""
+def test_settings_that_a_table_compares_cannot_be_changed(table: str, name: str) -> None:
+    """Otherwise all rows would have the same numbers."""
     with pytest.raises(InputError, match=f"the rows or columns of '{table}' differ in {name}"):
         check_rows_differ(
             [experiment.load_experiment("cats"), experiment.load_experiment(table)], {name: "selfmark"}
@@ -199,7 +201,7 @@ def test_cost_is_proportional_to_iterations() -> None:
     assert estimate_minutes(plan("cats", preset="fast")) < estimate_minutes(plan("cats")) / 10
 
 
-def test_rates_are_those_of_the_speed_benchmark() -> None:
+def test_rates_match_the_speed_benchmark() -> None:
     results = Path(__file__).parents[3] / "docs" / "results" / "speed.json"
     measured = {row["name"]: row["value"] for row in json.loads(results.read_text())["rows"]}
     assert pytest.approx(measured["stage1_16_pairs_step"]) == 1000 * cost.STAGE1_16_PAIRS_STEP

@@ -1,4 +1,4 @@
-"""Reproduction with real training runs on miniatures: shared, resumed, not repeated; error messages."""
+"""Reproduction with real training runs on miniatures: sharing, resuming, reuse and error messages."""
 
 from __future__ import annotations
 
@@ -58,16 +58,16 @@ def _events(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.usefixtures("without_weights")
 def test_every_kind_of_experiment(faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table, curves by round, bars, a map and a sheet of one data set; three of them share a training."""
+    """A table, curves by round, bars, a map and a sheet of one data set; three share a training run."""
     load = experiment.load_experiment
 
-    def shorter(name: str) -> experiment.Experiment:
-        one = load(name)
-        celeba = replace(one.rows[0], spec=CellSpec(train="celeba"))  # without its own K
-        rows = {"noise": one.rows[::4], "qualitative": (celeba,)}
-        return replace(one, rows=rows.get(name, one.rows))
+    def load_with_fewer_rows(name: str) -> experiment.Experiment:
+        table = load(name)
+        celeba = replace(table.rows[0], spec=CellSpec(train="celeba"))  # without its own K
+        rows = {"noise": table.rows[::4], "qualitative": (celeba,)}
+        return replace(table, rows=rows.get(name, table.rows))
 
-    monkeypatch.setattr(experiment, "load_experiment", shorter)
+    monkeypatch.setattr(experiment, "load_experiment", load_with_fewer_rows)
     names = ["stages", "noise", "raw-landmarks", "tsne", "qualitative"]
     output = tmp_path / "out"
     _reproduce(names, faces, output, allow_missing=True)
@@ -89,7 +89,7 @@ def test_every_kind_of_experiment(faces: Path, tmp_path: Path, monkeypatch: pyte
         assert picture.std() > 5  # not blank
 
 
-def test_an_interrupted_training_is_resumed_and_a_finished_one_is_not_repeated(
+def test_interrupted_training_is_resumed_and_finished_training_is_not_repeated(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(event: dict[str, Any]) -> None:
@@ -116,8 +116,8 @@ def test_an_interrupted_training_is_resumed_and_a_finished_one_is_not_repeated(
     assert all(path.stat().st_mtime_ns == time for path, time in times.items())
 
 
-def test_a_table_that_needs_stage_2_continues_the_stage_1_of_another(root: Path, tmp_path: Path) -> None:
-    """Both need the same settings; the first needs only Stage 1."""
+def test_stage_2_continues_from_the_stage_1_of_another_table(root: Path, tmp_path: Path) -> None:
+    """Both tables need the same training run, but the first needs only its Stage 1."""
     table = experiment.load_experiment("clusters")
     one_row = replace(table, rows=(replace(table.rows[0], spec=CellSpec()),))
     output = tmp_path / "out"
@@ -153,14 +153,14 @@ def test_a_failed_training_does_not_stop_the_other_rows(
     no_training: list[Training],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is not repeated until the user removes the record of the failure."""
+    """The training is not repeated until the user removes the record of the failure."""
     copy_run, failed, messages = workspace.train_run, list[str](), list[str]()
 
-    def collapse(one: workspace.Workspace, training: Training) -> None:
+    def collapse(current: workspace.Workspace, training: Training) -> None:
         if training.config.keypoints.random_fraction == 1.0:
             failed.append(training.folder)
             raise kind("training has collapsed")
-        copy_run(one, training)
+        copy_run(current, training)
 
     monkeypatch.setattr(workspace, "train_run", collapse)
     for _ in range(2):
@@ -182,7 +182,7 @@ def test_a_failed_training_does_not_stop_the_other_rows(
 def test_a_failed_measurement_does_not_stop_the_other_cells(
     root: Path, tmp_path: Path, no_training: list[Training], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is not repeated until the user removes the record of the failure; a full disk is no such failure."""
+    """It is repeated only after the user removes the record of the failure; a full disk is not recorded."""
     measure, failed, messages = dict(workspace._MEASURE), list[str](), list[str]()
 
     def fail(task: Any) -> Any:
@@ -211,10 +211,8 @@ def test_a_failed_measurement_does_not_stop_the_other_cells(
         _reproduce(["cats"], root, tmp_path)
 
 
-def test_another_ridge_needs_no_other_training(
-    root: Path, tmp_path: Path, no_training: list[Training]
-) -> None:
-    """Also a ridge that is not in `evaluation.ridges`; it applies to both stages."""
+def test_another_ridge_needs_no_new_training(root: Path, tmp_path: Path, no_training: list[Training]) -> None:
+    """This holds even for a ridge that is not in `evaluation.ridges`; it applies to both stages."""
     pages = []
     for ridge in (0.01, 0.5):
         _reproduce(["stages"], root, tmp_path, {**SHORT, "evaluation.ridge": ridge})
@@ -236,8 +234,8 @@ def test_notes_are_written_above_the_table(
     def read_with_note(name: str, folder: Path) -> Any:
         data = read_dataset(name, folder)
         refs = data.test.refs
-        gone = replace(data.test, refs=(refs[0], ImageRef(Path("gone.png")), *refs[2:]))
-        return replace(data, test=gone, notes=("boxes are guessed",))
+        test = replace(data.test, refs=(refs[0], ImageRef(Path("gone.png")), *refs[2:]))
+        return replace(data, test=test, notes=("boxes are guessed",))
 
     monkeypatch.setattr(registry, "read_dataset", read_with_note)
     _reproduce(["cats"], root, tmp_path)

@@ -23,7 +23,7 @@ JOBS = [Job(f"job-{number}") for number in range(6)]
 
 
 def _run_all(folder: Path, seconds: float) -> None:
-    """Run all jobs and write a line for each, so that a job that is run twice has two lines."""
+    """Run all jobs and write a line for each; a job that is run twice has two lines."""
 
     def run(job: Job) -> None:
         with open(folder / "done.txt", "a") as handle:
@@ -51,13 +51,13 @@ def test_the_job_of_a_killed_process_is_run_by_another(tmp_path: Path) -> None:
     first.start()
     while not (tmp_path / "done.txt").exists():
         time.sleep(0.01)
-    other = _CONTEXT.Process(target=_run_all, args=(tmp_path, 0))
-    other.start()
+    second = _CONTEXT.Process(target=_run_all, args=(tmp_path, 0))
+    second.start()
     while len(list(tmp_path.glob("job-*"))) < len(JOBS) - 1:  # all but the locked one
         time.sleep(0.01)
-    assert other.is_alive()  # waiting for the lock
+    assert second.is_alive()  # waiting for the lock
     os.kill(first.pid or 0, signal.SIGKILL)
-    other.join(30)
-    assert other.exitcode == 0
+    second.join(30)
+    assert second.exitcode == 0
     assert len(list(tmp_path.glob("job-*"))) == len(JOBS)
     first.join()

@@ -23,11 +23,11 @@ from tests.paper.reproduction.conftest import SHORT
 
 
 @pytest.fixture
-def task(root: Path, scene: Scene, trained: Path, tmp_path: Path) -> MeasurementTask:
+def task(root: Path, scene: Scene, finished_run: Path, tmp_path: Path) -> MeasurementTask:
     data = demo_datasets.make_dataset("celeba", root / "celeba", scene)
     cached = CachedDataset(data, data, tmp_path / "made")
     return MeasurementTask(
-        run=trained,
+        run=finished_run,
         config=override(preset("tiny"), SHORT),
         test=cached.write_test_file(),
         fit=cached.write_fit_file(0, None),
@@ -38,7 +38,7 @@ def task(root: Path, scene: Scene, trained: Path, tmp_path: Path) -> Measurement
     )
 
 
-def test_stage1_errors_are_those_of_evaluate_run(task: MeasurementTask, tmp_path: Path) -> None:
+def test_stage1_errors_equal_those_of_evaluate_run(task: MeasurementTask, tmp_path: Path) -> None:
     settings = {
         name.removeprefix("evaluation."): value for name, value in SHORT.items() if "evaluation." in name
     }
@@ -64,15 +64,15 @@ def test_the_last_round_is_the_end_of_stage_1(task: MeasurementTask) -> None:
     assert rounds[0] != rounds[-1]
 
 
-def test_precision_is_that_of_a_naive_loop(task: MeasurementTask) -> None:
+def test_precision_equals_that_of_a_naive_loop(task: MeasurementTask) -> None:
     """Count keypoints within a tenth of the inter-ocular distance of an annotated point."""
     images = load_task_images(task, task.test)
     orb = replace(task, detectors=("orb",))
-    found = detect_first_keypoints(
+    keypoints = detect_first_keypoints(
         images.store.pixels, images.store.bounds, settings_for_detector("orb", task.config), task.device, 8
     )
     hits = 0
-    for xy, image in zip(found.xy.numpy(), found.image_index.tolist(), strict=True):
+    for xy, image in zip(keypoints.xy.numpy(), keypoints.image_index.tolist(), strict=True):
         points = images.xy[image]
         names = list(images.truth.names)
         eyes = [
@@ -82,7 +82,7 @@ def test_precision_is_that_of_a_naive_loop(task: MeasurementTask) -> None:
         radius = 0.1 * np.linalg.norm(eyes[0] - eyes[1])
         hits += min(np.linalg.norm(points - xy, axis=1)) <= radius
     assert stage1_measurements.measure_precision(orb)["precision"]["orb"] == pytest.approx(
-        100 * hits / len(found)
+        100 * hits / len(keypoints)
     )
 
 
@@ -91,8 +91,8 @@ def test_nearest_annotated_point_or_none(task: MeasurementTask) -> None:
     near = images.xy[0, :3].astype(np.float32)
     far = near + 1000
     image = np.zeros(3, np.int64)
-    found = images.nearest(near, image, task.config)
-    assert np.allclose(images.xy[0, found], near, atol=1.0)
+    nearest = images.nearest(near, image, task.config)
+    assert np.allclose(images.xy[0, nearest], near, atol=1.0)
     assert images.nearest(far, image, task.config).tolist() == [-1, -1, -1]
 
 

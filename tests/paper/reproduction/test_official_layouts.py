@@ -40,7 +40,7 @@ def _reproduce(name: str, data: Path, output: Path) -> dict[str, list[float]]:
 def test_bbcpose_is_trained_on_temporal_pairs(
     as_videos: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both with frames as in the official archive and with videos."""
+    """This works with frames, as in the official archive, and with videos."""
     body_miniatures.make_bbcpose(tmp_path / "data" / "bbcpose", as_videos)
     neighbors: list[np.ndarray] = []
 
@@ -52,16 +52,16 @@ def test_bbcpose_is_trained_on_temporal_pairs(
     numbers = _reproduce("bbcpose", tmp_path / "data", tmp_path / "out")
     assert all(0 <= value <= 100 for value in numbers["Ours"])
     assert neighbors
-    for near in neighbors:
+    for neighbor in neighbors:
         video = np.repeat(np.arange(10), 3)
         video = video if as_videos else np.delete(video, 7)  # frame 111 of video 3 is missing
-        found = near >= 0
-        assert found.mean() > 0.5
-        assert (video[near] == video[:, None])[found].all()
+        exists = neighbor >= 0
+        assert exists.mean() > 0.5
+        assert (video[neighbor] == video[:, None])[exists].all()
 
 
 def _make_ls3d(root: Path, scene: Scene) -> None:
-    """Make the layout of LS3D with images of the demo; the images of `face_miniatures` are all alike."""
+    """Make the layout of LS3D with images of the demo; those of `face_miniatures` all look alike."""
     dataset = demo_datasets.make_dataset("ls3d", root, scene)
     for row, xy in enumerate(dataset.train.xy):
         part = ("AFW", "HELEN", "IBUG", "LFPW")[row % 4]
@@ -117,8 +117,8 @@ def test_rows_use_their_negatives_and_correspondence(data: Path, tmp_path: Path)
     ]
 
 
-def test_rows_use_their_flipping(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Flipping at test time affects only Stage 2 and needs no other training."""
+def test_rows_use_their_flip_settings(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flipping at test time affects only Stage 2 and needs no new training."""
     table = experiment.load_experiment("flipping")
     rows = tuple(row for row in table.rows if row.spec.train == "ls3d")
     monkeypatch.setattr(experiment, "load_experiment", lambda name: replace(table, rows=rows))

@@ -34,13 +34,13 @@ def simulate_exchange(
         assumptions: Bandwidths, latencies and their variation.
         rng: Random generator for the message times.
     """
-    nodes, inside = ready.shape
+    nodes, gpus_per_node = ready.shape
     within = _Link(assumptions.nvlink, assumptions.hop_nvlink, axis=1)
     between = _Link(assumptions.network, assumptions.hop_network, axis=0)
     # Each GPU sums one part over its node, then over all nodes, then the node exchanges the finished parts.
-    ready = _ring(ready, inside - 1, size / inside, within, assumptions, rng)
-    ready = _ring(ready, 2 * (nodes - 1), size / inside / nodes, between, assumptions, rng)
-    return _ring(ready, inside - 1, size / inside, within, assumptions, rng)
+    ready = _ring(ready, gpus_per_node - 1, size / gpus_per_node, within, assumptions, rng)
+    ready = _ring(ready, 2 * (nodes - 1), size / gpus_per_node / nodes, between, assumptions, rng)
+    return _ring(ready, gpus_per_node - 1, size / gpus_per_node, within, assumptions, rng)
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ def simulate_steps(
     gpus: int, compute: float, size: float, steps: int, assumptions: Assumptions, rng: np.random.Generator
 ) -> float:
     """Return the seconds per step: about `compute` seconds on each GPU, then a sum of `size` bytes."""
-    inside, nodes = layout(gpus, assumptions)
-    ready = np.zeros((nodes, inside))
+    gpus_per_node, nodes = layout(gpus, assumptions)
+    ready = np.zeros((nodes, gpus_per_node))
     for _ in range(steps):
         factor = rng.normal(1, assumptions.jitter, ready.shape)
         factor += assumptions.stall * (rng.random(ready.shape) < assumptions.stall_fraction)
@@ -94,11 +94,11 @@ def simulate_round(
     slowness = np.maximum(rng.normal(1, assumptions.speed_spread, (200, gpus)), 0.5)
     single_gpu = images / rates.extract + images * rates.recovery_assign_200k / 200_000
     seconds = float((single_gpu / gpus * slowness).max(axis=1).mean())
-    each = assumptions.restarts * assumptions.iterations
-    compute = max(rates.recovery_fit_200k / gpus / (2 * each), assumptions.iteration_floor)
+    iterations_per_fit = assumptions.restarts * assumptions.iterations
+    compute = max(rates.recovery_fit_200k / gpus / (2 * iterations_per_fit), assumptions.iteration_floor)
     for clusters in (assumptions.K, assumptions.M):
-        simulated = each // thinning
-        seconds += each * simulate_steps(
+        simulated = iterations_per_fit // thinning
+        seconds += iterations_per_fit * simulate_steps(
             gpus, compute, sums_size(clusters, assumptions), simulated, assumptions, rng
         )
     plan = plan_training(

@@ -116,7 +116,7 @@ def _write_corrected_labels(scene: Scene, path: Path) -> None:
 
 
 def _write_datasets(folder: Path) -> None:
-    """Write miniatures of data sets, and boxes and points of detectors for one of them."""
+    """Write miniature data sets and, for one of them, boxes and points as detectors would find them."""
     face_miniatures.make_celeba(folder / "celeba", images=16, fit_images=12)
     face_miniatures.make_aflw(folder / "aflw_release-2")
     face_miniatures.make_ls3d(folder / "ls3d", train=4, test=6)
@@ -272,7 +272,7 @@ def test_the_readme_picture_can_be_redrawn(workspace: Path, tmp_path: Path) -> N
 
 
 def _script_calls() -> list[str]:
-    """Return the documented calls of scripts of this repository that have options."""
+    """Return the documented commands that call a script of this repository with options."""
     blocks = [
         block for page in PAGES for block in re.findall(r"```.*?\n(.*?)```", page.read_text(), re.DOTALL)
     ]

@@ -27,8 +27,9 @@ def _descriptors(points: int, centers: int, spread: float, seed: int = 0) -> tor
     return normalize(normalize(torch.randn(centers, 64, generator=generator), dim=1)[center] + noise, dim=1)
 
 
-# Name: (vectors, clusters). In the first data set, many runs find the same clusters in a different order. In
-# the second, clusters overlap and there are more centers than clusters, as in real descriptors.
+# Name: (vectors, clusters). In the first data set, many restarts find the same clusters, ordered
+# differently. In the second, clusters overlap and there are more centers than clusters, as in real
+# descriptors.
 DATA = {
     "well separated": (_descriptors(1_000, 6, 0.3), 6),
     "overlapping": (_descriptors(6_000, 60, 1.0), 30),

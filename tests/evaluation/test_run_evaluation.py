@@ -47,7 +47,7 @@ def known_landmarks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _write(folder: Path, name: str, rows: list[dict[str, Any]]) -> Path:
-    """Write images whose first pixel is `landmark`, with annotated points a = (`a`, 40) and b = (50, 40)."""
+    """Write an image per row: first pixel row["landmark"], points (row["a"], 40) and (50, 40)."""
     image_folder = folder / name
     image_folder.mkdir(parents=True)
     images, annotations = [], []
@@ -119,7 +119,7 @@ def test_small_example(run: Path, toy: Path, known_landmarks: None) -> None:
         assert row["backward"]["mean"] == pytest.approx(
             100 * 0.5 * (4 - 4 / (1 + ridge)) / 64, rel=1e-9, abs=1e-9
         )
-    # The constant coordinates act as a bias for the regressor without one, so it finds a = 1.5 x exactly.
+    # The regressor without a bias uses the constant coordinates as one, so it finds a = 1.5 * landmark 0.
     assert by_regressor["no bias"]["forward"]["mean"] == pytest.approx(0, abs=1e-9)
     # Mean shape: the error of a is 6 in both images, that of landmark 0 is 4.
     assert metrics["guessing"]["forward"] == pytest.approx(100 * 0.75 * 6 / 64, abs=1e-9)
@@ -128,8 +128,8 @@ def test_small_example(run: Path, toy: Path, known_landmarks: None) -> None:
     error = 100 * (6 - 6 / 1.01) / 64
     assert metrics["headline"]["forward"]["by_point"] == pytest.approx([error, 0], abs=1e-9)
     assert metrics["headline"]["forward"]["cumulative"] == pytest.approx([0, error / 2], abs=1e-9)
-    # Raw: in the training images, landmark 0 is 5, 10 and 15 from a, and landmark 1 is on b. Within 6 pixels
-    # at 128 means within 3 here: a is 12 and 8 from landmark 0, and b is hit.
+    # Raw: in the training images, landmark 0 is 5, 10 and 15 from a, and landmark 1 is on b. A hit is
+    # within 6 pixels at a side of 128, so within 3 here: landmark 0 misses a by 12 and 8, landmark 1 hits b.
     assert metrics["matched"] == [0, 1]
     (hits,) = metrics["raw"].values()
     assert hits["by_point"] == [0, 100]
@@ -205,7 +205,7 @@ def test_without_flipping_at_test_time(run: Path, toy: Path, tmp_path: Path) -> 
     assert without_flip["stage1"] == with_flip["stage1"]
 
 
-def test_draws_and_precision_of_detectors(run: Path, toy: Path, known_landmarks: None) -> None:
+def test_random_draws_of_images_and_detector_precision(run: Path, toy: Path, known_landmarks: None) -> None:
     metrics = _evaluate(
         run, toy, "--normalizer", "side", "--set", "fit_images=[2]", "--set", "draws=4", "--detectors", "orb"
     )

@@ -1,4 +1,4 @@
-"""Encode videos in many formats with PyAV; each frame shows its number."""
+"""Encode videos in many formats with PyAV; the brightness of a frame encodes its number."""
 
 from __future__ import annotations
 

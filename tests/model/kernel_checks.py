@@ -66,7 +66,7 @@ def _random_map(*shape: int, device: str) -> Tensor:
 
 
 def check_norm(device: str) -> None:
-    """Check one and two launches, one and many groups per slab, with and without a convolution bias."""
+    """Check maps for one and two kernel launches, one and many groups per program, and a convolution bias."""
     cuda = [(2, 32, 64, 32), (3, 64, 128, 32), (2, 256, 64, 32), (2, 256, 4, 32)]
     shapes = cuda if device == "cuda" else [(2, 16, 8, 8), (2, 128, 40, 8), (2, 128, 4, 8)]
     for images, channels, side, groups in shapes:
@@ -145,7 +145,7 @@ def check_warp(device: str) -> None:
     changes, noise = random_color_changes(count, settings, generator), random_noise(count, size, generator)
     plain = PlainAugmentOps().augment(pixels, matrix, changes, noise)
     ours = FusedAugmentOps().augment(pixels, matrix, changes, noise)
-    # At the edge of a pixel, rounding decides between two neighbors with nearly the same value.
+    # Where a sample falls between two cells, rounding selects one; both interpolate to nearly the same value.
     assert (ours - plain).abs().max() < 2e-3
     _assert_close(ours, plain, 1e-4)
 

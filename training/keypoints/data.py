@@ -81,7 +81,9 @@ def draw_shapes(pool: Executor, data: Data, seed: int) -> Drawing:
 
 def draw_unlabeled(pool: Executor, data: Data, seed: int, photograph_folder: Path) -> Drawing:
     """Start drawing scenes, toy animals and crops of photographs; all points are NaN."""
-    crop = functools.partial(_crop, sources=photographs.load(photograph_folder), lengths=data.photograph_side)
+    crop = functools.partial(
+        _crop, sources=photographs.load(photograph_folder), side_range=data.photograph_side
+    )
     return Drawing(
         _submit(pool, scenes.draw, data.scenes, data, (seed, 2))
         + _submit(pool, scenes.animal, data.animals, data, (seed, 3))
@@ -90,9 +92,9 @@ def draw_unlabeled(pool: Executor, data: Data, seed: int, photograph_folder: Pat
 
 
 def _crop(
-    rng: np.random.Generator, side: int, sources: list[Image], lengths: tuple[int, int]
+    rng: np.random.Generator, side: int, sources: list[Image], side_range: tuple[int, int]
 ) -> tuple[Image, Array]:
-    return photographs.crop(rng, sources, side, lengths)
+    return photographs.crop(rng, sources, side, side_range)
 
 
 def _submit(pool: Executor, draw: Draw, count: int, data: Data, seed: tuple[int, int]) -> list[Future[Drawn]]:

@@ -19,7 +19,7 @@ from selfmark.images.crop import SNAP
 _MIN_COVERAGE = 1e-3  # OpenCV ignores a pixel if less than this fraction of it is covered
 # Averages of 2 x 2 pixels are multiples of 1/4. Adding this much rounds halves up and changes nothing else.
 _ROUND_UP = 1e-4
-_EXTRA_PIXELS = 4  # an axis never needs more averages than the crop size plus this
+_EXTRA_AVERAGES = 4  # an axis is first averaged to at most the crop size plus this many pixels
 
 
 @dataclass(frozen=True)
@@ -162,12 +162,13 @@ def _is_integer(value: Value) -> Value:
 
 
 def _average_weights(axis: _AxisSampling, window: _Window, rounding: _Rounding, size: int) -> Value:
-    """Return the weight of each pixel of the window in each average: [N, S + _EXTRA_PIXELS, pixels].
+    """Return the weight of each pixel of the window in each average: [N, S + _EXTRA_AVERAGES, pixels].
 
-    An average covers length / count pixels. All limits are multiplied by `count`, which makes them integers,
-    so the weights are exact. Rows beyond the count of an axis have no meaning; `_interpolation` ignores them.
+    An average covers length / count pixels. The limits of pixels and averages are multiplied by `count`,
+    which makes them integers, so the weights are exact. Rows beyond the count of an axis have no meaning;
+    `_interpolation` ignores them.
     """
-    numbers = np.arange(size + _EXTRA_PIXELS, dtype=np.float32)[:, None]
+    numbers = np.arange(size + _EXTRA_AVERAGES, dtype=np.float32)[:, None]
     count, length = _to_matrix(axis.count), _to_matrix(axis.end - axis.first)
     pixels = window.begin.apply("Range", window.end, 1.0) - _to_matrix(axis.first)
     left, right = (pixels * count).apply("Max", length * numbers), ((pixels + 1) * count)
@@ -179,10 +180,11 @@ def _average_weights(axis: _AxisSampling, window: _Window, rounding: _Rounding, 
 def _interpolation(axis: _AxisSampling, side: Value, size: int) -> tuple[Value, Value, Value]:
     """Return how each pixel of the crop is interpolated between two averages.
 
-    Pixel s of the crop is at s + offset among the averages. Offsets are small, so float32 is exact enough.
+    Pixel s of the crop lies at position s + offset, counted in averages. Offsets are small, so float32 is
+    exact enough.
 
     Returns:
-        Matrices [N, 1, S, S + _EXTRA_PIXELS] that select the average before and after each pixel, and the
+        Matrices [N, 1, S, S + _EXTRA_AVERAGES] that select the average before and after each pixel, and the
         position between the two, [N, S] from 0 to 1.
     """
     length, numbers = axis.end - axis.first, np.arange(size, dtype=np.float32)
@@ -190,7 +192,7 @@ def _interpolation(axis: _AxisSampling, side: Value, size: int) -> tuple[Value, 
     shift = (axis.start - axis.first) * axis.count / length
     offset = (drift * (numbers + 0.5) + shift).clip(-numbers, axis.count - 1 - numbers)
     floor = offset.apply("Floor")
-    averages = np.arange(size + _EXTRA_PIXELS, dtype=np.float32)
+    averages = np.arange(size + _EXTRA_AVERAGES, dtype=np.float32)
     before, after = (
         (floor + base).reshape(-1, 1, size, 1).apply("Equal", averages).cast(np.float32)
         for base in (numbers, numbers + 1)

@@ -1,6 +1,6 @@
 """Prediction of the landmarks that the naming page shows.
 
-This is the only module of the package that imports torch. The server runs it in a child process.
+This is the only module of `selfmark.naming` that imports torch. The server runs it in a child process.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from selfmark.sampling import evenly_spaced
 WIDTH, HEIGHT = 360, 216  # of a chart, in SVG units
 LEFT, TOP, RIGHT, BOTTOM = 46, 22, 350, 174  # of the plotting area inside the chart
 _MAX_POINTS = 300  # of a line; longer histories are averaged in groups
-_NUM_SYMBOLS = 6  # on a long line; a line with at most twice as many points has one at each point
+_NUM_SYMBOLS = 6  # on a long line; a line with at most 2 * _NUM_SYMBOLS points has a symbol at each point
 _MAX_INTERVALS = 5  # between the labels of an axis
 
 # Four dash patterns (in the style sheet) and five symbols distinguish twenty lines without color.

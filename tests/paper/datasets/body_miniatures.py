@@ -48,7 +48,9 @@ def bbc_joints(video: int, frames: Sequence[int]) -> np.ndarray:
 
 
 def make_bbcpose(root: Path, as_videos: bool = False) -> Path:
-    """Make 20 videos: ten with 25 frames for training, five with hand-marked frames for testing.
+    """Annotate 20 videos: ten for training, five for validation, and five for testing.
+
+    Training videos have 25 annotated frames, test videos hand-marked frames, and validation videos no files.
 
     Frame 111 of video 3 is missing. Video 20 has one test frame, for which MATLAB drops a dimension. The
     annotations continue with two videos of Extended BBCPose, whose frames are another download.
@@ -173,7 +175,7 @@ def _write_masks(path: Path) -> None:
 
 
 def penn_label(action: str, frames: int, **changes: Any) -> dict[str, Any]:
-    """Return 1-based labels: joint j of frame f at (20 + 3 j, 10 + 4 j + f), box 15, 5 to 75 + f, 70."""
+    """Return 1-based labels: joint j of frame f at (20 + 3 j, 10 + 4 j + f), box (15, 5) to (75 + f, 70)."""
     frame, joint = np.arange(frames)[:, None], np.arange(13.0)[None]
     label = {
         "action": action,

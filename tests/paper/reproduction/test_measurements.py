@@ -55,7 +55,7 @@ def test_stage1_errors_equal_those_of_evaluate_run(task: MeasurementTask, tmp_pa
 
 
 def test_the_last_round_is_the_end_of_stage_1(task: MeasurementTask) -> None:
-    """The weights are the same; only the clustering is computed again."""
+    """Both have the same weights, but the landmarks are clustered again, so the errors are only similar."""
     run = Run.open(task.run_folder)
     rounds = stage1_measurements.measure_errors_by_round(task)["rounds"]
     assert len(rounds) == run.config.rounds.count
@@ -90,10 +90,10 @@ def test_nearest_annotated_point_or_none(task: MeasurementTask) -> None:
     images = load_task_images(task, task.test)
     near = images.xy[0, :3].astype(np.float32)
     far = near + 1000
-    image = np.zeros(3, np.int64)
-    nearest = images.nearest(near, image, task.config)
+    image_index = np.zeros(3, np.int64)
+    nearest = images.nearest(near, image_index, task.config)
     assert np.allclose(images.xy[0, nearest], near, atol=1.0)
-    assert images.nearest(far, image, task.config).tolist() == [-1, -1, -1]
+    assert images.nearest(far, image_index, task.config).tolist() == [-1, -1, -1]
 
 
 @pytest.mark.parametrize("measure", [descriptor_maps.map_keypoints, descriptor_maps.map_stage1_landmarks])

@@ -15,7 +15,7 @@ def empty_channels_last(like: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 @triton.jit
 def _pool_kernel(x, out, pixels, half_width, scale, CHANNELS: tl.constexpr, ROWS: tl.constexpr):
-    """Write the sum of each 2x2 square times scale; rows of `out` are counted over all images."""
+    """Write the sum of each 2x2 square times scale; a row is one pixel of `out`, counted over all images."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.arange(0, CHANNELS)[None, :]
     live = (row < pixels)[:, None]
@@ -34,7 +34,7 @@ def _pool_kernel(x, out, pixels, half_width, scale, CHANNELS: tl.constexpr, ROWS
 def _spread_kernel(
     x, add, out, pixels, width, scale, CHANNELS: tl.constexpr, ROWS: tl.constexpr, ADD: tl.constexpr
 ):
-    """Write each pixel of x times scale to a 2x2 square, plus `add`; rows are counted over all images."""
+    """Write each pixel of x times scale to a 2x2 square, plus `add`; a row is one pixel of `out`."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.arange(0, CHANNELS)[None, :]
     live = (row < pixels)[:, None]

@@ -23,7 +23,7 @@ BOX_FILES = ("boxes.json", "boxes.csv", "boxes")
 
 
 def mirror_by_side(names: Sequence[str]) -> tuple[int, ...]:
-    """Return each point's mirror partner by name: left_x and right_x; other points are their own.
+    """Return the index of each point's mirror partner; points without a side are their own partner.
 
     >>> mirror_by_side(("head", "left_hip", "right_hip"))
     (0, 2, 1)

@@ -34,7 +34,7 @@ class DatasetInfo:
         source: where to get its official files.
         layout: files and folders in the root, one per line.
         folder: folder in the archive; the root is this folder or its parent.
-        counts: number of images in each split, according to the paper or else to its authors.
+        counts: number of images in each split, as given in the paper or else by the authors of the data set.
         alternatives: pairs (prefix of a path in the layout, another prefix that readers also accept).
     """
 

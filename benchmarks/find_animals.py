@@ -247,7 +247,8 @@ def main() -> None:
     if arguments.minutes:
         print(json.dumps(measure_video(arguments.minutes)))
         return
-    result = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
+    out: Path | None = arguments.out
+    result = json.loads(out.read_text()) if out is not None and out.exists() else {}
     result |= {
         "script": "benchmarks/find_animals.py",
         "commit": provenance.commit(),
@@ -265,7 +266,8 @@ def main() -> None:
     if arguments.hour:
         result["memory"] = measure_memory()
     print(json.dumps(result, indent=1))
-    write_json(result, arguments.out)
+    if out is not None:
+        write_json(result, out)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """Profile prediction on a CPU: the percentage of time that ONNX Runtime spends in each operator.
 
     python benchmarks/predict_profile.py --out docs/results/predict_cpu.json
+    python benchmarks/predict_profile.py --networks tiny --calls 2 --out rows.json  a quick test of the script
 
-The profile uses one thread and one image with its mirror image, and takes the median of all calls of each
-node. Other work on the machine hardly changes the percentages. The rows are added to those of
-`predict_cpu.py`.
+Like `predict_cpu.py`, to whose rows the results are added, it measures from network images to landmarks. It
+uses one thread and one image with its mirror image, and takes the median of all calls of each node. Other
+work on the machine hardly changes the percentages.
 """
 
 from __future__ import annotations
@@ -16,29 +17,32 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 
+import onnx.utils
 import onnxruntime
 import torch
 from predict_cpu import NETWORKS, SEED, Rows, make_detectors, write_rows
 
 from selfmark.config import Config, preset
 from selfmark.demo.scene import generate_scene
+from selfmark.export.onnx_export import CROP_XY, CROPS
 
-CALLS = 20
-SHOWN = 8  # operators per network
+MAX_OPERATORS = 8  # rows per network and precision
 
 
 def main() -> None:
     """Profile all networks and write the rows."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
+    parser.add_argument("--calls", type=int, default=20, help="calls of each network")
     arguments = parser.parse_args()
     rows: Rows = {}
-    for name, preset_name in NETWORKS.items():
-        rows |= profile(name, preset(preset_name))
+    for name in arguments.networks:
+        rows |= profile(name, preset(NETWORKS[name]), arguments.calls)
     write_rows(rows, torch.get_num_threads(), arguments.out)
 
 
-def profile(name: str, config: Config) -> Rows:
+def profile(name: str, config: Config, calls: int) -> Rows:
     """Return the slowest operators of one network."""
     images = (
         torch.from_numpy(generate_scene(2, config.images.size, SEED).images).permute(0, 3, 1, 2).contiguous()
@@ -47,23 +51,25 @@ def profile(name: str, config: Config) -> Rows:
     with tempfile.TemporaryDirectory() as folder:
         make_detectors(config, True, images, Path(folder))
         for runtime, file in (("onnx", "model.onnx"), ("int8", "model-int8.onnx")):
-            spent = time_operators(Path(folder) / file, images[:1])
+            spent = time_operators(Path(folder, file), images[:1], calls)
             total = sum(spent.values())
-            for operator in sorted(spent, key=lambda name: -spent[name])[:SHOWN]:
+            for operator in sorted(spent, key=lambda name: -spent[name])[:MAX_OPERATORS]:
                 title = f"predict_cpu_{name}_{runtime}_profile_{operator}"
                 rows[title] = 100 * spent[operator] / total, "% of the time"
     return rows
 
 
-def time_operators(path: Path, images: torch.Tensor) -> dict[str, float]:
-    """Return the microseconds that each kind of operator takes."""
+def time_operators(path: Path, images: torch.Tensor, calls: int) -> dict[str, float]:
+    """Return the microseconds that each kind of operator takes, without those that crop the images."""
+    network = path.with_suffix(".network.onnx")
+    onnx.utils.extract_model(path, network, [CROPS], [CROP_XY, "scores"])
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.enable_profiling = True
     options.profile_file_prefix = str(path)
-    session = onnxruntime.InferenceSession(str(path), options)
-    for _ in range(CALLS):
-        session.run(None, {"images": images.numpy()})
+    session = onnxruntime.InferenceSession(str(network), options, providers=["CPUExecutionProvider"])
+    for _ in range(calls):
+        session.run(None, {CROPS: images.float().numpy()})
     nodes: dict[tuple[str, str], list[float]] = defaultdict(list)
     for event in json.loads(Path(session.end_profiling()).read_text()):
         if event["name"].endswith("kernel_time"):

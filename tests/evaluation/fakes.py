@@ -32,8 +32,8 @@ def draw_blobs(count: int, seed: int = 0) -> BlobImages:
     centers = rng.uniform(0.2, 0.8, (4, count, 2)) * (SIZE - 1)
     centers[2, :, 0], centers[3, :, 0] = 0.3 * SIZE, 0.7 * SIZE  # one blue blob on each side
     grid = np.arange(SIZE)
-    along = np.exp(-((grid - centers[..., None]) ** 2) / (2 * 3.0**2))  # [4, N, 2, S]
-    blobs = along[:, :, 1, :, None] * along[:, :, 0, None, :]
+    profiles = np.exp(-((grid - centers[..., None]) ** 2) / (2 * 3.0**2))  # [4, N, 2, S], along x and y
+    blobs = profiles[:, :, 1, :, None] * profiles[:, :, 0, None, :]
     channels = np.stack([blobs[0], blobs[1], np.maximum(blobs[2], blobs[3])], axis=1)
     pixels = torch.from_numpy((255 * channels).round().astype(np.uint8))
     return BlobImages(pixels, centers[0], centers[1])
@@ -45,9 +45,10 @@ class BlobNetwork(Psi):
     def forward(self, images: Tensor) -> Tensor:
         red, green, blue = torch.nn.functional.avg_pool2d(images, 4).unbind(1)
         side = red.shape[-1]
-        line = torch.arange(side) - (side - 1) / 2
-        center = torch.exp(-(line[:, None] ** 2 + line**2) / 8).expand_as(red)
-        # In the mirrored image the leftmost blob is the other one, so it is never its own mirror partner.
+        offset = torch.arange(side) - (side - 1) / 2  # from the image center, in cells
+        center = torch.exp(-(offset[:, None] ** 2 + offset**2) / 8).expand_as(red)
+        # In the mirrored image the other blue blob is leftmost, so this landmark is never its own mirror
+        # partner.
         leftmost = blue * torch.linspace(1.0, 0.5, side)
         return torch.stack([red, green, center, torch.rand_like(red), leftmost, green], dim=1)
 

@@ -58,8 +58,8 @@ def test_more_iterations_reduce_the_error() -> None:
 
 def test_the_first_dual_exceeds_the_threshold() -> None:
     matrix = np.random.default_rng(0).normal(size=(8, 30))
-    first, _ = threshold_singular_values(matrix, np.ones(matrix.shape, bool), 0)
-    assert np.linalg.norm(first) > 0.0
+    low_rank, _ = threshold_singular_values(matrix, np.ones(matrix.shape, bool), 0)
+    assert np.linalg.norm(low_rank) > 0.0  # it is zero unless a singular value of the dual exceeds tau
 
 
 @pytest.mark.parametrize("shape", [(6, 40), (40, 6), (12, 12)])
@@ -70,13 +70,14 @@ def test_shrinkage_equals_that_of_a_plain_svd(shape: tuple[int, int], tau: float
 
 
 def test_the_result_is_optimal() -> None:
-    # min tau |X|_* + |X|_F^2 / 2 with X = M on the observed entries: X is optimal if it is feasible and some
-    # Y, zero elsewhere, has Y - X in tau times the subdifferential of the nuclear norm at X.
+    # The problem is min tau |X|_* + |X|_F^2 / 2 with X = M on the observed entries. X is optimal if it is
+    # feasible and there is a Y, zero on the other entries, such that Y - X is in tau times the
+    # subdifferential of the nuclear norm at X.
     rng = np.random.default_rng(2)
     matrix = rng.normal(size=(20, 2)) @ rng.normal(size=(2, 90)) / np.sqrt(2)
     observed = rng.random(matrix.shape) < 0.8
     x, y = threshold_singular_values(matrix, observed, 20_000)
-    tau = 5 * np.sqrt(matrix.size)
+    tau = 5 * np.sqrt(matrix.size)  # the threshold of Cai et al.
     assert rms((x - matrix)[observed]) <= 1e-4 * rms(matrix[observed])
     assert np.all(y[~observed] == 0.0)
     u, s, vt = np.linalg.svd(x, full_matrices=False)

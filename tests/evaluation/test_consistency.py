@@ -42,8 +42,8 @@ def test_a_landmark_that_follows_its_blob_has_no_error() -> None:
     assert np.median(deformed.moved[:, RED]) > 0.05
 
 
-def test_deformations_change_noise_and_colors() -> None:
-    """Under heavy noise the maximum of the red channel moves."""
+def test_deformed_images_also_get_noise() -> None:
+    """Heavy noise moves the maximum of the red channel although the geometry does not change."""
     noisy = replace(NO_COLOR_CHANGE, rotation=0.0, scale=(1, 1), shift=0.0, noise=3.0)
     deformed = deformation_errors(blob_detector(), draw_blobs(12).pixels, 2, noisy, _generator(), batch=12)
     assert deformed.moved.max() < 1e-6
@@ -52,7 +52,8 @@ def test_deformations_change_noise_and_colors() -> None:
 
 def test_errors_of_known_shifts_in_image_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Row n * 2 + d is deformation d of image n: here a shift by (n + 10 d, 0) pixels."""
-    shifts: Iterator[tuple[int, int]] = iter([(0, 2), (10, 12), (2, 3), (12, 13)])  # from, to of a batch
+    # Ranges of shifts: deformations 0 and 1 of images 0 and 1 (first batch), then of image 2 (second batch).
+    shifts: Iterator[tuple[int, int]] = iter([(0, 2), (10, 12), (2, 3), (12, 13)])
 
     def shift(count: int, size: int, settings: Augment, generator: torch.Generator) -> torch.Tensor:
         matrix = torch.eye(2, 3).repeat(count, 1, 1)

@@ -56,7 +56,8 @@ def test_area_agrees_with_scikit_learn_on_uneven_thresholds() -> None:
     assert area_under_curve(np.ones(30), thresholds) == pytest.approx(1.0)
 
 
+# The last list is ascending, but has one threshold more than there are fractions.
 @pytest.mark.parametrize("thresholds", [[1.0], [2.0, 1.0], [1.0, 1.0], [1.0, 2.0, 3.0]])
-def test_an_area_needs_ascending_thresholds(thresholds: list[float]) -> None:
+def test_an_area_needs_matching_ascending_thresholds(thresholds: list[float]) -> None:
     with pytest.raises(ValueError, match="ascending"):
         area_under_curve(np.ones(min(len(thresholds), 2)), np.array(thresholds))

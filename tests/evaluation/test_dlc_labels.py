@@ -1,4 +1,4 @@
-"""Labels of DeepLabCut: tables written by pandas, as DeepLabCut does."""
+"""DeepLabCut label files, written here with pandas, as DeepLabCut does."""
 
 from __future__ import annotations
 
@@ -76,6 +76,7 @@ def test_each_individual_is_an_object(kind: str, tmp_path: Path) -> None:
         values, index=pandas.MultiIndex.from_tuples(IMAGES), columns=_columns(["a", "b"])
     )
     points = values.reshape(3, 2, 3, 2)
+    # Boxes are measured from pixel corners, points from pixel centers.
     boxes = [(*xy.min(0) + 0.5, *np.ptp(xy, axis=0)) for xy in points[0]]
     images = [*(ImageRef(REFS[0].path, None, box) for box in boxes), *REFS[1:]]
     truth = label_files.read_ground_truth(_save(frame, tmp_path, kind), images)
@@ -135,7 +136,7 @@ def test_an_unusable_table_is_a_one_line_error(text: str, message: str, tmp_path
 
 
 def test_hdf5_is_not_opened(tmp_path: Path) -> None:
-    """Its header is a pickle, which can run any code when it is opened."""
+    """The header of such a file is a pickle, which can run any code when it is opened."""
     path = tmp_path / "CollectedData_Ann.h5"
     path.write_bytes(b"whatever is in it")
     with pytest.raises(InputError, match="give the CSV file"):

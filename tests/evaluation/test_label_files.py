@@ -23,7 +23,7 @@ from selfmark.evaluation.label_files import common_points, read_ground_truth
 from selfmark.image_ref import ImageRef
 from selfmark.images.sources import list_images
 
-DATA = Path(__file__).parents[2].parent / "shared" / "data"
+DATA = Path(__file__).parents[3] / "shared" / "data"  # beside the repository; tests skip without it
 
 POINTS = ["left_eye", "right_eye", "nose"]
 
@@ -418,7 +418,7 @@ def test_an_annotation_without_a_box_matches_a_single_object(tmp_path: Path) -> 
 
 
 def set_value(*keys_and_value: Any) -> Callable[[dict[str, Any]], None]:
-    """Return a function that sets a value in a COCO file, given its keys and the value."""
+    """Return a function that sets a value in a COCO file, given the keys to it and then the value."""
 
     def change(content: Any) -> None:
         *keys, last, value = keys_and_value
@@ -564,7 +564,7 @@ JUNK = st.recursive(
     ),
     max_leaves=4,
 )
-FULL = valid_content()
+FULL = valid_content()  # with every optional entry that is read
 FULL["categories"][0] |= {"normaliser": "inter_ocular", "normaliser_points": [0, 1]}
 FULL["annotations"][0]["pose"] = 3
 

@@ -22,13 +22,13 @@ def make_scene(seed: int = 0, N: int = 12, K: int = 4, L: int = 3) -> tuple[np.n
 
 
 def test_distances_agree_with_a_naive_loop() -> None:
-    landmarks, truth, visible, size = make_scene()
+    landmarks, truth, visible, normalizer = make_scene()
     landmarks[:, 3] = np.nan  # a landmark that is never found
-    size[2], size[5] = np.nan, 0.0
-    ours = mean_distances(landmarks, truth, visible, size)
+    normalizer[2], normalizer[5] = np.nan, 0.0  # these images do not count
+    ours = mean_distances(landmarks, truth, visible, normalizer)
     for k, point in itertools.product(range(4), range(3)):
         pairs = [
-            math.dist(landmarks[i, k], truth[i, point]) / size[i]
+            math.dist(landmarks[i, k], truth[i, point]) / normalizer[i]
             for i in range(12)
             if visible[i, point] and not np.isnan(landmarks[i, k, 0]) and i not in (2, 5)
         ]
@@ -90,7 +90,8 @@ def test_small_example_of_hits() -> None:
     )
     visible = np.array([[True, True, True, False], [True, False, True, False], [True, True, True, False]])
     rates = hit_rates(landmarks, truth, visible, np.array([5.0, 3.0, 5.0]), np.array([1, 0, -1, 0]))
-    # Point 0: 3 <= 5, 3.1 > 3, 0; point 1: exactly 5, then its landmark is missing; point 2 has none.
+    # Point 0 is hit in images 0 (3 <= 5) and 2 (0 <= 5), not in 1 (3.1 > 3). Point 1 is hit in image 0
+    # (exactly 5), and its landmark is missing in image 2. Point 2 has no landmark.
     assert rates[:3].tolist() == pytest.approx([2 / 3, 1 / 2, 0.0])
     assert np.isnan(rates[3])
 

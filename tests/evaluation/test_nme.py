@@ -24,7 +24,8 @@ from selfmark.evaluation.nme import (
 from selfmark.evaluation.protocol import Examples, backward_errors, forward_errors, mean_shape_errors
 from selfmark.evaluation.regression import Regressor, fit_ridge, fit_without_bias
 
-K, L, TRAIN, TEST = 5, 7, 50, 20
+K, L = 5, 7  # landmarks and annotated points
+TRAIN, TEST = 50, 20  # images
 
 
 def examples(scene: dict[str, np.ndarray]) -> tuple[Examples, Examples]:
@@ -140,12 +141,12 @@ def test_perfect_landmarks_give_almost_no_error_and_useless_ones_the_mean_shape(
     rng = np.random.default_rng(2)
     truth = rng.normal(50, 10, (80, 4, 2))
     visible = np.ones((40, 4), bool)
-    known = {"train_truth": truth[:40], "test_truth": truth[40:], "normalizer": np.full(40, 30.0)}
-    known |= {"train_visible": visible, "test_visible": visible}
-    perfect = examples(known | {"train_landmarks": truth[:40], "test_landmarks": truth[40:]})
+    annotated = {"train_truth": truth[:40], "test_truth": truth[40:], "normalizer": np.full(40, 30.0)}
+    annotated |= {"train_visible": visible, "test_visible": visible}
+    perfect = examples(annotated | {"train_landmarks": truth[:40], "test_landmarks": truth[40:]})
     assert mean_error(forward_errors(*perfect, partial(fit_ridge, ridge=1e-9))) < 1e-4
     fixed = np.full((40, 3, 2), 5.0)
-    useless = examples(known | {"train_landmarks": fixed, "test_landmarks": fixed})
+    useless = examples(annotated | {"train_landmarks": fixed, "test_landmarks": fixed})
     error = mean_error(forward_errors(*useless, partial(fit_ridge, ridge=0.1)))
     assert error == pytest.approx(mean_shape_errors(*useless)["forward"])
 
@@ -211,7 +212,7 @@ def test_points_visible_in_the_same_images_share_a_fit(scene: dict[str, np.ndarr
         return fit_without_bias(inputs, targets)
 
     joint = forward_prediction(landmarks, truth, visible, test, fit)
-    assert sorted(fits) == [2, 2, 2, 6]
+    assert sorted(fits) == [2, 2, 2, 6]  # points 0, 3 and 5 together, 1, 2 and 4 alone, 6 not at all
     assert np.isnan(joint[:, 6]).all()
     for point in range(6):
         rows = visible[:, point]
@@ -281,14 +282,14 @@ def test_points_annotated_in_no_drawn_image_are_left_out() -> None:
     rng = np.random.default_rng(0)
     landmarks, truth = rng.uniform(0, 50, (5, 2, 2)), rng.uniform(0, 50, (5, 2, 2))
     visible = np.array([[True, False]] + [[False, True]] * 4)
-    test_visible, size = np.array([[False, True]]), np.array([10.0])
+    test_visible, normalizer = np.array([[False, True]]), np.array([10.0])
     error_by_row = {}
 
     def measure(rows: np.ndarray) -> float:
         predicted = forward_prediction(
             landmarks[rows], truth[rows], visible[rows], landmarks[:1], fit_without_bias
         )
-        error_by_row[int(rows[0])] = mean_error(point_errors(predicted, truth[:1], test_visible, size))
+        error_by_row[int(rows[0])] = mean_error(point_errors(predicted, truth[:1], test_visible, normalizer))
         return error_by_row[int(rows[0])]
 
     statistics = measure_over_draws(measure, 5, 1, 40, np.random.default_rng(0))

@@ -26,12 +26,12 @@ from selfmark.image_ref import ImageRef
 BODY = ("left_eye", "right_eye", "left_shoulder", "right_shoulder", "right_hip")
 
 
-def make_objects(xy: Any, names: tuple[str, ...] = BODY, hidden: Any = (), **more: Any) -> AnnotatedObjects:
-    """Objects whose points are visible except the (object, point) pairs in `hidden`."""
+def make_objects(xy: Any, names: tuple[str, ...] = BODY, missing: Any = (), **more: Any) -> AnnotatedObjects:
+    """Objects whose points are annotated except the (object, point) pairs in `missing`."""
     points = np.array(xy, np.float64)
     count = len(points)
     visible = np.ones(points.shape[:2], bool)
-    for index in hidden:
+    for index in missing:
         visible[index] = False
     return AnnotatedObjects(
         refs=tuple(ImageRef(Path(f"{n}.jpg")) for n in range(count)),
@@ -70,14 +70,14 @@ def test_small_example_of_each_length(spec: str, length: float) -> None:
 
 
 def test_only_visible_points_span_the_box() -> None:
-    truth = make_objects(ONE_OBJECT, hidden=[(0, 4), (0, 0)])
+    truth = make_objects(ONE_OBJECT, missing=[(0, 4), (0, 0)])
     assert normalizer_lengths(truth, "box", REGIONS).tolist() == pytest.approx([np.sqrt(8 * 6)])
 
 
 def test_an_eye_with_many_points_is_at_the_mean_of_the_visible_ones() -> None:
     names = ("left_eye_0", "left_eye_1", "left_eye_2", "RightEye10", "right_eye_11", "left_eyebrow_0")
     xy = [[[0, 0], [2, 0], [90, 90], [10, 0], [14, 0], [70, 70]]] * 2
-    truth = make_objects(xy, names, hidden=[(0, 2), (1, 2), (1, 0)])
+    truth = make_objects(xy, names, missing=[(0, 2), (1, 2), (1, 0)])
     lengths = normalizer_lengths(truth, "inter_ocular", np.repeat(REGIONS, 2, axis=0))
     assert lengths.tolist() == [11.0, 10.0]
 
@@ -89,7 +89,7 @@ def test_names_may_be_numbers_or_contain_commas() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "hidden", "boxes"),
+    ("spec", "missing", "boxes"),
     [
         ("inter_ocular", [(1, 0), (2, 1)], [[0, 0, 4, 9]] * 4),
         ("points:0,1", [(1, 0), (2, 1)], [[0, 0, 4, 9]] * 4),
@@ -97,8 +97,8 @@ def test_names_may_be_numbers_or_contain_commas() -> None:
         ("box", [(1, n) for n in range(5)] + [(2, n) for n in range(4)], [[0, 0, 4, 9]] * 4),
     ],
 )
-def test_objects_that_cannot_be_measured_are_errors(spec: str, hidden: Any, boxes: Any) -> None:
-    truth = make_objects(ONE_OBJECT * 4, hidden=hidden, boxes=boxes)
+def test_objects_that_cannot_be_measured_are_errors(spec: str, missing: Any, boxes: Any) -> None:
+    truth = make_objects(ONE_OBJECT * 4, missing=missing, boxes=boxes)
     regions = np.repeat(REGIONS, 4, axis=0)
     with pytest.raises(InputError, match=r"annotations\[1\].*1 other entries.*choose another normalizer"):
         normalizer_lengths(truth, spec, regions)

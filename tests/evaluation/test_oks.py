@@ -37,10 +37,10 @@ def crowded_scene(seed: int, images: int = 25) -> Scene:
     detected = np.flatnonzero(rng.random(count) < 0.85)  # the others are missed
     repeated = rng.choice(detected, 12)  # detected twice
     source = np.concatenate([detected, repeated])
-    det_image = np.concatenate([gt_image[source], rng.integers(0, images, 10)])
+    det_image = np.concatenate([gt_image[source], rng.integers(0, images, 10)])  # and 10 false ones
     spread = rng.choice([1.0, 4.0, 9.0], (len(source), 1, 1))
-    det_xy = np.concatenate([gt_xy[source] + rng.normal(0, spread, (len(source), L, 2))])
-    det_xy = np.concatenate([det_xy, rng.uniform(0, 120, (10, L, 2))])
+    true_xy = gt_xy[source] + rng.normal(0, spread, (len(source), L, 2))
+    det_xy = np.concatenate([true_xy, rng.uniform(0, 120, (10, L, 2))])
     shuffled = rng.permutation(len(det_image))
     return {
         "det_image": det_image[shuffled],
@@ -199,7 +199,7 @@ def test_small_example() -> None:
         sigmas=np.array([0.05]),
         thresholds=np.array([0.5, 1.0]),
     )
-    # Precision is 0/1, 1/2, 2/3; the best at any recall or above is 2/3.
+    # Precision is 0/1, 1/2, 2/3. COCO uses the best precision at the same or a higher recall, here 2/3.
     np.testing.assert_allclose(result.ap, [2 / 3, 2 / 3])
     assert result.ar.tolist() == [1.0, 1.0]
 
@@ -217,7 +217,8 @@ def test_a_hidden_object_without_a_box_accepts_any_detection() -> None:
         area=np.full(2, 100.0),
     )
     sigmas, thresholds = np.array([0.05]), np.array([0.5])
-    # The second detection of image 1 is wrong: precision 0/1, then 1/2.
+    # The hidden object accepts one detection of image 1, which is ignored. The other is wrong, so precision
+    # is 0/1, then 1/2.
     without_box = average_precision(detections, targets, sigmas, thresholds)
     assert without_box.ap.tolist() == pytest.approx([0.5])
     boxed_targets = replace(targets, box=np.tile([0.0, 0.0, 10.0, 10.0], (2, 1)))

@@ -34,7 +34,7 @@ def run(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def known_landmarks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace prediction: landmark 0 is at (red of pixel 0, 40), 1 at (50, 40)."""
+    """Replace prediction: landmark 0 is at (red value of the first pixel, 40), landmark 1 at (50, 40)."""
 
     def locate(self: Detector, pixels: Tensor) -> NetworkLandmarks:
         x = pixels[:, 0, 0, 0].float()
@@ -47,7 +47,11 @@ def known_landmarks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _write(folder: Path, name: str, rows: list[dict[str, Any]]) -> Path:
-    """Write an image per row: first pixel row["landmark"], points (row["a"], 40) and (50, 40)."""
+    """Write images and their COCO file, and return the path of the file.
+
+    Each row describes an image: its first pixel has the value row["landmark"], point a is at (row["a"], 40),
+    and point b is at (50, 40), or not annotated if row["b"] is False.
+    """
     image_folder = folder / name
     image_folder.mkdir(parents=True)
     images, annotations = [], []
@@ -75,7 +79,7 @@ def _write(folder: Path, name: str, rows: list[dict[str, Any]]) -> Path:
 
 @pytest.fixture
 def toy(tmp_path: Path) -> Path:
-    """Three training images with a = 1.5 x landmark 0, and two test images; b is hidden in the second."""
+    """Training and test images in which point a is at 1.5 times the x of landmark 0."""
     _write(
         tmp_path, "train", [{"landmark": 10, "a": 15}, {"landmark": 20, "a": 30}, {"landmark": 30, "a": 45}]
     )
@@ -97,20 +101,25 @@ def _evaluate(run: Path, toy: Path, *options: str) -> dict[str, Any]:
     return metrics
 
 
+def _errors_by_regressor(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Return the errors of each regressor fitted on all training images, not on random draws of them."""
+    return {row["regressor"]: row for row in metrics["errors"] if row["all"]}
+
+
 def test_small_example(run: Path, toy: Path, known_landmarks: None) -> None:
     """Errors are percentages of the side of 64 pixels.
 
-    Forward: in the training images, landmark 0 has mean 20 and X'X = 200, and a has mean 30 and X'Y = 300.
-    With ridge r, the slope is 300 / (200 + 200 r) = 1.5 / (1 + r). In the test images, landmark 0 is at 24
-    and 16, and a is at 36 and 24. So the error of a is e = 6 - 6 / (1 + r) in both. b never moves
-    and has no error. The first image shows both points (mean e / 2), the second only a (mean e): 0.75 e in
-    total.
+    Forward: in the training images, x of landmark 0 has mean 20 and that of a has mean 30. With centered
+    coordinates, X'X = 200 and X'Y = 300. With ridge r, the slope is 300 / (200 + 200 r) = 1.5 / (1 + r).
+    In the test images, landmark 0 is at 24 and 16, and a is at 36 and 24. So the error of a is
+    e = 6 - 6 / (1 + r) in both. b never moves and has no error. The first image shows both points
+    (mean e / 2), the second only a (mean e): 0.75 e in total.
 
     Backward: a has X'X = 450, so the slope is 300 / 450 / (1 + r), and the error of landmark 0 is
     4 - 4 / (1 + r). Landmark 1 never moves, so the mean is half of that.
     """
     metrics = _evaluate(run, toy, "--normalizer", "side")
-    by_regressor = {row["regressor"]: row for row in metrics["errors"] if row["all"]}
+    by_regressor = _errors_by_regressor(metrics)
     for ridge in (0.1, 0.01, 0.001, 0.0):
         row = by_regressor[f"ridge {ridge:g}"]
         assert row["forward"]["mean"] == pytest.approx(
@@ -125,7 +134,7 @@ def test_small_example(run: Path, toy: Path, known_landmarks: None) -> None:
     assert metrics["guessing"]["forward"] == pytest.approx(100 * 0.75 * 6 / 64, abs=1e-9)
     assert metrics["guessing"]["backward"] == pytest.approx(100 * 0.5 * 4 / 64, abs=1e-9)
 
-    error = 100 * (6 - 6 / 1.01) / 64
+    error = 100 * (6 - 6 / 1.01) / 64  # of a with the ridge 0.01 of the headline
     assert metrics["headline"]["forward"]["by_point"] == pytest.approx([error, 0], abs=1e-9)
     assert metrics["headline"]["forward"]["cumulative"] == pytest.approx([0, error / 2], abs=1e-9)
     # Raw: in the training images, landmark 0 is 5, 10 and 15 from a, and landmark 1 is on b. A hit is
@@ -141,13 +150,14 @@ def test_small_example(run: Path, toy: Path, known_landmarks: None) -> None:
 
 def test_errors_are_divided_by_the_normalizer(run: Path, toy: Path, known_landmarks: None) -> None:
     side = _evaluate(run, toy, "--normalizer", "side")["guessing"]["forward"]
-    box = _evaluate(run, toy, "--normalizer", "bbox")["guessing"]["forward"]
-    assert box == pytest.approx(2 * side)
+    bbox = _evaluate(run, toy, "--normalizer", "bbox")["guessing"]["forward"]
+    assert bbox == pytest.approx(2 * side)  # the annotated boxes have half the side of the image
 
 
 def test_errors_by_field(run: Path, toy: Path, known_landmarks: None) -> None:
     metrics = _evaluate(run, toy, "--normalizer", "side", "--by", "pose", "--by", "angle")
     error = 100 * (6 - 6 / 1.01) / 64
+    # As in test_small_example, the backward error is half of 4 - 4 / 1.01, a third of the error of a.
     assert metrics["by"]["pose"] == {
         "left": {"images": 1, "forward": pytest.approx(error / 2), "backward": pytest.approx(error / 3)},
         "right": {"images": 1, "forward": pytest.approx(error), "backward": pytest.approx(error / 3)},
@@ -176,9 +186,8 @@ def test_across_data_sets_only_common_points_count(run: Path, toy: Path, known_l
     (toy / "train.json").write_text(json.dumps(labels))
     metrics = _evaluate(run, toy, "--normalizer", "side")
     assert metrics["points"] == ["a"]
-    by_regressor = {row["regressor"]: row for row in metrics["errors"] if row["all"]}
     error = 100 * (6 - 6 / 1.1) / 64
-    assert by_regressor["ridge 0.1"]["forward"]["mean"] == pytest.approx(error, rel=1e-9)
+    assert _errors_by_regressor(metrics)["ridge 0.1"]["forward"]["mean"] == pytest.approx(error, rel=1e-9)
 
 
 def test_without_labels_the_landmarks_are_ranked(run: Path, photos: Path, tmp_path: Path) -> None:
@@ -220,7 +229,8 @@ def test_random_draws_of_images_and_detector_precision(run: Path, toy: Path, kno
         (["--normalizer", "nose"], "nose"),
         (["--normalizer", "side", "--by", "color"], "no field 'color'"),
         (["--normalizer", "inter_ocular"], "does not name the points"),
-        (["--normalizer", "box"], "annotations[0]"),  # one visible point, or all on a line, span no box
+        # Unlike "bbox", "box" is the box around the visible points; here they lie on a line.
+        (["--normalizer", "box"], "annotations[0]"),
         (["--normalizer", "side", "--set", "draws=often"], "draws"),
         (["--normalizer", "side", "--detectors", "eyes"], "detector"),
     ],

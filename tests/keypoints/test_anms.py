@@ -19,7 +19,7 @@ def make_clusters(seed, count=600, width=200, height=140):
 
 
 def naive_cover(xy, side):
-    """Drop every point whose cell is at most two rows and columns from that of a stronger survivor."""
+    """Return the points whose cell is more than two rows or columns from those of all stronger survivors."""
     survivors = []
     for index, point in enumerate(xy):
         cell = np.floor((point + 0.5) / (side / 2))

@@ -141,7 +141,8 @@ def test_random_points_and_the_choice_of_replaced_points_are_uniform():
     noise = mixed.xy[changed].numpy()
     for axis in (0, 1):
         assert kstest((noise[:, axis] + 0.5) / 64, "uniform").pvalue > 0.01
-    replaced = changed.view(400, 20).sum(dim=0).float()  # per position in the list; 100 expected
+    # At each of the 20 positions, 100 of 400 points should be replaced, with a variance of 400 * 0.25 * 0.75.
+    replaced = changed.view(400, 20).sum(dim=0).float()
     assert float(((replaced - 100) ** 2 / 75).sum()) < 40  # chi-squared, about 20 expected
 
 

@@ -37,7 +37,20 @@ class Brightness(nn.Module):
 
 
 def create_brightness_detector(threshold=0.1, max_points=5):
-    return LearnedDetector("brightness", Brightness(), 8, 8, threshold, 2, max_points, CPU)
+    return create_with_network(Brightness(), threshold, max_points)
+
+
+def create_with_network(network, threshold, max_points):
+    return LearnedDetector(
+        "test",
+        network,
+        stride=8,
+        multiple=8,
+        threshold=threshold,
+        nms_radius=2,
+        max_points=max_points,
+        device=CPU,
+    )
 
 
 def test_padding_does_not_change_the_points():
@@ -62,7 +75,7 @@ def test_the_padding_repeats_the_edge():
             return super().forward(rgb)
 
     image = torch.randint(0, 256, (1, 3, 37, 51), dtype=torch.uint8)
-    LearnedDetector("recording", RecordingNetwork(), 8, 8, 0.1, 2, 5, CPU).detect(image)
+    create_with_network(RecordingNetwork(), threshold=0.1, max_points=5).detect(image)
     expected = np.pad(image[0].numpy() / 255, ((0, 0), (0, 3), (0, 5)), mode="edge")
     np.testing.assert_allclose(inputs[0][0].numpy(), expected, atol=1e-6)
 
@@ -104,6 +117,7 @@ def test_superpoint_can_predict_a_cell_without_a_point():
 
 def test_the_receptive_field_of_r2d2_is_symmetric():
     # The radii of the 3x3 kernels are 1+1+1+2+2+4, those of the 2x2 kernels half their dilation, 2+4+8.
+    # Together, the field extends 25 pixels to each side of pixel 40.
     torch.manual_seed(0)
     image = torch.rand(1, 3, 81, 81, requires_grad=True)
     R2D2().eval().ops((image - 0.5) * 10)[0, :, 40, 40].square().sum().backward()
@@ -234,7 +248,16 @@ def test_cuda_gives_the_same_maps_as_the_cpu(make):
     on_gpu = deepcopy(on_cpu).cuda()
     image = to_batch(draw_polygons(96, 0))
     for expected, found in zip(on_cpu(image / 255), on_gpu(image.cuda() / 255), strict=True):
-        torch.testing.assert_close(found.cpu(), expected, atol=5e-3, rtol=1e-2)  # TF32
-    points = LearnedDetector("random", on_gpu, 1, 32, -torch.inf, 4, 20, torch.device("cuda")).detect(image)
+        torch.testing.assert_close(found.cpu(), expected, atol=5e-3, rtol=1e-2)  # CUDA may use TF32.
+    points = LearnedDetector(
+        "random",
+        on_gpu,
+        stride=1,
+        multiple=32,
+        threshold=-torch.inf,
+        nms_radius=4,
+        max_points=20,
+        device=torch.device("cuda"),
+    ).detect(image)
     assert points.xy.is_cuda
     assert len(points) == 20

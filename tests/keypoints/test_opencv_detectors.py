@@ -100,8 +100,8 @@ def test_the_root_sift_distance_is_the_hellinger_distance():
     for a in range(5):
         for b in range(5):
             p, q = raw[a] / raw[a].sum(), raw[b] / raw[b].sum()
-            hellinger = 2 - 2 * sum(np.sqrt(p[i] * q[i]) for i in range(128))
-            assert ((vectors[a] - vectors[b]) ** 2).sum() == pytest.approx(hellinger, abs=1e-5)
+            squared_hellinger = 2 - 2 * sum(np.sqrt(p[i] * q[i]) for i in range(128))
+            assert ((vectors[a] - vectors[b]) ** 2).sum() == pytest.approx(squared_hellinger, abs=1e-5)
 
 
 def test_the_squared_distance_of_signed_bits_is_the_fraction_of_differing_bits():

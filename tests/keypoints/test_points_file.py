@@ -27,8 +27,8 @@ def test_points_are_converted_to_network_pixels(tmp_path):
     expected = [
         [0.0, 50.0],  # half the size: (0.5 + 0.5) / 2 - 0.5
         [511.9 / 2 - 0.5, -0.25],
-        [-0.5, 199.9 * 256 / 200 - 0.5],  # corner (10, 219.9) minus (10, 20), times 2.56 and 1.28
-        [31.5, 63.5],  # corner (0, 8) minus (-8, -8), times 4
+        [-0.5, 199.9 * 256 / 200 - 0.5],  # (10, 219.9) from the image corner, minus (10, 20)
+        [31.5, 63.5],  # (0, 8) from the image corner, minus (-8, -8), times 4
         [3.0, 4.0],
     ]
     torch.testing.assert_close(points.xy, torch.tensor(expected), atol=1e-3, rtol=0)

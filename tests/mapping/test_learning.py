@@ -28,6 +28,7 @@ from selfmark.points import FloatArray
 SIDE, K = 64, 4
 NETWORK = Network(channels=32, depth=2, descriptor=16, norm_groups=4)
 NAMES = ["left_eye", "right_eye", "nose"]
+# Each annotated point is a weighted mean of the landmarks.
 BLEND = np.array([[1, 0, 0, 0], [0, 1, 0, 0], [0.25, 0.25, 0.5, 0]])
 
 

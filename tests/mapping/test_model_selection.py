@@ -19,12 +19,14 @@ from selfmark.points import FloatArray
 
 SHAPE = np.array([[70.0, 90], [185, 90], [127.5, 140], [95, 190], [160, 190]])
 PARTNERS = (1, 0, 2, 4, 3)
+# Each annotated point is a weighted mean of the landmarks plus an offset, which rotates with the object.
 BLEND = np.array([[0.7, 0, 0, 0.3, 0], [0, 0.7, 0, 0, 0.3], [0.3, 0.3, 0.4, 0, 0]])
-OFFSET = np.array([[-25.0, 5], [25, 5], [0, -40]])  # added to the blend; rotates with the object
+OFFSET = np.array([[-25.0, 5], [25, 5], [0, -40]])
 MIRROR = MirrorPartners(PARTNERS, (1, 0, 2), 256)
 
 
 def _examples(count: int, seed: int = 0, noise: float = 3.0, rotated: bool = False) -> MappingExamples:
+    """Return random shapes with noise as landmarks, and points that depend on the shapes without noise."""
     rng = np.random.default_rng(seed)
     shape: FloatArray = SHAPE + rng.normal(0, 10, (count, 5, 2))
     points: FloatArray = np.einsum("lk,nkc->nlc", BLEND, shape) + OFFSET

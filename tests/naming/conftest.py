@@ -14,7 +14,7 @@ from tests.naming.toy_server import ToyServer, make_toy_folder, serve
 
 @pytest.fixture
 def toy(tmp_path: Path) -> Iterator[ToyServer]:
-    """A new server for each test that changes names."""
+    """Start a new server for each test that changes names."""
     folder = tmp_path / "toy"
     with serve(folder, make_toy_folder(folder)) as running:
         yield running
@@ -22,7 +22,7 @@ def toy(tmp_path: Path) -> Iterator[ToyServer]:
 
 @pytest.fixture(scope="module")
 def read_only(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ToyServer]:
-    """One server for all tests that change nothing."""
+    """Start one server for all tests of a module that change nothing."""
     folder = tmp_path_factory.mktemp("read_only") / "toy"
     with serve(folder, make_toy_folder(folder)) as running:
         yield running

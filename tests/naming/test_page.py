@@ -60,7 +60,7 @@ def select(page: Any, landmark: int) -> None:
 
 
 def find_problems(visited: Visit) -> list[str]:
-    """Return the problems of the page after loading all images, also those that load on scrolling."""
+    """Return the problems of the page after loading all images, even those that load on scrolling."""
     visited.page.evaluate("() => { for (const image of document.images) image.loading = 'eager'; }")
     visited.page.wait_for_load_state("networkidle")
     visited.page.wait_for_function("() => [...document.images].every(image => image.complete)")
@@ -72,7 +72,7 @@ def find_problems(visited: Visit) -> list[str]:
 
 @pytest.fixture
 def trained(quick_run: Path, tmp_path: Path) -> Iterator[ToyServer]:
-    """The naming page of a trained run with K=4."""
+    """Serve the naming page of a trained run with K = 4."""
     folder = tmp_path / "cats"
     shutil.copytree(quick_run, folder)
     card = read_card(folder / "model")
@@ -194,7 +194,7 @@ def test_points_are_connected_and_paired_with_the_mouse(browser: Any, toy: ToySe
         page.mouse.move(*center(page, 2))  # draw a line
         page.mouse.down()
         page.mouse.move(*center(page, 5), steps=5)
-        assert page.locator(".draft").count() == 2
+        assert page.locator(".draft").count() == 2  # the line and its outline
         act_and_wait(page, page.mouse.up)
         assert set(read_card_of(toy).skeleton) == {(0, 2), (2, 5)}
         assert page.locator(".bone:not(.under)").count() == 2
@@ -338,7 +338,7 @@ def test_stopped_server_is_reported(browser: Any, tmp_path: Path) -> None:
 
 
 class StoppableVisit:
-    """A visit of a server that can be stopped while the page stays open."""
+    """A visit to a server that can be stopped while the page stays open."""
 
     def __init__(self, browser: Any, folder: Path) -> None:
         self.server = serve(folder, make_toy_folder(folder))
@@ -373,7 +373,7 @@ def test_user_text_never_runs_as_code(browser: Any, tmp_path: Path, inject: bool
         for key in ("Escape", "2", "3", "1"):
             page.keyboard.press(key)
             page.wait_for_timeout(60)
-        if inject:  # the check itself must be able to fail
+        if inject:  # This shows that the check can fail.
             page.evaluate(
                 "text => { const box = document.createElement('div'); document.body.append(box);"
                 " box.innerHTML = text; }",

@@ -28,7 +28,7 @@ from tests.naming.toy_server import WRITE_HEADERS
 
 @pytest.fixture(scope="module")
 def ready_run(quick_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run whose landmarks are already stored."""
+    """Return a run whose landmarks have already been predicted."""
     folder = tmp_path_factory.mktemp("ready") / "run"
     shutil.copytree(quick_run, folder)
     refs = select_images(folder, [], 400)

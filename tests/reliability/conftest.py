@@ -24,5 +24,5 @@ def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def finished(quick_run: Path, tmp_path: Path) -> Path:
-    """A copy of a finished run, which the test may damage."""
+    """Return a copy of a finished run, which the test may damage."""
     return Path(shutil.copytree(quick_run, tmp_path / "finished"))

@@ -20,7 +20,8 @@ from selfmark.run.folder import Event, Run
 from tests.conftest import QUICK
 
 TINY: dict[str, Any] = QUICK | {"evaluation.num_samples": 6, "evaluation.deformations": 1}
-WRITES = ("open", "os.rename", "os.remove", "os.mkdir", "os.chmod")  # audit events before a change
+# Python raises these audit events before a file is changed.
+WRITES = ("open", "os.rename", "os.remove", "os.mkdir", "os.chmod")
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class Moment:
     change: int = 0
 
 
-# A phase begins with the first event for which its function returns True.
+# A phase begins with the first event for which its function returns True. With the settings in QUICK, the
+# warm-up ends at iteration 5, the rounds end at 9 and 13, and Stage 2 has 6 iterations.
 PHASES: dict[str, Callable[[Event], bool]] = {
     "reading images": lambda event: event["event"] == "plan",
     "keypoints": lambda event: event["event"] == "images",

@@ -1,4 +1,4 @@
-"""Full, read-only and removed disks, interrupted starts, links in the run folder, GPUs with little memory."""
+"""Full, read-only and missing folders, interrupted starts, links in run folders, and too little memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def start(photos: Path, output: Path, **options: object) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of one megabyte."""
+    """Mount a file system of one megabyte."""
     folder = tmp_path / "disk"
     folder.mkdir()
     code = subprocess.run(
@@ -59,16 +59,16 @@ def test_a_full_disk_and_a_read_only_disk(photos: Path, quick_run: Path, small_d
     assert_same_result(quick_run, output)
 
 
-@pytest.mark.parametrize("write", [9])
-def test_a_disk_that_fills_up_during_a_write(
-    write: int, photos: Path, quick_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("failing_file", [9])
+def test_a_disk_that_fills_up_while_a_tensor_file_is_written(
+    failing_file: int, photos: Path, quick_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, count = tensor_files.save_file, 0
 
     def save_until_full(tensors: object, path: Path, metadata: object) -> None:
         nonlocal count
         count += 1
-        if count == write:
+        if count == failing_file:
             path.write_bytes(b"half of it")
             raise SafetensorError("I/O error: No space left on device (os error 28)")
         real(tensors, path, metadata)
@@ -134,7 +134,7 @@ def test_two_processes_cannot_create_a_run_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["{}", "[1]", '[{"path": 3}]', '[{"path": "a", "frame": 1, "box": 5}]'])
 def test_an_invalid_list_of_images(content: str, finished: Path) -> None:
     (finished / "images.json").write_text(content)
-    if content == "{}":
+    if content == "{}":  # read like an empty list
         assert Run.open(finished).refs() == []
         return
     with pytest.raises(InputError, match=r"images.json does not belong to this run"):

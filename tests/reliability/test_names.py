@@ -38,7 +38,7 @@ NAMES = (
 
 @pytest.fixture(scope="module")
 def hostile(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a hostile name, with pictures that have hostile names; one of them is broken."""
+    """Return a folder with a hostile name of images with hostile names; one of them is broken."""
     folder = tmp_path_factory.mktemp("names") / ATTACK
     folder.mkdir()
     for name, image in zip(NAMES, scene.images, strict=False):
@@ -64,12 +64,14 @@ def test_tables_and_coco_files_have_the_right_names(hostile: Path, quick_run: Pa
 
 
 @pytest.mark.parametrize("format", ["coco-results", "cvat", "dlc", "label-studio", "ultralytics"])
-def test_other_formats_can_be_written(format: str, hostile: Path, quick_run: Path, tmp_path: Path) -> None:
+def test_other_formats_are_written_or_refused(
+    format: str, hostile: Path, quick_run: Path, tmp_path: Path
+) -> None:
     assert selfmark("predict", quick_run, hostile, "-o", tmp_path, "--format", format) in (0, 2)
 
 
 def test_no_code_runs_in_the_report(browser: Any, hostile: Path, tmp_path: Path) -> None:
-    """Without the content security policy, so that only the escaping protects the page."""
+    """The content security policy is off, so that only escaping protects the page."""
     output = tmp_path / ATTACK
     discover(hostile, output=output, preset="tiny", settings=QUICK | {"M": 6}, device="cpu")
     assert any(event["event"] == "skipped" for event in Run.open(output).events())
@@ -80,7 +82,7 @@ def test_no_code_runs_in_the_report(browser: Any, hostile: Path, tmp_path: Path)
         assert visited.problems() == []
 
 
-def test_names_that_are_not_text_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_that_are_not_utf8_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Image.new("RGB", (8, 8)).save(tmp_path / "good.png")
     os.rename(tmp_path / "good.png", os.fsencode(tmp_path) + b"/\xff\xfe.png")
     with pytest.raises(InputError, match=r"is not valid UTF-8; rename it"):

@@ -38,7 +38,7 @@ def _limit_memory_and_time() -> Iterator[None]:
     """Fail if a test takes more than 300 MB of memory or 20 seconds of CPU time."""
     memory_before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     yield
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory_before < 300 * 1024
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory_before < 300 * 1024  # in KiB
     assert time.process_time() - start < 20
 
 

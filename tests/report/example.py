@@ -38,7 +38,7 @@ def example_data(**changes: Any) -> ReportData:
         detection=np.array([0.914, 0.5, 0.25, 0.0]),
         history=tuple(history),
         headline_numbers=(("Forward error", "4.83%", "In percent of the object's size."),),
-        settings={"K": 4, "images": {"size": 64, "deep": {"er": [1, 2]}}},
+        settings={"K": 4, "images": {"size": 64, "deeply": {"nested": [1, 2]}}},
     )
     return replace(data, **changes)
 

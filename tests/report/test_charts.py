@@ -96,7 +96,7 @@ def test_the_axis_ends_on_a_round_number_above_the_curve(largest: float) -> None
     (chart,) = loss_charts([{"iteration": 0, "loss": largest}, {"iteration": 1, "loss": largest / 2}])
     top = float(chart.y_ticks[-1][1].replace(",", ""))
     assert largest <= top * (1 + 1e-9) <= 2 * largest
-    assert len(f"{top:.6e}".split("e")[0].rstrip("0").replace(".", "")) <= 2
+    assert len(f"{top:.6e}".split("e")[0].rstrip("0").replace(".", "")) <= 2  # significant digits
 
 
 def test_lines_have_common_axes() -> None:
@@ -109,7 +109,7 @@ def test_lines_have_common_axes() -> None:
 
 def test_twenty_lines_differ_in_dashes_or_symbol() -> None:
     (chart,) = line_charts([_curves(*((str(i), [0.0, 1.0], [0.0, float(i)]) for i in range(20)))])
-    styles = {(line.style % 4, line.symbol) for line in chart.lines}
+    styles = {(line.style % 4, line.symbol) for line in chart.lines}  # There are four dash patterns.
     assert len(styles) == 20
     for line in chart.lines:  # the symbols are on the points of the line
         assert [(float(x), float(y)) for x, y in re.findall(r"M([\d.]+) ([\d.]+)", line.marks)] == _points(

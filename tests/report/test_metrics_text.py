@@ -16,7 +16,7 @@ from selfmark.report.sections import ReportTable
 
 @pytest.fixture(scope="module")
 def metrics(quick_run: Path, labeled: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Metrics read back from the file."""
+    """Evaluate a run and return the metrics read back from metrics.json."""
     output = tmp_path_factory.mktemp("metrics")
     evaluate_run(
         quick_run,

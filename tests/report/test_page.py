@@ -94,11 +94,11 @@ def test_each_landmark_has_a_section_with_partner_and_detection_rate(source: str
     assert page.facts("found in") == ["91%", "50%", "25%", "0%"]
 
 
-def test_figures_and_settings_are_listed(source: str) -> None:
+def test_headline_numbers_and_settings_are_listed(source: str) -> None:
     text = Page(source).text
     assert "4.83%" in text
     assert "In percent of the object's size." in text
-    assert "images.deep.er" in text
+    assert "images.deeply.nested" in text
     assert "[1, 2]" in text
 
 
@@ -154,7 +154,7 @@ def test_landmarks_are_ordered_and_grouped_by_trust(evaluated: Page) -> None:
     order = [article["id"] for article in evaluated.all("article")]
     assert order == ["landmark-1", "landmark-0", "landmark-2", "landmark-3"]
     words = ["trustworthy", "use with care", "do not rely on", "not measured"]
-    # The words are always inside another element.
+    # No line of the text consists only of one of these words.
     assert [word for word in evaluated.text.split("\n") if word in words] == []
     positions = [evaluated.text.index(word.capitalize()) for word in words]
     assert positions == sorted(positions)
@@ -312,6 +312,6 @@ def test_hidden_landmarks_are_left_out_and_others_keep_number_and_color(tmp_path
     for index in (0, 2, 3):
         assert f"<h3>{index} · {names[index]}</h3>" in page
         assert colors[index] in page
-    assert "#222222" not in page, "also not on the map of the landmarks"
+    assert "#222222" not in page, "not even on the map of the landmarks"
     assert page.count("wobble") == 1, "only in the note on hidden landmarks"
     assert "1 · hidden" in page, "the mirror partner of the right eye"

@@ -38,22 +38,24 @@ def write_image(path: Path, width: int = 96, height: int = 80, seed: int = 0) ->
 
 
 def bbc_joints(video: int, frames: Sequence[int]) -> np.ndarray:
-    """Return 1-based joints, 2 x 7 x F, that move right with the video and down with the frame."""
-    head, wrist, elbow, shoulder = (48, 16), (20, 60), (16, 45), (10, 30)
+    """Return 1-based joints, 2 x 7 x F; x grows with the number of the video, y with that of the frame."""
+    head = (48, 16)
+    wrist, elbow, shoulder = (20, 60), (16, 45), (10, 30)  # horizontal distance to the head, and y
     right = [(head[0] - x, y) for x, y in (wrist, elbow, shoulder)]  # The signer's right is on the left.
     left = [(head[0] + x, y) for x, y in (wrist, elbow, shoulder)]
     order = [head, right[0], left[0], right[1], left[1], right[2], left[2]]
-    first = np.array(order, float).T[:, :, None] + [[[video * 0.5]], [[0.0]]]
-    return first + np.array([[[0.0]], [[1.0]]]) * np.asarray(frames) / 100
+    still = np.array(order, float).T[:, :, None] + [[[video * 0.5]], [[0.0]]]
+    return still + np.array([[[0.0]], [[1.0]]]) * np.asarray(frames) / 100
 
 
 def make_bbcpose(root: Path, as_videos: bool = False) -> Path:
     """Annotate 20 videos: ten for training, five for validation, and five for testing.
 
-    Training videos have 25 annotated frames, test videos hand-marked frames, and validation videos no files.
+    Training videos have 25 annotated frames. Test videos have hand-marked frames. Validation videos have
+    annotations but no images.
 
     Frame 111 of video 3 is missing. Video 20 has one test frame, for which MATLAB drops a dimension. The
-    annotations continue with two videos of Extended BBCPose, whose frames are another download.
+    annotations continue with two videos of Extended BBCPose, whose frames must be downloaded separately.
     """
     rows = []
     for video in range(1, 23):
@@ -131,7 +133,7 @@ def make_human36m(root: Path) -> Path:
     """Make videos of 121 frames; the last frame has no joints.
 
     Frames 0, 50 and 100 are for training, 0 and 100 for testing. S1 also walks with a dog. In the first
-    video of S1 only 60 frames have masks, and that of frame 50 is empty. The joints of S11's
+    video of S1, only 60 frames have masks, and the mask of frame 50 is empty. The joints of S11's
     Directions.54138969 are missing, as in the real data set.
     """
     cdfwrite: Any = pytest.importorskip("cdflib.cdfwrite")
@@ -149,8 +151,8 @@ def make_human36m(root: Path) -> Path:
             continue
         pose = h36m_pose(seed, 120)
         file = cdfwrite.CDF(poses / f"{name}.cdf")
-        shape = {"Variable": "Pose", "Data_Type": 44, "Num_Elements": 1, "Rec_Vary": True}  # 44: float
-        file.write_var({**shape, "Dim_Sizes": list(pose.shape[1:])}, var_data=pose.astype(np.float32))
+        variable = {"Variable": "Pose", "Data_Type": 44, "Num_Elements": 1, "Rec_Vary": True}  # 44: CDF_FLOAT
+        file.write_var({**variable, "Dim_Sizes": list(pose.shape[1:])}, var_data=pose.astype(np.float32))
         file.close()
     _write_masks(root / "S1" / "MySegmentsMat" / "ground_truth_bb" / "Directions.54138969.mat")
     return root
@@ -194,8 +196,9 @@ def penn_label(action: str, frames: int, **changes: Any) -> dict[str, Any]:
 def make_pennaction(root: Path) -> Path:
     """Make seven videos of two frames for each action, including one action that the paper does not use.
 
-    The third labeled frame of 0001 is missing, 0002 has a third frame without labels, 0003 has a box only
-    for its first frame, 0004 has no boxes. In 0005, joint 3 is hidden and joint 12 is outside the image.
+    The third labeled frame of video 0001 is missing, 0002 has a third frame without labels, 0003 has a box
+    only for its first frame, and 0004 has no boxes. In 0005, joint 3 is hidden and joint 12 is outside the
+    image, which the official labels express by coordinates of at most 1.
     """
     inner = root / "Penn_Action"
     (inner / "labels").mkdir(parents=True)
@@ -219,12 +222,15 @@ def make_pennaction(root: Path) -> Path:
 
 
 def make_cats(root: Path, lists: bool = False, archives: bool = False) -> Path:
-    """Make sixteen cats: one without points, one with those of another cat, one with coinciding eyes.
+    """Make sixteen images of cats, three of which cannot be used.
+
+    00000003_015 has no points, 00000003_019 has the points of another cat, and the two eyes of 00001200_000
+    are at the same point.
 
     Args:
         root: folder to fill.
-        lists: add the split of Zhang et al., which lists two missing cats.
-        archives: use the folders of the two archives.
+        lists: add the split of Zhang et al., which lists 00000003_019 and an image that does not exist.
+        archives: place the images in the folders of the two official archives.
     """
     names = [("CAT_00", f"0000000{1 + number // 3}_00{number}") for number in range(9)]
     names += [("CAT_00", "00000003_015"), ("CAT_00", "00000003_019")]
@@ -274,7 +280,7 @@ def make_lsp(root: Path) -> Path:
 
 
 def make_lspet(root: Path) -> Path:
-    """Annotate 10,000 images, but make only five of them; some joints of images 2 and 3 are hidden."""
+    """Annotate 10,000 images, but make only five; joint 5 of image 2 and all joints of image 3 are hidden."""
     visible = np.ones((14, 1, 10000))
     visible[5, 0, 1] = visible[:, 0, 2] = 0
     joints = np.concatenate([lsp_joints(10000), visible], axis=1)
@@ -297,7 +303,10 @@ COCO_NAMES = (
 
 
 def make_coco(root: Path) -> Path:
-    """Make two images with two people for each split, a crowd, a person with 8 points, a missing image."""
+    """Make two images of two people for each split.
+
+    Each split also annotates a person with 8 points, a person in a missing image, and a crowd.
+    """
     for kind, first in (("train", 9), ("val", 139)):
         images = [{"id": first + n, "file_name": f"{first + n:012d}.jpg"} for n in range(3)]
         for image in images[:2]:
@@ -322,7 +331,7 @@ def make_coco(root: Path) -> Path:
 
 
 def coco_person(number: int, image: int, shift: float = 0.0, known: int = 17) -> dict[str, Any]:
-    """Return an annotation with `known` points, point p at (10 + 2 p + shift, 5 + 3 p), the second hidden."""
+    """Return an annotation with `known` points, point p at (10 + 2 p + shift, 5 + 3 p); point 1 is hidden."""
     points = [
         (10 + 2 * p + shift, 5 + 3 * p, 1 if p == 1 else 2) if p < known else (0, 0, 0) for p in range(17)
     ]

@@ -105,7 +105,10 @@ def make_aflw(root: Path, train: int = 5, test: int = 3) -> Path:
 
 
 def make_ls3d(root: Path, train: int = 2, test: int = 6) -> Path:
-    """Make both archives; the points of image i are `sixty_eight_points(i)`, 1-based in the files."""
+    """Make 300W-LP and LS3D-W Balanced.
+
+    The points of image i are `sixty_eight_points(i)`; the files have 1-based coordinates.
+    """
     lp = root / "300W_LP"
     for part in ("AFW", "HELEN", "IBUG", "LFPW"):
         for number in range(train):
@@ -129,7 +132,10 @@ def make_ls3d(root: Path, train: int = 2, test: int = 6) -> Path:
 
 
 def write_t7(path: Path, values: npt.ArrayLike, kind: str = "Float") -> None:
-    """Write a tensor as Lua's `torch.save` does: 64-bit longs, the tensor, then its storage."""
+    """Write a tensor as Lua's `torch.save` does, with 64-bit longs: the tensor, then its storage.
+
+    Each of them starts with a 4, which marks a Torch object, and its index in the file.
+    """
     tensor = np.ascontiguousarray(values, dtype="<f4" if kind == "Float" else "<f8")
 
     def encode(word: str) -> bytes:
@@ -153,7 +159,7 @@ def write_t7(path: Path, values: npt.ArrayLike, kind: str = "Float") -> None:
 
 
 def make_mtfl(root: Path) -> Path:
-    """Make lists as in the original, with x before y, leading spaces, and backslashes in training.txt."""
+    """Make lists as in the original: five x, then five y; leading spaces; backslashes in training.txt."""
     training = [
         r"lfw_5590\Aaron_Eckhart_0001.jpg 107.250000 147.750000 126.250000 106.250000 140.750000 "
         "113.250000 113.750000 136.250000 158.750000 160.250000 1 1 2 3",
@@ -185,7 +191,8 @@ CUB_SPECIES = ("001.Black_footed_Albatross", "009.Brewer_Blackbird", "014.Indigo
 def make_cub(root: Path) -> Path:
     """Make six birds of three species.
 
-    Image n has part p at (10 n + p, 20 n + p). Every third part is hidden, and all parts of the last image.
+    Image n has part p at (10 n + p, 20 n + p). Every third part is hidden, as are all parts of the last
+    image.
     """
     names, split, boxes, parts = [], [], [], []
     for number in range(1, 7):
@@ -206,6 +213,6 @@ def make_cub(root: Path) -> Path:
 
 
 def write_lines(path: Path, lines: list[str], newline: str = "\n") -> None:
-    """Write a text file, and its folder if needed."""
+    """Write lines to a text file, creating its folder if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes((newline.join(lines) + newline).encode())

@@ -158,9 +158,9 @@ def test_bbcpose_has_every_tenth_frame_and_the_hand_marked_frames(tmp_path: Path
     assert "they are missing: 1" in data.notes[0]
 
 
-def test_bbcpose_joints_are_1_based(tmp_path: Path) -> None:
+def test_bbcpose_joints_are_converted_from_1_based_pixels(tmp_path: Path) -> None:
     data = read_dataset("bbcpose", make_bbcpose(tmp_path))
-    # Video 1, frame 101: the head is at 48.5, 17.01, 1-based; the signer's right wrist is 20 to the left.
+    # Video 1, frame 101: the head is at 48.5, 17.01 (1-based); the signer's right wrist is 20 to the left.
     assert _point(data, "train", 0, "head") == pytest.approx([47.5, 16.01])
     assert _point(data, "train", 0, "right_wrist") == pytest.approx([27.5, 60.01])
     assert _point(data, "train", 0, "left_shoulder") == pytest.approx([57.5, 30.01])
@@ -170,7 +170,8 @@ def test_bbcpose_joints_are_1_based(tmp_path: Path) -> None:
 
 def test_bbcpose_boxes_are_made_from_the_joints_without_detections(tmp_path: Path) -> None:
     data = read_dataset("bbcpose", make_bbcpose(tmp_path))
-    # Wrists are 40 apart, head and wrist 44: a margin of 0.3 * 44; edges are half a pixel before centers.
+    # The joints span 40 x 44 pixels; the margin is 0.3 times the longer side. Boxes are measured from the
+    # edge of the first pixel, half a pixel before its center.
     margin = 0.3 * 44
     expected = [27.5 + 0.5 - margin, 16.01 + 0.5 - margin, 40 + 2 * margin, 44 + 2 * margin]
     assert data.train.boxes[0].tolist() == pytest.approx(expected)
@@ -243,7 +244,8 @@ def test_human36m_boxes_come_from_the_masks(tmp_path: Path) -> None:
     data = read_dataset("human36m", make_human36m(tmp_path))
     # The mask is 1 in rows 10 to 59 and columns 20 to 49.
     assert data.train.boxes[0].tolist() == [20, 10, 30, 50]
-    # Frame 100 has no mask and that of frame 50 is empty; the box of all 32 joints is 62 wide and high.
+    # Frame 100 has no mask and that of frame 50 is empty, so their boxes enclose all 32 joints, which span
+    # 62 x 62 pixels, with a margin of a tenth.
     margin = 6.2
     box = [10 + 0.5 - margin, 5 + 0.5 - margin, 62 + 2 * margin, 62 + 2 * margin]
     assert data.train.boxes[1].tolist() == pytest.approx([box[0], box[1] + 1, *box[2:]])
@@ -284,7 +286,8 @@ def test_human36m_message_about_a_missing_package(tmp_path: Path, monkeypatch: p
 
 def test_pennaction_split(tmp_path: Path) -> None:
     data = read_dataset("pennaction", make_pennaction(tmp_path))
-    # Seven videos of each of seven actions, in order; bowling (0015 to 0021) is not used.
+    # Seven videos of each of seven actions, in order; bowling (0015 to 0021) is not used. The first five
+    # videos of each action are for testing.
     used = [number for number in range(1, 50) if not 15 <= number <= 21]
     test = {f"{number:04d}" for number in used if (number - 1) % 7 < 5}
     assert set(data.test.fields["video"]) == test
@@ -299,12 +302,13 @@ def test_pennaction_split(tmp_path: Path) -> None:
     )
 
 
-def test_pennaction_joints_and_boxes_are_1_based(tmp_path: Path) -> None:
+def test_pennaction_joints_and_boxes_are_converted_from_1_based_pixels(tmp_path: Path) -> None:
     data = read_dataset("pennaction", make_pennaction(tmp_path))
     row = _row(data, "test", "frames/0001/000002.jpg")
     assert _point(data, "test", row, "head") == [19, 10]
     assert _point(data, "test", row, "right_ankle") == [20 + 36 - 1, 10 + 48 + 1 - 1]
-    # From 15, 5 to 76, 70, 1-based: pixel centers 14, 4 to 75, 69, and edges half a pixel before.
+    # The 1-based corners 15, 5 and 76, 70 are the pixel centers 14, 4 and 75, 69. Boxes are measured from
+    # the edge of the first pixel, half a pixel before its center.
     assert data.test.boxes[row].tolist() == [14.5, 4.5, 61, 65]
 
 
@@ -479,8 +483,8 @@ def test_coco_of_another_category_with_images_in_another_folder(tmp_path: Path) 
     for kind in ("train", "val"):
         write_image(tmp_path / "images" / "park" / f"{kind}.png")
         keypoints = [1, 2, 2, 3, 4, 1, 0, 0, 0, 7, 8, 2]
-        box = {"bbox": [1, 1, 9, 9], "keypoints": keypoints, "category_id": 7}
-        annotation = {"id": 1, "image_id": "a", **box}
+        labels = {"bbox": [1, 1, 9, 9], "keypoints": keypoints, "category_id": 7}
+        annotation = {"id": 1, "image_id": "a", **labels}
         content = {"images": [{"id": "a", "file_name": f"park/{kind}.png"}], "annotations": [annotation]}
         (tmp_path / f"{kind}.json").write_text(json.dumps(content | {"categories": [category]}))
     data = read_dataset("coco", tmp_path)

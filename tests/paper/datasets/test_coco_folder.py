@@ -19,7 +19,7 @@ from tests.paper.datasets import body_miniatures, face_miniatures
 
 MAKERS: dict[str, Callable[[Path], Path]] = {
     "celeba": face_miniatures.make_celeba,  # with a split for fitting regressors
-    "ls3d": face_miniatures.make_ls3d,  # with a field
+    "ls3d": face_miniatures.make_ls3d,  # with a field, the yaw
     "cub": face_miniatures.make_cub,  # with points that are not annotated
     "human36m": body_miniatures.make_human36m,  # frames of videos
     "pennaction": body_miniatures.make_pennaction,  # with settings, hidden points and frames

@@ -126,7 +126,7 @@ def test_hidden_files_are_ignored(name: str, tmp_path: Path) -> None:
 
 
 def _flatten_celeba(root: Path) -> None:
-    """Move all lists next to the images, as on some mirrors."""
+    """Move all lists and the folder of images to the root, as on some mirrors."""
     for folder in ("Anno", "Img", "Eval"):
         for path in (root / folder).iterdir():
             path.rename(root / path.name)

@@ -245,7 +245,8 @@ class Cascade:
 def test_the_largest_face_or_the_median_box_is_used(celeba: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     import cv2
 
-    cv2.imwrite(str(celeba.root / celeba.test.paths[1]), np.zeros((436, 356, 3), np.uint8))  # twice as large
+    # The dark image has no face. It is twice as large as the others, so the median box is doubled.
+    cv2.imwrite(str(celeba.root / celeba.test.paths[1]), np.zeros((436, 356, 3), np.uint8))
     monkeypatch.setattr(face_finder, "_load_cascade", Cascade)
     progress: list[tuple[int, int]] = []
     data = use_found_faces(celeba, lambda done, total: progress.append((done, total)))

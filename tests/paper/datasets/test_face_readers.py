@@ -19,6 +19,7 @@ from selfmark.paper.datasets.registry import read_dataset
 from tests.paper.datasets import face_miniatures
 from tests.paper.datasets.face_miniatures import CUB_SPECIES, five_points, sixty_eight_points, write_t7
 
+# Optional files that are too large for the repository; tests that need them are skipped without them.
 SHARED = Path(__file__).parents[4] / "shared" / "data"
 
 
@@ -163,7 +164,7 @@ def test_the_message_names_the_missing_file(celeba: Path, file: str) -> None:
 # --- AFLW -------------------------------------------------------------------------------------------
 
 
-def test_aflw_has_y_before_x(tmp_path: Path) -> None:
+def test_aflw_points_have_y_before_x(tmp_path: Path) -> None:
     root = face_miniatures.make_aflw(tmp_path / "aflw_release-2")
     data = read_dataset("aflw", tmp_path)  # the parent of the archive's folder
     assert data.root == root
@@ -225,7 +226,8 @@ def test_ls3d_yaw_follows_from_the_number(ls3d: Path) -> None:
 
 
 def test_ls3d_boxes_include_the_forehead(ls3d: Path) -> None:
-    # The points span x 100 to 167 and y 66 to 200, 0-based; edges are half a pixel before centers.
+    # The points span x 100 to 167 and y 66 to 200. Boxes are measured from the edge of the first pixel, half
+    # a pixel before its center.
     height = 200 - 66
     expected = [100.5, 66.5 - height / 3, 67, height * 4 / 3]
     np.testing.assert_allclose(read_dataset("ls3d", ls3d).train.boxes[0], expected)
@@ -233,7 +235,7 @@ def test_ls3d_boxes_include_the_forehead(ls3d: Path) -> None:
 
 @pytest.mark.parametrize("rows", [2, 3])
 def test_ls3d_points_in_other_formats(ls3d: Path, rows: int) -> None:
-    """2 x 68, 3 x 68, 68 x 3 and NumPy files; the visible contour if there is nothing else."""
+    """Read 2 x 68 or 3 x 68 MATLAB arrays, 68 x 3 NumPy arrays, and `pt2d` if 'landmarks' has no file."""
     folder = ls3d / "LS3D-W-balanced-20-03-2017/new_dataset"
     (folder / "1.t7").unlink()
     points = np.concatenate([sixty_eight_points(1) + 1, np.full((68, 1), 77.0)], axis=1)[:, :rows]
@@ -243,7 +245,7 @@ def test_ls3d_points_in_other_formats(ls3d: Path, rows: int) -> None:
     (ls3d / "300W_LP/landmarks/AFW/AFW_134212_1_0_pts.mat").unlink()
     data = read_dataset("ls3d", ls3d)
     np.testing.assert_allclose(data.test.xy[:2], [sixty_eight_points(1), sixty_eight_points(2)])
-    np.testing.assert_allclose(data.train.xy[0], sixty_eight_points(50))  # pt2d
+    np.testing.assert_allclose(data.train.xy[0], sixty_eight_points(50))  # `pt2d` is moved by 50.
     assert any("1 images of 300W-LP have no points in 'landmarks'" in note for note in data.notes)
 
 
@@ -291,7 +293,7 @@ def test_ls3d_error_messages(ls3d: Path) -> None:
 # --- MTFL -------------------------------------------------------------------------------------------
 
 
-def test_mtfl_lines_have_x_before_y_and_are_1_based(tmp_path: Path) -> None:
+def test_mtfl_lines_have_five_x_before_five_y_and_are_1_based(tmp_path: Path) -> None:
     data = read_dataset("mtfl", face_miniatures.make_mtfl(tmp_path))
     assert data.train.paths[1] == Path("net_7876/_40_1154_0.jpg")
     np.testing.assert_array_equal(
@@ -320,7 +322,6 @@ def test_mtfl_lists_made_from_crops_have_the_known_poses(tmp_path: Path) -> None
     archive = SHARED / "faces-mtfl-aflw.zip"
     if not archive.exists():
         pytest.skip("the crops of MTFL are not available")
-    lists = {}
     with zipfile.ZipFile(archive) as content:
         root = next(name for name in content.namelist() if name.endswith("test.json")).removesuffix(
             "test.json"
@@ -335,7 +336,6 @@ def test_mtfl_lists_made_from_crops_have_the_known_poses(tmp_path: Path) -> None
                 name = names[annotation["image_id"]].replace("/", "\\")
                 lines.append(f" {name} {numbers} 1 1 2 {annotation['pose']}")
             face_miniatures.write_lines(tmp_path / f"{part}.txt", lines)
-            lists[folder] = labels["annotations"]
             for name in names.values():
                 (tmp_path / name).parent.mkdir(exist_ok=True)
                 (tmp_path / name).touch()
@@ -343,7 +343,8 @@ def test_mtfl_lists_made_from_crops_have_the_known_poses(tmp_path: Path) -> None
     assert (len(data.train), len(data.test)) == (10_000, 2_995)
     assert Counter(data.test.fields["pose"]) == {1: 193, 2: 450, 3: 1825, 4: 401, 5: 126}
     assert Counter(data.train.fields["pose"]) == {1: 136, 2: 1113, 3: 7445, 4: 1111, 5: 195}
-    # The training crops have the framing of the test crops, and so do our boxes.
+    # All crops in the archive are 144 pixels wide and framed like the test images. Our boxes with their
+    # margin of 0.1 on each side should have the same size.
     side = data.train.boxes[:, 2] * 1.2
     assert np.median(side) == pytest.approx(144, rel=0.03)
 
@@ -373,7 +374,7 @@ def test_mtfl_points_are_right_of_the_pupils_so_they_are_1_based() -> None:
     for eye in (0, 1):
         assert len(patches[eye]) > 300
         mean = np.mean(patches[eye], axis=0)
-        darkness = (mean.max() - mean) ** 4
+        darkness = (mean.max() - mean) ** 4  # The power gives most weight to the darkest pixels.
         column = (darkness * np.arange(-6, 7)).sum() / darkness.sum()
         assert column < -0.5
 
@@ -385,8 +386,8 @@ def test_cub_excludes_sea_birds_and_birds_without_visible_parts(tmp_path: Path) 
     root = face_miniatures.make_cub(tmp_path / "CUB_200_2011")
     data = read_dataset("cub", tmp_path)
     assert data.root == root
-    assert data.train.fields["species"] == CUB_SPECIES[1:]  # 3 and 5; odd numbers are for training
-    assert data.test.fields["species"] == CUB_SPECIES[1:2]  # 4; no part of 6 is visible
+    assert data.train.fields["species"] == CUB_SPECIES[1:]  # images 3 and 5; odd numbers are for training
+    assert data.test.fields["species"] == CUB_SPECIES[1:2]  # image 4; no part of image 6 is visible
     np.testing.assert_array_equal(data.train.boxes[1], [10, 7, 120, 100])
     np.testing.assert_array_equal(data.train.xy[0, :3], [[31, 61], [32, 62], [np.nan, np.nan]])
     assert [data.names[partner] for partner in data.mirror][6:9] == ["right_eye", "right_leg", "right_wing"]

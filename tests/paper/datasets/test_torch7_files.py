@@ -1,4 +1,7 @@
-"""Reading of Torch 7 tensors; the package torchfile 0.1.0 also reads the files that `write_t7` writes."""
+"""Reading of Torch 7 tensors.
+
+The files that `write_t7` writes can also be read with the package torchfile 0.1.0.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +41,11 @@ def test_a_written_tensor_is_read_back(tmp_path: Path, kind: str) -> None:
 
 def test_strides_and_offset_are_applied(tmp_path: Path) -> None:
     """A transposed tensor (strides swapped), and one that starts at the second row."""
-    strides = HANDWRITTEN.index(struct.pack("<qqqq", 2, 2, 2, 1)) + 16
-    swapped = HANDWRITTEN[:strides] + struct.pack("<qq", 1, 2) + HANDWRITTEN[strides + 16 :]
+    start = HANDWRITTEN.index(struct.pack("<qqqq", 2, 2, 2, 1)) + 16  # of the strides
+    swapped = HANDWRITTEN[:start] + struct.pack("<qq", 1, 2) + HANDWRITTEN[start + 16 :]
     (tmp_path / "a.t7").write_bytes(swapped)
     assert read_tensor(tmp_path / "a.t7").tolist() == [[1, 3], [2, 4]]
-    row = HANDWRITTEN[: strides - 16] + struct.pack("<qqqqq", 1, 2, 2, 1, 3) + HANDWRITTEN[strides + 24 :]
+    row = HANDWRITTEN[: start - 16] + struct.pack("<qqqqq", 1, 2, 2, 1, 3) + HANDWRITTEN[start + 24 :]
     (tmp_path / "a.t7").write_bytes(row)
     assert read_tensor(tmp_path / "a.t7").tolist() == [[3, 4]]
 
@@ -50,7 +53,7 @@ def test_strides_and_offset_are_applied(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (b"\x04\0\0\0", b"\x03\0\0\0", "expected a tensor"),  # a table
+        (b"\x04\0\0\0", b"\x03\0\0\0", "expected a tensor"),  # 3 marks a table.
         (b"DoubleTensor", b"HalfedTensor", "it contains 'torch.HalfedTensor'"),
         (b"DoubleStorage", b"FloatsStorage", "it contains 'torch.FloatsStorage'"),
         (struct.pack("<q", 4), struct.pack("<q", 5), "it ends after 32 of 40 bytes"),

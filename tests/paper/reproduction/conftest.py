@@ -54,7 +54,7 @@ SHORT: dict[str, Any] = {
 
 
 def short(*names: str) -> dict[str, Any]:
-    """Return SHORT without the settings that these tables compare; M depends on K and goes with it."""
+    """Return SHORT without the settings that these tables compare; M depends on K, so both are left out."""
     varied = {setting for name in names for setting in experiment.load_experiment(name).varied_settings}
     varied |= {"M"} if "K" in varied else set()
     return {name: value for name, value in SHORT.items() if name not in varied}
@@ -71,7 +71,7 @@ def single_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def root(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a folder of images for each data set."""
+    """Return a folder with one folder of images for each data set."""
     folder = tmp_path_factory.mktemp("datasets")
     demo_datasets.write_images(folder / "celeba", scene)
     for name in demo_datasets.DATASETS:
@@ -82,7 +82,10 @@ def root(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def demo_readers(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> None:
-    """Replace the readers with one that returns demo data sets; if a table needs 5 points, faces have 5."""
+    """Replace the readers with one that returns demo data sets.
+
+    If a table asks for 5 points, all faces have the points of MTFL.
+    """
 
     def read_dataset(name: str, folder: Path) -> Any:
         return demo_datasets.make_dataset(name, folder, scene)

@@ -1,4 +1,4 @@
-"""Every table and figure from its file to its pages, with real readers and miniature official layouts.
+"""Every table and figure from its YAML file to its pages, with the real readers on miniature data sets.
 
 One short run replaces all training runs; `test_harness` and `test_official_layouts` train.
 """

@@ -137,7 +137,7 @@ def test_first_keypoints_are_shifted_annotated_points(cached: CachedDataset) -> 
     ].reshape(-1, 2)
     side = np.repeat(train.boxes[:, 2:].max(axis=1) * 1.2, 3)  # margin of 0.1 on each side
     in_network_pixels = shift * (256 / side)[:, None]
-    assert np.abs(in_network_pixels).max() <= 3.02
+    assert np.abs(in_network_pixels).max() <= 3.02  # Coordinates in the file are rounded.
     assert np.abs(in_network_pixels).max() > 2.5
     assert Path(rows[0]["image"]).is_file()
 
@@ -174,7 +174,7 @@ def test_unknown_start_points_raise(cached: CachedDataset) -> None:
 def test_data_sets_that_share_a_folder_share_the_file_of_boxes(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.undo()
+    monkeypatch.undo()  # Use the real readers.
     body_miniatures.make_human36m(tmp_path / "human36m")
     without_boxes = DatasetCache(tmp_path, tmp_path / "made").load(name).base.train
     boxes = ["image,frame,x,y,w,h"]
@@ -191,8 +191,8 @@ def test_data_sets_that_share_a_folder_share_the_file_of_boxes(
 def test_detected_points_and_boxes_are_read_from_files_next_to_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The official layout and its real reader; the training images do not depend on the points."""
-    monkeypatch.undo()
+    """The training images do not depend on the points."""
+    monkeypatch.undo()  # Use the real readers.
     face_miniatures.make_celeba(tmp_path / "celeba", images=8, fit_images=3)
     datasets = DatasetCache(tmp_path, tmp_path / "made")
     with pytest.raises(InputError, match=r"has 5 annotated points, but 68 are needed; .* celeba-68"):

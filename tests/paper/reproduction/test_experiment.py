@@ -13,6 +13,7 @@ from selfmark.paper.reproduction import experiment
 from selfmark.paper.reproduction.cost import IMAGES
 from selfmark.paper.reproduction.experiment import Experiment, parse_experiment
 
+# Source of the paper, which is not in the repository; tests that need it are skipped without it.
 PAPER = Path(__file__).parents[4] / "shared" / "paper.tex"
 DATASETS = {
     "celeba",
@@ -66,7 +67,7 @@ def _table(label: str) -> list[list[float | None]]:
 
 # For files with only a part of the paper's table: its rows and columns.
 PARTS: dict[str, tuple[slice, slice]] = {
-    "negatives": (slice(None), slice(1, None)),  # lines are numbered
+    "negatives": (slice(None), slice(1, None)),  # The first column numbers the rows.
     "human36m-accuracy": (slice(0, 3), slice(None)),
     "human36m-pck": (slice(3, 6), slice(None)),
     "human36m-oks": (slice(6, 9), slice(None)),
@@ -90,7 +91,7 @@ def test_files_have_all_numbers_of_the_paper(table: Experiment) -> None:
 @pytest.mark.skipif(not PAPER.exists(), reason="paper.tex is not available")
 def test_every_table_and_figure_with_results_has_a_file() -> None:
     text = PAPER.read_text()
-    experiments = text[text.index("\\label{fig:tsne}") - 500 :]
+    experiments = text[text.index("\\label{fig:tsne}") :]  # the first figure of the experiments
     labels = re.findall(r"\\label\{((?:table|fig|ref):\w+|pennraw|humanraw)\}", experiments)
     assert set(labels) == {table.label for table in EXPERIMENTS.values() if table.place}
 

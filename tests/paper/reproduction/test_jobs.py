@@ -31,7 +31,7 @@ def _run_all(folder: Path, seconds: float) -> None:
         time.sleep(seconds)
         (folder / job.key).touch()
 
-    run_jobs(JOBS, folder / "claims", lambda job: (folder / job.key).exists(), run, poll_seconds=0.02)
+    run_jobs(JOBS, folder / "locks", lambda job: (folder / job.key).exists(), run, poll_seconds=0.02)
 
 
 def test_two_processes_share_the_jobs(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from selfmark.export.lightning_pose import write_lightning_pose
 from selfmark.export.parquet import write_parquet
 from tests.export.fakes import CARD, STILLS, make_predictions
 
-NEEDS = {write_dlc_h5: ("pandas", "tables"), write_parquet: ("pyarrow",)}
+REQUIRED_PACKAGES = {write_dlc_h5: ("pandas", "tables"), write_parquet: ("pyarrow",)}
 STREAMING = [
     write_coco,
     write_coco_results,
@@ -38,7 +38,7 @@ Write = Callable[..., Path]
 
 
 def _require_packages(write: Write) -> Write:
-    for package in NEEDS.get(write, ()):
+    for package in REQUIRED_PACKAGES.get(write, ()):
         pytest.importorskip(package)
     return write
 
@@ -47,7 +47,7 @@ def _require_packages(write: Write) -> Write:
 def test_an_unwritable_folder_is_an_error_before_predicting(write: Write, tmp_path: Path) -> None:
     def never() -> Iterator[Prediction]:
         raise AssertionError("predicted first")
-        yield
+        yield  # makes this function a generator
 
     blocked = tmp_path / "file"
     blocked.touch()
@@ -81,7 +81,8 @@ def test_earlier_batches_are_released(write: Write, tmp_path: Path) -> None:
     references: list[weakref.ref[Any]] = []
 
     def tracked() -> Iterator[Prediction]:
-        for batch in iter(make_predictions(STILLS, batch=1)):
+        for batch in make_predictions(STILLS, batch=1):
+            # The list of batches keeps its own landmarks alive, so yield a copy that nothing else refers to.
             copy = batch._replace(landmarks=type(batch.landmarks)(*vars(batch.landmarks).values()))
             gc.collect()
             assert [reference() for reference in references[:-1]] == [None] * len(references[:-1])
@@ -94,7 +95,7 @@ def test_earlier_batches_are_released(write: Write, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("write", "package"), [(w, package) for w, needed in NEEDS.items() for package in needed]
+    ("write", "package"), [(w, package) for w, needed in REQUIRED_PACKAGES.items() for package in needed]
 )
 def test_a_missing_package_is_a_clear_error(
     write: Write, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

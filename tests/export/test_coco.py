@@ -72,6 +72,7 @@ def test_ground_truth_files_are_read_back(tools: Callable[[], Any], tmp_path: Pa
         assert annotation["num_keypoints"] == len(NAMES)
         np.testing.assert_allclose(annotation["keypoint_scores"], obj.score, atol=6e-5)
         assert annotation["score"] == pytest.approx(obj.score.mean(), abs=6e-5)
+        # Boxes are measured from pixel corners, points from pixel centers.
         x, y, width, height = annotation["bbox"]
         np.testing.assert_allclose([x, y], obj.xy.min(0) + 0.5, atol=6e-4)
         np.testing.assert_allclose([x + width, y + height], obj.xy.max(0) + 0.5, atol=2e-3)

@@ -125,7 +125,7 @@ def test_long_tables_are_written_in_chunks(
     for folder in (whole, chunked):
         folder.mkdir()
         write(batches, folder)
-        monkeypatch.setattr(dlc, "_CHUNK_ROWS", 2)
+        monkeypatch.setattr(dlc, "_CHUNK_ROWS", 2)  # for the second folder
     files = sorted(path.relative_to(whole) for path in whole.rglob("*") if path.is_file())
     assert len(files) == 3
     for file in files:

@@ -83,8 +83,9 @@ def test_coco_follows_the_specification(tmp_path: Path) -> None:
         np.testing.assert_allclose(keypoints[:, :2], points, atol=1e-3)
         assert (keypoints[:, 2] == 2).all()
         x, y, w, h = annotation["bbox"]
-        corners = points + 0.5
-        np.testing.assert_allclose([x, y, x + w, y + h], [*corners.min(0), *corners.max(0)], atol=2e-3)
+        from_corner = points + 0.5  # boxes are measured from pixel corners
+        expected = [*from_corner.min(0), *from_corner.max(0)]
+        np.testing.assert_allclose([x, y, x + w, y + h], expected, atol=2e-3)
 
 
 def test_an_unknown_format_is_an_error() -> None:

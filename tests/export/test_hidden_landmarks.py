@@ -37,7 +37,7 @@ CARD = ModelCard(
     hidden=(0, 3),
     confirmed=(1, 2, 3),
 )
-KEPT = ["left ear", "right ear", "right foot", "tail"]  # 1, 2, 4, 5
+KEPT = ["left ear", "right ear", "right foot", "tail"]  # landmarks 1, 2, 4 and 5
 EDGES = {("left ear", "right foot"), ("right foot", "tail")}
 PAIRS = {frozenset({"left ear", "right ear"})}  # right foot has lost its partner
 
@@ -66,11 +66,11 @@ def predictions(tmp_path: Path) -> list[Prediction]:
     ]
 
 
-# Names in order, edges and pairs as names (None if the format has none), and x of the first object.
-Read = tuple[list[str], set[tuple[str, str]] | None, set[frozenset[str]] | None, list[float]]
+# Names in order, edges and mirror pairs as names (None if the format has none), and x of the first object.
+Content = tuple[list[str], set[tuple[str, str]] | None, set[frozenset[str]] | None, list[float]]
 
 
-def _category(category: dict[str, object], x: list[float]) -> Read:
+def _category(category: dict[str, object], x: list[float]) -> Content:
     names, skeleton, flip = category["keypoints"], category["skeleton"], category["flip_idx"]
     assert isinstance(names, list)
     assert isinstance(skeleton, list)
@@ -79,51 +79,52 @@ def _category(category: dict[str, object], x: list[float]) -> Read:
     return names, edges, {frozenset({names[a], names[b]}) for a, b in enumerate(flip) if a != b}, x
 
 
-def _coco(path: Path) -> Read:
+def _coco(path: Path) -> Content:
     content = json.loads(path.read_text())
     return _category(content["categories"][0], content["annotations"][0]["keypoints"][::3])
 
 
-def _coco_results(path: Path) -> Read:
+def _coco_results(path: Path) -> Content:
     companion = json.loads(path.with_name("images.json").read_text())
     return _category(companion["categories"][0], json.loads(path.read_text())[0]["keypoints"][::3])
 
 
-def _cvat(path: Path) -> Read:
+def _cvat(path: Path) -> Content:
     with zipfile.ZipFile(path) as archive:
         content = json.loads(archive.read(archive.namelist()[0]))
     return _category(content["categories"][0], content["annotations"][0]["keypoints"][::3])
 
 
-def _csv(path: Path) -> Read:
+def _csv(path: Path) -> Content:
     with open(path, newline="") as handle:
         rows = list(csv.DictReader(handle))
     first = [row for row in rows if (row["image"], row["frame"]) == (rows[0]["image"], rows[0]["frame"])]
     return [row["landmark"] for row in first], None, None, [float(row["x"]) for row in first]
 
 
-def _parquet(path: Path) -> Read:
+def _parquet(path: Path) -> Content:
     parquet = pytest.importorskip("pyarrow.parquet")
     rows = parquet.read_table(path).to_pylist()[: len(KEPT)]
     return [row["landmark"] for row in rows], None, None, [row["x"] for row in rows]
 
 
-def _dlc(path: Path) -> Read:
+def _dlc(path: Path) -> Content:
     with open(path, newline="") as handle:
         rows = list(csv.reader(handle))
-    x = [column for column in range(1, len(rows[1])) if rows[2][column] == "x"]
-    return [rows[1][column] for column in x], None, None, [float(rows[3][column]) for column in x]
+    columns = [column for column in range(1, len(rows[1])) if rows[2][column] == "x"]
+    return [rows[1][column] for column in columns], None, None, [float(rows[3][column]) for column in columns]
 
 
-def _dlc_h5(path: Path) -> Read:
+def _dlc_h5(path: Path) -> Content:
     pandas = pytest.importorskip("pandas")
     pytest.importorskip("tables")
     table = pandas.read_hdf(path)
-    x = [column for column in table.columns if column[2] == "x"]
-    return [column[1] for column in x], None, None, [float(table.iloc[0][column]) for column in x]
+    columns = [column for column in table.columns if column[2] == "x"]
+    x = [float(table.iloc[0][column]) for column in columns]
+    return [column[1] for column in columns], None, None, x
 
 
-def _label_studio(path: Path) -> Read:
+def _label_studio(path: Path) -> Content:
     (task, *_) = json.loads(path.read_text())
     points = [region for region in task["predictions"][0]["result"] if region["type"] == "keypointlabels"]
     interface = ElementTree.parse(path.with_name("label_config.xml"))
@@ -135,7 +136,7 @@ def _label_studio(path: Path) -> Read:
     return [point["value"]["keypointlabels"][0] for point in points], None, None, x
 
 
-def _nwb(path: Path) -> Read:
+def _nwb(path: Path) -> Content:
     pynwb = pytest.importorskip("pynwb")
     pytest.importorskip("ndx_pose")
     with pynwb.NWBHDF5IO(path, "r", load_namespaces=True) as io:
@@ -156,7 +157,7 @@ def _series(pose: object, name: str) -> str:
     return str(series_name)
 
 
-def _slp(path: Path) -> Read:
+def _slp(path: Path) -> Content:
     sio = pytest.importorskip("sleap_io")
     labels = sio.load_slp(str(path), open_videos=False)
     skeleton = labels.skeletons[0]
@@ -165,18 +166,18 @@ def _slp(path: Path) -> Read:
     return skeleton.node_names, edges, pairs, labels[0].instances[0].numpy()[:, 0].tolist()
 
 
-def _analysis(path: Path) -> Read:
+def _analysis(path: Path) -> Content:
     h5py = pytest.importorskip("h5py")
     with h5py.File(path) as file:
         names = [name.decode() for name in file["node_names"][:]]
         edges = {(names[a], names[b]) for a, b in file["edge_inds"][:]}
         tracks = np.asarray(file["tracks"][:])
-    nodes = tracks.shape.index(len(names))
-    first = np.moveaxis(tracks, nodes, 0).reshape(len(names), -1)[:, 0]
+    node_axis = tracks.shape.index(len(names))
+    first = np.moveaxis(tracks, node_axis, 0).reshape(len(names), -1)[:, 0]
     return names, edges, None, first.tolist()
 
 
-def _ultralytics(path: Path) -> Read:
+def _ultralytics(path: Path) -> Content:
     values = yaml.safe_load(path.read_text())
     names = values["kpt_names"][0]
     assert values["kpt_shape"] == [len(names), 3]
@@ -187,7 +188,7 @@ def _ultralytics(path: Path) -> Read:
     return names, edges, pairs, (numbers[:, 0] * 64 - 0.5).tolist()
 
 
-READERS: dict[str, Callable[[Path], Read]] = {
+READERS: dict[str, Callable[[Path], Content]] = {
     "csv": _csv,
     "parquet": _parquet,
     "coco": _coco,
@@ -230,7 +231,8 @@ def test_points_and_card_leave_out_the_same_landmarks(predictions: list[Predicti
     card = visible_card(CARD)
     for before, after in zip(predictions, visible_points(predictions, CARD), strict=True):
         assert after.landmarks.names == card.names
-        assert (after.refs, after.sizes is before.sizes) == (before.refs, True)
+        assert after.refs == before.refs
+        assert after.sizes is before.sizes
         np.testing.assert_array_equal(after.landmarks.xy, before.landmarks.xy[:, [1, 2, 4, 5]])
         np.testing.assert_array_equal(after.landmarks.score, before.landmarks.score[:, [1, 2, 4, 5]])
     assert card.mirror == (1, 0, 2, 3)

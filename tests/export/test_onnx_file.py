@@ -27,7 +27,7 @@ onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "onnx_predict.py"
-WHOLE = np.zeros((1, 4), np.float32)
+WHOLE = np.zeros((1, 4), np.float32)  # a box without extent means the whole image
 
 
 @pytest.fixture(scope="module")

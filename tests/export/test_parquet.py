@@ -65,4 +65,5 @@ def test_rows_are_written_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     path = write_parquet(make_predictions(EVERYTHING, batch=2), CARD, tmp_path)
     file = parquet.ParquetFile(path)
     sizes = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+    # Batches of two objects are collected until a group has at least three; there are 15 objects.
     assert sizes == [4 * len(NAMES)] * 3 + [3 * len(NAMES)]

@@ -87,14 +87,12 @@ def test_slp_of_every_second_frame(tmp_path: Path) -> None:
     refs = list_images([clip], every=2)
     refs = [ref for ref in refs for _ in range(1 + (ref.frame == 4))]  # two objects in frame 4
     prediction = random_prediction(refs, (48, 32), 3)
-    halves = [
-        Prediction(refs_, prediction.sizes[part], Landmarks(xy, score, NAMES))
+    xy, score = prediction.landmarks.xy, prediction.landmarks.score
+    batches = [
+        Prediction(prediction.refs[part], prediction.sizes[part], Landmarks(xy[part], score[part], NAMES))
         for part in (slice(0, 2), slice(2, None))
-        for refs_, xy, score in [
-            (prediction.refs[part], prediction.landmarks.xy[part], prediction.landmarks.score[part])
-        ]
     ]
-    labels = sio.load_slp(str(write_slp(halves, CARD, tmp_path)))
+    labels = sio.load_slp(str(write_slp(batches, CARD, tmp_path)))
     (video,) = labels.videos
     assert Path(video.filename) == clip.absolute()
     assert video.shape == (7, 32, 48, 3)
@@ -134,12 +132,14 @@ def test_analysis_has_one_row_per_frame_of_the_video(tmp_path: Path) -> None:
 
 def test_analysis_of_several_videos(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    clips = [_clip(tmp_path / "clip.avi", 3), _clip(tmp_path / "other" / "clip.avi", 5)]
+    lengths = (3, 5)
+    paths = (tmp_path / "clip.avi", tmp_path / "other" / "clip.avi")
+    clips = [_clip(path, frames) for path, frames in zip(paths, lengths, strict=True)]
     parts = [random_prediction([ImageRef(clip, 1)], (48, 32), seed) for seed, clip in enumerate(clips)]
     assert write_analysis(parts, CARD, tmp_path) == tmp_path
     for number, part in enumerate(parts):
         with h5py.File(tmp_path / f"landmarks.{number:03d}_clip.analysis.h5") as file:
-            assert file["tracks"].shape == (1, 2, 4, (3, 5)[number])
+            assert file["tracks"].shape == (1, 2, 4, lengths[number])  # track, xy, node, frame
             np.testing.assert_array_equal(file["tracks"][0, :, :, 1].T, part.landmarks.xy[0])
 
 

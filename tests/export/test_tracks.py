@@ -25,6 +25,7 @@ from selfmark.points import Landmarks
 from tests.export.fakes import CARD, NAMES
 
 SIZE = (48, 32)
+FRAME_RATE = 25.0
 VISIBLE = [(0, 7), (0, 3), (1, 3), (1, 7), (2, 3), (3, 7), (3, 3), (4, 7)]  # frame, track
 Tracks = dict[tuple[int, int], np.ndarray]  # (frame, track) to xy [K, 2]
 
@@ -32,7 +33,7 @@ Tracks = dict[tuple[int, int], np.ndarray]  # (frame, track) to xy [K, 2]
 @pytest.fixture
 def clip(tmp_path: Path) -> Path:
     path = tmp_path / "arena.avi"
-    video = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 25.0, SIZE)
+    video = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), FRAME_RATE, SIZE)
     for number in range(6):
         video.write(np.full((SIZE[1], SIZE[0], 3), 40 * number, np.uint8))
     video.release()
@@ -46,6 +47,7 @@ def truth() -> Tracks:
 
 
 def _predictions(clip: Path, truth: Tracks) -> list[Prediction]:
+    """Return batches of tracked objects; the left edge of a box is the number of its track."""
     refs = [ImageRef(clip, frame, (float(track), 1.0, 20.0, 20.0), track) for frame, track in VISIBLE]
     score = np.full((1, len(NAMES)), 0.5, np.float32)
     return [  # batches end in the middle of frames
@@ -173,12 +175,12 @@ def _nwb(path: Path) -> Tracks:
             first = pose[NAMES[0]]
             for row, time in enumerate(first.timestamps[:]):
                 points = [pose[name].data[row] for name in NAMES]
-                result[round(time * 25), track] = np.array(points)
+                result[round(time * FRAME_RATE), track] = np.array(points)
     return result
 
 
 def _ultralytics(path: Path) -> Tracks:
-    """Identify objects by their boxes, because the format has no tracks."""
+    """Identify objects by the left edge of their boxes, which is their track; the format has no tracks."""
     result = {}
     for file in path.parent.glob("*/labels/*.txt"):
         for line in file.read_text().splitlines():

@@ -35,6 +35,11 @@ EDGES = ((0, 1), (0, 2), (3, 0))
 CARD = ModelCard(NAMES, (0, 2, 1, 3), EDGES, Images(), Network(), "parabola", False, {})
 
 
+# Other arguments of the check: prefix of messages, has keypoints, number of classes, number of keypoints,
+# numbers per keypoint, treat all classes as one.
+CHECK_OPTIONS = ("", True, 1, 4, 3, False)
+
+
 def _random_prediction(refs: list[ImageRef], size: tuple[int, int], seed: int) -> Prediction:
     """Return random landmarks anywhere in images of one size."""
     rng = np.random.default_rng(seed)
@@ -150,13 +155,13 @@ def test_ultralytics_accepts_every_label(tmp_path: Path, stills: list[Prediction
     for image in sorted(path.parent.glob("*/images/*")):
         label = str(image).replace("/images/", "/labels/").rsplit(".", 1)[0] + ".txt"
         _, boxes, shape, _, points, missing, present, empty, corrupt, message = check(
-            (str(image), label, "", True, 1, 4, 3, False)
+            (str(image), label, *CHECK_OPTIONS)
         )
         assert (missing, present, empty, corrupt, message) == (0, 1, 0, 0, ""), message
         assert (boxes[:, 3:] > 0).all()
         rows.append(points[:, :, :2] * [shape[1], shape[0]] - 0.5)
     xy = np.concatenate([prediction.landmarks.xy for prediction in (*stills, clip)])
-    # Ultralytics stores rows in 32 bits.
+    # Ultralytics stores rows as float32.
     np.testing.assert_allclose(np.concatenate(rows), xy, atol=1e-4)
 
 
@@ -164,8 +169,10 @@ def test_the_ultralytics_check_finds_bad_labels(tmp_path: Path, stills: list[Pre
     check = _ultralytics_check()
     path = write_ultralytics(stills, CARD, tmp_path)
     image, label = path.parent / "train/images/000000_a.png", path.parent / "train/labels/000000_a.txt"
+    # Move the center of the box and one point out of the image, beyond the fraction 1.
     label.write_text(label.read_text().replace("0 0.", "0 1.", 1).replace(" 2 0.", " 2 1.", 1))
-    assert check((str(image), str(label), "", True, 1, 4, 3, False))[-2] == 1
+    *_, corrupt, _ = check((str(image), str(label), *CHECK_OPTIONS))
+    assert corrupt == 1
 
 
 def test_data_yaml(tmp_path: Path, stills: list[Prediction]) -> None:

@@ -107,6 +107,7 @@ def test_affine_parameters_stay_in_range() -> None:
     assert 0.8 <= scale.min() < 0.81
     assert 1.19 < scale.max() <= 1.2001
     assert 39 < angle.abs().max() <= 40.001
+    # The columns are orthogonal: there is no shear.
     assert (matrix[:, 0, 0] * matrix[:, 0, 1] + matrix[:, 1, 0] * matrix[:, 1, 1]).abs().max() < 1e-4
 
 
@@ -149,7 +150,7 @@ def test_zero_saturation_is_gray_and_hue_rotates_colors() -> None:
         200, replace(PLAIN, color_fraction=1.0, hue=30.0, saturation=(1, 1)), _generator()
     )
     red = torch.tensor([0.6, 0.4, 0.4])
-    hues = [
+    hues = [  # degrees, between -180 and 180; the hue of `red` is 0
         ((colorsys.rgb_to_hsv(*(matrix @ red).tolist())[0] * 360 + 180) % 360) - 180 for matrix in rotations
     ]
     assert 25 < max(hues) <= 31

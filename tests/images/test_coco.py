@@ -96,6 +96,7 @@ def test_references_have_only_valid_frame_numbers(entry: CocoImage, ref: ImageRe
 )
 def test_invalid_clip_frames_are_ignored(values: dict[str, Any]) -> None:
     assert image("7.jpg", **values).clip_frame() is None
+    # Only still images can be frames of a clip.
     assert image("v.mp4", video_id=3, frame_id=6).clip_frame() is None
 
 
@@ -154,6 +155,7 @@ def test_the_image_folder_is_the_first_that_has_the_image(tmp_path: Path) -> Non
     file = read(tmp_path)
     with pytest.raises(InputError, match=r"'a\.jpg' is in none of"):
         file.image_folder(file.images[0])
+    # Add the image to the folders from the last to the first in the order of search.
     for folder in (tmp_path / "images" / "labels", tmp_path / "images", tmp_path):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "a.jpg").touch()

@@ -30,7 +30,7 @@ def test_regions_by_hand() -> None:
 
 def test_body_rule_by_hand() -> None:
     images = Images(box_rule="body", body_scale=1.35)
-    # s = 1.35 * 200 / 200, so the side is 270, regardless of the width; the margin has no effect.
+    # The side is 1.35 times the height of 200, so 270, regardless of the width; the margin has no effect.
     regions = crop_regions([[640, 480]] * 3, [[100, 100, 50, 200], [100, 100, 500, 200], NO_BOX], images)
     np.testing.assert_allclose(regions, [[-10, 65, 270, 270], [215, 65, 270, 270], [0, -80, 640, 640]])
 
@@ -93,6 +93,7 @@ def test_bounds_by_hand() -> None:
     regions = [[0, -80, 640, 640], [96, 36, 48, 48], [-24, 96, 48, 48]]
     expected = [
         [0, 8 - 0.5, 63, 56 - 0.5],  # rows 80 to 560 of the region's 640, divided by 10
+        # The left side is (100 - 96) * 64 / 48 = 16 / 3 from the pixel corner, 0.5 less from its center.
         [16 / 3 - 0.5, 56 / 3 - 0.5, 176 / 3 - 0.5, 136 / 3 - 0.5],
         [32 - 0.5, 16 / 3 - 0.5, 176 / 3 - 0.5, 176 / 3 - 0.5],  # the box begins left of the image
     ]
@@ -133,7 +134,7 @@ def blob(width: int, height: int, x: float, y: float, sigma: float) -> Pixels:
 
 def centroid(image: Pixels) -> np.ndarray:
     weights = image.mean(axis=2, dtype=np.float64)
-    weights[weights < 3] = 0
+    weights[weights < 3] = 0  # ignore values that are mainly rounding errors
     rows, columns = np.mgrid[: image.shape[0], : image.shape[1]]
     return np.array([(weights * columns).sum(), (weights * rows).sum()]) / weights.sum()
 
@@ -161,7 +162,7 @@ def test_pixels_are_aligned_with_coordinates(
     region: tuple[float, float, float, float], position: tuple[float, float]
 ) -> None:
     size = 64
-    if region[0] == 0.0:
+    if region[0] == 0.0:  # the region in the corner does not contain the positions, so move them into it
         position = (position[0] - 100, position[1] - 90)
     scale = max(region[2], region[3]) / size
     # Add a border so that the image contains the whole blob.

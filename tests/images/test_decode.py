@@ -13,7 +13,7 @@ from PIL import Image
 
 from selfmark.images.decode import Pixels, UnreadableImage, read_image
 
-LIMIT = 200.0
+LIMIT = 200.0  # megapixels
 
 
 def colors(height: int = 6, width: int = 9) -> Pixels:

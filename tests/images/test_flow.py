@@ -34,6 +34,7 @@ def test_points_follow_a_shift_and_lost_points_are_flagged() -> None:
 
 
 def test_nearby_frames_are_close_and_in_the_same_video() -> None:
+    # Every second frame of video 0, every frame of video 1, three still images, and one frame of video 2.
     video = np.array([0] * 12 + [1] * 12 + [-1] * 3 + [2])
     frame = np.array([*range(0, 24, 2), *range(12), -1, -1, -1, 0])
     center = np.zeros((len(video), 2))
@@ -69,6 +70,7 @@ def test_without_tracks_the_nearest_object_is_the_neighbor() -> None:
     center = np.stack([np.tile([10.0, 90.0], 10) + frame, np.full(20, 50.0)], axis=1)
     video, unknown = np.zeros(20, dtype=np.int64), np.full(20, -1)
     near = sample_nearby_frames(video, frame, unknown, center, SETTINGS, np.random.default_rng(0))
+    # The two objects alternate, so rows of the same parity belong to the same object.
     assert (near % 2 == (np.arange(20) % 2)[:, None]).all()
 
 

@@ -22,6 +22,7 @@ from selfmark.images.decode import DecodedImage, Pixels, read_image
 from selfmark.images.store import ImageStore, SkippedImage, iterate_crops, load_store
 
 SMALL = Images(size=64)
+GIGABYTES = 1.0  # enough memory for every store that need not be memory-mapped
 
 
 def write_images(folder: Path, count: int) -> list[Path]:
@@ -47,7 +48,7 @@ def test_still_images(tmp_path: Path) -> None:
     paths = write_images(tmp_path, 9)
     boxes = [None, (5.0, 6.0, 20.0, 15.5), None]
     refs = [ImageRef(path, box=boxes[number % 3]) for number, path in enumerate(paths)]
-    store = load_store(refs, SMALL, 1.0, None)
+    store = load_store(refs, SMALL, GIGABYTES, None)
     assert len(store) == 9
     assert store.refs == tuple(refs)
     assert store.skipped == ()
@@ -56,9 +57,9 @@ def test_still_images(tmp_path: Path) -> None:
     for ref, pixels in zip(refs, store.pixels.numpy(), strict=True):
         np.testing.assert_array_equal(pixels, expected_pixels(ref, SMALL))
     np.testing.assert_array_equal(store.sizes, [[70 - 2 * n, 30 + 3 * n] for n in range(9)])
-    rows = np.array([[np.nan] * 4 if ref.box is None else ref.box for ref in refs])
-    np.testing.assert_array_equal(store.regions, crop_regions(store.sizes, rows, SMALL))
-    np.testing.assert_array_equal(store.bounds, keypoint_bounds(store.sizes, rows, store.regions, 64))
+    box_rows = np.array([[np.nan] * 4 if ref.box is None else ref.box for ref in refs])
+    np.testing.assert_array_equal(store.regions, crop_regions(store.sizes, box_rows, SMALL))
+    np.testing.assert_array_equal(store.bounds, keypoint_bounds(store.sizes, box_rows, store.regions, 64))
     assert (store.video == -1).all()
     assert (store.frame == -1).all()
     assert [
@@ -74,7 +75,7 @@ def test_still_images(tmp_path: Path) -> None:
 
 def test_the_box_rule_is_applied(tmp_path: Path) -> None:
     ref = ImageRef(write_images(tmp_path, 1)[0], box=(10.0, 5.0, 30.0, 20.0))
-    store = load_store([ref], Images(size=64, box_rule="body", body_scale=1.5), 1.0, None)
+    store = load_store([ref], Images(size=64, box_rule="body", body_scale=1.5), GIGABYTES, None)
     np.testing.assert_allclose(store.regions, [[10, 0, 30, 30]])
 
 
@@ -93,7 +94,7 @@ def test_unreadable_images_are_skipped_and_listed(tmp_path: Path) -> None:
         ImageRef(tmp_path / "broken.avi", frame=3),
         ImageRef(good[1]),
     ]
-    store = load_store(refs, SMALL, 1.0, None)
+    store = load_store(refs, SMALL, GIGABYTES, None)
     assert [ref.path for ref in store.refs] == [good[0], good[2], good[1]]
     assert store.skipped == (
         SkippedImage(str(tmp_path / "empty.jpg"), "empty file"),
@@ -108,7 +109,9 @@ def test_unreadable_images_are_skipped_and_listed(tmp_path: Path) -> None:
 
 def test_the_limit_on_megapixels_is_applied(tmp_path: Path) -> None:
     paths = write_images(tmp_path, 2)
-    store = load_store([ImageRef(path) for path in paths], Images(size=64, max_megapixels=0.0022), 1.0, None)
+    store = load_store(
+        [ImageRef(path) for path in paths], Images(size=64, max_megapixels=0.0022), GIGABYTES, None
+    )
     assert [ref.path for ref in store.refs] == [paths[0]]  # 70 x 30 pixels; the other has 68 x 33
     assert "more than the 0.0022 allowed" in store.skipped[0].reason
 
@@ -119,9 +122,9 @@ def test_no_usable_images(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"none of the images could be read \(0 of 2\); first: .*a\.jpg \(empty file\)"
     ):
-        load_store([ImageRef(tmp_path / "a.jpg"), ImageRef(tmp_path / "b.jpg")], SMALL, 1.0, None)
+        load_store([ImageRef(tmp_path / "a.jpg"), ImageRef(tmp_path / "b.jpg")], SMALL, GIGABYTES, None)
     with pytest.raises(InputError, match=r"none of the images could be read \(0 of 0\)"):
-        load_store([], SMALL, 1.0, None)
+        load_store([], SMALL, GIGABYTES, None)
     assert list(iterate_crops([], SMALL, 4)) == []
 
 
@@ -129,7 +132,7 @@ def test_no_usable_images(tmp_path: Path) -> None:
 
 
 def frame_numbers(store: ImageStore) -> list[int]:
-    """Return the frame numbers that the `write_video` fixture encoded as brightness."""
+    """Return the frame numbers that the `write_video` fixture encoded in the green channel."""
     return [round((float(pixels[1, 20:44].mean(dtype=torch.float64)) - 8) / 6) for pixels in store.pixels]
 
 
@@ -146,7 +149,7 @@ def test_frames_of_several_videos_in_any_order(tmp_path: Path, write_video: Call
         ImageRef(second, 50),
         ImageRef(second, 0),
     ]
-    store = load_store(refs, SMALL, 1.0, None)
+    store = load_store(refs, SMALL, GIGABYTES, None)
     assert store.refs == tuple(ref for ref in refs if ref.frame != 50)
     assert store.skipped == (SkippedImage(f"{second}#50", "the video ends before this frame"),)
     assert store.video.tolist() == [0, 1, -1, 1, 0, 1, 0]
@@ -168,7 +171,7 @@ def dots(width: int, height: int, centers: Sequence[tuple[int, int]]) -> np.ndar
 def centroid(crop: np.ndarray, near: np.ndarray) -> np.ndarray:
     """Return the center (x, y) of the bright spot near a position."""
     x0, y0 = (round(float(value)) - 6 for value in near)
-    window = np.clip(crop[0, y0 : y0 + 13, x0 : x0 + 13].astype(float) - 25, 0, None)
+    window = np.clip(crop[0, y0 : y0 + 13, x0 : x0 + 13].astype(float) - 25, 0, None)  # no background
     y, x = np.mgrid[y0 : y0 + 13, x0 : x0 + 13]
     return np.array([(x * window).sum(), (y * window).sum()]) / window.sum()
 
@@ -179,10 +182,10 @@ def test_crops_of_large_jpegs_are_aligned(tmp_path: Path, orientation: int, size
     """Crops agree with full decoding in every orientation, even if no reduction divides the size."""
     path = tmp_path / "a.jpg"
     exif = Image.Exif()
-    exif[0x0112] = orientation
+    exif[0x0112] = orientation  # the tag of the orientation
     Image.fromarray(dots(*size, [(300, 310), (1200, 900), (700, 600)])).save(path, quality=95, exif=exif)
     ref = ImageRef(path)
-    store = load_store([ref], SMALL, 1.0, None)
+    store = load_store([ref], SMALL, GIGABYTES, None)
     full = expected_pixels(ref, SMALL)
     assert tuple(store.sizes[0]) == (size if orientation < 5 else size[::-1])
     assert np.abs(store.pixels[0].numpy().astype(int) - full).max() <= 6
@@ -210,7 +213,7 @@ def test_the_smallest_box_limits_the_reduction(tmp_path: Path, monkeypatch: pyte
         Image.fromarray(dots(1600, 1200, [(500, 500)])).save(tmp_path / name, **options)
     for name, sides, expected in (
         ("a.jpg", [None], 8),
-        ("a.jpg", [1023], 4),  # below 64 x 2 x 8
+        ("a.jpg", [1023], 4),  # a factor of 8 needs a side of 64 x 2 x 8 = 1024
         ("a.jpg", [1024, 600], 4),
         ("a.jpg", [256], 2),
         ("a.jpg", [255], 1),
@@ -219,7 +222,7 @@ def test_the_smallest_box_limits_the_reduction(tmp_path: Path, monkeypatch: pyte
         ("a.png", [None], 1),
     ):
         boxes = [None if side is None else (10.0, 10.0, float(side), float(side)) for side in sides]
-        load_store([ImageRef(tmp_path / name, box=box) for box in boxes], images, 1.0, None)
+        load_store([ImageRef(tmp_path / name, box=box) for box in boxes], images, GIGABYTES, None)
         assert factors.pop() == expected, (name, sides)
     assert not factors
 
@@ -228,7 +231,7 @@ def test_a_thin_jpeg(tmp_path: Path) -> None:
     """The width would allow a larger reduction than the height, which is only 4 pixels."""
     path = tmp_path / "a.jpg"
     Image.fromarray(dots(3000, 4, [(1500, 2)])).save(path)
-    store = load_store([ImageRef(path)], SMALL, 1.0, None)
+    store = load_store([ImageRef(path)], SMALL, GIGABYTES, None)
     assert np.abs(store.pixels[0].numpy().astype(int) - expected_pixels(ImageRef(path), SMALL)).max() <= 12
 
 
@@ -257,7 +260,7 @@ def test_each_file_is_decoded_once(
     refs = [ImageRef(still, box=box) for box in boxes]
     refs += [ImageRef(video, frame, box) for frame in (1, 4) for box in boxes]
     refs += [ImageRef(second_still)]
-    store = load_store(refs, SMALL, 1.0, None)
+    store = load_store(refs, SMALL, GIGABYTES, None)
     assert store.refs == tuple(refs)
     assert sorted(reads) == sorted([still, video, second_still])
     for ref, pixels in zip(store.refs[:3], store.pixels[:3].numpy(), strict=True):
@@ -266,12 +269,12 @@ def test_each_file_is_decoded_once(
 
 def test_a_long_video_is_not_read_all_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only a limited number of frames is prefetched."""
-    read = 0
+    num_read = 0
 
     def generate_frames(path: Path, frames: Sequence[int]) -> object:
-        nonlocal read
+        nonlocal num_read
         for frame in frames:
-            read += 1
+            num_read += 1
             yield frame, np.full((10, 10, 3), frame % 256, np.uint8)
 
     monkeypatch.setattr(store_module, "read_frames", generate_frames)
@@ -281,7 +284,7 @@ def test_a_long_video_is_not_read_all_at_once(tmp_path: Path, monkeypatch: pytes
         batch = next(batches)
         assert batch.frame.tolist() == list(range(8 * number, 8 * number + 8))
         assert batch.pixels[:, 0, 0, 0].tolist() == batch.frame.tolist()
-        assert read <= 8 * (number + 1) + store_module._PREFETCH
+        assert num_read <= 8 * (number + 1) + store_module._PREFETCH
     batches.close()  # also ends the threads
     assert threading.active_count() == before
 
@@ -297,7 +300,7 @@ def test_concatenated_batches_equal_the_store(
     refs += [ImageRef(write_video(tmp_path / "a.avi", 6, "MJPG"), frame) for frame in range(0, 9, 2)]
     refs.insert(0, ImageRef(tmp_path / "gone0.jpg"))
     refs.insert(5, ImageRef(tmp_path / "gone1.jpg"))
-    whole = load_store(refs, SMALL, 1.0, None)
+    whole = load_store(refs, SMALL, GIGABYTES, None)
     parts = list(iterate_crops(refs, SMALL, batch))
     assert all(len(part) == batch for part in parts[:-1])
     assert torch.equal(torch.cat([part.pixels for part in parts]), whole.pixels)
@@ -322,16 +325,16 @@ def test_images_skipped_at_the_end_are_still_reported(tmp_path: Path) -> None:
 def test_large_stores_are_memory_mapped(tmp_path: Path) -> None:
     refs = [ImageRef(path) for path in write_images(tmp_path, 5)]
     refs.insert(2, ImageRef(tmp_path / "gone.jpg"))
-    in_memory = load_store(refs, SMALL, 1.0, tmp_path / "unused")
+    in_memory = load_store(refs, SMALL, GIGABYTES, tmp_path / "unused")
     assert not (tmp_path / "unused").exists()
-    size = 6 * 3 * 64 * 64
-    mapped = load_store(refs, SMALL, (size - 1) / 1e9, tmp_path / "new" / "scratch")
+    num_bytes = 6 * 3 * 64 * 64
+    mapped = load_store(refs, SMALL, (num_bytes - 1) / 1e9, tmp_path / "new" / "scratch")
     file = tmp_path / "new" / "scratch" / "images.u8"
     assert torch.equal(mapped.pixels, in_memory.pixels)
     assert file.read_bytes()[: mapped.pixels.numel()] == mapped.pixels.numpy().tobytes()
-    assert load_store(refs, SMALL, size / 1e9, None).pixels.shape == mapped.pixels.shape
+    assert load_store(refs, SMALL, num_bytes / 1e9, None).pixels.shape == mapped.pixels.shape
     with pytest.raises(ValueError, match="scratch"):
-        load_store(refs, SMALL, (size - 1) / 1e9, None)
+        load_store(refs, SMALL, (num_bytes - 1) / 1e9, None)
 
 
 def test_a_second_store_does_not_overwrite_the_first(tmp_path: Path) -> None:
@@ -354,12 +357,12 @@ def test_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refs = [ImageRef(path) for path in write_images(tmp_path, 5)]
     refs.append(ImageRef(tmp_path / "gone.jpg"))
     calls: list[tuple[int, int]] = []
-    load_store(refs, SMALL, 1.0, None, lambda done, total: calls.append((done, total)))
+    load_store(refs, SMALL, GIGABYTES, None, lambda done, total: calls.append((done, total)))
     assert calls == [(2, 6), (4, 6), (6, 6)]
 
 
 def test_arrays_of_different_lengths_are_rejected(tmp_path: Path) -> None:
-    store = load_store([ImageRef(write_images(tmp_path, 1)[0])], SMALL, 1.0, None)
+    store = load_store([ImageRef(write_images(tmp_path, 1)[0])], SMALL, GIGABYTES, None)
     with pytest.raises(ValueError, match="one row"):
         ImageStore(**{**vars(store), "frame": np.zeros(2, np.int64)})
 
@@ -376,6 +379,6 @@ def test_boxes_without_area_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     Image.new("RGB", (40, 30), "red").save(path)
     boxes = [(1.0, 1.0, 0.0, 9.0), (1.0, 1.0, 9.0, 9.0), (5.0, 5.0, 0.0, 0.0)]
-    store = load_store([ImageRef(path, box=box) for box in boxes], Images(size=64), 1, None)
+    store = load_store([ImageRef(path, box=box) for box in boxes], Images(size=64), GIGABYTES, None)
     assert [ref.box for ref in store.refs] == [boxes[1]]
     assert [item.reason for item in store.skipped] == ["the box is empty or outside the image"] * 2

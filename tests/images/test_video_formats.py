@@ -8,16 +8,18 @@ import numpy as np
 import pytest
 
 from selfmark.images import video_av, video_opencv
+from selfmark.images.video import VideoInfo
 from tests.images.videos import encode_video, frame_number
 
 HIGH_QUALITY = {"crf": "10"}
+# Display times in milliseconds, with gaps between 10 and 90.
 UNEVEN = np.cumsum(np.random.default_rng(0).integers(10, 90, 40)).tolist()
 FORMATS = {
     "b-frames.mp4": ("libx264", {"options": {"bf": "3", "b_strategy": "0", **HIGH_QUALITY}}),
     "hevc.mp4": ("libx265", {"options": {"x265-params": "log-level=none:crf=10"}}),
     "vp9.webm": ("libvpx-vp9", {}),
     "mpeg4.avi": ("mpeg4", {"options": {"bf": "2", "qmax": "2"}}),
-    # An AVI file has no display times.
+    # An AVI file has no display times, from which the order of B-frames could be read.
     "order.avi": ("libx264", {"options": {"bf": "3", "b_strategy": "0", **HIGH_QUALITY}}),
     "mpeg2.mpg": ("mpeg2video", {"options": {"bf": "2", "qmax": "2"}}),
     "stream.ts": ("libx264", {"options": HIGH_QUALITY}),
@@ -43,12 +45,12 @@ def test_both_readers_agree(name: str, tmp_path: Path) -> None:
     for (_, av_image), (_, opencv_image) in zip(with_av, with_opencv, strict=True):
         assert av_image.shape == opencv_image.shape
         assert np.abs(av_image.astype(int) - opencv_image).mean() < 2
-    probed = [reader.probe_video(path) for reader in (video_av, video_opencv)]
-    assert probed[0][0] == probed[1][0] == 40
-    assert probed[0][2] == probed[1][2] == (with_av[0][1].shape[1], with_av[0][1].shape[0])
-    for _, _, _, seconds in probed:
-        assert len(seconds) == 40
-        assert (np.diff(seconds) > 0).all()
+    height, width, _ = with_av[0][1].shape
+    for reader in (video_av, video_opencv):
+        info = VideoInfo(*reader.probe_video(path))
+        assert info.frames == len(info.seconds) == 40
+        assert info.size == (width, height)
+        assert (np.diff(info.seconds) > 0).all()
 
 
 @pytest.mark.parametrize(
@@ -67,10 +69,10 @@ def test_rotated_videos_are_upright(rotation: int, corners: tuple[str, str], tmp
 def test_times_are_read_from_the_file(tmp_path: Path) -> None:
     path = encode_video(tmp_path / "uneven.mp4", "libx264", milliseconds=UNEVEN)
     seconds = (np.array(UNEVEN) - UNEVEN[0]) / 1000
-    np.testing.assert_allclose(video_av.probe_video(path)[3], seconds, atol=1e-3)
+    np.testing.assert_allclose(VideoInfo(*video_av.probe_video(path)).seconds, seconds, atol=1e-3)
 
 
-# yuv444p can only be decoded after the first packet.
+# With yuv444p, the first packet holds parameters without which no later frame can be decoded.
 @pytest.mark.parametrize("pixels", ["yuv420p", "yuv444p"])
 @pytest.mark.parametrize("name", ["long.mp4", "long.mkv"])
 def test_seeking_reaches_the_right_frames(
@@ -118,11 +120,11 @@ def test_frames_missing_from_a_truncated_file_are_counted(
     pixels = "yuvj420p" if codec == "mjpeg" else "yuv420p"
     path = encode_video(tmp_path / name, codec, frames=80, noise=90, pixels=pixels, container=container)
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * 0.55)])
-    assert video_av.probe_video(path)[0] == 80
+    info = VideoInfo(*video_av.probe_video(path))
+    assert info.frames == len(info.seconds) == 80
     numbers = [number for number, _ in video_av.read_frames(path, range(80))]
     assert numbers == list(range(len(numbers)))
     assert 30 < len(numbers) < 60
-    assert len(video_av.probe_video(path)[3]) == 80
 
 
 def test_frames_after_a_damaged_part_keep_their_numbers(tmp_path: Path) -> None:
@@ -141,4 +143,4 @@ def test_a_file_cut_off_after_its_header_has_no_frames(tmp_path: Path) -> None:
     path = encode_video(tmp_path / "cut.mp4", "libx264", container={"movflags": "faststart"})
     content = path.read_bytes()
     path.write_bytes(content[: content.index(b"mdat") + 4])
-    assert video_av.probe_video(path)[0] == 0
+    assert VideoInfo(*video_av.probe_video(path)).frames == 0

@@ -1,4 +1,4 @@
-"""Encode videos in many formats with PyAV; the brightness of a frame encodes its number."""
+"""Encode videos in many formats with PyAV; the green value of a frame encodes its number."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MILLISECOND = Fraction(1, 1000)
 
 
 def frame_number(image: np.ndarray) -> int:
-    """Return the number of a frame from its brightness."""
+    """Return the number of a frame, modulo 41, from its green value."""
     return round((float(image[..., 1].mean()) - 8) / 6)
 
 
@@ -35,6 +35,8 @@ def encode_video(
     container: dict[str, str] | None = None,
 ) -> Path:
     """Write a video: green is 8 + 6 (i mod 41) in frame i, red fills the left half, blue the right half.
+
+    The modulus keeps green below 256.
 
     Args:
         path: the file; its extension selects the container.

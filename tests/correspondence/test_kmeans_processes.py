@@ -29,7 +29,7 @@ def _descriptors(points: int, centers: int, spread: float, seed: int = 0) -> tor
 
 # Name: (vectors, clusters). In the first data set, many restarts find the same clusters, ordered
 # differently. In the second, clusters overlap and there are more centers than clusters, as in real
-# descriptors.
+# descriptors. In the third, there are more clusters than distinct vectors.
 DATA = {
     "well separated": (_descriptors(1_000, 6, 0.3), 6),
     "overlapping": (_descriptors(6_000, 60, 1.0), 30),

@@ -88,7 +88,8 @@ def test_the_score_is_the_product_of_its_parts() -> None:
     for trial in found.trials:
         fractions = trial.detection, trial.separation, trial.agreement
         assert all(-0.05 < fraction <= 1 for fraction in fractions)
-        # The mean of products is close to the product of means.
+        # The score is 2 h / (K + n) for h stable landmarks among n keypoints per image. It is a mean over the
+        # splits, and the mean of products is close to the product of means.
         expected = 2 * trial.K * np.prod(fractions) / (trial.K + found.points)
         assert trial.score == pytest.approx(expected, abs=0.02)
 
@@ -105,7 +106,10 @@ def test_the_count_is_reproducible_and_empty_images_lower_the_detection() -> Non
 
 
 def _naive_agreement(label_a: list[int], label_b: list[int], K: int, dissolved: float) -> float:
-    """Compute the agreement by trying every pairing of landmarks, with scikit-learn's kappa of each pair."""
+    """Compute the agreement by trying every pairing of landmarks, with scikit-learn's kappa of each pair.
+
+    Pairs with a kappa of at most `dissolved` count as 0.
+    """
     best, value = -1, 0.0
     for partner in itertools.permutations(range(K)):
         shared = [
@@ -137,7 +141,7 @@ def test_agreement_matches_a_naive_loop(seed: int, dissolved: float) -> None:
 def test_agreement_of_equal_labelings_is_one_and_of_independent_ones_zero() -> None:
     generator = torch.Generator().manual_seed(0)
     label = torch.randint(-1, 6, (20_000,), generator=generator)
-    shifted = (label + 3).remainder(7) - 1  # which makes unlabeled points a landmark
+    shifted = (label + 3).remainder(7) - 1  # unlabeled points (-1) become landmark 1
     assert labeling_agreement(label, shifted, 6, -1).item() < 1
     permuted = torch.where(label < 0, label, (label + 2) % 6)
     assert labeling_agreement(label, permuted, 6, -1).item() == pytest.approx(1)
@@ -191,12 +195,14 @@ def test_candidates_end_at_twice_the_points_of_an_image() -> None:
 
 
 def _select_own(group: ProcessGroup, described: DescribedPoints, images: int) -> DescribedPoints:
+    """Return the points of this process's part of the images."""
     rows = group.shard(images)
     index = described.points.image_index
     return described.select((index >= rows.start) & (index < rows.stop))
 
 
 def _sample(group: ProcessGroup, described: DescribedPoints, max_images: int) -> dict[str, Any]:
+    # There are only 60 images, so the last of three processes has none.
     own = _select_own(group, described, 120)
     sampled, images = sample_images(own, 60, max_images, torch.device("cpu"), group)
     assert sampled.points.descriptor is not None

@@ -23,12 +23,15 @@ from selfmark.demo.shape import (
 SIZE = 96
 
 
-def subject(seed: int, size: int = SIZE) -> Subject:
+def make_subject(seed: int, size: int = SIZE) -> Subject:
     return random_subject(np.random.default_rng([7, seed]), size)
 
 
 def implicit_values(body: Body, points: np.ndarray) -> np.ndarray:
-    """|u|^2 - 1 of every part ([P, n]): negative inside, zero on the surface, positive outside."""
+    """Return |u|^2 - 1 of n points for each of P parts, [P, n], where u is in units of the part's axes.
+
+    The value is negative inside the part, zero on its surface and positive outside.
+    """
     values = []
     for center, axes in zip(body.centers, body.axes, strict=True):
         unit = np.linalg.solve(axes, (points - center).T)
@@ -67,29 +70,29 @@ def test_the_animals_left_is_on_the_right_of_a_frontal_view() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_landmarks_lie_on_the_surface_and_are_visible_if_nothing_is_in_front_of_them(seed: int) -> None:
-    scene = subject(seed)
-    rows, points = scene.body.landmarks()
-    assert implicit_values(scene.body, points)[rows, np.arange(len(NAMES))] == pytest.approx(0.0, abs=1e-9)
+    subject = make_subject(seed)
+    rows, points = subject.body.landmarks()
+    assert implicit_values(subject.body, points)[rows, np.arange(len(NAMES))] == pytest.approx(0.0, abs=1e-9)
 
-    xy, visible = render.project_landmarks(scene.body, scene.camera)
-    focal, (cx, cy) = scene.camera.focal, scene.camera.center
+    xy, visible = render.project_landmarks(subject.body, subject.camera)
+    focal, (cx, cy) = subject.camera.focal, subject.camera.center
     by_hand = [(focal * x / z + cx, focal * y / z + cy) for x, y, z in points]
     np.testing.assert_allclose(xy, by_hand, rtol=1e-12)
 
     # March from the camera to each landmark in small steps, up to just before the landmark's own surface.
     steps = np.linspace(0.6, 0.9995, 3000)
     for point, is_visible in zip(points, visible, strict=True):
-        clearance = implicit_values(scene.body, steps[:, None] * point).min()
+        clearance = implicit_values(subject.body, steps[:, None] * point).min()
         if abs(clearance) > 5e-3:  # the steps are too coarse for smaller distances
             assert is_visible == (clearance > 0)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_visibility_agrees_with_the_depth_buffer(seed: int) -> None:
-    scene = subject(seed, 192)
-    rows, points = scene.body.landmarks()
-    xy, visible = render.project_landmarks(scene.body, scene.camera)
-    hits = render.cast_rays(scene.body, scene.camera, render.pixel_grid(192, 1))
+    subject = make_subject(seed, 192)
+    rows, points = subject.body.landmarks()
+    xy, visible = render.project_landmarks(subject.body, subject.camera)
+    hits = render.cast_rays(subject.body, subject.camera, render.pixel_grid(192, 1))
     num_compared = 0
     for (x, y), row, point, is_visible in zip(np.round(xy).astype(int), rows, points, visible, strict=True):
         around = hits.part[y - 1 : y + 2, x - 1 : x + 2]
@@ -102,24 +105,24 @@ def test_visibility_agrees_with_the_depth_buffer(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_cast_rays_hit_the_same_part_as_ray_marching(seed: int) -> None:
-    scene = subject(seed)
+    subject = make_subject(seed)
     grid = np.linspace(8.0, 88.0, 12)
-    hits = render.cast_rays(scene.body, scene.camera, grid)
+    hits = render.cast_rays(subject.body, subject.camera, grid)
     depths = np.arange(6.0, 13.0, 0.004)
     for i, y in enumerate(grid):
         for j, x in enumerate(grid):
-            direction = np.array([*((np.array([x, y]) - scene.camera.center) / scene.camera.focal), 1.0])
-            inside = implicit_values(scene.body, depths[:, None] * direction) < 0
+            direction = np.array([*((np.array([x, y]) - subject.camera.center) / subject.camera.focal), 1.0])
+            inside = implicit_values(subject.body, depths[:, None] * direction) < 0
             steps_inside = np.flatnonzero(inside.any(axis=0))
             if len(steps_inside) > 0:
                 assert hits.depth[i, j] == pytest.approx(depths[steps_inside[0]], abs=0.0041)
             elif hits.part[i, j] >= 0:  # a grazing hit shorter than a step: it is still on a surface
                 point = hits.depth[i, j] * direction[None]
-                assert implicit_values(scene.body, point).min() == pytest.approx(0.0, abs=1e-6)
+                assert implicit_values(subject.body, point).min() == pytest.approx(0.0, abs=1e-6)
 
 
 def test_part_boxes_are_the_bounds_of_densely_sampled_surfaces() -> None:
-    body = subject(0).body
+    body = make_subject(0).body
     theta, phi = np.meshgrid(np.linspace(0, np.pi, 181), np.linspace(0, 2 * np.pi, 361))
     sphere = np.stack([np.sin(theta) * np.cos(phi), np.sin(theta) * np.sin(phi), np.cos(theta)], axis=-1)
     sphere = sphere.reshape(-1, 3)
@@ -138,19 +141,19 @@ def test_a_mark_painted_at_an_anchor_is_rendered_at_the_landmark(
 ) -> None:
     size = 256
     base = name.removeprefix("left_").removeprefix("right_")
-    scene = random_subject(np.random.default_rng(3), size)
-    parts, _ = scene.body.landmarks()
+    subject = random_subject(np.random.default_rng(3), size)
+    parts, _ = subject.body.landmarks()
 
     def marker(kind: str, xyz: np.ndarray, palette: np.ndarray) -> np.ndarray:
-        if kind != scene.body.kinds[parts[NAMES.index(name)]]:
+        if kind != subject.body.kinds[parts[NAMES.index(name)]]:
             return np.zeros_like(xyz)
         is_marked = np.linalg.norm(xyz - landmark_anchor(base)[:, None], axis=0) < 0.06
         return np.broadcast_to(is_marked, xyz.shape).astype(float)
 
     monkeypatch.setattr(render, "paint", marker)
     lamp = render.Light(np.array([0.0, 0.0, -1.0]), ambient=1.0, gloss=0.0)
-    color, _ = render.render(scene.body, scene.camera, lamp, scene.palette, size)
-    xy, visible = render.project_landmarks(scene.body, scene.camera)
+    color, _ = render.render(subject.body, subject.camera, lamp, subject.palette, size)
+    xy, visible = render.project_landmarks(subject.body, subject.camera)
     assert visible[NAMES.index(name)]
     x, y = xy[NAMES.index(name)]
     # The mirror partner has the mark too, so look only around the landmark.
@@ -190,10 +193,10 @@ def test_the_mirrored_animal_is_the_flipped_picture(seed: int) -> None:
     assert coverage.mean() > 0.2
 
     xy, visible = render.project_landmarks(body, camera)
-    xy_m, visible_m = render.project_landmarks(mirrored, flipped_camera)
+    mirrored_xy, mirrored_visible = render.project_landmarks(mirrored, flipped_camera)
     partner = list(FLIP_IDX)
-    np.testing.assert_allclose(xy_m[partner] * [-1, 1] + [SIZE - 1, 0], xy, atol=1e-9)
-    assert np.array_equal(visible_m[partner], visible)
+    np.testing.assert_allclose(mirrored_xy[partner] * [-1, 1] + [SIZE - 1, 0], xy, atol=1e-9)
+    assert np.array_equal(mirrored_visible[partner], visible)
     # With the light from the other side, the pictures must differ; otherwise the test proves nothing.
     other, _ = render.render(mirrored, flipped_camera, light, palette, SIZE)
     assert (np.abs(other[:, ::-1] - color).max(axis=2) > 1 / 255).mean() > 0.1

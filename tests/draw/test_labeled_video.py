@@ -42,7 +42,10 @@ def _predictions(refs: list[ImageRef], xy: np.ndarray | None = None, batch: int 
 
 
 def _dark_clip(path: Path, frames: int = 12, **options: object) -> Path:
-    """Write a video of dark frames on which discs are visible, each a little brighter than the last."""
+    """Write a video of dark frames on which discs are visible, each a little brighter than the last.
+
+    Noise of 1 sets red and blue to 0.
+    """
     return encode_video(path, "libx264", frames=frames, noise=1, options={"crf": "5"}, **options)  # type: ignore[arg-type]
 
 
@@ -63,7 +66,7 @@ def test_a_labeled_video_has_the_frames_of_its_source_with_landmarks(tmp_path: P
     info = probe_video(path)
     assert info.frames == 12
     np.testing.assert_allclose(info.seconds, probe_video(source).seconds, atol=1e-3)
-    zoom = 3
+    zoom = 3  # small videos are enlarged
     assert info.size == (64 * zoom, 48 * zoom)
     colors = np.array([to_rgb(color) for color in landmark_colors(CARD)], int)
     plain = dict(read_frames(source, range(12)))
@@ -80,7 +83,7 @@ def test_a_labeled_video_has_the_frames_of_its_source_with_landmarks(tmp_path: P
 def test_sides_become_even_and_large_videos_are_not_enlarged(tmp_path: Path) -> None:
     odd = encode_video(tmp_path / "odd.mkv", "ffv1", frames=3, size=(705, 701), pixels="yuv444p")
     refs = [ImageRef(odd, frame) for frame in range(3)]
-    list(draw_videos(_predictions(refs), refs, CARD, tmp_path, 1, 1.0))
+    list(draw_videos(_predictions(refs), refs, CARD, tmp_path, every=1, trail=1.0))
     assert probe_video(tmp_path / "odd_landmarks.mp4").size == (706, 702)
 
 
@@ -109,7 +112,7 @@ def test_trails_belong_to_tracks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "selfmark.draw.labeled_video.draw_frame",
         lambda *args: drawn.append(list(args[1])) or original(*args),
     )
-    list(draw_videos(_predictions(refs, np.array(xy)), refs, CARD, tmp_path, 1, trail=0.2))
+    list(draw_videos(_predictions(refs, np.array(xy)), refs, CARD, tmp_path, every=1, trail=0.2))
     assert len(drawn) == 12
     by_tag = {animal.tag: animal for animal in drawn[11]}
     assert {animal.tag for animal in drawn[3]} == {"1", "2"}
@@ -142,8 +145,8 @@ def test_an_error_in_the_predictions_leaves_no_video(tmp_path: Path) -> None:
         raise InputError("no more")
 
     with pytest.raises(InputError, match="no more"):
-        list(draw_videos(failing(), refs, CARD, tmp_path, 1, 1.0))
-    stopped = draw_videos(iter(_predictions(refs)), refs, CARD, tmp_path, 1, 1.0)
+        list(draw_videos(failing(), refs, CARD, tmp_path, every=1, trail=1.0))
+    stopped = draw_videos(iter(_predictions(refs)), refs, CARD, tmp_path, every=1, trail=1.0)
     next(stopped)
     next(stopped)
     stopped.close()  # type: ignore[attr-defined]
@@ -154,7 +157,7 @@ def test_without_pyav_videos_are_mpeg4(tmp_path: Path, monkeypatch: pytest.Monke
     source = _dark_clip(tmp_path / "clip.mp4")
     monkeypatch.setattr(video_writer, "video_reader", lambda: video_opencv)
     refs = [ImageRef(source, frame) for frame in range(12)]
-    list(draw_videos(_predictions(refs), refs, CARD, tmp_path, 1, 1.0))
+    list(draw_videos(_predictions(refs), refs, CARD, tmp_path, every=1, trail=1.0))
     with av.open(str(tmp_path / "clip_landmarks.mp4")) as file:
         assert file.streams.video[0].codec_context.name == "mpeg4"
     assert probe_video(tmp_path / "clip_landmarks.mp4").frames == 12

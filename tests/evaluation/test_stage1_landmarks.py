@@ -34,7 +34,7 @@ def run(quick_run: Path) -> Run:
 
 @pytest.fixture(scope="module")
 def pixels(run: Run) -> torch.Tensor:
-    return load_store(run.refs(), run.config.images, 1.0, None).pixels
+    return load_store(run.refs(), run.config.images, store_gigabytes=1.0, scratch=None).pixels
 
 
 @pytest.fixture(scope="module")

@@ -60,7 +60,7 @@ def readers(folder: Path) -> dict[str, Reader]:
     names = [str(ref.path) for ref in refs]
     regions = np.array([[0.0, 0.0, 8.0, 6.0]] * 3)
 
-    def labels(path: Path) -> object:
+    def read_labels(path: Path) -> object:
         return read_ground_truth(path, refs)
 
     return {
@@ -68,9 +68,9 @@ def readers(folder: Path) -> dict[str, Reader]:
         "coco as images": Reader(
             "set.json", lambda path: list_images([path]), _coco(), (change_bytes, change_json)
         ),
-        "coco as labels": Reader("labels.json", labels, _coco(), (change_bytes, change_json)),
-        "deeplabcut csv": Reader("labels.csv", labels, _dlc(), (change_bytes,)),
-        "label studio": Reader("studio.json", labels, _studio(), (change_bytes, change_json)),
+        "coco as labels": Reader("labels.json", read_labels, _coco(), (change_bytes, change_json)),
+        "deeplabcut csv": Reader("labels.csv", read_labels, _dlc(), (change_bytes,)),
+        "label studio": Reader("studio.json", read_labels, _studio(), (change_bytes, change_json)),
         "model.json": Reader(
             "model.json", lambda path: read_card(path.parent), _model(), (change_bytes, change_json)
         ),
@@ -88,7 +88,7 @@ def _images() -> tuple[bytes, ...]:
     colors = Image.fromarray(rng.integers(0, 255, (9, 11, 3), dtype=np.uint8))
     deep = Image.fromarray(rng.integers(0, 65535, (7, 5)).astype(np.uint16))
     rotated = Image.Exif()
-    rotated[0x0112] = 6
+    rotated[0x0112] = 6  # the tag of the orientation
     examples = [
         (colors, "PNG", {}),
         (colors, "JPEG", {"exif": rotated}),

@@ -1,4 +1,4 @@
-"""Test the choice of `-k auto` where the answer is known, and compare other K: docs/results/auto_k.json.
+"""Test `-k auto` where the right K is known, and compare its choice with other K: docs/results/auto_k.json.
 
     python benchmarks/auto_k.py mixtures --out mixtures.json
     python benchmarks/auto_k.py toy RUN --out toy.json
@@ -46,6 +46,7 @@ from selfmark.evaluation.stage1_landmarks import Stage1
 from selfmark.images.feed import PixelFeed
 from selfmark.images.sources import list_images
 from selfmark.images.store import load_store
+from selfmark.model.heatmaps import to_cells
 from selfmark.model.network import Phi, prepare_network
 from selfmark.points import FloatArray, Keypoints
 from selfmark.run.devices import select_device
@@ -147,7 +148,7 @@ def choose_for_toy(run: Path, seeds: int, device: torch.device) -> dict[str, Any
             pixels = torch.from_numpy(scene.images[start : start + 50]).permute(0, 3, 1, 2).to(device)
             maps, mirrored = stage1.phi.forward_with_mirror(pixels.float() / 255)
             xy = torch.from_numpy(scene.xy[start : start + 50]).float().clamp(0, SIZE - 1).to(device)
-            cells = (xy + 0.5) / 4 - 0.5
+            cells = to_cells(xy)
             views[0].append(stage1.phi.describe(maps.features, cells))
             flipped = torch.stack([last - cells[..., 0], cells[..., 1]], dim=-1)
             views[1].append(stage1.phi.describe(mirrored, flipped))
@@ -216,16 +217,16 @@ def sweep(data: Path, folder: Path, max_images: int, device: torch.device) -> di
         generator = torch.Generator(device).manual_seed(0)
         centroids = fit_centroids(train.described, K, run.config.correspondence, generator)
         positions = (_cluster_positions(train, centroids), _cluster_positions(test, centroids))
-        size, mean = run.config.images.size, mean_landmarks(positions[0])
+        size, mean_positions = run.config.images.size, mean_landmarks(positions[0])
         measured = stage1_errors(
             train.examples(positions[0], size), test.examples(positions[1], size), run.config.evaluation
         )
         headline = next(row for row in measured["errors"] if row["regressor"] == "ridge 0.01")
-        guess = {
+        mean_shape = {
             name: float(value)
             for name, value in mean_shape_errors(
-                train.examples(fill_with_mean(positions[0], mean), size),
-                test.examples(fill_with_mean(positions[1], mean), size),
+                train.examples(fill_with_mean(positions[0], mean_positions), size),
+                test.examples(fill_with_mean(positions[1], mean_positions), size),
             ).items()
         }
         rows.append(
@@ -233,8 +234,8 @@ def sweep(data: Path, folder: Path, max_images: int, device: torch.device) -> di
                 "K": K,
                 "forward": round(headline["forward"], 2),
                 "backward": round(headline["backward"], 2),
-                "guessing_forward": round(guess["forward"], 2),
-                "guessing_backward": round(guess["backward"], 2),
+                "guessing_forward": round(mean_shape["forward"], 2),
+                "guessing_backward": round(mean_shape["backward"], 2),
                 "found_per_image": round(measured["points_per_image"], 2),
             }
         )
@@ -259,14 +260,15 @@ def _cluster_positions(part: Part, centroids: torch.Tensor) -> FloatArray:
     points = part.described.points
     assert points.descriptor is not None
     label = assign_clusters(points.descriptor, points.image_index, centroids, "nearest")
-    kept = label >= 0
+    has_cluster = label >= 0
     xy = np.full((len(part.truth), len(centroids), 2), np.nan)
-    xy[points.image_index[kept].cpu(), label[kept].cpu()] = points.xy[kept].cpu()
+    image_index, label = points.image_index[has_cluster].cpu(), label[has_cluster].cpu()
+    xy[image_index, label] = points.xy[has_cluster].cpu()
     return xy
 
 
 def _run_until_choice(data: Path, output: Path, max_images: int, device: torch.device) -> dict[str, Any]:
-    """Run the warm-up, which does not depend on K, and return the choice; resume an existing folder."""
+    """Run or resume the warm-up, which does not depend on K, and return the choice of K after it."""
     choices: list[Event] = []
 
     def listener(event: Event) -> None:

@@ -80,7 +80,7 @@ def step_compute(batch: float, rates: Rates) -> float:
 
 
 def expected_largest(count: int) -> float:
-    """Return how many standard deviations the largest of `count` normal samples exceeds the mean (Blom)."""
+    """Return the expected largest of `count` standard normal samples, by Blom's approximation."""
     return NormalDist().inv_cdf((count - 0.375) / (count + 0.25)) if count > 1 else 0.0
 
 
@@ -91,16 +91,19 @@ def slowest_gpu_factor(gpus: int, assumptions: Assumptions = ASSUMPTIONS) -> flo
 
 
 def all_reduce(gpus: int, size: float, assumptions: Assumptions = ASSUMPTIONS) -> float:
-    """Return the seconds to sum `size` bytes over all GPUs with rings inside nodes, then between nodes."""
-    inside, nodes = layout(gpus, assumptions)
-    seconds = 2 * (inside - 1) * (size / inside / assumptions.nvlink + assumptions.hop_nvlink)
-    return seconds + 2 * (nodes - 1) * (size / inside / nodes / assumptions.network + assumptions.hop_network)
+    """Return the seconds to sum `size` bytes over all GPUs with rings in the nodes and between them."""
+    gpus_per_node, nodes = layout(gpus, assumptions)
+    within_part = size / gpus_per_node
+    between_part = within_part / nodes
+    within = 2 * (gpus_per_node - 1) * (within_part / assumptions.nvlink + assumptions.hop_nvlink)
+    between = 2 * (nodes - 1) * (between_part / assumptions.network + assumptions.hop_network)
+    return within + between
 
 
 def traffic(gpus: int, size: float, assumptions: Assumptions = ASSUMPTIONS) -> tuple[float, float]:
     """Return the bytes one GPU sends to sum `size` bytes: inside its node, and to other nodes."""
-    inside, nodes = layout(gpus, assumptions)
-    return 2 * (inside - 1) / inside * size, 2 * (nodes - 1) / nodes * size / inside
+    gpus_per_node, nodes = layout(gpus, assumptions)
+    return 2 * (gpus_per_node - 1) / gpus_per_node * size, 2 * (nodes - 1) / nodes * size / gpus_per_node
 
 
 def layout(gpus: int, assumptions: Assumptions = ASSUMPTIONS) -> tuple[int, int]:

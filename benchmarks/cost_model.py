@@ -139,10 +139,9 @@ def _storage() -> str:
     ]
     for gpus in GPUS:
         per_gpu = [descriptor_bytes * images / gpus for images in SIZES.values()]
-        fits = [
-            f"{_bytes(size)}{'' if size < 0.7 * ASSUMPTIONS.gpu_memory else ', too much'}" for size in per_gpu
-        ]
-        rows.append([f"descriptors of one recovery, per GPU, on {gpus:,} GPUs", "", *fits])
+        available = 0.7 * ASSUMPTIONS.gpu_memory  # the rest is left to everything else on the GPU
+        cells = [f"{_bytes(size)}{'' if size < available else ', too much'}" for size in per_gpu]
+        rows.append([f"descriptors of one recovery, per GPU, on {gpus:,} GPUs", "", *cells])
     return _table(["data", "one image", *[f"{name} images" for name in SIZES]], rows)
 
 
@@ -246,6 +245,7 @@ def _simulation(rates: Rates) -> str:
             ),
         ]
         for operation, formula, simulated in cases:
+            # Adding 0.0 turns -0.0 into 0.0.
             difference = f"{round(100 * (formula / simulated - 1), 1) + 0.0:+.1f} %"
             rows.append([f"{gpus}", operation, _time(formula), _time(simulated), difference])
     return _table(["GPUs", "operation", "formula", "simulated", "error of the formula"], rows)
@@ -269,7 +269,7 @@ def _idle(busy: int, gpus: int) -> str:
 
 
 def _comments(kind: type[Any]) -> dict[str, tuple[str, str]]:
-    """Return the unit and the meaning of each field from the comment behind it."""
+    """Return the unit and the meaning of each field from the comment on its line: `# unit; meaning`."""
     comments = re.findall(
         r"^    (\w+): [^#\n]+#\s*([^;]+); (.+)$", inspect.getsource(kind), flags=re.MULTILINE
     )

@@ -45,9 +45,9 @@ def simulate_exchange(
 
 @dataclass(frozen=True)
 class _Link:
-    bandwidth: float
-    hop: float
-    axis: int
+    bandwidth: float  # B/s
+    latency: float  # s per message
+    axis: int  # of the [nodes, GPUs per node] arrays, along which neighbors are connected
 
 
 def _ring(
@@ -58,9 +58,10 @@ def _ring(
     assumptions: Assumptions,
     rng: np.random.Generator,
 ) -> FloatArray:
+    """Pass `part` bytes to the next GPU of the ring `rounds` times and return when each GPU is done."""
     for _ in range(rounds):
         factor = np.maximum(rng.normal(1, assumptions.link_jitter, ready.shape), 0.5)
-        sent = ready + (link.hop + part / link.bandwidth) * factor
+        sent = ready + (link.latency + part / link.bandwidth) * factor
         ready = np.maximum(sent, np.roll(sent, 1, axis=link.axis))
     return ready
 

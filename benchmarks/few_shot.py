@@ -31,18 +31,19 @@ from selfmark.evaluation.normalizers import default_normalizer, normalizer_lengt
 from selfmark.evaluation.regression import fit_ridge
 from selfmark.images.crop import to_network
 from selfmark.images.sources import list_images
-from selfmark.mapping import point_map as mapping_fit
+from selfmark.mapping import point_map
 from selfmark.mapping.model_selection import RIDGES, FitOptions, fit_with_options, select_map
 from selfmark.mapping.point_map import IntArray, MappingExamples, MirrorPartners
 from selfmark.points import FloatArray
 from selfmark.run.devices import select_device
 from selfmark.run.files import write_json
 
-ANNOTATED = (1, 2, 3, 5, 10, 20, 50)
+ANNOTATED = (1, 2, 3, 5, 10, 20, 50)  # numbers of annotated images
+DEFAULT_OPTIONS = FitOptions(aligned=True, mirrored=True, ridge=RIDGES[0])  # without model selection
 
 
 class Part(NamedTuple):
-    """Objects of the training or test images, and the lengths in network pixels that divide their errors."""
+    """Objects of the training or test images, and the normalizer of each in network pixels."""
 
     examples: MappingExamples
     lengths: FloatArray
@@ -56,7 +57,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--cache", type=Path, required=True)
-    parser.add_argument("--draws", type=int, default=20)
+    parser.add_argument("--draws", type=int, default=20, help="random sets of annotated images per number")
     parser.add_argument("--max-images", type=int, default=0)
     arguments = parser.parse_args()
     detector = Detector.load(arguments.run, select_device("auto"))
@@ -100,12 +101,9 @@ def measure(detector: Detector, train: Part, test: Part, draws: int) -> dict[str
             sample, lengths = train.examples.select(drawn), train.lengths[drawn]
             ridge.append(_error(test, partial(_ridge, sample)))
             # A huge ridge leaves only the mean of the points, shifted, rotated and scaled.
-            aligned.append(
-                _error(test, fit_with_options(sample, mirror, FitOptions(True, False, 1e3)).predict)
-            )
-            unselected.append(
-                _error(test, fit_with_options(sample, mirror, FitOptions(True, True, RIDGES[0])).predict)
-            )
+            only_mean = FitOptions(aligned=True, mirrored=False, ridge=1e3)
+            aligned.append(_error(test, fit_with_options(sample, mirror, only_mean).predict))
+            unselected.append(_error(test, fit_with_options(sample, mirror, DEFAULT_OPTIONS).predict))
             unmirrored.append(_error(test, select_map(sample, lengths, None).map.predict))
             started = time.perf_counter()
             selected = select_map(sample, lengths, mirror)
@@ -117,18 +115,18 @@ def measure(detector: Detector, train: Part, test: Part, draws: int) -> dict[str
             chosen[name] = chosen.get(name, 0) + 1
         row = {
             "annotated": annotated,
-            "ridge_of_evaluate": _spread(ridge),
-            "mean_moved_along": _spread(aligned),
-            "map_without_mirror_images": _spread(unmirrored),
-            "map_without_choosing": _spread(unselected),
-            "map": _spread(mapped),
-            "map_on_other_training_images": _spread(on_training),
+            "ridge_of_evaluate": _mean_and_spread(ridge),
+            "mean_moved_along": _mean_and_spread(aligned),
+            "map_without_mirror_images": _mean_and_spread(unmirrored),
+            "map_without_choosing": _mean_and_spread(unselected),
+            "map": _mean_and_spread(mapped),
+            "map_on_other_training_images": _mean_and_spread(on_training),
         }
         if annotated > 1:
-            row["leave_one_out"] = _spread(estimated)
+            row["leave_one_out"] = _mean_and_spread(estimated)
             for name, actual in (("test", mapped), ("other_training_images", on_training)):
                 excess = np.array(estimated) / np.array(actual) - 1
-                row[f"leave_one_out_beyond_{name}"] = _spread(excess.tolist())
+                row[f"leave_one_out_beyond_{name}"] = _mean_and_spread(excess.tolist())
                 row[f"leave_one_out_within_a_fifth_of_{name}"] = float(np.mean(np.abs(excess) < 0.2))
         rows.append(row | {"seconds_to_fit": round(float(np.median(seconds)), 3), "chosen": chosen})
         print(json.dumps(rows[-1]), flush=True)
@@ -142,7 +140,7 @@ def measure(detector: Detector, train: Part, test: Part, draws: int) -> dict[str
         "draws": draws,
         "seed": 0,
         "rows": rows,
-        "other_constants": other_constants(detector, train, test, draws),
+        "other_constants": vary_constants(detector, train, test, draws),
         "hardware": f"CPU, {platform.machine()}, {torch.get_num_threads()} threads, shared with other work",
         "versions": {
             "python": platform.python_version(),
@@ -152,7 +150,7 @@ def measure(detector: Detector, train: Part, test: Part, draws: int) -> dict[str
     }
 
 
-def other_constants(detector: Detector, train: Part, test: Part, draws: int) -> dict[str, dict[str, float]]:
+def vary_constants(detector: Detector, train: Part, test: Part, draws: int) -> dict[str, dict[str, float]]:
     """Return the errors with each constant of the prior halved and doubled, without model selection."""
     mirror = MirrorPartners(detector.card.mirror, train.truth.mirror, detector.card.images.size)
 
@@ -166,7 +164,7 @@ def other_constants(detector: Detector, train: Part, test: Part, draws: int) -> 
     results = {"unchanged": errors()}
     for name in ("PRIOR_IMAGES", "AFFINE_VARIANCE", "BENDING_STD", "BENDING_RANGE"):
         for factor in (0.5, 2.0):
-            with mock.patch.object(mapping_fit, name, factor * getattr(mapping_fit, name)):
+            with mock.patch.object(point_map, name, factor * getattr(point_map, name)):
                 results[f"{name} times {factor:g}"] = errors()
     return results
 
@@ -175,11 +173,8 @@ def _error_without_selection(
     train: Part, test: Part, mirror: MirrorPartners, annotated: int, draws: int, rng: np.random.Generator
 ) -> float:
     drawn = (rng.choice(len(train.truth), annotated, replace=False) for _ in range(draws))
-    maps = (
-        fit_with_options(train.examples.select(rows), mirror, FitOptions(True, True, RIDGES[0]))
-        for rows in drawn
-    )
-    return round(float(np.mean([_error(test, point_map.predict) for point_map in maps])), 3)
+    maps = (fit_with_options(train.examples.select(rows), mirror, DEFAULT_OPTIONS) for rows in drawn)
+    return round(float(np.mean([_error(test, fitted.predict) for fitted in maps])), 3)
 
 
 def _describe_options(options: FitOptions) -> str:
@@ -188,6 +183,7 @@ def _describe_options(options: FitOptions) -> str:
 
 
 def _without(part: Part, rows: IntArray) -> Part:
+    """Return the objects that are not in these rows."""
     rest = np.setdiff1d(np.arange(len(part.truth)), rows)
     return Part(part.examples.select(rest), part.lengths[rest], part.truth.select(rest))
 
@@ -206,7 +202,7 @@ def _error(test: Part, predict: Callable[[FloatArray, FloatArray], FloatArray]) 
     return float(np.nanmean(image_errors(errors)))
 
 
-def _spread(values: list[float]) -> dict[str, float]:
+def _mean_and_spread(values: list[float]) -> dict[str, float]:
     return {"mean": round(float(np.mean(values)), 3), "spread": round(float(np.std(values)), 3)}
 
 

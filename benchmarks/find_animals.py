@@ -4,8 +4,8 @@ r"""Measure detection and tracking of animals in front of a fixed camera, and th
       --touches --hour --out find_animals.json
 
 The folders are the unzipped data sets. The reference points of the flies come from a model, not from a
-person. The labeled frames of the mouse are single images of one recording. Joined to a video, they show
-whether the mouse is detected, but not whether it is tracked.
+person. The labeled frames of the mouse are separate images of one recording, in random order. Joined into a
+video, they show whether the mouse is detected, but not whether it is tracked.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from selfmark.tracking.regions import Regions, locate_objects
 from selfmark.tracking.tracker import AnimalTracker
 
 Floats = npt.NDArray[np.float64]
-RATE = 30
-BODY = (16, 8)  # half axes of a generated animal, pixels
+FRAME_RATE = 30  # of the generated videos
+BODY = (16, 8)  # half axes of a generated elliptical animal, pixels
 CONTACTS = ("meet and part again", "pass side by side", "one runs over the other")
 
 
-def flies(folder: Path) -> dict[str, Any]:
-    """Compare two tracked flies with the points of the data set, whose tracks 1 and 2 are the flies."""
+def measure_flies(folder: Path) -> dict[str, Any]:
+    """Compare two tracked flies with the reference points of the data set (its tracks 1 and 2)."""
     content = json.loads((folder / "points.json").read_text())
     names = content["categories"][0]["keypoints"]
     frame_of = {image["id"]: image["frame"] for image in content["images"]}
@@ -54,31 +54,36 @@ def flies(folder: Path) -> dict[str, Any]:
             seen = values[:, 2] > 0
             points[frame_of[annotation["image_id"]], annotation["track"] - 1, seen] = values[seen, :2]
     tracks, speed = _track(folder / "video.mp4", 2, Tracking())
-    body = points[:, :, names.index("thorax")]
-    straight = np.linalg.norm(tracks.center - body, axis=2)  # [frames, 2]
-    crossed = np.linalg.norm(tracks.center[:, ::-1] - body, axis=2)  # with exchanged identities
-    known = np.isfinite(straight).all(axis=1)
-    swapped = (crossed.sum(axis=1) < straight.sum(axis=1))[known]
-    if swapped.mean() > 0.5:
-        tracks, straight, swapped = AnimalTracks(tracks.center[:, ::-1], tracks.side), crossed, ~swapped
+    thorax = points[:, :, names.index("thorax")]
+    distance = np.linalg.norm(tracks.center - thorax, axis=2)  # [frames, 2]
+    exchanged = np.linalg.norm(tracks.center[:, ::-1] - thorax, axis=2)  # distance with exchanged identities
+    known = np.isfinite(distance).all(axis=1)
+    is_swapped = (exchanged.sum(axis=1) < distance.sum(axis=1))[known]
+    if is_swapped.mean() > 0.5:  # the tracker numbered the flies in the other order
+        tracks, distance, is_swapped = (
+            AnimalTracks(tracks.center[:, ::-1], tracks.side),
+            exchanged,
+            ~is_swapped,
+        )
+    # Side of a square with the area of the box around all points of a fly.
     size = np.sqrt(np.prod(np.nanmax(points, axis=2) - np.nanmin(points, axis=2), axis=2))
     return {
         "data": "flies-pair-video",
         "frames": len(points),
         "animals": 2,
         "frames_found": round(float(np.isfinite(tracks.center).all(axis=(1, 2)).mean()), 4),
-        "identity_changes": int(np.abs(np.diff(swapped.astype(int))).sum()),
-        "frames_of_the_other_fly": round(float(swapped.mean()), 4),
-        "center_to_thorax_median_px": round(float(np.nanmedian(straight)), 2),
-        "center_to_thorax_median_percent": round(float(np.nanmedian(straight / size) * 100), 2),
-        "center_to_thorax_worst_px": round(float(np.nanmax(straight)), 2),
-        **_covered(tracks, points),
+        "identity_changes": int(np.abs(np.diff(is_swapped.astype(int))).sum()),
+        "frames_of_the_other_fly": round(float(is_swapped.mean()), 4),
+        "center_to_thorax_median_px": round(float(np.nanmedian(distance)), 2),
+        "center_to_thorax_median_percent": round(float(np.nanmedian(distance / size) * 100), 2),
+        "center_to_thorax_worst_px": round(float(np.nanmax(distance)), 2),
+        **_coverage(tracks, points),
         "frames_per_second": speed,
     }
 
 
-def mouse(folder: Path) -> list[dict[str, Any]]:
-    """Track the mouse in the labeled frames, joined to a video, and in the unlabeled video."""
+def measure_mouse(folder: Path) -> list[dict[str, Any]]:
+    """Track the mouse in the labeled frames, joined into a video, and in the unlabeled video."""
     pictures, labels = [], []
     for part in ("train", "test"):
         content = json.loads((folder / f"{part}.json").read_text())
@@ -86,11 +91,11 @@ def mouse(folder: Path) -> list[dict[str, Any]]:
         for image in content["images"]:
             pictures.append(folder / "images" / part / Path(image["file_name"]).name)
             labels.append(np.array(by_image[image["id"]]["keypoints"], float).reshape(-1, 3)[:, :2])
-    points = np.stack(labels)[:, None]  # [frames, 1, 4, 2]
+    points = np.stack(labels)[:, None]  # [frames, 1 animal, 4 points, 2]
     with tempfile.TemporaryDirectory() as scratch:
         video = Path(scratch, "frames.avi")
         size = cv2.imread(str(pictures[0])).shape[1::-1]
-        video_writer = cv2.VideoWriter(str(video), cv2.VideoWriter.fourcc(*"MJPG"), RATE, size)
+        video_writer = cv2.VideoWriter(str(video), cv2.VideoWriter.fourcc(*"MJPG"), FRAME_RATE, size)
         for picture in pictures:
             video_writer.write(cv2.imread(str(picture)))
         video_writer.release()
@@ -107,7 +112,7 @@ def mouse(folder: Path) -> list[dict[str, Any]]:
         "center_to_middle_median_px": round(float(np.nanmedian(distance)), 2),
         "center_to_middle_worst_px": round(float(np.nanmax(distance)), 2),
         "center_to_middle_median_percent_of_length": round(float(np.nanmedian(distance / length) * 100), 2),
-        **_covered(tracks, points),
+        **_coverage(tracks, points),
     }
     tracks, speed = _track(folder / "video.mp4", 1, Tracking())
     steps = np.linalg.norm(np.diff(tracks.center[:, 0], axis=0), axis=1)
@@ -123,7 +128,7 @@ def mouse(folder: Path) -> list[dict[str, Any]]:
     return [labeled, video_row]
 
 
-def touches(kind: str, frames: int, trials: int = 50) -> dict[str, Any]:
+def measure_contact(kind: str, frames: int, trials: int = 50) -> dict[str, Any]:
     """Measure how often two generated animals keep their identities after a contact of `frames` frames."""
     kept = 0
     for trial in range(trials):
@@ -138,21 +143,25 @@ def touches(kind: str, frames: int, trials: int = 50) -> dict[str, Any]:
 
 
 def _contact(kind: str, frames: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """Generate positions [T, 2, 2] and angles [T, 2] in degrees of two animals that meet, touch and part."""
+    """Generate positions [T, 2, 2] and angles [T, 2] in degrees of two animals that meet, touch and part.
+
+    They touch for about `frames` of the T frames. Positions are in images of 200 x 150 pixels.
+    """
     direction = rng.uniform(0, 2 * np.pi)
     along = np.array([np.cos(direction), np.sin(direction)])
     across = np.array([-along[1], along[0]])
     if kind == "meet and part again":
-        apart = np.concatenate([np.linspace(70, 13, 25), np.full(frames, 13), np.linspace(13, 70, 25)])
-        places = np.array([100, 75]) + np.stack([-apart, apart], axis=1)[..., None] * along
-        turned = np.array([rng.uniform(-30, 30), rng.uniform(90, 270)])
-        angles = np.degrees(direction) + turned + np.cumsum(rng.normal(0, 3, (len(apart), 2)), axis=0)
-        places = places + np.cumsum(rng.normal(0, 0.5, (len(apart), 1, 2)), axis=0)
+        # Each animal approaches the image center to 13 pixels, where the two usually touch, and goes back.
+        to_center = np.concatenate([np.linspace(70, 13, 25), np.full(frames, 13), np.linspace(13, 70, 25)])
+        places = np.array([100, 75]) + np.stack([-to_center, to_center], axis=1)[..., None] * along
+        heading = np.array([rng.uniform(-30, 30), rng.uniform(90, 270)])
+        angles = np.degrees(direction) + heading + np.cumsum(rng.normal(0, 3, (len(to_center), 2)), axis=0)
+        places = places + np.cumsum(rng.normal(0, 0.5, (len(to_center), 1, 2)), axis=0)
     else:
         steps = np.arange(-70, 70, 2 * BODY[0] / frames)
-        beside = BODY[1] if kind == "pass side by side" else 2.0
+        sideways = BODY[1] if kind == "pass side by side" else 2.0
         places = np.array([100, 75]) + np.stack([steps, -steps], axis=1)[..., None] * along
-        places = places + np.array([[beside], [-beside]]) * across
+        places = places + np.array([[sideways], [-sideways]]) * across
         angles = np.degrees(direction) + rng.normal(0, 3, (len(steps), 2))
     return places + rng.normal(0, 0.4, places.shape), angles
 
@@ -160,6 +169,7 @@ def _contact(kind: str, frames: int, rng: np.random.Generator) -> tuple[Floats, 
 def _mask(places: Floats, angles: Floats) -> npt.NDArray[np.uint8]:
     mask = np.zeros((150, 200), np.uint8)
     for place, angle in zip(places, angles, strict=True):
+        # OpenCV takes fixed-point coordinates: integers in units of 2**-4 pixels.
         center = tuple(int(value) for value in np.round(place * 16))
         axes = (BODY[0] * 16, BODY[1] * 16)
         cv2.ellipse(mask, center, axes, float(angle), 0, 360, 1, -1, cv2.LINE_8, 4)
@@ -173,19 +183,19 @@ def _track(video: Path, animals: int, settings: Tracking) -> tuple[AnimalTracks,
     return tracks, round(probe_video(video).frames / (time.monotonic() - started), 1)
 
 
-def _covered(tracks: AnimalTracks, points: Floats) -> dict[str, float]:
+def _coverage(tracks: AnimalTracks, points: Floats) -> dict[str, float]:
     """Return the fraction of reference points inside an animal's square, and inside its crop with margins.
 
     points: [frames, animals, K, 2]
     """
-    off = np.abs(points - tracks.center[:, :, None]).max(axis=3)
-    known = np.isfinite(off)
+    distance = np.abs(points - tracks.center[:, :, None]).max(axis=3)  # along x or y, whichever is larger
+    known = np.isfinite(distance)
     half_square = tracks.side / 2
     half_crop = half_square * (1 + 2 * Images().margin)
     return {
         "side_px": round(tracks.side, 1),
-        "points_in_square": round(float((off[known] <= half_square).mean()), 4),
-        "points_in_crop": round(float((off[known] <= half_crop).mean()), 4),
+        "points_in_square": round(float((distance[known] <= half_square).mean()), 4),
+        "points_in_crop": round(float((distance[known] <= half_crop).mean()), 4),
     }
 
 
@@ -212,10 +222,10 @@ def measure_memory() -> list[dict[str, Any]]:
 
 
 def measure_video(minutes: int) -> dict[str, Any]:
-    """Measure a video of a square that moves over 160 x 120 pixels; runs in a separate process."""
+    """Measure a generated video of one moving square; runs in a process of its own to isolate its memory."""
     with tempfile.TemporaryDirectory() as scratch:
-        video, frames = Path(scratch, "long.avi"), minutes * 60 * RATE
-        video_writer = cv2.VideoWriter(str(video), cv2.VideoWriter.fourcc(*"MJPG"), RATE, (160, 120))
+        video, frames = Path(scratch, "long.avi"), minutes * 60 * FRAME_RATE
+        video_writer = cv2.VideoWriter(str(video), cv2.VideoWriter.fourcc(*"MJPG"), FRAME_RATE, (160, 120))
         for number in range(frames):
             picture = np.full((120, 160, 3), 200, np.uint8)
             x, y = int(70 + 60 * np.sin(number / 50)), int(50 + 45 * np.cos(number / 37))
@@ -234,8 +244,8 @@ def measure_video(minutes: int) -> dict[str, Any]:
 def main() -> None:
     """Run the requested measurements and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--flies", type=Path)
-    parser.add_argument("--mouse", type=Path)
+    parser.add_argument("--flies", type=Path, help="folder of flies-pair-video; needs --mouse")
+    parser.add_argument("--mouse", type=Path, help="folder of mouse-openfield; needs --flies")
     parser.add_argument("--touches", action="store_true", help="also measure contacts of generated animals")
     parser.add_argument("--hour", action="store_true", help="also measure the memory for an hour of video")
     parser.add_argument("--out", type=Path, help="result file; earlier measurements in it are kept")
@@ -260,9 +270,9 @@ def main() -> None:
         "settings": "config.Tracking, as in docs/settings.md",
     }
     if arguments.flies and arguments.mouse:
-        result["rows"] = [flies(arguments.flies), *mouse(arguments.mouse)]
+        result["rows"] = [measure_flies(arguments.flies), *measure_mouse(arguments.mouse)]
     if arguments.touches:
-        result["touches"] = [touches(kind, frames) for kind in CONTACTS for frames in (5, 15, 50)]
+        result["touches"] = [measure_contact(kind, frames) for kind in CONTACTS for frames in (5, 15, 50)]
     if arguments.hour:
         result["memory"] = measure_memory()
     print(json.dumps(result, indent=1))

@@ -36,6 +36,7 @@ SHORT = {
     "heatmaps.threshold": 1e-4,  # after so few iterations the detector is hardly confident
     "M": 20,
 }
+# Program that runs the command line with a fraction of the GPU memory, which is its first argument.
 LIMITED = (
     "import sys, torch; fraction, *sys.argv[1:] = sys.argv[1:]; "
     "torch.cuda.set_per_process_memory_fraction(float(fraction)); "
@@ -82,20 +83,20 @@ def follow_advice(folder: Path, fraction: float, batch: int, images: int) -> lis
     rows: list[dict[str, object]] = []
     while len(rows) < MAX_ATTEMPTS:
         started = time.monotonic()
-        done = subprocess.run(
+        finished = subprocess.run(
             [sys.executable, "-c", LIMITED, str(fraction), *words],
             capture_output=True,
             text=True,
             check=False,
         )
-        message = " ".join(done.stderr.split()) if done.returncode else ""
+        message = " ".join(finished.stderr.split()) if finished.returncode else ""
         iterations = [
             event["iteration"] for event in Run.open(run).events() if event["event"] == "checkpoint"
         ]
         rows.append(
             {
                 "settings": [word for word in words if "batch" in word],
-                "code": done.returncode,
+                "code": finished.returncode,
                 "message": message[-400:].replace(str(folder), ""),
                 "last_checkpoint": iterations[-1] if iterations else 0,
                 "seconds": round(time.monotonic() - started, 1),
@@ -103,7 +104,7 @@ def follow_advice(folder: Path, fraction: float, batch: int, images: int) -> lis
         )
         print(rows[-1], flush=True)
         advice = ADVICE.search(message)
-        if done.returncode == 0 or advice is None:
+        if finished.returncode == 0 or advice is None:
             break
         words = shlex.split(advice.group(1))
     return rows

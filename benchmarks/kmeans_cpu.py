@@ -3,13 +3,13 @@
     pip install faiss-cpu
     python benchmarks/kmeans_cpu.py --threads 1 2 --out docs/results/kmeans_cpu.json
 
-The data are unit vectors around centers, with so much noise that no run converges before its last iteration;
-selfmark would stop there, faiss would not. selfmark seeds with k-means++. faiss runs with its default random
-seeding and with its own k-means++. All settings and programs take turns several times, and the fastest run of
-each counts, because other work on the machine can only slow a run down. The cost is the sum of squared
-distances to the nearest centroid, computed in float64 for all programs.
+The data are unit vectors around centers, with so much noise that no run converges before its last iteration:
+selfmark stops when it has converged, faiss does not. selfmark seeds with k-means++. faiss runs with its
+default random seeding and with its own k-means++. All settings and programs take turns several times, and the
+fastest run of each counts, because other work on the machine can only slow a run down. The cost is the sum of
+squared distances to the nearest centroid, computed in float64 for all programs.
 
-The package keeps its own K-means on the CPU unless one of the faiss variants is faster; see `decision`.
+The package keeps its own K-means on the CPU unless a faiss variant is faster in some setting; see `decide`.
 """
 
 from __future__ import annotations

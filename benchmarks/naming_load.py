@@ -39,7 +39,7 @@ from selfmark.run.files import FORMAT, write_json
 from selfmark.run.image_list import refs_to_json
 
 K, SIZE, FILES, SEED = 30, (1280, 960), 200, 0
-KINDS = ("names", "images", "gallery", "large", "tile", "crop", "edit")
+KINDS = ("names", "images", "gallery", "large", "tile", "crop", "edit")  # of requests, see `_send_request`
 
 
 def main() -> None:
@@ -114,10 +114,10 @@ def measure(run: Path, images: int, requests: int, clients: int) -> list[dict[st
     try:
         match = re.search(r"http\S+", server.stdout.readline())
         assert match is not None
-        rows = []
+        rows: list[dict[str, Any]] = []
         with closing(_client(match.group())) as client:
-            _row(rows, "start", time.perf_counter() - started, "s until the page can be opened")
-            _row(rows, "memory at the start", _memory(server.pid, "VmRSS"), "MB resident")
+            _add_row(rows, "start", time.perf_counter() - started, "s until the page can be opened")
+            _add_row(rows, "memory at the start", _memory(server.pid, "VmRSS"), "MB resident")
             rng = np.random.default_rng(SEED)
             all_seconds: list[float] = []
             for kind in KINDS:
@@ -125,7 +125,7 @@ def measure(run: Path, images: int, requests: int, clients: int) -> list[dict[st
                 seconds = [_send_request(client, kind, rng, images, 0) for _ in range(requests // len(KINDS))]
                 cpu_seconds = (_cpu_seconds(server.pid) - cpu_seconds) / len(seconds)
                 _add_percentiles(rows, f"one client, {kind}", seconds)
-                _row(rows, f"one client, {kind}, CPU time of the server", 1000 * cpu_seconds, "ms")
+                _add_row(rows, f"one client, {kind}, CPU time of the server", 1000 * cpu_seconds, "ms")
                 all_seconds += seconds
             _add_percentiles(rows, "one client, all", all_seconds)
         concurrent: list[float] = []
@@ -137,11 +137,11 @@ def measure(run: Path, images: int, requests: int, clients: int) -> list[dict[st
             thread.join()
         _add_percentiles(rows, f"{clients} concurrent clients, all", concurrent)
         names = read_card(run / "model").names
-        kept = sum(name.startswith(f"client {number} ") for number, name in enumerate(names[:clients]))
-        _row(rows, "clients whose last edit is in model.json", kept, f"of {clients}")
-        _row(rows, "peak memory", _memory(server.pid, "VmHWM"), "MB resident")
-        torch = any("libtorch" in line for line in Path(f"/proc/{server.pid}/maps").read_text().splitlines())
-        _row(rows, "torch loaded", int(torch), "0 or 1")
+        num_kept = sum(name.startswith(f"client {number} ") for number, name in enumerate(names[:clients]))
+        _add_row(rows, "clients whose last edit is in model.json", num_kept, f"of {clients}")
+        _add_row(rows, "peak memory", _memory(server.pid, "VmHWM"), "MB resident")
+        has_torch = "libtorch" in Path(f"/proc/{server.pid}/maps").read_text()
+        _add_row(rows, "torch loaded", int(has_torch), "0 or 1")
         return rows
     finally:
         server.terminate()
@@ -188,13 +188,13 @@ def _send_request(
     return seconds
 
 
-def _row(rows: list[dict[str, Any]], name: str, value: float, unit: str) -> None:
+def _add_row(rows: list[dict[str, Any]], name: str, value: float, unit: str) -> None:
     rows.append({"name": name, "value": round(value, 3), "unit": unit})
 
 
 def _add_percentiles(rows: list[dict[str, Any]], name: str, seconds: list[float]) -> None:
     for word, percentile in (("median", 50), ("95th percentile", 95), ("slowest", 100)):
-        _row(rows, f"{name}, {word}", 1000 * float(np.percentile(seconds, percentile)), "ms")
+        _add_row(rows, f"{name}, {word}", 1000 * float(np.percentile(seconds, percentile)), "ms")
 
 
 def _memory(pid: int, field: str) -> float:
@@ -207,7 +207,8 @@ def _memory(pid: int, field: str) -> float:
 def _cpu_seconds(pid: int) -> float:
     """Return the CPU time of a process so far, which hardly depends on other work on the machine."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    user, system = int(fields[11]), int(fields[12])  # clock ticks
+    return (user + system) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":

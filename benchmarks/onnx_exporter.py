@@ -16,12 +16,12 @@ int8:    hand                selfmark.export.onnx_export
          quantizer_blocks    the same, only the convolutions that selfmark's graph has in 8 bits
          quantizer_hand      quantize_static of selfmark's float32 graph, the same convolutions
 
-All int8 graphs are calibrated on the same images, the quantizer's with QDQ nodes and per-channel weights.
-Time is processor time with one thread, as `selfmark predict` uses ONNX Runtime: one image per core. The
-variants take turns in random order; a turn opens the graph, calls it once to warm up, and then times some
-calls. Rows give the median and the fastest of all calls, and two slowdowns: the median over all turns of the
-ratio to the hand-written graph in the same round of turns, and the ratio of the fastest calls. Where other
-programs disturb the measurement, the two differ.
+All int8 graphs are calibrated on the same images. The quantizer uses QDQ nodes and per-channel weights. Time
+is CPU time with one thread, as `selfmark predict` uses ONNX Runtime: one image per core. In every round, all
+variants take a turn, in random order. A turn opens the graph, calls it once to warm up, and then times some
+calls. Rows give the median and the fastest of all calls, and two slowdowns: the median over all rounds of the
+ratio to the hand-written graph, and the ratio of the fastest calls. Where other programs disturb the
+measurement, the two differ.
 
 Accuracy is the distance to the landmarks of `Detector` (torch, float32) in network pixels, on images that
 were not used for calibration. The weights of `full` are random, so its heatmaps have many peaks of almost
@@ -85,7 +85,7 @@ VARIANTS = (
     "int8_hand",
     *QUANTIZED,
 )
-SPEED = {  # for each batch size, turns of each variant and timed calls in a turn
+SPEED = {  # batch size: number of rounds, and timed calls in each turn
     "demo": {1: (40, 10), 8: (30, 4)},
     "full": {1: (8, 3), 8: (6, 1)},
 }
@@ -100,6 +100,7 @@ Floats = npt.NDArray[np.float32]
 
 
 def main() -> None:
+    """Compare all variants of the detectors and write the rows."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--networks", nargs="+", choices=SPEED, default=list(SPEED))
@@ -119,7 +120,7 @@ def main() -> None:
 
 
 def compare(name: str, detector: Detector) -> Rows:
-    """Export a detector in every way and measure speed, accuracy and effort."""
+    """Export a detector in every way and measure export time, file size, accuracy and speed."""
     size = detector.card.images.size
     calibration = network_images(CALIBRATION_IMAGES[name], size, TRAIN_SEED)
     test = network_images(TEST_IMAGES[name], size, TEST_SEED)
@@ -132,10 +133,10 @@ def compare(name: str, detector: Detector) -> Rows:
             title = f"onnx_exporter_{name}_{variant}"
             rows[f"{title}_export"] = time.process_time() - started, "s of processor time"
             rows[f"{title}_file"] = path.stat().st_size / 1e6, "MB"
-        rows |= accuracy(name, paths, detector, test)
-        for batch, (turns, calls) in SPEED[name].items():
+        rows |= measure_accuracy(name, paths, detector, test)
+        for batch, (rounds, calls) in SPEED[name].items():
             images = test[:batch].float().numpy()
-            rows |= speed(f"onnx_exporter_{name}", paths, images, turns, calls)
+            rows |= measure_speed(f"onnx_exporter_{name}", paths, images, rounds, calls)
     return rows
 
 
@@ -176,13 +177,13 @@ class Locate(nn.Module):
         super().__init__()
         self.psi = copy.deepcopy(detector.psi)
         self.mirror = torch.tensor(detector.card.mirror)
-        self.reading = detector.card.refine
+        self.method = detector.card.refine
 
     def forward(self, crops: Tensor) -> tuple[Tensor, Tensor]:
         images = crops / 255
         maps = self.psi(torch.cat([images, images.flip(-1)]))
         here, mirrored = maps[: len(images)], maps[len(images) :]
-        peaks = read_heatmaps((here + mirrored.flip(-1)[:, self.mirror]) / 2, self.reading)
+        peaks = read_heatmaps((here + mirrored.flip(-1)[:, self.mirror]) / 2, self.method)
         return to_pixels(peaks.cells), peaks.score.clamp(0, 1)
 
 
@@ -259,7 +260,8 @@ class CalibrationImages(CalibrationDataReader):  # type: ignore[misc]
 def quantize(source: Path, calibration: Tensor, path: Path, options: dict[str, Any]) -> None:
     """Write the graph that ONNX Runtime's quantizer makes of another one."""
     prepared = path.with_suffix(".prepared.onnx")
-    quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)  # which fails on these graphs
+    # Symbolic shape inference fails on these graphs.
+    quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
     quantize_static(
         str(prepared),
         str(path),
@@ -293,7 +295,7 @@ def open_session(path: Path) -> Any:
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
-def accuracy(name: str, paths: dict[str, Path], detector: Detector, images: Tensor) -> Rows:
+def measure_accuracy(name: str, paths: dict[str, Path], detector: Detector, images: Tensor) -> Rows:
     """Measure how far each variant's landmarks are from torch's."""
     expected = detector.locate(images).xy.numpy()
     rows: Rows = {}
@@ -309,29 +311,31 @@ def accuracy(name: str, paths: dict[str, Path], detector: Detector, images: Tens
     return rows
 
 
-def speed(title: str, paths: dict[str, Path], images: Floats, turns: int, calls: int) -> Rows:
+def measure_speed(title: str, paths: dict[str, Path], images: Floats, rounds: int, calls: int) -> Rows:
     """Measure the time of one call of each variant, and how much slower it is than the hand-written graph."""
     durations: dict[str, list[list[float]]] = {variant: [] for variant in paths}
     order = random.Random(SEED)
-    for _ in range(turns):
+    for _ in range(rounds):
         for variant in order.sample(list(paths), len(paths)):
             durations[variant].append(take_turn(paths[variant], images, calls))
     rows: Rows = {}
-    for variant, times in durations.items():
-        baseline = durations[f"{variant.split('_')[0]}_hand"]
-        ratio = median(median(ours) / median(theirs) for ours, theirs in zip(times, baseline, strict=True))
-        fastest = min(map(min, times))
+    for variant, turns in durations.items():
+        hand_turns = durations[f"{variant.split('_')[0]}_hand"]
+        ratio = median(
+            median(turn) / median(hand_turn) for turn, hand_turn in zip(turns, hand_turns, strict=True)
+        )
+        fastest = min(map(min, turns))
         setting = f"{title}_{variant}_batch{len(images)}"
-        rows[setting] = median(duration for turn in times for duration in turn), "ms of processor time"
+        rows[setting] = median(duration for turn in turns for duration in turn), "ms of processor time"
         rows[f"{setting}_fastest"] = fastest, "ms of processor time"
         rows[f"{setting}_slower"] = 100 * (ratio - 1), "% slower than hand"
-        slower = 100 * (fastest / min(map(min, baseline)) - 1)
+        slower = 100 * (fastest / min(map(min, hand_turns)) - 1)
         rows[f"{setting}_fastest_slower"] = slower, "% slower than hand"
     return rows
 
 
 def take_turn(path: Path, images: Floats, calls: int) -> list[float]:
-    """Open a graph, warm up, and return the processor time of some calls in milliseconds."""
+    """Open a graph, warm up, and return the CPU time of some calls in milliseconds."""
     session = open_session(path)
     durations = []
     for _ in range(calls + 1):

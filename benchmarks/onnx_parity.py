@@ -1,4 +1,4 @@
-"""Compare the exported ONNX file with torch: differences of landmarks, file sizes, and the cost of crops.
+"""Compare the exported ONNX file with torch: differences of landmarks, file sizes, and the time of crops.
 
     python benchmarks/onnx_parity.py --out docs/results/onnx_parity.json --run NAME RUN IMAGES
 
@@ -32,10 +32,10 @@ from selfmark.images.decode import read_image
 from selfmark.images.sources import list_images
 from selfmark.run.files import write_json
 
-COUNT = 100
+NUM_IMAGES = 100
 SIDES = 60, 1600  # range of the longer side of the images, pixels
 PHOTO = 3000, 4000  # height and width of the image whose crop is timed
-CALLS = 5
+CALLS = 5  # timed calls, of which the median counts
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -56,17 +56,17 @@ def random_crops(images: str) -> list[Pixels]:
     """Return random crops of real images, each resized to a random size."""
     rng = np.random.default_rng(SEED)
     refs = list_images([images])
-    chosen = []
-    for row in np.linspace(0, len(refs) - 1, COUNT).round().astype(int):
+    crops = []
+    for row in np.linspace(0, len(refs) - 1, NUM_IMAGES).round().astype(int):
         image = read_image(refs[row].path, np.inf)
         height, width = image.shape[:2]
         top, left, bottom, right = (rng.integers(0, side // 4 + 1) for side in (height, width, height, width))
         part = image[top : height - bottom, left : width - right]
         side = np.exp(rng.uniform(*np.log(SIDES)))
         scale = side / max(part.shape[:2])
-        kind = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
-        chosen.append(np.asarray(cv2.resize(part, None, fx=scale, fy=scale, interpolation=kind), np.uint8))
-    return chosen
+        method = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
+        crops.append(np.asarray(cv2.resize(part, None, fx=scale, fy=scale, interpolation=method), np.uint8))
+    return crops
 
 
 def compare(name: str, detector: Detector, images: list[Pixels]) -> Rows:

@@ -26,8 +26,8 @@ from selfmark.images.store import load_store
 from selfmark.run.files import write_json
 
 PHOTO, CROP = (4000, 3000), (176, 176)  # width, height
-COUNTS = {PHOTO: 24, CROP: 400}
-QUALITY = 90  # of the JPEGs
+COUNTS = {PHOTO: 24, CROP: 400}  # number of images
+JPEG_QUALITY = 90
 
 
 def main() -> None:
@@ -65,13 +65,13 @@ def main() -> None:
 
 
 def write_images(folder: Path, size: tuple[int, int], count: int) -> list[ImageRef]:
-    """Write JPEG files of smooth blotches and grain, with about as many bytes as photographs."""
+    """Write copies of a JPEG of smooth blotches and grain, which has about as many bytes as a photograph."""
     rng = np.random.default_rng(0)
     paths = [folder / f"{size[0]}-{number:03}.jpg" for number in range(count)]
     blotches = cv2.resize(rng.integers(0, 256, (94, 125, 3), dtype=np.uint8), size)
     grain = rng.normal(0, 5, (size[1], size[0], 3))
     pixels = np.clip(blotches + grain, 0, 255).astype(np.uint8)
-    encoded = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, QUALITY])[1].tobytes()
+    encoded = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])[1].tobytes()
     for path in paths:
         path.write_bytes(encoded)
     return [ImageRef(path) for path in paths]

@@ -35,7 +35,7 @@ from selfmark.train.pairs import PairSource
 from selfmark.train.point_table import PointTable, build_point_table, label_by_index
 
 POINTS = 30  # per image
-WARM = 20  # steps before the measurement starts
+WARM_UP_STEPS = 20  # before the measurement starts
 
 
 def main() -> None:
@@ -83,22 +83,22 @@ def measure(count: int, where: str, steps: int, config: Config) -> dict[str, Any
     source = PairSource(table, warmup_pair_settings(config))
     task = build_stage1_task(phi, feed, source, config, generator, seed=0)
     runtime = replace(config.runtime, log_every=10**9, checkpoint_every=10**9)
-    spans = []
-    for stop in (WARM, WARM + steps):
+    seconds = []
+    for stop in (WARM_UP_STEPS, WARM_UP_STEPS + steps):
         started = time.monotonic()
         phase = Phase("warm-up", 0, state.iteration, stop, ())
         run_phase(state, phase, task, runtime, lambda *_: None, lambda: None)
-        spans.append(time.monotonic() - started)
-    # The second span captures the CUDA graph again; the result includes this time, spread over the steps.
-    points = sum(value.nbytes for value in vars(table).values())
+        seconds.append(time.monotonic() - started)
+    # The measured phase captures the CUDA graph again; its time is included, spread over the steps.
+    point_bytes = sum(value.nbytes for value in vars(table).values())
     return {
         "name": f"scale_{count}_{where}",
-        "value": round(2 * config.runtime.batch * steps / spans[1], 1),
+        "value": round(2 * config.runtime.batch * steps / seconds[1], 1),
         "unit": "images/s",
         "gpu_peak_gib": _gpu_peak(device),
         "host_peak_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
         "pixel_bytes_per_image": pixels.nbytes // count,
-        "point_bytes_per_image": points // count,
+        "point_bytes_per_image": point_bytes // count,
         "descriptor_bytes_per_image": POINTS * 2 * config.network.descriptor * 4,
     }
 
@@ -111,8 +111,8 @@ def generate_table(count: int, config: Config, device: torch.device) -> PointTab
     """Generate random points for all images."""
     generator = torch.Generator().manual_seed(0)
     xy = torch.rand(count * POINTS, 2, generator=generator) * (config.images.size - 1)
-    owner = torch.arange(count).repeat_interleave(POINTS)
-    points = Keypoints(xy, owner, torch.ones(len(xy)))
+    image_index = torch.arange(count).repeat_interleave(POINTS)
+    points = Keypoints(xy, image_index, torch.ones(len(xy)))
     return build_point_table(label_by_index(points, count), count, config.correspondence.min_points, device)
 
 

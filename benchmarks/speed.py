@@ -97,6 +97,7 @@ def main() -> None:
 
 
 def _pictures(config: Config, device: torch.device, images: int) -> torch.Tensor:
+    """Generate images of random colored squares, [N, 3, S, S] uint8."""
     generator = torch.Generator(device).manual_seed(SEED)
     coarse = torch.rand((images, 3, 16, 16), generator=generator, device=device)
     size = config.images.size
@@ -122,17 +123,17 @@ def _train_steps(
     feed = PixelFeed(_pictures(config, device, images), device)
     source = PairSource(table, round_pair_settings(config, has_mirrored_labels=True))
     task = build_stage1_task(phi, feed, source, config, generator, SEED)
-    moments: list[float] = []
+    log_times: list[float] = []
 
     def on_log(phase: Phase, iteration: int, means: dict[str, float], seconds: float) -> None:
-        moments.append(seconds)  # reading the means back has synchronized with the device
+        log_times.append(seconds)  # reading the means back has synchronized with the device
 
     # Choose the first iteration so that a line is logged at the end of the warm-up and after each stretch.
     state.iteration = -(WARM_UP_STEPS % stretch) % stretch
     stop = state.iteration + steps
     run_phase(state, Phase("speed", 0, 0, stop, ()), task, config.runtime, on_log, lambda: None)
-    lengths = np.diff(moments)[-STRETCHES:]
-    return float(np.median(lengths)) / stretch if len(lengths) else float("nan")
+    durations = np.diff(log_times)[-STRETCHES:]
+    return float(np.median(durations)) / stretch if len(durations) else float("nan")
 
 
 def _rate(batch: Callable[[], int], device: torch.device) -> float:

@@ -1,10 +1,11 @@
 """Draw docs/images/readme.jpg: the trusted landmarks of a run in images it was not trained on.
 
-python docs/make_readme_picture.py RUN IMAGE...
+    python docs/make_readme_picture.py RUN IMAGE...
 
 The picture in the repository shows 8 of the 40 test images of flies-dpk: 000001.jpg, 000005.jpg, ...,
 000029.jpg. The run was trained on its 60 training images:
-selfmark discover images/train --preset tiny -k 10 --set augment.rotation=180 -o RUN
+
+    selfmark discover images/train --preset tiny -k 10 --set augment.rotation=180 -o RUN
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ COLUMNS = 4
 SIDE = 384  # pixels of one image in the sheet before it is scaled to WIDTH
 WIDTH = 1600
 MIN_TRUST = 0.5  # landmarks below this are not drawn, as a user would hide them on the naming page
-QUALITY = 85  # of the JPEG; keeps the file below 300 KB
+JPEG_QUALITY = 85  # keeps the file below 300 KB
 
 
 def picture(run: str, images: Sequence[str]) -> Picture:
@@ -34,8 +35,10 @@ def picture(run: str, images: Sequence[str]) -> Picture:
     metrics = json.loads((Path(run) / "metrics.json").read_text(encoding="utf-8"))
     points = selfmark.load(run)(list(images)).xy
     points[:, np.array(metrics["unlabelled"]["trust"]) < MIN_TRUST] = np.nan
-    squares, moved = zip(*(_square(path, xy) for path, xy in zip(images, points, strict=True)), strict=True)
-    sheet = draw_contact_sheet(np.stack(squares), np.stack(moved), COLUMNS)
+    squares, points_in_squares = zip(
+        *(_square(path, xy) for path, xy in zip(images, points, strict=True)), strict=True
+    )
+    sheet = draw_contact_sheet(np.stack(squares), np.stack(points_in_squares), COLUMNS)
     height = round(sheet.shape[0] * WIDTH / sheet.shape[1])
     return cv2.resize(sheet, (WIDTH, height), interpolation=cv2.INTER_AREA).astype("uint8")
 
@@ -57,4 +60,6 @@ def _square(path: str, xy: FloatArray) -> tuple[Picture, FloatArray]:
 if __name__ == "__main__":
     if len(sys.argv) < 3:
         raise SystemExit(__doc__)
-    cv2.imwrite(str(PATH), picture(sys.argv[1], sys.argv[2:])[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, QUALITY])
+    cv2.imwrite(
+        str(PATH), picture(sys.argv[1], sys.argv[2:])[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY]
+    )

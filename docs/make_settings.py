@@ -18,7 +18,7 @@ _COMMENT = re.compile(r"#\s*(.*)$")
 
 
 def field_comments(kind: type[Any]) -> dict[str, str]:
-    """Return the comment of each field of a dataclass, behind the field or inside its parentheses."""
+    """Return the first comment of each field of a dataclass, on any of its lines."""
     comments: dict[str, str] = {}
     name = ""
     for line in inspect.getsource(kind).splitlines():
@@ -48,9 +48,8 @@ def page() -> str:
         "",
     ]
     presets = config.PRESETS
-    top = [item for item in dataclasses.fields(config.Config) if not dataclasses.is_dataclass(item.type)]
     sections: list[tuple[str, type[Any]]] = [("", config.Config)]
-    for item in top:
+    for item in dataclasses.fields(config.Config):
         value = getattr(presets["paper"], item.name)
         if dataclasses.is_dataclass(value):
             sections.append((item.name, type(value)))

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-HEAD = """\
+HEADER = """\
 # Tested versions and checksums for CPython {python} on {platform}, without torch. Made by scripts/lock.py.
 #   pip install torch=={torch}
 #   pip install --require-hashes --no-deps -r requirements.lock
@@ -40,12 +40,15 @@ def fetch_checksums(pins: dict[str, str]) -> dict[str, str]:
         subprocess.run([*command, *(f"{name}=={version}" for name, version in pins.items())], check=True)
         content = json.loads(report.read_text(encoding="utf-8"))
     checksums = {
-        item["metadata"]["name"].lower().replace("_", "-").replace(".", "-"): item["download_info"][
-            "archive_info"
-        ]["hashes"]["sha256"]
+        _normalize(item["metadata"]["name"]): item["download_info"]["archive_info"]["hashes"]["sha256"]
         for item in content["install"]
     }
-    return {name: checksums[name.lower().replace("_", "-").replace(".", "-")] for name in pins}
+    return {name: checksums[_normalize(name)] for name in pins}
+
+
+def _normalize(name: str) -> str:
+    """Return the spelling of a package name that pip treats as equal to all others."""
+    return name.lower().replace("_", "-").replace(".", "-")
 
 
 def main() -> None:
@@ -54,7 +57,7 @@ def main() -> None:
     torch = pins.pop("torch")
     checksums = fetch_checksums(pins)
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    lines = [HEAD.format(python=python, platform=sys.platform, torch=torch)]
+    lines = [HEADER.format(python=python, platform=sys.platform, torch=torch)]
     lines += [
         f"{name}=={version} \\\n    --hash=sha256:{checksums[name]}\n" for name, version in pins.items()
     ]

@@ -134,8 +134,8 @@ def _detectors(quality: Quality) -> str:
     rows = []
     for label, name in names.items():
         pair = paper.DETECTORS.get(label)
-        printed = (f"{error:.2f}" for error in pair) if pair else (NONE, NONE)
-        rows.append([label, name, *_errors(quality, name), *printed])
+        paper_errors = (f"{error:.2f}" for error in pair) if pair else (NONE, NONE)
+        rows.append([label, name, *_errors(quality, name), *paper_errors])
     return "\n\n".join(
         [
             "## First keypoints",

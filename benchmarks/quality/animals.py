@@ -58,7 +58,7 @@ def prepare_flies(folder: Path) -> None:
         points[np.array(annotation["keypoint_scores"]) < FLY_MIN_SCORE] = 0.0
         if annotation["track"] in FLY_TRACKS and (points[required, 2] > 0).all():
             center = points[required, :2].mean(axis=0)
-            kept.append(_annotation(annotation, points, _square(center, FLY_SIDE)))
+            kept.append(_with_box(annotation, points, _square(center, FLY_SIDE)))
     limit = TRAIN_FRACTION * len(frames)
     for name, is_train in (("train", True), ("test", False)):
         selected = [annotation for annotation in kept if (frames[annotation["image_id"]] < limit) == is_train]
@@ -79,7 +79,7 @@ def prepare_mouse(folder: Path) -> None:
         for image, picture in zip(content["images"], pictures[name], strict=True):
             annotation = annotations[image["id"]]
             points = np.array(annotation["keypoints"], np.float64).reshape(-1, 3)
-            with_boxes.append(_annotation(annotation, points, _square(_center(picture, empty), MOUSE_SIDE)))
+            with_boxes.append(_with_box(annotation, points, _square(_center(picture, empty), MOUSE_SIDE)))
         _write(content, with_boxes, folder / f"frames-{name}.json")
 
     frames = _read_frames(folder / "video.mp4")
@@ -108,7 +108,8 @@ def _square(center: Floats, side: float) -> list[float]:
     return [x, y, side, side]
 
 
-def _annotation(annotation: dict[str, Any], points: Floats, box: list[float]) -> dict[str, Any]:
+def _with_box(annotation: dict[str, Any], points: Floats, box: list[float]) -> dict[str, Any]:
+    """Return the annotation with these points [L, 3] and this box."""
     return {**annotation, "keypoints": points.ravel().tolist(), "bbox": box, "area": box[2] * box[3]}
 
 

@@ -30,7 +30,7 @@ SHORT: Settings = {
     "rounds.lr_drops": [0.7727],
     "stage2.iterations": 700,
 }
-# 1.5 times the rounds and twice the Stage 2 of the preset `fast`.
+# 1.5 times the iterations of each round and twice those of Stage 2 in the preset `fast`.
 LONGER: Settings = {"rounds.iterations": 1_800, "rounds.lr_drops": [0.7931], "stage2.iterations": 3_600}
 # Regressors are fitted on all training images, so random draws of fewer images are not needed.
 EVALUATION: Settings = {
@@ -84,7 +84,7 @@ class Experiment:
         return [run_name(self.name, seed) for seed in self.seeds]
 
 
-def _flat(settings: Settings, within: str = "") -> dict[str, Any]:
+def _flat(settings: Settings, prefix: str = "") -> dict[str, Any]:
     """Return the settings of all sections by dotted name.
 
     >>> _flat({"K": 3, "flip": {"train": True}})
@@ -92,7 +92,7 @@ def _flat(settings: Settings, within: str = "") -> dict[str, Any]:
     """
     flat: dict[str, Any] = {}
     for name, value in settings.items():
-        flat |= _flat(value, f"{within}{name}.") if isinstance(value, dict) else {within + name: value}
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
     return flat
 
 

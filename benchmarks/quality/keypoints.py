@@ -53,12 +53,12 @@ from training.keypoints.measure import DetectedPoints, Floats, compare, euclidea
 CONFIG = Config()
 DATA = ("faces-yt68", "birds-cub")
 POINTS = 60  # per image, for repeatability and matching
-REACH = 3.0  # maximum distance between matching points, pixels of a 256 px image
+MAX_DISTANCE = 3.0  # maximum distance between matching points, pixels of a 256 px image
 VIEW = {"rotation": 25.0, "zoom": 1.25, "perspective": 0.08, "shift": 0.05}
 LIGHT = {"blur": 1.0, "contrast": 0.7, "brightness": 0.1, "noise": 0.02}  # of a 0..1 image; blur in pixels
 SEED = 0
-CHANCE = "random"
-ACROSS = 6  # images per data set in the contact sheet
+CHANCE = "random"  # name of the rows with random points
+SHEET_COLUMNS = 6  # images per data set in the contact sheet
 COLUMNS = {
     "repeatability": "repeatability",
     "matching": "matching",
@@ -117,24 +117,24 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=150, help="images per data set")
     parser.add_argument("--detectors", nargs="+", choices=DETECTORS, default=DETECTORS)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--sheet", type=Path, help="PNG file for images of the points")
+    parser.add_argument("--sheet", type=Path, help="PNG file to write, with the points drawn in some images")
     options = parser.parse_args()
     device = torch.device(options.device)
     settings = _available_detectors(options.detectors, options.weights_folder, options.own_weights)
     rows: list[Row] = []
-    bands = []
+    sheets = []
     with tempfile.TemporaryDirectory() as work:
         for data in DATA:
             if not is_available(data, options.data_folder, Path(work)):
                 print(f"{data} is not in {options.data_folder}; skipping it", flush=True)
                 continue
             test_images = load(data, working_copy(data, options.data_folder, Path(work)), options.images)
-            for name, chosen in settings.items():
-                rows.append({"data": data, "detector": name, **measure(test_images, chosen, device)})
+            for name, keypoints in settings.items():
+                rows.append({"data": data, "detector": name, **measure(test_images, keypoints, device)})
                 print(rows[-1], flush=True)
             rows.append({"data": data, "detector": CHANCE, **measure_chance(test_images)})
             if options.sheet:
-                bands.append(draw_sheet(test_images, settings, device))
+                sheets.append(draw_sheet(test_images, settings, device))
     record = {
         "script": "benchmarks/quality/keypoints.py",
         "hardware": hardware(),
@@ -147,7 +147,7 @@ def main() -> None:
         "seed": SEED,
         "own_weights": _digest(options.own_weights),
         "points": POINTS,
-        "reach": REACH,
+        "reach": MAX_DISTANCE,
         "view": VIEW,
         "light": LIGHT,
         "rows": rows,
@@ -155,18 +155,18 @@ def main() -> None:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     write_json(record, options.out)
     options.out.with_suffix(".md").write_text(page(record), encoding="utf-8")
-    if bands:
-        cv2.imwrite(str(options.sheet), np.hstack(bands))
+    if sheets:
+        cv2.imwrite(str(options.sheet), np.hstack(sheets))
     print(page(record))
 
 
-def _digest(own: str) -> str:
+def _digest(own_weights: str) -> str:
     """Return the first digits of the checksum of selfmark's own weights."""
-    content = Path(own).read_bytes() if own else WEIGHTS.read_bytes()
+    content = Path(own_weights).read_bytes() if own_weights else WEIGHTS.read_bytes()
     return hashlib.sha256(content).hexdigest()[:12]
 
 
-def _available_detectors(names: Sequence[str], folder: Path, own: str) -> dict[str, FirstKeypoints]:
+def _available_detectors(names: Sequence[str], folder: Path, own_weights: str) -> dict[str, FirstKeypoints]:
     """Return the settings of the detectors whose weights are available."""
     settings = {}
     for name in names:
@@ -174,7 +174,9 @@ def _available_detectors(names: Sequence[str], folder: Path, own: str) -> dict[s
         if published is not None and not (folder / published.file).is_file():
             print(f"{published.file} is not in {folder}; skipping {name}", flush=True)
             continue
-        weights = own if name == "selfmark" else "" if published is None else str(folder / published.file)
+        weights = (
+            own_weights if name == "selfmark" else "" if published is None else str(folder / published.file)
+        )
         changes = {"keypoints.detector": name, "keypoints.weights": weights}
         settings[name] = override(CONFIG, changes).keypoints
     return settings
@@ -185,23 +187,23 @@ def _available_detectors(names: Sequence[str], folder: Path, own: str) -> dict[s
 
 def load(data: str, folder: Path, count: int) -> TestImages:
     """Load `count` evenly spaced test images and create their views."""
-    chosen = DATASETS[data]
+    dataset = DATASETS[data]
     labeled = read_ground_truth(
-        folder / chosen.labels, list_images([folder / name for name in chosen.images])
+        folder / dataset.labels, list_images([folder / name for name in dataset.images])
     )
     truth = labeled.select(np.unique(np.linspace(0, len(labeled) - 1, count).astype(int)))
     store = load_store(truth.refs, CONFIG.images, float("inf"), None)
     if store.skipped:
         raise SystemExit(f"{store.skipped[0].name} cannot be read: {store.skipped[0].reason}")
     size = CONFIG.images.size
-    spec = "inter_ocular" if data.startswith("faces") else default_normalizer(truth)
-    length = measurable_lengths(truth, spec, store.regions) * size / store.regions[:, 2]
-    placed = replace(truth, xy=to_network(truth.xy, store.regions[:, None], size))
+    normalizer = "inter_ocular" if data.startswith("faces") else default_normalizer(truth)
+    length = measurable_lengths(truth, normalizer, store.regions) * size / store.regions[:, 2]
+    in_network = replace(truth, xy=to_network(truth.xy, store.regions[:, None], size))
     views, relit, matrices = zip(
         *(transform_image(image, i) for i, image in enumerate(store.pixels)), strict=True
     )
     radius = CONFIG.evaluation.precision_fraction * length
-    return TestImages(store, placed, radius, torch.stack(views), torch.stack(relit), np.stack(matrices))
+    return TestImages(store, in_network, radius, torch.stack(views), torch.stack(relit), np.stack(matrices))
 
 
 def transform_image(image: torch.Tensor, index: int) -> tuple[torch.Tensor, torch.Tensor, Floats]:
@@ -210,8 +212,8 @@ def transform_image(image: torch.Tensor, index: int) -> tuple[torch.Tensor, torc
     matrix = random_homography(rng, side, **VIEW)
     pixels = image.permute(1, 2, 0).numpy().astype(np.float32) / np.float32(255)
     view = cv2.warpPerspective(pixels, matrix, (side, side), borderMode=cv2.BORDER_REFLECT_101)
-    soft = cv2.GaussianBlur(view, (0, 0), LIGHT["blur"])
-    relit = soft * LIGHT["contrast"] + LIGHT["brightness"] + rng.normal(0, LIGHT["noise"], view.shape)
+    blurred = cv2.GaussianBlur(view, (0, 0), LIGHT["blur"])
+    relit = blurred * LIGHT["contrast"] + LIGHT["brightness"] + rng.normal(0, LIGHT["noise"], view.shape)
     return _bytes(view), _bytes(relit), matrix
 
 
@@ -241,13 +243,13 @@ def measure_chance(test_images: TestImages) -> Row:
 
 
 def measure_repeatability(test_images: TestImages, detect: Detect) -> Row:
-    """Measure the repeatability of points and the matching of their descriptors between both views."""
+    """Measure the repeatability of points and the matching of descriptors between images and their views."""
     before, side = detect(test_images.store.pixels).to("cpu"), test_images.views.shape[-1]
     result: Row = {}
     for ending, views in (("", test_images.views), ("_relit", test_images.relit)):
         after = detect(views).to("cpu")
         score = mean(
-            compare(_select_image(before, i), _select_image(after, i), matrix, side, REACH, euclidean)
+            compare(_select_image(before, i), _select_image(after, i), matrix, side, MAX_DISTANCE, euclidean)
             for i, matrix in enumerate(test_images.matrices)
         )
         result[f"repeatability{ending}"] = round(score.repeatability, 4)
@@ -267,8 +269,8 @@ def measure_precision(test_images: TestImages, detect: Detect) -> Row:
     for i, (annotated, seen, radius) in enumerate(
         zip(truth.xy, truth.visible, test_images.radius, strict=True)
     ):
-        gaps = np.linalg.norm(annotated[seen][:, None] - xy[index == i][None], axis=-1)
-        hits += int((gaps.min(axis=1, initial=np.inf) <= radius).sum())
+        distances = np.linalg.norm(annotated[seen][:, None] - xy[index == i][None], axis=-1)
+        hits += int((distances.min(axis=1, initial=np.inf) <= radius).sum())
     return {
         "images": len(truth),
         "keypoints_per_image": round(len(xy) / len(truth), 1),
@@ -302,18 +304,18 @@ def draw_sheet(
     test_images: TestImages, settings: dict[str, FirstKeypoints], device: torch.device
 ) -> npt.NDArray[np.uint8]:
     """Draw a few images, one row per detector, with the points that discovery would detect."""
-    rows = np.unique(np.linspace(0, len(test_images.truth) - 1, ACROSS).astype(int))
-    images, lines = test_images.store.pixels[rows], []
-    for chosen in settings.values():
-        points = create_detector(chosen, device).detect(images).to("cpu")
+    rows = np.unique(np.linspace(0, len(test_images.truth) - 1, SHEET_COLUMNS).astype(int))
+    images, strips = test_images.store.pixels[rows], []
+    for keypoints in settings.values():
+        points = create_detector(keypoints, device).detect(images).to("cpu")
         tiles = []
         for i, image in enumerate(images):
             tile = np.ascontiguousarray(image.permute(1, 2, 0).numpy()[..., ::-1])
             for x, y in points.xy[points.image_index == i].round().int().tolist():
                 cv2.circle(tile, (x, y), 3, (0, 255, 0), 1, cv2.LINE_AA)
             tiles.append(tile)
-        lines.append(np.hstack(tiles))
-    return np.vstack(lines)
+        strips.append(np.hstack(tiles))
+    return np.vstack(strips)
 
 
 if __name__ == "__main__":

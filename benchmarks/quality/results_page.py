@@ -86,13 +86,13 @@ def _errors(quality: Quality) -> str:
 
 def _row(quality: Quality, experiment: Experiment, stage: int) -> list[str]:
     name, settings = experiment.name, experiment.settings
-    done = len(collect_values(quality, name, "seed", stage))
+    num_seeds = len(collect_values(quality, name, "seed", stage))
     return [
         name,
         experiment.data,
         str(settings["K"]),
         str(settings["M"]),
-        str(done) if done else NONE,
+        str(num_seeds) if num_seeds else NONE,
         str(stage),
         *(format_mean(collect_values(quality, name, "forward", stage, ridge)) for ridge in RIDGES),
         format_mean(collect_values(quality, name, "backward", stage)),
@@ -116,9 +116,9 @@ def _targets(quality: Quality) -> str:
     rows = []
     for target in TARGETS:
         value = mean(collect_values(quality, target.row, target.field, ridge=target.ridge))
-        shape = mean(collect_values(quality, target.row, "mean_shape", ridge=target.ridge))
+        mean_shape = mean(collect_values(quality, target.row, "mean_shape", ridge=target.ridge))
         if value is not None and target.relative:
-            value = value / shape if shape else None
+            value = value / mean_shape if mean_shape else None
         unit = " of the mean shape" if target.relative else " min" if target.field == "minutes" else ""
         label = f"{target.field}, ridge {target.ridge:g}" if target.field != "minutes" else "minutes"
         reached = NONE if value is None else "yes" if value <= target.maximum else "no"
@@ -136,26 +136,25 @@ def _targets(quality: Quality) -> str:
 
 def _by_field(quality: Quality, field: str, title: str, description: str) -> str:
     """Return the section with the errors of each group, averaged over the seeds of a row."""
-    parts: dict[str, list[dict[str, dict[str, float]]]] = {}
+    groups_by_row: dict[str, list[dict[str, dict[str, float]]]] = {}  # one dictionary per seed
     for experiment in RESULTS:
         runs = [quality["runs"][name] for name in experiment.runs() if name in quality["runs"]]
         groups = [run["by"][field] for run in runs if field in run["by"]]
         if groups:
-            parts[experiment.name] = groups
-    if not parts:
+            groups_by_row[experiment.name] = groups
+    if not groups_by_row:
         return ""
-    names = list(next(iter(parts.values()))[0])
-    images = next(iter(parts.values()))[0]
+    first = next(iter(groups_by_row.values()))[0]
     rows = [
         [
             row,
             direction,
-            *(format_mean([group[name][direction] for group in groups if name in group]) for name in names),
+            *(format_mean([group[name][direction] for group in groups if name in group]) for name in first),
         ]
-        for row, groups in parts.items()
+        for row, groups in groups_by_row.items()
         for direction in ("forward", "backward")
     ]
-    header = ["row", "error", *(f"{name} ({images[name]['images']:.0f} images)" for name in names)]
+    header = ["row", "error", *(f"{name} ({group['images']:.0f} images)" for name, group in first.items())]
     return f"## {title}\n\n{description} Stage 2, ridge 0.01.\n\n" + table(header, rows)
 
 

@@ -136,12 +136,11 @@ def format_summary(paths: Sequence[Path]) -> str:
     for path in paths:
         rows = read_json(path)["rows"]
         for name, stage in dict.fromkeys((row["name"], row["stage"]) for row in rows):
-            by = {row["ridge"]: row for row in rows if (row["name"], row["stage"]) == (name, stage)}
-            forward = " ".join(f"{by[ridge]['forward']:10.2f}" for ridge in RIDGES)
+            by_ridge = {row["ridge"]: row for row in rows if (row["name"], row["stage"]) == (name, stage)}
+            forward = " ".join(f"{by_ridge[ridge]['forward']:10.2f}" for ridge in RIDGES)
             label = f"{path.stem}" + (f" ({name})" if not path.stem.startswith(name) else "")
-            lines.append(
-                f"{label:34} {stage:>5} {forward} {by[0.01]['backward']:9.2f} {by[0.01]['minutes']:8.2f}"
-            )
+            backward, minutes = by_ridge[0.01]["backward"], by_ridge[0.01]["minutes"]
+            lines.append(f"{label:34} {stage:>5} {forward} {backward:9.2f} {minutes:8.2f}")
     return "\n".join(lines)
 
 

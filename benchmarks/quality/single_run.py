@@ -37,7 +37,8 @@ from selfmark.sampling import evenly_spaced
 
 Record = dict[str, Any]
 
-SHEET_IMAGES, SHEET_COLUMNS, SHEET_TILE = 30, 6, 256
+SHEET_IMAGES, SHEET_COLUMNS = 30, 6
+SHEET_TILE = 256  # pixels
 
 
 @dataclass(frozen=True)
@@ -82,27 +83,27 @@ class Workspace:
 
 
 def execute_run(experiment: Experiment, seed: int, workspace: Workspace) -> Record:
-    """Execute one run. OUT/NAME.json is written last, so it exists only if the run is complete."""
+    """Execute one run. Its result file is written last, so it exists only if the run is complete."""
     name = run_name(experiment.name, seed)
     folder, dataset = workspace.open_dataset(experiment.data)
     settings = run_settings(experiment, seed, workspace, folder, dataset)
     config = override(preset(experiment.preset), settings)
     path = workspace.work / "runs" / name
     seconds = {
-        "discover": _discover(path, experiment.preset, settings, [folder / name for name in dataset.inputs])
+        "discover": _discover(path, experiment.preset, settings, [folder / file for file in dataset.inputs])
     }
 
     started = time.monotonic()
     evaluations = {
-        name: _evaluate(path, folder, dataset, changes)
-        for name, changes in {experiment.name: {}, **experiment.variants}.items()
+        row_name: _evaluate(path, folder, dataset, changes)
+        for row_name, changes in {experiment.name: {}, **experiment.variants}.items()
     }
     detector = Detector.load(path, select_device("auto"))
     video_metrics = (
         motion.measure(detector, list_images([folder / dataset.video]), config) if dataset.video else {}
     )
     workspace.out.mkdir(parents=True, exist_ok=True)
-    images = list_images([folder / name for name in dataset.images])
+    images = list_images([folder / file for file in dataset.images])
     _write_contact_sheet(
         detector,
         read_ground_truth(folder / dataset.labels, images).refs,
@@ -150,7 +151,7 @@ def _discover(path: Path, preset_name: str, settings: Settings, inputs: Sequence
     """Train, or resume interrupted training; return the total seconds."""
     resume = (path / "run.json").exists()
     if resume and Run.open(path).config != override(preset(preset_name), settings):
-        resume = False  # the run used other settings
+        resume = False  # the interrupted run used other settings
     if resume:
         print(f"{path.name}: resuming", flush=True)
     else:
@@ -179,7 +180,7 @@ def _evaluate(path: Path, folder: Path, dataset: Dataset, changes: Settings) -> 
     return evaluate_run(
         path,
         EvaluationInputs(
-            [folder / name for name in dataset.images],
+            [folder / file for file in dataset.images],
             folder / dataset.labels,
             train_labels=folder / dataset.train_labels,
         ),
@@ -192,7 +193,7 @@ def _evaluate(path: Path, folder: Path, dataset: Dataset, changes: Settings) -> 
 
 def _build_rows(
     row_name: str,
-    name: str,
+    run: str,
     experiment: Experiment,
     config: Config,
     metrics: Record,
@@ -202,7 +203,7 @@ def _build_rows(
     """Return one row per stage and ridge."""
     run_columns = {
         "name": row_name,
-        "run": name,
+        "run": run,
         "data": experiment.data,
         "k": config.K,
         "m": config.M,

@@ -15,7 +15,7 @@ from quality_data import Dataset
 from selfmark.run.files import read_json, write_json
 from selfmark.sampling import evenly_spaced
 
-IMAGES = 60  # number of training images and of test images
+IMAGES = 60  # maximum number of training images and of test images
 SMOKE: Settings = {
     "K": 8,
     "images.size": 64,
@@ -62,13 +62,14 @@ def reduce_dataset(dataset: Dataset, folder: Path) -> Dataset:
 
 
 def _thin(folder: Path, name: str) -> str:
+    """Write a copy of a label file with at most IMAGES images, and return its name."""
     if (folder / f"thin-{name}").exists():
         return f"thin-{name}"
     content = read_json(folder / name)
     images = content["images"]
     # Keep consecutive frames of a video, because motion is measured between them.
-    video = "frame" in images[0]
-    rows = np.arange(min(IMAGES, len(images))) if video else evenly_spaced(len(images), IMAGES)
+    is_video = "frame" in images[0]
+    rows = np.arange(min(IMAGES, len(images))) if is_video else evenly_spaced(len(images), IMAGES)
     kept = [images[row] for row in rows]
     ids = {image["id"] for image in kept}
     content["images"] = kept

@@ -23,11 +23,12 @@ demo: install
 test: lint readers browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-# Programs whose own code reads our files back in the tests. They are installed without their dependencies, which are
-# large or conflict with ours.
+# Programs whose own code reads our files back in the tests, and transformers, with whose DINOv2 ours is compared. They
+# are installed without their dependencies, which are large or conflict with ours.
 readers: install
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps \
-	  label-studio-sdk lightning-pose ultralytics
+	  label-studio-sdk lightning-pose ultralytics \
+	  transformers tokenizers huggingface-hub httpx2 httpcore2 truststore
 
 browser: install
 	sh scripts/install_chromium.sh $(BIN)/python

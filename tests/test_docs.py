@@ -23,8 +23,8 @@ from selfmark import __all__ as public_names
 from selfmark.config import PRESETS
 from selfmark.demo.scene import Scene
 from selfmark.detector import Detector
-from selfmark.keypoints.weights_cache import PUBLISHED_WEIGHTS, cache_folder
 from selfmark.paper.reproduction import experiment
+from selfmark.weights_cache import PUBLISHED_WEIGHTS, cache_folder
 from tests.conftest import QUICK, selfmark
 from tests.paper.datasets import face_miniatures
 from tests.tracking.arena import wander, write_arena_video
@@ -161,9 +161,7 @@ def test_every_documented_command_runs(
     if name == "weights":
         file = workspace / words[-1]
         if "--from" not in words or not file.exists():
-            pytest.skip(
-                "needs the network or a weights file; tests/keypoints/test_weights_cache.py covers both"
-            )
+            pytest.skip("needs the network or a weights file; tests/test_weights_cache.py covers both")
     detectors = [word for word in words if word in PUBLISHED_WEIGHTS]
     missing = [
         detector for detector in detectors if not (cache_folder() / PUBLISHED_WEIGHTS[detector].file).exists()

@@ -45,9 +45,9 @@ from selfmark.images.sources import list_images
 from selfmark.images.store import ImageStore, load_store
 from selfmark.keypoints import create_detector
 from selfmark.keypoints.selfmark_detector import WEIGHTS
-from selfmark.keypoints.weights_cache import PUBLISHED_WEIGHTS
 from selfmark.points import Keypoints
 from selfmark.run.files import write_json
+from selfmark.weights_cache import PUBLISHED_WEIGHTS
 from training.keypoints.measure import DetectedPoints, Floats, compare, euclidean, mean, random_homography
 
 CONFIG = Config()

@@ -28,12 +28,12 @@ from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptio
 from selfmark.image_ref import ImageRef
 from selfmark.images.sources import list_images
 from selfmark.images.store import load_store
-from selfmark.keypoints.weights_cache import PUBLISHED_WEIGHTS
 from selfmark.report.landmark_pictures import draw_contact_sheet
 from selfmark.run.devices import select_device
 from selfmark.run.files import write_json
 from selfmark.run.folder import Run
 from selfmark.sampling import evenly_spaced
+from selfmark.weights_cache import PUBLISHED_WEIGHTS
 
 Record = dict[str, Any]
 

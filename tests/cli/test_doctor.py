@@ -11,7 +11,7 @@ import torch
 
 from selfmark.cli.doctor import collect_findings
 from selfmark.config import PRESETS
-from selfmark.keypoints.weights_cache import PUBLISHED_WEIGHTS
+from selfmark.weights_cache import PUBLISHED_WEIGHTS
 
 
 def test_findings_describe_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,6 +31,6 @@ def test_installed_weights_are_shown_with_their_path(tmp_path: Path, monkeypatch
     name = next(iter(PUBLISHED_WEIGHTS))
     monkeypatch.setenv("SELFMARK_CACHE", str(tmp_path))
     monkeypatch.setattr(
-        "selfmark.keypoints.weights_cache.find_weights", lambda weights_name: tmp_path / f"{weights_name}.pth"
+        "selfmark.weights_cache.find_weights", lambda weights_name: tmp_path / f"{weights_name}.pth"
     )
     assert dict(collect_findings())[f"weights {name}"] == str(tmp_path / f"{name}.pth")

@@ -11,6 +11,7 @@ from selfmark.errors import InputError
 from selfmark.features.efficientnet_lite import EfficientNetLiteEncoder
 from selfmark.features.loading import build_encoder, load_encoder
 from selfmark.features.packaged_weights import load_packaged_weights
+from tests.features.random_images import random_images
 
 VARIANTS = {"efficientnet-lite0": 224, "efficientnet-lite1": 240, "efficientnet-lite2": 260}
 LITE0 = "efficientnet-lite0"
@@ -21,12 +22,6 @@ def lite0() -> EfficientNetLiteEncoder:
     encoder = load_encoder(LITE0)
     assert isinstance(encoder, EfficientNetLiteEncoder)
     return encoder
-
-
-def random_images(count: int, size: int) -> Tensor:
-    """Return smooth random images [B, 3, size, size] in 0..1."""
-    coarse = torch.rand(count, 3, 12, 12, generator=torch.Generator().manual_seed(size))
-    return F.interpolate(coarse, (size, size), mode="bicubic").clamp(0, 1)
 
 
 def reference_maps(

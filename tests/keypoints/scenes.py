@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from selfmark import weights_cache
 from selfmark.errors import InputError
-from selfmark.keypoints import weights_cache
 
 Floats = npt.NDArray[np.float64]
 Pixels = npt.NDArray[np.uint8]

@@ -13,7 +13,7 @@ from selfmark.config import FirstKeypoints
 from selfmark.errors import InputError
 from selfmark.keypoints import create_detector
 from selfmark.keypoints.superpoint import SuperPoint
-from selfmark.keypoints.weights_cache import PUBLISHED_WEIGHTS
+from selfmark.weights_cache import PUBLISHED_WEIGHTS
 
 from .scenes import draw_polygons, draw_rectangles, pairwise_distances, to_batch
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from selfmark import weights_cache
 from selfmark.detector import Detector
 from selfmark.errors import InputError, SelfmarkError
 from selfmark.evaluation.label_files import read_ground_truth
@@ -18,7 +19,6 @@ from selfmark.evaluation.stage1_landmarks import Stage1
 from selfmark.export.onnx_detector import load_detector
 from selfmark.images.decode import read_image
 from selfmark.images.sources import list_images
-from selfmark.keypoints import weights_cache
 from selfmark.keypoints.points_file import read_points_file
 from selfmark.mapping.mapped_detector import load_mapping
 from selfmark.run.config_file import read_config

@@ -67,7 +67,7 @@ def discover(
     """Discover landmarks in unlabeled images: train a detector and write a report."""
     from selfmark.cli.progress import ProgressDisplay
     from selfmark.discovery import discover as discover_landmarks
-    from selfmark.keypoints.weights_cache import license_notice
+    from selfmark.weights_cache import license_notice
 
     settings = parse_settings(overrides)
     shortcuts: dict[str, Any] = {

@@ -30,7 +30,7 @@ def collect_findings() -> Iterator[tuple[str, str]]:
     import torch
 
     from selfmark.config import resolve_preset
-    from selfmark.keypoints.weights_cache import PUBLISHED_WEIGHTS, find_weights
+    from selfmark.weights_cache import PUBLISHED_WEIGHTS, find_weights
 
     yield "selfmark", __version__
     yield "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"

@@ -10,13 +10,13 @@ from selfmark.cli.console import print_note, print_result
 
 
 def weights(
-    name: Annotated[str, typer.Argument(help="superpoint, r2d2, alike-t or alike-n.")],
+    name: Annotated[str, typer.Argument(help="superpoint, r2d2, alike-t, alike-n, dinov2-s or dinov2-b.")],
     source: Annotated[
         str | None, typer.Option("--from", help="Local weights file; default: download from the authors.")
     ] = None,
 ) -> None:
-    """Install the weights of a keypoint detector in the cache and verify their checksum."""
-    from selfmark.keypoints.weights_cache import install_weights, license_notice
+    """Install the weights of a keypoint detector or of features in the cache and verify their checksum."""
+    from selfmark.weights_cache import install_weights, license_notice
 
     notice = license_notice(name)
     if notice:

@@ -4,44 +4,60 @@ from __future__ import annotations
 
 import torch
 
+from selfmark import weights_cache
 from selfmark.errors import InputError, suggest
-from selfmark.features.efficientnet_lite import EfficientNetLiteEncoder
+from selfmark.features.dinov2 import SHAPES, DinoV2Encoder
+from selfmark.features.efficientnet_lite import SCALES, EfficientNetLiteEncoder
 from selfmark.features.encoder import Encoder
+from selfmark.features.onnx_features import PREFIX, OnnxEncoder, read_onnx_model
 from selfmark.features.packaged_weights import load_packaged_weights
 
-EFFICIENTNETS = {f"efficientnet-{variant}": variant for variant in ("lite0", "lite1", "lite2")}
-FEATURES = tuple(EFFICIENTNETS)
-"""Names that `load_encoder` accepts."""
+_EFFICIENTNETS = {f"efficientnet-{variant}": variant for variant in SCALES}
+FEATURES = (*_EFFICIENTNETS, *SHAPES)
+"""Names of pretrained features; `onnx:FILE` is accepted as well."""
 
 
 def load_encoder(name: str, device: torch.device | str = "cpu") -> Encoder:
     """Load a pretrained encoder in evaluation mode.
 
     Args:
-        name: one of FEATURES.
+        name: one of FEATURES, or onnx:FILE.
         device: where the network is moved.
 
     Raises:
-        InputError: if the name is unknown, or a package or weights file is missing or damaged.
+        InputError: if the name is unknown, or a package or file is missing or unsuitable.
     """
     encoder = build_encoder(name)
     if isinstance(encoder, EfficientNetLiteEncoder):
         encoder.network.load_published(load_packaged_weights(name))
+    elif isinstance(encoder, DinoV2Encoder):
+        path = weights_cache.find_weights(name)
+        encoder.network.load_published(weights_cache.load_weights(path, name))
     return encoder.to(device)
 
 
-def build_encoder(name: str) -> Encoder:
+def build_encoder(name: str, onnx_model: bytes | None = None) -> Encoder:
     """Build an encoder with random weights in evaluation mode, to load a saved state dict into.
 
-    The weights are the same at every call, and torch's global random state is not changed.
+    The weights are the same at every call, and torch's global random state is not changed. An ONNX model is
+    complete: its weights are in its file.
+
+    Args:
+        name: one of FEATURES, or onnx:FILE.
+        onnx_model: content of the ONNX model; None to read FILE.
 
     Raises:
-        InputError: if the name is unknown.
+        InputError: if the name is unknown or the ONNX model is missing or unsuitable.
     """
+    if name.startswith(PREFIX):
+        return OnnxEncoder(name, read_onnx_model(name) if onnx_model is None else onnx_model)
     if name not in FEATURES:
         raise InputError(
-            f"unknown features '{name}'; choose from {', '.join(FEATURES)}.{suggest(name, FEATURES)}"
+            f"unknown features '{name}'; choose from {', '.join(FEATURES)} and {PREFIX}FILE."
+            f"{suggest(name, FEATURES)}"
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return EfficientNetLiteEncoder(EFFICIENTNETS[name])
+        if name in SHAPES:
+            return DinoV2Encoder(name)
+        return EfficientNetLiteEncoder(_EFFICIENTNETS[name])

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from selfmark import weights_cache
 from selfmark.config import FirstKeypoints
 from selfmark.errors import InputError
-from selfmark.keypoints import weights_cache
 from selfmark.keypoints.peaks import strongest_peaks
 from selfmark.points import Keypoints, concatenate_keypoints
 

@@ -13,10 +13,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from selfmark.config import FirstKeypoints
+from selfmark.features.imagenet_colors import IMAGENET_MEAN, IMAGENET_STD
 from selfmark.keypoints.learned_detector import LearnedDetector, load_network
-
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_DEVIATION = (0.229, 0.224, 0.225)
 
 # Kernel, outputs and dilation of the nine convolutions. The three 2x2 convolutions with increasing dilation
 # replace one 8x8 kernel; a padding of half the dilation keeps them centered.
@@ -59,7 +57,7 @@ class R2D2(nn.Module):
     def forward(self, rgb: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Map RGB [B, 3, H, W] in 0..1 to score [B, H, W] and descriptors [B, 128, H, W]."""
         mean = rgb.new_tensor(IMAGENET_MEAN)[:, None, None]
-        deviation = rgb.new_tensor(IMAGENET_DEVIATION)[:, None, None]
+        deviation = rgb.new_tensor(IMAGENET_STD)[:, None, None]
         features = self.ops((rgb - mean) / deviation)
         squared = features.square()
         reliability = self.clf(squared).softmax(dim=1)[:, 1]

@@ -16,7 +16,6 @@ from selfmark._version import __version__
 from selfmark.config import Config, override, preset
 from selfmark.config.renamed import current_name
 from selfmark.errors import InputError
-from selfmark.keypoints.weights_cache import PUBLISHED_WEIGHTS, cache_folder, license_notice
 from selfmark.paper.reproduction import cost
 from selfmark.paper.reproduction import experiment as experiment_files
 from selfmark.paper.reproduction.dataset_cache import DatasetCache
@@ -45,6 +44,7 @@ from selfmark.paper.reproduction.workspace import OpenListener, Workspace, is_jo
 from selfmark.report.embedding import require_tsne
 from selfmark.run.devices import select_device
 from selfmark.run.files import atomic_write, read_json
+from selfmark.weights_cache import PUBLISHED_WEIGHTS, cache_folder, license_notice
 
 Log = Callable[[str], None]
 

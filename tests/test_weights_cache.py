@@ -12,11 +12,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from selfmark import weights_cache
 from selfmark.config import FirstKeypoints
 from selfmark.errors import InputError
-from selfmark.keypoints import create_detector, weights_cache
-
-from .scenes import published_weights
+from selfmark.keypoints import create_detector
+from tests.keypoints.scenes import published_weights
 
 CONTENT = b"these are the weights" * 1000
 

@@ -1,6 +1,7 @@
-"""Cache of the published weights of learned detectors.
+"""Cache of the published weights of keypoint detectors and pretrained features.
 
-Their licenses do not allow selfmark to distribute them, so the user downloads them once into a cache folder.
+Their licenses or sizes do not allow selfmark to distribute them, so the user downloads them once into a cache
+folder.
 They are pickles, and a pickle can run any code. A pickle is therefore opened only if its sha256 is that of a
 published file; other weights must be .safetensors files, which contain only numbers.
 """
@@ -28,7 +29,7 @@ from selfmark.run.files import atomic_write
 
 @dataclass(frozen=True)
 class WeightsFile:
-    """Published weights file of a detector."""
+    """Published weights file of a network."""
 
     file: str
     sha256: str
@@ -62,6 +63,18 @@ PUBLISHED_WEIGHTS: dict[str, WeightsFile] = {
         "ALIKE weights, Xiaoming Zhao: BSD 3-clause.",
         "https://github.com/Shiaoming/ALIKE/raw/main/models/alike-n.pth",
     ),
+    "dinov2-s": WeightsFile(
+        "dinov2_vits14_pretrain.pth",
+        "b938bf1bc15cd2ec0feacfe3a1bb553fe8ea9ca46a7e1d8d00217f29aef60cd9",
+        "DINOv2 weights, Meta Platforms: Apache License 2.0.",
+        "https://dl.fbaipublicfiles.com/dinov2/dinov2_vits14/dinov2_vits14_pretrain.pth",
+    ),
+    "dinov2-b": WeightsFile(
+        "dinov2_vitb14_pretrain.pth",
+        "0b8b82f85de91b424aded121c7e1dcc2b7bc6d0adeea651bf73a13307fad8c73",
+        "DINOv2 weights, Meta Platforms: Apache License 2.0.",
+        "https://dl.fbaipublicfiles.com/dinov2/dinov2_vitb14/dinov2_vitb14_pretrain.pth",
+    ),
 }
 
 _BLOCK = 1 << 20  # bytes copied at a time
@@ -79,10 +92,10 @@ def cache_folder() -> Path:
 
 
 def find_weights(name: str, explicit_path: str = "") -> Path:
-    """Return the path of the weights of detector `name`.
+    """Return the path of the weights of `name`.
 
     Args:
-        name: name of the detector.
+        name: name of the detector or features.
         explicit_path: a file to use instead of the one in the cache.
 
     Raises:
@@ -105,12 +118,12 @@ def find_weights(name: str, explicit_path: str = "") -> Path:
 
 
 def install_weights(name: str, source: str | None) -> Path:
-    """Copy the weights of detector `name` to the cache and return their path.
+    """Copy the weights of `name` to the cache and return their path.
 
     The file appears in the cache only when it is complete and its checksum is correct.
 
     Args:
-        name: name of the detector.
+        name: name of the detector or features.
         source: path of a local file; None to download the weights from their authors.
 
     Raises:
@@ -140,7 +153,7 @@ def load_weights(path: Path, name: str) -> dict[str, torch.Tensor]:
     """Load the tensors of a weights file by layer name, on the CPU.
 
     Raises:
-        InputError: if the file cannot be read, or is a pickle but not the published one of detector `name`.
+        InputError: if the file cannot be read, or is a pickle but not the published one of `name`.
     """
     try:
         content = path.read_bytes()

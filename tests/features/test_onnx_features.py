@@ -1,0 +1,187 @@
+"""Features of ONNX models against torch, and models that cannot be used."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from selfmark.errors import InputError
+from selfmark.features.loading import build_encoder, load_encoder
+from tests.features.random_images import random_images
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+helper = onnx.helper
+
+WEIGHT = torch.randn(6, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+IMAGES = ["batch", 3, "height", "width"]
+MAPS = ["batch", 6, "rows", "columns"]
+
+
+def make_model(
+    input_shape: list[Any] | None = IMAGES,
+    output_shape: list[Any] | None = MAPS,
+    nodes: list[Any] | None = None,
+    input_type: int = onnx.TensorProto.FLOAT,
+    output_type: int = onnx.TensorProto.FLOAT,
+    num_inputs: int = 1,
+    num_outputs: int = 1,
+) -> bytes:
+    """Return an ONNX model, by default one convolution with 6 outputs and cells of 4 pixels."""
+    inputs = [helper.make_tensor_value_info(f"x{i}", input_type, input_shape) for i in range(num_inputs)]
+    outputs = [helper.make_tensor_value_info(f"y{i}", output_type, output_shape) for i in range(num_outputs)]
+    convolutions = [
+        helper.make_node("Conv", ["x0", "weight"], [f"y{i}"], kernel_shape=[4, 4], strides=[4, 4])
+        for i in range(num_outputs)
+    ]
+    weight = onnx.numpy_helper.from_array(WEIGHT.numpy(), "weight")
+    graph = helper.make_graph(nodes or convolutions, "features", inputs, outputs, [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    content: bytes = model.SerializeToString()
+    return content
+
+
+def expected_features(images: Tensor, size: int, grid: int) -> Tensor:
+    """Compute the same with torch."""
+    images = F.interpolate(images, (size, size), mode="bilinear", antialias=True)
+    mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+    maps = F.conv2d((images - mean[:, None, None]) / std[:, None, None], WEIGHT, stride=4)
+    return F.normalize(F.interpolate(maps, (grid, grid), mode="bilinear"), dim=1)
+
+
+@pytest.mark.parametrize(
+    ("input_shape", "output_shape", "size"),
+    [
+        (IMAGES, MAPS, 64),  # dynamic sizes
+        (IMAGES, ["batch", "channels", "rows", "columns"], 64),  # channels known from a result only
+        (IMAGES, None, 64),  # output of unknown shape
+        (["batch", 3, 32, 32], MAPS, 32),  # fixed image size
+        ([1, 3, 48, 48], [1, 6, 12, 12], 48),  # fixed batch and image size
+        ([4, 3, 64, 64], [4, 6, 16, 16], 64),  # batch that the number of images is no multiple of
+    ],
+)
+def test_features_are_those_of_torch(
+    tmp_path: Path, input_shape: list[Any], output_shape: list[Any], size: int
+) -> None:
+    path = tmp_path / "own.onnx"
+    path.write_bytes(make_model(input_shape, output_shape))
+    encoder = load_encoder(f"onnx:{path}")
+    images = random_images(5, 64)
+    assert encoder.channels == encoder.part_channels == 6
+    assert not encoder.is_trainable
+    head, parts = encoder.describe_both(images.requires_grad_())
+    assert torch.equal(head, parts)
+    assert not head.requires_grad
+    torch.testing.assert_close(head, expected_features(images.detach(), size, 8), rtol=1e-4, atol=1e-5)
+
+
+def test_a_stored_copy_gives_the_same_features(tmp_path: Path) -> None:
+    path = tmp_path / "own.onnx"
+    path.write_bytes(make_model())
+    encoder: Any = load_encoder(f"onnx:{path}")
+    assert encoder.model_bytes == path.read_bytes()
+    assert encoder.state_dict() == {}
+    path.unlink()
+    copy = build_encoder(f"onnx:{path}", encoder.model_bytes)
+    images = random_images(2, 64)
+    assert torch.equal(copy(images), encoder(images))
+
+
+def flatten_node() -> list[Any]:
+    return [helper.make_node("Flatten", ["x0"], ["y0"])]
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (make_model(num_inputs=2), "has 2 inputs and 1 outputs; features need a model with one input"),
+        (make_model(num_outputs=2), "has 1 inputs and 2 outputs; features need a model with one input"),
+        (make_model(["batch", 3, 64]), "is not an ONNX model that ONNX Runtime can read"),
+        (
+            make_model(["batch", 4, 8, 8], ["batch", 256], flatten_node()),
+            r"input of .* is tensor\(float\) with shape \['batch', 4, 8, 8\]; features need",
+        ),
+        (
+            make_model(
+                IMAGES,
+                IMAGES,
+                [helper.make_node("Identity", ["x0"], ["y0"])],
+                onnx.TensorProto.UINT8,
+                onnx.TensorProto.UINT8,
+            ),
+            r"input of .* is tensor\(uint8\) .* need a model with a float32 input",
+        ),
+        (
+            make_model(["batch", 12], ["batch", 12], flatten_node()),
+            r"input of .* with shape \['batch', 12\]",
+        ),
+        (
+            make_model(IMAGES, ["batch", "features"], flatten_node()),
+            r"output of .* is tensor\(float\) with shape \['batch', 'features'\]; features need",
+        ),
+        (
+            make_model(
+                IMAGES,
+                MAPS,
+                [helper.make_node("Cast", ["x0"], ["y0"], to=onnx.TensorProto.DOUBLE)],
+                output_type=onnx.TensorProto.DOUBLE,
+            ),
+            r"output of .* is tensor\(double\)",
+        ),
+        (b"no model", "'own.onnx' is not an ONNX model that ONNX Runtime can read: "),
+        (b"", "'own.onnx' is not an ONNX model that ONNX Runtime can read: "),
+    ],
+)
+def test_unsuitable_models_are_refused(model: bytes, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        build_encoder("onnx:own.onnx", model)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_that_fails_on_the_image_size_is_reported() -> None:
+    shape = onnx.numpy_helper.from_array(np.array([1, 3, 16, 16]), "shape")
+    nodes = [
+        helper.make_node("Constant", [], ["shape"], value=shape),
+        helper.make_node("Reshape", ["x0", "shape"], ["y0"]),
+    ]
+    encoder = build_encoder("onnx:own.onnx", make_model(IMAGES, [1, 3, 16, 16], nodes))
+    with pytest.raises(InputError, match=r"fails on images of 64 x 64 pixels .*; export it for this size"):
+        encoder(random_images(1, 64))
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        (
+            helper.make_node("ReduceMean", ["x0"], ["y0"], axes=[0]),
+            r"output of onnx:own.onnx is shape \[1, 3, 64, 64\] for 2 images; features need",
+        ),
+        (
+            helper.make_node("Log", ["x0"], ["y0"]),  # the normalized colors of dark pixels are negative
+            "output of onnx:own.onnx is values that are not finite; features need",
+        ),
+    ],
+)
+def test_unsuitable_results_are_refused(node: Any, message: str) -> None:
+    encoder = build_encoder("onnx:own.onnx", make_model(IMAGES, None, [node]))
+    with pytest.raises(InputError, match=message):
+        encoder(random_images(2, 64))
+
+
+def test_missing_files_are_reported(tmp_path: Path) -> None:
+    for name in (f"onnx:{tmp_path / 'absent.onnx'}", f"onnx:{tmp_path}", "onnx:"):
+        with pytest.raises(InputError, match="cannot read the ONNX model"):
+            load_encoder(name)
+
+
+def test_a_missing_package_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(InputError, match=r"need the package onnxruntime.*pip install 'selfmark\[onnx\]'"):
+        build_encoder("onnx:own.onnx", make_model())

@@ -106,7 +106,7 @@ def visit(browser: Any, place: Path | str, width: int = 1280, **context: Any) ->
     `new_context`.
     """
     address = place if isinstance(place, str) else place.resolve().as_uri()
-    own = address.split("?")[0] if isinstance(place, str) else None
+    server = address.split("?")[0] if isinstance(place, str) else None
     window = browser.new_context(viewport={"width": width, "height": 800}, **context)
     try:
         page = window.new_page()
@@ -118,8 +118,8 @@ def visit(browser: Any, place: Path | str, width: int = 1280, **context: Any) ->
                 complain(f"console: {message.text}")
 
         def on_request(request: Any) -> None:
-            known = request.url == address if own is None else request.url.startswith(own)
-            if not known and not request.url.startswith("data:"):
+            is_own = request.url == address if server is None else request.url.startswith(server)
+            if not is_own and not request.url.startswith("data:"):
                 complain(f"request: {request.url}")
 
         def on_dialog(dialog: Any) -> None:

@@ -45,9 +45,9 @@ def test_selected_rows_keep_their_values(objects: AnnotatedObjects) -> None:
 
 
 def test_selected_points_keep_their_partners(objects: AnnotatedObjects) -> None:
-    turned = objects.select_points(["right", "left"])
-    assert turned.mirror == (1, 0)
-    np.testing.assert_array_equal(turned.xy, objects.xy[:, ::-1])
+    swapped = objects.select_points(["right", "left"])
+    assert swapped.mirror == (1, 0)
+    np.testing.assert_array_equal(swapped.xy, objects.xy[:, ::-1])
     assert objects.select_points(["left"]).mirror == ()
     with pytest.raises(InputError, match=r"labels\.json has no point 'nose'; it has left, right"):
         objects.select_points(["nose"])

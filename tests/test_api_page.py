@@ -55,11 +55,11 @@ def test_examples_run(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     discover = selfmark.discover
 
-    def short(*arguments: Any, settings: dict[str, Any], **named: Any) -> Any:
+    def discover_quickly(*arguments: Any, settings: dict[str, Any], **named: Any) -> Any:
         """Discover as shown, in seconds instead of minutes."""
         return discover(*arguments, settings=QUICK | settings, preset="tiny", **named)
 
-    monkeypatch.setattr(selfmark, "discover", short, raising=False)
+    monkeypatch.setattr(selfmark, "discover", discover_quickly, raising=False)
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     examples = doctest.DocTestParser().get_doctest("\n".join(blocks), {}, "api", str(PAGE), 0)
     assert len(examples.examples) > 20

@@ -83,9 +83,9 @@ def test_traffic_matches_a_real_ring(formulas: ModuleType) -> None:
 def test_formula_equals_simulation_without_randomness(
     gpus: int, formulas: ModuleType, simulation: ModuleType
 ) -> None:
-    calm = replace(formulas.ASSUMPTIONS, jitter=0.0, stall_fraction=0.0, link_jitter=0.0)
-    simulated = simulation.simulate_steps(gpus, 0.01, 27e6, 5, calm, np.random.default_rng(0))
-    assert simulated == pytest.approx(0.01 + formulas.all_reduce(gpus, 27e6, calm), rel=1e-9)
+    without_randomness = replace(formulas.ASSUMPTIONS, jitter=0.0, stall_fraction=0.0, link_jitter=0.0)
+    simulated = simulation.simulate_steps(gpus, 0.01, 27e6, 5, without_randomness, np.random.default_rng(0))
+    assert simulated == pytest.approx(0.01 + formulas.all_reduce(gpus, 27e6, without_randomness), rel=1e-9)
 
 
 @pytest.mark.parametrize("gpus", [8, 64])
@@ -102,8 +102,8 @@ def test_formula_is_within_six_percent_with_randomness(
 
 @pytest.mark.parametrize("count", [2, 8, 64, 1024])
 def test_expected_largest_of_many_samples(count: int, formulas: ModuleType) -> None:
-    drawn = np.random.default_rng(2).normal(size=(3_000, count)).max(axis=1).mean()
-    assert formulas.expected_largest(count) == pytest.approx(drawn, abs=0.06)
+    sampled = np.random.default_rng(2).normal(size=(3_000, count)).max(axis=1).mean()
+    assert formulas.expected_largest(count) == pytest.approx(sampled, abs=0.06)
 
 
 def test_measured_rates_replace_assumed_ones(scripts: Path, tmp_path: Path) -> None:

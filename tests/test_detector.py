@@ -28,7 +28,7 @@ from selfmark.run.config_file import read_config, write_config
 NETWORK = Network(channels=32, depth=2, descriptor=16, norm_groups=4)
 
 
-class _BrightestPixel(Psi):
+class _ColorNetwork(Psi):
     """Replaces a trained network: landmark 0 is the reddest location, landmark 1 the greenest."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -37,12 +37,13 @@ class _BrightestPixel(Psi):
 
 def _detector(**changes: Any) -> Detector:
     card = ModelCard(("red", "green"), (0, 1), (), Images(size=64), NETWORK, "parabola", False, {})
-    return Detector(_BrightestPixel(NETWORK, 2), replace(card, **changes))
+    return Detector(_ColorNetwork(NETWORK, 2), replace(card, **changes))
 
 
 def _picture(
     width: int, height: int, red: tuple[float, float], green: tuple[float, float], radius: float
 ) -> Any:
+    """Draw a red and a green dot with these centers on black."""
     y, x = np.mgrid[:height, :width]
     image = np.zeros((height, width, 3), np.uint8)
     for channel, (cx, cy) in enumerate((red, green)):
@@ -80,8 +81,8 @@ def test_paths_arrays_and_lists_give_the_same_landmarks(tmp_path: Path) -> None:
     np.testing.assert_array_equal(from_arrays.xy[:1], detector(str(paths[0])).xy)
 
 
-class _PrefersLeft(Psi):
-    """A biased network: landmark 0 prefers the left side, landmark 1 the right side."""
+class _BiasedNetwork(Psi):
+    """A network whose landmark 0 prefers the left side and landmark 1 the right side."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         size = images.shape[-1] // 4
@@ -93,14 +94,14 @@ class _PrefersLeft(Psi):
 def test_flip_test_averages_with_the_mirror_partner() -> None:
     card = _detector().card
     images = (torch.rand(2, 3, 64, 64) * 255).to(torch.uint8)
-    flipping = Detector(_PrefersLeft(NETWORK, 2), replace(card, mirror=(1, 0), flip_test=True))
+    flipping = Detector(_BiasedNetwork(NETWORK, 2), replace(card, mirror=(1, 0), flip_test=True))
     maps = flipping.psi(images.float() / 255)
     mirrored = flipping.psi(images.flip(-1).float() / 255).flip(-1)
     expected = torch.stack([(maps[:, 0] + mirrored[:, 1]) / 2, (maps[:, 1] + mirrored[:, 0]) / 2], dim=1)
     flat = expected.flatten(2).argmax(dim=2)
     cells = torch.stack([flat % 16, flat // 16], dim=-1)
-    located = (flipping.locate(images).xy + 0.5) / 4 - 0.5
-    assert (located - cells).abs().max() <= 0.5
+    located_cells = (flipping.locate(images).xy + 0.5) / 4 - 0.5  # a cell has 4 x 4 pixels
+    assert (located_cells - cells).abs().max() <= 0.5
     # The mirrored image gives the mirrored landmarks, with partners swapped.
     mirrored_xy = flipping.locate(images.flip(-1)).xy
     partner_xy = flipping.locate(images).xy[:, [1, 0]]
@@ -205,7 +206,7 @@ def test_arrays_of_the_wrong_shape_are_refused() -> None:
 
 
 def test_the_demo_detector_finds_the_toy_animal() -> None:
-    """On new pictures, points regressed from its landmarks are much better than the mean shape."""
+    """On new pictures, points predicted from its landmarks are much better than the mean shape."""
     scene = generate_scene(80, 96, seed=11)
     landmarks = selfmark.load("demo")(list(scene.images)).xy.reshape(80, -1).astype(np.float64)
     truth = scene.xy.reshape(80, -1).astype(np.float64)

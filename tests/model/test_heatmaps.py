@@ -136,8 +136,8 @@ def test_sampling_matches_scipy() -> None:
     ours = heatmaps.sample_maps(torch.from_numpy(maps), torch.from_numpy(cells)).numpy()
     for image in range(2):
         for channel in range(3):
-            at = [cells[image, :, 1], cells[image, :, 0]]
-            expected = map_coordinates(maps[image, channel], at, order=1)
+            rows_and_columns = [cells[image, :, 1], cells[image, :, 0]]
+            expected = map_coordinates(maps[image, channel], rows_and_columns, order=1)
             np.testing.assert_allclose(ours[image, :, channel], expected, atol=1e-5)
 
 

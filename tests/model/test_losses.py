@@ -127,8 +127,8 @@ def test_the_loss_without_pairs_is_zero() -> None:
         assert _mean_contrastive_loss(ones, no_pairs, ones, no_pairs, settings).item() == 0
 
 
-class _FirstOfTwo(ProcessGroup):
-    """First of two processes; `all_sum` adds the counts of the second."""
+class _OneOfTwo(ProcessGroup):
+    """One of two processes; `all_sum` adds the counts of the other one."""
 
     other: dict[str, torch.Tensor]
 
@@ -146,7 +146,7 @@ def test_the_mean_over_processes_is_the_loss_of_a_single_process(average: str) -
     whole = _mean_contrastive_loss(across, positive, across, negative, settings)
     parts = []
     for rows, others in ((slice(0, 1), slice(1, B)), (slice(1, B), slice(0, 1))):
-        group = _FirstOfTwo(0, 2)
+        group = _OneOfTwo(0, 2)
         counts = torch.stack([positive[others].sum(), negative[others].sum()]).float()
         object.__setattr__(group, "other", {"counts": counts})
         weights = losses.pair_weights(positive[rows], negative[rows], settings, group)

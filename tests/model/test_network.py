@@ -20,7 +20,7 @@ def test_phi_has_the_size_of_the_authors_network() -> None:
     assert round(counter.get_total_flops() / 1e9, 1) == 20.8
 
 
-def test_maps_are_a_quarter_of_the_image() -> None:
+def test_the_side_of_maps_is_a_quarter_of_that_of_the_image() -> None:
     tiny = preset("tiny")
     maps = Phi(tiny.network)(torch.rand(2, 3, 128, 128))
     assert maps.confidence.shape == (2, 1, 32, 32)

@@ -154,12 +154,12 @@ def _assert_same_weights(run: Path, expected_run: Path) -> None:
         torch.testing.assert_close(value, expected[name], atol=1e-3, rtol=1e-2)
 
 
-def _keys(value: Any, place: str = "") -> set[str]:
+def _keys(value: Any, prefix: str = "") -> set[str]:
     """Return the dotted names of all keys of nested JSON objects."""
     if not isinstance(value, dict):
         return set()
-    return {f"{place}{key}" for key in value} | {
-        name for key, item in value.items() for name in _keys(item, f"{place}{key}.")
+    return {f"{prefix}{key}" for key in value} | {
+        name for key, item in value.items() for name in _keys(item, f"{prefix}{key}.")
     }
 
 

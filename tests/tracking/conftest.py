@@ -1,4 +1,4 @@
-"""The `write_video` fixture of the image tests."""
+"""Provide the `write_video` fixture of the image tests."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.tracking.regions import Regions, locate_objects, parse_crop
 
+# File name, frame, box and track of each object.
 Objects = list[tuple[str, int | None, tuple[float, ...] | None, int | None]]
 
 
@@ -28,7 +30,7 @@ def folder(tmp_path: Path, write_video: Callable[..., Path]) -> Path:
     """Folder with a.png (40 x 20), b.jpg (10 x 80, stored sideways) and clip.avi (64 x 48, 12 frames)."""
     Image.new("RGB", (40, 20)).save(tmp_path / "a.png")
     rotated = Image.Exif()
-    rotated[0x0112] = 6
+    rotated[0x0112] = 6  # orientation: viewers rotate the image by 90 degrees
     Image.new("RGB", (80, 10)).save(tmp_path / "b.jpg", exif=rotated)
     write_video(tmp_path / "clip.avi", 12, "MJPG")
     return tmp_path
@@ -77,9 +79,7 @@ def test_csv_boxes_of_a_single_video(folder: Path) -> None:
 def test_images_are_matched_by_the_end_of_their_paths(folder: Path) -> None:
     for name in ("left", "right"):
         (folder / name).mkdir()
-        (folder / "a.png").rename(folder / name / "a.png") if name == "left" else Image.new(
-            "RGB", (9, 9)
-        ).save(folder / name / "a.png")
+        shutil.copy(folder / "a.png", folder / name)
     path = folder / "boxes.csv"
     path.write_text("image,x,y,w,h\n/data/right/a.png,1,2,3,4\nleft/a.png,5,6,7,8\nother.png,1,1,1,1\n")
     refs = locate_objects([folder / "left", folder / "right"], regions=Regions(boxes=path))

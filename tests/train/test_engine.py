@@ -41,6 +41,7 @@ def _task(state: TrainState) -> TrainingTask:
 
 
 def _run(state: TrainState, stop: int, path: Path | None = None, drops: tuple[int, ...] = ()) -> list[tuple]:  # type: ignore[type-arg]
+    """Train until an iteration and return the logged iterations and mean losses."""
     lines: list[tuple] = []  # type: ignore[type-arg]
     run_phase(
         state,
@@ -54,8 +55,8 @@ def _run(state: TrainState, stop: int, path: Path | None = None, drops: tuple[in
 
 
 def test_resuming_gives_bitwise_the_same_weights(tmp_path: Path) -> None:
-    whole = _state()
-    _run(whole, 12)
+    uninterrupted = _state()
+    _run(uninterrupted, 12)
     path = tmp_path / "checkpoint.safetensors"
     _run(_state(), 5, path)
     resumed = _state(seed=99)
@@ -63,21 +64,21 @@ def test_resuming_gives_bitwise_the_same_weights(tmp_path: Path) -> None:
     assert resumed.iteration == 5
     _run(resumed, 12)
     resumed_weights = resumed.network.state_dict()
-    assert resumed_weights.keys() == whole.network.state_dict().keys()
-    for name, expected in whole.network.state_dict().items():
+    assert resumed_weights.keys() == uninterrupted.network.state_dict().keys()
+    for name, expected in uninterrupted.network.state_dict().items():
         assert torch.equal(resumed_weights[name], expected), name
-    assert torch.equal(whole.generator.get_state(), resumed.generator.get_state())
+    assert torch.equal(uninterrupted.generator.get_state(), resumed.generator.get_state())
 
 
 def test_logged_losses_are_means_since_the_last_line() -> None:
     lines = _run(_state(), 5)
     assert [iteration for iteration, _ in lines] == [2, 4, 5]
     state = _state()
-    single = []
+    single_losses = []
     for iteration in range(1, 6):
-        single += _run_one(state, iteration)
-    assert lines[0][1]["total"] == pytest.approx((single[0] + single[1]) / 2)
-    assert lines[2][1]["twice"] == pytest.approx(2 * single[4])
+        single_losses += _run_one(state, iteration)
+    assert lines[0][1]["total"] == pytest.approx((single_losses[0] + single_losses[1]) / 2)
+    assert lines[2][1]["twice"] == pytest.approx(2 * single_losses[4])
 
 
 def _run_one(state: TrainState, stop: int) -> list[float]:

@@ -55,6 +55,7 @@ def _drop_most_points(described: DescribedPoints) -> DescribedPoints:
     return DescribedPoints(described.points.select(torch.tensor([0])), None)
 
 
+# Faults by a regular expression that matches their message.
 FAULTS: dict[str, Callable[[DescribedPoints], DescribedPoints]] = {
     "descriptors of all points are alike": _make_descriptors_equal,
     "all points of an image lie in one place": _make_positions_equal,
@@ -62,10 +63,10 @@ FAULTS: dict[str, Callable[[DescribedPoints], DescribedPoints]] = {
 }
 
 
-@pytest.mark.parametrize("words", FAULTS)
-def test_collapsed_points_raise(words: str) -> None:
-    with pytest.raises(TrainingError, match=f"collapsed: .*{words}.*Start again with"):
-        check_points(FAULTS[words](make_points(images=24)), 24, 64, GUARDS)
+@pytest.mark.parametrize("message", FAULTS)
+def test_collapsed_points_raise(message: str) -> None:
+    with pytest.raises(TrainingError, match=f"collapsed: .*{message}.*Start again with"):
+        check_points(FAULTS[message](make_points(images=24)), 24, 64, GUARDS)
 
 
 def test_descriptors_that_are_not_finite_raise() -> None:
@@ -102,12 +103,12 @@ def test_too_many_empty_clusters_raise() -> None:
 def test_collapsed_landmarks_raise() -> None:
     xy, score = make_points().points.xy.view(4, 5, 2), torch.full((4, 5), 0.5)
     check_landmarks(xy, score, 64, GUARDS)
-    for bad_xy, bad_score, words in (
+    for bad_xy, bad_score, message in (
         (30 + xy / 1000, score, "all landmarks lie in one place"),
         (xy, score * 0, "no landmark has a score above"),
         (xy * float("nan"), score, "not finite numbers"),
     ):
-        with pytest.raises(TrainingError, match=words):
+        with pytest.raises(TrainingError, match=message):
             check_landmarks(bad_xy, bad_score, 64, GUARDS)
 
 
@@ -120,22 +121,22 @@ def run_with_fault(photos: Path, output: Path) -> tuple[int, list[Event]]:
     return code, Run.open(output).events()
 
 
-@pytest.mark.parametrize("words", FAULTS)
+@pytest.mark.parametrize("message", FAULTS)
 def test_a_faulty_run_stops_before_the_next_round_and_saves_no_model(
-    words: str,
+    message: str,
     photos: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The fault occurs in the descriptors before round 2, so none of its iterations runs."""
-    real, calls = pipeline.describe_images, 0
+    original, calls = pipeline.describe_images, 0
 
     def describe(*arguments: Any) -> DescribedPoints:
         nonlocal calls
         calls += 1
-        described = real(*arguments)
-        return FAULTS[words](described) if calls == 2 else described
+        described = original(*arguments)
+        return FAULTS[message](described) if calls == 2 else described
 
     monkeypatch.setattr(pipeline, "describe_images", describe)
     code, events = run_with_fault(photos, tmp_path / "run")
@@ -148,10 +149,10 @@ def test_a_faulty_run_stops_before_the_next_round_and_saves_no_model(
 def test_a_detector_that_collapsed_in_stage2_is_not_saved(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    real = Detector.locate
+    original = Detector.locate
 
     def locate(detector: Detector, pixels: torch.Tensor) -> NetworkLandmarks:
-        located = real(detector, pixels)
+        located = original(detector, pixels)
         return NetworkLandmarks(torch.full_like(located.xy, 31.0), located.score)
 
     monkeypatch.setattr(Detector, "locate", locate)
@@ -166,12 +167,12 @@ def test_checkpoints_contain_only_finite_numbers(
     broken: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A number breaks at iteration 7, between two log lines; the checkpoint of iteration 8 is not written."""
-    real, calls = engine._Step.__call__, 0
+    original, calls = engine._Step.__call__, 0
 
     def break_once(step: Any, *batch: Any) -> None:
         nonlocal calls
         calls += 1
-        real(step, *batch)
+        original(step, *batch)
         if calls == 7:
             target = step._sums if broken == "loss" else next(step._state.network.parameters()).data
             target[(0,) * target.ndim] = float("nan")

@@ -74,7 +74,7 @@ def test_same_image_negatives_count_each_pair_of_keypoints_once() -> None:
 def test_random_cells_are_negatives_in_the_same_image_mode_only() -> None:
     batch = _batch(4, 6, 64)
     batch = replace(batch, label=torch.full_like(batch.label, -1))  # no positives, no clusters
-    features = torch.ones(4, 16, 16, 16)  # all descriptors are equal: every negative costs the whole margin
+    features = torch.ones(4, 16, 16, 16)  # all descriptors are equal: every negative costs the margin, 0.8
     same = _descriptor_loss(features, batch, _config(loss__average="together"), 0)
     weight = _config().loss.negative_weight
     assert float(same) == pytest.approx(0.8 * weight, abs=1e-5)

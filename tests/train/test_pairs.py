@@ -23,7 +23,9 @@ from selfmark.train.objectives import round_pair_settings, warmup_pair_settings
 from selfmark.train.pairs import PairBatch, PairSettings, PairSource, build_pair_batch
 from selfmark.train.point_table import PointTable, build_point_table, label_by_index
 
-SIZE, IMAGES, SLOTS = 128, 6, 5
+SIZE = 128  # pixels
+IMAGES = 6
+SLOTS = 5  # points per image
 SAME_COLORS = replace(
     Augment(), contrast=(1.0, 1.0), brightness=(1.0, 1.0), noise=0.0, blur_fraction=0.0, color_fraction=0.0
 )
@@ -34,6 +36,7 @@ ROUND = PairSettings(same_image_fraction=0.3, flip=True, flip_together=False)
 
 
 def _pixels() -> torch.Tensor:
+    """Return the images [IMAGES, 3, SIZE, SIZE] that encode their coordinates."""
     ramp = torch.arange(SIZE, dtype=torch.uint8)
     pixels = torch.empty(IMAGES, 3, SIZE, SIZE, dtype=torch.uint8)
     pixels[:, 0] = ramp[None, None]

@@ -50,33 +50,34 @@ def samples(comparison, data):
     return comparison.load("faces-yt68", data / "faces-yt68", 4)
 
 
-def points(xy, images, descriptor=None):
+def make_keypoints(xy, images, descriptor=None):
     index = torch.arange(images).repeat_interleave(len(xy) // images)
     return Keypoints(torch.as_tensor(xy, dtype=torch.float32), index, torch.ones(len(xy)), descriptor)
 
 
 def test_precision_and_landmarks_reached(comparison, samples):
-    assert samples.radius.tolist() == pytest.approx([8.0] * 4)  # a tenth of 40 pixels, enlarged twice
+    # A tenth of the 40 pixels between the eyes, in images enlarged twofold.
+    assert samples.radius.tolist() == pytest.approx([8.0] * 4)
     eye = np.array([40.5 * 2 - 0.5, 50.5 * 2 - 0.5])
     detected = np.tile([eye, eye, [200.0, 30.0], [220.0, 30.0]], (4, 1))
     detected[0::4, 1] += 7.9
     detected[1::4, 1] += 8.1
-    metrics = comparison.measure_precision(samples, lambda images: points(detected, 4))
+    metrics = comparison.measure_precision(samples, lambda images: make_keypoints(detected, 4))
     assert metrics["precision"] == 25
     assert metrics["landmarks_reached"] == pytest.approx(100 / 3, abs=0.01)
     assert metrics["keypoints_per_image"] == 4
 
 
-def test_points_that_follow_the_homography_are_found_again(comparison, samples):
+def test_points_that_follow_the_homography_are_repeated_and_matched(comparison, samples):
     grid = np.stack(np.meshgrid(np.arange(90, 170, 20.0), np.arange(90, 170, 20.0)), axis=-1).reshape(-1, 2)
     descriptors = torch.eye(len(grid)).repeat(4, 1)
 
     def detect_moved_points(images):
         if images is samples.store.pixels:
-            return points(np.tile(grid, (4, 1)), 4, descriptors)
+            return make_keypoints(np.tile(grid, (4, 1)), 4, descriptors)
         moved = [cv2.perspectiveTransform(grid[None], matrix)[0] for matrix in samples.matrices]
         moved_xy = np.concatenate(moved) + (10 if images is samples.relit else 0)
-        return points(moved_xy, 4, descriptors)
+        return make_keypoints(moved_xy, 4, descriptors)
 
     metrics = comparison.measure_repeatability(samples, detect_moved_points)
     assert metrics["repeatability"] == metrics["matching"] == 1

@@ -46,7 +46,7 @@ def test_detector_loss_is_the_mean_over_counted_cells():
     assert detector_loss(logits, labels, torch.zeros_like(counted)).item() == 0
 
 
-def naive_descriptor_loss(first, second, xy1, xy2, valid, temperature, apart):
+def naive_descriptor_loss(first, second, xy1, xy2, valid, temperature, min_distance):
     def at(field, x, y):  # bilinear, cells of 8 pixels
         u, v = (x + 0.5) / 8 - 0.5, (y + 0.5) / 8 - 0.5
         c, r = math.floor(u), math.floor(v)
@@ -65,7 +65,7 @@ def naive_descriptor_loss(first, second, xy1, xy2, valid, temperature, apart):
                 candidates = [
                     j
                     for j in valid[b].nonzero().flatten().tolist()
-                    if j == i or math.dist(places[1][b, i].tolist(), places[1][b, j].tolist()) >= apart
+                    if j == i or math.dist(places[1][b, i].tolist(), places[1][b, j].tolist()) >= min_distance
                 ]
                 scores = torch.stack([first_vectors[i] @ second_vectors[j] / temperature for j in candidates])
                 terms.append((scores.logsumexp(0) - scores[candidates.index(i)]).item())

@@ -80,15 +80,15 @@ class BrightnessDetector(torch.nn.Module):
 
 def test_adaptation_labels_repeated_detections():
     image = torch.zeros(2, 64, 64, dtype=torch.uint8)
-    places = [[(20, 30), (44, 18)], [(33, 33)]]
-    for index, spots in enumerate(places):
+    centers = [[(20, 30), (44, 18)], [(33, 33)]]
+    for index, spots in enumerate(centers):
         for x, y in spots:
             image[index, y - 1 : y + 2, x - 1 : x + 2] = 255
     settings = replace(
         SMALL, adapt=Adapt(views=8, batch=1), adapt_light=replace(SMALL.adapt_light, noise=0.0)
     )
     labeled = adapt(BrightnessDetector(), image, settings, torch.Generator().manual_seed(0))
-    for index, spots in enumerate(places):
+    for index, spots in enumerate(centers):
         labels = labeled.points[index][~labeled.points[index, :, 0].isnan()]
         assert len(labels) == len(spots)
         gaps = torch.cdist(labels, torch.tensor(spots, dtype=torch.float32))
@@ -100,9 +100,9 @@ def test_chosen_positions_correspond_in_both_views():
     generator = torch.Generator().manual_seed(0)
     images = draw_images(12)
     first, second = random_pairs(12, 64, SMALL.views, generator)
-    ahead = torch.cat((first, second))
+    to_image = torch.cat((first, second))
     first_xy, second_xy, valid = choose_positions(
-        images.points, ahead, inverse(ahead), 32, 64, SMALL, generator
+        images.points, to_image, inverse(to_image), 32, 64, SMALL, generator
     )
     assert first_xy.shape == (12, 16, 2)
     assert 0.1 < valid.float().mean() < 1
@@ -118,7 +118,7 @@ def test_chosen_positions_correspond_in_both_views():
 def test_relighting_does_not_move_edges():
     view = torch.full((64, 1, 48, 48), 0.2)
     view[..., 24:, 24:] = 0.8
-    everything = torch.ones(64, dtype=torch.bool)
+    all_views = torch.ones(64, dtype=torch.bool)
 
     def contrast(views):
         return views[..., 32:44, 32:44].mean(dim=(1, 2, 3)) - views[..., 4:16, 4:16].mean(dim=(1, 2, 3))
@@ -128,7 +128,7 @@ def test_relighting_does_not_move_edges():
     assert changed.max() <= 1
     assert (changed - view).abs().amax(dim=(1, 2, 3)).min() > 0.01
     assert (contrast(changed) > 0.05).float().mean() > 0.9
-    inverted = relight(view, Light(), torch.Generator().manual_seed(0), everything)
+    inverted = relight(view, Light(), torch.Generator().manual_seed(0), all_views)
     assert (contrast(inverted) < -0.05).float().mean() > 0.9
 
 

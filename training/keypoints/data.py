@@ -21,7 +21,7 @@ from training.keypoints import photographs, scenes, shapes
 from training.keypoints.drawing import Array, Image
 from training.keypoints.settings import Data
 
-PART = 64  # images per task
+IMAGES_PER_TASK = 64
 
 Draw = Callable[[np.random.Generator, int], tuple[Image, Array]]
 Drawn = tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]
@@ -57,7 +57,7 @@ class Drawing:
     def wait(self, device: torch.device) -> LabeledImages:
         """Wait for all images and return them on a device."""
         images, points = (
-            np.concatenate(arrays) for arrays in zip(*(p.result() for p in self.parts), strict=True)
+            np.concatenate(arrays) for arrays in zip(*(part.result() for part in self.parts), strict=True)
         )
         return LabeledImages(torch.from_numpy(images).to(device), torch.from_numpy(points).to(device))
 
@@ -98,10 +98,13 @@ def _crop(
 
 
 def _submit(pool: Executor, draw: Draw, count: int, data: Data, seed: tuple[int, int]) -> list[Future[Drawn]]:
-    """Submit `count` images; image i depends only on the seed and i, not on the process that draws it."""
+    """Submit `count` images; image i depends only on the seed and i, not on the process that draws it.
+
+    The second number of the seed is different for each kind of image.
+    """
     return [
-        pool.submit(_draw_part, draw, data, seed, start, min(start + PART, count))
-        for start in range(0, count, PART)
+        pool.submit(_draw_part, draw, data, seed, start, min(start + IMAGES_PER_TASK, count))
+        for start in range(0, count, IMAGES_PER_TASK)
     ]
 
 

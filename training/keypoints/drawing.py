@@ -11,36 +11,37 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 Image = npt.NDArray[np.float32]  # [S, S], tones in 0..1 or coverage in 0..1
 
-FINE = 2  # supersampling factor of masks, for smooth and accurate outlines
+SUPERSAMPLING = 2  # factor for masks, for smooth and accurate outlines
 _SHIFT = 4  # OpenCV takes coordinates as integers in units of 1/16 pixel
-CONTRAST = 0.12  # minimum difference between adjacent tones
+MIN_CONTRAST = 0.12  # minimum difference between adjacent tones
 
 
-def _fine(xy: Array) -> npt.NDArray[np.int32]:
-    scaled = ((np.asarray(xy) + 0.5) * FINE - 0.5) * (1 << _SHIFT)
+def _to_fine_pixels(xy: Array) -> npt.NDArray[np.int32]:
+    """Return positions in supersampled pixels, in the integer units of OpenCV."""
+    scaled = ((np.asarray(xy) + 0.5) * SUPERSAMPLING - 0.5) * (1 << _SHIFT)
     return np.round(scaled).astype(np.int32)
 
 
-def _coarse(fine: npt.NDArray[np.uint8], side: int) -> Image:
+def _downsample(fine: npt.NDArray[np.uint8], side: int) -> Image:
     small = cv2.resize(fine, (side, side), interpolation=cv2.INTER_AREA)
     return small.astype(np.float32) / np.float32(255)
 
 
 def polygons(side: int, outlines: Sequence[Array]) -> Image:
     """Return the coverage of polygons, each [n, 2]."""
-    fine = np.zeros((side * FINE, side * FINE), np.uint8)
+    fine = np.zeros((side * SUPERSAMPLING, side * SUPERSAMPLING), np.uint8)
     for outline in outlines:
-        cv2.fillPoly(fine, [_fine(outline)], 255, cv2.LINE_AA, _SHIFT)
-    return _coarse(fine, side)
+        cv2.fillPoly(fine, [_to_fine_pixels(outline)], 255, cv2.LINE_AA, _SHIFT)
+    return _downsample(fine, side)
 
 
 def strokes(side: int, segments: Sequence[tuple[Array, Array]], width: float) -> Image:
     """Return the coverage of straight strokes."""
-    fine = np.zeros((side * FINE, side * FINE), np.uint8)
+    fine = np.zeros((side * SUPERSAMPLING, side * SUPERSAMPLING), np.uint8)
     for start, end in segments:
-        a, b = _fine(start).tolist(), _fine(end).tolist()
-        cv2.line(fine, a, b, 255, max(1, round(width * FINE)), cv2.LINE_AA, _SHIFT)
-    return _coarse(fine, side)
+        a, b = _to_fine_pixels(start).tolist(), _to_fine_pixels(end).tolist()
+        cv2.line(fine, a, b, 255, max(1, round(width * SUPERSAMPLING)), cv2.LINE_AA, _SHIFT)
+    return _downsample(fine, side)
 
 
 def _offsets(side: int, center: Array, turn: float) -> tuple[Image, Image]:
@@ -66,13 +67,13 @@ def gaussian(side: int, center: Array, sigmas: Sequence[float], turn: float) -> 
 
 
 def closed_curve(rng: np.random.Generator, center: Array, radius: float, wobble: float) -> Array:
-    """Return a smooth closed outline [72, 2] without corners."""
+    """Return a smooth closed outline [72, 2] without corners; `wobble` is its deviation from an ellipse."""
     angle = np.linspace(0, 2 * np.pi, 72, endpoint=False)
-    reach = np.ones_like(angle)
+    factor = np.ones_like(angle)
     for order in range(2, 6):
-        reach += rng.normal(0, wobble / order) * np.cos(order * angle + rng.uniform(0, 2 * np.pi))
+        factor += rng.normal(0, wobble / order) * np.cos(order * angle + rng.uniform(0, 2 * np.pi))
     stretch = np.exp(rng.uniform(-0.4, 0.4))
-    flat = np.stack([np.cos(angle) * stretch, np.sin(angle) / stretch], axis=1) * (radius * reach)[:, None]
+    flat = np.stack([np.cos(angle) * stretch, np.sin(angle) / stretch], axis=1) * (radius * factor)[:, None]
     result: Array = center + flat @ rotation(rng.uniform(0, np.pi)).T
     return result
 
@@ -86,9 +87,9 @@ def tone(rng: np.random.Generator, *neighbors: float) -> float:
     """Return a random gray value that differs from its neighbors."""
     for _ in range(20):
         value = float(rng.uniform(0.02, 0.98))
-        if all(abs(value - other) >= CONTRAST for other in neighbors):
+        if all(abs(value - other) >= MIN_CONTRAST for other in neighbors):
             return value
-    return 1.0 - round(float(np.mean(neighbors)))
+    return 1.0 - round(float(np.mean(neighbors)))  # black or white, whichever differs more
 
 
 def smooth(rng: np.random.Generator, side: int, knots: int) -> Image:
@@ -110,17 +111,17 @@ def clouds(rng: np.random.Generator, side: int, roughness: float) -> Image:
 def texture(rng: np.random.Generator, side: int) -> Image:
     """Return one of several random textures, about -1..1."""
     kind = rng.integers(6)
-    if kind == 0:
+    if kind == 0:  # uniform
         return np.zeros((side, side), np.float32)
-    if kind == 1:
+    if kind == 1:  # gradient
         along, _ = _offsets(side, np.full(2, side / 2), rng.uniform(0, 2 * np.pi))
         return along / np.float32(side)
     if kind == 2:
         return clouds(rng, side, rng.uniform(0.3, 0.9))
-    if kind == 3:
+    if kind == 3:  # wavy stripes
         along, _ = _offsets(side, np.zeros(2), rng.uniform(0, np.pi))
-        period = np.float32(2 * np.pi / rng.uniform(3, 24))
-        return np.asarray(np.sin(along * period + 2 * smooth(rng, side, 4)), np.float32)
+        frequency = np.float32(2 * np.pi / rng.uniform(3, 24))
+        return np.asarray(np.sin(along * frequency + 2 * smooth(rng, side, 4)), np.float32)
     if kind == 4:
         return smooth(rng, side, int(rng.integers(2, 8)))
     grain = rng.standard_normal((side, side), dtype=np.float32) / np.float32(3)

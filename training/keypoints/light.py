@@ -95,27 +95,28 @@ def blur(views: Tensor, sigma: Tensor) -> Tensor:
         return torch.exp(distance**2 * exponent)
 
     # Add the weights of each pixel's mirror images at both edges; edge pixels themselves are not mirrored.
-    lines = weight(row - column)
-    lines = lines + weight(row + column) * (column > 0) + weight(2 * last - row - column) * (column < last)
-    lines = (lines / lines.sum(dim=2, keepdim=True))[:, None]
-    return lines @ views @ lines.transpose(2, 3)
+    weights = weight(row - column)
+    weights = weights + weight(row + column) * (column > 0)
+    weights = weights + weight(2 * last - row - column) * (column < last)
+    weights = (weights / weights.sum(dim=2, keepdim=True))[:, None]
+    return weights @ views @ weights.transpose(2, 3)
 
 
 def _blur_motion(views: Tensor, longest: float, generator: torch.Generator) -> Tensor:
     """Apply motion blur along a straight line in a random direction."""
     count, _, height, width = views.shape
-    reach = math.ceil(longest / 2)
-    steps = torch.arange(-reach, reach + 1, device=views.device, dtype=views.dtype)
+    radius = math.ceil(longest / 2)
+    steps = torch.arange(-radius, radius + 1, device=views.device, dtype=views.dtype)
     rows, columns = torch.meshgrid(steps, steps, indexing="ij")
     angle = uniform((count, 1, 1), 0, math.pi, generator)
-    half = uniform((count, 1, 1), 0.5, longest / 2, generator)
+    half_length = uniform((count, 1, 1), 0.5, longest / 2, generator)
     along = (columns * angle.cos() + rows * angle.sin()).abs()
     across = (rows * angle.cos() - columns * angle.sin()).abs()
-    kernel = (half + 0.5 - along).clamp(0, 1) * (1 - across).clamp(0, 1)
+    kernel = (half_length + 0.5 - along).clamp(0, 1) * (1 - across).clamp(0, 1)
     kernel = kernel / kernel.sum(dim=(1, 2), keepdim=True)
     # Views become channels, so that each has its own kernel.
     channels = views.reshape(1, count, height, width)
-    padded = F.pad(channels, [reach] * 4, mode="reflect")
+    padded = F.pad(channels, [radius] * 4, mode="reflect")
     return F.conv2d(padded, kernel[:, None], groups=count).reshape(views.shape)
 
 
@@ -142,6 +143,6 @@ def compress(views: Tensor, step: Tensor) -> Tensor:
     blocks = views.shape[-1] // BLOCK
     transform = torch.kron(torch.eye(blocks, device=views.device, dtype=views.dtype), cosines)
     spectrum = transform @ views @ transform.T  # spectra of all blocks, in place of the blocks
-    coarser = (0.5 + (index[:, None] + index[None]) / 4).repeat(blocks, blocks)
-    steps = step[:, None, None, None] * coarser
+    relative_step = (0.5 + (index[:, None] + index[None]) / 4).repeat(blocks, blocks)
+    steps = step[:, None, None, None] * relative_step
     return (transform.T @ ((spectrum / steps).round() * steps) @ transform).clamp(0, 1)

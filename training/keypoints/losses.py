@@ -53,7 +53,13 @@ def detector_loss(logits: Tensor, labels: Tensor, counted: Tensor) -> Tensor:
 
 
 def descriptor_loss(
-    first: Tensor, second: Tensor, xy1: Tensor, xy2: Tensor, valid: Tensor, temperature: float, apart: float
+    first: Tensor,
+    second: Tensor,
+    xy1: Tensor,
+    xy2: Tensor,
+    valid: Tensor,
+    temperature: float,
+    min_distance: float,
 ) -> Tensor:
     """Return the InfoNCE loss of matching each position to itself in the other view, in both directions.
 
@@ -67,7 +73,7 @@ def descriptor_loss(
         xy2: The same positions in pixels of the second view.
         valid: Mask [B, M] of positions that are visible in both views.
         temperature: Temperature of the softmax.
-        apart: Positions closer than this many pixels to the correct one do not count as wrong.
+        min_distance: Positions closer than this many pixels to the correct one do not count as wrong.
     """
     first_vectors = sample_descriptors(first, (xy1 + 0.5) / CELL - 0.5)
     second_vectors = sample_descriptors(second, (xy2 + 0.5) / CELL - 0.5)
@@ -76,7 +82,7 @@ def descriptor_loss(
     target = torch.arange(valid.shape[1], device=valid.device).expand_as(valid)
     total = similarity.new_zeros(())
     for matrix, competing in ((similarity, xy2), (similarity.transpose(1, 2), xy1)):
-        near = torch.cdist(competing, competing) < apart
+        near = torch.cdist(competing, competing) < min_distance
         ignored = (near & ~itself) | ~valid[:, None, :]
         # The correct position is never masked, so that rows that do not count stay finite.
         scores = matrix.masked_fill(ignored & ~itself, -1e4)

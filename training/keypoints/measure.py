@@ -25,8 +25,8 @@ class Score:
     """Scores of one pair of views, or their mean.
 
     Attributes:
-        repeatability: Fraction of the points visible in both views that lie within reach of a point of the
-            other view.
+        repeatability: Fraction of the points visible in both views that are close to a point of the other
+            view.
         matching: Correct matches among mutual nearest descriptors, as a fraction of the points visible in
             both views.
         points: Number of points visible in both views, averaged over the two views.
@@ -49,8 +49,8 @@ def compare(
     second: DetectedPoints,
     homography: Floats,
     side: int,
-    reach: float,
-    distance: Callable[[Floats, Floats], Floats],
+    max_distance: float,
+    descriptor_distance: Callable[[Floats, Floats], Floats],
 ) -> Score:
     """Score two square views of one scene.
 
@@ -59,25 +59,26 @@ def compare(
         second: Points of the second view.
         homography: Maps pixels of the first view to pixels of the second.
         side: Side of both views in pixels.
-        reach: Maximum distance in pixels between corresponding points.
-        distance: Distance between descriptors, [P, D] and [Q, D] to [P, Q].
+        max_distance: Maximum distance in pixels between corresponding points.
+        descriptor_distance: Distance between descriptors, [P, D] and [Q, D] to [P, Q].
     """
 
     def inside(xy: Floats) -> npt.NDArray[np.bool_]:
         return np.asarray(((xy >= 0) & (xy <= side - 1)).all(axis=1))
 
-    ahead = map_points(first.xy, homography)
-    back = map_points(second.xy, np.linalg.inv(homography))
-    in_second, in_first = inside(ahead), inside(back)
+    first_in_second = map_points(first.xy, homography)
+    second_in_first = map_points(second.xy, np.linalg.inv(homography))
+    in_second, in_first = inside(first_in_second), inside(second_in_first)
     if not in_second.any() or not in_first.any():
         return Score(0.0, 0.0, float(in_second.sum() + in_first.sum()) / 2)
-    gaps = np.linalg.norm(ahead[in_second][:, None] - second.xy[in_first][None], axis=-1)
-    gaps_back = np.linalg.norm(first.xy[in_second][:, None] - back[in_first][None], axis=-1)
-    repeated = (gaps.min(axis=1) <= reach).sum() + (gaps_back.min(axis=0) <= reach).sum()
-    distances = distance(first.descriptor[in_second], second.descriptor[in_first])
+    # Distances between all pairs of points, [P, Q], in pixels of the second and of the first view.
+    gaps = np.linalg.norm(first_in_second[in_second][:, None] - second.xy[in_first][None], axis=-1)
+    gaps_in_first = np.linalg.norm(first.xy[in_second][:, None] - second_in_first[in_first][None], axis=-1)
+    repeated = (gaps.min(axis=1) <= max_distance).sum() + (gaps_in_first.min(axis=0) <= max_distance).sum()
+    distances = descriptor_distance(first.descriptor[in_second], second.descriptor[in_first])
     to_second, to_first = distances.argmin(axis=1), distances.argmin(axis=0)
     mutual = to_first[to_second] == np.arange(len(to_second))
-    correct = (gaps[np.arange(len(to_second)), to_second] <= reach) & mutual
+    correct = (gaps[np.arange(len(to_second)), to_second] <= max_distance) & mutual
     visible = (in_second.sum() + in_first.sum()) / 2
     return Score(float(repeated / (2 * visible)), float(correct.sum() / visible), float(visible))
 

@@ -74,8 +74,8 @@ def make_iteration(
 
 def learning_rate(done: int, total: int, lr: float, training: Training) -> float:
     """Return the learning rate: a short linear warm-up to `lr`, then a cosine decay to zero."""
-    rising = min(1.0, (done + 1) / max(1.0, training.warmup * total))
-    return lr * rising * 0.5 * (1 + math.cos(math.pi * done / total))
+    warmup = min(1.0, (done + 1) / max(1.0, training.warmup * total))
+    return lr * warmup * 0.5 * (1 + math.cos(math.pi * done / total))
 
 
 def optimize(
@@ -90,7 +90,7 @@ def optimize(
 ) -> None:
     """Minimize the losses that `step` returns, in `total` iterations."""
     iterate = make_iteration(network, step, training, generator)
-    before, counted = time.perf_counter(), 0
+    last_time, last_iteration = time.perf_counter(), 0
     for iteration in range(1, total + 1):
         losses = iterate(learning_rate(iteration - 1, total, lr, training))
         if iteration % training.log_every == 0 or iteration == total:
@@ -100,6 +100,6 @@ def optimize(
                 phase,
                 iteration=iteration,
                 **values,
-                iterations_per_second=(iteration - counted) / (now - before),
+                iterations_per_second=(iteration - last_iteration) / (now - last_time),
             )
-            before, counted = now, iteration
+            last_time, last_iteration = now, iteration

@@ -41,9 +41,9 @@ def shapes_step(
     def step() -> dict[str, Tensor]:
         images, points = _draw(shapes, batch, generator)
         homography = random_homographies(batch, side, views, generator)
-        shown, inside = warp_images(images, homography, views.side)
+        view, inside = warp_images(images, homography, views.side)
         labels = label_cells(warp_points(points, inverse(homography)), views.side, generator)
-        logits, _ = network(relight(shown, settings.light, generator))
+        logits, _ = network(relight(view, settings.light, generator))
         return {"detector": detector_loss(logits, labels, find_full_cells(inside))}
 
     return step
@@ -65,15 +65,17 @@ def joint_step(
         parts = _draw(shapes, num_shapes, generator), _draw(labeled, options.batch - num_shapes, generator)
         images, points = (torch.cat(pair) for pair in zip(*parts, strict=True))
         # All first views, then all second views.
-        ahead = torch.cat(random_pairs(options.batch, side, views, generator))
-        back = inverse(ahead)
-        shown, inside = warp_images(images.repeat(2, 1, 1, 1), ahead, views.side)
+        to_image = torch.cat(random_pairs(options.batch, side, views, generator))
+        to_view = inverse(to_image)
+        view, inside = warp_images(images.repeat(2, 1, 1, 1), to_image, views.side)
         negative = torch.rand(options.batch, generator=generator, device=images.device) < options.inverted
-        logits, descriptors = network(relight(shown, settings.light, generator, negative.repeat(2)))
+        logits, descriptors = network(relight(view, settings.light, generator, negative.repeat(2)))
 
-        labels = label_cells(warp_points(points.repeat(2, 1, 1), back), views.side, generator)
+        labels = label_cells(warp_points(points.repeat(2, 1, 1), to_view), views.side, generator)
         detector = detector_loss(logits, labels, find_full_cells(inside))
-        first, second, valid = choose_positions(points, ahead, back, views.side, side, settings, generator)
+        first, second, valid = choose_positions(
+            points, to_image, to_view, views.side, side, settings, generator
+        )
         first_maps, second_maps = descriptors[: options.batch], descriptors[options.batch :]
         descriptor = descriptor_loss(
             first_maps, second_maps, first, second, valid, options.temperature, options.apart
@@ -85,8 +87,8 @@ def joint_step(
 
 def choose_positions(
     points: Tensor,
-    ahead: Tensor,
-    back: Tensor,
+    to_image: Tensor,
+    to_view: Tensor,
     view_side: int,
     side: int,
     settings: Settings,
@@ -96,8 +98,8 @@ def choose_positions(
 
     Args:
         points: Labeled points [B, P, 2] in image pixels, padded with NaN.
-        ahead: Homographies [2B, 3, 3] from the first views, then the second views, to the images.
-        back: Inverse of `ahead`.
+        to_image: Homographies [2B, 3, 3] from the first views, then the second views, to the images.
+        to_view: Inverse of `to_image`.
         view_side: Side of the views in pixels.
         side: Side of the images in pixels.
         settings: Settings of the training.
@@ -115,9 +117,9 @@ def choose_positions(
     selected = points.gather(1, index[..., None].expand(-1, -1, 2))
     num_random = options.described - selected.shape[1]
     random_xy = uniform((len(points), num_random, 2), 0, view_side - 1, generator)
-    positions = torch.cat((selected, warp_points(random_xy, ahead[: len(points)])), dim=1)
-    first_xy = warp_points(positions, back[: len(points)])
-    second_xy = warp_points(positions, back[len(points) :])
+    positions = torch.cat((selected, warp_points(random_xy, to_image[: len(points)])), dim=1)
+    first_xy = warp_points(positions, to_view[: len(points)])
+    second_xy = warp_points(positions, to_view[len(points) :])
     valid = ((positions >= 0) & (positions <= side - 1)).all(dim=-1)
     for xy in (first_xy, second_xy):
         valid = valid & ((xy >= EDGE) & (xy <= view_side - 1 - EDGE)).all(dim=-1)

@@ -30,11 +30,11 @@ class Photograph:
 
     package: str
     path: str
-    maker: str
-    terms: str
+    author: str
+    license: str
 
 
-# Terms according to the packages' own documentation (scikit-image 0.26, skimage/data/_fetchers.py).
+# Licenses according to the packages' own documentation (scikit-image 0.26, skimage/data/_fetchers.py).
 PHOTOGRAPHS: tuple[Photograph, ...] = (
     Photograph("skimage", "data/astronaut.png", "NASA", "public domain"),
     Photograph("skimage", "data/camera.png", "Lav Varshney", "CC0"),
@@ -84,18 +84,21 @@ def load(folder: Path) -> list[Image]:
 
 
 def crop(
-    rng: np.random.Generator, photographs: list[Image], side: int, lengths: tuple[int, int]
+    rng: np.random.Generator, photographs: list[Image], side: int, side_range: tuple[int, int]
 ) -> tuple[Image, Array]:
-    """Cut a random square from a random photograph, resize it to `side`, and randomly mirror or rotate it."""
+    """Cut a random square from a random photograph, resize it to `side`, and randomly mirror or rotate it.
+
+    The side of the square in the photograph is in `side_range`, pixels.
+    """
     source = photographs[rng.integers(len(photographs))]
-    longest = min(*source.shape, lengths[1])
-    length = int(np.exp(rng.uniform(np.log(lengths[0]), np.log(longest))))
+    longest = min(*source.shape, side_range[1])
+    length = int(np.exp(rng.uniform(np.log(side_range[0]), np.log(longest))))
     top, left = (int(rng.integers(extent - length + 1)) for extent in source.shape)
     square = np.rot90(source[top : top + length, left : left + length], int(rng.choice([0, 0, 0, 1, 2, 3])))
     if rng.random() < 0.5:
         square = square[:, ::-1]
-    mode = cv2.INTER_AREA if length > side else cv2.INTER_CUBIC
-    resized = cv2.resize(np.ascontiguousarray(square), (side, side), interpolation=mode)
+    method = cv2.INTER_AREA if length > side else cv2.INTER_CUBIC
+    resized = cv2.resize(np.ascontiguousarray(square), (side, side), interpolation=method)
     return np.clip(resized, 0, 1), NO_POINTS
 
 

@@ -62,7 +62,7 @@ def _draw_object(
 def _draw_head(
     rng: np.random.Generator, side: int, center: Array, radius: float
 ) -> list[tuple[Image, float]]:
-    """Draw a round body with pairs of symmetric marks, similar to an animal's head."""
+    """Draw a round head with a mouth and pairs of symmetric marks, such as eyes."""
     skin = tone(rng)
     layers = [(polygons(side, [closed_curve(rng, center, radius, 0.1)]), skin)]
     for _ in range(int(rng.integers(1, 4))):
@@ -74,17 +74,17 @@ def _draw_head(
             place = center + np.array([sign * offset[0], offset[1]])
             layers.append((ellipse(side, place, radii, sign * turn), outer))
             layers.append((ellipse(side, place, (0.45 * radii[1], 0.45 * radii[1]), 0.0), inner))
-    corner = radius * np.array(
+    mouth = radius * np.array(
         [[-0.4, 0.45], [0.0, rng.uniform(0.35, 0.7)], [0.4, 0.45], [0.0, rng.uniform(0.3, 0.45)]]
     )
-    layers.append((polygons(side, [center + corner]), tone(rng, skin)))
+    layers.append((polygons(side, [center + mouth]), tone(rng, skin)))
     return layers
 
 
 def _draw_word(
     rng: np.random.Generator, side: int, center: Array, radius: float
 ) -> list[tuple[Image, float]]:
-    """Draw a few letters and digits."""
+    """Draw a few random characters."""
     page = np.zeros((side, side), np.uint8)
     text = "".join(chr(c) for c in rng.integers(ord("!"), ord("~"), int(rng.integers(1, 5))))
     place = (center - [radius * 0.5 * len(text) * 0.5, 0]).astype(int).tolist()

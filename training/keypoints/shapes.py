@@ -29,7 +29,7 @@ from training.keypoints.drawing import (
 
 NO_POINTS = np.zeros((0, 2))
 CLEARANCE = 7  # minimum distance between shapes, pixels
-SURROUNDINGS = np.ones((2 * CLEARANCE + 1, 2 * CLEARANCE + 1), np.uint8)
+CLEARANCE_KERNEL = np.ones((2 * CLEARANCE + 1, 2 * CLEARANCE + 1), np.uint8)
 MIN_ANGLE, MAX_ANGLE = np.radians(20), np.radians(145)  # range of angles that count as a corner
 
 
@@ -46,6 +46,7 @@ class Shape:
     points: Array
 
 
+# Draws a shape; arguments: generator, side of the image, center, radius, gray value of the background.
 Maker = Callable[[np.random.Generator, int, Array, float, float], Shape]
 
 
@@ -54,8 +55,8 @@ def polygon(rng: np.random.Generator, side: int, center: Array, radius: float, g
     for _ in range(30):
         count = int(rng.integers(3, 8))
         angle = np.sort(rng.uniform(0, 2 * np.pi, count))
-        reach = radius * rng.uniform(0.5, 1, count)
-        corners = center + reach[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+        distance = radius * rng.uniform(0.5, 1, count)
+        corners = center + distance[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
         if _are_corners(corners, min_edge=max(8.0, 0.3 * radius)):
             break
     else:
@@ -65,14 +66,15 @@ def polygon(rng: np.random.Generator, side: int, center: Array, radius: float, g
 
 
 def _are_corners(corners: Array, min_edge: float) -> bool:
-    back, ahead = np.roll(corners, 1, axis=0) - corners, np.roll(corners, -1, axis=0) - corners
-    lengths = np.linalg.norm(ahead, axis=1)
-    cosine = (back * ahead).sum(axis=1) / np.maximum(1e-9, np.linalg.norm(back, axis=1) * lengths)
+    """Return True if all corners of a polygon are clearly visible; up to four must also be convex."""
+    previous, following = np.roll(corners, 1, axis=0) - corners, np.roll(corners, -1, axis=0) - corners
+    lengths = np.linalg.norm(following, axis=1)
+    cosine = (previous * following).sum(axis=1) / np.maximum(1e-9, np.linalg.norm(previous, axis=1) * lengths)
     angle = np.arccos(np.clip(cosine, -1, 1))
-    turn = ahead[:, 0] * back[:, 1] - ahead[:, 1] * back[:, 0]
-    convex = bool((turn > 0).all() or (turn < 0).all()) or len(corners) > 4
-    clear = bool(((angle > MIN_ANGLE) & (angle < MAX_ANGLE)).all())
-    return convex and clear and bool(lengths.min() > min_edge)
+    turn = following[:, 0] * previous[:, 1] - following[:, 1] * previous[:, 0]
+    is_convex = bool((turn > 0).all() or (turn < 0).all()) or len(corners) > 4
+    are_angles_clear = bool(((angle > MIN_ANGLE) & (angle < MAX_ANGLE)).all())
+    return is_convex and are_angles_clear and bool(lengths.min() > min_edge)
 
 
 def star(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
@@ -110,6 +112,7 @@ def lines(rng: np.random.Generator, side: int, center: Array, radius: float, gro
 
 
 def _near_segments(a: Array, b: Array, c: Array, d: Array) -> bool:
+    """Return True if the segments ab and cd come closer than 10 pixels."""
     steps = np.linspace(0, 1, 12)[:, None]
     gaps = np.linalg.norm((a + steps * (b - a))[:, None] - (c + steps * (d - c))[None], axis=-1)
     return bool(gaps.min() < 10)
@@ -266,21 +269,21 @@ def draw(rng: np.random.Generator, side: int) -> tuple[Image, Array]:
     canvas = np.float32(ground) + np.float32(rng.uniform(0, 0.05)) * surfaces[0]
     taken = np.zeros((side, side), bool)
     points = [NO_POINTS]
-    unit = side / 256
+    scale = side / 256  # radii are given for images of 256 pixels
     crowd = rng.random()  # selects no shape, one large shape, or many small ones
     for _ in range(0 if crowd < 0.04 else 1 if crowd < 0.12 else int(30 * crowd)):
         if crowd < 0.12:
-            radius, center = unit * rng.uniform(60, 115), np.full(2, side / 2)
+            radius, center = scale * rng.uniform(60, 115), np.full(2, side / 2)
         else:
-            radius, center = unit * rng.uniform(14, 48), rng.uniform(0.03, 0.97, 2) * side
+            radius, center = scale * rng.uniform(14, 48), rng.uniform(0.03, 0.97, 2) * side
             if taken[tuple(np.round(center[::-1]).astype(int))]:
                 continue
         shape = MAKERS[rng.integers(len(MAKERS))](rng, side, center, radius, ground)
         footprint = np.maximum.reduce([mask for mask, _ in shape.layers])
-        reach = cv2.dilate((footprint > 0.05).astype(np.uint8), SURROUNDINGS).astype(bool)
-        if (taken & reach).any():
+        claimed = cv2.dilate((footprint > 0.05).astype(np.uint8), CLEARANCE_KERNEL).astype(bool)
+        if (taken & claimed).any():
             continue
-        taken |= reach
+        taken |= claimed
         for mask, value in shape.layers:
             strength = np.float32(rng.choice([0.0, 0.03, 0.06]))
             canvas += mask * (value + strength * surfaces[rng.integers(3)] - canvas)

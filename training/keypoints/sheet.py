@@ -21,8 +21,8 @@ from training.keypoints.network import build_superpoint
 from training.keypoints.settings import Settings
 
 POINTS = 60  # per image
-REACH = 3.0  # maximum distance between corresponding points, pixels
-ACROSS = 8  # images per row of the sheet
+MAX_DISTANCE = 3.0  # maximum distance between corresponding points, pixels
+COLUMNS = 8  # of the sheet
 HELD_OUT = 1 << 20  # added to the seed, so that held-out images differ from all training images
 
 
@@ -71,21 +71,21 @@ def score_held_out(state: dict[str, Tensor], settings: Settings, folder: Path, d
     for index in range(settings.data.held_out):
         kind = ("scenes", "animal", "photographs", "photographs")[index % 4]
         image = _draw_unseen(kind, index, settings, sources)
+        # The same kind of view and light as in benchmarks/quality/keypoints.py.
         rng = np.random.default_rng([settings.seed, index])
         matrix = random_homography(rng, side, rotation=25, zoom=1.25, perspective=0.08, shift=0.05)
-        changed = cv2.warpPerspective(image, matrix, (side, side), borderMode=cv2.BORDER_REFLECT_101)
-        changed = cv2.GaussianBlur(changed, (0, 0), 1.0) * 0.7 + 0.1
-        changed += rng.normal(0, 0.02, changed.shape).astype(np.float32)
+        view = cv2.warpPerspective(image, matrix, (side, side), borderMode=cv2.BORDER_REFLECT_101)
+        view = cv2.GaussianBlur(view, (0, 0), 1.0) * 0.7 + 0.1
+        view += rng.normal(0, 0.02, view.shape).astype(np.float32)
         before.append(image)
-        after.append(np.clip(changed, 0, 1))
+        after.append(np.clip(view, 0, 1))
         matrices.append(matrix)
     detector = build_detector(state, device)
     points_before, points_after = detector.detect(_pixels(before)), detector.detect(_pixels(after))
+    pairs = [(_select_image(points_before, i), _select_image(points_after, i)) for i in range(len(matrices))]
     return mean(
-        compare(
-            _select_image(points_before, i), _select_image(points_after, i), matrix, side, REACH, euclidean
-        )
-        for i, matrix in enumerate(matrices)
+        compare(*pair, matrix, side, MAX_DISTANCE, euclidean)
+        for pair, matrix in zip(pairs, matrices, strict=True)
     )
 
 
@@ -101,19 +101,20 @@ def contact_sheet(
     sources = photographs.load(folder)
     detector = build_detector(state, device)
     tiles = []
+    # Indices from 1000 on give other images than those of `score_held_out`.
     for number, kind in enumerate(("shapes", "scenes", "animal", "photographs", "photographs")):
-        images = [_draw_unseen(kind, 1000 + number * ACROSS + i, settings, sources) for i in range(ACROSS)]
+        images = [_draw_unseen(kind, 1000 + number * COLUMNS + i, settings, sources) for i in range(COLUMNS)]
         points = detector.detect(_pixels(images)).to("cpu")
-        points_by_image = [points.select(points.image_index == i) for i in range(ACROSS)]
+        points_by_image = [points.select(points.image_index == i) for i in range(COLUMNS)]
         tiles += [
             _draw_points(image, p.xy, p.score) for image, p in zip(images, points_by_image, strict=True)
         ]
-    for index in np.linspace(0, len(labeled) - 1, ACROSS).astype(int):
+    for index in np.linspace(0, len(labeled) - 1, COLUMNS).astype(int):
         image, xy = labeled.images[index].cpu().numpy(), labeled.points[index].cpu()
         xy = xy[~xy[:, 0].isnan()]
         tiles.append(_draw_points(image.astype(np.float32) / np.float32(255), xy, torch.ones(len(xy))))
     cv2.imwrite(
-        str(path), np.vstack([np.hstack(tiles[i : i + ACROSS]) for i in range(0, len(tiles), ACROSS)])
+        str(path), np.vstack([np.hstack(tiles[i : i + COLUMNS]) for i in range(0, len(tiles), COLUMNS)])
     )
 
 

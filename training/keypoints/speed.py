@@ -19,7 +19,7 @@ from training.keypoints.settings import Settings
 
 IMAGES = 256  # number of images to draw; more would not change the speed
 ROWS = 25  # number of kernels to list
-RATE = 1e-4  # learning rate; the trained weights are discarded
+LEARNING_RATE = 1e-4  # any; the trained weights are discarded
 
 
 def measure_speed(settings: Settings, count: int, device: torch.device) -> str:
@@ -65,8 +65,8 @@ def _total_seconds(settings: Settings, rates: dict[str, float], views: float) ->
 def _seconds(iterate: Iterate, count: int, device: torch.device) -> float:
     """Return the seconds of `count` iterations after warm-up and graph capture."""
     for _ in range(5):
-        iterate(RATE)
-    return _time(lambda: [iterate(RATE) for _ in range(count)], device)
+        iterate(LEARNING_RATE)
+    return _time(lambda: [iterate(LEARNING_RATE) for _ in range(count)], device)
 
 
 def _time(work: Callable[[], Any], device: torch.device) -> float:
@@ -96,5 +96,5 @@ def _profile(step: Callable[[], dict[str, torch.Tensor]], count: int, device: to
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     with profile(activities=activities) as profiler:
         work()
-    by = "self_cuda_time_total" if on_gpu else "self_cpu_time_total"
-    return str(profiler.key_averages().table(sort_by=by, row_limit=ROWS, max_name_column_width=90))
+    sort_by = "self_cuda_time_total" if on_gpu else "self_cpu_time_total"
+    return str(profiler.key_averages().table(sort_by=sort_by, row_limit=ROWS, max_name_column_width=90))

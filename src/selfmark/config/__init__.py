@@ -7,7 +7,7 @@
 """
 
 from selfmark.config.limits import NOT_NEGATIVE, limit_of
-from selfmark.config.presets import PRESETS, preset, resolve_preset, with_landmarks
+from selfmark.config.presets import PRESETS, preset, resolve_preset, with_features, with_landmarks
 from selfmark.config.renamed import current_name, original_setting_names
 from selfmark.config.schema import (
     STRIDE,
@@ -17,18 +17,21 @@ from selfmark.config.schema import (
     Correspondence,
     DetectorName,
     Evaluation,
+    Features,
     FirstKeypoints,
     Flip,
     Guards,
     Heatmaps,
     Images,
     Loss,
+    Method,
     Network,
     Optimizer,
     PeakMethod,
     Rounds,
     Runtime,
     Stage2,
+    Student,
     Temporal,
     Tracking,
     Warmup,
@@ -46,18 +49,21 @@ __all__ = [
     "Correspondence",
     "DetectorName",
     "Evaluation",
+    "Features",
     "FirstKeypoints",
     "Flip",
     "Guards",
     "Heatmaps",
     "Images",
     "Loss",
+    "Method",
     "Network",
     "Optimizer",
     "PeakMethod",
     "Rounds",
     "Runtime",
     "Stage2",
+    "Student",
     "Temporal",
     "Tracking",
     "Warmup",
@@ -73,5 +79,6 @@ __all__ = [
     "section_from_dict",
     "to_dict",
     "to_yaml",
+    "with_features",
     "with_landmarks",
 ]

@@ -8,6 +8,7 @@ from typing import Literal
 from selfmark.config.schema import (
     Config,
     Correspondence,
+    Features,
     FirstKeypoints,
     Heatmaps,
     Images,
@@ -17,9 +18,13 @@ from selfmark.config.schema import (
     Rounds,
     Runtime,
     Stage2,
+    Student,
     Warmup,
 )
 from selfmark.errors import InputError, suggest
+
+DEFAULT_FEATURES = "efficientnet-lite0"
+_FEATURE_IMAGE_SIZE = 256  # pixels; smaller images have too few cells
 
 PRESETS: dict[str, Config] = {
     "paper": Config(),
@@ -41,6 +46,8 @@ PRESETS: dict[str, Config] = {
         M=30,
         images=Images(size=128),
         keypoints=FirstKeypoints(detector="selfmark", image_size=128, nms_radius=4, outlier_sample=20_000),
+        features=Features(max_images=1_000, sample=40_000, restarts=1, keypoint_landmarks=False),
+        student=Student(rounds=2, iterations=150, batch=16, encoder_lr=0.0, width=128, depth=2),
         network=Network(channels=64, descriptor=64, norm_groups=8),
         heatmaps=Heatmaps(sigma=1.0, threshold=0.1, refine="parabola"),
         loss=Loss(average="apart", negative_weight=10.0, negative_distance=4.0),
@@ -80,7 +87,7 @@ def resolve_preset(
         The settings, and a phrase that explains the choice.
     """
     if preset_name == "auto":
-        config = preset("fast" if cuda else "tiny")
+        config = with_features(preset("fast" if cuda else "tiny"), DEFAULT_FEATURES)
         why = (
             "a CUDA device is available, and this preset takes minutes on it"
             if cuda
@@ -96,6 +103,19 @@ def resolve_preset(
         config = replace(config, M=max_clusters)
         why += f"; using {max_clusters} clusters because {images} images have few keypoints"
     return (replace(config, K=0) if K == "auto" else config), why
+
+
+def with_features(config: Config, name: str) -> Config:
+    """Return the same settings with pretrained features and images that are large enough for them.
+
+    Args:
+        config: settings without features.
+        name: name of the features, or "none".
+    """
+    if name == "none":
+        return replace(config, features=replace(config.features, name=name))
+    images = replace(config.images, size=max(config.images.size, _FEATURE_IMAGE_SIZE))
+    return replace(config, features=replace(config.features, name=name), images=images)
 
 
 def with_landmarks(config: Config, K: int) -> Config:

@@ -13,6 +13,7 @@ from typing import Literal
 from selfmark.config.limits import above, any_number, at_least, between, check_limits, fraction, require
 
 DetectorName = Literal["sift", "orb", "selfmark", "superpoint", "r2d2", "alike-t", "alike-n", "file"]
+Method = Literal["self-training", "zero-shot"]
 PeakMethod = Literal["quarter", "parabola", "centroid"]  # how to read a subcell position from a heatmap
 
 STRIDE = 4  # pixels per heatmap cell: a 7x7 convolution with stride 2, then average pooling
@@ -58,6 +59,43 @@ class Network:
     depth: int = between(1, 8, 4)  # number of times the hourglass halves its resolution
     descriptor: int = between(1, 4_096, 256)  # d, length of a descriptor
     norm_groups: int = between(1, 128, 32)  # groups of GroupNorm
+
+
+@dataclass(frozen=True)
+class Features:
+    """Pretrained features that recognize parts, and the landmarks found with them before any training."""
+
+    name: str = "none"  # none, efficientnet-lite0, -lite1, -lite2, dinov2-s, dinov2-b, or onnx:FILE
+    max_images: int = at_least(8, 100_000)  # landmarks are found and trained on at most this many images
+    sample: int = at_least(1, 150_000)  # maximum number of cells that K-means is fitted on
+    iterations: int = at_least(1, 40)  # iterations of K-means
+    restarts: int = at_least(1, 3)  # runs of K-means; the best one is used
+    foreground_clusters: int = at_least(1, 100)  # clusters of all cells that are object or background
+    border: int = at_least(1, 2)  # width of the image border, which is mostly background, cells
+    max_border_ratio: float = above(0, 1_000, 0.6)  # object: at most this many times as often at the border
+    min_foreground: float = fraction(0.05)  # all cells are used if the object covers less of the images
+    sharpness: float = above(0, 10_000, 30.0)  # inverse temperature of the soft-argmax over similarities
+    keypoint_landmarks: bool = True  # also run Stage 1; use its landmarks if confirmed
+    max_unexplained: float = 0.8  # confirmed: error of predicting them from the features', over guessing
+
+
+@dataclass(frozen=True)
+class Student:
+    """Detector on a pretrained encoder, trained in rounds on its own predictions."""
+
+    rounds: int = 3  # rounds; the labels of each are the predictions of the one before
+    iterations: int = at_least(1, 400)  # iterations per round
+    batch: int = at_least(1, 64)  # images per iteration
+    lr: float = 1e-3  # highest learning rate of the head, by AdamW with one cycle per round
+    encoder_lr: float = 0.1  # learning rate of the encoder, as a fraction of lr; 0: frozen
+    frozen_rounds: int = 1  # the encoder is frozen in this many rounds
+    warmup_fraction: float = above(0, 1, 0.1)  # fraction of a round in which the learning rate rises
+    weight_decay: float = 1e-4  # decoupled weight decay
+    width: int = between(1, 4_096, 256)  # channels of the head
+    depth: int = between(1, 16, 3)  # convolutions of the head before the last one
+    feature_scale: float = above(0, 1_000, 8.0)  # factor on the unit features at the head's input
+    sigma: float = above(0, 100, 2.4)  # standard deviation of the target Gaussians, cells of the heatmaps
+    confident_fraction: float = above(0, 1, 0.7)  # fraction of each landmark's labels that count
 
 
 @dataclass(frozen=True)
@@ -270,11 +308,14 @@ class Config:
     """All settings of one run; change them with `dataclasses.replace` or `override`."""
 
     preset: str = "paper"  # the preset that these settings started from
+    method: Method = "self-training"  # zero-shot: landmarks of the features alone, without training
     seed: int = 0  # seed of all random numbers
     K: int = at_least(0, 30, _LIMIT_OF_K)  # number of landmarks; 0: chosen after the warm-up (auto_k)
     M: int = between(0, 1_000_000, 100)  # number of clusters in Stage 1, M >> K
     images: Images = field(default_factory=Images)
     keypoints: FirstKeypoints = field(default_factory=FirstKeypoints)
+    features: Features = field(default_factory=Features)
+    student: Student = field(default_factory=Student)
     network: Network = field(default_factory=Network)
     heatmaps: Heatmaps = field(default_factory=Heatmaps)
     loss: Loss = field(default_factory=Loss)
@@ -302,6 +343,11 @@ class Config:
         """Side of the heatmaps in cells."""
         return self.images.size // STRIDE
 
+    @property
+    def uses_features(self) -> bool:
+        """Whether landmarks are found with pretrained features."""
+        return self.features.name != "none"
+
 
 def check_model(images: Images, network: Network) -> None:
     """Raise if a network with these settings cannot be built or would exhaust memory."""
@@ -325,6 +371,10 @@ def _check_combinations(config: Config) -> None:
     require(
         config.flip.train or not config.flip.test,
         "flip.test needs flip.train, which finds the mirror partners; set both to false",
+    )
+    require(
+        config.uses_features or config.method == "self-training",
+        "method zero-shot needs features, for example --features efficientnet-lite0",
     )
     require(len(config.auto_k.candidates) > 0, "auto_k.candidates must be a list of at least one number")
     require(

@@ -28,6 +28,7 @@ from selfmark.export.onnx_metadata import build_metadata
 from selfmark.export.onnx_nodes import IR_VERSION, OPSET, Graph, Value
 from selfmark.images.store import load_store
 from selfmark.model.card import ModelCard, is_packaged, model_folder
+from selfmark.model.landmark_network import require_hourglass
 from selfmark.model.network import Psi
 from selfmark.run.files import atomic_write
 from selfmark.run.folder import Run
@@ -44,6 +45,7 @@ INSTALL = "onnx onnxruntime"  # names of the packages for pip
 CROPS = "crops"  # input of the network, [B, 3, S, S] float32, integers 0..255
 CROP_XY = "xy"  # landmarks in pixels of the crops, [B, K, 2]
 
+_PURPOSE = "ONNX export"
 _NUM_SAMPLES = 64  # training images on which value ranges are measured for int8
 
 
@@ -76,12 +78,12 @@ def export_onnx(run: Path, precisions: Sequence[Precision], output: Path | None)
 
 def write_float32(detector: Detector, path: Path) -> Path:
     """Write the detector in single precision."""
-    return _write(detector, detector.psi, Recorder(Graph()), path)
+    return _write(detector, require_hourglass(detector.psi, _PURPOSE), Recorder(Graph()), path)
 
 
 def write_float16(detector: Detector, path: Path) -> Path:
     """Write the network in half precision; cropping and reading the heatmaps stay in float32."""
-    return _write(detector, detector.psi, Recorder(Graph(), np.float16), path)
+    return _write(detector, require_hourglass(detector.psi, _PURPOSE), Recorder(Graph(), np.float16), path)
 
 
 def write_int8(detector: Detector, sample: torch.Tensor, path: Path) -> Path:
@@ -94,7 +96,7 @@ def write_int8(detector: Detector, sample: torch.Tensor, path: Path) -> Path:
     """
     card = detector.card
     psi = Psi(card.network, len(card.names))  # a copy on the CPU that can be changed
-    psi.load_state_dict(detector.psi.state_dict())
+    psi.load_state_dict(require_hourglass(detector.psi, _PURPOSE).state_dict())
     fold_scales(psi)
     ranges = observe_ranges(psi, sample, card.flip_test)
     return _write(detector, psi, Int8Recorder(Graph(), ranges), path)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import dataclasses
 import re
 import reprlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from selfmark._version import __version__
-from selfmark.config import Images, Network, PeakMethod, check_model, section_from_dict
+from selfmark.config import Features, Images, Network, PeakMethod, Student, check_model, section_from_dict
 from selfmark.errors import InputError
 from selfmark.model.colors import landmark_colors
 from selfmark.run.files import FORMAT, read_json, require_format, write_json
@@ -24,6 +24,9 @@ from selfmark.run.files import FORMAT, read_json, require_format, write_json
 _MAX_LANDMARKS = 10_000  # a model.json with more is rejected
 MAX_NAME_LENGTH = 1_000  # characters of the name of a landmark
 _MAX_BYTES = 64 << 20  # of model.json; far more than the largest allowed number of landmarks needs
+Architecture = Literal["hourglass", "encoder", "zero-shot"]
+"""The paper's network, a head on a pretrained encoder, or centroids of the encoder's features."""
+
 _COLOR = re.compile(r"#[0-9a-f]{6}")
 
 
@@ -42,6 +45,9 @@ class ModelCard:
     colors: tuple[str, ...] = ()  # "#rrggbb" per landmark, "" for its default color; () if all are default
     hidden: tuple[int, ...] = ()  # landmarks left out of all output, ascending
     confirmed: tuple[int, ...] = ()  # landmarks whose mirror partner the user has confirmed, ascending
+    architecture: Architecture = "hourglass"
+    features: Features = field(default_factory=Features)  # of the encoder, unless this is an hourglass
+    student: Student = field(default_factory=Student)  # the head on the encoder
 
 
 def read_card(folder: Path) -> ModelCard:
@@ -125,6 +131,9 @@ def _card_from_json(values: Any, path: Path) -> ModelCard:
         images = section_from_dict(Images, values["images"], str(path))
         network = section_from_dict(Network, values["network"], str(path))
         check_model(images, network)
+        architecture = values.get("architecture", "hourglass")  # cards of selfmark 0.1 have none
+        if architecture not in get_args(Architecture):
+            raise ValueError(f"unknown value {reprlib.repr(architecture)} of 'architecture'")
         return ModelCard(
             names=names,
             mirror=mirror,
@@ -137,6 +146,9 @@ def _card_from_json(values: Any, path: Path) -> ModelCard:
             colors=_parse_colors(values.get("colors", ()), len(names)),
             hidden=_parse_indices("hidden", values.get("hidden", ()), len(names)),
             confirmed=_parse_indices("confirmed", values.get("confirmed", ()), len(names)),
+            architecture=architecture,
+            features=section_from_dict(Features, values.get("features", {}), str(path)),
+            student=section_from_dict(Student, values.get("student", {}), str(path)),
         )
     except (KeyError, TypeError, ValueError, OverflowError, InputError) as error:
         raise InputError(f"{path} is not a valid model description: {error}") from error

@@ -79,11 +79,21 @@ class PlainExecution:
     """Eager execution on one stream, in float32 or with bf16 autocast; see `ExecutionPolicy`."""
 
     weight_dtype = None
-    is_capturable = False
 
-    def __init__(self, bf16: bool = False) -> None:
-        """Run forward passes under bf16 autocast if `bf16`."""
+    def __init__(self, bf16: bool = False, is_capturable: bool = False) -> None:
+        """Set the precision.
+
+        Args:
+            bf16: whether to run forward passes under bf16 autocast.
+            is_capturable: whether the network's training step can be captured as a CUDA graph.
+        """
         self._bf16 = bf16
+        self._is_capturable = is_capturable
+
+    @property
+    def is_capturable(self) -> bool:
+        """Whether a training step can be captured as a CUDA graph."""
+        return self._is_capturable
 
     def use_weight_copies(self, copies: dict[Tensor, Tensor]) -> None:
         """Raise if there are copies: the layers of torch use the parameters themselves."""
@@ -103,9 +113,9 @@ class PlainExecution:
         return side(), main()
 
 
-def create_plain_backend(bf16: bool = False) -> Backend:
-    """Return the torch backend, in float32 or with bf16 autocast."""
-    return Backend(PlainNetworkOps(), PlainAugmentOps(), PlainExecution(bf16))
+def create_plain_backend(bf16: bool = False, is_capturable: bool = False) -> Backend:
+    """Return the torch backend, in float32 or with bf16 autocast; see `PlainExecution`."""
+    return Backend(PlainNetworkOps(), PlainAugmentOps(), PlainExecution(bf16, is_capturable))
 
 
 PLAIN_BACKEND = create_plain_backend()

@@ -1,0 +1,93 @@
+"""Networks on a pretrained encoder: K heatmaps from its features, with or without a trained head.
+
+Both have the interface of `network.Psi`: images [B, 3, S, S] in 0..1 to heatmaps [B, K, S/4, S/4]. The
+encoder has cells of 8 pixels; the heatmaps are enlarged to cells of 4 pixels.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from selfmark.config import STRIDE, Student
+from selfmark.features.encoder import CELL, Encoder
+from selfmark.model.backend import Backend
+from selfmark.model.plain_backend import PLAIN_BACKEND
+
+_MAPS_PER_IMAGE = 48  # feature maps of an encoder that are in memory at once, as images of its input size
+
+
+class FeaturePsi(nn.Module):
+    """Stage 2 network on a pretrained encoder: a small head computes K heatmaps from its features."""
+
+    def __init__(self, encoder: Encoder, settings: Student, landmarks: int) -> None:
+        """Create a head with `landmarks` maps on the encoder."""
+        super().__init__()
+        self.backend: Backend = PLAIN_BACKEND
+        self.encoder = encoder
+        self.feature_scale = settings.feature_scale
+        width = settings.width
+        layers: list[nn.Module] = [nn.Conv2d(encoder.channels, width, 1), nn.ReLU()]
+        for _ in range(settings.depth - 1):
+            layers += [nn.Conv2d(width, width, 3, padding=1), nn.ReLU()]
+        self.head = nn.Sequential(*layers, nn.Conv2d(width, landmarks, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return heatmaps [B, K, S/4, S/4] of images [B, 3, S, S] in 0..1."""
+        with self.backend.execution.forward_context(self):
+            maps = self.head(self.encoder(images) * self.feature_scale)
+        return _enlarge(maps.float())
+
+
+class ZeroShotPsi(nn.Module):
+    """Landmarks without training: K heatmaps from the similarity of each cell to K centroids.
+
+    A map is highest where the features are most similar to the centroid and falls off exponentially with the
+    similarity, so that its centroid (`heatmaps.heat_centroids`, weighted by squared heat) is a soft-argmax.
+    """
+
+    centroids: Tensor
+
+    def __init__(self, encoder: Encoder, centroids: Tensor, sharpness: float) -> None:
+        """Compare features with centroids.
+
+        Args:
+            encoder: describes the cells.
+            centroids: [K, D] unit vectors.
+            sharpness: inverse temperature of the soft-argmax.
+        """
+        super().__init__()
+        self.backend: Backend = PLAIN_BACKEND
+        self.encoder = encoder
+        self.sharpness = sharpness
+        self.register_buffer("centroids", centroids)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return heatmaps [B, K, S/4, S/4] of images [B, 3, S, S] in 0..1."""
+        with self.backend.execution.forward_context(self):
+            features = self.encoder.describe(images)
+        return _enlarge(similarity_heat(features.float(), self.centroids, self.sharpness))
+
+
+def similarity_heat(features: Tensor, centroids: Tensor, sharpness: float) -> Tensor:
+    """Return maps [B, K, h, w] whose squares are soft-argmax weights, scaled to the highest similarity.
+
+    Args:
+        features: [B, D, h, w] unit vectors.
+        centroids: [K, D] unit vectors.
+        sharpness: inverse temperature of the soft-argmax.
+    """
+    similarity = torch.einsum("kd,bdhw->bkhw", centroids, features)
+    highest = similarity.amax(dim=(2, 3), keepdim=True)
+    return highest.clamp_min(0) * torch.exp((similarity - highest) * (sharpness / 2))
+
+
+def bytes_per_feature_image(size: int) -> int:
+    """Return the memory that one image of `size` pixels takes in a pass of an encoder without gradients."""
+    return _MAPS_PER_IMAGE * 3 * size**2 * torch.float32.itemsize
+
+
+def _enlarge(maps: Tensor) -> Tensor:
+    """Enlarge maps with cells of 8 pixels to cells of 4 pixels."""
+    return F.interpolate(maps, scale_factor=CELL // STRIDE, mode="bilinear", align_corners=False)

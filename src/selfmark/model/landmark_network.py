@@ -1,0 +1,81 @@
+"""The networks that compute K heatmaps, built from a model card and prepared for a device."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from selfmark.config import Runtime
+from selfmark.errors import InputError
+from selfmark.features.loading import build_encoder
+from selfmark.features.onnx_features import OnnxEncoder
+from selfmark.model.card import ModelCard
+from selfmark.model.feature_network import FeaturePsi, ZeroShotPsi, bytes_per_feature_image
+from selfmark.model.network import Psi, bytes_per_image, prepare_network
+from selfmark.model.plain_backend import create_plain_backend
+
+LandmarkNetwork = Psi | FeaturePsi | ZeroShotPsi
+
+
+def build_landmark_network(card: ModelCard, onnx_model: Tensor | None = None) -> LandmarkNetwork:
+    """Build the network that a card describes, to load saved weights into.
+
+    The hourglass is on the meta device, so that no memory is allocated before a file is known to match.
+
+    Args:
+        card: the model card.
+        onnx_model: [bytes] uint8, the stored ONNX model, if the features are `onnx:FILE`.
+    """
+    landmarks = len(card.names)
+    if card.architecture == "hourglass":
+        with torch.device("meta"):
+            return Psi(card.network, landmarks)
+    stored = None if onnx_model is None else onnx_model.numpy().tobytes()
+    encoder = build_encoder(card.features.name, stored)
+    if card.architecture == "encoder":
+        return FeaturePsi(encoder, card.student, landmarks)
+    return ZeroShotPsi(encoder, torch.zeros(landmarks, encoder.part_channels), card.features.sharpness)
+
+
+def load_landmark_network(
+    card: ModelCard, tensors: dict[str, Tensor], onnx_model: Tensor | None = None
+) -> LandmarkNetwork:
+    """Build the network that a card describes and load its weights."""
+    network = build_landmark_network(card, onnx_model)
+    if isinstance(network, Psi):
+        network = network.to_empty(device="cpu")
+    network.load_state_dict(tensors)
+    return network
+
+
+def find_onnx_model(network: LandmarkNetwork) -> Tensor | None:
+    """Return the ONNX model that computes the features, [bytes] uint8; None for other features."""
+    if isinstance(network, Psi) or not isinstance(network.encoder, OnnxEncoder):
+        return None
+    return torch.frombuffer(bytearray(network.encoder.model_bytes), dtype=torch.uint8)
+
+
+def prepare_landmark_network(network: LandmarkNetwork, device: torch.device, runtime: Runtime) -> None:
+    """Move a network to the device and give it the memory format and the backend that are fastest there."""
+    if isinstance(network, Psi):
+        prepare_network(network, device, runtime)
+        return
+    network.to(device)
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    bf16 = runtime.precision == "bf16" or (runtime.precision == "auto" and device.type == "cuda")
+    is_capturable = device.type == "cuda" and network.encoder.is_trainable
+    network.backend = create_plain_backend(bf16, is_capturable)
+
+
+def bytes_per_network_image(card: ModelCard) -> int:
+    """Return the memory that one image takes in a pass of the card's network without gradients."""
+    if card.architecture == "hourglass":
+        return bytes_per_image(card.network, card.images.size)
+    return bytes_per_feature_image(card.images.size)
+
+
+def require_hourglass(network: LandmarkNetwork, purpose: str) -> Psi:
+    """Return the network if it is an hourglass; otherwise raise an InputError that names the purpose."""
+    if not isinstance(network, Psi):
+        raise InputError(f"{purpose} is not available for detectors with pretrained features")
+    return network

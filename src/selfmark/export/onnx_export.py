@@ -22,13 +22,14 @@ from selfmark._version import __version__
 from selfmark.detector import Detector
 from selfmark.errors import InputError, require_package
 from selfmark.export.onnx_crop import add_crops, add_to_original
-from selfmark.export.onnx_graph import Recorder, add_maps, add_mirrored_maps, add_positions
+from selfmark.export.onnx_encoder import add_feature_maps
+from selfmark.export.onnx_graph import Maps, Recorder, add_maps, add_mirrored_maps, add_positions
 from selfmark.export.onnx_int8 import Int8Recorder, fold_scales, observe_ranges
 from selfmark.export.onnx_metadata import build_metadata
 from selfmark.export.onnx_nodes import IR_VERSION, OPSET, Graph, Value
 from selfmark.images.store import load_store
 from selfmark.model.card import ModelCard, is_packaged, model_folder
-from selfmark.model.landmark_network import require_hourglass
+from selfmark.model.landmark_network import LandmarkNetwork
 from selfmark.model.network import Psi
 from selfmark.run.files import atomic_write
 from selfmark.run.folder import Run
@@ -45,7 +46,6 @@ INSTALL = "onnx onnxruntime"  # names of the packages for pip
 CROPS = "crops"  # input of the network, [B, 3, S, S] float32, integers 0..255
 CROP_XY = "xy"  # landmarks in pixels of the crops, [B, K, 2]
 
-_PURPOSE = "ONNX export"
 _NUM_SAMPLES = 64  # training images on which value ranges are measured for int8
 
 
@@ -78,12 +78,12 @@ def export_onnx(run: Path, precisions: Sequence[Precision], output: Path | None)
 
 def write_float32(detector: Detector, path: Path) -> Path:
     """Write the detector in single precision."""
-    return _write(detector, require_hourglass(detector.psi, _PURPOSE), Recorder(Graph()), path)
+    return _write(detector, detector.psi, Recorder(Graph()), path)
 
 
 def write_float16(detector: Detector, path: Path) -> Path:
     """Write the network in half precision; cropping and reading the heatmaps stay in float32."""
-    return _write(detector, require_hourglass(detector.psi, _PURPOSE), Recorder(Graph(), np.float16), path)
+    return _write(detector, detector.psi, Recorder(Graph(), np.float16), path)
 
 
 def write_int8(detector: Detector, sample: torch.Tensor, path: Path) -> Path:
@@ -94,9 +94,13 @@ def write_int8(detector: Detector, sample: torch.Tensor, path: Path) -> Path:
         sample: [N, 3, S, S] uint8 images on which the value ranges are measured.
         path: File to write.
     """
+    if not isinstance(detector.psi, Psi):
+        raise InputError(
+            "detectors with pretrained features cannot be exported with --int8; use --onnx or --fp16"
+        )
     card = detector.card
     psi = Psi(card.network, len(card.names))  # a copy on the CPU that can be changed
-    psi.load_state_dict(require_hourglass(detector.psi, _PURPOSE).state_dict())
+    psi.load_state_dict(detector.psi.state_dict())
     fold_scales(psi)
     ranges = observe_ranges(psi, sample, card.flip_test)
     return _write(detector, psi, Int8Recorder(Graph(), ranges), path)
@@ -114,7 +118,14 @@ def _load_sample(run: Path, card: ModelCard) -> torch.Tensor:
         raise InputError(f"--int8 needs the training images of the run, but {error}") from error
 
 
-def _write(detector: Detector, psi: Psi, recorder: Recorder, path: Path) -> Path:
+def _add_network(recorder: Recorder, psi: LandmarkNetwork, size: int, images: Value) -> Maps:
+    """Add any network and return its K heatmaps of images [B, 3, size, size], floats 0..255."""
+    if isinstance(psi, Psi):
+        return add_maps(recorder, psi, images, size)
+    return add_feature_maps(recorder, psi, images, size)
+
+
+def _write(detector: Detector, psi: LandmarkNetwork, recorder: Recorder, path: Path) -> Path:
     import onnx
     from onnx import TensorProto, helper
 
@@ -122,10 +133,8 @@ def _write(detector: Detector, psi: Psi, recorder: Recorder, path: Path) -> Path
     size, num_landmarks = card.images.size, len(card.names)
     cropped, regions = add_crops(graph, "images", "boxes", card.images)
     crops = graph.add_alias(cropped, CROPS)
-    if card.flip_test:
-        maps = add_mirrored_maps(recorder, psi, crops, size, card.mirror)
-    else:
-        maps = add_maps(recorder, psi, crops, size)
+    add_network = partial(_add_network, recorder, psi, size)
+    maps = add_mirrored_maps(graph, add_network, crops, card.mirror) if card.flip_test else add_network(crops)
     xy, score = (Value(graph, name) for name in add_positions(graph, maps, card.refine))
     graph.add_alias(add_to_original(graph.add_alias(xy, CROP_XY), regions, size), "points")
     graph.add_alias(score, "scores")

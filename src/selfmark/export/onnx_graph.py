@@ -1,4 +1,4 @@
-"""The network of the detector as an ONNX graph.
+"""The hourglass network of a detector as an ONNX graph, and landmarks read from its heatmaps.
 
 The network calls the operations in order, and each operation adds its nodes to the graph. The graph is built
 by hand rather than traced, because the choice of nodes decides how fast ONNX Runtime is on a CPU:
@@ -13,6 +13,7 @@ by hand rather than traced, because the choice of nodes decides how fast ONNX Ru
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
@@ -102,7 +103,7 @@ class Recorder:
 
     def conv(self, conv: nn.Conv2d, x: Maps) -> Maps:
         """Add a convolution."""
-        parameters = [self._to_dtype(tensor) for tensor in (conv.weight, conv.bias) if tensor is not None]
+        parameters = [self.to_dtype(tensor) for tensor in (conv.weight, conv.bias) if tensor is not None]
         result = self.graph.add("Conv", x.name, *parameters, **conv_attributes(conv))
         return Maps(result, conv.out_channels, x.side // conv.stride[0])
 
@@ -122,7 +123,7 @@ class Recorder:
 
     def _activate(self, norm: nn.GroupNorm, x: Maps) -> Maps:
         """Compute relu(scale x + shift) with the norm's parameters; `fold_scales` may have made scale 1."""
-        scale, shift = self._to_dtype(norm.weight), self._to_dtype(norm.bias)
+        scale, shift = self.to_dtype(norm.weight), self.to_dtype(norm.bias)
         if (scale == 1).all():
             scaled = self.graph.add("Add", x.name, shift.reshape(-1, 1, 1))
         else:
@@ -131,7 +132,8 @@ class Recorder:
             )
         return Maps(self.graph.add("Relu", scaled), x.channels, x.side)
 
-    def _to_dtype(self, parameter: Tensor) -> npt.NDArray[np.floating]:
+    def to_dtype(self, parameter: Tensor) -> npt.NDArray[np.floating]:
+        """Return a parameter as an array of the recorder's type."""
         return to_array(parameter).astype(self.dtype)
 
 
@@ -145,15 +147,20 @@ def add_maps(recorder: Recorder, psi: Psi, images: Value, size: int) -> Maps:
 
 
 def add_mirrored_maps(
-    recorder: Recorder, psi: Psi, images: Value, size: int, mirror: tuple[int, ...]
+    graph: Graph, add_network: Callable[[Value], Maps], images: Value, mirror: tuple[int, ...]
 ) -> Maps:
     """Add the mean of the heatmaps of the images and of their mirror images.
 
     The heatmaps of the mirror images are mirrored back, and mirror partners are exchanged.
+
+    Args:
+        graph: Graph to add to.
+        add_network: Adds the network for images [B, 3, S, S] and returns its heatmaps.
+        images: Network images [B, 3, S, S].
+        mirror: Mirror partner of each landmark.
     """
-    graph = recorder.graph
     mirrored = Value(graph, _mirror(graph, images.name))
-    maps = add_maps(recorder, psi, images.apply("Concat", mirrored, axis=0), size)
+    maps = add_network(images.apply("Concat", mirrored, axis=0))
     original, flipped = graph.add_multi_output("Split", 2, maps.name, axis=0)
     restored = graph.add("Gather", _mirror(graph, flipped), integers(mirror), axis=1)
     total = graph.add("Add", original, restored)

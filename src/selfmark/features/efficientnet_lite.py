@@ -55,22 +55,47 @@ class SamePaddedConv(nn.Conv2d):
     def normalized(self, x: Tensor, norm: nn.BatchNorm2d) -> Tensor:
         """Convolve maps [B, C, H, W] and apply a batch norm with fixed statistics.
 
-        The norm is a scale and an offset of each channel, which are applied to the weights of the convolution
-        instead of its result. This saves a pass over the maps, and gradients still reach both layers.
+        The norm is applied to the weights of the convolution instead of its result. This saves a pass over
+        the maps, and gradients still reach both layers.
         """
+        weight, bias = self.fold(norm)
+        if self.stride[0] == 1:  # the padding is symmetric, so that no padded copy is needed
+            return F.conv2d(x, weight, bias, padding=self.kernel_size[0] // 2, groups=self.groups)
+        pad_y, pad_x = (self.pad_amounts(side) for side in x.shape[2:])
+        return F.conv2d(F.pad(x, (*pad_x, *pad_y)), weight, bias, self.stride, groups=self.groups)
+
+    def fold(self, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
+        """Return weight and bias of a convolution that includes a batch norm with fixed statistics."""
         assert norm.running_mean is not None
         assert norm.running_var is not None
         scale = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
-        weight = self.weight * scale[:, None, None, None]
         bias = torch.addcmul(norm.bias, norm.running_mean, scale, value=-1)
+        return self.weight * scale[:, None, None, None], bias
+
+    def pad_amounts(self, side: int) -> tuple[int, int]:
+        """Return the padding before and after a side of so many pixels."""
         kernel, stride = self.kernel_size[0], self.stride[0]
-        if stride == 1:  # the padding is symmetric, so that no padded copy is needed
-            return F.conv2d(x, weight, bias, padding=kernel // 2, groups=self.groups)
-        pad_y, pad_x = (
-            max((math.ceil(side / stride) - 1) * stride + kernel - side, 0) for side in x.shape[2:]
-        )
-        x = F.pad(x, (pad_x // 2, pad_x - pad_x // 2, pad_y // 2, pad_y - pad_y // 2))
-        return F.conv2d(x, weight, bias, stride, groups=self.groups)
+        total = max((math.ceil(side / stride) - 1) * stride + kernel - side, 0)
+        return total // 2, total - total // 2
+
+
+class NormalizedConv(NamedTuple):
+    """Convolution with the batch norm that follows it.
+
+    Attributes:
+        conv: the convolution.
+        norm: its batch norm.
+        has_relu6: whether a ReLU6 follows.
+    """
+
+    conv: SamePaddedConv
+    norm: nn.BatchNorm2d
+    has_relu6: bool
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Transform maps [B, C, H, W]."""
+        y = self.conv.normalized(x, self.norm)
+        return F.relu6(y, inplace=True) if self.has_relu6 else y
 
 
 class InvertedResidual(nn.Module):
@@ -89,12 +114,20 @@ class InvertedResidual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Transform maps [B, C, H, W]."""
-        y: Tensor = x
-        if self._expand_conv is not None and self._bn0 is not None:
-            y = F.relu6(self._expand_conv.normalized(y, self._bn0), inplace=True)
-        y = F.relu6(self._depthwise_conv.normalized(y, self._bn1), inplace=True)
-        y = self._project_conv.normalized(y, self._bn2)
+        y = x
+        for layer in self.layers():
+            y = layer(y)
         return x + y if self.has_skip else y
+
+    def layers(self) -> list[NormalizedConv]:
+        """Return the convolutions in order, without the skip connection."""
+        layers = [
+            NormalizedConv(self._depthwise_conv, self._bn1, has_relu6=True),
+            NormalizedConv(self._project_conv, self._bn2, has_relu6=False),
+        ]
+        if self._expand_conv is not None and self._bn0 is not None:
+            layers.insert(0, NormalizedConv(self._expand_conv, self._bn0, has_relu6=True))
+        return layers
 
 
 class EfficientNetLite(nn.Module):
@@ -127,13 +160,24 @@ class EfficientNetLite(nn.Module):
 
     def forward(self, images: Tensor, blocks: tuple[int, ...]) -> list[Tensor]:
         """Return the feature maps of these blocks, in ascending order, for images [B, 3, H, W] in 0..1."""
-        x = F.relu6(self._conv_stem.normalized((images * 255 - 127) / 128, self._bn0), inplace=True)
+        x = self.stem((images * 255 - 127) / 128)
         maps = []
         for number in range(max(blocks) + 1):
             x = self._blocks[number](x)
             if number in blocks:
                 maps.append(x)
         return maps
+
+    @property
+    def stem(self) -> NormalizedConv:
+        """The first convolution, whose inputs are (color - 127) / 128 for colors in 0..255."""
+        return NormalizedConv(self._conv_stem, self._bn0, has_relu6=True)
+
+    def block(self, number: int) -> InvertedResidual:
+        """Return a block."""
+        block = self._blocks[number]
+        assert isinstance(block, InvertedResidual)
+        return block
 
     def load_published(self, state: Mapping[str, Tensor]) -> None:
         """Load a published state dict; its classifier and seventh stage are ignored.

@@ -12,8 +12,10 @@ from selfmark.features.encoder import Encoder
 from selfmark.features.onnx_features import PREFIX, OnnxEncoder, read_onnx_model
 from selfmark.features.packaged_weights import load_packaged_weights
 
-_EFFICIENTNETS = {f"efficientnet-{variant}": variant for variant in SCALES}
-FEATURES = (*_EFFICIENTNETS, *SHAPES)
+EFFICIENTNETS = {f"efficientnet-{variant}": variant for variant in SCALES}
+"""Variant of EfficientNet-Lite by the name of its features."""
+
+FEATURES = (*EFFICIENTNETS, *SHAPES)
 """Names of pretrained features; `onnx:FILE` is accepted as well."""
 
 
@@ -60,4 +62,4 @@ def build_encoder(name: str, onnx_model: bytes | None = None) -> Encoder:
         torch.manual_seed(0)
         if name in SHAPES:
             return DinoV2Encoder(name)
-        return EfficientNetLiteEncoder(_EFFICIENTNETS[name])
+        return EfficientNetLiteEncoder(EFFICIENTNETS[name])

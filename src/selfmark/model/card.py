@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args
 
 from selfmark._version import __version__
 from selfmark.config import Features, Images, Network, PeakMethod, Student, check_model, section_from_dict
+from selfmark.config.limits import check_limits
 from selfmark.errors import InputError
 from selfmark.model.colors import landmark_colors
 from selfmark.run.files import FORMAT, read_json, require_format, write_json
@@ -24,6 +25,9 @@ from selfmark.run.files import FORMAT, read_json, require_format, write_json
 _MAX_LANDMARKS = 10_000  # a model.json with more is rejected
 MAX_NAME_LENGTH = 1_000  # characters of the name of a landmark
 _MAX_BYTES = 64 << 20  # of model.json; far more than the largest allowed number of landmarks needs
+ONNX_FEATURES = "features.safetensors"
+"""File of a model folder with a copy of the ONNX model, for features `onnx:FILE`."""
+
 Architecture = Literal["hourglass", "encoder", "zero-shot"]
 """The paper's network, a head on a pretrained encoder, or centroids of the encoder's features."""
 
@@ -130,7 +134,11 @@ def _card_from_json(values: Any, path: Path) -> ModelCard:
             raise ValueError(f"unknown value {reprlib.repr(values['refine'])} of 'refine'")
         images = section_from_dict(Images, values["images"], str(path))
         network = section_from_dict(Network, values["network"], str(path))
+        features = section_from_dict(Features, values.get("features", {}), str(path))
+        student = section_from_dict(Student, values.get("student", {}), str(path))
         check_model(images, network)
+        check_limits(features, "features.")
+        check_limits(student, "student.")
         architecture = values.get("architecture", "hourglass")  # cards of selfmark 0.1 have none
         if architecture not in get_args(Architecture):
             raise ValueError(f"unknown value {reprlib.repr(architecture)} of 'architecture'")
@@ -147,8 +155,8 @@ def _card_from_json(values: Any, path: Path) -> ModelCard:
             hidden=_parse_indices("hidden", values.get("hidden", ()), len(names)),
             confirmed=_parse_indices("confirmed", values.get("confirmed", ()), len(names)),
             architecture=architecture,
-            features=section_from_dict(Features, values.get("features", {}), str(path)),
-            student=section_from_dict(Student, values.get("student", {}), str(path)),
+            features=features,
+            student=student,
         )
     except (KeyError, TypeError, ValueError, OverflowError, InputError) as error:
         raise InputError(f"{path} is not a valid model description: {error}") from error

@@ -23,7 +23,10 @@ def build_landmark_network(card: ModelCard, onnx_model: Tensor | None = None) ->
 
     Args:
         card: the model card.
-        onnx_model: [bytes] uint8, the stored ONNX model, if the features are `onnx:FILE`.
+        onnx_model: [bytes] uint8, the stored ONNX model, if the features are `onnx:FILE`; None to read FILE.
+
+    Raises:
+        InputError: if the features are unknown or their ONNX model is missing or unsuitable.
     """
     landmarks = len(card.names)
     if card.architecture == "hourglass":
@@ -36,11 +39,8 @@ def build_landmark_network(card: ModelCard, onnx_model: Tensor | None = None) ->
     return ZeroShotPsi(encoder, torch.zeros(landmarks, encoder.part_channels), card.features.sharpness)
 
 
-def load_landmark_network(
-    card: ModelCard, tensors: dict[str, Tensor], onnx_model: Tensor | None = None
-) -> LandmarkNetwork:
-    """Build the network that a card describes and load its weights."""
-    network = build_landmark_network(card, onnx_model)
+def load_weights(network: LandmarkNetwork, tensors: dict[str, Tensor]) -> LandmarkNetwork:
+    """Load weights into a network of `build_landmark_network` and return it, on the CPU."""
     if isinstance(network, Psi):
         network = network.to_empty(device="cpu")
     network.load_state_dict(tensors)

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.images.sources import list_images
-from selfmark.model.card import ModelCard
+from selfmark.model.card import ONNX_FEATURES, ModelCard
 from selfmark.run.files import read_json, require_format
 from selfmark.run.image_list import refs_from_json
 from selfmark.sampling import evenly_spaced
@@ -156,13 +156,18 @@ def load_cached_landmarks(
 def images_fingerprint(model: Path, card: ModelCard, refs: Sequence[ImageRef]) -> str:
     """Return a digest that changes with everything the predicted landmarks depend on.
 
-    That is the weights, the settings that affect predictions, and the images with their file sizes and times.
+    That is the network with its weights, the settings that affect predictions, and the images with their file
+    sizes and times.
     """
     digest = hashlib.sha256()
-    with open(model / "weights.safetensors", "rb") as handle:
-        digest.update(hashlib.file_digest(handle, "sha256").digest())
+    digest.update(_compute_file_digest(model / "weights.safetensors"))
     sections = dataclasses.asdict(card.images), dataclasses.asdict(card.network)
     digest.update(json.dumps([card.mirror if card.flip_test else None, card.refine, *sections]).encode())
+    if card.architecture != "hourglass":
+        sections = dataclasses.asdict(card.features), dataclasses.asdict(card.student)
+        digest.update(json.dumps([card.architecture, *sections]).encode())
+        if (model / ONNX_FEATURES).exists():
+            digest.update(_compute_file_digest(model / ONNX_FEATURES))
     # Digest one file at a time, so that memory use does not grow with the number of images.
     for path, group in groupby(refs, key=lambda ref: os.fspath(ref.path)):
         try:
@@ -173,3 +178,8 @@ def images_fingerprint(model: Path, card: ModelCard, refs: Sequence[ImageRef]) -
         boxes = [(ref.frame, ref.box) for ref in group]
         digest.update(json.dumps([os.path.abspath(path), state, boxes]).encode())
     return digest.hexdigest()
+
+
+def _compute_file_digest(path: Path) -> bytes:
+    with open(path, "rb") as handle:
+        return hashlib.file_digest(handle, "sha256").digest()

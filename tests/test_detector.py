@@ -14,16 +14,21 @@ import pytest
 import torch
 
 import selfmark
-from selfmark.config import Images, Network, Runtime
+from selfmark.config import Features, Images, Network, Runtime, Student
 from selfmark.demo.scene import generate_scene
-from selfmark.detector import Detector
+from selfmark.detector import Detector, detector_fingerprint
 from selfmark.errors import InputError
 from selfmark.evaluation.regression import fit_ridge
+from selfmark.features.encoder import Encoder
+from selfmark.features.loading import build_encoder
 from selfmark.image_ref import ImageRef
 from selfmark.images.crop import to_original
-from selfmark.model.card import ModelCard
+from selfmark.model.card import Architecture, ModelCard
+from selfmark.model.feature_network import FeaturePsi, ZeroShotPsi
+from selfmark.model.landmark_network import LandmarkNetwork
 from selfmark.model.network import Psi
 from selfmark.run.config_file import read_config, write_config
+from tests.features.random_images import random_images
 
 NETWORK = Network(channels=32, depth=2, descriptor=16, norm_groups=4)
 
@@ -122,6 +127,89 @@ def test_save_and_load_give_the_same_points(tmp_path: Path) -> None:
         assert torch.equal(loaded.locate(images).xy, detector.locate(images).xy)
 
 
+def _feature_detector(architecture: Architecture, encoder: Encoder) -> Detector:
+    """Return a detector with random weights on an encoder."""
+    torch.manual_seed(0)
+    student = Student(width=16, depth=1)
+    psi: LandmarkNetwork = FeaturePsi(encoder, student, 2)
+    if architecture == "zero-shot":
+        psi = ZeroShotPsi(encoder, torch.randn(2, encoder.part_channels), 10.0)
+    changes = {"features": Features(name=encoder.info.name, sharpness=10.0), "student": student}
+    card = replace(_detector().card, architecture=architecture, **changes)
+    return Detector(psi, replace(card, mirror=(1, 0), flip_test=True))
+
+
+@pytest.mark.parametrize("architecture", ["encoder", "zero-shot"])
+def test_detectors_on_encoders_are_saved_and_loaded(architecture: Architecture, tmp_path: Path) -> None:
+    encoder = build_encoder("efficientnet-lite0")
+    for value in encoder.state_dict().values():
+        value.add_(0.01 if value.is_floating_point() else 3)  # not what a new encoder has
+    detector = _feature_detector(architecture, encoder)
+    detector.save(tmp_path / "model")
+    loaded = Detector.load(tmp_path)
+    assert loaded.card == detector.card
+    assert type(loaded.psi) is type(detector.psi)
+    images = (random_images(3, 64) * 255).to(torch.uint8)
+    assert torch.equal(loaded.locate(images).xy, detector.locate(images).xy)
+    assert detector_fingerprint(loaded) == detector_fingerprint(detector)
+    other = "zero-shot" if architecture == "encoder" else "encoder"
+    path = tmp_path / "model" / "model.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"architecture": other}))
+    with pytest.raises(InputError, match=r"weights\.safetensors does not match .*model\.json"):
+        Detector.load(tmp_path)
+
+
+@pytest.mark.parametrize("architecture", ["encoder", "zero-shot"])
+def test_a_detector_on_an_onnx_model_contains_a_copy_of_it(
+    architecture: Architecture, tmp_path: Path
+) -> None:
+    pytest.importorskip("onnxruntime")
+    make_model = pytest.importorskip("tests.features.onnx_models").make_model
+    source = tmp_path / "own.onnx"
+    source.write_bytes(make_model())
+    encoder = build_encoder(f"onnx:{source}")
+    detector = _feature_detector(architecture, encoder)
+    detector.save(tmp_path / "model")
+    source.unlink()
+    loaded = Detector.load(tmp_path)
+    images = (random_images(3, 64) * 255).to(torch.uint8)
+    assert torch.equal(loaded.locate(images).xy, detector.locate(images).xy)
+    assert detector_fingerprint(loaded) == detector_fingerprint(detector)
+    half = Detector(detector.psi, detector.card, runtime=Runtime(precision="bf16"))
+    assert (half.locate(images).xy - loaded.locate(images).xy).abs().median() < 0.5
+    other_encoder = build_encoder(f"onnx:{source}", make_model(["batch", 3, 32, 32]))
+    other = Detector(loaded.psi, loaded.card)
+    assert not isinstance(other.psi, Psi)
+    other.psi.encoder = other_encoder
+    assert detector_fingerprint(other) != detector_fingerprint(detector), "the weights are the same"
+    (tmp_path / "model" / "features.safetensors").unlink()
+    with pytest.raises(InputError, match=r"model\.json: cannot read the ONNX model '.*own\.onnx'"):
+        Detector.load(tmp_path)
+
+
+def test_a_damaged_copy_of_an_onnx_model_is_reported(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    make_model = pytest.importorskip("tests.features.onnx_models").make_model
+    detector = _feature_detector("encoder", build_encoder("onnx:own.onnx", make_model()))
+    detector.save(tmp_path)
+    path = tmp_path / "features.safetensors"
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(InputError, match=r"features\.safetensors is damaged"):
+        Detector.load(tmp_path)
+
+
+def test_unknown_features_are_refused(tmp_path: Path) -> None:
+    _feature_detector("encoder", build_encoder("efficientnet-lite0")).save(tmp_path)
+    path = tmp_path / "model.json"
+    values = json.loads(path.read_text())
+    values["features"]["name"] = "efficientnet-lite00"
+    path.write_text(json.dumps(values))
+    with pytest.raises(
+        InputError, match=r"model\.json: unknown features 'efficientnet-lite00'.*efficientnet-lite0"
+    ):
+        Detector.load(tmp_path)
+
+
 def test_a_detector_of_a_run_has_its_runtime_settings(quick_run: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(quick_run, tmp_path / "run"))
     settings = read_config(run / "config.yaml")
@@ -173,6 +261,8 @@ def test_network_predictions_list_the_images_that_cannot_be_read(tmp_path: Path)
         ({"network": {"channels": "wide"}}, "'channels' must be a whole number"),
         ({"refine": "magic"}, "unknown value 'magic' of 'refine'"),
         ({"skeleton": 7}, "valid model description"),
+        ({"architecture": "magic"}, "unknown value 'magic' of 'architecture'"),
+        ({"student": {"width": 1_000_000_000}}, r"student\.width must be"),
     ],
 )
 def test_an_impossible_model_card_is_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:

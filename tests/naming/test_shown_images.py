@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import json
 import os
 import shutil
@@ -12,6 +14,7 @@ import cv2
 import numpy as np
 import pytest
 
+from selfmark.config import Features, Student
 from selfmark.detector import Detector
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
@@ -157,6 +160,35 @@ def test_fingerprint_changes_if_and_only_if_predictions_may_change(run: Path, ph
     with open(model / "weights.safetensors", "ab") as handle:
         handle.write(b" ")
     assert images_fingerprint(model, card, refs) != first
+
+
+def test_the_fingerprint_of_an_hourglass_is_that_of_older_versions(run: Path, photos: Path) -> None:
+    """Compute it with the rule of selfmark 0.1, so that stored landmarks stay valid."""
+    model, photo = run / "model", photos / "000.png"
+    card, status = read_card(model), os.stat(photo)
+    weights = hashlib.sha256((model / "weights.safetensors").read_bytes()).digest()
+    mirror = card.mirror if card.flip_test else None
+    settings = [mirror, card.refine, dataclasses.asdict(card.images), dataclasses.asdict(card.network)]
+    image = [os.path.abspath(photo), (status.st_size, status.st_mtime_ns), [(None, None)]]
+    expected = hashlib.sha256(weights + json.dumps(settings).encode() + json.dumps(image).encode())
+    assert images_fingerprint(model, card, [ImageRef(photo)]) == expected.hexdigest()
+
+
+def test_the_fingerprint_covers_networks_on_encoders(run: Path) -> None:
+    model = run / "model"
+    card = replace(read_card(model), architecture="encoder", features=Features(name="onnx:own.onnx"))
+    cards = [
+        card,
+        replace(card, architecture="hourglass"),
+        replace(card, architecture="zero-shot"),
+        replace(card, features=Features(name="efficientnet-lite0")),
+        replace(card, student=Student(feature_scale=3.0)),
+    ]
+    found = [images_fingerprint(model, card, []) for card in cards]
+    for content in (b"one model", b"another model"):
+        (model / "features.safetensors").write_bytes(content)
+        found.append(images_fingerprint(model, card, []))
+    assert len(set(found)) == 7
 
 
 def test_image_references_json_round_trip() -> None:

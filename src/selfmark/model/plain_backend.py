@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -104,8 +105,8 @@ class PlainExecution:
         """Return autocast for bf16, otherwise a context that does nothing."""
         if not self._bf16:
             return nullcontext()
-        device = next(network.parameters()).device.type
-        context: AbstractContextManager[None] = torch.autocast(device, dtype=torch.bfloat16)
+        tensor = next(chain(network.parameters(), network.buffers()))  # an ONNX encoder has no parameters
+        context: AbstractContextManager[None] = torch.autocast(tensor.device.type, dtype=torch.bfloat16)
         return context
 
     def parallel(self, side: Callable[[], A], main: Callable[[], B]) -> tuple[A, B]:

@@ -199,18 +199,19 @@ def test_folding_scales_keeps_the_output(scene: Scene) -> None:
             torch.testing.assert_close(folded(images), psi(images), atol=1e-4, rtol=1e-4)
 
 
-def test_quantization_keeps_small_channels_accurate() -> None:
+@pytest.mark.parametrize("bias", [None, np.array([20.0, -3.0, 0.4], np.float32)])
+def test_quantization_keeps_small_channels_accurate(bias: np.ndarray | None) -> None:
     """Compare integer arithmetic with the convolution in floats, channel by channel."""
     rng = np.random.default_rng(0)
     size = np.array([30.0, 1.0, 0.1], np.float32)
     weight = (rng.normal(size=(3, 8, 1, 1)) * size[:, None, None, None]).astype(np.float32)
     values = rng.exponential(size=(8, 500)).astype(np.float32)
-    exact = weight[:, :, 0, 0] @ values
+    exact = weight[:, :, 0, 0] @ values + (0 if bias is None else bias[:, None])
     values_range = ValueRange.measure(
         torch.from_numpy(values)[None, :, :, None],
         torch.from_numpy(exact.astype(np.float32))[None, :, :, None],
     )
-    quantized = quantize_conv(weight, values_range)
+    quantized = quantize_conv(weight, values_range, bias)
     levels_in = np.clip(np.round(values / quantized.input_scale), 0, 255)
     total = (
         quantized.weight[:, :, 0, 0].astype(np.int64) @ levels_in.astype(np.int64) + quantized.bias[:, None]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -19,6 +21,7 @@ from selfmark.errors import InputError
 from selfmark.export.onnx_detector import OnnxDetector, load_detector
 from selfmark.export.onnx_export import export_onnx, write_float16, write_float32, write_int8
 from selfmark.export.onnx_nodes import OPSET
+from selfmark.features.dinov2 import DinoV2Encoder, TransformerShape
 from selfmark.features.encoder import Encoder
 from selfmark.features.loading import build_encoder, load_encoder
 from selfmark.model.card import ModelCard
@@ -158,19 +161,43 @@ def test_an_exported_folder_is_loaded(tmp_path: Path) -> None:
         OnnxDetector(other, tmp_path / "model" / "model.onnx")
 
 
-def test_other_encoders_are_refused(tmp_path: Path) -> None:
-    encoder = build_encoder("onnx:own.onnx", make_model())
+def test_the_head_runs_in_8_bits(lite0: Encoder, tmp_path: Path) -> None:
+    detector = encoder_detector(lite0)
+    images = pictures(24)
+    path = write_int8(detector, images[:12], tmp_path / "int8.onnx")
+    weights = [
+        tensor
+        for tensor in onnx.load(path).graph.initializer
+        if tensor.data_type == onnx.TensorProto.INT8 and len(tensor.dims) == 4
+    ]
+    assert [list(tensor.dims) for tensor in weights] == [[24, 24, 3, 3]]
+    expected, predicted = detector.locate(images[12:]), OnnxDetector(detector, path).locate(images[12:])
+    distance = (predicted.xy - expected.xy).norm(dim=-1)
+    assert 0 < distance.mean() < 0.5
+    assert distance.mean() < 0.1 * expected.xy.std(dim=0).mean()
+
+
+@pytest.mark.parametrize("name", ["onnx:own.onnx", "dinov2-s"])
+def test_other_encoders_are_refused(name: str, tmp_path: Path) -> None:
+    if name == "dinov2-s":
+        encoder: Encoder = DinoV2Encoder(name, TransformerShape(12, 2, 4, positions=3))
+    else:
+        encoder = build_encoder(name, make_model())
     detector = Detector(FeaturePsi(encoder, STUDENT, 3), replace(CARD, architecture="encoder"))
-    for write in (write_float32, write_float16):
-        with pytest.raises(
-            InputError,
-            match=r"features 'onnx:own\.onnx' cannot be exported to ONNX, only those with efficientnet-lite0",
-        ):
-            write(detector, tmp_path / "model.onnx")
+    message = f"the features '{name}' cannot be exported to ONNX, only those with efficientnet-lite0"
+    for write in (write_float32, write_float16, partial(write_int8, sample=pictures(1))):
+        with pytest.raises(InputError, match=re.escape(message)):
+            write(detector, path=tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_int8_is_refused(tmp_path: Path) -> None:
-    detector = encoder_detector(random_encoder("efficientnet-lite0"))
-    with pytest.raises(InputError, match="cannot be exported with --int8; use --onnx or --fp16"):
-        write_int8(detector, pictures(2), tmp_path / "model.onnx")
+def test_a_detector_that_cannot_be_exported_leaves_no_files(tmp_path: Path) -> None:
+    encoder = build_encoder("onnx:own.onnx", make_model())
+    card = replace(CARD, architecture="encoder", features=Features(name="onnx:own.onnx"))
+    Detector(FeaturePsi(encoder, STUDENT, 3), card).save(tmp_path / "model")
+    with pytest.raises(InputError, match="cannot be exported to ONNX"):
+        export_onnx(tmp_path, ["float32"], output=tmp_path / "output")
+    zero_shot_detector(random_encoder("efficientnet-lite0")).save(tmp_path / "zero" / "model")
+    with pytest.raises(InputError, match="no head whose layers could run in 8 bits: leave out --int8"):
+        export_onnx(tmp_path / "zero", ["float32", "int8"], output=tmp_path / "output")
+    assert not (tmp_path / "output").exists()

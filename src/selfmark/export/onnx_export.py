@@ -22,9 +22,9 @@ from selfmark._version import __version__
 from selfmark.detector import Detector
 from selfmark.errors import InputError, require_package
 from selfmark.export.onnx_crop import add_crops, add_to_original
-from selfmark.export.onnx_encoder import add_feature_maps
+from selfmark.export.onnx_encoder import add_feature_maps, require_exportable
 from selfmark.export.onnx_graph import Maps, Recorder, add_maps, add_mirrored_maps, add_positions
-from selfmark.export.onnx_int8 import Int8Recorder, fold_scales, observe_ranges
+from selfmark.export.onnx_int8 import Int8Recorder, block_convs, fold_scales, head_convs, observe_ranges
 from selfmark.export.onnx_metadata import build_metadata
 from selfmark.export.onnx_nodes import IR_VERSION, OPSET, Graph, Value
 from selfmark.images.store import load_store
@@ -56,11 +56,16 @@ def export_onnx(run: Path, precisions: Sequence[Precision], output: Path | None)
         run: Run folder; without "int8" a model folder is enough.
         precisions: Precisions to write. "int8" reads training images of the run, which must still exist.
         output: Folder for the weights and the ONNX files; None means the model folder of the run.
+
+    Raises:
+        InputError: If a package, the run or its training images are missing, or the network cannot be
+            exported.
     """
     require_package("onnx", INSTALL)
     if output is None and is_packaged(run):
         raise InputError(f"the detector '{run}' is part of selfmark: choose an output folder with --output")
     detector = Detector.load(run)
+    _check_exportable(detector, precisions)
     sample = _load_sample(run, detector.card) if "int8" in precisions else torch.empty(0)
     folder = output if output is not None else model_folder(run)
     write: dict[Precision, Callable[[Path], Path]] = {
@@ -94,16 +99,25 @@ def write_int8(detector: Detector, sample: torch.Tensor, path: Path) -> Path:
         sample: [N, 3, S, S] uint8 images on which the value ranges are measured.
         path: File to write.
     """
-    if not isinstance(detector.psi, Psi):
-        raise InputError(
-            "detectors with pretrained features cannot be exported with --int8; use --onnx or --fp16"
-        )
-    card = detector.card
-    psi = Psi(card.network, len(card.names))  # a copy on the CPU that can be changed
-    psi.load_state_dict(detector.psi.state_dict())
-    fold_scales(psi)
-    ranges = observe_ranges(psi, sample, card.flip_test)
-    return _write(detector, psi, Int8Recorder(Graph(), ranges), path)
+    _check_exportable(detector, ["int8"])
+    card, network = detector.card, detector.psi
+    if isinstance(network, Psi):
+        psi = Psi(card.network, len(card.names))  # a copy on the CPU that can be changed
+        psi.load_state_dict(network.state_dict())
+        fold_scales(psi)
+        ranges = observe_ranges(psi, block_convs(psi), sample, card.flip_test)
+        return _write(detector, psi, Int8Recorder(Graph(), ranges), path)
+    ranges = observe_ranges(network, head_convs(network), sample.to(detector.device), card.flip_test)
+    return _write(detector, network, Int8Recorder(Graph(), ranges), path)
+
+
+def _check_exportable(detector: Detector, precisions: Sequence[Precision]) -> None:
+    """Raise an InputError if the network cannot be written in one of the precisions."""
+    if isinstance(detector.psi, Psi):
+        return
+    require_exportable(detector.psi.encoder)
+    if "int8" in precisions and not head_convs(detector.psi):
+        raise InputError("this detector has no head whose layers could run in 8 bits: leave out --int8")
 
 
 def _load_sample(run: Path, card: ModelCard) -> torch.Tensor:

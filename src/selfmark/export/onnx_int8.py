@@ -1,8 +1,10 @@
-"""ONNX graph of the network with 8-bit convolutions in its residual blocks, for CPUs with VNNI instructions.
+"""ONNX graph of the network with 8-bit convolutions, for CPUs with VNNI instructions.
 
 The range of the values before and after each convolution is measured on sample images. Weights and outputs
-are quantized per channel, inputs per tensor. Norms, additions and the layers before and after the blocks stay
-in float32.
+are quantized per channel, inputs per tensor. In an hourglass, the convolutions of the residual blocks are
+quantized; norms, additions and the layers before and after the blocks stay in float32. On an encoder, the 3x3
+convolutions of the head are quantized, which take more than half of the time. The encoder itself stays in
+float32: its features in 8 bits move landmarks too far.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from torch import Tensor, nn
 
 from selfmark.export.onnx_graph import Maps, Recorder, conv_attributes, norm_and_conv, to_array
 from selfmark.export.onnx_nodes import Graph
+from selfmark.model.feature_network import FeaturePsi, ZeroShotPsi
 from selfmark.model.network import Psi, ResidualBlock
 
 Floats = npt.NDArray[np.float32]
@@ -93,12 +96,25 @@ def _norm_conv_pairs(psi: Psi) -> Iterator[tuple[nn.GroupNorm, nn.Conv2d]]:
                 yield norm_and_conv(block.skip)
 
 
+def block_convs(psi: Psi) -> list[nn.Conv2d]:
+    """Return the convolutions of the residual blocks."""
+    return [conv for _, conv in _norm_conv_pairs(psi)]
+
+
+def head_convs(network: FeaturePsi | ZeroShotPsi) -> list[nn.Conv2d]:
+    """Return the convolutions of the head between its first and last one; a ReLU precedes each."""
+    if isinstance(network, ZeroShotPsi):
+        return []
+    return [layer for layer in network.head if isinstance(layer, nn.Conv2d)][1:-1]
+
+
 @torch.no_grad()
-def observe_ranges(psi: Psi, images: Tensor, mirrored: bool) -> Ranges:
-    """Measure the range at each convolution of the blocks.
+def observe_ranges(network: nn.Module, convs: list[nn.Conv2d], images: Tensor, mirrored: bool) -> Ranges:
+    """Measure the range at some convolutions.
 
     Args:
-        psi: Network to observe.
+        network: Network to observe.
+        convs: Convolutions of the network whose inputs follow a ReLU.
         images: [N, 3, S, S] uint8.
         mirrored: Also observe the mirror images.
     """
@@ -108,12 +124,12 @@ def observe_ranges(psi: Psi, images: Tensor, mirrored: bool) -> Ranges:
         measured = ValueRange.measure(inputs[0], outputs)
         ranges[conv] = measured.union(ranges[conv]) if conv in ranges else measured
 
-    with _forward_hooks([conv for _, conv in _norm_conv_pairs(psi)], widen):
+    with _forward_hooks(convs, widen):
         for start in range(0, len(images), _BATCH_SIZE):
             batch = images[start : start + _BATCH_SIZE].float() / 255
-            psi(batch)
+            network(batch)
             if mirrored:
-                psi(batch.flip(-1))
+                network(batch.flip(-1))
     return ranges
 
 
@@ -139,7 +155,8 @@ class Int8Recorder(Recorder):
         """Add a convolution, in 8 bits if its range is known."""
         if conv not in self._ranges:
             return super().conv(conv, x)
-        quantized = quantize_conv(to_array(conv.weight), self._ranges[conv])
+        bias = None if conv.bias is None else to_array(conv.bias)
+        quantized = quantize_conv(to_array(conv.weight), self._ranges[conv], bias)
         graph = self.graph
         input_scale = quantized.input_scale, np.array(0, np.uint8)  # with its zero point
         input_levels = graph.add("QuantizeLinear", x.name, *input_scale)
@@ -147,8 +164,8 @@ class Int8Recorder(Recorder):
         zeros = np.zeros(conv.out_channels, np.int8)
         weight = graph.add("DequantizeLinear", quantized.weight, quantized.weight_scale, zeros, axis=0)
         bias_scale = quantized.input_scale * quantized.weight_scale
-        bias = graph.add("DequantizeLinear", quantized.bias, bias_scale, zeros.astype(np.int32), axis=0)
-        result = graph.add("Conv", inputs, weight, bias, **conv_attributes(conv))
+        offset = graph.add("DequantizeLinear", quantized.bias, bias_scale, zeros.astype(np.int32), axis=0)
+        result = graph.add("Conv", inputs, weight, offset, **conv_attributes(conv))
         output_scale = np.array(1, np.float32), np.array(_ZERO_POINT, np.uint8)  # with its zero point
         levels = graph.add("QuantizeLinear", result, *output_scale)
         floats = graph.add(
@@ -161,10 +178,10 @@ class Int8Recorder(Recorder):
 class QuantizedConv:
     """A quantized convolution.
 
-    ONNX Runtime supports only one output scale and zero point for all channels. But the GroupNorm that
-    follows amplifies channels with small values, so each channel needs its own. The output scale of a channel
-    is therefore folded into its weight scale, and its zero point into its bias. The convolution then has
-    output scale 1, and the last node restores the values: q becomes (q - output_zero_point[o])
+    ONNX Runtime supports only one output scale and zero point for all channels. But the GroupNorm of an
+    hourglass amplifies channels with small values, so each channel needs its own. The output scale of a
+    channel is therefore folded into its weight scale, and its zero point into its bias. The convolution then
+    has output scale 1, and the last node restores the values: q becomes (q - output_zero_point[o])
     output_scale[o] in channel o.
 
     Attributes:
@@ -184,18 +201,19 @@ class QuantizedConv:
     output_zero_point: npt.NDArray[np.uint8]
 
 
-def quantize_conv(weight: Floats, values: ValueRange) -> QuantizedConv:
-    """Quantize a convolution with weights [O, I, h, w]."""
+def quantize_conv(weight: Floats, values: ValueRange, bias: Floats | None = None) -> QuantizedConv:
+    """Quantize a convolution with weights [O, I, h, w] and bias [O]; None means no bias."""
     input_scale = np.array(_raise_small_scales(to_array(values.max_input) / _MAX_LEVEL), np.float32)
     output_scale = _raise_small_scales((to_array(values.high) - to_array(values.low)) / _MAX_LEVEL)
     output_zero_point = np.clip(np.round(-to_array(values.low) / output_scale), 0, _MAX_LEVEL)
     weight_scale = _raise_small_scales(np.abs(weight).max(axis=(1, 2, 3)) / 127)
-    bias = (output_zero_point - _ZERO_POINT) * output_scale / (input_scale * weight_scale)
+    offset = (output_zero_point - _ZERO_POINT) * output_scale + (0 if bias is None else bias)
+    offset = offset / (input_scale * weight_scale)
     return QuantizedConv(
         input_scale=input_scale,
         weight=np.round(weight / weight_scale[:, None, None, None]).astype(np.int8),
         weight_scale=weight_scale / output_scale,
-        bias=np.round(np.clip(bias, -_MAX_BIAS, _MAX_BIAS)).astype(np.int32),
+        bias=np.round(np.clip(offset, -_MAX_BIAS, _MAX_BIAS)).astype(np.int32),
         output_scale=output_scale,
         output_zero_point=output_zero_point.astype(np.uint8),
     )

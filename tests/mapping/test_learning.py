@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from selfmark.config import Images, Network
+from selfmark.config import Features, Images, Network
 from selfmark.detector import Detector, NetworkLandmarks
 from selfmark.errors import InputError
 from selfmark.export import get_writer
+from selfmark.features.loading import build_encoder
 from selfmark.images.sources import list_images
 from selfmark.mapping.learning import infer_mirror_partners, learn_map
 from selfmark.mapping.mapped_detector import MappedDetector, load_mapping, save_mapping
 from selfmark.model.card import ModelCard
+from selfmark.model.feature_network import ZeroShotPsi
 from selfmark.model.network import Psi
 from selfmark.points import FloatArray
 
@@ -289,6 +292,19 @@ def test_mapped_detector_is_saved_with_its_map(run: Path, tmp_path: Path) -> Non
     shutil.rmtree(run)
     assert Detector.load(tmp_path / "copy").names[0] == "landmark_0"
     assert _load_mapped(tmp_path / "copy").names == learned.mapping.names
+
+
+def test_landmarks_of_a_network_on_an_encoder_are_mapped(run: Path, tmp_path: Path) -> None:
+    encoder = build_encoder("efficientnet-lite0")
+    features = Features(name="efficientnet-lite0")
+    card = replace(Detector.load(run).card, architecture="zero-shot", features=features)
+    Detector(ZeroShotPsi(encoder, torch.ones(K, encoder.part_channels), 30.0), card).save(run / "model")
+    learned = learn_map(run, _write_labels(tmp_path / "few", _shapes(3)))
+    mapped = _load_mapped(run)
+    assert mapped.names == learned.mapping.names
+    assert isinstance(mapped.psi, ZeroShotPsi)
+    mapped.save(tmp_path / "copy")
+    assert _load_mapped(tmp_path / "copy").card.features == features
 
 
 def test_packaged_model_cannot_store_a_map(

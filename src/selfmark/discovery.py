@@ -9,19 +9,28 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
+from PIL import Image
 
-from selfmark.config import Config, override, resolve_preset
+from selfmark.config import Config, Method, override, resolve_preset, with_features
 from selfmark.detector import Detector
 from selfmark.errors import InputError
 from selfmark.evaluation.run_evaluation import check_run
+from selfmark.feature_pipeline import train_feature_detector
+from selfmark.features.loading import check_features
 from selfmark.images.store import ImageStore
-from selfmark.pipeline import report_out_of_memory, train_detector, train_phi
+from selfmark.pipeline import train_detector, train_phi
+from selfmark.pipeline_steps import report_out_of_memory
+from selfmark.report.landmark_pictures import draw_contact_sheet
 from selfmark.report.run_report import build_report
 from selfmark.run.devices import select_device
+from selfmark.run.files import atomic_write
 from selfmark.run.folder import Listener, Run
 from selfmark.run.processes import ProcessGroup, is_restarted
+from selfmark.sampling import evenly_spaced
 from selfmark.tracking.regions import Regions, locate_objects
 from selfmark.train.guards import check_landmarks
+
+_PREVIEW_IMAGES = 16
 
 
 def discover(
@@ -35,6 +44,8 @@ def discover(
     resume: bool = False,
     device: str = "auto",
     listener: Listener | None = None,
+    features: str | None = None,
+    method: Method | None = None,
 ) -> Detector:
     """Discover K landmarks in unlabeled images and train a detector for them.
 
@@ -50,6 +61,9 @@ def discover(
             change how it is computed (`runtime`, `optimizer`, ...).
         device: `auto`, `cpu`, `cuda`, ...
         listener: called with every log event.
+        features: pretrained features: `efficientnet-lite0`, `dinov2-s`, `onnx:FILE`, ..., or `none` for the
+            paper's way; None uses those of the preset.
+        method: `self-training`, or `zero-shot` for the instant landmarks of the features alone.
 
     Returns:
         The trained detector, which is also saved in the run folder.
@@ -58,10 +72,15 @@ def discover(
         InputError: if images or settings cannot be used.
         TrainingError: if the training fails.
     """
-    options = RunOptions(landmarks, output, preset, settings or {}, resume, device)
+    options = RunOptions(landmarks, output, preset, settings or {}, resume, device, features, method)
     with open_run(RunInputs(_as_list(inputs), every, regions), options, listener) as opened:
         run = opened.run
-        detector, store = train_detector(run, opened.device, opened.is_new)
+        if run.config.uses_features:
+            detector, store = train_feature_detector(
+                run, opened.device, opened.is_new, lambda pixels, xy: _write_preview(run, pixels, xy)
+            )
+        else:
+            detector, store = train_detector(run, opened.device, opened.is_new)
         run.group.run_on_leader(lambda: _finish(run, detector, store))
         return detector
 
@@ -80,9 +99,24 @@ def train_stage1(
     `evaluation.stage1_landmarks` reads the landmarks of such a run, and `discover(resume=True)` continues it
     with Stage 2.
     """
-    options = RunOptions(None, output, preset, settings or {}, resume, device)
+    options = RunOptions(None, output, preset, settings or {}, resume, device, features="none")
     with open_run(RunInputs(_as_list(inputs)), options, listener) as opened:
         train_phi(opened.run, opened.device, opened.is_new)
+
+
+def _write_preview(run: Run, pixels: torch.Tensor, xy: torch.Tensor) -> None:
+    """Write preview/zero-shot.jpg: images with the landmarks that the features give before any training."""
+    path = run.path / "preview" / "zero-shot.jpg"
+    if path.exists() or not run.group.is_leader:
+        return
+    rows = evenly_spaced(len(pixels), _PREVIEW_IMAGES)
+    images = pixels[rows].permute(0, 2, 3, 1).cpu().numpy()
+    sheet = draw_contact_sheet(images, xy[rows].cpu().numpy(), columns=4)
+    with run.report_disk_errors():
+        path.parent.mkdir(exist_ok=True)
+        with atomic_write(path, keep_suffix=True) as temporary:
+            Image.fromarray(sheet).save(temporary, quality=90)
+    run.log("preview", path=str(path))
 
 
 def _finish(run: Run, detector: Detector, store: ImageStore) -> None:
@@ -120,6 +154,8 @@ class RunOptions:
     settings: Mapping[str, Any] = field(default_factory=dict)
     resume: bool = False
     device: str = "auto"
+    features: str | None = None
+    method: Method | None = None
 
 
 class OpenedRun(NamedTuple):
@@ -196,7 +232,14 @@ def _create_run(
     config, why = resolve_preset(options.preset, device.type == "cuda", len(refs), landmarks)
     if inputs.regions is not None and inputs.regions.animals:
         config = replace(config, augment=replace(config.augment, rotation=tracking.rotation))
+    features = settings.get("features.name", options.features)
+    if features is not None:
+        config = with_features(config, str(features))
+    if options.method is not None:
+        # The features must be known before the method is checked against them.
+        config = override(config, {"features.name": config.features.name, "method": options.method})
     config = override(config, settings)
+    check_features(config.features.name)
     Run.create(path, config, [str(item) for item in inputs.inputs], refs)
     run = Run.open(path, listener)
     for note in notes:

@@ -17,10 +17,6 @@ Every step stores its result in the run folder, so that an interrupted run can b
 
 from __future__ import annotations
 
-import hashlib
-import platform
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -40,34 +36,40 @@ from selfmark.correspondence.recovery import (
     recover_correspondence,
 )
 from selfmark.detector import Detector
-from selfmark.errors import DiskError, InputError, NotEnoughData, TrainingError
+from selfmark.errors import NotEnoughData
 from selfmark.images.feed import PixelFeed
-from selfmark.images.flow import PropagatedPoints, has_nearby_frames, propagate_points, sample_nearby_frames
-from selfmark.images.store import ImageStore, load_store
+from selfmark.images.flow import PropagatedPoints, propagate_points, sample_nearby_frames
+from selfmark.images.store import ImageStore
 from selfmark.keypoints.first_keypoints import detect_first_keypoints, mix_in_random_points
 from selfmark.keypoints.outliers import remove_outliers
 from selfmark.keypoints.points_file import read_points_file
-from selfmark.model.card import ModelCard, read_card
 from selfmark.model.network import Phi, Psi, prepare_network
+from selfmark.pipeline_steps import (
+    build_card,
+    create_generator,
+    derive_seed,
+    discard_if_unusable,
+    keep_edits,
+    load_training_images,
+    report_out_of_memory,
+    seed_weights,
+    train_phase,
+)
 from selfmark.points import Keypoints, LabeledPoints
 from selfmark.run.folder import Run
-from selfmark.run.interrupts import defer_interrupts
-from selfmark.run.tensor_files import read_tensors
-from selfmark.train.checkpoints import load_checkpoint, save_checkpoint
-from selfmark.train.engine import Phase, TrainingTask, TrainState, build_train_state, run_phase
+from selfmark.train.checkpoints import load_checkpoint
+from selfmark.train.engine import Phase, build_train_state
 from selfmark.train.guards import check_labels, check_points
 from selfmark.train.objectives import (
     LandmarkTable,
+    RegressionSettings,
+    build_regression_task,
     build_stage1_task,
-    build_stage2_task,
     round_pair_settings,
     warmup_pair_settings,
 )
 from selfmark.train.pairs import PairSource
 from selfmark.train.point_table import PointTable, build_point_table, label_by_index
-
-# Fields of the model card that people edit on the naming page.
-_EDITABLE_FIELDS = ("names", "mirror", "skeleton", "colors", "hidden", "confirmed")
 
 
 class Stage1Result(NamedTuple):
@@ -92,11 +94,16 @@ def train_detector(run: Run, device: torch.device, is_new: bool) -> tuple[Detect
         The detector and the training images.
     """
     store, feed, phi, landmarks = train_phi(run, device, is_new)
-    table = _build_landmark_table(landmarks, len(store), run.config.K)
+    table, mirror = build_landmark_table(landmarks, len(store), run.config.K)
     psi = _train_psi(run, phi, feed, table)
-    card = _build_card(run, table.mirror.tolist(), len(store))
-    card = _keep_edits(run, psi, card)
+    card = keep_edits(run, psi, build_card(run, mirror, len(store)))
     return Detector(psi, card, device, run.config.runtime), store
+
+
+def plan_iterations(config: Config) -> dict[str, int]:
+    """Return the number of rounds and the iterations of both stages, for displays of the progress."""
+    _, rounds = stage1_phases(config)
+    return {"rounds": len(rounds), "stage1": rounds[-1].stop, "stage2": config.stage2.iterations}
 
 
 def train_phi(run: Run, device: torch.device, is_new: bool) -> Stage1Result:
@@ -107,56 +114,30 @@ def train_phi(run: Run, device: torch.device, is_new: bool) -> Stage1Result:
         device: device to compute on.
         is_new: whether the run was just created; its folder is then deleted if the images are unusable.
     """
-    config = run.config
-    _, rounds = stage1_phases(config)
-    run.log("plan", rounds=len(rounds), stage1=rounds[-1].stop, stage2=config.stage2.iterations)
-    try:
-        store = _load_images(run)
-        with report_out_of_memory(run, "runtime.predict_batch", config.runtime.predict_batch):
-            points = run.load_or_compute_keypoints(
-                "first", lambda: _compute_first_keypoints(run, store, device)
-            )
-    except DiskError:
-        raise
-    except InputError:
-        if is_new and run.group.is_leader:
-            run.discard()
-        raise
-    feed = PixelFeed(store.pixels, device, config.runtime.device_fraction)
-
-    phi = _run_stage1(run, store, feed, points.to(device))
-
-    landmarks = run.load_or_compute_labels("landmarks", device, lambda: _cluster_landmarks(run, phi, feed))
+    run.log("plan", **plan_iterations(run.config))
+    with discard_if_unusable(run, is_new):
+        store = load_training_images(run)
+        points = find_first_keypoints(run, store, device)
+    feed = PixelFeed(store.pixels, device, run.config.runtime.device_fraction)
+    phi = run_stage1(run, store, feed, points)
+    landmarks = run.load_or_compute_labels("landmarks", device, lambda: cluster_landmarks(run, phi, feed))
     return Stage1Result(store, feed, phi, landmarks)
 
 
 # --- images and first keypoints (Sec. 3.1) ---------------------------------------------------------
 
 
-def _load_images(run: Run) -> ImageStore:
-    config = run.config
-    store = load_store(
-        run.refs(), config.images, config.runtime.store_gigabytes, run.path, run.progress("reading images")
-    )
-    for skipped in store.skipped:
-        run.log("skipped", name=skipped.name, reason=skipped.reason)
-    run.log("images", used=len(store), skipped=len(store.skipped))
-    if len(store) < config.images.minimum:
-        raise NotEnoughData(
-            f"{len(store)} usable images are too few to cluster; at least {config.images.minimum} are needed"
-        )
-    if config.temporal.enabled and not has_nearby_frames(store.video, store.frame, store.track):
-        raise InputError(
-            "temporal.enabled needs several frames of a video, but no two of these images are frames of the "
-            "same video: give videos, or a COCO file whose images have video_id and frame_id"
-        )
-    return store
+def find_first_keypoints(run: Run, store: ImageStore, device: torch.device) -> Keypoints:
+    """Load the first keypoints of a run or compute them; see `_compute_first_keypoints`."""
+    with report_out_of_memory(run, "runtime.predict_batch", run.config.runtime.predict_batch):
+        points = run.load_or_compute_keypoints("first", lambda: _compute_first_keypoints(run, store, device))
+    return points.to(device)
 
 
 def _compute_first_keypoints(run: Run, store: ImageStore, device: torch.device) -> Keypoints:
     """Detect generic keypoints in every image and remove outliers."""
     config, settings = run.config, run.config.keypoints
-    generator = _generator(config, "first keypoints", torch.device("cpu"))
+    generator = create_generator(config, "first keypoints", torch.device("cpu"))
     if settings.detector == "file":
         names = [ref.name for ref in store.refs]
         points = read_points_file(Path(settings.points_file), names, store.regions, config.images.size)
@@ -169,7 +150,7 @@ def _compute_first_keypoints(run: Run, store: ImageStore, device: torch.device) 
             config.runtime.predict_batch,
             run.progress("first keypoints"),
         )
-        outlier_generator = _generator(config, "outliers", detected.xy.device)
+        outlier_generator = create_generator(config, "outliers", detected.xy.device)
         points = remove_outliers(detected, settings, outlier_generator).to("cpu")
     if settings.random_fraction > 0:
         points = mix_in_random_points(
@@ -197,16 +178,17 @@ def _compute_first_keypoints(run: Run, store: ImageStore, device: torch.device) 
 # --- Stage 1 (Sec. 3.2 to 3.5) -------------------------------------------------------------------------
 
 
-def _run_stage1(run: Run, store: ImageStore, feed: PixelFeed, points: Keypoints) -> Phi:
+def run_stage1(run: Run, store: ImageStore, feed: PixelFeed, points: Keypoints) -> Phi:
     """Warm up, then alternate correspondence recovery and training (Algorithm 1)."""
     config = run.config
     warmup, rounds = stage1_phases(config)
-    with _seed_weights(config, "Phi"):
+    with seed_weights(config, "Phi"):
         phi = Phi(config.network)
     prepare_network(phi, feed.device, config.runtime)
-    generator = _generator(config, "stage 1", feed.device)
+    generator = create_generator(config, "stage 1", feed.device)
     state = build_train_state(phi, [(phi, 1.0)], config.optimizer, generator, run.group)
-    seed = _seed(config, "stage 1 pairs")
+    seed = derive_seed(config, "stage 1 pairs")
+    batch = ("runtime.batch", config.runtime.batch)
     run.restore_checkpoint("stage1", partial(load_checkpoint, state))
 
     if state.iteration < warmup.stop:
@@ -214,7 +196,7 @@ def _run_stage1(run: Run, store: ImageStore, feed: PixelFeed, points: Keypoints)
         table = _build_table(label_by_index(points, len(store)), store, config, feed.device)
         source = PairSource(table, warmup_pair_settings(config))
         task = build_stage1_task(phi, feed, source, config, generator, seed, run.group)
-        _train(run, "stage1", state, warmup, task)
+        train_phase(run, "stage1", state, warmup, task, batch)
 
     for phase in rounds:
         if state.iteration < phase.stop:
@@ -233,7 +215,7 @@ def _run_stage1(run: Run, store: ImageStore, feed: PixelFeed, points: Keypoints)
             has_mirrored_labels = bool((labeled.mirrored_label >= 0).any())
             source = PairSource(table, round_pair_settings(config, has_mirrored_labels), propagated)
             task = build_stage1_task(phi, feed, source, config, generator, seed, run.group)
-            _train(run, "stage1", state, phase, task)
+            train_phase(run, "stage1", state, phase, task, batch)
         # This is outside the block above because a run may be killed between the last checkpoint of the
         # round and this line. The resumed run then skips the training but has the weights of the round.
         if config.rounds.keep_weights and state.iteration == phase.stop:
@@ -254,28 +236,39 @@ def _recover_correspondence(
     else:
         described = _describe_keypoints(run, phi, feed, number)
     if run.config.K == 0:
-        _choose_landmark_count(run, described, feed)
+        choose_landmark_count(run, described, len(feed), feed.device)
     config = run.config
     labeled = recover_correspondence(
         described,
         config.K,
         config.M,
         config.correspondence,
-        _generator(config, f"round {number}", feed.device),
+        create_generator(config, f"round {number}", feed.device),
         run.group,
     )
     return _gather_labels(run, number, described, labeled, len(feed))
 
 
-def _choose_landmark_count(run: Run, described: DescribedPoints, feed: PixelFeed) -> None:
-    """Choose K from Phi's descriptors after the warm-up, which does not depend on K."""
+def choose_landmark_count(
+    run: Run, described: DescribedPoints, num_images: int, device: torch.device
+) -> None:
+    """Choose K from the descriptors of keypoints; those of Phi do not depend on K after the warm-up.
+
+    Args:
+        run: the run.
+        described: this process's keypoints.
+        num_images: number of images of all processes.
+        device: device to compute on.
+    """
     config = run.config
-    sample, num_images = sample_images(described, len(feed), config.auto_k.max_images, feed.device, run.group)
+    sample, num_sampled = sample_images(described, num_images, config.auto_k.max_images, device, run.group)
 
     def compute() -> dict[str, Any]:
-        generator = _generator(config, "landmark count", feed.device)
+        generator = create_generator(config, "landmark count", device)
         progress = run.progress("how many landmarks")
-        count = count_landmarks(sample, num_images, config.auto_k, config.correspondence, generator, progress)
+        count = count_landmarks(
+            sample, num_sampled, config.auto_k, config.correspondence, generator, progress
+        )
         return {"why": explain_count(count, config.auto_k), **asdict(count)}
 
     run.choose_landmark_count(compute)
@@ -313,7 +306,7 @@ def _propagate_to_nearby_frames(
     store: ImageStore, table: PointTable, config: Config, number: int, device: torch.device
 ) -> PropagatedPoints:
     """Propagate keypoints to random nearby video frames by optical flow (Sec. 4.2, Training)."""
-    rng = np.random.default_rng(_seed(config, f"nearby frames {number}"))
+    rng = np.random.default_rng(derive_seed(config, f"nearby frames {number}"))
     center = store.regions[:, :2] + store.regions[:, 2:] / 2
     near = sample_nearby_frames(store.video, store.frame, store.track, center, config.temporal, rng)
     return propagate_points(store.pixels, table.xy, table.valid, near, config.temporal).to(device)
@@ -333,18 +326,24 @@ def stage1_phases(config: Config) -> tuple[Phase, list[Phase]]:
 # --- Stage 2 (Sec. 3.6, 3.7) ---------------------------------------------------------------------------
 
 
-def _cluster_landmarks(run: Run, phi: Phi, feed: PixelFeed) -> LabeledPoints:
+def cluster_landmarks(run: Run, phi: Phi, feed: PixelFeed) -> LabeledPoints:
     """Label the keypoints of Phi with a last clustering into K clusters, the landmarks (Sec. 3.6)."""
     config = run.config
     number = config.rounds.count + 1
     described = _describe_keypoints(run, phi, feed, number)
-    generator = _generator(config, "last clustering", feed.device)
+    generator = create_generator(config, "last clustering", feed.device)
     labeled = label_keypoints(described, config.K, config.correspondence, generator, run.group)
     return _gather_labels(run, number, described, labeled, len(feed))
 
 
-def _build_landmark_table(labeled: LabeledPoints, num_images: int, K: int) -> LandmarkTable:
-    """Build the pseudo ground truth of Stage 2: landmark k is in image j if cluster k was found there."""
+def build_landmark_table(
+    labeled: LabeledPoints, num_images: int, K: int
+) -> tuple[LandmarkTable, tuple[int, ...]]:
+    """Build the pseudo ground truth of Stage 2: landmark k is in image j if cluster k was found there.
+
+    Returns:
+        The table, and the mirror partner of each landmark.
+    """
     is_labeled = labeled.label >= 0
     image, landmark = labeled.points.image_index[is_labeled], labeled.label[is_labeled]
     xy = torch.zeros(num_images, K, 2, device=image.device)
@@ -353,148 +352,32 @@ def _build_landmark_table(labeled: LabeledPoints, num_images: int, K: int) -> La
     present[image, landmark] = True
     # Landmarks k and l are mirror partners if k mostly becomes l in the mirrored images (Sec. 3.7).
     counts = mirror_cooccurrence(labeled.label.cpu().numpy(), labeled.mirrored_label.cpu().numpy(), K)
-    return LandmarkTable(
-        xy=xy,
-        present=present,
-        usable=torch.nonzero(present.any(dim=1)).flatten(),
-        mirror=torch.tensor(find_mirror_partners(counts), device=image.device),
-    )
+    mirror = find_mirror_partners(counts)
+    return LandmarkTable.from_partners(xy, present, torch.tensor(mirror, device=image.device)), mirror
 
 
 def _train_psi(run: Run, phi: Phi, feed: PixelFeed, table: LandmarkTable) -> Psi:
     """Train Psi by heatmap regression, starting from Phi, on the landmarks that were found (Sec. 3.6)."""
     config = run.config
-    with _seed_weights(config, "Psi"):
+    with seed_weights(config, "Psi"):
         psi = Psi.from_phi(phi, config.network, config.K)
     prepare_network(psi, feed.device, config.runtime)
     lr_scales = [(psi.backbone, config.stage2.backbone_lr), (psi.head, 1.0)]
-    generator = _generator(config, "stage 2", feed.device)
+    generator = create_generator(config, "stage 2", feed.device)
     state = build_train_state(psi, lr_scales, config.optimizer, generator, run.group)
     run.restore_checkpoint("stage2", partial(load_checkpoint, state))
     length = config.stage2.iterations
     drops = tuple(round(fraction * length) for fraction in config.stage2.lr_drops)
     phase = Phase("stage 2", 0, 0, length, drops)
     if state.iteration < phase.stop:
-        seed = _seed(config, "stage 2 images")
-        task = build_stage2_task(psi, feed, table, config, generator, seed, run.group)
-        _train(run, "stage2", state, phase, task)
+        seed = derive_seed(config, "stage 2 images")
+        settings = RegressionSettings.of_stage2(config)
+        task = build_regression_task(psi, feed, table, settings, generator, seed, run.group)
+        train_phase(run, "stage2", state, phase, task, (settings.batch_setting, settings.batch))
     return psi
-
-
-def _build_card(run: Run, mirror: Sequence[int], num_images: int) -> ModelCard:
-    config = run.config
-    return ModelCard(
-        names=tuple(f"landmark_{index}" for index in range(config.K)),
-        mirror=tuple(mirror),
-        skeleton=(),
-        images=config.images,
-        network=config.network,
-        refine=config.stage2.refine,
-        flip_test=config.flip.test,
-        provenance={
-            "preset": config.preset,
-            "seed": config.seed,
-            "M": config.M,
-            "keypoints": config.keypoints.detector,
-            "images": num_images,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
-    )
-
-
-def _keep_edits(run: Run, psi: Psi, card: ModelCard) -> ModelCard:
-    """Keep names, colors and other edits if a finished run is resumed and its weights did not change."""
-    if not (run.model_folder / "model.json").exists():
-        return card
-    saved = read_card(run.model_folder)
-    saved_weights, _ = read_tensors(run.model_folder / "weights.safetensors")
-    weights = psi.state_dict()
-    if saved_weights.keys() != weights.keys():
-        return card
-    if any(not torch.equal(saved_weights[name], weights[name].cpu()) for name in weights):
-        return card
-    return replace(card, **{field: getattr(saved, field) for field in _EDITABLE_FIELDS})
-
-
-# --- both stages --------------------------------------------------------------------------------------
-
-
-def _train(run: Run, stage: str, state: TrainState, phase: Phase, task: TrainingTask) -> None:
-    """Run one phase of the training, with log entries, checkpoints and deferred interrupts."""
-
-    def on_log(phase: Phase, iteration: int, means: dict[str, float], seconds: float) -> None:
-        run.log(
-            "train",
-            stage=phase.stage,
-            round=phase.round,
-            iteration=iteration,
-            start=phase.start,
-            stop=phase.stop,
-            seconds=round(seconds, 2),
-            loss={name: round(value, 6) for name, value in means.items()},
-        )
-
-    config = run.config
-    setting, batch = ("runtime.batch", config.runtime.batch)
-    if stage == "stage2":
-        setting, batch = ("stage2.batch", config.stage2.batch)
-    with defer_interrupts() as stop_requested, report_out_of_memory(run, setting, batch):
-        run_phase(
-            state,
-            phase,
-            task,
-            config.runtime,
-            on_log,
-            lambda: run.write_checkpoint(stage, state.iteration, partial(save_checkpoint, state)),
-            stop_requested,
-        )
-
-
-@contextmanager
-def report_out_of_memory(run: Run, setting: str, value: int) -> Iterator[None]:
-    """Turn a GPU out-of-memory error into advice on how to resume the run.
-
-    Args:
-        run: the run.
-        setting: dotted name of the batch size used in the context.
-        value: its value.
-
-    Raises:
-        TrainingError: if the GPU runs out of memory in the context.
-    """
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        advice = (
-            f"resume with 'selfmark discover -o {run.path} --resume --set {setting}={value // 2}'"
-            if value > 1
-            else "use a smaller images.size or another GPU"
-        )
-        raise TrainingError(
-            f"the GPU has too little memory for {setting}={value}; the run is saved: {advice}"
-        ) from error
 
 
 def _build_table(
     labeled: LabeledPoints, store: ImageStore, config: Config, device: torch.device
 ) -> PointTable:
     return build_point_table(labeled, len(store), config.correspondence.min_points, device)
-
-
-def _seed(config: Config, purpose: str) -> int:
-    """Return a separate seed for each purpose, so that a resumed run draws the same random numbers."""
-    digest = hashlib.sha256(f"{config.seed}/{purpose}".encode()).digest()
-    return int.from_bytes(digest[:7], "big")
-
-
-def _generator(config: Config, purpose: str, device: torch.device) -> torch.Generator:
-    return torch.Generator(device).manual_seed(_seed(config, purpose))
-
-
-@contextmanager
-def _seed_weights(config: Config, purpose: str) -> Iterator[None]:
-    """Seed the global random generator within the context, for the initialization of weights."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(_seed(config, purpose))
-        yield

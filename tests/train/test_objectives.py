@@ -13,7 +13,13 @@ from selfmark.model.heatmaps import draw_target, sample_descriptors, to_cells
 from selfmark.model.network import Phi, Psi
 from selfmark.model.plain_backend import PLAIN_BACKEND
 from selfmark.train.batch_plan import BatchSlice
-from selfmark.train.objectives import LandmarkTable, build_stage1_targets, build_stage2_task, stage1_loss
+from selfmark.train.objectives import (
+    LandmarkTable,
+    RegressionSettings,
+    build_regression_task,
+    build_stage1_targets,
+    stage1_loss,
+)
 from selfmark.train.pairs import PairBatch
 from tests.conftest import QUICK
 
@@ -134,11 +140,12 @@ def test_stage2_swaps_mirror_partners_in_flipped_images() -> None:
     pixels[:, 0, 30:35, 14:19] = 255
     pixels[:, 0, 30:35, 45:50] = 255
     xy = torch.tensor([[16.0, 32.0], [47.0, 32.0]]).expand(4, 2, 2).contiguous()
-    table = LandmarkTable(xy, torch.ones(4, 2, dtype=torch.bool), torch.arange(4), torch.tensor([1, 0]))
+    table = LandmarkTable.from_partners(xy, torch.ones(4, 2, dtype=torch.bool), torch.tensor([1, 0]))
     torch.manual_seed(0)
     psi = Psi(config.network, 2)
     feed = PixelFeed(pixels, torch.device("cpu"))
-    task = build_stage2_task(psi, feed, table, config, torch.Generator().manual_seed(0), seed=0)
+    settings = RegressionSettings.of_stage2(config)
+    task = build_regression_task(psi, feed, table, settings, torch.Generator().manual_seed(0), seed=0)
     optimizer = torch.optim.RMSprop(psi.parameters(), lr=config.optimizer.lr)
     for batch in task.batches(0, 150):
         optimizer.zero_grad()

@@ -15,6 +15,7 @@ from selfmark.cli.options import (
     Every,
     FindAnimals,
     parse_landmark_count,
+    parse_method,
     parse_regions,
     parse_settings,
 )
@@ -38,6 +39,16 @@ def discover(
         Path | None, typer.Option("--output", "-o", help="Run folder; default runs/NAME.")
     ] = None,
     preset: Annotated[str, typer.Option(help="auto, paper, fast or tiny.")] = "auto",
+    features: Annotated[
+        str | None,
+        typer.Option(
+            help="Pretrained features: efficientnet-lite0 (default of auto), dinov2-s, dinov2-b, onnx:FILE, "
+            "or none."
+        ),
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(help="self-training, or zero-shot for a result without training.")
+    ] = None,
     detector: Annotated[
         str | None,
         typer.Option(
@@ -96,6 +107,8 @@ def discover(
                 resume=resume,
                 device=device,
                 listener=listener,
+                features=features,
+                method=parse_method(method),
             )
         except KeyboardInterrupt:
             folder = output or listener.output

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 from typer.core import TyperCommand
 
+from selfmark.config import Method
 from selfmark.errors import InputError
 
 if TYPE_CHECKING:
@@ -61,6 +62,16 @@ def parse_settings(pairs: Sequence[str] | None) -> dict[str, Any]:
             raise InputError(f"--set takes NAME=VALUE, not '{pair}'")
         settings[name] = value
     return settings
+
+
+def parse_method(value: str | None) -> Method | None:
+    """Return the method of --method, or None if it is not given."""
+    if value is None:
+        return None
+    methods: dict[str, Method] = {name: name for name in get_args(Method)}
+    if value in methods:
+        return methods[value]
+    raise InputError(f"--method must be {' or '.join(get_args(Method))}, not '{value}'")
 
 
 def parse_landmark_count(text: str | None) -> int | Literal["auto"] | None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _SECONDS_PER_LINE = 15  # minimum time between two lines where there is no terminal
 # How the stage names of log events are displayed.
 _STAGE_NAMES = {"applying Phi": "describing keypoints", "stage 2": "training the detector"}
+_STUDENT_STAGES = {"student": "learning landmarks", "keypoints": "learning keypoints"}
 
 
 class ProgressDisplay:
@@ -48,7 +49,8 @@ class ProgressDisplay:
         )
         self.tasks: dict[str, TaskID] = {}
         self.rounds = 0
-        self.iterations: dict[str, int] = {}
+        self.student_rounds = 0
+        self.done: dict[tuple[str, int], int] = {}  # iterations by stage and round
         self.last_line = 0.0
 
     def __enter__(self) -> ProgressDisplay:
@@ -81,8 +83,10 @@ class ProgressDisplay:
 
     def _on_plan(self, event: Event) -> None:
         self.rounds = event["rounds"]
-        self.iterations = {"stage1": event["stage1"], "stage2": event["stage2"]}
-        self.tasks["all"] = self.progress.add_task("training", total=sum(self.iterations.values()), note="")
+        self.student_rounds = event.get("student_rounds", 0)
+        total = event["stage1"] + event["stage2"] + event.get("student", 0)
+        if total:
+            self.tasks["all"] = self.progress.add_task("training", total=total, note="")
 
     def _on_images(self, event: Event) -> None:
         if event["skipped"]:
@@ -106,23 +110,34 @@ class ProgressDisplay:
             highlight=False,
         )
 
+    def _on_features(self, event: Event) -> None:
+        self.console.print(
+            f"features {event['name']} ({event['license']}), learned from {event['training_data']}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+
+    def _on_preview(self, event: Event) -> None:
+        self.console.print(f"first landmarks: {event['path']}", highlight=False, markup=False, soft_wrap=True)
+
     def _on_landmark_count(self, event: Event) -> None:
         self.console.print(event["why"], highlight=False)
 
     def _on_train(self, event: Event) -> None:
-        before = self.iterations.get("stage1", 0) if event["stage"] == "stage 2" else 0
+        self.done[event["stage"], event["round"]] = event["iteration"] - event["start"]
         if "all" in self.tasks:
-            self.progress.update(self.tasks["all"], completed=before + event["iteration"])
+            self.progress.update(self.tasks["all"], completed=sum(self.done.values()))
         note = f"loss {event['loss']['total']:.4f}"
         done, total = event["iteration"] - event["start"], event["stop"] - event["start"]
         self._show(event["stage"], event["round"], done, total, note)
 
     def _show(self, stage: str, number: int, done: int, total: int, note: str) -> None:
-        name = (
-            f"training round {number} of {self.rounds}"
-            if stage == "round"
-            else _STAGE_NAMES.get(stage, stage)
-        )
+        name = _STAGE_NAMES.get(stage, stage)
+        if stage == "round":
+            name = f"training round {number} of {self.rounds}"
+        elif stage in _STUDENT_STAGES:
+            name = f"{_STUDENT_STAGES[stage]}, round {number} of {self.student_rounds}"
         if name not in self.tasks:
             self.tasks[name] = self.progress.add_task(name, total=total, note="")
         self.progress.update(self.tasks[name], completed=done, note=note, visible=done < total)

@@ -74,9 +74,19 @@ class Features:
     border: int = at_least(1, 2)  # width of the image border, which is mostly background, cells
     max_border_ratio: float = above(0, 1_000, 0.6)  # object: at most this many times as often at the border
     min_foreground: float = fraction(0.05)  # all cells are used if the object covers less of the images
+    orientation: Literal["auto", "upright", "any"] = "auto"  # any: objects face any direction, as from above
+    min_upright_accuracy: float = 0.8  # auto: upright if upside-down copies are recognized this often
+    rotations: int = at_least(1, 8)  # any: features are averaged over this many rotated copies
+    rotation: float = 180.0  # any: augment.rotation
     sharpness: float = above(0, 10_000, 30.0)  # inverse temperature of the soft-argmax over similarities
     keypoint_landmarks: bool = True  # also run Stage 1; use its landmarks if confirmed
+    keypoint_label_rounds: int = at_least(1, 2)  # rounds of training on the landmarks of Stage 1 themselves
     max_unexplained: float = 0.8  # confirmed: error of predicting them from the features', over guessing
+
+    @property
+    def averaged_rotations(self) -> int:
+        """Number of rotated copies whose features are averaged."""
+        return self.rotations if self.orientation == "any" else 1
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,27 @@ def mirror_cooccurrence(
     return table
 
 
+def nearest_in_mirror_image(
+    xy: npt.NDArray[np.float32], mirrored_xy: npt.NDArray[np.float32]
+) -> npt.NDArray[np.int64]:
+    """Count how often landmark l of the mirror image is the nearest one to landmark k, [K, K].
+
+    Args:
+        xy: [N, K, 2] landmarks of images.
+        mirrored_xy: [N, K, 2] landmarks of the mirror images, at their places in the images themselves.
+
+    >>> eyes = np.array([[[0.0, 0.0], [9.0, 0.0]]])
+    >>> nearest_in_mirror_image(eyes, eyes[:, ::-1]).tolist()
+    [[0, 1], [1, 0]]
+    """
+    landmarks = xy.shape[1]
+    table = np.zeros((landmarks, landmarks), dtype=np.int64)
+    for landmark in range(landmarks):
+        distance = np.linalg.norm(mirrored_xy - xy[:, landmark, None], axis=2)
+        table[landmark] = np.bincount(distance.argmin(axis=1), minlength=landmarks)
+    return table
+
+
 def find_mirror_partners(table: npt.NDArray[np.int64]) -> tuple[int, ...]:
     """Return the partner of each landmark, from the [K, K] table of `mirror_cooccurrence`.
 

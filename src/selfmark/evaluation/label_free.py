@@ -16,7 +16,7 @@ from selfmark.evaluation.consistency import (
     mirror_errors,
 )
 from selfmark.evaluation.protocol import Metrics, to_json_list
-from selfmark.evaluation.stage1_landmarks import Stage1, find_stage1_landmarks
+from selfmark.evaluation.stage1_landmarks import FirstLandmarks, find_stage1_landmarks
 from selfmark.evaluation.trust import judge_landmarks
 from selfmark.image_ref import ImageRef
 from selfmark.images.store import ImageStore, load_store
@@ -25,7 +25,7 @@ from selfmark.sampling import evenly_spaced
 
 def run_label_free_checks(
     detector: Detector,
-    stage1: Stage1,
+    stage1: FirstLandmarks,
     refs: Sequence[ImageRef],
     config: Config,
     image_store: ImageStore | None = None,

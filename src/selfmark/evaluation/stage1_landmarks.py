@@ -1,28 +1,121 @@
-"""Stage 1 as a detector: Phi and the centroids of the last clustering, applied to any images.
+"""The landmarks before the last training, applied to any images: Stage 1, or the zero-shot landmarks.
 
 Stage 2 always predicts all K landmarks. Stage 1 finds a landmark only if a keypoint was assigned to its
-cluster. The paper compares the two; the descriptors also show how well the landmarks are separated.
+cluster. The paper compares the two; the descriptors also show how well the landmarks are separated. A run
+with pretrained features starts from zero-shot landmarks instead, unless it uses those of Stage 1.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from selfmark.config import Config, Flip
+from selfmark.config import STRIDE, Config, Flip
 from selfmark.correspondence.assignment import assign_clusters
 from selfmark.correspondence.describe import describe_images
 from selfmark.errors import InputError
+from selfmark.features.encoder import CELL
+from selfmark.features.loading import load_encoder
 from selfmark.images.feed import PixelFeed
+from selfmark.model.card import read_card
+from selfmark.model.feature_network import ZeroShotPsi
+from selfmark.model.heatmaps import heat_centroids, sample_descriptors, to_pixels
+from selfmark.model.landmark_network import prepare_landmark_network
 from selfmark.model.network import Phi, prepare_network
 from selfmark.points import FloatArray, LabeledPoints
 from selfmark.run.folder import Run
 from selfmark.run.tensor_files import read_tensors
+
+
+class FirstLandmarks(Protocol):
+    """Finds landmarks by comparing descriptors with K centroids [K, D]."""
+
+    @property
+    def centroids(self) -> Tensor:
+        """Centroids of the landmarks, [K, D]."""
+
+    @property
+    def config(self) -> Config:
+        """Settings of the run."""
+
+    def find(self, pixels: Tensor) -> Stage1Landmarks:
+        """Find the landmarks of a batch of network images [B, 3, S, S] uint8."""
+
+
+def load_first_landmarks(run: Run, device: torch.device | str) -> FirstLandmarks:
+    """Load Stage 1 of a finished run, or its zero-shot landmarks if its detector was trained on those."""
+    if run.config.uses_features and _landmark_source(run) != "keypoints":
+        return ZeroShotStage1.load(run, device)
+    return Stage1.load(run, device)
+
+
+def _landmark_source(run: Run) -> str:
+    """Return where the landmarks of a run with features come from; see `feature_pipeline`."""
+    return str(read_card(run.model_folder).provenance.get("landmarks", ""))
+
+
+def _load_centroids(run: Run, device: torch.device) -> Tensor:
+    """Return the centroids of the last clustering of a run."""
+
+    def raise_unfinished() -> LabeledPoints:
+        raise InputError(
+            f"{run.path} has not finished Stage 1: finish it with 'selfmark discover -o {run.path} --resume'"
+        )
+
+    centroids = run.load_or_compute_labels("landmarks", device, raise_unfinished).centroids
+    if centroids is None:
+        raise InputError(
+            f"{run.path / 'points' / 'landmarks.safetensors'} has no centroids, because an earlier "
+            "version of selfmark wrote it: run 'selfmark discover' on the images again"
+        )
+    return centroids
+
+
+@dataclass(frozen=True)
+class ZeroShotStage1:
+    """Pretrained features and the K centroids [K, D] of the zero-shot landmarks, both on `device`."""
+
+    network: ZeroShotPsi
+    config: Config
+    device: torch.device
+
+    @classmethod
+    def load(cls, run: Run, device: torch.device | str) -> ZeroShotStage1:
+        """Load the zero-shot landmarks of a run with features."""
+        device = torch.device(device)
+        encoder = load_encoder(run.config.features.name, device)
+        network = ZeroShotPsi(encoder, _load_centroids(run, device), run.config.features)
+        prepare_landmark_network(network, device, run.config.runtime)
+        return cls(network.eval(), run.config, device)
+
+    @property
+    def centroids(self) -> Tensor:
+        """Centroids of the landmarks, [K, D]."""
+        return self.network.centroids
+
+    @torch.no_grad()
+    def find(self, pixels: Tensor) -> Stage1Landmarks:
+        """Find the landmarks of a batch of network images [B, 3, S, S] uint8; all are found."""
+        features, maps = self.network.describe_and_place(pixels.to(self.device).float() / 255)
+        cells = heat_centroids(maps).cells
+        num_images, K = cells.shape[:2]
+        at_landmarks = (cells + 0.5) / (CELL // STRIDE) - 0.5  # in cells of the features
+        descriptor = sample_descriptors(features, at_landmarks).flatten(0, 1).cpu().numpy()
+        label = np.tile(np.arange(K), num_images)
+        margin = silhouette_margins(descriptor, label, self.centroids.cpu().numpy())
+        return Stage1Landmarks(
+            to_pixels(cells).cpu().numpy(),
+            np.repeat(np.arange(num_images), K),
+            label,
+            descriptor,
+            margin.astype(np.float32),
+        )
 
 
 @dataclass(frozen=True)
@@ -38,19 +131,7 @@ class Stage1:
     def load(cls, run: Run, device: torch.device | str) -> Stage1:
         """Load Stage 1 of a run that has completed its last clustering."""
         device = torch.device(device)
-
-        def raise_unfinished() -> LabeledPoints:
-            raise InputError(
-                f"{run.path} has not finished Stage 1: "
-                f"finish it with 'selfmark discover -o {run.path} --resume'"
-            )
-
-        centroids = run.load_or_compute_labels("landmarks", device, raise_unfinished).centroids
-        if centroids is None:
-            raise InputError(
-                f"{run.path / 'points' / 'landmarks.safetensors'} has no centroids, because an earlier "
-                "version of selfmark wrote it: run 'selfmark discover' on the images again"
-            )
+        centroids = _load_centroids(run, device)
         path = run.path / "checkpoints" / "stage1.safetensors"
         # `load_state` would fail on the CPU, because a run trained on a GPU has a random state for the GPU.
         tensors, _ = read_tensors(path)
@@ -60,6 +141,10 @@ class Stage1:
             if name.startswith("network.")
         }
         return cls(load_phi(run, weights, path, device), centroids, run.config, device)
+
+    def find(self, pixels: Tensor) -> Stage1Landmarks:
+        """Find the landmarks of a batch of network images [B, 3, S, S] uint8."""
+        return _find_in_batch(self, pixels)
 
 
 def load_phi(run: Run, weights: dict[str, Tensor], path: Path, device: torch.device) -> Phi:
@@ -97,7 +182,7 @@ class Stage1Landmarks:
         return np.isfinite(self.xy[..., 0])
 
 
-def find_stage1_landmarks(stage1: Stage1, pixels: Tensor) -> Stage1Landmarks:
+def find_stage1_landmarks(stage1: FirstLandmarks, pixels: Tensor) -> Stage1Landmarks:
     """Find the landmarks of network images [N, 3, S, S] uint8, N >= 1.
 
     Labels do not depend on other images, so batches are processed independently and only their labeled points
@@ -106,7 +191,7 @@ def find_stage1_landmarks(stage1: Stage1, pixels: Tensor) -> Stage1Landmarks:
     if pixels.ndim != 4 or len(pixels) == 0:
         raise ValueError(f"pixels must be [N, 3, S, S] with at least one image, got {tuple(pixels.shape)}")
     step = stage1.config.runtime.predict_batch
-    parts = [_find_in_batch(stage1, block) for block in torch.split(pixels, step)]
+    parts = [stage1.find(block) for block in torch.split(pixels, step)]
     return Stage1Landmarks(
         xy=np.concatenate([part.xy for part in parts]),
         image=np.concatenate([part.image + index * step for index, part in enumerate(parts)]),

@@ -38,6 +38,16 @@ def load_encoder(name: str, device: torch.device | str = "cpu") -> Encoder:
     return encoder.to(device)
 
 
+def check_features(name: str) -> None:
+    """Raise an InputError unless these features exist and their weights are installed.
+
+    Args:
+        name: one of FEATURES, onnx:FILE, or none.
+    """
+    if name != "none":
+        load_encoder(name)
+
+
 def build_encoder(name: str, onnx_model: bytes | None = None) -> Encoder:
     """Build an encoder with random weights in evaluation mode, to load a saved state dict into.
 

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from selfmark.config import STRIDE, Student
+from selfmark.config import STRIDE, Features, Student
 from selfmark.features.encoder import CELL, Encoder
+from selfmark.features.orientation import average_rotations
 from selfmark.model.backend import Backend
 from selfmark.model.plain_backend import PLAIN_BACKEND
 
@@ -37,7 +38,7 @@ class FeaturePsi(nn.Module):
         """Return heatmaps [B, K, S/4, S/4] of images [B, 3, S, S] in 0..1."""
         with self.backend.execution.forward_context(self):
             maps = self.head(self.encoder(images) * self.feature_scale)
-        return _enlarge(maps.float())
+        return enlarge_maps(maps.float())
 
 
 class ZeroShotPsi(nn.Module):
@@ -49,25 +50,30 @@ class ZeroShotPsi(nn.Module):
 
     centroids: Tensor
 
-    def __init__(self, encoder: Encoder, centroids: Tensor, sharpness: float) -> None:
+    def __init__(self, encoder: Encoder, centroids: Tensor, settings: Features) -> None:
         """Compare features with centroids.
 
         Args:
             encoder: describes the cells.
             centroids: [K, D] unit vectors.
-            sharpness: inverse temperature of the soft-argmax.
+            settings: sharpness of the soft-argmax, and whether features are averaged over rotations.
         """
         super().__init__()
         self.backend: Backend = PLAIN_BACKEND
         self.encoder = encoder
-        self.sharpness = sharpness
+        self.sharpness = settings.sharpness
+        self.rotations = settings.averaged_rotations
         self.register_buffer("centroids", centroids)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return heatmaps [B, K, S/4, S/4] of images [B, 3, S, S] in 0..1."""
+        return self.describe_and_place(images)[1]
+
+    def describe_and_place(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the features [B, D, S/8, S/8] of images [B, 3, S, S] in 0..1, and their heatmaps."""
         with self.backend.execution.forward_context(self):
-            features = self.encoder.describe(images)
-        return _enlarge(similarity_heat(features.float(), self.centroids, self.sharpness))
+            features = average_rotations(self.encoder.describe, images, self.rotations).float()
+        return features, enlarge_maps(similarity_heat(features, self.centroids, self.sharpness))
 
 
 def similarity_heat(features: Tensor, centroids: Tensor, sharpness: float) -> Tensor:
@@ -88,6 +94,6 @@ def bytes_per_feature_image(size: int) -> int:
     return _MAPS_PER_IMAGE * 3 * size**2 * torch.float32.itemsize
 
 
-def _enlarge(maps: Tensor) -> Tensor:
+def enlarge_maps(maps: Tensor) -> Tensor:
     """Enlarge maps with cells of 8 pixels to cells of 4 pixels."""
     return F.interpolate(maps, scale_factor=CELL // STRIDE, mode="bilinear", align_corners=False)

@@ -36,7 +36,7 @@ def build_landmark_network(card: ModelCard, onnx_model: Tensor | None = None) ->
     encoder = build_encoder(card.features.name, stored)
     if card.architecture == "encoder":
         return FeaturePsi(encoder, card.student, landmarks)
-    return ZeroShotPsi(encoder, torch.zeros(landmarks, encoder.part_channels), card.features.sharpness)
+    return ZeroShotPsi(encoder, torch.zeros(landmarks, encoder.part_channels), card.features)
 
 
 def load_weights(network: LandmarkNetwork, tensors: dict[str, Tensor]) -> LandmarkNetwork:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from selfmark.config import to_dict
 from selfmark.detector import Detector
 from selfmark.evaluation.cached_predictions import run_fingerprint
-from selfmark.evaluation.stage1_landmarks import Stage1, find_stage1_landmarks
+from selfmark.evaluation.stage1_landmarks import find_stage1_landmarks, load_first_landmarks
 from selfmark.images.store import ImageStore, load_store
 from selfmark.model.colors import landmark_colors
 from selfmark.points import FloatArray
@@ -96,7 +96,7 @@ def _read_metrics(run: Run, detector: Detector, path: Path) -> dict[str, Any]:
 
 def _map_points(run: Run, detector: Detector, pixels: Any) -> tuple[FloatArray, npt.NDArray[np.int64]]:
     """Return map positions [P, 2] of the points that Stage 1 finds in images, and their landmarks [P]."""
-    landmarks = find_stage1_landmarks(Stage1.load(run, detector.device), pixels)
+    landmarks = find_stage1_landmarks(load_first_landmarks(run, detector.device), pixels)
     rows = evenly_spaced(len(landmarks.label), _MAX_MAP_POINTS)
     return embed_in_plane(landmarks.descriptor[rows]), landmarks.label[rows]
 

@@ -44,7 +44,7 @@ _SUBFOLDERS = ("points", "checkpoints")
 # Everything that a killed `create` may leave behind; run.json is written last.
 _UNFINISHED_NAMES = {*_SUBFOLDERS, "config.yaml", "images.json", ".lock"}
 # Settings that may change when a run is resumed: no stored result depends on them.
-_CHANGEABLE = ("runtime.", "optimizer.", "guards.", "evaluation.", "stage2.batch")
+_CHANGEABLE = ("runtime.", "optimizer.", "guards.", "evaluation.", "stage2.batch", "student.batch")
 
 
 class Run:
@@ -109,7 +109,7 @@ class Run:
         require_format(read_json(path / "run.json"), path / "run.json")
         run = cls(path, read_config(path / "config.yaml"), listener, group)
         if run.config.K == 0 and run._landmark_count_path.exists():
-            run._apply_landmark_count()
+            run.apply_landmark_count()
         return run
 
     def change_settings(self, settings: Mapping[str, Any]) -> None:
@@ -129,11 +129,19 @@ class Run:
                 f"only {changeable} can change"
             )
         if settings:
-            self.config = override(self.config, settings)
-            with self.report_disk_errors():
-                if self.group.is_leader:
-                    write_config(self.config, self.path / "config.yaml")
+            self.settle_settings(settings)
             self.log("changed", settings={name: str(value) for name, value in settings.items()})
+
+    def settle_settings(self, settings: Mapping[str, Any]) -> None:
+        """Replace settings by values that depend on the images, and store them with the others.
+
+        Args:
+            settings: new values by dotted name.
+        """
+        self.config = override(self.config, settings)
+        with self.report_disk_errors():
+            if self.group.is_leader:
+                write_config(self.config, self.path / "config.yaml")
 
     @property
     def model_folder(self) -> Path:
@@ -247,6 +255,30 @@ class Run:
             points = Keypoints(**tensors).to(device)
             return LabeledPoints(points, label, mirrored, int(metadata["clusters"]), centroids)
 
+    def load_or_compute_tensors(
+        self, name: str, device: torch.device, compute: Callable[[], dict[str, torch.Tensor]]
+    ) -> dict[str, torch.Tensor]:
+        """Load points/NAME.safetensors; compute it on all processes if it is missing or damaged.
+
+        Args:
+            name: name of the file without suffix.
+            device: device to load the tensors to.
+            compute: computes the tensors, the same in all processes.
+        """
+        path = self.path / "points" / f"{name}.safetensors"
+        stored = self._read_if_intact(path)
+        self.group.barrier()  # No process may write the file before all have tried to read it.
+        if stored is None:
+            tensors = compute()
+
+            def write() -> None:
+                with self.report_disk_errors():
+                    write_tensors(tensors, {}, path)
+
+            self.group.run_on_leader(write)
+            stored = read_tensors(path)
+        return {key: value.to(device) for key, value in stored[0].items()}
+
     def _read_if_intact(self, path: Path) -> TensorFile | None:
         """Read a tensor file; return None if it is missing or damaged; log a damaged file."""
         if not path.exists():
@@ -272,13 +304,14 @@ class Run:
                 write_json({"format": FORMAT, **chosen}, self._landmark_count_path)
 
         self.group.run_on_leader(choose)
-        self._apply_landmark_count()
+        self.apply_landmark_count()
 
     @property
     def _landmark_count_path(self) -> Path:
         return self.path / "landmark_count.json"
 
-    def _apply_landmark_count(self) -> None:
+    def apply_landmark_count(self) -> None:
+        """Use the number of landmarks that was chosen earlier."""
         chosen = read_json(self._landmark_count_path)
         require_format(chosen, self._landmark_count_path)
         with _report_content_errors(self._landmark_count_path):

@@ -17,8 +17,8 @@ def save_checkpoint(state: TrainState, path: Path, previous: Path | None = None)
     """Write a checkpoint; keep the file it replaces as `previous` if given."""
     tensors: dict[str, Tensor] = {"generator": state.generator.get_state()}
     tensors |= {f"network.{name}": value for name, value in state.network.state_dict().items()}
-    squares = state.optimizer.mean_squares(state.network)
-    tensors |= {f"optimizer.{name}": value for name, value in squares.items()}
+    moments = state.optimizer.state_tensors(state.network)
+    tensors |= {f"optimizer.{name}": value for name, value in moments.items()}
     write_tensors(tensors, {"iteration": str(state.iteration)}, path, previous)
 
 
@@ -31,9 +31,9 @@ def load_checkpoint(state: TrainState, path: Path) -> int:
     tensors, metadata = read_tensors(path)
     try:
         state.network.load_state_dict(_strip_prefix("network.", tensors))
-        squares = _strip_prefix("optimizer.", tensors) or _strip_prefix(_OLD_PREFIX, tensors)
-        for name, square in state.optimizer.mean_squares(state.network).items():
-            square.copy_(squares[name])
+        moments = _strip_prefix("optimizer.", tensors) or _strip_prefix(_OLD_PREFIX, tensors)
+        for name, moment in state.optimizer.state_tensors(state.network).items():
+            moment.copy_(moments[name])
         state.optimizer.update_copies()
         state.generator.set_state(tensors["generator"])
         state.iteration = int(metadata["iteration"])

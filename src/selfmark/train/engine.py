@@ -15,13 +15,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from selfmark.config import Optimizer, Runtime
+from selfmark.config import Optimizer, Runtime, Student
 from selfmark.errors import TrainingError
 from selfmark.model.backend import Backend
+from selfmark.model.feature_network import FeaturePsi
 from selfmark.model.plain_backend import PLAIN_BACKEND
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 from selfmark.train.cuda_graph import CapturedStep
-from selfmark.train.optimizer import FlatRMSprop
+from selfmark.train.optimizer import FlatAdamW, FlatOptimizer, FlatRMSprop
 
 
 @dataclass
@@ -29,7 +30,7 @@ class TrainState:
     """Everything that training changes; a checkpoint of it is enough to continue."""
 
     network: nn.Module
-    optimizer: FlatRMSprop
+    optimizer: FlatOptimizer
     generator: torch.Generator
     group: ProcessGroup  # the processes that train together
     capture: bool  # whether to capture steps as a CUDA graph
@@ -38,13 +39,41 @@ class TrainState:
 
 @dataclass(frozen=True)
 class Phase:
-    """Part of the training: its name, its iterations, and where the learning rate drops by a factor of 10."""
+    """Part of the training: its name, its iterations and its learning rate.
+
+    stage:           name of the part
+    round:           number of the round, 0 outside rounds
+    start:           first iteration
+    stop:            iteration after the last one
+    drops:           iterations at which the learning rate drops by a factor of 10
+    warmup_fraction: if above 0, the learning rate rises in this fraction of the phase and falls in the rest
+                     (one cycle, both by half a cosine)
+    """
 
     stage: str
     round: int
     start: int
     stop: int
     drops: tuple[int, ...]
+    warmup_fraction: float = 0.0
+
+    def lr_factor(self, iteration: int) -> float:
+        """Return the factor on the learning rate at an iteration.
+
+        >>> Phase("stage 2", 0, 0, 100, (50,)).lr_factor(60)
+        0.1
+        >>> phase = Phase("round", 1, 0, 100, (), warmup_fraction=0.1)
+        >>> [round(phase.lr_factor(iteration), 2) for iteration in (0, 5, 10, 55, 99)]
+        [0.0, 0.5, 1.0, 0.5, 0.0]
+        """
+        factor = 0.1 ** sum(iteration >= drop for drop in self.drops)
+        if self.warmup_fraction > 0:
+            done = (iteration - self.start) / (self.stop - self.start)
+            rising = done < self.warmup_fraction
+            warmup = self.warmup_fraction
+            progress = done / warmup if rising else (1 - done) / (1 - warmup)
+            factor *= 0.5 - 0.5 * math.cos(math.pi * progress)
+        return float(factor)
 
 
 Losses = Mapping[str, Tensor]
@@ -71,7 +100,7 @@ def build_train_state(
     generator: torch.Generator,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> TrainState:
-    """Create the optimizer and the state at iteration 0.
+    """Create an RMSprop optimizer and the state at iteration 0.
 
     Args:
         network: the network to train.
@@ -84,6 +113,27 @@ def build_train_state(
     optimizer = FlatRMSprop(lr_scales, settings, backend.execution.weight_dtype)
     backend.execution.use_weight_copies(optimizer.weight_copies)
     capture = backend.execution.is_capturable and group.size == 1
+    return TrainState(network, optimizer, generator, group, capture)
+
+
+def build_student_state(
+    network: FeaturePsi, settings: Student, is_frozen: bool, generator: torch.Generator, group: ProcessGroup
+) -> TrainState:
+    """Create an AdamW optimizer for a head and its encoder, and the state at iteration 0.
+
+    Args:
+        network: the network to train.
+        settings: learning rates and weight decay.
+        is_frozen: whether the encoder keeps its weights.
+        generator: source of the random numbers of augmentation and sampling.
+        group: the processes that train together.
+    """
+    network.encoder.requires_grad_(not is_frozen)
+    lr_scales: list[tuple[nn.Module, float]] = [(network.head, 1.0)]
+    if not is_frozen:
+        lr_scales.append((network.encoder, settings.encoder_lr))
+    optimizer = FlatAdamW(lr_scales, settings.lr, settings.weight_decay)
+    capture = network.backend.execution.is_capturable and group.size == 1
     return TrainState(network, optimizer, generator, group, capture)
 
 
@@ -121,7 +171,7 @@ def run_phase(
     start_time = time.monotonic()
     with closing(task.batches(state.iteration, phase.stop)) as batches:
         for batch in batches:
-            state.optimizer.scale_learning_rate(0.1 ** sum(state.iteration >= drop for drop in phase.drops))
+            state.optimizer.scale_learning_rate(phase.lr_factor(state.iteration))
             step(*batch)
             state.iteration += 1
             is_log_due = state.iteration % runtime.log_every == 0 or state.iteration == phase.stop

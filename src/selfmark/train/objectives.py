@@ -1,4 +1,4 @@
-"""Training tasks: the warm-up and the rounds share the loss of Stage 1, Stage 2 has its own."""
+"""Training tasks: the loss of Stage 1, and heatmap regression for Stage 2 and for detectors on features."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from selfmark.config import Config
+from selfmark.config import STRIDE, Augment, Config
 from selfmark.images.augment import (
     fill_gray,
     move_points,
@@ -22,7 +22,8 @@ from selfmark.images.feed import PixelFeed, to_device
 from selfmark.model import losses
 from selfmark.model.backend import AugmentOps
 from selfmark.model.heatmaps import draw_gaussians, to_cells
-from selfmark.model.network import Phi, Psi
+from selfmark.model.landmark_network import LandmarkNetwork
+from selfmark.model.network import Phi
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 from selfmark.train.batch_plan import BatchSlice, IntArray, PlannedPairs, plan_images, plan_pairs
 from selfmark.train.engine import Batch, Losses, TrainingTask
@@ -182,30 +183,98 @@ def stage1_loss(confidence: Tensor, descriptors: Tensor, targets: Stage1Targets,
     return {"total": total, "descriptor": descriptor, "detector": detector}
 
 
-# --- Stage 2 -------------------------------------------------------------------------------------------
+# --- heatmap regression ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class LandmarkTable:
-    """Pseudo ground truth of Stage 2.
+    """Labels of heatmap regression: the landmarks of N images and of their mirror images.
 
-    xy:      [N, K, 2] float32, network pixels
-    present: [N, K] bool, the detected set D_j of each image
-    usable:  [U] int64, images with at least one landmark
-    mirror:  [K] int64, the landmark that each one becomes in the mirror image
+    xy:               [N, K, 2] float32, network pixels
+    present:          [N, K] bool, the detected set D_j of each image
+    mirrored_xy:      [N, K, 2] float32, the point of the image that is landmark k in its mirror image
+    mirrored_present: [N, K] bool, landmarks present in the mirror image
+    usable:           [U] int64, images with at least one landmark
     """
 
     xy: Tensor
     present: Tensor
+    mirrored_xy: Tensor
+    mirrored_present: Tensor
     usable: Tensor
-    mirror: Tensor
+
+    @classmethod
+    def from_partners(cls, xy: Tensor, present: Tensor, mirror: Tensor) -> LandmarkTable:
+        """Return a table in which landmark k of a mirror image is the mirror partner of k in the image.
+
+        Args:
+            xy: [N, K, 2].
+            present: [N, K].
+            mirror: [K] int64, the landmark that each one becomes in the mirror image.
+        """
+        usable = torch.nonzero(present.any(dim=1)).flatten()
+        return cls(xy, present, xy[:, mirror], present[:, mirror], usable)
 
 
-def build_stage2_task(
-    psi: Psi,
+@dataclass(frozen=True)
+class RegressionSettings:
+    """Settings of heatmap regression.
+
+    batch:           images per iteration
+    batch_setting:   dotted name of that setting, for error messages
+    sigma:           standard deviation of the target Gaussians, cells
+    flip:            whether half of the images are mirrored
+    cutout:          side of the erased square, pixels
+    cutout_fraction: fraction of images with an erased square
+    augment:         random changes of the images
+    size:            side of the images, pixels
+    """
+
+    batch: int
+    batch_setting: str
+    sigma: float
+    flip: bool
+    cutout: int
+    cutout_fraction: float
+    augment: Augment
+    size: int
+
+    @classmethod
+    def of_stage2(cls, config: Config) -> RegressionSettings:
+        """Return the settings of Stage 2 (Sec. 3.6)."""
+        stage2, size = config.stage2, config.images.size
+        return cls(
+            stage2.batch,
+            "stage2.batch",
+            stage2.sigma,
+            config.flip.train,
+            round(stage2.cutout * size / 256),
+            stage2.cutout_fraction,
+            config.augment,
+            size,
+        )
+
+    @classmethod
+    def of_student(cls, config: Config) -> RegressionSettings:
+        """Return the settings of a detector on pretrained features."""
+        student = config.student
+        return cls(
+            student.batch,
+            "student.batch",
+            student.sigma,
+            config.flip.train,
+            0,
+            0.0,
+            config.augment,
+            config.images.size,
+        )
+
+
+def build_regression_task(
+    psi: LandmarkNetwork,
     feed: PixelFeed,
     table: LandmarkTable,
-    config: Config,
+    settings: RegressionSettings,
     generator: torch.Generator,
     seed: int,
     group: ProcessGroup = SINGLE_PROCESS,
@@ -215,21 +284,21 @@ def build_stage2_task(
     Args:
         psi: the network.
         feed: the training images.
-        table: pseudo ground truth.
-        config: settings.
+        table: labels.
+        settings: batch, targets and augmentation.
         generator: source of the random numbers of the augmentation.
         seed: decides which images are in a batch.
         group: the processes that share a batch.
     """
-    part = BatchSlice.for_process(config.stage2.batch, group, "stage2.batch")
+    part = BatchSlice.for_process(settings.batch, group, settings.batch_setting)
     plan = plan_images(table.usable.cpu().numpy(), part.total, seed)
     return TrainingTask(
-        _stage2_losses(psi, table, config, generator, part, group),
-        lambda start, stop: _stage2_batches(feed, plan, part, range(start, stop)),
+        _regression_losses(psi, table, settings, generator, part, group),
+        lambda start, stop: _image_batches(feed, plan, part, range(start, stop)),
     )
 
 
-def _stage2_batches(
+def _image_batches(
     feed: PixelFeed, plan: Callable[[int], IntArray], part: BatchSlice, iterations: range
 ) -> Generator[Batch]:
     def planned(iteration: int) -> IntArray:
@@ -240,30 +309,27 @@ def _stage2_batches(
         yield pixels, to_device(planned(iteration), feed.device)
 
 
-def _stage2_losses(
-    psi: Psi,
+def _regression_losses(
+    psi: LandmarkNetwork,
     table: LandmarkTable,
-    config: Config,
+    settings: RegressionSettings,
     generator: torch.Generator,
     part: BatchSlice,
     group: ProcessGroup,
 ) -> Callable[[Tensor, Tensor], Losses]:
-    size, total, device = config.images.size, part.total, generator.device
-    cutout = round(config.stage2.cutout * size / 256)
+    size, total, device = settings.size, part.total, generator.device
 
     def compute_losses(pixels: Tensor, index: Tensor) -> Losses:
-        xy, present = table.xy[index], table.present[index]
-        flip = part.take(torch.rand(total, generator=generator, device=device) < 0.5 * config.flip.train)
-        # In a flipped image, channel k gets the point of landmark k's mirror partner.
-        xy = torch.where(flip[:, None, None], xy[:, table.mirror], xy)
-        present = torch.where(flip[:, None], present[:, table.mirror], present)
-        matrix = prepend_flip(part.take(random_affine(total, size, config.augment, generator)), flip, size)
-        images = make_views(pixels, matrix, config.augment, generator, part, psi.backend.augmentation)
-        square = random_cutout(total, size, cutout, config.stage2.cutout_fraction, generator)
+        flip = part.take(torch.rand(total, generator=generator, device=device) < 0.5 * settings.flip)
+        xy = torch.where(flip[:, None, None], table.mirrored_xy[index], table.xy[index])
+        present = torch.where(flip[:, None], table.mirrored_present[index], table.present[index])
+        matrix = prepend_flip(part.take(random_affine(total, size, settings.augment, generator)), flip, size)
+        images = make_views(pixels, matrix, settings.augment, generator, part, psi.backend.augmentation)
+        square = random_cutout(total, size, settings.cutout, settings.cutout_fraction, generator)
         images = fill_gray(images, part.take(square))
         moved = move_points(xy, matrix)
         target, maps = psi.backend.execution.parallel(
-            lambda: draw_gaussians(to_cells(moved), config.map_size, config.stage2.sigma), lambda: psi(images)
+            lambda: draw_gaussians(to_cells(moved), size // STRIDE, settings.sigma), lambda: psi(images)
         )
         present = present & points_inside(moved, size)
         return {"total": losses.masked_regression_loss(maps, target, present, group)}

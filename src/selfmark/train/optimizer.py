@@ -1,11 +1,12 @@
-"""RMSprop over parameters stored in a few long vectors, so that an update takes only a handful of launches.
+"""Optimizers over parameters stored in a few long vectors, so that an update takes only a few launches.
 
-The update rule is that of torch.optim.RMSprop, after averaging the gradient over processes and clipping its
-norm.
+The update rules are those of torch.optim.RMSprop and torch.optim.AdamW, after averaging the gradient over
+processes and, for RMSprop, clipping its norm.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,18 +16,19 @@ from torch import Tensor, nn
 from selfmark.config import Optimizer
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 
-_ALPHA = 0.99  # decay of the mean square; torch's default
-_EPS = 1e-8  # torch's default
+_ALPHA = 0.99  # decay of RMSprop's mean square; torch's default
+_BETAS = (0.9, 0.999)  # decay of AdamW's mean and mean square; torch's default
+_EPS = 1e-8  # torch's default of both
 
 
 @dataclass(frozen=True)
-class _FlatGroup:
+class FlatGroup:
     """Parameters with the same learning rate and precision, concatenated in vectors [n].
 
     parameters: views into `value`
     leaves:     tensors that collect the gradients: the parameters, or views into `copy`
     value:      float32 values
-    square:     mean square of the gradient
+    moments:    running means of the gradient and its square, by name
     copy:       low-precision values, or None
     lr_scale:   factor on the learning rate
     """
@@ -34,33 +36,37 @@ class _FlatGroup:
     parameters: tuple[nn.Parameter, ...]
     leaves: tuple[Tensor, ...]
     value: Tensor
-    square: Tensor
+    moments: dict[str, Tensor]
     copy: Tensor | None
     lr_scale: float
 
 
-class FlatRMSprop:
-    """RMSprop for parts of a network, each with a factor on the learning rate."""
+class FlatOptimizer(ABC):
+    """Optimizer of parts of a network, each with a factor on the learning rate."""
+
+    _moments: tuple[str, ...]  # names of the running means that the update rule needs
 
     def __init__(
         self,
         lr_scales: Sequence[tuple[nn.Module, float]],
-        settings: Optimizer,
+        lr: float,
         copy_dtype: torch.dtype | None = None,
     ) -> None:
         """Turn the parameters into views of long vectors.
 
         Args:
             lr_scales: parts of the network and the factor on the learning rate of each.
-            settings: learning rate, weight decay, clipping.
+            lr: learning rate.
             copy_dtype: if given, convolutions read copies of this type; see `weight_copies`.
         """
-        self.settings = settings
+        self._lr = lr
         self._factor = 1.0
         self._groups = [
-            group for part, lr_scale in lr_scales for group in _flatten_part(part, lr_scale, copy_dtype)
+            group
+            for part, lr_scale in lr_scales
+            for group in _flatten_part(part, lr_scale, copy_dtype, self._moments)
         ]
-        self._rate = torch.full((), settings.lr, device=self._groups[0].value.device)
+        self._rate = torch.full((), lr, device=self._groups[0].value.device)
 
     @property
     def weight_copies(self) -> dict[Tensor, Tensor]:
@@ -73,14 +79,14 @@ class FlatRMSprop:
     @property
     def learning_rates(self) -> list[float]:
         """Current learning rate of each part."""
-        rates = {group.lr_scale: self.settings.lr * self._factor * group.lr_scale for group in self._groups}
+        rates = {group.lr_scale: self._lr * self._factor * group.lr_scale for group in self._groups}
         return list(rates.values())
 
     def scale_learning_rate(self, factor: float) -> None:
         """Set the learning rate to `factor` times that of the settings."""
         if factor != self._factor:
             self._factor = factor
-            self._rate.fill_(self.settings.lr * factor)
+            self._rate.fill_(self._lr * factor)
 
     def zero_grad(self) -> None:
         """Delete all gradients."""
@@ -94,17 +100,12 @@ class FlatRMSprop:
         gradients = [_flat_gradient(group) for group in self._groups]
         if processes.size > 1:
             gradients = [processes.all_sum(gradient).div_(processes.size) for gradient in gradients]
-        if self.settings.clip_norm > 0:
-            norm = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients]).norm()
-            scale = (self.settings.clip_norm / (norm + 1e-6)).clamp_max(1.0)
-            for gradient in gradients:
-                gradient.mul_(scale)
-        for group, gradient in zip(self._groups, gradients, strict=True):
-            gradient.add_(group.value, alpha=self.settings.weight_decay)
-            group.square.mul_(_ALPHA).addcmul_(gradient, gradient, value=1 - _ALPHA)
-            step = gradient.div_(group.square.sqrt().add_(_EPS)).mul_(self._rate * group.lr_scale)
-            group.value.sub_(step)
+        self._update(gradients)
         self.update_copies()
+
+    @abstractmethod
+    def _update(self, gradients: list[Tensor]) -> None:
+        """Update the values of all groups by their gradients, which may be changed in place."""
 
     @torch.no_grad()
     def update_copies(self) -> None:
@@ -113,31 +114,103 @@ class FlatRMSprop:
             if group.copy is not None:
                 group.copy.copy_(group.value)
 
-    def mean_squares(self, network: nn.Module) -> dict[str, Tensor]:
-        """Return the mean squared gradients by parameter name, as views in the shape of the parameter."""
+    def state_tensors(self, network: nn.Module) -> dict[str, Tensor]:
+        """Return everything a checkpoint needs, by name, as tensors that can be written in place."""
+        return self._moment_views(network, self._moments[0], "")
+
+    def _moment_views(self, network: nn.Module, moment: str, suffix: str) -> dict[str, Tensor]:
+        """Return a running mean by parameter name, as views in the shape of the parameter."""
         names = {parameter: name for name, parameter in network.named_parameters()}
         return {
-            names[parameter]: view
+            names[parameter] + suffix: view
             for group in self._groups
             for parameter, view in zip(
-                group.parameters, _split_views(group.square, group.parameters), strict=True
+                group.parameters, _split_views(group.moments[moment], group.parameters), strict=True
             )
         }
 
 
-def _flatten_part(part: nn.Module, lr_scale: float, copy_dtype: torch.dtype | None) -> list[_FlatGroup]:
+class FlatRMSprop(FlatOptimizer):
+    """RMSprop (Implementation Details)."""
+
+    _moments = ("square",)
+
+    def __init__(
+        self,
+        lr_scales: Sequence[tuple[nn.Module, float]],
+        settings: Optimizer,
+        copy_dtype: torch.dtype | None = None,
+    ) -> None:
+        """Create the optimizer with learning rate, weight decay and clipping of the settings."""
+        super().__init__(lr_scales, settings.lr, copy_dtype)
+        self.settings = settings
+
+    def _update(self, gradients: list[Tensor]) -> None:
+        if self.settings.clip_norm > 0:
+            norm = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients]).norm()
+            scale = (self.settings.clip_norm / (norm + 1e-6)).clamp_max(1.0)
+            for gradient in gradients:
+                gradient.mul_(scale)
+        for group, gradient in zip(self._groups, gradients, strict=True):
+            square = group.moments["square"]
+            gradient.add_(group.value, alpha=self.settings.weight_decay)
+            square.mul_(_ALPHA).addcmul_(gradient, gradient, value=1 - _ALPHA)
+            step = gradient.div_(square.sqrt().add_(_EPS)).mul_(self._rate * group.lr_scale)
+            group.value.sub_(step)
+
+
+class FlatAdamW(FlatOptimizer):
+    """AdamW: Adam with decoupled weight decay, which fine-tunes pretrained networks well."""
+
+    _moments = ("mean", "square")
+
+    def __init__(self, lr_scales: Sequence[tuple[nn.Module, float]], lr: float, weight_decay: float) -> None:
+        """Create the optimizer."""
+        super().__init__(lr_scales, lr)
+        self._weight_decay = weight_decay
+        self._steps = torch.zeros((), device=self._groups[0].value.device)
+
+    def _update(self, gradients: list[Tensor]) -> None:
+        self._steps.add_(1)
+        first, second = _BETAS
+        mean_scale, square_scale = 1 / (1 - first**self._steps), 1 / (1 - second**self._steps)
+        for group, gradient in zip(self._groups, gradients, strict=True):
+            rate = self._rate * group.lr_scale
+            mean, square = group.moments["mean"], group.moments["square"]
+            mean.lerp_(gradient, 1 - first)
+            square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
+            group.value.mul_(1 - rate * self._weight_decay)
+            step = (mean * mean_scale).div_((square * square_scale).sqrt_().add_(_EPS)).mul_(rate)
+            group.value.sub_(step)
+
+    def state_tensors(self, network: nn.Module) -> dict[str, Tensor]:
+        """Return both running means and the number of steps."""
+        views = {"steps": self._steps}
+        for moment in self._moments:
+            views |= self._moment_views(network, moment, f".{moment}")
+        return views
+
+
+def _flatten_part(
+    part: nn.Module, lr_scale: float, copy_dtype: torch.dtype | None, moments: tuple[str, ...]
+) -> list[FlatGroup]:
     if copy_dtype is None:
-        return [_flatten(list(part.parameters()), lr_scale, None)]
+        return [_flatten(list(part.parameters()), lr_scale, None, moments)]
     convs = [p for m in part.modules() if isinstance(m, nn.Conv2d) for p in m.parameters()]
     # Weights before biases and large before small, so that each weight starts at a 16-byte boundary, which
     # cudnn's fast kernels need.
     convs.sort(key=lambda p: (-p.ndim, -p.numel()))
     in_convs = set(convs)
     others = [p for p in part.parameters() if p not in in_convs]
-    return [_flatten(convs, lr_scale, copy_dtype), _flatten(others, lr_scale, None)]
+    return [_flatten(convs, lr_scale, copy_dtype, moments), _flatten(others, lr_scale, None, moments)]
 
 
-def _flatten(parameters: list[nn.Parameter], lr_scale: float, copy_dtype: torch.dtype | None) -> _FlatGroup:
+def _flatten(
+    parameters: list[nn.Parameter],
+    lr_scale: float,
+    copy_dtype: torch.dtype | None,
+    moments: tuple[str, ...],
+) -> FlatGroup:
     value = torch.cat([_in_memory_order(p.detach(), p) for p in parameters])
     copy = None if copy_dtype is None else value.to(copy_dtype)
     leaves: list[Tensor] = list(parameters)
@@ -145,10 +218,11 @@ def _flatten(parameters: list[nn.Parameter], lr_scale: float, copy_dtype: torch.
         leaves = [view.detach().requires_grad_() for view in _split_views(copy, parameters)]
     for parameter, view in zip(parameters, _split_views(value, parameters), strict=True):
         parameter.data = view
-    return _FlatGroup(tuple(parameters), tuple(leaves), value, torch.zeros_like(value), copy, lr_scale)
+    running = {name: torch.zeros_like(value) for name in moments}
+    return FlatGroup(tuple(parameters), tuple(leaves), value, running, copy, lr_scale)
 
 
-def _flat_gradient(group: _FlatGroup) -> Tensor:
+def _flat_gradient(group: FlatGroup) -> Tensor:
     """Return the concatenated gradients as a new float32 vector, zero where there is no gradient."""
     pairs = zip(group.leaves, group.parameters, strict=True)
     parts = [

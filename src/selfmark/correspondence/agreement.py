@@ -1,0 +1,64 @@
+"""How well some landmarks explain others: a check of landmarks that needs no labels.
+
+A landmark that sits on the same part of every object can be predicted from the others, because the parts
+of an object move together. A landmark that jumps between parts cannot.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from selfmark.points import FloatArray
+
+_RIDGE = 0.01  # relative to the largest entry of X'X, as in the evaluation
+_MIN_IMAGES = 4  # images in each half in which a landmark must be present
+
+
+def unexplained_fraction(
+    predictors: FloatArray,
+    targets: FloatArray,
+    present: npt.NDArray[np.bool_],
+    *,
+    same_landmarks: bool = False,
+) -> float:
+    """Return the error of predicting landmarks linearly from others, over that of guessing their mean.
+
+    A ridge regression is fitted on one half of the images and tested on the other, in both directions. The
+    result is 0 for landmarks that are determined by the others and about 1 for unrelated ones.
+
+    Args:
+        predictors: [N, K, 2] landmarks of N images.
+        targets: [N, L, 2] landmarks to predict.
+        present: [N, L] bool, targets that were found in the image.
+        same_landmarks: whether target k and predictor k are the same landmark, which is then not used.
+    """
+    half = np.arange(len(predictors)) % 2 == 0
+    error = guess = 0.0
+    for landmark in range(targets.shape[1]):
+        used = np.delete(predictors, landmark, axis=1) if same_landmarks else predictors
+        inputs = used.reshape(len(used), -1).astype(np.float64)
+        for fit, test in ((half, ~half), (~half, half)):
+            fit_rows, test_rows = fit & present[:, landmark], test & present[:, landmark]
+            if min(fit_rows.sum(), test_rows.sum()) < _MIN_IMAGES:
+                continue
+            residual, spread = _fit_and_test(
+                inputs[fit_rows], targets[fit_rows, landmark], inputs[test_rows], targets[test_rows, landmark]
+            )
+            error += residual
+            guess += spread
+    return error / guess if guess > 0 else 1.0
+
+
+def _fit_and_test(
+    inputs: FloatArray, points: FloatArray, test_inputs: FloatArray, test_points: FloatArray
+) -> tuple[float, float]:
+    """Return the mean error of a ridge regression and that of the mean position, pixels."""
+    center, mean = inputs.mean(axis=0), points.mean(axis=0)
+    centered = inputs - center
+    gram = centered.T @ centered
+    gram += max(_RIDGE * float(np.abs(gram).max()), 1e-9) * np.eye(len(gram))
+    weights = np.linalg.solve(gram, centered.T @ (points - mean))
+    predicted = (test_inputs - center) @ weights + mean
+    error = np.linalg.norm(predicted - test_points, axis=1).mean()
+    return float(error), float(np.linalg.norm(test_points - mean, axis=1).mean())

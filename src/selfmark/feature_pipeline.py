@@ -1,0 +1,463 @@
+"""Discovery with pretrained features, from top to bottom: from unlabeled images to a landmark detector.
+
+    images
+      -> features of every cell; cells of the object and of the background
+      -> zero-shot landmarks: K clusters of the object's cells
+      -> rounds: train a detector on the encoder with the landmarks found so far; find them again with it
+      -> optional: the paper's Stage 1 on keypoints (see `pipeline`). Its landmarks are more precise where
+         keypoints recur on the same part. They are used if the landmarks above confirm them.
+      -> detector
+
+Features know which part a place belongs to, but not exactly where the part is; training on deformed images
+finds that out. A round is undone if its landmarks explain the zero-shot landmarks worse than these explain
+each other, so a run never ends worse than it began. Every step stores its result in the run folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from selfmark.config import Config
+from selfmark.correspondence.agreement import unexplained_fraction
+from selfmark.correspondence.mirror import find_mirror_partners, nearest_in_mirror_image
+from selfmark.correspondence.recovery import DescribedPoints
+from selfmark.correspondence.zero_shot import (
+    PlacedLandmarks,
+    find_foreground,
+    find_part_centroids,
+    place_parts,
+)
+from selfmark.detector import Detector
+from selfmark.features.cells import describe_cells, remove_stored_cells
+from selfmark.features.encoder import CELL, Encoder
+from selfmark.features.loading import load_encoder
+from selfmark.features.orientation import measure_uprightness
+from selfmark.images.feed import PixelFeed
+from selfmark.images.store import ImageStore
+from selfmark.model.card import Architecture
+from selfmark.model.feature_network import FeaturePsi, ZeroShotPsi, bytes_per_feature_image
+from selfmark.model.heatmaps import heat_centroids, to_pixels
+from selfmark.model.landmark_network import LandmarkNetwork, prepare_landmark_network
+from selfmark.pipeline import (
+    build_landmark_table,
+    choose_landmark_count,
+    cluster_landmarks,
+    find_first_keypoints,
+    plan_iterations,
+    run_stage1,
+)
+from selfmark.pipeline_steps import (
+    build_card,
+    create_generator,
+    derive_seed,
+    discard_if_unusable,
+    keep_edits,
+    load_training_images,
+    report_out_of_memory,
+    seed_weights,
+    train_phase,
+)
+from selfmark.points import Keypoints, LabeledPoints
+from selfmark.run.devices import images_per_pass
+from selfmark.run.folder import Run
+from selfmark.sampling import evenly_spaced
+from selfmark.train.checkpoints import load_checkpoint
+from selfmark.train.engine import Phase, build_student_state
+from selfmark.train.objectives import LandmarkTable, RegressionSettings, build_regression_task
+
+_CHECKED_DIRECTIONS = 200  # images on which it is decided whether objects are upright
+_CHECKED_IMAGES = 2_000  # images on which landmarks are compared; more would change nothing
+
+Preview = Callable[[Tensor, Tensor], None]
+"""Called with images [N, 3, S, S] uint8 and their zero-shot landmarks [N, K, 2] in network pixels."""
+
+
+class FoundLandmarks(NamedTuple):
+    """Landmarks of N images and of their mirror images.
+
+    xy:             [N, K, 2] network pixels
+    score:          [N, K]
+    mirrored_xy:    [N, K, 2] the point of the image that is landmark k in its mirror image
+    mirrored_score: [N, K]
+    """
+
+    xy: Tensor
+    score: Tensor
+    mirrored_xy: Tensor
+    mirrored_score: Tensor
+
+
+class _UsedImages(NamedTuple):
+    """The images that landmarks are found in.
+
+    store: all training images
+    rows:  [N] int64, rows of the images used
+    feed:  these images
+    shard: the part of them that this process describes
+    """
+
+    store: ImageStore
+    rows: Tensor
+    feed: PixelFeed
+    shard: slice
+
+
+class _Candidate(NamedTuple):
+    """A trained detector that may become the result of the run.
+
+    source:       where its landmarks come from: zero-shot, features or keypoints
+    architecture: kind of its network
+    psi:          network
+    found:        its landmarks of the training images
+    mirror:       mirror partner of each landmark
+    """
+
+    source: str
+    architecture: Architecture
+    psi: LandmarkNetwork
+    found: FoundLandmarks
+    mirror: tuple[int, ...]
+
+
+def train_feature_detector(
+    run: Run, device: torch.device, is_new: bool, on_preview: Preview = lambda pixels, xy: None
+) -> tuple[Detector, ImageStore]:
+    """Run the whole discovery with features.
+
+    Args:
+        run: the run folder, locked.
+        device: device to compute on.
+        is_new: whether the run was just created; its folder is then deleted if the images are unusable.
+        on_preview: called with the first landmarks, which are found within seconds.
+
+    Returns:
+        The detector and the training images.
+    """
+    run.log("plan", **_plan(run.config))
+    with discard_if_unusable(run, is_new):
+        store = load_training_images(run)
+        encoder = load_encoder(run.config.features.name, device)
+        encoder.check_size(store.pixels[:1])
+    info = encoder.info
+    run.log("features", name=info.name, license=info.license, training_data=info.training_data)
+    images = _select_images(run, store, device)
+
+    _settle_orientation(run, encoder, images.feed)
+    centroids, first = _find_zero_shot_landmarks(run, encoder, images)
+    on_preview(images.feed.pixels, first.xy)
+    result = _Candidate(
+        "zero-shot",
+        "zero-shot",
+        ZeroShotPsi(encoder, centroids, run.config.features),
+        first,
+        _find_partners(first, run.config),
+    )
+    if run.config.method == "self-training":
+        result = _train_on_own_labels(run, images.feed, result)
+        if run.config.features.keypoint_landmarks:
+            result = _train_on_keypoint_labels(run, images, result)
+    _store_landmarks(run, result, centroids, images.rows)
+    card = replace(
+        build_card(run, result.mirror, len(store)),
+        architecture=result.architecture,
+        features=run.config.features,
+        student=run.config.student,
+        refine="centroid",
+    )
+    card.provenance.update(
+        landmarks=result.source,
+        features={"name": info.name, "license": info.license, "training_data": info.training_data},
+    )
+    card = keep_edits(run, result.psi, card)
+    return Detector(result.psi, card, device, run.config.runtime), store
+
+
+def _select_images(run: Run, store: ImageStore, device: torch.device) -> _UsedImages:
+    """Choose at most `features.max_images` images, evenly spaced."""
+    rows = torch.from_numpy(evenly_spaced(len(store), run.config.features.max_images))
+    pixels = store.pixels if len(rows) == len(store) else store.pixels[rows]
+    feed = PixelFeed(pixels, device, run.config.runtime.device_fraction)
+    return _UsedImages(store, rows, feed, run.group.shard(len(rows)))
+
+
+def _plan(config: Config) -> dict[str, int]:
+    """Return the number of rounds and iterations, for displays of the progress."""
+    student = config.student.rounds * config.student.iterations
+    if config.method == "zero-shot":
+        return {"rounds": 0, "stage1": 0, "stage2": 0, "student": 0, "student_rounds": 0}
+    plan = {"rounds": 0, "stage1": 0, "stage2": 0}
+    if config.features.keypoint_landmarks:
+        plan = plan_iterations(config) | {"stage2": student}
+    return plan | {"student": student, "student_rounds": config.student.rounds}
+
+
+def _settle_orientation(run: Run, encoder: Encoder, feed: PixelFeed) -> None:
+    """Find out whether the objects are upright or face any direction, unless the settings say it."""
+    settings = run.config.features
+    if settings.orientation != "auto":
+        return
+    rows = torch.from_numpy(evenly_spaced(len(feed), _CHECKED_DIRECTIONS))
+    sample = feed.pixels[rows].to(feed.device)
+    accuracy = measure_uprightness(encoder, sample, run.config.runtime.predict_batch)
+    found = "upright" if accuracy >= settings.min_upright_accuracy else "any"
+    run.log("orientation", upright_accuracy=round(accuracy, 4), orientation=found)
+    rotation = run.config.augment.rotation if found == "upright" else settings.rotation
+    run.settle_settings({"features.orientation": found, "augment.rotation": rotation})
+
+
+# --- zero-shot landmarks ---------------------------------------------------------------------------------
+
+
+def _find_zero_shot_landmarks(
+    run: Run, encoder: Encoder, images: _UsedImages
+) -> tuple[Tensor, FoundLandmarks]:
+    """Return the centroids [K, D] of the parts, and the landmarks of all images."""
+
+    def compute() -> dict[str, Tensor]:
+        batch = run.config.runtime.predict_batch
+        with report_out_of_memory(run, "runtime.predict_batch", batch), run.report_disk_errors():
+            try:
+                return _compute_zero_shot_landmarks(run, encoder, images)
+            finally:
+                remove_stored_cells(run.path)
+
+    tensors = run.load_or_compute_tensors("zero-shot", images.feed.device, compute)
+    if run.config.K == 0:  # The run was interrupted after the number was chosen and is resumed now.
+        run.apply_landmark_count()
+    return tensors.pop("centroids"), FoundLandmarks(**tensors)
+
+
+def _compute_zero_shot_landmarks(run: Run, encoder: Encoder, images: _UsedImages) -> dict[str, Tensor]:
+    settings, group, device = run.config.features, run.group, images.feed.device
+    describe = partial(describe_cells, encoder, images.feed, images.shard, run.config, run.path)
+    cells = describe(on_progress=run.progress("computing features"))
+    mirrored_cells = describe(is_mirrored=True, on_progress=run.progress("features of mirror images"))
+    generator = create_generator(run.config, "zero-shot", device)
+    foreground = find_foreground(cells, settings, generator, group)
+    counts = torch.stack([foreground.sum(), torch.ones_like(foreground).sum()])
+    covered, total = group.all_sum(counts.float()).tolist()
+    run.log("foreground", fraction=round(covered / total, 4))
+    if run.config.K == 0:
+        points = find_first_keypoints(run, images.store, device)
+        described = _describe_object_keypoints(points, images, cells, mirrored_cells, foreground)
+        choose_landmark_count(run, described, len(images.feed), device)
+    centroids = find_part_centroids(cells, foreground, run.config.K, settings, generator, group)
+    placed = place_parts(cells, centroids, settings.sharpness)
+    mirrored = place_parts(mirrored_cells, centroids, settings.sharpness)
+    gathered = (group.gather_rows(values) for values in (*placed, *mirrored))
+    return {"centroids": centroids, **FoundLandmarks(*gathered)._asdict()}
+
+
+def _describe_object_keypoints(
+    points: Keypoints, images: _UsedImages, cells: Tensor, mirrored_cells: Tensor, foreground: Tensor
+) -> DescribedPoints:
+    """Return the first keypoints on the object, described by the features of their cells."""
+    row = torch.searchsorted(images.rows.to(points.image_index.device), points.image_index)
+    is_used = images.rows.to(row.device)[row.clamp_max(len(images.rows) - 1)] == points.image_index
+    in_shard = is_used & (row >= images.shard.start) & (row < images.shard.stop)
+    points, row = points.select(in_shard), row[in_shard]
+    column, line = (points.xy / CELL).long().clamp(0, cells.shape[-1] - 1).unbind(dim=1)
+    on_object = foreground[row - images.shard.start, line, column]
+    index = [values[on_object].to(cells.device) for values in (row - images.shard.start, line, column)]
+
+    def take(values: Tensor) -> Tensor:
+        return values[index[0], :, index[1], index[2]].to(foreground.device, torch.float32)
+
+    kept = points.select(on_object)
+    described = Keypoints(kept.xy, row[on_object], kept.score, take(cells))
+    return DescribedPoints(described, take(mirrored_cells))
+
+
+def _find_partners(found: FoundLandmarks, config: Config) -> tuple[int, ...]:
+    """Return the mirror partner of each landmark: the one that is found at its place in mirror images."""
+    if config.flip.partner == "itself":
+        return tuple(range(config.K))
+    return find_mirror_partners(
+        nearest_in_mirror_image(found.xy.cpu().numpy(), found.mirrored_xy.cpu().numpy())
+    )
+
+
+# --- rounds of self-training -------------------------------------------------------------------------
+
+
+def _train_on_own_labels(run: Run, feed: PixelFeed, start: _Candidate) -> _Candidate:
+    """Train rounds that begin with the zero-shot landmarks; return the last round that is not worse."""
+    limit = _unexplained(start.found, start.found)
+    run.log("agreement", stage="zero-shot", round=0, unexplained=round(limit, 4))
+
+    def is_worse(found: FoundLandmarks, number: int) -> bool:
+        unexplained = _unexplained(found, start.found)
+        run.log("agreement", stage="student", round=number, unexplained=round(unexplained, 4))
+        return unexplained > limit
+
+    table = _build_table(start.found, run.config)
+    return _train_rounds(run, "student", feed, table, 1, is_worse) or start
+
+
+def _train_on_keypoint_labels(run: Run, images: _UsedImages, current: _Candidate) -> _Candidate:
+    """Run the paper's Stage 1 and train on its landmarks, if the current ones explain them."""
+    config, store, device = run.config, images.store, images.feed.device
+    feed = PixelFeed(store.pixels, device, config.runtime.device_fraction)
+    phi = run_stage1(run, store, feed, find_first_keypoints(run, store, device))
+    labeled = run.load_or_compute_labels(
+        "keypoint-landmarks", device, lambda: cluster_landmarks(run, phi, feed)
+    )
+    table, mirror = build_landmark_table(labeled, len(store), config.K)
+    table = _select_rows(table, images.rows.to(device))
+    predictors, targets, present = _to_arrays(current.found.xy, table.xy, table.present)
+    unexplained = unexplained_fraction(predictors, targets, present)
+    run.log("agreement", stage="keypoints", round=0, unexplained=round(unexplained, 4))
+    if unexplained > config.features.max_unexplained:
+        return current
+    trained = _train_rounds(
+        run, "keypoints", images.feed, table, config.features.keypoint_label_rounds, lambda *_: False
+    )
+    return current if trained is None else trained._replace(source="keypoints", mirror=mirror)
+
+
+def _train_rounds(
+    run: Run,
+    name: str,
+    feed: PixelFeed,
+    table: LandmarkTable,
+    label_rounds: int,
+    is_worse: Callable[[FoundLandmarks, int], bool],
+) -> _Candidate | None:
+    """Train a head on the encoder in rounds, each on the landmarks that the last one found.
+
+    Args:
+        run: the run.
+        name: name of the checkpoints.
+        feed: the training images.
+        table: the first labels.
+        label_rounds: number of rounds that are trained on the first labels.
+        is_worse: whether the landmarks found after a round are worse than those before the first.
+
+    Returns:
+        The last detector that is not worse, or None.
+    """
+    config, student = run.config, run.config.student
+    with seed_weights(config, name):
+        psi = FeaturePsi(load_encoder(config.features.name, feed.device), student, config.K)
+    prepare_landmark_network(psi, feed.device, config.runtime)
+    settings = RegressionSettings.of_student(config)
+    best: _Candidate | None = None
+    best_weights: dict[str, Tensor] = {}
+    for number in range(1, student.rounds + 1):
+        stage = f"{name}-{number}"
+        is_frozen = number <= student.frozen_rounds or student.encoder_lr == 0 or not psi.encoder.is_trainable
+        generator = create_generator(config, stage, feed.device)
+        state = build_student_state(psi, student, is_frozen, generator, run.group)
+        run.restore_checkpoint(stage, partial(load_checkpoint, state))
+        phase = Phase(name, number, 0, student.iterations, (), student.warmup_fraction)
+        if state.iteration < phase.stop:
+            seed = derive_seed(config, stage)
+            task = build_regression_task(psi, feed, table, settings, generator, seed, run.group)
+            train_phase(run, stage, state, phase, task, (settings.batch_setting, settings.batch))
+        found = FoundLandmarks(
+            **run.load_or_compute_tensors(stage, feed.device, partial(_find_landmarks, run, psi, feed))
+        )
+        if is_worse(found, number):
+            break
+        best = _Candidate("features", "encoder", psi, found, _find_partners(found, config))
+        best_weights = {key: value.detach().clone() for key, value in psi.state_dict().items()}
+        if number >= label_rounds:
+            table = _build_table(found, config)
+    if best is not None:
+        psi.load_state_dict(best_weights)
+        psi.requires_grad_(True)
+    return best
+
+
+@torch.no_grad()
+def _find_landmarks(run: Run, psi: FeaturePsi, feed: PixelFeed) -> dict[str, Tensor]:
+    """Find the landmarks of all images and of their mirror images with a trained network."""
+    config, group = run.config, run.group
+    psi.eval()
+    rows = group.shard(len(feed))
+    batch = images_per_pass(
+        config.runtime.predict_batch, 2 * bytes_per_feature_image(config.images.size), feed.device
+    )
+    parts: list[tuple[Tensor, ...]] = []
+    done, on_progress = 0, run.progress("finding landmarks")
+    with report_out_of_memory(run, "runtime.predict_batch", config.runtime.predict_batch):
+        for pixels in feed.sequential_batches(batch, rows):
+            images = pixels.float() / 255
+            placed = _read_landmarks(psi(images))
+            parts.append((*placed, *_read_landmarks(psi(images.flip(-1)).flip(-1))))
+            done += len(images)
+            on_progress(done, rows.stop - rows.start)
+    columns = (group.gather_rows(torch.cat(column)) for column in zip(*parts, strict=True))
+    return FoundLandmarks(*columns)._asdict()
+
+
+def _read_landmarks(maps: Tensor) -> PlacedLandmarks:
+    peaks = heat_centroids(maps)
+    return PlacedLandmarks(to_pixels(peaks.cells), peaks.score)
+
+
+# --- labels ------------------------------------------------------------------------------------------------
+
+
+def _build_table(found: FoundLandmarks, config: Config) -> LandmarkTable:
+    """Return labels in which only the most confident positions of each landmark count."""
+    left_out = 1 - config.student.confident_fraction
+    present = found.score >= found.score.quantile(left_out, dim=0)
+    if config.flip.partner == "itself":
+        mirror = torch.arange(config.K, device=present.device)
+        return LandmarkTable.from_partners(found.xy, present, mirror)
+    mirrored_present = found.mirrored_score >= found.mirrored_score.quantile(left_out, dim=0)
+    usable = torch.nonzero((present & mirrored_present).any(dim=1)).flatten()
+    return LandmarkTable(found.xy, present, found.mirrored_xy, mirrored_present, usable)
+
+
+def _select_rows(table: LandmarkTable, rows: Tensor) -> LandmarkTable:
+    """Return the labels of some of the images."""
+    xy, present = table.xy[rows], table.present[rows]
+    mirrored_present = table.mirrored_present[rows]
+    usable = torch.nonzero(present.any(dim=1)).flatten()
+    return LandmarkTable(xy, present, table.mirrored_xy[rows], mirrored_present, usable)
+
+
+def _unexplained(predictors: FoundLandmarks, targets: FoundLandmarks) -> float:
+    """Return how badly landmarks explain the others of a set with the same indices."""
+    inputs, outputs = _to_arrays(predictors.xy, targets.xy)
+    everywhere = np.ones(outputs.shape[:2], dtype=bool)
+    return unexplained_fraction(inputs, outputs, everywhere, same_landmarks=True)
+
+
+def _to_arrays(*tensors: Tensor) -> tuple[npt.NDArray[Any], ...]:
+    """Return the rows of evenly spaced images as arrays."""
+    rows = torch.from_numpy(evenly_spaced(len(tensors[0]), _CHECKED_IMAGES))
+    return tuple(tensor.cpu()[rows].numpy() for tensor in tensors)
+
+
+def _store_landmarks(run: Run, result: _Candidate, centroids: Tensor, rows: Tensor) -> None:
+    """Store the landmarks of the training images, as Stage 1 does, for the report and the evaluation."""
+
+    def compute() -> LabeledPoints:
+        if result.source == "keypoints":
+            return run.load_or_compute_labels("keypoint-landmarks", centroids.device, _raise_missing)
+        num_images, K = result.found.score.shape
+        label = torch.arange(K, device=centroids.device).repeat(num_images)
+        points = Keypoints(
+            result.found.xy.reshape(-1, 2),
+            rows.to(centroids.device).repeat_interleave(K),
+            result.found.score.flatten(),
+        )
+        mirror = torch.tensor(result.mirror, device=centroids.device)
+        return LabeledPoints(points, label, mirror[label], K, centroids)
+
+    run.load_or_compute_labels("landmarks", centroids.device, compute)
+
+
+def _raise_missing() -> LabeledPoints:
+    raise ValueError("the labels of the keypoints are stored before they are used")

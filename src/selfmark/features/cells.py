@@ -1,0 +1,79 @@
+"""Features of all cells of all images, computed once and kept in half precision.
+
+They are kept in the memory of the device if they fit there, otherwise in host memory, and in a file of the
+run folder if they are too large for that as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from selfmark.config import Config, Runtime
+from selfmark.features.encoder import CELL, Encoder
+from selfmark.features.orientation import average_rotations
+from selfmark.images.feed import PixelFeed
+from selfmark.run.devices import free_memory
+
+_FILE = "features.f16"  # in the run folder
+
+
+@torch.no_grad()
+def describe_cells(
+    encoder: Encoder,
+    feed: PixelFeed,
+    rows: slice,
+    config: Config,
+    folder: Path,
+    is_mirrored: bool = False,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Tensor:
+    """Describe every cell of some images with the features that recognize parts.
+
+    Args:
+        encoder: pretrained network.
+        feed: the images.
+        rows: which images.
+        config: precision, images per pass, memory the features may take, and rotations to average over.
+        folder: run folder, for features that do not fit into memory; see `remove_stored_cells`.
+        is_mirrored: describe the mirror images; cells keep the positions they have in the images themselves.
+        on_progress: called with the number of images done and their total.
+
+    Returns:
+        [N, D, S/8, S/8] float16, unit vectors.
+    """
+    runtime, rotations = config.runtime, config.features.averaged_rotations
+    num_images, grid = rows.stop - rows.start, feed.pixels.shape[-1] // CELL
+    shape = (num_images, encoder.part_channels, grid, grid)
+    cells = _allocate(shape, feed.device, runtime, folder / _FILE)
+    bf16 = runtime.precision == "bf16" or (runtime.precision == "auto" and feed.device.type == "cuda")
+    done = 0
+    for pixels in feed.sequential_batches(runtime.predict_batch, rows):
+        images = pixels.float() / 255
+        with torch.autocast(feed.device.type, torch.bfloat16, enabled=bf16):
+            seen = images.flip(-1) if is_mirrored else images
+            features = average_rotations(encoder.describe, seen, rotations)
+        cells[done : done + len(images)] = (features.flip(-1) if is_mirrored else features).half()
+        done += len(images)
+        if on_progress is not None:
+            on_progress(done, num_images)
+    return cells
+
+
+def remove_stored_cells(folder: Path) -> None:
+    """Delete the file of features in a run folder, if there is one."""
+    (folder / _FILE).unlink(missing_ok=True)
+
+
+def _allocate(shape: tuple[int, ...], device: torch.device, runtime: Runtime, path: Path) -> Tensor:
+    num_bytes = int(np.prod(shape)) * torch.float16.itemsize
+    if device.type == "cuda" and num_bytes <= runtime.device_fraction * free_memory(device):
+        return torch.empty(shape, dtype=torch.float16, device=device)
+    if num_bytes <= runtime.store_gigabytes * 1e9:
+        return torch.empty(shape, dtype=torch.float16)
+    path.unlink(missing_ok=True)  # an earlier file stays readable for whoever still has it open
+    return torch.from_numpy(np.memmap(path, np.float16, "w+", shape=shape))

@@ -1,0 +1,91 @@
+"""Objects that face any direction: how to notice them, and features that do not depend on the direction.
+
+Features of an upright face know what is up. If the objects are upright in all images, that helps; if they
+face any direction, as animals seen from above do, the same part gets different features in different images.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from selfmark.features.encoder import Encoder
+from selfmark.images.augment import warp_images
+
+_RIDGE = 1.0  # of the classifier, relative to the variance of its standardized inputs
+
+Describe = Callable[[Tensor], Tensor]
+"""Maps images [B, 3, S, S] in 0..1 to features [B, D, S/8, S/8]."""
+
+
+def average_rotations(describe: Describe, images: Tensor, rotations: int) -> Tensor:
+    """Return the mean features of rotated copies of images, turned back, as unit vectors.
+
+    Args:
+        describe: computes features.
+        images: [B, 3, S, S] in 0..1.
+        rotations: number of copies; 1 returns the features of the images themselves.
+
+    Returns:
+        [B, D, S/8, S/8] float32.
+    """
+    if rotations == 1:
+        return describe(images)
+    total: Tensor | None = None
+    for number in range(rotations):
+        angle = 2 * math.pi * number / rotations
+        features = describe(warp_images(images, _rotation(angle, images)))
+        turned_back = warp_images(features, _rotation(-angle, features))
+        total = turned_back if total is None else total + turned_back
+    assert total is not None
+    return F.normalize(total, dim=1)
+
+
+@torch.no_grad()
+def measure_uprightness(encoder: Encoder, images: Tensor, batch: int) -> float:
+    """Return how often a classifier tells images from upside-down copies: 0.5 by chance, 1 if always.
+
+    A linear classifier on the mean and maximum of the features is trained on half of the images and tested on
+    the other half, in both directions.
+
+    Args:
+        encoder: pretrained network.
+        images: [N, 3, S, S] uint8, N >= 4, on the encoder's device.
+        batch: images per pass.
+    """
+    sides = []
+    for turned in (False, True):
+        parts = []
+        for pixels in torch.split(images, batch):
+            values = pixels.float() / 255
+            features = encoder.describe(torch.rot90(values, 2, (2, 3)) if turned else values).float()
+            parts.append(torch.cat([features.mean(dim=(2, 3)), features.amax(dim=(2, 3))], dim=1))
+        sides.append(torch.cat(parts))
+    inputs = torch.stack(sides).double()  # [2, N, 2 D]
+    inputs = (inputs - inputs.mean(dim=(0, 1))) / inputs.std(dim=(0, 1)).clamp_min(1e-6)
+    truth = torch.tensor([1.0, -1.0], dtype=torch.float64, device=inputs.device)[:, None]
+    half = torch.arange(len(images), device=inputs.device) % 2 == 0
+    correct = [_fit_and_test(inputs, truth.expand(2, len(images)), fit) for fit in (half, ~half)]
+    return float(torch.cat(correct).double().mean())
+
+
+def _fit_and_test(inputs: Tensor, truth: Tensor, fit: Tensor) -> Tensor:
+    """Return for each test image whether a ridge classifier is right; `fit` [N] marks the training images."""
+    x, y = inputs[:, fit].flatten(0, 1), truth[:, fit].flatten()
+    gram = x.T @ x + _RIDGE * len(x) * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+    weights: Tensor = torch.linalg.solve(gram, x.T @ y)
+    margin = inputs[:, ~fit] @ weights * truth[:, ~fit]
+    return margin.flatten() > 0
+
+
+def _rotation(angle: float, maps: Tensor) -> Tensor:
+    """Return matrices [B, 2, 3] that rotate maps [B, C, S, S] around their center."""
+    cosine, sine, center = math.cos(angle), math.sin(angle), (maps.shape[-1] - 1) / 2
+    offset_x = center - cosine * center + sine * center
+    offset_y = center - sine * center - cosine * center
+    matrix = torch.tensor([[cosine, -sine, offset_x], [sine, cosine, offset_y]], device=maps.device)
+    return matrix.to(maps.dtype).expand(len(maps), 2, 3)

@@ -1,0 +1,190 @@
+"""Steps that discovery with and without features share: images, seeds, phases of the training, model card."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from selfmark.config import Config
+from selfmark.errors import DiskError, InputError, NotEnoughData, TrainingError
+from selfmark.images.flow import has_nearby_frames
+from selfmark.images.store import ImageStore, load_store
+from selfmark.model.card import ModelCard, read_card
+from selfmark.model.landmark_network import LandmarkNetwork
+from selfmark.run.folder import Run
+from selfmark.run.interrupts import defer_interrupts
+from selfmark.run.tensor_files import read_tensors
+from selfmark.train.checkpoints import save_checkpoint
+from selfmark.train.engine import Phase, TrainingTask, TrainState, run_phase
+
+# Fields of the model card that people edit on the naming page.
+_EDITABLE_FIELDS = ("names", "mirror", "skeleton", "colors", "hidden", "confirmed")
+
+
+def load_training_images(run: Run) -> ImageStore:
+    """Load the images of a run and log those that cannot be read.
+
+    Raises:
+        InputError: if there are too few images, or no videos although `temporal.enabled` needs them.
+    """
+    config = run.config
+    store = load_store(
+        run.refs(), config.images, config.runtime.store_gigabytes, run.path, run.progress("reading images")
+    )
+    for skipped in store.skipped:
+        run.log("skipped", name=skipped.name, reason=skipped.reason)
+    run.log("images", used=len(store), skipped=len(store.skipped))
+    if len(store) < config.images.minimum:
+        raise NotEnoughData(
+            f"{len(store)} usable images are too few to cluster; at least {config.images.minimum} are needed"
+        )
+    if config.temporal.enabled and not has_nearby_frames(store.video, store.frame, store.track):
+        raise InputError(
+            "temporal.enabled needs several frames of a video, but no two of these images are frames of the "
+            "same video: give videos, or a COCO file whose images have video_id and frame_id"
+        )
+    return store
+
+
+@contextmanager
+def discard_if_unusable(run: Run, is_new: bool) -> Iterator[None]:
+    """Delete the folder of a new run if its inputs turn out to be unusable in the context."""
+    try:
+        yield
+    except DiskError:
+        raise
+    except InputError:
+        if is_new and run.group.is_leader:
+            run.discard()
+        raise
+
+
+def train_phase(
+    run: Run, stage: str, state: TrainState, phase: Phase, task: TrainingTask, batch_setting: tuple[str, int]
+) -> None:
+    """Run one phase of the training, with log entries, checkpoints and deferred interrupts.
+
+    Args:
+        run: the run.
+        stage: name of the checkpoint.
+        state: changed in place.
+        phase: iterations and learning rate.
+        task: loss and batches.
+        batch_setting: dotted name and value of the batch size, for advice if memory is too small.
+    """
+
+    def on_log(phase: Phase, iteration: int, means: dict[str, float], seconds: float) -> None:
+        run.log(
+            "train",
+            stage=phase.stage,
+            round=phase.round,
+            iteration=iteration,
+            start=phase.start,
+            stop=phase.stop,
+            seconds=round(seconds, 2),
+            loss={name: round(value, 6) for name, value in means.items()},
+        )
+
+    with defer_interrupts() as stop_requested, report_out_of_memory(run, *batch_setting):
+        run_phase(
+            state,
+            phase,
+            task,
+            run.config.runtime,
+            on_log,
+            lambda: run.write_checkpoint(stage, state.iteration, partial(save_checkpoint, state)),
+            stop_requested,
+        )
+
+
+@contextmanager
+def report_out_of_memory(run: Run, setting: str, value: int) -> Iterator[None]:
+    """Turn a GPU out-of-memory error into advice on how to resume the run.
+
+    Args:
+        run: the run.
+        setting: dotted name of the batch size used in the context.
+        value: its value.
+
+    Raises:
+        TrainingError: if the GPU runs out of memory in the context.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        advice = (
+            f"resume with 'selfmark discover -o {run.path} --resume --set {setting}={value // 2}'"
+            if value > 1
+            else "use a smaller images.size or another GPU"
+        )
+        raise TrainingError(
+            f"the GPU has too little memory for {setting}={value}; the run is saved: {advice}"
+        ) from error
+
+
+def build_card(run: Run, mirror: Sequence[int], num_images: int) -> ModelCard:
+    """Describe the detector of a run.
+
+    Args:
+        run: the run.
+        mirror: mirror partner of each landmark.
+        num_images: number of training images.
+    """
+    config = run.config
+    return ModelCard(
+        names=tuple(f"landmark_{index}" for index in range(config.K)),
+        mirror=tuple(mirror),
+        skeleton=(),
+        images=config.images,
+        network=config.network,
+        refine=config.stage2.refine,
+        flip_test=config.flip.test,
+        provenance={
+            "preset": config.preset,
+            "seed": config.seed,
+            "M": config.M,
+            "keypoints": config.keypoints.detector,
+            "images": num_images,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+    )
+
+
+def keep_edits(run: Run, psi: LandmarkNetwork, card: ModelCard) -> ModelCard:
+    """Keep names, colors and other edits if a finished run is resumed and its weights did not change."""
+    if not (run.model_folder / "model.json").exists():
+        return card
+    saved = read_card(run.model_folder)
+    saved_weights, _ = read_tensors(run.model_folder / "weights.safetensors")
+    weights = psi.state_dict()
+    if saved_weights.keys() != weights.keys():
+        return card
+    if any(not torch.equal(saved_weights[name], weights[name].cpu()) for name in weights):
+        return card
+    return replace(card, **{field: getattr(saved, field) for field in _EDITABLE_FIELDS})
+
+
+def derive_seed(config: Config, purpose: str) -> int:
+    """Return a separate seed for each purpose, so that a resumed run draws the same random numbers."""
+    digest = hashlib.sha256(f"{config.seed}/{purpose}".encode()).digest()
+    return int.from_bytes(digest[:7], "big")
+
+
+def create_generator(config: Config, purpose: str, device: torch.device) -> torch.Generator:
+    """Return a random generator with the seed of a purpose."""
+    return torch.Generator(device).manual_seed(derive_seed(config, purpose))
+
+
+@contextmanager
+def seed_weights(config: Config, purpose: str) -> Iterator[None]:
+    """Seed the global random generator within the context, for the initialization of weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(config, purpose))
+        yield

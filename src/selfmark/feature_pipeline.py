@@ -9,8 +9,8 @@
       -> detector
 
 Features know which part a place belongs to, but not exactly where the part is; training on deformed images
-finds that out. A round is undone if its landmarks explain the zero-shot landmarks worse than these explain
-each other, so a run never ends worse than it began. Every step stores its result in the run folder.
+finds that out. A round is undone if its landmarks are noisier than the zero-shot landmarks or no longer
+explain them, so that a run does not end worse than it began. Every step stores its result in the run folder.
 """
 
 from __future__ import annotations
@@ -290,13 +290,20 @@ def _find_partners(found: FoundLandmarks, config: Config) -> tuple[int, ...]:
 
 def _train_on_own_labels(run: Run, feed: PixelFeed, start: _Candidate) -> _Candidate:
     """Train rounds that begin with the zero-shot landmarks; return the last round that is not worse."""
-    limit = _unexplained(start.found, start.found)
-    run.log("agreement", stage="zero-shot", round=0, unexplained=round(limit, 4))
 
     def is_worse(found: FoundLandmarks, number: int) -> bool:
-        unexplained = _unexplained(found, start.found)
-        run.log("agreement", stage="student", round=number, unexplained=round(unexplained, 4))
-        return unexplained > limit
+        # Noise cannot be predicted, so of two sets the noisier one is harder to predict from the other.
+        explains_first = _unexplained(found, start.found)
+        explained_by_first = _unexplained(start.found, found)
+        run.log(
+            "agreement",
+            stage="student",
+            round=number,
+            unexplained_start=round(explains_first, 4),
+            unexplained=round(explained_by_first, 4),
+        )
+        limit = min(explains_first, run.config.features.max_unexplained)
+        return explained_by_first > limit or explains_first > run.config.features.max_unexplained
 
     table = _build_table(start.found, run.config)
     return _train_rounds(run, "student", feed, table, 1, is_worse) or start
@@ -428,10 +435,9 @@ def _select_rows(table: LandmarkTable, rows: Tensor) -> LandmarkTable:
 
 
 def _unexplained(predictors: FoundLandmarks, targets: FoundLandmarks) -> float:
-    """Return how badly landmarks explain the others of a set with the same indices."""
+    """Return how badly landmarks explain another set of landmarks of the same images."""
     inputs, outputs = _to_arrays(predictors.xy, targets.xy)
-    everywhere = np.ones(outputs.shape[:2], dtype=bool)
-    return unexplained_fraction(inputs, outputs, everywhere, same_landmarks=True)
+    return unexplained_fraction(inputs, outputs, np.ones(outputs.shape[:2], dtype=bool))
 
 
 def _to_arrays(*tensors: Tensor) -> tuple[npt.NDArray[Any], ...]:

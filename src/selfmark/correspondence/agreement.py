@@ -19,8 +19,6 @@ def unexplained_fraction(
     predictors: FloatArray,
     targets: FloatArray,
     present: npt.NDArray[np.bool_],
-    *,
-    same_landmarks: bool = False,
 ) -> float:
     """Return the error of predicting landmarks linearly from others, over that of guessing their mean.
 
@@ -31,13 +29,11 @@ def unexplained_fraction(
         predictors: [N, K, 2] landmarks of N images.
         targets: [N, L, 2] landmarks to predict.
         present: [N, L] bool, targets that were found in the image.
-        same_landmarks: whether target k and predictor k are the same landmark, which is then not used.
     """
     half = np.arange(len(predictors)) % 2 == 0
     error = guess = 0.0
+    inputs = predictors.reshape(len(predictors), -1).astype(np.float64)
     for landmark in range(targets.shape[1]):
-        used = np.delete(predictors, landmark, axis=1) if same_landmarks else predictors
-        inputs = used.reshape(len(used), -1).astype(np.float64)
         for fit, test in ((half, ~half), (~half, half)):
             fit_rows, test_rows = fit & present[:, landmark], test & present[:, landmark]
             if min(fit_rows.sum(), test_rows.sum()) < _MIN_IMAGES:

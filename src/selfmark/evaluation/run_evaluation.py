@@ -266,7 +266,9 @@ def _groups(test: LabeledRun, name: str) -> list[str]:
 
 
 def _run_precision(run: Run, train: LabeledRun, spec: str, config: Config) -> Metrics:
-    """Return the precision of the run's first keypoints by name; empty if its images are not labeled."""
+    """Return the precision of the run's first keypoints by name; empty if it has none or no labels."""
+    if not run.has_points("first"):
+        return {}
     precision = run_keypoint_precision(run, train, spec, config)
     return {} if precision is None else {f"{config.keypoints.detector}, outliers removed": precision}
 

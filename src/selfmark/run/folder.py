@@ -192,6 +192,10 @@ class Run:
 
     # --- stored results -------------------------------------------------------------------------
 
+    def has_points(self, name: str) -> bool:
+        """Return True if points/NAME.safetensors exists; runs with features may have no first keypoints."""
+        return (self.path / "points" / f"{name}.safetensors").exists()
+
     def load_or_compute_keypoints(self, name: str, compute: Callable[[], Keypoints]) -> Keypoints:
         """Load points/NAME.safetensors; if it is missing or damaged, compute and write it on the leader.
 

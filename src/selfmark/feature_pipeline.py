@@ -302,8 +302,8 @@ def _train_on_own_labels(run: Run, feed: PixelFeed, start: _Candidate) -> _Candi
             unexplained_start=round(explains_first, 4),
             unexplained=round(explained_by_first, 4),
         )
-        limit = min(explains_first, run.config.features.max_unexplained)
-        return explained_by_first > limit or explains_first > run.config.features.max_unexplained
+        limit = run.config.features.max_unexplained_start
+        return explained_by_first > explains_first or explains_first > limit
 
     table = _build_table(start.found, run.config)
     return _train_rounds(run, "student", feed, table, 1, is_worse) or start

@@ -81,7 +81,8 @@ class Features:
     sharpness: float = above(0, 10_000, 30.0)  # inverse temperature of the soft-argmax over similarities
     keypoint_landmarks: bool = True  # also run Stage 1; use its landmarks if confirmed
     keypoint_label_rounds: int = at_least(1, 2)  # rounds of training on the landmarks of Stage 1 themselves
-    max_unexplained: float = 0.8  # confirmed: error of predicting them from the features', over guessing
+    max_unexplained: float = 0.7  # confirmed: error of predicting them from the features', over guessing
+    max_unexplained_start: float = 0.9  # a round is undone if it explains the zero-shot landmarks worse
 
     @property
     def averaged_rotations(self) -> int:

@@ -47,7 +47,7 @@ PRESETS: dict[str, Config] = {
         images=Images(size=128),
         keypoints=FirstKeypoints(detector="selfmark", image_size=128, nms_radius=4, outlier_sample=20_000),
         features=Features(max_images=1_000, sample=40_000, restarts=1, keypoint_landmarks=False),
-        student=Student(iterations=150, batch=16, encoder_lr=0.0, width=128, depth=2),
+        student=Student(iterations=300, batch=16, encoder_lr=0.0, width=128, depth=2),
         network=Network(channels=64, descriptor=64, norm_groups=8),
         heatmaps=Heatmaps(sigma=1.0, threshold=0.1, refine="parabola"),
         loss=Loss(average="apart", negative_weight=10.0, negative_distance=4.0),

@@ -36,8 +36,12 @@ class FeaturePsi(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return heatmaps [B, K, S/4, S/4] of images [B, 3, S, S] in 0..1."""
+        is_encoder_trained = any(parameter.requires_grad for parameter in self.encoder.parameters())
         with self.backend.execution.forward_context(self):
-            maps = self.head(self.encoder(images) * self.feature_scale)
+            # A frozen encoder is faster without gradients, and keeps no maps in memory.
+            with torch.set_grad_enabled(is_encoder_trained and torch.is_grad_enabled()):
+                features = self.encoder(images)
+            maps = self.head(features * self.feature_scale)
         return enlarge_maps(maps.float())
 
 

@@ -133,7 +133,7 @@ def _feature_detector(architecture: Architecture, encoder: Encoder) -> Detector:
     student = Student(width=16, depth=1)
     psi: LandmarkNetwork = FeaturePsi(encoder, student, 2)
     if architecture == "zero-shot":
-        psi = ZeroShotPsi(encoder, torch.randn(2, encoder.part_channels), 10.0)
+        psi = ZeroShotPsi(encoder, torch.randn(2, encoder.part_channels), Features(sharpness=10.0))
     changes = {"features": Features(name=encoder.info.name, sharpness=10.0), "student": student}
     card = replace(_detector().card, architecture=architecture, **changes)
     return Detector(psi, replace(card, mirror=(1, 0), flip_test=True))

@@ -100,7 +100,7 @@ def make_detectors(encoder: Encoder, features: str, images: Tensor) -> list[Dete
         head_features = encoder(images.float() / 255)
     chosen = torch.randint(0, cells.shape[2], (LANDMARKS,))
     centroids = cells[torch.arange(LANDMARKS), :, chosen]
-    zero_shot = Detector(ZeroShotPsi(encoder, centroids, card.features.sharpness), card)
+    zero_shot = Detector(ZeroShotPsi(encoder, centroids, card.features), card)
     student = Student()
     psi = FeaturePsi(encoder, student, LANDMARKS)
     target = draw_gaussians(to_cells(zero_shot.locate(images).xy), size // 4, student.sigma)

@@ -86,7 +86,7 @@ def zero_shot_detector(encoder: Encoder, **changes: Any) -> Detector:
     with torch.no_grad():
         features = encoder.describe(pictures(1, seed=1).float() / 255)
     centroids = features[0, :, [4, 6, 9], [6, 3, 8]].T.contiguous()
-    psi = ZeroShotPsi(encoder, centroids, 30.0)
+    psi = ZeroShotPsi(encoder, centroids, Features(sharpness=30.0))
     return Detector(psi, replace(CARD, architecture="zero-shot", **changes))
 
 

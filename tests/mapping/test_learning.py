@@ -298,7 +298,9 @@ def test_landmarks_of_a_network_on_an_encoder_are_mapped(run: Path, tmp_path: Pa
     encoder = build_encoder("efficientnet-lite0")
     features = Features(name="efficientnet-lite0")
     card = replace(Detector.load(run).card, architecture="zero-shot", features=features)
-    Detector(ZeroShotPsi(encoder, torch.ones(K, encoder.part_channels), 30.0), card).save(run / "model")
+    Detector(ZeroShotPsi(encoder, torch.ones(K, encoder.part_channels), Features(sharpness=30.0)), card).save(
+        run / "model"
+    )
     learned = learn_map(run, _write_labels(tmp_path / "few", _shapes(3)))
     mapped = _load_mapped(run)
     assert mapped.names == learned.mapping.names

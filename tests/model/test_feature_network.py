@@ -127,7 +127,7 @@ def test_a_centroid_taken_from_an_image_is_found_there() -> None:
     with torch.no_grad():
         features = encoder.describe(images)
         centroids = features[0, :, [3, 10], [12, 5]].T
-        network = ZeroShotPsi(encoder, centroids, sharpness=1000.0)
+        network = ZeroShotPsi(encoder, centroids, Features(sharpness=1000.0))
         maps = network(images)
     for index, (row, column) in enumerate([(3, 12), (10, 5)]):
         flat = int(F.avg_pool2d(maps[:, index : index + 1], 2).argmax())

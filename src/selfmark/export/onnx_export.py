@@ -29,6 +29,7 @@ from selfmark.export.onnx_metadata import build_metadata
 from selfmark.export.onnx_nodes import IR_VERSION, OPSET, Graph, Value
 from selfmark.images.store import load_store
 from selfmark.model.card import ModelCard, is_packaged, model_folder
+from selfmark.model.feature_network import ZeroShotPsi
 from selfmark.model.landmark_network import LandmarkNetwork
 from selfmark.model.network import Psi
 from selfmark.run.files import atomic_write
@@ -113,6 +114,11 @@ def write_int8(detector: Detector, sample: torch.Tensor, path: Path) -> Path:
 
 def _check_exportable(detector: Detector, precisions: Sequence[Precision]) -> None:
     """Raise an InputError if the network cannot be written in one of the precisions."""
+    if isinstance(detector.psi, ZeroShotPsi) and detector.psi.rotations > 1:
+        raise InputError(
+            "zero-shot detectors of objects that face any direction cannot be exported to ONNX: train one "
+            "with --method self-training"
+        )
     if isinstance(detector.psi, Psi):
         return
     require_exportable(detector.psi.encoder)

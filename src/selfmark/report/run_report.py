@@ -13,6 +13,7 @@ from selfmark.detector import Detector
 from selfmark.evaluation.cached_predictions import run_fingerprint
 from selfmark.evaluation.stage1_landmarks import find_stage1_landmarks, load_first_landmarks
 from selfmark.images.store import ImageStore, load_store
+from selfmark.model.card import ModelCard
 from selfmark.model.colors import landmark_colors
 from selfmark.points import FloatArray
 from selfmark.report import metrics_text
@@ -69,7 +70,7 @@ def build_report(
         hidden=detector.card.hidden,
         detection=_detection_rate(run),
         history=tuple(run.events()),
-        headline_numbers=(*metrics_text.headline_numbers(metrics), *_run_numbers(run)),
+        headline_numbers=(*metrics_text.headline_numbers(metrics), *_run_numbers(run, detector.card)),
         settings=to_dict(run.config),
         tables=metrics_text.metric_tables(metrics),
         curves=metrics_text.metric_curves(metrics),
@@ -109,11 +110,21 @@ def _detection_rate(run: Run) -> FloatArray:
     return rate
 
 
-def _run_numbers(run: Run) -> tuple[tuple[str, str, str], ...]:
+def _run_numbers(run: Run, card: ModelCard) -> tuple[tuple[str, str, str], ...]:
     return (
         ("Landmarks", str(run.config.K), "Points that the detector places in every image."),
         ("Training images", str(_num_images(run)), "Images that could be read. None of them had labels."),
+        *_feature_numbers(card),
     )
+
+
+def _feature_numbers(card: ModelCard) -> tuple[tuple[str, str, str], ...]:
+    """Return which pretrained features a detector was found with, if any."""
+    features = card.provenance.get("features")
+    if not isinstance(features, dict):
+        return ()
+    note = f"Pretrained: {features['training_data']}. License: {features['license']}."
+    return (("Features", str(features["name"]), note),)
 
 
 def _num_images(run: Run) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from selfmark.config import override, preset, to_dict
+from selfmark.config import override, preset, to_dict, used_settings
 
 Settings = Mapping[str, Any]
 
@@ -70,7 +70,7 @@ class Experiment:
         Only differences from the paper's settings count. A setting that is added later with a neutral default
         therefore does not make old runs outdated.
         """
-        config = _flat(to_dict(override(preset(self.preset), self.settings)))
+        config = _flat(used_settings(override(preset(self.preset), self.settings)))
         reference = _flat(to_dict(preset("paper")))
         changed = {
             name: value

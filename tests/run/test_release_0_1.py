@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 import selfmark
-from selfmark.config import override, preset
+from selfmark.config import override, preset, used_settings
 from selfmark.detector import Detector
 from selfmark.evaluation.cached_predictions import run_fingerprint
 from selfmark.report.run_report import build_report
@@ -73,7 +73,9 @@ def _assert_predicts(detector: Detector, expected: Any) -> None:
 @pytest.mark.parametrize("folder", [FINISHED, UNFINISHED])
 def test_runs_can_be_opened(folder: Path) -> None:
     run = Run.open(folder)
-    assert run.config == override(preset("tiny"), SETTINGS)
+    expected = override(preset("tiny"), SETTINGS)
+    assert used_settings(run.config) == used_settings(expected)
+    assert not run.config.uses_features
     assert run.config.optimizer.lr == 0.001
     assert run.config.evaluation.num_samples == 5
     assert [ref.path for ref in run.refs()] == sorted(IMAGES.iterdir())

@@ -37,7 +37,15 @@ from selfmark.config.schema import (
     Warmup,
     check_model,
 )
-from selfmark.config.serialization import from_dict, from_yaml, override, section_from_dict, to_dict, to_yaml
+from selfmark.config.serialization import (
+    from_dict,
+    from_yaml,
+    override,
+    section_from_dict,
+    to_dict,
+    to_yaml,
+    used_settings,
+)
 
 __all__ = [
     "NOT_NEGATIVE",
@@ -79,6 +87,7 @@ __all__ = [
     "section_from_dict",
     "to_dict",
     "to_yaml",
+    "used_settings",
     "with_features",
     "with_landmarks",
 ]

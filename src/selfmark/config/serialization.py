@@ -15,6 +15,8 @@ from selfmark.errors import InputError
 
 Section = TypeVar("Section")
 
+_ONLY_WITH_FEATURES = ("method", "features", "student")
+
 
 def to_dict(config: Config) -> dict[str, Any]:
     """Convert a config to plain dictionaries and lists, ready for YAML or JSON."""
@@ -26,6 +28,19 @@ def to_dict(config: Config) -> dict[str, Any]:
 
     result: dict[str, Any] = plain(dataclasses.asdict(config))
     return result
+
+
+def used_settings(config: Config) -> dict[str, Any]:
+    """Return the settings that results depend on, as `to_dict` does.
+
+    Without features, the settings of the methods that need them are left out. Digests are computed from the
+    rest, so these settings do not change the digests of runs that do not use them.
+    """
+    values = to_dict(config)
+    if not config.uses_features:
+        for name in _ONLY_WITH_FEATURES:
+            del values[name]
+    return values
 
 
 def from_dict(values: Mapping[str, Any], source: str = "config") -> Config:

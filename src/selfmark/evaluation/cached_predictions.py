@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from selfmark.config import original_setting_names, to_dict
+from selfmark.config import original_setting_names, used_settings
 from selfmark.detector import Detector
 from selfmark.errors import InputError
 from selfmark.evaluation.stage1_landmarks import FirstLandmarks, find_stage1_landmarks
@@ -86,7 +86,7 @@ def run_fingerprint(run: Run, card: ModelCard) -> str:
         run.path / "points" / "landmarks.safetensors",
     )
     # Landmark names, skeleton and evaluation settings are left out, because no prediction depends on them.
-    values = original_setting_names(to_dict(run.config))
+    values = original_setting_names(used_settings(run.config))
     settings = {name: part for name, part in values.items() if name != "evaluation"}
     inference = (card.mirror, card.flip_test, card.refine, dataclasses.asdict(card.images))
     return _digest(*(_file_digest(file) for file in files), json.dumps([settings, inference], sort_keys=True))

@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import product
 from typing import Any, Protocol
 
-from selfmark.config import Config, original_setting_names, override, preset, to_dict
+from selfmark.config import Config, original_setting_names, override, preset, used_settings
 from selfmark.errors import InputError
 from selfmark.paper.reproduction.experiment import (
     EVALUATION_PREFIX,
@@ -267,7 +267,7 @@ class _Planner:
         settings = _with_enough_clusters(
             self.preset, {**self.library.settings(data), **spec.settings, **changes}
         )
-        values = to_dict(override(preset(self.preset), settings))
+        values = used_settings(override(preset(self.preset), settings))
         del values["evaluation"]
         start = ""
         if spec.start is not None:

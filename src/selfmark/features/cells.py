@@ -19,7 +19,7 @@ from selfmark.features.orientation import average_rotations
 from selfmark.images.feed import PixelFeed
 from selfmark.run.devices import free_memory
 
-_FILE = "features.f16"  # in the run folder
+_FILES = "features-*.f16"  # in the run folder
 
 
 @torch.no_grad()
@@ -49,7 +49,9 @@ def describe_cells(
     runtime, rotations = config.runtime, config.features.averaged_rotations
     num_images, grid = rows.stop - rows.start, feed.pixels.shape[-1] // CELL
     shape = (num_images, encoder.part_channels, grid, grid)
-    cells = _allocate(shape, feed.device, runtime, folder / _FILE)
+    # Processes and the mirror images must not share a file: all of them are in use at the same time.
+    name = _FILES.replace("*", f"{rows.start}-mirrored" if is_mirrored else str(rows.start))
+    cells = _allocate(shape, feed.device, runtime, folder / name)
     bf16 = runtime.precision == "bf16" or (runtime.precision == "auto" and feed.device.type == "cuda")
     done = 0
     for pixels in feed.sequential_batches(runtime.predict_batch, rows):
@@ -65,8 +67,9 @@ def describe_cells(
 
 
 def remove_stored_cells(folder: Path) -> None:
-    """Delete the file of features in a run folder, if there is one."""
-    (folder / _FILE).unlink(missing_ok=True)
+    """Delete the files of features in a run folder; whoever still has one open can go on reading it."""
+    for path in folder.glob(_FILES):
+        path.unlink(missing_ok=True)
 
 
 def _allocate(shape: tuple[int, ...], device: torch.device, runtime: Runtime, path: Path) -> Tensor:

@@ -264,7 +264,7 @@ def _describe_object_keypoints(
     is_used = images.rows.to(row.device)[row.clamp_max(len(images.rows) - 1)] == points.image_index
     in_shard = is_used & (row >= images.shard.start) & (row < images.shard.stop)
     points, row = points.select(in_shard), row[in_shard]
-    column, line = (points.xy / CELL).long().clamp(0, cells.shape[-1] - 1).unbind(dim=1)
+    column, line = ((points.xy + 0.5) / CELL).long().clamp(0, cells.shape[-1] - 1).unbind(dim=1)
     on_object = foreground[row - images.shard.start, line, column]
     index = [values[on_object].to(cells.device) for values in (row - images.shard.start, line, column)]
 

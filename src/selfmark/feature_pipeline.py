@@ -202,6 +202,8 @@ def _plan(config: Config) -> dict[str, int]:
 def _settle_orientation(run: Run, encoder: Encoder, feed: PixelFeed) -> None:
     """Find out whether the objects are upright or face any direction, unless the settings say it."""
     settings = run.config.features
+    if settings.orientation == "any":
+        run.settle_settings({"augment.rotation": settings.rotation})
     if settings.orientation != "auto":
         return
     rows = torch.from_numpy(evenly_spaced(len(feed), _CHECKED_DIRECTIONS))

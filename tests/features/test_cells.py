@@ -1,0 +1,99 @@
+"""Stored features of all cells: values, mirror images, and the file they are kept in if memory is short."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from selfmark.config import override, preset
+from selfmark.features.cells import describe_cells, remove_stored_cells
+from selfmark.features.orientation import average_rotations
+from selfmark.images.feed import PixelFeed
+from tests.features.random_images import random_images
+from tests.features.tiny_encoder import TinyEncoder
+
+PIXELS = (random_images(7, 64) * 255).byte()
+IN_FILE = {"runtime.store_gigabytes": 0.0}
+
+
+def _describe(
+    folder: Path, rows: slice = slice(0, 7), encoder: TinyEncoder | None = None, **options: Any
+) -> torch.Tensor:
+    changes = {"runtime.predict_batch": 3} | options.pop("settings", {})
+    feed = PixelFeed(PIXELS, torch.device("cpu"))
+    config = override(preset("tiny"), changes)
+    return describe_cells(encoder or TinyEncoder(), feed, rows, config, folder, **options)
+
+
+@torch.no_grad()
+def _expected(rotations: int = 1) -> torch.Tensor:
+    return average_rotations(TinyEncoder().describe, PIXELS.float() / 255, rotations).half()
+
+
+@pytest.mark.parametrize("settings", [{}, IN_FILE])
+def test_cells_have_the_features_of_the_encoder(settings: dict[str, Any], tmp_path: Path) -> None:
+    done: list[tuple[int, int]] = []
+    cells = _describe(tmp_path, settings=settings, on_progress=lambda *counts: done.append(counts))
+    assert (cells.shape, cells.dtype) == ((7, 8, 8, 8), torch.float16)
+    torch.testing.assert_close(cells, _expected(), atol=1e-3, rtol=0)
+    assert done == [(3, 7), (6, 7), (7, 7)]
+
+
+def test_only_the_given_rows_are_described(tmp_path: Path) -> None:
+    torch.testing.assert_close(_describe(tmp_path, slice(2, 6)), _expected()[2:6], atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize(("orientation", "rotations"), [("upright", 1), ("auto", 1), ("any", 4)])
+def test_features_are_averaged_if_objects_face_any_direction(
+    orientation: str, rotations: int, tmp_path: Path
+) -> None:
+    settings = {"features.orientation": orientation, "features.rotations": 4}
+    cells = _describe(tmp_path, settings=settings)
+    torch.testing.assert_close(cells, _expected(rotations), atol=1e-3, rtol=0)
+
+
+def test_cells_of_mirror_images_keep_their_positions(tmp_path: Path) -> None:
+    mirrored = _describe(tmp_path, is_mirrored=True)
+    encoder = TinyEncoder()
+    for image in (0, 6):
+        for row, column in ((0, 0), (2, 5), (7, 3)):
+            cell = PIXELS[image : image + 1, :, 8 * row : 8 * row + 8, 8 * column : 8 * column + 8]
+            alone = encoder.describe(cell.flip(-1).float() / 255)[0, :, 0, 0].detach()
+            torch.testing.assert_close(mirrored[image, :, row, column].float(), alone, atol=1e-3, rtol=0)
+    assert (mirrored - _expected()).abs().max() > 0.1, "these features depend on the orientation"
+    symmetric = TinyEncoder(is_symmetric=True)
+    torch.testing.assert_close(
+        _describe(tmp_path, encoder=symmetric, is_mirrored=True),
+        _describe(tmp_path, encoder=symmetric),
+        atol=1e-3,
+        rtol=0,
+    )
+
+
+def test_features_that_fit_into_memory_need_no_file(tmp_path: Path) -> None:
+    _describe(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_of_features_are_separate_and_can_be_removed(tmp_path: Path) -> None:
+    """Processes and mirror images use the folder at the same time."""
+    (tmp_path / "other.txt").write_text("stays")
+    first = _describe(tmp_path, slice(0, 4), settings=IN_FILE)
+    second = _describe(tmp_path, slice(4, 7), settings=IN_FILE)
+    mirrored = _describe(tmp_path, slice(0, 4), settings=IN_FILE, is_mirrored=True)
+    assert sum(path.stat().st_size for path in tmp_path.glob("*.f16")) == 2 * (4 + 3 + 4) * 8**3
+    remove_stored_cells(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["other.txt"]
+    torch.testing.assert_close(torch.cat([first, second]), _expected(), atol=1e-3, rtol=0)
+    assert (mirrored - first).abs().max() > 0.1
+    remove_stored_cells(tmp_path)
+
+
+def test_a_second_description_leaves_the_first_one_readable(tmp_path: Path) -> None:
+    first = _describe(tmp_path, settings=IN_FILE)
+    second = _describe(tmp_path, settings=IN_FILE, encoder=TinyEncoder(is_symmetric=True))
+    torch.testing.assert_close(first, _expected(), atol=1e-3, rtol=0)
+    assert (first - second).abs().max() > 0.1

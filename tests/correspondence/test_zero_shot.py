@@ -1,0 +1,249 @@
+"""Landmarks from pretrained features, on feature maps with planted parts and a known background."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from selfmark.config import Features
+from selfmark.correspondence.zero_shot import (
+    _sample_cells,
+    find_foreground,
+    find_part_centroids,
+    place_parts,
+)
+from selfmark.errors import NotEnoughData
+from selfmark.features.encoder import CELL
+from selfmark.model.feature_network import ZeroShotPsi
+from selfmark.model.heatmaps import heat_centroids
+from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
+from tests.features.random_images import random_images
+from tests.features.tiny_encoder import TinyEncoder
+from tests.processes import in_processes
+
+DIMENSIONS, GRID = 24, 16
+SETTINGS = Features(foreground_clusters=16, restarts=4)
+
+
+def _generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def _unit_vectors(count: int, seed: int) -> Tensor:
+    return F.normalize(torch.randn(count, DIMENSIONS, generator=_generator(seed)), dim=1)
+
+
+def _to_cells(vectors: Tensor) -> Tensor:
+    """Turn vectors [N, h, w, D] into noisy features [N, D, h, w]."""
+    noise = torch.randn(vectors.shape, generator=_generator(9)) * 0.02
+    return F.normalize(vectors + noise, dim=-1).permute(0, 3, 1, 2).contiguous()
+
+
+class Planted(NamedTuple):
+    """Features with planted parts.
+
+    cells:     [N, D, h, w]
+    is_object: [N, h, w] cells of the object
+    rows:      [N, K] rows of the parts' centers
+    columns:   [N, K]
+    """
+
+    cells: Tensor
+    is_object: Tensor
+    rows: Tensor
+    columns: Tensor
+
+
+def _plant(num_images: int = 24, radius: int = 1) -> Planted:
+    """Place five parts of (2 radius + 1)^2 cells in a cross that moves, before a background of four kinds."""
+    parts, background = _unit_vectors(5, 1), _unit_vectors(4, 2)
+    generator = _generator(3)
+    kinds = torch.randint(4, (num_images, GRID, GRID), generator=generator)
+    vectors, is_object = background[kinds], torch.zeros(num_images, GRID, GRID, dtype=torch.bool)
+    center = torch.randint(6, GRID - 6, (num_images, 2), generator=generator)
+    rows = center[:, :1] + torch.tensor([0, -3, 3, 0, 0])
+    columns = center[:, 1:] + torch.tensor([0, 0, 0, -3, 3])
+    for image in range(num_images):
+        for part in range(5):
+            row, column = int(rows[image, part]), int(columns[image, part])
+            square = (
+                image,
+                slice(row - radius, row + radius + 1),
+                slice(column - radius, column + radius + 1),
+            )
+            vectors[square] = parts[part]
+            is_object[square] = True
+    return Planted(_to_cells(vectors), is_object, rows, columns)
+
+
+def _disc(num_images: int, radius: float) -> Tensor:
+    """Return a mask [N, h, w] of discs whose centers differ between the images."""
+    center = 5 + torch.randint(GRID - 10, (num_images, 2), generator=_generator(4))
+    line = torch.arange(GRID)
+    row, column = line[:, None] - center[:, 0, None, None], line - center[:, 1, None, None]
+    return row**2 + column**2 <= radius**2
+
+
+def _before_background(is_object: Tensor) -> Tensor:
+    """Return features of an object of three kinds of cells before a background of four kinds."""
+    kinds = torch.randint(12, is_object.shape, generator=_generator(5))
+    labels = torch.where(is_object, kinds % 3, 3 + kinds % 4)
+    return _to_cells(_unit_vectors(7, 6)[labels])
+
+
+# --- foreground ------------------------------------------------------------------------------------
+
+
+def test_a_disc_before_a_background_is_found() -> None:
+    is_object = _disc(20, radius=3)
+    found = find_foreground(_before_background(is_object), SETTINGS, _generator())
+    assert torch.equal(found, is_object)
+
+
+def test_an_object_that_sometimes_touches_the_border_is_found() -> None:
+    is_object = _disc(40, radius=4)
+    is_object[:2, 8:, :] = True  # These two objects extend to three sides of the image.
+    found = find_foreground(_before_background(is_object), SETTINGS, _generator())
+    assert torch.equal(found, is_object)
+
+
+def test_all_cells_are_used_if_every_kind_is_as_frequent_at_the_border() -> None:
+    kinds = torch.randint(7, (10, GRID, GRID), generator=_generator(7))
+    found = find_foreground(_to_cells(_unit_vectors(7, 6)[kinds]), SETTINGS, _generator())
+    assert found.shape == (10, GRID, GRID)
+    assert found.all()
+
+
+@pytest.mark.parametrize(("min_foreground", "is_everything"), [(0.05, True), (0.0, False)])
+def test_all_cells_are_used_if_the_object_is_too_small(min_foreground: float, is_everything: bool) -> None:
+    is_object = _disc(20, radius=1)  # 5 of 256 cells
+    settings = Features(foreground_clusters=16, restarts=4, min_foreground=min_foreground)
+    found = find_foreground(_before_background(is_object), settings, _generator())
+    assert torch.equal(found, torch.ones_like(is_object) if is_everything else is_object)
+
+
+def test_all_cells_are_used_if_images_are_nothing_but_border() -> None:
+    cells = _before_background(_disc(8, radius=3))
+    assert find_foreground(cells, Features(border=GRID, foreground_clusters=4), _generator()).all()
+
+
+def test_fewer_cells_than_clusters_are_no_error() -> None:
+    cells = _before_background(_disc(1, radius=2))[:, :, 4:11, 4:11]
+    found = find_foreground(cells, Features(foreground_clusters=200), _generator())
+    assert found.shape == (1, 7, 7)
+
+
+# --- parts -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_planted_parts_are_found_and_placed(dtype: torch.dtype) -> None:
+    planted = _plant()
+    cells = planted.cells.to(dtype)
+    foreground = find_foreground(cells, SETTINGS, _generator())
+    assert torch.equal(foreground, planted.is_object)
+    centroids = find_part_centroids(cells, foreground, 5, SETTINGS, _generator())
+    placed = place_parts(cells, centroids, SETTINGS.sharpness)
+    similarity = centroids @ _unit_vectors(5, 1).T
+    assert (similarity.amax(dim=1) > 0.99).all()
+    part = similarity.argmax(dim=1)  # the planted part of each landmark
+    assert sorted(part.tolist()) == [0, 1, 2, 3, 4]
+    cell = torch.stack([planted.columns, planted.rows], dim=2)[:, part].float()
+    expected = (cell + 0.5) * CELL - 0.5
+    assert (placed.xy - expected).abs().max() < CELL / 2
+    assert (placed.xy - expected).norm(dim=2).mean() < 1
+    assert ((placed.score > 0.9) & (placed.score <= 1.001)).all()
+
+
+def test_every_image_has_its_own_place() -> None:
+    """More images than are compared at a time give the same as each image on its own."""
+    cells, centroids = _plant(num_images=70).cells[:, :, :6, :6], _unit_vectors(3, 11)
+    together = place_parts(cells, centroids, 30.0)
+    assert together.xy.shape == (70, 3, 2)
+    for image in (0, 63, 64, 69):
+        alone = place_parts(cells[image : image + 1], centroids, 30.0)
+        torch.testing.assert_close(together.xy[image], alone.xy[0])
+        torch.testing.assert_close(together.score[image], alone.score[0])
+
+
+def test_places_move_with_the_features() -> None:
+    cells, centroids = _plant(radius=0).cells, _unit_vectors(5, 1)
+    before, after = (place_parts(maps, centroids, 60.0).xy for maps in (cells, cells.roll((1, -2), (2, 3))))
+    torch.testing.assert_close(after - before, torch.tensor([-16.0, 8.0]).expand_as(before), atol=0.1, rtol=0)
+
+
+def test_a_low_sharpness_gives_the_mean_of_all_cells() -> None:
+    placed = place_parts(_plant().cells.abs(), _unit_vectors(5, 1).abs(), 1e-6)
+    torch.testing.assert_close(
+        placed.xy, torch.full_like(placed.xy, GRID * CELL / 2 - 0.5), atol=1e-2, rtol=0
+    )
+
+
+@pytest.mark.parametrize("orientation", ["upright", "any"])
+def test_places_are_those_of_the_detector(orientation: Any) -> None:
+    images, encoder = random_images(3, 64), TinyEncoder(DIMENSIONS)
+    centroids = _unit_vectors(4, 12)
+    psi = ZeroShotPsi(encoder, centroids, Features(orientation=orientation, rotations=4, sharpness=20.0))
+    with torch.no_grad():
+        peaks = heat_centroids(psi(images))
+        placed = place_parts(psi.describe_and_place(images)[0], centroids, 20.0)
+        if orientation == "upright":
+            torch.testing.assert_close(place_parts(encoder.describe(images), centroids, 20.0), placed)
+    torch.testing.assert_close(placed.xy, 4 * (peaks.cells + 0.5) - 0.5)
+    torch.testing.assert_close(placed.score, peaks.score)
+
+
+def test_too_few_cells_of_the_object_are_an_error() -> None:
+    planted = _plant(num_images=8)
+    foreground = torch.zeros_like(planted.is_object)
+    foreground[0, 3, 3:6] = True
+    with pytest.raises(NotEnoughData, match="3 cells of the object cannot form 4 landmarks: lower K"):
+        find_part_centroids(planted.cells, foreground, 4, SETTINGS, _generator())
+
+
+# --- samples ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_all_marked_cells_are_taken_if_there_are_few(dtype: torch.dtype) -> None:
+    cells = torch.randn(5, 6, 4, 7, generator=_generator(8)).to(dtype)
+    mask = torch.rand(5, 4, 7, generator=_generator(13)) < 0.3
+    naive = [
+        cells[image, :, row, column]
+        for image in range(5)
+        for row in range(4)
+        for column in range(7)
+        if mask[image, row, column]
+    ]
+    sample = _sample_cells(cells, mask, Features(sample=1_000), _generator(), SINGLE_PROCESS)
+    assert torch.equal(sample, torch.stack(naive).float())
+
+
+def test_samples_are_different_marked_cells() -> None:
+    cells = torch.arange(5 * 4 * 7, dtype=torch.float32).view(5, 1, 4, 7)
+    mask = torch.rand(5, 4, 7, generator=_generator(13)) < 0.6
+    marked = set(cells[:, 0][mask].tolist())
+    sample = _sample_cells(cells, mask, Features(sample=20), _generator(), SINGLE_PROCESS)[:, 0].tolist()
+    assert len(set(sample)) == len(sample) == 20
+    assert set(sample) < marked
+
+
+# --- several processes -----------------------------------------------------------------------------
+
+
+def _find_in_shard(group: ProcessGroup) -> tuple[Tensor, Tensor]:
+    cells = _plant().cells[group.shard(24)]
+    foreground = find_foreground(cells, SETTINGS, _generator(), group)
+    return foreground, find_part_centroids(cells, foreground, 5, SETTINGS, _generator(), group)
+
+
+def test_several_processes_find_the_same_parts_as_one() -> None:
+    foreground, centroids = _find_in_shard(SINGLE_PROCESS)
+    shards = in_processes(2, _find_in_shard)
+    assert torch.equal(torch.cat([shard for shard, _ in shards]), foreground)
+    for _, own in shards:
+        torch.testing.assert_close(own, centroids, atol=1e-5, rtol=0)

@@ -6,7 +6,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfmark.correspondence.mirror import find_mirror_partners, mirror_cooccurrence
+from selfmark.correspondence.mirror import (
+    find_mirror_partners,
+    mirror_cooccurrence,
+    nearest_in_mirror_image,
+)
 
 
 def test_cooccurrence_matches_a_loop() -> None:
@@ -17,6 +21,25 @@ def test_cooccurrence_matches_a_loop() -> None:
         if k >= 0 and mirrored_k >= 0:
             expected[k, mirrored_k] += 1
     np.testing.assert_array_equal(mirror_cooccurrence(label, mirrored, 5), expected)
+
+
+def test_nearest_landmarks_match_a_loop() -> None:
+    rng = np.random.default_rng(1)
+    xy, mirrored_xy = rng.uniform(0, 64, (2, 40, 6, 2)).astype(np.float32)
+    expected = np.zeros((6, 6), dtype=int)
+    for points, mirrored_points in zip(xy, mirrored_xy, strict=True):
+        for k, point in enumerate(points):
+            distances = [float(np.hypot(*(point - other))) for other in mirrored_points]
+            expected[k, distances.index(min(distances))] += 1
+    np.testing.assert_array_equal(nearest_in_mirror_image(xy, mirrored_xy), expected)
+
+
+def test_partners_of_places_in_mirror_images() -> None:
+    """In mirror images, a detector takes the left eye for the right one, and the nose for itself."""
+    rng = np.random.default_rng(2)
+    xy = np.array([[20.0, 10.0], [44.0, 10.0], [32.0, 30.0]]) + rng.normal(0, 8, (50, 1, 2))
+    mirrored_xy = xy[:, [1, 0, 2]] + rng.normal(0, 2, xy.shape)
+    assert find_mirror_partners(nearest_in_mirror_image(xy, mirrored_xy)) == (1, 0, 2)
 
 
 @given(st.integers(0, 10_000), st.integers(1, 12), st.floats(0, 0.3))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from pathlib import Path
 
@@ -9,10 +10,23 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from selfmark.config import Optimizer, Runtime
+from selfmark.config import Optimizer, Runtime, Student
 from selfmark.errors import InputError, TrainingError
+from selfmark.model.feature_network import FeaturePsi
+from selfmark.run.processes import SINGLE_PROCESS
 from selfmark.train.checkpoints import load_checkpoint, save_checkpoint
-from selfmark.train.engine import Batch, Losses, Phase, TrainingTask, TrainState, build_train_state, run_phase
+from selfmark.train.engine import (
+    Batch,
+    Losses,
+    Phase,
+    TrainingTask,
+    TrainState,
+    build_student_state,
+    build_train_state,
+    run_phase,
+)
+from tests.features.random_images import random_images
+from tests.features.tiny_encoder import TinyEncoder
 
 RUNTIME = Runtime(checkpoint_every=3, log_every=2)
 OPTIMIZER = Optimizer(lr=0.01, clip_norm=1.0)
@@ -93,6 +107,36 @@ def test_learning_rates_keep_their_scales_and_drop_by_a_factor_of_10() -> None:
     assert state.optimizer.learning_rates == pytest.approx([1e-5, 1e-4])
 
 
+@pytest.mark.parametrize("warmup_fraction", [0.1, 0.3, 1.0])
+def test_one_cycle_rises_and_falls_by_half_a_cosine(warmup_fraction: float) -> None:
+    start, stop = 40, 160
+    phase = Phase("round", 2, start, stop, (), warmup_fraction)
+    peak = warmup_fraction * (stop - start)
+    for iteration in range(start, stop):
+        step = iteration - start
+        if step < peak:
+            expected = math.sin(math.pi / 2 * step / peak) ** 2
+        else:
+            expected = math.cos(math.pi / 2 * (step - peak) / (stop - start - peak)) ** 2
+        assert phase.lr_factor(iteration) == pytest.approx(expected, abs=1e-12)
+    factors = [phase.lr_factor(iteration) for iteration in range(start, stop)]
+    assert factors[0] == 0
+    assert max(factors) > 0.999
+
+
+def test_drops_also_apply_to_a_cycle() -> None:
+    with_drops, without = (Phase("round", 1, 0, 50, drops, 0.2) for drops in ((30, 40), ()))
+    ratios = [with_drops.lr_factor(step) / without.lr_factor(step) for step in (10, 29, 30, 39, 40, 49)]
+    assert ratios == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
+
+
+def test_without_a_cycle_only_drops_count() -> None:
+    phase = Phase("stage 1", 0, 0, 100, (50, 80))
+    assert [phase.lr_factor(step) for step in (0, 49, 50, 79, 80, 99)] == pytest.approx(
+        [1, 1, 0.1, 0.1, 0.01, 0.01]
+    )
+
+
 def test_a_loss_that_is_not_finite_raises_with_an_explanation() -> None:
     state = _state()
     with pytest.raises(TrainingError, match="total loss is no longer a finite number at iteration 2 of test"):
@@ -149,3 +193,120 @@ def test_a_failed_write_leaves_the_previous_checkpoint(
     with pytest.raises(OSError, match="disk full"):
         save_checkpoint(state, path)
     assert path.read_bytes() == before
+
+
+# --- networks on an encoder --------------------------------------------------------------------------
+
+STUDENT = Student(lr=0.01, encoder_lr=0.1, weight_decay=0.0, width=8, depth=2, warmup_fraction=0.2)
+IMAGES = random_images(6, 32)
+
+
+def _student_state(is_frozen: bool, seed: int = 0, student: Student = STUDENT) -> TrainState:
+    torch.manual_seed(seed)
+    network = FeaturePsi(TinyEncoder(), student, landmarks=3)
+    return build_student_state(network, student, is_frozen, torch.Generator().manual_seed(7), SINGLE_PROCESS)
+
+
+def _run_student(state: TrainState, path: Path | None = None, interrupt_at: int = 0) -> list[float]:
+    """Train one cycle of 20 iterations, or until an iteration; return the mean losses."""
+    target = torch.rand(6, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+
+    def losses(index: torch.Tensor) -> Losses:
+        noise = 0.02 * torch.randn(IMAGES.shape, generator=state.generator)
+        maps = state.network((IMAGES + noise)[index])
+        return {"total": (maps - target[index]).square().mean()}
+
+    def batches(start: int, stop: int) -> Generator[Batch]:
+        for iteration in range(start, stop):
+            yield (torch.tensor([iteration % 6, (iteration + 2) % 6]),)
+
+    totals: list[float] = []
+    run_phase(
+        state,
+        Phase("round", 1, 0, 20, (), STUDENT.warmup_fraction),
+        TrainingTask(losses, batches),
+        RUNTIME,
+        lambda phase, iteration, means, seconds: totals.append(means["total"]),
+        (lambda: save_checkpoint(state, path)) if path else (lambda: None),
+        lambda: state.iteration == interrupt_at,
+    )
+    return totals
+
+
+@pytest.mark.parametrize("is_frozen", [True, False])
+def test_an_interrupted_cycle_is_resumed_bit_for_bit(is_frozen: bool, tmp_path: Path) -> None:
+    uninterrupted = _student_state(is_frozen)
+    totals = _run_student(uninterrupted)
+    path = tmp_path / "student-1.safetensors"
+    with pytest.raises(KeyboardInterrupt):
+        _run_student(_student_state(is_frozen), path, interrupt_at=10)
+    resumed = _student_state(is_frozen, seed=99)
+    assert load_checkpoint(resumed, path) == 10
+    assert _run_student(resumed) == totals[5:]
+    expected = uninterrupted.network.state_dict()
+    for name, value in resumed.network.state_dict().items():
+        assert torch.equal(value, expected[name]), name
+    first, second = (state.optimizer.state_tensors(state.network) for state in (uninterrupted, resumed))
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert float(first["steps"]) == 20
+
+
+def test_a_frozen_encoder_keeps_its_weights() -> None:
+    state = _student_state(is_frozen=True)
+    before = {name: value.clone() for name, value in state.network.state_dict().items()}
+    totals = _run_student(state)
+    for name, value in state.network.state_dict().items():
+        assert torch.equal(value, before[name]) == name.startswith("encoder."), name
+    assert totals[-1] < totals[0]
+    assert state.optimizer.learning_rates == pytest.approx([0.01 * math.sin(math.pi / 32) ** 2])
+
+
+def test_the_encoder_learns_more_slowly_than_the_head() -> None:
+    """All steps of Adam are about as large as the learning rate."""
+    state = _student_state(is_frozen=False)
+    before = {name: value.clone() for name, value in state.network.state_dict().items()}
+    _run_student(state)
+    sizes: dict[str, list[float]] = {"head": [], "encoder": []}
+    for name, value in state.network.state_dict().items():
+        sizes[name.split(".")[0]].append(float((value - before[name]).abs().mean()))
+    ratio = max(sizes["encoder"]) / max(sizes["head"])
+    assert 0.02 < ratio < 0.5
+    rate = 0.01 * math.sin(math.pi / 32) ** 2
+    assert state.optimizer.learning_rates == pytest.approx([rate, 0.1 * rate])
+
+
+def test_an_encoder_is_unfrozen_in_a_later_round() -> None:
+    network = _student_state(is_frozen=True).network
+    assert isinstance(network, FeaturePsi)
+    state = build_student_state(network, STUDENT, False, torch.Generator().manual_seed(7), SINGLE_PROCESS)
+    before = network.encoder.cells.weight.clone()  # type: ignore[union-attr,operator]
+    _run_student(state)
+    assert not torch.equal(network.encoder.cells.weight, before)  # type: ignore[union-attr,arg-type]
+
+
+def test_weight_decay_shrinks_weights_that_have_no_gradient() -> None:
+    student = Student(lr=0.01, weight_decay=0.5, width=8, depth=2)
+    state = _student_state(is_frozen=True, student=student)
+    before = {name: value.clone() for name, value in state.network.state_dict().items()}
+    run_phase(
+        state,
+        Phase("round", 1, 0, 4, ()),
+        TrainingTask(
+            lambda: {"total": 0 * state.network(IMAGES).sum()},
+            lambda start, stop: (() for _ in range(start, stop)),
+        ),
+        RUNTIME,
+        lambda *arguments: None,
+        lambda: None,
+    )
+    for name, value in state.network.state_dict().items():
+        factor = (1 - 0.01 * 0.5) ** 4 if name.startswith("head.") else 1
+        torch.testing.assert_close(value, before[name] * factor)
+
+
+def test_a_checkpoint_of_a_frozen_encoder_does_not_fit_a_trained_one(tmp_path: Path) -> None:
+    path = tmp_path / "student-1.safetensors"
+    save_checkpoint(_student_state(is_frozen=True), path)
+    with pytest.raises(InputError, match=r"student-1\.safetensors does not belong to this run"):
+        load_checkpoint(_student_state(is_frozen=False), path)

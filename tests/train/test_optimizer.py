@@ -1,4 +1,4 @@
-"""RMSprop over long vectors compared with torch.optim.RMSprop."""
+"""RMSprop and AdamW over long vectors compared with those of torch.optim."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from selfmark.config import Optimizer
-from selfmark.train.optimizer import FlatRMSprop
+from selfmark.train.engine import Phase
+from selfmark.train.optimizer import FlatAdamW, FlatRMSprop
 
 
 def _network() -> nn.Sequential:
@@ -92,3 +93,76 @@ def _first_step(value: torch.Tensor) -> torch.Tensor:
     """Return the first step without a gradient, where only weight decay acts: g / sqrt(0.01 g^2)."""
     gradient = value * Optimizer().weight_decay
     return gradient / ((0.01 * gradient.square()).sqrt() + 1e-8)
+
+
+# --- AdamW -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.05])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_one_cycle_of_adamw_matches_torch(weight_decay: float, channels_last: bool) -> None:
+    ours, theirs = _network(), _network()
+    if channels_last:
+        ours.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    flat = FlatAdamW([(ours[0], 0.1), (ours[1:], 1.0)], lr=0.02, weight_decay=weight_decay)
+    groups = [{"params": list(theirs[0].parameters())}, {"params": list(theirs[1:].parameters())}]
+    reference = torch.optim.AdamW(groups, weight_decay=weight_decay)
+    phase = Phase("round", 1, 0, 60, (), warmup_fraction=0.2)
+    generator = torch.Generator().manual_seed(1)
+    for step in range(60):
+        images = torch.randn(4, 3, 6, 6, generator=generator)
+        rates = [0.002 * phase.lr_factor(step), 0.02 * phase.lr_factor(step)]
+        flat.scale_learning_rate(phase.lr_factor(step))
+        assert flat.learning_rates == pytest.approx(rates)
+        for group, rate in zip(reference.param_groups, rates, strict=True):
+            group["lr"] = rate
+        for network, zero in ((ours, flat.zero_grad), (theirs, reference.zero_grad)):
+            zero()
+            (network(images) - images.mean(1, keepdim=True)).square().mean().backward()
+        flat.step()
+        reference.step()
+    for (name, parameter), expected in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(parameter, expected, rtol=1e-4, atol=1e-5, msg=name)
+        assert (expected - dict(_network().named_parameters())[name]).abs().max() > 1e-3
+
+
+def test_the_first_step_of_adamw_is_the_learning_rate() -> None:
+    """The first step of Adam does not depend on the size of the gradient."""
+    network = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+    before = copy.deepcopy(network)
+    flat = FlatAdamW([(network[0], 1.0), (network[1], 0.1)], lr=0.01, weight_decay=0.0)
+    for scale, parameter in enumerate(network.parameters(), start=1):
+        parameter.grad = torch.full_like(parameter, -(10.0**-scale))
+    flat.step()
+    for part, rate in ((0, 0.01), (1, 0.001)):
+        for parameter, old in zip(network[part].parameters(), before[part].parameters(), strict=True):
+            torch.testing.assert_close(parameter - old, torch.full_like(old, rate), rtol=1e-3, atol=1e-6)
+
+
+def test_the_state_of_adamw_is_written_in_place() -> None:
+    """A checkpoint that is copied into the state of a new optimizer makes it take the same step."""
+    networks = [_network(), _network()]
+    networks[1].to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimizers = [FlatAdamW([(network, 1.0)], lr=0.01, weight_decay=0.1) for network in networks]
+    generator = torch.Generator().manual_seed(2)
+    for _ in range(3):
+        _set_random_gradients(networks[0], generator)
+        optimizers[0].step()
+    states = [
+        optimizer.state_tensors(network) for optimizer, network in zip(optimizers, networks, strict=True)
+    ]
+    names = [name for name, _ in networks[0].named_parameters()]
+    assert set(states[0]) == {"steps", *(f"{name}.{kind}" for name in names for kind in ("mean", "square"))}
+    for name, value in states[1].items():
+        value.copy_(states[0][name])
+    networks[1].load_state_dict(networks[0].state_dict())
+    for network, optimizer in zip(networks, optimizers, strict=True):
+        _set_random_gradients(network, torch.Generator().manual_seed(3))
+        optimizer.step()
+    for first, second in zip(networks[0].parameters(), networks[1].parameters(), strict=True):
+        assert torch.equal(first, second)
+
+
+def _set_random_gradients(network: nn.Module, generator: torch.Generator) -> None:
+    for parameter in network.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator)

@@ -153,6 +153,26 @@ def test_a_loss_that_is_not_finite_raises_with_an_explanation() -> None:
         )
 
 
+@pytest.mark.parametrize("is_student", [False, True])
+def test_the_advice_names_a_setting_of_the_optimizer(is_student: bool) -> None:
+    state = _student_state(is_frozen=True) if is_student else _state()
+    inputs = IMAGES if is_student else torch.zeros(2, 4)
+    with pytest.raises(TrainingError) as error:
+        run_phase(
+            state,
+            Phase("test", 1, 0, 4, ()),
+            TrainingTask(
+                lambda: {"total": state.network(inputs).sum() * float("inf")},
+                lambda start, stop: (() for _ in range(start, stop)),
+            ),
+            RUNTIME,
+            lambda *arguments: None,
+            lambda: None,
+        )
+    assert ("student.lr" in str(error.value)) == is_student
+    assert ("optimizer.clip_norm" in str(error.value)) != is_student
+
+
 def test_training_reduces_the_loss() -> None:
     state = _state(settings=Optimizer(lr=0.02, clip_norm=1.0))
     lines = _run(state, 300)

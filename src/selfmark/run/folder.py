@@ -44,7 +44,15 @@ _SUBFOLDERS = ("points", "checkpoints")
 # Everything that a killed `create` may leave behind; run.json is written last.
 _UNFINISHED_NAMES = {*_SUBFOLDERS, "config.yaml", "images.json", ".lock"}
 # Settings that may change when a run is resumed: no stored result depends on them.
-_CHANGEABLE = ("runtime.", "optimizer.", "guards.", "evaluation.", "stage2.batch", "student.batch")
+_CHANGEABLE = (
+    "runtime.",
+    "optimizer.",
+    "guards.",
+    "evaluation.",
+    "stage2.batch",
+    "student.batch",
+    "student.lr",
+)
 
 
 class Run:

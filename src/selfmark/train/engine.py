@@ -177,7 +177,7 @@ def run_phase(
             is_log_due = state.iteration % runtime.log_every == 0 or state.iteration == phase.stop
             if is_log_due:
                 means = eager_step.pop_means()
-                _require_finite_losses(means, phase, state.iteration)
+                _require_finite_losses(means, state, phase)
                 on_log(phase, state.iteration, means, time.monotonic() - start_time)
             stop = _agree_to_stop(stop_requested, state.group, is_log_due)
             is_checkpoint_due = state.iteration % runtime.checkpoint_every == 0 or stop
@@ -239,18 +239,17 @@ class _Step:
 def _require_finite_state(state: TrainState, step: _Step, phase: Phase) -> None:
     """Raise if a loss or a weight is not finite; called where the host waits for the device anyway."""
     if not (step.is_finite() and all(bool(p.isfinite().all()) for p in state.network.parameters())):
-        raise TrainingError(_divergence_message("a loss or a weight is", phase, state.iteration))
+        raise TrainingError(_divergence_message("a loss or a weight is", state, phase))
 
 
-def _require_finite_losses(means: dict[str, float], phase: Phase, iteration: int) -> None:
+def _require_finite_losses(means: dict[str, float], state: TrainState, phase: Phase) -> None:
     not_finite = [name for name, value in means.items() if not math.isfinite(value)]
     if not_finite:
-        raise TrainingError(_divergence_message(f"the {not_finite[0]} loss is", phase, iteration))
+        raise TrainingError(_divergence_message(f"the {not_finite[0]} loss is", state, phase))
 
 
-def _divergence_message(subject: str, phase: Phase, iteration: int) -> str:
+def _divergence_message(subject: str, state: TrainState, phase: Phase) -> str:
     return (
-        f"{subject} no longer a finite number at iteration {iteration} of {phase.stage}. The last checkpoint "
-        "is kept; resume with a lower optimizer.lr or with gradient clipping, for example "
-        "--resume --set optimizer.clip_norm=1"
+        f"{subject} no longer a finite number at iteration {state.iteration} of {phase.stage}. The last "
+        f"checkpoint is kept; resume with {state.optimizer.remedy}"
     )

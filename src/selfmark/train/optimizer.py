@@ -44,6 +44,7 @@ class FlatGroup:
 class FlatOptimizer(ABC):
     """Optimizer of parts of a network, each with a factor on the learning rate."""
 
+    remedy: str  # settings that help if the training diverges, for error messages
     _moments: tuple[str, ...]  # names of the running means that the update rule needs
 
     def __init__(
@@ -133,6 +134,9 @@ class FlatOptimizer(ABC):
 class FlatRMSprop(FlatOptimizer):
     """RMSprop (Implementation Details)."""
 
+    remedy = (
+        "a lower optimizer.lr or with gradient clipping, for example --resume --set optimizer.clip_norm=1"
+    )
     _moments = ("square",)
 
     def __init__(
@@ -162,6 +166,7 @@ class FlatRMSprop(FlatOptimizer):
 class FlatAdamW(FlatOptimizer):
     """AdamW: Adam with decoupled weight decay, which fine-tunes pretrained networks well."""
 
+    remedy = "a lower learning rate, for example --resume --set student.lr=1e-4"
     _moments = ("mean", "square")
 
     def __init__(self, lr_scales: Sequence[tuple[nn.Module, float]], lr: float, weight_decay: float) -> None:

@@ -71,6 +71,12 @@ def test_override_changes_only_the_named_settings() -> None:
         ({"evaluation.seed": -1}, "evaluation.seed must be at least 0, not -1"),
         ({"evaluation.ridge": -1}, "evaluation.ridge must be at least 0, not -1"),
         ({"evaluation.ridges": [0.1, -0.5]}, "evaluation.ridges must be at least 0, not -0.5"),
+        ({"method": "zero-shot"}, "method zero-shot needs features, for example --features"),
+        ({"method": "guessing"}, "'method' must be one of self-training, zero-shot"),
+        ({"features.rotations": 0}, "features.rotations must be at least 1, not 0"),
+        ({"features.orientation": "down"}, "'features.orientation' must be one of auto, upright, any"),
+        ({"student.confident_fraction": 0}, "student.confident_fraction must be greater than 0"),
+        ({"student.warmup_fraction": 0}, "student.warmup_fraction must be greater than 0"),
     ],
 )
 def test_bad_settings_raise_a_one_line_error(changes: dict[str, object], words: str) -> None:
@@ -219,3 +225,58 @@ def test_powers_of_ten_are_numbers(text: str, value: float, tmp_path: Path) -> N
 def test_text_is_not_a_number(text: str) -> None:
     with pytest.raises(InputError, match=r"'optimizer\.lr' must be a number"):
         config.override(config.preset("tiny"), {"optimizer.lr": f"'{text}'"})
+
+
+# --- pretrained features -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", config.PRESETS)
+def test_features_change_only_their_name_and_the_size_of_small_images(name: str) -> None:
+    before = config.preset(name)
+    after = config.with_features(before, "dinov2-s")
+    expected = {"features.name": "dinov2-s", "images.size": 256}
+    changed = {key: value for key, value in _values(after).items() if value != _values(before)[key]}
+    assert changed == {key: value for key, value in expected.items() if value != _values(before)[key]}
+    assert after.uses_features
+    assert not before.uses_features
+
+
+def test_large_images_keep_their_size() -> None:
+    large = config.override(config.preset("fast"), {"images.size": 512})
+    assert config.with_features(large, "efficientnet-lite0").images.size == 512
+
+
+def test_features_can_be_removed_again() -> None:
+    with_features = config.with_features(config.preset("fast"), "efficientnet-lite0")
+    assert config.with_features(with_features, "none") == config.preset("fast")
+
+
+@pytest.mark.parametrize("has_cuda", [True, False])
+def test_only_the_automatic_choice_of_a_preset_uses_features(has_cuda: bool) -> None:
+    automatic, _ = config.resolve_preset("auto", has_cuda, 5000, None)
+    assert (automatic.features.name, automatic.images.size) == ("efficientnet-lite0", 256)
+    for name in config.PRESETS:
+        assert not config.resolve_preset(name, has_cuda, 5000, None)[0].uses_features
+
+
+def test_zero_shot_landmarks_are_allowed_with_features() -> None:
+    with_features = config.with_features(config.preset("tiny"), "efficientnet-lite0")
+    assert config.override(with_features, {"method": "zero-shot"}).method == "zero-shot"
+
+
+@pytest.mark.parametrize(("orientation", "rotations"), [("auto", 1), ("upright", 1), ("any", 5)])
+def test_features_are_averaged_over_rotations_only_in_any_direction(orientation: str, rotations: int) -> None:
+    settings = {"features.orientation": orientation, "features.rotations": 5}
+    assert config.override(config.preset("tiny"), settings).features.averaged_rotations == rotations
+
+
+def test_settings_of_unused_features_are_not_used() -> None:
+    tiny = config.preset("tiny")
+    changes = {"features.sharpness": 5.0, "student.rounds": 7}
+    used = config.used_settings(tiny)
+    assert used == config.used_settings(config.override(tiny, changes))
+    assert config.to_dict(tiny).keys() - used.keys() == {"method", "features", "student"}
+    with_features = config.with_features(tiny, "efficientnet-lite0")
+    assert config.used_settings(with_features) == config.to_dict(with_features)
+    changed = config.override(with_features, changes)
+    assert config.used_settings(changed) != config.used_settings(with_features)

@@ -1,4 +1,4 @@
-"""Stage 1 on its own training images must find the landmarks that the run stored."""
+"""Stage 1 and zero-shot landmarks on their training images must be those that the run stored."""
 
 from __future__ import annotations
 
@@ -14,17 +14,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from selfmark.config import override
+from selfmark.config import Features, override, preset
+from selfmark.correspondence.zero_shot import place_parts
 from selfmark.errors import InputError
+from selfmark.evaluation import stage1_landmarks
 from selfmark.evaluation.stage1_landmarks import (
     Stage1,
     Stage1Landmarks,
+    ZeroShotStage1,
     find_stage1_landmarks,
+    load_first_landmarks,
     silhouette_margins,
 )
 from selfmark.images.store import load_store
+from selfmark.model.card import read_card, write_card
+from selfmark.pipeline_steps import build_card
+from selfmark.points import Keypoints, LabeledPoints
 from selfmark.run.config_file import write_config
 from selfmark.run.folder import Run
+from tests.features.random_images import random_images
+from tests.features.tiny_encoder import TinyEncoder
 
 
 @pytest.fixture(scope="module")
@@ -175,3 +184,90 @@ def test_margins_of_special_cases() -> None:
     assert silhouette_margins(point, np.array([0]), np.zeros((2, 2))).tolist() == [0.0], (
         "two centroids at one position"
     )
+
+
+# --- runs with pretrained features -------------------------------------------------------------------
+
+IMAGES = (random_images(5, 64) * 255).byte()
+
+
+@pytest.fixture
+def feature_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A run with three zero-shot landmarks whose encoder is tiny."""
+    monkeypatch.setattr(stage1_landmarks, "load_encoder", lambda name, device: TinyEncoder())
+    config = override(
+        preset("tiny"), {"features.name": "efficientnet-lite0", "K": 3, "runtime.predict_batch": 2}
+    )
+    Run.create(tmp_path / "run", config, ["photos"], [])
+    run = Run.open(tmp_path / "run")
+    centroids = torch.nn.functional.normalize(
+        torch.randn(3, 8, generator=torch.Generator().manual_seed(0)), dim=1
+    )
+    points = Keypoints(torch.zeros(3, 2), torch.zeros(3, dtype=torch.int64), torch.ones(3))
+    label = torch.arange(3)
+    run.load_or_compute_labels(
+        "landmarks", torch.device("cpu"), lambda: LabeledPoints(points, label, label.clone(), 3, centroids)
+    )
+    run.model_folder.mkdir()
+    _write_source(run, "zero-shot")
+    return run
+
+
+def _write_source(run: Run, source: str) -> None:
+    card = build_card(run, (0, 1, 2), 5)
+    card.provenance["landmarks"] = source
+    write_card(card, run.model_folder)
+
+
+@pytest.mark.parametrize("source", ["zero-shot", "features"])
+def test_runs_on_zero_shot_landmarks_start_with_these(source: str, feature_run: Run) -> None:
+    _write_source(feature_run, source)
+    assert isinstance(load_first_landmarks(feature_run, "cpu"), ZeroShotStage1)
+
+
+def test_runs_on_landmarks_of_keypoints_start_with_stage_1(
+    feature_run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _write_source(feature_run, "keypoints")
+    loaded: list[Run] = []
+    monkeypatch.setattr(Stage1, "load", lambda run, device: loaded.append(run))
+    load_first_landmarks(feature_run, "cpu")
+    assert loaded == [feature_run]
+
+
+def test_runs_without_features_start_with_stage_1(run: Run) -> None:
+    assert read_card(run.model_folder).architecture == "hourglass"
+    assert isinstance(load_first_landmarks(run, "cpu"), Stage1)
+
+
+def test_zero_shot_landmarks_are_those_of_the_pipeline(feature_run: Run) -> None:
+    first = load_first_landmarks(feature_run, "cpu")
+    landmarks = find_stage1_landmarks(first, IMAGES)
+    with torch.no_grad():
+        cells = TinyEncoder().describe(IMAGES.float() / 255)
+    placed = place_parts(cells, first.centroids, Features().sharpness)
+    np.testing.assert_allclose(landmarks.xy, placed.xy.numpy(), atol=1e-3)
+    assert landmarks.found.all()
+    assert landmarks.image.tolist() == [image for image in range(5) for _ in range(3)]
+    assert landmarks.label.tolist() == [0, 1, 2] * 5
+
+
+def test_descriptors_are_the_features_around_a_zero_shot_landmark(feature_run: Run) -> None:
+    """A bilinear interpolation of the four nearest cells, by hand."""
+    landmarks = find_stage1_landmarks(load_first_landmarks(feature_run, "cpu"), IMAGES)
+    with torch.no_grad():
+        cells = TinyEncoder().describe(IMAGES.float() / 255).numpy()
+    for point, (image, label) in enumerate(zip(landmarks.image, landmarks.label, strict=True)):
+        place = ((landmarks.xy[image, label] + 0.5) / 8 - 0.5).clip(0, 7)  # the border is repeated
+        expected = np.zeros(8)
+        for row, column in np.ndindex(8, 8):
+            overlap_x, overlap_y = (1 - np.abs(place - (column, row))).clip(0)
+            expected += overlap_x * overlap_y * cells[image, :, row, column]
+        expected /= np.linalg.norm(expected)
+        np.testing.assert_allclose(landmarks.descriptor[point], expected, atol=1e-3)
+
+
+def test_an_unfinished_run_with_features_is_an_error(feature_run: Run) -> None:
+    (feature_run.path / "points" / "landmarks.safetensors").unlink()
+    with pytest.raises(InputError, match="--resume"):
+        load_first_landmarks(feature_run, "cpu")

@@ -105,7 +105,8 @@ def test_unknown_settings_suggest_the_most_similar_one(tmp_path: Path) -> None:
 def test_names_of_selfmark_0_1_are_accepted(old: str, new: str, tmp_path: Path) -> None:
     tiny = config.preset("tiny")
     value = _values(tiny)[new]
-    value = not value if isinstance(value, bool) else value  # another number may be out of range
+    # Only booleans are changed; a changed number might be out of range.
+    value = not value if isinstance(value, bool) else value
     expected = config.override(tiny, {new: value})
     assert config.override(tiny, {old: value}) == expected
     current = config.to_dict(expected)

@@ -13,7 +13,7 @@ class TinyEncoder(Encoder):
 
     Args:
         channels: number of features.
-        is_symmetric: whether features depend only on the mean color of a cell, and so on no orientation.
+        is_symmetric: whether features depend only on the mean color of a cell, not on its orientation.
     """
 
     def __init__(self, channels: int = 8, is_symmetric: bool = False) -> None:

@@ -1,7 +1,7 @@
 """Objects that face any direction: how to notice them, and features that do not depend on the direction.
 
-Features of an upright face know what is up. If the objects are upright in all images, that helps; if they
-face any direction, as animals seen from above do, the same part gets different features in different images.
+Features usually encode which way is up. If the objects are upright in all images, that helps; if they face
+any direction, as animals seen from above do, the same part gets different features in different images.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def measure_uprightness(encoder: Encoder, images: Tensor, batch: int) -> float:
     """Return how often a classifier tells images from upside-down copies: 0.5 by chance, 1 if always.
 
     A linear classifier on the mean and maximum of the features is trained on half of the images and tested on
-    the other half, in both directions.
+    the other half; then the halves are swapped.
 
     Args:
         encoder: pretrained network.

@@ -176,8 +176,9 @@ def test_processes_restarted_by_torchrun_resume_the_run(
     run_folder: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    with open_run(RunInputs([photos]), _options(run_folder, settings={}), None) as opened:
+    with open_run(RunInputs([photos]), _options(run_folder), None) as opened:
         assert not opened.is_new
+        assert opened.run.config == override(preset("tiny"), QUICK)
 
 
 def test_unusable_images_leave_no_run_folder(photos: Path, tmp_path: Path) -> None:

@@ -191,11 +191,26 @@ def open_run(inputs: RunInputs, options: RunOptions, listener: Listener | None) 
         raise InputError(f"{run.path} was started on other images: leave the inputs out to resume it")
     try:
         with run.lock():
-            if resume:
+            if options.resume:  # Processes that torchrun restarted have the options the run was created with.
+                _require_same_method(run, options)
                 run.change_settings(options.settings)
             yield OpenedRun(run, device, not resume)
     finally:
         group.close()
+
+
+def _require_same_method(run: Run, options: RunOptions) -> None:
+    """Raise if a run is resumed with other features or another method."""
+    pairs = (
+        ("--features", options.features, run.config.features.name),
+        ("--method", options.method, run.config.method),
+    )
+    for option, requested, used in pairs:
+        if requested not in (None, used):
+            raise InputError(
+                f"{option} cannot change when a run is resumed: {run.path} uses {used}; leave it out or "
+                "start a new run"
+            )
 
 
 def _as_list(inputs: str | Path | Sequence[str | Path]) -> list[str | Path]:

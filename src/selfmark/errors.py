@@ -36,6 +36,10 @@ class TrainingError(SelfmarkError):
     """Training failed; the message says what was observed and what to try."""
 
 
+class CollapsedTraining(TrainingError):
+    """A network found too few points, or points that are all alike; training it further would not help."""
+
+
 def require_package(package: str, install: str) -> ModuleType:
     """Import an optional package.
 

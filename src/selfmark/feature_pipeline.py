@@ -36,6 +36,7 @@ from selfmark.correspondence.zero_shot import (
     place_parts,
 )
 from selfmark.detector import Detector
+from selfmark.errors import CollapsedTraining
 from selfmark.features.cells import describe_cells, remove_stored_cells
 from selfmark.features.encoder import CELL, Encoder
 from selfmark.features.loading import load_encoder
@@ -50,7 +51,9 @@ from selfmark.pipeline import (
     build_landmark_table,
     choose_landmark_count,
     cluster_landmarks,
+    explain_lack_of_keypoints,
     find_first_keypoints,
+    load_first_keypoints,
     plan_iterations,
     run_stage1,
 )
@@ -146,13 +149,16 @@ def train_feature_detector(
         store = load_training_images(run)
         encoder = load_encoder(run.config.features.name, device)
         encoder.check_size(store.pixels[:1])
-    info = encoder.info
-    run.log("features", name=info.name, license=info.license, training_data=info.training_data)
-    images = _select_images(run, store, device)
+        info = encoder.info
+        run.log("features", name=info.name, license=info.license, training_data=info.training_data)
+        images = _select_images(run, store, device)
+        _settle_orientation(run, encoder, images.feed)
+        centroids, first = _find_zero_shot_landmarks(run, encoder, images)
+        on_preview(images.feed.pixels, first.xy)
+        if run.config.method == "self-training" and run.config.features.keypoint_landmarks:
+            # They are used after a long training, which would be in vain if they could not be computed.
+            load_first_keypoints(run, store, device)
 
-    _settle_orientation(run, encoder, images.feed)
-    centroids, first = _find_zero_shot_landmarks(run, encoder, images)
-    on_preview(images.feed.pixels, first.xy)
     result = _Candidate(
         "zero-shot",
         "zero-shot",
@@ -163,7 +169,7 @@ def train_feature_detector(
     if run.config.method == "self-training":
         result = _train_on_own_labels(run, images.feed, result)
         if run.config.features.keypoint_landmarks:
-            result = _train_on_keypoint_labels(run, images, result)
+            result = _try_keypoint_labels(run, images, result)
     _store_landmarks(run, result, centroids, images.rows)
     card = replace(
         build_card(run, result.mirror, len(store)),
@@ -209,7 +215,8 @@ def _settle_orientation(run: Run, encoder: Encoder, feed: PixelFeed) -> None:
     rows = torch.from_numpy(evenly_spaced(len(feed), _CHECKED_DIRECTIONS))
     sample = feed.pixels[rows].to(feed.device)
     accuracy = measure_uprightness(encoder, sample, run.config.runtime.predict_batch)
-    found = "upright" if accuracy >= settings.min_upright_accuracy else "any"
+    # On GPUs the accuracy may differ slightly between processes, but their decision must not.
+    found = "any" if run.group.any(accuracy < settings.min_upright_accuracy) else "upright"
     run.log("orientation", upright_accuracy=round(accuracy, 4), orientation=found)
     rotation = run.config.augment.rotation if found == "upright" else settings.rotation
     run.settle_settings({"features.orientation": found, "augment.rotation": rotation})
@@ -297,25 +304,42 @@ def _train_on_own_labels(run: Run, feed: PixelFeed, start: _Candidate) -> _Candi
         # Noise cannot be predicted, so of two sets the noisier one is harder to predict from the other.
         explains_first = _unexplained(found, start.found)
         explained_by_first = _unexplained(start.found, found)
+        limit = run.config.features.max_unexplained_start
+        is_kept = explained_by_first <= explains_first <= limit
         run.log(
             "agreement",
             stage="student",
             round=number,
             unexplained_start=round(explains_first, 4),
             unexplained=round(explained_by_first, 4),
+            is_kept=is_kept,
         )
-        limit = run.config.features.max_unexplained_start
-        return explained_by_first > explains_first or explains_first > limit
+        return not is_kept
 
     table = _build_table(start.found, run.config)
     return _train_rounds(run, "student", feed, table, 1, is_worse) or start
 
 
-def _train_on_keypoint_labels(run: Run, images: _UsedImages, current: _Candidate) -> _Candidate:
+def _try_keypoint_labels(run: Run, images: _UsedImages, current: _Candidate) -> _Candidate:
+    """Return a detector trained on the landmarks of Stage 1, or the current one if that is not possible."""
+    points = load_first_keypoints(run, images.store, images.feed.device)
+    reason = explain_lack_of_keypoints(points, len(images.store), run.config)
+    if not reason:
+        try:
+            return _train_on_keypoint_labels(run, images, points, current)
+        except CollapsedTraining as error:
+            reason = str(error)
+    run.log("note", text=f"landmarks from keypoints are left out: {reason}")
+    return current
+
+
+def _train_on_keypoint_labels(
+    run: Run, images: _UsedImages, points: Keypoints, current: _Candidate
+) -> _Candidate:
     """Run the paper's Stage 1 and train on its landmarks, if the current ones explain them."""
     config, store, device = run.config, images.store, images.feed.device
     feed = PixelFeed(store.pixels, device, config.runtime.device_fraction)
-    phi = run_stage1(run, store, feed, find_first_keypoints(run, store, device))
+    phi = run_stage1(run, store, feed, points)
     labeled = run.load_or_compute_labels(
         "keypoint-landmarks", device, lambda: cluster_landmarks(run, phi, feed)
     )
@@ -323,8 +347,9 @@ def _train_on_keypoint_labels(run: Run, images: _UsedImages, current: _Candidate
     table = _select_rows(table, images.rows.to(device))
     predictors, targets, present = _to_arrays(current.found.xy, table.xy, table.present)
     unexplained = unexplained_fraction(predictors, targets, present)
-    run.log("agreement", stage="keypoints", round=0, unexplained=round(unexplained, 4))
-    if unexplained > config.features.max_unexplained:
+    is_kept = unexplained <= config.features.max_unexplained
+    run.log("agreement", stage="keypoints", round=0, unexplained=round(unexplained, 4), is_kept=is_kept)
+    if not is_kept:
         return current
     trained = _train_rounds(
         run, "keypoints", images.feed, table, config.features.keypoint_label_rounds, lambda *_: False

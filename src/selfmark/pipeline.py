@@ -128,10 +128,43 @@ def train_phi(run: Run, device: torch.device, is_new: bool) -> Stage1Result:
 
 
 def find_first_keypoints(run: Run, store: ImageStore, device: torch.device) -> Keypoints:
+    """Return the first keypoints of a run, see `load_first_keypoints`.
+
+    Raises:
+        NotEnoughData: if they are too few for the number of landmarks or clusters.
+    """
+    points = load_first_keypoints(run, store, device)
+
+    def require_enough() -> None:
+        if lack := explain_lack_of_keypoints(points, len(store), run.config):
+            raise NotEnoughData(lack)
+
+    run.group.run_on_leader(require_enough)
+    return points
+
+
+def load_first_keypoints(run: Run, store: ImageStore, device: torch.device) -> Keypoints:
     """Load the first keypoints of a run or compute them; see `_compute_first_keypoints`."""
     with report_out_of_memory(run, "runtime.predict_batch", run.config.runtime.predict_batch):
         points = run.load_or_compute_keypoints("first", lambda: _compute_first_keypoints(run, store, device))
     return points.to(device)
+
+
+def explain_lack_of_keypoints(points: Keypoints, num_images: int, config: Config) -> str:
+    """Return why the first keypoints are too few for the settings; an empty text if they are enough."""
+    detector, min_landmarks = config.keypoints.detector, config.K or min(config.auto_k.candidates)
+    max_per_image = int(points.counts(num_images).max()) if len(points) else 0
+    if max_per_image < min_landmarks:
+        return (
+            f"K={min_landmarks} is more than the {max_per_image} points that '{detector}' found in any "
+            "image: lower K, or raise keypoints.max_points"
+        )
+    if len(points) < config.M:
+        return (
+            f"the {len(points)} keypoints of {num_images} images are too few for M={config.M} clusters: "
+            "give more images or lower M"
+        )
+    return ""
 
 
 def _compute_first_keypoints(run: Run, store: ImageStore, device: torch.device) -> Keypoints:
@@ -158,17 +191,6 @@ def _compute_first_keypoints(run: Run, store: ImageStore, device: torch.device) 
         )
     max_per_image = int(points.counts(len(store)).max()) if len(points) else 0
     run.log("keypoints", detector=settings.detector, points=len(points), most_per_image=max_per_image)
-    min_landmarks = config.K or min(config.auto_k.candidates)
-    if max_per_image < min_landmarks:
-        raise NotEnoughData(
-            f"K={min_landmarks} is more than the {max_per_image} points that '{settings.detector}' found in "
-            "any image: lower K, or raise keypoints.max_points"
-        )
-    if len(points) < config.M:
-        raise NotEnoughData(
-            f"the {len(points)} keypoints of {len(store)} images are too few for M={config.M} clusters: "
-            "give more images or lower M"
-        )
     if config.warmup.bootstrap == "equivariance":
         # The generic descriptors are no longer needed, and they take far more memory than the points.
         points = replace(points, descriptor=None)

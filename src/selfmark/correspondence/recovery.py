@@ -19,7 +19,7 @@ from torch import Tensor
 from selfmark.config import Correspondence
 from selfmark.correspondence.assignment import assign_clusters
 from selfmark.correspondence.kmeans import kmeans, sample_rows
-from selfmark.errors import TrainingError
+from selfmark.errors import CollapsedTraining
 from selfmark.points import Keypoints, LabeledPoints
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 
@@ -125,13 +125,13 @@ def fit_centroids(
     """Fit centroids [clusters, D] to the descriptors of the points and of their mirror images.
 
     Raises:
-        TrainingError: if there are fewer descriptors than clusters.
+        CollapsedTraining: if there are fewer descriptors than clusters.
     """
     vectors = _require_descriptors(described.points)
     views = [vectors] if described.mirrored is None else [vectors, described.mirrored]
     num_points = sum(group.gather_counts(len(vectors)))
     if num_points * len(views) < clusters:
-        raise TrainingError(
+        raise CollapsedTraining(
             f"only {num_points} keypoints were found in all images, too few for {clusters} clusters. "
             "Lower M, add images, or lower heatmaps.threshold"
         )

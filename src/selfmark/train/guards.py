@@ -11,7 +11,7 @@ from torch import Tensor
 
 from selfmark.config import Guards
 from selfmark.correspondence.recovery import DescribedPoints
-from selfmark.errors import TrainingError
+from selfmark.errors import CollapsedTraining
 from selfmark.points import Keypoints, LabeledPoints
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 
@@ -36,21 +36,21 @@ def check_points(
     """
     points_per_image = sum(group.gather_counts(len(described.points))) / num_images
     if points_per_image < settings.min_points:
-        raise TrainingError(
+        raise CollapsedTraining(
             f"training has collapsed: the network finds only {points_per_image:.2f} points per image. "
             "Start again with a lower optimizer.lr, a lower heatmaps.threshold, or another --detector"
         )
     if described.points.descriptor is not None:
         spread = descriptor_spread(described.points.descriptor[:_MAX_DESCRIPTORS], group)
         if not spread >= settings.min_descriptor_spread:
-            raise TrainingError(
+            raise CollapsedTraining(
                 f"training has collapsed: the descriptors of all points are alike (spread {spread:.2g}, "
                 f"minimum {settings.min_descriptor_spread:g}). Start again with a lower optimizer.lr or a "
                 "higher loss.negative_weight"
             )
     spread = point_spread(described.points, group) / size
     if not spread >= settings.min_point_spread:
-        raise TrainingError(
+        raise CollapsedTraining(
             f"training has collapsed: all points of an image lie in one place (within {100 * spread:.2g} % "
             "of its side). Start again with another --detector or a lower optimizer.lr"
         )
@@ -60,7 +60,7 @@ def check_labels(labeled: LabeledPoints, settings: Guards) -> None:
     """Raise if too many clusters are empty."""
     used = len(torch.unique(labeled.label[labeled.label >= 0]))
     if 1 - used / labeled.clusters > settings.max_empty_fraction:
-        raise TrainingError(
+        raise CollapsedTraining(
             f"training has collapsed: {labeled.clusters - used} of {labeled.clusters} clusters have no "
             "points. Start again with a smaller K and M, with more images, or with a lower optimizer.lr"
         )
@@ -76,20 +76,20 @@ def check_landmarks(xy: Tensor, score: Tensor, size: int, settings: Guards) -> N
         settings: the limits.
     """
     if not (xy.isfinite().all() and score.isfinite().all()):
-        raise TrainingError(
+        raise CollapsedTraining(
             "training has collapsed: landmark positions are not finite numbers. Start again with a lower "
             "optimizer.lr"
         )
     best = float(score.max())
     if best < settings.min_score:
-        raise TrainingError(
+        raise CollapsedTraining(
             f"training has collapsed: no landmark has a score above {best:.2g}. Start again with more "
             "stage2.iterations or a lower optimizer.lr"
         )
     distance = (xy - xy.mean(dim=1, keepdim=True)).norm(dim=2)
     spread = float(distance.mean()) / size
     if xy.shape[1] > 1 and spread < settings.min_point_spread:
-        raise TrainingError(
+        raise CollapsedTraining(
             f"training has collapsed: all landmarks lie in one place (within {100 * spread:.2g} % of the "
             "image's side). Start again with a lower optimizer.lr or with other images"
         )

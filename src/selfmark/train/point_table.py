@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from selfmark.errors import TrainingError
+from selfmark.errors import CollapsedTraining
 from selfmark.points import Keypoints, LabeledPoints
 
 
@@ -35,13 +35,13 @@ def build_point_table(
     """Pad flat labeled points to rows; images with fewer than `min_points` are not `usable`.
 
     Raises:
-        TrainingError: if fewer than two images are usable.
+        CollapsedTraining: if fewer than two images are usable.
     """
     points = labeled.points
     count = points.counts(num_images)
     usable = torch.nonzero(count >= min_points).flatten()
     if len(usable) < 2:
-        raise TrainingError(
+        raise CollapsedTraining(
             f"only {len(usable)} of {num_images} images have {min_points} or more keypoints. "
             "Try another --detector or a lower heatmaps.threshold"
         )

@@ -118,6 +118,21 @@ class ProgressDisplay:
             soft_wrap=True,
         )
 
+    def _on_orientation(self, event: Event) -> None:
+        found = "upright" if event["orientation"] == "upright" else "turned in any direction"
+        self.console.print(f"the objects are {found} (features.orientation={event['orientation']})")
+
+    def _on_agreement(self, event: Event) -> None:
+        if event["stage"] == "keypoints":
+            verdict = (
+                "agree with the others and are" if event["is_kept"] else "contradict the others and are not"
+            )
+            self.console.print(f"landmarks from keypoints {verdict} used")
+        elif not event["is_kept"]:
+            self.console.print(
+                f"round {event['round']} is undone: its landmarks are worse than the first ones"
+            )
+
     def _on_preview(self, event: Event) -> None:
         self.console.print(f"first landmarks: {event['path']}", highlight=False, markup=False, soft_wrap=True)
 

@@ -53,6 +53,23 @@ QUICK: dict[str, Any] = {
     "evaluation.num_samples": 12,
 }
 
+# The same for discovery with features; the encoder is trained from the second round on.
+QUICK_FEATURES: dict[str, Any] = QUICK | {
+    "features.name": "efficientnet-lite0",
+    "features.sample": 500,
+    "features.iterations": 5,
+    "features.foreground_clusters": 8,
+    "features.rotations": 2,
+    "student.rounds": 2,
+    "student.iterations": 3,
+    "student.batch": 2,
+    "student.width": 8,
+    "student.depth": 1,
+    "student.encoder_lr": 0.1,
+    "evaluation.num_samples": 6,
+    "evaluation.deformations": 1,
+}
+
 
 def selfmark(*arguments: Any) -> int:
     """Run a command in this process, where torch is already imported, and return its exit code."""

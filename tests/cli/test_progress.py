@@ -72,9 +72,56 @@ def test_the_overall_bar_counts_both_stages() -> None:
     out = console(terminal=True)
     with ProgressDisplay(out) as display:
         display(PLAN)
-        display(train_event("stage 2", 0, 4, 0, 10))
+        display(train_event("warm-up", 0, 10, 0, 10))
+        display(train_event("round", 1, 20, 10, 20))
         task = display.progress.tasks[0]
-        assert (task.description, task.completed, task.total) == ("training", 34, 40)
+        assert (task.description, task.completed, task.total) == ("training", 20, 40)
+        display(train_event("round", 2, 30, 20, 30))
+        display(train_event("stage 2", 0, 4, 0, 10))
+        assert task.completed == 34
+
+
+def test_the_overall_bar_counts_what_a_resumed_run_had_done() -> None:
+    with ProgressDisplay(console(terminal=True)) as display:
+        display(PLAN)
+        display({"event": "resumed", "stage": "stage1", "iteration": 30})
+        display({"event": "resumed", "stage": "stage2", "iteration": 2})
+        task = display.progress.tasks[0]
+        assert task.completed == 32
+        display(train_event("stage 2", 0, 4, 0, 10))
+        assert task.completed == 34
+
+
+def test_lines_and_overall_bar_of_a_run_with_features() -> None:
+    plan = {"event": "plan", "rounds": 1, "stage1": 10, "stage2": 8, "student": 8, "student_rounds": 2}
+    events = [
+        {"event": "orientation", "upright_accuracy": 0.97, "orientation": "upright"},
+        {"event": "preview", "path": "runs/[cats]/preview/zero-shot.jpg"},
+        train_event("student", 1, 4, 0, 4),
+        {"event": "agreement", "stage": "student", "round": 1, "is_kept": True},
+        train_event("student", 2, 4, 0, 4),
+        {"event": "agreement", "stage": "student", "round": 2, "is_kept": False},
+        {"event": "agreement", "stage": "keypoints", "round": 0, "is_kept": True},
+        {"event": "agreement", "stage": "keypoints", "round": 0, "is_kept": False},
+        train_event("keypoints", 1, 4, 0, 4),
+    ]
+    out = console()
+    with ProgressDisplay(out) as display:
+        display(plan)
+        for event in events:
+            display(event)
+        task = display.progress.tasks[0]
+        assert (task.completed, task.total) == (12, 26)
+    assert text(out).splitlines() == [
+        "the objects are upright (features.orientation=upright)",
+        "first landmarks: runs/[cats]/preview/zero-shot.jpg",
+        "learning landmarks, round 1 of 2: 4 of 4 loss 0.5000",
+        "learning landmarks, round 2 of 2: 4 of 4 loss 0.5000",
+        "round 2 is undone: its landmarks are worse than the first ones",
+        "landmarks from keypoints agree with the others and are used",
+        "landmarks from keypoints contradict the others and are not used",
+        "learning keypoints, round 1 of 2: 4 of 4 loss 0.5000",
+    ]
 
 
 def test_notes_keep_brackets_of_file_names() -> None:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _SECONDS_PER_LINE = 15  # minimum time between two lines where there is no terminal
 # How the stage names of log events are displayed.
 _STAGE_NAMES = {"applying Phi": "describing keypoints", "stage 2": "training the detector"}
+# Names of the checkpoints that stages of the paper's method are stored in.
+_CHECKPOINTS = {"warm-up": "stage1", "round": "stage1", "stage 2": "stage2"}
 _STUDENT_STAGES = {"student": "learning landmarks", "keypoints": "learning keypoints"}
 
 
@@ -50,7 +52,7 @@ class ProgressDisplay:
         self.tasks: dict[str, TaskID] = {}
         self.rounds = 0
         self.student_rounds = 0
-        self.done: dict[tuple[str, int], int] = {}  # iterations by stage and round
+        self.done: dict[str, int] = {}  # iterations by name of the checkpoint
         self.last_line = 0.0
 
     def __enter__(self) -> ProgressDisplay:
@@ -96,6 +98,7 @@ class ProgressDisplay:
         self._show(event["stage"], event["round"], event["done"], event["of"], "")
 
     def _on_resumed(self, event: Event) -> None:
+        self._count_iterations(event["stage"], event["iteration"])
         self.console.print(f"resumed {event['stage']} at iteration {event['iteration']}")
 
     def _on_damaged(self, event: Event) -> None:
@@ -120,17 +123,20 @@ class ProgressDisplay:
 
     def _on_orientation(self, event: Event) -> None:
         found = "upright" if event["orientation"] == "upright" else "turned in any direction"
-        self.console.print(f"the objects are {found} (features.orientation={event['orientation']})")
+        self.console.print(
+            f"the objects are {found} (features.orientation={event['orientation']})", highlight=False
+        )
 
     def _on_agreement(self, event: Event) -> None:
         if event["stage"] == "keypoints":
             verdict = (
                 "agree with the others and are" if event["is_kept"] else "contradict the others and are not"
             )
-            self.console.print(f"landmarks from keypoints {verdict} used")
+            self.console.print(f"landmarks from keypoints {verdict} used", highlight=False)
         elif not event["is_kept"]:
             self.console.print(
-                f"round {event['round']} is undone: its landmarks are worse than the first ones"
+                f"round {event['round']} is undone: its landmarks are worse than the first ones",
+                highlight=False,
             )
 
     def _on_preview(self, event: Event) -> None:
@@ -140,12 +146,17 @@ class ProgressDisplay:
         self.console.print(event["why"], highlight=False)
 
     def _on_train(self, event: Event) -> None:
-        self.done[event["stage"], event["round"]] = event["iteration"] - event["start"]
-        if "all" in self.tasks:
-            self.progress.update(self.tasks["all"], completed=sum(self.done.values()))
+        checkpoint = _CHECKPOINTS.get(event["stage"], f"{event['stage']}-{event['round']}")
+        self._count_iterations(checkpoint, event["iteration"])
         note = f"loss {event['loss']['total']:.4f}"
         done, total = event["iteration"] - event["start"], event["stop"] - event["start"]
         self._show(event["stage"], event["round"], done, total, note)
+
+    def _count_iterations(self, checkpoint: str, iteration: int) -> None:
+        """Advance the bar of the whole training; each checkpoint counts its iterations from zero."""
+        self.done[checkpoint] = iteration
+        if "all" in self.tasks:
+            self.progress.update(self.tasks["all"], completed=sum(self.done.values()))
 
     def _show(self, stage: str, number: int, done: int, total: int, note: str) -> None:
         name = _STAGE_NAMES.get(stage, stage)

@@ -17,7 +17,7 @@ import pytest
 from safetensors.torch import load_file
 
 from selfmark.run.folder import Run
-from tests.conftest import QUICK
+from tests.conftest import QUICK, QUICK_FEATURES
 
 # Batches divisible by two and three processes, and no noise, which each process draws separately.
 SHARED = QUICK | {
@@ -34,11 +34,13 @@ def _environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(root / "src"), "OMP_NUM_THREADS": "1"}
 
 
-def _command(photos: Path, output: Path, processes: int, *options: str) -> list[str]:
+def _command(
+    photos: Path, output: Path, processes: int, *options: str, values: dict[str, Any] = SHARED
+) -> list[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    settings = [f"--set={name}={json.dumps(value)}" for name, value in SHARED.items()]
+    settings = [f"--set={name}={json.dumps(value)}" for name, value in values.items()]
     words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
     words += ["--master-port", str(port), "-m", "selfmark", "discover", str(photos), "-o", str(output)]
     return [*words, "--preset", "tiny", "--device", "cpu", *settings, *options]
@@ -146,6 +148,44 @@ def test_a_run_can_be_resumed_after_a_process_was_killed(photos: Path, tmp_path:
     assert finished.returncode == 0, finished.stderr[-2000:]
     assert "resumed" in [event["event"] for event in Run.open(output).events()]
     assert (output / "model" / "model.json").exists()
+
+
+@pytest.fixture(scope="module")
+def feature_runs(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Run]:
+    """The same discovery with features, with one and two processes."""
+    folder = tmp_path_factory.mktemp("features")
+    # Each process draws its own sample of the cells, so that both use all of them.
+    values = QUICK_FEATURES | {"features.sample": 10_000, "features.max_unexplained_start": 1e9}
+    runs = {}
+    for processes in (1, 2):
+        result = subprocess.run(
+            _command(photos, folder / str(processes), processes, values=values),
+            env=_environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-3000:]
+        runs[processes] = Run.open(folder / str(processes))
+    return runs
+
+
+def test_features_give_the_same_first_landmarks_as_one_process(feature_runs: dict[int, Run]) -> None:
+    single, both = (load_file(run.path / "points" / "zero-shot.safetensors") for run in feature_runs.values())
+    assert single.keys() == both.keys()
+    for name, value in single.items():
+        np.testing.assert_allclose(both[name], value, atol=1e-3, err_msg=name)
+
+
+def test_processes_train_on_features_together(feature_runs: dict[int, Run]) -> None:
+    single, both = feature_runs.values()
+    assert both.config == single.config
+    kinds = [event["event"] for event in both.events()]
+    for name in ("start", "orientation", "foreground", "preview", "done"):
+        assert kinds.count(name) == 1, name
+    rows = load_file(both.path / "points" / "student-1.safetensors")["xy"]
+    assert rows.shape == (24, 4, 2)
+    assert (both.path / "report" / "index.html").exists()
 
 
 def test_bad_input_ends_all_processes_with_one_message(tmp_path: Path) -> None:

@@ -17,9 +17,10 @@ from safetensors.torch import load_file
 
 from selfmark.discovery import discover
 from selfmark.run.folder import Event, Run
-from tests.conftest import QUICK
+from tests.conftest import QUICK, QUICK_FEATURES
 
 TINY: dict[str, Any] = QUICK | {"evaluation.num_samples": 6, "evaluation.deformations": 1}
+TINY_FEATURES: dict[str, Any] = QUICK_FEATURES | {"features.max_unexplained_start": 1e9}
 # Python raises these audit events before a file is changed.
 WRITES = ("open", "os.rename", "os.remove", "os.mkdir", "os.chmod")
 
@@ -70,11 +71,13 @@ def phase_reached(run: Path) -> str:
     return reached
 
 
-def start_or_resume(photos: Path, output: Path, moment: Moment | None) -> int:
+def start_or_resume(
+    photos: Path, output: Path, moment: Moment | None, settings: dict[str, Any] = TINY
+) -> int:
     """Start or resume the run in a process that is killed at the moment; return its exit code."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.reliability.runs"])
-    process = context.Process(target=_child, args=(photos, output, moment))
+    process = context.Process(target=_child, args=(photos, output, moment, settings))
     process.start()
     process.join()
     code = process.exitcode
@@ -94,11 +97,11 @@ def assert_same_result(first: Path, second: Path) -> None:
 
 def _tensors(run: Path) -> dict[str, torch.Tensor]:
     files = [run / "model" / "weights.safetensors", *sorted((run / "points").iterdir())]
-    files += sorted((run / "checkpoints").glob("stage?.safetensors"))
+    files += sorted((run / "checkpoints").glob("st*[0-9].safetensors"))  # stage1, student-1, ...
     return {f"{file.name}/{name}": value for file in files for name, value in load_file(file).items()}
 
 
-def _child(photos: Path, output: Path, moment: Moment | None) -> None:
+def _child(photos: Path, output: Path, moment: Moment | None, settings: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     if moment is not None and moment.change:
         _kill_before_change(output, moment.change)
@@ -115,7 +118,7 @@ def _child(photos: Path, output: Path, moment: Moment | None) -> None:
         [] if resume else [photos],
         output=output,
         preset="tiny",
-        settings={} if resume else TINY,
+        settings={} if resume else settings,
         resume=resume,
         device="cpu",
         listener=listener,

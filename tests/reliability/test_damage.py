@@ -13,7 +13,7 @@ from selfmark.discovery import discover
 from selfmark.errors import DamagedFile, InputError
 from selfmark.run.folder import Event, Run
 from tests.conftest import selfmark
-from tests.reliability.runs import assert_same_result
+from tests.reliability.runs import TINY_FEATURES, assert_same_result
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
@@ -109,6 +109,27 @@ def test_a_file_with_other_tensors_is_refused(finished: Path) -> None:
     shutil.copy(finished / "model" / "weights.safetensors", finished / "points" / "first.safetensors")
     with pytest.raises(InputError, match=r"first.safetensors does not belong to this run"):
         resume(finished)
+
+
+@pytest.fixture(scope="module")
+def feature_run(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("features") / "run"
+    discover(photos, output=output, preset="tiny", settings=TINY_FEATURES, device="cpu")
+    return output
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["points/zero-shot", "points/student-1", "points/landmarks", "checkpoints/student-1"],
+)
+def test_damaged_files_of_a_run_with_features_are_replaced(
+    name: str, feature_run: Path, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(feature_run, tmp_path / "run"))
+    path = copy / f"{name}.safetensors"
+    flip_bit(path)
+    assert [event["path"] for event in resume(copy) if event["event"] == "damaged"] == [str(path)]
+    assert_same_result(feature_run, copy)
 
 
 def test_a_truncated_log_keeps_its_complete_lines(finished: Path) -> None:

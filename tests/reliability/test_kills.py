@@ -14,6 +14,7 @@ import pytest
 from tests.fuzz.__main__ import describe_machine
 from tests.reliability.runs import (
     PHASES,
+    TINY_FEATURES,
     Moment,
     assert_same_result,
     durations,
@@ -67,6 +68,17 @@ def test_killed_runs_give_the_same_result(photos: Path, uninterrupted: Path, tmp
     plan = [Moment(change=3), Moment("recovery", seconds["recovery"] / 2), Moment(change=40)]
     killed = kill_and_resume(photos, tmp_path, plan, 3, uninterrupted)
     assert killed.total() >= 2
+
+
+def test_a_killed_run_with_features_gives_the_same_result(photos: Path, tmp_path: Path) -> None:
+    uninterrupted, output = tmp_path / "uninterrupted", tmp_path / "killed"
+    assert start_or_resume(photos, uninterrupted, None, TINY_FEATURES) == 0
+    for change in (14, 24, 40):
+        moment = Moment(change=change)
+        assert start_or_resume(photos, output, moment, TINY_FEATURES) == -signal.SIGKILL, change
+    assert start_or_resume(photos, output, None, TINY_FEATURES) == 0
+    assert_same_result(uninterrupted, output)
+    assert not list(output.glob("*.f16"))
 
 
 @pytest.mark.slow

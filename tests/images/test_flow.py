@@ -38,8 +38,8 @@ def test_nearby_frames_are_close_and_in_the_same_video() -> None:
     video = np.array([0] * 12 + [1] * 12 + [-1] * 3 + [2])
     frame = np.array([*range(0, 24, 2), *range(12), -1, -1, -1, 0])
     center = np.zeros((len(video), 2))
-    unknown = np.full(len(video), -1)
-    near = sample_nearby_frames(video, frame, unknown, center, SETTINGS, np.random.default_rng(0))
+    no_tracks = np.full(len(video), -1)
+    near = sample_nearby_frames(video, frame, no_tracks, center, SETTINGS, np.random.default_rng(0))
     for image in range(24):
         assert (near[image] >= 0).all()
         assert (video[near[image]] == video[image]).all()
@@ -65,16 +65,16 @@ def test_has_nearby_frames_agrees_with_the_samples() -> None:
         assert bool((near >= 0).any()) == expected
 
 
-def test_without_tracks_the_nearest_object_is_the_neighbor() -> None:
+def test_nearest_object_is_the_neighbor_if_there_are_no_tracks() -> None:
     frame = np.repeat(np.arange(10), 2)
     center = np.stack([np.tile([10.0, 90.0], 10) + frame, np.full(20, 50.0)], axis=1)
-    video, unknown = np.zeros(20, dtype=np.int64), np.full(20, -1)
-    near = sample_nearby_frames(video, frame, unknown, center, SETTINGS, np.random.default_rng(0))
+    video, no_tracks = np.zeros(20, dtype=np.int64), np.full(20, -1)
+    near = sample_nearby_frames(video, frame, no_tracks, center, SETTINGS, np.random.default_rng(0))
     # The two objects alternate, so rows of the same parity belong to the same object.
     assert (near % 2 == (np.arange(20) % 2)[:, None]).all()
 
 
-def test_tracks_are_paired_even_if_animals_swap_positions() -> None:
+def test_frames_of_a_track_are_paired_even_if_animals_swap_positions() -> None:
     """Two animals cross: in the middle, the nearest crop is that of the other animal."""
     frame = np.repeat(np.arange(20), 2)
     track = np.tile([4, 9], 20)

@@ -21,8 +21,8 @@ def toy(tmp_path: Path) -> Iterator[ToyServer]:
 
 
 @pytest.fixture(scope="module")
-def read_only(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ToyServer]:
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ToyServer]:
     """Start one server for all tests of a module that change nothing."""
-    folder = tmp_path_factory.mktemp("read_only") / "toy"
+    folder = tmp_path_factory.mktemp("shared_server") / "toy"
     with serve(folder, make_toy_folder(folder)) as running:
         yield running

@@ -44,8 +44,8 @@ def cookie(running: ToyServer) -> dict[str, str]:
     return {"cookie": f"{entry.name}={entry.value}"}
 
 
-def test_only_this_machine_can_connect(read_only: ToyServer) -> None:
-    port = int(read_only.origin.rsplit(":", 1)[1])
+def test_only_this_machine_can_connect(shared_server: ToyServer) -> None:
+    port = int(shared_server.origin.rsplit(":", 1)[1])
     addresses = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), port, socket.AF_INET)}
     for address in (addresses | {"127.0.0.2"}) - {"127.0.0.1"}:
         with pytest.raises(OSError):
@@ -56,20 +56,20 @@ def test_only_this_machine_can_connect(read_only: ToyServer) -> None:
     "path", ["/", "/api/run", "/api/card", "/page/main.js", "/images/0/large", "/nowhere"]
 )
 @pytest.mark.parametrize("token", ["", "?token=", "?token=wrong", "?token=%00", "?tok=1&token=%ff"])
-def test_every_request_needs_the_token(read_only: ToyServer, path: str, token: str) -> None:
-    response = httpx.get(read_only.origin + path + token)
+def test_every_request_needs_the_token(shared_server: ToyServer, path: str, token: str) -> None:
+    response = httpx.get(shared_server.origin + path + token)
     assert response.status_code == 403
     assert "token" in response.text
 
 
-def test_similar_tokens_are_rejected(read_only: ToyServer) -> None:
-    assert httpx.get(read_only.address[:-1]).status_code == 403
-    assert httpx.get(read_only.address + "x").status_code == 403
-    assert httpx.get(read_only.origin + "/", headers={"cookie": "selfmark_1=x; ;;=;"}).status_code == 403
+def test_similar_tokens_are_rejected(shared_server: ToyServer) -> None:
+    assert httpx.get(shared_server.address[:-1]).status_code == 403
+    assert httpx.get(shared_server.address + "x").status_code == 403
+    assert httpx.get(shared_server.origin + "/", headers={"cookie": "selfmark_1=x; ;;=;"}).status_code == 403
 
 
-def test_token_moves_from_the_address_into_a_protected_cookie(read_only: ToyServer) -> None:
-    response = httpx.get(read_only.address)
+def test_token_moves_from_the_address_into_a_protected_cookie(shared_server: ToyServer) -> None:
+    response = httpx.get(shared_server.address)
     assert response.status_code == 303
     assert response.headers["location"] == "/"
     set_cookie = response.headers["set-cookie"].lower()
@@ -82,18 +82,19 @@ FOREIGN_HOSTS = ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:
 
 
 @pytest.mark.parametrize("host", FOREIGN_HOSTS)
-def test_foreign_host_names_are_rejected(read_only: ToyServer, host: str) -> None:
+def test_foreign_host_names_are_rejected(shared_server: ToyServer, host: str) -> None:
     """DNS rebinding: evil.example resolves to 127.0.0.1."""
-    sent = host.format(port=read_only.origin.rsplit(":", 1)[1])
-    status, text = send_raw(read_only, "GET", "/api/card", {"host": sent, **cookie(read_only)})
+    sent = host.format(port=shared_server.origin.rsplit(":", 1)[1])
+    status, text = send_raw(shared_server, "GET", "/api/card", {"host": sent, **cookie(shared_server)})
     assert status in (400, 421), text
     assert "landmark" not in text
 
 
-def test_localhost_is_accepted(read_only: ToyServer) -> None:
-    port = read_only.origin.rsplit(":", 1)[1]
+def test_localhost_is_accepted(shared_server: ToyServer) -> None:
+    port = shared_server.origin.rsplit(":", 1)[1]
     assert (
-        send_raw(read_only, "GET", "/api/card", {"host": f"localhost:{port}", **cookie(read_only)})[0] == 200
+        send_raw(shared_server, "GET", "/api/card", {"host": f"localhost:{port}", **cookie(shared_server)})[0]
+        == 200
     )
 
 
@@ -110,12 +111,12 @@ def test_localhost_is_accepted(read_only: ToyServer) -> None:
         {**WRITE_HEADERS, "sec-fetch-site": "same-site"},
     ],
 )
-def test_other_sites_cannot_write(read_only: ToyServer, headers: dict[str, str]) -> None:
-    port = read_only.origin.rsplit(":", 1)[1]
+def test_other_sites_cannot_write(shared_server: ToyServer, headers: dict[str, str]) -> None:
+    port = shared_server.origin.rsplit(":", 1)[1]
     filled = {name: value.format(port=port) for name, value in headers.items()}
-    response = read_only.client.post("/api/edits", content=json.dumps(RENAME), headers=filled)
+    response = shared_server.client.post("/api/edits", content=json.dumps(RENAME), headers=filled)
     assert response.status_code == 403
-    assert read_names(read_only)[0] == "landmark_0"
+    assert read_names(shared_server)[0] == "landmark_0"
 
 
 def test_own_page_can_write(toy: ToyServer) -> None:
@@ -125,12 +126,14 @@ def test_own_page_can_write(toy: ToyServer) -> None:
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
-def test_other_methods_cannot_write(read_only: ToyServer, method: str) -> None:
-    assert read_only.client.request(method, "/api/edits", json=RENAME, headers=WRITE_HEADERS).status_code in (
+def test_other_methods_cannot_write(shared_server: ToyServer, method: str) -> None:
+    assert shared_server.client.request(
+        method, "/api/edits", json=RENAME, headers=WRITE_HEADERS
+    ).status_code in (
         403,
         405,
     )
-    assert read_names(read_only)[0] == "landmark_0"
+    assert read_names(shared_server)[0] == "landmark_0"
 
 
 def test_large_requests_are_rejected(toy: ToyServer) -> None:
@@ -181,16 +184,16 @@ def test_large_chunked_requests_are_rejected(toy: ToyServer) -> None:
         "/model/model.json",
     ],
 )
-def test_only_images_of_the_run_are_served(read_only: ToyServer, path: str) -> None:
-    status, text = send_raw(read_only, "GET", path, cookie(read_only))
+def test_only_images_of_the_run_are_served(shared_server: ToyServer, path: str) -> None:
+    status, text = send_raw(shared_server, "GET", path, cookie(shared_server))
     assert status in (404, 422), path
     assert "root:" not in text
     assert "import" not in text
 
 
-def test_every_response_has_security_headers(read_only: ToyServer) -> None:
+def test_every_response_has_security_headers(shared_server: ToyServer) -> None:
     for path in ("/", "/page/main.js", "/api/card", "/images/0/thumbnail", "/nowhere"):
-        headers = read_only.client.get(path).headers
+        headers = shared_server.client.get(path).headers
         assert "default-src 'none'" in headers["content-security-policy"]
         assert "unsafe" not in headers["content-security-policy"]
         assert "frame-ancestors 'none'" in headers["content-security-policy"]
@@ -198,7 +201,7 @@ def test_every_response_has_security_headers(read_only: ToyServer) -> None:
         assert headers["referrer-policy"] == "no-referrer"
         assert "server" not in headers
         assert "access-control-allow-origin" not in headers
-    rejected = httpx.get(read_only.origin)
+    rejected = httpx.get(shared_server.origin)
     assert "content-security-policy" in rejected.headers
 
 
@@ -212,9 +215,11 @@ def test_page_loads_nothing_from_other_servers() -> None:
         assert len(text.splitlines()) < 300, file.name
 
 
-def test_tokens_are_compared_in_constant_time(read_only: ToyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_are_compared_in_constant_time(
+    shared_server: ToyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every decision comes from `hmac.compare_digest`: replacing it changes the responses."""
     monkeypatch.setattr("selfmark.naming.access_guard.hmac.compare_digest", lambda a, b: False)
-    assert read_only.client.get("/api/run").status_code == 403
+    assert shared_server.client.get("/api/run").status_code == 403
     monkeypatch.setattr("selfmark.naming.access_guard.hmac.compare_digest", lambda a, b: True)
-    assert httpx.get(read_only.origin + "/api/run").status_code == 200
+    assert httpx.get(shared_server.origin + "/api/run").status_code == 200

@@ -117,8 +117,8 @@ def test_notes_list_outdated_files_when_mirror_partners_change(toy: ToyServer) -
 # --- images ------------------------------------------------------------------------------------------
 
 
-def test_images_are_listed_with_their_points(read_only: ToyServer) -> None:
-    response = read_only.client.get("/api/images", params={"start": 3, "limit": 10}).json()
+def test_images_are_listed_with_their_points(shared_server: ToyServer) -> None:
+    response = shared_server.client.get("/api/images", params={"start": 3, "limit": 10}).json()
     assert response["total"] == 5
     assert [image["row"] for image in response["images"]] == [3, 4]
     image = response["images"][0]
@@ -127,19 +127,19 @@ def test_images_are_listed_with_their_points(read_only: ToyServer) -> None:
     assert np.shape(image["xy"]) == (K, 2)
 
 
-def test_rendered_images_show_the_landmarks_at_the_listed_positions(read_only: ToyServer) -> None:
-    image = read_only.client.get("/api/images").json()["images"][0]
-    pixels = np.asarray(Image.open(io.BytesIO(read_only.client.get("/images/0/large").content)))
+def test_rendered_images_show_the_landmarks_at_the_listed_positions(shared_server: ToyServer) -> None:
+    image = shared_server.client.get("/api/images").json()["images"][0]
+    pixels = np.asarray(Image.open(io.BytesIO(shared_server.client.get("/images/0/large").content)))
     assert pixels.shape == (80, 120, 3)
     for x, y in image["xy"]:  # pixel corners are at integers
         assert pixels[int(y), int(x)].min() > 200
     assert pixels[2, 2].max() < 90
 
 
-def test_crops_have_the_landmark_in_their_center(read_only: ToyServer) -> None:
+def test_crops_have_the_landmark_in_their_center(shared_server: ToyServer) -> None:
     for row in range(5):
         for landmark in range(K):
-            content = read_only.client.get(f"/images/{row}/crop/{landmark}").content
+            content = shared_server.client.get(f"/images/{row}/crop/{landmark}").content
             crop = np.asarray(Image.open(io.BytesIO(content))).astype(int)
             assert crop.shape == (CROP_SIDE, CROP_SIDE, 3)
             center = np.argwhere(crop.min(axis=2) > 190).mean(axis=0)
@@ -147,15 +147,15 @@ def test_crops_have_the_landmark_in_their_center(read_only: ToyServer) -> None:
             assert np.abs(center - CROP_SIDE / 2).max() < 4
 
 
-def test_galleries_are_sorted_as_requested(read_only: ToyServer) -> None:
+def test_galleries_are_sorted_as_requested(shared_server: ToyServer) -> None:
     def column(order: str, name: str) -> list[float]:
-        crops = read_only.client.get("/api/gallery/1", params={"order": order}).json()["crops"]
+        crops = shared_server.client.get("/api/gallery/1", params={"order": order}).json()["crops"]
         return [crop[name] for crop in crops]
 
     assert column("highest", "score") == sorted(column("highest", "score"), reverse=True)
     assert column("lowest", "row") == column("highest", "row")[::-1]
     assert sorted(column("mixed", "row")) == list(range(5))
-    assert read_only.client.get("/api/gallery/1", params={"order": "odd"}).status_code == 422
+    assert shared_server.client.get("/api/gallery/1", params={"order": "odd"}).status_code == 422
 
 
 def test_mixed_galleries_contain_every_image_and_start_with_a_broad_sample() -> None:
@@ -182,6 +182,6 @@ def test_file_names_that_are_not_utf8_are_served(tmp_path: Path) -> None:
         assert running.client.get("/images/0/thumbnail").status_code == 200
 
 
-def test_responses_are_small(read_only: ToyServer) -> None:
-    assert len(json.dumps(read_only.client.get("/api/card").json())) < 2000
-    assert read_only.client.get("/api/images", params={"limit": 201}).status_code == 422
+def test_responses_are_small(shared_server: ToyServer) -> None:
+    assert len(json.dumps(shared_server.client.get("/api/card").json())) < 2000
+    assert shared_server.client.get("/api/images", params={"limit": 201}).status_code == 422

@@ -383,8 +383,8 @@ def test_user_text_never_runs_as_code(browser: Any, tmp_path: Path, inject: bool
         assert visited.was_attacked() is inject
 
 
-def test_content_security_policy_blocks_injections(browser: Any, read_only: ToyServer) -> None:
-    with visit(browser, read_only.address) as visited:
+def test_content_security_policy_blocks_injections(browser: Any, shared_server: ToyServer) -> None:
+    with visit(browser, shared_server.address) as visited:
         page = wait_until_ready(visited)
         blocked = page.evaluate(
             "text => { try { document.body.innerHTML += text; return 'no'; } catch { return 'yes'; } }",
@@ -400,8 +400,8 @@ def test_content_security_policy_blocks_injections(browser: Any, read_only: ToyS
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_page_has_no_problems(browser: Any, read_only: ToyServer, scheme: str) -> None:
-    with visit(browser, read_only.address, 1280, color_scheme=scheme) as visited:
+def test_page_has_no_problems(browser: Any, shared_server: ToyServer, scheme: str) -> None:
+    with visit(browser, shared_server.address, 1280, color_scheme=scheme) as visited:
         page = wait_until_ready(visited)
         for width in (1280, 768, 360):
             page.set_viewport_size({"width": width, "height": 800})
@@ -442,15 +442,15 @@ _LOW_CONTRAST = """() => {
 }"""
 
 
-def test_contrast_check_can_fail(browser: Any, read_only: ToyServer) -> None:
-    with visit(browser, read_only.address) as visited:
+def test_contrast_check_can_fail(browser: Any, shared_server: ToyServer) -> None:
+    with visit(browser, shared_server.address) as visited:
         page = wait_until_ready(visited)
         page.evaluate("() => document.body.style.setProperty('--muted', '#bbb')")
         assert len(page.evaluate(_LOW_CONTRAST)) > 3
 
 
-def test_tab_reaches_all_controls_with_a_visible_outline(browser: Any, read_only: ToyServer) -> None:
-    with visit(browser, read_only.address) as visited:
+def test_tab_reaches_all_controls_with_a_visible_outline(browser: Any, shared_server: ToyServer) -> None:
+    with visit(browser, shared_server.address) as visited:
         page = wait_until_ready(visited)
         reached = set()
         for _ in range(60):

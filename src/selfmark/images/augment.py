@@ -112,7 +112,7 @@ class ColorChanges:
 def random_color_changes(count: int, settings: Augment, generator: torch.Generator) -> ColorChanges:
     """Draw independent color changes for `count` images."""
     contrast = _uniform(count, *settings.contrast, generator)
-    # If the fraction is 0, draw no random numbers: the other changes then stay the same for a given seed.
+    # With a fraction of 0, draw no random numbers, so that a seed gives the same changes as without this.
     if settings.negative_fraction > 0:
         contrast = torch.where(_bernoulli(count, settings.negative_fraction, generator), -contrast, contrast)
     brightness = _uniform(count, *settings.brightness, generator)

@@ -1,4 +1,4 @@
-"""Read box files of other tools: COCO JSON, YOLO text files, CSV. `box_matching` matches them to images."""
+"""Read box files of other tools: COCO JSON, YOLO text, CSV. `box_matching` matches the boxes to images."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _parse_number(text: str, where: str) -> float:
 
 
 def _parse_index(text: str, field: str, where: str) -> int | None:
-    """Parse a whole number of at least 0, also if written as 3.0; return None for an empty string."""
+    """Parse a whole number of at least 0, which may be written as 3.0; return None for an empty string."""
     if not text:
         return None
     value = _parse_number(text, where)

@@ -82,7 +82,7 @@ def _describe(file_box: FileBox) -> str:
 
 
 class _Matcher:
-    """Finds the image or frame of a box; compares the ends of paths, because box files are often moved."""
+    """Search for the image or frame of a box; compares the ends of paths, because files are often moved."""
 
     def __init__(self, refs: Sequence[ImageRef]) -> None:
         self._is_video = {ref.path: ref.frame is not None for ref in refs}
@@ -93,7 +93,7 @@ class _Matcher:
             self._by_stem[path.stem].append(path)
 
     def __call__(self, file_box: FileBox) -> tuple[Path | None, int | None]:
-        """Return the path (None if the image was not given) and the frame (None for still images)."""
+        """Return the path (None if the box is of another image) and the frame (None for still images)."""
         path, frame = self._find(file_box)
         if path is None or not self._is_video[path]:
             return path, None
@@ -121,7 +121,7 @@ class _Matcher:
         return self._best_match(file_box, self._by_stem[file_box.image]), None
 
     def _best_match(self, file_box: FileBox, paths: Sequence[Path]) -> Path | None:
-        """Return the path that shares the most trailing parts with the box's; None if there are no paths."""
+        """Return the path that shares the most trailing parts with the image name of the box, if any."""
         parts = PurePath(file_box.image).parts
         agreement = {path: _count_common_suffix(parts, Path(os.path.abspath(path)).parts) for path in paths}
         best = [path for path in agreement if agreement[path] == max(agreement.values())]

@@ -79,7 +79,7 @@ class CocoImage:
         return frame
 
     def ref(self) -> ImageRef:
-        """Return a reference to the image under its name in the file; with a frame number if it is valid."""
+        """Return a reference to the image under its name in the file, with its frame number if valid."""
         frame = self.values.get("frame")
         is_video = Path(self.file_name).suffix.lower() in VIDEO_SUFFIXES
         is_valid_frame = is_video and type(frame) is int and 0 <= frame < 2**31
@@ -265,7 +265,8 @@ class CocoFile:
         image = self._image_by_id.get(annotation.image_id)
         if image is None:
             raise InputError(
-                f"{annotation.where}: there is no image with the id {annotation.image_id!r}; add or remove it"
+                f"{annotation.where}: there is no image with the id {annotation.image_id!r}; add the image "
+                "or remove the annotation"
             )
         return image
 
@@ -289,7 +290,11 @@ class CocoFile:
         return [annotation for annotation in self.annotations if not annotation.is_crowd()]
 
     def category(self, annotations: Sequence[CocoAnnotation]) -> CocoCategory:
-        """Return the only category of these annotations, or an empty one if no category names points."""
+        """Return the category of these annotations; raise if they have different categories.
+
+        If no category names points, return the file's only category; if it has several or none, return an
+        empty one.
+        """
         entries = _entries(self.path, self.content, "categories")
         for where, values in entries:
             if not isinstance(values, dict):
@@ -337,19 +342,19 @@ class CocoFile:
         )
 
     def fields(self, annotations: Sequence[CocoAnnotation]) -> dict[str, tuple[Scalar, ...]]:
-        """Return the fields that describe objects (pose, species, ...): one value per annotation, or None.
+        """Return the fields that describe objects (pose, species, ...), one value or None per annotation.
 
         A field is a scalar under a key that COCO does not define. An annotation without the key takes the
         value of its image.
         """
-        own = [annotation.values for annotation in annotations]
-        images = [self.image_of(annotation).values for annotation in annotations]
+        annotation_entries = [annotation.values for annotation in annotations]
+        image_entries = [self.image_of(annotation).values for annotation in annotations]
         fields: dict[str, tuple[Scalar, ...]] = {}
-        for key in dict.fromkeys(key for entries in (own, images) for entry in entries for key in entry):
-            own_values = [_scalar(entry.get(key)) for entry in own]
+        for key in dict.fromkeys(key for entry in (*annotation_entries, *image_entries) for key in entry):
+            own_values = [_scalar(entry.get(key)) for entry in annotation_entries]
             values = tuple(
                 _scalar(entry.get(key)) if value is None else value
-                for value, entry in zip(own_values, images, strict=True)
+                for value, entry in zip(own_values, image_entries, strict=True)
             )
             if key not in _STANDARD_KEYS and any(value is not None for value in values):
                 fields[key] = values
@@ -417,7 +422,7 @@ def _require_unique(ids: Iterable[tuple[str, Any]]) -> None:
             raise InputError(f"{where} needs an 'id' that is a number or a string, not {reprlib.repr(value)}")
         if value in locations:
             raise InputError(
-                f"{where}: the id {value!r} is already used by {locations[value]}; give each entry its own"
+                f"{where}: the id {value!r} is already used by {locations[value]}; give each entry its own id"
             )
         locations[value] = where
 
@@ -444,7 +449,7 @@ def _are_integers(values: Any) -> bool:
 
 
 def _scalar(value: Any) -> Scalar:
-    """Return a string, a boolean or a number that fits a float; None for anything else."""
+    """Return the value if it is a string, a boolean or a number that fits a float, otherwise None."""
     if isinstance(value, str | bool):
         return value
     is_usable = isinstance(value, int | float) and abs(value) <= sys.float_info.max

@@ -2,7 +2,8 @@
 
 A region is a rectangle x, y, w, h of the original, in pixels measured from pixel corners (pixel i covers
 [i, i + 1)). It may extend beyond the image. It is resized to the network's `size` x `size` pixels. Points
-are measured from pixel centers in both images, so pixel i is at x = i and the formulas contain 0.5.
+are measured from pixel centers, in the original and in the resized region, so pixel i is at x = i and the
+formulas contain 0.5.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ SNAP = 1e-3  # pixels; an edge this close to a pixel boundary is taken to be on 
 def crop_regions(sizes: npt.ArrayLike, boxes: npt.ArrayLike, images: Images) -> Floats:
     """Compute the square that each image is cropped to (paper, Datasets).
 
-    Without a box it is the smallest square around the whole image. The rule "loose" takes the longer side
+    Without a box, it is the smallest square around the whole image. The rule "loose" takes the longer side
     of the box and adds the margin on each side. The rule "body" is the paper's s = c*H/200: a square of side
     200*s = c*H for a box of height H.
 

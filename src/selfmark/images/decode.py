@@ -49,7 +49,7 @@ class DecodedImage(NamedTuple):
 
     pixels: [h, w, 3] uint8 RGB
     size:   width and height of the image in the file, upright
-    factor: each pixel covers `factor` x `factor` pixels of the file, aligned with its upper left corner
+    factor: each pixel covers `factor` x `factor` pixels of the file; the upper left corners are aligned
     """
 
     pixels: Pixels
@@ -93,7 +93,7 @@ def decode_image(
                 image.load()
             else:
                 image.load()
-                # After loading, because Pillow rotates TIFF images while it loads them and then updates EXIF.
+                # Read it after loading: Pillow rotates TIFF images while it loads them and then updates EXIF.
                 orientation = _read_orientation(image)
             rotate, pixels = _UPRIGHT.get(orientation), _to_rgb(image)
             if rotate is not None:
@@ -117,7 +117,7 @@ def _request_reduction(
     limit = min(max_reduction(upright), width, height)
     for factor in _REDUCTIONS:
         # The last pixel of a row or column may cover less than `factor` pixels of the file. Rotating or
-        # mirroring the image may make it the first one, which would shift the pixel grid.
+        # mirroring the image may make that pixel the first one, which would shift the pixel grid.
         is_divisible = width % factor == 0 and height % factor == 0
         if factor <= limit and (is_divisible or orientation not in _UPRIGHT):
             drafted = image.draft(None, (width // factor, height // factor))

@@ -53,8 +53,8 @@ def sample_nearby_frames(
 ) -> npt.NDArray[np.int64]:
     """Draw random nearby frames of the same video for each image.
 
-    Both frames show the same object: the one with the same track or, if tracks are unknown, the one whose
-    crop is nearest. A frame without the object is not used.
+    A nearby frame must contain the same object: the object with the same track or, if tracks are unknown, the
+    object whose crop is nearest.
 
     Args:
         video: [N], number of the video of each image; -1 for still images.

@@ -168,10 +168,10 @@ def _read_text_list(path: Path, every: int) -> list[ImageRef]:
 
 def _parse_entry(folder: Path, entry: str, where: str) -> tuple[Path, Box | None]:
     """Parse `path` or `path,x,y,w,h`; since paths may contain commas, try the whole entry as a path first."""
-    whole = folder / entry
+    whole_path = folder / entry
     name, *numbers = entry.rsplit(",", 4)
-    if len(numbers) < 4 or path_is(whole, Path.is_file):
-        return whole, None
+    if len(numbers) < 4 or path_is(whole_path, Path.is_file):
+        return whole_path, None
     try:
         values = [float(number) for number in numbers]
     except ValueError:
@@ -183,7 +183,7 @@ def _parse_entry(folder: Path, entry: str, where: str) -> tuple[Path, Box | None
 
 
 def _list_coco(path: Path) -> list[ImageRef]:
-    """Return one reference per annotation with a box, and one for each image that has none."""
+    """Return one reference per annotation with a box, and one for each image without boxes."""
     file = read_coco(path)
     if not file.images:
         raise InputError(f"{path} lists no images; a COCO file lists them under 'images'")

@@ -1,4 +1,4 @@
-"""Load images as the network sees them: cropped squares, all at once or batch by batch.
+"""Load images as the network sees them, cropped to squares: all at once or batch by batch.
 
 A few threads decode the originals and keep only the crops, so memory does not grow with the size of the
 originals.
@@ -29,7 +29,7 @@ from selfmark.images.video_container import require_video
 
 _WORKERS = min(8, os.cpu_count() or 1)
 _PREFETCH = 4 * _WORKERS  # images to decode before they are needed; some may be whole video frames
-_MIN_OVERSAMPLING = 2  # minimum pixels per network pixel, on each axis, when a large JPEG is decoded reduced
+_MIN_OVERSAMPLING = 2  # minimum pixels per network pixel, per axis, when a JPEG is decoded at reduced size
 _LOAD_BATCH = 64  # crops to copy into the store at a time
 
 
@@ -146,11 +146,11 @@ def load_store(
 
 
 def iterate_crops(refs: Sequence[ImageRef], images: Images, batch: int) -> Iterator[ImageStore]:
-    """Yield the same images as `load_store` in stores of `batch` images; the last may be smaller or empty.
+    """Yield the same images as `load_store` in stores of `batch` images; the last may have fewer or none.
 
     A file is decoded once, even if several references name it. A crop stays in memory until all references
     before it have been processed; memory is therefore constant if references to the same file are adjacent
-    and its frames ascend. Each store lists the images skipped since the previous one. Video numbers are the
+    and its frames ascend. Each store lists the images skipped since the previous store. Video numbers are the
     same in all stores.
     """
     videos: dict[str, int] = {}
@@ -206,13 +206,13 @@ def _video_jobs(path: Path, positions: list[int], refs: Sequence[ImageRef], imag
     try:
         require_video(path)
         for frame, image in read_frames(path, list(missing)):
-            in_frame = missing.pop(frame)
+            indices = missing.pop(frame)
             original = DecodedImage(image, (image.shape[1], image.shape[0]), 1)
-            yield in_frame, partial(_crop_all, original, [refs[position] for position in in_frame], images)
+            yield indices, partial(_crop_all, original, [refs[index] for index in indices], images)
     except InputError:
         reason = "the video cannot be read"
-    for in_frame in missing.values():
-        yield in_frame, partial(_fail_all, len(in_frame), reason)
+    for indices in missing.values():
+        yield indices, partial(_fail_all, len(indices), reason)
 
 
 def _read_crops(path: Path, refs: Sequence[ImageRef], images: Images) -> list[_Outcome]:
@@ -254,7 +254,7 @@ def _stack_boxes(refs: Sequence[ImageRef]) -> npt.NDArray[np.float64]:
 
 
 def _has_overlap(ref: ImageRef, size: tuple[int, int]) -> bool:
-    """Return True if the reference has no box, or one with an area that overlaps the image."""
+    """Return True if the reference has no box, or a box with an area that overlaps the image."""
     if ref.box is None:
         return True
     x, y, width, height = ref.box

@@ -57,7 +57,7 @@ def _probe_video(path: Path, modified: int, size: int) -> VideoInfo:
 
 
 def count_frames(path: Path) -> int:
-    """Return the expected number of frames of a video; `read_frames` yields fewer if it is damaged."""
+    """Return the expected number of frames of a video; `read_frames` yields fewer if the file is damaged."""
     return probe_video(path).frames
 
 

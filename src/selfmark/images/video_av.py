@@ -21,7 +21,7 @@ import numpy.typing as npt
 from selfmark.errors import InputError
 from selfmark.images.decode import Pixels
 
-_MIN_SEEK = 50  # frames; seek only if the key frame is further ahead, otherwise decode up to it
+_MIN_SEEK = 50  # frames; a key frame at most this far ahead is reached by decoding instead of seeking
 _WITHOUT_DISPLAY_TIMES = ("avi",)  # containers that store decoding times only
 _SEEKABLE = ("mov", "matroska")  # containers in which seeking is reliable
 
@@ -31,7 +31,7 @@ class _Index:
     """Positions of the frames of a file, from one pass over its packets.
 
     frames: expected number of frames
-    times:  [stored] int64, ascending display times in stream units; empty if one is missing or repeated
+    times:  [stored] int64, ascending display times in stream units; empty if any time is missing or repeated
     keys:   [keys] int64, numbers of the key frames, ascending
     rate:   average number of frames per second; 0 if unknown
     unit:   length of one unit of time, seconds
@@ -47,7 +47,7 @@ class _Index:
 
 
 def probe_video(path: Path) -> tuple[int, float, tuple[int, int], npt.NDArray[np.float64]]:
-    """Return the fields of `video.VideoInfo`; also count frames cut off at the end of the file."""
+    """Return the fields of `video.VideoInfo`; the frame count includes frames cut off at the file's end."""
     index = _load_index(path)
     # Decode a frame to get the upright size, because the header does not say how frames are rotated.
     first = next(read_frames(path, range(min(index.frames, 1000))), None)
@@ -92,7 +92,7 @@ def read_frames(path: Path, frames: Sequence[int]) -> Iterator[tuple[int, Pixels
                 while target is not None and target < current:  # the target could not be decoded
                     target = next(targets, None)
                 if target == current:
-                    # One converter for all frames: creating one takes longer than decoding a frame.
+                    # Reuse the converter, because creating one takes longer than decoding a frame.
                     rgb = converter.reformat(frame, format="rgb24").to_ndarray()
                     yield current, _rotate_upright(rgb, frame)
                     target = next(targets, None)
@@ -122,7 +122,7 @@ def _decode(container: Any, stream: Any, index: _Index, previous: int) -> Iterat
 
 
 def _packets(container: Any, stream: Any) -> Iterator[Any]:
-    """Yield compressed frames up to the end of the file or the first one that cannot be read."""
+    """Yield packets up to the end of the file or up to the first packet that cannot be read."""
     import av
 
     try:
@@ -132,7 +132,7 @@ def _packets(container: Any, stream: Any) -> Iterator[Any]:
 
 
 def _frame_number(index: _Index, frame: Any, previous: int) -> int:
-    """Return the rank of a frame's display time; if its time is unknown, one more than `previous`."""
+    """Return the rank of a frame's display time, or `previous` + 1 if its time is unknown."""
     if frame.pts is not None and len(index.times):
         rank = int(np.searchsorted(index.times, frame.pts))
         if rank < len(index.times) and index.times[rank] == frame.pts:
@@ -141,8 +141,8 @@ def _frame_number(index: _Index, frame: Any, previous: int) -> int:
 
 
 def _key_frame_before(index: _Index, frame: int) -> int:
-    rank = int(np.searchsorted(index.keys, frame, side="right")) - 1
-    return int(index.keys[rank]) if rank >= 0 else 0
+    position = int(np.searchsorted(index.keys, frame, side="right")) - 1
+    return int(index.keys[position]) if position >= 0 else 0
 
 
 def _rotate_upright(rgb: Any, frame: Any) -> Pixels:
@@ -180,7 +180,7 @@ def _build_index(path: Path, modified: int, size: int) -> _Index:
     with _open(path) as container:
         stream = container.streams.best("video")
         for packet in _packets(container, stream):
-            if packet.is_discard:  # removed by an edit list
+            if packet.is_discard:  # an edit list removes it
                 discarded += 1
                 continue
             times.append(packet.pts)
@@ -195,11 +195,12 @@ def _build_index(path: Path, modified: int, size: int) -> _Index:
         has_display_times = container.format.name not in _WITHOUT_DISPLAY_TIMES
         shape = (stream.codec_context.width, stream.codec_context.height)
     known = [time for time in times if time is not None]
-    ranked = np.array(sorted(known), dtype=np.int64)
-    if not has_display_times or len(known) < len(times) or (np.diff(ranked) == 0).any():
-        ranked, keys = ranked[:0], []
-    ranks = np.searchsorted(ranked, np.array(sorted(key for key in keys if key is not None), dtype=np.int64))
-    return _Index(max(expected, len(times)), ranked, ranks, rate, unit, shape)
+    display_times = np.array(sorted(known), dtype=np.int64)
+    if not has_display_times or len(known) < len(times) or (np.diff(display_times) == 0).any():
+        display_times, keys = display_times[:0], []
+    key_times = np.array(sorted(key for key in keys if key is not None), dtype=np.int64)
+    key_numbers = np.searchsorted(display_times, key_times)
+    return _Index(max(expected, len(times)), display_times, key_numbers, rate, unit, shape)
 
 
 def _estimate_missing(container: Any, stream: Any, times: Sequence[int | None]) -> int:
@@ -216,7 +217,7 @@ def _estimate_missing(container: Any, stream: Any, times: Sequence[int | None]) 
         seconds = (container.duration + container.start_time) / 1e6 - last * float(stream.time_base)
     else:
         return 0
-    # The last frame may be displayed for longer, so less than a second is not evidence of missing frames.
+    # The last frame may be displayed for longer than others, so a gap below one second is no evidence.
     return round(seconds * float(stream.average_rate or 0)) - 1 if seconds > 1 else 0
 
 

@@ -1,4 +1,4 @@
-"""Check that a video file is not actually a playlist, by its first bytes."""
+"""Check the first bytes of a video file, because a playlist may have the extension of a video."""
 
 from __future__ import annotations
 

@@ -45,10 +45,10 @@ def test_flipping_at_test_time_needs_no_new_training() -> None:
     planned = plan("flipping")
     rows = ("LS3D, in training", "LS3D, in training and at test time")
     keys = [planned.cells["flipping", row, "Stage 2"].measurement for row in rows]
-    without, both = (planned.measurements[key or ""] for key in keys)
-    assert without.key != both.key
-    assert without.training.key == both.training.key
-    assert without.evaluation == {"flip": "never"}
+    trained_only, trained_and_tested = (planned.measurements[key or ""] for key in keys)
+    assert trained_only.key != trained_and_tested.key
+    assert trained_only.training.key == trained_and_tested.training.key
+    assert trained_only.evaluation == {"flip": "never"}
 
 
 def test_stage_2_is_trained_only_if_a_cell_needs_it() -> None:

@@ -39,7 +39,7 @@ class CachedPredictions:
         rows: [N] int64, indices of the given image references that could be read.
         xy: [N, K, 2] float32, landmarks of Stage 2.
         score: [N, K] float32.
-        stage1: [N, K, 2] float32, landmarks of Stage 1, NaN where it found none.
+        stage1: [N, K, 2] float32, landmarks of Stage 1, NaN where they were not found.
         regions: [N, 4] float64, x, y, w, h of the network image in the original.
         skipped: Images that could not be read, each with the reason.
     """

@@ -92,7 +92,7 @@ def shrink_singular_values(matrix: FloatArray, tau: float) -> FloatArray:
 
 
 def mean_landmarks(landmarks: FloatArray) -> FloatArray:
-    """Compute the mean position [K, 2] of each landmark; one that was never found gets the others' mean.
+    """Compute the mean position [K, 2] of each landmark; a landmark never found gets the mean of all others.
 
     Args:
         landmarks: [N, K, 2], NaN where missing.

@@ -74,7 +74,7 @@ def deformation_errors(
 def mirror_errors(detector: Detector, pixels: Tensor, batch: int) -> FloatArray:
     """Measure the distance [N, K] between a landmark and its partner in the mirrored image, mapped back.
 
-    Averaging over the mirrored image is switched off, because it would make both agree in any case.
+    Averaging over the mirrored image is switched off, because it would always make the two positions agree.
     """
     size = pixels.shape[-1]
     without_flip = Detector(
@@ -110,9 +110,11 @@ def cluster_separation(
         label: [P], 0..K-1.
         centroids: [K, D].
     """
-    landmarks = len(centroids)
-    total = np.bincount(label, weights=silhouette_margins(descriptor, label, centroids), minlength=landmarks)
-    count = np.bincount(label, minlength=landmarks)
+    num_landmarks = len(centroids)
+    total = np.bincount(
+        label, weights=silhouette_margins(descriptor, label, centroids), minlength=num_landmarks
+    )
+    count = np.bincount(label, minlength=num_landmarks)
     mean: FloatArray = np.where(count > 0, total / np.maximum(count, 1), np.nan)
     return mean
 

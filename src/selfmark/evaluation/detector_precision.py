@@ -1,4 +1,4 @@
-"""Precision of generic keypoint detectors: the percentage of their keypoints on an annotated point."""
+"""Precision of generic keypoint detectors: the percentage of keypoints that lie on an annotated point."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def is_coco(path: Path) -> bool:
 
 
 def common_points(first: AnnotatedObjects, second: AnnotatedObjects) -> tuple[str, ...]:
-    """Return the names of the points that both have, in the order of `second`."""
+    """Return the names of the points that both files have, in the order of `second`."""
     shared = tuple(name for name in second.names if name in first.names)
     if not shared:
         raise InputError(

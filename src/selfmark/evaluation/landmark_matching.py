@@ -1,7 +1,8 @@
 """How well raw landmarks, without a regressor, follow the annotated points (paper, raw accuracy tables).
 
-Each annotated point is matched to the landmark that follows it best by the Hungarian algorithm; then its hits
-are counted. Shapes: N images, K landmarks, L annotated points. Landmarks that were not found are NaN.
+The Hungarian algorithm matches each annotated point to the landmark that follows it best; then the hits of
+each point are counted. Shapes: N images, K landmarks, L annotated points. Landmarks that were not found are
+NaN.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def mean_distances(
 
 
 def match_landmarks(cost: FloatArray) -> IntArray:
-    """Match each annotated point to a landmark so that the total cost is minimal; each is used at most once.
+    """Match each annotated point to a landmark at minimal total cost; each landmark is used at most once.
 
     >>> match_landmarks(np.array([[1.0, 5.0], [2.0, 9.0]])).tolist()
     [1, 0]
@@ -50,10 +51,10 @@ def match_landmarks(cost: FloatArray) -> IntArray:
 
     Returns:
         Landmark [L] of each point; -1 if there are too few landmarks, or if the point never occurs together
-        with one that is still free.
+        with a landmark that is still free.
     """
     known = ~np.isnan(cost)
-    # An unknown pair costs more than any matching of known pairs, so as few as possible are chosen.
+    # An unknown pair costs more than any matching of known pairs, so as few as possible are unknown.
     max_cost = np.where(known, cost, 0.0).max(initial=0.0)
     landmark, point = linear_sum_assignment(np.where(known, cost, (max_cost + 1.0) * (min(cost.shape) + 1)))
     matched = np.full(cost.shape[1], -1, np.int64)

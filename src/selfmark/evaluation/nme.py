@@ -1,8 +1,8 @@
 """Normalized mean errors of points, and linear predictions between landmarks and annotated points.
 
 Shapes: K discovered landmarks, L annotated points, N images, T test images. Errors are percentages of the
-normalizer [N], one length per image in the same pixels as the points. Coordinates of
-annotated points that are not `visible` are ignored; the errors of these points are NaN and do not count.
+normalizer [N], one length per image in the same pixels as the points. Coordinates of annotated points that
+are not `visible` are ignored; the errors of these points are NaN and do not count.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def backward_prediction(
 
 
 def mean_shape(truth: FloatArray, visible: BoolArray) -> FloatArray:
-    """Compute the mean position [L, 2] of each point where it is visible; the origin if it never is."""
+    """Compute the mean position [L, 2] of each point where it is visible; (0, 0) if it is never visible."""
     total = np.where(visible[..., None], truth, 0.0).sum(axis=0, dtype=np.float64)
     mean: FloatArray = total / np.maximum(visible.sum(axis=0), 1)[:, None]
     return mean
@@ -226,7 +226,7 @@ def _flat(points: FloatArray) -> FloatArray:
 
 
 def nan_mean(values: FloatArray, axis: int) -> FloatArray:
-    """Compute the mean of the values that are not NaN; unlike `np.nanmean`, without a warning if all are."""
+    """Compute the mean of the values that are not NaN; unlike `np.nanmean`, do not warn if all are NaN."""
     known = ~np.isnan(values)
     count = known.sum(axis=axis)
     total = np.where(known, values, 0.0).sum(axis=axis, dtype=np.float64)

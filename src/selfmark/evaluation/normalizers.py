@@ -28,7 +28,7 @@ NAMED_SPECS = ("box", "bbox", *PARTS, "side")
 POINTS_PREFIX = "points:"
 
 SIDES = {"l": "left", "r": "right", "left": "left", "right": "right"}
-# Parts that may follow the initial of their side directly, as in "lhip". Not ears: "rear" is a word.
+# Parts that may follow the initial of their side directly, as in "lhip". Not "ear": "rear" is a word.
 PARTS_WITH_INITIAL = "eye|shoulder|elbow|wrist|hand|hip|knee|ankle|foot"
 
 
@@ -40,10 +40,11 @@ def normalizer_lengths(truth: AnnotatedObjects, spec: str, regions: FloatArray) 
 
     Args:
         truth: N objects.
-        spec: "box", the root of the area of the tight box around the visible points; "bbox", the same of the
-            annotated box; "inter_ocular", the distance between the centers of the eyes; "shoulders";
-            "torso", from left shoulder to right hip; "side", the side of the region; or "points:A,B", the
-            distance between two points given by name or index.
+        spec: "box", the root of the area of the tight box around the visible points; "bbox", the root
+            of the area of the annotated box; "inter_ocular", the distance between the centers of the eyes;
+            "shoulders", the distance between the shoulders; "torso", from left shoulder to right hip;
+            "side", the side of the region; or "points:A,B", the distance between two points given by name or
+            index.
         regions: [N, 4] x, y, w, h of the crops in the original.
 
     Raises:
@@ -62,7 +63,7 @@ def normalizer_lengths(truth: AnnotatedObjects, spec: str, regions: FloatArray) 
 
 
 def measurable_lengths(truth: AnnotatedObjects, spec: str, regions: FloatArray) -> FloatArray:
-    """Return the lengths of `normalizer_lengths`, NaN or 0 for objects without one."""
+    """Return the lengths of `normalizer_lengths`, NaN or 0 where they cannot be measured."""
     if regions.shape != (len(truth), 4):
         raise ValueError(f"regions must be [{len(truth)}, 4], got {regions.shape}")
     if spec == "box":
@@ -86,7 +87,7 @@ def is_available(truth: AnnotatedObjects, spec: str) -> bool:
 
 
 def default_normalizer(truth: AnnotatedObjects) -> str:
-    """Return the declared normalizer, else the eye or shoulder distance if named, else the box."""
+    """Return the declared normalizer, else the eye or shoulder distance if available, else the box."""
     named = (spec for spec in ("inter_ocular", "shoulders") if is_available(truth, spec))
     return truth.normalizer or next(named, "box")
 

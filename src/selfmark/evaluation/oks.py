@@ -139,12 +139,12 @@ def average_precision(
         raise InputError("no object has a visible point, so average precision cannot be measured")
     min_similarity = np.asarray(thresholds, np.float64)
     # Highest score first; ties are ordered by image, then as given.
-    ranking = np.lexsort((detections.image, -detections.score))
+    by_score = np.lexsort((detections.image, -detections.score))
     is_match = np.zeros((len(min_similarity), len(detections.image)), bool)
     is_counted = np.zeros_like(is_match)  # detections beyond the best 20 of their image stay False
     objects_of = _rows_by_image(targets.image)
-    for image, ranks in _rows_by_image(detections.image[ranking]).items():
-        best = ranking[ranks[:MAX_DETECTIONS]]
+    for image, positions in _rows_by_image(detections.image[by_score]).items():
+        best = by_score[positions[:MAX_DETECTIONS]]
         objects = objects_of.get(image, np.zeros(0, np.int64))
         similarity = np.zeros((len(best), len(objects)))
         for column, row in enumerate(objects):
@@ -153,7 +153,7 @@ def average_precision(
         is_match[:, best] = chosen >= 0
         # Index -1 (no object) selects the appended False.
         is_counted[:, best] = ~np.append(ignored[objects], False)[chosen]
-    is_match, is_counted = is_match[:, ranking], is_counted[:, ranking]
+    is_match, is_counted = is_match[:, by_score], is_counted[:, by_score]
     precision = [
         _interpolated_precision(match[counted], num_targets).mean()
         for match, counted in zip(is_match, is_counted, strict=True)
@@ -171,7 +171,7 @@ def _rows_by_image(image: IntArray) -> dict[int, IntArray]:
 def _target_similarity(xy: FloatArray, targets: TargetObjects, row: int, sigmas: FloatArray) -> FloatArray:
     """Compute the OKS [D] of detections [D, L, 2] with one object.
 
-    If no point is visible, distances are measured to its box, enlarged by its own size on every side.
+    If no point is visible, distances are measured to the object's box, enlarged by its size on every side.
     """
     visible = targets.visible[row]
     if visible.any():

@@ -55,8 +55,8 @@ class Examples:
     """Landmarks and annotated points of N images, to fit regressors on or to test them.
 
     Attributes:
-        landmarks: [N, K, 2] discovered; NaN where Stage 1 found none.
-        truth: [N, L, 2] annotated, arbitrary where not visible.
+        landmarks: [N, K, 2] discovered landmarks; NaN where Stage 1 did not find a landmark.
+        truth: [N, L, 2] annotated points, arbitrary where not visible.
         visible: [N, L].
         normalizer: [N] lengths that errors are divided by.
     """
@@ -108,6 +108,7 @@ def errors_by_num_images(train: Examples, test: Examples, settings: Evaluation) 
     rows = []
     for name, fit in regressors(settings).items():
         for count in sizes:
+            # "all" is True for the row that is fitted on all training images.
             row: Metrics = {"regressor": name, "images": count, "all": count == len(train)}
             for direction, errors in (("forward", forward_errors), ("backward", backward_errors)):
                 # All regressors and directions use the same draws, so that rows can be compared.
@@ -126,7 +127,7 @@ def errors_by_num_images(train: Examples, test: Examples, settings: Evaluation) 
 def _mean_error_function(
     compute_errors: Callable[[Examples, Examples, Fit], FloatArray], train: Examples, test: Examples, fit: Fit
 ) -> Callable[[IntArray], float]:
-    """Return a function from rows of the training images to the test error after fitting on these rows."""
+    """Return a function that takes rows of the training images, fits on them and returns the test error."""
     return lambda rows: mean_error(compute_errors(train.select(rows), test, fit))
 
 
@@ -180,7 +181,7 @@ def errors_by_group(train: Examples, test: Examples, values: Sequence[Any], sett
 
 
 def _numeric_order(item: tuple[str, Any]) -> tuple[float, str]:
-    """Return a sort key that puts names with a leading number first, by that number."""
+    """Return a sort key that puts names with a leading number first, ordered by that number."""
     try:
         return float(item[0].split(" ")[0]), item[0]
     except ValueError:
@@ -191,7 +192,7 @@ def _numeric_order(item: tuple[str, Any]) -> tuple[float, str]:
 
 
 def stage1_errors(train: Examples, test: Examples, settings: Evaluation) -> Metrics:
-    """Measure the errors of Stage 1, whose landmarks are NaN where it found none.
+    """Measure the errors of Stage 1, whose landmarks are NaN where they were not found.
 
     As in the paper, gaps are completed by singular value thresholding in the training images, and filled
     with the training mean in the test images.
@@ -210,7 +211,7 @@ def stage1_errors(train: Examples, test: Examples, settings: Evaluation) -> Metr
     return {"points_per_image": points_per_image(test.landmarks), "errors": rows}
 
 
-# --- raw and regressed landmarks as detections of the annotated points --------------------------------
+# --- landmarks used as detections of the annotated points --------------------------------------------
 
 
 def matched_landmarks(train: Examples) -> IntArray:

@@ -1,7 +1,7 @@
 """Linear regressors between landmarks and annotated points (paper, Evaluation Metrics).
 
 Discovered landmarks have no names. They are judged by how well a linear map predicts the annotated points
-from them, and the other way round.
+from them, and the other way around.
 """
 
 from __future__ import annotations
@@ -88,9 +88,10 @@ def fit_without_bias(inputs: FloatArray, targets: FloatArray) -> Regressor:
 
 
 def _as_double(inputs: FloatArray, targets: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return both in double precision, after checking that they have the same number of images."""
+    """Return both arrays in double precision, after checking that they have the same number of images."""
     if len(inputs) != len(targets) or len(inputs) == 0:
         raise ValueError(
-            f"inputs and targets must be of the same images, not {len(inputs)} and {len(targets)}"
+            f"inputs and targets must have the same number of rows, at least 1, not {len(inputs)} and "
+            f"{len(targets)}"
         )
     return np.asarray(inputs, np.float64), np.asarray(targets, np.float64)

@@ -251,7 +251,7 @@ def _object_areas(test: LabeledRun, test_examples: Examples, size: int) -> Float
 
 
 def _groups(test: LabeledRun, name: str) -> list[str]:
-    """Return the group of each test image by a field: its value, or its quartile if it has many."""
+    """Return the group of each test image: its value of a field, or the quartile if there are many values."""
     if name not in test.truth.fields:
         known = ", ".join(test.truth.fields) or "none"
         raise InputError(f"{test.truth.source} has no field '{name}' to break down by; it has: {known}")
@@ -266,7 +266,7 @@ def _groups(test: LabeledRun, name: str) -> list[str]:
 
 
 def _run_precision(run: Run, train: LabeledRun, spec: str, config: Config) -> Metrics:
-    """Return the precision of the run's first keypoints by name; empty if it has none or no labels."""
+    """Return the precision of the run's first keypoints by name; empty without keypoints or labels."""
     if not run.has_points("first"):
         return {}
     precision = run_keypoint_precision(run, train, spec, config)

@@ -1,4 +1,4 @@
-"""The landmarks before the last training, applied to any images: Stage 1, or the zero-shot landmarks.
+"""Landmarks from before the last training, found in any images: those of Stage 1, or zero-shot landmarks.
 
 Stage 2 always predicts all K landmarks. Stage 1 finds a landmark only if a keypoint was assigned to its
 cluster. The paper compares the two; the descriptors also show how well the landmarks are separated. A run
@@ -224,9 +224,9 @@ def silhouette_margins(
 ) -> FloatArray:
     """Compute the simplified silhouette of each point, [P]: (b - a) / max(a, b).
 
-    Here a is the distance to the point's own centroid and b the distance to the nearest other one. The value
-    is 1 at its own centroid, 0 halfway and negative if another centroid is nearer; NaN if there is only one
-    centroid.
+    Here a is the distance to the point's own centroid and b the distance to the nearest other centroid. The
+    value is 1 at the point's own centroid, 0 halfway and negative if another centroid is nearer; NaN if there
+    is only one centroid.
 
     >>> centroids = np.array([[0.0, 0.0], [10.0, 0.0]])
     >>> points = np.array([[0.0, 0.0], [5.0, 0.0], [8.0, 0.0]])

@@ -63,13 +63,12 @@ def judge_landmarks(
         score: [N, K] peaks of the heatmaps.
         agreement_radius: Maximum distance at which two positions agree, as a fraction of the image side.
     """
-    landmarks = score.shape[1]
-    unknown = np.full(landmarks, np.nan)
+    not_measured = np.full(score.shape[1], np.nan)
     # A landmark fixed to one spot of the image agrees with every deformation that leaves this spot in place.
     is_counted = np.isfinite(deformed.error) & (deformed.moved > agreement_radius)
     stable = _fraction(deformed.error <= agreement_radius, is_counted)
-    symmetric = unknown if mirror is None else _fraction(mirror <= agreement_radius, np.isfinite(mirror))
-    rates = unknown if found is None else found.mean(axis=0)
+    symmetric = not_measured if mirror is None else _fraction(mirror <= agreement_radius, np.isfinite(mirror))
+    rates = not_measured if found is None else found.mean(axis=0)
     trust = _factor(stable) * _factor(symmetric) * _factor(rates / (rates.max() or 1.0))
     deformation = 100 * _nan_median(deformed.error)
     return LandmarkTrust(
@@ -78,7 +77,7 @@ def judge_landmarks(
         symmetric=symmetric,
         found=rates,
         score=score.mean(axis=0),
-        separation=unknown if separation is None else separation,
+        separation=not_measured if separation is None else separation,
         trust=trust,
         order=np.lexsort((deformation, -trust)),
     )

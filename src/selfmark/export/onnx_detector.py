@@ -84,7 +84,7 @@ def _load_model(path: Path) -> Any:
     onnx = require_package("onnx", INSTALL)
     try:
         return onnx.load(path)
-    except Exception as error:  # its errors have no common base class
+    except Exception as error:  # the errors of onnx have no common base class
         raise InputError(f"{path} is not an ONNX file: {str(error).splitlines()[0]}") from error
 
 
@@ -105,5 +105,5 @@ def _open_session(model: bytes, path: Path, threads: int) -> Any:
     options.log_severity_level = 3  # errors only; they are also raised
     try:
         return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # its errors have no common base class
+    except Exception as error:  # the errors of ONNX Runtime have no common base class
         raise InputError(f"ONNX Runtime cannot read {path}: {str(error).splitlines()[0]}") from error

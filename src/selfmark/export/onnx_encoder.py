@@ -1,7 +1,7 @@
 """Networks on an EfficientNet-Lite encoder as ONNX graphs.
 
-Batch norms are part of the convolutions before them, and ONNX Runtime fuses ReLU6 into both. The convolutions
-have the recorder's type; resizing and unit vectors stay in float32, as in torch.
+Batch norms are part of the convolutions before them, and ONNX Runtime also fuses ReLU6 into these. The
+convolutions have the recorder's type; resizing and unit vectors stay in float32, as in torch.
 """
 
 from __future__ import annotations

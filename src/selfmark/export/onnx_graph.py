@@ -4,9 +4,9 @@ The network calls the operations in order, and each operation adds its nodes to 
 by hand rather than traced, because the choice of nodes decides how fast ONNX Runtime is on a CPU:
 
 - GroupNorm becomes `InstanceNormalization` over groups, followed by a 1x1 depthwise convolution with the
-  norm's scale and shift. ONNX Runtime runs convolutions in a blocked layout and fuses the ReLU into this one,
-  so that scale, shift and ReLU take one pass over memory instead of three.
-- An image and its mirror image form one batch, and all sizes except the batch are constants.
+  norm's scale and shift. ONNX Runtime runs convolutions in a blocked layout and fuses the ReLU into this
+  convolution, so that scale, shift and ReLU take one pass over memory instead of three.
+- An image and its mirror image form one batch, and all sizes except the batch size are constants.
 
 `benchmarks/predict_cpu.py` measures the effect.
 """
@@ -139,9 +139,8 @@ class Recorder:
 
 def add_maps(recorder: Recorder, psi: Psi, images: Value, size: int) -> Maps:
     """Add the network and return its K heatmaps of images [B, 3, size, size], floats 0..255."""
-    backend = replace(
-        PLAIN_BACKEND, layers=cast(NetworkOps, recorder)
-    )  # computes with Maps instead of tensors
+    # The recorder computes with Maps instead of tensors.
+    backend = replace(PLAIN_BACKEND, layers=cast(NetworkOps, recorder))
     maps: Maps = psi.head(psi.backbone(Maps(images.name, 3, size), backend), backend)
     return Maps(Value(recorder.graph, maps.name).cast(np.float32).name, maps.channels, maps.side)
 

@@ -25,7 +25,7 @@ from selfmark.model.network import Psi, ResidualBlock
 
 Floats = npt.NDArray[np.float32]
 
-# A norm is folded only if its smallest scale is above this fraction of its largest, so all are positive.
+# A norm is folded only if its smallest scale is above this fraction of its largest, so that all are positive.
 _MIN_NORM_RATIO = 0.1
 _BATCH_SIZE = 8  # images per forward pass while ranges are measured
 _MAX_LEVEL = 255  # largest unsigned 8-bit value
@@ -55,7 +55,7 @@ class ValueRange:
         return cls(inputs.amax(), low.clamp_max(0), high.clamp_min(0))
 
     def union(self, other: ValueRange) -> ValueRange:
-        """Return the smallest range that contains both."""
+        """Return the smallest range that contains both ranges."""
         return ValueRange(
             torch.maximum(self.max_input, other.max_input),
             torch.minimum(self.low, other.low),
@@ -102,7 +102,7 @@ def block_convs(psi: Psi) -> list[nn.Conv2d]:
 
 
 def head_convs(network: FeaturePsi | ZeroShotPsi) -> list[nn.Conv2d]:
-    """Return the convolutions of the head between its first and last one; a ReLU precedes each."""
+    """Return the convolutions of the head except the first and the last; a ReLU precedes each."""
     if isinstance(network, ZeroShotPsi):
         return []
     return [layer for layer in network.head if isinstance(layer, nn.Conv2d)][1:-1]
@@ -110,7 +110,7 @@ def head_convs(network: FeaturePsi | ZeroShotPsi) -> list[nn.Conv2d]:
 
 @torch.no_grad()
 def observe_ranges(network: nn.Module, convs: list[nn.Conv2d], images: Tensor, mirrored: bool) -> Ranges:
-    """Measure the range at some convolutions.
+    """Measure the value ranges at the given convolutions.
 
     Args:
         network: Network to observe.
@@ -158,16 +158,16 @@ class Int8Recorder(Recorder):
         bias = None if conv.bias is None else to_array(conv.bias)
         quantized = quantize_conv(to_array(conv.weight), self._ranges[conv], bias)
         graph = self.graph
-        input_scale = quantized.input_scale, np.array(0, np.uint8)  # with its zero point
-        input_levels = graph.add("QuantizeLinear", x.name, *input_scale)
-        inputs = graph.add("DequantizeLinear", input_levels, *input_scale)
+        input_quantization = quantized.input_scale, np.array(0, np.uint8)  # scale and zero point
+        input_levels = graph.add("QuantizeLinear", x.name, *input_quantization)
+        inputs = graph.add("DequantizeLinear", input_levels, *input_quantization)
         zeros = np.zeros(conv.out_channels, np.int8)
         weight = graph.add("DequantizeLinear", quantized.weight, quantized.weight_scale, zeros, axis=0)
         bias_scale = quantized.input_scale * quantized.weight_scale
         offset = graph.add("DequantizeLinear", quantized.bias, bias_scale, zeros.astype(np.int32), axis=0)
         result = graph.add("Conv", inputs, weight, offset, **conv_attributes(conv))
-        output_scale = np.array(1, np.float32), np.array(_ZERO_POINT, np.uint8)  # with its zero point
-        levels = graph.add("QuantizeLinear", result, *output_scale)
+        output_quantization = np.array(1, np.float32), np.array(_ZERO_POINT, np.uint8)  # scale and zero point
+        levels = graph.add("QuantizeLinear", result, *output_quantization)
         floats = graph.add(
             "DequantizeLinear", levels, quantized.output_scale, quantized.output_zero_point, axis=1
         )
@@ -179,10 +179,10 @@ class QuantizedConv:
     """A quantized convolution.
 
     ONNX Runtime supports only one output scale and zero point for all channels. But the GroupNorm of an
-    hourglass amplifies channels with small values, so each channel needs its own. The output scale of a
-    channel is therefore folded into its weight scale, and its zero point into its bias. The convolution then
-    has output scale 1, and the last node restores the values: q becomes (q - output_zero_point[o])
-    output_scale[o] in channel o.
+    hourglass amplifies channels with small values, so each channel needs its own scale and zero point. The
+    output scale of a channel is therefore folded into its weight scale, and its zero point into its bias. The
+    convolution then has output scale 1, and the last node restores the values: q becomes
+    (q - output_zero_point[o]) output_scale[o] in channel o.
 
     Attributes:
         input_scale: [] scale of the inputs; their zero point is 0.

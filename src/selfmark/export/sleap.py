@@ -102,7 +102,7 @@ def _track_numbers(table: PoseTable) -> Sequence[int]:
 
 
 def _video(sio: ModuleType, table: PoseTable) -> Any:
-    """Return a reference by absolute path, with metadata, so that sleap-io need not open the files."""
+    """Return a video that refers to files by absolute path; its metadata spares sleap-io opening them."""
     width, height = table.size
     names = [path.absolute().as_posix() for path in table.paths]
     length = count_frames(table.paths[0]) if table.is_video else len(names)

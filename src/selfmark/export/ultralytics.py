@@ -119,7 +119,7 @@ def _box_corners(points: FloatArray, box: Box | None, size: FloatArray) -> tuple
     """Return the corners of the object as fractions of the image size, clipped to the image.
 
     Use the object's box if it is known, otherwise the bounding box of its points, at least one pixel wide. If
-    it has no points either, use the whole image.
+    the object has no points either, use the whole image.
     """
     if box is not None:
         x, y, width, height = box

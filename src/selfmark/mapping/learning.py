@@ -212,10 +212,10 @@ def _describe_limits(
             f"{len(predicted.skipped)} annotated images could not be read and were left out, "
             f"first {predicted.skipped[0]}"
         )
-    unknown = [name for name in truth.names if name not in mapping.names]
-    if unknown:
+    unmapped = [name for name in truth.names if name not in mapping.names]
+    if unmapped:
         notes.append(
-            f"these points are not annotated in any image and are not in the map: {', '.join(unknown)}"
+            f"these points are not annotated in any image and are not in the map: {', '.join(unmapped)}"
         )
     if not mapping.mirror:
         notes.append(

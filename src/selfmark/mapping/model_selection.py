@@ -69,8 +69,8 @@ def select_map(examples: MappingExamples, lengths: FloatArray, mirror: MirrorPar
     """
     mirrored = (True, False) if mirror is not None else (False,)
     all_options = [FitOptions(*values) for values in product((True, False), mirrored, RIDGES)]
-    images = len(np.unique(examples.group))
-    candidates = all_options if images >= MIN_IMAGES_TO_SELECT else all_options[:1]
+    num_images = len(np.unique(examples.group))
+    candidates = all_options if num_images >= MIN_IMAGES_TO_SELECT else all_options[:1]
     errors = np.stack([cross_validation_errors(examples, lengths, mirror, options) for options in candidates])
     # Some options predict points that others cannot. Compare on the points that all of them predict.
     shared = np.where(np.isnan(errors).any(axis=0), np.nan, errors)

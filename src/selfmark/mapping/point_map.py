@@ -85,7 +85,7 @@ class MirrorPartners(NamedTuple):
 
 
 def add_mirrored(examples: MappingExamples, mirror: MirrorPartners) -> MappingExamples:
-    """Append the mirror image of every object, so that a left ear also teaches where the right one is."""
+    """Append the mirror image of every object, so that a left ear also teaches where the right ear is."""
     landmarks, points = list(mirror.landmarks), list(mirror.points)
     return MappingExamples(
         np.concatenate([examples.landmarks, _flip(examples.landmarks[:, landmarks], mirror.size)]),
@@ -139,11 +139,11 @@ class PointMap:
 
         A point's score is the mean score of the landmarks, weighted by their influence on the point.
         """
-        landmarks, points = len(self.weights) // 2, len(self.constant) // 2
-        blocks = self.weights.reshape(landmarks, 2, points, 2)
+        num_landmarks, num_points = len(self.weights) // 2, len(self.constant) // 2
+        blocks = self.weights.reshape(num_landmarks, 2, num_points, 2)
         influence = np.sqrt((blocks**2).sum(axis=(1, 3)))
         total = influence.sum(axis=0)
-        fraction = np.where(total > 0, influence / np.where(total > 0, total, 1.0), 1 / landmarks)
+        fraction = np.where(total > 0, influence / np.where(total > 0, total, 1.0), 1 / num_landmarks)
         mean: FloatArray = score @ fraction
         return mean
 
@@ -160,8 +160,9 @@ def fit_point_map(examples: MappingExamples, reference: FloatArray, ridge: float
     """
     alignment = _align(examples.landmarks, examples.score, reference)
     landmarks, points = alignment.apply(examples.landmarks), alignment.apply(examples.points)
-    count = points.shape[1]
-    weights, constant = np.zeros((2 * landmarks.shape[1], count, 2)), np.full((count, 2), np.nan)
+    num_points = points.shape[1]
+    weights = np.zeros((2 * landmarks.shape[1], num_points, 2))
+    constant = np.full((num_points, 2), np.nan)
     # Points annotated in the same objects share one fit, because the targets of a regression do not interact.
     points_by_mask: dict[bytes, list[int]] = {}
     for point, mask in enumerate(examples.visible.T):
@@ -177,15 +178,15 @@ def fit_point_map(examples: MappingExamples, reference: FloatArray, ridge: float
 def _regress(landmarks: FloatArray, points: FloatArray, ridge: float) -> tuple[FloatArray, FloatArray]:
     """Return weights [2 K, L, 2] and constant [L, 2] from landmarks [n, K, 2] and points [n, L, 2].
 
-    With covariances that are sums over the images plus PRIOR_IMAGES times the prior,
+    With covariances that are sums over the objects plus PRIOR_IMAGES times the prior,
     weights = (cov(landmarks, landmarks) + noise)^-1 cov(landmarks, points).
     """
     landmark_mean, point_mean = landmarks.mean(axis=0), points.mean(axis=0)
     center = landmark_mean.mean(axis=0)
     unit = max(1.0, float(np.sqrt(((landmark_mean - center) ** 2).sum(axis=1).mean())))
-    images = len(landmarks)
-    source = ((landmarks - landmark_mean) / unit).reshape(images, -1)
-    target = ((points - point_mean) / unit).reshape(images, -1)
+    num_objects = len(landmarks)
+    source = ((landmarks - landmark_mean) / unit).reshape(num_objects, -1)
+    target = ((points - point_mean) / unit).reshape(num_objects, -1)
     source_position, target_position = (landmark_mean - center) / unit, (point_mean - center) / unit
     axes = np.eye(2)  # the prior assumes that x and y of a point move independently
     landmark_covariance = source.T @ source + PRIOR_IMAGES * np.kron(
@@ -194,7 +195,7 @@ def _regress(landmarks: FloatArray, points: FloatArray, ridge: float) -> tuple[F
     cross_covariance = source.T @ target + PRIOR_IMAGES * np.kron(
         _prior_covariance(source_position, target_position), axes
     )
-    noise = (images + PRIOR_IMAGES) * ridge**2
+    noise = (num_objects + PRIOR_IMAGES) * ridge**2
     weights = np.linalg.solve(
         landmark_covariance + noise * np.eye(len(landmark_covariance)), cross_covariance
     )
@@ -269,7 +270,7 @@ def _align(landmarks: FloatArray, score: FloatArray, reference: FloatArray) -> _
     target_mean = (weight * target).sum(axis=1, keepdims=True)
     covariance = (weight * (source - source_mean).conj() * (target - target_mean)).sum(axis=1, keepdims=True)
     variance = (weight * np.abs(source - source_mean) ** 2).sum(axis=1, keepdims=True)
-    # Adding one square pixel to both keeps the factor at 1 when all landmarks coincide.
+    # Adding one square pixel to numerator and denominator keeps the factor at 1 when all landmarks coincide.
     factor = (covariance + 1) / (variance + 1)
     return _SimilarityTransforms(factor, target_mean - factor * source_mean)
 

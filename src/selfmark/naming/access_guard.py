@@ -1,8 +1,8 @@
 """Access control of the naming page: only a browser with the token may use it, from the page itself.
 
 - The socket is bound to 127.0.0.1, so other machines cannot connect (see `server`).
-- The `Host` header must be the address of this server. This stops DNS rebinding: another
-  site can make its host name resolve to 127.0.0.1, but its requests still have that host name.
+- The `Host` header must be the address of this server. This stops DNS rebinding: another site
+  can make its host name resolve to 127.0.0.1, but its requests still have that host name.
 - Every request needs the token. The first request has it in the address; from there it moves into a cookie
   that scripts cannot read and that browsers do not send with requests of other sites.
 - A request that changes something must have a header that other sites cannot add, and must come from the page

@@ -63,9 +63,8 @@ def build_app(
     """
     app = FastAPI(title="selfmark", docs_url=None, redoc_url=None, openapi_url=None)
     _add_page(app)
-    session = hashlib.sha256(token.encode()).hexdigest()[
-        :12
-    ]  # new at every start, because the images may differ
+    # The session is new at every start, because the images may differ.
+    session = hashlib.sha256(token.encode()).hexdigest()[:12]
     about = {"title": title, "version": __version__, "images": len(shown), "session": session}
     _add_card(app, about, editor, notes)
     _add_images(app, shown, ImageRenderer(shown, editor.read().images.max_megapixels))

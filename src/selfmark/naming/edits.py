@@ -159,8 +159,8 @@ def _apply(card: ModelCard, edit: Edit) -> ModelCard:
         case SetPartner(landmark, partner):
             return _pair(card, landmark, partner)
         case SetConfirmed(landmark, confirmed):
-            both = [landmark, card.mirror[landmark]]
-            return replace(card, confirmed=_set_members(card.confirmed, both, confirmed))
+            pair = [landmark, card.mirror[landmark]]
+            return replace(card, confirmed=_set_members(card.confirmed, pair, confirmed))
         case SetEdge(a, b, connected):
             return _connect(card, a, b, connected)
 
@@ -196,10 +196,10 @@ def _inverse(card: ModelCard, edit: Edit) -> list[Edit]:
         case SetHidden(landmark, _):
             return [SetHidden(landmark, landmark in card.hidden)]
         case SetPartner(landmark, partner):
-            both = (landmark, partner)
+            pair = (landmark, partner)
             return [
-                *(SetPartner(index, card.mirror[index]) for index in both),
-                *(SetConfirmed(index, index in card.confirmed) for index in both),
+                *(SetPartner(index, card.mirror[index]) for index in pair),
+                *(SetConfirmed(index, index in card.confirmed) for index in pair),
             ]
         case SetConfirmed(landmark, _):
             return [SetConfirmed(landmark, landmark in card.confirmed)]

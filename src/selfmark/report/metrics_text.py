@@ -43,8 +43,8 @@ def headline_numbers(metrics: Metrics) -> list[tuple[str, str, str]]:
             (
                 "Backward error",
                 f"{headline['backward']['error']:.2f} %",
-                "The same for the landmarks, predicted from the annotated points. It is low if no landmark "
-                f"moves at random. Guessing their mean gives {guessing['backward']:.2f} %.",
+                "Distance between the landmarks and their prediction from the annotated points. It is small "
+                f"if no landmark moves at random. Guessing their mean gives {guessing['backward']:.2f} %.",
             ),
             (
                 "Points found by Stage 1",
@@ -200,7 +200,8 @@ def _stages(metrics: Metrics) -> ReportTable:
         title="Stage 1 and Stage 2",
         note=f"Stage 1 finds {points:.1f} of the {len(metrics['landmarks'])} landmarks in a test image. "
         "Missing landmarks are filled in by singular value thresholding in training images and by their mean "
-        "in test images. Stage 2, the final detector, always places all of them.",
+        "in test images. Stage 2, the final detector, always places all of them. Errors are in percent of "
+        f"{error_unit(metrics)}.",
         header=("regressor", "Stage 1 forward", "Stage 2 forward", "Stage 1 backward", "Stage 2 backward"),
         rows=tuple(
             (
@@ -218,7 +219,8 @@ def _stages(metrics: Metrics) -> ReportTable:
 def _breakdown(metrics: Metrics, field: str) -> ReportTable:
     return ReportTable(
         title=f"Error by {field}",
-        note=f"Linear rule '{metrics['headline']['regressor']}', fitted on all annotated training images.",
+        note=f"Errors in percent of {error_unit(metrics)}. The linear rule is "
+        f"'{metrics['headline']['regressor']}', fitted on all annotated training images.",
         header=(field, "images", "forward", "backward"),
         rows=tuple(
             (value, f"{row['images']:,}", _number(row["forward"]), _number(row["backward"]))
@@ -253,7 +255,8 @@ def _oks(metrics: Metrics) -> ReportTable:
     measured = metrics["oks"]
     return ReportTable(
         title="Average precision and recall over OKS, raw landmarks",
-        note="The COCO measure for poses: AP and AR over the OKS thresholds 0.5 to 0.95, and at single ones.",
+        note="The COCO measure for poses: AP and AR averaged over the OKS thresholds 0.5 to 0.95, and at "
+        "single thresholds.",
         header=tuple(measured),
         rows=(tuple(f"{value:.3f}" for value in measured.values()),),
     )

@@ -52,12 +52,13 @@ class ReportData:
         tables: Results of an evaluation as tables.
         curves: Results of an evaluation as curves.
         cluster_xy: [P, 2] positions on the map of the landmarks; at most 1,000 are drawn, evenly sampled.
-        cluster_label: [P] landmark of each position, -1 for none.
+        cluster_label: [P] landmark of each position, -1 without a landmark.
         cluster_crops: [P, c, c, 3] uint8, the image around each position.
         cluster_note: Sentences below the map on how it was made.
         trust: [K] from 0 to 1; not finite where it was not measured.
         trust_limits: Lowest trust for "use with care" and for "trustworthy".
-        order: [K] landmarks in the order they are shown; by default by trust, otherwise by number.
+        order: [K] landmarks in the order they are shown; None sorts them by trust, if measured, else by
+            number.
         facts: (name, value) pairs of each landmark.
 
     Sections whose data is missing are left out.

@@ -33,7 +33,7 @@ def build_rounds_section(
         title="Round by round",
         note="Before each round, the program searches every image for points and groups the points of all "
         "images by how alike they look. Stage 2 learns from the groups in the last row.",
-        header=("round", "points found per image", "points kept per image", "of these with a label"),
+        header=("round", "points found per image", "points kept per image", "kept points with a label"),
         rows=tuple(
             (str(number), _format(a, 1), _format(b, 1), _format(100 * c, 0, "%"))
             for number, a, b, c in zip(order, found.tolist(), kept.tolist(), labeled.tolist(), strict=True)

@@ -55,7 +55,7 @@ def build_scatter(xy: FloatArray, label: IntArray, colors: Sequence[str], crops:
         return Scatter((), (), 0)
     positions = _fit_to_map(xy[kept])
     label = np.where((label[kept] >= 0) & (label[kept] < len(colors)), label[kept], -1)
-    fills = [*colors, _GRAY]  # -1 selects the last one
+    fills = [*colors, _GRAY]  # index -1 selects the gray
     groups = tuple(
         _build_group(index, fills[index], positions[label == index]) for index in np.unique(label).tolist()
     )
@@ -77,7 +77,7 @@ def build_scatter(xy: FloatArray, label: IntArray, colors: Sequence[str], crops:
 
 def _build_group(index: int, color: str, positions: FloatArray) -> DotGroup:
     x, y = np.median(positions, axis=0).tolist()
-    # A line of length zero with round ends is a disc. It is a tenth as long as a <circle> element.
+    # A line of length zero with round ends is a disc. Its text is a tenth as long as a <circle> element.
     dots = "".join(f"M{a:.1f} {b:.1f}h0" for a, b in positions.tolist())
     return DotGroup(index, color, dots, (round(x, 1), round(y, 1)))
 

@@ -21,6 +21,7 @@ import pytest
 
 from selfmark import __all__ as public_names
 from selfmark.config import PRESETS
+from selfmark.config.presets import DEFAULT_FEATURES
 from selfmark.demo.scene import Scene
 from selfmark.detector import Detector
 from selfmark.paper.reproduction import experiment
@@ -33,7 +34,16 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # Settings that make the documented runs short. Pages ask for up to twenty landmarks, so keypoints are
 # detected in larger images than in other tests.
-_SHORT = {**QUICK, "keypoints.image_size": 128}
+_SHORT = {
+    **QUICK,
+    "keypoints.image_size": 128,
+    "features.sample": 2000,
+    "features.iterations": 5,
+    "student.rounds": 1,
+    "student.iterations": 2,
+    "student.batch": 3,
+    "student.width": 16,
+}
 SHORT = [f"--set={name}={json.dumps(value)}" for name, value in _SHORT.items() if name not in ("K", "M")]
 
 
@@ -96,6 +106,10 @@ def workspace(scene: Scene, labeled: Path, tmp_path_factory: pytest.TempPathFact
     _write_corrected_labels(scene, folder / "corrected.json")
     shutil.copy(folder / "labeled" / "labels.json", folder / "boxes.json")
     shutil.copytree(folder / "labeled" / "images", folder / "images")
+    if importlib.util.find_spec("onnx"):
+        from tests.features.onnx_models import make_model
+
+        (folder / "features.onnx").write_bytes(make_model())
     _write_datasets(folder)
     _write_birds(folder / "official" / "cub", scene)
     return folder
@@ -168,10 +182,12 @@ def test_every_documented_command_runs(
     ]
     if name == "discover" and missing:
         pytest.skip(f"needs the weights of {missing[0]} in the cache")
-    if name == "export" or "--runtime" in words:
+    if name == "export" or "--runtime" in words or "onnx:features.onnx" in words:
         pytest.importorskip("onnxruntime")
     if name == "discover" and "--resume" not in words:
         words += [*SHORT, "--preset=tiny"]
+        if "--method" in words and "--features" not in words:  # only the preset auto has features
+            words += ["--features", DEFAULT_FEATURES]
         if "--landmarks" not in words and "-k" not in words:
             words += ["-k", "4"]
         words += ["--set=M=24"]
@@ -267,6 +283,21 @@ def test_the_readme_picture_can_be_redrawn(workspace: Path, tmp_path: Path) -> N
         sheets.append(script.picture(str(tmp_path), images))
     assert sheets[0].shape == (script.WIDTH // 2 - 1, script.WIDTH, 3)  # two rows of four, with gaps
     assert (sheets[0] != sheets[1]).any()  # landmarks of low trust are not drawn
+
+
+def test_pictures_of_features_can_be_redrawn(workspace: Path, tmp_path: Path) -> None:
+    script = _load_script("make_features_pictures")
+    for name in ("first", "second"):
+        Detector.load("demo").save(tmp_path / name)
+    runs = [str(tmp_path / name) for name in ("first", "second")]
+    images = [str(workspace / "photos" / f"{index:03d}.png") for index in range(3)]
+    sheet = script.picture(runs, images)
+    assert sheet.shape[1:] == (script.WIDTH, 3)
+    assert abs(sheet.shape[0] - script.WIDTH * 2 / 3) < 2  # one row for each run, with a gap
+    half = sheet.shape[0] // 2
+    # Both runs have the same detector, so both rows are alike except for the resampling.
+    rows = sheet[: half - 2].astype(int), sheet[-(half - 2) :]
+    assert np.abs(rows[0] - rows[1]).mean() < 10
 
 
 def _script_calls() -> list[str]:

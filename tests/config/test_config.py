@@ -187,6 +187,7 @@ def test_auto_chooses_the_preset_by_device_and_explains_it() -> None:
     assert (on_gpu.preset, on_cpu.preset, on_cpu.K) == ("fast", "tiny", 12)
     assert "CUDA" in why_gpu
     assert "no CUDA" in why_cpu
+    assert f"with {on_cpu.features.name} features" in why_cpu
 
 
 def test_auto_uses_fewer_clusters_for_few_images_but_at_least_k() -> None:

@@ -88,11 +88,12 @@ def resolve_preset(
     """
     if preset_name == "auto":
         config = with_features(preset("fast" if cuda else "tiny"), DEFAULT_FEATURES)
-        why = (
+        machine = (
             "a CUDA device is available, and this preset takes minutes on it"
             if cuda
             else "no CUDA device is available, and this preset takes minutes on a few CPU cores"
         )
+        why = f"{machine}, by default with {DEFAULT_FEATURES} features"
     else:
         config, why = preset(preset_name), "as requested"
     if isinstance(K, int):

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from selfmark.points import FloatArray
 
 _RIDGE = 0.01  # relative to the largest entry of X'X, as in the evaluation
-_MIN_IMAGES = 4  # images in each half in which a landmark must be present
+_MIN_IMAGES = 4  # a landmark must be present in this many images of each half
 
 
 def unexplained_fraction(
@@ -20,10 +20,10 @@ def unexplained_fraction(
     targets: FloatArray,
     present: npt.NDArray[np.bool_],
 ) -> float:
-    """Return the error of predicting landmarks linearly from others, over that of guessing their mean.
+    """Return the error of predicting landmarks from others, divided by that of guessing their mean.
 
-    A ridge regression is fitted on one half of the images and tested on the other, in both directions. The
-    result is 0 for landmarks that are determined by the others and about 1 for unrelated ones.
+    A ridge regression is fitted on one half of the images and tested on the other half; then the halves are
+    swapped. The result is 0 for landmarks that the others determine and about 1 for unrelated landmarks.
 
     Args:
         predictors: [N, K, 2] landmarks of N images.
@@ -31,7 +31,7 @@ def unexplained_fraction(
         present: [N, L] bool, targets that were found in the image.
     """
     half = np.arange(len(predictors)) % 2 == 0
-    error = guess = 0.0
+    error = baseline = 0.0
     inputs = predictors.reshape(len(predictors), -1).astype(np.float64)
     for landmark in range(targets.shape[1]):
         for fit, test in ((half, ~half), (~half, half)):
@@ -42,14 +42,14 @@ def unexplained_fraction(
                 inputs[fit_rows], targets[fit_rows, landmark], inputs[test_rows], targets[test_rows, landmark]
             )
             error += residual
-            guess += spread
-    return error / guess if guess > 0 else 1.0
+            baseline += spread
+    return error / baseline if baseline > 0 else 1.0
 
 
 def _fit_and_test(
     inputs: FloatArray, points: FloatArray, test_inputs: FloatArray, test_points: FloatArray
 ) -> tuple[float, float]:
-    """Return the mean error of a ridge regression and that of the mean position, pixels."""
+    """Return the mean error of a ridge regression and that of guessing the mean position, in pixels."""
     center, mean = inputs.mean(axis=0), points.mean(axis=0)
     centered = inputs - center
     gram = centered.T @ centered

@@ -1,6 +1,6 @@
-"""Apply Phi to the whole training set: find keypoints and compute two descriptors for each.
+"""Apply Phi to the whole training set: find keypoints and compute their descriptors.
 
-Descriptors take by far the most memory in a round. Memory for the largest possible number is allocated before
+Descriptors take by far the most memory in a round. Memory for as many as there can be is allocated before
 the first image: on the device if it fits easily, otherwise on the host, where untouched pages cost nothing.
 """
 
@@ -40,8 +40,8 @@ def describe_images(
         group: the processes that share the images.
 
     Returns:
-        The keypoints of this process's images; `image_index` counts the images of all processes. They are on
-        the device or, if the descriptors would take too much memory there, on the host.
+        The keypoints of this process's images; `image_index` counts the images of all processes. The
+        keypoints are on the device or, if the descriptors would take too much memory there, on the host.
     """
     phi.eval()
     rows = group.shard(len(feed))

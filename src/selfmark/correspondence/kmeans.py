@@ -20,7 +20,8 @@ from torch import Tensor
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 
 # K-means runs whose costs differ by less than this factor found the same clusters in a different order. The
-# first of them is used: which one is cheapest depends on rounding, and hence on the number of processes.
+# first of these runs is used, because which one is cheapest depends on rounding, and hence on the number of
+# processes.
 _SAME_COST = 1 + 1e-6
 _CHECK_EVERY = 4  # Lloyd iterations between convergence checks, each of which waits for the device
 
@@ -54,8 +55,8 @@ def nearest_centroid(vectors: Tensor, centroids: Tensor) -> NearestCentroids:
     for block in iterate_blocks(vectors, centroids.device):
         scores = target.compare(block)
         clusters.append(_argmin(scores))
-        partial = scores.gather(1, clusters[-1][:, None])[:, 0]
-        distances.append((partial + torch.linalg.vecdot(block, block)).clamp_min(0))
+        lowest = scores.gather(1, clusters[-1][:, None])[:, 0]
+        distances.append((lowest + torch.linalg.vecdot(block, block)).clamp_min(0))
     return NearestCentroids(torch.cat(clusters), torch.cat(distances))
 
 
@@ -90,9 +91,9 @@ def centroid_margins(vectors: Tensor, centroids: Tensor) -> CentroidMargins:
     for block in iterate_blocks(vectors, centroids.device):
         scores = target.compare(block)
         cluster = _argmin(scores)
-        partial = scores.gather(1, cluster[:, None])
-        distance = (partial[:, 0] + torch.linalg.vecdot(block, block)).clamp_min(0)
-        margins = (scores - partial) / between[cluster]
+        lowest = scores.gather(1, cluster[:, None])
+        distance = (lowest[:, 0] + torch.linalg.vecdot(block, block)).clamp_min(0)
+        margins = (scores - lowest) / between[cluster]
         margin = margins.scatter_(1, cluster[:, None], torch.inf).amin(dim=1)
         parts.append((cluster, distance, margin))
     return CentroidMargins(*(torch.cat(part) for part in zip(*parts, strict=True)))
@@ -149,7 +150,7 @@ def kmeans(
     """Run K-means several times and return the centroids [clusters, D] with the lowest cost.
 
     Args:
-        vectors: [P, D] float32, the vectors of this process; all processes need at least `clusters` together.
+        vectors: [P, D] float32, the vectors of this process; all processes together need at least `clusters`.
         clusters: number of centroids.
         iterations: maximum number of Lloyd iterations per run; a run ends early when it has converged.
         restarts: number of independent runs.
@@ -171,7 +172,7 @@ def kmeans(
 
 
 def _seed(vectors: Tensor, draws: Tensor, group: ProcessGroup) -> Tensor:
-    """Choose seeds by k-means++: each is drawn in proportion to its squared distance from earlier ones.
+    """Choose seeds by k-means++: draw vectors by their squared distance from the nearest earlier seed.
 
     All R runs are seeded at once, so that the vectors are read C times, not R x C times. Weights are float64,
     because the row that a draw selects must not depend on how a product is rounded.
@@ -187,7 +188,7 @@ def _seed(vectors: Tensor, draws: Tensor, group: ProcessGroup) -> Tensor:
     restarts, clusters = draws.shape
     seeds = vectors.new_empty(restarts, clusters, vectors.shape[1])
     exact = vectors.double()
-    # In blocks, because `vecdot` allocates a product as large as its input.
+    # Blocks save memory, because `vecdot` allocates a product as large as its input.
     norms = torch.cat([torch.linalg.vecdot(b, b) for b in torch.split(exact, _block_size(exact.device))])
     weight = draws.new_ones(restarts, len(vectors))
     for index in range(clusters):
@@ -287,5 +288,5 @@ def _find_farthest(vectors: Tensor, centroids: Tensor, count: int, group: Proces
 
 
 def _block_size(device: torch.device) -> int:
-    """Return the vectors per block: enough to use all threads, few enough for their distances to fit."""
+    """Return the number of vectors per block: many for speed, but few enough to store their distances."""
     return 32_768 if device.type == "cpu" else 262_144

@@ -14,8 +14,8 @@ fraction of landmarks that are stable and the fraction of keypoints that belong 
 few clusters, a cluster covers several points of an image, but only one of them is kept. With too many, a
 landmark is split into parts that are each found only sometimes.
 
-This measures stability under resampling (Ben-Hur et al. 2002, Lange et al. 2004) per cluster (Hennig 2008),
-corrected for chance (Cohen 1960); see docs/landmark-count.md.
+The score measures stability under resampling (Ben-Hur et al. 2002, Lange et al. 2004) per cluster (Hennig
+2008), corrected for chance (Cohen 1960); see docs/landmark-count.md.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class CountTrial:
 
     detection:  d, the fraction of images in which a landmark is found
     separation: s, the fraction of the points found that are clearly in one cluster
-    agreement:  a, the fraction of those to which both halves gave the same landmark, corrected for chance and
-                without dissolved landmarks
+    agreement:  a, the fraction of these clear points to which both halves gave the same landmark, corrected
+                for chance and without dissolved landmarks
     score:      see the module docstring
     error:      standard error of the score over the splits
     """
@@ -114,7 +114,7 @@ def feasible_counts(candidates: Sequence[int], max_points: int, total_points: in
 
     Args:
         candidates: numbers of landmarks.
-        max_points: points in the image with the most.
+        max_points: points in the image with the most points.
         total_points: points in all images.
 
     >>> feasible_counts((10, 4, 30), max_points=12, total_points=500)
@@ -137,7 +137,7 @@ def find_plateau(trials: Sequence[CountTrial]) -> tuple[int, ...]:
 
 
 def score_uncertainty(trials: Sequence[CountTrial]) -> float:
-    """Return the standard error of the best score, or the median over all trials if that is larger.
+    """Return the standard error of the best score, or the median of all standard errors if larger.
 
     The standard error from a few splits is itself uncertain, and the median keeps it from being too small.
     """
@@ -155,7 +155,7 @@ def sample_images(
         images: number of images over all processes.
         max_images: number of images to sample.
         device: where the result is.
-        group: the processes that share the images; each gets the points of all.
+        group: the processes that share the images; each process gets the points of all processes.
     """
     sampled = torch.linspace(0, images - 1, min(images, max_images)).round().long()
     new_index = torch.full((images,), -1)

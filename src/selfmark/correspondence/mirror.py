@@ -1,4 +1,4 @@
-"""Mirror partners of landmarks (Sec. 3.7): which landmark each one becomes when the image is flipped."""
+"""Mirror partners of landmarks (Sec. 3.7): which landmark each landmark becomes when the image is flipped."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ def mirror_cooccurrence(
     >>> mirror_cooccurrence(np.array([0, 0, 1]), np.array([1, 1, -1]), 2).tolist()
     [[0, 2], [0, 0]]
     """
-    both = (label >= 0) & (mirrored_label >= 0)
+    is_labeled = (label >= 0) & (mirrored_label >= 0)
     table = np.zeros((landmarks, landmarks), dtype=np.int64)
-    np.add.at(table, (label[both], mirrored_label[both]), 1)
+    np.add.at(table, (label[is_labeled], mirrored_label[is_labeled]), 1)
     return table
 
 
 def nearest_in_mirror_image(
     xy: npt.NDArray[np.float32], mirrored_xy: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.int64]:
-    """Count how often landmark l of the mirror image is the nearest one to landmark k, [K, K].
+    """Count how often landmark l of the mirror image is nearest to landmark k of the image, [K, K].
 
     Args:
         xy: [N, K, 2] landmarks of images.
-        mirrored_xy: [N, K, 2] landmarks of the mirror images, at their places in the images themselves.
+        mirrored_xy: [N, K, 2] landmarks of the mirror images, mapped back to the original images.
 
     >>> eyes = np.array([[[0.0, 0.0], [9.0, 0.0]]])
     >>> nearest_in_mirror_image(eyes, eyes[:, ::-1]).tolist()
@@ -51,7 +51,7 @@ def find_mirror_partners(table: npt.NDArray[np.int64]) -> tuple[int, ...]:
 
     The paper pairs each cluster with the one it becomes most often. Such choices need not be mutual, but
     flipping twice must change nothing. Pairs are therefore formed greedily, in descending order of
-    their counts in both directions. A landmark that finds no free partner is its own partner.
+    how often either landmark becomes the other. A landmark that finds no free partner is its own partner.
 
     >>> find_mirror_partners(np.array([[0, 9, 0], [8, 0, 1], [0, 0, 7]]))
     (1, 0, 2)

@@ -2,7 +2,7 @@
 
 Descriptors of the images and of their mirror images are clustered together (Sec. 3.7), so every keypoint also
 gets the label it has when its image is flipped. In a group, each process provides the keypoints of its own
-images; centroids are fitted to those of all processes, and everything else concerns one image at a time.
+images; centroids are fitted to the keypoints of all processes, and every other step treats images separately.
 
 The computation runs on the generator's device, and the labels are there too. Descriptors may be in host
 memory; the device then holds only the sample for K-means and one or two blocks, regardless of the number of
@@ -53,7 +53,7 @@ def keep_one_per_cluster(
 
     Args:
         described: keypoints with descriptors.
-        K: number of clusters; the labels are discarded.
+        K: number of clusters, which serve only as a filter.
         settings: settings of K-means and assignment.
         generator: source of the random numbers.
         group: the processes that share the images.
@@ -74,7 +74,7 @@ def label_keypoints(
     generator: torch.Generator,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> LabeledPoints:
-    """Cluster the descriptors and label every keypoint and its mirror image, each cluster once per image."""
+    """Cluster the descriptors and label every keypoint and its mirror image, each cluster at most once."""
     centroids = fit_centroids(described, clusters, settings, generator, group)
     images = described.points.image_index
     labels = assign_clusters(_require_descriptors(described.points), images, centroids, settings.assignment)
@@ -143,8 +143,8 @@ def fit_centroids(
 def _select_rows(views: list[Tensor], rows: Tensor) -> Tensor:
     """Return rows [S, D] of the views, counted point by point: all views of point 0, then of point 1.
 
-    In this order, the rows of one process follow those of another, regardless of the number of processes. The
-    views are never concatenated, because that would double the memory of the descriptors.
+    In this order, the rows of all processes form the same sequence for any number of processes. The views are
+    never concatenated, because that would double the memory of the descriptors.
     """
     point, view = rows // len(views), rows % len(views)
     chosen = views[0].new_empty(len(rows), views[0].shape[1])

@@ -39,7 +39,8 @@ def find_foreground(
     """Mark the cells [N, h, w] that belong to the object.
 
     All cells are clustered. A cluster is background if its frequency at the border of the images is more than
-    `max_border_ratio` times its frequency inside. If hardly any cell is left, all cells are marked.
+    `max_border_ratio` times its frequency inside. If fewer than the fraction
+    `min_foreground` of the cells is left, all cells are marked.
 
     Args:
         cells: [N, D, h, w] features of the cells.
@@ -52,7 +53,7 @@ def find_foreground(
     sample = _sample_cells(cells, everything, settings, generator, group)
     clusters = min(settings.foreground_clusters, sum(group.gather_counts(len(sample))))
     centroids = kmeans(sample, clusters, settings.iterations, settings.restarts, generator, group)
-    labels = torch.cat([_nearest_cells(block, centroids) for block in _blocks(cells, generator.device)])
+    labels = torch.cat([_label_cells(block, centroids) for block in _blocks(cells, generator.device)])
     margin = settings.border
     is_border = torch.ones(height, width, dtype=torch.bool, device=labels.device)
     is_border[margin:-margin, margin:-margin] = False
@@ -63,8 +64,8 @@ def find_foreground(
 
     ratio = frequency(is_border) / frequency(~is_border).clamp_min(1e-9)
     foreground = (ratio < settings.max_border_ratio)[labels]
-    marked = group.all_sum(torch.stack([foreground.sum(), everything.sum()]).float())
-    return foreground if bool(marked[0] >= settings.min_foreground * marked[1]) else everything
+    num_foreground, num_cells = group.all_sum(torch.stack([foreground.sum(), everything.sum()]).float())
+    return foreground if bool(num_foreground >= settings.min_foreground * num_cells) else everything
 
 
 def find_part_centroids(
@@ -121,7 +122,7 @@ def _sample_cells(
     return cells[image, :, row, column].to(generator.device, torch.float32)
 
 
-def _nearest_cells(block: Tensor, centroids: Tensor) -> Tensor:
+def _label_cells(block: Tensor, centroids: Tensor) -> Tensor:
     """Return the nearest centroid of each cell of [B, D, h, w] features, [B, h, w]."""
     images, _, height, width = block.shape
     vectors = block.permute(0, 2, 3, 1).flatten(0, 2)

@@ -1,7 +1,7 @@
 """Features of all cells of all images, computed once and kept in half precision.
 
 They are kept in the memory of the device if they fit there, otherwise in host memory, and in a file of the
-run folder if they are too large for that as well.
+run folder if they are too large for host memory as well.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def describe_cells(
     Args:
         encoder: pretrained network.
         feed: the images.
-        rows: which images.
+        rows: the images to describe.
         config: precision, images per pass, memory the features may take, and rotations to average over.
         folder: run folder, for features that do not fit into memory; see `remove_stored_cells`.
         is_mirrored: describe the mirror images; cells keep the positions they have in the images themselves.
@@ -67,7 +67,7 @@ def describe_cells(
 
 
 def remove_stored_cells(folder: Path) -> None:
-    """Delete the files of features in a run folder; whoever still has one open can go on reading it."""
+    """Delete the feature files of a run folder; processes that have them open can go on reading."""
     for path in folder.glob(_FILES):
         path.unlink(missing_ok=True)
 
@@ -78,5 +78,5 @@ def _allocate(shape: tuple[int, ...], device: torch.device, runtime: Runtime, pa
         return torch.empty(shape, dtype=torch.float16, device=device)
     if num_bytes <= runtime.store_gigabytes * 1e9:
         return torch.empty(shape, dtype=torch.float16)
-    path.unlink(missing_ok=True)  # an earlier file stays readable for whoever still has it open
+    path.unlink(missing_ok=True)  # a process that has an earlier file open can go on reading it
     return torch.from_numpy(np.memmap(path, np.float16, "w+", shape=shape))

@@ -1,7 +1,7 @@
 """DINOv2 (Oquab et al. 2023): vision transformers that were trained without labels.
 
-Layers have the names of the official state dicts, so these load unchanged. The mask token, which only
-training uses, is left out.
+Layers have the names of the official state dicts, so these state dicts load unchanged. The mask token,
+which only training uses, is left out.
 """
 
 from __future__ import annotations

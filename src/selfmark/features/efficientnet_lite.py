@@ -1,13 +1,14 @@
 """EfficientNet-Lite: EfficientNet (Tan and Le 2019) without squeeze-and-excitation and swish.
 
-Layers have the names of the published state dicts, so these load unchanged. Layers after the last block that
-is used, and the classifier, are left out, so that a saved model stays small.
+Layers have the names of the published state dicts, so these state dicts load unchanged. The classifier
+and the layers after the last block that is used are left out, so that a saved model stays small.
 
 Padding follows TensorFlow's "SAME" rule for the actual size of the input, as in the network that was
 trained. The package `efficientnet_lite_pytorch` computes the padding once, for the image size of each variant
-(224, 240 and 260 pixels). Both agree for images of that size. For images whose side is a multiple of 32,
-which are used here, they also agree for lite0. They differ for lite1 and lite2, because some of their maps
-have odd sides at 240 and 260 pixels and even sides here; the package agrees again with `image_size=None`.
+(224, 240 and 260 pixels). The two paddings agree for images of that size. For images whose side is a multiple
+of 32, which are used here, they also agree for lite0. They differ for lite1 and lite2, because some of
+their maps have odd sides at 240 and 260 pixels and even sides here. With `image_size=None`, the package
+agrees again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from selfmark.features.encoder import Encoder, FeatureInfo
 
 _EPSILON = 1e-3  # of all batch norms, as in the published networks
 _STEM = 32  # channels after the first convolution
-_CPU_BATCH = 4  # images at a time on a CPU: the maps of more leave its cache, which takes twice as long
+_CPU_BATCH = (
+    4  # images at a time on a CPU; the maps of more do not fit into its cache, which doubles the time
+)
 
 
 class _Stage(NamedTuple):
@@ -50,7 +53,10 @@ SCALES: Mapping[str, tuple[float, float]] = {"lite0": (1.0, 1.0), "lite1": (1.0,
 
 
 class SamePaddedConv(nn.Conv2d):
-    """Convolution with TensorFlow's "SAME" padding: ceil(size / stride) outputs, an odd pixel at the end."""
+    """Convolution with TensorFlow's "SAME" padding: ceil(size / stride) outputs per axis.
+
+    If the padding is odd, the extra pixel is at the end.
+    """
 
     def normalized(self, x: Tensor, norm: nn.BatchNorm2d) -> Tensor:
         """Convolve maps [B, C, H, W] and apply a batch norm with fixed statistics.
@@ -73,7 +79,7 @@ class SamePaddedConv(nn.Conv2d):
         return self.weight * scale[:, None, None, None], bias
 
     def pad_amounts(self, side: int) -> tuple[int, int]:
-        """Return the padding before and after a side of so many pixels."""
+        """Return the padding before and after a side of `side` pixels."""
         kernel, stride = self.kernel_size[0], self.stride[0]
         total = max((math.ceil(side / stride) - 1) * stride + kernel - side, 0)
         return total // 2, total - total // 2

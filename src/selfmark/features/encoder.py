@@ -101,7 +101,7 @@ def grid_shape(images: Tensor) -> tuple[int, int]:
 
 
 def join_maps(maps: Sequence[Tensor], grid: tuple[int, int]) -> Tensor:
-    """Join feature maps of different resolutions to unit vectors in which all maps count equally.
+    """Join feature maps of different resolutions into unit vectors in which all maps count equally.
 
     Args:
         maps: feature maps [B, C_i, h_i, w_i].

@@ -1,4 +1,4 @@
-"""Encoders by name."""
+"""Load encoders by name."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def check_features(name: str) -> None:
 def build_encoder(name: str, onnx_model: bytes | None = None) -> Encoder:
     """Build an encoder with random weights in evaluation mode, to load a saved state dict into.
 
-    The weights are the same at every call, and torch's global random state is not changed. An ONNX model is
-    complete: its weights are in its file.
+    The weights are the same at every call, and torch's global random state is not changed. An ONNX model
+    already has its weights, which are stored in its file.
 
     Args:
         name: one of FEATURES, or onnx:FILE.

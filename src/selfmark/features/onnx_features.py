@@ -1,8 +1,8 @@
 """Features of a user's own ONNX model, computed with ONNX Runtime.
 
-The model has one float32 input [B, 3, H, W] and one float32 output [B, D, h, w]. The input is RGB in 0..1, of
-which the mean of ImageNet's colors is subtracted and which is divided by their standard deviation. Dimensions
-may be fixed or dynamic: images are resized to a fixed H and W, and divided into batches of a fixed B.
+The model has one float32 input [B, 3, H, W] and one float32 output [B, D, h, w]. The input is RGB in 0..1,
+normalized with the mean and the standard deviation of ImageNet's colors. Dimensions may be fixed or dynamic:
+images are resized to a fixed H and W, and divided into batches of a fixed B.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class OnnxEncoder(Encoder):
         model_bytes: content of the file, so that a detector can store a copy.
 
     Raises:
-        InputError: if ONNX Runtime is not installed or the model has other inputs or outputs.
+        InputError: if ONNX Runtime is not installed or the model's inputs or outputs are unsuitable.
     """
 
     is_trainable = False
@@ -74,7 +74,7 @@ class OnnxEncoder(Encoder):
         return maps, maps
 
     def _run(self, images: Floats) -> Floats:
-        """Run the model in batches of its fixed size; the last one is filled up with copies of an image."""
+        """Run the model in batches of its fixed size; the last batch is padded with copies of an image."""
         count = len(images)
         batch = self._batch or count
         images = np.concatenate([images, np.repeat(images[-1:], -count % batch, axis=0)])

@@ -1,4 +1,4 @@
-"""Objects that face any direction: how to notice them, and features that do not depend on the direction.
+"""Objects that face any direction: how to detect them, and features that do not depend on the direction.
 
 Features usually encode which way is up. If the objects are upright in all images, that helps; if they face
 any direction, as animals seen from above do, the same part gets different features in different images.
@@ -47,7 +47,7 @@ def average_rotations(describe: Describe, images: Tensor, rotations: int) -> Ten
 
 @torch.no_grad()
 def measure_uprightness(encoder: Encoder, images: Tensor, batch: int) -> float:
-    """Return how often a classifier tells images from upside-down copies: 0.5 by chance, 1 if always.
+    """Return how often a classifier tells images from upside-down copies: 0.5 is chance, 1 is always.
 
     A linear classifier on the mean and maximum of the features is trained on half of the images and tested on
     the other half; then the halves are swapped.
@@ -57,15 +57,15 @@ def measure_uprightness(encoder: Encoder, images: Tensor, batch: int) -> float:
         images: [N, 3, S, S] uint8, N >= 4, on the encoder's device.
         batch: images per pass.
     """
-    sides = []
-    for turned in (False, True):
+    pooled = []
+    for is_turned in (False, True):
         parts = []
         for pixels in torch.split(images, batch):
             values = pixels.float() / 255
-            features = encoder.describe(torch.rot90(values, 2, (2, 3)) if turned else values).float()
+            features = encoder.describe(torch.rot90(values, 2, (2, 3)) if is_turned else values).float()
             parts.append(torch.cat([features.mean(dim=(2, 3)), features.amax(dim=(2, 3))], dim=1))
-        sides.append(torch.cat(parts))
-    inputs = torch.stack(sides).double()  # [2, N, 2 D]
+        pooled.append(torch.cat(parts))
+    inputs = torch.stack(pooled).double()  # [2, N, 2 D]
     inputs = (inputs - inputs.mean(dim=(0, 1))) / inputs.std(dim=(0, 1)).clamp_min(1e-6)
     truth = torch.tensor([1.0, -1.0], dtype=torch.float64, device=inputs.device)[:, None]
     half = torch.arange(len(images), device=inputs.device) % 2 == 0

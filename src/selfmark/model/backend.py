@@ -2,8 +2,8 @@
 
 A network keeps its parameters and defines the order of its layers. A `Backend` defines how each layer is
 computed (`NetworkOps`), how training images are augmented (`AugmentOps`) and how a pass is executed
-(`ExecutionPolicy`). `plain_backend` implements the three in torch for any device, `fused_backend` with Triton
-kernels for CUDA. `network.prepare_network` chooses one of them.
+(`ExecutionPolicy`). `plain_backend` implements these interfaces in torch for any device; `fused_backend`
+implements them with Triton kernels for CUDA. `network.prepare_network` chooses the backend.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class AugmentOps(Protocol):
 
         Args:
             pixels: [B, 3, S, S] uint8.
-            matrix: [B, 2, 3] from pixels of the given image to pixels of the augmented one.
+            matrix: [B, 2, 3] from pixels of the given image to pixels of the augmented image.
             changes: color changes of each image.
             noise: [B, 3, S, S] standard normal noise, scaled by `changes.noise_sigma`.
 
@@ -81,7 +81,7 @@ class ExecutionPolicy(Protocol):
 
     @property
     def weight_dtype(self) -> torch.dtype | None:
-        """Data type of the weight copies that convolutions use; None if they use the parameters."""
+        """Data type of the weight copies that convolutions use; None if they use the parameters directly."""
 
     @property
     def is_capturable(self) -> bool:

@@ -24,7 +24,7 @@ from selfmark.run.files import FORMAT, read_json, require_format, write_json
 
 _MAX_LANDMARKS = 10_000  # a model.json with more is rejected
 MAX_NAME_LENGTH = 1_000  # characters of the name of a landmark
-_MAX_BYTES = 64 << 20  # of model.json; far more than the largest allowed number of landmarks needs
+_MAX_BYTES = 64 << 20  # size limit of model.json; even _MAX_LANDMARKS landmarks need far less
 ONNX_FEATURES = "features.safetensors"
 """File of a model folder with a copy of the ONNX model, for features `onnx:FILE`."""
 
@@ -39,7 +39,7 @@ class ModelCard:
     """Description of a detector, stored in model.json next to its weights."""
 
     names: tuple[str, ...]  # one per landmark, in index order
-    mirror: tuple[int, ...]  # the landmark that each one becomes in a mirrored image
+    mirror: tuple[int, ...]  # the landmark that each landmark becomes in a mirrored image
     skeleton: tuple[tuple[int, int], ...]  # pairs of landmarks to connect in drawings
     images: Images  # preprocessing
     network: Network
@@ -50,8 +50,8 @@ class ModelCard:
     hidden: tuple[int, ...] = ()  # landmarks left out of all output, ascending
     confirmed: tuple[int, ...] = ()  # landmarks whose mirror partner the user has confirmed, ascending
     architecture: Architecture = "hourglass"
-    features: Features = field(default_factory=Features)  # of the encoder, unless this is an hourglass
-    student: Student = field(default_factory=Student)  # the head on the encoder
+    features: Features = field(default_factory=Features)  # settings of the encoder, unused by an hourglass
+    student: Student = field(default_factory=Student)  # settings of the head on an encoder
 
 
 def read_card(folder: Path) -> ModelCard:
@@ -75,7 +75,7 @@ def write_card(card: ModelCard, folder: Path) -> None:
 
 
 def model_folder(folder: Path) -> Path:
-    """Return the model folder of a run, a model folder itself, or that of the packaged demo detector."""
+    """Return the model folder for a run folder, for a model folder itself, or for the packaged "demo"."""
     if is_packaged(folder):
         return Path(str(resources.files("selfmark.demo") / "model"))
     return folder / "model" if (folder / "model").is_dir() else folder
@@ -139,7 +139,7 @@ def _card_from_json(values: Any, path: Path) -> ModelCard:
         check_model(images, network)
         check_limits(features, "features.")
         check_limits(student, "student.")
-        architecture = values.get("architecture", "hourglass")  # cards of selfmark 0.1 have none
+        architecture = values.get("architecture", "hourglass")  # missing in cards of selfmark 0.1
         if architecture not in get_args(Architecture):
             raise ValueError(f"unknown value {reprlib.repr(architecture)} of 'architecture'")
         return ModelCard(

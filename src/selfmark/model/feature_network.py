@@ -1,7 +1,7 @@
 """Networks on a pretrained encoder: K heatmaps from its features, with or without a trained head.
 
-Both have the interface of `network.Psi`: images [B, 3, S, S] in 0..1 to heatmaps [B, K, S/4, S/4]. The
-encoder has cells of 8 pixels; the heatmaps are enlarged to cells of 4 pixels.
+Both networks have the interface of `network.Psi`: images [B, 3, S, S] in 0..1 to heatmaps [B, K, S/4, S/4].
+The encoder has cells of 8 pixels; the heatmaps are enlarged to cells of 4 pixels.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from selfmark.features.orientation import average_rotations
 from selfmark.model.backend import Backend
 from selfmark.model.plain_backend import PLAIN_BACKEND
 
-_MAPS_PER_IMAGE = 48  # feature maps of an encoder that are in memory at once, as images of its input size
+_MEMORY_FACTOR = 48  # memory of an encoder's feature maps, as a multiple of its float32 input images
 
 
 class FeaturePsi(nn.Module):
@@ -48,8 +48,9 @@ class FeaturePsi(nn.Module):
 class ZeroShotPsi(nn.Module):
     """Landmarks without training: K heatmaps from the similarity of each cell to K centroids.
 
-    A map is highest where the features are most similar to the centroid and falls off exponentially with the
-    similarity, so that its centroid (`heatmaps.heat_centroids`, weighted by squared heat) is a soft-argmax.
+    A map is highest where the features are most similar to the centroid, and decays exponentially as the
+    similarity decreases. Its center of mass (`heatmaps.heat_centroids`, weighted by squared heat) is
+    therefore a soft-argmax.
     """
 
     centroids: Tensor
@@ -74,14 +75,16 @@ class ZeroShotPsi(nn.Module):
         return self.describe_and_place(images)[1]
 
     def describe_and_place(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the features [B, D, S/8, S/8] of images [B, 3, S, S] in 0..1, and their heatmaps."""
+        """Return the features [B, D, S/8, S/8] and the heatmaps of images [B, 3, S, S] in 0..1."""
         with self.backend.execution.forward_context(self):
             features = average_rotations(self.encoder.describe, images, self.rotations).float()
         return features, enlarge_maps(similarity_heat(features, self.centroids, self.sharpness))
 
 
 def similarity_heat(features: Tensor, centroids: Tensor, sharpness: float) -> Tensor:
-    """Return maps [B, K, h, w] whose squares are soft-argmax weights, scaled to the highest similarity.
+    """Return maps [B, K, h, w] whose squares are proportional to soft-argmax weights.
+
+    The peak of a map is its highest similarity, or 0 if all similarities are negative.
 
     Args:
         features: [B, D, h, w] unit vectors.
@@ -95,7 +98,7 @@ def similarity_heat(features: Tensor, centroids: Tensor, sharpness: float) -> Te
 
 def bytes_per_feature_image(size: int) -> int:
     """Return the memory that one image of `size` pixels takes in a pass of an encoder without gradients."""
-    return _MAPS_PER_IMAGE * 3 * size**2 * torch.float32.itemsize
+    return _MEMORY_FACTOR * 3 * size**2 * torch.float32.itemsize
 
 
 def enlarge_maps(maps: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Triton implementation of the backend: bf16 on CUDA, few kernel launches per layer.
 
-Norm statistics, residual sums, bilinear sampling and losses are computed in float32. Without gradients, when
-landmark positions are read from the heatmaps, the output layers are computed in float32 too.
+Norm statistics, residual sums, bilinear sampling and losses are computed in float32. In passes
+without gradients, whose heatmaps give landmark positions, the output layers are computed in float32 too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ B = TypeVar("B")
 
 
 class WeightCopies:
-    """bf16 copies of the parameters of all convolutions, shared by layers and execution.
+    """bf16 copies of the parameters of all convolutions, shared by the layers and the execution policy.
 
     During training the optimizer owns them and keeps them up to date; otherwise `refresh` makes them.
     """
@@ -97,7 +97,7 @@ class FusedNetworkOps:
         """Return conv(x), in float32 when no gradients are needed."""
         if torch.is_grad_enabled():
             return F.conv2d(x, self._copies[conv.weight], self._bias(conv))
-        # A matrix product, because convolutions would round float32 to TF32.
+        # This is a matrix product because a convolution would round float32 to TF32.
         maps = F.linear(x.permute(0, 2, 3, 1).float(), conv.weight.flatten(1), conv.bias)
         return maps.permute(0, 3, 1, 2)
 
@@ -148,7 +148,7 @@ class FusedExecution:
     is_capturable = True
 
     def __init__(self, copies: WeightCopies) -> None:
-        """Keep `copies` up to date before each forward pass."""
+        """Refresh `copies` before each forward pass."""
         self._copies = copies
         self._streams: list[torch.cuda.Stream] = []
         self._depth = 0
@@ -165,8 +165,8 @@ class FusedExecution:
     def parallel(self, side: Callable[[], A], main: Callable[[], B]) -> tuple[A, B]:
         """Run the two computations on two streams.
 
-        The streams join before the results of `side` are used, so anything that reuses their memory has
-        waited for both streams.
+        The streams join before the results of `side` are used, so anything that reuses the memory of these
+        results has waited for both streams.
         """
         if self._depth == len(self._streams):
             self._streams.append(torch.cuda.Stream())  # type: ignore[no-untyped-call]

@@ -56,7 +56,7 @@ Refine = Literal["quarter", "parabola"]
 def local_maxima(score: Tensor, radius: int, threshold: float) -> Tensor:
     """Return the mask [B, H, W] of local maxima of `score` [B, H, W] above `threshold`.
 
-    A local maximum is the highest value up to `radius` rows and columns away. Of equal maxima in one window,
+    A local maximum is the highest value within `radius` rows and columns. Of equal maxima in one window,
     the first in reading order (top to bottom, left to right) suppresses the others, so no two maxima are
     within `radius` of each other.
 
@@ -65,10 +65,10 @@ def local_maxima(score: Tensor, radius: int, threshold: float) -> Tensor:
     """
     peak = (score == _window_maximum(score, radius)) & (score > threshold)
     height, width = score.shape[-2:]
-    # Reading order as descending numbers; float32 represents integers exactly up to 4096 x 4096 pixels.
-    order = torch.arange(height * width, 0, -1, dtype=torch.float32, device=score.device)
-    rank = torch.where(peak, order.view(height, width), 0.0)
-    return peak & (rank == _window_maximum(rank, radius))
+    # Earlier pixels have higher priority; float32 represents integers exactly up to 4096 x 4096 pixels.
+    priority = torch.arange(height * width, 0, -1, dtype=torch.float32, device=score.device)
+    peak_priority = torch.where(peak, priority.view(height, width), 0.0)
+    return peak & (peak_priority == _window_maximum(peak_priority, radius))
 
 
 def _window_maximum(values: Tensor, radius: int) -> Tensor:
@@ -83,8 +83,8 @@ def find_peaks(heat: Tensor, threshold: float, radius: int, max_peaks: int, refi
     heat = heat.float()
     width = heat.shape[-1]
     kept = torch.where(local_maxima(heat, radius, threshold), heat, -torch.inf)
-    score, flat = kept.flatten(1).topk(min(max_peaks, kept[0].numel()), dim=1)
-    cells = torch.stack([flat % width, flat // width], dim=-1)
+    score, flat_index = kept.flatten(1).topk(min(max_peaks, kept[0].numel()), dim=1)
+    cells = torch.stack([flat_index % width, flat_index // width], dim=-1)
     return Peaks(refine_peaks(heat, cells, refine), score, score > -torch.inf)
 
 
@@ -92,8 +92,8 @@ def find_maxima(maps: Tensor, refine: Refine) -> Peaks:
     """Return the highest cell of each landmark's map: [B, K, H, W] to cells [B, K, 2]; all are valid."""
     images, landmarks, height, width = maps.shape
     maps = maps.float()
-    score, flat = maps.flatten(2).max(dim=2)
-    cells = torch.stack([flat % width, flat // width], dim=-1)
+    score, flat_index = maps.flatten(2).max(dim=2)
+    cells = torch.stack([flat_index % width, flat_index // width], dim=-1)
     fine = refine_peaks(maps.reshape(-1, height, width), cells.reshape(-1, 1, 2), refine)
     return Peaks(fine.reshape(images, landmarks, 2), score, torch.ones_like(score, dtype=torch.bool))
 
@@ -102,11 +102,11 @@ def heat_centroids(maps: Tensor) -> Peaks:
     """Return the mean cell of each landmark's map, weighted by squared heat: [B, K, H, W] to cells [B, K, 2].
 
     For a map with one sharp peak this is the peak. For a map with several candidate positions it lies between
-    them, which on average gives a smaller error than choosing one. The score is the highest heat.
+    them, which on average gives a smaller error than choosing one of them. The score is the highest heat.
     """
     height, width = maps.shape[-2:]
     maps = maps.float()
-    weight = maps.clamp_min(0).square() + 1e-12  # a map without heat gives its center
+    weight = maps.clamp_min(0).square() + 1e-12  # so that a map without heat gives its own center
     total = weight.sum(dim=(2, 3))
     rows, columns = (torch.arange(n, device=maps.device, dtype=maps.dtype) for n in (height, width))
     x, y = weight.sum(dim=2) @ columns / total, weight.sum(dim=3) @ rows / total

@@ -19,7 +19,7 @@ LandmarkNetwork = Psi | FeaturePsi | ZeroShotPsi
 def build_landmark_network(card: ModelCard, onnx_model: Tensor | None = None) -> LandmarkNetwork:
     """Build the network that a card describes, to load saved weights into.
 
-    The hourglass is on the meta device, so that no memory is allocated before a file is known to match.
+    The hourglass is on the meta device, so that no memory is allocated before the weights are known to match.
 
     Args:
         card: the model card.

@@ -59,8 +59,8 @@ def negatives_different_cluster(label_a: Tensor, label_b: Tensor, valid_a: Tenso
     This is how the authors' earlier method chose negatives; arguments as in `positive_pairs`.
     """
     differ = label_a[:, :, None] != label_b[:, None, :]
-    known = (label_a >= 0)[:, :, None] & (label_b >= 0)[:, None, :]
-    return differ & known & valid_a[:, :, None] & valid_b[:, None, :]
+    are_labeled = (label_a >= 0)[:, :, None] & (label_b >= 0)[:, None, :]
+    return differ & are_labeled & valid_a[:, :, None] & valid_b[:, None, :]
 
 
 def pair_weights(

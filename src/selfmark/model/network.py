@@ -1,8 +1,8 @@
 """Networks of the paper: an hourglass backbone, Phi with two heads, and Psi with K heatmaps.
 
-Sec. 3.2 and 4.2: the hourglass of Newell et al. with the residual block of Bulat et al. With 256 channels,
-Phi has 6.77 M parameters, like the authors' implementation. Norms are GroupNorm, because batches are small
-and mix images with their deformations.
+The backbone is the hourglass of Newell et al. with the residual block of Bulat et al. (Sec. 3.2 and 4.2).
+With 256 channels, Phi has 6.77 M parameters, like the authors' implementation. All norms are GroupNorm,
+because batches are small and mix images with their deformations.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def prepare_network(network: Phi | Psi, device: torch.device, runtime: Runtime =
     network.to(device)
     bf16 = runtime.precision == "bf16" or (runtime.precision == "auto" and device.type == "cuda")
     fused = bf16 and runtime.kernels == "auto" and _supports_kernels(network, device)
-    if fused or device.type == "cpu":  # elsewhere eager GroupNorm is slow with channels last
+    if fused or device.type == "cpu":  # eager GroupNorm is slow with channels last on other devices
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if fused:
         from selfmark.model.fused_backend import create_fused_backend  # needs Triton
@@ -226,11 +226,12 @@ def prepare_network(network: Phi | Psi, device: torch.device, runtime: Runtime =
 def _supports_kernels(network: Phi | Psi, device: torch.device) -> bool:
     """Return True if the Triton kernels can run this network on this device.
 
-    They need powers of two, and norm groups that fit into the 64 channels one kernel program works on.
+    The numbers of channels and the sizes of norm groups must be powers of two, and a group must fit into the
+    64 channels that one kernel program works on.
     """
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
         return False
-    norm = network.backbone.block3.norm1
+    norm = network.backbone.block3.norm1  # has half of the network's channels
     width, group = 2 * norm.num_channels, 2 * norm.num_channels // norm.num_groups
-    are_powers = width & (width - 1) == 0 and group & (group - 1) == 0
-    return are_powers and group <= 64 and find_spec("triton") is not None
+    are_powers_of_two = width & (width - 1) == 0 and group & (group - 1) == 0
+    return are_powers_of_two and group <= 64 and find_spec("triton") is not None

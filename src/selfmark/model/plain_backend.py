@@ -59,7 +59,7 @@ class PlainNetworkOps:
         return result
 
     def describe(self, conv: nn.Conv2d, features: Tensor, cells: Tensor) -> Tensor:
-        """Interpolate the features at `cells`, fractional positions; apply the 1x1 convolution; normalize."""
+        """Interpolate the features at fractional `cells`, apply the 1x1 convolution and normalize."""
         sampled = sample_maps(features.float(), cells)
         return F.normalize(F.linear(sampled, conv.weight.flatten(1), conv.bias), dim=-1)
 
@@ -97,7 +97,7 @@ class PlainExecution:
         return self._is_capturable
 
     def use_weight_copies(self, copies: dict[Tensor, Tensor]) -> None:
-        """Raise if there are copies: the layers of torch use the parameters themselves."""
+        """Raise if there are copies: torch's layers use the parameters themselves."""
         if copies:
             raise ValueError("the plain backend reads the parameters themselves, not copies of them")
 

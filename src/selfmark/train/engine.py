@@ -47,7 +47,7 @@ class Phase:
     stop:            iteration after the last one
     drops:           iterations at which the learning rate drops by a factor of 10
     warmup_fraction: if above 0, the learning rate rises in this fraction of the phase and falls in the rest
-                     (one cycle, both by half a cosine)
+                     (one cycle; the rise and the fall each follow half a cosine)
     """
 
     stage: str

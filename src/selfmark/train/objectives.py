@@ -244,14 +244,14 @@ class RegressionSettings:
         """Return the settings of Stage 2 (Sec. 3.6)."""
         stage2, size = config.stage2, config.images.size
         return cls(
-            stage2.batch,
-            "stage2.batch",
-            stage2.sigma,
-            config.flip.train,
-            round(stage2.cutout * size / 256),
-            stage2.cutout_fraction,
-            config.augment,
-            size,
+            batch=stage2.batch,
+            batch_setting="stage2.batch",
+            sigma=stage2.sigma,
+            flip=config.flip.train,
+            cutout=round(stage2.cutout * size / 256),
+            cutout_fraction=stage2.cutout_fraction,
+            augment=config.augment,
+            size=size,
         )
 
     @classmethod
@@ -259,14 +259,14 @@ class RegressionSettings:
         """Return the settings of a detector on pretrained features."""
         student = config.student
         return cls(
-            student.batch,
-            "student.batch",
-            student.sigma,
-            config.flip.train,
-            0,
-            0.0,
-            config.augment,
-            config.images.size,
+            batch=student.batch,
+            batch_setting="student.batch",
+            sigma=student.sigma,
+            flip=config.flip.train,
+            cutout=0,
+            cutout_fraction=0.0,
+            augment=config.augment,
+            size=config.images.size,
         )
 
 

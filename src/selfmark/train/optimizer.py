@@ -18,7 +18,7 @@ from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 
 _ALPHA = 0.99  # decay of RMSprop's mean square; torch's default
 _BETAS = (0.9, 0.999)  # decay of AdamW's mean and mean square; torch's default
-_EPS = 1e-8  # torch's default of both
+_EPS = 1e-8  # torch's default for both optimizers
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class FlatOptimizer(ABC):
 
 
 class FlatRMSprop(FlatOptimizer):
-    """RMSprop (Implementation Details)."""
+    """RMSprop, the paper's optimizer (Implementation Details)."""
 
     remedy = (
         "a lower optimizer.lr or with gradient clipping, for example --resume --set optimizer.clip_norm=1"
@@ -177,13 +177,13 @@ class FlatAdamW(FlatOptimizer):
 
     def _update(self, gradients: list[Tensor]) -> None:
         self._steps.add_(1)
-        first, second = _BETAS
-        mean_scale, square_scale = 1 / (1 - first**self._steps), 1 / (1 - second**self._steps)
+        mean_decay, square_decay = _BETAS
+        mean_scale, square_scale = (1 / (1 - decay**self._steps) for decay in _BETAS)
         for group, gradient in zip(self._groups, gradients, strict=True):
             rate = self._rate * group.lr_scale
             mean, square = group.moments["mean"], group.moments["square"]
-            mean.lerp_(gradient, 1 - first)
-            square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
+            mean.lerp_(gradient, 1 - mean_decay)
+            square.mul_(square_decay).addcmul_(gradient, gradient, value=1 - square_decay)
             group.value.mul_(1 - rate * self._weight_decay)
             step = (mean * mean_scale).div_((square * square_scale).sqrt_().add_(_EPS)).mul_(rate)
             group.value.sub_(step)
@@ -201,13 +201,16 @@ def _flatten_part(
 ) -> list[FlatGroup]:
     if copy_dtype is None:
         return [_flatten(list(part.parameters()), lr_scale, None, moments)]
-    convs = [p for m in part.modules() if isinstance(m, nn.Conv2d) for p in m.parameters()]
-    # Weights before biases and large before small, so that each weight starts at a 16-byte boundary, which
-    # cudnn's fast kernels need.
-    convs.sort(key=lambda p: (-p.ndim, -p.numel()))
-    in_convs = set(convs)
+    conv_parameters = [p for m in part.modules() if isinstance(m, nn.Conv2d) for p in m.parameters()]
+    # Weights come before biases, and large tensors before small ones, so that each weight starts at a 16-byte
+    # boundary, which cudnn's fast kernels need.
+    conv_parameters.sort(key=lambda p: (-p.ndim, -p.numel()))
+    in_convs = set(conv_parameters)
     others = [p for p in part.parameters() if p not in in_convs]
-    return [_flatten(convs, lr_scale, copy_dtype, moments), _flatten(others, lr_scale, None, moments)]
+    return [
+        _flatten(conv_parameters, lr_scale, copy_dtype, moments),
+        _flatten(others, lr_scale, None, moments),
+    ]
 
 
 def _flatten(

@@ -101,17 +101,18 @@ def build_pair_batch(
     xy, valid = target_xy, target_valid
     label = torch.where(flip[:, None], table.mirrored_label[images], table.label[images])
     if propagated is not None:
-        # In a nearby frame, slot i is point i of the first image, propagated by optical flow.
+        # If the second image is a nearby frame, its point i is point i of the first image, propagated by
+        # optical flow.
         frame = slot.clamp_min(0)
-        near = (slot >= 0)[:, None]
+        is_near = (slot >= 0)[:, None]
         xy = torch.cat(
-            [table.xy[first], torch.where(near[..., None], propagated.xy[first, frame], table.xy[second])]
+            [table.xy[first], torch.where(is_near[..., None], propagated.xy[first, frame], table.xy[second])]
         )
         valid = torch.cat(
-            [table.valid[first], torch.where(near, propagated.valid[first, frame], table.valid[second])]
+            [table.valid[first], torch.where(is_near, propagated.valid[first, frame], table.valid[second])]
         )
-        slot_index = torch.arange(table.xy.shape[1], device=device)
-        label = torch.where(near.repeat(2, 1), slot_index, label)
+        point_index = torch.arange(table.xy.shape[1], device=device)
+        label = torch.where(is_near.repeat(2, 1), point_index, label)
 
     matrix = part.take(random_affine(2 * part.total, size, config.augment, generator))
     matrix = prepend_flip(matrix, flip, size)

@@ -31,8 +31,8 @@ def make_views(
         part: which rows of the whole batch these are.
         augmentation: implementation of the image augmentation.
     """
-    views = len(pixels) // part.count
-    drawn = random_color_changes(views * part.total, settings, generator)
+    num_sides = len(pixels) // part.count  # 2 for pairs of images, otherwise 1
+    drawn = random_color_changes(num_sides * part.total, settings, generator)
     changes = ColorChanges(**{field.name: part.take(getattr(drawn, field.name)) for field in fields(drawn)})
-    noise = part.take(random_noise(views * part.total, pixels.shape[-1], generator))
+    noise = part.take(random_noise(num_sides * part.total, pixels.shape[-1], generator))
     return augmentation.augment(pixels, matrix, changes, noise)

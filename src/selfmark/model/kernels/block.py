@@ -54,7 +54,7 @@ def _concatenate_add_kernel(
 def concatenate_add(first: Tensor, second: Tensor, third: Tensor, skip: Tensor) -> Tensor:
     """Return cat([first, second, third], 1) + skip, added in float32.
 
-    The concatenation is average-pooled 2x2 first if `skip` has half its size.
+    The concatenation is average-pooled 2x2 first if `skip` has half its height and width.
     """
     out = torch.empty_like(skip)
     pixels, half = skip.numel() // skip.shape[1], first.shape[1]
@@ -98,7 +98,10 @@ def last_channels(x: Tensor, count: int) -> Tensor:
 
 
 class _Block(torch.autograd.Function):
-    """Residual block; the skip is the input or, if `ws` is given, norm, ReLU and a 1x1 convolution of it."""
+    """Residual block; the skip is the input or, if `ws` is given, norm, ReLU and a 1x1 convolution of it.
+
+    Convolution weights are w1 to w3 and, for the skip, ws; g and b are the weight and bias of each norm.
+    """
 
     @staticmethod
     def forward(ctx, x, groups, pooled, w1, w2, w3, g1, b1, g2, b2, g3, b3, ws=None, gs=None, bs=None):
@@ -145,6 +148,7 @@ class _Block(torch.autograd.Function):
                 dactivation, inputs[i], stats[i], gains[i], biases[i], ctx.groups, parts[i], add=residual[i]
             )
         sums = affine.sum(dim=0).split([w for w in widths for _ in range(3)])
+        # The convolutions have no bias, so the third gradient of each norm, that of `conv_bias`, is unused.
         affines = [s for i, s in enumerate(sums) if i % 3 < 2]
         gradients = [gradient, None, None, *dweights, *affines[:6], *dskip_weights, *affines[6:]]
         return *gradients, *[None] * (15 - len(gradients))

@@ -42,8 +42,8 @@ def forward(
 ) -> tuple[Tensor, Tensor]:
     """Return relu(group_norm(x + conv_bias)) and statistics [images, 3, channels] for the backward pass.
 
-    The statistics of a channel are the mean of its group minus the `conv_bias` of the channel, 1 / standard
-    deviation, and the sum of the normalized values.
+    The three statistics of a channel are the mean of its group minus the channel's `conv_bias`, 1 / standard
+    deviation of its group, and the sum of the channel's normalized values.
     """
     grid, sizes = _launch_sizes(x)
     group, chunks = x.shape[1] // groups, triton.next_power_of_2(grid[1])

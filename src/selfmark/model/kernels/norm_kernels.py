@@ -2,7 +2,7 @@
 
 A program works on one image, a slab of channels that consists of whole groups, and a chunk of rows (pixels).
 The kernels that compute sums go from the last image to the first, and those that apply them from the first to
-the last, so that each one starts with the data that the previous one left in the cache.
+the last, so that each kernel starts with the data that the previous kernel left in the cache.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Bilinear sampling of a channels-last map at points, with a deterministic backward pass.
 
-In the backward pass, each tile of cells gathers from the points near it, in their order. There are no atomic
-additions, so the result is reproducible, and there is no buffer to clear.
+In the backward pass, each tile of cells gathers the gradients of nearby points in index order. There are no
+atomic additions, so the result is reproducible, and there is no buffer to clear.
 """
 
 from __future__ import annotations

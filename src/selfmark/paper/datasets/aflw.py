@@ -42,7 +42,7 @@ def _read_split(root: Path, part: str) -> AnnotatedObjects:
         labels, matlab_files.load_matlab(labels), "gt", (len(rows), len(FIVE), 2)
     )
     # The file has y before x: earlier work swaps the two and divides by the image width and height, which are
-    # in the variable `hw`. It treats coordinates as 0-based, and so do we, although they were written by
-    # MATLAB.
+    # in the variable `hw`. Earlier work treats coordinates as 0-based, and so do we, although they were
+    # written by MATLAB.
     xy = points[:, :, ::-1].copy()
     return build_annotated_objects([ImageRef(Path("output") / name) for _, (name,) in rows], FIVE, xy)

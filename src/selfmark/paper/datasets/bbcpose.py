@@ -34,11 +34,11 @@ NAMES = (
 NUM_VIDEOS = 20  # The annotations continue with the 72 videos of Extended BBCPose.
 TRAIN_STEP = 10  # use every n-th annotated frame of a training video
 VIDEO_SUFFIXES = (".mp4", ".avi", ".mkv")
-MARGIN = 0.3  # around the joints, to include the hands, the top of the head and the chest
+MARGIN = 0.3  # relative margin around the joints, to include the hands, the top of the head and the chest
 
 
 def read(root: Path) -> Dataset:
-    """Read frames of ten videos for training and hand-marked frames of five for testing (Sec. 4.1)."""
+    """Read frames of ten videos for training and hand-marked frames of five videos for testing (Sec. 4.1)."""
     code_folders = ("code/", "bbcpose_extbbcpose_code_1.0/code/", "bbcpose_extbbcpose_code_1.0/", "")
     table = find_path(root, *(f"{folder}bbcpose.mat" for folder in code_folders), title=TITLE)
     first_videos = [
@@ -90,7 +90,7 @@ def read(root: Path) -> Dataset:
 def _read_video(
     root: Path, folder: Path, number: int, frames: npt.NDArray[np.int64], xy: FloatArray
 ) -> tuple[AnnotatedObjects, int]:
-    """Return the frames of a video that exist, as images or in a video file, and the number of missing ones.
+    """Return the existing frames of a video, as images or in a video file, and the number of missing frames.
 
     A video file takes precedence, because somebody made it on purpose. Its first frame is frame 1.
     """

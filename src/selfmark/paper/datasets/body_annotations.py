@@ -48,8 +48,8 @@ def boxes_around_points(xy: FloatArray, margin: float) -> FloatArray:
     [[1.5, 2.5, 6.0, 12.0]]
     """
     boxes = tight_boxes(xy)
-    pixels = margin * boxes[:, 2:].max(axis=1, keepdims=True)
-    return np.concatenate([boxes[:, :2] - pixels, boxes[:, 2:] + 2 * pixels], axis=1)
+    added = margin * boxes[:, 2:].max(axis=1, keepdims=True)
+    return np.concatenate([boxes[:, :2] - added, boxes[:, 2:] + 2 * added], axis=1)
 
 
 def concatenate_objects(parts: Sequence[AnnotatedObjects], names: Sequence[str]) -> AnnotatedObjects:
@@ -66,7 +66,7 @@ def concatenate_objects(parts: Sequence[AnnotatedObjects], names: Sequence[str])
 
 
 def use_detected_boxes(objects: AnnotatedObjects, root: Path, file: Path) -> AnnotatedObjects:
-    """Return the objects with boxes from a file of detections; NaN for objects without one.
+    """Return the objects with boxes from a file of detections; NaN for objects without a box.
 
     If an image has several boxes, the largest is used; the others are passers-by or false detections.
     """

@@ -1,8 +1,8 @@
 """Reader of CAT: cat heads in 9,997 photographs, 9 points each: eyes, mouth and three points of each ear.
 
-The root contains the folders CAT_00 to CAT_06 (or the archives' folders CAT_DATASET_01 and CAT_DATASET_02
-with them). They contain images like `00000001_000.jpg` and their points in `00000001_000.jpg.cat`: the
-number 9, then x and y of each point.
+The root contains the folders CAT_00 to CAT_06 (or the archives' folders CAT_DATASET_01 and CAT_DATASET_02,
+which contain them). These folders contain images like `00000001_000.jpg` and their points in
+`00000001_000.jpg.cat`: the number 9, then x and y of each point.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from selfmark.points import FloatArray
 TITLE = "CAT"
 NUM_POINTS = 9
 # Left and right are those of the image. The ears are annotated from left to right, so the first point of the
-# left ear is its outer corner and the first point of the right ear its inner one. The tips, 4 and 7, are
-# left out as in Zhang et al. 2018, whose protocol the paper follows.
+# left ear is its outer corner and the first point of the right ear its inner corner. The tips, 4 and 7,
+# are left out as in Zhang et al. 2018, whose protocol the paper follows.
 POINT_INDEX = {
     "left_eye": 0, "right_eye": 1, "mouth": 2, "left_ear_outer": 3, "left_ear_inner": 5,
     "right_ear_inner": 6, "right_ear_outer": 8,
@@ -87,12 +87,12 @@ def _split_names(root: Path, annotated: dict[str, Path]) -> tuple[list[str], lis
         for folder in (root, root / "cat_data"):
             if all((folder / name).is_file() for name in pair):
                 lists = [[line.split("/")[-1] for line in _read_lines(folder / name)] for name in pair]
-                known = [[name for name in names if name in annotated] for names in lists]
-                missing = sum(map(len, lists)) - sum(map(len, known))
-                if not all(known):
+                available = [[name for name in names if name in annotated] for names in lists]
+                missing = sum(map(len, lists)) - sum(map(len, available))
+                if not all(available):
                     raise InputError(f"{folder}: {' and '.join(pair)} list none of the images in {root}")
                 note = f"listed images left out because they are missing or have no points: {missing}"
-                return known[0], known[1], [note] if missing else []
+                return available[0], available[1], [note] if missing else []
     names = list(annotated)
     test = names[TEST_STEP - 1 :: TEST_STEP]
     files = " and ".join(SPLIT_FILES[0])

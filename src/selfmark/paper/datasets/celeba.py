@@ -1,8 +1,8 @@
 """Reader of CelebA with MAFL: 202,599 photographs of celebrities with five points.
 
 Landmarks are discovered in all images except MAFL's 1,000 test images; regressors are fitted on MAFL's 19,000
-training images. The lists are in Anno, Eval and MAFL, or all next to the images. Aligned images take
-precedence, because the authors' program uses them; images in the wild are read if there are no others.
+training images. The lists are in Anno, Eval and MAFL, or directly in the root. Aligned images take
+precedence, because the authors' program uses them; otherwise images in the wild are read.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def read(root: Path) -> Dataset:
     aligned = ("img_align_celeba_hq", "img_align_celeba")
     folder = find_path(root, *_possible_paths("Img", *aligned, "img_celeba"), title=_TITLE)
     in_the_wild = folder.name == "img_celeba"
-    points = "list_landmarks_celeba.txt" if in_the_wild else "list_landmarks_align_celeba.txt"
-    table = read_counted_rows(find_path(root, *_possible_paths("Anno", points), title=_TITLE), 11)
+    points_list = "list_landmarks_celeba.txt" if in_the_wild else "list_landmarks_align_celeba.txt"
+    table = read_counted_rows(find_path(root, *_possible_paths("Anno", points_list), title=_TITLE), 11)
 
     names = [words[0] for _, words in table]
     row_of = {name: row for row, name in enumerate(names)}

@@ -24,8 +24,8 @@ NAMES = (
     "back", "beak", "belly", "breast", "crown", "forehead", "left_eye", "left_leg", "left_wing", "nape",
     "right_eye", "right_leg", "right_wing", "tail", "throat",
 )  # fmt: skip
-# As in earlier work, sea birds are left out, because their poses (flying, swimming) differ too much from
-# those of other birds. No list was published; these are the last words of their names.
+# As in earlier work, seabirds are left out, because their poses (flying, swimming) differ too much from those
+# of other birds. No list was published; these are the last words of the names of seabirds.
 SEABIRDS = (
     "Albatross", "Auklet", "Cormorant", "Frigatebird", "Fulmar", "Grebe", "Guillemot", "Gull", "Jaeger",
     "Kittiwake", "Loon", "Merganser", "Pelican", "Puffin", "Tern",
@@ -33,7 +33,7 @@ SEABIRDS = (
 
 
 def read(root: Path) -> Dataset:
-    """Read birds except sea birds, with the official split; boxes get the same margin as faces (Sec. 4.1)."""
+    """Read birds except seabirds, with the official split; boxes get the same margin as faces (Sec. 4.1)."""
     names = _read_numbered(find_path(root, "images.txt", title=TITLE), 1)
     split_rows = _read_numbered(find_path(root, "train_test_split.txt", title=TITLE), 1)
     box_rows = _read_numbered(find_path(root, "bounding_boxes.txt", title=TITLE), 4)

@@ -1,4 +1,4 @@
-"""The common form of the paper's data sets, COCO files written from it, and helpers of the readers.
+"""The common form of the paper's data sets, COCO files written from it, and helpers for the readers.
 
 A reader (one module per official layout) turns folders and list files into a `Dataset`. `discover` and
 `evaluate` take the COCO files written from it, which contain the absolute paths of the original images.
@@ -37,7 +37,7 @@ class Dataset:
         train: objects in which landmarks are discovered.
         test: objects on which errors are measured.
         notes: sentences on what was left out or differs from the paper.
-        fit: objects for fitting regressors; None: those of `train`.
+        fit: objects for fitting regressors; None to use those of `train`.
     """
 
     name: str
@@ -152,7 +152,7 @@ def _to_triples(xy: FloatArray, known: npt.NDArray[np.bool_], hidden: npt.NDArra
     return [value for (x, y), v in zip(points, visibility, strict=True) for value in (x, y, v)]
 
 
-# --- helpers of the readers --------------------------------------------------------------------------------
+# --- helpers for the readers -------------------------------------------------------------------------------
 
 
 def find_path(root: Path, *names: str, title: str) -> Path:

@@ -22,9 +22,9 @@ from selfmark.paper.datasets.list_files import parse_numbers, read_rows
 def read_points(path: Path) -> AnnotatedObjects:
     """Read the points of a file: COCO keypoints (.json), a table (.csv), or arrays (.npz, .npy).
 
-    A row of a table is an image and x, y of each point. An .npz contains `names` [D] of images and `xy` [D,
-    L, 2]. An .npy contains only `xy`; the names of the images are in a .txt file of the same name, one per
-    line.
+    A row of a table has the name of an image and x, y of each point. An .npz file contains the names of
+    images, `names` [D], and `xy` [D, L, 2]. An .npy file contains only `xy`; the names of the images are in a
+    .txt file of the same name, one per line.
     """
     if not path.is_file():
         raise InputError(f"there is no file {path}; check the path")
@@ -96,7 +96,7 @@ def _read_npy(path: Path) -> AnnotatedObjects:
 
 
 def _load_arrays(path: Path) -> dict[str, npt.NDArray[np.generic]]:
-    """Return the arrays of a file by name; the name of an .npy's array is empty."""
+    """Return the arrays of a file by name; the array of an .npy file has an empty name."""
     try:
         # Pickled objects are not read, because they can execute code.
         content = np.load(path, allow_pickle=False)

@@ -69,8 +69,8 @@ def replace_points(dataset: Dataset, file: Path) -> Dataset:
 def replace_boxes(dataset: Dataset, file: Path) -> Dataset:
     """Return the data set with the boxes of a file; images without a box are left out with a note.
 
-    If an image has several boxes, an object gets the one whose center is closest to its points. A split for
-    which the file has no boxes keeps its own, because detectors are often run only on training images.
+    If an image has several boxes, an object gets the box whose center is closest to its points. A split for
+    which the file has no boxes keeps its own boxes, because detectors are often run only on training images.
     """
     refs = {
         name: [ImageRef(dataset.root / ref.path, ref.frame) for ref in split.refs]

@@ -24,7 +24,7 @@ _SCALE_STEP, _MIN_NEIGHBORS = 1.1, 5  # arguments of detectMultiScale
 def use_found_faces(dataset: Dataset, on_progress: Callable[[int, int], None] | None = None) -> Dataset:
     """Return the data set with a box around the largest face in each image.
 
-    The cascade misses faces in profile. They are about as large as the others and also centered, so images
+    The cascade misses faces in profile. Such faces are about as large as others and also centered, so images
     without a detected face get the median box relative to the image size.
 
     Args:
@@ -38,7 +38,7 @@ def use_found_faces(dataset: Dataset, on_progress: Callable[[int, int], None] | 
     relative = np.full((len(files), 4), np.nan)
     sizes = np.full((len(files), 4), np.nan)
     for row, file in enumerate(files):
-        with suppress(UnreadableImage):  # It gets no box; discovery reports unreadable images.
+        with suppress(UnreadableImage):  # The image gets no box; discovery reports unreadable images.
             pixels = read_image(dataset.root / file, Images().max_megapixels)
             sizes[row] = np.tile(pixels.shape[1::-1], 2)
             relative[row] = _find_largest(cascade, pixels) / sizes[row]

@@ -41,7 +41,7 @@ ALL_JOINTS = (
     "right_collar", "right_shoulder", "right_elbow", "right_wrist", "right_thumb", "right_thumb_end",
     "right_hand", "right_hand_end",
 )  # fmt: skip
-MARGIN = 0.1  # around the joints, for boxes made from them
+MARGIN = 0.1  # relative margin around the joints, for boxes made from them
 
 
 def read(root: Path) -> Dataset:
@@ -108,7 +108,7 @@ def _find_videos(base: Path, subject: str) -> list[Path]:
 def _read_video(
     root: Path, folder: Path, video: Path, step: int, names: tuple[str, ...]
 ) -> tuple[AnnotatedObjects, int]:
-    """Return every n-th frame of a subject's video, and the number of frames without an annotated box."""
+    """Return every `step`-th frame of a video, and the number of frames without an annotated box."""
     joints = _read_all_joints(folder / "MyPoseFeatures" / "D2_Positions" / f"{video.stem}.cdf")
     frames = np.arange(0, len(joints), step)
     joints = joints[frames]

@@ -42,8 +42,8 @@ def _find_existing(folder: Path, path: str, alternatives: Sequence[tuple[str, st
     """Return the path or the first of its alternatives that exists in the folder; empty if none does."""
     candidates = [path]
     candidates += [new + path.removeprefix(old) for old, new in alternatives if path.startswith(old)]
-    exists = (name for name in candidates if next(folder.glob(name.rstrip("/")), None) is not None)
-    return next(exists, "")
+    existing = (name for name in candidates if next(folder.glob(name.rstrip("/")), None) is not None)
+    return next(existing, "")
 
 
 def count_images(dataset: Dataset) -> list[tuple[str, int, int | None]]:

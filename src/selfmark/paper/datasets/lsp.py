@@ -54,7 +54,7 @@ def build_dataset(
     """
     files = [Path("images") / f"im{number:0{digits}d}.jpg" for number in range(1, len(xy) + 1)]
     exists = files_exist([root / file for file in files])
-    # A single joint has no box.
+    # A box around a single joint would have no area.
     is_annotated = np.isfinite(xy).all(axis=2).sum(axis=1) > 1
     kept = np.flatnonzero(exists & is_annotated)
     if not len(kept):

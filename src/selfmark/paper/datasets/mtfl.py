@@ -51,8 +51,8 @@ def _read_split(root: Path, name: str) -> AnnotatedObjects:
     pose = attributes[:, _ATTRIBUTES.index("pose")]
     for row in np.flatnonzero(~np.isin(pose, range(1, _NUM_POSES + 1))):
         raise InputError(f"{rows[row][0]}: the pose must be 1 to {_NUM_POSES}, not {pose[row]:g}")
-    # Coordinates are 1-based, as in earlier work (Thewlis et al., 2019). The tests confirm it: the pupils
-    # of both eyes lie left of the original points.
+    # Coordinates are 1-based, as in earlier work (Thewlis et al., 2019). The images confirm this: the pupils
+    # of both eyes lie left of the points if 1 is not subtracted.
     xy = np.stack([xs, ys], axis=2) - 1
     fields = {
         attribute: tuple(int(value) for value in attributes[:, column])

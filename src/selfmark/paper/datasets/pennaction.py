@@ -29,14 +29,14 @@ ACTIONS = (
     "tennis_serve", "tennis_forehand", "baseball_pitch", "baseball_swing", "jumping_jacks", "golf_swing",
 )  # fmt: skip
 NUM_TEST_VIDEOS = 5  # of each action
-MARGIN = 0.15  # around the joints, because the highest is in the middle of the head
+MARGIN = 0.15  # relative margin around the joints, because the highest joint is the middle of the head
 
 
 def read(root: Path) -> Dataset:
     """Read six actions: the first five videos of each for testing, all others for training (Sec. 4.1)."""
     labels, frames = find_path(root, "labels", title=TITLE), find_path(root, "frames", title=TITLE)
     num_videos: Counter[str] = Counter()
-    left_out: Counter[str] = Counter()
+    note_counts: Counter[str] = Counter()
     train_parts: list[AnnotatedObjects] = []
     test_parts: list[AnnotatedObjects] = []
     for path in list_files(labels, "*.mat"):
@@ -45,7 +45,7 @@ def read(root: Path) -> Dataset:
         if action not in ACTIONS:
             continue
         num_videos[action] += 1
-        part = _read_video(root, frames / path.stem, path, content, action, left_out)
+        part = _read_video(root, frames / path.stem, path, content, action, note_counts)
         (test_parts if num_videos[action] <= NUM_TEST_VIDEOS else train_parts).append(part)
     if not num_videos:
         raise InputError(f"{labels} contains no labels of {', '.join(ACTIONS)}")
@@ -59,19 +59,24 @@ def read(root: Path) -> Dataset:
         settings={"images.box_rule": "body", "images.body_scale": 1.35},
         train=concatenate_objects(train_parts, JOINTS),
         test=concatenate_objects(test_parts, JOINTS),
-        notes=tuple(f"{reason}: {count}" for reason, count in left_out.items() if count),
+        notes=tuple(f"{note}: {count}" for note, count in note_counts.items() if count),
     )
 
 
 def _read_video(
-    root: Path, folder: Path, path: Path, content: matlab_files.Content, action: str, left_out: Counter[str]
+    root: Path,
+    folder: Path,
+    path: Path,
+    content: matlab_files.Content,
+    action: str,
+    note_counts: Counter[str],
 ) -> AnnotatedObjects:
-    """Return the frames of a video that exist and have joints; count the others in `left_out` by reason."""
+    """Return the frames of a video that exist and have joints; count the others in `note_counts` by note."""
     x = matlab_files.matlab_numbers(path, content, "x", (None, len(JOINTS)))
     y = matlab_files.matlab_numbers(path, content, "y", x.shape)
     visible = matlab_files.matlab_numbers(path, content, "visibility", x.shape) != 0
-    # Joints outside the image are at (1, 1), or a little less in videos that were resized later. So
-    # coordinates are 1-based, as in MATLAB.
+    # Joints outside the image are at (1, 1), or a little less in videos that were resized later. This shows
+    # that coordinates are 1-based, as in MATLAB.
     is_outside = ~visible & (x <= 1) & (y <= 1)
     xy: FloatArray = np.where(is_outside[..., None], np.nan, np.stack([x, y], axis=2) - 1)
 
@@ -80,12 +85,12 @@ def _read_video(
     is_annotated = np.isfinite(xy[..., 0]).any(axis=1)
     kept = np.flatnonzero(exists & is_annotated)
     num_unlabeled = len(set(list_files(folder, "*.jpg")) - set(files))
-    left_out["labeled frames left out because they are missing"] += int((~exists).sum())
-    left_out["frames left out because they have no label"] += num_unlabeled
-    left_out["frames left out because no joint is in the image"] += int((exists & ~is_annotated).sum())
+    note_counts["labeled frames left out because they are missing"] += int((~exists).sum())
+    note_counts["frames left out because they have no label"] += num_unlabeled
+    note_counts["frames left out because no joint is in the image"] += int((exists & ~is_annotated).sum())
 
     boxes, num_filled = fill_missing_boxes(_read_boxes(path, content, len(x))[kept], xy[kept], MARGIN)
-    left_out["boxes made from the joints because there are none"] += num_filled
+    note_counts["boxes made from the joints because there are none"] += num_filled
     count = len(kept)
     clip = str(folder.relative_to(root))
     refs = [ImageRef(files[row].relative_to(root), clip=(clip, row)) for row in kept.tolist()]

@@ -41,16 +41,16 @@ class _Parser:
         self._position = 0
 
     def read_tensor(self) -> npt.NDArray[np.float64]:
-        kind = self._read_class("Tensor")
+        number_type = self._read_class("Tensor")
         dimensions = self._read_integers("<i", 1)[0]
         if not 1 <= dimensions <= _MAX_DIMENSIONS:
             raise ValueError(f"it has {dimensions} dimensions")
         sizes = self._read_integers("<q", dimensions)
         strides = self._read_integers("<q", dimensions)
         first = self._read_integers("<q", 1)[0] - 1  # Torch is 1-based.
-        if self._read_class("Storage") != kind:
+        if self._read_class("Storage") != number_type:
             raise ValueError("its storage has another type")
-        values = self._read_values(kind)
+        values = self._read_values(number_type)
         if min(sizes) < 1 or min(strides) < 0 or math.prod(sizes) > len(values):
             raise ValueError(f"its size is {sizes}")
         last = first + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
@@ -70,14 +70,14 @@ class _Parser:
         name = self._read_string()
         if name.startswith("V "):  # Files before version 1 have only the name.
             name = self._read_string()
-        kind = name.removeprefix("torch.").removesuffix(expected)
-        if name != f"torch.{kind}{expected}" or kind not in _DTYPES:
+        number_type = name.removeprefix("torch.").removesuffix(expected)
+        if name != f"torch.{number_type}{expected}" or number_type not in _DTYPES:
             raise ValueError(f"it contains '{name[:40]}'")
-        return kind
+        return number_type
 
-    def _read_values(self, kind: str) -> npt.NDArray[np.number]:
+    def _read_values(self, number_type: str) -> npt.NDArray[np.number]:
         count = self._read_integers("<q", 1)[0]
-        dtype = np.dtype(_DTYPES[kind])
+        dtype = np.dtype(_DTYPES[number_type])
         remaining = len(self._content) - self._position
         if not 0 <= count * dtype.itemsize <= remaining:
             raise ValueError(f"it ends after {remaining} of {count * dtype.itemsize} bytes")

@@ -49,7 +49,7 @@ def draw_keypoint_sheet(task: MeasurementTask) -> Results:
 
 
 def draw_landmark_sheet(task: MeasurementTask) -> Results:
-    """Draw all landmarks on evenly spaced images; for each field in `task.by`, on images sorted by it."""
+    """Draw all landmarks on evenly spaced images, and on images sorted by each field in `task.by`."""
     detector = Detector.load(task.run_folder, task.device)
     sample = load_image_sample(task, MAX_IMAGES)
     sheets = {"landmark_sheet": _draw_landmarks(task, detector, sample, "landmarks")}

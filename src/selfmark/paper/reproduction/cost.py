@@ -1,8 +1,8 @@
 """Estimated cost of a plan in minutes on one NVIDIA H200.
 
 The estimate multiplies measured rates (docs/results/speed.json, at 256 px and 256 channels) by the amount
-of work. For other sizes, the network's work is scaled with pixels and channels, which underestimates small
-networks.
+of work. For other sizes, the network's work is scaled with pixels and channels, which underestimates the cost
+of small networks.
 """
 
 from __future__ import annotations

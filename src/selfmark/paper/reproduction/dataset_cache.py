@@ -138,9 +138,9 @@ class CachedDataset:
 
     def _crop_sides(self, train: AnnotatedObjects, config: Config) -> FloatArray:
         """Return the side [N] of the square crop that the network sees, in pixels of the original image."""
-        whole_image = np.isnan(train.boxes).any(axis=1)
+        uses_whole_image = np.isnan(train.boxes).any(axis=1)
         sizes = np.ones((len(train), 2))
-        for row in np.flatnonzero(whole_image):
+        for row in np.flatnonzero(uses_whole_image):
             with Image.open(self.data.root / train.paths[row]) as image:  # This reads only the header.
                 sizes[row] = image.size
         sides: FloatArray = crop_regions(sizes, train.boxes, config.images)[:, 2]
@@ -161,9 +161,9 @@ class CachedDataset:
 class DatasetCache:
     """Data sets in the subfolders of `root`, each read once, and files written from them below `output`.
 
-    Faces are annotated with five points. Where an experiment needs 68, the points of a detector are read
-    from a file next to the data set's folder, e.g. celeba-68.json; a detector's boxes from celeba-boxes.json
-    or .csv.
+    Faces are annotated with five points. Where an experiment needs 68 points, those of a detector are read
+    from a file next to the data set's folder, e.g. celeba-68.json. A detector's boxes are read from
+    celeba-boxes.json or celeba-boxes.csv.
     """
 
     def __init__(self, root: Path, output: Path) -> None:

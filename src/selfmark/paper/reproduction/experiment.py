@@ -1,7 +1,7 @@
 """Experiments, parsed from the files in `tables/`: the rows and columns of one table or figure of the paper.
 
-The specification of a cell combines three parts: the file's, its column's and its row's. Each part may have
-the keys
+The specification of a cell combines three parts, given for the file, for its column and for its row. Each
+part may have these keys:
 
     train:      data set in which landmarks are discovered
     test:       data set on which errors are measured, with regressors fitted on its own training images;
@@ -14,8 +14,8 @@ the keys
                 largest random shift in pixels
     metric:     a name from `table_metrics.METRICS`, with its argument
 
-A row may also have `paper`, the paper's number for each column, and `quoted: true` if the numbers
-are another method's, quoted from the paper and not measured. An unknown key, setting or metric is an error.
+A row may also have `paper`, the paper's number for each column, and `quoted: true` if the numbers belong to
+another method and are quoted from the paper, not measured. An unknown key, setting or metric is an error.
 """
 
 from __future__ import annotations

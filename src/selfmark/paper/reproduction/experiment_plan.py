@@ -1,6 +1,7 @@
 """Plans: the training runs and measurements that experiments need, identified by digests of their inputs.
 
-Runs and measurements with the same inputs are shared between experiments, and reused when one is repeated.
+Runs and measurements with the same inputs are shared between experiments, and reused when an experiment is
+repeated.
 """
 
 from __future__ import annotations
@@ -227,7 +228,7 @@ def _iterate_cells(experiments: Sequence[Experiment]) -> Iterator[tuple[CellKey,
 
 @dataclass(frozen=True)
 class _Planner:
-    """Builds the measurements of cells, with the options that all experiments share."""
+    """Builder of the measurements of cells, with the options that all experiments share."""
 
     library: DatasetLibrary
     preset: str
@@ -288,6 +289,7 @@ def _with_enough_clusters(preset_name: str, settings: Mapping[str, Any]) -> dict
     """Return the settings with M raised to K where a small preset has fewer clusters and M is not set."""
     if "M" in settings:
         return dict(settings)
+    # K can be read only from valid settings, and this M is at least as large as any K.
     num_landmarks = override(preset(preset_name), {**settings, "M": 1_000_000}).K
     return {**settings, "M": max(num_landmarks, preset(preset_name).M)}
 

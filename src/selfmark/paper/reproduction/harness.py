@@ -76,8 +76,8 @@ def reproduce_tables(
 ) -> list[Path]:
     """Reproduce experiments: train and measure what is not done yet, then write all tables and figures.
 
-    If torchrun starts several processes, each takes training runs that no other process has, on its own GPU,
-    and the first process writes the tables once all are done.
+    If torchrun starts several processes, each process takes training runs that no other process has taken, on
+    its own GPU, and the first process writes the tables once all runs are done.
 
     Args:
         names: names of the experiments, or "all".
@@ -186,7 +186,7 @@ def _select_own_device(device: str) -> tuple[int, str]:
     """Return this process's rank and GPU.
 
     The processes of torchrun work on separate training runs here, so WORLD_SIZE, which would make them share
-    one, is removed from the environment.
+    one run, is removed from the environment.
     """
     rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
     is_distributed = int(os.environ.pop("WORLD_SIZE", "1")) > 1
@@ -206,7 +206,7 @@ def _find_missing(
     """Return the data sets that cannot be used.
 
     Raises:
-        InputError: if there are any and this is not allowed, or if no data set can be used.
+        InputError: if there are any and `allow_missing` is False, or if no data set can be used.
     """
     needed = required_datasets(experiments)
     reasons = {key: reason for key in needed if (reason := datasets.why_missing(*key))}
@@ -219,7 +219,7 @@ def _find_missing(
 
 
 def _require_weights(plan: ExperimentPlan, can_choose_detector: bool, log: Log) -> None:
-    """Raise if weights of a learned keypoint detector are missing, and log the licenses of the others.
+    """Raise if weights of a learned keypoint detector are missing, and log the licenses of the rest.
 
     Args:
         plan: the plan.
@@ -253,12 +253,12 @@ def _run_plan(plan: ExperimentPlan, workspace: Workspace, log: Log) -> None:
     numbers = {job.key: number for number, job in enumerate(jobs, 1)}
 
     def run(job: Job) -> None:
-        content = (
+        description = (
             job.training.folder
             if job.training is not None
             else f"{job.measurements[0].kind} without training"
         )
-        log(f"{numbers[job.key]} of {len(jobs)}: {content}")
+        log(f"{numbers[job.key]} of {len(jobs)}: {description}")
         run_job(workspace, job)
 
     run_jobs(jobs, workspace.output / "claims", lambda job: is_job_done(workspace, job), run)
@@ -308,7 +308,7 @@ def _find_measurements(experiment: Experiment, plan: ExperimentPlan) -> list[Mea
 
 
 def _describe_regressor(experiment: Experiment, plan: ExperimentPlan) -> str:
-    """Return the ridge of an experiment's regressors; data sets may have different ones."""
+    """Return the ridge of an experiment's regressors; data sets may have different ridges."""
     ridges: dict[float, dict[str, None]] = {}
     for measurement in _find_measurements(experiment, plan):
         ridge = measurement.evaluation.get("ridge", measurement.training.config.evaluation.ridge)

@@ -43,7 +43,7 @@ class MeasurementTask:
     def run_folder(self) -> Path:
         """Run folder, for measurements that need a training run."""
         if self.run is None:
-            raise ValueError("this measurement needs a training")
+            raise ValueError("this measurement needs a training run")
         return self.run
 
 

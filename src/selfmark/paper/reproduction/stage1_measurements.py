@@ -36,7 +36,7 @@ def measure_stage1_errors(task: MeasurementTask) -> Results:
 
 
 def measure_errors_by_round(task: MeasurementTask) -> Results:
-    """Measure the errors of Stage 1 after each round, clustering the training images into K each time."""
+    """Measure the errors of Stage 1 after each round, with K new clusters of the training images."""
     run = Run.open(task.run_folder)
     fit, test = load_task_images(task, task.fit), load_task_images(task, task.test)
     images = load_store(run.refs(), run.config.images, run.config.runtime.store_gigabytes, task.folder)

@@ -1,4 +1,4 @@
-"""Write an experiment's numbers beside the paper's as Markdown, CSV and LaTeX."""
+"""Write an experiment's numbers beside those of the paper as Markdown, CSV and LaTeX."""
 
 from __future__ import annotations
 

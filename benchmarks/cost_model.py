@@ -127,7 +127,7 @@ def _assumptions() -> str:
 def _storage() -> str:
     # float32 descriptors of the image and its mirror image
     descriptor_bytes = 2 * ASSUMPTIONS.points * ASSUMPTIONS.descriptor * 4
-    each = {
+    bytes_per_image = {
         "images as JPEG, 256 px": ASSUMPTIONS.jpeg_bytes,
         "images as uint8, 256 px": ASSUMPTIONS.raw_bytes,
         "descriptors of one recovery, all GPUs together": descriptor_bytes,
@@ -135,7 +135,7 @@ def _storage() -> str:
     }
     rows = [
         [name, _bytes(size), *[_bytes(size * images) for images in SIZES.values()]]
-        for name, size in each.items()
+        for name, size in bytes_per_image.items()
     ]
     for gpus in GPUS:
         per_gpu = [descriptor_bytes * images / gpus for images in SIZES.values()]
@@ -161,12 +161,12 @@ def _sums() -> str:
     """Return the table of the cluster sums that GPUs exchange in K-means."""
     rows = []
     for gpus in GPUS:
-        both = [traffic(gpus, sums_size(clusters)) for clusters in (ASSUMPTIONS.K, ASSUMPTIONS.M)]
-        run = ASSUMPTIONS.restarts * ASSUMPTIONS.iterations * ASSUMPTIONS.recoveries * sum(map(sum, both))
+        sent = [traffic(gpus, sums_size(clusters)) for clusters in (ASSUMPTIONS.K, ASSUMPTIONS.M)]
+        run = ASSUMPTIONS.restarts * ASSUMPTIONS.iterations * ASSUMPTIONS.recoveries * sum(map(sum, sent))
         rows.append(
             [
                 f"{gpus:,}",
-                *_format_traffic(both[1]),
+                *_format_traffic(sent[1]),  # with M clusters
                 _time(all_reduce(gpus, sums_size(ASSUMPTIONS.M))),
                 _bytes(run),
             ]

@@ -76,6 +76,7 @@ def measure(data: Path, run: Path) -> dict[str, Any]:
     )
     errors = {"mean_shape": metrics["guessing"]["forward"]}
     for row in metrics["errors"]:
+        # "all" is True for regressors that are fitted on all training images.
         if row["all"] and row["regressor"].startswith("ridge"):
             name = row["regressor"].removeprefix("ridge ")
             errors |= {f"forward_{name}": row["forward"]["mean"], f"backward_{name}": row["backward"]["mean"]}

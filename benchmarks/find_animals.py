@@ -104,7 +104,7 @@ def measure_mouse(folder: Path) -> list[dict[str, Any]]:
     snout, tail_base = points[:, :, 0], points[:, :, 3]
     distance = np.linalg.norm(tracks.center - (snout + tail_base) / 2, axis=2)
     length = np.linalg.norm(snout - tail_base, axis=2)
-    labeled = {
+    labeled_row = {
         "data": "mouse-openfield, labeled frames",
         "frames": len(points),
         "animals": 1,
@@ -125,7 +125,7 @@ def measure_mouse(folder: Path) -> list[dict[str, Any]]:
         "side_px": round(tracks.side, 1),
         "frames_per_second": speed,
     }
-    return [labeled, video_row]
+    return [labeled_row, video_row]
 
 
 def measure_contact(kind: str, frames: int, trials: int = 50) -> dict[str, Any]:

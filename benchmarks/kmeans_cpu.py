@@ -3,11 +3,12 @@
     pip install faiss-cpu
     python benchmarks/kmeans_cpu.py --threads 1 2 --out docs/results/kmeans_cpu.json
 
-The data are unit vectors around centers, with so much noise that no run converges before its last iteration:
-selfmark stops when it has converged, faiss does not. selfmark seeds with k-means++. faiss runs with its
-default random seeding and with its own k-means++. All settings and programs take turns several times, and the
-fastest run of each counts, because other work on the machine can only slow a run down. The cost is the sum of
-squared distances to the nearest centroid, computed in float64 for all programs.
+The data are unit vectors around centers. They are so noisy that no run converges before its last iteration.
+All programs therefore run the same number of iterations, although selfmark stops once it has converged and
+faiss does not. selfmark seeds with k-means++. faiss runs with its default random seeding and with its own
+k-means++. All settings and programs take turns several times, and the fastest run of each counts, because
+other work on the machine can only slow a run down. The cost is the sum of squared distances to the nearest
+centroid, computed in float64 for all programs.
 
 The package keeps its own K-means on the CPU unless a faiss variant is faster in some setting; see `decide`.
 """
@@ -26,7 +27,8 @@ from typing import Any, NamedTuple
 
 import provenance
 
-# As in the command line: long spinning slows down a busy machine. Read when torch is imported.
+# As in the command line, limit how long idle OpenMP threads spin, because spinning slows down a busy machine.
+# The variable must be set before torch is imported.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 import numpy as np
@@ -106,7 +108,7 @@ def _summarize(vectors: torch.Tensor, runs: list[Run]) -> dict[str, Any]:
 
 
 def decide(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the time of faiss relative to selfmark in each setting, and which one the package should use."""
+    """Return the time of faiss relative to selfmark in each setting, and which the package should use."""
     settings: dict[str, dict[str, float]] = {}
     for row in rows:
         name = f"{row['dimensions']} dimensions, {row['clusters']} clusters, {row['threads']} threads"
@@ -115,6 +117,7 @@ def decide(rows: list[dict[str, Any]]) -> dict[str, Any]:
     for name, seconds in settings.items():
         ours = seconds.pop("selfmark")
         ratios[name] = round(min(seconds.values()) / ours, 2)
+    # In the results, "torch" stands for selfmark's own K-means.
     return {"use": "torch" if min(ratios.values()) >= 1 else "faiss", "faiss_over_torch": ratios}
 
 

@@ -129,8 +129,10 @@ def measure(run: Path, images: int, requests: int, clients: int) -> list[dict[st
                 all_seconds += seconds
             _add_percentiles(rows, "one client, all", all_seconds)
         concurrent: list[float] = []
-        shared = (match.group(), images, requests // clients, concurrent)
-        threads = [threading.Thread(target=_run_client, args=(number, *shared)) for number in range(clients)]
+        arguments = (match.group(), images, requests // clients, concurrent)
+        threads = [
+            threading.Thread(target=_run_client, args=(number, *arguments)) for number in range(clients)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -258,7 +258,7 @@ class CalibrationImages(CalibrationDataReader):  # type: ignore[misc]
 
 
 def quantize(source: Path, calibration: Tensor, path: Path, options: dict[str, Any]) -> None:
-    """Write the graph that ONNX Runtime's quantizer makes of another one."""
+    """Write the graph that ONNX Runtime's quantizer makes from another graph."""
     prepared = path.with_suffix(".prepared.onnx")
     # Symbolic shape inference fails on these graphs.
     quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)

@@ -8,8 +8,8 @@ r"""Measure prediction on a CPU: images per second of torch and ONNX Runtime, an
 Speed is measured for `locate`, from network images to landmarks, without decoding files. The networks have
 random weights, with norm layers scaled as they are after training. Each combination of runtime and batch size
 is measured several times, in random order. Before each measurement the script waits, up to a limit, until the
-machine is idle, and makes a warm-up call. There are two kinds of rows. For each kind, ratios compare the
-runtimes at their best batch sizes:
+machine is idle, and makes a warm-up call. The rows give two speeds, and
+for each speed the ratios between the runtimes at their best batch sizes. The two speeds are:
 
 - images/s on all cores: the fastest of all calls, because other programs can only slow a call down. Trust it
   only if `_others`, the load from other programs, is small: a busy core slows torch down more than ONNX

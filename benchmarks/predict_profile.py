@@ -3,9 +3,9 @@
     python benchmarks/predict_profile.py --out docs/results/predict_cpu.json
     python benchmarks/predict_profile.py --networks tiny --calls 2 --out rows.json  a quick test of the script
 
-Like `predict_cpu.py`, to whose rows the results are added, it measures from network images to landmarks. It
-uses one thread and one image with its mirror image, and takes the median of all calls of each node. Other
-work on the machine hardly changes the percentages.
+The results are added to the rows of `predict_cpu.py`. As there, the measured part is from network images to
+landmarks. The script uses one thread and one image with its mirror image, and takes the median of all calls
+of each node. Other work on the machine hardly changes the percentages.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def measure(images: int, device: torch.device) -> dict[str, dict[str, Any]]:
-    """Measure one recovery and, on a GPU, the same one with descriptors in host memory."""
+    """Measure one recovery and, on a GPU, the same recovery with descriptors in host memory."""
     described = generate_points(images, device)
     labeled, values = time_recovery(described, device, "recovery")
     if device.type != "cuda":

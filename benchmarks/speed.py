@@ -5,9 +5,9 @@
 
 A training step includes everything: fetch, augment, forward, losses, backward, update. Images and points are
 generated and stay on the device. The warm-up does not count: 10 steps (the first three run without a CUDA
-graph, the fourth is captured) or 3 batches. Rates are the median of several stretches after it.
-`first_step_s` is the time from the start of a new process, with an empty compilation cache, to the end of its
-fourth step.
+graph, the fourth is captured) or 3 batches. Rates are the median of several stretches after the
+warm-up. `first_step_s` is the time from the start of a new process, with an empty compilation cache, to the
+end of its fourth step.
 """
 
 from __future__ import annotations

@@ -7,11 +7,11 @@ D contains the data sets, zipped or not, and W the weights of the learned detect
 weights are reported and skipped.
 
 Repeatability and matching compare every image with a view of it under a known homography, the same for all
-detectors, using the best 60 points of each without a threshold. They are measured once with unchanged pixels
-and once with blur, lower contrast and noise, which favors detectors that were trained with such changes, as
-selfmark's own detector was. Precision (the paper's measure) uses the points that `selfmark discover` would
-detect, with its threshold and maximum number of points, before outlier removal. Random points give the chance
-level.
+detectors, using the best 60 points of each detector, without a score threshold. They are measured once with
+unchanged pixels and once with blur, lower contrast and noise, which favors detectors that were trained with
+such changes, as selfmark's own detector was. Precision (the paper's measure) uses the points that `selfmark
+discover` would detect, with its threshold and maximum number of points, before outlier removal. Random points
+give the chance level.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measurement on videos, without labels, of whether landmarks move with the image content under them.
+"""Label-free measurement on videos: do landmarks move with the image content under them?
 
 Optical flow gives the position in the next frame of the image content under each landmark. A landmark that
 follows the animal is detected there. An animal seen from above also differs in brightness from the ground,
@@ -58,7 +58,7 @@ def measure(detector: Detector, refs: Sequence[ImageRef], config: Config) -> dic
 def pair_frames(
     video: npt.NDArray[np.int64], frame: npt.NDArray[np.int64], center: Floats
 ) -> list[tuple[int, int]]:
-    """Pair images of the same object in consecutive frames; the nearest one counts as the same object.
+    """Pair images of the same object in consecutive frames; the nearest object counts as the same.
 
     >>> pair_frames(np.zeros(3, int), np.array([4, 5, 5]), np.array([[9.0, 9.0], [1.0, 1.0], [8.0, 9.0]]))
     [(0, 2)]

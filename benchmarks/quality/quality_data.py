@@ -31,7 +31,7 @@ class Dataset:
         labels: Points that errors are measured against.
         train_labels: Points that the regressors are fitted on.
         normalizer: Length that errors are divided by; if empty, the one given in the label files.
-        by: Annotation fields by which errors are broken down.
+        breakdown_fields: Annotation fields by which errors are broken down.
         note: Remark for readers of the results.
         prepare: Function that writes label files with boxes to the working copy.
         video: COCO file of the frames on which motion is measured; empty without a video.
@@ -42,18 +42,18 @@ class Dataset:
     labels: str = "test.json"
     train_labels: str = "train.json"
     normalizer: str = ""
-    by: tuple[str, ...] = ()
+    breakdown_fields: tuple[str, ...] = ()
     note: str = ""
     prepare: Callable[[Path], None] | None = None
     video: str = ""
 
 
 DATASETS = {
-    "faces-yt68": Dataset(("images/train",), ("images",), by=("yaw_bucket",)),
+    "faces-yt68": Dataset(("images/train",), ("images",), breakdown_fields=("yaw_bucket",)),
     "faces-mtfl-aflw": Dataset(
         ("images/train",),
         ("images",),
-        by=("pose",),
+        breakdown_fields=("pose",),
         note="landmarks are discovered and regressors fitted on the 10,000 MTFL training images and tested "
         "on the 2,995 AFLW crops; pose 1 is left profile, 3 is frontal, 5 is right profile",
     ),

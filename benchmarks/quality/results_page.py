@@ -60,8 +60,8 @@ def _introduction(quality: Quality) -> str:
         "program uses 0.001 for forward errors on CelebA, and 0.1 for those on LS3D and for backward "
         "errors.\n"
         "- Several seeds are given as mean ± sample standard deviation.\n"
-        "- The mean shape is the error of guessing: the mean annotated points for every image (forward), or "
-        "the mean landmarks for every image (backward). Compare a backward error with the latter, because "
+        "- The mean shape columns give the error of the same guess for every image: the mean annotated "
+        "points (forward) or the mean landmarks (backward). Compare a backward error with the guess, because "
         "landmarks that hardly move are easy to predict.\n"
         "- Minutes are the time of `discover`. The last column says how many runs shared the machine, for "
         "each seed.\n\n"
@@ -131,7 +131,7 @@ def _targets(quality: Quality) -> str:
                 reached,
             ]
         )
-    return "## Targets\n\n" + table(["row", "number of stage 2", "target", "measured", "reached"], rows)
+    return "## Targets\n\n" + table(["row", "result of Stage 2", "target", "measured", "reached"], rows)
 
 
 def _by_field(quality: Quality, field: str, title: str, description: str) -> str:
@@ -190,7 +190,7 @@ def _videos(quality: Quality) -> str:
             "where the image content under a landmark moves. The table shows how far the landmark in the "
             "next frame is from that position, relative to the side of the network image, how often it "
             "jumps, and how many landmarks lie on the animal (by brightness). `flies-tiny-far` pairs frames "
-            "up to 30 apart; the other rows with temporal pairs, up to 5.",
+            "up to 30 frames apart; the other rows with temporal pairs, up to 5.",
             table(["row", *_MOTION.values()], rows),
             *sentences,
         ]

@@ -69,17 +69,17 @@ class Workspace:
         """Return the path of the result file of a run."""
         return self.out / f"{name}.json"
 
-    def prepare(self, data: str) -> bool:
+    def prepare(self, dataset_name: str) -> bool:
         """Unpack a data set before several runs need it at once; return False if it is not available."""
-        available = is_available(data, self.data, self.work)
-        if available:
-            self.open_dataset(data)
-        return available
+        found = is_available(dataset_name, self.data, self.work)
+        if found:
+            self.open_dataset(dataset_name)
+        return found
 
-    def open_dataset(self, data: str) -> tuple[Path, Dataset]:
+    def open_dataset(self, dataset_name: str) -> tuple[Path, Dataset]:
         """Return the working folder and the description of a data set."""
-        folder = working_copy(data, self.data, self.work)
-        return folder, reduce_dataset(DATASETS[data], folder) if self.smoke else DATASETS[data]
+        folder, dataset = working_copy(dataset_name, self.data, self.work), DATASETS[dataset_name]
+        return folder, reduce_dataset(dataset, folder) if self.smoke else dataset
 
 
 def execute_run(experiment: Experiment, seed: int, workspace: Workspace) -> Record:
@@ -184,7 +184,7 @@ def _evaluate(path: Path, folder: Path, dataset: Dataset, changes: Settings) -> 
             folder / dataset.labels,
             train_labels=folder / dataset.train_labels,
         ),
-        EvaluationOptions(dataset.normalizer, dataset.by, settings=changes),
+        EvaluationOptions(dataset.normalizer, by=dataset.breakdown_fields, settings=changes),
     )
 
 
@@ -212,6 +212,7 @@ def _build_rows(
         "seed": config.seed,
     }
     context_columns = {
+        # The forward error of predicting the mean shape for every image.
         "mean_shape": round(metrics["guessing"]["forward"], 3),
         "minutes": round(seconds / 60, 2),
         "hardware": hardware(),
@@ -224,7 +225,7 @@ def _build_rows(
         2: {
             row["regressor"]: {direction: row[direction]["mean"] for direction in ("forward", "backward")}
             for row in metrics["errors"]
-            if row["all"]
+            if row["all"]  # fitted on all training images
         },
     }
     points = {1: round(metrics["stage1"]["points_per_image"], 2), 2: config.K}

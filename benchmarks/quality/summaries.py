@@ -18,7 +18,7 @@ Values = dict[str, float | None]  # one number per label; None if not run
 def collect_values(
     quality: Quality, name: str, field: str, stage: int = 2, ridge: float = RIDGE
 ) -> list[float]:
-    """Return one number of a row for every seed that has been run."""
+    """Return the value of `field` in the row `name` for every seed that has been run."""
     values = [
         row[field]
         for row in quality["rows"]
@@ -56,10 +56,13 @@ def describe_change(before: Sequence[float], after: Sequence[float], digits: int
     'falls from 4.00 to 3.00 (one seed)'
     >>> describe_change([4.0, 6.0], [5.5, 5.9])
     'rises from 5.00 to 5.70, less than the spread over seeds (1.41)'
+    >>> describe_change([4.0, 6.0], [5.0, 5.0])
+    'stays at 5.00'
     """
     first, second = statistics.fmean(before), statistics.fmean(after)
-    word = "falls" if second < first else "rises" if second > first else "stays"
-    words = f"{word} from {first:.{digits}f} to {second:.{digits}f}"
+    if first == second:
+        return f"stays at {first:.{digits}f}"
+    words = f"{'falls' if second < first else 'rises'} from {first:.{digits}f} to {second:.{digits}f}"
     if len(before) < 2 or len(after) < 2:
         return words + " (one seed)"
     seed_spread = max(statistics.stdev(before), statistics.stdev(after))
@@ -96,28 +99,28 @@ def describe_ranking(
     'Not in the paper, but at least as good as the best of these: c.'
     """
     known = {name: value for name, value in ours.items() if value is not None}
-    both = {name: value for name, value in known.items() if name in theirs}
-    if len(both) < 2:
+    shared = {name: value for name, value in known.items() if name in theirs}
+    if len(shared) < 2:
         return f"By {error_name}: too few rows have been run to compare the order with the paper."
-    our_order = sorted(both, key=lambda name: both[name])
-    paper_order = sorted(both, key=lambda name: theirs[name])
+    our_order = sorted(shared, key=lambda name: shared[name])
+    paper_order = sorted(shared, key=lambda name: theirs[name])
     sentences = [f"By {error_name}, from best to worst: {', '.join(our_order)}; "]
     sentences[0] += f"in the paper: {', '.join(paper_order)}."
     if our_order == paper_order:
         sentences.append("The same order.")
     else:
-        rank = spearmanr(list(both.values()), [theirs[name] for name in both]).statistic
+        correlation = spearmanr(list(shared.values()), [theirs[name] for name in shared]).statistic
         best = "The same row is best" if our_order[0] == paper_order[0] else "A different row is best"
-        sentences.append(f"{best}; Spearman's rank correlation is {rank:.2f}.")
+        sentences.append(f"{best}; Spearman's rank correlation is {correlation:.2f}.")
     near = [
         name
         for name in our_order[1:]
-        if seed_spread is not None and both[name] - both[our_order[0]] <= seed_spread
+        if seed_spread is not None and shared[name] - shared[our_order[0]] <= seed_spread
     ]
     if near:
         all_others = "all others" if len(near) == len(our_order) - 1 else ", ".join(near)
         sentences.append(f"Within the spread over seeds ({seed_spread:.2f}) of the best: {all_others}.")
-    better = [name for name, value in known.items() if name not in theirs and value <= both[our_order[0]]]
+    better = [name for name, value in known.items() if name not in theirs and value <= shared[our_order[0]]]
     if better:
         sentences.append(f"Not in the paper, but at least as good as the best of these: {', '.join(better)}.")
     return " ".join(sentences)

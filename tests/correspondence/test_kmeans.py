@@ -187,7 +187,7 @@ def test_sums_on_the_gpu_match_the_cpu_and_are_deterministic() -> None:
     assert torch.equal(fit(), fit())
 
 
-def test_of_runs_with_the_same_clusters_the_first_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_of_several_runs_with_the_same_clusters_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """A later run that is cheaper only by a rounding error is not preferred."""
     vectors, _ = _blobs(4, 50)
     first = kmeans(vectors, 4, 50, 1, _generator())

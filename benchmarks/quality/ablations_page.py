@@ -42,7 +42,7 @@ def _introduction(quality: Quality) -> str:
     )
     first, second = _seed_spread(quality, "forward", 1), _seed_spread(quality, "forward", 2)
     noise = (
-        f"For comparison, with the full preset the forward error has a spread over seeds of {first:.2f} in "
+        f"With the full preset, the forward error has a spread over seeds of {first:.2f} in "
         f"Stage 1 and {second:.2f} in Stage 2. Differences of this size mean nothing."
         if first is not None and second is not None
         else "The spread over seeds has not been measured yet."
@@ -104,12 +104,12 @@ def _clusters(quality: Quality) -> str:
 
 def _negatives(quality: Quality) -> str:
     names = {
-        "different clusters, clustering": "different-clusters-clustering",
-        "same image, equivariance": "same-image-equivariance",
-        "different clusters, equivariance": "different-clusters-equivariance",
-        "same image, clustering": BASE,
+        "different clusters + clustering": "different-clusters-clustering",
+        "same image + equivariance": "same-image-equivariance",
+        "different clusters + equivariance": "different-clusters-equivariance",
+        "same image + clustering": BASE,
     }
-    theirs = {", ".join(key): error for key, error in paper.NEGATIVES.items()}
+    theirs = {" + ".join(key): error for key, error in paper.NEGATIVES.items()}
     rows = [[label, name, *_errors(quality, name), f"{theirs[label]:.2f}"] for label, name in names.items()]
     return "\n\n".join(
         [
@@ -117,7 +117,7 @@ def _negatives(quality: Quality) -> str:
             "Negatives are keypoints of other clusters in the other image, or other positions in the same "
             "image. Positives come from clusters (two images), or only from deformations of one image "
             "(equivariance).",
-            table(["negatives, correspondence", "row", *_ERRORS, "paper, LS3D, stage 1 forward"], rows),
+            table(["negatives + correspondence", "row", *_ERRORS, "paper, LS3D, stage 1 forward"], rows),
             describe_ranking(means_by_label(quality, names), theirs, *_stage1_error(quality, "forward")),
         ]
     )
@@ -226,7 +226,8 @@ def _flipping(quality: Quality) -> str:
     return "\n\n".join(
         [
             "## Flipping",
-            "`train` is the model of `train and test` applied without averaging over the mirror image.",
+            "The row `train` is the model of the row `train and test`, applied without averaging over the "
+            "mirror image.",
             table(["flipping", "row", "stage 1", "stage 2", "paper, LS3D, stage 1", "paper, stage 2"], rows),
             describe_ranking(
                 ours,
@@ -261,11 +262,11 @@ def _real_points(quality: Quality) -> str:
     return "\n\n".join(
         [
             "## Fraction of real points among the first keypoints",
-            "As in the paper's synthetic initialization, every image starts from 15 points, and K = 15. The "
-            "table gives the percentage of annotated points (eyes, eyebrows, nose, mouth, chin; moved by up "
-            "to 3 px of 256); the others are random. The detector's confidence in a point reflects how often "
-            "the point occurs in the training data. Therefore the confidence threshold is 0.02 here instead "
-            "of 0.15, at which the mixed rows detect nothing.",
+            "As in the paper's synthetic initialization, every image starts from 15 points, and K = 15. "
+            "Real points are annotated points (eyes, eyebrows, nose, mouth, chin), moved by up to 3 px in an "
+            "image of 256 px; the other points are random. The detector's confidence in a point reflects "
+            "how often the point occurs in the training data. Therefore the confidence threshold is 0.02 "
+            "here instead of 0.15, at which the rows with random points detect nothing.",
             table(["real points", "row", *_ERRORS], rows),
             _noise(means_by_label(quality, names), means_by_label(quality, names, stage=2), guessing),
         ]

@@ -34,7 +34,7 @@ OFFICIAL_NAMES = {
 
 @pytest.fixture
 def reference() -> Any:
-    """Return a small model of transformers with random weights, in all layers."""
+    """Return a small model of transformers with random weights in all layers."""
     transformers = pytest.importorskip("transformers", reason="installed by 'make readers'")
     config = transformers.Dinov2Config(
         hidden_size=SMALL.channels,

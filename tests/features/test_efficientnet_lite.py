@@ -57,7 +57,7 @@ def test_maps_are_those_of_the_package(name: str, is_native_size: bool) -> None:
     try:
         state = load_packaged_weights(name)
     except InputError as reason:
-        if name == LITE0:  # a dependency
+        if name == LITE0:  # Its weights are a dependency.
             raise
         pytest.skip(str(reason))
     if is_native_size:

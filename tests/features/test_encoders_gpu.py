@@ -1,4 +1,4 @@
-"""Encoders on a GPU: the same features as on the CPU, without waiting for the host."""
+"""Encoders on a GPU: the same features as on the CPU, without waiting for the GPU."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def test_a_gpu_gives_the_features_of_the_cpu(encoder: Encoder) -> None:
     with torch.no_grad():
         expected = encoder.describe_both(images)
         encoder.to("cuda")
-        single = encoder.describe_both(images.cuda())
+        full_precision = encoder.describe_both(images.cuda())
         with torch.autocast("cuda", torch.bfloat16):
-            mixed = encoder.describe_both(images.cuda())
+            mixed_precision = encoder.describe_both(images.cuda())
     for number in range(2):
-        compare(single[number], expected[number], 0.999)
-        compare(mixed[number], expected[number], 0.98)
+        compare(full_precision[number], expected[number], 0.999)
+        compare(mixed_precision[number], expected[number], 0.98)
 
 
 @pytest.mark.gpu

@@ -18,7 +18,7 @@ LITE0 = "efficientnet-lite0"
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Put a package with a damaged weights file where that of lite0 is expected."""
+    """Put a package with a damaged weights file where the package of lite0 is expected."""
     folder = tmp_path / PACKAGE
     (folder / "models").mkdir(parents=True)
     (folder / "__init__.py").write_text("raise RuntimeError('the package must not be imported')")

@@ -23,7 +23,7 @@ helper = onnx.helper
 
 
 def expected_features(images: Tensor, size: int, grid: int) -> Tensor:
-    """Compute the same with torch."""
+    """Compute the expected features with torch."""
     images = F.interpolate(images, (size, size), mode="bilinear", antialias=True)
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
     maps = F.conv2d((images - mean[:, None, None]) / std[:, None, None], WEIGHT, stride=4)
@@ -34,11 +34,11 @@ def expected_features(images: Tensor, size: int, grid: int) -> Tensor:
     ("input_shape", "output_shape", "size"),
     [
         (IMAGES, MAPS, 64),  # dynamic sizes
-        (IMAGES, ["batch", "channels", "rows", "columns"], 64),  # channels known from a result only
+        (IMAGES, ["batch", "channels", "rows", "columns"], 64),  # number of channels known only from a result
         (IMAGES, None, 64),  # output of unknown shape
         (["batch", 3, 32, 32], MAPS, 32),  # fixed image size
         ([1, 3, 48, 48], [1, 6, 12, 12], 48),  # fixed batch and image size
-        ([4, 3, 64, 64], [4, 6, 16, 16], 64),  # batch that the number of images is no multiple of
+        ([4, 3, 64, 64], [4, 6, 16, 16], 64),  # fixed batch that does not divide the number of images
     ],
 )
 def test_features_are_those_of_torch(

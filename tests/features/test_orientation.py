@@ -1,4 +1,4 @@
-"""Features that do not depend on the direction of an object, and how its direction is noticed."""
+"""Features that do not depend on the direction of an object, and the test whether objects are upright."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_features_of_a_turned_image_are_the_turned_features(rotations: int, turn
 
 
 def test_features_stay_at_their_places() -> None:
-    """A blob is found where it is, for rotations that are no quarter turns as well."""
+    """A blob is found at its position, also for rotations other than quarter turns."""
     images = torch.zeros(1, 3, 64, 64)
     images[:, :, 40:48, 16:24] = 1
 
@@ -70,17 +70,17 @@ def _gradient_images(angles: Tensor) -> Tensor:
     return (128 + 60 * slope[:, None] + 20 * noise).clamp(0, 255).byte()
 
 
-def test_upright_objects_are_told_from_upside_down_ones() -> None:
+def test_upright_objects_are_told_apart_from_upside_down_copies() -> None:
     images = _gradient_images(torch.randn(100, generator=torch.Generator().manual_seed(2)) * 0.3)
     assert measure_uprightness(TinyEncoder(), images, 32) > 0.95
 
 
-def test_objects_in_any_direction_are_not_told_from_upside_down_ones() -> None:
+def test_objects_in_any_direction_are_not_told_apart_from_upside_down_copies() -> None:
     angles = torch.rand(200, generator=torch.Generator().manual_seed(2)) * 2 * math.pi
     assert measure_uprightness(TinyEncoder(), _gradient_images(angles), 64) == pytest.approx(0.5, abs=0.12)
 
 
-def test_features_without_orientation_cannot_tell() -> None:
+def test_features_without_orientation_do_not_tell_images_and_copies_apart() -> None:
     """Copies have the same features, so no answer is right for both the image and its copy."""
     images = _gradient_images(torch.zeros(40))
     assert measure_uprightness(TinyEncoder(is_symmetric=True), images, 16) <= 0.55

@@ -67,8 +67,8 @@ def _random_map(*shape: int, device: str) -> Tensor:
 
 def check_norm(device: str) -> None:
     """Check maps for one and two kernel launches, one and many groups per program, and a convolution bias."""
-    cuda = [(2, 32, 64, 32), (3, 64, 128, 32), (2, 256, 64, 32), (2, 256, 4, 32)]
-    shapes = cuda if device == "cuda" else [(2, 16, 8, 8), (2, 128, 40, 8), (2, 128, 4, 8)]
+    cuda_shapes = [(2, 32, 64, 32), (3, 64, 128, 32), (2, 256, 64, 32), (2, 256, 4, 32)]
+    shapes = cuda_shapes if device == "cuda" else [(2, 16, 8, 8), (2, 128, 40, 8), (2, 128, 4, 8)]
     for images, channels, side, groups in shapes:
         x = _random_map(images, channels, side, side, device=device)
         weight = (torch.rand(channels, device=device) + 0.5).requires_grad_()
@@ -145,7 +145,7 @@ def check_warp(device: str) -> None:
     changes, noise = random_color_changes(count, settings, generator), random_noise(count, size, generator)
     plain = PlainAugmentOps().augment(pixels, matrix, changes, noise)
     ours = FusedAugmentOps().augment(pixels, matrix, changes, noise)
-    # Where a sample falls between two cells, rounding selects one; both interpolate to nearly the same value.
+    # Where a sample falls between two cells, rounding selects one; either gives nearly the same value.
     assert (ours - plain).abs().max() < 2e-3
     _assert_close(ours, plain, 1e-4)
 
@@ -173,21 +173,21 @@ def check_network(device: str) -> None:
     images = torch.rand(2, 3, size, size, device=device)
     cells = torch.rand(2, 7, 2, device=device) * config.map_size - 0.5
 
-    def loss() -> tuple[Tensor, Tensor, Tensor]:
+    def run_phi() -> tuple[Tensor, Tensor, Tensor]:
         maps = phi(images)
         descriptors = phi.describe(maps.features, cells)
         return maps.confidence, descriptors, maps.confidence.float().mean() + descriptors[:, :, :5].mean()
 
-    confidence, descriptors, total = loss()
+    confidence, descriptors, total = run_phi()
     total.backward()  # type: ignore[no-untyped-call]
     plain = {name: p.grad.clone() for name, p in phi.named_parameters() if p.grad is not None}
     phi.zero_grad()
     phi.backend = create_fused_backend() if device == "cuda" else _create_sequential_backend()
     with torch.no_grad():
-        without_gradients = loss()
+        without_gradients = run_phi()
     optimizer = FlatRMSprop([(phi, 1.0)], config.optimizer, torch.bfloat16)
     phi.backend.execution.use_weight_copies(optimizer.weight_copies)
-    ours = loss()
+    ours = run_phi()
     for found in (without_gradients, ours):
         _assert_close(found[0], confidence, 2e-2)
         _assert_close(found[1], descriptors, 5e-2)

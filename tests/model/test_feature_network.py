@@ -47,7 +47,7 @@ ZERO_SHOT = replace(CARD, architecture="zero-shot")
 
 
 def unit_vectors(*shape: int, seed: int) -> torch.Tensor:
-    """Return random vectors along dimension 1 of length 1."""
+    """Return a random tensor whose vectors along dimension 1 have length 1."""
     return F.normalize(torch.randn(*shape, generator=torch.Generator().manual_seed(seed)), dim=1)
 
 
@@ -56,7 +56,7 @@ def unit_vectors(*shape: int, seed: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("card", [CARD, ZERO_SHOT])
 @pytest.mark.parametrize("size", [64, 96])
-def test_the_side_of_maps_is_a_quarter_of_that_of_the_image(card: ModelCard, size: int) -> None:
+def test_maps_have_a_quarter_of_the_side_of_the_image(card: ModelCard, size: int) -> None:
     network = build_landmark_network(card).eval()
     with torch.no_grad():
         maps = network(random_images(2, size))
@@ -130,8 +130,8 @@ def test_a_centroid_taken_from_an_image_is_found_there() -> None:
         network = ZeroShotPsi(encoder, centroids, Features(sharpness=1000.0))
         maps = network(images)
     for index, (row, column) in enumerate([(3, 12), (10, 5)]):
-        flat = int(F.avg_pool2d(maps[:, index : index + 1], 2).argmax())
-        assert (flat // 16, flat % 16) == (row, column)
+        flat_index = int(F.avg_pool2d(maps[:, index : index + 1], 2).argmax())
+        assert (flat_index // 16, flat_index % 16) == (row, column)
 
 
 # --- cards --------------------------------------------------------------------------------------------

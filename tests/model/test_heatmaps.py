@@ -86,7 +86,7 @@ def test_the_highest_peaks_are_kept_when_there_are_too_many() -> None:
 def test_the_parabola_finds_the_center_of_a_gaussian(x: float, y: float, sigma: float) -> None:
     maps = heatmaps.draw_gaussians(torch.tensor([[[x, y]]], dtype=torch.float64), 16, sigma)
     found = heatmaps.find_maxima(maps, "parabola").cells[0, 0]
-    # Exact up to float32 and the lower limit of the logarithm.
+    # The result is exact up to float32 and the lower limit of the logarithm.
     assert torch.allclose(found.double(), torch.tensor([x, y], dtype=torch.float64), atol=0.02)
 
 
@@ -111,12 +111,12 @@ def test_centroids_match_a_naive_loop() -> None:
     assert centroids.valid.all()
 
 
-def test_the_centroid_of_a_gaussian_is_its_center_and_that_of_two_lies_between() -> None:
+def test_the_centroid_lies_at_the_center_of_one_gaussian_and_between_two() -> None:
     single = heatmaps.draw_gaussians(torch.tensor([[[20.3, 31.8]]]), 64, 2.0)
     np.testing.assert_allclose(heatmaps.heat_centroids(single).cells[0, 0].numpy(), [20.3, 31.8], atol=1e-3)
-    both = heatmaps.draw_gaussians(torch.tensor([[[20.0, 30.0], [40.0, 30.0]]]), 64, 2.0)
-    double = both.sum(dim=1, keepdim=True)
-    np.testing.assert_allclose(heatmaps.heat_centroids(double).cells[0, 0].numpy(), [30.0, 30.0], atol=1e-3)
+    separate = heatmaps.draw_gaussians(torch.tensor([[[20.0, 30.0], [40.0, 30.0]]]), 64, 2.0)
+    joined = separate.sum(dim=1, keepdim=True)
+    np.testing.assert_allclose(heatmaps.heat_centroids(joined).cells[0, 0].numpy(), [30.0, 30.0], atol=1e-3)
     assert heatmaps.heat_centroids(-single).cells[0, 0].tolist() == pytest.approx([31.5, 31.5])
 
 

@@ -125,7 +125,7 @@ def _prepare_training(config: Config, pixels: torch.Tensor, table: PointTable, f
 
 @pytest.mark.gpu
 def test_the_fused_backend_learns_like_plain_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Train both for 300 steps on the same batches.
+    """Train with both backends for 300 steps on the same batches.
 
     The first losses agree closely; then rounding errors grow, as in any training. Single losses then differ
     by 6 % (root mean square), with correlated differences in neighboring steps. This gives a standard error
@@ -205,7 +205,7 @@ def test_images_fetched_from_the_host_equal_those_on_the_device() -> None:
 
 
 def _draw_dots(images: int, size: int, colors: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return images [N, 3, S, S] uint8 with one dot of each color on gray, and their positions [N, K, 2]."""
+    """Return images [N, 3, S, S] uint8 with a dot of each color on gray, and dot positions [N, K, 2]."""
     generator = torch.Generator(CUDA).manual_seed(2)
     xy = torch.rand((images, colors, 2), generator=generator, device=CUDA) * (size - 40) + 20
     line = torch.arange(size, device=CUDA)

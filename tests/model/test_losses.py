@@ -62,12 +62,12 @@ def test_contrastive_loss_with_same_image_negatives(seed: int, average: str) -> 
     generator = torch.Generator().manual_seed(seed + 100)
     cells = torch.rand(B, P, 2, generator=generator) * 12
     random_cells = torch.rand(B, 9, 2, generator=generator) * 12
-    at_random = normalize(torch.randn(B, 9, D, generator=generator), dim=-1)
+    random_descriptors = normalize(torch.randn(B, 9, D, generator=generator), dim=-1)
     settings = Loss(average=average, negative_weight=3.0, margin=0.8)  # type: ignore[arg-type]
 
     positives = _naive_positives(v)
     hinges = [
-        max(0.0, 0.8 - _squared_distance(v["a"][image, i], at_random[image, q]))
+        max(0.0, 0.8 - _squared_distance(v["a"][image, i], random_descriptors[image, q]))
         for image in range(B)
         for i in range(P)
         for q in range(9)
@@ -90,7 +90,7 @@ def test_contrastive_loss_with_same_image_negatives(seed: int, average: str) -> 
     ours = _mean_contrastive_loss(
         losses.squared_distances(v["a"], v["b"]),
         losses.positive_pairs(v["label_a"], v["label_b"], v["valid_a"], v["valid_b"]),
-        losses.squared_distances(v["a"], torch.cat([v["a"], at_random], dim=1)),
+        losses.squared_distances(v["a"], torch.cat([v["a"], random_descriptors], dim=1)),
         losses.negatives_same_image(cells, v["valid_a"], random_cells, 5.7),
         settings,
     )
@@ -128,7 +128,7 @@ def test_the_loss_without_pairs_is_zero() -> None:
 
 
 class _OneOfTwo(ProcessGroup):
-    """One of two processes; `all_sum` adds the counts of the other one."""
+    """One of two processes; `all_sum` adds the counts of the other process."""
 
     other: dict[str, torch.Tensor]
 

@@ -20,7 +20,7 @@ def test_phi_has_the_size_of_the_authors_network() -> None:
     assert round(counter.get_total_flops() / 1e9, 1) == 20.8
 
 
-def test_the_side_of_maps_is_a_quarter_of_that_of_the_image() -> None:
+def test_maps_have_a_quarter_of_the_side_of_the_image() -> None:
     tiny = preset("tiny")
     maps = Phi(tiny.network)(torch.rand(2, 3, 128, 128))
     assert maps.confidence.shape == (2, 1, 32, 32)
@@ -41,11 +41,11 @@ def test_psi_inherits_all_but_the_last_layer() -> None:
     settings = preset("tiny").network
     phi = Phi(settings)
     psi = Psi.from_phi(phi, settings, 7)
-    ours, theirs = psi.state_dict(), phi.state_dict()
-    inherited = [name for name in ours if not name.startswith("head.last.")]
-    assert len(inherited) == len(ours) - 2
+    psi_state, phi_state = psi.state_dict(), phi.state_dict()
+    inherited = [name for name in psi_state if not name.startswith("head.last.")]
+    assert len(inherited) == len(psi_state) - 2
     for name in inherited:
-        assert torch.equal(ours[name], theirs[name.replace("head.", "detector.")]), name
+        assert torch.equal(psi_state[name], phi_state[name.replace("head.", "detector.")]), name
     assert psi(torch.rand(1, 3, 128, 128)).shape == (1, 7, 32, 32)
 
 

@@ -43,7 +43,7 @@ def test_nearby_frames_occur_with_the_given_fraction_and_match_their_slot() -> N
     assert (planned.second[near] == neighbor[planned.first[near], planned.slot[near]]).all()
     assert (planned.second[near] >= 100).all()
     assert (planned.second[~near] < 100).all()
-    # Half of the pairs of different images should be near; slot 1 exists for three images of five.
+    # Half of the pairs of different images should be nearby frames; slot 1 exists for three images of five.
     different = 0.75 * (1 - 1 / len(USABLE))
     assert near.mean() == pytest.approx(different * 0.5 * (1 + 3 / 5) / 2, abs=0.03)
 
@@ -56,7 +56,7 @@ def test_stage2_batches_consist_of_usable_images() -> None:
 
 def test_processes_split_a_batch() -> None:
     planned = plan_pairs(USABLE, 6, 0.5, None, 0.0, seed=1)(0)
-    values = torch.arange(12)  # two views of each pair
+    values = torch.arange(12)  # the first sides of six pairs, then the second sides
     parts = [BatchSlice.for_process(6, ProcessGroup(rank, 3), "runtime.batch") for rank in range(3)]
     assert np.concatenate([planned.take(part).first for part in parts]).tolist() == planned.first.tolist()
     assert [part.take(values).tolist() for part in parts] == [[0, 1, 6, 7], [2, 3, 8, 9], [4, 5, 10, 11]]

@@ -130,7 +130,7 @@ def test_drops_also_apply_to_a_cycle() -> None:
     assert ratios == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
 
 
-def test_without_a_cycle_only_drops_count() -> None:
+def test_without_a_cycle_only_drops_change_the_learning_rate() -> None:
     phase = Phase("stage 1", 0, 0, 100, (50, 80))
     assert [phase.lr_factor(step) for step in (0, 49, 50, 79, 80, 99)] == pytest.approx(
         [1, 1, 0.1, 0.1, 0.01, 0.01]
@@ -228,7 +228,7 @@ def _student_state(is_frozen: bool, seed: int = 0, student: Student = STUDENT) -
 
 
 def _run_student(state: TrainState, path: Path | None = None, interrupt_at: int = 0) -> list[float]:
-    """Train one cycle of 20 iterations, or until an iteration; return the mean losses."""
+    """Train one cycle of 20 iterations, or until `interrupt_at`; return the mean losses."""
     target = torch.rand(6, 3, 8, 8, generator=torch.Generator().manual_seed(1))
 
     def losses(index: torch.Tensor) -> Losses:
@@ -325,7 +325,7 @@ def test_weight_decay_shrinks_weights_that_have_no_gradient() -> None:
         torch.testing.assert_close(value, before[name] * factor)
 
 
-def test_a_checkpoint_of_a_frozen_encoder_does_not_fit_a_trained_one(tmp_path: Path) -> None:
+def test_a_checkpoint_of_a_frozen_encoder_does_not_fit_a_trained_encoder(tmp_path: Path) -> None:
     path = tmp_path / "student-1.safetensors"
     save_checkpoint(_student_state(is_frozen=True), path)
     with pytest.raises(InputError, match=r"student-1\.safetensors does not belong to this run"):

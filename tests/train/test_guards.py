@@ -129,7 +129,7 @@ def test_a_faulty_run_stops_before_the_next_round_and_saves_no_model(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The fault occurs in the descriptors before round 2, so none of its iterations runs."""
+    """The fault occurs in the descriptors before round 2, so no iteration of round 2 runs."""
     original, calls = pipeline.describe_images, 0
 
     def describe(*arguments: Any) -> DescribedPoints:
@@ -193,7 +193,7 @@ def test_checkpoints_contain_only_finite_numbers(
 def test_the_spread_is_measured_over_all_processes(
     measure: Callable[[DescribedPoints, ProcessGroup], float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two processes with half of the points each together measure the spread of all points."""
+    """Two processes, each with half of the points, together measure the spread of all points."""
     whole, pair = make_points(6, 4), ProcessGroup(rank=0, size=2)
     expected = measure(whole, SINGLE_PROCESS)
     sums: list[torch.Tensor] = []

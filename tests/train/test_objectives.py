@@ -81,11 +81,11 @@ def test_random_cells_are_negatives_in_the_same_image_mode_only() -> None:
     batch = _batch(4, 6, 64)
     batch = replace(batch, label=torch.full_like(batch.label, -1))  # no positives, no clusters
     features = torch.ones(4, 16, 16, 16)  # all descriptors are equal: every negative costs the margin, 0.8
-    same = _descriptor_loss(features, batch, _config(loss__average="together"), 0)
+    same_image = _descriptor_loss(features, batch, _config(loss__average="together"), 0)
     weight = _config().loss.negative_weight
-    assert float(same) == pytest.approx(0.8 * weight, abs=1e-5)
-    other = _descriptor_loss(features, batch, _config(loss__negatives="different-cluster"), 0)
-    assert float(other) == 0
+    assert float(same_image) == pytest.approx(0.8 * weight, abs=1e-5)
+    different_cluster = _descriptor_loss(features, batch, _config(loss__negatives="different-cluster"), 0)
+    assert float(different_cluster) == 0
 
 
 def test_the_total_uses_the_detector_weight() -> None:

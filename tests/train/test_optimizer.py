@@ -90,7 +90,7 @@ def test_copies_collect_gradients_and_stay_equal_to_the_parameters() -> None:
 
 
 def _first_step(value: torch.Tensor) -> torch.Tensor:
-    """Return the first step without a gradient, where only weight decay acts: g / sqrt(0.01 g^2)."""
+    """Return the first step per learning rate if only weight decay acts: g / sqrt(0.01 g^2)."""
     gradient = value * Optimizer().weight_decay
     return gradient / ((0.01 * gradient.square()).sqrt() + 1e-8)
 

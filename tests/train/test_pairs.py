@@ -128,8 +128,8 @@ def test_warmup_pairs_are_one_image_twice_and_never_flipped() -> None:
     batch = _draw(table, None, warmup_pair_settings(CONFIG), CONFIG, 0)
     _, image = _decode(batch, batch.xy)
     first, second = image.chunk(2)
-    both = batch.valid.chunk(2)[0] & batch.valid.chunk(2)[1]
-    assert torch.equal(first[both], second[both])
+    both_valid = batch.valid.chunk(2)[0] & batch.valid.chunk(2)[1]
+    assert torch.equal(first[both_valid], second[both_valid])
     assert torch.equal(*batch.label.chunk(2))
 
 
@@ -142,9 +142,9 @@ def test_warmup_flips_views_and_keeps_labels_if_landmarks_are_their_own_partners
     table = build_point_table(label_by_index(points, IMAGES), IMAGES, 2, torch.device("cpu"))
     batch = _draw(table, None, settings, config, 0)
     assert torch.equal(*batch.label.chunk(2))
-    first, second = _decode(batch, batch.xy)[0].chunk(2)  # equal labels: the same position of the original
-    both = batch.valid.chunk(2)[0] & batch.valid.chunk(2)[1]
-    assert (first - second)[both].abs().max() < 0.3
+    first, second = _decode(batch, batch.xy)[0].chunk(2)  # equal labels mean equal positions in the original
+    both_valid = batch.valid.chunk(2)[0] & batch.valid.chunk(2)[1]
+    assert (first - second)[both_valid].abs().max() < 0.3
     # Red is x of the original: if it decreases to the right, the view is mirrored.
     mirrored = batch.images[:, 0, 64, 72] < batch.images[:, 0, 64, 56]
     first_mirrored, second_mirrored = mirrored.chunk(2)
@@ -187,24 +187,24 @@ def test_temporal_pairs_match_propagated_points_slot_by_slot() -> None:
     batch = _draw(table, propagated, settings, always, 0)
     position, image = _decode(batch, batch.xy)
     target_position, target_image = _decode(batch, batch.target_xy)
-    pairs, temporal = len(image) // 2, 0
-    for pair in range(pairs):
-        first, second = int(image[pair, 1]), int(image[pairs + pair, 1])
+    num_pairs, num_temporal = len(image) // 2, 0
+    for pair in range(num_pairs):
+        first, second = int(image[pair, 1]), int(image[num_pairs + pair, 1])
         if first == second:
             continue  # the same image by chance, so not a temporal pair
-        temporal += 1
+        num_temporal += 1
         assert second == int(neighbor[first, 0])
-        valid = batch.valid[pairs + pair]
+        valid = batch.valid[num_pairs + pair]
         assert not valid[0]
         expected = table.xy[first] + torch.tensor([3.0, -2.0])
-        assert (position[pairs + pair] - expected)[valid].abs().max() < 0.3
+        assert (position[num_pairs + pair] - expected)[valid].abs().max() < 0.3
         # The detector's targets of the second view are that frame's own keypoints, not the propagated ones.
-        assert (target_image[pairs + pair] == second).all()
-        target_valid = batch.target_valid[pairs + pair]
-        assert (target_position[pairs + pair] - table.xy[second])[target_valid].abs().max() < 0.3
+        assert (target_image[num_pairs + pair] == second).all()
+        target_valid = batch.target_valid[num_pairs + pair]
+        assert (target_position[num_pairs + pair] - table.xy[second])[target_valid].abs().max() < 0.3
         slots = list(range(SLOTS))
-        assert batch.label[pair].tolist() == batch.label[pairs + pair].tolist() == slots
-    assert temporal > pairs // 2
+        assert batch.label[pair].tolist() == batch.label[num_pairs + pair].tolist() == slots
+    assert num_temporal > num_pairs // 2
 
 
 def test_two_processes_together_build_the_batch_of_one_process() -> None:

@@ -77,9 +77,9 @@ def test_written_files_are_read_by_discovery_and_evaluation(name: str, tmp_path:
 def test_left_and_right_are_mirror_partners(name: str, tmp_path: Path) -> None:
     data = read_dataset(name, MAKERS[name](tmp_path / "data"))
     for index, partner in enumerate(data.mirror):
-        word = data.names[index]
-        opposite = {"left": "right", "right": "left"}.get(word.split("_")[0])
-        assert data.names[partner] == (word if opposite is None else opposite + word[word.index("_") :])
+        point = data.names[index]
+        opposite = {"left": "right", "right": "left"}.get(point.split("_")[0])
+        assert data.names[partner] == (point if opposite is None else opposite + point[point.index("_") :])
 
 
 @pytest.mark.parametrize(
@@ -244,8 +244,8 @@ def test_human36m_boxes_come_from_the_masks(tmp_path: Path) -> None:
     data = read_dataset("human36m", make_human36m(tmp_path))
     # The mask is 1 in rows 10 to 59 and columns 20 to 49.
     assert data.train.boxes[0].tolist() == [20, 10, 30, 50]
-    # Frame 100 has no mask and that of frame 50 is empty, so their boxes enclose all 32 joints, which span
-    # 62 x 62 pixels, with a margin of a tenth.
+    # Frame 100 has no mask and the mask of frame 50 is empty, so their boxes enclose all 32 joints, which
+    # span 62 x 62 pixels, with a margin of a tenth.
     margin = 6.2
     box = [10 + 0.5 - margin, 5 + 0.5 - margin, 62 + 2 * margin, 62 + 2 * margin]
     assert data.train.boxes[1].tolist() == pytest.approx([box[0], box[1] + 1, *box[2:]])
@@ -390,7 +390,7 @@ def test_cats_have_the_split_of_zhang_et_al_with_their_lists(tmp_path: Path) -> 
 
 def test_every_seventh_cat_is_for_testing_without_lists(tmp_path: Path) -> None:
     data = read_dataset("cats", make_cats(tmp_path))
-    # The 7th and the 14th of 14 cats with points; the one with coinciding eyes would be for training.
+    # The 7th and the 14th of 14 cats with points; the cat with coinciding eyes would be for training.
     assert [file.name for file in data.test.paths] == ["00000003_006.jpg", "00001400_000.jpg"]
     assert len(data.train) == 11
     assert "every 7th image is used for testing" in data.notes[0]

@@ -132,8 +132,8 @@ def test_names_may_have_more_or_fewer_folders(aflw: Dataset, tmp_path: Path) -> 
 def test_an_ambiguous_name_raises(tmp_path: Path) -> None:
     data = read_dataset("cub", face_miniatures.make_cub(tmp_path / "cub"))
     files = tuple(Path(f"images/{folder}/1.jpg") for folder in "ab")
-    two = data.train.select(np.array([0, 1]))
-    twins = data.replace_splits({"train": replace(two, refs=tuple(map(ImageRef, files)))}, ())
+    two_birds = data.train.select(np.array([0, 1]))
+    twins = data.replace_splits({"train": replace(two_birds, refs=tuple(map(ImageRef, files)))}, ())
     with pytest.raises(InputError, match=r"'1\.jpg' can be images/a/1\.jpg or images/b/1\.jpg"):
         replace_points(twins, _write_coco(tmp_path / "a.json", [("1.jpg", five_points(0))]))
 
@@ -195,7 +195,7 @@ def test_boxes_from_a_table(celeba: Dataset, tmp_path: Path) -> None:
     assert data.notes[-1] == f"1 images of the test split have no box in {tmp_path / 'boxes.csv'}"
 
 
-def test_a_split_without_boxes_keeps_its_own(tmp_path: Path) -> None:
+def test_a_split_without_boxes_keeps_its_own_boxes(tmp_path: Path) -> None:
     data = read_dataset("ls3d", face_miniatures.make_ls3d(tmp_path))
     write_lines(
         tmp_path / "boxes.csv", ["image,x,y,w,h", *(f"{file.name},1,2,3,4" for file in data.train.paths)]

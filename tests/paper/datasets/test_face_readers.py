@@ -215,7 +215,7 @@ def test_ls3d_has_3d_points_and_subtracts_1(ls3d: Path) -> None:
 
 
 def test_ls3d_yaw_follows_from_the_number(ls3d: Path) -> None:
-    for number in (11, 12):  # after 2 by number, before it by name
+    for number in (11, 12):  # after 2 in numerical order, before 2 in alphabetical order
         face_miniatures.write_face(
             ls3d / f"LS3D-W-balanced-20-03-2017/new_dataset/{number}.jpg", (450, 450), five_points(0)
         )
@@ -318,7 +318,7 @@ def test_mtfl_messages_name_the_damaged_line(tmp_path: Path) -> None:
 
 
 def test_mtfl_lists_made_from_crops_have_the_known_poses(tmp_path: Path) -> None:
-    """The labels of resampled crops of MTFL, written as official lists."""
+    """Read the labels of resampled crops of MTFL, written as official lists."""
     archive = SHARED / "faces-mtfl-aflw.zip"
     if not archive.exists():
         pytest.skip("the crops of MTFL are not available")
@@ -382,7 +382,7 @@ def test_mtfl_points_are_right_of_the_pupils_so_they_are_1_based() -> None:
 # --- CUB --------------------------------------------------------------------------------------------
 
 
-def test_cub_excludes_sea_birds_and_birds_without_visible_parts(tmp_path: Path) -> None:
+def test_cub_excludes_seabirds_and_birds_without_visible_parts(tmp_path: Path) -> None:
     root = face_miniatures.make_cub(tmp_path / "CUB_200_2011")
     data = read_dataset("cub", tmp_path)
     assert data.root == root
@@ -395,7 +395,7 @@ def test_cub_excludes_sea_birds_and_birds_without_visible_parts(tmp_path: Path) 
 
 
 def test_cub_lists_made_from_crops_are_read_completely(tmp_path: Path) -> None:
-    """The labels of cropped birds, written as official lists."""
+    """Read the labels of cropped birds, written as official lists."""
     archive = SHARED / "birds-cub.zip"
     if not archive.exists():
         pytest.skip("the crops of CUB are not available")

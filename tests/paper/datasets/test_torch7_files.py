@@ -41,7 +41,7 @@ def test_a_written_tensor_is_read_back(tmp_path: Path, kind: str) -> None:
 
 def test_strides_and_offset_are_applied(tmp_path: Path) -> None:
     """A transposed tensor (strides swapped), and one that starts at the second row."""
-    start = HANDWRITTEN.index(struct.pack("<qqqq", 2, 2, 2, 1)) + 16  # of the strides
+    start = HANDWRITTEN.index(struct.pack("<qqqq", 2, 2, 2, 1)) + 16  # position of the strides
     swapped = HANDWRITTEN[:start] + struct.pack("<qq", 1, 2) + HANDWRITTEN[start + 16 :]
     (tmp_path / "a.t7").write_bytes(swapped)
     assert read_tensor(tmp_path / "a.t7").tolist() == [[1, 3], [2, 4]]

@@ -58,7 +58,7 @@ def _events(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.usefixtures("without_weights")
 def test_every_kind_of_experiment(faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table, curves by round, bars, a map and a sheet of one data set; three share a training run."""
+    """A table, curves by round, bars, a map and a sheet of one data set; three share one training run."""
     load = experiment.load_experiment
 
     def load_with_fewer_rows(name: str) -> experiment.Experiment:
@@ -73,7 +73,7 @@ def test_every_kind_of_experiment(faces: Path, tmp_path: Path, monkeypatch: pyte
     _reproduce(names, faces, output, allow_missing=True)
     runs = sorted((output / "trainings").iterdir())
     assert [(run / "model" / "model.json").exists() for run in runs].count(True) == 1
-    assert len(runs) == 4  # ours, the earlier method's and two levels of noise
+    assert len(runs) == 4  # our method, the earlier method and two levels of noise
     page = (output / "stages.md").read_text()
     assert re.search(r"\| CelebA \(K=30\) \| [\d.]+ \(25\.8, [+-][\d.]+\)", page)
     assert "| AFLW (K=30) | absent (23.4)" in page
@@ -182,7 +182,7 @@ def test_a_failed_training_does_not_stop_the_other_rows(
 def test_a_failed_measurement_does_not_stop_the_other_cells(
     root: Path, tmp_path: Path, no_training: list[Training], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is repeated only after the user removes the record of the failure; a full disk is not recorded."""
+    """It is measured again only after the user removes the record; a full disk is not recorded."""
     measure, failed, messages = dict(workspace._MEASURE), list[str](), list[str]()
 
     def fail(task: Any) -> Any:
@@ -212,7 +212,7 @@ def test_a_failed_measurement_does_not_stop_the_other_cells(
 
 
 def test_another_ridge_needs_no_new_training(root: Path, tmp_path: Path, no_training: list[Training]) -> None:
-    """This holds even for a ridge that is not in `evaluation.ridges`; it applies to both stages."""
+    """This holds even for a ridge that is not in `evaluation.ridges`; the ridge applies to both stages."""
     pages = []
     for ridge in (0.01, 0.5):
         _reproduce(["stages"], root, tmp_path, {**SHORT, "evaluation.ridge": ridge})
@@ -248,7 +248,7 @@ def test_notes_are_written_above_the_table(
 def test_processes_share_the_work_and_the_first_one_writes(
     root: Path, tmp_path: Path, no_training: list[Training], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the environment of torchrun; rank 1 does all the work and rank 0 writes."""
+    """In the environment of torchrun, rank 1 does all the work and rank 0 writes."""
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("LOCAL_RANK", "1")
@@ -311,7 +311,7 @@ def test_missing_matplotlib_raises_before_anything_is_trained(
     with pytest.raises(InputError, match=r"pip install 'selfmark\[reproduce\]'"):
         _reproduce(["poses"], root, tmp_path / "out")
     assert no_training == []
-    _reproduce(["cats"], root, tmp_path / "out")  # Tables do not need it.
+    _reproduce(["cats"], root, tmp_path / "out")  # Tables do not need matplotlib.
 
 
 def test_missing_scikit_learn_raises_before_anything_is_trained(
@@ -386,7 +386,7 @@ def test_a_dry_run_needs_no_data_and_writes_nothing(
 
 
 def test_the_package_contains_the_tables() -> None:
-    """pyproject.toml must list them, or they are not installed."""
+    """pyproject.toml must list the YAML files, or they are not installed."""
     text = (Path(__file__).parents[3] / "pyproject.toml").read_text()
     assert '"paper/reproduction/tables/*.yaml"' in text
 
@@ -399,7 +399,7 @@ def test_the_command_line_starts_without_torch() -> None:
 
 
 def test_an_output_folder_can_be_moved(root: Path, tmp_path: Path, no_training: list[Training]) -> None:
-    """Keys do not depend on its path, so finished parts are not repeated."""
+    """Keys do not depend on the folder's path, so finished parts are not repeated."""
     _reproduce(["cats"], root, tmp_path / "here")
     shutil.move(tmp_path / "here", tmp_path / "there")
     _reproduce(["cats"], root, tmp_path / "there")

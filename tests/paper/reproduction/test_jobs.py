@@ -53,7 +53,7 @@ def test_the_job_of_a_killed_process_is_run_by_another(tmp_path: Path) -> None:
         time.sleep(0.01)
     second = _CONTEXT.Process(target=_run_all, args=(tmp_path, 0))
     second.start()
-    while len(list(tmp_path.glob("job-*"))) < len(JOBS) - 1:  # all but the locked one
+    while len(list(tmp_path.glob("job-*"))) < len(JOBS) - 1:  # all but the locked job
         time.sleep(0.01)
     assert second.is_alive()  # waiting for the lock
     os.kill(first.pid or 0, signal.SIGKILL)

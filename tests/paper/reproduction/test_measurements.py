@@ -55,7 +55,7 @@ def test_stage1_errors_equal_those_of_evaluate_run(task: MeasurementTask, tmp_pa
 
 
 def test_the_last_round_is_the_end_of_stage_1(task: MeasurementTask) -> None:
-    """Both have the same weights, but the landmarks are clustered again, so the errors are only similar."""
+    """The weights are the same, but the landmarks are clustered again, so the errors are only similar."""
     run = Run.open(task.run_folder)
     rounds = stage1_measurements.measure_errors_by_round(task)["rounds"]
     assert len(rounds) == run.config.rounds.count

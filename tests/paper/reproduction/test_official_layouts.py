@@ -61,7 +61,7 @@ def test_bbcpose_is_trained_on_temporal_pairs(
 
 
 def _make_ls3d(root: Path, scene: Scene) -> None:
-    """Make the layout of LS3D with images of the demo; those of `face_miniatures` all look alike."""
+    """Make the layout of LS3D with images of the demo; the images of `face_miniatures` all look alike."""
     dataset = demo_datasets.make_dataset("ls3d", root, scene)
     for row, xy in enumerate(dataset.train.xy):
         part = ("AFW", "HELEN", "IBUG", "LFPW")[row % 4]
@@ -92,7 +92,7 @@ def _run_configs(output: Path) -> list[Config]:
 def test_rows_use_their_keypoint_detectors(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tested with the detectors that need no weights, on one of the two data sets."""
+    """Use only the detectors that need no weights, on one of the two data sets."""
     table = experiment.load_experiment("initialization")
     rows = tuple(replace(row, paper=row.paper[2:]) for row in table.rows[:2])
     selected = replace(table, rows=rows, columns=table.columns[2:])

@@ -42,7 +42,7 @@ def table() -> Experiment:
     )
 
 
-def test_markdown_has_our_number_the_papers_and_the_difference(table: Experiment) -> None:
+def test_markdown_has_our_number_the_paper_number_and_the_difference(table: Experiment) -> None:
     page = to_markdown(table, {("Ours", "Fwd"): 9.456, ("Ours", "a|b"): 1.5}, ORIGIN)
     lines = page.splitlines()
     assert lines[0] == "# Cats & dogs"

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from PIL import Image
 
-from selfmark.config import Config, Method, override, resolve_preset, with_features
+from selfmark.config import Config, Method, override, resolve_preset
 from selfmark.detector import Detector
 from selfmark.errors import InputError
 from selfmark.evaluation.run_evaluation import check_run
@@ -244,12 +244,10 @@ def _create_run(
 
     notes: list[str] = []
     refs = locate_objects(*inputs, tracking, on_progress, notes.append)
-    config, why = resolve_preset(options.preset, device.type == "cuda", len(refs), landmarks)
+    features = settings.get("features.name", options.features)
+    config, why = resolve_preset(options.preset, device.type == "cuda", len(refs), landmarks, features)
     if inputs.regions is not None and inputs.regions.animals:
         config = replace(config, augment=replace(config.augment, rotation=tracking.rotation))
-    features = settings.get("features.name", options.features)
-    if features is not None:
-        config = with_features(config, str(features))
     if options.method is not None:
         # The features must be known before the method is checked against them.
         config = override(config, {"features.name": config.features.name, "method": options.method})

@@ -73,7 +73,7 @@ def preset(name: str) -> Config:
 
 
 def resolve_preset(
-    preset_name: str, cuda: bool, images: int, K: int | Literal["auto"] | None
+    preset_name: str, cuda: bool, images: int, K: int | Literal["auto"] | None, features: str | None = None
 ) -> tuple[Config, str]:
     """Choose the settings for a machine and a number of images.
 
@@ -82,20 +82,24 @@ def resolve_preset(
         cuda: whether a CUDA device is available.
         images: number of images.
         K: number of landmarks; "auto" lets the run choose it, None uses the preset's number.
+        features: name of pretrained features, or "none"; None uses the default ones for `auto`, else none.
 
     Returns:
         The settings, and a phrase that explains the choice.
     """
     if preset_name == "auto":
-        config = with_features(preset("fast" if cuda else "tiny"), DEFAULT_FEATURES)
-        machine = (
+        features = features or DEFAULT_FEATURES
+        config = preset("fast" if cuda else "tiny")
+        why = (
             "a CUDA device is available, and this preset takes minutes on it"
             if cuda
             else "no CUDA device is available, and this preset takes minutes on a few CPU cores"
         )
-        why = f"{machine}, by default with {DEFAULT_FEATURES} features"
     else:
         config, why = preset(preset_name), "as requested"
+    if features is not None and features != "none":
+        config = with_features(config, features)
+        why += f"; with {features} features"
     if isinstance(K, int):
         config = with_landmarks(config, K)
     # A cluster needs about ten points, so use fewer clusters if there are few images.
@@ -111,10 +115,8 @@ def with_features(config: Config, name: str) -> Config:
 
     Args:
         config: settings without features.
-        name: name of the features, or "none".
+        name: name of the features.
     """
-    if name == "none":
-        return replace(config, features=replace(config.features, name=name))
     images = replace(config.images, size=max(config.images.size, _FEATURE_IMAGE_SIZE))
     return replace(config, features=replace(config.features, name=name), images=images)
 

@@ -30,7 +30,7 @@ class AnnotatedObjects:
         boxes: [N, 4] float64, annotated box x, y, w, h, measured from pixel corners; NaN for objects without
             a box.
         mirror: Index of each point's partner in the mirrored image; empty if unknown.
-        normalizer: Length that errors are divided by, by name (`evaluation.normalizers`); empty if unknown.
+        normalizer: Name of the length that errors are divided by (`evaluation.normalizers`), or empty.
         fields: By name, N values that describe the objects (pose, species, ...); None where absent.
         source: File or folder the annotations were read from, for messages.
         where: Location of each annotation in its file, for messages; empty if unknown.

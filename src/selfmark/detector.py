@@ -58,7 +58,7 @@ class Prediction(NamedTuple):
 
     refs:      the N images of the batch that could be read
     sizes:     [N, 2] int64, width and height of each original image
-    landmarks: the K landmarks of each
+    landmarks: the K landmarks of each image
     """
 
     refs: tuple[ImageRef, ...]
@@ -69,7 +69,7 @@ class Prediction(NamedTuple):
 class NetworkPrediction(NamedTuple):
     """Landmarks in network pixels of all images that could be read.
 
-    rows:    [N] int64, which of the given references these images are
+    rows:    [N] int64, index of each image among the given references
     xy:      [N, K, 2] float32
     score:   [N, K] float32
     regions: [N, 4] float64, the part of the original image that the network sees: x, y, width, height
@@ -92,7 +92,7 @@ class Detector:
 
     psi:     the network of Stage 2
     card:    names of the landmarks, preprocessing, how heatmaps are read
-    device:  the device it runs on
+    device:  the device that the network runs on
     runtime: precision, kernels and the largest number of images per forward pass
     """
 
@@ -116,8 +116,8 @@ class Detector:
         self.runtime = runtime
         prepare_landmark_network(self.psi, self.device, runtime)
         self.card = card
-        bytes_each = bytes_per_network_image(card) * (1 + card.flip_test)
-        self._max_images = images_per_pass(runtime.predict_batch, bytes_each, self.device)
+        image_bytes = bytes_per_network_image(card) * (1 + card.flip_test)
+        self._max_images = images_per_pass(runtime.predict_batch, image_bytes, self.device)
 
     @property
     def names(self) -> tuple[str, ...]:

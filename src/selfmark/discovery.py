@@ -58,11 +58,11 @@ def discover(
         every: use every n-th frame of each video.
         regions: where the objects are in the images: a file of boxes, a crop, or animals to track.
         resume: continue the run in `output` with its own inputs and settings; `settings` may then only
-            change how it is computed (`runtime`, `optimizer`, ...).
+            change how the run is computed (`runtime`, `optimizer`, ...).
         device: `auto`, `cpu`, `cuda`, ...
         listener: called with every log event.
         features: pretrained features: `efficientnet-lite0`, `dinov2-s`, `onnx:FILE`, ..., or `none` for the
-            paper's way; None uses those of the preset.
+            paper's method; None uses those of the preset.
         method: `self-training`, or `zero-shot` for the instant landmarks of the features alone.
 
     Returns:

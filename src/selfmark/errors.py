@@ -68,7 +68,7 @@ def escape_control_characters(text: str) -> str:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return " Did you mean ...?" with the most similar known name, or nothing if none is similar.
+    """Return " Did you mean ...?" with the most similar known name, or '' if no name is similar.
 
     >>> suggest("rotaton", ["rotation", "scale"])
     " Did you mean 'rotation'?"

@@ -1,16 +1,17 @@
 """Discovery with pretrained features, from top to bottom: from unlabeled images to a landmark detector.
 
     images
-      -> features of every cell; cells of the object and of the background
+      -> features of every cell; each cell belongs to the object or to the background
       -> zero-shot landmarks: K clusters of the object's cells
-      -> rounds: train a detector on the encoder with the landmarks found so far; find them again with it
+      -> rounds: train a detector, a head on the encoder, on the landmarks found so far; find new ones with it
       -> optional: the paper's Stage 1 on keypoints (see `pipeline`). Its landmarks are more precise where
          keypoints recur on the same part. They are used if the landmarks above confirm them.
       -> detector
 
-Features know which part a place belongs to, but not exactly where the part is; training on deformed images
-finds that out. A round is undone if its landmarks are noisier than the zero-shot landmarks or no longer
-explain them, so that a run does not end worse than it began. Every step stores its result in the run folder.
+Features tell which part a location belongs to, but not exactly where the part is; training on deformed
+images makes the landmarks precise. A round is undone if its landmarks are noisier than the zero-shot
+landmarks or no longer explain them, so that a run does not end worse than it began. Every step stores its
+result in the run folder.
 """
 
 from __future__ import annotations
@@ -195,7 +196,7 @@ def _select_images(run: Run, store: ImageStore, device: torch.device) -> _UsedIm
 
 
 def _plan(config: Config) -> dict[str, int]:
-    """Return the number of rounds and iterations, for displays of the progress."""
+    """Return the number of rounds and iterations, for progress displays."""
     student = config.student.rounds * config.student.iterations
     if config.method == "zero-shot":
         return {"rounds": 0, "stage1": 0, "stage2": 0, "student": 0, "student_rounds": 0}
@@ -206,7 +207,7 @@ def _plan(config: Config) -> dict[str, int]:
 
 
 def _settle_orientation(run: Run, encoder: Encoder, feed: PixelFeed) -> None:
-    """Find out whether the objects are upright or face any direction, unless the settings say it."""
+    """Find out whether the objects are upright or face any direction, unless the settings say so."""
     settings = run.config.features
     if settings.orientation == "any":
         run.settle_settings({"augment.rotation": settings.rotation})
@@ -239,7 +240,7 @@ def _find_zero_shot_landmarks(
                 remove_stored_cells(run.path)
 
     tensors = run.load_or_compute_tensors("zero-shot", images.feed.device, compute)
-    if run.config.K == 0:  # The run was interrupted after the number was chosen and is resumed now.
+    if run.config.K == 0:  # This resumes a run that was interrupted after K was chosen.
         run.apply_landmark_count()
     return tensors.pop("centroids"), FoundLandmarks(**tensors)
 
@@ -336,7 +337,7 @@ def _try_keypoint_labels(run: Run, images: _UsedImages, current: _Candidate) -> 
 def _train_on_keypoint_labels(
     run: Run, images: _UsedImages, points: Keypoints, current: _Candidate
 ) -> _Candidate:
-    """Run the paper's Stage 1 and train on its landmarks, if the current ones explain them."""
+    """Run the paper's Stage 1 and train on its landmarks, if the current landmarks explain them."""
     config, store, device = run.config, images.store, images.feed.device
     feed = PixelFeed(store.pixels, device, config.runtime.device_fraction)
     phi = run_stage1(run, store, feed, points)
@@ -365,7 +366,7 @@ def _train_rounds(
     label_rounds: int,
     is_worse: Callable[[FoundLandmarks, int], bool],
 ) -> _Candidate | None:
-    """Train a head on the encoder in rounds, each on the landmarks that the last one found.
+    """Train a head on the encoder in rounds, each on the landmarks that the round before found.
 
     Args:
         run: the run.
@@ -373,10 +374,10 @@ def _train_rounds(
         feed: the training images.
         table: the first labels.
         label_rounds: number of rounds that are trained on the first labels.
-        is_worse: whether the landmarks found after a round are worse than those before the first.
+        is_worse: whether the landmarks found after a round are worse than those before the first round.
 
     Returns:
-        The last detector that is not worse, or None.
+        The detector of the last round that is not worse; None if the first round is worse.
     """
     config, student = run.config, run.config.student
     with seed_weights(config, name):
@@ -462,7 +463,7 @@ def _select_rows(table: LandmarkTable, rows: Tensor) -> LandmarkTable:
 
 
 def _unexplained(predictors: FoundLandmarks, targets: FoundLandmarks) -> float:
-    """Return how badly landmarks explain another set of landmarks of the same images."""
+    """Return the error of predicting `targets` from `predictors`, over that of guessing their mean."""
     inputs, outputs = _to_arrays(predictors.xy, targets.xy)
     return unexplained_fraction(inputs, outputs, np.ones(outputs.shape[:2], dtype=bool))
 

@@ -101,7 +101,7 @@ def train_detector(run: Run, device: torch.device, is_new: bool) -> tuple[Detect
 
 
 def plan_iterations(config: Config) -> dict[str, int]:
-    """Return the number of rounds and the iterations of both stages, for displays of the progress."""
+    """Return the number of rounds and the iterations of both stages, for progress displays."""
     _, rounds = stage1_phases(config)
     return {"rounds": len(rounds), "stage1": rounds[-1].stop, "stage2": config.stage2.iterations}
 
@@ -274,11 +274,11 @@ def _recover_correspondence(
 def choose_landmark_count(
     run: Run, described: DescribedPoints, num_images: int, device: torch.device
 ) -> None:
-    """Choose K from the descriptors of keypoints; those of Phi do not depend on K after the warm-up.
+    """Choose K from the descriptors of keypoints, which do not depend on K before the first round.
 
     Args:
         run: the run.
-        described: this process's keypoints.
+        described: described keypoints of this process.
         num_images: number of images of all processes.
         device: device to compute on.
     """

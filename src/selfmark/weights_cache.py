@@ -1,9 +1,8 @@
 """Cache of the published weights of keypoint detectors and pretrained features.
 
 Their licenses or sizes do not allow selfmark to distribute them, so the user downloads them once into a cache
-folder.
-They are pickles, and a pickle can run any code. A pickle is therefore opened only if its sha256 is that of a
-published file; other weights must be .safetensors files, which contain only numbers.
+folder. They are pickles, and a pickle can run any code. A pickle is therefore opened only if its sha256 is
+that of a published file; other weights must be .safetensors files, which contain only numbers.
 """
 
 from __future__ import annotations
@@ -153,7 +152,7 @@ def load_weights(path: Path, name: str) -> dict[str, torch.Tensor]:
     """Load the tensors of a weights file by layer name, on the CPU.
 
     Raises:
-        InputError: if the file cannot be read, or is a pickle but not the published one of `name`.
+        InputError: if the file cannot be read, or is a pickle other than the published file of `name`.
     """
     try:
         content = path.read_bytes()
@@ -179,7 +178,7 @@ def load_weights(path: Path, name: str) -> dict[str, torch.Tensor]:
 
 
 def license_notice(name: str) -> str | None:
-    """Return the license of the weights of `name` on the first call; None afterwards or without license."""
+    """Return the license of the weights of `name` on the first call, then None; None if not published."""
     if name not in PUBLISHED_WEIGHTS:
         return None
     marker = cache_folder() / f"{PUBLISHED_WEIGHTS[name].file}.license-shown"

@@ -17,7 +17,7 @@ def demo(
     ),
     device: Device = "auto",
 ) -> None:
-    """Run the whole pipeline on built-in generated images: a few minutes on two CPU cores."""
+    """Run the whole pipeline on generated images; this takes a few minutes on two CPU cores."""
     from selfmark.cli.progress import ProgressDisplay
     from selfmark.demo.demo_run import run_demo
 

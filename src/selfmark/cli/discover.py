@@ -119,7 +119,7 @@ def discover(
 
 
 class _OutputRecorder:
-    """Forward events to a listener and remember the run folder they name."""
+    """A listener that forwards events to another listener and remembers the run folder they name."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener

@@ -19,7 +19,7 @@ def map_points(
     ],
     images: Annotated[
         list[str] | None,
-        typer.Argument(help="The annotated images; default: the ones a COCO file names.", show_default=False),
+        typer.Argument(help="The annotated images; default: those named in a COCO file.", show_default=False),
     ] = None,
     normalizer: Annotated[
         str, typer.Option(help="Length that errors are divided by, as in 'selfmark evaluate'.")
@@ -34,7 +34,7 @@ def map_points(
     title = f"{len(mapping.names)} points from {mapping.images} images"
     if mapping.error is not None:
         errors = ("" if error is None else f"{error:.2f}" for error in mapping.errors)
-        print_table(("point", "error"), zip(mapping.names, errors, strict=True), title)
+        print_table(("point", "error (%)"), zip(mapping.names, errors, strict=True), title)
         print_result(f"error on held-out images: {mapping.error:.2f} % of {mapping.normalizer}")
     else:
         print_result(title)

@@ -35,7 +35,7 @@ _STUDENT_STAGES = {"student": "learning landmarks", "keypoints": "learning keypo
 
 
 class ProgressDisplay:
-    """Show stage, round, loss and remaining time of a discovery; a listener and a context manager."""
+    """A display of stage, round, loss and remaining time of a discovery; listener and context manager."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -65,7 +65,7 @@ class ProgressDisplay:
         self.progress.stop()
 
     def __call__(self, event: Event) -> None:
-        """Show an event; events of other kinds are ignored."""
+        """Show an event; events without a method below are ignored."""
         handler = getattr(self, f"_on_{event['event']}", None)
         if handler is not None:
             handler(event)
@@ -105,8 +105,8 @@ class ProgressDisplay:
         self.console.print(f"{event['reason']}; instead: {event['instead']}", highlight=False, markup=False)
 
     def _on_recovery(self, event: Event) -> None:
-        last = event["round"] > self.rounds
-        purpose = "into landmarks" if last else f"(round {event['round']} of {self.rounds})"
+        is_last = event["round"] > self.rounds
+        purpose = "into landmarks" if is_last else f"(round {event['round']} of {self.rounds})"
         self.console.print(
             f"grouped keypoints {purpose}: {event['found_per_image']} points per image found, "
             f"{event['kept_per_image']} used",
@@ -175,7 +175,7 @@ class ProgressDisplay:
 
 
 class CountDisplay:
-    """Show how many items are done, the total and the rate; a context manager."""
+    """A display of the number of items done, their total and the rate; a context manager."""
 
     def __init__(self, console: Console, name: str, unit: str) -> None:
         self._console, self._name, self._unit = console, name, unit
@@ -203,7 +203,7 @@ class CountDisplay:
 
     @property
     def rate(self) -> float:
-        """Return the number of items done per second."""
+        """Number of items done per second."""
         return self._done / max(time.monotonic() - self._started, 1e-9)
 
     def __call__(self, done: int, total: int) -> None:
@@ -219,7 +219,7 @@ class CountDisplay:
 
 
 class CountedPredictions(Iterator["Prediction"]):
-    """Iterate over predictions, count their images by file and show the progress."""
+    """An iterator over predictions that counts their images by file and shows the progress."""
 
     def __init__(self, predictions: Iterator[Prediction], total: int, display: CountDisplay) -> None:
         self._predictions, self._total, self._display = predictions, total, display

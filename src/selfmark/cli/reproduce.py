@@ -39,7 +39,7 @@ def reproduce(
     ] = None,
     device: Device = "auto",
 ) -> None:
-    """Reproduce tables and figures of the paper next to its numbers; finished parts are not repeated."""
+    """Reproduce tables and figures, with the paper's numbers alongside; finished parts are not repeated."""
     from selfmark.cli.progress import ProgressDisplay
     from selfmark.paper.reproduction import harness
 

@@ -106,7 +106,7 @@ def check_limits(section: Any, prefix: str = "") -> None:
         prefix: dotted name of the section with a final dot, for the error message.
 
     Raises:
-        InputError: if so; it names the first such setting.
+        InputError: if a number is outside its limit; the message names the first such setting.
     """
     for item in dataclasses.fields(section):
         name, value = f"{prefix}{item.name}", getattr(section, item.name)

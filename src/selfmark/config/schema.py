@@ -70,18 +70,18 @@ class Features:
     sample: int = at_least(1, 150_000)  # maximum number of cells that K-means is fitted on
     iterations: int = at_least(1, 40)  # iterations of K-means
     restarts: int = at_least(1, 3)  # runs of K-means; the best one is used
-    foreground_clusters: int = at_least(1, 100)  # clusters of all cells that are object or background
+    foreground_clusters: int = at_least(1, 100)  # clusters of all cells; each is object or background
     border: int = at_least(1, 2)  # width of the image border, which is mostly background, cells
-    max_border_ratio: float = above(0, 1_000, 0.6)  # object: at most this many times as often at the border
-    min_foreground: float = fraction(0.05)  # all cells are used if the object covers less of the images
+    max_border_ratio: float = above(0, 1_000, 0.6)  # object clusters: maximum frequency ratio, border/inside
+    min_foreground: float = fraction(0.05)  # all cells are used if fewer than this fraction are object
     orientation: Literal["auto", "upright", "any"] = "auto"  # any: objects face any direction, as from above
     min_upright_accuracy: float = 0.8  # auto: upright if upside-down copies are recognized this often
     rotations: int = at_least(1, 8)  # any: features are averaged over this many rotated copies
-    rotation: float = 180.0  # any: augment.rotation
+    rotation: float = 180.0  # any: value of augment.rotation
     sharpness: float = above(0, 10_000, 30.0)  # inverse temperature of the soft-argmax over similarities
     keypoint_landmarks: bool = True  # also run Stage 1; use its landmarks if confirmed
     keypoint_label_rounds: int = at_least(1, 2)  # rounds of training on the landmarks of Stage 1 themselves
-    max_unexplained: float = 0.7  # confirmed: error of predicting them from the features', over guessing
+    max_unexplained: float = 0.7  # confirmed: error of predicting them from feature landmarks, over guessing
     max_unexplained_start: float = 0.9  # a round is undone if it explains the zero-shot landmarks worse
 
     @property
@@ -94,7 +94,7 @@ class Features:
 class Student:
     """Detector on a pretrained encoder, trained in rounds on its own predictions."""
 
-    rounds: int = 3  # rounds; the labels of each are the predictions of the one before
+    rounds: int = 3  # number of rounds; each is trained on the predictions of the round before
     iterations: int = at_least(1, 400)  # iterations per round
     batch: int = at_least(1, 64)  # images per iteration
     lr: float = 1e-3  # highest learning rate of the head, by AdamW with one cycle per round
@@ -171,7 +171,9 @@ class Optimizer:
 class Warmup:
     """Bootstrapping of Stage 1 before the first round (Sec. 3.5)."""
 
-    bootstrap: Literal["equivariance", "detector-descriptors"] = "equivariance"  # the other: earlier method
+    bootstrap: Literal["equivariance", "detector-descriptors"] = (
+        "equivariance"  # detector-descriptors: the authors' earlier method
+    )
     iterations: int = 30_000  # iterations on pairs of an image and a deformed copy
 
 
@@ -182,7 +184,7 @@ class Rounds:
     count: int = at_least(1, 34)  # T, number of rounds: 30k + 34 x 5k = 200k iterations in total
     iterations: int = 5_000  # iterations per round
     lr_drops: tuple[float, ...] = (0.75, 0.9)  # lr x0.1 at these fractions of Stage 1 (150k, 180k)
-    same_image_fraction: float = fraction(0.5)  # fraction of pairs of an image and a deformed copy
+    same_image_fraction: float = fraction(0.5)  # fraction of pairs that are an image and a deformed copy
     keep_weights: bool = False  # keep the weights of every round in checkpoints/round-01.safetensors, ...
 
 
@@ -206,7 +208,7 @@ class Flip:
 
     train: bool = True  # train on mirrored images, in both stages
     test: bool = True  # average the heatmaps of an image and its mirror image
-    partner: Literal["found", "itself"] = "found"  # mirror partners; itself: for side views
+    partner: Literal["found", "itself"] = "found"  # mirror partner of a landmark; itself: for side views
 
     @property
     def finds_partners(self) -> bool:
@@ -231,7 +233,7 @@ class Temporal:
 class Augment:
     """Random changes of training images."""
 
-    rotation: float = 40.0  # maximum rotation in both directions, degrees
+    rotation: float = 40.0  # maximum rotation in either direction, degrees
     scale: tuple[float, float] = (0.8, 1.2)  # factor per axis
     shift: float = 0.05  # maximum shift, as a fraction of the image's side
     contrast: tuple[float, float] = (0.85, 1.3)  # factor on the difference from the mean
@@ -241,7 +243,7 @@ class Augment:
     blur_fraction: float = 0.3  # fraction of blurred images
     blur_sigma: tuple[float, float] = (0.3, 1.2)  # standard deviation of the blur, pixels
     color_fraction: float = fraction(0.3)  # fraction of images with changed hue and saturation
-    hue: float = 20.0  # maximum change of hue in both directions, degrees
+    hue: float = 20.0  # maximum change of hue in either direction, degrees
     saturation: tuple[float, float] = (0.7, 1.3)  # factor on the difference from gray
 
 
@@ -292,7 +294,7 @@ class Evaluation:
     precision_fraction: float = 0.1  # a generic keypoint is correct within this fraction of the eye distance
     completion_iterations: int = 500  # maximum iterations of singular value thresholding
     num_samples: int = 200  # maximum number of images for the checks without labels
-    deformations: int = at_least(1, 2)  # random deformations of each of these images
+    deformations: int = at_least(1, 2)  # random deformations of each image in these checks
     flip: Literal["as-trained", "never"] = "as-trained"  # mirroring at test time
     agreement_radius: float = 0.05  # two positions agree within this fraction of the image's side
 

@@ -31,10 +31,10 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 
 def used_settings(config: Config) -> dict[str, Any]:
-    """Return the settings that results depend on, as `to_dict` does.
+    """Return the settings that results depend on, in the form of `to_dict`.
 
     Without features, the settings of the methods that need them are left out. Digests are computed from the
-    rest, so these settings do not change the digests of runs that do not use them.
+    other settings, so the settings left out do not change them.
     """
     values = to_dict(config)
     if not config.uses_features:

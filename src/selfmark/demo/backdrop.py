@@ -63,7 +63,7 @@ class Occluder:
         inverse: [2, 2], from pixels to units of the object.
         power: Exponent of the norm.
         waviness: Amplitude of the lobes.
-        colors: [2, 3] of the stripes, RGB in 0..1.
+        colors: [2, 3] colors of the stripes, RGB in 0..1.
     """
 
     center: Array

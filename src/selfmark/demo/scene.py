@@ -64,7 +64,7 @@ def generate_scene(count: int, size: int = 128, seed: int = 0) -> Scene:
     Args:
         count: Number of pictures, at least 1.
         size: Side of a picture, at least 32 pixels.
-        seed: The same seed gives the same pictures; a larger count only adds to them.
+        seed: The same seed gives the same pictures; a larger count only adds pictures.
     """
     if count < 1:
         raise InputError(f"the demo needs at least 1 picture, not {count}")
@@ -194,7 +194,7 @@ def _pose(rng: np.random.Generator) -> Pose:
 
 
 def _palette(rng: np.random.Generator) -> Array:
-    """Draw the six colors of `paint`: similar hues for all animals; which ones are light or dark is fixed."""
+    """Draw the six colors of `paint`: the hues vary little, and which colors are light or dark is fixed."""
     hue = rng.uniform(*COAT_HUES)
     accent = hue + rng.uniform(0.45, 0.60)
     contrast = rng.uniform(0.75, 1.0)

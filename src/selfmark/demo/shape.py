@@ -16,10 +16,10 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 
 LEFT, MIDDLE, RIGHT = 1, 0, -1
-FLIP = np.array([-1.0, 1.0, 1.0])  # mirrors coordinates when multiplied
+FLIP = np.array([-1.0, 1.0, 1.0])  # multiply coordinates by it to mirror them
 
 # Anchors: positions of both a painted mark and a landmark, as (part, direction in the part's unit sphere).
-# Paired ones are given for the left side.
+# Paired anchors are given for the left side.
 PAIRED: dict[str, tuple[str, tuple[float, float, float]]] = {
     "eye": ("head", (0.42, -0.06, -0.90)),
     "cheek": ("head", (0.80, 0.38, -0.47)),
@@ -220,7 +220,7 @@ def build_body(proportions: Proportions, pose: Pose, distance: float) -> Body:
             parts.append((side, (kind, frame.child(local.rotation, local.origin), radii)))
 
     view = _Frame(rotation(*pose.view), np.array([0.0, 0.0, distance]))
-    torso = view.child(_NO_ROTATION, (0.0, 0.75, 0.0))  # rotates about a point between head and body
+    torso = view.child(_NO_ROTATION, (0.0, 0.75, 0.0))  # animals rotate about a point between head and torso
     head = torso.child(rotation(*pose.head), (0.0, -0.62 * proportions.torso[1], -0.05)).child(
         _NO_ROTATION, (0.0, -0.72 * proportions.head[1], -0.10)
     )

@@ -1,4 +1,4 @@
-"""One video frame with its objects: fading trails, edges of the skeleton, and a disc for each landmark."""
+"""Draw the objects of a video frame: fading trails, edges of the skeleton, and a disc for each landmark."""
 
 from __future__ import annotations
 
@@ -126,10 +126,10 @@ def _draw_trails(frame: Pixels, objects: Sequence[DrawnObject], colors: npt.NDAr
         positions = to_fixed_point(np.where(known[..., None], instance.trail, 0)).tolist()
         for step, index in np.argwhere(known[:-1] & known[1:]).tolist():
             start, end = positions[step][index], positions[step + 1][index]
-            shade = round(_TRAIL_OPACITY * ((step + 1) / steps) ** 1.5)
-            # The color is wider than the opacity, so that no background is blended in at the edges.
+            step_opacity = round(_TRAIL_OPACITY * ((step + 1) / steps) ** 1.5)
+            # The colored line is wider than the opacity mask, so that no background is blended in.
             cv2.line(layer, start, end, colors[index].tolist(), width + 2, cv2.LINE_8, SUBPIXEL_BITS)
-            cv2.line(opacity, start, end, shade, width, cv2.LINE_AA, SUBPIXEL_BITS)
+            cv2.line(opacity, start, end, step_opacity, width, cv2.LINE_AA, SUBPIXEL_BITS)
     if not opacity.any():
         return layer
     x, y, w, h = cv2.boundingRect(opacity)
@@ -164,7 +164,7 @@ def _blend(
     opacity: float,
     draw: Callable[[Pixels, FloatArray], None],
 ) -> None:
-    """Draw with an opacity between the corners `low` and `high`; do nothing outside the canvas.
+    """Draw with an opacity in the rectangle from `low` to `high`, as far as it is inside the canvas.
 
     `draw` gets a copy of that part of the canvas and the (x, y) of its upper left corner.
     """

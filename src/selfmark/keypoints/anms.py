@@ -22,16 +22,16 @@ def suppress_non_maxima(
     """Select `count` points that are spread over the image.
 
     The largest square that leaves `count` to (1 + tolerance) * `count` points is used, and the weakest points
-    beyond `count` are dropped. Fewer points are returned only if
-    the others are less than about a pixel from a selected point.
+    beyond `count` are dropped. Fewer points are returned only if the others are within about a pixel
+    of a selected point.
 
     Args:
         xy: [P, 2] points, strongest first, inside the image.
         count: number of points to select.
         width: width of the image in pixels.
         height: height of the image in pixels.
-        tolerance: the covering may leave up to this fraction of `count` in addition. A smaller value gives
-            larger squares and takes a few more steps.
+        tolerance: the covering may leave more than `count` points, by up to this fraction. A smaller value
+            gives larger squares and takes a few more steps.
 
     Returns:
         Ascending indices into `xy`, so strongest first; the strongest point is always included.
@@ -70,7 +70,7 @@ def cover_with_squares(xy: FloatArray, side: int, width: int, height: int, limit
         limit: maximum number of survivors.
     """
     cells = np.floor((np.asarray(xy, dtype=np.float64) + 0.5) * (2 / side)).astype(np.int64)
-    # With a margin of two cells on all sides: row r, column c of `covered` is cell (r - 2, c - 2).
+    # `covered` has a margin of two cells on all sides: its row r, column c is cell (r - 2, c - 2).
     covered = np.zeros((2 * height // side + 5, 2 * width // side + 5), dtype=bool)
     survivors: list[int] = []
     for index, (column, row) in enumerate(cells.tolist()):

@@ -1,4 +1,4 @@
-"""Protocol for detectors of generic keypoints, which discovery starts from, and their factory."""
+"""Protocol of the detectors of generic keypoints, which discovery starts from, and their creation."""
 
 from __future__ import annotations
 

@@ -42,8 +42,8 @@ def detect_first_keypoints(
         rectangle = torch.as_tensor(bounds[start:stop], dtype=torch.float32, device=xy.device)
         low, high = rectangle[detected.image_index].chunk(2, dim=1)
         inside = ((xy >= low) & (xy <= high)).all(dim=1)
-        in_network = Keypoints(xy, detected.image_index + start, detected.score, detected.descriptor)
-        parts.append(in_network.select(inside))
+        converted = Keypoints(xy, detected.image_index + start, detected.score, detected.descriptor)
+        parts.append(converted.select(inside))
         if on_progress is not None:
             on_progress(stop, total)
     return concatenate_keypoints(parts)
@@ -65,8 +65,8 @@ def mix_in_random_points(
     """Replace a fraction of the points of each image with random ones (robustness to noise, Sec. 5.1).
 
     The points to replace are chosen at random; their number is `fraction` of the image's points, rounded. New
-    points are uniform over the image. Scores are kept, so that they do not reveal the noise. The result has
-    no descriptors unless `fraction` is 0.
+    points are uniform over the image. Scores are kept, so that they do not reveal which points are noise. The
+    result has no descriptors unless `fraction` is 0.
 
     Args:
         points: points of all images.

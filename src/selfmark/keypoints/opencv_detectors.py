@@ -81,8 +81,8 @@ class OpenCVDetector:
 def merge_duplicates(xy: FloatArray, score: FloatArray) -> npt.NDArray[np.int64]:
     """Return the indices of the strongest point of every pixel, strongest first.
 
-    SIFT reports a position once per dominant gradient direction, ORB once per pyramid level. As a landmark,
-    such duplicates are one point.
+    SIFT reports a position once per dominant gradient direction, ORB once per pyramid level. Such duplicates
+    count as one point.
 
     >>> merge_duplicates(np.array([[5.0, 5.0], [9.0, 9.0], [5.2, 4.9]]), np.array([1.0, 2.0, 3.0])).tolist()
     [2, 1]
@@ -99,7 +99,7 @@ def root_sift(raw: npt.NDArray[np.generic]) -> FloatArray:
 
     SIFT is a histogram, and the Euclidean distance between histograms is dominated by a few large bins.
     The Euclidean distance between the square roots of L1-normalized histograms is the Hellinger distance,
-    which matches better.
+    which gives better matches.
     """
     histogram = raw.astype(np.float32)
     total = histogram.sum(axis=1, keepdims=True)

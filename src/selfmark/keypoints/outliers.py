@@ -1,8 +1,8 @@
 """Outlier removal before training (Sec. 4.2): drop points whose descriptors resemble few others.
 
 A landmark appears in many images, so its descriptor resembles many others. The descriptor of a background
-point resembles few. The score of a point is the median distance of its descriptor to the nearest ones. The
-points with the highest scores are dropped.
+point resembles few. The score of a point is the median distance from its descriptor to the nearest
+descriptors. The points with the highest scores are dropped.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from selfmark.config import FirstKeypoints
 from selfmark.points import Keypoints
 
-_MAX_SIMILARITIES = 1 << 26  # computed at a time: 256 MB of float32
+_MAX_SIMILARITIES = 1 << 26  # number computed at a time: 256 MB of float32
 
 
 def remove_outliers(points: Keypoints, settings: FirstKeypoints, generator: torch.Generator) -> Keypoints:
@@ -37,7 +37,7 @@ def outlier_scores(
     """Return the median distance of each descriptor to its nearest neighbors, [P].
 
     Args:
-        descriptor: descriptors [P, D] of any length; the function normalizes them.
+        descriptor: descriptors [P, D] of any norm; the function normalizes them.
         neighbors: number of nearest neighbors; all are used if there are fewer.
         sample: maximum size of the random sample of descriptors in which neighbors are searched.
         generator: source of the random numbers.
@@ -56,9 +56,9 @@ def outlier_scores(
     block_size = max(1, _MAX_SIMILARITIES // len(drawn))
     for start in range(0, count, block_size):
         similarity = unit[start : start + block_size] @ others.T
-        own = column[start : start + block_size]
-        is_drawn = torch.nonzero(own >= 0)[:, 0]
-        similarity[is_drawn, own[is_drawn]] = -torch.inf
+        own_column = column[start : start + block_size]
+        drawn_rows = torch.nonzero(own_column >= 0)[:, 0]
+        similarity[drawn_rows, own_column[drawn_rows]] = -torch.inf
         closest = similarity.topk(num_neighbors, dim=1).values
         # The median is the mean of the two middle values, which coincide if the number of values is odd.
         middle = torch.stack((closest[:, (num_neighbors - 1) // 2], closest[:, num_neighbors // 2]))

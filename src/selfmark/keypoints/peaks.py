@@ -1,6 +1,6 @@
 """Find keypoints in the score maps of learned detectors and sample their descriptors.
 
-SuperPoint, R2D2 and ALIKE differ only in their networks; this module is shared by all.
+SuperPoint, R2D2 and ALIKE differ only in their networks; all three use this module.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from selfmark.model.heatmaps import local_maxima, sample_descriptors
 from selfmark.points import Keypoints
 
-# No points this close to the edge: networks mistake the zero padding of convolutions for structure.
+# Points this close to the edge, in pixels, are ignored, because networks mistake zero padding for structure.
 BORDER = 4
 
 

@@ -70,7 +70,7 @@ def create_r2d2(settings: FirstKeypoints, device: torch.device) -> LearnedDetect
     """Create the detector with its published weights; it runs at one scale, without an image pyramid.
 
     It selects points by rank and ignores `settings.threshold`, because its score, the product of two
-    confidences, is not comparable with SuperPoint's.
+    confidences, is not comparable with that of SuperPoint.
     """
     return LearnedDetector(
         name="r2d2",

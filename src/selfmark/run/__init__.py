@@ -1,1 +1,1 @@
-"""Run folders and the infrastructure below them: atomic files, locks, tensor files, processes, devices."""
+"""Run folders and what they build on: atomic files, locks, tensor files, processes, devices."""

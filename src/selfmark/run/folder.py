@@ -141,7 +141,7 @@ class Run:
             self.log("changed", settings={name: str(value) for name, value in settings.items()})
 
     def settle_settings(self, settings: Mapping[str, Any]) -> None:
-        """Replace settings by values that depend on the images, and store them with the others.
+        """Replace settings, for example by values that depend on the images, and rewrite config.yaml.
 
         Args:
             settings: new values by dotted name.
@@ -166,7 +166,7 @@ class Run:
     # --- log ------------------------------------------------------------------------------------
 
     def log(self, event: str, **fields: Any) -> None:
-        """Append an event to log.jsonl and pass it to the listener; does nothing except on the leader."""
+        """Append an event to log.jsonl and pass it to the listener, on the leader only."""
         if not self.group.is_leader:
             return
         entry: Event = {"time": round(time.time(), 3), "event": event, **fields}

@@ -156,7 +156,7 @@ SINGLE_PROCESS = ProcessGroup(rank=0, size=1)
 
 
 def is_restarted() -> bool:
-    """Return True if torchrun restarted this process after another one ended."""
+    """Return True if torchrun restarted this process after another process ended."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from selfmark.errors import DamagedFile, InputError
 from selfmark.run.files import atomic_write
 
-# Metadata keys. With only one, a damaged byte in the key would make the file appear to have no checksum.
+# Metadata keys. If there were only one key, damage to it would make the file appear to have no checksum.
 _CHECKSUM, _CHECKSUM_SCOPE = "sha256", "sha256_of"
 _SCOPE = "metadata, names, types, shapes, bytes"
 _DTYPES = {torch.float32: "F32", torch.int64: "I64"}  # safetensors names of the types of weights

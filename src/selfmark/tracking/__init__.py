@@ -1,5 +1,5 @@
-"""Locate objects in images and videos: boxes from files, a fixed crop, or animals tracked by a fixed camera.
+"""Locate objects in images and videos: boxes from files, a fixed crop, or tracked animals.
 
 `regions` is the entry point: it turns the user's inputs into one `ImageRef` per object. `animals` tracks the
-animals of a video; `background` detects them and `tracker` assigns them from frame to frame.
+animals of a video; `background` detects them, and `tracker` follows each one from frame to frame.
 """

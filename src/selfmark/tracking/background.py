@@ -52,7 +52,7 @@ def learn_background(path: Path, animals: int, settings: Tracking) -> Background
     """Compute the background of a video, and the threshold and area of its animals.
 
     Raises:
-        InputError: if no animals are found, or if nearly everything moves.
+        InputError: if no animals are found, or if most of the frame changes.
     """
     video = probe_video(path)
     numbers = evenly_spaced(video.frames, settings.num_samples, nearest=True).tolist()
@@ -82,7 +82,7 @@ def learn_background(path: Path, animals: int, settings: Tracking) -> Background
 
 
 def check_frame_size(path: Path, number: int, frame: Pixels, size: tuple[int, int]) -> None:
-    """Raise if a frame differs in size from the first one, since there is no common background then."""
+    """Raise if a frame differs in size from the first, because a background has a single size."""
     if frame.shape[:2] != (size[1], size[0]):
         raise InputError(
             f"frame {number} of {path} differs in size from the first frame; split the video there"

@@ -70,7 +70,7 @@ def locate_objects(
         every: use every n-th frame of each video; animals are tracked through all frames.
         regions: where the objects are; None if each object fills its image.
         settings: how to track animals.
-        on_progress: called with the number of frames processed and the total of the video being tracked.
+        on_progress: called with the number of frames processed and their total number, for each video.
         on_note: called with a sentence about images, frames or videos that were left out.
 
     Raises:

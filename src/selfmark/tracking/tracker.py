@@ -22,9 +22,8 @@ Floats = npt.NDArray[np.float64]
 _MAX_DIVISION_ROUNDS = 8  # when dividing a blob; three or four usually suffice
 _VELOCITY_GAIN = 0.5  # weight of the latest step in the expected step
 _CONTACT_DAMPING = 0.9  # reduction of that weight while animals touch, because positions are uncertain
-_MIN_VISIBLE = (
-    0.82  # fraction of the animals' total area; if a shared blob is smaller, one animal covers another
-)
+# Fraction of the animals' total area; if the blob that they share is smaller, one animal covers another.
+_MIN_VISIBLE = 0.82
 _RADIUS_PERCENTILE = 97  # percentile of the distances between an animal's pixels and its center
 
 
@@ -64,7 +63,7 @@ class AnimalState:
 
 
 class AnimalTracker:
-    """Tracks a known number of animals through the foreground masks of a video."""
+    """Tracker of a known number of animals in the foreground masks of a video."""
 
     def __init__(self, animals: int, area: float, settings: Tracking) -> None:
         """Start without any known position.
@@ -104,13 +103,13 @@ class AnimalTracker:
             return [_update_state(states[0], pixels)]
         visible = [state for state in states if state is not None and state.unseen == 0]
         if len(visible) == len(states) and len(pixels) < _MIN_VISIBLE * len(animals) * self._area:
-            # One animal covers another, so pixels cannot tell them apart. Each moves on as expected.
+            # One animal covers another, so pixels cannot tell them apart. Each takes its expected step.
             return [replace(state, center=state.expected, radius=float("nan")) for state in visible]
         return [
-            _update_state(state, own, _CONTACT_DAMPING)
-            if len(own) >= self._settings.min_area * self._area
+            _update_state(state, own_pixels, _CONTACT_DAMPING)
+            if len(own_pixels) >= self._settings.min_area * self._area
             else None
-            for state, own in zip(states, divide_pixels(pixels, states), strict=True)
+            for state, own_pixels in zip(states, divide_pixels(pixels, states), strict=True)
         ]
 
     def _find_blobs(self, mask: Mask) -> list[Floats]:
@@ -220,10 +219,10 @@ def divide_pixels(pixels: Floats, animals: list[AnimalState | None]) -> list[Flo
         )
         previous, owner = owner, likelihood.argmax(axis=1)
         for animal in range(len(animals)):
-            own = pixels[owner == animal]
-            if len(own) > 2:
-                centers[animal] = own.mean(axis=0)
-                shapes[animal] = (shapes[animal] + _covariance(own)) / 2  # bodies change shape slowly
+            own_pixels = pixels[owner == animal]
+            if len(own_pixels) > 2:
+                centers[animal] = own_pixels.mean(axis=0)
+                shapes[animal] = (shapes[animal] + _covariance(own_pixels)) / 2  # bodies change shape slowly
         if (owner == previous).all():
             break
     return [pixels[owner == animal] for animal in range(len(animals))]

@@ -303,16 +303,16 @@ def _train_on_own_labels(run: Run, feed: PixelFeed, start: _Candidate) -> _Candi
 
     def is_worse(found: FoundLandmarks, number: int) -> bool:
         # Noise cannot be predicted, so of two sets the noisier one is harder to predict from the other.
-        explains_first = _unexplained(found, start.found)
-        explained_by_first = _unexplained(start.found, found)
+        unexplained_start = _unexplained(found, start.found)
+        unexplained_found = _unexplained(start.found, found)
         limit = run.config.features.max_unexplained_start
-        is_kept = explained_by_first <= explains_first <= limit
+        is_kept = unexplained_found <= unexplained_start <= limit
         run.log(
             "agreement",
             stage="student",
             round=number,
-            unexplained_start=round(explains_first, 4),
-            unexplained=round(explained_by_first, 4),
+            unexplained_start=round(unexplained_start, 4),
+            unexplained=round(unexplained_found, 4),
             is_kept=is_kept,
         )
         return not is_kept

@@ -105,7 +105,7 @@ def simulate_round(
     plan = plan_training(
         gpus, count_views(images, assumptions.min_views_stage1, assumptions), rates, assumptions
     )
-    steps = plan.steps / assumptions.recoveries
+    steps = plan.steps / assumptions.recoveries  # of one round; each round has one recovery
     simulated = max(1, int(steps) // thinning)
     compute = step_compute(plan.batch, rates)
     return seconds + steps * simulate_steps(

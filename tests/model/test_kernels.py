@@ -63,7 +63,7 @@ def test_networks_on_the_cpu_use_the_plain_backend() -> None:
 
 
 @pytest.mark.gpu
-def test_networks_that_kernels_cannot_run_use_the_plain_backend() -> None:
+def test_the_plain_backend_is_used_where_kernels_are_off_or_unsupported() -> None:
     def chosen_layers(settings: Network, **changes: str) -> type[object]:
         phi = Phi(settings)
         prepare_network(
@@ -149,7 +149,7 @@ def test_the_fused_backend_learns_like_plain_float32(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.gpu
-def test_a_captured_run_resumes_from_a_checkpoint_with_the_same_losses(tmp_path: Path) -> None:
+def test_a_run_with_cuda_graphs_resumes_from_a_checkpoint_with_the_same_losses(tmp_path: Path) -> None:
     """The restored generator gives the same images, so the next losses agree up to the rounding of bf16."""
     pixels, table = _make_data(64, 128, 8)
     config = override(

@@ -31,16 +31,17 @@ def random_homographies(count: int, side: int, views: Views, generator: torch.Ge
 
     def matrix(*rows: tuple[Tensor | float, ...]) -> Tensor:
         # Constants are filled in on the device, because a CUDA graph cannot capture a copy from the host.
-        columns = [[v if isinstance(v, Tensor) else torch.full_like(turn, v) for v in row] for row in rows]
-        return torch.stack([torch.stack(row, dim=-1) for row in columns], dim=-2)
+        filled = [[v if isinstance(v, Tensor) else torch.full_like(turn, v) for v in row] for row in rows]
+        return torch.stack([torch.stack(row, dim=-1) for row in filled], dim=-2)
 
-    middle, center = (views.side - 1) / 2, (side - 1) / 2
-    to_center = matrix((1.0, 0.0, -middle), (0.0, 1.0, -middle), (0.0, 0.0, 1.0))
+    view_center, image_center = (views.side - 1) / 2, (side - 1) / 2
+    to_center = matrix((1.0, 0.0, -view_center), (0.0, 1.0, -view_center), (0.0, 0.0, 1.0))
     perspective = matrix((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (tilt[:, 0], tilt[:, 1], 1.0))
     scale = matrix((zoom * stretch, shear * zoom, 0.0), (0.0, zoom / stretch, 0.0), (0.0, 0.0, 1.0))
     cos, sin = turn.cos(), turn.sin()
     rotation = matrix((cos, -sin, 0.0), (sin, cos, 0.0), (0.0, 0.0, 1.0))
-    back = matrix((1.0, 0.0, shift[:, 0] + center), (0.0, 1.0, shift[:, 1] + center), (0.0, 0.0, 1.0))
+    to_image = shift + image_center
+    back = matrix((1.0, 0.0, to_image[:, 0]), (0.0, 1.0, to_image[:, 1]), (0.0, 0.0, 1.0))
     return back @ rotation @ scale @ perspective @ to_center
 
 

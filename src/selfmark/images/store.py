@@ -199,19 +199,19 @@ def _plan_jobs(refs: Sequence[ImageRef], images: Images) -> Iterator[_Job]:
 
 def _video_jobs(path: Path, positions: list[int], refs: Sequence[ImageRef], images: Images) -> Iterator[_Job]:
     """Yield the jobs of a video, which is read once from start to end, then failures for missing frames."""
-    missing: dict[int, list[int]] = {}
+    remaining: dict[int, list[int]] = {}
     for position in positions:
-        missing.setdefault(refs[position].frame or 0, []).append(position)
+        remaining.setdefault(refs[position].frame or 0, []).append(position)
     reason = "the video ends before this frame"
     try:
         require_video(path)
-        for frame, image in read_frames(path, list(missing)):
-            indices = missing.pop(frame)
+        for frame, image in read_frames(path, list(remaining)):
+            indices = remaining.pop(frame)
             original = DecodedImage(image, (image.shape[1], image.shape[0]), 1)
             yield indices, partial(_crop_all, original, [refs[index] for index in indices], images)
     except InputError:
         reason = "the video cannot be read"
-    for indices in missing.values():
+    for indices in remaining.values():
         yield indices, partial(_fail_all, len(indices), reason)
 
 

@@ -24,8 +24,11 @@ from selfmark.discovery import discover
 from selfmark.evaluation.stage1_landmarks import Stage1, ZeroShotStage1, load_first_landmarks
 from selfmark.export.onnx_detector import load_detector
 from selfmark.features.loading import load_encoder
+from selfmark.images.sources import list_images
 from selfmark.model.card import read_card, write_card
 from selfmark.model.feature_network import ZeroShotPsi
+from selfmark.naming.landmark_prediction import predict_landmarks
+from selfmark.naming.shown_images import load_cached_landmarks
 from selfmark.run.config_file import read_config
 from selfmark.run.folder import Event, Run
 from tests.conftest import QUICK, QUICK_FEATURES
@@ -161,6 +164,18 @@ def test_a_zero_shot_detector_finds_the_landmarks_of_the_run_again(zero_shot: Pa
 
 
 @pytest.mark.usefixtures("without_report", "equally_noisy")
+def test_features_of_an_onnx_model_are_stored_with_the_detector(photos: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    model = tmp_path / "model.onnx"
+    model.write_bytes(pytest.importorskip("tests.features.onnx_models").make_model())
+    detector = _discover(photos, tmp_path / "run", QUICK_FEATURES | {"features.name": f"onnx:{model}"})
+    assert detector.card.provenance["landmarks"] == "features"
+    model.unlink()
+    loaded = selfmark.load(str(tmp_path / "run"), device="cpu")
+    np.testing.assert_array_equal(loaded(photos).xy, detector(photos).xy)
+
+
+@pytest.mark.usefixtures("without_report", "equally_noisy")
 def test_the_seed_determines_the_result(trained: Path, photos: Path, tmp_path: Path) -> None:
     _discover(photos, tmp_path / "again")
     _assert_same_result(trained, tmp_path / "again")
@@ -182,7 +197,6 @@ def test_the_encoder_is_trained_from_the_second_round_on(trained: Path) -> None:
 MOMENTS: dict[str, Callable[[Event], bool]] = {
     "features": lambda event: event.get("stage") == "features of mirror images",
     "round 1": lambda event: event["event"] == "checkpoint" and event["stage"] == "student-1",
-    "landmarks of round 1": lambda event: event.get("stage") == "finding landmarks",
     "round 2": lambda event: event["event"] == "checkpoint" and event["stage"] == "student-2",
 }
 
@@ -276,18 +290,16 @@ def test_a_chosen_number_gives_the_same_result_as_a_given_one(
 
 
 @pytest.mark.usefixtures("without_report")
-@pytest.mark.parametrize("moment", ["landmark_count", "preview"])
-def test_a_run_interrupted_around_the_choice_resumes_to_the_same_result(
-    moment: str, chosen: Path, photos: Path, tmp_path: Path
+def test_a_run_interrupted_after_the_choice_resumes_to_the_same_result(
+    chosen: Path, photos: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "run"
-    listener = _interrupt_when(lambda event: event["event"] == moment)
+    listener = _interrupt_when(lambda event: event["event"] == "preview")
     with pytest.raises(KeyboardInterrupt):
         _discover(photos, output, AUTO_K, landmarks="auto", method="zero-shot", listener=listener)
-    before = len(_events(output, "landmark_count"))
     discover(output=output, resume=True, device="cpu")
     _assert_same_result(chosen, output)
-    assert len(_events(output, "landmark_count")) == before + (moment != "preview")
+    assert len(_events(output, "landmark_count")) == 1
 
 
 # --- rounds that are worse, and landmarks of keypoints ---------------------------------------------------
@@ -359,14 +371,16 @@ def test_landmarks_do_not_come_from_keypoints_otherwise(photos: Path, tmp_path: 
 
 
 @pytest.mark.usefixtures("without_report")
-@pytest.mark.parametrize("stage", ["stage1", "keypoints-1"])
 def test_a_run_interrupted_while_it_uses_keypoints_resumes_to_the_same_result(
-    stage: str, confirmed: Path, photos: Path, tmp_path: Path
+    confirmed: Path, photos: Path, tmp_path: Path
 ) -> None:
     settings, output = KEYPOINTS | {"features.max_unexplained": 1000}, tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
         _discover(
-            photos, output, settings, listener=_interrupt_when(lambda event: event.get("stage") == stage)
+            photos,
+            output,
+            settings,
+            listener=_interrupt_when(lambda event: event.get("stage") == "keypoints-1"),
         )
     discover(output=output, resume=True, device="cpu")
     _assert_same_result(confirmed, output)
@@ -431,12 +445,17 @@ def test_export_to_onnx(name: str, request: pytest.FixtureRequest, photos: Path,
     np.testing.assert_allclose(load_detector(run, "onnx")(photos).xy, expected.xy, atol=0.05)
 
 
-def test_map_and_resume_after_naming(
+def test_map_naming_and_resume(
     trained: Path, labeled: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Path(shutil.copytree(trained, tmp_path / "run"))
     assert run_command("map", run, "--labels", labeled / "labels.json", labeled / "images") == 0
     assert run_command("predict", run, photos, "--mapped", "-o", tmp_path / "points", "--device=cpu") == 0
+    refs = list_images([photos])
+    predict_landmarks(run, refs, "fingerprint", "cpu")
+    shown = load_cached_landmarks(run, refs, "fingerprint", 4)
+    assert shown is not None
+    np.testing.assert_allclose(shown.xy, selfmark.load(str(run), device="cpu")(photos).xy, atol=1e-3)
     named = replace(read_card(run / "model"), names=("nose", "tail", "ear", "foot"))
     write_card(named, run / "model")
     monkeypatch.setattr(feature_pipeline, "unexplained_fraction", lambda *_: 0.5)
@@ -573,9 +592,7 @@ def test_features_and_method_cannot_change_when_a_run_is_resumed(
 
 
 @pytest.mark.usefixtures("without_report")
-@pytest.mark.parametrize(
-    "options", [["--preset=paper", "--detector=selfmark"], ["--features=none"], ["--preset=tiny"]]
-)
+@pytest.mark.parametrize("options", [["--preset=paper", "--detector=selfmark"], ["--features=none"]])
 def test_features_are_not_loaded_unless_requested(
     options: list[str], photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

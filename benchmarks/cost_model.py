@@ -6,6 +6,10 @@
 The rates of one GPU come from docs/results/speed.json and docs/results/recovery.json. Rates that are missing
 there are assumed, and the first table says which. The formulas are in `cost_formulas.py`, and the simulation
 that checks them is in `cost_simulation.py`.
+
+In these tables, a recovery is one correspondence recovery (Sec. 3.3 of the paper): the keypoints of all
+images are described, filtered with K clusters and labeled with M clusters. A run has one recovery per round
+and one at the end.
 """
 
 from __future__ import annotations
@@ -42,6 +46,9 @@ SIZES = {"10 million": 10_000_000, "1 billion": 1_000_000_000}
 GPUS = (8, 64, 1024)
 SIMULATED = (8, 64)
 SEED = 0
+# Compared variants, and whether a recovery labels only the images of the next round. As built, it labels all
+# images; labeling on demand is not implemented.
+LABELS_ON_DEMAND = {"as built": False, "labeling on demand": True}
 ROOT = Path(__file__).parent.parent
 _BYTES = {"PB": 1e15, "TB": 1e12, "GB": 1e9, "MB": 1e6, "KB": 1e3, "B": 1.0}
 # A duration is printed in the first unit whose minimum it reaches.
@@ -179,18 +186,18 @@ def _gpu_hours(rates: Rates) -> str:
     columns = [
         seconds_by_part(images, GPUS[0], rates, on_demand)
         for images in SIZES.values()
-        for on_demand in (False, True)
+        for on_demand in LABELS_ON_DEMAND.values()
     ]
     rows = [[name, *[_hours(column[name] * GPUS[0]) for column in columns]] for name in columns[0]]
     rows.append(["**total**", *[f"**{_hours(sum(column.values()) * GPUS[0])}**" for column in columns]])
-    names = [f"{name}, {variant}" for name in SIZES for variant in ("as built", "labeling on demand")]
+    names = [f"{name}, {variant}" for name in SIZES for variant in LABELS_ON_DEMAND]
     return _table([f"GPU hours, on {GPUS[0]} GPUs", *names], rows)
 
 
 def _wall_clock(rates: Rates) -> str:
     rows = []
     for name, images in SIZES.items():
-        for variant, on_demand in (("as built", False), ("labeling on demand", True)):
+        for variant, on_demand in LABELS_ON_DEMAND.items():
             runs = [seconds_by_part(images, gpus, rates, on_demand) for gpus in GPUS]
             rows.append([f"{name} images, {variant}", *[_time(sum(seconds.values())) for seconds in runs]])
         plans = [
@@ -223,6 +230,7 @@ def _simulation(rates: Rates) -> str:
     for gpus in SIMULATED:
         rng = np.random.default_rng(SEED)
         compute = step_compute(ASSUMPTIONS.max_batch, rates)
+        # recovery_fit_200k is the duration of all iterations of both K-means (with K and with M) on one GPU.
         iteration = max(
             rates.recovery_fit_200k / gpus / (2 * ASSUMPTIONS.restarts * ASSUMPTIONS.iterations),
             ASSUMPTIONS.iteration_floor,

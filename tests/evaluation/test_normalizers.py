@@ -17,9 +17,9 @@ from selfmark.evaluation.normalizers import (
     canonical_name,
     default_normalizer,
     is_available,
-    measurable_lengths,
     normalizer_lengths,
     part_groups,
+    unchecked_lengths,
 )
 from selfmark.image_ref import ImageRef
 
@@ -102,7 +102,7 @@ def test_objects_that_cannot_be_measured_are_errors(spec: str, missing: Any, box
     regions = np.repeat(REGIONS, 4, axis=0)
     with pytest.raises(InputError, match=r"annotations\[1\].*1 other entries.*choose another normalizer"):
         normalizer_lengths(truth, spec, regions)
-    usable = measurable_lengths(truth, spec, regions) > 0
+    usable = unchecked_lengths(truth, spec, regions) > 0
     assert usable.tolist() == [True, False, False, True]
     assert (normalizer_lengths(truth.select(usable), spec, regions[usable]) > 0).all()
 
@@ -148,10 +148,10 @@ def test_the_default_is_declared_or_based_on_names(names: Any, declared: str, sp
 def test_any_points_spec_is_measured_or_raises_an_input_error(text: str) -> None:
     spec = f"points:{text}"
     if is_available(make_objects(ONE_OBJECT), spec):
-        assert np.isfinite(measurable_lengths(make_objects(ONE_OBJECT), spec, REGIONS)).all()
+        assert np.isfinite(unchecked_lengths(make_objects(ONE_OBJECT), spec, REGIONS)).all()
     else:
         with pytest.raises(InputError, match="does not name the points"):
-            measurable_lengths(make_objects(ONE_OBJECT), spec, REGIONS)
+            unchecked_lengths(make_objects(ONE_OBJECT), spec, REGIONS)
 
 
 # --- names -----------------------------------------------------------------------------------------

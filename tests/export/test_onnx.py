@@ -1,4 +1,4 @@
-"""ONNX export: the graph agrees with torch, checks its model, and int8 stays accurate."""
+"""ONNX export: files agree with torch, belong to one model, and stay accurate in int8."""
 
 from __future__ import annotations
 
@@ -377,7 +377,7 @@ def test_export_needs_a_format(run: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_torch_runs_without_onnx_packages(run: Path, photos: Path, tmp_path: Path) -> None:
-    """Predict in a process in which both packages cannot be imported."""
+    """Predict in a process in which neither package can be imported."""
     program = "import sys; sys.modules['onnx'] = sys.modules['onnxruntime'] = None\n"
     program += "import runpy; runpy.run_module('selfmark', run_name='__main__')"
     command = [sys.executable, "-c", program, "predict", run, photos, "-o", tmp_path / "out", "--device=cpu"]

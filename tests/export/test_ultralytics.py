@@ -67,7 +67,11 @@ def _clip(path: Path, frames: int) -> Path:
 
 
 def _read(folder: Path) -> dict[str, tuple[tuple[int, int], np.ndarray, np.ndarray]]:
-    """Return size, boxes [N, 4] and points [N, K, 3] of each image stem, read as documented."""
+    """Return the size (w, h), boxes [N, 4] and points [N, K, 3] of each image, by file stem.
+
+    By the documentation of Ultralytics, a line has the class, the box (center x, center y, w, h) and x, y and
+    visibility of each point. Coordinates are fractions of the image size.
+    """
     labels = {}
     for image in sorted(folder.glob("*/images/*")):
         label = image.parent.parent / "labels" / f"{image.stem}.txt"

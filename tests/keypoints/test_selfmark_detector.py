@@ -37,7 +37,8 @@ def test_nothing_is_downloaded_or_cached(monkeypatch, tmp_path):
     monkeypatch.setenv("SELFMARK_CACHE", str(tmp_path / "cache"))
     assert create().name == "selfmark"
     assert not (tmp_path / "cache").exists()
-    assert "selfmark" not in PUBLISHED_WEIGHTS  # so there is no license to show
+    # Weights in this table are downloaded and come with a license notice.
+    assert "selfmark" not in PUBLISHED_WEIGHTS
 
 
 def test_corners_of_rectangles_are_found():

@@ -64,7 +64,7 @@ def test_maps_have_a_quarter_of_the_side_of_the_image(card: ModelCard, size: int
     assert maps.dtype == torch.float32
 
 
-def test_an_image_side_that_the_encoder_cannot_divide_is_refused() -> None:
+def test_an_image_side_that_is_not_a_multiple_of_32_is_an_error() -> None:
     with pytest.raises(InputError, match=r"multiple of 32 pixels, not 80; change images\.size"):
         build_landmark_network(CARD)(random_images(1, 80))
 

@@ -153,11 +153,15 @@ def test_an_evaluation_adds_sections_with_links(evaluated: Page) -> None:
 def test_landmarks_are_ordered_and_grouped_by_trust(evaluated: Page) -> None:
     order = [article["id"] for article in evaluated.all("article")]
     assert order == ["landmark-1", "landmark-0", "landmark-2", "landmark-3"]
-    words = ["trustworthy", "use with care", "do not rely on", "not measured"]
-    # No line of the text consists only of one of these words.
-    assert [word for word in evaluated.text.split("\n") if word in words] == []
-    positions = [evaluated.text.index(word.capitalize()) for word in words]
+    phrases = ("trustworthy", "use with care", "do not rely on", "not measured")
+    # Each group has a capitalized phrase as heading. Below, the heading of each landmark ends with its trust
+    # as a number, if it was measured, and as a phrase.
+    positions = [evaluated.text.index(phrase.capitalize()) for phrase in phrases]
     assert positions == sorted(positions)
+    lines = [line.strip() for line in evaluated.text.split("\n")]
+    assert [line for line in lines if line.endswith(phrases)] == [
+        *("0.90trustworthy", "0.30use with care", "0.10do not rely on", "not measured")
+    ]
     widths = re.findall(r"width: (\d+)%", " ".join(e.get("style", "") for e in evaluated.all("i")))
     assert widths == ["90", "30", "10", "0"] * 2  # in the table of all landmarks and in the sections
 
@@ -184,7 +188,7 @@ def test_notes_tables_and_facts_are_shown_as_text(evaluated: Page) -> None:
     assert len(evaluated.all("table")) == 2 + 1 + 1  # evaluation, comparison of landmarks, rounds
 
 
-def test_a_note_on_the_map_is_shown_below_it(tmp_path: Path) -> None:
+def test_a_note_on_the_cluster_plot_is_shown_below_it(tmp_path: Path) -> None:
     page = Page(write_report(evaluated_data(cluster_note=f"A projection of {ATTACK}."), tmp_path).read_text())
     assert f"numbered by landmark. A projection of {ATTACK}." in page.text
     assert not page.all("script")

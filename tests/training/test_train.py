@@ -142,7 +142,7 @@ def test_blur_matches_opencv():
         np.testing.assert_allclose(view, expected, atol=1e-5)
 
 
-def test_compression_rounds_blocks_as_a_cosine_transform():
+def test_compression_rounds_the_cosine_transform_of_each_block():
     image = np.random.default_rng(0).random((24, 24), np.float32) * 0.2 + 0.4
     views = torch.from_numpy(image)[None, None].repeat(2, 1, 1, 1)
     result = compress(views, torch.tensor([1e-6, 0.1]))
@@ -156,13 +156,13 @@ def test_compression_rounds_blocks_as_a_cosine_transform():
 
 def test_a_change_applies_to_its_fraction_of_views():
     view = torch.full((32, 1, 16, 16), 0.5)
-    still = Light(
+    noise_only = Light(
         contrast=(1, 1), brightness=0, gamma=(1, 1), field_fraction=0, blur_fraction=0, streak_fraction=0,
         coarse_fraction=0, block_fraction=0, noise_fraction=0.25,
     )  # fmt: skip
 
     def changed_views(seed):
-        difference = relight(view, still, torch.Generator().manual_seed(seed)) - view
+        difference = relight(view, noise_only, torch.Generator().manual_seed(seed)) - view
         return difference.abs().amax(dim=(1, 2, 3)) > 1e-4
 
     assert changed_views(0).sum() == 8
@@ -255,7 +255,7 @@ def test_resuming_fails_with_a_clear_message(command, capsys):
     assert "finished" in capsys.readouterr().err
 
 
-def test_profile_names_speeds_and_operations(monkeypatch):
+def test_the_speed_report_lists_phases_and_operations(monkeypatch):
     monkeypatch.setattr(speed, "open_drawing_pool", open_single_thread_pool)
     text = speed.measure_speed(SMALL, 1, torch.device("cpu"))
     assert all(word in text for word in ("shapes: ", "joint: ", "adaptation: ", "convolution"))

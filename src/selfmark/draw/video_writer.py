@@ -37,11 +37,15 @@ def open_video_writer(path: Path, size: tuple[int, int], rate: float) -> VideoWr
         size: Width and height of the frames in pixels; both even.
         rate: Approximate number of frames per second.
     """
+    # Videos are read with PyAV whenever it is installed, so the reader also tells whether PyAV can write.
     return _PyAVWriter(path, size, rate) if video_reader() is video_av else _OpenCVWriter(path, size, rate)
 
 
 class _PyAVWriter:
-    """A writer that keeps the times of the source, even if its frame rate varies."""
+    """A writer that shows each frame at its given time, even if the frame rate varies.
+
+    H.264 rounds times to 1/90,000 s. MPEG-4 rounds them to multiples of the average frame duration.
+    """
 
     def __init__(self, path: Path, size: tuple[int, int], rate: float) -> None:
         import av

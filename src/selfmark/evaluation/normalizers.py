@@ -50,7 +50,7 @@ def normalizer_lengths(truth: AnnotatedObjects, spec: str, regions: FloatArray) 
     Raises:
         InputError: If the length of an object is unknown or zero.
     """
-    lengths = measurable_lengths(truth, spec, regions)
+    lengths = unchecked_lengths(truth, spec, regions)
     unusable = np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0)))
     if len(unusable):
         others = f" (nor in {len(unusable) - 1} other entries)" if len(unusable) > 1 else ""
@@ -62,7 +62,7 @@ def normalizer_lengths(truth: AnnotatedObjects, spec: str, regions: FloatArray) 
     return lengths
 
 
-def measurable_lengths(truth: AnnotatedObjects, spec: str, regions: FloatArray) -> FloatArray:
+def unchecked_lengths(truth: AnnotatedObjects, spec: str, regions: FloatArray) -> FloatArray:
     """Return the lengths of `normalizer_lengths`, NaN or 0 where they cannot be measured."""
     if regions.shape != (len(truth), 4):
         raise ValueError(f"regions must be [{len(truth)}, 4], got {regions.shape}")

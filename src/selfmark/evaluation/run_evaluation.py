@@ -31,7 +31,7 @@ from selfmark.evaluation.labeled_run import (
     split_in_half,
 )
 from selfmark.evaluation.nme import box_normalizer, forward_prediction
-from selfmark.evaluation.normalizers import default_normalizer, is_available, measurable_lengths, part_groups
+from selfmark.evaluation.normalizers import default_normalizer, is_available, part_groups, unchecked_lengths
 from selfmark.evaluation.oks import TargetObjects
 from selfmark.evaluation.protocol import Examples, Metrics
 from selfmark.evaluation.regression import fit_ridge
@@ -235,7 +235,7 @@ def _hit_limits(test: LabeledRun, config: Config) -> dict[str, FloatArray]:
         (settings.pck_fraction, "torso", "of the torso (PCK)"),
     ):
         if is_available(test.truth, spec):
-            length = fraction * measurable_lengths(test.truth, spec, regions) * (size / regions[:, 2])
+            length = fraction * unchecked_lengths(test.truth, spec, regions) * (size / regions[:, 2])
             if (length > 0).any():
                 limits[f"within {fraction:g} {unit}"] = length
     return limits

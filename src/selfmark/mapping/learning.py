@@ -18,8 +18,8 @@ from selfmark.evaluation.nme import mean_error, nan_mean
 from selfmark.evaluation.normalizers import (
     canonical_name,
     default_normalizer,
-    measurable_lengths,
     normalizer_lengths,
+    unchecked_lengths,
 )
 from selfmark.image_ref import ImageRef
 from selfmark.images.crop import to_network
@@ -67,7 +67,9 @@ def learn_map(
     """
     folder, labels = Path(folder), Path(labels)
     if is_packaged(folder):
-        raise InputError("the demo model inside selfmark cannot store a map: save it to a folder of your own")
+        raise InputError(
+            "the demo model inside selfmark cannot store a map: save the model to a folder of your own first"
+        )
     detector = Detector.load(folder, select_device(device))
     refs = list_images(images) if images else _crop_like_the_run(_images_of_label_file(labels), folder)
     truth = read_ground_truth(labels, refs)
@@ -153,9 +155,9 @@ def _measure_lengths(
     if normalizer:
         return normalizer, normalizer_lengths(truth, normalizer, regions)
     normalizer = default_normalizer(truth)
-    lengths = measurable_lengths(truth, normalizer, regions)
+    lengths = unchecked_lengths(truth, normalizer, regions)
     if not (np.isfinite(lengths) & (lengths > 0)).all():
-        normalizer, lengths = "side", measurable_lengths(truth, "side", regions)
+        normalizer, lengths = "side", unchecked_lengths(truth, "side", regions)
     return normalizer, lengths
 
 
@@ -199,7 +201,8 @@ def infer_mirror_partners(names: Sequence[str]) -> tuple[int, ...]:
 def _read_skeleton(path: Path, names: Sequence[str]) -> tuple[tuple[int, int], ...]:
     """Return the pairs of points that the label file connects."""
     file = read_label_file(path)
-    return file.category(file.single_objects()).skeleton(len(names))
+    category = file.category(file.single_objects())
+    return category.skeleton(len(names))
 
 
 def _describe_limits(

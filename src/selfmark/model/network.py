@@ -62,6 +62,7 @@ class Hourglass(nn.Module):
 
     def forward(self, x: Tensor, backend: Backend = PLAIN_BACKEND) -> Tensor:
         """Map [B, channels, H, W] to the same shape."""
+        # One operation returns both tensors, so that the fused backend can add their gradients in one kernel.
         x, pooled = backend.layers.identity_and_pool(x)
 
         def half_resolution() -> Tensor:
@@ -165,8 +166,9 @@ class Phi(nn.Module):
     def describe(self, features: Tensor, cells: Tensor) -> Tensor:
         """Return unit descriptors [B, P, d] at cells [B, P, 2] of features [B, channels, h, w].
 
-        The last layer of the descriptor head is linear and works on single cells. It can therefore follow the
-        interpolation between cells, which is cheaper because there are far fewer points than cells.
+        The last layer of the descriptor head is a 1x1 convolution. Applied before or after the interpolation
+        between cells, it gives the same result, because the weights of the interpolation sum to 1. It is
+        applied after, only at the points, because there are far fewer points than cells.
         """
         return self.backend.layers.describe(self.descriptor.last, features, cells)
 

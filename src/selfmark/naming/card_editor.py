@@ -33,7 +33,8 @@ class CardEditor:
             The new card, and the edits that undo the change.
         """
         try:
-            # Another process may serve a page of the same run. The folder is locked, without a lock file.
+            # Another process may edit the same card. The folder itself is locked, because a lock file would
+            # stay in the model folder.
             with exclusive(self.folder, wait=True, lock_file=False):
                 card, undo = apply_edits(self.read(), edits)
                 write_card(card, self.folder)

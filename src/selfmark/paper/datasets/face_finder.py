@@ -38,7 +38,8 @@ def use_found_faces(dataset: Dataset, on_progress: Callable[[int, int], None] | 
     relative = np.full((len(files), 4), np.nan)
     sizes = np.full((len(files), 4), np.nan)
     for row, file in enumerate(files):
-        with suppress(UnreadableImage):  # The image gets no box; discovery reports unreadable images.
+        # The box of an unreadable image stays NaN, which means no box. `selfmark discover` reports the image.
+        with suppress(UnreadableImage):
             pixels = read_image(dataset.root / file, Images().max_megapixels)
             sizes[row] = np.tile(pixels.shape[1::-1], 2)
             relative[row] = _find_largest(cascade, pixels) / sizes[row]

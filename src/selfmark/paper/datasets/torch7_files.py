@@ -1,8 +1,10 @@
 """Read tensors from the binary files of Torch 7 (.t7), for which there is no maintained reader.
 
-A file contains one object: the number of its kind (4 for a tensor), its index among the file's objects, a
-version, the name of its class, its layout in the storage, and the storage as another such object. Only
-tensors of numbers are read; everything else is an error, and nothing in the file is executed.
+A tensor is stored as these parts, in order: the number 4, which stands for an object of a Torch class; its
+index among the objects of the file; a version; the name of its class; its number of dimensions, sizes,
+strides and first position in the storage; and the storage. The storage begins with the same four parts,
+followed by the number of values and the values. Only tensors of numbers are read; everything else is an
+error, and nothing in the file is executed.
 """
 
 from __future__ import annotations

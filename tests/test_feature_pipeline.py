@@ -505,7 +505,7 @@ def _refuse(capsys: pytest.CaptureFixture[str], photos: Path, output: Path, *opt
         (["--features=efficientnet-lite9"], "unknown features 'efficientnet-lite9'; choose from"),
         (["--features=dinov2_s"], "Did you mean 'dinov2-s'?"),
         (["--set=features.name=resnet"], "unknown features 'resnet'"),
-        (["--features=onnx:missing.onnx"], "cannot read the ONNX model 'missing.onnx': No such file"),
+        (["--features=onnx:missing.onnx"], "missing.onnx': No such file"),
         (["--features=dinov2-s"], "Run 'selfmark weights dinov2-s' to download them"),
         (["--method=foo"], "--method must be self-training or zero-shot, not 'foo'"),
         (["--set=method=foo"], "foo"),

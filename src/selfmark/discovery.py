@@ -16,7 +16,7 @@ from selfmark.detector import Detector
 from selfmark.errors import InputError
 from selfmark.evaluation.run_evaluation import check_run
 from selfmark.feature_pipeline import train_feature_detector
-from selfmark.features.loading import check_features
+from selfmark.features.loading import check_features, resolve_features
 from selfmark.images.store import ImageStore
 from selfmark.pipeline import train_detector, train_phi
 from selfmark.pipeline_steps import report_out_of_memory
@@ -245,6 +245,9 @@ def _create_run(
     notes: list[str] = []
     refs = locate_objects(*inputs, tracking, on_progress, notes.append)
     features = settings.get("features.name", options.features)
+    if features is not None:
+        features = resolve_features(str(features))
+        settings = {**settings, "features.name": features}
     config, why = resolve_preset(options.preset, device.type == "cuda", len(refs), landmarks, features)
     if inputs.regions is not None and inputs.regions.animals:
         config = replace(config, augment=replace(config.augment, rotation=tracking.rotation))

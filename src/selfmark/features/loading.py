@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 from selfmark import weights_cache
@@ -46,6 +48,13 @@ def check_features(name: str) -> None:
     """
     if name != "none":
         load_encoder(name)
+
+
+def resolve_features(name: str) -> str:
+    """Return the name with the absolute path of an ONNX model, so that a run finds it from any folder."""
+    if not name.startswith(PREFIX):
+        return name
+    return f"{PREFIX}{Path(name.removeprefix(PREFIX)).resolve()}"
 
 
 def build_encoder(name: str, onnx_model: bytes | None = None) -> Encoder:

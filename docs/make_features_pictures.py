@@ -7,6 +7,7 @@ docs/images/features-flies.jpg shows test images 1, 9, 17, 25 and 33 of flies-dp
 
     selfmark discover IMAGES -k 16 --features none --preset tiny -o runs/none
     selfmark discover IMAGES -k 16 --method zero-shot -o runs/zero-shot
+    selfmark discover IMAGES -k 16 -o runs/default
 
 docs/images/features-mouse.jpg shows test images 1, 5, 9 and 13 of mirror-mouse:
 

@@ -339,7 +339,9 @@ def _train_on_keypoint_labels(
 ) -> _Candidate:
     """Run the paper's Stage 1 and train on its landmarks, if the current landmarks explain them."""
     config, store, device = run.config, images.store, images.feed.device
-    feed = PixelFeed(store.pixels, device, config.runtime.device_fraction)
+    feed = images.feed  # reused if it has all images, so that they are on the device only once
+    if len(feed) < len(store):
+        feed = PixelFeed(store.pixels, device, config.runtime.device_fraction)
     phi = run_stage1(run, store, feed, points)
     labeled = run.load_or_compute_labels(
         "keypoint-landmarks", device, lambda: cluster_landmarks(run, phi, feed)

@@ -17,7 +17,7 @@ from selfmark.config import Config, Runtime
 from selfmark.features.encoder import CELL, Encoder
 from selfmark.features.orientation import average_rotations
 from selfmark.images.feed import PixelFeed
-from selfmark.run.devices import free_memory
+from selfmark.run.devices import free_memory, uses_bf16
 
 _FILES = "features-*.f16"  # in the run folder
 
@@ -52,7 +52,7 @@ def describe_cells(
     # Processes and the mirror images must not share a file: all of them are in use at the same time.
     name = _FILES.replace("*", f"{rows.start}-mirrored" if is_mirrored else str(rows.start))
     cells = _allocate(shape, feed.device, runtime, folder / name)
-    bf16 = runtime.precision == "bf16" or (runtime.precision == "auto" and feed.device.type == "cuda")
+    bf16 = uses_bf16(runtime, feed.device)
     done = 0
     for pixels in feed.sequential_batches(runtime.predict_batch, rows):
         images = pixels.float() / 255

@@ -12,6 +12,7 @@ from selfmark.model.card import ModelCard
 from selfmark.model.feature_network import FeaturePsi, ZeroShotPsi, bytes_per_feature_image
 from selfmark.model.network import Psi, bytes_per_image, prepare_network
 from selfmark.model.plain_backend import create_plain_backend
+from selfmark.run.devices import uses_bf16
 
 LandmarkNetwork = Psi | FeaturePsi | ZeroShotPsi
 
@@ -61,7 +62,7 @@ def prepare_landmark_network(network: LandmarkNetwork, device: torch.device, run
         return
     network.to(device)
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    bf16 = runtime.precision == "bf16" or (runtime.precision == "auto" and device.type == "cuda")
+    bf16 = uses_bf16(runtime, device)
     is_capturable = device.type == "cuda" and network.encoder.is_trainable
     network.backend = create_plain_backend(bf16, is_capturable)
 

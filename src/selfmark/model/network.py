@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from selfmark.config import STRIDE, Network, Runtime
 from selfmark.model.backend import Backend
 from selfmark.model.plain_backend import PLAIN_BACKEND, create_plain_backend
+from selfmark.run.devices import uses_bf16
 
 _RUNTIME = Runtime()
 
@@ -213,7 +214,7 @@ def bytes_per_image(settings: Network, size: int) -> int:
 def prepare_network(network: Phi | Psi, device: torch.device, runtime: Runtime = _RUNTIME) -> None:
     """Move a network to the device and give it the memory format and the backend that are fastest there."""
     network.to(device)
-    bf16 = runtime.precision == "bf16" or (runtime.precision == "auto" and device.type == "cuda")
+    bf16 = uses_bf16(runtime, device)
     fused = bf16 and runtime.kernels == "auto" and _supports_kernels(network, device)
     if fused or device.type == "cpu":  # eager GroupNorm is slow with channels last on other devices
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

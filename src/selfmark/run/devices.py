@@ -1,9 +1,10 @@
-"""Compute devices and their free memory."""
+"""Compute devices, their free memory and their precision."""
 
 from __future__ import annotations
 
 import torch
 
+from selfmark.config import Runtime
 from selfmark.errors import InputError
 
 
@@ -53,3 +54,8 @@ def images_per_pass(max_images: int, image_bytes: int, device: torch.device) -> 
     """
     available = CPU_PASS_BYTES if device.type == "cpu" else int(GPU_PASS_FRACTION * free_memory(device))
     return max(1, min(max_images, available // image_bytes))
+
+
+def uses_bf16(runtime: Runtime, device: torch.device) -> bool:
+    """Return True if networks run under bf16 autocast on this device."""
+    return runtime.precision == "bf16" or (runtime.precision == "auto" and device.type == "cuda")

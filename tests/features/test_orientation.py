@@ -91,3 +91,9 @@ def test_the_number_of_images_per_pass_does_not_matter() -> None:
     images = _gradient_images(angles)
     accuracies = {measure_uprightness(TinyEncoder(), images, batch) for batch in (7, 30, 64)}
     assert len(accuracies) == 1
+
+
+def test_frames_that_follow_each_other_do_not_make_objects_look_upright() -> None:
+    """A classifier that remembers each frame must not be tested on the next one, which is almost the same."""
+    angles = torch.linspace(0, math.pi, 101)[:-1]
+    assert measure_uprightness(TinyEncoder(), _gradient_images(angles), 64) < 0.6

@@ -49,8 +49,9 @@ def average_rotations(describe: Describe, images: Tensor, rotations: int) -> Ten
 def measure_uprightness(encoder: Encoder, images: Tensor, batch: int) -> float:
     """Return how often a classifier tells images from upside-down copies: 0.5 is chance, 1 is always.
 
-    A linear classifier on the mean and maximum of the features is trained on half of the images and tested on
-    the other half; then the halves are swapped.
+    A linear classifier on the mean and maximum of the features is trained on the first half of the images and
+    tested on the second half; then the halves are swapped. Images that follow each other may be almost the
+    same, as frames of a video are, so they must not be in different halves.
 
     Args:
         encoder: pretrained network.
@@ -68,7 +69,7 @@ def measure_uprightness(encoder: Encoder, images: Tensor, batch: int) -> float:
     inputs = torch.stack(pooled).double()  # [2, N, 2 D]
     inputs = (inputs - inputs.mean(dim=(0, 1))) / inputs.std(dim=(0, 1)).clamp_min(1e-6)
     truth = torch.tensor([1.0, -1.0], dtype=torch.float64, device=inputs.device)[:, None]
-    half = torch.arange(len(images), device=inputs.device) % 2 == 0
+    half = torch.arange(len(images), device=inputs.device) < len(images) // 2
     correct = [_fit_and_test(inputs, truth.expand(2, len(images)), fit) for fit in (half, ~half)]
     return float(torch.cat(correct).double().mean())
 

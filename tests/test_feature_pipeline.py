@@ -39,7 +39,13 @@ OPTIONS = [
     "--device=cpu",
     *[f"--set={name}={json.dumps(value)}" for name, value in QUICK_FEATURES.items()],
 ]
-KEYPOINTS = QUICK_FEATURES | {"features.keypoint_landmarks": True, "student.rounds": 1, "rounds.count": 1}
+KEYPOINTS = QUICK_FEATURES | {
+    "features.orientation": "upright",
+    "features.keypoint_landmarks": True,
+    "features.max_unexplained_warmup": 1000,
+    "student.rounds": 1,
+    "rounds.count": 1,
+}
 
 
 @pytest.fixture
@@ -368,6 +374,22 @@ def test_landmarks_do_not_come_from_keypoints_otherwise(photos: Path, tmp_path: 
     stages = [event["stage"] for event in _events(output, "train")]
     assert list(dict.fromkeys(stages)) == ["student", "warm-up", "round"]
     assert isinstance(load_first_landmarks(Run.open(output), "cpu"), ZeroShotStage1)
+
+
+@pytest.mark.usefixtures("without_report")
+def test_stage_1_ends_early_if_its_landmarks_are_not_confirmed_after_the_warm_up(
+    photos: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "run"
+    settings = KEYPOINTS | {"features.max_unexplained_warmup": 0, "features.max_unexplained": 1000}
+    detector = _discover(photos, output, settings)
+    assert detector.card.provenance["landmarks"] != "keypoints"
+    stages = [event["stage"] for event in _events(output, "train")]
+    assert list(dict.fromkeys(stages)) == ["student", "warm-up"]
+    expected = _tensors(output)
+    discover(output=output, resume=True, device="cpu")
+    assert all(torch.equal(value, expected[name]) for name, value in _tensors(output).items())
+    assert [event["stage"] for event in _events(output, "train")] == stages, "nothing is trained again"
 
 
 @pytest.mark.usefixtures("without_report")

@@ -1,4 +1,4 @@
-"""Steps of the discovery with features: orientation, keypoints on the object, labels, stored landmarks."""
+"""Steps of the discovery with features: orientation, labels, rounds, stored landmarks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import torch
 
 from selfmark import feature_pipeline
 from selfmark.config import override, preset
-from selfmark.feature_pipeline import FoundLandmarks
+from selfmark.feature_labels import FoundLandmarks
 from selfmark.images.feed import PixelFeed
-from selfmark.points import Keypoints
 from selfmark.run.folder import Run
 from tests.features.random_images import random_images
 from tests.features.tiny_encoder import TinyEncoder
@@ -55,37 +54,6 @@ def test_a_given_orientation_is_not_checked(
     feature_pipeline._settle_orientation(run, TinyEncoder(), feed)
     assert run.config.features.orientation == orientation
     assert Run.open(run.path).config.augment.rotation == rotation
-
-
-# --- keypoints on the object ---------------------------------------------------------------------------
-
-
-def test_keypoints_on_the_object_have_the_features_of_their_cells() -> None:
-    """Images 1, 3, 5 and 7 are used; this process describes 3 and 5."""
-    generator = torch.Generator().manual_seed(0)
-    cells, mirrored = torch.randn(2, 2, 6, 8, 8, generator=generator).half()
-    foreground = torch.rand(2, 8, 8, generator=generator) < 0.5
-    image_index = torch.randint(0, 9, (200,), generator=generator).sort().values
-    xy = torch.rand(200, 2, generator=generator) * 64 - 0.5
-    points = Keypoints(xy, image_index, torch.rand(200, generator=generator))
-    feed = PixelFeed(torch.zeros(4, 3, 64, 64, dtype=torch.uint8), CPU)
-    images = feature_pipeline._UsedImages(None, torch.tensor([1, 3, 5, 7]), feed, slice(1, 3))  # type: ignore[arg-type]
-    described = feature_pipeline._describe_object_keypoints(points, images, cells, mirrored, foreground)
-    expected = []
-    for point, (x, y) in enumerate(xy.tolist()):
-        image = int(image_index[point])
-        column, row = int((x + 0.5) // 8), int((y + 0.5) // 8)
-        if image in (3, 5) and foreground[(image - 3) // 2, row, column]:
-            expected.append((point, (image - 1) // 2, (image - 3) // 2, row, column))
-    found = described.points
-    assert found.descriptor is not None
-    assert described.mirrored is not None
-    assert len(found) == len(expected) > 10
-    for place, (point, used_image, own_image, row, column) in enumerate(expected):
-        assert torch.equal(found.xy[place], xy[point])
-        assert int(found.image_index[place]) == used_image
-        assert torch.equal(found.descriptor[place], cells[own_image, :, row, column].float())
-        assert torch.equal(described.mirrored[place], mirrored[own_image, :, row, column].float())
 
 
 # --- labels --------------------------------------------------------------------------------------------
@@ -132,6 +100,28 @@ def test_labels_of_some_images() -> None:
 
 
 # --- rounds --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("has_keypoints", [True, False])
+def test_the_first_rounds_learn_from_labeled_keypoints_if_there_are_any(
+    has_keypoints: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = _run(tmp_path / "run", K=4, features__keypoint_label_rounds=2)
+    keypoints = feature_pipeline._build_table(_found(), run.config) if has_keypoints else None
+    start = feature_pipeline._Candidate("zero-shot", "zero-shot", None, _found(), (0, 1, 2, 3))  # type: ignore[arg-type]
+    used: dict[str, Any] = {}
+
+    def train(run: Run, name: str, feed: Any, table: Any, label_rounds: int, is_worse: Any) -> None:
+        used.update(table=table, label_rounds=label_rounds)
+
+    monkeypatch.setattr(feature_pipeline, "_train_rounds", train)
+    result = feature_pipeline._train_on_feature_labels(run, None, keypoints, start)  # type: ignore[arg-type]
+    assert result is start, "no round was kept"
+    assert used["label_rounds"] == (2 if has_keypoints else 1)
+    if has_keypoints:
+        assert used["table"] is keypoints
+    else:
+        assert torch.equal(used["table"].xy, start.found.xy)
 
 
 def _train(run: Run, worse_from: int, monkeypatch: pytest.MonkeyPatch) -> Any:

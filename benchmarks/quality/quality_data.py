@@ -60,6 +60,7 @@ DATASETS = {
     # The stored crops are 1.2 times the box, the same as the crop that selfmark makes from a box. Using the
     # COCO files therefore does not change the crop; it only keeps first keypoints on the bird.
     "birds-cub": Dataset(("train.json",), ("train.json", "test.json"), note="without sea birds; CUB's boxes"),
+    "flies-dpk": Dataset(("images/train",), ("images",)),
     "flies-pair-video": Dataset(
         ("frames-train.json",),
         ("frames-train.json", "frames-test.json"),

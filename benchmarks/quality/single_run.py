@@ -20,7 +20,7 @@ from experiments import EVALUATION, RIDGES, Experiment, Settings, run_name
 from quality_data import DATASETS, Dataset, is_available, working_copy, write_annotated_points
 from smoke import SMOKE, reduce_dataset
 
-from selfmark.config import Config, override, preset
+from selfmark.config import Config, Images, override, preset
 from selfmark.detector import Detector
 from selfmark.discovery import discover
 from selfmark.evaluation.label_files import read_ground_truth
@@ -104,10 +104,10 @@ def execute_run(experiment: Experiment, seed: int, workspace: Workspace) -> Reco
     )
     workspace.out.mkdir(parents=True, exist_ok=True)
     images = list_images([folder / file for file in dataset.images])
-    _write_contact_sheet(
+    write_contact_sheet(
         detector,
         read_ground_truth(folder / dataset.labels, images).refs,
-        config,
+        config.images,
         workspace.out / f"{name}.jpg",
     )
     seconds["evaluate"] = round(time.monotonic() - started, 1)
@@ -297,10 +297,10 @@ def hardware() -> str:
     return f"CPU, {len(os.sched_getaffinity(0))} cores"
 
 
-def _write_contact_sheet(detector: Detector, refs: Sequence[ImageRef], config: Config, path: Path) -> None:
+def write_contact_sheet(detector: Detector, refs: Sequence[ImageRef], images: Images, path: Path) -> None:
     """Write a picture with about 30 network crops and their landmarks."""
     rows = evenly_spaced(len(refs), SHEET_IMAGES)
-    store = load_store([refs[row] for row in rows], config.images, float("inf"), None)
+    store = load_store([refs[row] for row in rows], images, float("inf"), None)
     xy = detector.locate(store.pixels).xy.cpu().numpy()
     sheet = draw_contact_sheet(store.pixels.permute(0, 2, 3, 1).numpy(), xy, SHEET_COLUMNS)
     width = SHEET_COLUMNS * SHEET_TILE

@@ -3,9 +3,10 @@
     images
       -> features of every cell; each cell belongs to the object or to the background
       -> zero-shot landmarks: K clusters of the object's cells
-      -> rounds: train a detector, a head on the encoder, on the landmarks found so far; find new ones with it
-      -> optional: the paper's Stage 1 on keypoints (see `pipeline`). Its landmarks are more precise where
-         keypoints recur on the same part. They are used if the landmarks above confirm them.
+      -> upright objects: keypoints, clustered by their features, as more exact labels (see `feature_labels`)
+      -> rounds: train a detector, a head on the encoder, on the labels; find new landmarks with it
+      -> upright objects, optional: the paper's Stage 1 on keypoints (see `pipeline`). Its landmarks are more
+         precise where keypoints recur on the same part. They are used if the landmarks above confirm them.
       -> detector
 
 Features tell which part a location belongs to, but not exactly where the part is; training on deformed
@@ -29,17 +30,13 @@ from torch import Tensor
 from selfmark.config import Config
 from selfmark.correspondence.agreement import unexplained_fraction
 from selfmark.correspondence.mirror import find_mirror_partners, nearest_in_mirror_image
-from selfmark.correspondence.recovery import DescribedPoints
 from selfmark.correspondence.zero_shot import (
     PlacedLandmarks,
-    find_foreground,
-    find_part_centroids,
-    place_parts,
 )
 from selfmark.detector import Detector
 from selfmark.errors import CollapsedTraining
-from selfmark.features.cells import describe_cells, remove_stored_cells
-from selfmark.features.encoder import CELL, Encoder
+from selfmark.feature_labels import FoundLandmarks, UsedImages, find_feature_labels, select_images
+from selfmark.features.encoder import Encoder
 from selfmark.features.loading import load_encoder
 from selfmark.features.orientation import measure_uprightness
 from selfmark.images.feed import PixelFeed
@@ -48,12 +45,11 @@ from selfmark.model.card import Architecture
 from selfmark.model.feature_network import FeaturePsi, ZeroShotPsi, bytes_per_feature_image
 from selfmark.model.heatmaps import heat_centroids, to_pixels
 from selfmark.model.landmark_network import LandmarkNetwork, prepare_landmark_network
+from selfmark.model.network import Phi
 from selfmark.pipeline import (
     build_landmark_table,
-    choose_landmark_count,
     cluster_landmarks,
     explain_lack_of_keypoints,
-    find_first_keypoints,
     load_first_keypoints,
     plan_iterations,
     run_stage1,
@@ -82,36 +78,6 @@ _CHECKED_IMAGES = 2_000  # images on which landmarks are compared; more would ch
 
 Preview = Callable[[Tensor, Tensor], None]
 """Called with images [N, 3, S, S] uint8 and their zero-shot landmarks [N, K, 2] in network pixels."""
-
-
-class FoundLandmarks(NamedTuple):
-    """Landmarks of N images and of their mirror images.
-
-    xy:             [N, K, 2] network pixels
-    score:          [N, K]
-    mirrored_xy:    [N, K, 2] the point of the image that is landmark k in its mirror image
-    mirrored_score: [N, K]
-    """
-
-    xy: Tensor
-    score: Tensor
-    mirrored_xy: Tensor
-    mirrored_score: Tensor
-
-
-class _UsedImages(NamedTuple):
-    """The images that landmarks are found in.
-
-    store: all training images
-    rows:  [N] int64, rows of the images used
-    feed:  these images
-    shard: the part of them that this process describes
-    """
-
-    store: ImageStore
-    rows: Tensor
-    feed: PixelFeed
-    shard: slice
 
 
 class _Candidate(NamedTuple):
@@ -145,18 +111,18 @@ def train_feature_detector(
     Returns:
         The detector and the training images.
     """
-    run.log("plan", **_plan(run.config))
     with discard_if_unusable(run, is_new):
         store = load_training_images(run)
         encoder = load_encoder(run.config.features.name, device)
         encoder.check_size(store.pixels[:1])
         info = encoder.info
         run.log("features", name=info.name, license=info.license, training_data=info.training_data)
-        images = _select_images(run, store, device)
+        images = select_images(run, store, device)
         _settle_orientation(run, encoder, images.feed)
-        centroids, first = _find_zero_shot_landmarks(run, encoder, images)
+        run.log("plan", **_plan(run.config))
+        centroids, first, labels = find_feature_labels(run, encoder, images)
         on_preview(images.feed.pixels, first.xy)
-        if run.config.method == "self-training" and run.config.features.keypoint_landmarks:
+        if run.config.method == "self-training" and run.config.features.runs_stage1:
             # They are used after a long training, which would be in vain if they could not be computed.
             load_first_keypoints(run, store, device)
 
@@ -168,8 +134,8 @@ def train_feature_detector(
         _find_partners(first, run.config),
     )
     if run.config.method == "self-training":
-        result = _train_on_own_labels(run, images.feed, result)
-        if run.config.features.keypoint_landmarks:
+        result = _train_on_feature_labels(run, images.feed, labels, result)
+        if run.config.features.runs_stage1:
             result = _try_keypoint_labels(run, images, result)
     _store_landmarks(run, result, centroids, images.rows)
     card = replace(
@@ -187,21 +153,13 @@ def train_feature_detector(
     return Detector(result.psi, card, device, run.config.runtime), store
 
 
-def _select_images(run: Run, store: ImageStore, device: torch.device) -> _UsedImages:
-    """Choose at most `features.max_images` images, evenly spaced."""
-    rows = torch.from_numpy(evenly_spaced(len(store), run.config.features.max_images))
-    pixels = store.pixels if len(rows) == len(store) else store.pixels[rows]
-    feed = PixelFeed(pixels, device, run.config.runtime.device_fraction)
-    return _UsedImages(store, rows, feed, run.group.shard(len(rows)))
-
-
 def _plan(config: Config) -> dict[str, int]:
     """Return the number of rounds and iterations, for progress displays."""
     student = config.student.rounds * config.student.iterations
     if config.method == "zero-shot":
         return {"rounds": 0, "stage1": 0, "stage2": 0, "student": 0, "student_rounds": 0}
     plan = {"rounds": 0, "stage1": 0, "stage2": 0}
-    if config.features.keypoint_landmarks:
+    if config.features.runs_stage1:
         plan = plan_iterations(config) | {"stage2": student}
     return plan | {"student": student, "student_rounds": config.student.rounds}
 
@@ -223,67 +181,7 @@ def _settle_orientation(run: Run, encoder: Encoder, feed: PixelFeed) -> None:
     run.settle_settings({"features.orientation": found, "augment.rotation": rotation})
 
 
-# --- zero-shot landmarks ---------------------------------------------------------------------------------
-
-
-def _find_zero_shot_landmarks(
-    run: Run, encoder: Encoder, images: _UsedImages
-) -> tuple[Tensor, FoundLandmarks]:
-    """Return the centroids [K, D] of the parts, and the landmarks of all images."""
-
-    def compute() -> dict[str, Tensor]:
-        batch = run.config.runtime.predict_batch
-        with report_out_of_memory(run, "runtime.predict_batch", batch), run.report_disk_errors():
-            try:
-                return _compute_zero_shot_landmarks(run, encoder, images)
-            finally:
-                remove_stored_cells(run.path)
-
-    tensors = run.load_or_compute_tensors("zero-shot", images.feed.device, compute)
-    if run.config.K == 0:  # This resumes a run that was interrupted after K was chosen.
-        run.apply_landmark_count()
-    return tensors.pop("centroids"), FoundLandmarks(**tensors)
-
-
-def _compute_zero_shot_landmarks(run: Run, encoder: Encoder, images: _UsedImages) -> dict[str, Tensor]:
-    settings, group, device = run.config.features, run.group, images.feed.device
-    describe = partial(describe_cells, encoder, images.feed, images.shard, run.config, run.path)
-    cells = describe(on_progress=run.progress("computing features"))
-    mirrored_cells = describe(is_mirrored=True, on_progress=run.progress("features of mirror images"))
-    generator = create_generator(run.config, "zero-shot", device)
-    foreground = find_foreground(cells, settings, generator, group)
-    counts = torch.stack([foreground.sum(), torch.ones_like(foreground).sum()])
-    covered, total = group.all_sum(counts.float()).tolist()
-    run.log("foreground", fraction=round(covered / total, 4))
-    if run.config.K == 0:
-        points = find_first_keypoints(run, images.store, device)
-        described = _describe_object_keypoints(points, images, cells, mirrored_cells, foreground)
-        choose_landmark_count(run, described, len(images.feed), device)
-    centroids = find_part_centroids(cells, foreground, run.config.K, settings, generator, group)
-    placed = place_parts(cells, centroids, settings.sharpness)
-    mirrored = place_parts(mirrored_cells, centroids, settings.sharpness)
-    gathered = (group.gather_rows(values) for values in (*placed, *mirrored))
-    return {"centroids": centroids, **FoundLandmarks(*gathered)._asdict()}
-
-
-def _describe_object_keypoints(
-    points: Keypoints, images: _UsedImages, cells: Tensor, mirrored_cells: Tensor, foreground: Tensor
-) -> DescribedPoints:
-    """Return the first keypoints on the object, described by the features of their cells."""
-    row = torch.searchsorted(images.rows.to(points.image_index.device), points.image_index)
-    is_used = images.rows.to(row.device)[row.clamp_max(len(images.rows) - 1)] == points.image_index
-    in_shard = is_used & (row >= images.shard.start) & (row < images.shard.stop)
-    points, row = points.select(in_shard), row[in_shard]
-    column, line = ((points.xy + 0.5) / CELL).long().clamp(0, cells.shape[-1] - 1).unbind(dim=1)
-    on_object = foreground[row - images.shard.start, line, column]
-    index = [values[on_object].to(cells.device) for values in (row - images.shard.start, line, column)]
-
-    def take(values: Tensor) -> Tensor:
-        return values[index[0], :, index[1], index[2]].to(foreground.device, torch.float32)
-
-    kept = points.select(on_object)
-    described = Keypoints(kept.xy, row[on_object], kept.score, take(cells))
-    return DescribedPoints(described, take(mirrored_cells))
+# --- rounds of self-training -------------------------------------------------------------------------
 
 
 def _find_partners(found: FoundLandmarks, config: Config) -> tuple[int, ...]:
@@ -295,11 +193,17 @@ def _find_partners(found: FoundLandmarks, config: Config) -> tuple[int, ...]:
     )
 
 
-# --- rounds of self-training -------------------------------------------------------------------------
+def _train_on_feature_labels(
+    run: Run, feed: PixelFeed, keypoints: LandmarkTable | None, start: _Candidate
+) -> _Candidate:
+    """Train rounds on labels from features; return the last round that is not worse than the start.
 
-
-def _train_on_own_labels(run: Run, feed: PixelFeed, start: _Candidate) -> _Candidate:
-    """Train rounds that begin with the zero-shot landmarks; return the last round that is not worse."""
+    Args:
+        run: the run.
+        feed: the training images.
+        keypoints: labeled keypoints, the labels of the first rounds; None: the zero-shot landmarks.
+        start: the zero-shot landmarks.
+    """
 
     def is_worse(found: FoundLandmarks, number: int) -> bool:
         # Noise cannot be predicted, so of two sets the noisier one is harder to predict from the other.
@@ -317,11 +221,13 @@ def _train_on_own_labels(run: Run, feed: PixelFeed, start: _Candidate) -> _Candi
         )
         return not is_kept
 
-    table = _build_table(start.found, run.config)
-    return _train_rounds(run, "student", feed, table, 1, is_worse) or start
+    table, label_rounds = _build_table(start.found, run.config), 1
+    if keypoints is not None:
+        table, label_rounds = keypoints, run.config.features.keypoint_label_rounds
+    return _train_rounds(run, "student", feed, table, label_rounds, is_worse) or start
 
 
-def _try_keypoint_labels(run: Run, images: _UsedImages, current: _Candidate) -> _Candidate:
+def _try_keypoint_labels(run: Run, images: UsedImages, current: _Candidate) -> _Candidate:
     """Return a detector trained on the landmarks of Stage 1, or the current one if that is not possible."""
     points = load_first_keypoints(run, images.store, images.feed.device)
     reason = explain_lack_of_keypoints(points, len(images.store), run.config)
@@ -335,29 +241,58 @@ def _try_keypoint_labels(run: Run, images: _UsedImages, current: _Candidate) -> 
 
 
 def _train_on_keypoint_labels(
-    run: Run, images: _UsedImages, points: Keypoints, current: _Candidate
+    run: Run, images: UsedImages, points: Keypoints, current: _Candidate
 ) -> _Candidate:
     """Run the paper's Stage 1 and train on its landmarks, if the current landmarks explain them."""
     config, store, device = run.config, images.store, images.feed.device
     feed = images.feed  # reused if it has all images, so that they are on the device only once
     if len(feed) < len(store):
         feed = PixelFeed(store.pixels, device, config.runtime.device_fraction)
-    phi = run_stage1(run, store, feed, points)
-    labeled = run.load_or_compute_labels(
-        "keypoint-landmarks", device, lambda: cluster_landmarks(run, phi, feed)
-    )
-    table, mirror = build_landmark_table(labeled, len(store), config.K)
-    table = _select_rows(table, images.rows.to(device))
-    predictors, targets, present = _to_arrays(current.found.xy, table.xy, table.present)
-    unexplained = unexplained_fraction(predictors, targets, present)
-    is_kept = unexplained <= config.features.max_unexplained
-    run.log("agreement", stage="keypoints", round=0, unexplained=round(unexplained, 4), is_kept=is_kept)
-    if not is_kept:
+
+    def tabulate(phi: Phi, rounds_done: int) -> tuple[LandmarkTable, tuple[int, ...]]:
+        name = "keypoint-landmarks" if rounds_done else "warm-up-landmarks"
+        labeled = run.load_or_compute_labels(
+            name, device, lambda: cluster_landmarks(run, phi, feed, rounds_done)
+        )
+        table, mirror = build_landmark_table(labeled, len(store), config.K)
+        return _select_rows(table, images.rows.to(device)), mirror
+
+    def check_warmup(phi: Phi) -> None:
+        table, _ = tabulate(phi, 0)
+        if not _confirms(run, current, table, "warm-up", config.features.max_unexplained_warmup):
+            raise _Unconfirmed
+
+    try:
+        phi = run_stage1(run, store, feed, points, check_warmup)
+    except _Unconfirmed:
+        return current
+    table, mirror = tabulate(phi, config.rounds.count)
+    if not _confirms(run, current, table, "keypoints", config.features.max_unexplained):
         return current
     trained = _train_rounds(
         run, "keypoints", images.feed, table, config.features.keypoint_label_rounds, lambda *_: False
     )
     return current if trained is None else trained._replace(source="keypoints", mirror=mirror)
+
+
+class _Unconfirmed(Exception):
+    """Stops Stage 1 because its landmarks after the warm-up are not confirmed."""
+
+
+def _confirms(run: Run, current: _Candidate, table: LandmarkTable, stage: str, limit: float) -> bool:
+    """Return True if the error of predicting labels from the current landmarks is at most the limit.
+
+    Args:
+        run: the run, which logs the result.
+        current: the landmarks that may confirm the labels.
+        table: the labels.
+        stage: name of the check in the log.
+        limit: highest error, relative to guessing the mean.
+    """
+    unexplained = unexplained_fraction(*_to_arrays(current.found.xy, table.xy, table.present))
+    is_kept = unexplained <= limit
+    run.log("agreement", stage=stage, round=0, unexplained=round(unexplained, 4), is_kept=is_kept)
+    return is_kept
 
 
 def _train_rounds(

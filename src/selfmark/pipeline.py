@@ -17,6 +17,7 @@ Every step stores its result in the run folder, so that an interrupted run can b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -66,6 +67,7 @@ from selfmark.train.objectives import (
     build_regression_task,
     build_stage1_task,
     round_pair_settings,
+    tabulate_landmarks,
     warmup_pair_settings,
 )
 from selfmark.train.pairs import PairSource
@@ -120,7 +122,10 @@ def train_phi(run: Run, device: torch.device, is_new: bool) -> Stage1Result:
         points = find_first_keypoints(run, store, device)
     feed = PixelFeed(store.pixels, device, run.config.runtime.device_fraction)
     phi = run_stage1(run, store, feed, points)
-    landmarks = run.load_or_compute_labels("landmarks", device, lambda: cluster_landmarks(run, phi, feed))
+    rounds = run.config.rounds.count
+    landmarks = run.load_or_compute_labels(
+        "landmarks", device, lambda: cluster_landmarks(run, phi, feed, rounds)
+    )
     return Stage1Result(store, feed, phi, landmarks)
 
 
@@ -200,8 +205,22 @@ def _compute_first_keypoints(run: Run, store: ImageStore, device: torch.device) 
 # --- Stage 1 (Sec. 3.2 to 3.5) -------------------------------------------------------------------------
 
 
-def run_stage1(run: Run, store: ImageStore, feed: PixelFeed, points: Keypoints) -> Phi:
-    """Warm up, then alternate correspondence recovery and training (Algorithm 1)."""
+def run_stage1(
+    run: Run,
+    store: ImageStore,
+    feed: PixelFeed,
+    points: Keypoints,
+    check_warmup: Callable[[Phi], None] = lambda phi: None,
+) -> Phi:
+    """Warm up, then alternate correspondence recovery and training (Algorithm 1).
+
+    Args:
+        run: the run.
+        store: the training images.
+        feed: the same images, ready for the device.
+        points: first keypoints.
+        check_warmup: called after the warm-up; it raises an exception to stop a training without prospects.
+    """
     config = run.config
     warmup, rounds = stage1_phases(config)
     with seed_weights(config, "Phi"):
@@ -219,6 +238,8 @@ def run_stage1(run: Run, store: ImageStore, feed: PixelFeed, points: Keypoints) 
         source = PairSource(table, warmup_pair_settings(config))
         task = build_stage1_task(phi, feed, source, config, generator, seed, run.group)
         train_phase(run, "stage1", state, warmup, task, batch)
+    if state.iteration == warmup.stop:
+        check_warmup(phi)
 
     for phase in rounds:
         if state.iteration < phase.stop:
@@ -348,10 +369,10 @@ def stage1_phases(config: Config) -> tuple[Phase, list[Phase]]:
 # --- Stage 2 (Sec. 3.6, 3.7) ---------------------------------------------------------------------------
 
 
-def cluster_landmarks(run: Run, phi: Phi, feed: PixelFeed) -> LabeledPoints:
+def cluster_landmarks(run: Run, phi: Phi, feed: PixelFeed, rounds_done: int) -> LabeledPoints:
     """Label the keypoints of Phi with a last clustering into K clusters, the landmarks (Sec. 3.6)."""
     config = run.config
-    number = config.rounds.count + 1
+    number = rounds_done + 1
     described = _describe_keypoints(run, phi, feed, number)
     generator = create_generator(config, "last clustering", feed.device)
     labeled = label_keypoints(described, config.K, config.correspondence, generator, run.group)
@@ -366,16 +387,11 @@ def build_landmark_table(
     Returns:
         The table, and the mirror partner of each landmark.
     """
-    is_labeled = labeled.label >= 0
-    image, landmark = labeled.points.image_index[is_labeled], labeled.label[is_labeled]
-    xy = torch.zeros(num_images, K, 2, device=image.device)
-    present = torch.zeros(num_images, K, dtype=torch.bool, device=image.device)
-    xy[image, landmark] = labeled.points.xy[is_labeled]
-    present[image, landmark] = True
+    xy, present = tabulate_landmarks(labeled.points, labeled.label, num_images, K)
     # Landmarks k and l are mirror partners if k mostly becomes l in the mirrored images (Sec. 3.7).
     counts = mirror_cooccurrence(labeled.label.cpu().numpy(), labeled.mirrored_label.cpu().numpy(), K)
     mirror = find_mirror_partners(counts)
-    return LandmarkTable.from_partners(xy, present, torch.tensor(mirror, device=image.device)), mirror
+    return LandmarkTable.from_partners(xy, present, torch.tensor(mirror, device=xy.device)), mirror
 
 
 def _train_psi(run: Run, phi: Phi, feed: PixelFeed, table: LandmarkTable) -> Psi:

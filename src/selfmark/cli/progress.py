@@ -127,12 +127,26 @@ class ProgressDisplay:
             f"the objects are {found} (features.orientation={event['orientation']})", highlight=False
         )
 
+    def _on_keypoint_labels(self, event: Event) -> None:
+        used = (
+            f"keypoints mark {event['labeled_fraction']:.0%} of the landmarks: round 1 learns from them"
+            if event["is_used"]
+            else "the objects have too few keypoints: round 1 learns from the first landmarks"
+        )
+        self.console.print(used, highlight=False)
+
     def _on_agreement(self, event: Event) -> None:
         if event["stage"] == "keypoints":
             verdict = (
                 "agree with the others and are" if event["is_kept"] else "contradict the others and are not"
             )
             self.console.print(f"landmarks from keypoints {verdict} used", highlight=False)
+        elif event["stage"] == "warm-up":
+            if not event["is_kept"]:
+                self.console.print(
+                    "landmarks from keypoints contradict the others; their training ends early",
+                    highlight=False,
+                )
         elif not event["is_kept"]:
             self.console.print(
                 f"round {event['round']} is undone: its landmarks are worse than the first ones",

@@ -46,7 +46,9 @@ PRESETS: dict[str, Config] = {
         M=30,
         images=Images(size=128),
         keypoints=FirstKeypoints(detector="selfmark", image_size=128, nms_radius=4, outlier_sample=20_000),
-        features=Features(max_images=1_000, sample=40_000, restarts=1, keypoint_landmarks=False),
+        features=Features(
+            max_images=1_000, sample=40_000, restarts=1, keypoint_nms_radius=2, keypoint_landmarks=False
+        ),
         student=Student(iterations=300, batch=16, encoder_lr=0.0, width=128, depth=2),
         network=Network(channels=64, descriptor=64, norm_groups=8),
         heatmaps=Heatmaps(sigma=1.0, threshold=0.1, refine="parabola"),

@@ -79,8 +79,14 @@ class Features:
     rotations: int = at_least(1, 8)  # any: features are averaged over this many rotated copies
     rotation: float = 180.0  # any: value of augment.rotation
     sharpness: float = above(0, 10_000, 30.0)  # inverse temperature of the soft-argmax over similarities
-    keypoint_landmarks: bool = True  # also run Stage 1; use its landmarks if confirmed
-    keypoint_label_rounds: int = at_least(1, 2)  # rounds of training on the landmarks of Stage 1 themselves
+    labels: Literal["auto", "cells", "keypoints"] = "auto"  # labels of round 1; auto: keypoints if upright
+    max_keypoints: int = at_least(2, 100)  # labels: maximum number of keypoints per image
+    keypoint_threshold: float = 0.005  # labels: minimum confidence of a keypoint
+    keypoint_nms_radius: int = 4  # labels: non-maximum suppression, pixels of keypoints.image_size
+    min_labeled_fraction: float = fraction(0.3)  # labels: cells are used if keypoints label fewer landmarks
+    keypoint_landmarks: bool = True  # upright: also run Stage 1; use its landmarks if confirmed
+    keypoint_label_rounds: int = at_least(1, 2)  # rounds of training on labeled keypoints themselves
+    max_unexplained_warmup: float = 0.9  # Stage 1 ends after its warm-up if this error (next row) is higher
     max_unexplained: float = 0.7  # confirmed: error of predicting them from feature landmarks, over guessing
     max_unexplained_start: float = 0.9  # a round is undone if it explains the zero-shot landmarks worse
 
@@ -88,6 +94,16 @@ class Features:
     def averaged_rotations(self) -> int:
         """Number of rotated copies whose features are averaged."""
         return self.rotations if self.orientation == "any" else 1
+
+    @property
+    def labels_keypoints(self) -> bool:
+        """Whether the first round learns from labeled keypoints instead of zero-shot landmarks."""
+        return self.labels == "keypoints" or (self.labels == "auto" and self.orientation == "upright")
+
+    @property
+    def runs_stage1(self) -> bool:
+        """Whether the paper's Stage 1 is run; where objects face any direction, features are better."""
+        return self.keypoint_landmarks and self.orientation != "any"
 
 
 @dataclass(frozen=True)

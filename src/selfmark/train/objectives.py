@@ -24,6 +24,7 @@ from selfmark.model.backend import AugmentOps
 from selfmark.model.heatmaps import draw_gaussians, to_cells
 from selfmark.model.landmark_network import LandmarkNetwork
 from selfmark.model.network import Phi
+from selfmark.points import Keypoints
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 from selfmark.train.batch_plan import BatchSlice, IntArray, PlannedPairs, plan_images, plan_pairs
 from selfmark.train.engine import Batch, Losses, TrainingTask
@@ -212,8 +213,35 @@ class LandmarkTable:
             present: [N, K].
             mirror: [K] int64, the landmark that each one becomes in the mirror image.
         """
-        usable = torch.nonzero(present.any(dim=1)).flatten()
-        return cls(xy, present, xy[:, mirror], present[:, mirror], usable)
+        return cls.from_positions(xy, present, xy[:, mirror], present[:, mirror])
+
+    @classmethod
+    def from_positions(
+        cls, xy: Tensor, present: Tensor, mirrored_xy: Tensor, mirrored_present: Tensor
+    ) -> LandmarkTable:
+        """Return a table whose usable images are those with a landmark in the image or its mirror image."""
+        usable = torch.nonzero((present | mirrored_present).any(dim=1)).flatten()
+        return cls(xy, present, mirrored_xy, mirrored_present, usable)
+
+
+def tabulate_landmarks(
+    points: Keypoints, label: Tensor, num_images: int, landmarks: int
+) -> tuple[Tensor, Tensor]:
+    """Return the positions [N, K, 2] of labeled points, and which landmarks are present [N, K].
+
+    Args:
+        points: keypoints of N images.
+        label: [P] int64, landmark of each point; -1 for none. An image has each landmark at most once.
+        num_images: number of images N.
+        landmarks: number of landmarks K.
+    """
+    is_labeled = label >= 0
+    image, landmark = points.image_index[is_labeled], label[is_labeled]
+    xy = torch.zeros(num_images, landmarks, 2, device=image.device)
+    present = torch.zeros(num_images, landmarks, dtype=torch.bool, device=image.device)
+    xy[image, landmark] = points.xy[is_labeled]
+    present[image, landmark] = True
+    return xy, present
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,238 @@
+"""What discovery with features learns from, before any training: zero-shot landmarks and labeled keypoints.
+
+Zero-shot landmarks are clusters of the cells of the object. They exist for every image, but no more exact
+than a cell. Keypoints are exact, and the features of their cells tell which part they lie on: this is the
+correspondence recovery of the paper (Sec. 3.3) with pretrained features as descriptors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from selfmark.config import Config
+from selfmark.correspondence.recovery import DescribedPoints, gather_labels, label_keypoints
+from selfmark.correspondence.zero_shot import find_foreground, find_part_centroids, place_parts
+from selfmark.features.cells import describe_cells, remove_stored_cells
+from selfmark.features.encoder import CELL, Encoder
+from selfmark.images.feed import PixelFeed
+from selfmark.images.store import ImageStore
+from selfmark.keypoints.first_keypoints import detect_first_keypoints
+from selfmark.pipeline import choose_landmark_count, find_first_keypoints, load_first_keypoints
+from selfmark.pipeline_steps import create_generator, report_out_of_memory
+from selfmark.points import Keypoints, LabeledPoints
+from selfmark.run.folder import Run
+from selfmark.sampling import evenly_spaced
+from selfmark.train.objectives import LandmarkTable, tabulate_landmarks
+
+_LABEL_PREFIX = "keypoints."  # of the tensors of the labeled keypoints in the stored file
+
+
+class FoundLandmarks(NamedTuple):
+    """Landmarks of N images and of their mirror images.
+
+    xy:             [N, K, 2] network pixels
+    score:          [N, K]
+    mirrored_xy:    [N, K, 2] the point of the image that is landmark k in its mirror image
+    mirrored_score: [N, K]
+    """
+
+    xy: Tensor
+    score: Tensor
+    mirrored_xy: Tensor
+    mirrored_score: Tensor
+
+
+class UsedImages(NamedTuple):
+    """The images that landmarks are found in.
+
+    store: all training images
+    rows:  [N] int64, rows of the images used
+    feed:  these images
+    shard: the part of them that this process describes
+    """
+
+    store: ImageStore
+    rows: Tensor
+    feed: PixelFeed
+    shard: slice
+
+
+class FeatureLabels(NamedTuple):
+    """Landmarks and labels that are found with features alone.
+
+    centroids: [K, D] features of the zero-shot landmarks, unit vectors
+    zero_shot: the zero-shot landmarks of the used images
+    keypoints: labels of the keypoints of these images; None if the first round learns zero-shot landmarks
+    """
+
+    centroids: Tensor
+    zero_shot: FoundLandmarks
+    keypoints: LandmarkTable | None
+
+
+class _DescribedCells(NamedTuple):
+    """Cells of the images of this process.
+
+    features:   [N, D, h, w] float16
+    mirrored:   [N, D, h, w] features of the same cells in the mirror images
+    foreground: [N, h, w] bool, cells of the object
+    """
+
+    features: Tensor
+    mirrored: Tensor
+    foreground: Tensor
+
+
+def select_images(run: Run, store: ImageStore, device: torch.device) -> UsedImages:
+    """Choose at most `features.max_images` images, evenly spaced."""
+    rows = torch.from_numpy(evenly_spaced(len(store), run.config.features.max_images))
+    pixels = store.pixels if len(rows) == len(store) else store.pixels[rows]
+    feed = PixelFeed(pixels, device, run.config.runtime.device_fraction)
+    return UsedImages(store, rows, feed, run.group.shard(len(rows)))
+
+
+def find_feature_labels(run: Run, encoder: Encoder, images: UsedImages) -> FeatureLabels:
+    """Find the zero-shot landmarks of all images, and label their keypoints if the settings ask for it."""
+
+    def compute() -> dict[str, Tensor]:
+        batch = run.config.runtime.predict_batch
+        with report_out_of_memory(run, "runtime.predict_batch", batch), run.report_disk_errors():
+            try:
+                return _compute_labels(run, encoder, images)
+            finally:
+                remove_stored_cells(run.path)
+
+    tensors = run.load_or_compute_tensors("zero-shot", images.feed.device, compute)
+    if run.config.K == 0:  # This resumes a run that was interrupted after K was chosen.
+        run.apply_landmark_count()
+    stored = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_LABEL_PREFIX)}
+    labels = {name.removeprefix(_LABEL_PREFIX): value for name, value in stored.items()}
+    centroids = tensors.pop("centroids")
+    return FeatureLabels(
+        centroids, FoundLandmarks(**tensors), LandmarkTable.from_positions(**labels) if labels else None
+    )
+
+
+def _compute_labels(run: Run, encoder: Encoder, images: UsedImages) -> dict[str, Tensor]:
+    """Return the zero-shot landmarks and the labels of the keypoints as named tensors."""
+    settings, group, device = run.config.features, run.group, images.feed.device
+    describe = partial(describe_cells, encoder, images.feed, images.shard, run.config, run.path)
+    features = describe(on_progress=run.progress("computing features"))
+    mirrored_features = describe(is_mirrored=True, on_progress=run.progress("features of mirror images"))
+    generator = create_generator(run.config, "zero-shot", device)
+    foreground = find_foreground(features, settings, generator, group)
+    cells = _DescribedCells(features, mirrored_features, foreground)
+    counts = torch.stack([foreground.sum(), torch.ones_like(foreground).sum()])
+    covered, total = group.all_sum(counts.float()).tolist()
+    run.log("foreground", fraction=round(covered / total, 4))
+    if run.config.K == 0:
+        points = _own_keypoints(find_first_keypoints(run, images.store, device), images)
+        described = describe_object_keypoints(points, cells, images.shard.start)
+        choose_landmark_count(run, described, len(images.feed), device)
+    centroids = find_part_centroids(features, foreground, run.config.K, settings, generator, group)
+    placed = place_parts(features, centroids, settings.sharpness)
+    mirrored = place_parts(mirrored_features, centroids, settings.sharpness)
+    gathered = (group.gather_rows(values) for values in (*placed, *mirrored))
+    tensors = {"centroids": centroids, **FoundLandmarks(*gathered)._asdict()}
+    if run.config.method == "self-training" and settings.labels_keypoints:
+        labels = _label_keypoints(run, images, cells)
+        tensors |= {f"{_LABEL_PREFIX}{name}": value for name, value in labels.items()}
+    return tensors
+
+
+def _label_keypoints(run: Run, images: UsedImages, cells: _DescribedCells) -> dict[str, Tensor]:
+    """Detect keypoints, cluster those on the object into K landmarks, and return their labels.
+
+    The result is empty if the objects have too few keypoints.
+    """
+    config, settings = run.config, run.config.features
+    described = describe_object_keypoints(_detect_keypoints(run, images), cells, images.shard.start)
+    num_images, num_points = len(images.feed), sum(run.group.gather_counts(len(described.points)))
+    tensors: dict[str, Tensor] = {}
+    if num_points >= config.K:
+        generator = create_generator(config, "keypoint labels", images.feed.device)
+        labeled = label_keypoints(described, config.K, config.correspondence, generator, run.group)
+        tensors = _tabulate(gather_labels(labeled, run.group), num_images, config)
+    labeled_fraction = float(tensors["present"].float().mean()) if tensors else 0.0
+    is_used = labeled_fraction >= settings.min_labeled_fraction
+    run.log(
+        "keypoint_labels",
+        points_per_image=round(num_points / num_images, 2),
+        labeled_fraction=round(labeled_fraction, 4),
+        is_used=is_used,
+    )
+    return tensors if is_used else {}
+
+
+def _detect_keypoints(run: Run, images: UsedImages) -> Keypoints:
+    """Detect keypoints in the images of this process, with `image_index` counted from the first of them.
+
+    Weak keypoints are used as well, because features recognize the part wherever a keypoint is.
+    """
+    config, own, device = run.config, images.shard, images.feed.device
+    if config.keypoints.detector == "file":
+        return _own_keypoints(load_first_keypoints(run, images.store, device), images)
+    detector = replace(
+        config.keypoints,
+        threshold=config.features.keypoint_threshold,
+        nms_radius=config.features.keypoint_nms_radius,
+        max_points=config.features.max_keypoints,
+    )
+    return detect_first_keypoints(
+        images.feed.pixels[own],
+        images.store.bounds[images.rows.numpy()][own],
+        detector,
+        device,
+        config.runtime.predict_batch,
+        run.progress("detecting keypoints"),
+    )
+
+
+def _tabulate(labeled: LabeledPoints, num_images: int, config: Config) -> dict[str, Tensor]:
+    """Return the labels as arguments of `LandmarkTable.from_positions`."""
+    mirrored_label = labeled.label if config.flip.partner == "itself" else labeled.mirrored_label
+    xy, present = tabulate_landmarks(labeled.points, labeled.label, num_images, config.K)
+    mirrored_xy, mirrored_present = tabulate_landmarks(labeled.points, mirrored_label, num_images, config.K)
+    return {
+        "xy": xy,
+        "present": present,
+        "mirrored_xy": mirrored_xy,
+        "mirrored_present": mirrored_present,
+    }
+
+
+def _own_keypoints(points: Keypoints, images: UsedImages) -> Keypoints:
+    """Return the keypoints of this process's images, with `image_index` counted from its first image."""
+    rows = images.rows.to(points.image_index.device)
+    row = torch.searchsorted(rows, points.image_index)
+    is_used = rows[row.clamp_max(len(rows) - 1)] == points.image_index
+    in_shard = is_used & (row >= images.shard.start) & (row < images.shard.stop)
+    chosen = points.select(in_shard)
+    return Keypoints(chosen.xy, row[in_shard] - images.shard.start, chosen.score)
+
+
+def describe_object_keypoints(points: Keypoints, cells: _DescribedCells, first_image: int) -> DescribedPoints:
+    """Return the keypoints on the object, described by the features of their cells.
+
+    Args:
+        points: keypoints, with `image_index` counted from this process's first image.
+        cells: the cells of these images.
+        first_image: number of that image among the images of all processes, which is added to `image_index`.
+    """
+    column, line = ((points.xy + 0.5) / CELL).long().clamp(0, cells.features.shape[-1] - 1).unbind(dim=1)
+    on_object = cells.foreground[points.image_index, line, column]
+    kept = points.select(on_object)
+    index = [
+        values.to(cells.features.device) for values in (kept.image_index, line[on_object], column[on_object])
+    ]
+
+    def take(values: Tensor) -> Tensor:
+        return values[index[0], :, index[1], index[2]].to(cells.foreground.device, torch.float32)
+
+    described = Keypoints(kept.xy, kept.image_index + first_image, kept.score, take(cells.features))
+    return DescribedPoints(described, take(cells.mirrored))

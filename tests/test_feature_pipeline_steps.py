@@ -102,26 +102,51 @@ def test_labels_of_some_images() -> None:
 # --- rounds --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("has_keypoints", [True, False])
-def test_the_first_rounds_learn_from_labeled_keypoints_if_there_are_any(
-    has_keypoints: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("has_keypoints", "is_aligned", "expected"),
+    [
+        (True, False, ["keypoints", "keypoints", "found"]),
+        (False, True, ["start", "aligned", "found"]),
+        (False, False, ["start", "found", "found"]),
+    ],
+)
+def test_the_labels_of_each_round(
+    has_keypoints: bool,
+    is_aligned: bool,
+    expected: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run = _run(tmp_path / "run", K=4, features__keypoint_label_rounds=2)
-    keypoints = feature_pipeline._build_table(_found(), run.config) if has_keypoints else None
+    orientation = "upright" if has_keypoints else "any"
+    run = _run(tmp_path / "run", K=4, features__orientation=orientation, features__keypoint_label_rounds=2)
     start = feature_pipeline._Candidate("zero-shot", "zero-shot", None, _found(), (0, 1, 2, 3))  # type: ignore[arg-type]
-    used: dict[str, Any] = {}
+    found = _found()._replace(xy=start.found.xy + 1)
+    keypoints, aligned = (feature_pipeline._build_table(_found(), run.config) for _ in range(2))
+    used: list[str] = []
 
-    def train(run: Run, name: str, feed: Any, table: Any, label_rounds: int, is_worse: Any) -> None:
-        used.update(table=table, label_rounds=label_rounds)
+    def name(table: Any) -> str:
+        if table is keypoints or table is aligned:
+            return "keypoints" if table is keypoints else "aligned"
+        return "start" if torch.equal(table.xy, start.found.xy) else "found"
 
+    def train(run: Run, stage: str, feed: Any, table: Any, label_next_round: Any, is_worse: Any) -> None:
+        used.append(name(table))
+        used.extend(name(label_next_round(found, number)) for number in (1, 2))
+
+    images = feature_pipeline.UsedImages(None, torch.arange(50), None, slice(0, 50))  # type: ignore[arg-type]
     monkeypatch.setattr(feature_pipeline, "_train_rounds", train)
-    result = feature_pipeline._train_on_feature_labels(run, None, keypoints, start)  # type: ignore[arg-type]
+    monkeypatch.setattr(
+        feature_pipeline, "label_aligned_keypoints", lambda *_: aligned if is_aligned else None
+    )
+    result = feature_pipeline._train_on_feature_labels(
+        run,
+        None,  # type: ignore[arg-type]
+        images,
+        keypoints if has_keypoints else None,
+        start,
+    )
     assert result is start, "no round was kept"
-    assert used["label_rounds"] == (2 if has_keypoints else 1)
-    if has_keypoints:
-        assert used["table"] is keypoints
-    else:
-        assert torch.equal(used["table"].xy, start.found.xy)
+    assert used == expected
 
 
 def _train(run: Run, worse_from: int, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -130,7 +155,12 @@ def _train(run: Run, worse_from: int, monkeypatch: pytest.MonkeyPatch) -> Any:
     feed = PixelFeed((random_images(8, 32) * 255).byte(), CPU)
     table = feature_pipeline._build_table(_found(8, 2), run.config)
     result = feature_pipeline._train_rounds(
-        run, "student", feed, table, 1, lambda found, number: number >= worse_from
+        run,
+        "student",
+        feed,
+        table,
+        lambda found, number: feature_pipeline._build_table(found, run.config),
+        lambda found, number: number >= worse_from,
     )
     return result, feed
 

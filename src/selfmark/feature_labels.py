@@ -2,7 +2,8 @@
 
 Zero-shot landmarks are clusters of the cells of the object. They exist for every image, but no more exact
 than a cell. Keypoints are exact, and the features of their cells tell which part they lie on: this is the
-correspondence recovery of the paper (Sec. 3.3) with pretrained features as descriptors.
+correspondence recovery of the paper (Sec. 3.3) with pretrained features as descriptors. Where objects face
+any direction, the images are first turned the same way.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ import torch
 from torch import Tensor
 
 from selfmark.config import Config
+from selfmark.correspondence.alignment import align_shapes
 from selfmark.correspondence.recovery import DescribedPoints, gather_labels, label_keypoints
 from selfmark.correspondence.zero_shot import find_foreground, find_part_centroids, place_parts
-from selfmark.features.cells import describe_cells, remove_stored_cells
+from selfmark.features.cells import describe_cells, describe_views, remove_stored_cells
 from selfmark.features.encoder import CELL, Encoder
+from selfmark.images.augment import move_points, points_inside, prepend_flip
 from selfmark.images.feed import PixelFeed
 from selfmark.images.store import ImageStore
 from selfmark.keypoints.first_keypoints import detect_first_keypoints
@@ -150,12 +153,95 @@ def _label_keypoints(run: Run, images: UsedImages, cells: _DescribedCells) -> di
 
     The result is empty if the objects have too few keypoints.
     """
-    config, settings = run.config, run.config.features
     described = describe_object_keypoints(_detect_keypoints(run, images), cells, images.shard.start)
-    num_images, num_points = len(images.feed), sum(run.group.gather_counts(len(described.points)))
+    return _cluster_keypoints(run, described, len(images.feed), images.feed.device)
+
+
+def label_aligned_keypoints(
+    run: Run, encoder: Encoder, images: UsedImages, found: FoundLandmarks
+) -> LandmarkTable | None:
+    """Label the keypoints of objects that face any direction, in images that are turned the same way.
+
+    Keypoints are clustered by their features in the turned images and by their places on the object, so that
+    left and right parts, which look alike from above, become different landmarks.
+
+    Args:
+        run: the run.
+        encoder: pretrained network.
+        images: the used images.
+        found: landmarks that tell which way each object faces.
+
+    Returns:
+        The labels; None if the landmarks do not tell the direction, or if there are too few keypoints.
+    """
+
+    def compute() -> dict[str, Tensor]:
+        batch = run.config.runtime.predict_batch
+        with report_out_of_memory(run, "runtime.predict_batch", batch), run.report_disk_errors():
+            try:
+                return _compute_aligned_labels(run, encoder, images, found)
+            finally:
+                remove_stored_cells(run.path)
+
+    labels = run.load_or_compute_tensors("aligned-labels", images.feed.device, compute)
+    return LandmarkTable.from_positions(**labels) if labels else None
+
+
+def _compute_aligned_labels(
+    run: Run, encoder: Encoder, images: UsedImages, found: FoundLandmarks
+) -> dict[str, Tensor]:
+    """Return the labels as arguments of `LandmarkTable.from_positions`; empty if there are none."""
+    config, settings, own = run.config, run.config.features, images.shard
+    side, num_images, device = config.images.size, len(images.feed), images.feed.device
+    # Mirror images are aligned together with the images, in their own coordinates.
+    edge = torch.tensor([side - 1.0, 0.0], device=device)
+    mirrored_xy = (edge - found.mirrored_xy) * torch.tensor([1.0, -1.0], device=device)
+    alignment = align_shapes(torch.cat([found.xy, mirrored_xy]), side)
+    is_used = alignment.agreement >= settings.min_direction_agreement
+    run.log("alignment", agreement=round(alignment.agreement, 4), is_used=is_used)
+    if not is_used:
+        return {}
+    plain, mirrored = alignment.matrix.chunk(2)
+    flip = torch.ones(num_images, dtype=torch.bool, device=mirrored.device)
+    matrices = (plain[own], prepend_flip(mirrored, flip, side)[own])
+    cells = [describe_views(encoder, images.feed, own, matrix, config, run.path) for matrix in matrices]
+    generator = create_generator(config, "aligned cells", device)
+    foreground = find_foreground(cells[0], settings, generator, run.group)
+    points = _detect_keypoints(run, images)
+    places = [move_points(points.xy[:, None], matrix[points.image_index])[:, 0] for matrix in matrices]
+    line, column = _cell_of(places[0], foreground)
+    on_object = points_inside(places[0][:, None], side)[:, 0] & foreground[points.image_index, line, column]
+    kept = points.select(on_object)
+    weight = settings.place_weight**0.5 / alignment.size
+
+    def describe(view: Tensor, xy: Tensor) -> Tensor:
+        line, column = _cell_of(xy, foreground)
+        index = [values.to(view.device) for values in (kept.image_index, line, column)]
+        features = view[index[0], :, index[1], index[2]].to(device, torch.float32)
+        return torch.cat([features, weight * (xy - (side - 1) / 2)], dim=1)
+
+    own_view, mirror_view = (
+        describe(*pair) for pair in zip(cells, (p[on_object] for p in places), strict=True)
+    )
+    described = Keypoints(kept.xy, kept.image_index + own.start, kept.score, own_view)
+    return _cluster_keypoints(run, DescribedPoints(described, mirror_view), num_images, device)
+
+
+def _cell_of(xy: Tensor, cells: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the row and the column of the cell of each point [P, 2], for cells [N, h, w]."""
+    column, line = ((xy + 0.5) / CELL).long().clamp(0, cells.shape[-1] - 1).unbind(dim=1)
+    return line, column
+
+
+def _cluster_keypoints(
+    run: Run, described: DescribedPoints, num_images: int, device: torch.device
+) -> dict[str, Tensor]:
+    """Cluster keypoints into K landmarks; return their labels, or nothing if they are too few."""
+    config, settings = run.config, run.config.features
+    num_points = sum(run.group.gather_counts(len(described.points)))
     tensors: dict[str, Tensor] = {}
     if num_points >= config.K:
-        generator = create_generator(config, "keypoint labels", images.feed.device)
+        generator = create_generator(config, "keypoint labels", device)
         labeled = label_keypoints(described, config.K, config.correspondence, generator, run.group)
         tensors = _tabulate(gather_labels(labeled, run.group), num_images, config)
     labeled_fraction = float(tensors["present"].float().mean()) if tensors else 0.0
@@ -224,7 +310,7 @@ def describe_object_keypoints(points: Keypoints, cells: _DescribedCells, first_i
         cells: the cells of these images.
         first_image: number of that image among the images of all processes, which is added to `image_index`.
     """
-    column, line = ((points.xy + 0.5) / CELL).long().clamp(0, cells.features.shape[-1] - 1).unbind(dim=1)
+    line, column = _cell_of(points.xy, cells.foreground)
     on_object = cells.foreground[points.image_index, line, column]
     kept = points.select(on_object)
     index = [

@@ -3,7 +3,8 @@
     images
       -> features of every cell; each cell belongs to the object or to the background
       -> zero-shot landmarks: K clusters of the object's cells
-      -> upright objects: keypoints, clustered by their features, as more exact labels (see `feature_labels`)
+      -> keypoints, clustered by their features, as more exact labels (see `feature_labels`); if the objects
+         face any direction, after the first round, in images that are turned the same way
       -> rounds: train a detector, a head on the encoder, on the labels; find new landmarks with it
       -> upright objects, optional: the paper's Stage 1 on keypoints (see `pipeline`). Its landmarks are more
          precise where keypoints recur on the same part. They are used if the landmarks above confirm them.
@@ -35,7 +36,13 @@ from selfmark.correspondence.zero_shot import (
 )
 from selfmark.detector import Detector
 from selfmark.errors import CollapsedTraining
-from selfmark.feature_labels import FoundLandmarks, UsedImages, find_feature_labels, select_images
+from selfmark.feature_labels import (
+    FoundLandmarks,
+    UsedImages,
+    find_feature_labels,
+    label_aligned_keypoints,
+    select_images,
+)
 from selfmark.features.encoder import Encoder
 from selfmark.features.loading import load_encoder
 from selfmark.features.orientation import measure_uprightness
@@ -134,7 +141,7 @@ def train_feature_detector(
         _find_partners(first, run.config),
     )
     if run.config.method == "self-training":
-        result = _train_on_feature_labels(run, images.feed, labels, result)
+        result = _train_on_feature_labels(run, encoder, images, labels, result)
         if run.config.features.runs_stage1:
             result = _try_keypoint_labels(run, images, result)
     _store_landmarks(run, result, centroids, images.rows)
@@ -194,22 +201,24 @@ def _find_partners(found: FoundLandmarks, config: Config) -> tuple[int, ...]:
 
 
 def _train_on_feature_labels(
-    run: Run, feed: PixelFeed, keypoints: LandmarkTable | None, start: _Candidate
+    run: Run, encoder: Encoder, images: UsedImages, keypoints: LandmarkTable | None, start: _Candidate
 ) -> _Candidate:
     """Train rounds on labels from features; return the last round that is not worse than the start.
 
     Args:
         run: the run.
-        feed: the training images.
+        encoder: the pretrained network, without training.
+        images: the training images.
         keypoints: labeled keypoints, the labels of the first rounds; None: the zero-shot landmarks.
         start: the zero-shot landmarks.
     """
+    settings = run.config.features
 
     def is_worse(found: FoundLandmarks, number: int) -> bool:
         # Noise cannot be predicted, so of two sets the noisier one is harder to predict from the other.
         unexplained_start = _unexplained(found, start.found)
         unexplained_found = _unexplained(start.found, found)
-        limit = run.config.features.max_unexplained_start
+        limit = settings.max_unexplained_start
         is_kept = unexplained_found <= unexplained_start <= limit
         run.log(
             "agreement",
@@ -221,10 +230,17 @@ def _train_on_feature_labels(
         )
         return not is_kept
 
-    table, label_rounds = _build_table(start.found, run.config), 1
-    if keypoints is not None:
-        table, label_rounds = keypoints, run.config.features.keypoint_label_rounds
-    return _train_rounds(run, "student", feed, table, label_rounds, is_worse) or start
+    def label_next_round(found: FoundLandmarks, number: int) -> LandmarkTable:
+        if keypoints is not None and number < settings.keypoint_label_rounds:
+            return keypoints
+        if number == 1 and settings.labels_aligned_keypoints:
+            aligned = label_aligned_keypoints(run, encoder, images, found)
+            if aligned is not None:
+                return aligned
+        return _build_table(found, run.config)
+
+    table = _build_table(start.found, run.config) if keypoints is None else keypoints
+    return _train_rounds(run, "student", images.feed, table, label_next_round, is_worse) or start
 
 
 def _try_keypoint_labels(run: Run, images: UsedImages, current: _Candidate) -> _Candidate:
@@ -269,9 +285,11 @@ def _train_on_keypoint_labels(
     table, mirror = tabulate(phi, config.rounds.count)
     if not _confirms(run, current, table, "keypoints", config.features.max_unexplained):
         return current
-    trained = _train_rounds(
-        run, "keypoints", images.feed, table, config.features.keypoint_label_rounds, lambda *_: False
-    )
+
+    def label_next_round(found: FoundLandmarks, number: int) -> LandmarkTable:
+        return table if number < config.features.keypoint_label_rounds else _build_table(found, config)
+
+    trained = _train_rounds(run, "keypoints", images.feed, table, label_next_round, lambda *_: False)
     return current if trained is None else trained._replace(source="keypoints", mirror=mirror)
 
 
@@ -300,17 +318,17 @@ def _train_rounds(
     name: str,
     feed: PixelFeed,
     table: LandmarkTable,
-    label_rounds: int,
+    label_next_round: Callable[[FoundLandmarks, int], LandmarkTable],
     is_worse: Callable[[FoundLandmarks, int], bool],
 ) -> _Candidate | None:
-    """Train a head on the encoder in rounds, each on the landmarks that the round before found.
+    """Train a head on the encoder in rounds.
 
     Args:
         run: the run.
         name: name of the checkpoints.
         feed: the training images.
         table: the first labels.
-        label_rounds: number of rounds that are trained on the first labels.
+        label_next_round: returns the labels of the round after a given one, from the landmarks it found.
         is_worse: whether the landmarks found after a round are worse than those before the first round.
 
     Returns:
@@ -341,8 +359,8 @@ def _train_rounds(
             break
         best = _Candidate("features", "encoder", psi, found, _find_partners(found, config))
         best_weights = {key: value.detach().clone() for key, value in psi.state_dict().items()}
-        if number >= label_rounds:
-            table = _build_table(found, config)
+        if number < student.rounds:
+            table = label_next_round(found, number)
     if best is not None:
         psi.load_state_dict(best_weights)
         psi.requires_grad_(True)

@@ -127,11 +127,19 @@ class ProgressDisplay:
             f"the objects are {found} (features.orientation={event['orientation']})", highlight=False
         )
 
+    def _on_alignment(self, event: Event) -> None:
+        text = (
+            "images are turned so that all objects face the same way"
+            if event["is_used"]
+            else "the landmarks do not tell which way the objects face: images are not turned"
+        )
+        self.console.print(text, highlight=False)
+
     def _on_keypoint_labels(self, event: Event) -> None:
         used = (
-            f"keypoints mark {event['labeled_fraction']:.0%} of the landmarks: round 1 learns from them"
+            f"keypoints mark {event['labeled_fraction']:.0%} of the landmarks; the next round learns them"
             if event["is_used"]
-            else "the objects have too few keypoints: round 1 learns from the first landmarks"
+            else "the objects have too few keypoints: the next round learns from the landmarks found so far"
         )
         self.console.print(used, highlight=False)
 

@@ -84,6 +84,10 @@ class Features:
     keypoint_threshold: float = 0.005  # labels: minimum confidence of a keypoint
     keypoint_nms_radius: int = 4  # labels: non-maximum suppression, pixels of keypoints.image_size
     min_labeled_fraction: float = fraction(0.3)  # labels: cells are used if keypoints label fewer landmarks
+    min_direction_agreement: float = fraction(
+        0.8
+    )  # any: keypoints are labeled if halves of the landmarks agree
+    place_weight: float = 0.2  # any: weight of a keypoint's place on the object, compared with its features
     keypoint_landmarks: bool = True  # upright: also run Stage 1; use its landmarks if confirmed
     keypoint_label_rounds: int = at_least(1, 2)  # rounds of training on labeled keypoints themselves
     max_unexplained_warmup: float = 0.9  # Stage 1 ends after its warm-up if this error (next row) is higher
@@ -99,6 +103,11 @@ class Features:
     def labels_keypoints(self) -> bool:
         """Whether the first round learns from labeled keypoints instead of zero-shot landmarks."""
         return self.labels == "keypoints" or (self.labels == "auto" and self.orientation == "upright")
+
+    @property
+    def labels_aligned_keypoints(self) -> bool:
+        """Whether later rounds learn from keypoints that are labeled in images turned the same way."""
+        return self.labels == "auto" and self.orientation == "any"
 
     @property
     def runs_stage1(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from uuid import uuid4
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 from selfmark.config import Config, Runtime
 from selfmark.features.encoder import CELL, Encoder
 from selfmark.features.orientation import average_rotations
+from selfmark.images.augment import warp_images
 from selfmark.images.feed import PixelFeed
 from selfmark.run.devices import free_memory, uses_bf16
 
@@ -63,6 +65,41 @@ def describe_cells(
         done += len(images)
         if on_progress is not None:
             on_progress(done, num_images)
+    return cells
+
+
+@torch.no_grad()
+def describe_views(
+    encoder: Encoder,
+    feed: PixelFeed,
+    rows: slice,
+    matrices: Tensor,
+    config: Config,
+    folder: Path,
+) -> Tensor:
+    """Describe every cell of deformed images, for example of images whose objects are turned the same way.
+
+    Args:
+        encoder: pretrained network.
+        feed: the images.
+        rows: the images to describe.
+        matrices: [N, 2, 3], one for each of these images; see `images.augment.warp_images`.
+        config: precision, images per pass and memory the features may take.
+        folder: run folder, for features that do not fit into memory; see `remove_stored_cells`.
+
+    Returns:
+        [N, D, S/8, S/8] float16, unit vectors.
+    """
+    runtime, grid = config.runtime, feed.pixels.shape[-1] // CELL
+    shape = (rows.stop - rows.start, encoder.part_channels, grid, grid)
+    cells = _allocate(shape, feed.device, runtime, folder / _FILES.replace("*", f"view-{uuid4().hex}"))
+    bf16 = uses_bf16(runtime, feed.device)
+    done = 0
+    for pixels in feed.sequential_batches(runtime.predict_batch, rows):
+        views = warp_images(pixels.float() / 255, matrices[done : done + len(pixels)].to(feed.device))
+        with torch.autocast(feed.device.type, torch.bfloat16, enabled=bf16):
+            cells[done : done + len(pixels)] = encoder.describe(views).half()
+        done += len(pixels)
     return cells
 
 

@@ -105,9 +105,9 @@ def test_labels_of_some_images() -> None:
 @pytest.mark.parametrize(
     ("has_keypoints", "is_aligned", "expected"),
     [
-        (True, False, ["keypoints", "keypoints", "found"]),
-        (False, True, ["start", "aligned", "found"]),
-        (False, False, ["start", "found", "found"]),
+        (True, False, ["keypoints", "keypoints", "found", "found"]),
+        (False, True, ["start", "aligned", "aligned", "found"]),
+        (False, False, ["start", "found", "found", "found"]),
     ],
 )
 def test_the_labels_of_each_round(
@@ -131,7 +131,7 @@ def test_the_labels_of_each_round(
 
     def train(run: Run, stage: str, feed: Any, table: Any, label_next_round: Any, is_worse: Any) -> None:
         used.append(name(table))
-        used.extend(name(label_next_round(found, number)) for number in (1, 2))
+        used.extend(name(label_next_round(found, number)) for number in (1, 2, 3))
 
     images = feature_pipeline.UsedImages(None, torch.arange(50), None, slice(0, 50))  # type: ignore[arg-type]
     monkeypatch.setattr(feature_pipeline, "_train_rounds", train)

@@ -231,13 +231,11 @@ def _train_on_feature_labels(
         return not is_kept
 
     def label_next_round(found: FoundLandmarks, number: int) -> LandmarkTable:
-        if keypoints is not None and number < settings.keypoint_label_rounds:
-            return keypoints
-        if number == 1 and settings.labels_aligned_keypoints:
-            aligned = label_aligned_keypoints(run, encoder, images, found)
-            if aligned is not None:
-                return aligned
-        return _build_table(found, run.config)
+        labels, last_round = keypoints, settings.keypoint_label_rounds
+        if settings.labels_aligned_keypoints:
+            # The landmarks of round 1 tell the direction; afterwards the stored labels are loaded.
+            labels, last_round = label_aligned_keypoints(run, encoder, images, found), last_round + 1
+        return labels if labels is not None and number < last_round else _build_table(found, run.config)
 
     table = _build_table(start.found, run.config) if keypoints is None else keypoints
     return _train_rounds(run, "student", images.feed, table, label_next_round, is_worse) or start

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from selfmark.config import override, preset
-from selfmark.features.cells import describe_cells, remove_stored_cells
+from selfmark.features.cells import describe_cells, describe_views, remove_stored_cells
 from selfmark.features.orientation import average_rotations
 from selfmark.images.feed import PixelFeed
 from tests.features.random_images import random_images
@@ -53,6 +53,24 @@ def test_features_are_averaged_if_objects_face_any_direction(
     settings = {"features.orientation": orientation, "features.rotations": 4}
     cells = _describe(tmp_path, settings=settings)
     torch.testing.assert_close(cells, _expected(rotations), atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("settings", [{}, IN_FILE])
+def test_views_are_described_as_they_are_seen(settings: dict[str, Any], tmp_path: Path) -> None:
+    """Image i of rows 2 to 6 is turned by i times 90 degrees; turned pixels need no interpolation."""
+    config = override(preset("tiny"), {"runtime.predict_batch": 3} | settings)
+    turns = torch.tensor([[[1.0, 0], [0, 1]], [[0, -1], [1, 0]], [[-1, 0], [0, -1]], [[0, 1], [-1, 0]]])
+    center = torch.full((2, 1), 31.5)
+    matrices = torch.cat([turns, center - turns @ center], dim=-1)
+    feed = PixelFeed(PIXELS, torch.device("cpu"))
+    cells = describe_views(TinyEncoder(), feed, slice(2, 6), matrices, config, tmp_path)
+    for row in range(4):
+        turned = torch.rot90(PIXELS[2 + row : 3 + row].float() / 255, -row, (2, 3))
+        with torch.no_grad():
+            expected = TinyEncoder().describe(turned).half()
+        torch.testing.assert_close(cells[row : row + 1], expected, atol=2e-3, rtol=0)
+    remove_stored_cells(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_cells_of_mirror_images_keep_their_positions(tmp_path: Path) -> None:

@@ -48,24 +48,17 @@ def describe_cells(
     Returns:
         [N, D, S/8, S/8] float16, unit vectors.
     """
-    runtime, rotations = config.runtime, config.features.averaged_rotations
-    num_images, grid = rows.stop - rows.start, feed.pixels.shape[-1] // CELL
-    shape = (num_images, encoder.part_channels, grid, grid)
+    rotations = config.features.averaged_rotations
+
+    def describe(images: Tensor, first: int) -> Tensor:
+        seen = images.flip(-1) if is_mirrored else images
+        features = average_rotations(encoder.describe, seen, rotations)
+        return features.flip(-1) if is_mirrored else features
+
     # Processes and the mirror images must not share a file: all of them are in use at the same time.
-    name = _FILES.replace("*", f"{rows.start}-mirrored" if is_mirrored else str(rows.start))
-    cells = _allocate(shape, feed.device, runtime, folder / name)
-    bf16 = uses_bf16(runtime, feed.device)
-    done = 0
-    for pixels in feed.sequential_batches(runtime.predict_batch, rows):
-        images = pixels.float() / 255
-        with torch.autocast(feed.device.type, torch.bfloat16, enabled=bf16):
-            seen = images.flip(-1) if is_mirrored else images
-            features = average_rotations(encoder.describe, seen, rotations)
-        cells[done : done + len(images)] = (features.flip(-1) if is_mirrored else features).half()
-        done += len(images)
-        if on_progress is not None:
-            on_progress(done, num_images)
-    return cells
+    name = f"{rows.start}-mirrored" if is_mirrored else str(rows.start)
+    cells = _allocate(encoder, feed, rows, config.runtime, folder / _FILES.replace("*", name))
+    return _fill(cells, feed, rows, config.runtime, describe, on_progress)
 
 
 @torch.no_grad()
@@ -90,17 +83,12 @@ def describe_views(
     Returns:
         [N, D, S/8, S/8] float16, unit vectors.
     """
-    runtime, grid = config.runtime, feed.pixels.shape[-1] // CELL
-    shape = (rows.stop - rows.start, encoder.part_channels, grid, grid)
-    cells = _allocate(shape, feed.device, runtime, folder / _FILES.replace("*", f"view-{uuid4().hex}"))
-    bf16 = uses_bf16(runtime, feed.device)
-    done = 0
-    for pixels in feed.sequential_batches(runtime.predict_batch, rows):
-        views = warp_images(pixels.float() / 255, matrices[done : done + len(pixels)].to(feed.device))
-        with torch.autocast(feed.device.type, torch.bfloat16, enabled=bf16):
-            cells[done : done + len(pixels)] = encoder.describe(views).half()
-        done += len(pixels)
-    return cells
+
+    def describe(images: Tensor, first: int) -> Tensor:
+        return encoder.describe(warp_images(images, matrices[first : first + len(images)].to(images.device)))
+
+    path = folder / _FILES.replace("*", f"view-{uuid4().hex}")
+    return _fill(_allocate(encoder, feed, rows, config.runtime, path), feed, rows, config.runtime, describe)
 
 
 def remove_stored_cells(folder: Path) -> None:
@@ -109,10 +97,33 @@ def remove_stored_cells(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _allocate(shape: tuple[int, ...], device: torch.device, runtime: Runtime, path: Path) -> Tensor:
+def _fill(
+    cells: Tensor,
+    feed: PixelFeed,
+    rows: slice,
+    runtime: Runtime,
+    describe: Callable[[Tensor, int], Tensor],
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Tensor:
+    """Describe images batch by batch; `describe` gets a batch in 0..1 and the number of its first image."""
+    bf16 = uses_bf16(runtime, feed.device)
+    done = 0
+    for pixels in feed.sequential_batches(runtime.predict_batch, rows):
+        with torch.autocast(feed.device.type, torch.bfloat16, enabled=bf16):
+            cells[done : done + len(pixels)] = describe(pixels.float() / 255, done).half()
+        done += len(pixels)
+        if on_progress is not None:
+            on_progress(done, len(cells))
+    return cells
+
+
+def _allocate(encoder: Encoder, feed: PixelFeed, rows: slice, runtime: Runtime, path: Path) -> Tensor:
+    """Return memory for features [N, D, S/8, S/8] on the device, on the host or in a file."""
+    grid = feed.pixels.shape[-1] // CELL
+    shape = (rows.stop - rows.start, encoder.part_channels, grid, grid)
     num_bytes = int(np.prod(shape)) * torch.float16.itemsize
-    if device.type == "cuda" and num_bytes <= runtime.device_fraction * free_memory(device):
-        return torch.empty(shape, dtype=torch.float16, device=device)
+    if feed.device.type == "cuda" and num_bytes <= runtime.device_fraction * free_memory(feed.device):
+        return torch.empty(shape, dtype=torch.float16, device=feed.device)
     if num_bytes <= runtime.store_gigabytes * 1e9:
         return torch.empty(shape, dtype=torch.float16)
     path.unlink(missing_ok=True)  # a process that has an earlier file open can go on reading it

@@ -33,7 +33,7 @@ from selfmark.correspondence.assignment import assign_clusters
 from selfmark.correspondence.describe import describe_images
 from selfmark.correspondence.landmark_count import LandmarkCount, count_landmarks, find_plateau, sample_images
 from selfmark.correspondence.recovery import DescribedPoints, fit_centroids
-from selfmark.demo.demo_run import SETTINGS, SIZE, TRAIN_IMAGES, TRAIN_SEED
+from selfmark.demo.demo_run import SIZE, TRAIN_IMAGES, TRAIN_SEED
 from selfmark.demo.scene import generate_scene
 from selfmark.demo.shape import NAMES
 from selfmark.discovery import discover
@@ -62,7 +62,19 @@ MIXTURES = (
     {"K": 24, "spread": 1.5, "clutter": 8},
     {"K": 0, "spread": 1.0, "clutter": 16},
 )
-SWEEP: dict[str, Any] = SETTINGS | {"K": 0}  # as in the demo, so that two CPU cores need only minutes
+SWEEP: dict[str, Any] = {  # the preset tiny with smaller images, so that two CPU cores need only minutes
+    "K": 0,
+    "M": 48,
+    "images.size": SIZE,
+    "network.depth": 3,
+    "heatmaps.nms_radius": 1,
+    "loss.negative_distance": 2.5,
+    "warmup.iterations": 270,
+    "rounds.count": 2,
+    "rounds.iterations": 150,
+    "stage2.iterations": 250,
+    "evaluation.num_samples": 80,
+}
 
 
 def main() -> None:

@@ -84,9 +84,7 @@ class Features:
     keypoint_threshold: float = 0.005  # labels: minimum confidence of a keypoint
     keypoint_nms_radius: int = 4  # labels: non-maximum suppression, pixels of keypoints.image_size
     min_labeled_fraction: float = fraction(0.3)  # labels: cells are used if keypoints label fewer landmarks
-    min_direction_agreement: float = fraction(
-        0.8
-    )  # any: keypoints are labeled if halves of the landmarks agree
+    min_direction_agreement: float = fraction(0.8)  # any: images are turned if halves of the landmarks agree
     place_weight: float = 0.2  # any: weight of a keypoint's place on the object, compared with its features
     keypoint_landmarks: bool = True  # upright: also run Stage 1; use its landmarks if confirmed
     keypoint_label_rounds: int = at_least(1, 2)  # rounds of training on labeled keypoints themselves
@@ -111,7 +109,7 @@ class Features:
 
     @property
     def runs_stage1(self) -> bool:
-        """Whether the paper's Stage 1 is run; where objects face any direction, features are better."""
+        """Whether the paper's Stage 1 is run: never where objects face any direction."""
         return self.keypoint_landmarks and self.orientation != "any"
 
 

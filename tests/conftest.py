@@ -59,7 +59,9 @@ QUICK_FEATURES: dict[str, Any] = QUICK | {
     "features.sample": 500,
     "features.iterations": 5,
     "features.foreground_clusters": 8,
-    "features.rotations": 2,
+    "features.rotations": 4,
+    "features.direction_starts": 2,
+    "features.min_direction_consistency": 0,  # so that objects that are not upright are always turned
     "student.rounds": 2,
     "student.iterations": 3,
     "student.batch": 2,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +11,11 @@ import torch
 
 from selfmark import feature_labels
 from selfmark.config import override, preset
-from selfmark.feature_labels import (
-    FoundLandmarks,
-    UsedImages,
-    _DescribedCells,
-    describe_object_keypoints,
-)
-from selfmark.features.encoder import Encoder, FeatureInfo
+from selfmark.feature_images import UsedImages
+from selfmark.feature_labels import _DescribedCells, describe_object_keypoints
 from selfmark.images.feed import PixelFeed
 from selfmark.points import Keypoints
 from selfmark.run.folder import Run
-from selfmark.train.objectives import LandmarkTable
 
 CPU = torch.device("cpu")
 SIDE = 64  # pixels: 8 x 8 cells
@@ -32,12 +25,14 @@ class _Store:
     """The part of an image store that keypoints are detected with."""
 
     def __init__(self, num_images: int) -> None:
+        self.pixels = torch.zeros(num_images, 3, SIDE, SIDE, dtype=torch.uint8)
         self.bounds = np.tile(np.array([0, 0, SIDE - 1, SIDE - 1], np.float32), (num_images, 1))
 
 
 def _used_images(num_images: int, rows: list[int], shard: slice) -> UsedImages:
     feed = PixelFeed(torch.zeros(len(rows), 3, SIDE, SIDE, dtype=torch.uint8), CPU)
-    return UsedImages(_Store(num_images), torch.tensor(rows), feed, shard)  # type: ignore[arg-type]
+    matrix = torch.eye(2, 3).expand(len(rows), 2, 3)
+    return UsedImages(_Store(num_images), torch.tensor(rows), matrix, feed, shard)  # type: ignore[arg-type]
 
 
 def _run(folder: Path, **changes: Any) -> Run:
@@ -157,95 +152,18 @@ def test_too_few_keypoints_give_no_labels(
     ("labels", "orientation", "expected"),
     [
         ("auto", "upright", True),
+        ("auto", "turned", False),
         ("auto", "any", False),
         ("keypoints", "any", True),
         ("cells", "upright", False),
     ],
 )
-def test_upright_objects_are_labeled_by_keypoints(labels: str, orientation: str, expected: bool) -> None:
+def test_only_upright_objects_are_labeled_by_keypoints(labels: str, orientation: str, expected: bool) -> None:
     changes = {"features.labels": labels, "features.orientation": orientation}
     assert override(preset("fast"), changes).features.labels_keypoints == expected
 
 
-# --- objects that face any direction -----------------------------------------------------------------------
-
-
-class _PlaceEncoder(Encoder):
-    """Encoder for which all cells look alike, so that only places tell keypoints apart."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.info = FeatureInfo("places", "none", "nothing")
-        self.channels = self.part_channels = 4
-
-    def compute_maps(self, images: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        maps = [torch.ones(len(images), 4, images.shape[2] // 8, images.shape[3] // 8)]
-        return maps, maps
-
-
-def _turned_objects(num_images: int) -> tuple[FoundLandmarks, Keypoints, torch.Tensor]:
-    """Return objects with a head and a tail, which are found, and a left and a right leg, which look alike.
-
-    The legs are keypoints in random order. Returns the landmarks on the axis, the keypoints, and the places
-    [N, 2, 2] of the left and the right leg.
-    """
-    generator = torch.Generator().manual_seed(4)
-    angle = torch.rand(num_images, generator=generator) * 2 * math.pi
-    forward = torch.stack([torch.cos(angle), torch.sin(angle)], dim=-1)
-    right = torch.stack([-forward[:, 1], forward[:, 0]], dim=-1)  # y points down
-    center = torch.full((2,), (SIDE - 1) / 2)
-    axis = torch.stack([center + length * forward for length in (-20.0, -10.0, 9.0, 21.0)], dim=1)
-    legs = torch.stack([center - 14 * right, center + 14 * right], dim=1)
-    order = torch.rand(num_images, generator=generator) < 0.5
-    shuffled = torch.where(order[:, None, None], legs, legs.flip(1))
-    points = Keypoints(
-        shuffled.reshape(-1, 2), torch.arange(num_images).repeat_interleave(2), torch.ones(2 * num_images)
-    )
-    score = torch.ones(num_images, 4)
-    return FoundLandmarks(axis, score, axis, score), points, legs
-
-
-def _label_turned(
-    run: Run, monkeypatch: pytest.MonkeyPatch, found: FoundLandmarks, points: Keypoints
-) -> LandmarkTable | None:
-    num_images = len(found.xy)
-    monkeypatch.setattr(feature_labels, "detect_first_keypoints", lambda *_: points)
-    images = _used_images(num_images, list(range(num_images)), slice(0, num_images))
-    return feature_labels.label_aligned_keypoints(run, _PlaceEncoder(), images, found)
-
-
-def test_left_and_right_parts_that_look_alike_get_different_labels(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = _run(tmp_path / "run", K=2, features__orientation="any")
-    found, points, legs = _turned_objects(30)
-    table = _label_turned(run, monkeypatch, found, points)
-    assert table is not None
-    assert table.present.all()
-    left = int((table.xy[0] - legs[0, 0]).abs().sum(dim=1).argmin())
-    torch.testing.assert_close(table.xy[:, left], legs[:, 0])
-    torch.testing.assert_close(table.xy[:, 1 - left], legs[:, 1])
-    # In the mirror image, the left leg is where the right one was.
-    torch.testing.assert_close(table.mirrored_xy[:, left], legs[:, 1])
-    assert [event["is_used"] for event in run.events() if event["event"] == "alignment"] == [True]
-    again = _label_turned(Run.open(run.path), monkeypatch, found, points)
-    assert again is not None
-    assert torch.equal(again.xy, table.xy)
-    assert len([event for event in run.events() if event["event"] == "alignment"]) == 1, "it is stored"
-
-
-def test_landmarks_that_do_not_tell_the_direction_give_no_labels(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = _run(tmp_path / "run", K=2, features__orientation="any")
-    found, points, _ = _turned_objects(30)
-    noise = SIDE * torch.rand(30, 4, 2, generator=torch.Generator().manual_seed(9))
-    assert _label_turned(run, monkeypatch, found._replace(xy=noise, mirrored_xy=noise), points) is None
-    assert not run.events()[-1]["is_used"]
-    assert _label_turned(Run.open(run.path), monkeypatch, found, points) is None, "the decision is stored"
-
-
-@pytest.mark.parametrize(("orientation", "expected"), [("upright", True), ("any", False)])
+@pytest.mark.parametrize(("orientation", "expected"), [("upright", True), ("turned", False), ("any", False)])
 def test_stage_1_is_run_for_upright_objects_only(orientation: str, expected: bool) -> None:
     changes = {"features.orientation": orientation, "features.keypoint_landmarks": True}
     assert override(preset("fast"), changes).features.runs_stage1 == expected

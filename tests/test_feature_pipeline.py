@@ -18,15 +18,17 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import selfmark
-from selfmark import discovery, feature_pipeline
+from selfmark import discovery, feature_images, feature_pipeline
 from selfmark.detector import Detector
 from selfmark.discovery import discover
 from selfmark.evaluation.stage1_landmarks import Stage1, ZeroShotStage1, load_first_landmarks
 from selfmark.export.onnx_detector import load_detector
 from selfmark.features.loading import load_encoder
 from selfmark.images.sources import list_images
+from selfmark.images.store import load_store
 from selfmark.model.card import read_card, write_card
 from selfmark.model.feature_network import ZeroShotPsi
+from selfmark.model.turned_network import TurnedPsi
 from selfmark.naming.landmark_prediction import predict_landmarks
 from selfmark.naming.shown_images import load_cached_landmarks
 from selfmark.run.config_file import read_config
@@ -161,12 +163,22 @@ def test_the_saved_detector_is_the_one_in_memory(method: str, photos: Path, tmp_
     np.testing.assert_array_equal(actual.score, expected.score)
 
 
-def test_a_zero_shot_detector_finds_the_landmarks_of_the_run_again(zero_shot: Path, photos: Path) -> None:
+@pytest.mark.usefixtures("without_report")
+def test_a_zero_shot_detector_finds_the_landmarks_of_the_run_again(photos: Path, tmp_path: Path) -> None:
     """The positions differ slightly: the features of training images are kept in half precision."""
-    stored = load_file(zero_shot / "points" / "zero-shot.safetensors")
-    loaded = selfmark.load(str(zero_shot), device="cpu")
-    single = Detector(loaded.psi, replace(loaded.card, flip_test=False))
+    settings = QUICK_FEATURES | {"features.orientation": "upright"}
+    detector = _discover(photos, tmp_path / "run", settings, method="zero-shot")
+    stored = load_file(tmp_path / "run" / "points" / "zero-shot.safetensors")
+    single = Detector(detector.psi, replace(detector.card, flip_test=False))
     np.testing.assert_allclose(single(photos).xy, stored["xy"].numpy(), atol=0.1)
+
+
+def test_the_first_landmarks_of_turned_images_are_found_again(zero_shot: Path, photos: Path) -> None:
+    run = Run.open(zero_shot)
+    stored = load_file(zero_shot / "points" / "landmarks.safetensors")
+    pixels = load_store(list_images([photos]), run.config.images, 1.0, None).pixels
+    found = load_first_landmarks(run, "cpu").find(pixels)
+    np.testing.assert_allclose(found.xy.reshape(-1, 2), stored["xy"].numpy(), atol=0.2)
 
 
 @pytest.mark.usefixtures("without_report", "equally_noisy")
@@ -236,29 +248,29 @@ def test_resuming_a_finished_run_computes_nothing_again(trained: Path, tmp_path:
 def test_the_orientation_is_measured_once_and_stored(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outputs = {1.0: tmp_path / "upright", 0.5: tmp_path / "any"}
-    for accuracy, output in outputs.items():
-        monkeypatch.setattr(feature_pipeline, "measure_uprightness", lambda *_, found=accuracy: found)
+    outputs = {"upright": (1.0, 0.0), "turned": (0.5, 0.0), "any": (0.5, 1.0)}
+    for name, (accuracy, min_consistency) in outputs.items():
+        monkeypatch.setattr(feature_images, "measure_uprightness", lambda *_, found=accuracy: found)
         listener = _interrupt_when(lambda event: event["event"] == "foreground")
+        settings = QUICK_FEATURES | {"features.min_direction_consistency": min_consistency}
         with pytest.raises(KeyboardInterrupt):
-            _discover(photos, output, method="zero-shot", listener=listener)
-    monkeypatch.setattr(feature_pipeline, "measure_uprightness", lambda *_: pytest.fail("measured again"))
+            _discover(photos, tmp_path / name, settings, method="zero-shot", listener=listener)
+    monkeypatch.setattr(feature_images, "measure_uprightness", lambda *_: pytest.fail("measured again"))
     found = {}
-    for output in outputs.values():
-        config = read_config(output / "config.yaml")
-        found[output.name] = (config.features.orientation, config.augment.rotation)
-        detector = discover(output=output, resume=True, device="cpu")
-        assert detector.card.features.orientation == output.name
-        assert isinstance(detector.psi, ZeroShotPsi)
-        assert detector.psi.rotations == (1 if output.name == "upright" else 2)
-    assert found == {"upright": ("upright", 40.0), "any": ("any", 180.0)}
+    for name in outputs:
+        config = read_config(tmp_path / name / "config.yaml")
+        found[name] = (config.features.orientation, config.augment.rotation)
+        detector = discover(output=tmp_path / name, resume=True, device="cpu")
+        assert detector.card.features.orientation == name
+        assert isinstance(detector.psi, TurnedPsi if name == "turned" else ZeroShotPsi)
+    assert found == {"upright": ("upright", 40.0), "turned": ("turned", 40.0), "any": ("any", 180.0)}
 
 
 @pytest.mark.usefixtures("without_report")
 def test_a_given_orientation_is_not_measured(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feature_pipeline, "measure_uprightness", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(feature_images, "measure_uprightness", lambda *_: pytest.fail("measured"))
     settings = QUICK_FEATURES | {"features.orientation": "upright", "augment.rotation": 12}
     _discover(photos, tmp_path / "run", settings, method="zero-shot")
     assert read_config(tmp_path / "run" / "config.yaml").augment.rotation == 12
@@ -333,16 +345,24 @@ def test_a_later_round_that_is_worse_is_undone(
 ) -> None:
     """It is worse if it is noisier than the zero-shot landmarks, or if it does not explain them."""
     # In each round: how badly its landmarks explain the zero-shot ones, and the other way round.
-    second = [0.5, 0.6] if is_noisier else [0.95, 0.5]
+    second = [0.5, 0.65] if is_noisier else [0.95, 0.5]
     values = iter([0.5, 0.5, *second])
     monkeypatch.setattr(feature_pipeline, "unexplained_fraction", lambda *_: next(values))
     detector = _discover(photos, tmp_path / "run", QUICK_FEATURES | {"student.rounds": 3})
     first = _network_of(trained / "checkpoints" / "student-1.safetensors")
-    assert all(torch.equal(value, first[name]) for name, value in detector.psi.state_dict().items())
+    assert isinstance(detector.psi, TurnedPsi)
+    assert all(torch.equal(value, first[name]) for name, value in detector.psi.psi.state_dict().items())
     assert {event["round"] for event in _events(tmp_path / "run", "train")} == {1, 2}
-    landmarks = load_file(tmp_path / "run" / "points" / "landmarks.safetensors")
-    found = load_file(tmp_path / "run" / "points" / "student-1.safetensors")
-    assert torch.equal(landmarks["xy"].view(24, 4, 2), found["xy"])
+    points = {
+        name: load_file(tmp_path / "run" / "points" / f"{name}.safetensors")
+        for name in ("landmarks", "student-1", "directions")
+    }
+    # The landmarks of turned images, turned back about the center of the image.
+    center = (Run.open(tmp_path / "run").config.images.size - 1) / 2
+    turned = torch.view_as_complex(points["student-1"]["xy"] - center)
+    angle = points["directions"]["angle"][:, None]
+    expected = torch.view_as_real(turned * torch.polar(torch.ones_like(angle), -angle)) + center
+    torch.testing.assert_close(points["landmarks"]["xy"].view(24, 4, 2), expected, atol=1e-3, rtol=0)
 
 
 @pytest.fixture(scope="module")
@@ -458,10 +478,6 @@ def test_report_and_predict(trained: Path, photos: Path, tmp_path: Path) -> None
 def test_export_to_onnx(name: str, request: pytest.FixtureRequest, photos: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     run = Path(shutil.copytree(request.getfixturevalue(name), tmp_path / "run"))
-    if name == "zero_shot":
-        card = read_card(run / "model")
-        # Features that are averaged over rotations are not exported.
-        write_card(replace(card, features=replace(card.features, orientation="upright")), run / "model")
     assert run_command("export", run, "--onnx") == 0
     expected = selfmark.load(str(run), device="cpu")(photos)
     np.testing.assert_allclose(load_detector(run, "onnx")(photos).xy, expected.xy, atol=0.05)
@@ -494,7 +510,8 @@ def test_progress_lines(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixt
         f"24 images, 4 landmarks, output {tmp_path}/run",
         "reading images: 24 of 24 ",
         "features efficientnet-lite0 (Apache License 2.0), learned from ImageNet photographs",
-        "the objects are turned in any direction (features.orientation=any)",
+        "finding directions: 24 of 24 ",
+        "the objects face any direction: images are turned so that all objects face the same way",
         "computing features: 24 of 24 ",
         "features of mirror images: 24 of 24 ",
         f"first landmarks: {tmp_path}/run/preview/zero-shot.jpg",

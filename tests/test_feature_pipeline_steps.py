@@ -1,4 +1,4 @@
-"""Steps of the discovery with features: orientation, labels, rounds, stored landmarks."""
+"""Steps of the discovery with features: labels, rounds, stored landmarks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import torch
 
 from selfmark import feature_pipeline
 from selfmark.config import override, preset
+from selfmark.feature_images import UsedImages
 from selfmark.feature_labels import FoundLandmarks
+from selfmark.features.orientation import rotation_matrices
 from selfmark.images.feed import PixelFeed
 from selfmark.run.folder import Run
 from tests.features.random_images import random_images
@@ -23,37 +25,6 @@ def _run(folder: Path, **changes: Any) -> Run:
     settings = {name.replace("__", "."): value for name, value in changes.items()}
     Run.create(folder, override(preset("tiny"), {"features.name": "efficientnet-lite0"} | settings), [], [])
     return Run.open(folder)
-
-
-# --- orientation -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("accuracy", "orientation", "rotation"),
-    [(0.95, "upright", 40), (0.8, "upright", 40), (0.6, "any", 180)],
-)
-def test_the_orientation_is_found_out_and_stored(
-    accuracy: float, orientation: str, rotation: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = _run(tmp_path / "run")
-    monkeypatch.setattr(feature_pipeline, "measure_uprightness", lambda *arguments: accuracy)
-    feed = PixelFeed(torch.zeros(8, 3, 16, 16, dtype=torch.uint8), CPU)
-    feature_pipeline._settle_orientation(run, TinyEncoder(), feed)
-    stored = Run.open(run.path).config
-    assert (stored.features.orientation, stored.augment.rotation) == (orientation, rotation)
-    assert run.events()[-1]["orientation"] == orientation
-
-
-@pytest.mark.parametrize(("orientation", "rotation"), [("upright", 40.0), ("any", 180.0)])
-def test_a_given_orientation_is_not_checked(
-    orientation: str, rotation: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = _run(tmp_path / "run", features__orientation=orientation)
-    monkeypatch.delattr(feature_pipeline, "measure_uprightness")
-    feed = PixelFeed(torch.zeros(8, 3, 16, 16, dtype=torch.uint8), CPU)
-    feature_pipeline._settle_orientation(run, TinyEncoder(), feed)
-    assert run.config.features.orientation == orientation
-    assert Run.open(run.path).config.augment.rotation == rotation
 
 
 # --- labels --------------------------------------------------------------------------------------------
@@ -87,66 +58,58 @@ def test_landmarks_that_are_their_own_partners_have_the_same_labels_in_mirror_im
     assert feature_pipeline._find_partners(_found(), config) == (0, 1, 2, 3)
 
 
-def test_labels_of_some_images() -> None:
-    table = feature_pipeline._build_table(_found(), override(preset("tiny"), {"K": 4}))
-    table.present[7] = False
-    chosen = feature_pipeline._select_rows(table, torch.tensor([3, 7, 20]))
-    assert torch.equal(chosen.xy, table.xy[[3, 7, 20]])
-    assert torch.equal(chosen.mirrored_present, table.mirrored_present[[3, 7, 20]])
-    assert chosen.usable.tolist() == [
-        row for row, image in enumerate((3, 7, 20)) if table.present[image].any()
-    ]
-    assert 1 not in chosen.usable
-
-
 # --- rounds --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("has_keypoints", "is_aligned", "expected"),
+    ("has_keypoints", "expected"),
     [
-        (True, False, ["keypoints", "keypoints", "found", "found"]),
-        (False, True, ["start", "aligned", "aligned", "found"]),
-        (False, False, ["start", "found", "found", "found"]),
+        (True, ["keypoints", "keypoints", "found", "found"]),
+        (False, ["start", "found", "found", "found"]),
     ],
 )
 def test_the_labels_of_each_round(
-    has_keypoints: bool,
-    is_aligned: bool,
-    expected: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    has_keypoints: bool, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    orientation = "upright" if has_keypoints else "any"
-    run = _run(tmp_path / "run", K=4, features__orientation=orientation, features__keypoint_label_rounds=2)
+    run = _run(tmp_path / "run", K=4, features__keypoint_label_rounds=2)
     start = feature_pipeline._Candidate("zero-shot", "zero-shot", None, _found(), (0, 1, 2, 3))  # type: ignore[arg-type]
     found = _found()._replace(xy=start.found.xy + 1)
-    keypoints, aligned = (feature_pipeline._build_table(_found(), run.config) for _ in range(2))
+    keypoints = feature_pipeline._build_table(_found(), run.config)
     used: list[str] = []
 
     def name(table: Any) -> str:
-        if table is keypoints or table is aligned:
-            return "keypoints" if table is keypoints else "aligned"
+        if table is keypoints:
+            return "keypoints"
         return "start" if torch.equal(table.xy, start.found.xy) else "found"
 
     def train(run: Run, stage: str, feed: Any, table: Any, label_next_round: Any, is_worse: Any) -> None:
         used.append(name(table))
         used.extend(name(label_next_round(found, number)) for number in (1, 2, 3))
 
-    images = feature_pipeline.UsedImages(None, torch.arange(50), None, slice(0, 50))  # type: ignore[arg-type]
     monkeypatch.setattr(feature_pipeline, "_train_rounds", train)
-    monkeypatch.setattr(
-        feature_pipeline, "label_aligned_keypoints", lambda *_: aligned if is_aligned else None
-    )
     result = feature_pipeline._train_on_feature_labels(
-        run,
-        None,  # type: ignore[arg-type]
-        images,
-        keypoints if has_keypoints else None,
-        start,
+        run, _images(50), keypoints if has_keypoints else None, start
     )
     assert result is start, "no round was kept"
     assert used == expected
+
+
+def _images(count: int, angle: float = 0.0) -> UsedImages:
+    matrix = rotation_matrices(torch.full((count,), angle), 64)
+    return UsedImages(None, torch.arange(count), matrix, None, slice(0, count))  # type: ignore[arg-type]
+
+
+def test_landmarks_explain_each_other_in_the_images_as_they_were_given() -> None:
+    """Objects that are turned by a random angle all move alike, which the images turned back show."""
+    generator = torch.Generator().manual_seed(0)
+    first, second = (_found()._replace(xy=32 + torch.randn(50, 4, 2, generator=generator)) for _ in range(2))
+    first = first._replace(xy=first.xy + torch.tensor([12.0, 0]))
+    second = second._replace(xy=second.xy + torch.tensor([0, 12.0]))
+    upright = _images(50)
+    angles = torch.rand(50, generator=generator) * 6.28
+    turned = upright._replace(matrix=rotation_matrices(angles, 64))
+    assert feature_pipeline._unexplained(first, second, upright) > 0.9
+    assert feature_pipeline._unexplained(first, second, turned) < 0.3
 
 
 def _train(run: Run, worse_from: int, monkeypatch: pytest.MonkeyPatch) -> Any:

@@ -2,8 +2,7 @@
 
 Zero-shot landmarks are clusters of the cells of the object. They exist for every image, but no more exact
 than a cell. Keypoints are exact, and the features of their cells tell which part they lie on: this is the
-correspondence recovery of the paper (Sec. 3.3) with pretrained features as descriptors. Where objects face
-any direction, the images are first turned the same way.
+correspondence recovery of the paper (Sec. 3.3) with pretrained features as descriptors.
 """
 
 from __future__ import annotations
@@ -16,20 +15,16 @@ import torch
 from torch import Tensor
 
 from selfmark.config import Config
-from selfmark.correspondence.alignment import align_shapes
 from selfmark.correspondence.recovery import DescribedPoints, gather_labels, label_keypoints
 from selfmark.correspondence.zero_shot import find_foreground, find_part_centroids, place_parts
-from selfmark.features.cells import describe_cells, describe_views, remove_stored_cells
+from selfmark.feature_images import UsedImages, turn_keypoints
+from selfmark.features.cells import describe_cells, describe_colors, remove_stored_cells
 from selfmark.features.encoder import CELL, Encoder
-from selfmark.images.augment import move_points, points_inside, prepend_flip
-from selfmark.images.feed import PixelFeed
-from selfmark.images.store import ImageStore
 from selfmark.keypoints.first_keypoints import detect_first_keypoints
 from selfmark.pipeline import choose_landmark_count, find_first_keypoints, load_first_keypoints
 from selfmark.pipeline_steps import create_generator, report_out_of_memory
 from selfmark.points import Keypoints, LabeledPoints
 from selfmark.run.folder import Run
-from selfmark.sampling import evenly_spaced
 from selfmark.train.objectives import LandmarkTable, tabulate_landmarks
 
 _LABEL_PREFIX = "keypoints."  # of the tensors of the labeled keypoints in the stored file
@@ -48,21 +43,6 @@ class FoundLandmarks(NamedTuple):
     score: Tensor
     mirrored_xy: Tensor
     mirrored_score: Tensor
-
-
-class UsedImages(NamedTuple):
-    """The images that landmarks are found in.
-
-    store: all training images
-    rows:  [N] int64, rows of the images used
-    feed:  these images
-    shard: the part of them that this process describes
-    """
-
-    store: ImageStore
-    rows: Tensor
-    feed: PixelFeed
-    shard: slice
 
 
 class FeatureLabels(NamedTuple):
@@ -89,14 +69,6 @@ class _DescribedCells(NamedTuple):
     features: Tensor
     mirrored: Tensor
     foreground: Tensor
-
-
-def select_images(run: Run, store: ImageStore, device: torch.device) -> UsedImages:
-    """Choose at most `features.max_images` images, evenly spaced."""
-    rows = torch.from_numpy(evenly_spaced(len(store), run.config.features.max_images))
-    pixels = store.pixels if len(rows) == len(store) else store.pixels[rows]
-    feed = PixelFeed(pixels, device, run.config.runtime.device_fraction)
-    return UsedImages(store, rows, feed, run.group.shard(len(rows)))
 
 
 def find_feature_labels(run: Run, encoder: Encoder, images: UsedImages) -> FeatureLabels:
@@ -128,7 +100,8 @@ def _compute_labels(run: Run, encoder: Encoder, images: UsedImages) -> dict[str,
     features = describe(on_progress=run.progress("computing features"))
     mirrored_features = describe(is_mirrored=True, on_progress=run.progress("features of mirror images"))
     generator = create_generator(run.config, "zero-shot", device)
-    foreground = find_foreground(features, settings, generator, group)
+    colors = describe_colors(images.feed, images.shard, run.config.runtime.predict_batch)
+    foreground = find_foreground(features, colors, settings, generator, group)
     cells = _DescribedCells(features, mirrored_features, foreground)
     counts = torch.stack([foreground.sum(), torch.ones_like(foreground).sum()])
     covered, total = group.all_sum(counts.float()).tolist()
@@ -155,76 +128,6 @@ def _label_keypoints(run: Run, images: UsedImages, cells: _DescribedCells) -> di
     """
     described = describe_object_keypoints(_detect_keypoints(run, images), cells, images.shard.start)
     return _cluster_keypoints(run, described, len(images.feed), images.feed.device)
-
-
-def label_aligned_keypoints(
-    run: Run, encoder: Encoder, images: UsedImages, found: FoundLandmarks
-) -> LandmarkTable | None:
-    """Label the keypoints of objects that face any direction, in images that are turned the same way.
-
-    Keypoints are clustered by their features in the turned images and by their places on the object, so that
-    left and right parts, which look alike from above, become different landmarks.
-
-    Args:
-        run: the run.
-        encoder: pretrained network.
-        images: the used images.
-        found: landmarks that tell which way each object faces.
-
-    Returns:
-        The labels; None if the landmarks do not tell the direction, or if there are too few keypoints.
-    """
-
-    def compute() -> dict[str, Tensor]:
-        batch = run.config.runtime.predict_batch
-        with report_out_of_memory(run, "runtime.predict_batch", batch), run.report_disk_errors():
-            try:
-                return _compute_aligned_labels(run, encoder, images, found)
-            finally:
-                remove_stored_cells(run.path)
-
-    labels = run.load_or_compute_tensors("aligned-labels", images.feed.device, compute)
-    return LandmarkTable.from_positions(**labels) if labels else None
-
-
-def _compute_aligned_labels(
-    run: Run, encoder: Encoder, images: UsedImages, found: FoundLandmarks
-) -> dict[str, Tensor]:
-    """Return the labels as arguments of `LandmarkTable.from_positions`; empty if there are none."""
-    config, settings, own = run.config, run.config.features, images.shard
-    side, num_images, device = config.images.size, len(images.feed), images.feed.device
-    # Mirror images are aligned together with the images, in their own coordinates.
-    edge = torch.tensor([side - 1.0, 0.0], device=device)
-    mirrored_xy = (edge - found.mirrored_xy) * torch.tensor([1.0, -1.0], device=device)
-    alignment = align_shapes(torch.cat([found.xy, mirrored_xy]), side)
-    is_used = alignment.agreement >= settings.min_direction_agreement
-    run.log("alignment", agreement=round(alignment.agreement, 4), is_used=is_used)
-    if not is_used:
-        return {}
-    plain, mirrored = alignment.matrix.chunk(2)
-    flip = torch.ones(num_images, dtype=torch.bool, device=mirrored.device)
-    matrices = (plain[own], prepend_flip(mirrored, flip, side)[own])
-    cells = [describe_views(encoder, images.feed, own, matrix, config, run.path) for matrix in matrices]
-    generator = create_generator(config, "aligned cells", device)
-    foreground = find_foreground(cells[0], settings, generator, run.group)
-    points = _detect_keypoints(run, images)
-    places = [move_points(points.xy[:, None], matrix[points.image_index])[:, 0] for matrix in matrices]
-    line, column = _cell_of(places[0], foreground)
-    on_object = points_inside(places[0][:, None], side)[:, 0] & foreground[points.image_index, line, column]
-    kept = points.select(on_object)
-    weight = settings.place_weight**0.5 / alignment.size
-
-    def describe(view: Tensor, xy: Tensor) -> Tensor:
-        line, column = _cell_of(xy, foreground)
-        index = [values.to(view.device) for values in (kept.image_index, line, column)]
-        features = view[index[0], :, index[1], index[2]].to(device, torch.float32)
-        return torch.cat([features, weight * (xy - (side - 1) / 2)], dim=1)
-
-    own_view, mirror_view = (
-        describe(*pair) for pair in zip(cells, (p[on_object] for p in places), strict=True)
-    )
-    described = Keypoints(kept.xy, kept.image_index + own.start, kept.score, own_view)
-    return _cluster_keypoints(run, DescribedPoints(described, mirror_view), num_images, device)
 
 
 def _cell_of(xy: Tensor, cells: Tensor) -> tuple[Tensor, Tensor]:
@@ -260,7 +163,7 @@ def _detect_keypoints(run: Run, images: UsedImages) -> Keypoints:
 
     Weak keypoints are used as well, because features recognize the part wherever a keypoint is.
     """
-    config, own, device = run.config, images.shard, images.feed.device
+    config, device = run.config, images.feed.device
     if config.keypoints.detector == "file":
         return _own_keypoints(load_first_keypoints(run, images.store, device), images)
     detector = replace(
@@ -269,14 +172,17 @@ def _detect_keypoints(run: Run, images: UsedImages) -> Keypoints:
         nms_radius=config.features.keypoint_nms_radius,
         max_points=config.features.max_keypoints,
     )
-    return detect_first_keypoints(
-        images.feed.pixels[own],
-        images.store.bounds[images.rows.numpy()][own],
+    rows = images.rows[images.shard]
+    detected = detect_first_keypoints(
+        images.store.pixels[rows],
+        images.store.bounds[rows.numpy()],
         detector,
         device,
         config.runtime.predict_batch,
         run.progress("detecting keypoints"),
     )
+    row = rows.to(detected.image_index.device)[detected.image_index]
+    return _own_keypoints(replace(detected, image_index=row), images)
 
 
 def _tabulate(labeled: LabeledPoints, num_images: int, config: Config) -> dict[str, Tensor]:
@@ -293,13 +199,15 @@ def _tabulate(labeled: LabeledPoints, num_images: int, config: Config) -> dict[s
 
 
 def _own_keypoints(points: Keypoints, images: UsedImages) -> Keypoints:
-    """Return the keypoints of this process's images, with `image_index` counted from its first image."""
-    rows = images.rows.to(points.image_index.device)
-    row = torch.searchsorted(rows, points.image_index)
-    is_used = rows[row.clamp_max(len(rows) - 1)] == points.image_index
-    in_shard = is_used & (row >= images.shard.start) & (row < images.shard.stop)
-    chosen = points.select(in_shard)
-    return Keypoints(chosen.xy, row[in_shard] - images.shard.start, chosen.score)
+    """Return the keypoints of this process's images, turned, counted from the first of these images.
+
+    Args:
+        points: keypoints of all training images.
+        images: the used images.
+    """
+    turned, own = turn_keypoints(points, images), images.shard
+    chosen = turned.select((turned.image_index >= own.start) & (turned.image_index < own.stop))
+    return replace(chosen, image_index=chosen.image_index - own.start)
 
 
 def describe_object_keypoints(points: Keypoints, cells: _DescribedCells, first_image: int) -> DescribedPoints:

@@ -1,14 +1,14 @@
 """Discovery with pretrained features, from top to bottom: from unlabeled images to a landmark detector.
 
     images
+      -> images that are turned the same way, if the objects face any direction (see `feature_images`)
       -> features of every cell; each cell belongs to the object or to the background
       -> zero-shot landmarks: K clusters of the object's cells
-      -> keypoints, clustered by their features, as more exact labels (see `feature_labels`); if the objects
-         face any direction, after the first round, in images that are turned the same way
+      -> upright objects: keypoints, clustered by their features, as more exact labels (see `feature_labels`)
       -> rounds: train a detector, a head on the encoder, on the labels; find new landmarks with it
       -> upright objects, optional: the paper's Stage 1 on keypoints (see `pipeline`). Its landmarks are more
          precise where keypoints recur on the same part. They are used if the landmarks above confirm them.
-      -> detector
+      -> detector, which turns images itself if the training images were turned
 
 Features tell which part a location belongs to, but not exactly where the part is; training on deformed
 images makes the landmarks precise. A round is undone if its landmarks are noisier than the zero-shot
@@ -31,21 +31,22 @@ from torch import Tensor
 from selfmark.config import Config
 from selfmark.correspondence.agreement import unexplained_fraction
 from selfmark.correspondence.mirror import find_mirror_partners, nearest_in_mirror_image
-from selfmark.correspondence.zero_shot import (
-    PlacedLandmarks,
-)
+from selfmark.correspondence.zero_shot import PlacedLandmarks
 from selfmark.detector import Detector
 from selfmark.errors import CollapsedTraining
-from selfmark.feature_labels import (
-    FoundLandmarks,
+from selfmark.feature_images import (
     UsedImages,
-    find_feature_labels,
-    label_aligned_keypoints,
+    find_directions,
     select_images,
+    settle_orientation,
+    turn_back,
+    turn_images,
+    turn_keypoints,
+    used_store,
 )
-from selfmark.features.encoder import Encoder
+from selfmark.feature_labels import FoundLandmarks, find_feature_labels
 from selfmark.features.loading import load_encoder
-from selfmark.features.orientation import measure_uprightness
+from selfmark.images.augment import invert_affine, move_points
 from selfmark.images.feed import PixelFeed
 from selfmark.images.store import ImageStore
 from selfmark.model.card import Architecture
@@ -53,6 +54,7 @@ from selfmark.model.feature_network import FeaturePsi, ZeroShotPsi, bytes_per_fe
 from selfmark.model.heatmaps import heat_centroids, to_pixels
 from selfmark.model.landmark_network import LandmarkNetwork, prepare_landmark_network
 from selfmark.model.network import Phi
+from selfmark.model.turned_network import DirectionFinder, TurnedPsi
 from selfmark.pipeline import (
     build_landmark_table,
     cluster_landmarks,
@@ -80,7 +82,6 @@ from selfmark.train.checkpoints import load_checkpoint
 from selfmark.train.engine import Phase, build_student_state
 from selfmark.train.objectives import LandmarkTable, RegressionSettings, build_regression_task
 
-_CHECKED_DIRECTIONS = 200  # images on which it is decided whether objects are upright
 _CHECKED_IMAGES = 2_000  # images on which landmarks are compared; more would change nothing
 
 Preview = Callable[[Tensor, Tensor], None]
@@ -99,7 +100,7 @@ class _Candidate(NamedTuple):
 
     source: str
     architecture: Architecture
-    psi: LandmarkNetwork
+    psi: FeaturePsi | ZeroShotPsi
     found: FoundLandmarks
     mirror: tuple[int, ...]
 
@@ -125,7 +126,14 @@ def train_feature_detector(
         info = encoder.info
         run.log("features", name=info.name, license=info.license, training_data=info.training_data)
         images = select_images(run, store, device)
-        _settle_orientation(run, encoder, images.feed)
+        settle_orientation(run, encoder, images.feed)
+        finder: DirectionFinder | None = None
+        if run.config.features.orientation == "turned":
+            directions = find_directions(run, encoder, images.feed)
+            images = turn_images(run, images, directions.angle)
+            # The encoder above is trained later or part of the result; the finder has its own.
+            own_encoder = load_encoder(info.name, device)
+            finder = DirectionFinder(own_encoder, run.config.features, directions.template, directions.offset)
         run.log("plan", **_plan(run.config))
         centroids, first, labels = find_feature_labels(run, encoder, images)
         on_preview(images.feed.pixels, first.xy)
@@ -141,10 +149,13 @@ def train_feature_detector(
         _find_partners(first, run.config),
     )
     if run.config.method == "self-training":
-        result = _train_on_feature_labels(run, encoder, images, labels, result)
+        result = _train_on_feature_labels(run, images, labels, result)
         if run.config.features.runs_stage1:
             result = _try_keypoint_labels(run, images, result)
-    _store_landmarks(run, result, centroids, images.rows)
+    _store_landmarks(run, result, centroids, images)
+    psi: LandmarkNetwork = result.psi
+    if finder is not None:
+        psi = TurnedPsi(finder, result.psi)
     card = replace(
         build_card(run, result.mirror, len(store)),
         architecture=result.architecture,
@@ -156,8 +167,8 @@ def train_feature_detector(
         landmarks=result.source,
         features={"name": info.name, "license": info.license, "training_data": info.training_data},
     )
-    card = keep_edits(run, result.psi, card)
-    return Detector(result.psi, card, device, run.config.runtime), store
+    card = keep_edits(run, psi, card)
+    return Detector(psi, card, device, run.config.runtime), store
 
 
 def _plan(config: Config) -> dict[str, int]:
@@ -169,23 +180,6 @@ def _plan(config: Config) -> dict[str, int]:
     if config.features.runs_stage1:
         plan = plan_iterations(config) | {"stage2": student}
     return plan | {"student": student, "student_rounds": config.student.rounds}
-
-
-def _settle_orientation(run: Run, encoder: Encoder, feed: PixelFeed) -> None:
-    """Find out whether the objects are upright or face any direction, unless the settings say so."""
-    settings = run.config.features
-    if settings.orientation == "any":
-        run.settle_settings({"augment.rotation": settings.rotation})
-    if settings.orientation != "auto":
-        return
-    rows = torch.from_numpy(evenly_spaced(len(feed), _CHECKED_DIRECTIONS))
-    sample = feed.pixels[rows].to(feed.device)
-    accuracy = measure_uprightness(encoder, sample, run.config.runtime.predict_batch)
-    # On GPUs the accuracy may differ slightly between processes, but their decision must not.
-    found = "any" if run.group.any(accuracy < settings.min_upright_accuracy) else "upright"
-    run.log("orientation", upright_accuracy=round(accuracy, 4), orientation=found)
-    rotation = run.config.augment.rotation if found == "upright" else settings.rotation
-    run.settle_settings({"features.orientation": found, "augment.rotation": rotation})
 
 
 # --- rounds of self-training -------------------------------------------------------------------------
@@ -201,13 +195,12 @@ def _find_partners(found: FoundLandmarks, config: Config) -> tuple[int, ...]:
 
 
 def _train_on_feature_labels(
-    run: Run, encoder: Encoder, images: UsedImages, keypoints: LandmarkTable | None, start: _Candidate
+    run: Run, images: UsedImages, keypoints: LandmarkTable | None, start: _Candidate
 ) -> _Candidate:
     """Train rounds on labels from features; return the last round that is not worse than the start.
 
     Args:
         run: the run.
-        encoder: the pretrained network, without training.
         images: the training images.
         keypoints: labeled keypoints, the labels of the first rounds; None: the zero-shot landmarks.
         start: the zero-shot landmarks.
@@ -216,10 +209,10 @@ def _train_on_feature_labels(
 
     def is_worse(found: FoundLandmarks, number: int) -> bool:
         # Noise cannot be predicted, so of two sets the noisier one is harder to predict from the other.
-        unexplained_start = _unexplained(found, start.found)
-        unexplained_found = _unexplained(start.found, found)
-        limit = settings.max_unexplained_start
-        is_kept = unexplained_found <= unexplained_start <= limit
+        unexplained_start = _unexplained(found, start.found, images)
+        unexplained_found = _unexplained(start.found, found, images)
+        is_noisier = unexplained_found > settings.max_noise_ratio * unexplained_start
+        is_kept = not is_noisier and unexplained_start <= settings.max_unexplained_start
         run.log(
             "agreement",
             stage="student",
@@ -231,11 +224,9 @@ def _train_on_feature_labels(
         return not is_kept
 
     def label_next_round(found: FoundLandmarks, number: int) -> LandmarkTable:
-        labels, last_round = keypoints, settings.keypoint_label_rounds
-        if settings.labels_aligned_keypoints:
-            # The landmarks of round 1 tell the direction; afterwards the stored labels are loaded.
-            labels, last_round = label_aligned_keypoints(run, encoder, images, found), last_round + 1
-        return labels if labels is not None and number < last_round else _build_table(found, run.config)
+        if keypoints is not None and number < settings.keypoint_label_rounds:
+            return keypoints
+        return _build_table(found, run.config)
 
     table = _build_table(start.found, run.config) if keypoints is None else keypoints
     return _train_rounds(run, "student", images.feed, table, label_next_round, is_worse) or start
@@ -243,8 +234,8 @@ def _train_on_feature_labels(
 
 def _try_keypoint_labels(run: Run, images: UsedImages, current: _Candidate) -> _Candidate:
     """Return a detector trained on the landmarks of Stage 1, or the current one if that is not possible."""
-    points = load_first_keypoints(run, images.store, images.feed.device)
-    reason = explain_lack_of_keypoints(points, len(images.store), run.config)
+    points = turn_keypoints(load_first_keypoints(run, images.store, images.feed.device), images)
+    reason = explain_lack_of_keypoints(points, len(images.feed), run.config)
     if not reason:
         try:
             return _train_on_keypoint_labels(run, images, points, current)
@@ -258,18 +249,14 @@ def _train_on_keypoint_labels(
     run: Run, images: UsedImages, points: Keypoints, current: _Candidate
 ) -> _Candidate:
     """Run the paper's Stage 1 and train on its landmarks, if the current landmarks explain them."""
-    config, store, device = run.config, images.store, images.feed.device
-    feed = images.feed  # reused if it has all images, so that they are on the device only once
-    if len(feed) < len(store):
-        feed = PixelFeed(store.pixels, device, config.runtime.device_fraction)
+    config, feed = run.config, images.feed
 
     def tabulate(phi: Phi, rounds_done: int) -> tuple[LandmarkTable, tuple[int, ...]]:
         name = "keypoint-landmarks" if rounds_done else "warm-up-landmarks"
         labeled = run.load_or_compute_labels(
-            name, device, lambda: cluster_landmarks(run, phi, feed, rounds_done)
+            name, feed.device, lambda: cluster_landmarks(run, phi, feed, rounds_done)
         )
-        table, mirror = build_landmark_table(labeled, len(store), config.K)
-        return _select_rows(table, images.rows.to(device)), mirror
+        return build_landmark_table(labeled, len(feed), config.K)
 
     def check_warmup(phi: Phi) -> None:
         table, _ = tabulate(phi, 0)
@@ -277,7 +264,7 @@ def _train_on_keypoint_labels(
             raise _Unconfirmed
 
     try:
-        phi = run_stage1(run, store, feed, points, check_warmup)
+        phi = run_stage1(run, used_store(images), feed, points, check_warmup)
     except _Unconfirmed:
         return current
     table, mirror = tabulate(phi, config.rounds.count)
@@ -287,7 +274,7 @@ def _train_on_keypoint_labels(
     def label_next_round(found: FoundLandmarks, number: int) -> LandmarkTable:
         return table if number < config.features.keypoint_label_rounds else _build_table(found, config)
 
-    trained = _train_rounds(run, "keypoints", images.feed, table, label_next_round, lambda *_: False)
+    trained = _train_rounds(run, "keypoints", feed, table, label_next_round, lambda *_: False)
     return current if trained is None else trained._replace(source="keypoints", mirror=mirror)
 
 
@@ -407,17 +394,13 @@ def _build_table(found: FoundLandmarks, config: Config) -> LandmarkTable:
     return LandmarkTable(found.xy, present, found.mirrored_xy, mirrored_present, usable)
 
 
-def _select_rows(table: LandmarkTable, rows: Tensor) -> LandmarkTable:
-    """Return the labels of some of the images."""
-    xy, present = table.xy[rows], table.present[rows]
-    mirrored_present = table.mirrored_present[rows]
-    usable = torch.nonzero(present.any(dim=1)).flatten()
-    return LandmarkTable(xy, present, table.mirrored_xy[rows], mirrored_present, usable)
+def _unexplained(predictors: FoundLandmarks, targets: FoundLandmarks, images: UsedImages) -> float:
+    """Return the error of predicting `targets` from `predictors`, over that of guessing their mean.
 
-
-def _unexplained(predictors: FoundLandmarks, targets: FoundLandmarks) -> float:
-    """Return the error of predicting `targets` from `predictors`, over that of guessing their mean."""
-    inputs, outputs = _to_arrays(predictors.xy, targets.xy)
+    Both are turned back first: in turned images little but noise is left to predict, in few images nothing.
+    """
+    back = invert_affine(images.matrix)
+    inputs, outputs = _to_arrays(move_points(predictors.xy, back), move_points(targets.xy, back))
     return unexplained_fraction(inputs, outputs, np.ones(outputs.shape[:2], dtype=bool))
 
 
@@ -427,21 +410,19 @@ def _to_arrays(*tensors: Tensor) -> tuple[npt.NDArray[Any], ...]:
     return tuple(tensor.cpu()[rows].numpy() for tensor in tensors)
 
 
-def _store_landmarks(run: Run, result: _Candidate, centroids: Tensor, rows: Tensor) -> None:
+def _store_landmarks(run: Run, result: _Candidate, centroids: Tensor, images: UsedImages) -> None:
     """Store the landmarks of the training images, as Stage 1 does, for the report and the evaluation."""
 
     def compute() -> LabeledPoints:
         if result.source == "keypoints":
-            return run.load_or_compute_labels("keypoint-landmarks", centroids.device, _raise_missing)
+            labeled = run.load_or_compute_labels("keypoint-landmarks", centroids.device, _raise_missing)
+            return replace(labeled, points=turn_back(labeled.points, images))
         num_images, K = result.found.score.shape
+        index = torch.arange(num_images, device=centroids.device).repeat_interleave(K)
         label = torch.arange(K, device=centroids.device).repeat(num_images)
-        points = Keypoints(
-            result.found.xy.reshape(-1, 2),
-            rows.to(centroids.device).repeat_interleave(K),
-            result.found.score.flatten(),
-        )
+        points = Keypoints(result.found.xy.reshape(-1, 2), index, result.found.score.flatten())
         mirror = torch.tensor(result.mirror, device=centroids.device)
-        return LabeledPoints(points, label, mirror[label], K, centroids)
+        return LabeledPoints(turn_back(points, images), label, mirror[label], K, centroids)
 
     run.load_or_compute_labels("landmarks", centroids.device, compute)
 

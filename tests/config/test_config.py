@@ -74,7 +74,10 @@ def test_override_changes_only_the_named_settings() -> None:
         ({"method": "zero-shot"}, "method zero-shot needs features, for example --features"),
         ({"method": "guessing"}, "'method' must be one of self-training, zero-shot"),
         ({"features.rotations": 0}, "features.rotations must be at least 1, not 0"),
-        ({"features.orientation": "down"}, "'features.orientation' must be one of auto, upright, any"),
+        (
+            {"features.orientation": "down"},
+            "'features.orientation' must be one of auto, upright, turned, any",
+        ),
         ({"student.confident_fraction": 0}, "student.confident_fraction must be greater than 0"),
         ({"student.warmup_fraction": 0}, "student.warmup_fraction must be greater than 0"),
     ],
@@ -266,7 +269,7 @@ def test_zero_shot_landmarks_are_allowed_with_features() -> None:
     assert config.override(with_features, {"method": "zero-shot"}).method == "zero-shot"
 
 
-@pytest.mark.parametrize(("orientation", "rotations"), [("auto", 1), ("upright", 1), ("any", 5)])
+@pytest.mark.parametrize(("orientation", "rotations"), [("auto", 1), ("turned", 1), ("any", 5)])
 def test_features_are_averaged_over_rotations_only_in_any_direction(orientation: str, rotations: int) -> None:
     settings = {"features.orientation": orientation, "features.rotations": 5}
     assert config.override(config.preset("tiny"), settings).features.averaged_rotations == rotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -80,6 +81,13 @@ def _plant(num_images: int = 24, radius: int = 1) -> Planted:
     return Planted(_to_cells(vectors), is_object, rows, columns)
 
 
+def _foreground(cells: Tensor, settings: Features = SETTINGS, group: ProcessGroup = SINGLE_PROCESS) -> Tensor:
+    """Find the foreground by features; all cells have the same color."""
+    colors = torch.zeros(len(cells), 6, *cells.shape[2:])
+    colorless = replace(settings, max_color_border_ratio=1_000)
+    return find_foreground(cells, colors, colorless, _generator(), group)
+
+
 def _disc(num_images: int, radius: float) -> Tensor:
     """Return a mask [N, h, w] of discs whose centers differ between the images."""
     center = 5 + torch.randint(GRID - 10, (num_images, 2), generator=_generator(4))
@@ -100,20 +108,20 @@ def _before_background(is_object: Tensor) -> Tensor:
 
 def test_a_disc_before_a_background_is_found() -> None:
     is_object = _disc(20, radius=3)
-    found = find_foreground(_before_background(is_object), SETTINGS, _generator())
+    found = _foreground(_before_background(is_object))
     assert torch.equal(found, is_object)
 
 
 def test_an_object_that_sometimes_touches_the_border_is_found() -> None:
     is_object = _disc(40, radius=4)
     is_object[:2, 8:, :] = True  # These two objects extend to three sides of the image.
-    found = find_foreground(_before_background(is_object), SETTINGS, _generator())
+    found = _foreground(_before_background(is_object))
     assert torch.equal(found, is_object)
 
 
 def test_all_cells_are_used_if_every_kind_is_as_frequent_at_the_border() -> None:
     kinds = torch.randint(7, (10, GRID, GRID), generator=_generator(7))
-    found = find_foreground(_to_cells(_unit_vectors(7, 6)[kinds]), SETTINGS, _generator())
+    found = _foreground(_to_cells(_unit_vectors(7, 6)[kinds]))
     assert found.shape == (10, GRID, GRID)
     assert found.all()
 
@@ -122,19 +130,38 @@ def test_all_cells_are_used_if_every_kind_is_as_frequent_at_the_border() -> None
 def test_all_cells_are_used_if_the_object_is_too_small(min_foreground: float, is_everything: bool) -> None:
     is_object = _disc(20, radius=1)  # 5 of 256 cells
     settings = Features(foreground_clusters=16, restarts=4, min_foreground=min_foreground)
-    found = find_foreground(_before_background(is_object), settings, _generator())
+    found = _foreground(_before_background(is_object), settings)
     assert torch.equal(found, torch.ones_like(is_object) if is_everything else is_object)
 
 
 def test_all_cells_are_used_if_images_are_nothing_but_border() -> None:
     cells = _before_background(_disc(8, radius=3))
-    assert find_foreground(cells, Features(border=GRID, foreground_clusters=4), _generator()).all()
+    assert _foreground(cells, Features(border=GRID, foreground_clusters=4)).all()
 
 
 def test_fewer_cells_than_clusters_are_no_error() -> None:
     cells = _before_background(_disc(1, radius=2))[:, :, 4:11, 4:11]
-    found = find_foreground(cells, Features(foreground_clusters=200), _generator())
+    found = _foreground(cells, Features(foreground_clusters=200))
     assert found.shape == (1, 7, 7)
+
+
+def test_colors_remove_the_surroundings_that_features_take_for_the_object() -> None:
+    """Features of cells around the object differ from the background, but their colors do not."""
+    is_object = _disc(20, radius=3)
+    is_near = F.max_pool2d(is_object[:, None].float(), 3, stride=1, padding=1)[:, 0] > 0
+    cells = _before_background(is_near)
+    colors = torch.where(is_object, 0.8, 0.2)[:, None].expand(20, 6, GRID, GRID)
+    noise = 0.01 * torch.randn(colors.shape, generator=_generator(8))
+    assert torch.equal(_foreground(cells), is_near)
+    assert torch.equal(find_foreground(cells, colors + noise, SETTINGS, _generator()), is_object)
+
+
+def test_colors_that_leave_almost_nothing_are_ignored() -> None:
+    is_object = _disc(20, radius=3)
+    cells = _before_background(is_object)
+    colors = torch.rand(20, 6, GRID, GRID, generator=_generator(8))
+    strict = replace(SETTINGS, max_color_border_ratio=1e-6)
+    assert torch.equal(find_foreground(cells, colors, strict, _generator()), is_object)
 
 
 # --- parts -----------------------------------------------------------------------------------------
@@ -144,7 +171,7 @@ def test_fewer_cells_than_clusters_are_no_error() -> None:
 def test_planted_parts_are_found_and_placed(dtype: torch.dtype) -> None:
     planted = _plant()
     cells = planted.cells.to(dtype)
-    foreground = find_foreground(cells, SETTINGS, _generator())
+    foreground = _foreground(cells)
     assert torch.equal(foreground, planted.is_object)
     centroids = find_part_centroids(cells, foreground, 5, SETTINGS, _generator())
     placed = place_parts(cells, centroids, SETTINGS.sharpness)
@@ -237,7 +264,7 @@ def test_samples_are_different_marked_cells() -> None:
 
 def _find_in_shard(group: ProcessGroup) -> tuple[Tensor, Tensor]:
     cells = _plant().cells[group.shard(24)]
-    foreground = find_foreground(cells, SETTINGS, _generator(), group)
+    foreground = _foreground(cells, group=group)
     return foreground, find_part_centroids(cells, foreground, 5, SETTINGS, _generator(), group)
 
 

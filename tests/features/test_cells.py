@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from selfmark.config import override, preset
-from selfmark.features.cells import describe_cells, describe_views, remove_stored_cells
+from selfmark.features.cells import describe_cells, describe_colors, normalize_features, remove_stored_cells
 from selfmark.features.orientation import average_rotations
 from selfmark.images.feed import PixelFeed
 from tests.features.random_images import random_images
@@ -55,22 +55,30 @@ def test_features_are_averaged_if_objects_face_any_direction(
     torch.testing.assert_close(cells, _expected(rotations), atol=1e-3, rtol=0)
 
 
-@pytest.mark.parametrize("settings", [{}, IN_FILE])
-def test_views_are_described_as_they_are_seen(settings: dict[str, Any], tmp_path: Path) -> None:
-    """Image i of rows 2 to 6 is turned by i times 90 degrees; turned pixels need no interpolation."""
-    config = override(preset("tiny"), {"runtime.predict_batch": 3} | settings)
-    turns = torch.tensor([[[1.0, 0], [0, 1]], [[0, -1], [1, 0]], [[-1, 0], [0, -1]], [[0, 1], [-1, 0]]])
-    center = torch.full((2, 1), 31.5)
-    matrices = torch.cat([turns, center - turns @ center], dim=-1)
-    feed = PixelFeed(PIXELS, torch.device("cpu"))
-    cells = describe_views(TinyEncoder(), feed, slice(2, 6), matrices, config, tmp_path)
-    for row in range(4):
-        turned = torch.rot90(PIXELS[2 + row : 3 + row].float() / 255, -row, (2, 3))
-        with torch.no_grad():
-            expected = TinyEncoder().describe(turned).half()
-        torch.testing.assert_close(cells[row : row + 1], expected, atol=2e-3, rtol=0)
-    remove_stored_cells(tmp_path)
-    assert list(tmp_path.iterdir()) == []
+def test_places_are_appended_in_turned_images_and_are_mirrored_in_mirror_images(tmp_path: Path) -> None:
+    settings = {"features.orientation": "turned", "features.place_weight": 0.25}
+    cells, mirrored = (
+        _describe(tmp_path, settings=settings, is_mirrored=is_mirrored) for is_mirrored in (False, True)
+    )
+    torch.testing.assert_close(cells[:, :8], _expected(), atol=1e-3, rtol=0)
+    for image, row, column in ((0, 0, 0), (3, 2, 5), (6, 7, 1)):
+        # The centers of 8 x 8 cells, from the center of the image, in fifths of its side, times 0.25**0.5.
+        x, y = (((index + 0.5) / 8 - 0.5) * 5 * 0.5 for index in (column, row))
+        assert cells[image, 8:, row, column].tolist() == pytest.approx([x, y], abs=1e-3)
+        assert mirrored[image, 8:, row, column].tolist() == pytest.approx([-x, y], abs=1e-3)
+    vectors = normalize_features(
+        torch.tensor([[3.0, 4.0, 7.0, 8.0]]), override(preset("tiny"), settings).features
+    )
+    assert vectors.tolist() == [pytest.approx([0.6, 0.8, 7, 8])]
+
+
+def test_colors_are_the_mean_and_the_standard_deviation_of_a_cell() -> None:
+    colors = describe_colors(PixelFeed(PIXELS, torch.device("cpu")), slice(1, 6), 2)
+    assert (colors.shape, colors.dtype) == ((5, 6, 8, 8), torch.float16)
+    for image, row, column in ((0, 0, 0), (4, 3, 7)):
+        cell = PIXELS[1 + image, :, 8 * row : 8 * row + 8, 8 * column : 8 * column + 8].double() / 255
+        expected = [*cell.mean(dim=(1, 2)).tolist(), *cell.std(dim=(1, 2), correction=0).tolist()]
+        assert colors[image, :, row, column].tolist() == pytest.approx(expected, abs=1e-3)
 
 
 def test_cells_of_mirror_images_keep_their_positions(tmp_path: Path) -> None:

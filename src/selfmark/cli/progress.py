@@ -122,18 +122,16 @@ class ProgressDisplay:
         )
 
     def _on_orientation(self, event: Event) -> None:
-        found = "upright" if event["orientation"] == "upright" else "turned in any direction"
+        found = {
+            "upright": "are upright",
+            "turned": "face any direction: images are turned so that all objects face the same way",
+            "any": "face any direction, and which one cannot be told: images are not turned",
+        }[event["orientation"]]
         self.console.print(
-            f"the objects are {found} (features.orientation={event['orientation']})", highlight=False
+            f"the objects {found} (features.orientation={event['orientation']})",
+            highlight=False,
+            soft_wrap=True,
         )
-
-    def _on_alignment(self, event: Event) -> None:
-        text = (
-            "images are turned so that all objects face the same way"
-            if event["is_used"]
-            else "the landmarks do not tell which way the objects face: images are not turned"
-        )
-        self.console.print(text, highlight=False)
 
     def _on_keypoint_labels(self, event: Event) -> None:
         used = (

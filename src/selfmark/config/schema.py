@@ -14,6 +14,10 @@ from selfmark.config.limits import above, any_number, at_least, between, check_l
 
 DetectorName = Literal["sift", "orb", "selfmark", "superpoint", "r2d2", "alike-t", "alike-n", "file"]
 Method = Literal["self-training", "zero-shot"]
+
+Orientation = Literal["auto", "upright", "turned", "any"]
+"""How objects are turned in the images: upright; in any direction, so that every image is first turned the
+same way; in any direction, and images cannot be turned the same way; auto finds out."""
 PeakMethod = Literal["quarter", "parabola", "centroid"]  # how to read a subcell position from a heatmap
 
 STRIDE = 4  # pixels per heatmap cell: a 7x7 convolution with stride 2, then average pooling
@@ -72,11 +76,20 @@ class Features:
     restarts: int = at_least(1, 3)  # runs of K-means; the best one is used
     foreground_clusters: int = at_least(1, 100)  # clusters of all cells; each is object or background
     border: int = at_least(1, 2)  # width of the image border, which is mostly background, cells
-    max_border_ratio: float = above(0, 1_000, 0.6)  # object clusters: maximum frequency ratio, border/inside
-    min_foreground: float = fraction(0.05)  # all cells are used if fewer than this fraction are object
-    orientation: Literal["auto", "upright", "any"] = "auto"  # any: objects face any direction, as from above
+    max_border_ratio: float = above(0, 1_000, 0.2)  # object clusters: maximum frequency ratio, border/inside
+    max_color_border_ratio: float = above(0, 1_000, 0.3)  # the same for clusters of the colors of cells
+    min_foreground: float = fraction(
+        0.05
+    )  # a limit is ignored if it leaves fewer than this fraction of cells
+    orientation: Orientation = "auto"  # how objects are turned, see Orientation
     min_upright_accuracy: float = 0.8  # auto: upright if upside-down copies are recognized this often
-    rotations: int = at_least(1, 8)  # any: features are averaged over this many rotated copies
+    min_direction_consistency: float = fraction(0.9)  # auto: turned if mirror images agree on the direction
+    rotations: int = at_least(1, 8)  # turned, any: number of rotated copies compared or averaged
+    direction_size: int = at_least(8, 128)  # turned: side of these copies, pixels
+    direction_cells: int = at_least(1, 8)  # turned: side of the grid on which their features are compared
+    direction_starts: int = at_least(1, 20)  # turned: images that are tried as the first template
+    turned_rotation: float = 40.0  # turned: value of augment.rotation
+    place_weight: float = 0.1  # turned: weight of a cell's place compared with its features
     rotation: float = 180.0  # any: value of augment.rotation
     sharpness: float = above(0, 10_000, 30.0)  # inverse temperature of the soft-argmax over similarities
     labels: Literal["auto", "cells", "keypoints"] = "auto"  # labels of round 1; auto: keypoints if upright
@@ -84,13 +97,12 @@ class Features:
     keypoint_threshold: float = 0.005  # labels: minimum confidence of a keypoint
     keypoint_nms_radius: int = 4  # labels: non-maximum suppression, pixels of keypoints.image_size
     min_labeled_fraction: float = fraction(0.3)  # labels: cells are used if keypoints label fewer landmarks
-    min_direction_agreement: float = fraction(0.8)  # any: images are turned if halves of the landmarks agree
-    place_weight: float = 0.2  # any: weight of a keypoint's place on the object, compared with its features
     keypoint_landmarks: bool = True  # upright: also run Stage 1; use its landmarks if confirmed
     keypoint_label_rounds: int = at_least(1, 2)  # rounds of training on labeled keypoints themselves
     max_unexplained_warmup: float = 0.9  # Stage 1 ends after its warm-up if this error (next row) is higher
     max_unexplained: float = 0.7  # confirmed: error of predicting them from feature landmarks, over guessing
     max_unexplained_start: float = 0.9  # a round is undone if it explains the zero-shot landmarks worse
+    max_noise_ratio: float = above(0, 1_000, 1.25)  # or if it is this much harder to predict than they are
 
     @property
     def averaged_rotations(self) -> int:
@@ -98,19 +110,19 @@ class Features:
         return self.rotations if self.orientation == "any" else 1
 
     @property
+    def used_place_weight(self) -> float:
+        """Weight of a cell's place; places mean something only in images that are turned the same way."""
+        return self.place_weight if self.orientation == "turned" else 0.0
+
+    @property
     def labels_keypoints(self) -> bool:
         """Whether the first round learns from labeled keypoints instead of zero-shot landmarks."""
         return self.labels == "keypoints" or (self.labels == "auto" and self.orientation == "upright")
 
     @property
-    def labels_aligned_keypoints(self) -> bool:
-        """Whether later rounds learn from keypoints that are labeled in images turned the same way."""
-        return self.labels == "auto" and self.orientation == "any"
-
-    @property
     def runs_stage1(self) -> bool:
         """Whether the paper's Stage 1 is run: never where objects face any direction."""
-        return self.keypoint_landmarks and self.orientation != "any"
+        return self.keypoint_landmarks and self.orientation == "upright"
 
 
 @dataclass(frozen=True)

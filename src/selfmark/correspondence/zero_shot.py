@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from selfmark.config import Features
 from selfmark.correspondence.kmeans import kmeans, nearest_centroid, sample_rows
 from selfmark.errors import NotEnoughData
+from selfmark.features.cells import normalize_features
 from selfmark.model.feature_network import enlarge_maps, similarity_heat
 from selfmark.model.heatmaps import heat_centroids, to_pixels
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
@@ -34,19 +34,41 @@ class PlacedLandmarks(NamedTuple):
 
 
 def find_foreground(
-    cells: Tensor, settings: Features, generator: torch.Generator, group: ProcessGroup = SINGLE_PROCESS
+    cells: Tensor,
+    colors: Tensor,
+    settings: Features,
+    generator: torch.Generator,
+    group: ProcessGroup = SINGLE_PROCESS,
 ) -> Tensor:
-    """Mark the cells [N, h, w] that belong to the object.
+    """Mark the cells [N, h, w] that belong to the object, by their features and by their colors.
 
-    All cells are clustered. A cluster is background if its frequency at the border of the images is more than
-    `max_border_ratio` times its frequency inside. If fewer than the fraction
-    `min_foreground` of the cells is left, all cells are marked.
+    Features of a cell also depend on its surroundings, so those of the floor around an animal differ from
+    those of the floor elsewhere; its colors do not. If colors leave fewer than the fraction `min_foreground`
+    of the cells, only features count; if these do as well, all cells are marked.
 
     Args:
         cells: [N, D, h, w] features of the cells.
+        colors: [N, C, h, w] colors of the cells.
         settings: number of clusters, width of the border, limits.
         generator: source of the random numbers; the computation runs on its device.
         group: the processes that share the images.
+    """
+    by_features = _stands_out(cells, settings.max_border_ratio, settings, generator, group)
+    by_colors = _stands_out(colors, settings.max_color_border_ratio, settings, generator, group)
+    for foreground in (by_features & by_colors, by_features):
+        counts = torch.stack([foreground.sum(), torch.ones_like(foreground).sum()]).float()
+        num_foreground, num_cells = group.all_sum(counts)
+        if bool(num_foreground >= settings.min_foreground * num_cells):
+            return foreground
+    return torch.ones_like(by_features)
+
+
+def _stands_out(
+    cells: Tensor, max_ratio: float, settings: Features, generator: torch.Generator, group: ProcessGroup
+) -> Tensor:
+    """Cluster all cells and mark [N, h, w] those of clusters that are rare at the border of the images.
+
+    A cluster is rare if its frequency at the border is less than `max_ratio` times its frequency inside.
     """
     num_images, _, height, width = cells.shape
     everything = torch.ones(num_images, height, width, dtype=torch.bool, device=generator.device)
@@ -63,9 +85,7 @@ def find_foreground(
         return counts / region.sum()
 
     ratio = frequency(is_border) / frequency(~is_border).clamp_min(1e-9)
-    foreground = (ratio < settings.max_border_ratio)[labels]
-    num_foreground, num_cells = group.all_sum(torch.stack([foreground.sum(), everything.sum()]).float())
-    return foreground if bool(num_foreground >= settings.min_foreground * num_cells) else everything
+    return (ratio < max_ratio)[labels]
 
 
 def find_part_centroids(
@@ -76,7 +96,7 @@ def find_part_centroids(
     generator: torch.Generator,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> Tensor:
-    """Cluster the cells of the object into K parts and return their centroids, unit vectors [K, D].
+    """Cluster the cells of the object into K parts and return their centroids [K, D], see `append_places`.
 
     Args:
         cells: [N, D, h, w] features of the cells.
@@ -91,7 +111,7 @@ def find_part_centroids(
     if count < K:
         raise NotEnoughData(f"{count} cells of the object cannot form {K} landmarks: lower K")
     centroids = kmeans(sample, K, settings.iterations, settings.restarts, generator, group)
-    return F.normalize(centroids, dim=1)
+    return normalize_features(centroids, settings)
 
 
 def place_parts(cells: Tensor, centroids: Tensor, sharpness: float) -> PlacedLandmarks:

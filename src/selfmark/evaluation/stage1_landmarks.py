@@ -20,14 +20,18 @@ from selfmark.config import STRIDE, Config, Flip
 from selfmark.correspondence.assignment import assign_clusters
 from selfmark.correspondence.describe import describe_images
 from selfmark.errors import InputError
+from selfmark.features.cells import normalize_features
 from selfmark.features.encoder import CELL
 from selfmark.features.loading import load_encoder
+from selfmark.features.orientation import rotation_matrices
+from selfmark.images.augment import invert_affine, move_points, warp_images
 from selfmark.images.feed import PixelFeed
 from selfmark.model.card import read_card
 from selfmark.model.feature_network import ZeroShotPsi
-from selfmark.model.heatmaps import heat_centroids, sample_descriptors, to_pixels
+from selfmark.model.heatmaps import heat_centroids, sample_maps, to_pixels
 from selfmark.model.landmark_network import prepare_landmark_network
 from selfmark.model.network import Phi, prepare_network
+from selfmark.model.turned_network import DirectionFinder
 from selfmark.points import FloatArray, LabeledPoints
 from selfmark.run.folder import Run
 from selfmark.run.tensor_files import read_tensors
@@ -50,9 +54,24 @@ class FirstLandmarks(Protocol):
 
 def load_first_landmarks(run: Run, device: torch.device | str) -> FirstLandmarks:
     """Load Stage 1 of a finished run, or its zero-shot landmarks if its detector was trained on those."""
-    if run.config.uses_features and _landmark_source(run) != "keypoints":
-        return ZeroShotStage1.load(run, device)
-    return Stage1.load(run, device)
+    uses_zero_shot = run.config.uses_features and _landmark_source(run) != "keypoints"
+    found: FirstLandmarks = ZeroShotStage1.load(run, device) if uses_zero_shot else Stage1.load(run, device)
+    if run.config.features.orientation != "turned":
+        return found
+    return TurnedStage1(_load_finder(run, torch.device(device)), found)
+
+
+def _load_finder(run: Run, device: torch.device) -> DirectionFinder:
+    """Load what finds the direction of the object in an image, for a run whose images were turned."""
+
+    def raise_missing() -> dict[str, Tensor]:
+        raise InputError(f"{run.path / 'points' / 'directions.safetensors'} is missing or damaged")
+
+    stored, settings = run.load_or_compute_tensors("directions", device, raise_missing), run.config.features
+    encoder = load_encoder(settings.name, device)
+    finder = DirectionFinder(encoder, settings, stored["template"], stored["offset"])
+    prepare_landmark_network(finder, device, run.config.runtime)
+    return finder.eval()
 
 
 def _landmark_source(run: Run) -> str:
@@ -106,7 +125,8 @@ class ZeroShotStage1:
         cells = heat_centroids(maps).cells
         num_images, K = cells.shape[:2]
         at_landmarks = (cells + 0.5) / (CELL // STRIDE) - 0.5  # in cells of the features
-        descriptor = sample_descriptors(features, at_landmarks).flatten(0, 1).cpu().numpy()
+        sampled = normalize_features(sample_maps(features, at_landmarks), self.config.features)
+        descriptor = sampled.flatten(0, 1).cpu().numpy()
         label = np.tile(np.arange(K), num_images)
         margin = silhouette_margins(descriptor, label, self.centroids.cpu().numpy())
         return Stage1Landmarks(
@@ -116,6 +136,34 @@ class ZeroShotStage1:
             descriptor,
             margin.astype(np.float32),
         )
+
+
+@dataclass(frozen=True)
+class TurnedStage1:
+    """Landmarks that are found in images whose objects are turned the same way."""
+
+    finder: DirectionFinder
+    turned: FirstLandmarks
+
+    @property
+    def centroids(self) -> Tensor:
+        """Centroids of the landmarks, [K, D]."""
+        return self.turned.centroids
+
+    @property
+    def config(self) -> Config:
+        """Settings of the run."""
+        return self.turned.config
+
+    @torch.no_grad()
+    def find(self, pixels: Tensor) -> Stage1Landmarks:
+        """Find the landmarks of a batch of network images [B, 3, S, S] uint8."""
+        device = self.finder.template.device
+        images = pixels.to(device).float()
+        matrix = rotation_matrices(self.finder(images / 255), pixels.shape[-1])
+        found = self.turned.find(warp_images(images, matrix).round().byte())
+        xy = move_points(torch.from_numpy(found.xy).to(device), invert_affine(matrix))
+        return replace(found, xy=xy.cpu().numpy())
 
 
 @dataclass(frozen=True)

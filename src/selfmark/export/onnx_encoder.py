@@ -13,6 +13,7 @@ from selfmark.config import STRIDE
 from selfmark.errors import InputError
 from selfmark.export.onnx_graph import Maps, Recorder, to_array
 from selfmark.export.onnx_nodes import Graph, Value, floats
+from selfmark.features.cells import append_places
 from selfmark.features.efficientnet_lite import EfficientNetLiteEncoder, InvertedResidual, NormalizedConv
 from selfmark.features.encoder import CELL, Encoder
 from selfmark.features.loading import EFFICIENTNETS
@@ -27,15 +28,23 @@ def add_feature_maps(recorder: Recorder, network: FeaturePsi | ZeroShotPsi, imag
     Raises:
         InputError: if the encoder cannot be exported.
     """
-    encoder = require_exportable(network.encoder)
-    blocks = _add_blocks(recorder, encoder, Maps(images.name, 3, size))
-    if isinstance(network, FeaturePsi):
-        features = _add_join(recorder.graph, blocks, size // CELL)
-        maps = _add_head(recorder, network, features)
-    else:
-        features = _add_join(recorder.graph, blocks[1:], size // CELL)
+    if isinstance(network, ZeroShotPsi):
+        features = add_part_features(recorder, network.encoder, images, size)
         maps = _add_similarity_heat(recorder.graph, network, features)
+    else:
+        blocks = _add_blocks(recorder, require_exportable(network.encoder), Maps(images.name, 3, size))
+        maps = _add_head(recorder, network, _add_join(recorder.graph, blocks, size // CELL))
     return _add_resize(recorder.graph, maps, size // STRIDE)
+
+
+def add_part_features(recorder: Recorder, encoder: Encoder, images: Value, size: int) -> Maps:
+    """Add the features that recognize parts, as `encoder.describe`, of images with floats 0..255.
+
+    Raises:
+        InputError: if the encoder cannot be exported.
+    """
+    blocks = _add_blocks(recorder, require_exportable(encoder), Maps(images.name, 3, size))
+    return _add_join(recorder.graph, blocks[1:], size // CELL)
 
 
 def require_exportable(encoder: Encoder) -> EfficientNetLiteEncoder:
@@ -132,8 +141,15 @@ def _add_head(recorder: Recorder, network: FeaturePsi, features: Maps) -> Maps:
 
 def _add_similarity_heat(graph: Graph, network: ZeroShotPsi, features: Maps) -> Maps:
     """Add the maps of the similarity to each centroid, as `feature_network.similarity_heat`."""
-    centroids = to_array(network.centroids)[:, :, None, None]
-    similarity = Value(graph, features.name).apply("Conv", centroids, kernel_shape=[1, 1])
+    channels = network.encoder.part_channels
+    weights = to_array(network.centroids[:, :channels])[:, :, None, None]
+    product = Value(graph, features.name).apply("Conv", weights, kernel_shape=[1, 1])
+    # Features are unit vectors, so the rest of the similarity depends only on the cell.
+    empty = network.centroids.new_zeros(1, channels, features.side, features.side)
+    places = append_places(empty, network.settings)[0, channels:]
+    distance = (places - network.centroids[:, channels:, None, None]).square().sum(dim=1)
+    lengths = 1 + network.centroids[:, :channels].square().sum(dim=1)[:, None, None]
+    similarity = product + to_array(1 - (lengths + distance) / 2)
     highest = similarity.apply("ReduceMax", axes=[2, 3], keepdims=1)
     falloff = ((similarity - highest) * (network.sharpness / 2)).apply("Exp")
-    return Maps((falloff * highest.apply("Max", 0.0)).name, len(centroids), features.side)
+    return Maps((falloff * highest.apply("Max", 0.0)).name, len(network.centroids), features.side)

@@ -27,11 +27,13 @@ from selfmark.export.onnx_graph import Maps, Recorder, add_maps, add_mirrored_ma
 from selfmark.export.onnx_int8 import Int8Recorder, block_convs, fold_scales, head_convs, observe_ranges
 from selfmark.export.onnx_metadata import build_metadata
 from selfmark.export.onnx_nodes import IR_VERSION, OPSET, Graph, Value
+from selfmark.export.onnx_turned import add_turned_maps
 from selfmark.images.store import load_store
 from selfmark.model.card import ModelCard, is_packaged, model_folder
 from selfmark.model.feature_network import ZeroShotPsi
 from selfmark.model.landmark_network import LandmarkNetwork
 from selfmark.model.network import Psi
+from selfmark.model.turned_network import TurnedPsi
 from selfmark.run.files import atomic_write
 from selfmark.run.folder import Run
 from selfmark.sampling import evenly_spaced
@@ -116,8 +118,8 @@ def _check_exportable(detector: Detector, precisions: Sequence[Precision]) -> No
     """Raise an InputError if the network cannot be written in one of the precisions."""
     if isinstance(detector.psi, ZeroShotPsi) and detector.psi.rotations > 1:
         raise InputError(
-            "zero-shot detectors of objects that face any direction cannot be exported to ONNX: train one "
-            "with --method self-training"
+            "zero-shot detectors with features.orientation=any cannot be exported to ONNX: train one with "
+            "--method self-training"
         )
     if isinstance(detector.psi, Psi):
         return
@@ -142,6 +144,8 @@ def _add_network(recorder: Recorder, psi: LandmarkNetwork, size: int, images: Va
     """Add any network and return its K heatmaps of images [B, 3, size, size], floats 0..255."""
     if isinstance(psi, Psi):
         return add_maps(recorder, psi, images, size)
+    if isinstance(psi, TurnedPsi):
+        return add_turned_maps(recorder, psi, images, size)
     return add_feature_maps(recorder, psi, images, size)
 
 

@@ -22,6 +22,7 @@ from selfmark.export.onnx_graph import Maps, Recorder, conv_attributes, norm_and
 from selfmark.export.onnx_nodes import Graph
 from selfmark.model.feature_network import FeaturePsi, ZeroShotPsi
 from selfmark.model.network import Psi, ResidualBlock
+from selfmark.model.turned_network import TurnedPsi
 
 Floats = npt.NDArray[np.float32]
 
@@ -101,8 +102,10 @@ def block_convs(psi: Psi) -> list[nn.Conv2d]:
     return [conv for _, conv in _norm_conv_pairs(psi)]
 
 
-def head_convs(network: FeaturePsi | ZeroShotPsi) -> list[nn.Conv2d]:
+def head_convs(network: FeaturePsi | ZeroShotPsi | TurnedPsi) -> list[nn.Conv2d]:
     """Return the convolutions of the head except the first and the last; a ReLU precedes each."""
+    if isinstance(network, TurnedPsi):
+        return head_convs(network.psi)
     if isinstance(network, ZeroShotPsi):
         return []
     return [layer for layer in network.head if isinstance(layer, nn.Conv2d)][1:-1]

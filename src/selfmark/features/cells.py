@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from uuid import uuid4
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from selfmark.config import Config, Runtime
+from selfmark.config import Config, Features, Runtime
 from selfmark.features.encoder import CELL, Encoder
 from selfmark.features.orientation import average_rotations
-from selfmark.images.augment import warp_images
 from selfmark.images.feed import PixelFeed
 from selfmark.run.devices import free_memory, uses_bf16
 
 _FILES = "features-*.f16"  # in the run folder
+_PLACE_UNIT = 0.2  # unit of places, as a fraction of the image's side: about the radius of an object
 
 
 @torch.no_grad()
@@ -46,49 +46,81 @@ def describe_cells(
         on_progress: called with the number of images done and their total.
 
     Returns:
-        [N, D, S/8, S/8] float16, unit vectors.
+        [N, D, S/8, S/8] float16, unit vectors; with places if images are turned, see `append_places`.
     """
     rotations = config.features.averaged_rotations
 
-    def describe(images: Tensor, first: int) -> Tensor:
+    def describe(images: Tensor) -> Tensor:
         seen = images.flip(-1) if is_mirrored else images
-        features = average_rotations(encoder.describe, seen, rotations)
+        features = append_places(average_rotations(encoder.describe, seen, rotations), config.features)
         return features.flip(-1) if is_mirrored else features
 
     # Processes and the mirror images must not share a file: all of them are in use at the same time.
     name = f"{rows.start}-mirrored" if is_mirrored else str(rows.start)
-    cells = _allocate(encoder, feed, rows, config.runtime, folder / _FILES.replace("*", name))
+    channels = described_channels(encoder, config.features)
+    cells = _allocate(channels, feed, rows, config.runtime, folder / _FILES.replace("*", name))
     return _fill(cells, feed, rows, config.runtime, describe, on_progress)
 
 
-@torch.no_grad()
-def describe_views(
-    encoder: Encoder,
-    feed: PixelFeed,
-    rows: slice,
-    matrices: Tensor,
-    config: Config,
-    folder: Path,
-) -> Tensor:
-    """Describe every cell of deformed images, for example of images whose objects are turned the same way.
+def append_places(features: Tensor, settings: Features) -> Tensor:
+    """Append the place of each cell in the image to its features, if images are turned the same way.
+
+    Left and right parts of an animal have similar features, but not the same place. A distance of a fifth of
+    the image counts as much as a squared distance of `place_weight` between features.
 
     Args:
-        encoder: pretrained network.
-        feed: the images.
-        rows: the images to describe.
-        matrices: [N, 2, 3], one for each of these images; see `images.augment.warp_images`.
-        config: precision, images per pass and memory the features may take.
-        folder: run folder, for features that do not fit into memory; see `remove_stored_cells`.
+        features: [B, D, h, w].
+        settings: weight of the places.
 
     Returns:
-        [N, D, S/8, S/8] float16, unit vectors.
+        [B, D + 2, h, w]; the features themselves if the weight is 0.
     """
+    if settings.used_place_weight == 0:
+        return features
+    images, _, height, width = features.shape
+    x, y = (
+        ((torch.arange(count, device=features.device) + 0.5) / count - 0.5) / _PLACE_UNIT
+        for count in (width, height)
+    )
+    places = torch.stack([x.expand(height, width), y[:, None].expand(height, width)])
+    weighted = (settings.used_place_weight**0.5 * places).to(features.dtype)
+    return torch.cat([features, weighted.expand(images, 2, height, width)], dim=1)
 
-    def describe(images: Tensor, first: int) -> Tensor:
-        return encoder.describe(warp_images(images, matrices[first : first + len(images)].to(images.device)))
 
-    path = folder / _FILES.replace("*", f"view-{uuid4().hex}")
-    return _fill(_allocate(encoder, feed, rows, config.runtime, path), feed, rows, config.runtime, describe)
+def described_channels(encoder: Encoder, settings: Features) -> int:
+    """Return the number of channels of described cells."""
+    return encoder.part_channels + num_places(settings)
+
+
+def num_places(settings: Features) -> int:
+    """Return the number of channels that `append_places` appends."""
+    return 2 if settings.used_place_weight else 0
+
+
+def normalize_features(vectors: Tensor, settings: Features) -> Tensor:
+    """Return vectors [..., D] whose features are unit vectors; appended places stay as they are."""
+    features = vectors.shape[-1] - num_places(settings)
+    return torch.cat([F.normalize(vectors[..., :features], dim=-1), vectors[..., features:]], dim=-1)
+
+
+def describe_colors(feed: PixelFeed, rows: slice, batch: int) -> Tensor:
+    """Describe every cell of some images by the mean and the standard deviation of its colors.
+
+    Args:
+        feed: the images.
+        rows: the images to describe.
+        batch: images per pass.
+
+    Returns:
+        [N, 6, S/8, S/8] float16, values between 0 and 1.
+    """
+    parts = []
+    for pixels in feed.sequential_batches(batch, rows):
+        images = pixels.float() / 255
+        mean = F.avg_pool2d(images, CELL)
+        variance = (F.avg_pool2d(images.square(), CELL) - mean.square()).clamp_min(0)
+        parts.append(torch.cat([mean, variance.sqrt()], dim=1).half())
+    return torch.cat(parts)
 
 
 def remove_stored_cells(folder: Path) -> None:
@@ -102,25 +134,25 @@ def _fill(
     feed: PixelFeed,
     rows: slice,
     runtime: Runtime,
-    describe: Callable[[Tensor, int], Tensor],
-    on_progress: Callable[[int, int], None] | None = None,
+    describe: Callable[[Tensor], Tensor],
+    on_progress: Callable[[int, int], None] | None,
 ) -> Tensor:
-    """Describe images batch by batch; `describe` gets a batch in 0..1 and the number of its first image."""
+    """Describe images batch by batch; `describe` gets a batch in 0..1."""
     bf16 = uses_bf16(runtime, feed.device)
     done = 0
     for pixels in feed.sequential_batches(runtime.predict_batch, rows):
         with torch.autocast(feed.device.type, torch.bfloat16, enabled=bf16):
-            cells[done : done + len(pixels)] = describe(pixels.float() / 255, done).half()
+            cells[done : done + len(pixels)] = describe(pixels.float() / 255).half()
         done += len(pixels)
         if on_progress is not None:
             on_progress(done, len(cells))
     return cells
 
 
-def _allocate(encoder: Encoder, feed: PixelFeed, rows: slice, runtime: Runtime, path: Path) -> Tensor:
+def _allocate(channels: int, feed: PixelFeed, rows: slice, runtime: Runtime, path: Path) -> Tensor:
     """Return memory for features [N, D, S/8, S/8] on the device, on the host or in a file."""
     grid = feed.pixels.shape[-1] // CELL
-    shape = (rows.stop - rows.start, encoder.part_channels, grid, grid)
+    shape = (rows.stop - rows.start, channels, grid, grid)
     num_bytes = int(np.prod(shape)) * torch.float16.itemsize
     if feed.device.type == "cuda" and num_bytes <= runtime.device_fraction * free_memory(feed.device):
         return torch.empty(shape, dtype=torch.float16, device=feed.device)

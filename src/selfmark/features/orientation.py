@@ -37,9 +37,9 @@ def average_rotations(describe: Describe, images: Tensor, rotations: int) -> Ten
         return describe(images)
     total: Tensor | None = None
     for number in range(rotations):
-        angle = 2 * math.pi * number / rotations
-        features = describe(warp_images(images, _rotation(angle, images)))
-        turned_back = warp_images(features, _rotation(-angle, features))
+        angle = images.new_full((len(images),), 2 * math.pi * number / rotations)
+        features = describe(warp_images(images, rotation_matrices(angle, images.shape[-1])))
+        turned_back = warp_images(features, rotation_matrices(-angle, features.shape[-1]))
         total = turned_back if total is None else total + turned_back
     assert total is not None
     return F.normalize(total, dim=1)
@@ -83,10 +83,15 @@ def _fit_and_test(inputs: Tensor, truth: Tensor, fit: Tensor) -> Tensor:
     return margin.flatten() > 0
 
 
-def _rotation(angle: float, maps: Tensor) -> Tensor:
-    """Return matrices [B, 2, 3] that rotate maps [B, C, S, S] around their center."""
-    cosine, sine, center = math.cos(angle), math.sin(angle), (maps.shape[-1] - 1) / 2
-    offset_x = center - cosine * center + sine * center
-    offset_y = center - sine * center - cosine * center
-    matrix = torch.tensor([[cosine, -sine, offset_x], [sine, cosine, offset_y]], device=maps.device)
-    return matrix.to(maps.dtype).expand(len(maps), 2, 3)
+def rotation_matrices(angle: Tensor, size: int) -> Tensor:
+    """Return matrices [B, 2, 3] that rotate images of side `size` around their center, for `warp_images`.
+
+    Args:
+        angle: [B] radians; positive angles turn the x axis toward the y axis, which is clockwise on a screen.
+        size: side of the images in pixels, or of maps in cells.
+    """
+    cosine, sine, center = torch.cos(angle), torch.sin(angle), (size - 1) / 2
+    x_offset = center * (1 - cosine + sine)
+    y_offset = center * (1 - sine - cosine)
+    rows = [torch.stack([cosine, -sine, x_offset], dim=-1), torch.stack([sine, cosine, y_offset], dim=-1)]
+    return torch.stack(rows, dim=-2)

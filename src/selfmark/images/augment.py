@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -78,8 +79,14 @@ def invert_affine(matrix: Tensor) -> Tensor:
     return torch.cat([linear, -linear @ matrix[:, :, 2:]], dim=-1)
 
 
-def warp_images(images: Tensor, matrix: Tensor) -> Tensor:
-    """Warp images [B, 3, S, S] so that pixel p moves to `matrix` @ (p, 1); border pixels are repeated."""
+def warp_images(images: Tensor, matrix: Tensor, padding: Literal["border", "zeros"] = "border") -> Tensor:
+    """Warp images [B, C, S, S] so that pixel p moves to `matrix` @ (p, 1).
+
+    Args:
+        images: [B, C, S, S].
+        matrix: [B, 2, 3].
+        padding: values outside the given images: those of the nearest border pixels, or zeros.
+    """
     size = images.shape[-1]
     inverse = invert_affine(matrix)
     # Convert pixels to the coordinates of grid_sample: -1 and 1 are the outer edges of the border pixels.
@@ -88,7 +95,7 @@ def warp_images(images: Tensor, matrix: Tensor) -> Tensor:
     offset = (inverse[:, :, 2] + 0.5 + linear.sum(dim=-1) * (size - 1) / 2) * to_grid - 1
     theta = torch.cat([linear, offset[..., None]], dim=-1)
     grid = F.affine_grid(theta, list(images.shape), align_corners=False)
-    return F.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False)
+    return F.grid_sample(images, grid, mode="bilinear", padding_mode=padding, align_corners=False)
 
 
 @dataclass(frozen=True)

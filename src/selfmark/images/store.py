@@ -118,7 +118,7 @@ def load_store(
     Raises:
         InputError: if none of the images can be read, or if there is not enough disk space.
     """
-    pixels = _allocate((len(refs), 3, images.size, images.size), store_gigabytes, scratch)
+    pixels = allocate_pixels((len(refs), 3, images.size, images.size), store_gigabytes, scratch)
     parts: list[ImageStore] = []
     done = kept = 0
     for part in iterate_crops(refs, images, _LOAD_BATCH):
@@ -316,8 +316,17 @@ def _assemble(
     )
 
 
-def _allocate(shape: tuple[int, ...], store_gigabytes: float, scratch: Path | None) -> torch.Tensor:
-    """Allocate a uint8 tensor in memory, or in a memory-mapped file if it exceeds `store_gigabytes`."""
+def allocate_pixels(
+    shape: tuple[int, ...], store_gigabytes: float, scratch: Path | None, name: str = "images.u8"
+) -> torch.Tensor:
+    """Allocate a uint8 tensor in memory, or in a memory-mapped file if it exceeds `store_gigabytes`.
+
+    Args:
+        shape: shape of the tensor.
+        store_gigabytes: maximum size in memory.
+        scratch: folder for the file; None if the tensor is known to fit into memory.
+        name: name of the file.
+    """
     size = int(np.prod(shape, dtype=np.int64))
     if size <= store_gigabytes * 1e9:
         return torch.empty(shape, dtype=torch.uint8)
@@ -326,7 +335,7 @@ def _allocate(shape: tuple[int, ...], store_gigabytes: float, scratch: Path | No
             f"{size / 1e9:.1f} GB of images exceed {store_gigabytes:g} GB and need a scratch folder"
         )
     scratch.mkdir(parents=True, exist_ok=True)
-    file = scratch / "images.u8"
+    file = scratch / name
     file.unlink(missing_ok=True)  # do not overwrite a file that an earlier store may still have mapped
     if size > shutil.disk_usage(scratch).free:
         raise InputError(

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from selfmark.config import STRIDE, Features, Student
+from selfmark.features.cells import append_places
 from selfmark.features.encoder import CELL, Encoder
 from selfmark.features.orientation import average_rotations
 from selfmark.model.backend import Backend
@@ -60,14 +61,15 @@ class ZeroShotPsi(nn.Module):
 
         Args:
             encoder: describes the cells.
-            centroids: [K, D] unit vectors.
-            settings: sharpness of the soft-argmax, and whether features are averaged over rotations.
+            centroids: [K, D], see `features.cells.append_places`.
+            settings: sharpness of the soft-argmax, rotations to average over, weight of places.
         """
         super().__init__()
         self.backend: Backend = PLAIN_BACKEND
         self.encoder = encoder
         self.sharpness = settings.sharpness
         self.rotations = settings.averaged_rotations
+        self.settings = settings
         self.register_buffer("centroids", centroids)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -78,20 +80,24 @@ class ZeroShotPsi(nn.Module):
         """Return the features [B, D, S/8, S/8] and the heatmaps of images [B, 3, S, S] in 0..1."""
         with self.backend.execution.forward_context(self):
             features = average_rotations(self.encoder.describe, images, self.rotations).float()
+        features = append_places(features, self.settings)
         return features, enlarge_maps(similarity_heat(features, self.centroids, self.sharpness))
 
 
 def similarity_heat(features: Tensor, centroids: Tensor, sharpness: float) -> Tensor:
     """Return maps [B, K, h, w] whose squares are proportional to soft-argmax weights.
 
-    The peak of a map is its highest similarity, or 0 if all similarities are negative.
+    The similarity of two vectors is 1 less half their squared distance: the cosine for unit vectors. The peak
+    of a map is its highest similarity, or 0 if all similarities are negative.
 
     Args:
-        features: [B, D, h, w] unit vectors.
-        centroids: [K, D] unit vectors.
+        features: [B, D, h, w].
+        centroids: [K, D].
         sharpness: inverse temperature of the soft-argmax.
     """
-    similarity = torch.einsum("kd,bdhw->bkhw", centroids, features)
+    product = torch.einsum("kd,bdhw->bkhw", centroids, features)
+    lengths = features.square().sum(dim=1, keepdim=True) + centroids.square().sum(dim=1)[:, None, None]
+    similarity = product + (1 - lengths / 2)
     highest = similarity.amax(dim=(2, 3), keepdim=True)
     return highest.clamp_min(0) * torch.exp((similarity - highest) * (sharpness / 2))
 

@@ -6,15 +6,18 @@ import torch
 from torch import Tensor
 
 from selfmark.config import Runtime
+from selfmark.features.cells import described_channels
+from selfmark.features.direction import template_shape
 from selfmark.features.loading import build_encoder
 from selfmark.features.onnx_features import OnnxEncoder
 from selfmark.model.card import ModelCard
 from selfmark.model.feature_network import FeaturePsi, ZeroShotPsi, bytes_per_feature_image
 from selfmark.model.network import Psi, bytes_per_image, prepare_network
 from selfmark.model.plain_backend import create_plain_backend
+from selfmark.model.turned_network import DirectionFinder, TurnedPsi
 from selfmark.run.devices import uses_bf16
 
-LandmarkNetwork = Psi | FeaturePsi | ZeroShotPsi
+LandmarkNetwork = Psi | FeaturePsi | ZeroShotPsi | TurnedPsi
 
 
 def build_landmark_network(card: ModelCard, onnx_model: Tensor | None = None) -> LandmarkNetwork:
@@ -35,9 +38,15 @@ def build_landmark_network(card: ModelCard, onnx_model: Tensor | None = None) ->
             return Psi(card.network, landmarks)
     stored = None if onnx_model is None else onnx_model.numpy().tobytes()
     encoder = build_encoder(card.features.name, stored)
-    if card.architecture == "encoder":
-        return FeaturePsi(encoder, card.student, landmarks)
-    return ZeroShotPsi(encoder, torch.zeros(landmarks, encoder.part_channels), card.features)
+    psi: FeaturePsi | ZeroShotPsi = FeaturePsi(encoder, card.student, landmarks)
+    if card.architecture == "zero-shot":
+        centroids = torch.zeros(landmarks, described_channels(encoder, card.features))
+        psi = ZeroShotPsi(encoder, centroids, card.features)
+    if card.features.orientation != "turned":
+        return psi
+    template = torch.zeros(template_shape(encoder, card.images.size, card.features))
+    finder_encoder = build_encoder(card.features.name, stored)
+    return TurnedPsi(DirectionFinder(finder_encoder, card.features, template, torch.zeros(())), psi)
 
 
 def load_weights(network: LandmarkNetwork, tensors: dict[str, Tensor]) -> LandmarkNetwork:
@@ -55,10 +64,16 @@ def find_onnx_model(network: LandmarkNetwork) -> Tensor | None:
     return torch.frombuffer(bytearray(network.encoder.model_bytes), dtype=torch.uint8)
 
 
-def prepare_landmark_network(network: LandmarkNetwork, device: torch.device, runtime: Runtime) -> None:
+def prepare_landmark_network(
+    network: LandmarkNetwork | DirectionFinder, device: torch.device, runtime: Runtime
+) -> None:
     """Move a network to the device and give it the memory format and the backend that are fastest there."""
     if isinstance(network, Psi):
         prepare_network(network, device, runtime)
+        return
+    if isinstance(network, TurnedPsi):
+        prepare_landmark_network(network.finder, device, runtime)
+        prepare_landmark_network(network.psi, device, runtime)
         return
     network.to(device)
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

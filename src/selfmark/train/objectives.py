@@ -21,9 +21,9 @@ from selfmark.images.augment import (
 from selfmark.images.feed import PixelFeed, to_device
 from selfmark.model import losses
 from selfmark.model.backend import AugmentOps
+from selfmark.model.feature_network import FeaturePsi
 from selfmark.model.heatmaps import draw_gaussians, to_cells
-from selfmark.model.landmark_network import LandmarkNetwork
-from selfmark.model.network import Phi
+from selfmark.model.network import Phi, Psi
 from selfmark.points import Keypoints
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 from selfmark.train.batch_plan import BatchSlice, IntArray, PlannedPairs, plan_images, plan_pairs
@@ -299,7 +299,7 @@ class RegressionSettings:
 
 
 def build_regression_task(
-    psi: LandmarkNetwork,
+    psi: Psi | FeaturePsi,
     feed: PixelFeed,
     table: LandmarkTable,
     settings: RegressionSettings,
@@ -338,7 +338,7 @@ def _image_batches(
 
 
 def _regression_losses(
-    psi: LandmarkNetwork,
+    psi: Psi | FeaturePsi,
     table: LandmarkTable,
     settings: RegressionSettings,
     generator: torch.Generator,

@@ -1,0 +1,153 @@
+"""Which way an object faces: turn images of objects that face any direction the same way.
+
+Animals seen from above face any direction. Features of rotated copies of an image are compared with a
+template, the mean features of objects that face the same way; the best match tells how to turn the image. The
+template is found without labels: each image is rotated to match the template best, the template becomes the
+mean of the rotated images, and so on, as in K-means with one cluster.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from selfmark.config import Features
+from selfmark.features.encoder import CELL, Encoder
+from selfmark.features.orientation import rotation_matrices
+from selfmark.images.augment import warp_images
+
+
+class DirectionTemplate(NamedTuple):
+    """Features of objects that face the common direction.
+
+    template:    [D, g, g] mean features, less the mean over all rotations; a unit vector
+    offset:      angle in radians that is added to all rotations; it makes the common direction vertical, so
+                 that a mirrored image of a turned object is turned, too
+    consistency: how well the directions of images and of their mirror images agree: 0 for unrelated
+                 directions, 1 for equal ones
+    """
+
+    template: Tensor
+    offset: Tensor
+    consistency: float
+
+
+def describe_rotations(encoder: Encoder, images: Tensor, settings: Features) -> Tensor:
+    """Describe rotated copies of images, made smaller, on a coarse grid.
+
+    Args:
+        encoder: pretrained network.
+        images: [B, 3, S, S] in 0..1.
+        settings: number of rotations R, size of the images and of the grid.
+
+    Returns:
+        [B, R, D, g, g] float32; copy r is rotated by r/R of a full turn.
+    """
+    reduction, pooling = view_scales(images.shape[-1], encoder.size_multiple, settings)
+    small = F.avg_pool2d(images, reduction)
+    views = []
+    for number in range(settings.rotations):
+        angle = images.new_full((len(images),), 2 * math.pi * number / settings.rotations)
+        rotated = warp_images(small, rotation_matrices(angle, small.shape[-1]))
+        views.append(F.avg_pool2d(encoder.describe(rotated).float(), pooling))
+    return torch.stack(views, dim=1)
+
+
+def view_scales(size: int, size_multiple: int, settings: Features) -> tuple[int, int]:
+    """Return the factors by which images of `size` pixels, and then their features, are made smaller.
+
+    The images stay as they are if an encoder cannot divide the smaller ones into cells.
+    """
+    reduction = max(1, size // settings.direction_size)
+    if size % (reduction * size_multiple):
+        reduction = 1
+    return reduction, max(1, size // (reduction * CELL * settings.direction_cells))
+
+
+def template_shape(encoder: Encoder, size: int, settings: Features) -> tuple[int, int, int]:
+    """Return the shape [D, g, g] of the template for images of `size` pixels."""
+    reduction, pooling = view_scales(size, encoder.size_multiple, settings)
+    grid = size // reduction // CELL // pooling
+    return encoder.part_channels, grid, grid
+
+
+def rotate_mask(mask: Tensor, settings: Features, grid: int) -> Tensor:
+    """Return how much of each cell of the rotated copies belongs to the object.
+
+    Args:
+        mask: [N, h, w] bool, cells of the object.
+        settings: number of rotations R.
+        grid: side g of the grid of the rotated copies.
+
+    Returns:
+        [N, R, 1, g, g] between 0 and 1.
+    """
+    maps, views = mask[:, None].float(), []
+    for number in range(settings.rotations):
+        angle = maps.new_full((len(maps),), 2 * math.pi * number / settings.rotations)
+        rotated = warp_images(maps, rotation_matrices(angle, maps.shape[-1]), padding="zeros")
+        views.append(F.adaptive_avg_pool2d(rotated, grid))
+    return torch.stack(views, dim=1)
+
+
+def fit_template(
+    views: Tensor, mirrored: Tensor, settings: Features, generator: torch.Generator
+) -> DirectionTemplate:
+    """Find the template that images and mirror images, each rotated to match it, are most similar to.
+
+    Args:
+        views: [N, R, D, g, g] features of rotated images, see `describe_rotations`; 0 in the background, so
+            that objects are turned the same way and not, for example, the walls of a cage.
+        mirrored: the same for the mirror images.
+        settings: number of first templates that are tried, maximum number of iterations.
+        generator: chooses the first templates.
+    """
+    window = _disk(views.shape[-1], views.device)
+    both = torch.cat([views, mirrored]) * window
+    centered = (both - both.mean(dim=(0, 1))).flatten(2)
+    centered = F.normalize(centered, dim=-1)  # [2 N, R, D g g]
+    rows = torch.arange(len(centered), device=views.device)
+    starts = torch.randperm(len(centered), generator=generator, device=generator.device)
+    best, best_similarity = centered[0, 0], torch.tensor(-torch.inf, device=views.device)
+    for start in starts[: settings.direction_starts].tolist():
+        template, chosen = centered[start, 0], torch.full_like(rows, -1)
+        for _ in range(settings.iterations):
+            before, chosen = chosen, (centered @ template).argmax(dim=1)
+            if torch.equal(before, chosen):
+                break
+            template = F.normalize(centered[rows, chosen].mean(dim=0), dim=0)
+        similarity = (centered @ template).amax(dim=1).mean()
+        if similarity > best_similarity:
+            best, best_similarity = template, similarity
+    best = best.view(views.shape[2:])
+    plain, flipped = match_template(both, best).chunk(2)
+    # A rotated image, mirrored, must be rotated further by the sum of both angles to match the template.
+    total = torch.polar(torch.ones_like(plain), plain + flipped).mean()
+    return DirectionTemplate(best, -total.angle() / 2, float(total.abs()))
+
+
+def match_template(views: Tensor, template: Tensor) -> Tensor:
+    """Return the angles [N] in radians at which rotated images [N, R, D, g, g] match [D, g, g] best."""
+    return best_angles(views.float().flatten(2) @ template.float().flatten())
+
+
+def best_angles(similarity: Tensor) -> Tensor:
+    """Return the angle of the highest similarity, interpolated by a parabola: [N, R] to [N] radians."""
+    rotations = similarity.shape[1]
+    if rotations < 3:
+        return similarity.argmax(dim=1) * (2 * math.pi / rotations)
+    peak = similarity.argmax(dim=1, keepdim=True)
+    before, at_peak, after = (similarity.gather(1, (peak + step) % rotations)[:, 0] for step in (-1, 0, 1))
+    curvature = (2 * at_peak - before - after).clamp_min(1e-9)
+    fraction = (0.5 * (after - before) / curvature).clamp(-0.5, 0.5)
+    return (peak[:, 0] + fraction) * (2 * math.pi / rotations)
+
+
+def _disk(grid: int, device: torch.device) -> Tensor:
+    """Return a mask [g, g] of the largest disk, which contains the same part of an image in any rotation."""
+    offset = torch.arange(grid, device=device) - (grid - 1) / 2
+    return (offset.square()[:, None] + offset.square() <= (grid / 2) ** 2).float()

@@ -1,0 +1,174 @@
+"""Images of the discovery with features: which are used, how they are turned, and points in them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from selfmark import feature_images
+from selfmark.config import override, preset
+from selfmark.feature_images import (
+    find_directions,
+    select_images,
+    settle_orientation,
+    turn_back,
+    turn_images,
+    turn_keypoints,
+    used_store,
+)
+from selfmark.image_ref import ImageRef
+from selfmark.images.feed import PixelFeed
+from selfmark.images.store import ImageStore
+from selfmark.points import Keypoints
+from selfmark.run.folder import Run
+from tests.features.random_images import random_images
+from tests.features.tiny_encoder import TinyEncoder
+
+CPU = torch.device("cpu")
+SIDE = 64
+
+
+def _run(folder: Path, **changes: Any) -> Run:
+    settings = {name.replace("__", "."): value for name, value in changes.items()}
+    settings = {"features.name": "efficientnet-lite0", "images.size": SIDE, "network.depth": 1} | settings
+    Run.create(folder, override(preset("tiny"), settings), [], [])
+    return Run.open(folder)
+
+
+def _store(count: int) -> ImageStore:
+    rows = np.zeros((count, 4))
+    number = np.full(count, -1)
+    return ImageStore(
+        (random_images(count, SIDE) * 255).byte(),
+        tuple(ImageRef(Path(f"{row}.png")) for row in range(count)),
+        np.full((count, 2), SIDE),
+        rows,
+        rows.astype(np.float32),
+        number,
+        number,
+        number,
+        (),
+    )
+
+
+# --- orientation -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "consistency", "orientation", "rotation"),
+    [
+        (0.95, 0.0, "upright", 40),
+        (0.8, 1.0, "upright", 40),
+        (0.6, 0.95, "turned", 40),
+        (0.6, 0.5, "any", 180),
+    ],
+)
+def test_the_orientation_is_found_out_and_stored(
+    accuracy: float,
+    consistency: float,
+    orientation: str,
+    rotation: float,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = _run(tmp_path / "run")
+    fit = feature_images.fit_template
+    monkeypatch.setattr(feature_images, "measure_uprightness", lambda *_: accuracy)
+    monkeypatch.setattr(
+        feature_images, "fit_template", lambda *args: fit(*args)._replace(consistency=consistency)
+    )
+    settle_orientation(run, TinyEncoder(), select_images(run, _store(8), CPU).feed)
+    stored = Run.open(run.path).config
+    assert (stored.features.orientation, stored.augment.rotation) == (orientation, rotation)
+    assert run.events()[-1]["orientation"] == orientation
+
+
+@pytest.mark.parametrize(("orientation", "rotation"), [("upright", 12.0), ("turned", 40.0), ("any", 180.0)])
+def test_a_given_orientation_is_not_checked(
+    orientation: str, rotation: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = _run(tmp_path / "run", features__orientation=orientation, augment__rotation=12.0)
+    monkeypatch.delattr(feature_images, "measure_uprightness")
+    settle_orientation(run, TinyEncoder(), select_images(run, _store(8), CPU).feed)
+    stored = Run.open(run.path).config
+    assert (stored.features.orientation, stored.augment.rotation) == (orientation, rotation)
+
+
+def test_directions_are_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = _run(tmp_path / "run", runtime__predict_batch=3)
+    feed = select_images(run, _store(8), CPU).feed
+    found = find_directions(run, TinyEncoder(), feed)
+    assert found.angle.shape == (8,)
+    monkeypatch.delattr(feature_images, "describe_rotations")  # It would fail if it were called.
+    again = find_directions(Run.open(run.path), TinyEncoder(), feed)
+    assert all(torch.equal(*pair) for pair in zip(found, again, strict=True))
+
+
+# --- turned images -----------------------------------------------------------------------------------------
+
+
+def test_at_most_max_images_are_used(tmp_path: Path) -> None:
+    run, store = _run(tmp_path / "run", features__max_images=8), _store(20)
+    images = select_images(run, store, CPU)
+    assert len(images.rows) == len(images.feed) == 8
+    assert torch.equal(images.feed.pixels, store.pixels[images.rows])
+    chosen = used_store(images)
+    assert [str(ref.path) for ref in chosen.refs] == [f"{row}.png" for row in images.rows.tolist()]
+
+
+@pytest.mark.parametrize("gigabytes", [16.0, 1e-6])
+def test_quarter_turns_move_every_pixel(gigabytes: float, tmp_path: Path) -> None:
+    run, store = _run(tmp_path / "run", runtime__store_gigabytes=gigabytes), _store(8)
+    images = select_images(run, store, CPU)
+    turns = torch.arange(8) % 4
+    turned = turn_images(run, images, turns * math.pi / 2)
+    for row, turn in enumerate(turns.tolist()):
+        # rot90 turns counterclockwise, positive angles clockwise.
+        expected = torch.rot90(store.pixels[row], -turn, (1, 2))
+        assert (turned.feed.pixels[row].int() - expected.int()).abs().max() <= 1
+    assert (run.path / "turned.u8").exists() == (gigabytes < 1)
+
+
+def test_keypoints_are_turned_with_their_images_and_back(tmp_path: Path) -> None:
+    run, store = _run(tmp_path / "run", features__max_images=8), _store(12)
+    images = turn_images(run, select_images(run, store, CPU), torch.linspace(-3, 3, 8))
+    generator = torch.Generator().manual_seed(0)
+    index = torch.randint(0, 12, (200,), generator=generator).sort().values
+    xy = torch.rand(200, 2, generator=generator) * SIDE - 0.5
+    points = Keypoints(xy, index, torch.arange(200.0))
+    turned = turn_keypoints(points, images)
+    center = (SIDE - 1) / 2
+    expected = []
+    for number, (x, y) in enumerate(xy.tolist()):
+        if int(index[number]) not in images.rows.tolist():
+            continue
+        used = images.rows.tolist().index(int(index[number]))
+        angle = float(torch.linspace(-3, 3, 8)[used])
+        moved = complex(x - center, y - center) * complex(math.cos(angle), math.sin(angle))
+        if max(abs(moved.real), abs(moved.imag)) < SIDE / 2:
+            expected.append((number, used, moved.real + center, moved.imag + center))
+    assert 50 < len(expected) < 200
+    assert turned.score.tolist() == [number for number, *_ in expected]
+    assert turned.image_index.tolist() == [used for _, used, *_ in expected]
+    torch.testing.assert_close(turned.xy, torch.tensor([(x, y) for *_, x, y in expected]))
+    back = turn_back(turned, images)
+    kept = turned.score.long()
+    torch.testing.assert_close(back.xy, xy[kept], atol=1e-3, rtol=0)
+    assert torch.equal(back.image_index, index[kept])
+
+
+def test_upright_images_stay_as_they_are(tmp_path: Path) -> None:
+    run, store = _run(tmp_path / "run"), _store(8)
+    images = select_images(run, store, CPU)
+    points = Keypoints(torch.rand(5, 2) * 60, torch.tensor([0, 1, 1, 4, 7]), torch.ones(5))
+    turned = turn_keypoints(points, images)
+    assert torch.equal(turned.xy, points.xy)
+    assert torch.equal(turn_back(replace(turned, score=points.score), images).xy, points.xy)
+    assert isinstance(images.feed, PixelFeed)
+    assert used_store(images) is store

@@ -21,12 +21,15 @@ from selfmark.errors import InputError
 from selfmark.export.onnx_detector import OnnxDetector, load_detector
 from selfmark.export.onnx_export import export_onnx, write_float16, write_float32, write_int8
 from selfmark.export.onnx_nodes import OPSET
+from selfmark.features.cells import append_places
 from selfmark.features.dinov2 import DinoV2Encoder, TransformerShape
+from selfmark.features.direction import describe_rotations
 from selfmark.features.encoder import Encoder
 from selfmark.features.loading import build_encoder, load_encoder
 from selfmark.model.card import ModelCard
 from selfmark.model.feature_network import FeaturePsi, ZeroShotPsi
 from selfmark.model.heatmaps import PeakMethod
+from selfmark.model.turned_network import DirectionFinder, TurnedPsi
 from tests.features.onnx_models import make_model
 
 onnx = pytest.importorskip("onnx")
@@ -90,6 +93,31 @@ def zero_shot_detector(encoder: Encoder, **changes: Any) -> Detector:
     return Detector(psi, replace(CARD, architecture="zero-shot", **changes))
 
 
+TURNED = Features(orientation="turned", direction_size=64, direction_cells=4, sharpness=30.0)
+
+
+def turned_detector(encoder: Encoder, **changes: Any) -> Detector:
+    """Return a detector that turns images first; its template is a picture."""
+    with torch.no_grad():
+        views = describe_rotations(encoder, pictures(1, seed=1).float() / 255, TURNED)
+    template = views[0, 3] - views.mean(dim=(0, 1))
+    inner = encoder_detector(encoder, **changes)
+    assert isinstance(inner.psi, FeaturePsi)
+    finder = DirectionFinder(encoder, TURNED, template, torch.tensor(0.2))
+    return Detector(TurnedPsi(finder, inner.psi), replace(inner.card, features=TURNED))
+
+
+def turned_zero_shot_detector(encoder: Encoder, **changes: Any) -> Detector:
+    """Return a detector that turns images and compares features and places of cells with centroids."""
+    with torch.no_grad():
+        features = append_places(encoder.describe(pictures(1, seed=1).float() / 255), TURNED)
+    centroids = features[0, :, [4, 6, 9], [6, 3, 8]].T.contiguous()
+    turned = turned_detector(encoder, **changes)
+    assert isinstance(turned.psi, TurnedPsi)
+    psi = TurnedPsi(turned.psi.finder, ZeroShotPsi(encoder, centroids, TURNED))
+    return Detector(psi, replace(turned.card, architecture="zero-shot"))
+
+
 def compare(detector: Detector, path: Path, images: Tensor) -> None:
     expected = detector.locate(images)
     predicted = OnnxDetector(detector, write_float32(detector, path)).locate(images)
@@ -119,6 +147,20 @@ def test_the_published_encoder_agrees_with_torch(
 def test_random_batch_norms_agree_with_torch(make: MakeDetector, name: str, tmp_path: Path) -> None:
     detector = make(random_encoder(name), refine="parabola")
     compare(detector, tmp_path / "model.onnx", pictures(4))
+
+
+@pytest.mark.parametrize("make", [turned_detector, turned_zero_shot_detector])
+@pytest.mark.parametrize("flip", [True, False])
+def test_networks_that_turn_images_agree_with_torch(
+    make: MakeDetector, flip: bool, lite0: Encoder, tmp_path: Path
+) -> None:
+    detector = make(lite0, refine="centroid", flip_test=flip)
+    images = torch.cat([torch.rot90(pictures(2), turn, (2, 3)) for turn in range(4)])
+    assert isinstance(detector.psi, TurnedPsi)
+    with torch.no_grad():
+        angles = detector.psi.finder(images.float() / 255) % 6.28
+    assert angles.std() > 0.5  # images are turned by different angles
+    compare(detector, tmp_path / "model.onnx", images)
 
 
 @pytest.mark.parametrize("make", [encoder_detector, zero_shot_detector])

@@ -2,10 +2,10 @@
 
     python docs/make_features_pictures.py PICTURE --runs RUN... --images IMAGE...
 
-docs/images/features-flies.jpg shows test images 1, 9, 17, 25 and 33 of flies-dpk. The runs were made with
-48 of its 60 training images, which `benchmarks/features/default_command.py` selects, on a CPU:
+docs/images/features-flies.jpg shows test images 1, 9, 17, 25 and 33 of flies-dpk. The first run was made with
+48 of its 60 training images, which `benchmarks/features/default_command.py` selects, the second with all of
+them, on a CPU:
 
-    selfmark discover IMAGES -k 16 --features none --preset tiny -o runs/none
     selfmark discover IMAGES -k 16 --method zero-shot -o runs/zero-shot
     selfmark discover IMAGES -k 16 -o runs/default
 

@@ -35,6 +35,7 @@ from selfmark.correspondence.zero_shot import PlacedLandmarks
 from selfmark.detector import Detector
 from selfmark.errors import CollapsedTraining
 from selfmark.feature_images import (
+    Directions,
     UsedImages,
     find_directions,
     select_images,
@@ -52,7 +53,7 @@ from selfmark.images.store import ImageStore
 from selfmark.model.card import Architecture
 from selfmark.model.feature_network import FeaturePsi, ZeroShotPsi, bytes_per_feature_image
 from selfmark.model.heatmaps import heat_centroids, to_pixels
-from selfmark.model.landmark_network import LandmarkNetwork, prepare_landmark_network
+from selfmark.model.landmark_network import prepare_landmark_network
 from selfmark.model.network import Phi
 from selfmark.model.turned_network import DirectionFinder, TurnedPsi
 from selfmark.pipeline import (
@@ -127,13 +128,10 @@ def train_feature_detector(
         run.log("features", name=info.name, license=info.license, training_data=info.training_data)
         images = select_images(run, store, device)
         settle_orientation(run, encoder, images.feed)
-        finder: DirectionFinder | None = None
+        directions: Directions | None = None
         if run.config.features.orientation == "turned":
             directions = find_directions(run, encoder, images.feed)
             images = turn_images(run, images, directions.angle)
-            # The encoder above is trained later or part of the result; the finder has its own.
-            own_encoder = load_encoder(info.name, device)
-            finder = DirectionFinder(own_encoder, run.config.features, directions.template, directions.offset)
         run.log("plan", **_plan(run.config))
         centroids, first, labels = find_feature_labels(run, encoder, images)
         on_preview(images.feed.pixels, first.xy)
@@ -153,9 +151,7 @@ def train_feature_detector(
         if run.config.features.runs_stage1:
             result = _try_keypoint_labels(run, images, result)
     _store_landmarks(run, result, centroids, images)
-    psi: LandmarkNetwork = result.psi
-    if finder is not None:
-        psi = TurnedPsi(finder, result.psi)
+    psi = result.psi if directions is None else _turn_images_first(run, result.psi, directions)
     card = replace(
         build_card(run, result.mirror, len(store)),
         architecture=result.architecture,
@@ -169,6 +165,14 @@ def train_feature_detector(
     )
     card = keep_edits(run, psi, card)
     return Detector(psi, card, device, run.config.runtime), store
+
+
+def _turn_images_first(run: Run, psi: FeaturePsi | ZeroShotPsi, directions: Directions) -> TurnedPsi:
+    """Return a network that turns images as the training images of `psi` were turned."""
+    settings = run.config.features
+    # The encoder of psi may have been trained, so the directions need their own.
+    encoder = load_encoder(settings.name, directions.template.device)
+    return TurnedPsi(DirectionFinder(encoder, settings, directions.template, directions.offset), psi)
 
 
 def _plan(config: Config) -> dict[str, int]:

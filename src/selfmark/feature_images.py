@@ -132,7 +132,7 @@ def _compute_directions(run: Run, encoder: Encoder, feed: PixelFeed) -> Directio
     agreed = group.broadcast(torch.tensor([consistency], device=device))
     rows, on_progress, angles = group.shard(len(feed)), run.progress("finding directions"), []
     done = 0
-    for pixels in feed.sequential_batches(config.runtime.predict_batch, rows):
+    for pixels in feed.sequential_batches(batch, rows):
         angles.append(match_template(describe(pixels), template) + offset)
         done += len(pixels)
         on_progress(done, rows.stop - rows.start)

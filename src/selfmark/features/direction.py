@@ -9,7 +9,8 @@ mean of the rotated images, and so on, as in K-means with one cluster.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -49,12 +50,18 @@ def describe_rotations(encoder: Encoder, images: Tensor, settings: Features) -> 
     """
     reduction, pooling = view_scales(images.shape[-1], encoder.size_multiple, settings)
     small = F.avg_pool2d(images, reduction)
-    views = []
-    for number in range(settings.rotations):
-        angle = images.new_full((len(images),), 2 * math.pi * number / settings.rotations)
-        rotated = warp_images(small, rotation_matrices(angle, small.shape[-1]))
-        views.append(F.avg_pool2d(encoder.describe(rotated).float(), pooling))
+    views = [
+        F.avg_pool2d(encoder.describe(copy).float(), pooling)
+        for copy in _rotated_copies(small, settings.rotations, "border")
+    ]
     return torch.stack(views, dim=1)
+
+
+def _rotated_copies(maps: Tensor, rotations: int, padding: Literal["border", "zeros"]) -> Iterator[Tensor]:
+    """Yield maps [B, C, S, S] rotated by 0, 1, 2, ... of `rotations` parts of a full turn."""
+    for number in range(rotations):
+        angle = maps.new_full((len(maps),), 2 * math.pi * number / rotations)
+        yield warp_images(maps, rotation_matrices(angle, maps.shape[-1]), padding)
 
 
 def view_scales(size: int, size_multiple: int, settings: Features) -> tuple[int, int]:
@@ -86,12 +93,8 @@ def rotate_mask(mask: Tensor, settings: Features, grid: int) -> Tensor:
     Returns:
         [N, R, 1, g, g] between 0 and 1.
     """
-    maps, views = mask[:, None].float(), []
-    for number in range(settings.rotations):
-        angle = maps.new_full((len(maps),), 2 * math.pi * number / settings.rotations)
-        rotated = warp_images(maps, rotation_matrices(angle, maps.shape[-1]), padding="zeros")
-        views.append(F.adaptive_avg_pool2d(rotated, grid))
-    return torch.stack(views, dim=1)
+    copies = _rotated_copies(mask[:, None].float(), settings.rotations, "zeros")
+    return torch.stack([F.adaptive_avg_pool2d(copy, grid) for copy in copies], dim=1)
 
 
 def fit_template(

@@ -1,12 +1,14 @@
 """Run the default command on a data set and evaluate it: the figures of discovery with features.
 
     PYTHONPATH=src:benchmarks:benchmarks/quality python benchmarks/features/default_command.py NAME -k 30 \
-        --data-folder DATA --out RUN [--part validation|test] [--seed 0] [--set NAME=VALUE]
+        --data-folder DATA --out RUN [--part validation|test] [--seed 0] [--preset tiny] [--set NAME=VALUE]
 
 `--part validation`, the default, trains on four fifths of the training images and evaluates on the other
 fifth, which is always the same: settings are chosen on these figures, and test images are never read.
 `--part test` trains on all training images and evaluates on the test images. Of videos, the last
 fifth is held out, because neighboring frames are almost the same.
+
+`--preset tiny` uses the settings of a machine without a GPU on any machine.
 
 DATA contains NAME.zip or NAME/. The script prints one line of JSON and writes a contact sheet, RUN/sheet.jpg.
 """
@@ -33,6 +35,7 @@ from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptio
 from selfmark.images.sources import list_images
 from selfmark.run.files import read_json, write_json
 
+_DECISIONS = ("agreement", "orientation", "places", "note")  # events of the log that are part of the result
 VALIDATION_FRACTION = 0.2
 SEED = 7
 
@@ -63,6 +66,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="Folder for the labels and the run.")
     parser.add_argument("--part", choices=("validation", "test"), default="validation")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--preset", default="auto")
     parser.add_argument("--features", default=None)
     parser.add_argument("--method", default=None)
     parser.add_argument("--set", action="append", default=[], dest="settings")
@@ -76,6 +80,7 @@ def main() -> None:
         parts.inputs,
         landmarks=arguments.k,
         output=arguments.out / "run",
+        preset=arguments.preset,
         settings=parse_settings(arguments.settings) | {"seed": arguments.seed},
         features=arguments.features,
         method=arguments.method,
@@ -152,7 +157,7 @@ def summarize(arguments: argparse.Namespace, metrics: dict[str, Any], minutes: f
         "first_landmarks_share": round(first["forward"] / guessing, 4),
         "minutes": round(minutes, 2),
         "command": describe_command(arguments),
-        "agreement": [event for event in events if event["event"] in ("agreement", "orientation", "note")],
+        "agreement": [event for event in events if event["event"] in _DECISIONS],
         "torch": torch.__version__,
         "commit": provenance.commit(),
     }
@@ -163,6 +168,8 @@ def describe_command(arguments: argparse.Namespace) -> str:
     words: Sequence[str] = ["selfmark", "discover", "IMAGES", "-k", str(arguments.k)]
     if arguments.seed:
         words = [*words, "--seed", str(arguments.seed)]
+    if arguments.preset != "auto":
+        words = [*words, "--preset", arguments.preset]
     for option in ("features", "method"):
         if getattr(arguments, option):
             words = [*words, f"--{option}", getattr(arguments, option)]

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from selfmark.config import override
+from selfmark.correspondence.agreement import unexplained_fraction
 from selfmark.correspondence.zero_shot import find_foreground
 from selfmark.features.cells import describe_cells, describe_colors
 from selfmark.features.direction import describe_rotations, fit_template, match_template, rotate_mask
@@ -23,7 +25,8 @@ from selfmark.run.devices import uses_bf16
 from selfmark.run.folder import Run
 from selfmark.sampling import evenly_spaced
 
-_CHECKED_DIRECTIONS = 200  # images on which it is decided how objects are turned
+_CHECKED_IMAGES = 200  # images on which it is decided how objects are turned
+_COMPARED_IMAGES = 2_000  # images on which landmarks are compared; more would change nothing
 
 
 class UsedImages(NamedTuple):
@@ -72,7 +75,7 @@ def settle_orientation(run: Run, encoder: Encoder, feed: PixelFeed) -> None:
     settings = run.config.features
     found = settings.orientation
     if found == "auto":
-        sample = feed.pixels[_sample_rows(feed)].to(feed.device)
+        sample = feed.pixels[sample_rows(feed)].to(feed.device)
         accuracy = measure_uprightness(encoder, sample, run.config.runtime.predict_batch)
         # On GPUs the accuracy may differ slightly between processes, but their decision must not.
         found, consistency = "upright", None
@@ -113,7 +116,7 @@ def _compute_directions(run: Run, encoder: Encoder, feed: PixelFeed) -> Directio
         with torch.autocast(device.type, torch.bfloat16, enabled=uses_bf16(config.runtime, device)):
             return describe_rotations(encoder, pixels.to(device).float() / 255, config.features)
 
-    sample = PixelFeed(feed.pixels[_sample_rows(feed)], device)
+    sample = PixelFeed(feed.pixels[sample_rows(feed)], device)
     batch = config.runtime.predict_batch
     generator = create_generator(config, "directions", device)
     foreground = _find_sample_foreground(run, encoder, sample, generator)
@@ -143,8 +146,9 @@ def _find_sample_foreground(
     run: Run, encoder: Encoder, sample: PixelFeed, generator: torch.Generator
 ) -> Tensor:
     """Mark the cells [N, h, w] of the object in images that are not turned; all processes do the same."""
-    everything, upright = slice(0, len(sample)), override(run.config, {"features.orientation": "upright"})
-    cells = describe_cells(encoder, sample, everything, upright, run.path)
+    everything = slice(0, len(sample))
+    plain = override(run.config, {"features.orientation": "upright", "features.places": "ignored"})
+    cells = describe_cells(encoder, sample, everything, plain, run.path)
     colors = describe_colors(sample, everything, run.config.runtime.predict_batch)
     return find_foreground(cells, colors, run.config.features, generator)
 
@@ -197,5 +201,26 @@ def turn_back(points: Keypoints, images: UsedImages) -> Keypoints:
     return replace(points, xy=xy, image_index=images.rows.to(xy.device)[points.image_index])
 
 
-def _sample_rows(feed: PixelFeed) -> Tensor:
-    return torch.from_numpy(evenly_spaced(len(feed), _CHECKED_DIRECTIONS))
+def sample_rows(feed: PixelFeed) -> Tensor:
+    """Return the rows of evenly spaced images, on which it is decided how images are treated."""
+    return torch.from_numpy(evenly_spaced(len(feed), _CHECKED_IMAGES))
+
+
+def compare_landmarks(
+    predictors: Tensor, targets: Tensor, matrix: Tensor, present: Tensor | None = None
+) -> float:
+    """Return the error of predicting landmarks from others, over that of guessing their mean.
+
+    Both are turned back first: in turned images little but noise is left to predict, in few images nothing.
+
+    Args:
+        predictors: [N, K, 2] landmarks of N used images.
+        targets: [N, L, 2] landmarks to predict.
+        matrix: [N, 2, 3] how the images were turned, see `UsedImages`.
+        present: [N, L] bool, targets that count; None: all.
+    """
+    rows = torch.from_numpy(evenly_spaced(len(matrix), _COMPARED_IMAGES))
+    back = invert_affine(matrix)
+    inputs, outputs = (move_points(xy, back).cpu()[rows].numpy() for xy in (predictors, targets))
+    counted = np.ones(outputs.shape[:2], dtype=bool) if present is None else present.cpu()[rows].numpy()
+    return unexplained_fraction(inputs, outputs, counted)

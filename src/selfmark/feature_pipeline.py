@@ -2,7 +2,8 @@
 
     images
       -> images that are turned the same way, if the objects face any direction (see `feature_images`)
-      -> features of every cell; each cell belongs to the object or to the background
+      -> features of every cell, and its place where places help (see `feature_places`); each cell belongs
+         to the object or to the background
       -> zero-shot landmarks: K clusters of the object's cells
       -> upright objects: keypoints, clustered by their features, as more exact labels (see `feature_labels`)
       -> rounds: train a detector, a head on the encoder, on the labels; find new landmarks with it
@@ -21,15 +22,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from selfmark.config import Config
-from selfmark.correspondence.agreement import unexplained_fraction
 from selfmark.correspondence.mirror import find_mirror_partners, nearest_in_mirror_image
 from selfmark.correspondence.zero_shot import PlacedLandmarks
 from selfmark.detector import Detector
@@ -37,6 +35,7 @@ from selfmark.errors import CollapsedTraining
 from selfmark.feature_images import (
     Directions,
     UsedImages,
+    compare_landmarks,
     find_directions,
     select_images,
     settle_orientation,
@@ -46,8 +45,8 @@ from selfmark.feature_images import (
     used_store,
 )
 from selfmark.feature_labels import FoundLandmarks, find_feature_labels
+from selfmark.feature_places import settle_places
 from selfmark.features.loading import load_encoder
-from selfmark.images.augment import invert_affine, move_points
 from selfmark.images.feed import PixelFeed
 from selfmark.images.store import ImageStore
 from selfmark.model.card import Architecture
@@ -78,12 +77,9 @@ from selfmark.pipeline_steps import (
 from selfmark.points import Keypoints, LabeledPoints
 from selfmark.run.devices import images_per_pass
 from selfmark.run.folder import Run
-from selfmark.sampling import evenly_spaced
 from selfmark.train.checkpoints import load_checkpoint
 from selfmark.train.engine import Phase, build_student_state
 from selfmark.train.objectives import LandmarkTable, RegressionSettings, build_regression_task
-
-_CHECKED_IMAGES = 2_000  # images on which landmarks are compared; more would change nothing
 
 Preview = Callable[[Tensor, Tensor], None]
 """Called with images [N, 3, S, S] uint8 and their zero-shot landmarks [N, K, 2] in network pixels."""
@@ -132,6 +128,7 @@ def train_feature_detector(
         if run.config.features.orientation == "turned":
             directions = find_directions(run, encoder, images.feed)
             images = turn_images(run, images, directions.angle)
+        settle_places(run, encoder, images)
         run.log("plan", **_plan(run.config))
         centroids, first, labels = find_feature_labels(run, encoder, images)
         on_preview(images.feed.pixels, first.xy)
@@ -213,8 +210,8 @@ def _train_on_feature_labels(
 
     def is_worse(found: FoundLandmarks, number: int) -> bool:
         # Noise cannot be predicted, so of two sets the noisier one is harder to predict from the other.
-        unexplained_start = _unexplained(found, start.found, images)
-        unexplained_found = _unexplained(start.found, found, images)
+        unexplained_start = compare_landmarks(found.xy, start.found.xy, images.matrix)
+        unexplained_found = compare_landmarks(start.found.xy, found.xy, images.matrix)
         is_noisier = unexplained_found > settings.max_noise_ratio * unexplained_start
         is_kept = not is_noisier and unexplained_start <= settings.max_unexplained_start
         run.log(
@@ -264,7 +261,7 @@ def _train_on_keypoint_labels(
 
     def check_warmup(phi: Phi) -> None:
         table, _ = tabulate(phi, 0)
-        if not _confirms(run, current, table, "warm-up", config.features.max_unexplained_warmup):
+        if not _confirms(run, images, current, table, "warm-up", config.features.max_unexplained_warmup):
             raise _Unconfirmed
 
     try:
@@ -272,7 +269,7 @@ def _train_on_keypoint_labels(
     except _Unconfirmed:
         return current
     table, mirror = tabulate(phi, config.rounds.count)
-    if not _confirms(run, current, table, "keypoints", config.features.max_unexplained):
+    if not _confirms(run, images, current, table, "keypoints", config.features.max_unexplained):
         return current
 
     def label_next_round(found: FoundLandmarks, number: int) -> LandmarkTable:
@@ -286,17 +283,20 @@ class _Unconfirmed(Exception):
     """Stops Stage 1 because its landmarks after the warm-up are not confirmed."""
 
 
-def _confirms(run: Run, current: _Candidate, table: LandmarkTable, stage: str, limit: float) -> bool:
+def _confirms(
+    run: Run, images: UsedImages, current: _Candidate, table: LandmarkTable, stage: str, limit: float
+) -> bool:
     """Return True if the error of predicting labels from the current landmarks is at most the limit.
 
     Args:
         run: the run, which logs the result.
+        images: the training images.
         current: the landmarks that may confirm the labels.
         table: the labels.
         stage: name of the check in the log.
         limit: highest error, relative to guessing the mean.
     """
-    unexplained = unexplained_fraction(*_to_arrays(current.found.xy, table.xy, table.present))
+    unexplained = compare_landmarks(current.found.xy, table.xy, images.matrix, table.present)
     is_kept = unexplained <= limit
     run.log("agreement", stage=stage, round=0, unexplained=round(unexplained, 4), is_kept=is_kept)
     return is_kept
@@ -396,22 +396,6 @@ def _build_table(found: FoundLandmarks, config: Config) -> LandmarkTable:
     mirrored_present = found.mirrored_score >= found.mirrored_score.quantile(left_out, dim=0)
     usable = torch.nonzero((present & mirrored_present).any(dim=1)).flatten()
     return LandmarkTable(found.xy, present, found.mirrored_xy, mirrored_present, usable)
-
-
-def _unexplained(predictors: FoundLandmarks, targets: FoundLandmarks, images: UsedImages) -> float:
-    """Return the error of predicting `targets` from `predictors`, over that of guessing their mean.
-
-    Both are turned back first: in turned images little but noise is left to predict, in few images nothing.
-    """
-    back = invert_affine(images.matrix)
-    inputs, outputs = _to_arrays(move_points(predictors.xy, back), move_points(targets.xy, back))
-    return unexplained_fraction(inputs, outputs, np.ones(outputs.shape[:2], dtype=bool))
-
-
-def _to_arrays(*tensors: Tensor) -> tuple[npt.NDArray[Any], ...]:
-    """Return the rows of evenly spaced images as arrays."""
-    rows = torch.from_numpy(evenly_spaced(len(tensors[0]), _CHECKED_IMAGES))
-    return tuple(tensor.cpu()[rows].numpy() for tensor in tensors)
 
 
 def _store_landmarks(run: Run, result: _Candidate, centroids: Tensor, images: UsedImages) -> None:

@@ -96,6 +96,8 @@ def test_lines_and_overall_bar_of_a_run_with_features() -> None:
     plan = {"event": "plan", "rounds": 1, "stage1": 10, "stage2": 8, "student": 8, "student_rounds": 2}
     events = [
         {"event": "orientation", "upright_accuracy": 0.97, "orientation": "upright"},
+        {"event": "places", "places": "used"},
+        {"event": "places", "places": "ignored"},
         {"event": "preview", "path": "runs/[cats]/preview/zero-shot.jpg"},
         train_event("student", 1, 4, 0, 4),
         {"event": "agreement", "stage": "student", "round": 1, "is_kept": True},
@@ -114,6 +116,8 @@ def test_lines_and_overall_bar_of_a_run_with_features() -> None:
         assert (task.completed, task.total) == (12, 26)
     assert text(out).splitlines() == [
         "the objects are upright (features.orientation=upright)",
+        "the place of a part in the image helps to recognize it (features.places=used)",
+        "the place of a part in the image says little about it, and is ignored (features.places=ignored)",
         "first landmarks: runs/[cats]/preview/zero-shot.jpg",
         "learning landmarks, round 1 of 2: 4 of 4 loss 0.5000",
         "learning landmarks, round 2 of 2: 4 of 4 loss 0.5000",

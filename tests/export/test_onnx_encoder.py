@@ -93,7 +93,7 @@ def zero_shot_detector(encoder: Encoder, **changes: Any) -> Detector:
     return Detector(psi, replace(CARD, architecture="zero-shot", **changes))
 
 
-TURNED = Features(orientation="turned", direction_size=64, direction_cells=4, sharpness=30.0)
+TURNED = Features(orientation="turned", places="used", direction_size=64, direction_cells=4, sharpness=30.0)
 
 
 def turned_detector(encoder: Encoder, **changes: Any) -> Detector:

@@ -55,8 +55,8 @@ def test_features_are_averaged_if_objects_face_any_direction(
     torch.testing.assert_close(cells, _expected(rotations), atol=1e-3, rtol=0)
 
 
-def test_places_are_appended_in_turned_images_and_are_mirrored_in_mirror_images(tmp_path: Path) -> None:
-    settings = {"features.orientation": "turned", "features.place_weight": 0.25}
+def test_places_are_appended_if_used_and_are_mirrored_in_mirror_images(tmp_path: Path) -> None:
+    settings = {"features.places": "used", "features.place_weight": 0.25}
     cells, mirrored = (
         _describe(tmp_path, settings=settings, is_mirrored=is_mirrored) for is_mirrored in (False, True)
     )

@@ -133,6 +133,14 @@ class ProgressDisplay:
             soft_wrap=True,
         )
 
+    def _on_places(self, event: Event) -> None:
+        found = (
+            "the place of a part in the image helps to recognize it"
+            if event["places"] == "used"
+            else "the place of a part in the image says little about it, and is ignored"
+        )
+        self.console.print(f"{found} (features.places={event['places']})", highlight=False, soft_wrap=True)
+
     def _on_keypoint_labels(self, event: Event) -> None:
         used = (
             f"keypoints mark {event['labeled_fraction']:.0%} of the landmarks; the next round learns them"

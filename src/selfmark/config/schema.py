@@ -89,8 +89,10 @@ class Features:
     direction_cells: int = at_least(1, 8)  # turned: side of the grid on which their features are compared
     direction_starts: int = at_least(1, 20)  # turned: images that are tried as the first template
     turned_rotation: float = 40.0  # turned: value of augment.rotation
-    place_weight: float = 0.1  # turned: weight of a cell's place compared with its features
     rotation: float = 180.0  # any: value of augment.rotation
+    places: Literal["auto", "used", "ignored"] = "auto"  # whether a cell's place in the image describes it
+    max_place_ratio: float = above(0, 1_000, 0.96)  # auto: used if prediction is this much easier with places
+    place_weight: float = 0.1  # weight of the place compared with the features
     sharpness: float = above(0, 10_000, 30.0)  # inverse temperature of the soft-argmax over similarities
     labels: Literal["auto", "cells", "keypoints"] = "auto"  # labels of round 1; auto: keypoints if upright
     max_keypoints: int = at_least(2, 100)  # labels: maximum number of keypoints per image
@@ -111,8 +113,8 @@ class Features:
 
     @property
     def used_place_weight(self) -> float:
-        """Weight of a cell's place; places mean something only in images that are turned the same way."""
-        return self.place_weight if self.orientation == "turned" else 0.0
+        """Weight of a cell's place; 0 if places are ignored or it is not yet known whether they help."""
+        return self.place_weight if self.places == "used" else 0.0
 
     @property
     def labels_keypoints(self) -> bool:

@@ -46,7 +46,7 @@ def describe_cells(
         on_progress: called with the number of images done and their total.
 
     Returns:
-        [N, D, S/8, S/8] float16, unit vectors; with places if images are turned, see `append_places`.
+        [N, D, S/8, S/8] float16, unit vectors; with places if they are used, see `append_places`.
     """
     rotations = config.features.averaged_rotations
 
@@ -63,9 +63,9 @@ def describe_cells(
 
 
 def append_places(features: Tensor, settings: Features) -> Tensor:
-    """Append the place of each cell in the image to its features, if images are turned the same way.
+    """Append the place of each cell in the image to its features, if places are used.
 
-    Left and right parts of an animal have similar features, but not the same place. A distance of a fifth of
+    Left and right parts of an object have similar features, but not the same place. A distance of a fifth of
     the image counts as much as a squared distance of `place_weight` between features.
 
     Args:

@@ -1,0 +1,78 @@
+"""Whether the place of a part in the image helps to recognize it.
+
+The left and the right eye of a face have similar features, but in images that show faces the same way they
+have different places. In images of birds that face left or right, the place of a part says little.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from selfmark.config import Config, override
+from selfmark.correspondence.zero_shot import find_foreground, find_part_centroids, place_parts
+from selfmark.feature_images import UsedImages, compare_landmarks, sample_rows
+from selfmark.features.cells import append_places, describe_cells, describe_colors
+from selfmark.features.encoder import Encoder
+from selfmark.images.feed import PixelFeed
+from selfmark.pipeline_steps import create_generator
+from selfmark.run.folder import Run
+
+
+def settle_places(run: Run, encoder: Encoder, images: UsedImages) -> None:
+    """Find out whether places help, unless the settings say so, and settle the settings for it.
+
+    Zero-shot landmarks of some images are found with and without places. Landmarks that jump between similar
+    parts cannot be predicted, so places help if the landmarks with places are clearly easier to predict from
+    those without places than the other way round.
+
+    Args:
+        run: the run.
+        encoder: describes the cells.
+        images: the used images, turned if necessary.
+    """
+    settings = run.config.features
+    if settings.places != "auto":
+        return
+    found = "ignored"  # images of objects that face any direction: places mean nothing
+    if settings.orientation != "any":
+        rows = sample_rows(images.feed)
+        sample = PixelFeed(images.feed.pixels[rows], images.feed.device)
+        plain, placed = _find_landmarks_twice(run, encoder, sample)
+        matrix = images.matrix[rows.to(images.matrix.device)]
+        unexplained_placed = compare_landmarks(plain, placed, matrix)
+        unexplained_plain = compare_landmarks(placed, plain, matrix)
+        # On GPUs the errors may differ slightly between processes, but their decision must not.
+        is_easier = unexplained_placed <= settings.max_place_ratio * unexplained_plain
+        found = "used" if run.group.any(is_easier) else "ignored"
+        run.log(
+            "places",
+            unexplained_with_places=round(unexplained_placed, 4),
+            unexplained_without=round(unexplained_plain, 4),
+            places=found,
+        )
+    run.settle_settings({"features.places": found})
+
+
+@torch.no_grad()
+def _find_landmarks_twice(run: Run, encoder: Encoder, sample: PixelFeed) -> tuple[Tensor, Tensor]:
+    """Return the zero-shot landmarks [N, K, 2] without and with places; all processes do the same."""
+    config, everything = run.config, slice(0, len(sample))
+    cells = describe_cells(encoder, sample, everything, config, run.path)
+    colors = describe_colors(sample, everything, config.runtime.predict_batch)
+    generator = create_generator(config, "places", sample.device)
+    foreground = find_foreground(cells, colors, config.features, generator)
+
+    def find_landmarks(places: str) -> Tensor:
+        settings = override(config, {"features.places": places}).features
+        described = append_places(cells, settings)
+        centroids = find_part_centroids(described, foreground, _num_landmarks(config), settings, generator)
+        return place_parts(described, centroids, settings.sharpness).xy
+
+    return find_landmarks("ignored"), find_landmarks("used")
+
+
+def _num_landmarks(config: Config) -> int:
+    """Return K, or the middle candidate while K is not yet chosen."""
+    candidates = config.auto_k.candidates
+    return config.K or candidates[len(candidates) // 2]

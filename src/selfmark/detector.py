@@ -34,8 +34,9 @@ from selfmark.model.landmark_network import (
     build_landmark_network,
     bytes_per_network_image,
     find_onnx_model,
-    load_weights,
     prepare_landmark_network,
+    read_weights,
+    stored_weights,
 )
 from selfmark.points import Landmarks
 from selfmark.run.config_file import read_config
@@ -267,7 +268,7 @@ class Detector:
         onnx_model = find_onnx_model(self.psi)
         if onnx_model is not None:
             write_tensors({"onnx": onnx_model}, {}, folder / ONNX_FEATURES)
-        write_tensors(dict(self.psi.state_dict()), {}, folder / "weights.safetensors")
+        write_tensors(stored_weights(self.psi), {}, folder / "weights.safetensors")
         write_card(self.card, folder)
 
     @classmethod
@@ -286,12 +287,11 @@ class Detector:
         network = _build_network(card, folder)
         path = folder / "weights.safetensors"
         try:
-            tensors, _ = read_tensors(path, network.state_dict())
+            psi = read_weights(network, path)
         except DamagedFile:
             raise
         except InputError as error:
             raise InputError(f"{path} does not match {folder / 'model.json'}: {error}") from error
-        psi = load_weights(network, tensors)
         return cls(psi, card, device, _read_runtime(folder.parent))
 
 

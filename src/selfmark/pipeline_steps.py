@@ -16,7 +16,7 @@ from selfmark.errors import DiskError, InputError, NotEnoughData, TrainingError
 from selfmark.images.flow import has_nearby_frames
 from selfmark.images.store import ImageStore, load_store
 from selfmark.model.card import ModelCard, read_card
-from selfmark.model.landmark_network import LandmarkNetwork
+from selfmark.model.landmark_network import LandmarkNetwork, stored_weights
 from selfmark.run.folder import Run
 from selfmark.run.interrupts import defer_interrupts
 from selfmark.run.tensor_files import read_tensors
@@ -163,7 +163,7 @@ def keep_edits(run: Run, psi: LandmarkNetwork, card: ModelCard) -> ModelCard:
         return card
     saved = read_card(run.model_folder)
     saved_weights, _ = read_tensors(run.model_folder / "weights.safetensors")
-    weights = psi.state_dict()
+    weights = stored_weights(psi)
     if saved_weights.keys() != weights.keys():
         return card
     if any(not torch.equal(saved_weights[name], weights[name].cpu()) for name in weights):

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from selfmark.config import Features, Images, Network, Runtime, Student
 from selfmark.errors import InputError
 from selfmark.features.efficientnet_lite import EfficientNetLiteEncoder
-from selfmark.features.loading import build_encoder
+from selfmark.features.loading import build_encoder, load_encoder
 from selfmark.model.card import ModelCard, read_card, write_card
 from selfmark.model.feature_network import FeaturePsi, ZeroShotPsi, similarity_heat
 from selfmark.model.heatmaps import heat_centroids
@@ -23,10 +23,12 @@ from selfmark.model.landmark_network import (
     LandmarkNetwork,
     build_landmark_network,
     bytes_per_network_image,
-    load_weights,
     prepare_landmark_network,
+    read_weights,
+    stored_weights,
 )
 from selfmark.model.network import Psi
+from selfmark.run.tensor_files import write_tensors
 from tests.features.random_images import random_images
 
 STUDENT = Student(width=16, depth=2)
@@ -141,17 +143,64 @@ def test_a_centroid_taken_from_an_image_is_found_there() -> None:
     ("card", "kind"),
     [(replace(CARD, architecture="hourglass"), Psi), (CARD, FeaturePsi), (ZERO_SHOT, ZeroShotPsi)],
 )
-def test_weights_of_every_architecture_are_loaded(card: ModelCard, kind: type[LandmarkNetwork]) -> None:
+def test_weights_of_every_architecture_are_loaded(
+    card: ModelCard, kind: type[LandmarkNetwork], tmp_path: Path
+) -> None:
     network = build_landmark_network(card)
     assert isinstance(network, kind)
     source = {
         name: torch.full(value.shape, 0.25, dtype=value.dtype) for name, value in network.state_dict().items()
     }
-    loaded = load_weights(network, source)
+    write_tensors(source, {}, tmp_path / "weights.safetensors")
+    loaded = read_weights(network, tmp_path / "weights.safetensors")
     assert all(torch.equal(value, source[name]) for name, value in loaded.state_dict().items())
     prepare_landmark_network(loaded, torch.device("cpu"), Runtime())
     assert loaded(random_images(1, 64)).shape == (1, 3, 16, 16)
     assert bytes_per_network_image(card) > 3 * 64**2 * 4
+
+
+TURNED = replace(CARD, features=replace(CARD.features, orientation="turned", direction_size=64))
+
+
+@pytest.mark.parametrize(
+    ("card", "changed", "stored"),
+    [
+        (CARD, "", {"head"}),
+        (CARD, "encoder", {"head", "encoder"}),
+        (ZERO_SHOT, "", {"centroids"}),
+        (TURNED, "", {"finder.template", "finder.offset", "psi.head"}),
+        (TURNED, "psi.encoder", {"finder.template", "finder.offset", "psi.head", "psi.encoder"}),
+    ],
+)
+def test_only_encoders_that_were_trained_are_stored(
+    card: ModelCard, changed: str, stored: set[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "weights.safetensors"
+    network = build_landmark_network(card)
+    published = load_encoder("efficientnet-lite0").state_dict()
+    for name, module in network.named_modules():
+        if isinstance(module, EfficientNetLiteEncoder):
+            module.load_state_dict(published)
+            if name == changed:
+                next(module.parameters()).data[0] += 1e-3
+    weights = stored_weights(network)
+    write_tensors(weights, {}, path)
+    assert all(any(name.startswith(prefix) for prefix in stored) for name in weights)
+    assert all(any(name.startswith(prefix) for name in weights) for prefix in stored)
+    loaded = read_weights(build_landmark_network(card), path).state_dict()
+    assert loaded.keys() == network.state_dict().keys()
+    assert all(torch.equal(loaded[name], value) for name, value in network.state_dict().items())
+
+
+def test_a_missing_encoder_is_taken_only_from_the_default_features(tmp_path: Path) -> None:
+    """Weights of other features are not installed everywhere, so a file must contain them."""
+    card = replace(CARD, features=Features(name="efficientnet-lite1"))
+    network = build_landmark_network(card)
+    assert stored_weights(network).keys() == network.state_dict().keys()
+    head = {name: value for name, value in network.state_dict().items() if name.startswith("head")}
+    write_tensors(head, {}, tmp_path / "weights.safetensors")
+    with pytest.raises(InputError, match=r"'encoder.*' is missing"):
+        read_weights(build_landmark_network(card), tmp_path / "weights.safetensors")
 
 
 def test_zero_shot_uses_the_sharpness_of_the_card() -> None:

@@ -7,7 +7,14 @@
 """
 
 from selfmark.config.limits import NOT_NEGATIVE, limit_of
-from selfmark.config.presets import PRESETS, preset, resolve_preset, with_features, with_landmarks
+from selfmark.config.presets import (
+    DEFAULT_FEATURES,
+    PRESETS,
+    preset,
+    resolve_preset,
+    with_features,
+    with_landmarks,
+)
 from selfmark.config.renamed import current_name, original_setting_names
 from selfmark.config.schema import (
     STRIDE,
@@ -48,6 +55,7 @@ from selfmark.config.serialization import (
 )
 
 __all__ = [
+    "DEFAULT_FEATURES",
     "NOT_NEGATIVE",
     "PRESETS",
     "STRIDE",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from selfmark.config.presets import DEFAULT_FEATURES
+from selfmark.config import DEFAULT_FEATURES
 from selfmark.demo.scene import generate_scene, write_scene
 from selfmark.discovery import discover
 from selfmark.errors import InputError, TrainingError

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from selfmark import weights_cache
+from selfmark.config import DEFAULT_FEATURES
 from selfmark.errors import InputError, suggest
 from selfmark.features.dinov2 import SHAPES, DinoV2Encoder
 from selfmark.features.efficientnet_lite import SCALES, EfficientNetLiteEncoder
@@ -38,6 +39,14 @@ def load_encoder(name: str, device: torch.device | str = "cpu") -> Encoder:
         path = weights_cache.find_weights(name)
         encoder.network.load_published(weights_cache.load_weights(path, name))
     return encoder.to(device)
+
+
+def has_installed_weights(encoder: Encoder) -> bool:
+    """Return True if the encoder has the weights of the default features, which every machine has."""
+    if encoder.info.name != DEFAULT_FEATURES:
+        return False
+    published, weights = load_encoder(DEFAULT_FEATURES).state_dict(), encoder.state_dict()
+    return all(torch.equal(weights[name].cpu(), published[name]) for name in published)
 
 
 def check_features(name: str) -> None:

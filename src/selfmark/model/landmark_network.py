@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from torch import Tensor
 
-from selfmark.config import Runtime
+from selfmark.config import DEFAULT_FEATURES, Runtime
 from selfmark.features.cells import described_channels
 from selfmark.features.direction import template_shape
-from selfmark.features.loading import build_encoder
+from selfmark.features.encoder import Encoder
+from selfmark.features.loading import build_encoder, has_installed_weights, load_encoder
 from selfmark.features.onnx_features import OnnxEncoder
 from selfmark.model.card import ModelCard
 from selfmark.model.feature_network import FeaturePsi, ZeroShotPsi, bytes_per_feature_image
@@ -16,6 +19,7 @@ from selfmark.model.network import Psi, bytes_per_image, prepare_network
 from selfmark.model.plain_backend import create_plain_backend
 from selfmark.model.turned_network import DirectionFinder, TurnedPsi
 from selfmark.run.devices import uses_bf16
+from selfmark.run.tensor_files import read_tensor_names, read_tensors
 
 LandmarkNetwork = Psi | FeaturePsi | ZeroShotPsi | TurnedPsi
 
@@ -49,12 +53,43 @@ def build_landmark_network(card: ModelCard, onnx_model: Tensor | None = None) ->
     return TurnedPsi(DirectionFinder(finder_encoder, card.features, template, torch.zeros(())), psi)
 
 
-def load_weights(network: LandmarkNetwork, tensors: dict[str, Tensor]) -> LandmarkNetwork:
-    """Load weights into a network of `build_landmark_network` and return it, on the CPU."""
+def stored_weights(network: LandmarkNetwork) -> dict[str, Tensor]:
+    """Return the weights that are stored: all but those of encoders that every installation has."""
+    weights: dict[str, Tensor] = dict(network.state_dict())
+    for prefix, encoder in _find_encoders(network).items():
+        if has_installed_weights(encoder):
+            weights = _without(weights, prefix)
+    return weights
+
+
+def read_weights(network: LandmarkNetwork, path: Path) -> LandmarkNetwork:
+    """Load the weights of a file into a network of `build_landmark_network`; return it, on the CPU.
+
+    Raises:
+        DamagedFile: if the file cannot be read.
+        InputError: if its weights are not those of the network, or an installed encoder is missing.
+    """
+    names = read_tensor_names(path)
+    expected: dict[str, Tensor] = dict(network.state_dict())
+    for prefix, encoder in _find_encoders(network).items():
+        is_stored = any(name.startswith(prefix) for name in names)
+        if not is_stored and encoder.info.name == DEFAULT_FEATURES:
+            encoder.load_state_dict(load_encoder(DEFAULT_FEATURES).state_dict())
+            expected = _without(expected, prefix)
+    tensors, _ = read_tensors(path, expected)
     if isinstance(network, Psi):
         network = network.to_empty(device="cpu")
-    network.load_state_dict(tensors)
+    network.load_state_dict(network.state_dict() | tensors)
     return network
+
+
+def _find_encoders(network: LandmarkNetwork) -> dict[str, Encoder]:
+    """Return the encoders of a network by the prefix of their weights."""
+    return {f"{name}.": module for name, module in network.named_modules() if isinstance(module, Encoder)}
+
+
+def _without(weights: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name: value for name, value in weights.items() if not name.startswith(prefix)}
 
 
 def find_onnx_model(network: LandmarkNetwork) -> Tensor | None:

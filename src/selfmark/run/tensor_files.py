@@ -10,7 +10,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -93,21 +94,39 @@ def read_tensors(
         DamagedFile: if the file cannot be read or its checksum is wrong.
         InputError: if the file is missing or its tensors differ from the expected ones.
     """
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = dict(file.metadata() or {})
-            if expected is not None:
-                _require_expected(file, expected, path)
-            tensors = {name: file.get_tensor(name) for name in list(file.keys())}
-    except FileNotFoundError as error:
-        raise InputError(f"{path} is missing") from error
-    except (OSError, SafetensorError) as error:
-        raise DamagedFile(f"{path} is damaged and cannot be read: {error}") from error
+    with _open_tensors(path) as file:
+        metadata = dict(file.metadata() or {})
+        if expected is not None:
+            _require_expected(file, expected, path)
+        tensors = {name: file.get_tensor(name) for name in list(file.keys())}
     checksum, scope = metadata.pop(_CHECKSUM, None), metadata.pop(_CHECKSUM_SCOPE, None)
     has_checksum = (checksum, scope) != (None, None)
     if has_checksum and (scope != _SCOPE or checksum != _digest(tensors, metadata)):
         raise DamagedFile(f"{path} is damaged: its content does not match its checksum")
     return tensors, metadata
+
+
+def read_tensor_names(path: Path) -> set[str]:
+    """Read the names of the tensors of a safetensors file.
+
+    Raises:
+        DamagedFile: if the file cannot be read.
+        InputError: if the file is missing.
+    """
+    with _open_tensors(path) as file:
+        return set(file.keys())
+
+
+@contextmanager
+def _open_tensors(path: Path) -> Iterator[Any]:
+    """Open a safetensors file and explain what is wrong with it."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except FileNotFoundError as error:
+        raise InputError(f"{path} is missing") from error
+    except (OSError, SafetensorError) as error:
+        raise DamagedFile(f"{path} is damaged and cannot be read: {error}") from error
 
 
 def _require_expected(file: Any, expected: Mapping[str, Tensor], path: Path) -> None:

@@ -1,11 +1,12 @@
-"""Measure how many landmarks lie on the object, on images whose object differs from a plain background.
+"""Measure how many landmarks lie on the object.
 
     PYTHONPATH=src:benchmarks:benchmarks/quality python benchmarks/features/on_object.py NAME RUN... \
         --data-folder DATA --work WORK
 
-The object is the part of a crop that differs from the color of the crop's border (Otsu's threshold) and is
-connected with its center. A landmark is on the object if it lies at most 3 % of the crop's side beside it.
-The script prints one line of JSON for each run, for the test images of flies-dpk or mouse-openfield.
+On a plain background (flies-dpk, mouse-openfield), the object is the part of a crop that differs from the
+color of the crop's border (Otsu's threshold) and is connected with its center. On birds-cub it is the convex
+hull of the annotated points, which leaves out wings and tails in part. A landmark is on the object if it lies
+at most 3 % of the crop's side beside it. The script prints one line of JSON for each run, on test images.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from quality_data import DATASETS, working_copy
 
 import selfmark
 from selfmark.evaluation.label_files import read_ground_truth
+from selfmark.images.crop import to_network
 from selfmark.images.sources import list_images
 from selfmark.images.store import load_store
 
@@ -38,15 +40,32 @@ def find_object(crop: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
     side = len(crop)
     center = labels[side // 3 : -side // 3, side // 3 : -side // 3]
     counts = np.bincount(center[center > 0], minlength=2)
-    radius = round(TOLERANCE * side)
+    return _enlarge((labels == counts.argmax()).astype(np.uint8))
+
+
+def fill_hull(points: npt.NDArray[np.float64], side: int) -> npt.NDArray[np.bool_]:
+    """Return a mask [S, S] of the convex hull of points [L, 2] in a crop, enlarged by the tolerance.
+
+    Args:
+        points: pixels of the crop; NaN where a point is not annotated.
+        side: side S of the crop.
+    """
+    mask = np.zeros((side, side), np.uint8)
+    annotated = points[~np.isnan(points[:, 0])].round().astype(np.int32)
+    cv2.fillConvexPoly(mask, cv2.convexHull(annotated), 1)
+    return _enlarge(mask)
+
+
+def _enlarge(mask: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+    radius = round(TOLERANCE * len(mask))
     kernel = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (2 * radius + 1, 2 * radius + 1))
-    return np.asarray(cv2.dilate((labels == counts.argmax()).astype(np.uint8), kernel) > 0)
+    return np.asarray(cv2.dilate(mask, kernel) > 0)
 
 
 def main() -> None:
     """Print one line of JSON for each run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("name", choices=("flies-dpk", "mouse-openfield"))
+    parser.add_argument("name", choices=("flies-dpk", "mouse-openfield", "birds-cub"))
     parser.add_argument("runs", nargs="+")
     parser.add_argument("--data-folder", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True, help="Folder for the working copy of the data.")
@@ -55,11 +74,16 @@ def main() -> None:
     folder = working_copy(arguments.name, arguments.data_folder, arguments.work)
     labels = folder / dataset.labels
     inputs = [str(labels)] if dataset.video else [str(folder / image) for image in dataset.images]
-    refs = read_ground_truth(labels, list_images(inputs)).refs
+    objects = read_ground_truth(labels, list_images(inputs))
     for run in arguments.runs:
         detector = selfmark.load(run)
-        crops = load_store(refs, detector.card.images, 16, None).pixels
-        masks = np.stack([find_object(crop) for crop in crops.permute(0, 2, 3, 1).numpy()])
+        store = load_store(objects.refs, detector.card.images, 16, None)
+        crops, side = store.pixels, detector.card.images.size
+        if arguments.name == "birds-cub":
+            points = to_network(objects.xy, store.regions[:, None], side)
+            masks = np.stack([fill_hull(row, side) for row in points])
+        else:
+            masks = np.stack([find_object(crop) for crop in crops.permute(0, 2, 3, 1).numpy()])
         cell = detector.locate(crops).xy.round().long().clamp(0, masks.shape[1] - 1).numpy()
         on_object = masks[np.arange(len(cell))[:, None], cell[..., 1], cell[..., 0]]
         row = {

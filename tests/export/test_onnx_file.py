@@ -27,13 +27,14 @@ onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "onnx_predict.py"
+TOY_DETECTOR = Path(__file__).parents[1] / "fixtures" / "toy-detector"
 WHOLE = np.zeros((1, 4), np.float32)  # a box without extent means the whole image
 
 
 @pytest.fixture(scope="module")
 def detector() -> Detector:
-    """The trained detector of the demo animal."""
-    return Detector.load("demo")
+    """A trained hourglass that finds the demo animal."""
+    return Detector.load(TOY_DETECTOR)
 
 
 @pytest.fixture(scope="module")

@@ -126,7 +126,8 @@ def _finish(run: Run, detector: Detector, store: ImageStore) -> None:
     with run.report_disk_errors(), report_out_of_memory(run, "runtime.predict_batch", batch):
         detector.save(run.model_folder)
         finished = Run.open(run.path)
-        check_run(finished, detector, store)
+        for sentence in check_run(finished, detector, store)["advice"]:
+            run.log("advice", text=sentence)
         build_report(finished, detector, image_store=store)
     run.log("done", landmarks=run.config.K, output=str(run.path))
 

@@ -132,7 +132,11 @@ def test_notes_keep_brackets_of_file_names() -> None:
     out = console()
     with ProgressDisplay(out) as display:
         display({"event": "note", "text": "2 frames of [red]fly.mp4 could not be read"})
-    assert text(out) == "note: 2 frames of [red]fly.mp4 could not be read\n"
+        display({"event": "advice", "text": "landmarks 1 and 2 mark the same place: lower -k to about 9"})
+    assert text(out).splitlines() == [
+        "note: 2 frames of [red]fly.mp4 could not be read",
+        "advice: landmarks 1 and 2 mark the same place: lower -k to about 9",
+    ]
 
 
 def prediction(*refs: ImageRef) -> Prediction:

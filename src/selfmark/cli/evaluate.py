@@ -80,6 +80,8 @@ def evaluate(
         print_table(table.header, table.rows, table.title)
     for note in metrics["notes"]:
         print_note(f"note: {note}")
+    for sentence in metrics["advice"]:
+        print_note(f"advice: {sentence}")
     page = build_report(Run.open(run), Detector.load(run), output)
     folder = output if output is not None else run
     print_result(f"metrics: {folder / 'metrics.json'}\nreport:  {page}")

@@ -83,6 +83,9 @@ class ProgressDisplay:
     def _on_note(self, event: Event) -> None:
         self.console.print(f"note: {event['text']}", highlight=False, markup=False, soft_wrap=True)
 
+    def _on_advice(self, event: Event) -> None:
+        self.console.print(f"advice: {event['text']}", highlight=False, markup=False, soft_wrap=True)
+
     def _on_plan(self, event: Event) -> None:
         self.rounds = event["rounds"]
         self.student_rounds = event.get("student_rounds", 0)

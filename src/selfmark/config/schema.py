@@ -334,6 +334,9 @@ class Evaluation:
     deformations: int = at_least(1, 2)  # random deformations of each image in these checks
     flip: Literal["as-trained", "never"] = "as-trained"  # mirroring at test time
     agreement_radius: float = 0.05  # two positions agree within this fraction of the image's side
+    constellation_radius: float = 0.3  # a landmark fits within this fraction of the shape's radius
+    duplicate_radius: float = 0.02  # landmarks mark the same place within this fraction of the image's side
+    min_images: int = at_least(1, 30)  # training images; a run on fewer is called uncertain
 
 
 @dataclass(frozen=True)

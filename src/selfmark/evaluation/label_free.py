@@ -15,6 +15,7 @@ from selfmark.evaluation.consistency import (
     detection_rates,
     mirror_errors,
 )
+from selfmark.evaluation.individuals import check_individuals
 from selfmark.evaluation.protocol import Metrics, to_json_list
 from selfmark.evaluation.stage1_landmarks import FirstLandmarks, find_stage1_landmarks
 from selfmark.evaluation.trust import judge_landmarks
@@ -55,6 +56,7 @@ def run_label_free_checks(
         peaks,
         settings.agreement_radius,
     )
+    individuals = check_individuals(detector, store.pixels, config)
     return {
         "images": len(store),
         "deformation": to_json_list(result.deformation),
@@ -64,6 +66,11 @@ def run_label_free_checks(
         "detected": to_json_list(detection_rates(peaks, config.heatmaps.threshold)),
         "score": to_json_list(result.score),
         "separation": to_json_list(result.separation),
+        "purity": to_json_list(individuals.purity),
+        "constellation": to_json_list(individuals.constellation),
+        "unexplained": to_json_list(individuals.unexplained),
+        "background": to_json_list(individuals.background),
+        "duplicates": individuals.duplicates,
         "trust": to_json_list(result.trust),
         "order": [int(landmark) for landmark in result.order],
     }

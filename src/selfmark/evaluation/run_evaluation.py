@@ -19,6 +19,7 @@ from selfmark.config import Config, override
 from selfmark.detector import Detector
 from selfmark.errors import InputError
 from selfmark.evaluation import protocol
+from selfmark.evaluation.advice import advise
 from selfmark.evaluation.cached_predictions import Progress, run_fingerprint
 from selfmark.evaluation.detector_precision import detector_precisions, run_keypoint_precision
 from selfmark.evaluation.label_free import run_label_free_checks
@@ -139,6 +140,7 @@ def evaluate_run(
         metrics["precision"] = precisions
         metrics["notes"] = _notes(train, test, inputs.train_labels is None)
     metrics["unlabelled"] = run_label_free_checks(detector, stage1, refs, config)
+    metrics["advice"] = _advise(metrics, run, config)
     target = Path(output) if output is not None else run.path
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -153,8 +155,15 @@ def check_run(run: Run, detector: Detector, store: ImageStore) -> Metrics:
     stage1 = load_first_landmarks(run, detector.device)
     metrics = _header(run, detector)
     metrics["unlabelled"] = run_label_free_checks(detector, stage1, store.refs, run.config, store)
+    metrics["advice"] = _advise(metrics, run, run.config)
     write_json(metrics, run.path / "metrics.json")
     return metrics
+
+
+def _advise(metrics: Metrics, run: Run, config: Config) -> list[str]:
+    """Return sentences about the run that the label-free checks back."""
+    duplicates, num_landmarks = metrics["unlabelled"]["duplicates"], len(metrics["landmarks"])
+    return advise(duplicates, num_landmarks, len(run.refs()), config.evaluation)
 
 
 def _header(run: Run, detector: Detector) -> Metrics:

@@ -127,6 +127,11 @@ def landmark_facts(metrics: Metrics) -> tuple[tuple[tuple[str, str], ...], ...]:
             ("agrees with its mirror partner", _fraction(checks["symmetric"][index])),
             ("cluster separation", _number(checks["separation"][index])),
         ]
+        if "purity" in checks:  # metrics of earlier versions lack it
+            row += [
+                ("looks the same on other individuals", _fraction(checks["purity"][index])),
+                ("keeps its place among the others", _fraction(checks["constellation"][index])),
+            ]
         if "headline" in metrics:
             row.append(("backward error", _percent(metrics["headline"]["backward"]["by_point"][index], 1)))
             matched = [

@@ -80,7 +80,7 @@ def build_report(
         trust=None if checks is None else np.array(checks["trust"], np.float64),
         order=None if checks is None else np.array(checks["order"], np.int64),
         facts=() if checks is None else metrics_text.landmark_facts(metrics),
-        notes=tuple(metrics.get("notes", ())),
+        notes=(*metrics.get("advice", ()), *metrics.get("notes", ())),
     )
     return write_report(data, folder / "report")
 

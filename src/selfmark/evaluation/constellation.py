@@ -1,0 +1,142 @@
+"""Whether landmarks keep their places among each other on different individuals; no labels are needed.
+
+The landmarks of an image form a constellation. Individuals differ in place, size, direction and side, so each
+constellation is fitted to a common shape by a similarity, with or without reflection. A landmark that is the
+head of one animal and the tail of the next does not fit, even if it follows every deformation of an image.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse.csgraph import connected_components
+
+from selfmark.correspondence.agreement import unexplained_fraction
+from selfmark.points import FloatArray
+from selfmark.sampling import evenly_spaced
+
+_STARTS = 5  # images whose constellation is tried as the first common shape
+_UPDATES = 10  # times that the common shape is computed again
+_REWEIGHTINGS = 5  # times that the weights of a robust fit are computed again
+_MIN_RESIDUAL = 1e-6  # smallest scale of the residuals of a fit, as a fraction of the shape's size
+
+ComplexArray = npt.NDArray[np.complex128]
+
+
+class FittedShapes(NamedTuple):
+    """Constellations of N images, fitted to a common shape of K landmarks.
+
+    Attributes:
+        shape: [K, 2] common shape with mean 0 and root mean square radius 1.
+        residual: [N, K] distance of each landmark from its place in the common shape after the fit; 1 is the
+            radius of the shape.
+    """
+
+    shape: FloatArray
+    residual: FloatArray
+
+
+def fit_constellations(xy: FloatArray) -> FittedShapes:
+    """Fit the landmarks [N, K, 2] of each image to a common shape, and find that shape.
+
+    The fit is robust: landmarks that are far from their place count little. The common shape is the mean of
+    the fitted constellations, found by alternating between the two from several starts.
+
+    Raises:
+        ValueError: if there are fewer than 2 landmarks.
+    """
+    if xy.shape[1] < 2:
+        raise ValueError("a constellation has at least 2 landmarks")
+    points = xy[..., 0] + 1j * xy[..., 1]
+    best: tuple[float, ComplexArray, FloatArray] | None = None
+    for start in evenly_spaced(len(points), _STARTS):
+        shape = _normalize(points[start])
+        for _ in range(_UPDATES):
+            fitted, residual = _fit_to_shape(points, shape)
+            weight = _robust_weights(residual)
+            shape = _normalize((weight * fitted).sum(axis=0) / weight.sum(axis=0))
+        residual = _fit_to_shape(points, shape)[1]
+        error = float(np.median(residual))
+        if best is None or error < best[0]:
+            best = error, shape, residual
+    assert best is not None
+    _, shape, residual = best
+    return FittedShapes(np.stack([shape.real, shape.imag], axis=-1), residual)
+
+
+def group_duplicates(xy: FloatArray, radius: float) -> list[list[int]]:
+    """Return groups of landmarks [N, K, 2] that mark the same place: closer than `radius` in most images.
+
+    >>> near = np.array([[[0.0, 0.0], [0.1, 0.0], [9.0, 9.0]]])
+    >>> group_duplicates(near, 1.0)
+    [[0, 1]]
+    """
+    distance = np.linalg.norm(xy[:, :, None] - xy[:, None], axis=-1)
+    is_same = np.median(distance, axis=0) <= radius
+    count, group = connected_components(is_same, directed=False)
+    groups = [np.nonzero(group == number)[0].tolist() for number in range(count)]
+    return [members for members in groups if len(members) > 1]
+
+
+def unexplained_by_others(xy: FloatArray, duplicates: list[list[int]]) -> FloatArray:
+    """Return the error [K] of predicting each landmark from the others, over that of guessing its mean.
+
+    Duplicates of a landmark are left out, because they would predict it however it jumps. The result is NaN
+    if no other landmark is left.
+
+    Args:
+        xy: [N, K, 2].
+        duplicates: see `group_duplicates`.
+    """
+    num_images, num_landmarks = xy.shape[:2]
+    present = np.ones((num_images, 1), dtype=bool)
+    errors = np.full(num_landmarks, np.nan)
+    for landmark in range(num_landmarks):
+        same = next((group for group in duplicates if landmark in group), [landmark])
+        others = np.setdiff1d(np.arange(num_landmarks), same)
+        if len(others):
+            errors[landmark] = unexplained_fraction(xy[:, others], xy[:, landmark : landmark + 1], present)
+    return errors
+
+
+def _fit_to_shape(points: ComplexArray, shape: ComplexArray) -> tuple[ComplexArray, FloatArray]:
+    """Fit constellations [N, K] to the shape [K], mirrored if that fits better; also return the residuals."""
+    plain, mirrored = (_fit_robustly(side, shape) for side in (points, points.conj()))
+    distances = [np.abs(fitted - shape) for fitted in (plain, mirrored)]
+    is_mirrored = np.median(distances[1], axis=1) < np.median(distances[0], axis=1)
+    fitted = np.where(is_mirrored[:, None], mirrored, plain)
+    return fitted, np.abs(fitted - shape)
+
+
+def _fit_robustly(points: ComplexArray, shape: ComplexArray) -> ComplexArray:
+    """Map constellations [N, K] to the shape [K] by similarities a z + b, reweighted by their residuals."""
+    weight: FloatArray = np.ones(points.shape)
+    fitted = points
+    for _ in range(_REWEIGHTINGS):
+        total = weight.sum(axis=1, keepdims=True)
+        center = (weight * points).sum(axis=1, keepdims=True) / total
+        target = (weight * shape).sum(axis=1, keepdims=True) / total
+        offset = points - center
+        spread = (weight * np.abs(offset) ** 2).sum(axis=1, keepdims=True)
+        product = (weight * offset.conj() * (shape - target)).sum(axis=1, keepdims=True)
+        scale = np.divide(product, spread, out=np.zeros_like(product), where=spread > 0)
+        fitted = scale * offset + target
+        weight = _robust_weights(np.abs(fitted - shape))
+    return fitted
+
+
+def _robust_weights(residual: FloatArray) -> FloatArray:
+    """Return weights [N, K] that fall with the residual, relative to the median residual of the image."""
+    scale = np.maximum(np.median(residual, axis=1, keepdims=True), _MIN_RESIDUAL)
+    weight: FloatArray = 1 / (1 + (residual / scale) ** 2)
+    return weight
+
+
+def _normalize(shape: ComplexArray) -> ComplexArray:
+    """Return the shape [K] with mean 0 and root mean square radius 1; a single point stays a point."""
+    centered = shape - shape.mean()
+    radius = np.sqrt((np.abs(centered) ** 2).mean())
+    normalized: ComplexArray = centered / radius if radius > 0 else centered
+    return normalized

@@ -1,0 +1,81 @@
+"""Appearance of landmarks on different individuals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from selfmark.evaluation.appearance import (
+    describe_images,
+    describe_landmarks,
+    measure_background,
+    measure_purity,
+)
+from tests.features.random_images import random_images
+from tests.features.tiny_encoder import TinyEncoder
+
+
+def _descriptors(parts: list[list[int]], noise: float = 0.05) -> np.ndarray:
+    """Return descriptors [N, K, D] of landmarks that lie on the given parts of N images."""
+    random = np.random.default_rng(0)
+    vectors = random.normal(size=(10, 16))[np.array(parts)]
+    described: np.ndarray = vectors + random.normal(0, noise, vectors.shape)
+    return described
+
+
+def test_landmarks_on_one_part_each_are_pure() -> None:
+    assert measure_purity(_descriptors([[0, 1, 2]] * 12), []).tolist() == [1, 1, 1]
+
+
+def test_a_landmark_that_is_the_head_of_one_and_the_tail_of_the_next_is_not_pure() -> None:
+    # Landmark 1 is on part 1 in 8 of 12 images, and on the part of landmark 2 in the others.
+    purity = measure_purity(_descriptors([[0, 1, 2]] * 8 + [[0, 2, 2]] * 4), [])
+    assert purity.tolist() == pytest.approx([1, 8 / 12, 1])
+
+
+def test_agreement_with_a_naive_loop() -> None:
+    described = _descriptors([[0, 1, 2], [0, 2, 1], [1, 1, 2], [0, 0, 0], [2, 1, 2]], noise=1.0)
+    centered = described - described.reshape(-1, 16).mean(axis=0)
+    expected = np.zeros(3)
+    for image in range(5):
+        for landmark in range(3):
+            means = [
+                np.delete(centered[:, other], image, axis=0).mean(axis=0)
+                if other == landmark
+                else centered[:, other].mean(axis=0)
+                for other in range(3)
+            ]
+            cosine = [centered[image, landmark] @ mean / np.linalg.norm(mean) for mean in means]
+            expected[landmark] += int(np.argmax(cosine) == landmark) / 5
+    assert measure_purity(described, []).tolist() == pytest.approx(expected.tolist())
+
+
+def test_two_numbers_on_one_place_count_as_one() -> None:
+    described = _descriptors([[0, 1, 1]] * 40, noise=0.5)
+    assert measure_purity(described, [])[1:].max() < 0.9
+    assert measure_purity(described, [[1, 2]]).tolist() == [1, 1, 1]
+
+
+def test_one_image_shows_nothing() -> None:
+    assert np.isnan(measure_purity(_descriptors([[0, 1]]), [])).all()
+
+
+def test_descriptors_are_the_features_at_the_landmarks() -> None:
+    encoder, images = TinyEncoder(), random_images(3, 64)
+    pixels = (images * 255).byte()
+    cell_centers = np.broadcast_to(np.array([[3.5, 3.5], [35.5, 11.5]]), (3, 2, 2))
+    with torch.no_grad():
+        features = encoder.describe(pixels.float() / 255)
+    cells = describe_images(encoder, pixels, torch.device("cpu"), batch=2)
+    expected = torch.stack([features[:, :, 0, 0], features[:, :, 1, 4]], dim=1)
+    np.testing.assert_allclose(
+        describe_landmarks(cells, cell_centers), torch.nn.functional.normalize(expected, dim=-1), atol=2e-3
+    )
+
+
+def test_landmarks_on_background_cells_are_counted() -> None:
+    foreground = np.zeros((2, 4, 4), dtype=bool)
+    foreground[0, 1, 2] = foreground[1, 3, 3] = True
+    xy = np.array([[[16.0, 8.0], [23.4, 15.4]], [[16.0, 8.0], [40.0, 40.0]]])  # outside: the nearest cell
+    assert measure_background(foreground, xy).tolist() == [0.5, 0.0]

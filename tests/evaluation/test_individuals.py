@@ -1,0 +1,99 @@
+"""Checks across individuals, on drawn animals whose landmarks are known."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from selfmark.config import override, preset
+from selfmark.errors import InputError
+from selfmark.evaluation import individuals
+from selfmark.evaluation.individuals import IndividualChecks, check_individuals
+from tests.features.tiny_encoder import TinyEncoder
+
+IMAGES, SIDE = 24, 128
+PARTS = {"head": (255, 30, 30), "tail": (30, 255, 30), "wing": (30, 30, 255), "belly": (240, 240, 30)}
+BODY = np.array([[-30, 0], [30, 4], [4, -22], [0, 20]], dtype=float)  # head, tail, wing, belly
+
+
+def _draw_animals() -> tuple[torch.Tensor, npt.NDArray[np.float64]]:
+    """Return pictures of animals [N, 3, S, S] that face any direction, and their parts [N, 4, 2]."""
+    random = np.random.default_rng(0)
+    pixels = np.full((IMAGES, SIDE, SIDE, 3), 128, dtype=np.uint8)
+    places = np.empty((IMAGES, 4, 2))
+    for index in range(IMAGES):
+        angle = random.uniform(0, 2 * np.pi)
+        turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+        places[index] = BODY @ turn.T + 63.5 + random.uniform(-8, 8, 2)
+        for (x, y), color in zip(places[index].round().astype(int), PARTS.values(), strict=True):
+            pixels[index, y - 8 : y + 9, x - 8 : x + 9] = color
+    return torch.from_numpy(pixels).permute(0, 3, 1, 2), places
+
+
+def _check(
+    monkeypatch: pytest.MonkeyPatch, xy: npt.NDArray[np.float64], pixels: torch.Tensor, **changes: Any
+) -> IndividualChecks:
+    """Check a detector that finds the given landmarks, in one pass over all images."""
+    monkeypatch.setattr(individuals, "load_encoder", lambda *_: TinyEncoder(is_symmetric=True))
+    settings = {"runtime.predict_batch": IMAGES, "evaluation.duplicate_radius": 0.03} | changes
+    found = SimpleNamespace(xy=torch.from_numpy(xy).float())
+    detector: Any = SimpleNamespace(device=torch.device("cpu"), locate=lambda _: found)
+    return check_individuals(detector, pixels, override(preset("tiny"), settings))
+
+
+def test_landmarks_on_the_same_part_pass_every_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels, places = _draw_animals()
+    result = _check(monkeypatch, places, pixels)
+    assert (result.purity == 1).all()
+    assert (result.constellation == 1).all()
+    assert result.unexplained.max() < 0.3
+    assert result.background.max() < 0.2
+    assert result.duplicates == []
+
+
+def test_the_head_of_one_animal_and_the_tail_of_the_next_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pixels, places = _draw_animals()
+    is_swapped = np.arange(IMAGES) % 3 == 0
+    places[is_swapped, 0] = places[is_swapped, 1]
+    result = _check(monkeypatch, places, pixels)
+    assert result.purity[0] == pytest.approx(2 / 3, abs=0.1)
+    assert result.constellation[0] == pytest.approx(2 / 3, abs=0.1)
+    assert result.unexplained[0] > 2 * result.unexplained[2:].max()
+    assert (result.purity[1:] == 1).all()
+    assert (result.constellation[1:] > 0.9).all()
+
+
+def test_two_numbers_on_one_place_and_a_landmark_on_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels, places = _draw_animals()
+    corner = np.broadcast_to([4.0, 4.0], (IMAGES, 1, 2))
+    result = _check(monkeypatch, np.concatenate([places, places[:, 2:3] + 1, corner], axis=1), pixels)
+    assert result.duplicates == [[2, 4]]
+    assert result.background[5] == 1
+    assert result.background[:5].max() < 0.2
+    assert (result.purity[[2, 4]] == 1).all()
+
+
+def test_checks_that_cannot_be_made_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels, places = _draw_animals()
+    single = _check(monkeypatch, places[:, :1], pixels)
+    assert np.isnan(single.constellation).all()
+    assert np.isnan(single.unexplained).all()
+
+    def raise_missing(*_: Any) -> None:
+        raise InputError("the weights are not installed")
+
+    monkeypatch.setattr(individuals, "load_encoder", raise_missing)
+    found = SimpleNamespace(xy=torch.from_numpy(places).float())
+    detector: Any = SimpleNamespace(device=torch.device("cpu"), locate=lambda _: found)
+    config = override(preset("tiny"), {"runtime.predict_batch": IMAGES})
+    result = check_individuals(detector, pixels, config)
+    assert np.isnan(result.purity).all()
+    assert np.isnan(result.background).all()
+    assert (result.constellation == 1).all()

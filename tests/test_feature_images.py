@@ -83,6 +83,8 @@ def test_the_orientation_is_found_out_and_stored(
     monkeypatch.setattr(
         feature_images, "fit_template", lambda *args: fit(*args)._replace(consistency=consistency)
     )
+    # The directions of all images are not needed to decide, and never if images are not turned.
+    monkeypatch.delattr(feature_images, "match_template")
     settle_orientation(run, TinyEncoder(), select_images(run, _store(8), CPU).feed)
     stored = Run.open(run.path).config
     assert (stored.features.orientation, stored.augment.rotation) == (orientation, rotation)

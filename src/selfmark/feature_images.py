@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -80,7 +81,7 @@ def settle_orientation(run: Run, encoder: Encoder, feed: PixelFeed) -> None:
         # On GPUs the accuracy may differ slightly between processes, but their decision must not.
         found, consistency = "upright", None
         if run.group.any(accuracy < settings.min_upright_accuracy):
-            consistency = round(float(find_directions(run, encoder, feed).consistency), 4)
+            consistency = round(float(_fit_common_direction(run, encoder, feed).consistency), 4)
             found = "turned" if consistency >= settings.min_direction_consistency else "any"
         run.log(
             "orientation",
@@ -102,20 +103,40 @@ def find_directions(run: Run, encoder: Encoder, feed: PixelFeed) -> Directions:
 
     @torch.no_grad()
     def compute() -> dict[str, Tensor]:
-        batch = run.config.runtime.predict_batch
-        with report_out_of_memory(run, "runtime.predict_batch", batch):
+        with report_out_of_memory(run, "runtime.predict_batch", run.config.runtime.predict_batch):
             return _compute_directions(run, encoder, feed)._asdict()
 
     return Directions(**run.load_or_compute_tensors("directions", feed.device, compute))
 
 
-def _compute_directions(run: Run, encoder: Encoder, feed: PixelFeed) -> Directions:
+class _CommonDirection(NamedTuple):
+    """The direction that all objects are turned to, see `Directions`."""
+
+    template: Tensor
+    offset: Tensor
+    consistency: Tensor
+
+
+def _fit_common_direction(run: Run, encoder: Encoder, feed: PixelFeed) -> _CommonDirection:
+    """Fit the template of the common direction to some images; the result is stored in the run folder."""
+
+    @torch.no_grad()
+    def compute() -> dict[str, Tensor]:
+        with report_out_of_memory(run, "runtime.predict_batch", run.config.runtime.predict_batch):
+            return _compute_common_direction(run, encoder, feed)._asdict()
+
+    return _CommonDirection(**run.load_or_compute_tensors("direction-template", feed.device, compute))
+
+
+def _describe_rotations(run: Run, encoder: Encoder, pixels: Tensor, device: torch.device) -> Tensor:
+    """Describe rotated copies of images [B, 3, S, S] uint8, see `describe_rotations`."""
+    with torch.autocast(device.type, torch.bfloat16, enabled=uses_bf16(run.config.runtime, device)):
+        return describe_rotations(encoder, pixels.to(device).float() / 255, run.config.features)
+
+
+def _compute_common_direction(run: Run, encoder: Encoder, feed: PixelFeed) -> _CommonDirection:
     config, group, device = run.config, run.group, feed.device
-
-    def describe(pixels: Tensor) -> Tensor:
-        with torch.autocast(device.type, torch.bfloat16, enabled=uses_bf16(config.runtime, device)):
-            return describe_rotations(encoder, pixels.to(device).float() / 255, config.features)
-
+    describe = partial(_describe_rotations, run, encoder, device=device)
     sample = PixelFeed(feed.pixels[sample_rows(feed)], device)
     batch = config.runtime.predict_batch
     generator = create_generator(config, "directions", device)
@@ -133,13 +154,20 @@ def _compute_directions(run: Run, encoder: Encoder, feed: PixelFeed) -> Directio
     group.broadcast(template)
     group.broadcast(offset)
     agreed = group.broadcast(torch.tensor([consistency], device=device))
-    rows, on_progress, angles = group.shard(len(feed)), run.progress("finding directions"), []
+    return _CommonDirection(template, offset, agreed[0])
+
+
+def _compute_directions(run: Run, encoder: Encoder, feed: PixelFeed) -> Directions:
+    template, offset, consistency = _fit_common_direction(run, encoder, feed)
+    rows, on_progress = run.group.shard(len(feed)), run.progress("finding directions")
+    angles: list[Tensor] = []
     done = 0
-    for pixels in feed.sequential_batches(batch, rows):
-        angles.append(match_template(describe(pixels), template) + offset)
+    for pixels in feed.sequential_batches(run.config.runtime.predict_batch, rows):
+        views = _describe_rotations(run, encoder, pixels, feed.device)
+        angles.append(match_template(views, template) + offset)
         done += len(pixels)
         on_progress(done, rows.stop - rows.start)
-    return Directions(template, offset, group.gather_rows(torch.cat(angles)), agreed[0])
+    return Directions(template, offset, run.group.gather_rows(torch.cat(angles)), consistency)
 
 
 def _find_sample_foreground(

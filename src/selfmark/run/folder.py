@@ -141,12 +141,15 @@ class Run:
             self.log("changed", settings={name: str(value) for name, value in settings.items()})
 
     def settle_settings(self, settings: Mapping[str, Any]) -> None:
-        """Replace settings, for example by values that depend on the images, and rewrite config.yaml.
+        """Replace settings, e.g. by values that depend on the images; rewrite config.yaml if they change.
 
         Args:
             settings: new values by dotted name.
         """
-        self.config = override(self.config, settings)
+        settled = override(self.config, settings)
+        if settled == self.config:
+            return
+        self.config = settled
         with self.report_disk_errors():
             if self.group.is_leader:
                 write_config(self.config, self.path / "config.yaml")

@@ -2,16 +2,17 @@
 
     python docs/make_features_pictures.py PICTURE --runs RUN... --images IMAGE...
 
-docs/images/features-flies.jpg shows test images 1, 9, 17, 25 and 33 of flies-dpk. The first run was made with
-48 of its 60 training images, which `benchmarks/features/default_command.py` selects, the second with all of
-them, on a CPU:
+docs/images/features-flies.jpg shows test images 1, 9, 17, 25 and 33 of flies-dpk, with three runs on its 60
+training images, on a CPU:
 
+    selfmark discover IMAGES -k 16 --features none -o runs/none
     selfmark discover IMAGES -k 16 --method zero-shot -o runs/zero-shot
     selfmark discover IMAGES -k 16 -o runs/default
 
-docs/images/features-mouse.jpg shows test images 1, 5, 9 and 13 of mirror-mouse:
+docs/images/features-mouse.jpg shows test images 1, 5, 9 and 13 of mirror-mouse, on a CPU:
 
-    selfmark discover images/train -k 16 --method zero-shot -o runs/mouse
+    selfmark discover images/train -k 16 --features none -o runs/mouse-none
+    selfmark discover images/train -k 16 -o runs/mouse
 """
 
 from __future__ import annotations

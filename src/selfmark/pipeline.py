@@ -97,7 +97,7 @@ def train_detector(run: Run, device: torch.device, is_new: bool) -> tuple[Detect
     """
     store, feed, phi, landmarks = train_phi(run, device, is_new)
     table, mirror = build_landmark_table(landmarks, len(store), run.config.K)
-    psi = _train_psi(run, phi, feed, table)
+    psi = train_psi(run, phi, feed, table)
     card = keep_edits(run, psi, build_card(run, mirror, len(store)))
     return Detector(psi, card, device, run.config.runtime), store
 
@@ -394,7 +394,7 @@ def build_landmark_table(
     return LandmarkTable.from_partners(xy, present, torch.tensor(mirror, device=xy.device)), mirror
 
 
-def _train_psi(run: Run, phi: Phi, feed: PixelFeed, table: LandmarkTable) -> Psi:
+def train_psi(run: Run, phi: Phi, feed: PixelFeed, table: LandmarkTable) -> Psi:
     """Train Psi by heatmap regression, starting from Phi, on the landmarks that were found (Sec. 3.6)."""
     config = run.config
     with seed_weights(config, "Psi"):

@@ -9,7 +9,6 @@ import torch
 from selfmark.evaluation.appearance import (
     describe_images,
     describe_landmarks,
-    measure_background,
     measure_purity,
 )
 from tests.features.random_images import random_images
@@ -72,10 +71,3 @@ def test_descriptors_are_the_features_at_the_landmarks() -> None:
     np.testing.assert_allclose(
         describe_landmarks(cells, cell_centers), torch.nn.functional.normalize(expected, dim=-1), atol=2e-3
     )
-
-
-def test_landmarks_on_background_cells_are_counted() -> None:
-    foreground = np.zeros((2, 4, 4), dtype=bool)
-    foreground[0, 1, 2] = foreground[1, 3, 3] = True
-    xy = np.array([[[16.0, 8.0], [23.4, 15.4]], [[16.0, 8.0], [40.0, 40.0]]])  # outside: the nearest cell
-    assert measure_background(foreground, xy).tolist() == [0.5, 0.0]

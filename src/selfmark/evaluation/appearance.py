@@ -1,9 +1,8 @@
-"""What pretrained features tell about landmarks: do they look alike, and are they on the object?"""
+"""Whether landmarks look alike on different individuals, in pretrained features."""
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -38,21 +37,6 @@ def describe_landmarks(cells: Tensor, xy: FloatArray) -> FloatArray:
     features = sample_maps(cells.float(), position)
     described: FloatArray = F.normalize(features, dim=-1).numpy().astype(np.float64)
     return described
-
-
-def measure_background(foreground: npt.NDArray[np.bool_], xy: FloatArray) -> FloatArray:
-    """Return the fraction of images [K] in which a landmark lies on a cell of the background.
-
-    Args:
-        foreground: [N, h, w], cells of the object.
-        xy: [N, K, 2] landmarks, network pixels.
-    """
-    height, width = foreground.shape[1:]
-    column, row = np.moveaxis(((xy + 0.5) // CELL).astype(np.int64), -1, 0)
-    image = np.arange(len(xy))[:, None]
-    on_object = foreground[image, row.clip(0, height - 1), column.clip(0, width - 1)]
-    fraction: FloatArray = 1 - on_object.mean(axis=0)
-    return fraction
 
 
 def measure_purity(descriptor: FloatArray, duplicates: list[list[int]]) -> FloatArray:

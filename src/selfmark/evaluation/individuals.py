@@ -15,22 +15,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from selfmark.config import DEFAULT_FEATURES, Config
-from selfmark.correspondence.zero_shot import find_foreground
 from selfmark.detector import Detector
 from selfmark.errors import InputError
-from selfmark.evaluation.appearance import (
-    describe_images,
-    describe_landmarks,
-    measure_background,
-    measure_purity,
-)
+from selfmark.evaluation.appearance import describe_images, describe_landmarks, measure_purity
 from selfmark.evaluation.constellation import fit_constellations, group_duplicates, unexplained_by_others
-from selfmark.features.cells import describe_colors
 from selfmark.features.encoder import Encoder
 from selfmark.features.loading import load_encoder
-from selfmark.images.feed import PixelFeed
 from selfmark.points import FloatArray
+from selfmark.sampling import evenly_spaced
 
+_MAX_DESCRIBED = 100  # images in which landmarks are described
 _MIN_SIDE = 256  # pixels; smaller images have too few cells
 _SIDE_UNIT = 32  # encoders need a side that is a multiple of this
 
@@ -43,43 +37,38 @@ class IndividualChecks:
         purity: [K] fraction of images in which the landmark looks more like itself than like any other.
         constellation: [K] fraction of images in which it has its usual place among the other landmarks.
         unexplained: [K] error of predicting it from the others, over that of guessing its mean position.
-        background: [K] fraction of images in which it lies on the background.
         duplicates: groups of landmarks that mark the same place.
     """
 
     purity: FloatArray
     constellation: FloatArray
     unexplained: FloatArray
-    background: FloatArray
     duplicates: list[list[int]]
 
 
 def check_individuals(detector: Detector, pixels: Tensor, config: Config) -> IndividualChecks:
     """Check the landmarks of a detector on network images [N, 3, S, S] uint8 of different individuals.
 
-    Purity and background need pretrained features: those of the run, or the default ones for a run without
-    features. They are not measured if the weights are not installed.
+    Purity needs pretrained features: those of the run, or the default ones for a run without features. It is
+    measured on some of the images, and not at all if the weights are not installed.
     """
     settings, batch, side = config.evaluation, config.runtime.predict_batch, pixels.shape[-1]
     located = torch.cat([detector.locate(part).xy for part in torch.split(pixels, batch)])
     xy = located.cpu().numpy().astype(np.float64)
     duplicates = group_duplicates(xy, settings.duplicate_radius * side)
-    constellation = unexplained = purity = background = np.full(xy.shape[1], np.nan)
+    constellation = unexplained = purity = np.full(xy.shape[1], np.nan)
     if xy.shape[1] > 1:
         residual = fit_constellations(xy).residual
         constellation = (residual <= settings.constellation_radius).mean(axis=0)
         unexplained = unexplained_by_others(xy, duplicates)
     encoder = _load_encoder(config, detector.device)
     if encoder is not None:
-        enlarged = _enlarge(pixels)
-        points = (xy + 0.5) * (enlarged.shape[-1] / side) - 0.5
+        rows = evenly_spaced(len(pixels), _MAX_DESCRIBED)
+        enlarged = _enlarge(pixels[rows])
+        points = (xy[rows] + 0.5) * (enlarged.shape[-1] / side) - 0.5
         cells = describe_images(encoder, enlarged, detector.device, batch)
-        colors = describe_colors(PixelFeed(enlarged, torch.device("cpu")), slice(0, len(enlarged)), batch)
-        generator = torch.Generator().manual_seed(settings.seed)
-        foreground = find_foreground(cells, colors, config.features, generator)
         purity = measure_purity(describe_landmarks(cells, points), duplicates)
-        background = measure_background(foreground.numpy(), points)
-    return IndividualChecks(purity, constellation, unexplained, background, duplicates)
+    return IndividualChecks(purity, constellation, unexplained, duplicates)
 
 
 def _enlarge(pixels: Tensor) -> Tensor:

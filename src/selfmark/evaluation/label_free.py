@@ -69,7 +69,6 @@ def run_label_free_checks(
         "purity": to_json_list(individuals.purity),
         "constellation": to_json_list(individuals.constellation),
         "unexplained": to_json_list(individuals.unexplained),
-        "background": to_json_list(individuals.background),
         "duplicates": individuals.duplicates,
         "trust": to_json_list(result.trust),
         "order": [int(landmark) for landmark in result.order],

@@ -10,7 +10,7 @@ import torch
 
 from selfmark import feature_pipeline
 from selfmark.config import override, preset
-from selfmark.feature_images import UsedImages
+from selfmark.feature_images import UsedImages, compare_landmarks
 from selfmark.feature_labels import FoundLandmarks
 from selfmark.features.orientation import rotation_matrices
 from selfmark.images.feed import PixelFeed
@@ -108,8 +108,8 @@ def test_landmarks_explain_each_other_in_the_images_as_they_were_given() -> None
     upright = _images(50)
     angles = torch.rand(50, generator=generator) * 6.28
     turned = upright._replace(matrix=rotation_matrices(angles, 64))
-    assert feature_pipeline._unexplained(first, second, upright) > 0.9
-    assert feature_pipeline._unexplained(first, second, turned) < 0.3
+    assert compare_landmarks(first.xy, second.xy, upright.matrix) > 0.9
+    assert compare_landmarks(first.xy, second.xy, turned.matrix) < 0.3
 
 
 def _train(run: Run, worse_from: int, monkeypatch: pytest.MonkeyPatch) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -101,12 +102,10 @@ def settle_orientation(run: Run, encoder: Encoder, feed: PixelFeed) -> None:
 def find_directions(run: Run, encoder: Encoder, feed: PixelFeed) -> Directions:
     """Find the direction of the object in every image; the result is stored in the run folder."""
 
-    @torch.no_grad()
     def compute() -> dict[str, Tensor]:
-        with report_out_of_memory(run, "runtime.predict_batch", run.config.runtime.predict_batch):
-            return _compute_directions(run, encoder, feed)._asdict()
+        return _compute_directions(run, encoder, feed)._asdict()
 
-    return Directions(**run.load_or_compute_tensors("directions", feed.device, compute))
+    return Directions(**_load_or_compute(run, "directions", feed.device, compute))
 
 
 class _CommonDirection(NamedTuple):
@@ -120,12 +119,23 @@ class _CommonDirection(NamedTuple):
 def _fit_common_direction(run: Run, encoder: Encoder, feed: PixelFeed) -> _CommonDirection:
     """Fit the template of the common direction to some images; the result is stored in the run folder."""
 
-    @torch.no_grad()
     def compute() -> dict[str, Tensor]:
-        with report_out_of_memory(run, "runtime.predict_batch", run.config.runtime.predict_batch):
-            return _compute_common_direction(run, encoder, feed)._asdict()
+        return _compute_common_direction(run, encoder, feed)._asdict()
 
-    return _CommonDirection(**run.load_or_compute_tensors("direction-template", feed.device, compute))
+    return _CommonDirection(**_load_or_compute(run, "direction-template", feed.device, compute))
+
+
+def _load_or_compute(
+    run: Run, name: str, device: torch.device, compute: Callable[[], dict[str, Tensor]]
+) -> dict[str, Tensor]:
+    """Load tensors of the run folder, or compute them without gradients and store them."""
+
+    @torch.no_grad()
+    def compute_in_batches() -> dict[str, Tensor]:
+        with report_out_of_memory(run, "runtime.predict_batch", run.config.runtime.predict_batch):
+            return compute()
+
+    return run.load_or_compute_tensors(name, device, compute_in_batches)
 
 
 def _describe_rotations(run: Run, encoder: Encoder, pixels: Tensor, device: torch.device) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -38,12 +37,10 @@ def _draw_animals() -> tuple[torch.Tensor, npt.NDArray[np.float64]]:
 def _check(
     monkeypatch: pytest.MonkeyPatch, xy: npt.NDArray[np.float64], pixels: torch.Tensor, **changes: Any
 ) -> IndividualChecks:
-    """Check a detector that finds the given landmarks, in one pass over all images."""
+    """Check the given landmarks, described by a tiny encoder."""
     monkeypatch.setattr(individuals, "load_encoder", lambda *_: TinyEncoder(is_symmetric=True))
-    settings = {"runtime.predict_batch": IMAGES, "evaluation.duplicate_radius": 0.03} | changes
-    found = SimpleNamespace(xy=torch.from_numpy(xy).float())
-    detector: Any = SimpleNamespace(device=torch.device("cpu"), locate=lambda _: found)
-    return check_individuals(detector, pixels, override(preset("tiny"), settings))
+    settings = {"evaluation.duplicate_radius": 0.03} | changes
+    return check_individuals(xy, pixels, override(preset("tiny"), settings), torch.device("cpu"))
 
 
 def test_landmarks_on_the_same_part_pass_every_check(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,9 +83,6 @@ def test_checks_that_cannot_be_made_are_unknown(monkeypatch: pytest.MonkeyPatch)
         raise InputError("the weights are not installed")
 
     monkeypatch.setattr(individuals, "load_encoder", raise_missing)
-    found = SimpleNamespace(xy=torch.from_numpy(places).float())
-    detector: Any = SimpleNamespace(device=torch.device("cpu"), locate=lambda _: found)
-    config = override(preset("tiny"), {"runtime.predict_batch": IMAGES})
-    result = check_individuals(detector, pixels, config)
+    result = check_individuals(places, pixels, preset("tiny"), torch.device("cpu"))
     assert np.isnan(result.purity).all()
     assert (result.constellation == 1).all()

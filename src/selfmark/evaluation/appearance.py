@@ -13,7 +13,7 @@ from selfmark.points import FloatArray
 
 
 @torch.no_grad()
-def describe_images(encoder: Encoder, pixels: Tensor, device: torch.device, batch: int) -> Tensor:
+def compute_features(encoder: Encoder, pixels: Tensor, device: torch.device, batch: int) -> Tensor:
     """Describe every cell of images [N, 3, S, S] uint8: unit features [N, D, S/8, S/8] float16, on the CPU.
 
     Args:
@@ -30,7 +30,7 @@ def describe_landmarks(cells: Tensor, xy: FloatArray) -> FloatArray:
     """Describe each landmark of each image by the features at its position, [N, K, D] unit vectors.
 
     Args:
-        cells: [N, D, S/8, S/8], see `describe_images`.
+        cells: [N, D, S/8, S/8], see `compute_features`.
         xy: [N, K, 2] landmarks, network pixels.
     """
     position = torch.from_numpy((xy + 0.5) / CELL - 0.5)

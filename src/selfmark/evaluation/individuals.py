@@ -15,9 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from selfmark.config import DEFAULT_FEATURES, Config
-from selfmark.detector import Detector
 from selfmark.errors import InputError
-from selfmark.evaluation.appearance import describe_images, describe_landmarks, measure_purity
+from selfmark.evaluation.appearance import compute_features, describe_landmarks, measure_purity
 from selfmark.evaluation.constellation import fit_constellations, group_duplicates, unexplained_by_others
 from selfmark.features.encoder import Encoder
 from selfmark.features.loading import load_encoder
@@ -46,27 +45,33 @@ class IndividualChecks:
     duplicates: list[list[int]]
 
 
-def check_individuals(detector: Detector, pixels: Tensor, config: Config) -> IndividualChecks:
-    """Check the landmarks of a detector on network images [N, 3, S, S] uint8 of different individuals.
+def check_individuals(
+    xy: FloatArray, pixels: Tensor, config: Config, device: torch.device
+) -> IndividualChecks:
+    """Check the landmarks of images of different individuals.
 
     Purity needs pretrained features: those of the run, or the default ones for a run without features. It is
     measured on some of the images, and not at all if the weights are not installed.
+
+    Args:
+        xy: [N, K, 2] landmarks, network pixels.
+        pixels: [N, 3, S, S] uint8 network images.
+        config: settings of the run.
+        device: device to compute on.
     """
     settings, batch, side = config.evaluation, config.runtime.predict_batch, pixels.shape[-1]
-    located = torch.cat([detector.locate(part).xy for part in torch.split(pixels, batch)])
-    xy = located.cpu().numpy().astype(np.float64)
     duplicates = group_duplicates(xy, settings.duplicate_radius * side)
     constellation = unexplained = purity = np.full(xy.shape[1], np.nan)
     if xy.shape[1] > 1:
         residual = fit_constellations(xy).residual
         constellation = (residual <= settings.constellation_radius).mean(axis=0)
         unexplained = unexplained_by_others(xy, duplicates)
-    encoder = _load_encoder(config, detector.device)
+    encoder = _load_encoder(config, device)
     if encoder is not None:
         rows = evenly_spaced(len(pixels), _MAX_DESCRIBED)
         enlarged = _enlarge(pixels[rows])
         points = (xy[rows] + 0.5) * (enlarged.shape[-1] / side) - 0.5
-        cells = describe_images(encoder, enlarged, detector.device, batch)
+        cells = compute_features(encoder, enlarged, device, batch)
         purity = measure_purity(describe_landmarks(cells, points), duplicates)
     return IndividualChecks(purity, constellation, unexplained, duplicates)
 

@@ -45,8 +45,8 @@ def run_label_free_checks(
     deformed = deformation_errors(
         detector, store.pixels, settings.deformations, config.augment, generator, batch
     )
-    score = torch.cat([detector.locate(part).score for part in torch.split(store.pixels, batch)])
-    peaks = score.cpu().numpy().astype(np.float64)
+    located = [detector.locate(part) for part in torch.split(store.pixels, batch)]
+    xy, peaks = (torch.cat(column).cpu().numpy().astype(np.float64) for column in zip(*located, strict=True))
     landmarks = find_stage1_landmarks(stage1, store.pixels)
     result = judge_landmarks(
         deformed,
@@ -56,7 +56,7 @@ def run_label_free_checks(
         peaks,
         settings.agreement_radius,
     )
-    individuals = check_individuals(detector, store.pixels, config)
+    individuals = check_individuals(xy, store.pixels, config, detector.device)
     return {
         "images": len(store),
         "deformation": to_json_list(result.deformation),

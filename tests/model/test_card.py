@@ -14,7 +14,7 @@ import torch
 from selfmark.config import Images, Network
 from selfmark.detector import Detector, detector_fingerprint
 from selfmark.errors import InputError
-from selfmark.model.card import ModelCard, read_card, visible_landmarks, write_card
+from selfmark.model.card import ModelCard, read_card, visible_card, visible_landmarks, write_card
 from selfmark.model.colors import landmark_colors, palette, to_rgb
 from selfmark.model.network import Psi
 
@@ -23,18 +23,25 @@ CARD = ModelCard(("a", "b", "c"), (1, 0, 2), ((0, 1),), Images(size=64), NETWORK
 EDITED = replace(
     CARD, names=("x", "y", "z"), skeleton=((1, 2),), colors=("", "#102030", ""), hidden=(2,), confirmed=(0, 1)
 )
+JUDGED = replace(EDITED, trust=(0.9, 0.25, 0.0), verdict="usable")
 
 
-def test_an_edited_card_is_written_and_read(tmp_path: Path) -> None:
-    write_card(EDITED, tmp_path)
-    assert read_card(tmp_path) == EDITED
+@pytest.mark.parametrize("card", [EDITED, JUDGED])
+def test_an_edited_card_is_written_and_read(card: ModelCard, tmp_path: Path) -> None:
+    write_card(card, tmp_path)
+    assert read_card(tmp_path) == card
+
+
+def test_the_trust_of_hidden_landmarks_is_left_out() -> None:
+    assert visible_card(JUDGED).trust == (0.9, 0.25)
+    assert visible_card(EDITED).trust == ()
 
 
 def test_a_card_without_colors_from_an_older_version_is_read(tmp_path: Path) -> None:
     write_card(CARD, tmp_path)
     path = tmp_path / "model.json"
     values = json.loads(path.read_text())
-    for field in ("colors", "hidden", "confirmed"):
+    for field in ("colors", "hidden", "confirmed", "trust", "verdict"):
         del values[field]
     path.write_text(json.dumps(values))
     assert read_card(tmp_path) == CARD
@@ -57,6 +64,10 @@ def test_a_card_without_colors_from_an_older_version_is_read(tmp_path: Path) -> 
         ({"mirror": [1, 2, 0]}, "are not mutual"),
         ({"skeleton": [[0, 3]]}, "connects landmarks that do not exist"),
         ({"skeleton": [[-1, 0]]}, "connects landmarks that do not exist"),
+        ({"trust": [0.5]}, "trust in 1 of 3 landmarks"),
+        ({"trust": [0.5, 1.5, 0]}, "trust must be between 0 and 1"),
+        ({"trust": [0.5, None, 0]}, "valid model description"),
+        ({"verdict": "great"}, "unknown value 'great' of 'verdict'"),
     ],
 )
 def test_an_invalid_card_raises(changes: dict[str, Any], message: str, tmp_path: Path) -> None:

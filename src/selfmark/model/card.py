@@ -31,6 +31,9 @@ ONNX_FEATURES = "features.safetensors"
 Architecture = Literal["hourglass", "encoder", "zero-shot"]
 """The paper's network, a head on a pretrained encoder, or centroids of the encoder's features."""
 
+Verdict = Literal["good", "usable", "failed"]
+"""How a run turned out, judged without labels; see `evaluation.verdict`."""
+
 _COLOR = re.compile(r"#[0-9a-f]{6}")
 
 
@@ -52,6 +55,8 @@ class ModelCard:
     architecture: Architecture = "hourglass"
     features: Features = field(default_factory=Features)  # settings of the encoder, unused by an hourglass
     student: Student = field(default_factory=Student)  # settings of the head on an encoder
+    trust: tuple[float, ...] = ()  # 0..1 per landmark, see `evaluation.trust`; () if it was not measured
+    verdict: Verdict | None = None  # None if it was not measured
 
 
 def read_card(folder: Path) -> ModelCard:
@@ -114,6 +119,7 @@ def visible_card(card: ModelCard) -> ModelCard:
         colors=tuple(landmark_colors(card)[old] for old in kept) if card.hidden else card.colors,
         hidden=(),
         confirmed=tuple(new_index[old] for old in card.confirmed if old in new_index),
+        trust=tuple(card.trust[old] for old in kept) if card.trust else (),
     )
 
 
@@ -157,6 +163,8 @@ def _card_from_json(values: Any, path: Path) -> ModelCard:
             architecture=architecture,
             features=features,
             student=student,
+            trust=_parse_trust(values.get("trust", ()), len(names)),
+            verdict=_parse_verdict(values.get("verdict")),
         )
     except (KeyError, TypeError, ValueError, OverflowError, InputError) as error:
         raise InputError(f"{path} is not a valid model description: {error}") from error
@@ -186,6 +194,22 @@ def _parse_colors(values: Any, landmarks: int) -> tuple[str, ...]:
         if not isinstance(color, str) or (color and not _COLOR.fullmatch(color)):
             raise ValueError(f"{reprlib.repr(color)} is not a color like #1f77b4")
     return colors
+
+
+def _parse_trust(values: Any, landmarks: int) -> tuple[float, ...]:
+    trust = tuple(float(value) for value in values)
+    if len(trust) not in (0, landmarks):
+        raise ValueError(f"trust in {len(trust)} of {landmarks} landmarks")
+    if not all(0 <= value <= 1 for value in trust):
+        raise ValueError("trust must be between 0 and 1")
+    return trust
+
+
+def _parse_verdict(value: Any) -> Verdict | None:
+    verdicts: dict[Any, Verdict] = {name: name for name in get_args(Verdict)}
+    if value is not None and value not in verdicts:
+        raise ValueError(f"unknown value {reprlib.repr(value)} of 'verdict'")
+    return verdicts.get(value)
 
 
 def _parse_indices(field: str, values: Any, landmarks: int) -> tuple[int, ...]:

@@ -136,6 +136,32 @@ def test_hidden_landmarks_are_not_drawn_and_user_colors_are_used(tmp_path: Path)
     assert green[1] > 150 > green[[0, 2]].max()
 
 
+def test_untrusted_landmarks_are_drawn_as_rings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = encode_video(
+        tmp_path / "large.mp4", "libx264", frames=3, size=(320, 240), noise=1, options={"crf": "5"}
+    )
+    refs = [ImageRef(source, frame, (0, 0, 240, 240)) for frame in range(3)]
+    points = np.repeat(POINTS[None] * 5, 3, axis=0)
+    frames = {}
+    for name, trust in (("without", ()), ("with", (0.1, 0.3, 0.5, 0.9))):
+        card = replace(CARD, hidden=(0,), colors=("", "#00ff00", "#00ff00", "#00ff00"), trust=trust)
+        out = tmp_path / name
+        list(draw_videos(_predictions(refs, points), refs, card, out, every=1, trail=1.0))
+        ((_, frames[name]),) = read_frames(out / "large_landmarks.mp4", [1])
+    zoom = frames["with"].shape[1] // 320
+
+    def pixel(name: str, landmark: int, offset: float) -> np.ndarray:
+        x, y = np.round((points[1, landmark] + 0.5) * zoom - 0.5 + (offset, 0)).astype(int)
+        return frames[name][y, x].astype(int)
+
+    radius = 9
+    assert pixel("without", 1, 0)[1] > 150, "without trust, all landmarks are discs"
+    assert pixel("with", 1, 0).max() < 60, "the middle shows the dark frame"
+    assert pixel("with", 1, radius - 1.5)[1] > 120, "the ring has the color of the landmark"
+    for landmark in (2, 3):  # 0.5 is the lowest trust that counts as reliable
+        assert pixel("with", landmark, 0)[1] > 150
+
+
 def test_an_error_in_the_predictions_leaves_no_video(tmp_path: Path) -> None:
     source = _dark_clip(tmp_path / "clip.mp4")
     refs = [ImageRef(source, frame) for frame in range(12)]

@@ -23,7 +23,7 @@ from selfmark.features.loading import build_encoder
 from selfmark.images.sources import list_images
 from selfmark.mapping.learning import infer_mirror_partners, learn_map
 from selfmark.mapping.mapped_detector import MappedDetector, load_mapping, save_mapping
-from selfmark.model.card import ModelCard
+from selfmark.model.card import ModelCard, read_card, write_card
 from selfmark.model.feature_network import ZeroShotPsi
 from selfmark.model.network import Psi
 from selfmark.points import FloatArray
@@ -122,6 +122,17 @@ def test_mapped_points_are_in_original_pixels(run: Path, tmp_path: Path, scale: 
     assert (
         predicted.score[:, 0] > predicted.score[:, 2]
     ).all()  # the nose depends on landmarks with lower scores
+
+
+def test_mapped_points_have_no_trust(run: Path, tmp_path: Path) -> None:
+    """Trust and verdict belong to the landmarks, of which there may be more or fewer."""
+    card = read_card(run / "model")
+    trust = tuple(0.1 for _ in card.names)
+    write_card(replace(card, trust=trust, verdict="failed"), run / "model")
+    learn_map(run, _write_labels(tmp_path / "few", _shapes(12)))
+    mapped = _load_mapped(run)
+    assert (mapped.card.trust, mapped.card.verdict) == ((), None)
+    assert (mapped.detector.card.trust, mapped.detector.card.verdict) == (trust, "failed")
 
 
 def test_map_json_describes_the_map(run: Path, tmp_path: Path) -> None:

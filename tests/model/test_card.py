@@ -14,7 +14,14 @@ import torch
 from selfmark.config import Images, Network
 from selfmark.detector import Detector, detector_fingerprint
 from selfmark.errors import InputError
-from selfmark.model.card import ModelCard, read_card, visible_card, visible_landmarks, write_card
+from selfmark.model.card import (
+    ModelCard,
+    read_card,
+    untrusted_landmarks,
+    visible_card,
+    visible_landmarks,
+    write_card,
+)
 from selfmark.model.colors import landmark_colors, palette, to_rgb
 from selfmark.model.network import Psi
 
@@ -35,6 +42,14 @@ def test_an_edited_card_is_written_and_read(card: ModelCard, tmp_path: Path) -> 
 def test_the_trust_of_hidden_landmarks_is_left_out() -> None:
     assert visible_card(JUDGED).trust == (0.9, 0.25)
     assert visible_card(EDITED).trust == ()
+
+
+def test_landmarks_below_the_limit_are_untrusted() -> None:
+    card = replace(CARD, trust=(0.25, 0.24, 1.0))
+    assert untrusted_landmarks(card) == [1]
+    assert untrusted_landmarks(card, 0.6) == [0, 1]
+    assert untrusted_landmarks(card, 0) == []
+    assert untrusted_landmarks(CARD, 1) == [], "trust was not measured"
 
 
 def test_a_card_without_colors_from_an_older_version_is_read(tmp_path: Path) -> None:

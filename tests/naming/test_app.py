@@ -104,6 +104,20 @@ def test_card_is_sent_only_if_it_has_changed(toy: ToyServer) -> None:
     assert changed.json()["confirmed"] == [0, 1]
 
 
+def test_trust_and_verdict_are_sent_with_the_run(shared_server: ToyServer, tmp_path: Path) -> None:
+    unjudged = shared_server.client.get("/api/run").json()
+    assert (unjudged["trust"], unjudged["verdict"]) == ([], None)
+    trust = [0.9, 0.31, 0.5, 0.0, 1.0, 0.49]
+    folder = tmp_path / "judged"
+    card = replace(CARD, trust=tuple(trust), verdict="usable")
+    with serve(folder, make_toy_folder(folder, card)) as running:
+        values = running.client.get("/api/run").json()
+        assert (values["trust"], values["min_trust"], values["verdict"]) == (trust, 0.5, "usable")
+        assert running.edit({"kind": "rename", "landmark": 0, "name": "nose"}).status_code == 200
+    judged = read_card(folder / "model")
+    assert (judged.trust, judged.verdict) == (card.trust, "usable"), "edits keep both"
+
+
 def test_notes_list_outdated_files_when_mirror_partners_change(toy: ToyServer) -> None:
     (toy.folder / "model" / "map.json").write_text("{}")
     assert toy.edit({"kind": "rename", "landmark": 0, "name": "nose"}).json()["notes"] == []

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from selfmark.model.card import ModelCard, read_card
+from selfmark.model.colors import landmark_colors, to_rgb
 from selfmark.naming.landmark_prediction import predict_landmarks
 from selfmark.naming.shown_images import images_fingerprint, load_cached_landmarks, select_images
 from tests.browser import Visit, visit
@@ -293,6 +294,59 @@ def test_gallery_opens_images_and_mirror_view_confirms_pairs(browser: Any, toy: 
         assert read_card_of(toy).mirror[:2] == (0, 1)
         assert "Landmarks move a little" in page.inner_text("#view-mirror .note")
         assert find_problems(visited) == []
+
+
+# --- trust and verdict ------------------------------------------------------------------------------
+
+
+VERDICTS = {
+    "good": "This run is good: the landmarks mark the same parts on different individuals.",
+    "usable": "This run is usable: check each landmark before you rely on it.",
+    "failed": "This run failed: the landmarks do not mark the same parts on different individuals.",
+}
+
+
+@pytest.fixture(params=VERDICTS)
+def judged(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ToyServer]:
+    """Serve a run with a verdict, of which landmarks 1, 3 and 5 are below the limit of 0.5."""
+    trust = (0.9, 0.314, 0.5, 0.0, 1.0, 0.25)
+    folder = tmp_path / "judged"
+    card = replace(CARD, trust=trust, verdict=request.param, hidden=(5,))
+    with serve(folder, make_toy_folder(folder, card)) as running:
+        yield running
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_trust_and_verdict_are_shown(browser: Any, judged: ToyServer, scheme: str) -> None:
+    with visit(browser, judged.address, color_scheme=scheme) as visited:
+        page = wait_until_ready(visited)
+        assert page.inner_text("#verdict") == VERDICTS[str(read_card_of(judged).verdict)]
+        shown = page.locator(".entry .trust")
+        assert shown.all_inner_texts() == ["0.90", "0.31", "0.50", "0.00", "1.00", "0.25"]
+        assert shown.nth(0).get_attribute("title") == "trust 0.90"
+        assert shown.nth(1).get_attribute("title") == "trust 0.31: do not rely on this landmark"
+        hollow = page.locator(".entry:has(.badge.hollow)")
+        assert hollow.evaluate_all("all => all.map(entry => entry.dataset.landmark)") == ["1", "3", "5"]
+        color = page.locator(".entry[data-landmark='1'] .badge").evaluate(
+            "badge => getComputedStyle(badge).borderTopColor"
+        )
+        assert color == f"rgb{to_rgb(landmark_colors(CARD)[1])}"
+        name = page.locator(".entry[data-landmark='3']").inner_text()
+        assert "do not rely on this landmark" in name, "screen readers announce it"
+        for landmark, text in ((1, "Trust 0.31: do not rely on this landmark"), (2, "Trust 0.50")):
+            select(page, landmark)
+            assert page.inner_text("#trust") == text
+        for width in (1280, 768, 360):
+            page.set_viewport_size({"width": width, "height": 800})
+            assert find_problems(visited) == []
+            assert page.evaluate(_LOW_CONTRAST) == []
+
+
+def test_a_run_without_trust_looks_as_before(browser: Any, shared_server: ToyServer) -> None:
+    with visit(browser, shared_server.address) as visited:
+        page = wait_until_ready(visited)
+        assert not page.is_visible("#verdict")
+        assert page.locator(".trust, #trust, .hollow").count() == 0
 
 
 # --- errors -----------------------------------------------------------------------------------------

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +25,7 @@ from selfmark.errors import InputError
 
 if TYPE_CHECKING:
     from selfmark.detector import Prediction
+    from selfmark.model.card import ModelCard
 
 
 def predict(
@@ -51,6 +53,10 @@ def predict(
     trail: Annotated[
         float, typer.Option(help="Length of the trails in labeled videos, in seconds; 0 for none.", min=0)
     ] = 1.0,
+    min_trust: Annotated[
+        float | None,
+        typer.Option(help="Leave out landmarks with a lower trust than this, 0 to 1.", min=0, max=1),
+    ] = None,
     batch: Annotated[int, typer.Option(help="Images per forward pass.", min=1)] = 64,
     runtime: Annotated[
         str, typer.Option(help="torch, or onnx or onnx-int8 after 'selfmark export'.")
@@ -74,12 +80,17 @@ def predict(
     from selfmark.tracking.regions import locate_objects
 
     write = get_writer(format)
+    if mapped and min_trust is not None:
+        raise InputError("--min-trust cannot be used with --mapped, because mapped points have no trust")
     detector = load_detector(run, runtime, device)
+    notes = list[str]()
+    if min_trust is not None:
+        detector.card = _hide_untrusted(detector.card, min_trust, run, notes.append)
     if mapped:
         detector = MappedDetector(detector, load_mapping(run, detector))
     changes = {f"tracking.{name}": value for name, value in parse_settings(overrides).items()}
     tracking = override(Config(), changes).tracking
-    regions, notes = parse_regions(boxes, crop, find_animals), list[str]()
+    regions = parse_regions(boxes, crop, find_animals)
     with CountDisplay(stderr, "finding animals", "frames") as display:
         refs = locate_objects(inputs, every, regions, tracking, display, notes.append)
     videos = labeled_video_paths(refs, output) if draw else {}
@@ -101,3 +112,40 @@ def predict(
         print_result(f"labeled video: {video}")
     for note in (*notes, *describe_unreadable_images(refs, counted)):
         print_note(note)
+
+
+def _hide_untrusted(
+    card: ModelCard, min_trust: float, run: Path, print_line: Callable[[str], None]
+) -> ModelCard:
+    """Return the card with all landmarks hidden whose trust is below `min_trust`.
+
+    Args:
+        card: The detector's card.
+        min_trust: Lowest trust of the landmarks to keep.
+        run: Run folder, for messages.
+        print_line: Receives a sentence that says which landmarks were hidden.
+
+    Raises:
+        InputError: Trust was not measured, or no visible landmark has this trust.
+    """
+    from selfmark.model.card import untrusted_landmarks, visible_landmarks
+
+    if not card.trust:
+        raise InputError(
+            f"{run} has no trust, because an earlier version of selfmark made it: leave out --min-trust, "
+            "or make a new run with 'selfmark discover', which measures it"
+        )
+    visible, untrusted = visible_landmarks(card), untrusted_landmarks(card, min_trust)
+    left_out = [index for index in visible if index in untrusted]
+    if len(left_out) == len(visible):
+        highest = max(card.trust[index] for index in visible)
+        raise InputError(
+            f"no landmark of {run} has a trust of at least {min_trust:g}; the highest is {highest:.4g}"
+        )
+    listed = ", ".join(f"{card.names[index]} ({card.trust[index]:.2f})" for index in left_out)
+    print_line(
+        f"left out {len(left_out)} of {len(visible)} landmarks with a trust below {min_trust:g}: {listed}"
+        if left_out
+        else f"all landmarks have a trust of at least {min_trust:g}; none was left out"
+    )
+    return replace(card, hidden=tuple(sorted({*card.hidden, *left_out})))

@@ -1,4 +1,4 @@
-"""Draw the objects of a video frame: fading trails, edges of the skeleton, and a disc for each landmark."""
+"""Draw the objects of a video frame: fading trails, edges, and a disc or a ring for each landmark."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ from selfmark.points import FloatArray
 _RADIUS = 0.022  # of a landmark's disc, as a fraction of the size of its object
 _MIN_RADIUS, _MAX_RADIUS = 3.0, 9.0  # of a disc, in pixels of the enlarged frame
 _BORDER = 1.2  # width of the black border of a disc, in pixels
+_RING_WIDTH = 0.3  # of a hollow landmark, as a fraction of its radius
+_MIN_RING_WIDTH = 1.5  # in pixels
 # A landmark that moves farther than this fraction of the object's size between two frames was mistaken for
 # another one; its trail starts again.
 _MAX_STEP = 0.35
@@ -56,23 +58,35 @@ class DrawnObject:
 
 @dataclass(frozen=True)
 class DrawingStyle:
-    """Colors [K, 3] of the landmarks, and the pairs of landmarks to connect."""
+    """How landmarks are drawn.
+
+    Attributes:
+        colors: [K, 3] color of each landmark.
+        edges: Pairs of landmarks to connect.
+        hollow: Landmarks drawn as a ring instead of a disc.
+    """
 
     colors: npt.NDArray[np.uint8]
     edges: tuple[tuple[int, int], ...]
+    hollow: frozenset[int] = frozenset()
 
 
 def draw_frame(frame: Pixels, objects: Sequence[DrawnObject], style: DrawingStyle) -> Pixels:
-    """Return a copy of the frame [H, W, 3] with its objects."""
+    """Return a copy of the frame [H, W, 3] with its objects.
+
+    Rings are drawn before the discs of the same object, so that they never cover a disc.
+    """
     canvas = _draw_trails(frame, objects, style.colors)
+    order = sorted(range(len(style.colors)), key=lambda index: index not in style.hollow)
     for instance in objects:
         radius = _disc_radius(instance)
         for a, b in style.edges:
             opacity = _EDGE_OPACITY * float(min(instance.opacity[a], instance.opacity[b]))
             _blend_line(canvas, instance.xy[a], instance.xy[b], round(radius * 0.6) or 1, opacity)
-        for index, center in enumerate(instance.xy):
-            color = style.colors[index].tolist()
-            _blend_disc(canvas, center, radius, color, float(instance.opacity[index]))
+        for index in order:
+            color, opacity = style.colors[index].tolist(), float(instance.opacity[index])
+            inside = frame if index in style.hollow else None
+            _blend_disc(canvas, instance.xy[index], radius, color, opacity, inside)
         if instance.tag:
             _draw_tag(canvas, instance)
     return canvas
@@ -141,13 +155,36 @@ def _draw_trails(frame: Pixels, objects: Sequence[DrawnObject], colors: npt.NDAr
 
 
 def _blend_disc(
-    canvas: Pixels, center: FloatArray, radius: float, color: Sequence[int], opacity: float
+    canvas: Pixels,
+    center: FloatArray,
+    radius: float,
+    color: Sequence[int],
+    opacity: float,
+    inside: Pixels | None,
 ) -> None:
+    """Draw a disc, or a ring that shows the frame `inside` in its middle."""
+
     def draw(layer: Pixels, corner: FloatArray) -> None:
         draw_disc(layer, center - corner, radius + _BORDER, BLACK)
         draw_disc(layer, center - corner, radius, color)
+        if inside is not None:
+            inner_radius = radius - max(_RING_WIDTH * radius, _MIN_RING_WIDTH)
+            _restore_disc(layer, inside, center, inner_radius, corner)
 
     _blend(canvas, center - radius - 3, center + radius + 3, opacity, draw)
+
+
+def _restore_disc(
+    layer: Pixels, frame: Pixels, center: FloatArray, radius: float, corner: FloatArray
+) -> None:
+    """Replace a disc of `layer`, whose upper left corner is at `corner`, by the pixels of the frame."""
+    left, top = corner.astype(int).tolist()
+    height, width = layer.shape[:2]
+    mask = np.zeros((height, width), np.uint8)
+    draw_disc(mask, center - corner, radius, WHITE)
+    alpha = mask[..., None].astype(np.float32) / 255
+    blended = layer * (1 - alpha) + frame[top : top + height, left : left + width] * alpha
+    layer[:] = blended.round().astype(np.uint8)
 
 
 def _blend_line(canvas: Pixels, start: FloatArray, end: FloatArray, width: int, opacity: float) -> None:

@@ -24,7 +24,7 @@ from selfmark.export.output_files import output_paths
 from selfmark.image_ref import ImageRef
 from selfmark.images.decode import Pixels
 from selfmark.images.video import probe_video, read_frames
-from selfmark.model.card import ModelCard, visible_card, visible_landmarks
+from selfmark.model.card import ModelCard, untrusted_landmarks, visible_card, visible_landmarks
 from selfmark.model.colors import landmark_colors, to_rgb
 from selfmark.points import FloatArray
 from selfmark.run.files import atomic_write
@@ -48,12 +48,12 @@ def draw_videos(
 ) -> Iterator[Prediction]:
     """Pass predictions through, and draw each video into `folder`/VIDEO_landmarks.mp4 on the way.
 
-    Hidden landmarks are not drawn.
+    Hidden landmarks are not drawn. Landmarks of low trust are drawn as rings.
 
     Args:
         predictions: Predictions of `refs`, in their order.
         refs: All objects that are predicted.
-        card: Model card with colors, skeleton and hidden landmarks.
+        card: Model card with colors, skeleton, trust and hidden landmarks.
         folder: Output folder.
         every: Use every n-th frame of each video; the result plays at the speed of the source.
         trail: Length of the trails in seconds; 0 draws none.
@@ -61,7 +61,7 @@ def draw_videos(
     paths = labeled_video_paths(refs, folder)
     kept, card = visible_landmarks(card), visible_card(card)
     colors = np.array([to_rgb(color) for color in landmark_colors(card)], np.uint8)
-    style = DrawingStyle(colors, card.skeleton)
+    style = DrawingStyle(colors, card.skeleton, frozenset(untrusted_landmarks(card)))
     tagged = {path for path in paths if len({ref.track for ref in refs if ref.path == path}) > 1}
     with ExitStack() as files:
         videos: dict[Path, _LabeledVideo] = {}

@@ -11,6 +11,7 @@ import numpy as np
 
 from selfmark.detector import Prediction
 from selfmark.export.output_files import output_file, require_writable
+from selfmark.export.trust_entries import trust_entries
 from selfmark.image_ref import ImageRef
 from selfmark.model.card import ModelCard
 
@@ -107,7 +108,10 @@ def image_entries(
 
 
 def build_category(card: ModelCard) -> dict[str, Any]:
-    """Return the only category: names, skeleton (counted from 1) and mirror partners (counted from 0)."""
+    """Return the only category: names, skeleton (counted from 1) and mirror partners (counted from 0).
+
+    Readers ignore `flip_idx`, `trust` and `verdict`.
+    """
     return {
         "id": CATEGORY,
         "name": "object",
@@ -115,6 +119,7 @@ def build_category(card: ModelCard) -> dict[str, Any]:
         "keypoints": list(card.names),
         "skeleton": [[a + 1, b + 1] for a, b in card.skeleton],
         "flip_idx": list(card.mirror),
+        **trust_entries(card),
     }
 
 

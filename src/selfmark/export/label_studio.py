@@ -22,6 +22,7 @@ from selfmark.detector import Prediction
 from selfmark.export.coco_keypoints import ExportedImage, ExportedObject, iterate_objects, write_list
 from selfmark.export.frame_files import save_frames
 from selfmark.export.output_files import output_file, require_absent, require_unique_names, require_writable
+from selfmark.export.trust_entries import describe_trust
 from selfmark.model.card import ModelCard
 from selfmark.model.colors import landmark_colors
 from selfmark.run.files import atomic_folder
@@ -82,14 +83,19 @@ def _save_frames(images: Iterable[ExportedImage], temporary: Path, target: Path)
 def _interface(card: ModelCard) -> str:
     """Return the XML of the labeling interface.
 
-    `model_index` keeps the order of the landmarks in Label Studio's own exports. Rectangles are not filled,
-    because the fill would dim the part of the photo that has to be inspected.
+    `model_index` keeps the order of the landmarks in Label Studio's own exports. The mouse pointer over a
+    label shows its `hint`. Rectangles are not filled, because the fill would dim the part of the photo that
+    has to be inspected.
     """
     view = ElementTree.Element("View")
     ElementTree.SubElement(view, "Image", name=IMAGE, value=f"${IMAGE}", zoom="true")
     points = ElementTree.SubElement(view, "KeyPointLabels", name=LANDMARKS, toName=IMAGE, opacity="1")
     for index, (name, background) in enumerate(zip(card.names, landmark_colors(card), strict=True)):
-        ElementTree.SubElement(points, "Label", value=name, model_index=str(index), background=background)
+        label = ElementTree.SubElement(
+            points, "Label", value=name, model_index=str(index), background=background
+        )
+        if card.trust:
+            label.set("hint", describe_trust(card, index))
     boxes = ElementTree.SubElement(view, "RectangleLabels", name=OBJECTS, toName=IMAGE, fillOpacity="0")
     ElementTree.SubElement(boxes, "Label", value=OBJECT)
     ElementTree.indent(view)

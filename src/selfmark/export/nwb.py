@@ -16,6 +16,7 @@ from selfmark.detector import Prediction
 from selfmark.errors import InputError, require_package
 from selfmark.export.output_files import output_file, require_unique_names, require_writable
 from selfmark.export.pose_tables import PoseTable, gather_tables
+from selfmark.export.trust_entries import describe_trust
 from selfmark.images.video import count_frames, probe_video
 from selfmark.model.card import ModelCard
 from selfmark.points import FloatArray
@@ -56,8 +57,8 @@ def write_nwb(predictions: Iterable[Prediction], card: ModelCard, folder: Path) 
             pose = ndx_pose.PoseEstimation(
                 # Readers look for the plain name where there is only one pose.
                 name="PoseEstimation" if is_single else name,
-                description=f"Object {_instance_name(table, instance, first=1)} of {_describe(table)}",
-                pose_estimation_series=_series(ndx_pose, table, instance, times, card.names),
+                description=_describe_object(table, instance, card),
+                pose_estimation_series=_series(ndx_pose, table, instance, times, card),
                 skeleton=skeleton,
                 source_video=source,
                 scorer="selfmark",
@@ -72,16 +73,17 @@ def write_nwb(predictions: Iterable[Prediction], card: ModelCard, folder: Path) 
 
 
 def _series(
-    ndx_pose: ModuleType, table: PoseTable, instance: int, times: FloatArray, names: tuple[str, ...]
+    ndx_pose: ModuleType, table: PoseTable, instance: int, times: FloatArray, card: ModelCard
 ) -> list[Any]:
     """Return one series per landmark; all refer to the times of the first, which are stored once."""
     rows = np.flatnonzero(table.instance == instance)
     series: list[Any] = []
-    for index, name in enumerate(names):
+    for index, name in enumerate(card.names):
+        trust = describe_trust(card, index)
         series.append(
             ndx_pose.PoseEstimationSeries(
                 name=_hdf5_name(name),
-                description=f"Landmark {name}",
+                description=f"Landmark {name}, {trust}" if trust else f"Landmark {name}",
                 data=table.xy[rows, index],
                 unit="pixels",
                 reference_frame=_ORIGIN,
@@ -112,6 +114,12 @@ def _describe(table: PoseTable) -> str:
     width, height = table.size
     source = table.paths[0].name if table.is_video else f"{len(table.paths)} still images"
     return f"{source} ({width} x {height} pixels)"
+
+
+def _describe_object(table: PoseTable, instance: int, card: ModelCard) -> str:
+    """Return which object it is and, if it was measured, the verdict of the run."""
+    verdict = "" if card.verdict is None else f", verdict of the run: {card.verdict}"
+    return f"Object {_instance_name(table, instance, first=1)} of {_describe(table)}{verdict}"
 
 
 def _instance_name(table: PoseTable, instance: int, first: int = 0) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,18 +14,22 @@ from selfmark.errors import require_package
 from selfmark.export.csv_table import COLUMNS
 from selfmark.export.output_files import output_file, require_writable
 from selfmark.export.pose_tables import InstanceNumbers
+from selfmark.export.trust_entries import trust_entries
 from selfmark.model.card import ModelCard
 
 _MIN_GROUP_ROWS = 1 << 16  # minimum size of a row group; one group is in memory at a time
 
 
 def write_parquet(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
-    """Write `folder`/landmarks.parquet; `frame` is null for still images, `track` where it is unknown."""
+    """Write `folder`/landmarks.parquet; `frame` is null for still images, `track` where it is unknown.
+
+    Trust and verdict, if they were measured, are in the metadata of the file.
+    """
     arrow, parquet = require_package("pyarrow", "pyarrow"), require_package("pyarrow.parquet", "pyarrow")
     require_writable(folder)
     text, integer, real = arrow.string(), arrow.int32(), arrow.float32()
     types = (text, integer, integer, integer, text, real, real, real)
-    schema = arrow.schema(list(zip(COLUMNS, types, strict=True)))
+    schema = arrow.schema(list(zip(COLUMNS, types, strict=True)), metadata=_metadata(card))
     path = folder / "landmarks.parquet"
     instances = InstanceNumbers()
     pending: list[Any] = []
@@ -37,6 +42,13 @@ def write_parquet(predictions: Iterable[Prediction], card: ModelCard, folder: Pa
         if pending:
             writer.write_table(arrow.concat_tables(pending))
     return path
+
+
+def _metadata(card: ModelCard) -> dict[str, str] | None:
+    """Return names, trust and verdict as JSON under the keys of ONNX files; None if nothing was measured."""
+    entries = trust_entries(card)
+    values = {"names": card.names, **entries} if entries else {}
+    return {f"selfmark.{name}": json.dumps(value) for name, value in values.items()} or None
 
 
 def _columns(prediction: Prediction, instances: InstanceNumbers) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from selfmark.detector import Prediction
 from selfmark.errors import InputError, require_package
 from selfmark.export.output_files import output_file, require_unique_names, require_writable
 from selfmark.export.pose_tables import PoseTable, gather_tables
+from selfmark.export.trust_entries import trust_entries
 from selfmark.images.video import count_frames
 from selfmark.model.card import ModelCard
 
@@ -87,7 +88,7 @@ def _labels(sio: ModuleType, tables: list[PoseTable], card: ModelCard) -> Any:
         videos=videos,
         skeletons=[skeleton],
         tracks=list(tracks.values()),
-        provenance={"source": f"selfmark {__version__}"},
+        provenance={"source": f"selfmark {__version__}", **trust_entries(card)},
     )
 
 

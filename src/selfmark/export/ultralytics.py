@@ -21,6 +21,7 @@ from selfmark.detector import Prediction
 from selfmark.errors import InputError
 from selfmark.export.frame_files import save_frames
 from selfmark.export.output_files import require_absent, require_writable
+from selfmark.export.trust_entries import trust_entries
 from selfmark.image_ref import Box, ImageRef
 from selfmark.images.decode import read_image
 from selfmark.model.card import ModelCard
@@ -70,9 +71,10 @@ def _data_yaml(card: ModelCard) -> str:
         "kpt_shape": [len(card.names), 3],
         "flip_idx": list(card.mirror),
         "kpt_names": {0: list(card.names)},
-        # Ultralytics ignores these two; sleap-io reads them.
+        # Ultralytics ignores the following entries; sleap-io reads the first two.
         "node_names": list(card.names),
         "skeleton": [list(edge) for edge in card.skeleton],
+        **trust_entries(card),
     }
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, default_flow_style=None)
 

@@ -173,6 +173,8 @@ class MappedDetector(Detector):
             colors=(),  # the user edited these for the landmarks, not for the mapped points
             hidden=(),
             confirmed=(),
+            trust=(),  # measured for the landmarks only
+            verdict=None,
             provenance=detector.card.provenance
             | {"mapped": {"labels": mapping.labels, "images": mapping.images, "error": mapping.error}},
         )

@@ -34,6 +34,11 @@ Architecture = Literal["hourglass", "encoder", "zero-shot"]
 Verdict = Literal["good", "usable", "failed"]
 """How a run turned out, judged without labels; see `evaluation.verdict`."""
 
+MIN_TRUST = 0.25
+"""Users should not rely on a landmark whose trust is lower."""
+GOOD_TRUST = 0.5
+"""Lowest trust of a trustworthy landmark."""
+
 _COLOR = re.compile(r"#[0-9a-f]{6}")
 
 
@@ -94,6 +99,11 @@ def is_packaged(folder: Path) -> bool:
 def visible_landmarks(card: ModelCard) -> list[int]:
     """Return the indices of the landmarks that are not hidden, ascending."""
     return [index for index in range(len(card.names)) if index not in set(card.hidden)]
+
+
+def untrusted_landmarks(card: ModelCard, min_trust: float = MIN_TRUST) -> list[int]:
+    """Return the landmarks with a trust below `min_trust`, ascending; empty if trust was not measured."""
+    return [index for index, trust in enumerate(card.trust) if trust < min_trust]
 
 
 def visible_card(card: ModelCard) -> ModelCard:

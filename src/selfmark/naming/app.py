@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 from selfmark._version import __version__
 from selfmark.errors import InputError
 from selfmark.images.decode import UnreadableImage
-from selfmark.model.card import MAX_NAME_LENGTH, ModelCard
+from selfmark.model.card import MAX_NAME_LENGTH, MIN_TRUST, ModelCard
 from selfmark.model.colors import landmark_colors, palette
 from selfmark.naming.access_guard import AccessGuard
 from selfmark.naming.card_editor import CardEditor, card_revision
@@ -113,11 +113,14 @@ def _add_card(
 
     @app.get("/api/run")
     async def get_run() -> JSONResponse:
-        landmarks = len(editor.read().names)
+        card = editor.read()
         fixed = {
-            "landmarks": landmarks,
+            "landmarks": len(card.names),
             "max_name_length": MAX_NAME_LENGTH,
-            "default_colors": palette(landmarks),
+            "default_colors": palette(len(card.names)),
+            "trust": card.trust,
+            "min_trust": MIN_TRUST,
+            "verdict": card.verdict,
         }
         return JSONResponse(about | fixed, headers=_NO_STORE)
 

@@ -54,3 +54,8 @@ export function badge(index, color, small = false) {
   return element("span", { class: small ? "badge small" : "badge", "aria-hidden": "true",
     style: { background: color, color: textColorOn(color) } }, String(index));
 }
+
+// The badge of a landmark that users should not rely on: its number in a ring of its color.
+export function hollowBadge(index, color) {
+  return element("span", { class: "badge hollow", "aria-hidden": "true", style: { "border-color": color } }, String(index));
+}

@@ -1,8 +1,8 @@
 // The panel that shows and edits the selected landmark.
 
 import { badge, element, icon, ICONS } from "./dom.js";
-import { allLandmarks, connectedTo, edit, get, imageUrl, isConfirmed, isHidden, isNamed, numberedName, otherSide, partnerOf, state, subscribe,
-  update } from "./store.js";
+import { allLandmarks, connectedTo, edit, get, imageUrl, isConfirmed, isHidden, isNamed, isTrustKnown, isUntrusted, numberedName,
+  otherSide, partnerOf, state, subscribe, trustText, update } from "./store.js";
 
 // The palette of Okabe and Ito, which people with any color vision can tell apart, plus black and white.
 const PALETTE = [["orange", "#e69f00"], ["sky blue", "#56b4e9"], ["green", "#009e73"], ["yellow", "#f0e442"], ["blue", "#0072b2"],
@@ -16,10 +16,11 @@ let input, nameError; // kept while everything around them is rendered again, so
 export function startInspector() {
   input = nameInput();
   nameError = element("p", { id: "name-error", class: "error", role: "alert" });
-  const parts = { head, suggestion, samples, colorField, mirrorField, skeletonField };
+  const parts = { head, trustNote, suggestion, samples, colorField, mirrorField, skeletonField };
   const slots = Object.fromEntries(Object.keys(parts).map((name) => [name, element("div")]));
   const name = element("div", { class: "field" }, element("label", { for: "name" }, "Name"), input, nameError, slots.suggestion);
-  document.getElementById("inspector").append(slots.head, name, slots.samples, slots.colorField, slots.mirrorField, slots.skeletonField);
+  document.getElementById("inspector").append(slots.head, name, slots.trustNote, slots.samples, slots.colorField, slots.mirrorField,
+    slots.skeletonField);
   subscribe((changed) => {
     if (!state.card || !(changed.has("card") || changed.has("selected"))) return;
     const focused = document.activeElement?.id;
@@ -42,6 +43,12 @@ function head(index) {
       onclick: () => toggleHidden() }, icon(hidden ? ICONS.eyeClosed : ICONS.eye), hidden ? "Hidden" : "Hide"),
     element("button", { id: "expand", class: "icon", "aria-label": "More about this landmark", "aria-controls": "inspector",
       "aria-expanded": String(document.body.dataset.sheet === "open"), onclick: toggleSheet }, icon(ICONS.up)));
+}
+
+function trustNote(index) {
+  if (!isTrustKnown()) return null;
+  const text = trustText(index);
+  return element("p", { id: "trust", class: isUntrusted(index) ? "low" : "" }, text[0].toUpperCase() + text.slice(1));
 }
 
 // On a phone the panel is a sheet at the bottom that shows only the name until it is expanded.

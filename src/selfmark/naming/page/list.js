@@ -1,7 +1,8 @@
-// The list of landmarks, with the selected one and the progress of naming.
+// The list of landmarks with their trust, the selected one, and the progress of naming.
 
-import { badge, element, icon, ICONS } from "./dom.js";
-import { allLandmarks, isConfirmed, isHidden, isNamed, partnerOf, state, subscribe, update } from "./store.js";
+import { badge, element, hollowBadge, icon, ICONS } from "./dom.js";
+import { allLandmarks, isConfirmed, isHidden, isNamed, isTrustKnown, isUntrusted, partnerOf, state, subscribe, trustText,
+  update } from "./store.js";
 
 export function startList() {
   const list = document.getElementById("landmarks");
@@ -24,15 +25,20 @@ function entry(index) {
   const notes = [
     isHidden(index) ? "hidden" : "",
     partner === index ? "" : `mirror partner ${partner}${isConfirmed(index) ? ", confirmed" : ""}`,
+    isTrustKnown() ? trustText(index) : "",
   ].filter(Boolean);
+  const makeBadge = isUntrusted(index) ? hollowBadge : badge;
   return element("li", {},
     element("button", { class: isHidden(index) ? "entry off" : "entry", onclick: () => update({ selected: index }),
       data: { landmark: index } },
-      badge(index, state.card.colors[index]),
+      makeBadge(index, state.card.colors[index]),
       element("span", { class: isNamed(index) ? "name" : "name unnamed" }, state.card.names[index]),
       isHidden(index) ? icon(ICONS.eyeClosed) : null,
       !isHidden(index) && partner !== index
         ? element("span", { class: isConfirmed(index) ? "partner confirmed" : "partner", "aria-hidden": "true" }, `⇄ ${partner}`) : null,
+      isTrustKnown()
+        ? element("span", { class: isUntrusted(index) ? "trust low" : "trust", title: trustText(index), "aria-hidden": "true" },
+          state.run.trust[index].toFixed(2)) : null,
       element("span", { class: "visually-hidden" }, notes.length ? `, ${notes.join(", ")}` : "")));
 }
 

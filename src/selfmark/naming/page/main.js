@@ -8,6 +8,11 @@ import { startMirror } from "./mirror.js";
 import { canRedo, canUndo, redo, showError, start, state, subscribe, undo, update } from "./store.js";
 
 const VIEWS = ["images", "gallery", "mirror"];
+const VERDICTS = {
+  good: "This run is good: the landmarks mark the same parts on different individuals.",
+  usable: "This run is usable: check each landmark before you rely on it.",
+  failed: "This run failed: the landmarks do not mark the same parts on different individuals.",
+};
 const byId = (id) => document.getElementById(id);
 const help = byId("help-box");
 
@@ -45,11 +50,20 @@ function startHistory() {
     if (changed.has("run")) {
       byId("title").textContent = state.run.title;
       document.title = `${state.run.title} · naming · selfmark`;
+      showVerdict(state.run.verdict);
     }
     if (state.card) document.body.dataset.revision = state.card.revision; // revision of the card that the page shows
     byId("undo").disabled = !canUndo();
     byId("redo").disabled = !canRedo();
   });
+}
+
+// The verdict of the run in words. A run of an earlier version has none.
+function showVerdict(verdict) {
+  if (!verdict) return;
+  document.body.dataset.verdict = verdict;
+  byId("verdict").textContent = VERDICTS[verdict];
+  byId("verdict").hidden = false;
 }
 
 // --- keyboard -------------------------------------------------------------------------------------------

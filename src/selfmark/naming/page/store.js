@@ -1,7 +1,7 @@
 // The state of the page and the functions that change it. Views register with `subscribe` to learn of changes.
 
 export const state = {
-  run: null, // title, images, landmarks, max_name_length, default_colors, session
+  run: null, // title, images, landmarks, max_name_length, default_colors, session, trust, min_trust, verdict
   card: null, // names, mirror, skeleton, colors, hidden, confirmed, notes, revision
   selected: 0, // landmark
   row: 0, // image
@@ -166,6 +166,10 @@ function restoreSession() {
 export const isHidden = (index) => state.card.hidden.includes(index);
 export const isConfirmed = (index) => state.card.confirmed.includes(index);
 export const isNamed = (index) => state.card.names[index] !== `landmark_${index}`;
+export const isTrustKnown = () => state.run.trust.length > 0;
+export const isUntrusted = (index) => isTrustKnown() && state.run.trust[index] < state.run.min_trust;
+export const trustText = (index) =>
+  `trust ${state.run.trust[index].toFixed(2)}${isUntrusted(index) ? ": do not rely on this landmark" : ""}`;
 export const partnerOf = (index) => state.card.mirror[index];
 export const allLandmarks = () => [...state.card.names.keys()];
 export const numberedName = (index) => `${index} · ${state.card.names[index]}`;

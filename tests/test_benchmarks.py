@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("benchmarks", "benchmarks/features", "benchmarks/quality", "docs", "training/keypoints")
+FOLDERS = (
+    "benchmarks",
+    "benchmarks/features",
+    "benchmarks/quality",
+    "benchmarks/trust",
+    "docs",
+    "training/keypoints",
+)
 SCRIPTS = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.py"))]
 
 

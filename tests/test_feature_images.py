@@ -61,15 +61,18 @@ def _store(count: int) -> ImageStore:
 
 
 @pytest.mark.parametrize(
-    ("accuracy", "consistency", "orientation", "rotation"),
+    ("setting", "accuracy", "consistency", "orientation", "rotation"),
     [
-        (0.95, 0.0, "upright", 40),
-        (0.8, 1.0, "upright", 40),
-        (0.6, 0.95, "turned", 40),
-        (0.6, 0.5, "any", 180),
+        ("auto", 0.95, 0.0, "upright", 40),
+        ("auto", 0.8, 1.0, "upright", 40),
+        ("auto", 0.6, 0.95, "turned", 40),
+        ("auto", 0.6, 0.5, "any", 180),
+        ("not-upright", 0.95, 0.95, "turned", 40),
+        ("not-upright", 0.95, 0.5, "any", 180),
     ],
 )
 def test_the_orientation_is_found_out_and_stored(
+    setting: str,
     accuracy: float,
     consistency: float,
     orientation: str,
@@ -77,7 +80,7 @@ def test_the_orientation_is_found_out_and_stored(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run = _run(tmp_path / "run")
+    run = _run(tmp_path / "run", features__orientation=setting)
     fit = feature_images.fit_template
     monkeypatch.setattr(feature_images, "measure_uprightness", lambda *_: accuracy)
     monkeypatch.setattr(

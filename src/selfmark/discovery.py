@@ -11,17 +11,20 @@ from typing import Any, Literal, NamedTuple
 import torch
 from PIL import Image
 
-from selfmark.config import Config, Method, override, resolve_preset
+from selfmark.config import AUTO_RECIPE, Config, Method, override, recipe_settings, resolve_preset
 from selfmark.detector import Detector
 from selfmark.errors import InputError
 from selfmark.evaluation.run_evaluation import check_run
 from selfmark.feature_pipeline import train_feature_detector
 from selfmark.features.loading import check_features, resolve_features
+from selfmark.image_ref import ImageRef
 from selfmark.images.store import ImageStore
+from selfmark.model.card import read_card, write_card
 from selfmark.pipeline import train_detector, train_phi
 from selfmark.pipeline_steps import report_out_of_memory
 from selfmark.report.landmark_pictures import draw_contact_sheet
 from selfmark.report.run_report import build_report
+from selfmark.report.verdict_text import describe_agreement, describe_verdict
 from selfmark.run.devices import select_device
 from selfmark.run.files import atomic_write
 from selfmark.run.folder import Listener, Run
@@ -29,6 +32,7 @@ from selfmark.run.processes import ProcessGroup, is_restarted
 from selfmark.sampling import evenly_spaced
 from selfmark.tracking.regions import Regions, locate_objects
 from selfmark.train.guards import check_landmarks
+from selfmark.verification import hold_out, verify_run
 
 _PREVIEW_IMAGES = 16
 
@@ -46,6 +50,8 @@ def discover(
     listener: Listener | None = None,
     features: str | None = None,
     method: Method | None = None,
+    verify: bool | None = None,
+    recipe: str = AUTO_RECIPE,
 ) -> Detector:
     """Discover K landmarks in unlabeled images and train a detector for them.
 
@@ -64,6 +70,10 @@ def discover(
         features: pretrained features: `efficientnet-lite0`, `dinov2-s`, `onnx:FILE`, ..., or `none` for the
             paper's method; None uses those of the preset.
         method: `self-training`, or `zero-shot` for the instant landmarks of the features alone.
+        verify: train a second, shorter detector and compare the two on images that neither was trained on;
+            None does so for the preset `auto` on a GPU.
+        recipe: `upright`, `any-orientation`, `side-view` or `many-colors`, settings for a kind of images, or
+            `auto`, which decides from the images; `settings` have priority.
 
     Returns:
         The trained detector, which is also saved in the run folder.
@@ -72,17 +82,23 @@ def discover(
         InputError: if images or settings cannot be used.
         TrainingError: if the training fails.
     """
-    options = RunOptions(landmarks, output, preset, settings or {}, resume, device, features, method)
+    options = RunOptions(
+        landmarks, output, preset, settings or {}, resume, device, features, method, verify, recipe
+    )
     with open_run(RunInputs(_as_list(inputs), every, regions), options, listener) as opened:
         run = opened.run
-        if run.config.uses_features:
-            detector, store = train_feature_detector(
-                run, opened.device, opened.is_new, lambda pixels, xy: _write_preview(run, pixels, xy)
-            )
-        else:
-            detector, store = train_detector(run, opened.device, opened.is_new)
+        detector, store = _train(run, opened.device, opened.is_new)
+        if run.config.verification.enabled:
+            verify_run(run, detector, store, lambda second, is_new: _train(second, opened.device, is_new)[0])
         run.group.run_on_leader(lambda: _finish(run, detector, store))
-        return detector
+        return Detector(detector.psi, read_card(run.model_folder), opened.device, run.config.runtime)
+
+
+def _train(run: Run, device: torch.device, is_new: bool) -> tuple[Detector, ImageStore]:
+    """Run the method from the images to a detector, with or without features."""
+    if run.config.uses_features:
+        return train_feature_detector(run, device, is_new, lambda pixels, xy: _write_preview(run, pixels, xy))
+    return train_detector(run, device, is_new)
 
 
 def train_stage1(
@@ -126,9 +142,17 @@ def _finish(run: Run, detector: Detector, store: ImageStore) -> None:
     with run.report_disk_errors(), report_out_of_memory(run, "runtime.predict_batch", batch):
         detector.save(run.model_folder)
         finished = Run.open(run.path)
-        for sentence in check_run(finished, detector, store)["advice"]:
+        metrics = check_run(finished, detector, store)
+        checks = metrics["unlabelled"]
+        card = replace(detector.card, trust=tuple(checks["trust"]), verdict=checks["verdict"])
+        write_card(card, run.model_folder)
+        if metrics["verification"] is not None:
+            run.log("agreement_of_runs", text=describe_agreement(metrics["verification"]))
+        for sentence in metrics["advice"]:
             run.log("advice", text=sentence)
-        build_report(finished, detector, image_store=store)
+        judged = Detector(detector.psi, card, detector.device, detector.runtime)
+        build_report(finished, judged, image_store=store)
+    run.log("verdict", verdict=checks["verdict"], text=describe_verdict(checks))
     run.log("done", landmarks=run.config.K, output=str(run.path))
 
 
@@ -157,6 +181,8 @@ class RunOptions:
     device: str = "auto"
     features: str | None = None
     method: Method | None = None
+    verify: bool | None = None
+    recipe: str = AUTO_RECIPE
 
 
 class OpenedRun(NamedTuple):
@@ -188,7 +214,7 @@ def open_run(inputs: RunInputs, options: RunOptions, listener: Listener | None) 
     if not resume:
         group.run_on_leader(lambda: _create_run(path, inputs, options, device, listener))
     run = Run.open(path, listener, group)
-    if resume and inputs.inputs and locate_objects(*inputs, run.config.tracking) != run.refs():
+    if resume and inputs.inputs and _split_inputs(inputs, run.config)[0] != run.refs():
         raise InputError(f"{run.path} was started on other images: leave the inputs out to resume it")
     try:
         with run.lock():
@@ -198,6 +224,11 @@ def open_run(inputs: RunInputs, options: RunOptions, listener: Listener | None) 
             yield OpenedRun(run, device, not resume)
     finally:
         group.close()
+
+
+def _split_inputs(inputs: RunInputs, config: Config) -> tuple[list[ImageRef], list[ImageRef]]:
+    """Return the images to train on and the held-out ones."""
+    return hold_out(locate_objects(*inputs, config.tracking), config)
 
 
 def _require_same_method(run: Run, options: RunOptions) -> None:
@@ -255,9 +286,15 @@ def _create_run(
     if options.method is not None:
         # The features must be known before the method is checked against them.
         config = override(config, {"features.name": config.features.name, "method": options.method})
-    config = override(config, settings)
+    config = override(config, {**recipe_settings(options.recipe), **settings})
     check_features(config.features.name)
-    Run.create(path, config, [str(item) for item in inputs.inputs], refs)
+    if options.verify is not None:
+        config = override(config, {"verification.enabled": options.verify})
+    elif options.preset == "auto" and "verification.enabled" not in settings:
+        is_affordable = device.type == "cuda" and len(refs) >= config.verification.min_images
+        config = override(config, {"verification.enabled": is_affordable})
+    training, held_out = hold_out(refs, config)
+    Run.create(path, config, [str(item) for item in inputs.inputs], training, held_out)
     run = Run.open(path, listener)
     for note in notes:
         run.log("note", text=note)

@@ -76,17 +76,20 @@ def settle_orientation(run: Run, encoder: Encoder, feed: PixelFeed) -> None:
     """Find out how the objects are turned, unless the settings say so, and settle the settings for it."""
     settings = run.config.features
     found = settings.orientation
-    if found == "auto":
-        sample = feed.pixels[sample_rows(feed)].to(feed.device)
-        accuracy = measure_uprightness(encoder, sample, run.config.runtime.predict_batch)
+    if found in ("auto", "not-upright"):
+        accuracy = consistency = None
+        if found == "auto":
+            sample = feed.pixels[sample_rows(feed)].to(feed.device)
+            accuracy = round(measure_uprightness(encoder, sample, run.config.runtime.predict_batch), 4)
         # On GPUs the accuracy may differ slightly between processes, but their decision must not.
-        found, consistency = "upright", None
-        if run.group.any(accuracy < settings.min_upright_accuracy):
+        if run.group.any(accuracy is None or accuracy < settings.min_upright_accuracy):
             consistency = round(float(_fit_common_direction(run, encoder, feed).consistency), 4)
             found = "turned" if consistency >= settings.min_direction_consistency else "any"
+        else:
+            found = "upright"
         run.log(
             "orientation",
-            upright_accuracy=round(accuracy, 4),
+            upright_accuracy=accuracy,
             direction_consistency=consistency,
             orientation=found,
         )

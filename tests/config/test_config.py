@@ -76,7 +76,7 @@ def test_override_changes_only_the_named_settings() -> None:
         ({"features.rotations": 0}, "features.rotations must be at least 1, not 0"),
         (
             {"features.orientation": "down"},
-            "'features.orientation' must be one of auto, upright, turned, any",
+            "'features.orientation' must be one of auto, not-upright, upright, turned, any",
         ),
         ({"student.confident_fraction": 0}, "student.confident_fraction must be greater than 0"),
         ({"student.warmup_fraction": 0}, "student.warmup_fraction must be greater than 0"),
@@ -280,7 +280,7 @@ def test_settings_of_unused_features_are_not_used() -> None:
     changes = {"features.sharpness": 5.0, "student.rounds": 7}
     used = config.used_settings(tiny)
     assert used == config.used_settings(config.override(tiny, changes))
-    assert config.to_dict(tiny).keys() - used.keys() == {"method", "features", "student"}
+    assert config.to_dict(tiny).keys() - used.keys() == {"method", "features", "student", "verification"}
     with_features = config.with_features(tiny, "efficientnet-lite0")
     assert config.used_settings(with_features) == config.to_dict(with_features)
     changed = config.override(with_features, changes)

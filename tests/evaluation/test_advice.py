@@ -2,29 +2,66 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from selfmark.config import Evaluation
+from selfmark.config import Config
 from selfmark.evaluation.advice import advise
 
-SETTINGS = Evaluation(min_images=30)
+CHECKS: dict[str, Any] = {
+    "duplicates": [],
+    "trust": [0.9] * 16,
+    "found": [1.0] * 16,
+    "spread": [0.1] * 16,
+    "kind_separation": 0.1,
+    "upright_accuracy": 0.95,
+}
 
 
 @pytest.mark.parametrize(
-    ("duplicates", "images", "expected"),
+    ("changes", "images", "expected"),
     [
-        ([], 30, []),
-        ([[1, 2]], 30, ["landmarks 1 and 2 mark the same place: lower -k to about 15"]),
+        ({}, 30, []),
+        ({"duplicates": [[1, 2]]}, 30, ["landmarks 1 and 2 mark the same place: lower -k to about 15"]),
         (
-            [[0, 3, 4], [7, 9]],
+            {"duplicates": [[0, 3, 4], [7, 9]]},
             500,
             [
                 "landmarks 0, 3 and 4 mark the same place; landmarks 7 and 9 mark the same place: "
                 "lower -k to about 13"
             ],
         ),
-        ([], 9, ["landmarks found in only 9 images are uncertain: give 30 or more"]),
+        ({}, 9, ["landmarks found in only 9 images are uncertain: give 30 or more"]),
+        (
+            {"upright_accuracy": 0.55},
+            500,
+            ["the objects face all directions: use --recipe any-orientation"],
+        ),
+        (
+            {"kind_separation": 0.4},
+            500,
+            ["two kinds of objects seem mixed: discover the landmarks of each kind separately"],
+        ),
+        (
+            {"spread": [0.002, 0.1, 0.001] + [0.1] * 13},
+            500,
+            [
+                "landmarks 0 and 2 hardly move although others do: if the pictures show background there, "
+                "give --boxes or --crop"
+            ],
+        ),
+        ({"spread": [0.002] * 16}, 500, []),
+        (
+            {"found": [1.0, 0.39] + [1.0] * 14},
+            500,
+            [
+                "Stage 1 found landmark 1 in fewer than 50% of the images: lower -k, or give images that "
+                "show the whole object"
+            ],
+        ),
+        ({"upright_accuracy": None, "kind_separation": None, "found": [None] * 16}, 500, []),
     ],
 )
-def test_each_sentence_has_its_reason(duplicates: list[list[int]], images: int, expected: list[str]) -> None:
-    assert advise(duplicates, 16, images, SETTINGS) == expected
+def test_each_sentence_has_its_reason(changes: dict[str, Any], images: int, expected: list[str]) -> None:
+    assert advise(CHECKS | changes, images, Config()) == expected

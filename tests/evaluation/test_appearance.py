@@ -66,7 +66,7 @@ def test_descriptors_are_the_features_at_the_landmarks() -> None:
     cell_centers = np.broadcast_to(np.array([[3.5, 3.5], [35.5, 11.5]]), (3, 2, 2))
     with torch.no_grad():
         features = encoder.describe(pixels.float() / 255)
-    cells = compute_features(encoder, pixels, torch.device("cpu"), batch=2)
+    cells = compute_features(encoder, pixels.float() / 255, torch.device("cpu"), batch=2)
     expected = torch.stack([features[:, :, 0, 0], features[:, :, 1, 4]], dim=1)
     np.testing.assert_allclose(
         describe_landmarks(cells, cell_centers), torch.nn.functional.normalize(expected, dim=-1), atol=2e-3

@@ -49,7 +49,11 @@ def test_landmarks_on_the_same_part_pass_every_check(monkeypatch: pytest.MonkeyP
     assert (result.purity == 1).all()
     assert (result.constellation == 1).all()
     assert result.unexplained.max() < 0.3
+    assert result.appearance_error.max() < 0.3
     assert result.duplicates == []
+    np.testing.assert_allclose(
+        result.spread, np.linalg.norm(places - places.mean(axis=0), axis=2).mean(axis=0) / SIDE
+    )
 
 
 def test_the_head_of_one_animal_and_the_tail_of_the_next_is_found_out(
@@ -62,6 +66,8 @@ def test_the_head_of_one_animal_and_the_tail_of_the_next_is_found_out(
     assert result.purity[0] == pytest.approx(2 / 3, abs=0.1)
     assert result.constellation[0] == pytest.approx(2 / 3, abs=0.1)
     assert result.unexplained[0] > 2 * result.unexplained[2:].max()
+    assert result.appearance_error[0] > 0.5
+    assert result.appearance_error[1:].max() < 0.4
     assert (result.purity[1:] == 1).all()
     assert (result.constellation[1:] > 0.9).all()
 
@@ -85,4 +91,6 @@ def test_checks_that_cannot_be_made_are_unknown(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(individuals, "load_encoder", raise_missing)
     result = check_individuals(places, pixels, preset("tiny"), torch.device("cpu"))
     assert np.isnan(result.purity).all()
+    assert np.isnan(result.appearance_error).all()
+    assert np.isnan(result.kind_separation)
     assert (result.constellation == 1).all()

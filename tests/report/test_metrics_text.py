@@ -101,7 +101,7 @@ def test_only_trust_is_shown_without_labels(metrics: dict[str, Any]) -> None:
     bare = {name: metrics[name] for name in ("landmarks", "unlabelled", "notes")}
     assert metrics_text.metric_tables(bare) == ()
     assert metrics_text.metric_curves(bare) == ()
-    assert [name for name, _, _ in metrics_text.headline_numbers(bare)] == ["Landmarks to trust"]
+    assert [name for name, _, _ in metrics_text.headline_numbers(bare)] == ["Verdict", "Landmarks to trust"]
     assert "backward error" not in dict(metrics_text.landmark_facts(bare)[0])
 
 

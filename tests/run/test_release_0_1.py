@@ -111,8 +111,8 @@ def test_an_evaluation_gives_the_same_metrics() -> None:
         assert new["headline"][direction]["error"] == pytest.approx(
             old["headline"][direction]["error"], rel=1e-2
         )
-    assert new["unlabelled"]["trust"] == pytest.approx(old["unlabelled"]["trust"], abs=2e-2)
-    assert new.keys() == old.keys() | {"advice"}
+    assert new["unlabelled"]["stable"] == pytest.approx(old["unlabelled"]["stable"], abs=2e-2)
+    assert new.keys() == old.keys() | {"advice", "verification"}
 
 
 def test_old_names_of_evaluation_settings_are_accepted() -> None:

@@ -49,6 +49,17 @@ def discover(
     method: Annotated[
         str | None, typer.Option(help="self-training, or zero-shot for a result without training.")
     ] = None,
+    recipe: Annotated[
+        str,
+        typer.Option(help="Kind of images: auto, upright, any-orientation, side-view or many-colors."),
+    ] = "auto",
+    verify: Annotated[
+        bool | None,
+        typer.Option(
+            "--verify/--no-verify",
+            help="Train a second, shorter detector and report how far the two agree; default: on a GPU.",
+        ),
+    ] = None,
     detector: Annotated[
         str | None,
         typer.Option(
@@ -109,6 +120,8 @@ def discover(
                 listener=listener,
                 features=features,
                 method=parse_method(method),
+                verify=verify,
+                recipe=recipe,
             )
         except KeyboardInterrupt:
             folder = output or listener.output

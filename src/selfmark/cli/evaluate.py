@@ -58,6 +58,7 @@ def evaluate(
     from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
     from selfmark.report import metrics_text
     from selfmark.report.run_report import build_report
+    from selfmark.report.verdict_text import describe_verdict
     from selfmark.run.folder import Run
 
     with ProgressDisplay(stderr) as display:
@@ -78,6 +79,8 @@ def evaluate(
         )
     for table in (*metrics_text.metric_tables(metrics), metrics_text.trust_table(metrics)):
         print_table(table.header, table.rows, table.title)
+    checks = metrics["unlabelled"]
+    print_result(f"verdict: {checks['verdict']}. {describe_verdict(checks)}")
     for note in metrics["notes"]:
         print_note(f"note: {note}")
     for sentence in metrics["advice"]:

@@ -83,6 +83,22 @@ class ProgressDisplay:
     def _on_note(self, event: Event) -> None:
         self.console.print(f"note: {event['text']}", highlight=False, markup=False, soft_wrap=True)
 
+    def _on_verification(self, event: Event) -> None:
+        self.console.print(
+            f"verifying: a second detector learns from {event['images']} images, and the two are compared on "
+            f"{event['held_out']} others",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+    def _on_agreement_of_runs(self, event: Event) -> None:
+        self.console.print(event["text"], highlight=False, markup=False, soft_wrap=True)
+
+    def _on_verdict(self, event: Event) -> None:
+        self.console.print(
+            f"verdict: {event['verdict']}. {event['text']}", highlight=False, markup=False, soft_wrap=True
+        )
+
     def _on_advice(self, event: Event) -> None:
         self.console.print(f"advice: {event['text']}", highlight=False, markup=False, soft_wrap=True)
 

@@ -15,6 +15,7 @@ from selfmark.config.presets import (
     with_features,
     with_landmarks,
 )
+from selfmark.config.recipes import AUTO_RECIPE, RECIPES, recipe_settings
 from selfmark.config.renamed import current_name, original_setting_names
 from selfmark.config.schema import (
     STRIDE,
@@ -41,6 +42,7 @@ from selfmark.config.schema import (
     Student,
     Temporal,
     Tracking,
+    Verification,
     Warmup,
     check_model,
 )
@@ -55,9 +57,11 @@ from selfmark.config.serialization import (
 )
 
 __all__ = [
+    "AUTO_RECIPE",
     "DEFAULT_FEATURES",
     "NOT_NEGATIVE",
     "PRESETS",
+    "RECIPES",
     "STRIDE",
     "Augment",
     "AutoK",
@@ -82,6 +86,7 @@ __all__ = [
     "Student",
     "Temporal",
     "Tracking",
+    "Verification",
     "Warmup",
     "check_model",
     "current_name",
@@ -91,6 +96,7 @@ __all__ = [
     "original_setting_names",
     "override",
     "preset",
+    "recipe_settings",
     "resolve_preset",
     "section_from_dict",
     "to_dict",

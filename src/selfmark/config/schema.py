@@ -15,9 +15,10 @@ from selfmark.config.limits import above, any_number, at_least, between, check_l
 DetectorName = Literal["sift", "orb", "selfmark", "superpoint", "r2d2", "alike-t", "alike-n", "file"]
 Method = Literal["self-training", "zero-shot"]
 
-Orientation = Literal["auto", "upright", "turned", "any"]
+Orientation = Literal["auto", "not-upright", "upright", "turned", "any"]
 """How objects are turned in the images: upright; in any direction, so that every image is first turned the
-same way; in any direction, and images cannot be turned the same way; auto finds out."""
+same way; in any direction, and images cannot be turned the same way; auto finds out, not-upright decides
+between the last two."""
 PeakMethod = Literal["quarter", "parabola", "centroid"]  # how to read a subcell position from a heatmap
 
 STRIDE = 4  # pixels per heatmap cell: a 7x7 convolution with stride 2, then average pooling
@@ -337,6 +338,29 @@ class Evaluation:
     constellation_radius: float = 0.3  # a landmark fits within this fraction of the shape's radius
     duplicate_radius: float = 0.02  # landmarks mark the same place within this fraction of the image's side
     min_images: int = at_least(1, 30)  # training images; a run on fewer is called uncertain
+    # The weights below are fitted by benchmarks/trust/trust_model.py, see docs/results/trust.json.
+    error_weights: tuple[float, ...] = (0.06, 0.32, 0.7)  # expected error: constant, 1 - stable, appearance
+    verified_error_weights: tuple[float, ...] = (0.05, 0.31, 0.61, 0.13)  # the same, and the second run
+    run_error_weights: tuple[float, ...] = (0.04, 0.85)  # expected forward error: constant, best landmarks
+    best_fraction: float = above(0, 1, 0.1)  # fraction of the landmarks that count as the best ones
+    full_found_rate: float = above(0, 1, 0.5)  # trust is lowered if Stage 1 found a landmark more rarely
+    fixed_spread: float = 0.01  # landmarks that move less, relative to the image's side, may be background
+    moving_spread: float = 0.03  # if landmarks usually move at least this far
+    good_error: float = 0.3  # a run is good up to this expected forward error, relative to guessing
+    failed_error: float = 0.75  # a run has failed from this expected forward error on
+    max_kind_separation: float = fraction(0.28)  # images that separate more clearly show two kinds of objects
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Comparison with a second, shorter run from another seed and half of the images."""
+
+    enabled: bool = False  # hold out images and train a second detector
+    held_out_fraction: float = above(0, 0.5, 0.1)  # fraction of the images that neither run is trained on
+    max_held_out: int = at_least(1, 200)  # maximum number of these images
+    training_fraction: float = above(0, 1, 0.5)  # fraction of the other images that the second run uses
+    schedule_fraction: float = above(0, 1, 0.5)  # iterations of the second run, relative to those of the run
+    min_images: int = at_least(2, 40)  # runs on fewer images are verified only on request
 
 
 @dataclass(frozen=True)
@@ -384,6 +408,7 @@ class Config:
     runtime: Runtime = field(default_factory=Runtime)
     guards: Guards = field(default_factory=Guards)
     evaluation: Evaluation = field(default_factory=Evaluation)
+    verification: Verification = field(default_factory=Verification)
     tracking: Tracking = field(default_factory=Tracking)
 
     def __post_init__(self) -> None:

@@ -34,9 +34,10 @@ def used_settings(config: Config) -> dict[str, Any]:
     """Return the settings that results depend on, in the form of `to_dict`.
 
     Without features, the settings of the methods that need them are left out. Digests are computed from the
-    other settings, so the settings left out do not change them.
+    other settings, so the settings left out do not change them. No result depends on how it is verified.
     """
     values = to_dict(config)
+    del values["verification"]
     if not config.uses_features:
         for name in _ONLY_WITH_FEATURES:
             del values[name]

@@ -2,33 +2,68 @@
 
 from __future__ import annotations
 
-from selfmark.config import Evaluation
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from selfmark.config import Config
 
 
-def advise(
-    duplicates: list[list[int]], num_landmarks: int, num_images: int, settings: Evaluation
-) -> list[str]:
+def advise(checks: Mapping[str, Any], num_images: int, config: Config) -> list[str]:
     """Return what a user should know about a run or change, as sentences.
 
     Args:
-        duplicates: groups of landmarks that mark the same place.
-        num_landmarks: number of landmarks K.
+        checks: results of the label-free checks, as in metrics.json.
         num_images: number of training images.
-        settings: limits.
+        config: settings of the run, with the limits of the checks.
 
-    >>> advise([[0, 3, 4]], 14, 500, Evaluation())
+    >>> checks = {"duplicates": [[0, 3, 4]], "trust": [0.9] * 14}
+    >>> advise(checks, 500, Config())
     ['landmarks 0, 3 and 4 mark the same place: lower -k to about 12']
     """
+    settings = config.evaluation
     sentences = []
-    if duplicates:
-        groups = "; ".join(f"landmarks {_join(group)} mark the same place" for group in duplicates)
-        needed = num_landmarks - sum(len(group) - 1 for group in duplicates)
+    upright = checks.get("upright_accuracy")
+    if upright is not None and upright < config.features.min_upright_accuracy:
+        sentences.append("the objects face all directions: use --recipe any-orientation")
+    if (checks.get("kind_separation") or 0.0) > settings.max_kind_separation:
+        sentences.append("two kinds of objects seem mixed: discover the landmarks of each kind separately")
+    if checks["duplicates"]:
+        groups = "; ".join(f"landmarks {_join(group)} mark the same place" for group in checks["duplicates"])
+        needed = len(checks["trust"]) - sum(len(group) - 1 for group in checks["duplicates"])
         sentences.append(f"{groups}: lower -k to about {needed}")
+    if fixed := _fixed_landmarks(checks.get("spread", ()), settings.fixed_spread, settings.moving_spread):
+        sentences.append(
+            f"{_landmarks(fixed)} hardly {_verb(fixed, 'move')} although others do: if the pictures show "
+            "background there, give --boxes or --crop"
+        )
+    rates = enumerate(checks.get("found", ()))
+    if rare := [index for index, rate in rates if rate is not None and rate < settings.full_found_rate]:
+        sentences.append(
+            f"Stage 1 found {_landmarks(rare)} in fewer than {settings.full_found_rate:.0%} of the images: "
+            "lower -k, or give images that show the whole object"
+        )
     if num_images < settings.min_images:
         sentences.append(
             f"landmarks found in only {num_images} images are uncertain: give {settings.min_images} or more"
         )
     return sentences
+
+
+def _fixed_landmarks(spread: Sequence[float], max_spread: float, min_usual: float) -> list[int]:
+    """Return the landmarks that stay where they are in all images, if most others move."""
+    if not len(spread) or np.median(spread) < min_usual:
+        return []
+    return [index for index, value in enumerate(spread) if value < max_spread]
+
+
+def _landmarks(numbers: list[int]) -> str:
+    return f"landmark{'s' if len(numbers) > 1 else ''} {_join(numbers)}"
+
+
+def _verb(numbers: list[int], verb: str) -> str:
+    return verb if len(numbers) > 1 else f"{verb}s"
 
 
 def _join(numbers: list[int]) -> str:

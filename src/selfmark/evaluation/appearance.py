@@ -1,20 +1,70 @@
-"""Whether landmarks look alike on different individuals, in pretrained features."""
+"""Whether landmarks look alike on different individuals, in pretrained features.
+
+Pretrained features do not tell the head of an animal that faces left from that of one that faces down, so the
+images are first turned and mirrored until their landmarks have the same places. Landmarks that mark other
+parts in other images then do not look alike, however well they follow deformations.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from selfmark.correspondence.agreement import unexplained_fraction
+from selfmark.evaluation.constellation import FittedShapes
 from selfmark.features.encoder import CELL, Encoder
-from selfmark.model.heatmaps import sample_maps
+from selfmark.images.augment import invert_affine, move_points, warp_images
+from selfmark.model.feature_network import enlarge_maps, sharpen_similarity
+from selfmark.model.heatmaps import heat_centroids, sample_maps, to_pixels
 from selfmark.points import FloatArray
+
+_BLOCK = 32  # images whose maps are held in memory at a time
+
+
+class AlignedImages(NamedTuple):
+    """Images of N individuals, turned so that their landmarks have the same places.
+
+    pixels: [N, 3, S, S] float32 in 0..1
+    matrix: [N, 2, 3] maps positions in the original images to positions in these
+    xy:     [N, K, 2] landmarks in these images
+    """
+
+    pixels: Tensor
+    matrix: Tensor
+    xy: FloatArray
+
+
+def align_images(pixels: Tensor, xy: FloatArray, shapes: FittedShapes | None) -> AlignedImages:
+    """Rotate and mirror images around their center as the constellations of their landmarks say.
+
+    Args:
+        pixels: [N, 3, S, S] uint8.
+        xy: [N, K, 2] landmarks.
+        shapes: fit of the constellations; None if there is no constellation, then nothing is turned.
+    """
+    size = pixels.shape[-1]
+    linear = np.broadcast_to(np.eye(2), (len(xy), 2, 2))
+    if shapes is not None:
+        # Most images stay nearly upright: the usual rotation of the more frequent side counts as none.
+        is_usual = shapes.is_mirrored == (shapes.is_mirrored.mean() > 0.5)
+        angle = shapes.rotation - np.angle(np.exp(1j * shapes.rotation[is_usual]).mean())
+        sign = np.where(shapes.is_mirrored, -1.0, 1.0)
+        cos, sin = np.cos(angle), np.sin(angle)
+        linear = np.stack([np.stack([cos, -sin * sign], -1), np.stack([sin, cos * sign], -1)], -2)
+    center = np.full(2, (size - 1) / 2)
+    offset = center - linear @ center
+    matrix = torch.from_numpy(np.concatenate([linear, offset[..., None]], axis=-1)).float()
+    aligned = warp_images(pixels.float() / 255, matrix.to(pixels.device))
+    return AlignedImages(aligned, matrix, move_points(torch.from_numpy(xy).float(), matrix).double().numpy())
 
 
 @torch.no_grad()
 def compute_features(encoder: Encoder, pixels: Tensor, device: torch.device, batch: int) -> Tensor:
-    """Describe every cell of images [N, 3, S, S] uint8: unit features [N, D, S/8, S/8] float16, on the CPU.
+    """Describe every cell of images [N, 3, S, S] in 0..1: unit features [N, D, S/8, S/8] float16, on the CPU.
 
     Args:
         encoder: pretrained network, on `device`.
@@ -22,7 +72,7 @@ def compute_features(encoder: Encoder, pixels: Tensor, device: torch.device, bat
         device: device to compute on.
         batch: images per pass.
     """
-    parts = [encoder.describe(part.to(device).float() / 255).half() for part in torch.split(pixels, batch)]
+    parts = [encoder.describe(part.to(device)).half() for part in torch.split(pixels, batch)]
     return torch.cat([part.cpu() for part in parts])
 
 
@@ -37,6 +87,48 @@ def describe_landmarks(cells: Tensor, xy: FloatArray) -> FloatArray:
     features = sample_maps(cells.float(), position)
     described: FloatArray = F.normalize(features, dim=-1).numpy().astype(np.float64)
     return described
+
+
+def find_by_appearance(cells: Tensor, descriptor: FloatArray, sharpness: float) -> FloatArray:
+    """Find the places [N, K, 2] in each image that look like its landmarks do in the other images.
+
+    Args:
+        cells: [N, D, S/8, S/8], see `compute_features`.
+        descriptor: [N, K, D], see `describe_landmarks`.
+        sharpness: inverse temperature of the soft-argmax over similarities.
+    """
+    others = descriptor.sum(axis=0) - descriptor  # the image's own descriptor does not count
+    mean = torch.from_numpy(others / _length(others)).float()
+    places = []
+    for expected, block in zip(torch.split(mean, _BLOCK), torch.split(cells, _BLOCK), strict=True):
+        similarity = torch.einsum("nkd,ndhw->nkhw", expected, block.float())
+        maps = enlarge_maps(sharpen_similarity(similarity, sharpness))
+        places.append(to_pixels(heat_centroids(maps).cells))
+    found: FloatArray = torch.cat(places).numpy().astype(np.float64)
+    return found
+
+
+def unexplained_by_appearance(
+    images: AlignedImages, cells: Tensor, descriptor: FloatArray, xy: FloatArray, sharpness: float
+) -> FloatArray:
+    """Return the error [K] of predicting each landmark from the places that look like the landmarks.
+
+    The error is divided by that of guessing the landmark's mean position.
+
+    Args:
+        images: aligned images.
+        cells: features of these images.
+        descriptor: [N, K, D], see `describe_landmarks`.
+        xy: [N, K, 2] landmarks in the original images.
+        sharpness: see `find_by_appearance`.
+    """
+    found = torch.from_numpy(find_by_appearance(cells, descriptor, sharpness)).float()
+    original = move_points(found, invert_affine(images.matrix)).double().numpy()
+    present = np.ones((len(xy), 1), dtype=bool)
+    landmarks = range(xy.shape[1])
+    return np.array(
+        [unexplained_fraction(original, xy[:, index : index + 1], present) for index in landmarks]
+    )
 
 
 def measure_purity(descriptor: FloatArray, duplicates: list[list[int]]) -> FloatArray:

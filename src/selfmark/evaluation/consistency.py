@@ -119,6 +119,42 @@ def cluster_separation(
     return mean
 
 
+def stable_fraction(deformed: DeformationErrors, agreement_radius: float) -> FloatArray:
+    """Return the fraction of deformations [K] that each landmark follows, among those that move it.
+
+    A landmark that is fixed to one spot of the image agrees with every deformation that leaves this spot in
+    place, so these do not count. The result is NaN if none moves the landmark.
+
+    Args:
+        deformed: see `deformation_errors`.
+        agreement_radius: maximum distance at which two positions agree, as a fraction of the image's side.
+    """
+    is_counted = np.isfinite(deformed.error) & (deformed.moved > agreement_radius)
+    return _fraction(deformed.error <= agreement_radius, is_counted)
+
+
+def agreeing_fraction(distance: FloatArray | None, agreement_radius: float, num_landmarks: int) -> FloatArray:
+    """Return the fraction of distances [N, K] within the radius, [K]; all NaN if they were not measured."""
+    if distance is None:
+        return np.full(num_landmarks, np.nan)
+    return _fraction(distance <= agreement_radius, np.isfinite(distance))
+
+
+def _fraction(agrees: npt.NDArray[np.bool_], is_counted: npt.NDArray[np.bool_]) -> FloatArray:
+    """Compute the fraction [K] of counted rows that agree; NaN if none is counted."""
+    count = is_counted.sum(axis=0)
+    agreeing = (agrees & is_counted).sum(axis=0)
+    fraction: FloatArray = np.where(count > 0, agreeing / np.maximum(count, 1), np.nan)
+    return fraction
+
+
+def nan_median(values: FloatArray) -> FloatArray:
+    """Compute the median [K] of each column, ignoring NaN; unlike `np.nanmedian`, without warnings."""
+    filled = np.where(np.isfinite(values).any(axis=0), values, 0.0)
+    median: FloatArray = np.where(np.isfinite(values).any(axis=0), np.nanmedian(filled, axis=0), np.nan)
+    return median
+
+
 def _by_image(parts: list[Tensor], deformations: int) -> FloatArray:
     """Join parts [B, K], `deformations` per batch, so that the rows of an image are adjacent."""
     batches = [torch.stack(parts[i : i + deformations], 1) for i in range(0, len(parts), deformations)]

@@ -32,10 +32,14 @@ class FittedShapes(NamedTuple):
         shape: [K, 2] common shape with mean 0 and root mean square radius 1.
         residual: [N, K] distance of each landmark from its place in the common shape after the fit; 1 is the
             radius of the shape.
+        rotation: [N] radians by which each constellation is turned to fit the shape, after mirroring.
+        is_mirrored: [N] whether y is negated before the rotation.
     """
 
     shape: FloatArray
     residual: FloatArray
+    rotation: FloatArray
+    is_mirrored: npt.NDArray[np.bool_]
 
 
 def fit_constellations(xy: FloatArray) -> FittedShapes:
@@ -50,20 +54,23 @@ def fit_constellations(xy: FloatArray) -> FittedShapes:
     if xy.shape[1] < 2:
         raise ValueError("a constellation has at least 2 landmarks")
     points = xy[..., 0] + 1j * xy[..., 1]
-    best: tuple[float, ComplexArray, FloatArray] | None = None
+    best: tuple[float, ComplexArray, _Fit] | None = None
     for start in evenly_spaced(len(points), _STARTS):
         shape = _normalize(points[start])
         for _ in range(_UPDATES):
-            fitted, residual = _fit_to_shape(points, shape)
-            weight = _robust_weights(residual)
-            shape = _normalize((weight * fitted).sum(axis=0) / weight.sum(axis=0))
-        residual = _fit_to_shape(points, shape)[1]
-        error = float(np.median(residual))
+            fit = _fit_to_shape(points, shape)
+            weight = _robust_weights(np.abs(fit.points - shape))
+            shape = _normalize((weight * fit.points).sum(axis=0) / weight.sum(axis=0))
+        fit = _fit_to_shape(points, shape)
+        error = float(np.median(np.abs(fit.points - shape)))
         if best is None or error < best[0]:
-            best = error, shape, residual
+            best = error, shape, fit
     assert best is not None
-    _, shape, residual = best
-    return FittedShapes(np.stack([shape.real, shape.imag], axis=-1), residual)
+    _, shape, fit = best
+    residual = np.abs(fit.points - shape)
+    return FittedShapes(
+        np.stack([shape.real, shape.imag], axis=-1), residual, np.angle(fit.scale), fit.is_mirrored
+    )
 
 
 def group_duplicates(xy: FloatArray, radius: float) -> list[list[int]]:
@@ -101,19 +108,40 @@ def unexplained_by_others(xy: FloatArray, duplicates: list[list[int]]) -> FloatA
     return errors
 
 
-def _fit_to_shape(points: ComplexArray, shape: ComplexArray) -> tuple[ComplexArray, FloatArray]:
-    """Fit constellations [N, K] to the shape [K], mirrored if that fits better; also return the residuals."""
-    plain, mirrored = (_fit_robustly(side, shape) for side in (points, points.conj()))
-    distances = [np.abs(fitted - shape) for fitted in (plain, mirrored)]
-    is_mirrored = np.median(distances[1], axis=1) < np.median(distances[0], axis=1)
-    fitted = np.where(is_mirrored[:, None], mirrored, plain)
-    return fitted, np.abs(fitted - shape)
+class _Fit(NamedTuple):
+    """Constellations mapped to a shape by similarities a z + b, some of them mirrored first.
+
+    points:      [N, K] after the map
+    scale:       [N] a
+    is_mirrored: [N]
+    """
+
+    points: ComplexArray
+    scale: ComplexArray
+    is_mirrored: npt.NDArray[np.bool_]
 
 
-def _fit_robustly(points: ComplexArray, shape: ComplexArray) -> ComplexArray:
-    """Map constellations [N, K] to the shape [K] by similarities a z + b, reweighted by their residuals."""
+def _fit_to_shape(points: ComplexArray, shape: ComplexArray) -> _Fit:
+    """Fit constellations [N, K] to the shape [K], mirrored if that fits better."""
+    (plain, scale), (mirrored, mirrored_scale) = (
+        _fit_robustly(side, shape) for side in (points, points.conj())
+    )
+    errors = [np.median(np.abs(fitted - shape), axis=1) for fitted in (plain, mirrored)]
+    is_mirrored = errors[1] < errors[0]
+    return _Fit(
+        np.where(is_mirrored[:, None], mirrored, plain),
+        np.where(is_mirrored, mirrored_scale, scale),
+        is_mirrored,
+    )
+
+
+def _fit_robustly(points: ComplexArray, shape: ComplexArray) -> tuple[ComplexArray, ComplexArray]:
+    """Map constellations [N, K] to the shape [K] by similarities a z + b; also return a [N].
+
+    Landmarks are weighted by their residuals.
+    """
     weight: FloatArray = np.ones(points.shape)
-    fitted = points
+    fitted, scale = points, np.ones((len(points), 1), np.complex128)
     for _ in range(_REWEIGHTINGS):
         total = weight.sum(axis=1, keepdims=True)
         center = (weight * points).sum(axis=1, keepdims=True) / total
@@ -124,7 +152,7 @@ def _fit_robustly(points: ComplexArray, shape: ComplexArray) -> ComplexArray:
         scale = np.divide(product, spread, out=np.zeros_like(product), where=spread > 0)
         fitted = scale * offset + target
         weight = _robust_weights(np.abs(fitted - shape))
-    return fitted
+    return fitted, scale[:, 0]
 
 
 def _robust_weights(residual: FloatArray) -> FloatArray:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,14 +17,23 @@ from torch.nn import functional as F
 
 from selfmark.config import DEFAULT_FEATURES, Config
 from selfmark.errors import InputError
-from selfmark.evaluation.appearance import compute_features, describe_landmarks, measure_purity
+from selfmark.evaluation.appearance import (
+    align_images,
+    compute_features,
+    describe_landmarks,
+    measure_purity,
+    unexplained_by_appearance,
+)
 from selfmark.evaluation.constellation import fit_constellations, group_duplicates, unexplained_by_others
+from selfmark.evaluation.kinds import measure_kind_separation
 from selfmark.features.encoder import Encoder
 from selfmark.features.loading import load_encoder
+from selfmark.features.orientation import measure_uprightness
 from selfmark.points import FloatArray
 from selfmark.sampling import evenly_spaced
 
 _MAX_DESCRIBED = 100  # images in which landmarks are described
+_MIN_UPRIGHT, _MAX_UPRIGHT = 16, 60  # images on which it is measured whether objects are upright
 _MIN_SIDE = 256  # pixels; smaller images have too few cells
 _SIDE_UNIT = 32  # encoders need a side that is a multiple of this
 
@@ -36,13 +46,22 @@ class IndividualChecks:
         purity: [K] fraction of images in which the landmark looks more like itself than like any other.
         constellation: [K] fraction of images in which it has its usual place among the other landmarks.
         unexplained: [K] error of predicting it from the others, over that of guessing its mean position.
+        appearance_error: [K] error of predicting it from the places that look like the landmarks do in other
+            images, over that of guessing its mean position.
         duplicates: groups of landmarks that mark the same place.
+        spread: [K] mean distance of the landmark from its mean position, as a fraction of the image's side.
+        kind_separation: 0..1, how clearly the images show two kinds of objects; NaN if not measured.
+        upright_accuracy: how often upside-down copies of images are recognized as such; NaN if not measured.
     """
 
     purity: FloatArray
     constellation: FloatArray
     unexplained: FloatArray
+    appearance_error: FloatArray
     duplicates: list[list[int]]
+    spread: FloatArray
+    kind_separation: float
+    upright_accuracy: float
 
 
 def check_individuals(
@@ -50,8 +69,8 @@ def check_individuals(
 ) -> IndividualChecks:
     """Check the landmarks of images of different individuals.
 
-    Purity needs pretrained features: those of the run, or the default ones for a run without features. It is
-    measured on some of the images, and not at all if the weights are not installed.
+    Checks of the appearance need pretrained features: those of the run, or the default ones for a run without
+    features. They are made on some of the images, and not at all if the weights are not installed.
 
     Args:
         xy: [N, K, 2] landmarks, network pixels.
@@ -59,21 +78,76 @@ def check_individuals(
         config: settings of the run.
         device: device to compute on.
     """
-    settings, batch, side = config.evaluation, config.runtime.predict_batch, pixels.shape[-1]
+    settings, side = config.evaluation, pixels.shape[-1]
     duplicates = group_duplicates(xy, settings.duplicate_radius * side)
-    constellation = unexplained = purity = np.full(xy.shape[1], np.nan)
+    constellation = unexplained = np.full(xy.shape[1], np.nan)
     if xy.shape[1] > 1:
         residual = fit_constellations(xy).residual
         constellation = (residual <= settings.constellation_radius).mean(axis=0)
         unexplained = unexplained_by_others(xy, duplicates)
+    appearance = _AppearanceChecks.not_made(xy.shape[1])
     encoder = _load_encoder(config, device)
-    if encoder is not None:
+    if encoder is not None and len(pixels) > 1:
         rows = evenly_spaced(len(pixels), _MAX_DESCRIBED)
         enlarged = _enlarge(pixels[rows])
         points = (xy[rows] + 0.5) * (enlarged.shape[-1] / side) - 0.5
-        cells = compute_features(encoder, enlarged, device, batch)
-        purity = measure_purity(describe_landmarks(cells, points), duplicates)
-    return IndividualChecks(purity, constellation, unexplained, duplicates)
+        appearance = _check_appearance(encoder, enlarged, points, duplicates, config, device)
+    return IndividualChecks(
+        purity=appearance.purity,
+        constellation=constellation,
+        unexplained=unexplained,
+        appearance_error=appearance.error,
+        duplicates=duplicates,
+        spread=np.linalg.norm(xy - xy.mean(axis=0), axis=-1).mean(axis=0) / side,
+        kind_separation=appearance.kind_separation,
+        upright_accuracy=appearance.upright_accuracy,
+    )
+
+
+class _AppearanceChecks(NamedTuple):
+    """Checks that need pretrained features, see `IndividualChecks`."""
+
+    purity: FloatArray
+    error: FloatArray
+    kind_separation: float
+    upright_accuracy: float
+
+    @classmethod
+    def not_made(cls, num_landmarks: int) -> _AppearanceChecks:
+        unknown = np.full(num_landmarks, np.nan)
+        return cls(unknown, unknown, math.nan, math.nan)
+
+
+@torch.no_grad()
+def _check_appearance(
+    encoder: Encoder,
+    pixels: Tensor,
+    xy: FloatArray,
+    duplicates: list[list[int]],
+    config: Config,
+    device: torch.device,
+) -> _AppearanceChecks:
+    batch = config.runtime.predict_batch
+    shapes = fit_constellations(xy) if xy.shape[1] > 1 else None
+    images = align_images(pixels.cpu(), xy, shapes)
+    cells = compute_features(encoder, images.pixels, device, batch)
+    descriptor = describe_landmarks(cells, images.xy)
+    sharpness = config.features.sharpness
+    return _AppearanceChecks(
+        purity=measure_purity(descriptor, duplicates),
+        error=unexplained_by_appearance(images, cells, descriptor, xy, sharpness),
+        kind_separation=measure_kind_separation(descriptor),
+        upright_accuracy=_measure_uprightness(encoder, pixels, config, device),
+    )
+
+
+def _measure_uprightness(encoder: Encoder, pixels: Tensor, config: Config, device: torch.device) -> float:
+    """Return how often upside-down copies are recognized; NaN if the run expects objects in any direction."""
+    expects_upright = config.features.orientation in ("upright", "auto") and config.augment.rotation < 90
+    if not expects_upright or len(pixels) < _MIN_UPRIGHT:
+        return math.nan
+    sample = pixels[evenly_spaced(len(pixels), _MAX_UPRIGHT)].to(device)
+    return measure_uprightness(encoder, sample, config.runtime.predict_batch)
 
 
 def _enlarge(pixels: Tensor) -> Tensor:

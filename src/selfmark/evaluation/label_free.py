@@ -10,15 +10,19 @@ import torch
 from selfmark.config import Config
 from selfmark.detector import Detector
 from selfmark.evaluation.consistency import (
+    agreeing_fraction,
     cluster_separation,
     deformation_errors,
     detection_rates,
     mirror_errors,
+    nan_median,
+    stable_fraction,
 )
 from selfmark.evaluation.individuals import check_individuals
-from selfmark.evaluation.protocol import Metrics, to_json_list
+from selfmark.evaluation.protocol import Metrics, to_json_list, to_json_number
 from selfmark.evaluation.stage1_landmarks import FirstLandmarks, find_stage1_landmarks
-from selfmark.evaluation.trust import judge_landmarks
+from selfmark.evaluation.trust import TrustEvidence, judge_landmarks
+from selfmark.evaluation.verdict import judge_run
 from selfmark.image_ref import ImageRef
 from selfmark.images.store import ImageStore, load_store
 from selfmark.sampling import evenly_spaced
@@ -30,11 +34,12 @@ def run_label_free_checks(
     refs: Sequence[ImageRef],
     config: Config,
     image_store: ImageStore | None = None,
+    second_run: Metrics | None = None,
 ) -> Metrics:
     """Measure the stability, symmetry, detection and separation of each landmark, and rate its trust.
 
     At most `evaluation.num_samples` images are checked, evenly spaced among `refs`. They are taken from
-    `image_store` if it is given, otherwise decoded.
+    `image_store` if it is given, otherwise decoded. `second_run` is the content of verification.json.
     """
     settings, batch = config.evaluation, config.runtime.predict_batch
     chosen = [refs[row] for row in evenly_spaced(len(refs), settings.num_samples)]
@@ -48,28 +53,42 @@ def run_label_free_checks(
     located = [detector.locate(part) for part in torch.split(store.pixels, batch)]
     xy, peaks = (torch.cat(column).cpu().numpy().astype(np.float64) for column in zip(*located, strict=True))
     landmarks = find_stage1_landmarks(stage1, store.pixels)
-    result = judge_landmarks(
-        deformed,
-        mirror_errors(detector, store.pixels, batch) if config.flip.train else None,
-        landmarks.found,
-        cluster_separation(landmarks.descriptor, landmarks.label, stage1.centroids.cpu().numpy()),
-        peaks,
-        settings.agreement_radius,
-    )
+    mirrored = mirror_errors(detector, store.pixels, batch) if config.flip.train else None
+    separation = cluster_separation(landmarks.descriptor, landmarks.label, stage1.centroids.cpu().numpy())
     individuals = check_individuals(xy, store.pixels, config, detector.device)
+    stable = stable_fraction(deformed, settings.agreement_radius)
+    found = landmarks.found.mean(axis=0)
+    trust = judge_landmarks(
+        TrustEvidence(
+            stable=stable,
+            appearance_error=individuals.appearance_error,
+            unexplained=individuals.unexplained,
+            found=found,
+            second_run_error=None if second_run is None else np.array(second_run["backward_shares"], float),
+        ),
+        settings,
+    )
+    verdict = judge_run(trust.expected_error, settings)
     return {
         "images": len(store),
-        "deformation": to_json_list(result.deformation),
-        "stable": to_json_list(result.stable),
-        "symmetric": to_json_list(result.symmetric),
-        "found": to_json_list(result.found),
+        "deformation": to_json_list(100 * nan_median(deformed.error)),
+        "stable": to_json_list(stable),
+        "symmetric": to_json_list(agreeing_fraction(mirrored, settings.agreement_radius, len(found))),
+        "found": to_json_list(found),
         "detected": to_json_list(detection_rates(peaks, config.heatmaps.threshold)),
-        "score": to_json_list(result.score),
-        "separation": to_json_list(result.separation),
+        "score": to_json_list(peaks.mean(axis=0)),
+        "separation": to_json_list(separation),
         "purity": to_json_list(individuals.purity),
         "constellation": to_json_list(individuals.constellation),
         "unexplained": to_json_list(individuals.unexplained),
+        "appearance_error": to_json_list(individuals.appearance_error),
+        "spread": to_json_list(individuals.spread),
         "duplicates": individuals.duplicates,
-        "trust": to_json_list(result.trust),
-        "order": [int(landmark) for landmark in result.order],
+        "kind_separation": to_json_number(individuals.kind_separation),
+        "upright_accuracy": to_json_number(individuals.upright_accuracy),
+        "expected_error": to_json_list(trust.expected_error),
+        "trust": to_json_list(trust.trust),
+        "order": [int(landmark) for landmark in trust.order],
+        "verdict": verdict.verdict,
+        "expected_forward": verdict.expected_forward,
     }

@@ -290,6 +290,11 @@ def matched_detections(landmarks: FloatArray, score: FloatArray, matched: IntArr
     return Detections(np.arange(len(landmarks)), xy, mean_score)
 
 
+def to_json_number(value: float) -> float | None:
+    """Return a number for JSON, None for NaN."""
+    return float(value) if np.isfinite(value) else None
+
+
 def to_json_list(values: FloatArray) -> list[float | None]:
     """Return an array as a list for JSON, with None for NaN."""
     return [float(value) if np.isfinite(value) else None for value in values]

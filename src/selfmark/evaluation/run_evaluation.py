@@ -36,7 +36,7 @@ from selfmark.evaluation.normalizers import default_normalizer, is_available, pa
 from selfmark.evaluation.oks import TargetObjects
 from selfmark.evaluation.protocol import Examples, Metrics
 from selfmark.evaluation.regression import fit_ridge
-from selfmark.evaluation.stage1_landmarks import load_first_landmarks
+from selfmark.evaluation.stage1_landmarks import FirstLandmarks, load_first_landmarks
 from selfmark.image_ref import ImageRef
 from selfmark.images.sources import list_images
 from selfmark.images.store import ImageStore
@@ -139,8 +139,7 @@ def evaluate_run(
             )
         metrics["precision"] = precisions
         metrics["notes"] = _notes(train, test, inputs.train_labels is None)
-    metrics["unlabelled"] = run_label_free_checks(detector, stage1, refs, config)
-    metrics["advice"] = _advise(metrics, run, config)
+    metrics |= _check_without_labels(run, detector, stage1, refs, config)
     target = Path(output) if output is not None else run.path
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -154,16 +153,27 @@ def check_run(run: Run, detector: Detector, store: ImageStore) -> Metrics:
     """Run the label-free checks on a new run and write its metrics.json."""
     stage1 = load_first_landmarks(run, detector.device)
     metrics = _header(run, detector)
-    metrics["unlabelled"] = run_label_free_checks(detector, stage1, store.refs, run.config, store)
-    metrics["advice"] = _advise(metrics, run, run.config)
+    metrics |= _check_without_labels(run, detector, stage1, store.refs, run.config, store)
     write_json(metrics, run.path / "metrics.json")
     return metrics
 
 
-def _advise(metrics: Metrics, run: Run, config: Config) -> list[str]:
-    """Return sentences about the run that the label-free checks back."""
-    duplicates, num_landmarks = metrics["unlabelled"]["duplicates"], len(metrics["landmarks"])
-    return advise(duplicates, num_landmarks, len(run.refs()), config.evaluation)
+def _check_without_labels(
+    run: Run,
+    detector: Detector,
+    stage1: FirstLandmarks,
+    refs: Sequence[ImageRef],
+    config: Config,
+    store: ImageStore | None = None,
+) -> Metrics:
+    """Return the label-free checks, the agreement with a second run, and advice."""
+    second_run = run.read_verification()
+    checks = run_label_free_checks(detector, stage1, refs, config, store, second_run)
+    return {
+        "unlabelled": checks,
+        "verification": second_run,
+        "advice": advise(checks, len(run.refs()), config),
+    }
 
 
 def _header(run: Run, detector: Detector) -> Metrics:

@@ -97,7 +97,16 @@ def similarity_heat(features: Tensor, centroids: Tensor, sharpness: float) -> Te
     """
     product = torch.einsum("kd,bdhw->bkhw", centroids, features)
     lengths = features.square().sum(dim=1, keepdim=True) + centroids.square().sum(dim=1)[:, None, None]
-    similarity = product + (1 - lengths / 2)
+    return sharpen_similarity(product + (1 - lengths / 2), sharpness)
+
+
+def sharpen_similarity(similarity: Tensor, sharpness: float) -> Tensor:
+    """Return maps [B, K, h, w] of similarities as maps whose squares are soft-argmax weights.
+
+    Args:
+        similarity: [B, K, h, w], 1 for the same features.
+        sharpness: inverse temperature of the soft-argmax.
+    """
     highest = similarity.amax(dim=(2, 3), keepdim=True)
     return highest.clamp_min(0) * torch.exp((similarity - highest) * (sharpness / 2))
 

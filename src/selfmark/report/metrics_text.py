@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from selfmark.model.card import GOOD_TRUST
 from selfmark.report.sections import ReportCurves, ReportTable
+from selfmark.report.verdict_text import describe_agreement, describe_verdict
 
 Metrics = Mapping[str, Any]
 
@@ -31,20 +33,27 @@ def error_unit(metrics: Metrics) -> str:
 def headline_numbers(metrics: Metrics) -> list[tuple[str, str, str]]:
     """Return the headline numbers as (name, value, explanation)."""
     numbers: list[tuple[str, str, str]] = []
+    checks = metrics.get("unlabelled", {})
+    if "verdict" in checks:  # metrics of earlier versions lack it
+        numbers.append(("Verdict", str(checks["verdict"]), describe_verdict(checks)))
+    if metrics.get("verification"):
+        second = metrics["verification"]
+        value = f"{second['forward']:.2f} % (guessing {second['guessing_forward']:.2f} %)"
+        numbers.append(("Error against a second run", value, describe_agreement(second)))
     if "headline" in metrics:
         headline, guessing = metrics["headline"], metrics["guessing"]
         numbers += [
             (
                 "Forward error",
-                f"{headline['forward']['error']:.2f} %",
+                f"{headline['forward']['error']:.2f} % (guessing {guessing['forward']:.2f} %)",
                 "Distance between the annotated points and their prediction from the landmarks, in percent "
-                f"of {error_unit(metrics)}. Guessing the mean shape gives {guessing['forward']:.2f} %.",
+                f"of {error_unit(metrics)}. Guessing is predicting the mean shape.",
             ),
             (
                 "Backward error",
-                f"{headline['backward']['error']:.2f} %",
+                f"{headline['backward']['error']:.2f} % (guessing {guessing['backward']:.2f} %)",
                 "Distance between the landmarks and their prediction from the annotated points. It is small "
-                f"if no landmark moves at random. Guessing their mean gives {guessing['backward']:.2f} %.",
+                "if no landmark moves at random.",
             ),
             (
                 "Points found by Stage 1",
@@ -53,15 +62,14 @@ def headline_numbers(metrics: Metrics) -> list[tuple[str, str, str]]:
                 "image. The final detector always places all of them.",
             ),
         ]
-    if "unlabelled" in metrics:
-        checks = metrics["unlabelled"]
-        trusted = sum(value >= 0.5 for value in checks["trust"])
+    if checks:
+        trusted = sum(value >= GOOD_TRUST for value in checks["trust"])
         numbers.append(
             (
                 "Landmarks to trust",
                 f"{trusted} of {len(checks['trust'])}",
-                "Landmarks that follow deformed and mirrored images and that Stage 1 finds often. This check "
-                "needs no labels.",
+                "Landmarks whose error is expected to be at most half of that of guessing. No labels are "
+                "needed.",
             )
         )
     return numbers
@@ -129,8 +137,13 @@ def landmark_facts(metrics: Metrics) -> tuple[tuple[tuple[str, str], ...], ...]:
         ]
         if "purity" in checks:  # metrics of earlier versions lack it
             row += [
-                ("looks the same on other individuals", _fraction(checks["purity"][index])),
+                ("looks like itself more than like another landmark", _fraction(checks["purity"][index])),
                 ("keeps its place among the others", _fraction(checks["constellation"][index])),
+            ]
+        if "expected_error" in checks:
+            row += [
+                ("error expected from its looks, of guessing", _number(checks["appearance_error"][index])),
+                ("expected error, of guessing", _number(checks["expected_error"][index])),
             ]
         if "headline" in metrics:
             row.append(("backward error", _percent(metrics["headline"]["backward"]["by_point"][index], 1)))
@@ -149,14 +162,13 @@ def trust_table(metrics: Metrics) -> ReportTable:
     checks = metrics["unlabelled"]
     return ReportTable(
         title="Which landmarks to trust",
-        note=f"From {checks['images']:,} images, without labels. Trust is the product of three fractions: "
-        "how often the landmark follows a deformation, how often it agrees with its mirror partner, and how "
-        "often Stage 1 found it, relative to the landmark it found most often.",
+        note=f"From {checks['images']:,} images, without labels. Trust is 1 less the error that is expected "
+        "of the landmark, as a fraction of that of guessing.",
         header=(
             "landmark",
             "trust",
             "follows deformations",
-            "agrees with its mirror partner",
+            "error expected from its looks",
             "found by Stage 1",
         ),
         rows=tuple(
@@ -164,7 +176,7 @@ def trust_table(metrics: Metrics) -> ReportTable:
                 f"{index} {metrics['landmarks'][index]}",
                 _number(checks["trust"][index]),
                 _fraction(checks["stable"][index]),
-                _fraction(checks["symmetric"][index]),
+                _number(checks.get("appearance_error", checks["unexplained"])[index]),
                 _fraction(checks["found"][index]),
             )
             for index in checks["order"]

@@ -13,6 +13,7 @@ import numpy as np
 
 from selfmark._version import __version__
 from selfmark.errors import InputError
+from selfmark.model.card import GOOD_TRUST, MIN_TRUST
 from selfmark.model.colors import palette
 from selfmark.points import FloatArray
 from selfmark.report import charts, scatter
@@ -86,9 +87,7 @@ class ReportData:
     cluster_crops: Picture | None = None
     cluster_note: str = ""
     trust: FloatArray | None = None
-    # Trust is the product of three fractions. Passing each check four times out of five gives one half; below
-    # one quarter, a landmark fails each check more than a third of the time.
-    trust_limits: tuple[float, float] = (0.25, 0.5)
+    trust_limits: tuple[float, float] = (MIN_TRUST, GOOD_TRUST)
     order: IntArray | None = None
     facts: tuple[tuple[tuple[str, str], ...], ...] = ()
 

@@ -3,6 +3,8 @@
 config.yaml            all settings
 run.json               format, version of selfmark, inputs as given by the user
 images.json            references to the images, in order
+held_out.json          references to images that a verified run is not trained on
+verification.json      agreement with a second run (only of verified runs)
 landmark_count.json    chosen number of landmarks and the scores of all candidates (only if K is auto)
 log.jsonl              one event per line, read by progress displays, reports and tests
 points/                first keypoints, pseudo-labels of each round, landmarks for Stage 2
@@ -42,7 +44,7 @@ TensorFile = tuple[dict[str, torch.Tensor], dict[str, str]]  # tensors and metad
 
 _SUBFOLDERS = ("points", "checkpoints")
 # Everything that a killed `create` may leave behind; run.json is written last.
-_UNFINISHED_NAMES = {*_SUBFOLDERS, "config.yaml", "images.json", ".lock"}
+_UNFINISHED_NAMES = {*_SUBFOLDERS, "config.yaml", "images.json", "held_out.json", ".lock"}
 # Settings that may change when a run is resumed: no stored result depends on them.
 _CHANGEABLE = (
     "runtime.",
@@ -79,7 +81,14 @@ class Run:
         self._listener = listener
 
     @classmethod
-    def create(cls, path: Path, config: Config, inputs: Sequence[str], refs: Sequence[ImageRef]) -> None:
+    def create(
+        cls,
+        path: Path,
+        config: Config,
+        inputs: Sequence[str],
+        refs: Sequence[ImageRef],
+        held_out: Sequence[ImageRef] = (),
+    ) -> None:
         """Create a run in a new or empty folder.
 
         Args:
@@ -87,6 +96,7 @@ class Run:
             config: settings of the run.
             inputs: the inputs as given by the user.
             refs: the images.
+            held_out: images for the verification, on which the run is not trained.
 
         Raises:
             InputError: if the folder already contains a run or other files, or cannot be written.
@@ -104,6 +114,8 @@ class Run:
                     )
                 write_config(config, path / "config.yaml")
                 write_json(refs_to_json(refs), path / "images.json")
+                if held_out:
+                    write_json(refs_to_json(held_out), path / "held_out.json")
                 values = {"format": FORMAT, "selfmark": __version__, "inputs": list(inputs)}
                 write_json(values, path / "run.json")
         except OSError as error:
@@ -161,10 +173,24 @@ class Run:
 
     def refs(self) -> list[ImageRef]:
         """Read the references to the images of the run."""
-        path = self.path / "images.json"
-        entries = read_json(path)
-        with _report_content_errors(path):
-            return refs_from_json(entries)
+        return _read_refs(self.path / "images.json")
+
+    def held_out_refs(self) -> list[ImageRef]:
+        """Read the references to the images that the run is not trained on; empty if it is not verified."""
+        path = self.path / "held_out.json"
+        return _read_refs(path) if path.exists() else []
+
+    @property
+    def verification_path(self) -> Path:
+        """Path of the agreement with a second run."""
+        return self.path / "verification.json"
+
+    def read_verification(self) -> dict[str, Any] | None:
+        """Read the agreement with a second run; None if the run is not verified."""
+        if not self.verification_path.exists():
+            return None
+        content: dict[str, Any] = read_json(self.verification_path)
+        return content
 
     # --- log ------------------------------------------------------------------------------------
 
@@ -430,6 +456,12 @@ class Run:
     def discard(self) -> None:
         """Delete the run folder."""
         shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _read_refs(path: Path) -> list[ImageRef]:
+    entries = read_json(path)
+    with _report_content_errors(path):
+        return refs_from_json(entries)
 
 
 def _keypoints_to_tensors(points: Keypoints) -> dict[str, torch.Tensor]:

@@ -1,0 +1,276 @@
+"""Make runs of very different quality and record their label-free checks beside their true errors.
+
+    PYTHONPATH=src:benchmarks:benchmarks/quality:benchmarks/features \
+        python benchmarks/trust/calibration_runs.py DATA WORK OUT NAME:VARIANT [NAME:VARIANT ...]
+
+Each run is verified by a second one. It trains on four fifths of the training images of a data set and is
+evaluated on the other fifth, as in `default_command.py`; test images are never read. OUT gets one JSON file
+and one .npz file with landmarks per run. `trust_model.py` fits the trust and the verdict to these files.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from default_command import Parts, select_parts
+from quality_data import DATASETS, Dataset, working_copy
+
+import selfmark
+from selfmark import feature_pipeline
+from selfmark.config import Evaluation
+from selfmark.demo.scene import generate_scene, write_scene
+from selfmark.detector import Detector
+from selfmark.errors import InputError, TrainingError
+from selfmark.evaluation.curves import landmark_errors
+from selfmark.evaluation.label_files import read_ground_truth
+from selfmark.evaluation.labeled_run import build_examples
+from selfmark.evaluation.nme import mean_error
+from selfmark.evaluation.normalizers import default_normalizer
+from selfmark.evaluation.protocol import Examples, backward_errors, forward_errors, mean_shape_errors
+from selfmark.evaluation.regression import fit_ridge
+from selfmark.image_ref import ImageRef
+from selfmark.images.sources import list_images
+from selfmark.run.files import read_json, write_json
+from selfmark.run.folder import Run
+from selfmark.sampling import evenly_spaced
+
+MAX_TRAINING_IMAGES = 400
+MAX_LABELED_IMAGES = 300
+MAX_CHECKED_IMAGES = 200
+NUM_LANDMARKS = {
+    "birds-cub": 20,
+    "demo": 12,
+    "faces-mtfl-aflw": 10,
+    "faces-yt68": 20,
+    "flies-dpk": 16,
+    "flies-pair-video": 10,
+    "mirror-mouse": 12,
+    "mouse-openfield": 10,
+}
+MIRROR_MOUSE = Dataset(("images/train",), ("images",))
+TURNED = {"flies-dpk", "flies-pair-video", "mouse-openfield"}  # objects that face any direction
+SHORT = {"warmup.iterations": 20, "rounds.count": 1, "rounds.iterations": 10, "stage2.iterations": 20}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way to make a good or a bad run.
+
+    Attributes:
+        settings: settings that differ from the default.
+        features: pretrained features.
+        method: method of discovery.
+        preset: preset of the settings.
+        landmark_factor: number of landmarks, relative to the usual one.
+        max_images: highest number of training images.
+        is_mixed: add as many images of another kind of object.
+        shuffles_labels: give each image the labels of another image.
+    """
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    features: str = "efficientnet-lite0"
+    method: Any = None
+    preset: str = "tiny"
+    landmark_factor: float = 1.0
+    max_images: int = MAX_TRAINING_IMAGES
+    is_mixed: bool = False
+    shuffles_labels: bool = False
+
+
+def variants(name: str) -> dict[str, Variant]:
+    """Return the variants of a data set."""
+    wrong = "upright" if name in TURNED else "any"
+    return {
+        "default": Variant(),
+        "zero-shot": Variant(method="zero-shot"),
+        "no-features": Variant(features="none"),
+        "wrong-orientation": Variant({"features.orientation": wrong}),
+        "many-landmarks": Variant(landmark_factor=3.0),
+        "few-images": Variant(max_images=20),
+        "short": Variant(SHORT, features="none"),
+        "random-points": Variant({"keypoints.random_fraction": 1.0}, features="none"),
+        "shuffled-labels": Variant({"features.labels": "cells"}, shuffles_labels=True),
+        "mixed": Variant(is_mixed=True),
+        "full": Variant(preset="fast"),
+    }
+
+
+def main() -> None:
+    """Make the runs that are named on the command line, one after the other."""
+    data, work, out = (Path(argument) for argument in sys.argv[1:4])
+    out.mkdir(parents=True, exist_ok=True)
+    for argument in sys.argv[4:]:
+        name, _, label = argument.partition(":")
+        started = time.monotonic()
+        tag = f"{name}--{label}"
+        try:
+            result = make_run(name, label, data, work, out)
+        except (InputError, TrainingError) as error:
+            result = {"error": str(error)}
+        seconds = round(time.monotonic() - started, 1)
+        write_json({"data": name, "variant": label, "seconds": seconds, **result}, out / f"{tag}.json")
+        print(tag, seconds, result.get("forward_share", result.get("error")), flush=True)
+
+
+def make_run(name: str, label: str, data: Path, work: Path, out: Path) -> dict[str, Any]:
+    """Make one run and return its checks and its true errors."""
+    variant = variants(name)[label]
+    parts = find_parts(name, data, work)
+    inputs = limit_inputs(parts.inputs, variant.max_images)
+    if variant.is_mixed:
+        inputs += limit_inputs(find_parts(_other_kind(name), data, work).inputs, len(list_images(inputs)))
+    folder = work / "runs" / f"{name}--{label}"
+    settings = {"verification.enabled": True, **variant.settings}
+    with _shuffle_labels(variant.shuffles_labels):
+        detector = selfmark.discover(
+            inputs,
+            landmarks=round(variant.landmark_factor * NUM_LANDMARKS[name]),
+            output=folder,
+            preset=variant.preset,
+            settings=settings,
+            features=variant.features,
+            method=variant.method,
+        )
+    run = Run.open(folder)
+    refs = run.refs()
+    checked = [refs[row] for row in evenly_spaced(len(refs), MAX_CHECKED_IMAGES)]
+    located = detector.predict_network_pixels(checked)
+    np.savez_compressed(
+        out / f"{name}--{label}.npz",
+        xy=located.xy.astype(np.float32),
+        score=located.score.astype(np.float32),
+        regions=located.regions,
+        names=np.array([f"{ref.name}|{json.dumps(ref.box)}" for ref in checked]),
+    )
+    kinds = [parts]
+    if variant.is_mixed:
+        kinds.append(find_parts(_other_kind(name), data, work))
+    return measure_all_kinds(detector, kinds) | {
+        "images": len(refs),
+        "size": run.config.images.size,
+        "orientation": run.config.features.orientation,
+        "flip": run.config.flip.train,
+        "checks": read_json(folder / "metrics.json")["unlabelled"],
+        "verification": read_json(run.verification_path) if run.verification_path.exists() else None,
+        "mirror": list(detector.card.mirror),
+        "seconds_by_step": _measure_steps(run),
+    }
+
+
+def _measure_steps(run: Run) -> dict[str, float]:
+    """Return how long the run and its verification took, in seconds."""
+    times = {event["event"]: event["time"] for event in run.events()}
+    start = min(event["time"] for event in run.events())
+    return {
+        "training": round(times["verification"] - start, 1),
+        "verification": round(times["done"] - times["verification"], 1),
+    }
+
+
+def find_parts(name: str, data: Path, work: Path) -> Parts:
+    """Return the inputs and labels of a data set; generate the pictures of the demo."""
+    if name == "demo":
+        folder = work / "data" / "demo"
+        for part, count, seed in (("train", MAX_TRAINING_IMAGES, 1), ("held-out", 100, 3)):
+            if not (folder / part).exists():
+                write_scene(generate_scene(count, 96, seed), folder / part)
+        train, held_out = (str(folder / part / "images") for part in ("train", "held-out"))
+        labels = [folder / part / "labels.json" for part in ("train", "held-out")]
+        return Parts([train], [train], labels[0], [held_out], labels[1])
+    dataset = MIRROR_MOUSE if name == "mirror-mouse" else DATASETS[name]
+    DATASETS.setdefault(name, dataset)
+    return select_parts(dataset, working_copy(name, data, work).resolve(), "validation")
+
+
+def _other_kind(name: str) -> str:
+    """Return the data set whose images are mixed with those of another one."""
+    return "faces-yt68" if name != "faces-yt68" else "flies-dpk"
+
+
+def measure_all_kinds(detector: Detector, kinds: list[Parts]) -> dict[str, Any]:
+    """Return the errors against the labels, averaged over the kinds of objects that a run learned from."""
+    measured = [measure_truth(detector, parts) for parts in kinds]
+    return {key: np.mean([truth[key] for truth in measured], axis=0).tolist() for key in measured[0]}
+
+
+def measure_truth(detector: Detector, parts: Parts) -> dict[str, Any]:
+    """Return the errors against the labels, as shares of guessing: of the run and of each landmark."""
+    train, test = (
+        _read_examples(detector, images, labels)
+        for images, labels in ((parts.train_images, parts.train_labels), (parts.images, parts.labels))
+    )
+    fit = partial(fit_ridge, ridge=Evaluation().ridge)
+    guessing = mean_shape_errors(train, test)
+    backward = landmark_errors(backward_errors(train, test, fit))
+    offset = np.linalg.norm(test.landmarks - train.landmarks.mean(axis=0), axis=2)
+    guessed = (100 * offset / test.normalizer[:, None]).mean(axis=0)
+    forward = mean_error(forward_errors(train, test, fit))
+    return {
+        "forward": forward,
+        "guessing_forward": guessing["forward"],
+        "forward_share": forward / guessing["forward"],
+        "backward_share": float(backward.mean()) / guessing["backward"],
+        "backward": backward.tolist(),
+        "landmark_shares": (backward / np.maximum(guessed, 1e-9)).tolist(),
+    }
+
+
+def _read_examples(detector: Detector, images: list[str], labels: Path) -> Examples:
+    truth = read_ground_truth(labels, list_images(images))
+    rows = evenly_spaced(len(truth), MAX_LABELED_IMAGES)
+    truth = truth.select(rows)
+    located = detector.predict_network_pixels(truth.refs)
+    spec = default_normalizer(truth)
+    return build_examples(truth, located.xy, located.regions, spec, detector.card.images.size)
+
+
+def limit_inputs(inputs: list[str], max_images: int) -> list[str]:
+    """Return at most `max_images` of the input files; a single file of many objects is cut as a COCO file."""
+    refs: list[ImageRef] = list_images(inputs)
+    if len(refs) <= max_images:
+        return list(inputs)
+    chosen = [refs[row] for row in evenly_spaced(len(refs), max_images)]
+    if all(ref.box is None for ref in chosen):
+        return [str(ref.path) for ref in chosen]
+    cut = []
+    for file in inputs:
+        content = read_json(Path(file))
+        images = content["images"]
+        share = max(1, max_images * len(images) // len(refs))
+        kept = [images[row] for row in evenly_spaced(len(images), share)]
+        ids = {image["id"] for image in kept}
+        entries = [entry for entry in content["annotations"] if entry["image_id"] in ids]
+        target = Path(file).with_name(f"{Path(file).stem}-{max_images}.json")
+        write_json({**content, "images": kept, "annotations": entries}, target)
+        cut.append(str(target))
+    return cut
+
+
+@contextmanager
+def _shuffle_labels(is_on: bool) -> Iterator[None]:
+    """Give every image the labels of another one while the context lasts, if `is_on`."""
+    build = feature_pipeline._build_table
+
+    def build_shuffled(found: Any, config: Any) -> Any:
+        order = torch.randperm(len(found.xy), generator=torch.Generator().manual_seed(0))
+        return build(type(found)(*(column[order.to(column.device)] for column in found)), config)
+
+    feature_pipeline._build_table = build_shuffled if is_on else build
+    try:
+        yield
+    finally:
+        feature_pipeline._build_table = build
+
+
+if __name__ == "__main__":
+    main()

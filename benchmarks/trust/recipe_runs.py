@@ -1,0 +1,56 @@
+"""Run every recipe on the labeled data sets: how far is the automatic choice from the best one?
+
+    PYTHONPATH=src:benchmarks:benchmarks/quality:benchmarks/features:benchmarks/trust \
+        python benchmarks/trust/recipe_runs.py DATA WORK OUT NAME:RECIPE [NAME:RECIPE ...]
+
+Like `calibration_runs.py`, it trains and evaluates on parts of the training images. OUT gets one JSON file
+per run.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from calibration_runs import MAX_TRAINING_IMAGES, NUM_LANDMARKS, find_parts, limit_inputs, measure_truth
+
+import selfmark
+from selfmark.errors import InputError, TrainingError
+from selfmark.run.files import write_json
+from selfmark.run.folder import Run
+
+
+def main() -> None:
+    """Make the runs that are named on the command line, one after the other."""
+    data, work, out = (Path(argument) for argument in sys.argv[1:4])
+    out.mkdir(parents=True, exist_ok=True)
+    for argument in sys.argv[4:]:
+        name, _, recipe = argument.partition(":")
+        started = time.monotonic()
+        parts = find_parts(name, data, work)
+        folder = work / "recipes" / f"{name}--{recipe}"
+        row = {"data": name, "recipe": recipe}
+        try:
+            detector = selfmark.discover(
+                limit_inputs(parts.inputs, MAX_TRAINING_IMAGES),
+                landmarks=NUM_LANDMARKS[name],
+                output=folder,
+                preset="tiny",
+                features="efficientnet-lite0",
+                recipe=recipe,
+                verify=False,
+            )
+        except (InputError, TrainingError) as error:
+            row |= {"error": str(error)}
+        else:
+            settings = Run.open(folder).config
+            row |= measure_truth(detector, parts)
+            row |= {"orientation": settings.features.orientation, "partner": settings.flip.partner}
+        row["seconds"] = round(time.monotonic() - started, 1)
+        write_json(row, out / f"recipe--{name}--{recipe}.json")
+        print(name, recipe, row.get("forward_share", row.get("error")), flush=True)
+
+
+if __name__ == "__main__":
+    main()

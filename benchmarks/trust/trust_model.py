@@ -1,0 +1,232 @@
+"""Fit the weights of trust and verdict, and measure how well they hold on data sets they were not fitted to.
+
+    PYTHONPATH=src:benchmarks python benchmarks/trust/trust_model.py RUNS.json OUTPUT.json
+    PYTHONPATH=src:benchmarks python benchmarks/trust/trust_model.py --gather OUT RUNS.json
+
+RUNS.json lists runs of known quality; `--gather` writes it from the files of `calibration_runs.py` and
+`recipe_runs.py`. Every data set is left out once: weights are fitted to the runs on the others, and trust and
+verdict of its runs are compared with their true errors. The weights of the configuration are those fitted to
+all runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import provenance
+import torch
+from scipy.stats import spearmanr
+
+from selfmark.config import Evaluation
+from selfmark.evaluation.trust import TrustEvidence, judge_landmarks
+from selfmark.evaluation.verdict import judge_run
+from selfmark.points import FloatArray
+from selfmark.run.files import read_json, write_json
+
+CHECKS = ("stable", "appearance_error", "unexplained", "found")
+MAX_ERROR = 1.2  # higher errors all mean that a landmark is useless
+RIDGE = 1e-4
+# The automatic choice treats objects as upright on the first two sets and turns the images of the others.
+AUTO_RECIPES = {
+    "birds-cub": "upright",
+    "faces-yt68": "upright",
+    "flies-dpk": "any-orientation",
+    "flies-pair-video": "any-orientation",
+    "mouse-openfield": "any-orientation",
+}
+
+
+class Weights(NamedTuple):
+    """Weights of the configuration, see `Evaluation`."""
+
+    error_weights: tuple[float, ...]
+    run_error_weights: tuple[float, ...]
+
+
+def main() -> None:
+    """Gather the runs, or fit the weights to them."""
+    if sys.argv[1] == "--gather":
+        write_json(gather_runs(Path(sys.argv[2])), Path(sys.argv[3]))
+        return
+    content = read_json(Path(sys.argv[1]))
+    about = {"script": "benchmarks/trust/trust_model.py", "made_with": content["made_with"]}
+    result = measure(content["runs"]) | measure_recipes(content["recipes"])
+    write_json(about | result, Path(sys.argv[2]))
+
+
+def gather_runs(folder: Path) -> dict[str, Any]:
+    """Return what is needed of the runs of a folder: their checks and true errors."""
+    rows, recipes = [], []
+    for path in sorted(folder.glob("*.json")):
+        run = read_json(path)
+        if path.name.startswith("recipe--"):
+            recipes.append({key: run.get(key) for key in ("data", "recipe", "forward_share", "orientation")})
+        elif "error" not in run:
+            rows.append(_select_values(run))
+    versions = {
+        "torch": torch.__version__,
+        "device": "",
+        "commit": provenance.commit(),
+        "seed": 0,
+        "note": "",
+    }
+    return {"made_with": versions, "runs": rows, "recipes": recipes}
+
+
+def _select_values(run: dict[str, Any]) -> dict[str, Any]:
+    checks = {name: _round(run["checks"][name]) for name in CHECKS}
+    second = None if run["verification"] is None else _round(run["verification"]["backward_shares"])
+    return {
+        "data": run["data"],
+        "variant": run["variant"],
+        "images": run["images"],
+        "forward_share": round(run["forward_share"], 4),
+        "backward_share": round(run["backward_share"], 4),
+        "landmark_shares": _round(run["landmark_shares"]),
+        "second_run_error": second,
+        "kind_separation": round(run["checks"]["kind_separation"], 3),
+        "duplicates": run["checks"]["duplicates"],
+        **checks,
+    }
+
+
+def _round(values: list[float | None]) -> list[float | None]:
+    return [None if value is None else round(value, 4) for value in values]
+
+
+def measure(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Leave out every data set once; return Spearman correlations, verdicts and the final weights."""
+    names = sorted({run["data"] for run in runs})
+    spearman: dict[str, float] = {}
+    verified: dict[str, float] = {}
+    rows, within = [], []
+    for name in names:
+        others = [run for run in runs if run["data"] != name]
+        left_out = [run for run in runs if run["data"] == name]
+        settings = _settings(others)
+        judged = [judge_landmarks(_evidence(run, is_verified=False), settings) for run in left_out]
+        truth = np.concatenate([run["landmark_shares"] for run in left_out])
+        spearman[name] = _correlate(np.concatenate([trust.trust for trust in judged]), truth)
+        with_second = [judge_landmarks(_evidence(run, is_verified=True), settings) for run in left_out]
+        verified[name] = _correlate(np.concatenate([trust.trust for trust in with_second]), truth)
+        for run, trust, second in zip(left_out, judged, with_second, strict=True):
+            verdict, expected = judge_run(trust.expected_error, settings)
+            within.append(_correlate(trust.trust, np.array(run["landmark_shares"])))
+            rows.append(
+                {
+                    "data": run["data"],
+                    "variant": run["variant"],
+                    "forward_share": run["forward_share"],
+                    "expected_forward": round(expected, 3),
+                    "verdict": verdict,
+                    "verdict_verified": judge_run(second.expected_error, settings).verdict,
+                    "true_verdict": true_verdict(run["forward_share"], settings),
+                }
+            )
+    wrong = [row for row in rows if row["verdict"] != row["true_verdict"]]
+    final, final_verified = (fit_weights(runs, is_verified=is_verified) for is_verified in (False, True))
+    return {
+        "runs": len(runs),
+        "landmarks": sum(len(run["landmark_shares"]) for run in runs),
+        "spearman_left_out": spearman,
+        "spearman_left_out_mean": round(float(np.mean(list(spearman.values()))), 4),
+        "spearman_left_out_verified": verified,
+        "spearman_left_out_verified_mean": round(float(np.mean(list(verified.values()))), 4),
+        "spearman_within_runs_mean": round(float(np.nanmean(within)), 4),
+        "verdict_accuracy": round(1 - len(wrong) / len(rows), 4),
+        "verdict_accuracy_verified": round(
+            float(np.mean([row["verdict_verified"] == row["true_verdict"] for row in rows])), 4
+        ),
+        "verdicts_good_for_failed": sum(
+            {row["verdict"], row["true_verdict"]} == {"good", "failed"} for row in rows
+        ),
+        "verdicts_missed": wrong,
+        "verdicts": rows,
+        "mixed_kinds_noticed": _notice_mixed_kinds(runs),
+        "weights": final._asdict() | {"verified_error_weights": final_verified.error_weights},
+    }
+
+
+def _notice_mixed_kinds(runs: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """Return the runs on two kinds of objects that were noticed and missed, and the false alarms."""
+    limit = Evaluation().max_kind_separation
+    result: dict[str, list[str]] = {"noticed": [], "missed": [], "false_alarms": []}
+    for run in runs:
+        is_mixed, is_noticed = run["variant"] == "mixed", run["kind_separation"] > limit
+        if is_mixed or is_noticed:
+            key = ("noticed" if is_noticed else "missed") if is_mixed else "false_alarms"
+            result[key].append(f"{run['data']}, {run['variant']}")
+    return result
+
+
+def true_verdict(forward_share: float, settings: Evaluation) -> str:
+    """Return the verdict that the labels give."""
+    if forward_share <= settings.good_error:
+        return "good"
+    return "failed" if forward_share >= settings.failed_error else "usable"
+
+
+def fit_weights(runs: list[dict[str, Any]], *, is_verified: bool) -> Weights:
+    """Fit the expected error of landmarks, in which every run counts the same, then that of runs."""
+    inputs = [_columns(run, is_verified) for run in runs]
+    targets = [np.clip(np.array(run["landmark_shares"]), 0, MAX_ERROR) for run in runs]
+    weight = np.concatenate([np.full(len(target), 1 / len(target)) for target in targets])
+    stacked = np.concatenate(inputs)
+    penalty = RIDGE * len(runs) * np.diag([0.0] + [1.0] * (stacked.shape[1] - 1))
+    gram = (stacked * weight[:, None]).T @ stacked + penalty
+    solution = np.linalg.solve(gram, (stacked * weight[:, None]).T @ np.concatenate(targets))
+    expected = [np.maximum(columns @ solution, 0) for columns in inputs]
+    best = np.array([np.quantile(errors, Evaluation().best_fraction) for errors in expected])
+    forward = np.clip([run["forward_share"] for run in runs], 0, MAX_ERROR)
+    line = np.linalg.lstsq(np.stack([np.ones(len(best)), best], axis=1), forward, rcond=None)[0]
+    return Weights(*(tuple(round(float(value), 2) for value in values) for values in (solution, line)))
+
+
+def _settings(runs: list[dict[str, Any]]) -> Evaluation:
+    plain, verified = (fit_weights(runs, is_verified=is_verified) for is_verified in (False, True))
+    return Evaluation(
+        error_weights=plain.error_weights,
+        verified_error_weights=verified.error_weights,
+        run_error_weights=plain.run_error_weights,
+    )
+
+
+def _columns(run: dict[str, Any], is_verified: bool) -> FloatArray:
+    evidence = _evidence(run, is_verified)
+    columns = [1 - np.nan_to_num(evidence.stable, nan=0.0), evidence.appearance_error]
+    if evidence.second_run_error is not None:
+        columns.append(evidence.second_run_error)
+    clipped = [np.clip(np.nan_to_num(column, nan=1.0), 0, 1) for column in columns]
+    return np.stack([np.ones(len(clipped[0])), *clipped], axis=1)
+
+
+def _evidence(run: dict[str, Any], is_verified: bool) -> TrustEvidence:
+    as_array = partial(np.array, dtype=np.float64)
+    second = as_array(run["second_run_error"]) if is_verified else None
+    return TrustEvidence(**{name: as_array(run[name]) for name in CHECKS}, second_run_error=second)
+
+
+def _correlate(trust: FloatArray, error: FloatArray) -> float:
+    """Return Spearman's correlation of trust and error; positive if trusted landmarks have small errors."""
+    if np.ptp(trust) == 0:
+        return float("nan")
+    return round(-float(spearmanr(trust, error)[0]), 4)
+
+
+def measure_recipes(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Compare the automatic choice with the best recipe on every data set."""
+    table = {}
+    for name, chosen in AUTO_RECIPES.items():
+        errors = {row["recipe"]: round(row["forward_share"], 4) for row in rows if row["data"] == name}
+        ratio = errors[chosen] / min(errors.values())
+        table[name] = {"chosen": chosen, "forward_share": errors, "chosen_over_best": round(ratio, 3)}
+    within = sum(row["chosen_over_best"] <= 1.1 for row in table.values())
+    return {"recipe_within_10_percent": within, "recipe_data_sets": len(table), "recipes": table}
+
+
+if __name__ == "__main__":
+    main()

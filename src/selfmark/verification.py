@@ -1,0 +1,145 @@
+"""Verification of a run: a second, shorter run on other images and from another seed must agree with it.
+
+The images of a verified run are split when it is created. Neither run is trained on the held-out images; the
+second run is trained on half of the others. It is a run folder of its own, RUN/verification, so that an
+interrupted verification can be resumed; it is deleted once the result is stored in RUN/verification.json.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from selfmark.config import Config, override
+from selfmark.detector import Detector
+from selfmark.errors import CollapsedTraining, NotEnoughData
+from selfmark.evaluation.protocol import to_json_list
+from selfmark.evaluation.second_run import LocatedByBoth, SecondRunErrors, compare_detectors
+from selfmark.image_ref import ImageRef
+from selfmark.images.splits import split_images
+from selfmark.images.store import ImageStore, load_store
+from selfmark.points import FloatArray
+from selfmark.run.files import write_json
+from selfmark.run.folder import Event, Run
+from selfmark.sampling import evenly_spaced
+
+_FIT_IMAGES = 800  # images on which regressors between the two detectors are fitted
+
+Train = Callable[[Run, bool], Detector]
+"""Trains the detector of a run; the second argument says whether the run was just created."""
+
+
+def verify_run(run: Run, detector: Detector, store: ImageStore, train: Train) -> None:
+    """Train a second detector and write RUN/verification.json, unless it exists.
+
+    Args:
+        run: the run to verify; it has held-out images.
+        detector: its detector.
+        store: its training images.
+        train: trains a detector.
+    """
+    path = run.verification_path
+    if path.exists():
+        return
+    folder = run.path / "verification"
+    config = shorten(run.config)
+    _, half = split_images(run.refs(), config.verification.training_fraction, len(run.refs()), config.seed)
+    is_new = not (folder / "run.json").exists()
+    run.log("verification", images=len(half), held_out=len(run.held_out_refs()))
+    if is_new:
+        run.group.run_on_leader(lambda: Run.create(folder, config, [str(run.path)], half))
+    second = Run.open(folder, _TrainingProgress(run), run.group)
+    try:
+        other = train(second, is_new)
+    except (CollapsedTraining, NotEnoughData) as error:
+        run.log("note", text=f"the run is not verified, because the second training failed: {error}")
+        return
+
+    def compare_and_store() -> None:
+        errors = _compare_on_held_out_images(run, detector, other, store)
+        with run.report_disk_errors():
+            write_json(_to_json(errors, len(half)), path)
+            shutil.rmtree(folder, ignore_errors=True)
+
+    run.group.run_on_leader(compare_and_store)
+
+
+def hold_out(refs: Sequence[ImageRef], config: Config) -> tuple[list[ImageRef], list[ImageRef]]:
+    """Return the images to train on and those to hold out, which are none if a run is not verified."""
+    settings = config.verification
+    if not settings.enabled:
+        return list(refs), []
+    return split_images(refs, settings.held_out_fraction, settings.max_held_out, seed=0)
+
+
+def shorten(config: Config) -> Config:
+    """Return the settings of the second run: another seed, a shorter training and no Stage 1 beside features.
+
+    >>> shorten(Config(seed=3)).seed, shorten(Config()).stage2.iterations
+    (4, 100000)
+    """
+    fraction = config.verification.schedule_fraction
+
+    def scale(iterations: int) -> int:
+        return max(1, round(fraction * iterations))
+
+    shorter = override(config, {"seed": config.seed + 1, "verification.enabled": False})
+    return replace(
+        shorter,
+        features=replace(config.features, keypoint_landmarks=False),
+        student=replace(config.student, iterations=scale(config.student.iterations)),
+        warmup=replace(config.warmup, iterations=scale(config.warmup.iterations)),
+        rounds=replace(config.rounds, iterations=scale(config.rounds.iterations)),
+        stage2=replace(config.stage2, iterations=scale(config.stage2.iterations)),
+    )
+
+
+def _compare_on_held_out_images(
+    run: Run, detector: Detector, other: Detector, store: ImageStore
+) -> SecondRunErrors:
+    config = run.config
+    held_out = load_store(run.held_out_refs(), config.images, float("inf"), None)
+    fit = store.pixels[torch.from_numpy(evenly_spaced(len(store), _FIT_IMAGES))]
+
+    def locate(pixels: Tensor) -> LocatedByBoth:
+        return LocatedByBoth(
+            *(_locate(each, pixels, config.runtime.predict_batch) for each in (detector, other))
+        )
+
+    return compare_detectors(
+        locate(fit), locate(held_out.pixels), config.images.size, config.evaluation.ridge
+    )
+
+
+def _locate(detector: Detector, pixels: Tensor, batch: int) -> FloatArray:
+    parts = [detector.locate(part).xy for part in torch.split(pixels, batch)]
+    located: FloatArray = torch.cat(parts).cpu().numpy().astype(np.float64)
+    return located
+
+
+def _to_json(errors: SecondRunErrors, num_images: int) -> dict[str, Any]:
+    shares = to_json_list(errors.backward_shares)
+    return asdict(errors) | {"backward_shares": shares, "second_run_images": num_images}
+
+
+class _TrainingProgress:
+    """Shows the training of the second run as one progress bar of the run."""
+
+    def __init__(self, run: Run) -> None:
+        self._report = run.progress("training a second detector")
+        self._total = 0
+        self._done: dict[str, int] = {}
+
+    def __call__(self, event: Event) -> None:
+        """Report the iterations done so far."""
+        if event["event"] == "plan":
+            self._total = event["stage1"] + event["stage2"] + event.get("student", 0)
+        elif event["event"] == "train" and self._total:
+            self._done[f"{event['stage']}-{event['round']}"] = event["iteration"] - event["start"]
+            self._report(min(sum(self._done.values()), self._total), self._total)

@@ -1,0 +1,152 @@
+"""Runs whose trust was once wrong: what the trust of today says about them."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from selfmark.config import Config, Evaluation, override, preset
+from selfmark.evaluation import individuals
+from selfmark.evaluation.advice import advise
+from selfmark.evaluation.constellation import group_duplicates
+from selfmark.evaluation.individuals import IndividualChecks, check_individuals
+from selfmark.evaluation.trust import LandmarkTrust, TrustEvidence, judge_landmarks
+from selfmark.evaluation.verdict import judge_run
+from selfmark.model.card import GOOD_TRUST, MIN_TRUST
+from selfmark.points import FloatArray
+from tests.features.tiny_encoder import TinyEncoder
+
+ROOT = Path(__file__).parents[2]
+IMAGES, SIDE = 60, 128
+COLORS = [(255, 30, 30), (30, 255, 30), (30, 30, 255), (240, 240, 30)]
+BODY = np.array([[-30.0, 0.0], [30.0, 0.0], [0.0, -16.0], [0.0, 16.0]])  # head, tail, two wings
+Pictures = tuple[torch.Tensor, FloatArray]
+
+
+def _draw_animals(angles: FloatArray, rng: np.random.Generator, shift: float = 20) -> Pictures:
+    """Return pictures [N, 3, S, S] of animals that face the given directions, and their parts [N, 4, 2]."""
+    pixels = np.full((len(angles), SIDE, SIDE, 3), 128, dtype=np.uint8)
+    turns = np.stack([np.cos(angles), -np.sin(angles), np.sin(angles), np.cos(angles)], -1).reshape(-1, 2, 2)
+    places = np.einsum("nij,kj->nki", turns, BODY) + 63.5 + rng.uniform(-shift, shift, (len(angles), 1, 2))
+    for picture, parts in zip(pixels, places, strict=True):
+        for (x, y), color in zip(parts.round().astype(int), COLORS, strict=True):
+            picture[max(y - 8, 0) : y + 9, max(x - 8, 0) : x + 9] = color
+    return torch.from_numpy(pixels).permute(0, 3, 1, 2), places
+
+
+def _judge(
+    monkeypatch: pytest.MonkeyPatch, xy: FloatArray, pixels: torch.Tensor, **changes: Any
+) -> tuple[IndividualChecks, LandmarkTrust]:
+    """Judge landmarks that follow every deformation and are found in every image."""
+    monkeypatch.setattr(individuals, "load_encoder", lambda *_: TinyEncoder(is_symmetric=True))
+    config = override(preset("tiny"), changes)
+    checks = check_individuals(xy, pixels, config, torch.device("cpu"))
+    ones = np.ones(xy.shape[1])
+    evidence = TrustEvidence(ones, checks.appearance_error, checks.unexplained, ones)
+    return checks, judge_landmarks(evidence, config.evaluation)
+
+
+def test_the_head_of_one_bee_and_the_tail_of_the_next_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bees face up or down, and the landmarks mark the upper and the lower end instead of head and tail."""
+    rng = np.random.default_rng(0)
+    angles = rng.choice([np.pi / 2, -np.pi / 2], IMAGES) + rng.normal(0, 0.4, IMAGES)
+    pixels, parts = _draw_animals(angles, rng, shift=4)
+    _, honest = _judge(monkeypatch, parts, pixels)
+    assert honest.trust.min() > GOOD_TRUST
+    by_height = np.take_along_axis(parts, parts[:, :2, 1].argsort(axis=1)[..., None], axis=1)
+    confused = np.concatenate([by_height[:, :1], by_height[:, 1:2], parts[:, 2:]], axis=1)
+    _, trust = _judge(monkeypatch, confused, pixels)
+    assert trust.trust[:2].max() < GOOD_TRUST
+
+
+def test_landmarks_that_slide_along_a_wheel_are_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    pixels, parts = _draw_animals(rng.uniform(-0.3, 0.3, IMAGES), rng)
+    row, column = np.mgrid[:SIDE, :SIDE]
+    rim = np.abs(np.hypot(row - 63.5, column - 63.5) - 56) < 4
+    pixels[:, :, torch.from_numpy(rim)] = 20
+    turn = rng.uniform(0, 2 * np.pi, (IMAGES, 2))
+    sliding = 63.5 + 56 * np.stack([np.cos(turn), np.sin(turn)], axis=-1)
+    _, trust = _judge(monkeypatch, np.concatenate([parts, sliding], axis=1), pixels)
+    assert trust.trust[4:].max() < 0.3  # their error is expected to be at least 0.7 of that of guessing
+    assert trust.trust[:4].min() > 0.8
+
+
+def test_seven_landmarks_on_two_places_are_named() -> None:
+    rng = np.random.default_rng(2)
+    places = rng.uniform(20, 100, (IMAGES, 5, 2))
+    crowded = np.concatenate([places, *[places[:, :1] + 0.5] * 3, *[places[:, 1:2] - 0.5] * 2], axis=1)
+    duplicates = group_duplicates(crowded, Evaluation().duplicate_radius * SIDE)
+    assert duplicates == [[0, 5, 6, 7], [1, 8, 9]]
+    (sentence,) = advise({"duplicates": duplicates, "trust": [1.0] * 10}, 500, Config())
+    assert sentence.endswith("lower -k to about 5")
+
+
+def test_mixed_kinds_of_objects_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    pixels, parts = _draw_animals(rng.uniform(-0.3, 0.3, IMAGES), rng)
+    checks, _ = _judge(monkeypatch, parts, pixels)
+    limit = Evaluation().max_kind_separation
+    assert checks.kind_separation < limit
+    pixels[::2] = 255 - pixels[::2]
+    checks, _ = _judge(monkeypatch, parts, pixels)
+    assert checks.kind_separation > limit
+
+
+# --- recorded runs ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def recorded() -> list[dict[str, Any]]:
+    """Runs with known true errors; see benchmarks/trust/calibration_runs.py."""
+    content = json.loads((ROOT / "docs" / "results" / "trust-runs.json").read_text())
+    runs: list[dict[str, Any]] = content["runs"]
+    return runs
+
+
+def test_the_published_table_and_the_weights_are_those_of_the_recorded_runs(
+    recorded: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("benchmarks", "benchmarks/trust"):
+        monkeypatch.syspath_prepend(ROOT / folder)
+    trust_model = importlib.import_module("trust_model")
+    published = json.loads((ROOT / "docs" / "results" / "trust.json").read_text())
+    measured = json.loads(json.dumps(trust_model.measure(recorded)))
+    assert {name: published[name] for name in measured} == measured
+    settings = Evaluation()
+    for name, weights in published["weights"].items():
+        assert list(getattr(settings, name)) == weights
+
+
+def _judge_recorded(run: dict[str, Any]) -> LandmarkTrust:
+    columns = ("stable", "appearance_error", "unexplained", "found")
+    return judge_landmarks(
+        TrustEvidence(**{name: np.array(run[name], np.float64) for name in columns}), Evaluation()
+    )
+
+
+def test_good_runs_are_not_told_to_rely_on_nothing(recorded: list[dict[str, Any]]) -> None:
+    """A run with 0.23 of the error of guessing was once told not to rely on 14 of 20 landmarks."""
+    defaults = [run for run in recorded if run["variant"] == "default" and run["forward_share"] <= 0.3]
+    assert len(defaults) >= 5
+    for run in defaults:
+        trust = _judge_recorded(run)
+        assert judge_run(trust.expected_error, Evaluation()).verdict != "failed"
+        assert (trust.trust < MIN_TRUST).mean() <= 0.3, run["data"]
+
+
+def test_no_failed_run_is_called_good(recorded: list[dict[str, Any]]) -> None:
+    """Bees were once called 13 of 16 trustworthy with an error worse than guessing."""
+    settings = Evaluation()
+    failed = [run for run in recorded if run["forward_share"] >= settings.failed_error]
+    assert len(failed) >= 4
+    for run in failed:
+        trust = _judge_recorded(run)
+        assert judge_run(trust.expected_error, settings).verdict == "failed"
+        assert (trust.trust < MIN_TRUST).all()

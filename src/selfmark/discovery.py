@@ -144,7 +144,8 @@ def _finish(run: Run, detector: Detector, store: ImageStore) -> None:
         finished = Run.open(run.path)
         metrics = check_run(finished, detector, store)
         checks = metrics["unlabelled"]
-        card = replace(detector.card, trust=tuple(checks["trust"]), verdict=checks["verdict"])
+        trust = tuple(round(value, 4) for value in checks["trust"])
+        card = replace(detector.card, trust=trust, verdict=checks["verdict"])
         write_card(card, run.model_folder)
         if metrics["verification"] is not None:
             run.log("agreement_of_runs", text=describe_agreement(metrics["verification"]))

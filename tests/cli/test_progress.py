@@ -115,7 +115,7 @@ def test_lines_and_overall_bar_of_a_run_with_features() -> None:
         task = display.progress.tasks[0]
         assert (task.completed, task.total) == (12, 26)
     assert text(out).splitlines() == [
-        "the objects are upright (features.orientation=upright)",
+        "recipe upright: the objects are upright; upside-down copies are recognized in 97% of cases",
         "the place of a part in the image helps to recognize it (features.places=used)",
         "the place of a part in the image says little about it, and is ignored (features.places=ignored)",
         "first landmarks: runs/[cats]/preview/zero-shot.jpg",
@@ -132,10 +132,16 @@ def test_notes_keep_brackets_of_file_names() -> None:
     out = console()
     with ProgressDisplay(out) as display:
         display({"event": "note", "text": "2 frames of [red]fly.mp4 could not be read"})
+        display({"event": "verification", "images": 40, "held_out": 9})
+        display({"event": "agreement_of_runs", "text": "A second detector agrees."})
         display({"event": "advice", "text": "landmarks 1 and 2 mark the same place: lower -k to about 9"})
+        display({"event": "verdict", "verdict": "good", "text": "The landmarks mark the same parts."})
     assert text(out).splitlines() == [
         "note: 2 frames of [red]fly.mp4 could not be read",
+        "verifying: a second detector learns from 40 images, and the two are compared on 9 others",
+        "A second detector agrees.",
         "advice: landmarks 1 and 2 mark the same place: lower -k to about 9",
+        "verdict: good. The landmarks mark the same parts.",
     ]
 
 

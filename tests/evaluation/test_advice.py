@@ -53,6 +53,14 @@ CHECKS: dict[str, Any] = {
         ),
         ({"spread": [0.002] * 16}, 500, []),
         (
+            {"background": [0.95, 0.3] * 2 + [0.1] * 12, "spread": [0.002] * 4 + [0.1] * 12},
+            500,
+            [
+                "landmarks 0 and 2 of 16 mark places that look the same in nearly all frames, probably "
+                "background: give --boxes, --crop or --find-animals"
+            ],
+        ),
+        (
             {"found": [1.0, 0.39] + [1.0] * 14},
             500,
             [

@@ -141,16 +141,14 @@ class ProgressDisplay:
         )
 
     def _on_orientation(self, event: Event) -> None:
-        found = {
-            "upright": "are upright",
-            "turned": "face any direction: images are turned so that all objects face the same way",
-            "any": "face any direction, and which one cannot be told: images are not turned",
+        recipe, found = {
+            "upright": ("upright", "the objects are upright"),
+            "turned": ("any-orientation", "images are turned so that all objects face the same way"),
+            "any": ("any-orientation", "which way objects face cannot be told, so images are not turned"),
         }[event["orientation"]]
-        self.console.print(
-            f"the objects {found} (features.orientation={event['orientation']})",
-            highlight=False,
-            soft_wrap=True,
-        )
+        accuracy = event.get("upright_accuracy")
+        reason = "" if accuracy is None else f"; upside-down copies are recognized in {accuracy:.0%} of cases"
+        self.console.print(f"recipe {recipe}: {found}{reason}", highlight=False, soft_wrap=True)
 
     def _on_places(self, event: Event) -> None:
         found = (

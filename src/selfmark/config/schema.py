@@ -344,6 +344,9 @@ class Evaluation:
     run_error_weights: tuple[float, ...] = (0.04, 0.85)  # expected forward error: constant, best landmarks
     best_fraction: float = above(0, 1, 0.1)  # fraction of the landmarks that count as the best ones
     full_found_rate: float = above(0, 1, 0.5)  # trust is lowered if Stage 1 found a landmark more rarely
+    background_radius: int = 4  # half the side of squares compared with the median frame of a video, pixels
+    background_difference: float = 8.0  # squares show the same up to this mean difference, gray levels
+    max_background_rate: float = fraction(0.9)  # a landmark that shows the median frame more often is on it
     fixed_spread: float = 0.01  # landmarks that move less, relative to the image's side, may be background
     moving_spread: float = 0.03  # if landmarks usually move at least this far
     good_error: float = 0.3  # a run is good up to this expected forward error, relative to guessing

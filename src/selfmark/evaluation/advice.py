@@ -33,7 +33,15 @@ def advise(checks: Mapping[str, Any], num_images: int, config: Config) -> list[s
         groups = "; ".join(f"landmarks {_join(group)} mark the same place" for group in checks["duplicates"])
         needed = len(checks["trust"]) - sum(len(group) - 1 for group in checks["duplicates"])
         sentences.append(f"{groups}: lower -k to about {needed}")
-    if fixed := _fixed_landmarks(checks.get("spread", ()), settings.fixed_spread, settings.moving_spread):
+    rates = enumerate(checks.get("background", ()))
+    background = [index for index, rate in rates if rate is not None and rate > settings.max_background_rate]
+    if background:
+        sentences.append(
+            f"{_landmarks(background)} of {len(checks['trust'])} {_verb(background, 'mark')} places that "
+            "look the same in nearly all frames, probably background: give --boxes, --crop or --find-animals"
+        )
+    fixed = _fixed_landmarks(checks.get("spread", ()), settings.fixed_spread, settings.moving_spread)
+    if fixed and not background:
         sentences.append(
             f"{_landmarks(fixed)} hardly {_verb(fixed, 'move')} although others do: if the pictures show "
             "background there, give --boxes or --crop"

@@ -9,6 +9,7 @@ import torch
 
 from selfmark.config import Config
 from selfmark.detector import Detector
+from selfmark.evaluation.background import measure_background, shows_fixed_scene
 from selfmark.evaluation.consistency import (
     agreeing_fraction,
     cluster_separation,
@@ -68,6 +69,11 @@ def run_label_free_checks(
         ),
         settings,
     )
+    background = np.full(len(found), np.nan)
+    if shows_fixed_scene(store.refs):
+        background = measure_background(
+            store.pixels, xy, settings.background_radius, settings.background_difference
+        )
     verdict = judge_run(trust.expected_error, settings)
     return {
         "images": len(store),
@@ -83,6 +89,7 @@ def run_label_free_checks(
         "unexplained": to_json_list(individuals.unexplained),
         "appearance_error": to_json_list(individuals.appearance_error),
         "spread": to_json_list(individuals.spread),
+        "background": to_json_list(background),
         "duplicates": individuals.duplicates,
         "kind_separation": to_json_number(individuals.kind_separation),
         "upright_accuracy": to_json_number(individuals.upright_accuracy),

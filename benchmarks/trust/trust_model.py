@@ -24,6 +24,7 @@ from scipy.stats import spearmanr
 from selfmark.config import Evaluation
 from selfmark.evaluation.trust import TrustEvidence, judge_landmarks
 from selfmark.evaluation.verdict import judge_run
+from selfmark.model.card import GOOD_TRUST, MIN_TRUST
 from selfmark.points import FloatArray
 from selfmark.run.files import read_json, write_json
 
@@ -103,7 +104,7 @@ def measure(runs: list[dict[str, Any]]) -> dict[str, Any]:
     names = sorted({run["data"] for run in runs})
     spearman: dict[str, float] = {}
     verified: dict[str, float] = {}
-    rows, within = [], []
+    rows, within, levels = [], [], []
     for name in names:
         others = [run for run in runs if run["data"] != name]
         left_out = [run for run in runs if run["data"] == name]
@@ -116,6 +117,7 @@ def measure(runs: list[dict[str, Any]]) -> dict[str, Any]:
         for run, trust, second in zip(left_out, judged, with_second, strict=True):
             verdict, expected = judge_run(trust.expected_error, settings)
             within.append(_correlate(trust.trust, np.array(run["landmark_shares"])))
+            levels.append(np.stack([trust.trust, run["landmark_shares"]]))
             rows.append(
                 {
                     "data": run["data"],
@@ -137,6 +139,7 @@ def measure(runs: list[dict[str, Any]]) -> dict[str, Any]:
         "spearman_left_out_verified": verified,
         "spearman_left_out_verified_mean": round(float(np.mean(list(verified.values()))), 4),
         "spearman_within_runs_mean": round(float(np.nanmean(within)), 4),
+        "levels": _measure_levels(*np.concatenate(levels, axis=1)),
         "verdict_accuracy": round(1 - len(wrong) / len(rows), 4),
         "verdict_accuracy_verified": round(
             float(np.mean([row["verdict_verified"] == row["true_verdict"] for row in rows])), 4
@@ -148,6 +151,22 @@ def measure(runs: list[dict[str, Any]]) -> dict[str, Any]:
         "verdicts": rows,
         "mixed_kinds_noticed": _notice_mixed_kinds(runs),
         "weights": final._asdict() | {"verified_error_weights": final_verified.error_weights},
+    }
+
+
+def _measure_levels(trust: FloatArray, error: FloatArray) -> dict[str, dict[str, float]]:
+    """Return the number of landmarks of each level of trust, and how many of them have a small true error."""
+    levels = {
+        "trustworthy": trust >= GOOD_TRUST,
+        "use with care": (trust >= MIN_TRUST) & (trust < GOOD_TRUST),
+        "do not rely on": trust < MIN_TRUST,
+    }
+    return {
+        name: {
+            "landmarks": int(members.sum()),
+            "error_below_half": round(float((error[members] < 0.5).mean()), 4),
+        }
+        for name, members in levels.items()
     }
 
 

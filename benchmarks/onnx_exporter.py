@@ -4,24 +4,27 @@
 
 Needs onnxscript besides the extra `onnx`. Two detectors are exported in every way: `demo` is the one that
 ships with selfmark, `full` has the network of preset `paper` (256 channels, 256 px) with random weights. All
-graphs start from network images and end at landmarks: network, mirror averaging, and reading the heatmaps.
+graphs start from network images, which are already cropped and resized to the side that the network expects,
+and end at landmarks: network, mirror averaging, and reading the heatmaps.
 
 float32: hand                selfmark.export.onnx_export
          exporter            torch.onnx.export(dynamo=True) with its default, opset 18
          exporter_opset21    the same with opset 21, which has GroupNormalization
-         exporter_rewritten  opset 18, each norm rewritten in torch to become the nodes of selfmark's graph
+         exporter_rewritten  opset 18; GroupNorm is written in torch so that it becomes the same nodes as
+                             in selfmark's graph (`RewrittenNorms`)
 int8:    hand                selfmark.export.onnx_export
          quantizer_all       quantize_static of exporter_opset21, default operators (fails with opset 18)
          quantizer_conv      quantize_static of exporter, convolutions only
          quantizer_blocks    the same, only the convolutions that selfmark's graph has in 8 bits
          quantizer_hand      quantize_static of selfmark's float32 graph, the same convolutions
 
-All int8 graphs are calibrated on the same images. The quantizer uses QDQ nodes and per-channel weights. Time
-is CPU time with one thread, as `selfmark predict` uses ONNX Runtime: one image per core. In every round, all
-variants take a turn, in random order. A turn opens the graph, calls it once to warm up, and then times some
-calls. Rows give the median and the fastest of all calls, and two slowdowns: the median over all rounds of the
-ratio to the hand-written graph, and the ratio of the fastest calls. Where other programs disturb the
-measurement, the two differ.
+All int8 graphs are calibrated on the same images. The quantizer uses QDQ nodes and per-channel weights.
+
+Time is CPU time with one thread, because `selfmark predict` also runs each ONNX graph with one thread and
+processes different images on different cores. In every round, all variants take a turn, in random order. A
+turn opens the graph, calls it once to warm up, and then times some calls. Rows give the median and the
+fastest of all calls, and two slowdowns: the median over all rounds of the ratio to the hand-written graph,
+and the ratio of the fastest calls. Where other programs disturb the measurement, the two differ.
 
 Accuracy is the distance to the landmarks of `Detector` (torch, float32) in network pixels, on images that
 were not used for calibration. The weights of `full` are random, so its heatmaps have many peaks of almost
@@ -85,7 +88,8 @@ VARIANTS = (
     "int8_hand",
     *QUANTIZED,
 )
-SPEED = {  # batch size: number of rounds, and timed calls in each turn
+# For each network and batch size: number of rounds, and timed calls of each variant per round.
+TIMING_PLAN = {
     "demo": {1: (40, 10), 8: (30, 4)},
     "full": {1: (8, 3), 8: (6, 1)},
 }
@@ -103,7 +107,7 @@ def main() -> None:
     """Compare all variants of the detectors and write the rows."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--networks", nargs="+", choices=SPEED, default=list(SPEED))
+    parser.add_argument("--networks", nargs="+", choices=TIMING_PLAN, default=list(TIMING_PLAN))
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
@@ -130,13 +134,13 @@ def compare(name: str, detector: Detector) -> Rows:
         for variant, path in paths.items():
             started = time.process_time()
             write_variant(variant, detector, calibration, path)
-            title = f"onnx_exporter_{name}_{variant}"
-            rows[f"{title}_export"] = time.process_time() - started, "s of processor time"
-            rows[f"{title}_file"] = path.stat().st_size / 1e6, "MB"
+            prefix = f"onnx_exporter_{name}_{variant}"
+            rows[f"{prefix}_export"] = time.process_time() - started, "s of processor time"
+            rows[f"{prefix}_file"] = path.stat().st_size / 1e6, "MB"
         rows |= measure_accuracy(name, paths, detector, test)
-        for batch, (rounds, calls) in SPEED[name].items():
+        for batch, (rounds, calls) in TIMING_PLAN[name].items():
             images = test[:batch].float().numpy()
-            rows |= measure_speed(f"onnx_exporter_{name}", paths, images, rounds, calls)
+            rows |= measure_speed(name, paths, images, rounds, calls)
     return rows
 
 
@@ -163,14 +167,15 @@ def write_variant(variant: str, detector: Detector, calibration: Tensor, path: P
         if variant != "int8_quantizer_all":
             options["op_types_to_quantize"] = ["Conv"]
         if variant in ("int8_quantizer_blocks", "int8_quantizer_hand"):
-            options["nodes_to_exclude"] = outside_blocks(source)
+            options["nodes_to_exclude"] = convolutions_outside_blocks(source)
         quantize(source, calibration, path, options)
 
 
 class Locate(nn.Module):
     """`Detector.locate` as a module: network images [B, 3, S, S], floats 0..255, to points and scores.
 
-    The batch is cut by slices, because the exporter's optimizer fails on `chunk` with a dynamic batch size.
+    The maps of images and mirror images are separated by slicing, because the exporter's optimizer fails on
+    `chunk` with a dynamic batch size.
     """
 
     def __init__(self, detector: Detector) -> None:
@@ -182,8 +187,8 @@ class Locate(nn.Module):
     def forward(self, crops: Tensor) -> tuple[Tensor, Tensor]:
         images = crops / 255
         maps = self.psi(torch.cat([images, images.flip(-1)]))
-        here, mirrored = maps[: len(images)], maps[len(images) :]
-        peaks = read_heatmaps((here + mirrored.flip(-1)[:, self.mirror]) / 2, self.method)
+        plain, mirrored = maps[: len(images)], maps[len(images) :]
+        peaks = read_heatmaps((plain + mirrored.flip(-1)[:, self.mirror]) / 2, self.method)
         return to_pixels(peaks.cells), peaks.score.clamp(0, 1)
 
 
@@ -194,28 +199,28 @@ class RewrittenNorms(PlainNetworkOps):
         return self._norm_relu(norm, conv(images - 0.5))
 
     def residual_block(self, block: ResidualBlock, x: Tensor) -> Tensor:
-        normal = self._normalize(block.norm1, x)
-        first = block.conv1(self._activate(block.norm1, normal))
+        normalized = self._normalize(block.norm1, x)
+        first = block.conv1(self._affine_relu(block.norm1, normalized))
         second = block.conv2(self._norm_relu(block.norm2, first))
         third = block.conv3(self._norm_relu(block.norm3, second))
         skip = x
         if isinstance(block.skip, nn.Sequential):
             norm, _, conv = block.skip
-            skip = conv(self._activate(norm, normal))
+            skip = conv(self._affine_relu(norm, normalized))
         return torch.cat([first, second, third], dim=1) + skip
 
     def conv_norm_relu(self, conv: nn.Conv2d, norm: nn.GroupNorm, x: Tensor) -> Tensor:
         return self._norm_relu(norm, conv(x))
 
     def _norm_relu(self, norm: nn.Module, x: Tensor) -> Tensor:
-        return self._activate(norm, self._normalize(norm, x))
+        return self._affine_relu(norm, self._normalize(norm, x))
 
     def _normalize(self, norm: Any, x: Tensor) -> Tensor:
         batch, channels, height, width = x.shape
         grouped = x.reshape(batch, norm.num_groups, -1)
         return F.instance_norm(grouped, eps=norm.eps).reshape(batch, channels, height, width)
 
-    def _activate(self, norm: Any, x: Tensor) -> Tensor:
+    def _affine_relu(self, norm: Any, x: Tensor) -> Tensor:
         return F.relu(F.conv2d(x, norm.weight[:, None, None, None], norm.bias, groups=x.shape[1]))
 
 
@@ -274,8 +279,11 @@ def quantize(source: Path, calibration: Tensor, path: Path, options: dict[str, A
     )
 
 
-def outside_blocks(path: Path) -> list[str]:
-    """Name the convolutions that selfmark leaves in float32: the first, the last two, and depthwise ones."""
+def convolutions_outside_blocks(path: Path) -> list[str]:
+    """Return the names of the convolutions that selfmark leaves in float32.
+
+    These are the first, the last two, and the depthwise ones.
+    """
     nodes = [node for node in onnx.load(path).graph.node if node.op_type == "Conv"]
     groups = [
         next((attribute.i for attribute in node.attribute if attribute.name == "group"), 1) for node in nodes
@@ -303,20 +311,20 @@ def measure_accuracy(name: str, paths: dict[str, Path], detector: Detector, imag
         session = open_session(path)
         predicted = [session.run([CROP_XY], {CROPS: image[None].float().numpy()})[0] for image in images]
         distance = np.linalg.norm(np.concatenate(predicted) - expected, axis=-1)
-        title = f"onnx_exporter_{name}_{variant}"
-        rows[f"{title}_mean"] = float(distance.mean()), "px"
-        rows[f"{title}_median"] = float(np.median(distance)), "px"
-        rows[f"{title}_max"] = float(distance.max()), "px"
-        rows[f"{title}_far"] = 100 * float((distance > FAR).mean()), f"% by more than {FAR:g} px"
+        prefix = f"onnx_exporter_{name}_{variant}"
+        rows[f"{prefix}_mean"] = float(distance.mean()), "px"
+        rows[f"{prefix}_median"] = float(np.median(distance)), "px"
+        rows[f"{prefix}_max"] = float(distance.max()), "px"
+        rows[f"{prefix}_far"] = 100 * float((distance > FAR).mean()), f"% by more than {FAR:g} px"
     return rows
 
 
-def measure_speed(title: str, paths: dict[str, Path], images: Floats, rounds: int, calls: int) -> Rows:
+def measure_speed(name: str, paths: dict[str, Path], images: Floats, rounds: int, calls: int) -> Rows:
     """Measure the time of one call of each variant, and how much slower it is than the hand-written graph."""
     durations: dict[str, list[list[float]]] = {variant: [] for variant in paths}
-    order = random.Random(SEED)
+    rng = random.Random(SEED)
     for _ in range(rounds):
-        for variant in order.sample(list(paths), len(paths)):
+        for variant in rng.sample(list(paths), len(paths)):
             durations[variant].append(take_turn(paths[variant], images, calls))
     rows: Rows = {}
     for variant, turns in durations.items():
@@ -325,12 +333,12 @@ def measure_speed(title: str, paths: dict[str, Path], images: Floats, rounds: in
             median(turn) / median(hand_turn) for turn, hand_turn in zip(turns, hand_turns, strict=True)
         )
         fastest = min(map(min, turns))
-        setting = f"{title}_{variant}_batch{len(images)}"
-        rows[setting] = median(duration for turn in turns for duration in turn), "ms of processor time"
-        rows[f"{setting}_fastest"] = fastest, "ms of processor time"
-        rows[f"{setting}_slower"] = 100 * (ratio - 1), "% slower than hand"
+        prefix = f"onnx_exporter_{name}_{variant}_batch{len(images)}"
+        rows[prefix] = median(duration for turn in turns for duration in turn), "ms of processor time"
+        rows[f"{prefix}_fastest"] = fastest, "ms of processor time"
+        rows[f"{prefix}_slower"] = 100 * (ratio - 1), "% slower than hand"
         slower = 100 * (fastest / min(map(min, hand_turns)) - 1)
-        rows[f"{setting}_fastest_slower"] = slower, "% slower than hand"
+        rows[f"{prefix}_fastest_slower"] = slower, "% slower than hand"
     return rows
 
 

@@ -6,10 +6,10 @@ The data are synthetic. Each image shows 30 of 60 landmarks. The descriptor of a
 vector of its landmark plus noise, which is strong enough that clusters overlap. Each point has a second
 descriptor for the mirror image.
 
-The script times `recover_correspondence` (filter with K, label with M) with the settings of the preset
-`paper`. A small recovery runs first as a warm-up. On a GPU, each recovery runs twice: once with the
-descriptors on the GPU and once with the same descriptors in host memory. Peak memory counts all tensors on
-the GPU, including the descriptors.
+The script times `recover_correspondence` (filter points with K clusters, then label the remaining points with
+M clusters) with the settings of the preset `paper`. A small recovery runs first as a warm-up. On a GPU, each
+recovery runs twice: once with the descriptors on the GPU and once with the same descriptors in host memory.
+Peak memory counts all tensors on the GPU, including the descriptors.
 """
 
 from __future__ import annotations

@@ -59,16 +59,16 @@ def screenshot_edits() -> list[Edit]:
 def main() -> None:
     """Start the naming server on generated images and take the screenshot."""
     with tempfile.TemporaryDirectory() as temporary:
-        folder, photos = Path(temporary) / "toy animals", Path(temporary) / "photos"
+        run_folder, photos = Path(temporary) / "toy animals", Path(temporary) / "photos"
         photos.mkdir()
         for index, image in enumerate(generate_scene(24, 384, seed=5).images):
             cv2.imwrite(str(photos / f"animal {index:02d}.jpg"), image[..., ::-1])
-        selfmark.load("demo").save(folder / "model")
-        editor = CardEditor(folder / "model")
+        selfmark.load("demo").save(run_folder / "model")
+        editor = CardEditor(run_folder / "model")
         editor.edit(screenshot_edits())
-        images = prepare_images(folder, [str(photos)], 24, "cpu")
+        images = prepare_images(run_folder, [str(photos)], 24, "cpu")
         with open_socket(0) as listener:
-            address, server = build_server(folder, editor, editor.read(), images, listener)
+            address, server = build_server(run_folder, editor, editor.read(), images, listener)
             thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
             thread.start()
             while not server.started:

@@ -176,9 +176,9 @@ def test_every_documented_command_runs(
         file = workspace / words[-1]
         if "--from" not in words or not file.exists():
             pytest.skip("needs the network or a weights file; tests/test_weights_cache.py covers both")
-    detectors = [word for word in words if word in PUBLISHED_WEIGHTS]
+    networks = [word for word in words if word in PUBLISHED_WEIGHTS]
     missing = [
-        detector for detector in detectors if not (cache_folder() / PUBLISHED_WEIGHTS[detector].file).exists()
+        network for network in networks if not (cache_folder() / PUBLISHED_WEIGHTS[network].file).exists()
     ]
     if name == "discover" and missing:
         pytest.skip(f"needs the weights of {missing[0]} in the cache")
@@ -186,7 +186,8 @@ def test_every_documented_command_runs(
         pytest.importorskip("onnxruntime")
     if name == "discover" and "--resume" not in words:
         words += [*SHORT, "--preset=tiny"]
-        if "--method" in words and "--features" not in words:  # only the preset auto has features
+        # --method needs features, and --preset=tiny replaces auto, the only preset that has them.
+        if "--method" in words and "--features" not in words:
             words += ["--features", DEFAULT_FEATURES]
         if "--landmarks" not in words and "-k" not in words:
             words += ["-k", "4"]
@@ -264,12 +265,12 @@ def test_the_table_of_experiments_is_up_to_date() -> None:
 
 def test_the_demo_picture_is_up_to_date() -> None:
     demo = _load_script("make_demo")
-    drawn = cv2.imread(str(demo.PATH))
-    expected = demo.picture()[..., ::-1]
-    assert drawn is not None
-    assert drawn.shape == expected.shape
+    saved = cv2.imread(str(demo.PATH))
+    redrawn = demo.picture()[..., ::-1]
+    assert saved is not None
+    assert saved.shape == redrawn.shape
     # JPEG blurs edges slightly; a disc at another position changes dozens of pixels completely.
-    differs = np.abs(drawn.astype(int) - expected).max(axis=-1) > 100
+    differs = np.abs(saved.astype(int) - redrawn).max(axis=-1) > 100
     assert differs.mean() < 5e-4, "run: python docs/make_demo.py"
 
 

@@ -222,5 +222,5 @@ def test_eight_times_the_video_needs_no_more_memory(tmp_path: Path) -> None:
         command = [sys.executable, "-c", MEASURE, str(video), str(tmp_path)]
         result = subprocess.run(command, capture_output=True, text=True, check=True)
         peaks.append(int(result.stdout.split()[-1]) / 1024)
-    frame = 3 * SIZE[0] * SIZE[1] / 2**20
-    assert peaks[1] - peaks[0] < 0.25 * (800 - 100) * frame, f"{peaks} MiB"
+    frame_mib = 3 * SIZE[0] * SIZE[1] / 2**20
+    assert peaks[1] - peaks[0] < 0.25 * (800 - 100) * frame_mib, f"{peaks} MiB"

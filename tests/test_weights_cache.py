@@ -202,7 +202,7 @@ def test_only_tensors_are_unpickled_even_if_the_checksum_is_known(tmp_path, publ
     assert not marker.exists()
 
 
-def test_safetensors_are_accepted_if_they_match_the_network(tmp_path):
+def test_safetensors_that_do_not_match_the_network_are_rejected_by_the_detector(tmp_path):
     path = tmp_path / "own.safetensors"
     save_file({"conv1a.weight": torch.arange(3.0)}, path)
     assert weights_cache.load_weights(path, "superpoint")["conv1a.weight"].tolist() == [0, 1, 2]
@@ -229,7 +229,7 @@ def test_the_license_is_shown_once_for_each_file(cache):
     assert weights_cache.license_notice("sift") is None
 
 
-def test_the_license_is_shown_if_the_cache_is_read_only(tmp_path, monkeypatch):
+def test_the_license_is_shown_if_the_cache_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("SELFMARK_CACHE", str(tmp_path / "file"))
     assert weights_cache.license_notice("r2d2") == weights_cache.PUBLISHED_WEIGHTS["r2d2"].license

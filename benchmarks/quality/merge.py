@@ -2,8 +2,9 @@
 
     python benchmarks/quality/merge.py DIR [DIR ...]
 
-The file contains `rows`, one per stage and ridge, and `runs` with everything else about each run: its
-settings, errors by pose or yaw, trust in each landmark, versions. Rows follow the order of the experiments.
+The file contains `rows`, one for each stage and ridge penalty of each run, and `runs` with everything else
+about each run: its settings, errors by pose or yaw, trust in each landmark, versions. Rows follow the order
+of the experiments.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ ABOUT = {
     "script": "benchmarks/quality/run.py",
     "errors": "percent of the run's normalizer; regressors fitted on all training images",
     "ridge": "relative to the largest entry of X'X; the authors' program uses 0.001 on CelebA, 0.1 on LS3D",
-    "minutes": "wall clock of discover without process start and evaluation; `processes` of the run is the "
-    "number of runs that shared the GPU",
+    "minutes": "wall-clock time of `discover`, without startup and evaluation; the GPU was shared by as many "
+    "runs as the field `processes` of the run says",
 }
 
 
@@ -58,7 +59,7 @@ def merge(published: dict[str, Any], new: Sequence[dict[str, Any]]) -> dict[str,
 
     return ABOUT | {
         "runs": {name: runs[name] for name in sorted(runs, key=sort_key)},
-        # The sort is stable, so the rows of a run stay together.
+        # The sort is stable, so the rows of a run keep their order.
         "rows": sorted(rows, key=lambda row: sort_key(row["run"])),
     }
 

@@ -1,8 +1,8 @@
 """Label-free measurement on videos: do landmarks move with the image content under them?
 
-Optical flow gives the position in the next frame of the image content under each landmark. A landmark that
-follows the animal is detected there. An animal seen from above also differs in brightness from the ground,
-which shows how many landmarks lie on it.
+For the image content under each landmark, optical flow predicts its position in the next frame. A landmark
+that follows the animal is detected there. In videos from above, the animal differs in brightness from the
+ground, so the fraction of landmarks that lie on the animal can be measured too.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ def measure(detector: Detector, refs: Sequence[ImageRef], config: Config) -> dic
     before, after = (np.stack([xy[row] for row in rows]) for rows in zip(*pairs, strict=True))
     distance = np.linalg.norm(after - np.stack([predicted for predicted, _ in tracked]), axis=2)
     moved = np.linalg.norm(after - before, axis=2)
-    percent = 100.0 / config.images.size
+    percent_per_pixel = 100.0 / config.images.size
     return {
         "motion": {
             "frames": len(store),
             "pairs": len(pairs),
             "flow_known": _fraction(reliable),
-            "median_from_flow": round(percent * float(np.median(distance[reliable])), 3),
-            "jumps": _fraction(percent * distance[reliable] > JUMP),
-            "median_moved": round(percent * float(np.median(moved)), 3),
+            "median_from_flow": round(percent_per_pixel * float(np.median(distance[reliable])), 3),
+            "jumps": _fraction(percent_per_pixel * distance[reliable] > JUMP),
+            "median_moved": round(percent_per_pixel * float(np.median(moved)), 3),
             "on_animal": _fraction(np.stack([on_animal(*pair) for pair in zip(gray, xy, strict=True)])),
         }
     }

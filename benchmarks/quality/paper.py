@@ -1,6 +1,7 @@
-"""Numbers that the paper reports in its ablations (Mallis et al., TPAMI 2023), in the order of our rows.
+"""Numbers that the paper reports in its ablations (Mallis et al., TPAMI 2023).
 
-Errors are percentages on the paper's data sets, so only their order can be compared with ours.
+They are in the order of the rows in our ablation tables (`ablations_page.py`). Errors are percentages on the
+paper's data sets, so only their ranking can be compared with ours, not their values.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 # Table "number of training clusters": LS3D, Stage 1, forward and backward.
 CLUSTERS = {30: (10.26, 9.41), 50: (7.99, 6.99), 100: (7.95, 6.55), 250: (8.58, 6.26), 500: (9.53, 6.19)}
 
-# Table "negative pair selection": LS3D, forward; negatives and correspondence.
+# Table "negative pair selection": LS3D, forward error. Keys: source of the negative pairs, source of the
+# positive pairs.
 NEGATIVES = {
     ("different clusters", "clustering"): 11.15,
     ("same image", "equivariance"): 10.02,
@@ -28,5 +30,6 @@ STAGES = {"CelebA": (25.8, 3.3, 3.2), "AFLW": (23.4, 8.1, 7.4), "LS3D": (23.5, 7
 # Table "flipping": LS3D, forward error of Stage 1 and of Stage 2.
 FLIPPING = {"none": (8.69, 5.81), "train": (7.95, 5.45), "train and test": (7.95, 5.26)}
 
-# Figure "noise" shows curves without numbers. The text says that 20 % real points still work reasonably well,
-# and that more than 40 % reduce the error only slightly.
+# Figure "noise" shows curves without numbers. The text says that results are still reasonable if only 20 % of
+# the points are annotated landmarks and the rest random, and that going above 40 % improves the error only
+# slightly.

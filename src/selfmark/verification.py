@@ -1,4 +1,4 @@
-"""Verification of a run: a second, shorter run on other images and from another seed must agree with it.
+"""Verification of a run: train a second, shorter one on half of its images, and measure how well they agree.
 
 The images of a verified run are split when it is created. Neither run is trained on the held-out images; the
 second run is trained on half of the others. It is a run folder of its own, RUN/verification, so that an
@@ -71,7 +71,7 @@ def verify_run(run: Run, detector: Detector, store: ImageStore, train: Train) ->
 
 
 def hold_out(refs: Sequence[ImageRef], config: Config) -> tuple[list[ImageRef], list[ImageRef]]:
-    """Return the images to train on and those to hold out, which are none if a run is not verified."""
+    """Return the images to train on and those to hold out; none are held out if the run is not verified."""
     settings = config.verification
     if not settings.enabled:
         return list(refs), []
@@ -79,7 +79,7 @@ def hold_out(refs: Sequence[ImageRef], config: Config) -> tuple[list[ImageRef], 
 
 
 def shorten(config: Config) -> Config:
-    """Return the settings of the second run: another seed, a shorter training and no Stage 1 beside features.
+    """Return the settings of the second run: another seed, fewer iterations and, with features, no Stage 1.
 
     >>> shorten(Config(seed=3)).seed, shorten(Config()).stage2.iterations
     (4, 100000)

@@ -282,6 +282,8 @@ def test_settings_of_unused_features_are_not_used() -> None:
     assert used == config.used_settings(config.override(tiny, changes))
     assert config.to_dict(tiny).keys() - used.keys() == {"method", "features", "student", "verification"}
     with_features = config.with_features(tiny, "efficientnet-lite0")
-    assert config.used_settings(with_features) == config.to_dict(with_features)
+    assert config.to_dict(with_features).keys() - config.used_settings(with_features).keys() == {
+        "verification"
+    }
     changed = config.override(with_features, changes)
     assert config.used_settings(changed) != config.used_settings(with_features)

@@ -143,7 +143,7 @@ def test_untrusted_landmarks_are_drawn_as_rings(tmp_path: Path, monkeypatch: pyt
     refs = [ImageRef(source, frame, (0, 0, 240, 240)) for frame in range(3)]
     points = np.repeat(POINTS[None] * 5, 3, axis=0)
     frames = {}
-    for name, trust in (("without", ()), ("with", (0.1, 0.3, 0.5, 0.9))):
+    for name, trust in (("without", ()), ("with", (0.1, 0.2, 0.25, 0.9))):
         card = replace(CARD, hidden=(0,), colors=("", "#00ff00", "#00ff00", "#00ff00"), trust=trust)
         out = tmp_path / name
         list(draw_videos(_predictions(refs, points), refs, card, out, every=1, trail=1.0))
@@ -158,7 +158,7 @@ def test_untrusted_landmarks_are_drawn_as_rings(tmp_path: Path, monkeypatch: pyt
     assert pixel("without", 1, 0)[1] > 150, "without trust, all landmarks are discs"
     assert pixel("with", 1, 0).max() < 60, "the middle shows the dark frame"
     assert pixel("with", 1, radius - 1.5)[1] > 120, "the ring has the color of the landmark"
-    for landmark in (2, 3):  # 0.5 is the lowest trust that counts as reliable
+    for landmark in (2, 3):  # 0.25 is the lowest trust of a disc
         assert pixel("with", landmark, 0)[1] > 150
 
 

@@ -137,7 +137,7 @@ def test_mean_shape_baseline(scene: dict[str, np.ndarray]) -> None:
     assert measured["backward"] == pytest.approx(expected, rel=1e-12)
 
 
-def test_perfect_landmarks_give_almost_no_error_and_useless_ones_the_mean_shape() -> None:
+def test_perfect_landmarks_give_almost_no_error_and_useless_ones_the_error_of_the_mean_shape() -> None:
     rng = np.random.default_rng(2)
     truth = rng.normal(50, 10, (80, 4, 2))
     visible = np.ones((40, 4), bool)
@@ -268,7 +268,7 @@ def test_draws_are_subsets_without_repetition() -> None:
 
 
 @pytest.mark.parametrize("images_per_draw", [9, 50])
-def test_all_images_are_drawn_once(images_per_draw: int) -> None:
+def test_a_draw_of_all_images_is_made_only_once(images_per_draw: int) -> None:
     draws = []
     statistics = measure_over_draws(
         lambda rows: draws.append(rows.tolist()) or 2.5, 9, images_per_draw, 6, np.random.default_rng(0)
@@ -277,7 +277,7 @@ def test_all_images_are_drawn_once(images_per_draw: int) -> None:
     assert statistics == DrawStatistics(2.5, 0.0, 1)
 
 
-def test_points_annotated_in_no_drawn_image_are_left_out() -> None:
+def test_draws_without_a_measurable_point_are_left_out() -> None:
     # Point 0 is annotated in image 0 only, point 1 in the others only; the test image shows point 1 only.
     rng = np.random.default_rng(0)
     landmarks, truth = rng.uniform(0, 50, (5, 2, 2)), rng.uniform(0, 50, (5, 2, 2))

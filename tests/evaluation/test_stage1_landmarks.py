@@ -23,7 +23,7 @@ from selfmark.evaluation.stage1_landmarks import (
     Stage1Landmarks,
     ZeroShotStage1,
     find_stage1_landmarks,
-    load_first_landmarks,
+    load_stage1_finder,
     silhouette_margins,
 )
 from selfmark.images.store import load_store
@@ -222,7 +222,7 @@ def _write_source(run: Run, source: str) -> None:
 @pytest.mark.parametrize("source", ["zero-shot", "features"])
 def test_runs_on_zero_shot_landmarks_start_with_these(source: str, feature_run: Run) -> None:
     _write_source(feature_run, source)
-    assert isinstance(load_first_landmarks(feature_run, "cpu"), ZeroShotStage1)
+    assert isinstance(load_stage1_finder(feature_run, "cpu"), ZeroShotStage1)
 
 
 def test_runs_on_landmarks_of_keypoints_start_with_stage_1(
@@ -231,17 +231,17 @@ def test_runs_on_landmarks_of_keypoints_start_with_stage_1(
     _write_source(feature_run, "keypoints")
     loaded: list[Run] = []
     monkeypatch.setattr(Stage1, "load", lambda run, device: loaded.append(run))
-    load_first_landmarks(feature_run, "cpu")
+    load_stage1_finder(feature_run, "cpu")
     assert loaded == [feature_run]
 
 
 def test_runs_without_features_start_with_stage_1(run: Run) -> None:
     assert read_card(run.model_folder).architecture == "hourglass"
-    assert isinstance(load_first_landmarks(run, "cpu"), Stage1)
+    assert isinstance(load_stage1_finder(run, "cpu"), Stage1)
 
 
 def test_zero_shot_landmarks_are_those_of_the_pipeline(feature_run: Run) -> None:
-    first = load_first_landmarks(feature_run, "cpu")
+    first = load_stage1_finder(feature_run, "cpu")
     landmarks = find_stage1_landmarks(first, IMAGES)
     with torch.no_grad():
         cells = TinyEncoder().describe(IMAGES.float() / 255)
@@ -254,7 +254,7 @@ def test_zero_shot_landmarks_are_those_of_the_pipeline(feature_run: Run) -> None
 
 def test_descriptors_are_the_features_around_a_zero_shot_landmark(feature_run: Run) -> None:
     """A bilinear interpolation of the four nearest cells, by hand."""
-    landmarks = find_stage1_landmarks(load_first_landmarks(feature_run, "cpu"), IMAGES)
+    landmarks = find_stage1_landmarks(load_stage1_finder(feature_run, "cpu"), IMAGES)
     with torch.no_grad():
         cells = TinyEncoder().describe(IMAGES.float() / 255).numpy()
     for point, (image, label) in enumerate(zip(landmarks.image, landmarks.label, strict=True)):
@@ -270,4 +270,4 @@ def test_descriptors_are_the_features_around_a_zero_shot_landmark(feature_run: R
 def test_an_unfinished_run_with_features_is_an_error(feature_run: Run) -> None:
     (feature_run.path / "points" / "landmarks.safetensors").unlink()
     with pytest.raises(InputError, match="--resume"):
-        load_first_landmarks(feature_run, "cpu")
+        load_stage1_finder(feature_run, "cpu")

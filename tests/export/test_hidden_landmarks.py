@@ -147,17 +147,17 @@ def _nwb(path: Path) -> Content:
         )
         names = [str(name) for name in pose.skeleton.nodes[:]]
         edges = {(names[a], names[b]) for a, b in pose.skeleton.edges[:]}
-        x = [float(pose.pose_estimation_series[_series(pose, name)].data[0, 0]) for name in names]
+        x = [float(pose.pose_estimation_series[_find_series_name(pose, name)].data[0, 0]) for name in names]
         assert len(pose.pose_estimation_series) == len(names)
     return names, edges, None, x
 
 
-def _series(pose: object, name: str) -> str:
+def _find_series_name(pose: object, name: str) -> str:
     (series_name,) = [key for key in pose.pose_estimation_series if name in key]  # type: ignore[attr-defined]
     return str(series_name)
 
 
-def _slp(path: Path) -> Content:
+def _sleap(path: Path) -> Content:
     sio = pytest.importorskip("sleap_io")
     labels = sio.load_slp(str(path), open_videos=False)
     skeleton = labels.skeletons[0]
@@ -166,7 +166,7 @@ def _slp(path: Path) -> Content:
     return skeleton.node_names, edges, pairs, labels[0].instances[0].numpy()[:, 0].tolist()
 
 
-def _analysis(path: Path) -> Content:
+def _sleap_analysis(path: Path) -> Content:
     h5py = pytest.importorskip("h5py")
     with h5py.File(path) as file:
         names = [name.decode() for name in file["node_names"][:]]
@@ -199,12 +199,12 @@ READERS: dict[str, Callable[[Path], Content]] = {
     "label-studio": _label_studio,
     "lightning-pose": _dlc,
     "nwb": _nwb,
-    "sleap": _slp,
-    "sleap-analysis": _analysis,
+    "sleap": _sleap,
+    "sleap-analysis": _sleap_analysis,
     "ultralytics": _ultralytics,
 }
-STILLS_ONLY = ("label-studio", "lightning-pose", "cvat")  # tested with the still images
-VIDEO_ONLY = ("sleap-analysis", "dlc", "dlc-h5", "nwb")  # tested with the video
+TESTED_WITH_STILLS = ("label-studio", "lightning-pose", "cvat")
+TESTED_WITH_VIDEO = ("sleap-analysis", "dlc", "dlc-h5", "nwb")
 
 
 def test_every_format_has_a_reader() -> None:
@@ -213,9 +213,9 @@ def test_every_format_has_a_reader() -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_hidden_landmarks_are_left_out(name: str, predictions: list[Prediction], tmp_path: Path) -> None:
-    if name in STILLS_ONLY:
+    if name in TESTED_WITH_STILLS:
         predictions = predictions[1:]
-    elif name in VIDEO_ONLY:
+    elif name in TESTED_WITH_VIDEO:
         predictions = predictions[:1]
     out = tmp_path / "out"
     out.mkdir()

@@ -26,8 +26,8 @@ from selfmark.model.card import ModelCard
 from tests.export.eared_animal import CARD, random_prediction
 
 TOY_DETECTOR = Path(__file__).parents[1] / "fixtures" / "toy-detector"
-JUDGED = replace(CARD, trust=(0.91234567, 0.25, 0.5, 0.0), verdict="usable", hidden=(2,))
-TRUST = [0.9123, 0.25, 0.0]  # without the hidden landmark
+JUDGED = replace(CARD, trust=(0.91234567, 0.15, 0.5, 0.0), verdict="usable", hidden=(2,))
+TRUST = [0.9123, 0.15, 0.0]  # without the hidden landmark
 Content = tuple[Any, Any]  # trust and verdict; None where the file does not contain it
 
 
@@ -145,7 +145,7 @@ def test_nwb_files_state_trust_in_descriptions(predictions: list[Prediction], tm
         pose = handle.read().processing["behavior"]["PoseEstimation"]
         assert pose.description == "Object 1 of clip.avi (48 x 32 pixels), verdict of the run: usable"
         assert pose["nose"].description == "Landmark nose, trust 0.91"
-        warning = "Landmark left ear, trust 0.25: do not rely on this landmark"
+        warning = "Landmark left ear, trust 0.15: do not rely on this landmark"
         assert pose["left ear"].description == warning
 
 
@@ -155,7 +155,7 @@ def test_label_studio_shows_trust_as_a_hint(predictions: list[Prediction], tmp_p
     labels = ElementTree.parse(config).getroot().findall("KeyPointLabels/Label")
     assert [label.get("hint") for label in labels] == [
         "trust 0.91",
-        "trust 0.25: do not rely on this landmark",
+        "trust 0.15: do not rely on this landmark",
         "trust 0.00: do not rely on this landmark",
     ]
     unjudged = replace(JUDGED, trust=(), verdict=None)

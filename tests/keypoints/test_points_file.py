@@ -27,8 +27,10 @@ def test_points_are_converted_to_network_pixels(tmp_path):
     expected = [
         [0.0, 50.0],  # half the size: (0.5 + 0.5) / 2 - 0.5
         [511.9 / 2 - 0.5, -0.25],
-        [-0.5, 199.9 * 256 / 200 - 0.5],  # (10, 219.9) from the image corner, minus (10, 20)
-        [31.5, 63.5],  # (0, 8) from the image corner, minus (-8, -8), times 4
+        # (9.5, 219.4) + 0.5, minus the region's corner (10, 20), times 256 / (100, 200), minus 0.5
+        [-0.5, 199.9 * 256 / 200 - 0.5],
+        # (-0.5, 7.5) + 0.5, minus the region's corner (-8, -8), times 256 / 64, minus 0.5
+        [31.5, 63.5],
         [3.0, 4.0],
     ]
     torch.testing.assert_close(points.xy, torch.tensor(expected), atol=1e-3, rtol=0)
@@ -60,7 +62,7 @@ def test_points_outside_the_region_are_left_out(tmp_path):
         ("image,x,y\ncat.jpg,1,1\n", r"line 2: 'cat\.jpg' matches 2 images"),
         ("image,x,y\ndog.jpg,nan,1\n", r"line 2: .*finite"),
         ("image,x,y\ndog.jpg,1,inf\n", r"line 2: .*finite"),
-        ("image,x,y\ndog.jpg,one,1\n", r"line 2: 'one,1' are not numbers"),
+        ("image,x,y\ndog.jpg,one,1\n", r"line 2: expected numbers, found 'one,1'"),
         ("image,x,y,score\ndog.jpg,1,1\n", r"line 2: expected 4 values, found 3"),
         ("file,x,y\ndog.jpg,1,1\n", r"must start with 'image,x,y'.*'file,x,y'"),
         ("", r"must start with 'image,x,y'"),
@@ -69,12 +71,12 @@ def test_points_outside_the_region_are_left_out(tmp_path):
         (b"image,x,y\n\xff\xfe,1,1\n", r"points\.csv is not a CSV file in UTF-8"),
     ],
 )
-def test_an_invalid_file_raises_with_the_line(tmp_path, text, message):
+def test_the_error_says_what_is_wrong_with_the_file(tmp_path, text, message):
     with pytest.raises(InputError, match=message) as caught:
         read(tmp_path, text)
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_file_raises_with_its_name(tmp_path):
+def test_the_error_names_a_missing_file(tmp_path):
     with pytest.raises(InputError, match=r"cannot read the points file .*absent\.csv"):
         read_points_file(tmp_path / "absent.csv", NAMES, REGIONS, 256)

@@ -1,4 +1,4 @@
-"""Networks on a pretrained encoder: shapes, the soft-argmax of similarities, and how cards describe them."""
+"""Networks on a pretrained encoder: heatmaps, positions, weights files and model cards."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def unit_vectors(*shape: int, seed: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("card", [CARD, ZERO_SHOT])
 @pytest.mark.parametrize("size", [64, 96])
-def test_maps_have_a_quarter_of_the_side_of_the_image(card: ModelCard, size: int) -> None:
+def test_the_side_of_a_map_is_a_quarter_of_the_image_side(card: ModelCard, size: int) -> None:
     network = build_landmark_network(card).eval()
     with torch.no_grad():
         maps = network(random_images(2, size))
@@ -97,7 +97,7 @@ def test_depth_is_the_number_of_convolutions_before_the_last(depth: int) -> None
 def test_positions_are_the_soft_argmax_of_the_similarity(sharpness: float) -> None:
     features, centroids = unit_vectors(2, 5, 6, 4, seed=0), unit_vectors(3, 5, seed=1)
     heat = similarity_heat(features, centroids, sharpness)
-    peaks = heat_centroids(heat)
+    located = heat_centroids(heat)
     for image in range(2):
         for landmark in range(3):
             total = x = y = 0.0
@@ -111,10 +111,10 @@ def test_positions_are_the_soft_argmax_of_the_similarity(sharpness: float) -> No
                     weight = math.exp(sharpness * similarity)
                     total, x, y = total + weight, x + weight * column, y + weight * row
                     highest = max(highest, similarity)
-            found = peaks.cells[image, landmark].tolist()
+            found = located.cells[image, landmark].tolist()
             assert found == pytest.approx([x / total, y / total], abs=1e-3)
             assert float(heat[image, landmark].max()) == pytest.approx(highest, abs=1e-5)
-            assert float(peaks.score[image, landmark]) == pytest.approx(highest, abs=1e-5)
+            assert float(located.score[image, landmark]) == pytest.approx(highest, abs=1e-5)
 
 
 def test_a_centroid_unlike_all_cells_has_no_heat() -> None:
@@ -159,6 +159,7 @@ def test_weights_of_every_architecture_are_loaded(
     assert bytes_per_network_image(card) > 3 * 64**2 * 4
 
 
+# A network that turns images, so that all objects face the same way, before it finds landmarks.
 TURNED = replace(CARD, features=replace(CARD.features, orientation="turned", direction_size=64))
 
 
@@ -172,7 +173,7 @@ TURNED = replace(CARD, features=replace(CARD.features, orientation="turned", dir
         (TURNED, "psi.encoder", {"finder.template", "finder.offset", "psi.head", "psi.encoder"}),
     ],
 )
-def test_only_encoders_that_were_trained_are_stored(
+def test_an_encoder_is_stored_only_if_it_was_trained(
     card: ModelCard, changed: str, stored: set[str], tmp_path: Path
 ) -> None:
     path = tmp_path / "weights.safetensors"
@@ -192,8 +193,8 @@ def test_only_encoders_that_were_trained_are_stored(
     assert all(torch.equal(loaded[name], value) for name, value in network.state_dict().items())
 
 
-def test_a_missing_encoder_is_taken_only_from_the_default_features(tmp_path: Path) -> None:
-    """Weights of other features are not installed everywhere, so a file must contain them."""
+def test_only_the_default_encoder_may_be_missing_from_a_weights_file(tmp_path: Path) -> None:
+    """Other encoders' weights are not installed everywhere, so the model's weights file must contain them."""
     card = replace(CARD, features=Features(name="efficientnet-lite1"))
     network = build_landmark_network(card)
     assert stored_weights(network).keys() == network.state_dict().keys()

@@ -1,4 +1,4 @@
-"""Networks that turn images before they find landmarks: heatmaps in the pixels of the given image."""
+"""Networks that turn images before they find landmarks: their heatmaps still refer to the image as given."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ class _Brightest(FeaturePsi):
 
 
 def _object() -> Tensor:
-    """Return an image [1, 3, 64, 64] with a gray body, a front that differs, and two bright legs."""
+    """Return an image [1, 3, 64, 64] of an object with legs.
+
+    It has a gray body whose front and back have different colors, and two bright legs.
+    """
     image = torch.zeros(1, 3, 64, 64)
     image[:, :, 16:48, 26:38] = 0.4
     image[:, 0, 16:24, 26:38] = 0.1

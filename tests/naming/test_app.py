@@ -112,7 +112,7 @@ def test_trust_and_verdict_are_sent_with_the_run(shared_server: ToyServer, tmp_p
     card = replace(CARD, trust=tuple(trust), verdict="usable")
     with serve(folder, make_toy_folder(folder, card)) as running:
         values = running.client.get("/api/run").json()
-        assert (values["trust"], values["min_trust"], values["verdict"]) == (trust, 0.5, "usable")
+        assert (values["trust"], values["min_trust"], values["verdict"]) == (trust, 0.25, "usable")
         assert running.edit({"kind": "rename", "landmark": 0, "name": "nose"}).status_code == 200
     judged = read_card(folder / "model")
     assert (judged.trust, judged.verdict) == (card.trust, "usable"), "edits keep both"

@@ -308,8 +308,8 @@ VERDICTS = {
 
 @pytest.fixture(params=VERDICTS)
 def judged(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ToyServer]:
-    """Serve a run with a verdict, of which landmarks 1, 3 and 5 are below the limit of 0.5."""
-    trust = (0.9, 0.314, 0.5, 0.0, 1.0, 0.25)
+    """Serve a run with a verdict, of which landmarks 1, 3 and 5 are below the limit of 0.25."""
+    trust = (0.9, 0.214, 0.5, 0.0, 1.0, 0.15)
     folder = tmp_path / "judged"
     card = replace(CARD, trust=trust, verdict=request.param, hidden=(5,))
     with serve(folder, make_toy_folder(folder, card)) as running:
@@ -322,9 +322,9 @@ def test_trust_and_verdict_are_shown(browser: Any, judged: ToyServer, scheme: st
         page = wait_until_ready(visited)
         assert page.inner_text("#verdict") == VERDICTS[str(read_card_of(judged).verdict)]
         shown = page.locator(".entry .trust")
-        assert shown.all_inner_texts() == ["0.90", "0.31", "0.50", "0.00", "1.00", "0.25"]
+        assert shown.all_inner_texts() == ["0.90", "0.21", "0.50", "0.00", "1.00", "0.15"]
         assert shown.nth(0).get_attribute("title") == "trust 0.90"
-        assert shown.nth(1).get_attribute("title") == "trust 0.31: do not rely on this landmark"
+        assert shown.nth(1).get_attribute("title") == "trust 0.21: do not rely on this landmark"
         hollow = page.locator(".entry:has(.badge.hollow)")
         assert hollow.evaluate_all("all => all.map(entry => entry.dataset.landmark)") == ["1", "3", "5"]
         color = page.locator(".entry[data-landmark='1'] .badge").evaluate(
@@ -333,7 +333,7 @@ def test_trust_and_verdict_are_shown(browser: Any, judged: ToyServer, scheme: st
         assert color == f"rgb{to_rgb(landmark_colors(CARD)[1])}"
         name = page.locator(".entry[data-landmark='3']").inner_text()
         assert "do not rely on this landmark" in name, "screen readers announce it"
-        for landmark, text in ((1, "Trust 0.31: do not rely on this landmark"), (2, "Trust 0.50")):
+        for landmark, text in ((1, "Trust 0.21: do not rely on this landmark"), (2, "Trust 0.50")):
             select(page, landmark)
             assert page.inner_text("#trust") == text
         for width in (1280, 768, 360):

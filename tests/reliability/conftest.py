@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from selfmark import discovery
+from tests.conftest import SKIPPED_CHECKS
 
 
 @pytest.fixture
@@ -16,7 +17,7 @@ def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip the checks and the report at the end of a run, which these tests do not need."""
 
     def skip(*arguments: Any, **options: Any) -> dict[str, Any]:
-        return {"advice": []}
+        return SKIPPED_CHECKS
 
     monkeypatch.setattr(discovery, "check_run", skip)
     monkeypatch.setattr(discovery, "build_report", skip)

@@ -1,4 +1,4 @@
-"""Every number of the method, defined once and named as in the paper.
+"""Every number of the method, defined once and named as in the paper (see the README for its title).
 
 The defaults are the `paper` preset: the paper's numbers and, where it gives none, those of the authors' code.
 Numbers must not be negative unless their field declares another limit (see `limits`). The comments become
@@ -16,9 +16,14 @@ DetectorName = Literal["sift", "orb", "selfmark", "superpoint", "r2d2", "alike-t
 Method = Literal["self-training", "zero-shot"]
 
 Orientation = Literal["auto", "not-upright", "upright", "turned", "any"]
-"""How objects are turned in the images: upright; in any direction, so that every image is first turned the
-same way; in any direction, and images cannot be turned the same way; auto finds out, not-upright decides
-between the last two."""
+"""How objects are turned in the images.
+
+upright:     all objects are upright
+turned:      they face any direction, and every image is first rotated to a common direction
+any:         they face any direction, and no common direction can be found
+not-upright: decide between turned and any from the images
+auto:        decide between upright, turned and any from the images
+"""
 PeakMethod = Literal["quarter", "parabola", "centroid"]  # how to read a subcell position from a heatmap
 
 STRIDE = 4  # pixels per heatmap cell: a 7x7 convolution with stride 2, then average pooling
@@ -32,9 +37,9 @@ class Images:
     # The maxima in `Images` and `Network` are far above any practical value. They keep an untrusted model
     # file from exhausting memory.
     size: int = between(1, 4_096, 256)  # side of the network's square input, pixels (Implementation Details)
-    box_rule: Literal["loose", "body"] = "loose"  # loose: longer side plus margin; body: side c*H (Datasets)
+    box_rule: Literal["loose", "body"] = "loose"  # loose: longer side plus margin; body: see body_scale
     margin: float = above(-0.5, 10, 0.1)  # loose rule: added on each side, as a fraction of the longer side
-    body_scale: float = above(0, 10, 1.1)  # body rule: c in s = c*H/200, so the side is c*H; 1.35: PennAction
+    body_scale: float = above(0, 10, 1.1)  # body rule: c, side of the crop / height; 1.35: PennAction
     max_megapixels: float = above(0, 2_000, 200.0)  # larger images are skipped
     minimum: int = 8  # minimum number of usable images
 
@@ -76,36 +81,36 @@ class Features:
     iterations: int = at_least(1, 40)  # iterations of K-means
     restarts: int = at_least(1, 3)  # runs of K-means; the best one is used
     foreground_clusters: int = at_least(1, 100)  # clusters of all cells; each is object or background
-    border: int = at_least(1, 2)  # width of the image border, which is mostly background, cells
-    max_border_ratio: float = above(0, 1_000, 0.2)  # object clusters: maximum frequency ratio, border/inside
+    border: int = at_least(1, 2)  # width in cells of the image border, which is mostly background
+    max_border_ratio: float = above(0, 1_000, 0.2)  # object: frequency at the border / inside is lower
     max_color_border_ratio: float = above(0, 1_000, 0.3)  # the same for clusters of the colors of cells
     min_foreground: float = fraction(
         0.05
     )  # a limit is ignored if it leaves fewer than this fraction of cells
     orientation: Orientation = "auto"  # how objects are turned, see Orientation
-    min_upright_accuracy: float = 0.8  # auto: upright if upside-down copies are recognized this often
-    min_direction_consistency: float = fraction(0.9)  # auto: turned if mirror images agree on the direction
+    min_upright_accuracy: float = 0.8  # auto: upright if images are told from upside-down copies this often
+    min_direction_consistency: float = fraction(0.9)  # turned if images and mirror images agree on directions
     rotations: int = at_least(1, 8)  # turned, any: number of rotated copies compared or averaged
     direction_size: int = at_least(8, 128)  # turned: side of these copies, pixels
     direction_cells: int = at_least(1, 8)  # turned: side of the grid on which their features are compared
     direction_starts: int = at_least(1, 20)  # turned: images that are tried as the first template
     turned_rotation: float = 40.0  # turned: value of augment.rotation
     rotation: float = 180.0  # any: value of augment.rotation
-    places: Literal["auto", "used", "ignored"] = "auto"  # whether a cell's place in the image describes it
-    max_place_ratio: float = above(0, 1_000, 0.96)  # auto: used if prediction is this much easier with places
+    places: Literal["auto", "used", "ignored"] = "auto"  # whether a cell's place is part of its description
+    max_place_ratio: float = above(0, 1_000, 0.96)  # auto: used up to this ratio of errors
     place_weight: float = 0.1  # weight of the place compared with the features
     sharpness: float = above(0, 10_000, 30.0)  # inverse temperature of the soft-argmax over similarities
     labels: Literal["auto", "cells", "keypoints"] = "auto"  # labels of round 1; auto: keypoints if upright
     max_keypoints: int = at_least(2, 100)  # labels: maximum number of keypoints per image
     keypoint_threshold: float = 0.005  # labels: minimum confidence of a keypoint
     keypoint_nms_radius: int = 4  # labels: non-maximum suppression, pixels of keypoints.image_size
-    min_labeled_fraction: float = fraction(0.3)  # labels: cells are used if keypoints label fewer landmarks
+    min_labeled_fraction: float = fraction(0.3)  # labels: cells if keypoints label fewer landmarks
     keypoint_landmarks: bool = True  # upright: also run Stage 1; use its landmarks if confirmed
-    keypoint_label_rounds: int = at_least(1, 2)  # rounds of training on labeled keypoints themselves
-    max_unexplained_warmup: float = 0.9  # Stage 1 ends after its warm-up if this error (next row) is higher
-    max_unexplained: float = 0.7  # confirmed: error of predicting them from feature landmarks, over guessing
-    max_unexplained_start: float = 0.9  # a round is undone if it explains the zero-shot landmarks worse
-    max_noise_ratio: float = above(0, 1_000, 1.25)  # or if it is this much harder to predict than they are
+    keypoint_label_rounds: int = at_least(1, 2)  # first rounds, trained on labeled keypoints
+    max_unexplained_warmup: float = 0.9  # Stage 1 ends after its warm-up above this error (max_unexplained)
+    max_unexplained: float = 0.7  # confirmed: error of predicting Stage 1 from features, relative to guessing
+    max_unexplained_start: float = 0.9  # a round that predicts zero-shot landmarks worse is undone
+    max_noise_ratio: float = above(0, 1_000, 1.25)  # or if predicting it from them is harder by this factor
 
     @property
     def averaged_rotations(self) -> int:
@@ -137,7 +142,7 @@ class Student:
     batch: int = at_least(1, 64)  # images per iteration
     lr: float = 1e-3  # highest learning rate of the head, by AdamW with one cycle per round
     encoder_lr: float = 0.1  # learning rate of the encoder, as a fraction of lr; 0: frozen
-    frozen_rounds: int = 1  # the encoder is frozen in this many rounds
+    frozen_rounds: int = 1  # the encoder is frozen in the first rounds, this many
     warmup_fraction: float = above(0, 1, 0.1)  # fraction of a round in which the learning rate rises
     weight_decay: float = 1e-4  # decoupled weight decay
     width: int = between(1, 4_096, 256)  # channels of the head
@@ -192,7 +197,7 @@ class AutoK:
     blocks: int = at_least(2, 20)  # blocks of consecutive images (video frames) that stay in the same half
     max_images: int = 400  # maximum number of images used, evenly spaced
     clear_margin: float = 0.1  # minimum margin of a clear point: 0 at the cluster's border, 1 at its centroid
-    dissolved_agreement: float = 0.5  # landmarks on which the halves agree no more than this are not counted
+    dissolved_agreement: float = 0.5  # landmarks on which the halves agree no more than this count as 0
     weak_score: float = 0.3  # a warning is given if the best score is lower, as it is for cluttered images
 
 
@@ -293,7 +298,7 @@ class Runtime:
     predict_batch: int = at_least(1, 128)  # images per forward pass outside training; fewer if memory is low
     precision: Literal["auto", "fp32", "bf16"] = "auto"  # auto: bf16 on CUDA, fp32 elsewhere
     kernels: Literal["auto", "plain"] = "auto"  # auto: fused kernels for bf16 on CUDA if Triton is installed
-    device_fraction: float = fraction(0.4)  # fraction of free GPU memory for images, and for descriptors
+    device_fraction: float = fraction(0.4)  # fraction of free GPU memory for images; as much for descriptors
     checkpoint_every: int = at_least(1, 1_000)  # iterations between checkpoints
     log_every: int = at_least(1, 50)  # iterations between log entries
     store_gigabytes: float = 16.0  # maximum size of the images in memory; larger sets are memory-mapped
@@ -339,19 +344,19 @@ class Evaluation:
     duplicate_radius: float = 0.02  # landmarks mark the same place within this fraction of the image's side
     min_images: int = at_least(1, 30)  # training images; a run on fewer is called uncertain
     # The weights below are fitted by benchmarks/trust/trust_model.py, see docs/results/trust.json.
-    error_weights: tuple[float, ...] = (0.06, 0.32, 0.7)  # expected error: constant, 1 - stable, appearance
-    verified_error_weights: tuple[float, ...] = (0.05, 0.31, 0.61, 0.13)  # the same, and the second run
-    run_error_weights: tuple[float, ...] = (0.04, 0.85)  # expected forward error: constant, best landmarks
+    error_weights: tuple[float, ...] = (0.06, 0.32, 0.7)  # weights: constant, 1 - stable, appearance error
+    verified_error_weights: tuple[float, ...] = (0.05, 0.31, 0.61, 0.13)  # the same, and the second run's
+    run_error_weights: tuple[float, ...] = (0.04, 0.85)  # weights: constant, error of the best landmarks
     best_fraction: float = above(0, 1, 0.1)  # fraction of the landmarks that count as the best ones
     full_found_rate: float = above(0, 1, 0.5)  # trust is lowered if Stage 1 found a landmark more rarely
     background_radius: int = 4  # half the side of squares compared with the median frame of a video, pixels
     background_difference: float = 8.0  # squares show the same up to this mean difference, gray levels
-    max_background_rate: float = fraction(0.9)  # a landmark that shows the median frame more often is on it
+    max_background_rate: float = fraction(0.9)  # landmarks showing the median frame more often are background
     fixed_spread: float = 0.01  # landmarks that move less, relative to the image's side, may be background
-    moving_spread: float = 0.03  # if landmarks usually move at least this far
+    moving_spread: float = 0.03  # fixed_spread applies only if the median landmark moves this far
     good_error: float = 0.3  # a run is good up to this expected forward error, relative to guessing
     failed_error: float = 0.75  # a run has failed from this expected forward error on
-    max_kind_separation: float = fraction(0.28)  # images that separate more clearly show two kinds of objects
+    max_kind_separation: float = fraction(0.28)  # above this separation, images show two kinds of objects
 
 
 @dataclass(frozen=True)

@@ -55,12 +55,13 @@ def _draw_ellipse(canvas: npt.NDArray[np.float32], rng: np.random.Generator, sca
 class Occluder:
     """An object in front of the animal, from a straight bar to a lumpy blob.
 
-    A pixel p is covered if q = inverse @ (p - center) has a norm below 1 plus the waviness, which has three
-    lobes around the center.
+    A pixel p is covered if the norm of q = inverse @ (p - center) is below
+    1 + waviness * cos(3 * angle of q), an outline with three lobes.
 
     Attributes:
         center: [2] pixels.
-        inverse: [2, 2], from pixels to units of the object.
+        inverse: [2, 2], maps pixel offsets from the center to coordinates in which the outline has norm 1,
+            without lobes.
         power: Exponent of the norm.
         waviness: Amplitude of the lobes.
         colors: [2, 3] colors of the stripes, RGB in 0..1.

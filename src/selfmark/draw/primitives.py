@@ -1,6 +1,7 @@
-"""Anti-aliased discs, rings, lines and text, positioned to a sixteenth of a pixel.
+"""Anti-aliased discs, rings, lines and text.
 
-All functions draw in place on a uint8 RGB canvas [H, W, 3]. Points are (x, y) with pixel centers at integers.
+Text is positioned to whole pixels, everything else to a sixteenth of a pixel. All functions draw in place on
+a uint8 RGB canvas [H, W, 3]. Points are (x, y) with pixel centers at integers.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def draw_text(canvas: Pixels, text: str, corner: tuple[int, int], scale: float, 
         text: Text to draw.
         corner: Lower left corner of the text, in whole pixels.
         scale: Font size relative to the default.
-        outline: Width of the black line under the white text, in pixels.
+        outline: Stroke width of the black copy drawn behind the white text, in pixels.
     """
     for color, width in ((BLACK, outline), (WHITE, 1)):
         cv2.putText(canvas, text, corner, cv2.FONT_HERSHEY_SIMPLEX, scale, color, width, cv2.LINE_AA)

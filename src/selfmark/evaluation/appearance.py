@@ -1,8 +1,9 @@
-"""Whether landmarks look alike on different individuals, in pretrained features.
+"""Whether each landmark looks the same on different individuals, judged by pretrained features.
 
-Pretrained features do not tell the head of an animal that faces left from that of one that faces down, so the
-images are first turned and mirrored until their landmarks have the same places. Landmarks that mark other
-parts in other images then do not look alike, however well they follow deformations.
+Pretrained features depend on direction: the head of an animal that faces left has other features than the
+head of one that faces down. So the images are first rotated and mirrored until their objects face the same
+way. A landmark that marks different parts in different images then looks different in them, however well it
+follows deformations.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _BLOCK = 32  # images whose maps are held in memory at a time
 
 
 class AlignedImages(NamedTuple):
-    """Images of N individuals, turned so that their landmarks have the same places.
+    """Images of N individuals, rotated and mirrored so that all objects face the same way.
 
     pixels: [N, 3, S, S] float32 in 0..1
     matrix: [N, 2, 3] maps positions in the original images to positions in these
@@ -39,7 +40,7 @@ class AlignedImages(NamedTuple):
 
 
 def align_images(pixels: Tensor, xy: FloatArray, shapes: FittedShapes | None) -> AlignedImages:
-    """Rotate and mirror images around their center as the constellations of their landmarks say.
+    """Rotate and mirror images around their center as it fits their landmarks to the common shape.
 
     Args:
         pixels: [N, 3, S, S] uint8.
@@ -49,7 +50,7 @@ def align_images(pixels: Tensor, xy: FloatArray, shapes: FittedShapes | None) ->
     size = pixels.shape[-1]
     linear = np.broadcast_to(np.eye(2), (len(xy), 2, 2))
     if shapes is not None:
-        # Most images stay nearly upright: the usual rotation of the more frequent side counts as none.
+        # Angles are relative to the mean angle of the more frequent side, so most images hardly rotate.
         is_usual = shapes.is_mirrored == (shapes.is_mirrored.mean() > 0.5)
         angle = shapes.rotation - np.angle(np.exp(1j * shapes.rotation[is_usual]).mean())
         sign = np.where(shapes.is_mirrored, -1.0, 1.0)
@@ -134,8 +135,8 @@ def unexplained_by_appearance(
 def measure_purity(descriptor: FloatArray, duplicates: list[list[int]]) -> FloatArray:
     """Return the fraction of images [K] in which a landmark looks more like itself than like any other.
 
-    It is compared with the mean descriptor of each landmark in all other images. Landmarks that mark the same
-    place count as one. What all landmarks have in common is subtracted first.
+    Its descriptor in an image is compared with the mean descriptor of each landmark. Landmarks that mark the
+    same place count as one. What all landmarks have in common is subtracted first.
 
     Args:
         descriptor: [N, K, D], see `describe_landmarks`.
@@ -148,8 +149,8 @@ def measure_purity(descriptor: FloatArray, duplicates: list[list[int]]) -> Float
     mean = centered.mean(axis=0)
     similarity = np.einsum("nkd,ld->nkl", centered, mean / _length(mean))
     # The image's own descriptor is not part of the mean that it is compared with.
-    without = (num_images * mean - centered) / (num_images - 1)
-    own = (centered * without / _length(without)).sum(axis=-1)
+    mean_of_others = (num_images * mean - centered) / (num_images - 1)
+    own = (centered * mean_of_others / _length(mean_of_others)).sum(axis=-1)
     similarity[:, np.arange(num_landmarks), np.arange(num_landmarks)] = own
     group = np.arange(num_landmarks)
     for members in duplicates:

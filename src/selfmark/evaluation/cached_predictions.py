@@ -21,7 +21,7 @@ import torch
 from selfmark.config import original_setting_names, used_settings
 from selfmark.detector import Detector
 from selfmark.errors import InputError
-from selfmark.evaluation.stage1_landmarks import FirstLandmarks, find_stage1_landmarks
+from selfmark.evaluation.stage1_landmarks import Stage1Finder, find_stage1_landmarks
 from selfmark.image_ref import ImageRef
 from selfmark.model.card import ModelCard
 from selfmark.points import FloatArray
@@ -58,7 +58,7 @@ class CachedPredictions:
 def load_or_predict(
     run: Run,
     detector: Detector,
-    stage1: FirstLandmarks,
+    stage1: Stage1Finder,
     refs: Sequence[ImageRef],
     on_progress: Progress | None = None,
 ) -> CachedPredictions:
@@ -95,7 +95,7 @@ def run_fingerprint(run: Run, card: ModelCard) -> str:
 def _predict(
     run: Run,
     detector: Detector,
-    stage1: FirstLandmarks,
+    stage1: Stage1Finder,
     refs: Sequence[ImageRef],
     on_progress: Progress | None,
 ) -> CachedPredictions:

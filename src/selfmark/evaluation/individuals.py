@@ -1,4 +1,4 @@
-"""Whether the same number is the same part on different individuals, measured without labels.
+"""Whether each landmark marks the same part on different individuals, measured without labels.
 
 Stability under deformation cannot tell: a landmark that is the head of one animal and the tail of the next
 follows every deformation. These checks compare images of different individuals instead.
@@ -33,7 +33,7 @@ from selfmark.points import FloatArray
 from selfmark.sampling import evenly_spaced
 
 _MAX_DESCRIBED = 100  # images in which landmarks are described
-_MIN_UPRIGHT, _MAX_UPRIGHT = 16, 60  # images on which it is measured whether objects are upright
+_MIN_UPRIGHT_IMAGES, _MAX_UPRIGHT_IMAGES = 16, 60  # number of images for measuring uprightness
 _MIN_SIDE = 256  # pixels; smaller images have too few cells
 _SIDE_UNIT = 32  # encoders need a side that is a multiple of this
 
@@ -51,7 +51,8 @@ class IndividualChecks:
         duplicates: groups of landmarks that mark the same place.
         spread: [K] mean distance of the landmark from its mean position, as a fraction of the image's side.
         kind_separation: 0..1, how clearly the images show two kinds of objects; NaN if not measured.
-        upright_accuracy: how often upside-down copies of images are recognized as such; NaN if not measured.
+        upright_accuracy: accuracy of telling images from upside-down copies, 0.5 is chance; NaN if not
+            measured.
     """
 
     purity: FloatArray
@@ -142,11 +143,11 @@ def _check_appearance(
 
 
 def _measure_uprightness(encoder: Encoder, pixels: Tensor, config: Config, device: torch.device) -> float:
-    """Return how often upside-down copies are recognized; NaN if the run expects objects in any direction."""
+    """Return the accuracy of telling images from upside-down copies; NaN if it does not matter."""
     expects_upright = config.features.orientation in ("upright", "auto") and config.augment.rotation < 90
-    if not expects_upright or len(pixels) < _MIN_UPRIGHT:
+    if not expects_upright or len(pixels) < _MIN_UPRIGHT_IMAGES:
         return math.nan
-    sample = pixels[evenly_spaced(len(pixels), _MAX_UPRIGHT)].to(device)
+    sample = pixels[evenly_spaced(len(pixels), _MAX_UPRIGHT_IMAGES)].to(device)
     return measure_uprightness(encoder, sample, config.runtime.predict_batch)
 
 

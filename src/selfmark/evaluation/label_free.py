@@ -21,7 +21,7 @@ from selfmark.evaluation.consistency import (
 )
 from selfmark.evaluation.individuals import check_individuals
 from selfmark.evaluation.protocol import Metrics, to_json_list, to_json_number
-from selfmark.evaluation.stage1_landmarks import FirstLandmarks, find_stage1_landmarks
+from selfmark.evaluation.stage1_landmarks import Stage1Finder, find_stage1_landmarks
 from selfmark.evaluation.trust import TrustEvidence, judge_landmarks
 from selfmark.evaluation.verdict import judge_run
 from selfmark.image_ref import ImageRef
@@ -31,7 +31,7 @@ from selfmark.sampling import evenly_spaced
 
 def run_label_free_checks(
     detector: Detector,
-    stage1: FirstLandmarks,
+    stage1: Stage1Finder,
     refs: Sequence[ImageRef],
     config: Config,
     image_store: ImageStore | None = None,

@@ -17,7 +17,7 @@ from selfmark.evaluation.cached_predictions import CachedPredictions, Progress, 
 from selfmark.evaluation.label_files import common_points, read_ground_truth
 from selfmark.evaluation.normalizers import normalizer_lengths
 from selfmark.evaluation.protocol import Examples
-from selfmark.evaluation.stage1_landmarks import FirstLandmarks
+from selfmark.evaluation.stage1_landmarks import Stage1Finder
 from selfmark.images.crop import to_network
 from selfmark.images.sources import list_images
 from selfmark.points import FloatArray
@@ -43,7 +43,7 @@ class LabeledRun:
 def join_labels(
     run: Run,
     detector: Detector,
-    stage1: FirstLandmarks,
+    stage1: Stage1Finder,
     inputs: LabeledInputs,
     config: Config,
     on_progress: Progress | None,

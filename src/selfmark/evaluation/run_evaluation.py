@@ -36,7 +36,7 @@ from selfmark.evaluation.normalizers import default_normalizer, is_available, pa
 from selfmark.evaluation.oks import TargetObjects
 from selfmark.evaluation.protocol import Examples, Metrics
 from selfmark.evaluation.regression import fit_ridge
-from selfmark.evaluation.stage1_landmarks import FirstLandmarks, load_first_landmarks
+from selfmark.evaluation.stage1_landmarks import Stage1Finder, load_stage1_finder
 from selfmark.image_ref import ImageRef
 from selfmark.images.sources import list_images
 from selfmark.images.store import ImageStore
@@ -110,7 +110,7 @@ def evaluate_run(
     run = Run.open(Path(folder))
     config = override(run.config, {f"evaluation.{name}": value for name, value in options.settings.items()})
     torch_device = select_device(device)
-    detector, stage1 = Detector.load(run.path, torch_device), load_first_landmarks(run, torch_device)
+    detector, stage1 = Detector.load(run.path, torch_device), load_stage1_finder(run, torch_device)
     if config.evaluation.flip == "never":
         card = replace(detector.card, flip_test=False)
         detector = Detector(detector.psi, card, torch_device, detector.runtime)
@@ -151,7 +151,7 @@ def evaluate_run(
 
 def check_run(run: Run, detector: Detector, store: ImageStore) -> Metrics:
     """Run the label-free checks on a new run and write its metrics.json."""
-    stage1 = load_first_landmarks(run, detector.device)
+    stage1 = load_stage1_finder(run, detector.device)
     metrics = _header(run, detector)
     metrics |= _check_without_labels(run, detector, stage1, store.refs, run.config, store)
     write_json(metrics, run.path / "metrics.json")
@@ -161,7 +161,7 @@ def check_run(run: Run, detector: Detector, store: ImageStore) -> Metrics:
 def _check_without_labels(
     run: Run,
     detector: Detector,
-    stage1: FirstLandmarks,
+    stage1: Stage1Finder,
     refs: Sequence[ImageRef],
     config: Config,
     store: ImageStore | None = None,

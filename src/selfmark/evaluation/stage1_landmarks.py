@@ -37,7 +37,7 @@ from selfmark.run.folder import Run
 from selfmark.run.tensor_files import read_tensors
 
 
-class FirstLandmarks(Protocol):
+class Stage1Finder(Protocol):
     """Finds landmarks by comparing descriptors with K centroids [K, D]."""
 
     @property
@@ -52,10 +52,10 @@ class FirstLandmarks(Protocol):
         """Find the landmarks of a batch of network images [B, 3, S, S] uint8."""
 
 
-def load_first_landmarks(run: Run, device: torch.device | str) -> FirstLandmarks:
+def load_stage1_finder(run: Run, device: torch.device | str) -> Stage1Finder:
     """Load Stage 1 of a finished run, or its zero-shot landmarks if its detector was trained on those."""
     uses_zero_shot = run.config.uses_features and _landmark_source(run) != "keypoints"
-    found: FirstLandmarks = ZeroShotStage1.load(run, device) if uses_zero_shot else Stage1.load(run, device)
+    found: Stage1Finder = ZeroShotStage1.load(run, device) if uses_zero_shot else Stage1.load(run, device)
     if run.config.features.orientation != "turned":
         return found
     return TurnedStage1(_load_finder(run, torch.device(device)), found)
@@ -143,7 +143,7 @@ class TurnedStage1:
     """Landmarks that are found in images whose objects are turned the same way."""
 
     finder: DirectionFinder
-    turned: FirstLandmarks
+    turned: Stage1Finder
 
     @property
     def centroids(self) -> Tensor:
@@ -230,7 +230,7 @@ class Stage1Landmarks:
         return np.isfinite(self.xy[..., 0])
 
 
-def find_stage1_landmarks(stage1: FirstLandmarks, pixels: Tensor) -> Stage1Landmarks:
+def find_stage1_landmarks(stage1: Stage1Finder, pixels: Tensor) -> Stage1Landmarks:
     """Find the landmarks of network images [N, 3, S, S] uint8, N >= 1.
 
     Labels do not depend on other images, so batches are processed independently and only their labeled points

@@ -1,4 +1,7 @@
-"""COCO keypoints as ground truth: images, annotations with [x, y, v] per landmark, and one category."""
+"""Predictions in COCO's annotation format (not its results format).
+
+A file contains images, annotations with [x, y, v] per landmark, and one category.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +36,11 @@ def write_coco(predictions: Iterable[Prediction], card: ModelCard, folder: Path)
     require_writable(folder)
     path = folder / "landmarks.json"
     with output_file(path) as temporary, open(temporary, "w", encoding="utf-8") as handle:
-        write_ground_truth(predictions, card, handle, original_file_names)
+        write_coco_annotations(predictions, card, handle, original_file_names)
     return path
 
 
-def write_ground_truth(
+def write_coco_annotations(
     predictions: Iterable[Prediction],
     card: ModelCard,
     handle: TextIO,
@@ -62,7 +65,7 @@ def write_ground_truth(
 
 
 def original_file_names(refs: Sequence[ImageRef]) -> list[str]:
-    """Return the file names as the user gave them."""
+    """Return the paths of the images as selfmark found them, not renamed."""
     return [str(ref.path) for ref in refs]
 
 
@@ -110,7 +113,8 @@ def image_entries(
 def build_category(card: ModelCard) -> dict[str, Any]:
     """Return the only category: names, skeleton (counted from 1) and mirror partners (counted from 0).
 
-    Readers ignore `flip_idx`, `trust` and `verdict`.
+    `flip_idx` and the entries of `trust_entries` are not part of COCO; programs that read COCO files ignore
+    them.
     """
     return {
         "id": CATEGORY,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from selfmark.detector import Prediction
 from selfmark.errors import InputError
-from selfmark.export.coco_keypoints import write_ground_truth
+from selfmark.export.coco_keypoints import write_coco_annotations
 from selfmark.export.output_files import output_file, require_writable
 from selfmark.image_ref import ImageRef
 from selfmark.model.card import ModelCard
@@ -28,7 +28,7 @@ def write_cvat(predictions: Iterable[Prediction], card: ModelCard, folder: Path)
         archive.open(ANNOTATIONS, "w", force_zip64=True) as entry,
         io.TextIOWrapper(entry, encoding="utf-8") as handle,
     ):
-        write_ground_truth(_require_one_task(predictions), card, handle, _task_file_names)
+        write_coco_annotations(_require_one_task(predictions), card, handle, _task_file_names)
     return path
 
 

@@ -16,14 +16,14 @@ from torch.nn import functional as F
 from selfmark.features.encoder import Encoder
 from selfmark.images.augment import warp_images
 
-_RIDGE = 1.0  # of the classifier, relative to the variance of its standardized inputs
+_RIDGE = 1.0  # L2 penalty of the classifier per training example, for inputs of unit variance
 
 Describe = Callable[[Tensor], Tensor]
 """Maps images [B, 3, S, S] in 0..1 to features [B, D, S/8, S/8]."""
 
 
 def average_rotations(describe: Describe, images: Tensor, rotations: int) -> Tensor:
-    """Return the mean features of rotated copies of images, turned back, as unit vectors.
+    """Rotate the images, compute features, rotate the feature maps back, and return their normalized mean.
 
     Args:
         describe: computes features.
@@ -50,8 +50,8 @@ def measure_uprightness(encoder: Encoder, images: Tensor, batch: int) -> float:
     """Return how often a classifier tells images from upside-down copies: 0.5 is chance, 1 is always.
 
     A linear classifier on the mean and maximum of the features is trained on the first half of the images and
-    tested on the second half; then the halves are swapped. Images that follow each other may be almost the
-    same, as frames of a video are, so they must not be in different halves.
+    tested on the second half; then the halves are swapped. The halves are contiguous, because consecutive
+    images, such as video frames, may be almost the same.
 
     Args:
         encoder: pretrained network.
@@ -69,17 +69,20 @@ def measure_uprightness(encoder: Encoder, images: Tensor, batch: int) -> float:
     inputs = torch.stack(pooled).double()  # [2, N, 2 D]
     inputs = (inputs - inputs.mean(dim=(0, 1))) / inputs.std(dim=(0, 1)).clamp_min(1e-6)
     truth = torch.tensor([1.0, -1.0], dtype=torch.float64, device=inputs.device)[:, None]
-    half = torch.arange(len(images), device=inputs.device) < len(images) // 2
-    correct = [_fit_and_test(inputs, truth.expand(2, len(images)), fit) for fit in (half, ~half)]
+    in_first_half = torch.arange(len(images), device=inputs.device) < len(images) // 2
+    correct = [
+        _fit_and_test(inputs, truth.expand(2, len(images)), is_training)
+        for is_training in (in_first_half, ~in_first_half)
+    ]
     return float(torch.cat(correct).double().mean())
 
 
-def _fit_and_test(inputs: Tensor, truth: Tensor, fit: Tensor) -> Tensor:
-    """Return for each test image whether a ridge classifier is right; `fit` [N] marks the training images."""
-    x, y = inputs[:, fit].flatten(0, 1), truth[:, fit].flatten()
+def _fit_and_test(inputs: Tensor, truth: Tensor, is_training: Tensor) -> Tensor:
+    """Return for each test image whether a ridge classifier is right; `is_training` is a mask [N]."""
+    x, y = inputs[:, is_training].flatten(0, 1), truth[:, is_training].flatten()
     gram = x.T @ x + _RIDGE * len(x) * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
     weights: Tensor = torch.linalg.solve(gram, x.T @ y)
-    margin = inputs[:, ~fit] @ weights * truth[:, ~fit]
+    margin = inputs[:, ~is_training] @ weights * truth[:, ~is_training]
     return margin.flatten() > 0
 
 

@@ -90,7 +90,7 @@ def _parse_row(row: list[str], columns: int, where: str) -> tuple[str, float, fl
     try:
         x, y, score = (float(text) for text in [*row[1:], "1"][:3])
     except ValueError as error:
-        raise InputError(f"{where}: '{','.join(row[1:])}' are not numbers") from error
+        raise InputError(f"{where}: expected numbers, found '{','.join(row[1:])}'") from error
     if not all(map(math.isfinite, (x, y, score))):
         raise InputError(f"{where}: '{','.join(row[1:])}' must be finite numbers; omit missing points")
     return row[0].strip(), x, y, score

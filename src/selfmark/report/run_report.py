@@ -11,7 +11,7 @@ import numpy.typing as npt
 from selfmark.config import to_dict
 from selfmark.detector import Detector
 from selfmark.evaluation.cached_predictions import run_fingerprint
-from selfmark.evaluation.stage1_landmarks import find_stage1_landmarks, load_first_landmarks
+from selfmark.evaluation.stage1_landmarks import find_stage1_landmarks, load_stage1_finder
 from selfmark.images.store import ImageStore, load_store
 from selfmark.model.card import ModelCard
 from selfmark.model.colors import landmark_colors
@@ -25,8 +25,8 @@ from selfmark.run.tensor_files import read_tensors
 from selfmark.sampling import evenly_spaced
 
 _MAX_EXAMPLES = 24  # images shown with their landmarks
-_MAX_MAP_IMAGES = 100  # images whose points are on the map of the landmarks
-_MAX_MAP_POINTS = 800
+_MAX_EMBEDDED_IMAGES = 100  # images whose points are shown in the 2-D plot of descriptors
+_MAX_EMBEDDED_POINTS = 800
 _PROJECTION_NOTE = (
     "This map shows two principal components, in which different landmarks may overlap. t-SNE separates them "
     "better: run pip install 'selfmark[report]' and build the report again."
@@ -42,12 +42,12 @@ def build_report(
         run: Finished run.
         detector: Its detector.
         output: Folder with metrics.json, in which the report is written; None means the run folder.
-        image_store: Images of the run if they are in memory; None decodes those that are shown.
+        image_store: Images of the run if they are in memory; None decodes those that the report needs.
     """
     folder = output if output is not None else run.path
     metrics = _read_metrics(run, detector, folder / "metrics.json")
     refs = run.refs()
-    chosen = [refs[row] for row in evenly_spaced(len(refs), _MAX_MAP_IMAGES)]
+    chosen = [refs[row] for row in evenly_spaced(len(refs), _MAX_EMBEDDED_IMAGES)]
     store = (
         image_store.select(chosen)
         if image_store
@@ -55,7 +55,7 @@ def build_report(
     )
     shown = evenly_spaced(len(store), _MAX_EXAMPLES)
     located = detector.locate(store.pixels[shown])
-    cluster_xy, cluster_label = _map_points(run, detector, store.pixels)
+    cluster_xy, cluster_label = _embed_stage1_points(run, detector, store.pixels)
     checks = metrics.get("unlabelled")
     data = ReportData(
         title=run.path.resolve().name,
@@ -95,10 +95,12 @@ def _read_metrics(run: Run, detector: Detector, path: Path) -> dict[str, Any]:
     return metrics
 
 
-def _map_points(run: Run, detector: Detector, pixels: Any) -> tuple[FloatArray, npt.NDArray[np.int64]]:
-    """Return map positions [P, 2] of the points that Stage 1 finds in images, and their landmarks [P]."""
-    landmarks = find_stage1_landmarks(load_first_landmarks(run, detector.device), pixels)
-    rows = evenly_spaced(len(landmarks.label), _MAX_MAP_POINTS)
+def _embed_stage1_points(
+    run: Run, detector: Detector, pixels: Any
+) -> tuple[FloatArray, npt.NDArray[np.int64]]:
+    """Return positions [P, 2] in the 2-D plot of the points that Stage 1 finds, and their landmarks [P]."""
+    landmarks = find_stage1_landmarks(load_stage1_finder(run, detector.device), pixels)
+    rows = evenly_spaced(len(landmarks.label), _MAX_EMBEDDED_POINTS)
     return embed_in_plane(landmarks.descriptor[rows]), landmarks.label[rows]
 
 
@@ -114,12 +116,12 @@ def _run_numbers(run: Run, card: ModelCard) -> tuple[tuple[str, str, str], ...]:
     return (
         ("Landmarks", str(run.config.K), "Points that the detector places in every image."),
         ("Training images", str(_num_images(run)), "Images that could be read. None of them had labels."),
-        *_feature_numbers(card),
+        *_feature_entry(card),
     )
 
 
-def _feature_numbers(card: ModelCard) -> tuple[tuple[str, str, str], ...]:
-    """Return which pretrained features a detector was found with, if any."""
+def _feature_entry(card: ModelCard) -> tuple[tuple[str, str, str], ...]:
+    """Return an entry for the pretrained features with which the landmarks were found, if any."""
     features = card.provenance.get("features")
     if not isinstance(features, dict):
         return ()

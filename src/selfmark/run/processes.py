@@ -1,7 +1,7 @@
 """The processes that work on one run together, started by torchrun.
 
 Each process (rank) runs the same program on its shard of the images, and sums are reduced over all ranks. A
-single process is a group of size one. Its methods return their arguments unchanged, so callers do not need to
+single process is a group of size one, whose methods work without communication, so callers do not need to
 distinguish the two cases.
 
 >>> SINGLE_PROCESS.shard(10), SINGLE_PROCESS.is_leader
@@ -31,7 +31,10 @@ _TIMEOUT = timedelta(hours=2)
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """Process `rank` of `size`; tensors must be contiguous and on the device of the group."""
+    """A group of `size` processes, as seen by the process with this `rank`.
+
+    Tensors passed to its methods must be contiguous and on the group's device.
+    """
 
     rank: int
     size: int

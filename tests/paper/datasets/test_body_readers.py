@@ -385,7 +385,8 @@ def test_cats_have_the_split_of_zhang_et_al_with_their_lists(tmp_path: Path) -> 
     train = ["00000001_000", "00000001_001", "00000001_002", "00000002_003", "00000002_004"]
     assert [str(file) for file in data.train.paths] == [f"CAT_00/{name}.jpg" for name in train]
     assert [str(file) for file in data.test.paths] == ["CAT_06/00001400_000.jpg"]
-    assert "listed images left out because they are missing or have no points: 2" in data.notes
+    note = "listed images left out because the image is missing, or its points are missing or wrong: 2"
+    assert note in data.notes
 
 
 def test_every_seventh_cat_is_for_testing_without_lists(tmp_path: Path) -> None:
@@ -394,7 +395,7 @@ def test_every_seventh_cat_is_for_testing_without_lists(tmp_path: Path) -> None:
     assert [file.name for file in data.test.paths] == ["00000003_006.jpg", "00001400_000.jpg"]
     assert len(data.train) == 11
     assert "every 7th image is used for testing" in data.notes[0]
-    assert "images left out because they have no points: 2" in data.notes
+    assert "images left out because their points are missing or wrong: 2" in data.notes
     assert "images left out because both eyes are at the same point: 1" in data.notes
 
 

@@ -13,8 +13,8 @@ from selfmark.paper.datasets.registry import DATASETS, DatasetInfo, read_dataset
 from tests.conftest import selfmark
 from tests.paper.datasets import face_miniatures
 from tests.paper.datasets.body_miniatures import make_bbcpose, make_cats, make_human36m
-from tests.paper.datasets.test_body_readers import MAKERS as BODIES
-from tests.paper.datasets.test_dataset import MAKERS as FACES
+from tests.paper.datasets.test_body_readers import MAKERS as BODY_MAKERS
+from tests.paper.datasets.test_dataset import MAKERS as FACE_MAKERS
 
 
 def test_list_shows_the_sources(capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,7 +64,7 @@ def test_paths_are_found_in_the_prose_of_a_layout(
 def test_every_data_set_can_be_checked_and_written(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    root = (FACES | BODIES)[name](tmp_path / "data")
+    root = (FACE_MAKERS | BODY_MAKERS)[name](tmp_path / "data")
     for line in check_layout(name, root):
         assert line.existing or "optional" in line.expected, line
     assert selfmark("datasets", "check", name, root) == 0
@@ -93,7 +93,7 @@ def test_check_of_an_unusable_data_set_ends_with_one_sentence(
 
 
 def test_check_warns_of_lists_that_do_not_fit_the_images(tmp_path: Path) -> None:
-    """Points of images in the wild lie outside aligned images."""
+    """If the list of the in-the-wild images is used with the aligned images, most points lie outside them."""
     root = face_miniatures.make_celeba(tmp_path)
     assert check_sample(read_dataset("celeba", root)) == []
     path = root / "Anno/list_landmarks_align_celeba.txt"
@@ -114,7 +114,7 @@ def test_check_warns_of_lists_that_do_not_fit_the_images(tmp_path: Path) -> None
 @pytest.mark.parametrize("name", DATASETS)
 def test_hidden_files_are_ignored(name: str, tmp_path: Path) -> None:
     """Files like ._1.jpg, which macOS adds to folders and archives, are ignored."""
-    root = (FACES | BODIES)[name](tmp_path)
+    root = (FACE_MAKERS | BODY_MAKERS)[name](tmp_path)
     before = read_dataset(name, root)
     for path in [path for path in root.rglob("*") if path.is_file() and path.suffix != ".json"]:
         path.with_name(f"._{path.name}").write_bytes(b"\x00\x05\x16\x07")
@@ -221,7 +221,9 @@ def test_boxes_and_find_faces_cannot_be_combined(tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.parametrize("command", ["check", "write"])
-def test_an_unknown_data_set_raises(tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_data_set_ends_with_an_error_message(
+    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     options = ("-o", tmp_path / "out") if command == "write" else ()
     assert selfmark("datasets", command, "imagenet", tmp_path, *options) == 2
     assert "there is no data set 'imagenet'. The data sets are celeba" in capsys.readouterr().err

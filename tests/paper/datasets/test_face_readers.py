@@ -57,7 +57,7 @@ def test_aligned_images_of_celeba_are_used_whole(celeba: Path) -> None:
     assert "S3FD" in data.notes[0]
 
 
-def test_celeba_in_the_wild_has_boxes_and_other_points(tmp_path: Path) -> None:
+def test_celeba_in_the_wild_uses_the_official_boxes(tmp_path: Path) -> None:
     root = face_miniatures.make_celeba(tmp_path, folder="img_celeba")
     data = read_dataset("celeba", root)
     assert data.train.paths[1] == Path("Img/img_celeba/000002.jpg")
@@ -73,7 +73,7 @@ def test_celeba_prefers_the_images_of_the_authors_program(celeba: Path) -> None:
     assert read_dataset("celeba", celeba).train.paths[0] == Path("Img/img_align_celeba_hq/000001.jpg")
 
 
-def test_celeba_without_folders(celeba: Path) -> None:
+def test_celeba_files_may_lie_directly_in_the_root(celeba: Path) -> None:
     for folder in ("Img", "Anno", "Eval"):
         for path in list((celeba / folder).iterdir()):
             path.rename(celeba / path.name)
@@ -175,7 +175,7 @@ def test_aflw_points_have_y_before_x(tmp_path: Path) -> None:
     assert data.fit is None
 
 
-def test_aflw_lists_and_points_must_have_the_same_length(tmp_path: Path) -> None:
+def test_aflw_messages_name_the_problem_of_the_matlab_file(tmp_path: Path) -> None:
     root = face_miniatures.make_aflw(tmp_path)
     labels = loadmat(root / "aflw_test_keypoints.mat")
     savemat(root / "aflw_test_keypoints.mat", {"gt": labels["gt"][:2]})
@@ -202,7 +202,7 @@ def ls3d(tmp_path: Path) -> Path:
     return face_miniatures.make_ls3d(tmp_path)
 
 
-def test_ls3d_has_3d_points_and_subtracts_1(ls3d: Path) -> None:
+def test_ls3d_reads_pts_3d_and_converts_to_0_based(ls3d: Path) -> None:
     data = read_dataset("ls3d", ls3d)
     assert len(data.train) == 8  # four folders, without their mirrored copies
     assert data.train.paths[3] == Path("300W_LP/HELEN/HELEN_134213_1_0.jpg")
@@ -245,7 +245,8 @@ def test_ls3d_points_in_other_formats(ls3d: Path, rows: int) -> None:
     (ls3d / "300W_LP/landmarks/AFW/AFW_134212_1_0_pts.mat").unlink()
     data = read_dataset("ls3d", ls3d)
     np.testing.assert_allclose(data.test.xy[:2], [sixty_eight_points(1), sixty_eight_points(2)])
-    np.testing.assert_allclose(data.train.xy[0], sixty_eight_points(50))  # `pt2d` is moved by 50.
+    # In the miniature, `pt2d` is shifted by 50 pixels from the points in 'landmarks'.
+    np.testing.assert_allclose(data.train.xy[0], sixty_eight_points(50))
     assert any("1 images of 300W-LP have no points in 'landmarks'" in note for note in data.notes)
 
 
@@ -399,15 +400,15 @@ def test_cub_lists_made_from_crops_are_read_completely(tmp_path: Path) -> None:
     archive = SHARED / "birds-cub.zip"
     if not archive.exists():
         pytest.skip("the crops of CUB are not available")
-    names, split, boxes, parts, expected = [], [], [], [], {}
+    names, split, boxes, part_lines, expected = [], [], [], [], {}
     with zipfile.ZipFile(archive) as content:
-        for part, training in (("train", 1), ("test", 0)):
-            file = next(name for name in content.namelist() if Path(name).name == f"{part}.json")
+        for split_name, training in (("train", 1), ("test", 0)):
+            file = next(name for name in content.namelist() if Path(name).name == f"{split_name}.json")
             labels = json.loads(content.read(file))
             points = np.array([entry["keypoints"] for entry in labels["annotations"]], float).reshape(
                 -1, 15, 3
             )
-            expected[part] = np.where(points[..., 2:] > 0, points[..., :2], np.nan)
+            expected[split_name] = np.where(points[..., 2:] > 0, points[..., :2], np.nan)
             for image, annotation, triples in zip(
                 labels["images"], labels["annotations"], points, strict=True
             ):
@@ -415,14 +416,14 @@ def test_cub_lists_made_from_crops_are_read_completely(tmp_path: Path) -> None:
                 names.append(f"{number} {species}/{number}.jpg")
                 split.append(f"{number} {training}")
                 boxes.append(f"{number} " + " ".join(map(str, annotation["bbox"])))
-                parts += [
+                part_lines += [
                     f"{number} {i} {x} {y} {int(v > 0)}" for i, (x, y, v) in enumerate(triples.tolist(), 1)
                 ]
                 (tmp_path / "images" / species).mkdir(parents=True, exist_ok=True)
                 (tmp_path / "images" / species / f"{number}.jpg").touch()
     for name, lines in (("images", names), ("train_test_split", split), ("bounding_boxes", boxes)):
         face_miniatures.write_lines(tmp_path / f"{name}.txt", lines)
-    face_miniatures.write_lines(tmp_path / "parts" / "part_locs.txt", parts)
+    face_miniatures.write_lines(tmp_path / "parts" / "part_locs.txt", part_lines)
     data = read_dataset("cub", tmp_path)
     assert (len(data.train), len(data.test)) == (4_765, 4_660)
     np.testing.assert_array_equal(data.train.xy, expected["train"])
@@ -432,7 +433,7 @@ def test_cub_lists_made_from_crops_are_read_completely(tmp_path: Path) -> None:
 def test_cub_messages_name_the_damaged_line(tmp_path: Path) -> None:
     root = face_miniatures.make_cub(tmp_path)
     replace_text(root / "parts/part_locs.txt", "2 1 21.0", "2 16 21.0")
-    with pytest.raises(InputError, match=r"part_locs\.txt, line 16: there is no image 2 or no part 16"):
+    with pytest.raises(InputError, match=r"part_locs\.txt, line 16: unknown image 2 or unknown part 16"):
         read_dataset("cub", root)
     replace_text(root / "parts/part_locs.txt", "2 16 21.0", "2 1 twenty")
     with pytest.raises(InputError, match=r"part_locs\.txt, line 16: 'twenty' is not a number"):

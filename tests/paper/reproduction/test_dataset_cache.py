@@ -1,4 +1,4 @@
-"""Files written from a data set: COCO files, samples of its images, first keypoints."""
+"""Files written from a data set: COCO files, samples of its images, and start points."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_folder_names_have_not_changed_since_selfmark_0_1(
     assert [file.parent.name for file in files] == folders.split()
 
 
-def test_labels_digest_depends_on_the_points(cached: CachedDataset) -> None:
+def test_labels_digest_depends_on_the_sample_and_the_points(cached: CachedDataset) -> None:
     digest = cached.labels_digest(0, None)
     assert cached.labels_digest(0, None) == digest
     assert cached.labels_digest(0, 5) != digest
@@ -125,7 +125,7 @@ def test_a_moved_data_set_gets_new_files(cached: CachedDataset, tmp_path: Path) 
     assert replace(cached, base=elsewhere, data=elsewhere).write_test_file() != cached.write_test_file()
 
 
-def test_first_keypoints_are_shifted_annotated_points(cached: CachedDataset) -> None:
+def test_start_points_are_shifted_annotated_points(cached: CachedDataset) -> None:
     """The shift is up to three pixels of a 256-pixel crop, independent of the image size."""
     start, config = StartPoints((0, 30, 67), 3.0), preset("paper")
     with cached.write_start_file(start, 0, config).open() as handle:
@@ -143,7 +143,7 @@ def test_first_keypoints_are_shifted_annotated_points(cached: CachedDataset) -> 
 
 
 def test_images_without_start_points_are_left_out(cached: CachedDataset) -> None:
-    """A detector may find points in only some training images; a note gives their number."""
+    """A detector may find points in only some training images; a note says in how many."""
     start, train = StartPoints((0, 30), 3.0), cached.data.train
     xy = train.xy.copy()
     xy[:5] = np.nan
@@ -166,7 +166,7 @@ def test_images_without_start_points_are_left_out(cached: CachedDataset) -> None
 
 
 def test_unknown_start_points_raise(cached: CachedDataset) -> None:
-    with pytest.raises(InputError, match="point 68 is to be a first keypoint, but celeba has only 68 points"):
+    with pytest.raises(InputError, match="start point 68 does not exist: celeba has points 0 to 67"):
         cached.write_start_file(StartPoints((68,), 3.0), 0, preset("paper"))
 
 
@@ -174,7 +174,7 @@ def test_unknown_start_points_raise(cached: CachedDataset) -> None:
 def test_data_sets_that_share_a_folder_share_the_file_of_boxes(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.undo()  # Use the real readers.
+    monkeypatch.undo()  # Undo the fixture demo_readers (conftest.py).
     body_miniatures.make_human36m(tmp_path / "human36m")
     without_boxes = DatasetCache(tmp_path, tmp_path / "made").load(name).base.train
     boxes = ["image,frame,x,y,w,h"]
@@ -188,11 +188,11 @@ def test_data_sets_that_share_a_folder_share_the_file_of_boxes(
     assert (with_boxes.boxes == [1, 2, 30, 40]).all()
 
 
-def test_detected_points_and_boxes_are_read_from_files_next_to_the_folder(
+def test_detected_points_and_boxes_are_read_from_files_next_to_the_data_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The training images do not depend on the points."""
-    monkeypatch.undo()  # Use the real readers.
+    """Other points change labels and start points, but not the training images; other boxes change those."""
+    monkeypatch.undo()  # Undo the fixture demo_readers (conftest.py).
     face_miniatures.make_celeba(tmp_path / "celeba", images=8, fit_images=3)
     datasets = DatasetCache(tmp_path, tmp_path / "made")
     with pytest.raises(InputError, match=r"has 5 annotated points, but 68 are needed; .* celeba-68"):

@@ -1,4 +1,6 @@
-"""Reader of CAT: cat heads in 9,997 photographs, 9 points each: eyes, mouth and three points of each ear.
+"""Reader of the CAT data set: 9,997 photographs of cat heads, each with 9 points.
+
+The points are the eyes, the mouth, and three points on each ear.
 
 The root contains the folders CAT_00 to CAT_06 (or the archives' folders CAT_DATASET_01 and CAT_DATASET_02,
 which contain them). These folders contain images like `00000001_000.jpg` and their points in
@@ -35,18 +37,23 @@ SPLIT_FILES = (  # lists of Zhang et al. 2018 for training and testing
     ("cat_train_images.txt", "cat_test_images.txt"),
     ("training_yixin.txt", "testing_yixin.txt"),
 )
-TEST_STEP = 7  # used without these lists, whose 1,257 test images are about every seventh of 9,004
+# If the lists are missing, every 7th image is a test image; the lists have a similar share (1,257 of 9,004).
+TEST_STEP = 7
 
 
 def read(root: Path) -> Dataset:
-    """Read seven points with boxes around all nine, and the split of Zhang et al. (Sec. 4.1)."""
+    """Read seven of the nine points and a box around all nine.
+
+    Use the split of Zhang et al. if its lists are present (paper, Sec. 4.1).
+    """
     images = _find_images(root)
     annotated = {
         name: path for name, path in images.items() if name != MISLABELED and _points_file(path).is_file()
     }
     train, test, notes = _split_names(root, annotated)
     if len(annotated) < len(images):
-        notes.append(f"images left out because they have no points: {len(images) - len(annotated)}")
+        missing = len(images) - len(annotated)
+        notes.append(f"images left out because their points are missing or wrong: {missing}")
     splits, num_coinciding = [], 0
     for names in (train, test):
         split = _read_objects(root, [annotated[name] for name in names])
@@ -89,9 +96,15 @@ def _split_names(root: Path, annotated: dict[str, Path]) -> tuple[list[str], lis
                 lists = [[line.split("/")[-1] for line in _read_lines(folder / name)] for name in pair]
                 available = [[name for name in names if name in annotated] for names in lists]
                 missing = sum(map(len, lists)) - sum(map(len, available))
-                if not all(available):
-                    raise InputError(f"{folder}: {' and '.join(pair)} list none of the images in {root}")
-                note = f"listed images left out because they are missing or have no points: {missing}"
+                for list_name, names in zip(pair, available, strict=True):
+                    if not names:
+                        raise InputError(
+                            f"{folder / list_name}: none of the listed images has usable points in {root}"
+                        )
+                note = (
+                    "listed images left out because the image is missing, or its points are missing or "
+                    f"wrong: {missing}"
+                )
                 return available[0], available[1], [note] if missing else []
     names = list(annotated)
     test = names[TEST_STEP - 1 :: TEST_STEP]

@@ -33,20 +33,23 @@ SEABIRDS = (
 
 
 def read(root: Path) -> Dataset:
-    """Read birds except seabirds, with the official split; boxes get the same margin as faces (Sec. 4.1)."""
-    names = _read_numbered(find_path(root, "images.txt", title=TITLE), 1)
+    """Read birds except seabirds, with the official split.
+
+    `settings` is empty because boxes get the default margin, like those of faces (Sec. 4.1).
+    """
+    image_rows = _read_numbered(find_path(root, "images.txt", title=TITLE), 1)
     split_rows = _read_numbered(find_path(root, "train_test_split.txt", title=TITLE), 1)
     box_rows = _read_numbered(find_path(root, "bounding_boxes.txt", title=TITLE), 4)
     parts = find_path(root, "parts/part_locs.txt", title=TITLE)
-    find_path(root, "images", title=TITLE)
+    find_path(root, "images", title=TITLE)  # raises if the folder of images is missing
 
-    numbers = list(names)
+    numbers = list(image_rows)
     row_of = {number: row for row, number in enumerate(numbers)}
     xy = np.full((len(numbers), len(NAMES), 2), np.nan)
     for where, (number, *words) in read_rows(parts, 5):
         part, x, y, is_visible = parse_numbers(words, where)
         if number not in row_of or part not in range(1, len(NAMES) + 1):
-            raise InputError(f"{where}: there is no image {number} or no part {words[0]}")
+            raise InputError(f"{where}: unknown image {number} or unknown part {words[0]}")
         if is_visible:
             xy[row_of[number], int(part) - 1] = x, y
     missing = [number for number in numbers if number not in split_rows or number not in box_rows]
@@ -55,7 +58,7 @@ def read(root: Path) -> Dataset:
     boxes: FloatArray = np.array(
         [parse_numbers(box_rows[number][1], box_rows[number][0]) for number in numbers]
     )
-    files = [Path("images") / names[number][1][0] for number in numbers]
+    files = [Path("images") / image_rows[number][1][0] for number in numbers]
     species = [file.parent.name for file in files]
     objects = build_annotated_objects(
         [ImageRef(file) for file in files],
@@ -85,5 +88,8 @@ def read(root: Path) -> Dataset:
 
 
 def _read_numbered(path: Path, count: int) -> dict[str, tuple[str, list[str]]]:
-    """Return by image number the location of its line and the `count` words after the number."""
+    """Map each image number to the location of its line and the `count` words that follow the number.
+
+    The location is for messages.
+    """
     return {words[0]: (where, words[1:]) for where, words in read_rows(path, count + 1)}

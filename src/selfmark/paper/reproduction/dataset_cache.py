@@ -80,8 +80,8 @@ class CachedDataset:
         """
         if max(start.points) >= len(self.data.names):
             raise InputError(
-                f"point {max(start.points)} is to be a first keypoint, but {self.data.name} has only "
-                f"{len(self.data.names)} points"
+                f"start point {max(start.points)} does not exist: {self.data.name} has points 0 to "
+                f"{len(self.data.names) - 1}"
             )
         train = self.data.train
         has_start_point = np.any(np.isfinite(train.xy[:, list(start.points)]).all(axis=2), axis=1)

@@ -19,7 +19,7 @@ from selfmark.run.folder import Event, Run
 from selfmark.verification import shorten
 from tests.conftest import QUICK
 
-SETTINGS = QUICK | {"verification.training_fraction": 0.7}
+SETTINGS = QUICK | {"verification.training_fraction": 0.7, "evaluation.num_samples": 12}
 
 
 def _verify(photos: Path, output: Path, **changes: Any) -> list[Event]:

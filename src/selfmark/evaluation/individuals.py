@@ -32,7 +32,7 @@ from selfmark.features.orientation import measure_uprightness
 from selfmark.points import FloatArray
 from selfmark.sampling import evenly_spaced
 
-_MAX_DESCRIBED = 100  # images in which landmarks are described
+_MIN_DESCRIBED, _MAX_DESCRIBED = 8, 100  # images in which landmarks are described
 _MIN_UPRIGHT_IMAGES, _MAX_UPRIGHT_IMAGES = 16, 60  # number of images for measuring uprightness
 _MIN_SIDE = 256  # pixels; smaller images have too few cells
 _SIDE_UNIT = 32  # encoders need a side that is a multiple of this
@@ -87,8 +87,8 @@ def check_individuals(
         constellation = (residual <= settings.constellation_radius).mean(axis=0)
         unexplained = unexplained_by_others(xy, duplicates)
     appearance = _AppearanceChecks.not_made(xy.shape[1])
-    encoder = _load_encoder(config, device)
-    if encoder is not None and len(pixels) > 1:
+    encoder = _load_encoder(config, device) if len(pixels) >= _MIN_DESCRIBED else None
+    if encoder is not None:
         rows = evenly_spaced(len(pixels), _MAX_DESCRIBED)
         enlarged = _enlarge(pixels[rows])
         points = (xy[rows] + 0.5) * (enlarged.shape[-1] / side) - 0.5

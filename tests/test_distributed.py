@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
+from selfmark.discovery import discover
 from selfmark.run.folder import Run
 from tests.conftest import QUICK, QUICK_FEATURES
 
@@ -46,19 +47,20 @@ def _command(
     return [*words, "--preset", "tiny", "--device", "cpu", *settings, *options]
 
 
-def _discover(photos: Path, output: Path, processes: int) -> Run:
-    result = subprocess.run(
-        _command(photos, output, processes), env=_environment(), capture_output=True, text=True, check=False
-    )
+def _discover(photos: Path, output: Path, processes: int, values: dict[str, Any] = SHARED) -> Run:
+    command = _command(photos, output, processes, values=values)
+    result = subprocess.run(command, env=_environment(), capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-3000:]
     return Run.open(output)
 
 
 @pytest.fixture(scope="module")
 def runs(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Run]:
-    """The same discovery with one, two and three processes."""
+    """The same discovery with one, two and three processes; one needs no torchrun."""
     folder = tmp_path_factory.mktemp("distributed")
-    return {processes: _discover(photos, folder / str(processes), processes) for processes in (1, 2, 3)}
+    discover(photos, output=folder / "1", preset="tiny", settings=SHARED, device="cpu")
+    several = {processes: _discover(photos, folder / str(processes), processes) for processes in (2, 3)}
+    return {1: Run.open(folder / "1")} | several
 
 
 def _losses(run: Run) -> dict[str, Any]:
@@ -156,18 +158,8 @@ def feature_runs(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
     folder = tmp_path_factory.mktemp("features")
     # Each process draws its own sample of the cells, so that both use all of them.
     values = QUICK_FEATURES | {"features.sample": 10_000, "features.max_unexplained_start": 1e9}
-    runs = {}
-    for processes in (1, 2):
-        result = subprocess.run(
-            _command(photos, folder / str(processes), processes, values=values),
-            env=_environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-3000:]
-        runs[processes] = Run.open(folder / str(processes))
-    return runs
+    discover(photos, output=folder / "1", preset="tiny", settings=values, device="cpu")
+    return {1: Run.open(folder / "1"), 2: _discover(photos, folder / "2", 2, values)}
 
 
 def test_features_give_the_same_first_landmarks_as_one_process(feature_runs: dict[int, Run]) -> None:

@@ -38,22 +38,24 @@ def headline_numbers(metrics: Metrics) -> list[tuple[str, str, str]]:
         numbers.append(("Verdict", str(checks["verdict"]), describe_verdict(checks)))
     if metrics.get("verification"):
         second = metrics["verification"]
-        value = f"{second['forward']:.2f} % (guessing {second['guessing_forward']:.2f} %)"
-        numbers.append(("Error against a second run", value, describe_agreement(second)))
+        value = f"{second['forward']:.2f} %"
+        explanation = f"{_guessing(second['guessing_forward'])} {describe_agreement(second)}"
+        numbers.append(("Error against a second run", value, explanation))
     if "headline" in metrics:
         headline, guessing = metrics["headline"], metrics["guessing"]
         numbers += [
             (
                 "Forward error",
-                f"{headline['forward']['error']:.2f} % (guessing {guessing['forward']:.2f} %)",
-                "Distance between the annotated points and their prediction from the landmarks, in percent "
-                f"of {error_unit(metrics)}. Guessing is predicting the mean shape.",
+                f"{headline['forward']['error']:.2f} %",
+                f"{_guessing(guessing['forward'])} Distance between the annotated points and their "
+                f"prediction from the landmarks, in percent of {error_unit(metrics)}. Guessing is predicting "
+                "the mean shape.",
             ),
             (
                 "Backward error",
-                f"{headline['backward']['error']:.2f} % (guessing {guessing['backward']:.2f} %)",
-                "Distance between the landmarks and their prediction from the annotated points. It is small "
-                "if no landmark moves at random.",
+                f"{headline['backward']['error']:.2f} %",
+                f"{_guessing(guessing['backward'])} Distance between the landmarks and their prediction from "
+                "the annotated points. It is small if no landmark moves at random.",
             ),
             (
                 "Points found by Stage 1",
@@ -73,6 +75,10 @@ def headline_numbers(metrics: Metrics) -> list[tuple[str, str, str]]:
             )
         )
     return numbers
+
+
+def _guessing(error: float) -> str:
+    return f"Guessing: {error:.2f} %."
 
 
 def metric_tables(metrics: Metrics) -> tuple[ReportTable, ...]:

@@ -101,11 +101,11 @@ def test_only_one_process_writes(runs: dict[int, Run], processes: int) -> None:
     assert (runs[processes].path / "report" / "index.html").exists()
 
 
-def test_all_processes_use_the_number_of_landmarks_that_one_chose(photos: Path, tmp_path: Path) -> None:
+def test_all_processes_verify_the_number_of_landmarks_that_one_chose(photos: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
-    options = ["-k", "auto", "--set=K=0", "--set=auto_k.candidates=[3, 4, 6]", "--set=auto_k.splits=2"]
+    options = ["-k", "auto", "--verify", "--set=K=0", "--set=auto_k.candidates=[3, 4, 6]"]
     result = subprocess.run(
-        _command(photos, output, 2, *options, "--set=rounds.count=1"),
+        _command(photos, output, 2, *options, "--set=auto_k.splits=2", "--set=rounds.count=1"),
         env=_environment(),
         capture_output=True,
         text=True,
@@ -114,8 +114,11 @@ def test_all_processes_use_the_number_of_landmarks_that_one_chose(photos: Path, 
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-3000:]
     run = Run.open(output)
     (event,) = [event for event in run.events() if event["event"] == "landmark_count"]
-    assert event["images"] == 24  # of both processes
+    assert event["images"] == 21  # of both processes, without the held-out images
     assert event["K"] == run.config.K
+    verification = run.read_verification()
+    assert verification is not None
+    assert len(verification["backward_shares"]) == event["K"]
     tensors = load_file(output / "points" / "landmarks.safetensors")
     assert tensors["centroids"].shape[0] == event["K"]
     assert tensors["label"].max() < event["K"]

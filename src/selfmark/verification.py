@@ -50,7 +50,8 @@ def verify_run(run: Run, detector: Detector, store: ImageStore, train: Train) ->
     folder = run.path / "verification"
     config = shorten(run.config)
     _, half = split_images(run.refs(), config.verification.training_fraction, len(run.refs()), config.seed)
-    is_new = not (folder / "run.json").exists()
+    # All processes must look before the leader creates the folder.
+    is_new = run.group.any(not (folder / "run.json").exists())
     run.log("verification", images=len(half), held_out=len(run.held_out_refs()))
     if is_new:
         run.group.run_on_leader(lambda: Run.create(folder, config, [str(run.path)], half))

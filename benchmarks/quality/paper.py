@@ -18,7 +18,8 @@ NEGATIVES = {
     ("same image", "clustering"): 7.95,
 }
 
-# Table "keypoint initialization": CelebA, Stage 1, forward and backward.
+# Table "keypoint initialization": CelebA, Stage 1, forward and backward. The 3.25 of SuperPoint is 3.32 in
+# the table "flipping" (CelebA, flipping in training), although nothing in the text tells the settings apart.
 DETECTORS = {"sift": (4.07, 7.79), "orb": (3.85, 7.70), "r2d2": (3.71, 7.97), "superpoint": (3.25, 6.65)}
 
 # Table inside figure "precision of generic keypoints": CelebA, percentage close to one of 68 points.

@@ -32,6 +32,9 @@ class Dataset:
         train_labels: Points that the regressors are fitted on.
         normalizer: Length that errors are divided by; if empty, the one given in the label files.
         breakdown_fields: Annotation fields by which errors are broken down.
+        crops: How training and test images are cropped, for readers of the results.
+        unit: Length that errors are percentages of, for readers of the results.
+        label_source: Who made the labels, for readers of the results.
         note: Remark for readers of the results.
         prepare: Function that writes label files with boxes to the working copy.
         video: COCO file of the frames on which motion is measured; empty without a video.
@@ -43,23 +46,44 @@ class Dataset:
     train_labels: str = "train.json"
     normalizer: str = ""
     breakdown_fields: tuple[str, ...] = ()
+    crops: str = ""
+    unit: str = ""
+    label_source: str = ""
     note: str = ""
     prepare: Callable[[Path], None] | None = None
     video: str = ""
 
 
 DATASETS = {
-    "faces-yt68": Dataset(("images/train",), ("images",), breakdown_fields=("yaw_bucket",)),
+    "faces-yt68": Dataset(
+        ("images/train",),
+        ("images",),
+        breakdown_fields=("yaw_bucket",),
+        crops="by the labels: training and test images are squares around the 68 points",
+        unit="square root of the area of the tight box around the 68 points",
+        label_source="68 points that came with the video frames; they look machine-made",
+    ),
     "faces-mtfl-aflw": Dataset(
         ("images/train",),
         ("images",),
         breakdown_fields=("pose",),
+        crops="training images by the labels: squares around the five points, with random scale and offset; "
+        "test images are the AFLW crops that MTFL published",
+        unit="distance between the two eye points, which is short in profile",
+        label_source="MTFL's five points; a hidden eye has a guessed position",
         note="landmarks are discovered and regressors fitted on the 10,000 MTFL training images and tested "
         "on the 2,995 AFLW crops; pose 1 is left profile, 3 is frontal, 5 is right profile",
     ),
     # The stored crops are 1.2 times the box, the same as the crop that selfmark makes from a box. Using the
     # COCO files therefore does not change the crop; it only keeps first keypoints on the bird.
-    "birds-cub": Dataset(("train.json",), ("train.json", "test.json"), note="without sea birds; CUB's boxes"),
+    "birds-cub": Dataset(
+        ("train.json",),
+        ("train.json", "test.json"),
+        crops="by CUB's annotated boxes, training and test images",
+        unit="square root of the area of CUB's box",
+        label_source="clicks of several crowd workers, combined",
+        note="without sea birds; CUB's boxes",
+    ),
     "flies-dpk": Dataset(("images/train",), ("images",)),
     "flies-pair-video": Dataset(
         ("frames-train.json",),
@@ -67,6 +91,9 @@ DATASETS = {
         labels="frames-test.json",
         train_labels="frames-train.json",
         normalizer="points:head,abdomen",
+        crops="by the labels: boxes of 105 px around head, thorax and abdomen, training and test frames",
+        unit="length from head to abdomen, not the box that the data set names",
+        label_source="predictions of another model (SLEAP), not human labels",
         note=animals.FLIES_NOTE,
         prepare=animals.prepare_flies,
         video="frames-test.json",
@@ -77,6 +104,9 @@ DATASETS = {
         labels="frames-test.json",
         train_labels="frames-train.json",
         normalizer="points:snout,tail_base",
+        crops="boxes of 150 px by background subtraction, without labels",
+        unit="length from snout to tail base, not the box that the data set names",
+        label_source="one person; the ears are swapped in one of the 24 test images",
         note=animals.MOUSE_NOTE,
         prepare=animals.prepare_mouse,
         video="frames-motion.json",

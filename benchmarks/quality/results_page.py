@@ -38,7 +38,7 @@ TARGETS = (
 
 def results_page(quality: Quality) -> str:
     """Return docs/results/quality.md."""
-    parts = [_introduction(quality), _errors(quality), _targets(quality)]
+    parts = [_introduction(quality), _conditions(), _errors(quality), _targets(quality)]
     parts += [_by_field(quality, "yaw_bucket", "By yaw", "faces-yt68, degrees as estimated by the data set.")]
     parts += [
         _by_field(quality, "pose", "By pose", "faces-mtfl-aflw: 1 left profile, 3 frontal, 5 right profile.")
@@ -54,18 +54,53 @@ def _introduction(quality: Quality) -> str:
         "<!-- made by benchmarks/quality/quality_pages.py from quality.json: edit there -->\n\n"
         "`benchmarks/quality/run.py` computes each row with `selfmark discover` and `selfmark evaluate` on "
         f"{' and '.join(machines) or 'no machine yet'}.\n\n"
-        "- Errors are percentages of the square root of the box's area unless stated otherwise. Regressors "
-        "are fitted on all training images.\n"
+        "- Errors are percentages of a length that depends on the data set ([Conditions](#conditions)). "
+        "Regressors are fitted on all labeled training images, without random draws. The headline numbers of "
+        "this project use ridge 0.01.\n"
         "- `ridge` is relative to the largest entry of X'X. The paper does not give it; the authors' "
         "program uses 0.001 for forward errors on CelebA, and 0.1 for forward errors on LS3D and for all "
         "backward errors.\n"
         "- Several seeds are given as mean ± sample standard deviation.\n"
         "- The mean shape columns give the error of the same guess for every image: the mean annotated "
         "points (forward) or the mean landmarks (backward). Compare a backward error with the guess, because "
-        "landmarks that hardly move are easy to predict.\n"
+        f"landmarks that hardly move are easy to predict.{_missing_guesses(quality)}\n"
         "- Minutes are the time of `discover`. The last column says how many runs shared the machine, for "
         "each seed.\n\n"
         f"{reproduction_command('ROW is the name in the first column')}"
+    )
+
+
+def _missing_guesses(quality: Quality) -> str:
+    """Return what quality.json does not contain, because its runs did not record it."""
+    stage1 = [row for row in quality["rows"] if row["stage"] == 1]
+    missing = []
+    if not any("mean_shape_backward" in row for row in stage1):
+        missing.append(
+            "The guess for Stage 1 was not recorded (a dash). There, landmarks that were not found are "
+            "filled in, which makes them easy to predict; the backward error over found landmarks only was "
+            "not recorded either."
+        )
+    if not any(run.get("inter_ocular") for run in quality["runs"].values()):
+        missing.append("Inter-ocular errors of faces-yt68 were not recorded.")
+    return "".join(f" {sentence}" for sentence in missing)
+
+
+def _conditions() -> str:
+    """Return the section that says what the numbers of each row stand on."""
+    rows_by_condition: dict[tuple[str, str], list[str]] = {}
+    for experiment in RESULTS:
+        rows_by_condition.setdefault((experiment.data, experiment.test_choice), []).append(experiment.name)
+    lines = ["| rows | crops | errors are percentages of | labels | settings chosen on test images? |"]
+    lines.append("| --- | --- | --- | --- | --- |")
+    for (data, choice), names in rows_by_condition.items():
+        dataset = DATASETS[data]
+        cells = [", ".join(f"`{name}`" for name in names), dataset.crops, dataset.unit, dataset.label_source]
+        lines.append("| " + " | ".join([*cells, choice]) + " |")
+    return (
+        "## Conditions\n\n"
+        "Labels crop the images where this table says so, fit regressors and measure errors. Discovery does "
+        "not use them otherwise. In crops by labels, objects have about the same place and size, which makes "
+        "the task and guessing easier. No images were set aside for choosing settings.\n\n" + "\n".join(lines)
     )
 
 
@@ -128,10 +163,23 @@ def _targets(quality: Quality) -> str:
                 label,
                 f"{target.maximum:g}{unit}",
                 NONE if value is None else f"{value:.2f}",
+                _guess(quality, target),
                 reached,
             ]
         )
-    return "## Targets\n\n" + table(["row", "result of Stage 2", "target", "measured", "reached"], rows)
+    header = ["row", "result of Stage 2", "target", "measured", "guessing", "reached"]
+    return "## Targets\n\nMeasured on test images.\n\n" + table(header, rows)
+
+
+def _guess(quality: Quality, target: Target) -> str:
+    """Return the error of the mean shape in the direction of a target."""
+    if target.relative:
+        return "1"
+    fields = {"forward": "mean_shape", "backward": "mean_shape_backward"}
+    if target.field not in fields:
+        return NONE
+    guess = mean(collect_values(quality, target.row, fields[target.field], ridge=target.ridge))
+    return NONE if guess is None else f"{guess:.2f}"
 
 
 def _by_field(quality: Quality, field: str, title: str, description: str) -> str:
@@ -148,14 +196,17 @@ def _by_field(quality: Quality, field: str, title: str, description: str) -> str
     rows = [
         [
             row,
-            direction,
+            direction.replace("guessing_", "guessing, "),
             *(format_mean([group[name][direction] for group in groups if name in group]) for name in first),
         ]
         for row, groups in groups_by_row.items()
-        for direction in ("forward", "backward")
+        for direction in ("forward", "guessing_forward", "backward", "guessing_backward")
+        if all(direction in group for table in groups for group in table.values())
     ]
     header = ["row", "error", *(f"{name} ({group['images']:.0f} images)" for name, group in first.items())]
-    return f"## {title}\n\n{description} Stage 2, ridge 0.01.\n\n" + table(header, rows)
+    has_guesses = any(row[1].startswith("guessing") for row in rows)
+    missing = "" if has_guesses else " The errors of guessing were not recorded for these groups."
+    return f"## {title}\n\n{description} Stage 2, ridge 0.01.{missing}\n\n" + table(header, rows)
 
 
 # --- videos ----------------------------------------------------------------------------------------------
@@ -215,7 +266,11 @@ def _changes(quality: Quality, plain: str, temporal: str) -> str:
     if not all(numbers for pair in (flow, *errors.values()) for numbers in pair):
         return ""
     changes = [f"the distance from flow {describe_change(*flow, digits=3)}"]
-    return "; ".join(changes + [f"{label} {describe_change(*pair)}" for label, pair in errors.items()])
+    changes += [f"{label} {describe_change(*pair)}" for label, pair in errors.items()]
+    guesses = [mean(collect_values(quality, name, "mean_shape_backward")) for name in (plain, temporal)]
+    if None not in guesses:
+        changes[-1] += f" (guessing: {guesses[0]:.2f} and {guesses[1]:.2f})"
+    return "; ".join(changes)
 
 
 def _notes(quality: Quality) -> str:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import math
 import multiprocessing
 import queue
 import subprocess
@@ -127,11 +128,13 @@ def find_missing(jobs: Sequence[Job], out: Path, again: bool) -> list[Job]:
 
 
 def format_summary(paths: Sequence[Path]) -> str:
-    """Return a short table: forward errors with every ridge, the backward error with the headline ridge."""
+    """Return a short table: forward errors with every ridge, backward errors with ridge 0.01 and guessing."""
     from selfmark.run.files import read_json
 
     lines = [
-        f"{'row':34} {'stage':>5} " + " ".join(f"fwd {ridge:<6g}" for ridge in RIDGES) + "  bwd 0.01  minutes"
+        f"{'row':34} {'stage':>5} "
+        + " ".join(f"fwd {ridge:<6g}" for ridge in RIDGES)
+        + "  bwd 0.01  guessing  minutes"
     ]
     for path in paths:
         rows = read_json(path)["rows"]
@@ -140,7 +143,8 @@ def format_summary(paths: Sequence[Path]) -> str:
             forward = " ".join(f"{by_ridge[ridge]['forward']:10.2f}" for ridge in RIDGES)
             label = f"{path.stem}" + (f" ({name})" if not path.stem.startswith(name) else "")
             backward, minutes = by_ridge[0.01]["backward"], by_ridge[0.01]["minutes"]
-            lines.append(f"{label:34} {stage:>5} {forward} {backward:9.2f} {minutes:8.2f}")
+            guess = by_ridge[0.01].get("mean_shape_backward", math.nan)
+            lines.append(f"{label:34} {stage:>5} {forward} {backward:9.2f} {guess:9.2f} {minutes:8.2f}")
     return "\n".join(lines)
 
 

@@ -238,11 +238,38 @@ def _build_rows(
             "backward": round(errors[f"ridge {ridge:g}"]["backward"], 3),
             **context_columns,
             "points_per_image": points[stage],
-            **({"mean_shape_backward": round(metrics["guessing"]["backward"], 3)} if stage == 2 else {}),
+            **_backward_references(metrics, stage, errors[f"ridge {ridge:g}"]),
         }
         for stage, errors in stages.items()
         for ridge in RIDGES
     ]
+
+
+def _backward_references(metrics: Record, stage: int, errors: Record) -> Record:
+    """Return the backward error of guessing; for Stage 1 also both errors over found landmarks only."""
+    if stage == 2:
+        return {"mean_shape_backward": round(metrics["guessing"]["backward"], 3)}
+    guessing = metrics["stage1"]["guessing"]
+    return {
+        "mean_shape_backward": round(guessing["backward"], 3),
+        "backward_found": _round_or_none(errors["backward_found"]),
+        "mean_shape_backward_found": _round_or_none(guessing["backward_found"]),
+    }
+
+
+def _summarize_inter_ocular(metrics: Record) -> Record:
+    """Return the errors of Stage 2 by both inter-ocular distances of 68 facial points; else nothing."""
+    return {
+        name: {
+            key: round(value, 3)
+            for direction in ("forward", "backward")
+            for key, value in (
+                (direction, entry["headline"][direction]["error"]),
+                (f"guessing_{direction}", entry["guessing"][direction]),
+            )
+        }
+        for name, entry in metrics["inter_ocular"].items()
+    }
 
 
 def _describe_run(
@@ -271,6 +298,7 @@ def _describe_run(
         "train_images": metrics["train_images_used"],
         "test_images": metrics["test_images_used"],
         "by": metrics["by"],
+        "inter_ocular": _summarize_inter_ocular(metrics),
         "backward_by_landmark": [
             _round_or_none(value) for value in metrics["headline"]["backward"]["by_point"]
         ],

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LinearRegression, Ridge
 
+from selfmark.config import Evaluation
 from selfmark.errors import InputError
 from selfmark.evaluation.nme import (
     DrawStatistics,
@@ -21,7 +22,16 @@ from selfmark.evaluation.nme import (
     nme,
     point_errors,
 )
-from selfmark.evaluation.protocol import Examples, backward_errors, forward_errors, mean_shape_errors
+from selfmark.evaluation.protocol import (
+    Examples,
+    backward_errors,
+    curves_by_num_images,
+    errors_by_num_images,
+    forward_errors,
+    headline_errors,
+    mean_shape_errors,
+    stage1_errors,
+)
 from selfmark.evaluation.regression import Regressor, fit_ridge, fit_without_bias
 
 K, L = 5, 7  # landmarks and annotated points
@@ -135,6 +145,96 @@ def test_mean_shape_baseline(scene: dict[str, np.ndarray]) -> None:
     all_visible = np.ones((TEST, K), bool)
     expected = naive_nme(predicted, scene["test_landmarks"], all_visible, scene["normalizer"])
     assert measured["backward"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_stage1_backward_error_over_found_landmarks_agrees_with_a_naive_loop(
+    scene: dict[str, np.ndarray],
+) -> None:
+    """Landmarks that were not found are neither fitted nor counted; guessing counts the same landmarks."""
+    rng = np.random.default_rng(3)
+    for part in ("train", "test"):
+        missing = rng.random(scene[f"{part}_landmarks"].shape[:2]) < 0.4
+        missing[:, 2] |= part == "train"  # landmark 2 is found in no training image
+        scene[f"{part}_landmarks"][missing] = np.nan
+    scene["test_landmarks"][0] = np.nan  # one test image without landmarks
+    mean = np.nanmean(scene["train_truth"], axis=0)
+    x, x_test = (
+        np.where(np.isnan(scene[name]), mean, scene[name]).reshape(len(scene[name]), -1)
+        for name in ("train_truth", "test_truth")
+    )
+    errors: list[list[float]] = [[] for _ in range(TEST)]
+    guesses: list[list[float]] = [[] for _ in range(TEST)]
+    for landmark in (0, 1, 3, 4):
+        rows = [row for row in range(TRAIN) if np.isfinite(scene["train_landmarks"][row, landmark, 0])]
+        known = scene["train_landmarks"][rows, landmark]
+        model = Ridge(alpha=ridge_alpha(x[rows], 0.1), solver="cholesky").fit(x[rows], known)
+        for image in range(TEST):
+            found = scene["test_landmarks"][image, landmark]
+            if np.isfinite(found[0]):
+                size = scene["normalizer"][image]
+                errors[image].append(
+                    100 * math.dist(model.predict(x_test[image : image + 1])[0], found) / size
+                )
+                guesses[image].append(100 * math.dist(known.mean(axis=0), found) / size)
+    expected, expected_guess = (
+        np.mean([np.mean(image) for image in table if image]) for table in (errors, guesses)
+    )
+    measured = stage1_errors(*examples(scene), Evaluation(ridges=(0.1,), completion_iterations=50))
+    assert measured["errors"][1]["backward_found"] == pytest.approx(expected, rel=1e-8)
+    assert measured["guessing"]["backward_found"] == pytest.approx(expected_guess, rel=1e-12)
+    # A landmark that is filled in with its mean is easy to predict.
+    assert measured["guessing"]["backward"] < measured["guessing"]["backward_found"]
+
+
+def test_stage1_errors_are_the_same_if_every_landmark_was_found(scene: dict[str, np.ndarray]) -> None:
+    train, test = examples(scene)
+    measured = stage1_errors(train, test, Evaluation())
+    for row in measured["errors"]:
+        assert row["backward_found"] == row["backward"]
+    assert measured["guessing"]["backward_found"] == measured["guessing"]["backward"]
+    assert measured["guessing"]["backward"] == pytest.approx(mean_shape_errors(train, test)["backward"])
+    nothing = scene | {"test_landmarks": np.full_like(scene["test_landmarks"], np.nan)}
+    assert stage1_errors(*examples(nothing), Evaluation())["errors"][0]["backward_found"] is None
+
+
+def test_guessing_of_each_landmark_and_its_curve(scene: dict[str, np.ndarray]) -> None:
+    backward = headline_errors(*examples(scene), Evaluation())["backward"]
+    mean = scene["train_landmarks"].mean(axis=0)
+    expected = [
+        np.mean(
+            [
+                100
+                * math.dist(mean[landmark], scene["test_landmarks"][image, landmark])
+                / scene["normalizer"][image]
+                for image in range(TEST)
+            ]
+        )
+        for landmark in range(K)
+    ]
+    assert backward["guessing_by_point"] == pytest.approx(expected)
+    best = sorted(expected)
+    assert backward["guessing_cumulative"] == pytest.approx([np.mean(best[: n + 1]) for n in range(K)])
+    assert backward["guessing"] == pytest.approx(mean_shape_errors(*examples(scene))["backward"])
+
+
+def test_curves_are_means_over_draws(scene: dict[str, np.ndarray]) -> None:
+    """The draws are those of the table of errors by number of images."""
+    train, test = examples(scene)
+    settings = Evaluation(fit_images=(30, 1_000), draws=4, ridges=(0.01,))
+    (entry,) = curves_by_num_images(train, test, settings)
+    assert (entry["images"], entry["draws"]) == (30, 4)
+    rng = np.random.default_rng([settings.seed, 30])
+    curves, means = [], []
+    for _ in range(4):
+        rows = np.sort(rng.choice(TRAIN, 30, replace=False))
+        errors = backward_errors(train.select(rows), test, partial(fit_ridge, ridge=0.01))
+        best = sorted(errors.mean(axis=0))
+        curves.append([sum(best[: n + 1]) / (n + 1) for n in range(K)])
+        means.append(mean_error(errors))
+    np.testing.assert_allclose(entry["backward"]["mean"], np.mean(curves, axis=0), rtol=1e-9)
+    np.testing.assert_allclose(entry["backward"]["spread"], np.std(curves, axis=0), rtol=1e-9)
+    row = next(row for row in errors_by_num_images(train, test, settings) if row["regressor"] == "ridge 0.01")
+    assert row["backward"]["mean"] == pytest.approx(np.mean(means))
 
 
 def test_perfect_landmarks_give_almost_no_error_and_useless_ones_the_error_of_the_mean_shape() -> None:

@@ -158,9 +158,17 @@ def test_errors_by_field(run: Path, toy: Path, known_landmarks: None) -> None:
     metrics = _evaluate(run, toy, "--normalizer", "side", "--by", "pose", "--by", "angle")
     error = 100 * (6 - 6 / 1.01) / 64
     # As in test_small_example, the backward error is half of 4 - 4 / 1.01, a third of the error of a.
+    # Guessing misses a by 6, and landmark 0 by 4.
+    guess = 100 * 6 / 64
     assert metrics["by"]["pose"] == {
-        "left": {"images": 1, "forward": pytest.approx(error / 2), "backward": pytest.approx(error / 3)},
-        "right": {"images": 1, "forward": pytest.approx(error), "backward": pytest.approx(error / 3)},
+        name: {
+            "images": 1,
+            "forward": pytest.approx(share * error),
+            "backward": pytest.approx(error / 3),
+            "guessing_forward": pytest.approx(share * guess),
+            "guessing_backward": pytest.approx(guess / 3),
+        }
+        for name, share in (("left", 1 / 2), ("right", 1))
     }
     assert list(metrics["by"]["angle"]) == ["0.0", "1.0"]
 
@@ -220,6 +228,7 @@ def test_random_draws_of_images_and_detector_precision(run: Path, toy: Path, kno
     )
     draws_by_images = {(row["images"], row["forward"]["draws"]) for row in metrics["errors"]}
     assert draws_by_images == {(2, 4), (3, 1)}
+    assert [(curve["images"], curve["draws"]) for curve in metrics["curves"]] == [(2, 4)]
     assert set(metrics["precision"]) <= {"orb"}
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from selfmark.config import Features, override, preset
+from selfmark.correspondence.mirror import LandmarkPartners
 from selfmark.correspondence.zero_shot import place_parts
 from selfmark.errors import InputError
 from selfmark.evaluation import stage1_landmarks
@@ -214,7 +215,7 @@ def feature_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def _write_source(run: Run, source: str) -> None:
-    card = build_card(run, (0, 1, 2), 5)
+    card = build_card(run, LandmarkPartners.themselves(3), 5)
     card.provenance["landmarks"] = source
     write_card(card, run.model_folder)
 

@@ -48,7 +48,9 @@ def test_errors_are_in_the_cell_of_their_regressor_and_number_of_images(metrics:
     for direction in ("forward", "backward"):
         table = _table(metrics, f"{direction.capitalize()} error by number")
         cells = _cells(table)
-        assert list(cells) == ["3", "12"]
+        assert list(cells) == ["3", "12", "guessing"]
+        assert set(cells["guessing"]) == {f"{metrics['guessing'][direction]:.2f}"}
+        assert "over 2 random samples" in table.note
         for row in metrics["errors"]:
             cell = cells[str(row["images"])][table.header[1:].index(row["regressor"])]
             assert cell.startswith(f"{row[direction]['mean']:.2f}")
@@ -60,9 +62,20 @@ def test_stages_groups_hits_and_precision_are_tables(metrics: dict[str, Any]) ->
     stages = _cells(_table(metrics, "Stage 1 and Stage 2"))
     for row in metrics["stage1"]["errors"]:
         assert stages[row["regressor"]][0] == f"{row['forward']:.2f}"
-        assert stages[row["regressor"]][2] == f"{row['backward']:.2f}"
+        assert stages[row["regressor"]][2:4] == (f"{row['backward']:.2f}", f"{row['backward_found']:.2f}")
+    guesses, guessed = metrics["stage1"]["guessing"], metrics["guessing"]
+    assert stages["guessing"] == tuple(
+        f"{value:.2f}"
+        for value in (
+            *(guessed["forward"], guessed["forward"]),
+            *(guesses["backward"], guesses["backward_found"], guessed["backward"]),
+        )
+    )
     poses = _cells(_table(metrics, "Error by pose"))
     assert set(poses) == {"left", "right"}
+    for name, row in metrics["by"]["pose"].items():
+        errors = ("forward", "guessing_forward", "backward", "guessing_backward")
+        assert poses[name][1:] == tuple(f"{row[key]:.2f}" for key in errors)
     assert sum(int(row[0]) for row in poses.values()) == metrics["test_images_used"]
     for kind in ("raw", "regressed"):
         hits = _cells(_table(metrics, f"hit, {kind}"))
@@ -75,11 +88,12 @@ def test_stages_groups_hits_and_precision_are_tables(metrics: dict[str, Any]) ->
 def test_curves_rise_and_end_at_the_mean(metrics: dict[str, Any]) -> None:
     forward, backward, within = metrics_text.metric_curves(metrics)
     for curve, direction in ((forward, "forward"), (backward, "backward")):
-        ((_, x, y),) = curve.lines
-        by_point = np.array(metrics["headline"][direction]["by_point"], float)
-        assert y[-1] == pytest.approx(np.nanmean(by_point))
-        assert (np.diff(y) >= -1e-9).all()
-        assert x.tolist() == list(range(1, len(x) + 1))
+        assert [name for name, _, _ in curve.lines] == [direction.capitalize(), "Guessing"]
+        for (_, x, y), key in zip(curve.lines, ("by_point", "guessing_by_point"), strict=True):
+            by_point = np.array(metrics["headline"][direction][key], float)
+            assert y[-1] == pytest.approx(np.nanmean(by_point))
+            assert (np.diff(y) >= -1e-9).all()
+            assert x.tolist() == list(range(1, len(x) + 1))
     for _, x, y in within.lines:
         assert x[0] == 0
         assert (np.diff(y) >= 0).all()
@@ -93,6 +107,8 @@ def test_landmarks_are_ranked_and_described(metrics: dict[str, Any]) -> None:
     facts = metrics_text.landmark_facts(metrics)
     assert len(facts) == 4
     assert dict(facts[2])["backward error"] == f"{metrics['headline']['backward']['by_point'][2]:.1f} %"
+    guess = metrics["headline"]["backward"]["guessing_by_point"][2]
+    assert dict(facts[2])["backward error of guessing"] == f"{guess:.1f} %"
     nearest = [dict(row)["nearest annotated point"] for row in facts]
     assert nearest == [metrics["points"][metrics["matched"].index(index)] for index in range(4)]
 
@@ -110,3 +126,83 @@ def test_only_trust_is_shown_without_labels(metrics: dict[str, Any]) -> None:
 )
 def test_units_are_described(spec: str, words: str) -> None:
     assert words in metrics_text.error_unit({"normaliser": spec})
+
+
+def _with_eyes(metrics: dict[str, Any], normalizer: str) -> dict[str, Any]:
+    """Return the metrics as if the points were 68 facial points; the second distance is half as long."""
+
+    def scaled(value: Any, scale: float) -> Any:
+        if isinstance(value, dict):
+            return {key: scaled(entry, scale) for key, entry in value.items()}
+        if isinstance(value, list):
+            return [scaled(entry, scale) for entry in value]
+        return value * scale if isinstance(value, float) else value
+
+    keys = ("errors", "guessing", "headline", "stage1")
+    eyes = {
+        name: {
+            "normaliser": spec,
+            "test_images_used": 7,
+            **scaled({key: metrics[key] for key in keys}, scale),
+        }
+        for name, spec, scale in (
+            ("eye_centers", "inter_ocular", 1.0),
+            ("points_41_46", "points:right_eye_5,left_eye_4", 2.0),
+        )
+    }
+    return metrics | {"normaliser": normalizer, "inter_ocular": eyes}
+
+
+def test_both_inter_ocular_distances_are_named(metrics: dict[str, Any]) -> None:
+    faces = _with_eyes(metrics, "inter_ocular")
+    headline, guessing = metrics["headline"], metrics["guessing"]
+    table = _table(faces, "Errors by inter-ocular distance")
+    assert table.header == ("distance between", "forward", "guessing", "backward", "guessing")
+    cells = _cells(table)
+    for stage2, scale in (
+        ("the centers of the eyes, Stage 2", 1),
+        ("points 41 and 46 (the authors' program), Stage 2", 2),
+    ):
+        numbers = (headline["forward"]["error"], guessing["forward"])
+        numbers += (headline["backward"]["error"], guessing["backward"])
+        assert cells[stage2] == tuple(f"{scale * number:.2f}" for number in numbers)
+    stage1 = next(row for row in metrics["stage1"]["errors"] if row["regressor"] == headline["regressor"])
+    assert cells["points 41 and 46 (the authors' program), Stage 1"][2:] == (
+        f"{2 * stage1['backward']:.2f}",
+        f"{2 * metrics['stage1']['guessing']['backward']:.2f}",
+    )
+    # The table by number of images and the headline have both, too.
+    other = _table(faces, "Forward error by number of annotated images, % of the distance between points 41")
+    assert set(_cells(other)["guessing"]) == {f"{2 * guessing['forward']:.2f}"}
+    explanation = {name: text for name, _, text in metrics_text.headline_numbers(faces)}["Backward error"]
+    assert (
+        f"{2 * headline['backward']['error']:.2f} % (guessing: {2 * guessing['backward']:.2f} %)"
+        in explanation
+    )
+
+
+def test_inter_ocular_errors_are_listed_beside_those_of_the_box(metrics: dict[str, Any]) -> None:
+    faces = _with_eyes(metrics, "box")
+    assert len(_table(faces, "Errors by inter-ocular distance").rows) == 4
+    titles = [table.title for table in metrics_text.metric_tables(faces)]
+    assert titles.count("Forward error by number of annotated images") == 1
+    assert "points 41" not in " ".join(text for _, _, text in metrics_text.headline_numbers(faces))
+    assert metrics["inter_ocular"] == {}  # the toy has other points
+    assert not any("inter-ocular" in table.title for table in metrics_text.metric_tables(metrics))
+
+
+def test_metrics_of_earlier_versions_are_shown_without_the_values_they_lack(metrics: dict[str, Any]) -> None:
+    old = json.loads(json.dumps(metrics))
+    del old["inter_ocular"], old["curves"], old["stage1"]["guessing"]
+    for row in old["stage1"]["errors"]:
+        del row["backward_found"]
+    for direction in ("forward", "backward"):
+        for key in ("guessing", "guessing_by_point", "guessing_cumulative"):
+            del old["headline"][direction][key]
+    for row in old["by"]["pose"].values():
+        del row["guessing_forward"], row["guessing_backward"]
+    assert "Stage 1 backward, found only" not in _table(old, "Stage 1 and Stage 2").header
+    assert _cells(_table(old, "Stage 1 and Stage 2"))["guessing"][2] == "none"
+    assert _table(old, "Error by pose").header == ("pose", "images", "forward", "backward")
+    assert [len(curve.lines) for curve in metrics_text.metric_curves(old)] == [1, 1, 2]
+    assert "backward error of guessing" not in dict(metrics_text.landmark_facts(old)[0])

@@ -112,7 +112,7 @@ def test_an_evaluation_gives_the_same_metrics() -> None:
             old["headline"][direction]["error"], rel=1e-2
         )
     assert new["unlabelled"]["stable"] == pytest.approx(old["unlabelled"]["stable"], abs=2e-2)
-    assert new.keys() == old.keys() | {"advice", "verification"}
+    assert new.keys() == old.keys() | {"advice", "curves", "inter_ocular", "verification"}
 
 
 def test_old_names_of_evaluation_settings_are_accepted() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from selfmark.errors import InputError
-from selfmark.evaluation.nme import BoolArray, nan_mean
+from selfmark.evaluation.nme import BoolArray, found_landmarks, nan_mean
 from selfmark.points import FloatArray
 
 # Values that Cai et al. recommend for matrices with entries of the order of one.
@@ -33,7 +33,7 @@ def complete_landmarks(landmarks: FloatArray, iterations: int) -> FloatArray:
     Returns:
         [N, K, 2] without NaN. Images without any landmark get the mean positions.
     """
-    is_found = _is_found(landmarks)
+    is_found = found_landmarks(landmarks)
     if is_found.all():
         return landmarks.copy()
     mean = mean_landmarks(landmarks)
@@ -97,7 +97,7 @@ def mean_landmarks(landmarks: FloatArray) -> FloatArray:
     Args:
         landmarks: [N, K, 2], NaN where missing.
     """
-    is_found = _is_found(landmarks)
+    is_found = found_landmarks(landmarks)
     if not is_found.any():
         raise InputError(
             "no landmark was found in any training image, so none can be filled in; train for longer"
@@ -109,7 +109,7 @@ def mean_landmarks(landmarks: FloatArray) -> FloatArray:
 
 def fill_with_mean(landmarks: FloatArray, mean: FloatArray) -> FloatArray:
     """Put missing landmarks of [T, K, 2] at their training mean [K, 2], as the paper does in test images."""
-    filled: FloatArray = np.where(_is_found(landmarks)[..., None], landmarks, mean)
+    filled: FloatArray = np.where(found_landmarks(landmarks)[..., None], landmarks, mean)
     return filled
 
 
@@ -119,9 +119,4 @@ def points_per_image(landmarks: FloatArray) -> float:
     >>> points_per_image(np.array([[[1.0, 1.0], [np.nan, np.nan]], [[2.0, 2.0], [3.0, 3.0]]]))
     1.5
     """
-    return float(_is_found(landmarks).sum(axis=1).mean())
-
-
-def _is_found(landmarks: FloatArray) -> BoolArray:
-    found: BoolArray = np.all(np.isfinite(landmarks), axis=2)
-    return found
+    return float(found_landmarks(landmarks).sum(axis=1).mean())

@@ -125,14 +125,20 @@ def backward_prediction(
 ) -> FloatArray:
     """Predict landmarks [T, K, 2] from annotated points; arguments as in `forward_prediction`.
 
-    Annotated points that are not visible are replaced by their training mean.
+    Annotated points that are not visible are replaced by their training mean. Each landmark has its own
+    regressor, fitted on the training images in which it was found, that is, where it is not NaN; a landmark
+    that was never found is predicted as NaN.
     """
     mean = mean_shape(train_truth, train_visible)
     known_train = np.where(train_visible[..., None], train_truth, mean)
     known_test = np.where(test_visible[..., None], test_truth, mean)
-    regressor = fit(_flat(known_train), _flat(train_landmarks))
-    predicted: FloatArray = regressor.predict(_flat(known_test)).reshape(len(test_truth), -1, 2)
-    return predicted
+    return forward_prediction(known_train, train_landmarks, found_landmarks(train_landmarks), known_test, fit)
+
+
+def found_landmarks(landmarks: FloatArray) -> BoolArray:
+    """Return whether each landmark of [N, K, 2] was found, [N, K]; missing ones are NaN."""
+    found: BoolArray = np.all(np.isfinite(landmarks), axis=2)
+    return found
 
 
 def mean_shape(truth: FloatArray, visible: BoolArray) -> FloatArray:
@@ -184,12 +190,7 @@ def measure_over_draws(
         draws: Number of draws.
         rng: Random number generator.
     """
-    if images_per_draw < 1 or draws < 1:
-        raise ValueError(f"images_per_draw and draws must be at least 1, not {images_per_draw} and {draws}")
-    if images_per_draw >= num_images:
-        subsets = [np.arange(num_images, dtype=np.int64)]
-    else:
-        subsets = [np.sort(rng.choice(num_images, images_per_draw, replace=False)) for _ in range(draws)]
+    subsets = draw_subsets(num_images, images_per_draw, draws, rng)
     errors = [error for error in (measure(rows) for rows in subsets) if not math.isnan(error)]
     if not errors:
         raise InputError(
@@ -197,6 +198,17 @@ def measure_over_draws(
             "also show, so there is nothing to evaluate; fit on more images"
         )
     return DrawStatistics(float(np.mean(errors)), float(np.std(errors)), len(errors))
+
+
+def draw_subsets(
+    num_images: int, images_per_draw: int, draws: int, rng: np.random.Generator
+) -> list[IntArray]:
+    """Draw random subsets of rows, each ascending; arguments as in `measure_over_draws`."""
+    if images_per_draw < 1 or draws < 1:
+        raise ValueError(f"images_per_draw and draws must be at least 1, not {images_per_draw} and {draws}")
+    if images_per_draw >= num_images:
+        return [np.arange(num_images, dtype=np.int64)]
+    return [np.sort(rng.choice(num_images, images_per_draw, replace=False)) for _ in range(draws)]
 
 
 Group = TypeVar("Group", bound=Hashable)

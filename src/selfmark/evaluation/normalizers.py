@@ -27,6 +27,10 @@ PARTS = {
 NAMED_SPECS = ("box", "bbox", *PARTS, "side")
 POINTS_PREFIX = "points:"
 
+# The 300-W scheme of 68 facial points has the six points of the right eye at 36 to 41, and those of the left
+# eye at 42 to 47. The authors' program measures the inter-ocular distance between points 41 and 46.
+_SIXTY_EIGHT, _RIGHT_EYE, _LEFT_EYE, _AUTHORS_EYES = 68, range(36, 42), range(42, 48), (41, 46)
+
 SIDES = {"l": "left", "r": "right", "left": "left", "right": "right"}
 # Parts that may follow the initial of their side directly, as in "lhip". Not "ear": "rear" is a word.
 PARTS_WITH_INITIAL = "eye|shoulder|elbow|wrist|hand|hip|knee|ankle|foot"
@@ -90,6 +94,22 @@ def default_normalizer(truth: AnnotatedObjects) -> str:
     """Return the declared normalizer, else the eye or shoulder distance if available, else the box."""
     named = (spec for spec in ("inter_ocular", "shoulders") if is_available(truth, spec))
     return truth.normalizer or next(named, "box")
+
+
+def inter_ocular_specs(names: Sequence[str]) -> dict[str, str]:
+    """Return both definitions of the inter-ocular distance of 68 facial points, as specs.
+
+    "eye_centers" is ours, the distance between the centers of the six points of each eye. "points_41_46" is
+    that of the authors' program, the distance between two points of the lower lids. The result is empty for
+    other points, also for five facial points, which have one point per eye.
+
+    Args:
+        names: Names of the L points.
+    """
+    if len(names) != _SIXTY_EIGHT or _find_ends(names, "inter_ocular") != ([*_LEFT_EYE], [*_RIGHT_EYE]):
+        return {}
+    first, second = (names[index] for index in _AUTHORS_EYES)
+    return {"eye_centers": "inter_ocular", "points_41_46": f"{POINTS_PREFIX}{first},{second}"}
 
 
 def declared_normalizer(category: CocoCategory, names: Sequence[str]) -> tuple[str, tuple[str, ...]]:

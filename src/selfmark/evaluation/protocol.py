@@ -32,13 +32,15 @@ from selfmark.evaluation.nme import (
     BoolArray,
     IntArray,
     backward_prediction,
+    draw_subsets,
     forward_prediction,
+    found_landmarks,
     group_errors,
     image_errors,
     mean_error,
     mean_shape,
     measure_over_draws,
-    nme,
+    nan_mean,
     point_errors,
 )
 from selfmark.evaluation.oks import Detections, TargetObjects, average_precision, sigmas_for
@@ -94,12 +96,41 @@ def forward_errors(train: Examples, test: Examples, fit: Fit) -> FloatArray:
 
 
 def backward_errors(train: Examples, test: Examples, fit: Fit) -> FloatArray:
-    """Compute errors [T, K] of landmarks predicted from the annotated points."""
+    """Compute errors [T, K] of landmarks predicted from the annotated points; NaN where one was not found."""
     predicted = backward_prediction(
         train.landmarks, train.truth, train.visible, test.truth, test.visible, fit
     )
-    all_visible = np.ones(test.landmarks.shape[:2], bool)
-    return point_errors(predicted, test.landmarks, all_visible, test.normalizer)
+    return point_errors(predicted, test.landmarks, _predictable_landmarks(train, test), test.normalizer)
+
+
+def guessing_errors(train: Examples, test: Examples) -> dict[str, FloatArray]:
+    """Compute the errors of guessing: predicting the mean shape of the training images for every image.
+
+    Returns:
+        "forward" [T, L], errors of the annotated points, and "backward" [T, K], errors of the landmarks; NaN
+        where a point is left out.
+    """
+    truth = np.broadcast_to(mean_shape(train.truth, train.visible), test.truth.shape)
+    mean = mean_shape(train.landmarks, found_landmarks(train.landmarks))
+    landmarks = np.broadcast_to(mean, test.landmarks.shape)
+    is_counted = test.visible & train.visible.any(axis=0)
+    return {
+        "forward": point_errors(truth, test.truth, is_counted, test.normalizer),
+        "backward": point_errors(
+            landmarks, test.landmarks, _predictable_landmarks(train, test), test.normalizer
+        ),
+    }
+
+
+def _predictable_landmarks(train: Examples, test: Examples) -> BoolArray:
+    """Return the landmarks [T, K] that were found in the test image and in any training image."""
+    return found_landmarks(test.landmarks) & found_landmarks(train.landmarks).any(axis=0)
+
+
+DIRECTIONS: dict[str, Callable[[Examples, Examples, Fit], FloatArray]] = {
+    "forward": forward_errors,
+    "backward": backward_errors,
+}
 
 
 def errors_by_num_images(train: Examples, test: Examples, settings: Evaluation) -> list[Metrics]:
@@ -110,7 +141,7 @@ def errors_by_num_images(train: Examples, test: Examples, settings: Evaluation) 
         for count in sizes:
             # "all" is True for the row that is fitted on all training images.
             row: Metrics = {"regressor": name, "images": count, "all": count == len(train)}
-            for direction, errors in (("forward", forward_errors), ("backward", backward_errors)):
+            for direction, errors in DIRECTIONS.items():
                 # All regressors and directions use the same draws, so that rows can be compared.
                 rng = np.random.default_rng([settings.seed, count])
                 measure = _mean_error_function(errors, train, test, fit)
@@ -133,14 +164,7 @@ def _mean_error_function(
 
 def mean_shape_errors(train: Examples, test: Examples) -> Metrics:
     """Measure the baseline that predicts the mean shape of the training images for every image."""
-    truth = np.broadcast_to(mean_shape(train.truth, train.visible), test.truth.shape)
-    landmarks = np.broadcast_to(train.landmarks.mean(axis=0), test.landmarks.shape)
-    is_counted = test.visible & train.visible.any(axis=0)
-    all_visible = np.ones(test.landmarks.shape[:2], bool)
-    return {
-        "forward": nme(truth, test.truth, is_counted, test.normalizer),
-        "backward": nme(landmarks, test.landmarks, all_visible, test.normalizer),
-    }
+    return {direction: mean_error(errors) for direction, errors in guessing_errors(train, test).items()}
 
 
 def headline_errors(train: Examples, test: Examples, settings: Evaluation) -> Metrics:
@@ -148,15 +172,15 @@ def headline_errors(train: Examples, test: Examples, settings: Evaluation) -> Me
 
     Entry n of `cumulative` is the mean error of the n + 1 best points, as in the paper. `within` is the
     fraction of all points whose error is at most each threshold, and `area` is the area under that curve.
+    `guessing`, `guessing_by_point` and `guessing_cumulative` are the same errors for the mean shape.
     """
     fit: Fit = partial(fit_ridge, ridge=settings.ridge)
     thresholds = np.linspace(0.0, settings.max_curve_error, NUM_THRESHOLDS)
     metrics: Metrics = {"regressor": f"ridge {settings.ridge:g}", "thresholds": thresholds.tolist()}
-    for direction, errors in (
-        ("forward", forward_errors(train, test, fit)),
-        ("backward", backward_errors(train, test, fit)),
-    ):
-        by_point = landmark_errors(errors)
+    guessing = guessing_errors(train, test)
+    for direction, compute_errors in DIRECTIONS.items():
+        errors = compute_errors(train, test, fit)
+        by_point, guessed = landmark_errors(errors), landmark_errors(guessing[direction])
         fractions = cumulative_by_threshold(errors, thresholds)
         metrics[direction] = {
             "error": mean_error(errors),
@@ -164,19 +188,57 @@ def headline_errors(train: Examples, test: Examples, settings: Evaluation) -> Me
             "cumulative": to_json_list(cumulative_by_landmark(by_point)),
             "within": to_json_list(fractions),
             "area": area_under_curve(fractions, thresholds),
+            "guessing": mean_error(guessing[direction]),
+            "guessing_by_point": to_json_list(guessed),
+            "guessing_cumulative": to_json_list(cumulative_by_landmark(guessed)),
         }
     return metrics
+
+
+def curves_by_num_images(train: Examples, test: Examples, settings: Evaluation) -> list[Metrics]:
+    """Measure the cumulative curves of `headline_errors` with fewer training images, over random draws.
+
+    Returns:
+        One entry for each number in `fit_images` that is smaller than the training set: `images`, `draws`,
+        and for each direction the `mean` and `spread` (standard deviation over draws) of the curve. The draws
+        are those of `errors_by_num_images`.
+    """
+    fit: Fit = partial(fit_ridge, ridge=settings.ridge)
+    entries = []
+    for count in (count for count in settings.fit_images if count < len(train)):
+        entry: Metrics = {"images": count, "draws": settings.draws}
+        for direction, compute_errors in DIRECTIONS.items():
+            rng = np.random.default_rng([settings.seed, count])
+            curves = [
+                cumulative_by_landmark(landmark_errors(compute_errors(train.select(rows), test, fit)))
+                for rows in draw_subsets(len(train), count, settings.draws, rng)
+            ]
+            # A point that no drawn image shows has no error, so the curve of that draw is shorter.
+            table = np.full((len(curves), max(map(len, curves))), np.nan)
+            for row, curve in zip(table, curves, strict=True):
+                row[: len(curve)] = curve
+            mean = nan_mean(table, axis=0)
+            spread = np.sqrt(nan_mean((table - mean) ** 2, axis=0))
+            entry[direction] = {"mean": to_json_list(mean), "spread": to_json_list(spread)}
+        entries.append(entry)
+    return entries
 
 
 def errors_by_group(train: Examples, test: Examples, values: Sequence[Any], settings: Evaluation) -> Metrics:
     """Measure the headline errors for each value of a field; `values` has one value per test image."""
     fit: Fit = partial(fit_ridge, ridge=settings.ridge)
     names = [str(value) for value in values]
-    forward = group_errors(image_errors(forward_errors(train, test, fit)), names)
-    backward = group_errors(image_errors(backward_errors(train, test, fit)), names)
+    guessing = guessing_errors(train, test)
+    errors = {
+        "forward": forward_errors(train, test, fit),
+        "backward": backward_errors(train, test, fit),
+        "guessing_forward": guessing["forward"],
+        "guessing_backward": guessing["backward"],
+    }
+    means = {key: group_errors(image_errors(table), names) for key, table in errors.items()}
     return {
-        name: {"images": count, "forward": forward[name][0] if name in forward else None, "backward": error}
-        for name, (error, count) in sorted(backward.items(), key=_numeric_order)
+        name: {"images": count, **{key: group.get(name, (None, 0))[0] for key, group in means.items()}}
+        for name, (_, count) in sorted(means["backward"].items(), key=_numeric_order)
     }
 
 
@@ -191,13 +253,25 @@ def _numeric_order(item: tuple[str, Any]) -> tuple[float, str]:
 # --- Stage 1, which may miss landmarks ---------------------------------------------------------------
 
 
-def stage1_errors(train: Examples, test: Examples, settings: Evaluation) -> Metrics:
+def stage1_errors(
+    train: Examples, test: Examples, settings: Evaluation, completed: FloatArray | None = None
+) -> Metrics:
     """Measure the errors of Stage 1, whose landmarks are NaN where they were not found.
 
     As in the paper, gaps are completed by singular value thresholding in the training images, and filled
-    with the training mean in the test images.
+    with the training mean in the test images. A landmark at its mean is easy to predict, so the backward
+    error is also measured without completion: `backward_found` counts only landmarks that were found, with a
+    regressor for each landmark, fitted on the training images in which it was found. `guessing` has the
+    errors of the mean shape for the same landmarks.
+
+    Args:
+        train: Images to fit regressors on.
+        test: Images to measure errors on.
+        settings: Regressors and the number of iterations of the completion.
+        completed: [N, K, 2] completed landmarks of the training images; None completes them here.
     """
-    completed = complete_landmarks(train.landmarks, settings.completion_iterations)
+    if completed is None:
+        completed = complete_landmarks(train.landmarks, settings.completion_iterations)
     filled = fill_with_mean(test.landmarks, mean_landmarks(train.landmarks))
     filled_train, filled_test = replace(train, landmarks=completed), replace(test, landmarks=filled)
     rows = [
@@ -205,10 +279,13 @@ def stage1_errors(train: Examples, test: Examples, settings: Evaluation) -> Metr
             "regressor": name,
             "forward": mean_error(forward_errors(filled_train, filled_test, fit)),
             "backward": mean_error(backward_errors(filled_train, filled_test, fit)),
+            "backward_found": to_json_number(mean_error(backward_errors(train, test, fit))),
         }
         for name, fit in regressors(settings).items()
     ]
-    return {"points_per_image": points_per_image(test.landmarks), "errors": rows}
+    found = to_json_number(mean_error(guessing_errors(train, test)["backward"]))
+    guessing = mean_shape_errors(filled_train, filled_test) | {"backward_found": found}
+    return {"points_per_image": points_per_image(test.landmarks), "errors": rows, "guessing": guessing}
 
 
 # --- landmarks used as detections of the annotated points --------------------------------------------

@@ -21,6 +21,7 @@ from selfmark.errors import InputError
 from selfmark.evaluation import protocol
 from selfmark.evaluation.advice import advise
 from selfmark.evaluation.cached_predictions import Progress, run_fingerprint
+from selfmark.evaluation.completion import complete_landmarks
 from selfmark.evaluation.detector_precision import detector_precisions, run_keypoint_precision
 from selfmark.evaluation.label_free import run_label_free_checks
 from selfmark.evaluation.labeled_run import (
@@ -32,12 +33,19 @@ from selfmark.evaluation.labeled_run import (
     split_in_half,
 )
 from selfmark.evaluation.nme import box_normalizer, forward_prediction
-from selfmark.evaluation.normalizers import default_normalizer, is_available, part_groups, unchecked_lengths
+from selfmark.evaluation.normalizers import (
+    default_normalizer,
+    is_available,
+    part_groups,
+    unchecked_lengths,
+)
 from selfmark.evaluation.oks import TargetObjects
 from selfmark.evaluation.protocol import Examples, Metrics
 from selfmark.evaluation.regression import fit_ridge
 from selfmark.evaluation.stage1_landmarks import Stage1Finder, load_stage1_finder
+from selfmark.evaluation.stage_errors import StageExamples, measure_inter_ocular
 from selfmark.image_ref import ImageRef
+from selfmark.images.crop import region_sides
 from selfmark.images.sources import list_images
 from selfmark.images.store import ImageStore
 from selfmark.points import FloatArray
@@ -195,9 +203,12 @@ def _measure(train: LabeledRun, test: LabeledRun, spec: str, by: Sequence[str], 
         build_examples(labeled.truth, labeled.predictions.xy, labeled.predictions.regions, spec, size)
         for labeled in (train, test)
     )
-    stage1_train, stage1_test = (
-        replace(examples, landmarks=labeled.predictions.stage1)
-        for examples, labeled in ((train_examples, train), (test_examples, test))
+    stages = StageExamples(
+        train=train_examples,
+        test=test_examples,
+        stage1_train=replace(train_examples, landmarks=train.predictions.stage1),
+        stage1_test=replace(test_examples, landmarks=test.predictions.stage1),
+        completed=complete_landmarks(train.predictions.stage1, settings.completion_iterations),
     )
     matched = protocol.matched_landmarks(train_examples)
     regressed = forward_prediction(
@@ -217,6 +228,7 @@ def _measure(train: LabeledRun, test: LabeledRun, spec: str, by: Sequence[str], 
         test_examples.visible,
         _object_areas(test, test_examples, size),
     )
+    errors = stages.measure(settings)
     return {
         "labels": str(test.truth.source),
         "train_labels": str(train.truth.source),
@@ -224,10 +236,10 @@ def _measure(train: LabeledRun, test: LabeledRun, spec: str, by: Sequence[str], 
         "train_images_used": len(train_examples),
         "test_images_used": len(test_examples),
         "points": list(names),
-        "errors": protocol.errors_by_num_images(train_examples, test_examples, settings),
-        "guessing": protocol.mean_shape_errors(train_examples, test_examples),
-        "headline": protocol.headline_errors(train_examples, test_examples, settings),
-        "stage1": protocol.stage1_errors(stage1_train, stage1_test, settings),
+        **errors,
+        "inter_ocular": measure_inter_ocular(
+            stages, errors, test.truth, test.predictions.regions, spec, config
+        ),
         "matched": [int(landmark) for landmark in matched],
         "raw": protocol.hit_rates_by_limit(test_examples.landmarks, matched, test_examples, limits, groups),
         "regressed": protocol.hit_rates_by_limit(
@@ -254,7 +266,7 @@ def _hit_limits(test: LabeledRun, config: Config) -> dict[str, FloatArray]:
         (settings.pck_fraction, "torso", "of the torso (PCK)"),
     ):
         if is_available(test.truth, spec):
-            length = fraction * unchecked_lengths(test.truth, spec, regions) * (size / regions[:, 2])
+            length = fraction * unchecked_lengths(test.truth, spec, regions) * (size / region_sides(regions))
             if (length > 0).any():
                 limits[f"within {fraction:g} {unit}"] = length
     return limits
@@ -262,7 +274,7 @@ def _hit_limits(test: LabeledRun, config: Config) -> dict[str, FloatArray]:
 
 def _object_areas(test: LabeledRun, test_examples: Examples, size: int) -> FloatArray:
     """Return the area of each object for OKS: of its annotated box, else of the box around its points."""
-    scale = size / test.predictions.regions[:, 2]
+    scale = size / region_sides(test.predictions.regions)
     boxes = test.truth.boxes
     tight = box_normalizer(test_examples.truth, test_examples.visible) ** 2
     areas: FloatArray = np.where(np.isnan(boxes).any(axis=1), tight, boxes[:, 2] * boxes[:, 3] * scale**2)

@@ -23,9 +23,19 @@ _UNITS = {
 }
 
 
+# The definitions of the inter-ocular distance of 68 facial points.
+_EYES = {
+    "eye_centers": "the centers of the eyes",
+    "points_41_46": "points 41 and 46 (the authors' program)",
+}
+
+
 def error_unit(metrics: Metrics) -> str:
     """Return the length that errors are percentages of, in words."""
     spec = str(metrics["normaliser"])
+    for name, entry in metrics.get("inter_ocular", {}).items():
+        if entry["normaliser"] == spec:
+            return f"the distance between {_EYES[name]}"
     pair = spec.removeprefix("points:").replace(",", " and ")
     return _UNITS.get(spec, f"the distance between {pair}")
 
@@ -49,13 +59,14 @@ def headline_numbers(metrics: Metrics) -> list[tuple[str, str, str]]:
                 f"{headline['forward']['error']:.2f} %",
                 f"{_guessing(guessing['forward'])} Distance between the annotated points and their "
                 f"prediction from the landmarks, in percent of {error_unit(metrics)}. Guessing is predicting "
-                "the mean shape.",
+                f"the mean shape.{_other_eyes(metrics, 'forward')}",
             ),
             (
                 "Backward error",
                 f"{headline['backward']['error']:.2f} %",
                 f"{_guessing(guessing['backward'])} Distance between the landmarks and their prediction from "
-                "the annotated points. It is small if no landmark moves at random.",
+                "the annotated points. It is small if no landmark moves at random."
+                f"{_other_eyes(metrics, 'backward')}",
             ),
             (
                 "Points found by Stage 1",
@@ -81,6 +92,25 @@ def _guessing(error: float) -> str:
     return f"Guessing: {error:.2f} %."
 
 
+def _other_eyes(metrics: Metrics, direction: str) -> str:
+    """Return a sentence with the error by the other inter-ocular distance, if errors are divided by one."""
+    return "".join(
+        f" In percent of {error_unit(other)}: {other['headline'][direction]['error']:.2f} % (guessing: "
+        f"{other['guessing'][direction]:.2f} %)."
+        for other in _other_definitions(metrics)
+    )
+
+
+def _other_definitions(metrics: Metrics) -> list[Metrics]:
+    """Return the metrics by the other inter-ocular distance, if errors are divided by one of the two."""
+    entries: Metrics = metrics.get("inter_ocular", {})  # metrics of earlier versions lack it
+    specs = [entry["normaliser"] for entry in entries.values()]
+    if metrics["normaliser"] not in specs:
+        return []
+    others = (entry for entry in entries.values() if entry["normaliser"] != metrics["normaliser"])
+    return [{**metrics, **entry} for entry in others]
+
+
 def metric_tables(metrics: Metrics) -> tuple[ReportTable, ...]:
     """Return all results of an evaluation with labels as tables; empty without labels."""
     if "headline" not in metrics:
@@ -88,7 +118,13 @@ def metric_tables(metrics: Metrics) -> tuple[ReportTable, ...]:
     return (
         _errors(metrics, "forward"),
         _errors(metrics, "backward"),
+        *(
+            _errors(other, direction, f", % of {error_unit(other)}")
+            for other in _other_definitions(metrics)
+            for direction in ("forward", "backward")
+        ),
         _stages(metrics),
+        *_inter_ocular(metrics),
         *(_breakdown(metrics, field) for field in metrics["by"]),
         *_hits(metrics),
         _oks(metrics),
@@ -108,12 +144,16 @@ def metric_curves(metrics: Metrics) -> tuple[ReportCurves, ...]:
             "but a few are good.",
             x_label=f"number of {points}",
             y_label="mean error, %",
-            lines=((name, np.arange(1, len(line) + 1, dtype=np.float64), np.array(line, np.float64)),),
+            lines=tuple(
+                (label, np.arange(1, len(line) + 1, dtype=np.float64), np.array(line, np.float64))
+                for label, line in (
+                    (name, headline[name.lower()]["cumulative"]),
+                    ("Guessing", headline[name.lower()].get("guessing_cumulative", ())),
+                )
+                if line
+            ),
         )
-        for name, points, line in (
-            ("Forward", "annotated points", headline["forward"]["cumulative"]),
-            ("Backward", "discovered landmarks", headline["backward"]["cumulative"]),
-        )
+        for name, points in (("Forward", "annotated points"), ("Backward", "discovered landmarks"))
     )
     thresholds = np.array(headline["thresholds"], np.float64)
     within = ReportCurves(
@@ -152,7 +192,10 @@ def landmark_facts(metrics: Metrics) -> tuple[tuple[tuple[str, str], ...], ...]:
                 ("expected error, of guessing", _number(checks["expected_error"][index])),
             ]
         if "headline" in metrics:
-            row.append(("backward error", _percent(metrics["headline"]["backward"]["by_point"][index], 1)))
+            backward = metrics["headline"]["backward"]
+            row.append(("backward error", _percent(backward["by_point"][index], 1)))
+            if "guessing_by_point" in backward:
+                row.append(("backward error of guessing", _percent(backward["guessing_by_point"][index], 1)))
             matched = [
                 point
                 for point, landmark in zip(metrics["points"], metrics["matched"], strict=True)
@@ -193,8 +236,14 @@ def trust_table(metrics: Metrics) -> ReportTable:
 # --- Tables ---------------------------------------------------------------------------------------------
 
 
-def _errors(metrics: Metrics, direction: str) -> ReportTable:
-    """Return a table with a row for each number of annotated images and a column for each regressor."""
+def _errors(metrics: Metrics, direction: str, unit: str = "") -> ReportTable:
+    """Return a table with a row for each number of annotated images and a column for each regressor.
+
+    Args:
+        metrics: The metrics.
+        direction: `forward` or `backward`.
+        unit: Addition to the title, if there is another table with the same errors in another unit.
+    """
     cells: dict[int, dict[str, str]] = {}
     for row in metrics["errors"]:
         value = row[direction]
@@ -202,52 +251,120 @@ def _errors(metrics: Metrics, direction: str) -> ReportTable:
         cells.setdefault(row["images"], {})[row["regressor"]] = text
     regressors = list(next(iter(cells.values())))
     target = "annotated points" if direction == "forward" else "discovered landmarks"
+    draws = max(row[direction]["draws"] for row in metrics["errors"])
+    spread = f"; ± is the standard deviation over {draws} random samples of them" if draws > 1 else ""
+    guess = f"{metrics['guessing'][direction]:.2f}"
     return ReportTable(
-        title=f"{direction.capitalize()} error by number of annotated images",
+        title=f"{direction.capitalize()} error by number of annotated images{unit}",
         note=f"Error of the {target} in percent of {error_unit(metrics)}, on "
         f"{metrics['test_images_used']:,} test images. The first column is the number of annotated training "
-        "images that the linear rule was fitted on; ± is the standard deviation over random samples of them. "
+        f"images that the linear rule was fitted on{spread}. "
         "'No bias' is the rule in the paper. The authors' program uses ridge 0.1 on LS3D, and on CelebA "
-        f"0.001 forward and 0.1 backward. Guessing the mean gives {metrics['guessing'][direction]:.2f}.",
+        f"0.001 forward and 0.1 backward. Guessing the mean gives {guess}.",
         header=("images", *regressors),
-        rows=tuple(
-            (f"{images:,}", *(row[regressor] for regressor in regressors)) for images, row in cells.items()
+        rows=(
+            *(
+                (f"{images:,}", *(row[regressor] for regressor in regressors))
+                for images, row in cells.items()
+            ),
+            ("guessing", *(guess for _ in regressors)),
         ),
     )
 
 
 def _stages(metrics: Metrics) -> ReportTable:
     stage2 = {row["regressor"]: row for row in metrics["errors"] if row["all"]}
-    points = metrics["stage1"]["points_per_image"]
+    stage1, guessing = metrics["stage1"], metrics["stage1"].get("guessing", {})
+    has_found = "backward_found" in guessing  # metrics of earlier versions lack it
+    found_note = (
+        "'Found only' leaves out the landmarks that Stage 1 did not find; each landmark has its own rule, "
+        "fitted where it was found. "
+        if has_found
+        else ""
+    )
+    rows = [
+        (
+            row["regressor"],
+            f"{row['forward']:.2f}",
+            f"{stage2[row['regressor']]['forward']['mean']:.2f}",
+            f"{row['backward']:.2f}",
+            *([_number(row["backward_found"])] if has_found else []),
+            f"{stage2[row['regressor']]['backward']['mean']:.2f}",
+        )
+        for row in stage1["errors"]
+    ]
+    rows.append(
+        (
+            "guessing",
+            *(f"{metrics['guessing']['forward']:.2f}" for _ in (1, 2)),
+            _number(guessing.get("backward")),
+            *([_number(guessing["backward_found"])] if has_found else []),
+            f"{metrics['guessing']['backward']:.2f}",
+        )
+    )
     return ReportTable(
         title="Stage 1 and Stage 2",
-        note=f"Stage 1 finds {points:.1f} of the {len(metrics['landmarks'])} landmarks in a test image. "
-        "Missing landmarks are filled in by singular value thresholding in training images and by their mean "
-        "in test images. Stage 2, the final detector, always places all of them. Errors are in percent of "
-        f"{error_unit(metrics)}.",
-        header=("regressor", "Stage 1 forward", "Stage 2 forward", "Stage 1 backward", "Stage 2 backward"),
-        rows=tuple(
-            (
-                row["regressor"],
-                f"{row['forward']:.2f}",
-                f"{stage2[row['regressor']]['forward']['mean']:.2f}",
-                f"{row['backward']:.2f}",
-                f"{stage2[row['regressor']]['backward']['mean']:.2f}",
-            )
-            for row in metrics["stage1"]["errors"]
+        note=f"Stage 1 finds {stage1['points_per_image']:.1f} of the {len(metrics['landmarks'])} landmarks "
+        "in a test image. Missing landmarks are filled in by singular value thresholding in training images "
+        f"and by their mean in test images, where they are easy to predict. {found_note}Stage 2, the final "
+        f"detector, always places all of them. Errors are in percent of {error_unit(metrics)}.",
+        header=(
+            "regressor",
+            "Stage 1 forward",
+            "Stage 2 forward",
+            "Stage 1 backward",
+            *(["Stage 1 backward, found only"] if has_found else []),
+            "Stage 2 backward",
         ),
+        rows=tuple(rows),
+    )
+
+
+def _inter_ocular(metrics: Metrics) -> Iterable[ReportTable]:
+    """Yield the errors of 68 facial points by both definitions of the inter-ocular distance."""
+    entries: Metrics = metrics.get("inter_ocular", {})
+    if not entries:
+        return
+    regressor = metrics["headline"]["regressor"]
+    rows = []
+    for name, entry in entries.items():
+        # The regressor of the headline is not measured in Stage 1 if `evaluation.ridges` lacks it.
+        stages = [
+            ("Stage 1", row, entry["stage1"]["guessing"])
+            for row in entry["stage1"]["errors"]
+            if row["regressor"] == regressor
+        ]
+        stage2 = {key: entry["headline"][key]["error"] for key in ("forward", "backward")}
+        for stage, errors, guessing in (*stages, ("Stage 2", stage2, entry["guessing"])):
+            cells = [_number(table[key]) for key in ("forward", "backward") for table in (errors, guessing)]
+            rows.append((f"{_EYES[name]}, {stage}", *cells))
+    images = next(iter(entries.values()))["test_images_used"]
+    yield ReportTable(
+        title="Errors by inter-ocular distance",
+        note="In percent of the distance between the eyes, by two definitions: between the centers of the "
+        "six points of each eye, as elsewhere in selfmark, and between points 41 and 46, counted from 0, as "
+        f"in the authors' program. On {images:,} test images, with the regressor '{regressor}', fitted on "
+        "all annotated training images. Missing landmarks of Stage 1 are filled in.",
+        header=("distance between", "forward", "guessing", "backward", "guessing"),
+        rows=tuple(rows),
     )
 
 
 def _breakdown(metrics: Metrics, field: str) -> ReportTable:
+    groups = metrics["by"][field]
+    has_guessing = all("guessing_backward" in row for row in groups.values())  # absent in earlier versions
+    keys = ["forward", "backward"]
+    if has_guessing:
+        keys = ["forward", "guessing_forward", "backward", "guessing_backward"]
     return ReportTable(
         title=f"Error by {field}",
         note=f"Errors in percent of {error_unit(metrics)}. The linear rule is "
-        f"'{metrics['headline']['regressor']}', fitted on all annotated training images.",
-        header=(field, "images", "forward", "backward"),
+        f"'{metrics['headline']['regressor']}', fitted on all annotated training images."
+        + (" Guessing is predicting the mean shape of the training images." if has_guessing else ""),
+        header=(field, "images", *("guessing" if "guessing" in key else key for key in keys)),
         rows=tuple(
-            (value, f"{row['images']:,}", _number(row["forward"]), _number(row["backward"]))
-            for value, row in metrics["by"][field].items()
+            (value, f"{row['images']:,}", *(_number(row[key]) for key in keys))
+            for value, row in groups.items()
         ),
     )
 

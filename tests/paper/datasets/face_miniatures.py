@@ -48,6 +48,20 @@ def sixty_eight_points(shift: float) -> Points:
     return np.stack([100 + number, 200 - 2 * number], axis=1) + shift
 
 
+def rotated_face(yaw: float) -> Points:
+    """Return 68 points of a round head that is turned by `yaw` degrees, in an image of 450 x 450 pixels.
+
+    Points that no reader looks at individually are on the outline, a circle around the head.
+    """
+    angle = np.linspace(0, 2 * np.pi, 68, endpoint=False)
+    head = np.stack([75 * np.cos(angle), 40 + 75 * np.sin(angle), np.full(68, -60.0)], axis=1)
+    head[[36, 39, 42, 45]] = [[-44, 0, -4], [-16, 1, 1], [16, 1, 1], [44, 0, -4]]  # corners of the eyes
+    head[[27, 30, 33]] = [[0, -4, 11], [0, 37, 34], [0, 47, 21]]  # bridge, tip and base of the nose
+    head[[48, 54]] = [[-26, 70, 14], [26, 70, 14]]  # corners of the mouth
+    sine, cosine = np.sin(np.radians(yaw)), np.cos(np.radians(yaw))
+    return np.stack([225 + cosine * head[:, 0] + sine * head[:, 2], 185 + head[:, 1]], axis=1)
+
+
 # --- CelebA -----------------------------------------------------------------------------------------
 
 CELEBA_COLUMNS = " ".join(

@@ -143,6 +143,9 @@ def official_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     face_miniatures.make_celeba(root / "celeba", images=8, fit_images=4)
     face_miniatures.make_aflw(root / "aflw")
     face_miniatures.make_ls3d(root / "ls3d")
+    for number, yaw in enumerate((0, 45, -80, 10, -50, 70), 1):  # faces in each range of yaw
+        file = root / f"ls3d/LS3D-W-balanced-20-03-2017/new_dataset/{number}.t7"
+        face_miniatures.write_t7(file, face_miniatures.rotated_face(yaw) + 1)
     face_miniatures.make_mtfl(root / "mtfl")
     face_miniatures.make_cub(root / "cub")
     body_miniatures.make_bbcpose(root / "bbcpose", as_videos=True)

@@ -6,6 +6,7 @@ One short run replaces all training runs; `test_harness` and `test_official_layo
 from __future__ import annotations
 
 import csv
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from selfmark.paper.reproduction import experiment
 from selfmark.paper.reproduction.experiment_plan import Training
 from selfmark.paper.reproduction.harness import ReproductionOptions, reproduce_tables
+from selfmark.paper.reproduction.reference_values import AUTHORS_EYES
 from tests.paper.reproduction.conftest import short
 
 
@@ -36,19 +38,38 @@ def test_reproduction_from_file_to_page(name: str, official_data: Path, output: 
     if table.kind == "sheet":
         return
     rows = list(csv.reader((output / f"{name}.csv").open()))
+    names = {row.name: row for row in table.rows}
     if table.kind == "table":
-        assert [row[0] for row in rows[1:]] == [row.name for row in table.rows]
-        for row, line in zip(table.rows, rows[1:], strict=True):
-            ours, paper, difference = line[1::3], line[2::3], line[3::3]
-            assert all(cell == "" if row.is_quoted else float(cell) >= 0 for cell in ours)
-            for index, theirs in enumerate(row.paper):
-                assert (float(paper[index]) if paper[index] else None) == theirs
-            for mine, theirs, delta in zip(ours, paper, difference, strict=True):
+        # Rows and columns with reference values are added, see `reference_values`.
+        own = [line for line in rows[1:] if line[0] in names]
+        assert [line[0] for line in own] == list(names)
+        added = {line[0].removesuffix(f", {AUTHORS_EYES}") for line in rows[1:] if line[0] not in names}
+        assert added <= set(names)
+        header, columns = rows[0], [column.name for column in table.columns]
+        for line in own:
+            row, cells = names[line[0]], dict(zip(header, line, strict=True))
+            for index, column in enumerate(columns):
+                mine, theirs = cells[column], cells[f"{column} (paper)"]
+                assert mine == "" if row.is_quoted else float(mine) >= 0
+                assert (float(theirs) if theirs else None) == (row.paper[index] if row.paper else None)
                 if mine and theirs:
-                    assert float(delta) == pytest.approx(float(mine) - float(theirs), abs=1e-9)
+                    delta = float(cells[f"{column} (difference)"])
+                    assert delta == pytest.approx(float(mine) - float(theirs), abs=1e-9)
+        for row, column in product(table.own_rows, table.columns):
+            if "backward" in (table.cell_spec(row, column).metric or ""):
+                guess = next(line for line in own if line[0] == row.name)[
+                    header.index(f"{column.name}, guessing")
+                ]
+                assert float(guess) > 0
     else:
         drawn = {(row[0], row[1]) for row in rows[1:]}
-        assert drawn == {(column.name, row.name) for column in table.columns for row in table.own_rows}
+        assert {(column, row) for column, row in drawn if row in names} == {
+            (column.name, row.name) for column in table.columns for row in table.own_rows
+        }
+        if table.kind == "curves" and table.name != "noise":
+            assert {
+                (column.name, f"{row.name}, guessing") for column in table.columns for row in table.own_rows
+            } <= (drawn)
 
 
 @pytest.mark.usefixtures("real_readers")

@@ -106,7 +106,7 @@ def test_folder_names_have_not_changed_since_selfmark_0_1(
         cached.write_test_file(),
         cached.write_fit_file(0, 2),
         cached.write_start_train_file(start),
-        cached.write_start_file(start, 0, preset("paper")),
+        cached.write_start_file(start, 0, preset("fast")),
     ]
     assert [file.parent.name for file in files] == folders.split()
 

@@ -80,7 +80,10 @@ def test_every_kind_of_experiment(faces: Path, tmp_path: Path, monkeypatch: pyte
     with (output / "noise.csv").open() as handle:
         lines = list(csv.DictReader(handle))
     assert [(line["row"], line["place"]) for line in lines] == [
-        (row, place) for row in ("100 % real", "20 % real") for place in ("1", "2")
+        (f"{row}{eyes}", place)
+        for row in ("100 % real", "20 % real")
+        for eyes in ("", ", by points 41 and 46")
+        for place in ("1", "2")
     ]
     assert all(0 < float(line["value"]) < 1000 for line in lines)
     for name in names[1:]:
@@ -170,7 +173,7 @@ def test_a_failed_training_does_not_stop_the_other_rows(
     assert f"failed: {failed[0]}: training has collapsed; remove {path} to try again" in messages
     with (tmp_path / "noise.csv").open() as handle:
         rows = {line["row"] for line in csv.DictReader(handle)}
-    assert len(rows) == 5
+    assert len(rows) == 2 * 5  # by both definitions of the inter-ocular distance
     assert "0 % real" not in rows
     path.unlink()
     monkeypatch.setattr(workspace, "train_run", copy_run)
@@ -196,7 +199,10 @@ def test_a_failed_measurement_does_not_stop_the_other_cells(
     assert len(failed) == len(paths) == 6
     assert sum("the measurement 'detector' failed: annotations[3]" in line for line in messages) == 12
     page = (tmp_path / "flipping.md").read_text()
-    assert len(re.findall(r"\| [\d.]+ \([\d.]+, [+-][\d.]+\) \| failed \(", page)) == 6
+    # The three rows of CelebA are repeated with the inter-ocular distance of the authors' program.
+    assert len(re.findall(r"\| [\d.]+ \([\d.]+, [+-][\d.]+\) \| failed \(", page)) == 6 + 3
+    assert "| CelebA, no flipping, by points 41 and 46 |" in page
+    assert "Rows 'by points 41 and 46' have the distance of the authors' program" in page
     for path in paths:
         path.unlink()
     monkeypatch.setitem(workspace._MEASURE, "detector", measure["detector"])
@@ -219,7 +225,9 @@ def test_another_ridge_needs_no_new_training(root: Path, tmp_path: Path, no_trai
         pages.append((tmp_path / "stages.md").read_text())
     assert "regressor ridge 0.5" in pages[1]
     cells = [re.findall(r"\| ([\d.]+) \(", page) for page in pages]
-    assert len(cells[0]) == len(cells[1]) == 12
+    # Three rows have numbers of the paper. CelebA and AFLW with 68 points have a second row with both errors
+    # by the authors' inter-ocular distance.
+    assert len(cells[0]) == len(cells[1]) == 12 + 4
     for column in (2, 3):  # the errors of Stage 1 and Stage 2
         assert cells[0][column] != cells[1][column]
     assert len(no_training) == 3

@@ -14,9 +14,10 @@ from selfmark.demo.scene import Scene
 from selfmark.evaluation.detector_precision import settings_for_detector
 from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
 from selfmark.keypoints.first_keypoints import detect_first_keypoints
-from selfmark.paper.reproduction import contact_sheets, descriptor_maps, stage1_measurements
+from selfmark.paper.reproduction import contact_sheets, descriptor_maps, stage1_measurements, workspace
 from selfmark.paper.reproduction.dataset_cache import CachedDataset
 from selfmark.paper.reproduction.measurement_task import MeasurementTask, load_task_images
+from selfmark.paper.reproduction.table_metrics import parse_metric
 from selfmark.run.folder import Run
 from tests.paper.reproduction import demo_datasets
 from tests.paper.reproduction.conftest import SHORT
@@ -52,6 +53,45 @@ def test_stage1_errors_equal_those_of_evaluate_run(task: MeasurementTask, tmp_pa
     measured = stage1_measurements.measure_stage1_errors(task)
     assert measured["stage1"] == evaluated["stage1"]
     assert measured["headline"]["regressor"] == evaluated["headline"]["regressor"]
+    assert measured["normaliser"] == evaluated["normaliser"] == "inter_ocular"
+    for name, entry in measured["inter_ocular"].items():
+        assert entry["stage1"] == evaluated["inter_ocular"][name]["stage1"]
+
+    # Both definitions give the errors of an evaluation with that normalizer.
+    both = evaluated["inter_ocular"]
+    assert both["eye_centers"]["headline"] == evaluated["headline"]
+    authors = evaluate_run(
+        task.run_folder,
+        EvaluationInputs(task.test, task.test, task.fit, task.fit),
+        EvaluationOptions("points:41,46", settings=settings),
+        output=tmp_path / "authors",
+        device="cpu",
+    )
+    ours = both["points_41_46"]
+    assert ours["guessing"] == pytest.approx(authors["guessing"])
+    assert ours["stage1"]["guessing"] == pytest.approx(authors["stage1"]["guessing"])
+    for row, expected in zip(ours["stage1"]["errors"], authors["stage1"]["errors"], strict=True):
+        assert row == pytest.approx(expected)
+    for direction in ("forward", "backward"):
+        for key in ("error", "cumulative", "guessing_by_point"):
+            assert ours["headline"][direction][key] == pytest.approx(authors["headline"][direction][key])
+    assert authors["headline"]["forward"]["error"] != evaluated["headline"]["forward"]["error"]
+
+
+def test_curves_are_drawn_several_times(task: MeasurementTask) -> None:
+    """The regressors of a figure are fitted on several samples of the images; the page shows their mean."""
+    evaluation = replace(task.config.evaluation, draws=3)
+    drawn = replace(task, fit_images=5, config=replace(task.config, evaluation=evaluation))
+    results = workspace._evaluate(drawn)
+    (curve,) = results["curves"]
+    assert (curve["images"], curve["draws"]) == (5, 3)
+    assert parse_metric("forward_curve")[0].read(results, "") == curve["forward"]["mean"]
+    assert parse_metric("backward_curve_spread")[0].read(results, "") == curve["backward"]["spread"]
+    assert max(curve["backward"]["spread"]) > 0
+    assert parse_metric("forward")[0].read(results, "") != results["headline"]["forward"]["error"]
+    whole = workspace._evaluate(task)
+    assert whole["curves"] == []
+    assert parse_metric("forward_curve")[0].read(whole, "") == whole["headline"]["forward"]["cumulative"]
 
 
 def test_the_last_round_is_the_end_of_stage_1(task: MeasurementTask) -> None:

@@ -45,7 +45,7 @@ def test_bbcpose_is_trained_on_temporal_pairs(
     neighbors: list[np.ndarray] = []
 
     def record_neighbors(*arguments: Any) -> Any:
-        neighbors.append(arguments[3])
+        neighbors.append(arguments[4])
         return propagate_points(*arguments)
 
     monkeypatch.setattr(pipeline, "propagate_points", record_neighbors)

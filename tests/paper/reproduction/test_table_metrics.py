@@ -14,14 +14,16 @@ RESULTS: dict[str, Any] = {
     "headline": {
         "regressor": "ridge 0.01",
         "forward": {"error": 3.25, "cumulative": [1.0, 2.0]},
-        "backward": {"error": 6.65, "cumulative": [3.0, 4.0]},
+        "backward": {"error": 6.65, "cumulative": [3.0, 4.0], "guessing_cumulative": [8.0, 9.0]},
     },
+    "guessing": {"forward": 11.0, "backward": 12.0},
     "stage1": {
         "points_per_image": 25.8,
         "errors": [
             {"regressor": "no bias", "forward": 9.0, "backward": 9.5},
-            {"regressor": "ridge 0.01", "forward": 3.3, "backward": 6.7},
+            {"regressor": "ridge 0.01", "forward": 3.3, "backward": 6.7, "backward_found": 7.5},
         ],
+        "guessing": {"backward": 8.5, "backward_found": 13.5},
     },
     "by": {"yaw_bucket": {"0-30": {"forward": 4.42}, "30-60": {"forward": None}}},
     "raw": {
@@ -49,11 +51,15 @@ RESULTS: dict[str, Any] = {
 EXPECTED: dict[str, Any] = {
     "forward": 3.25,
     "backward": 6.65,
+    "backward_guessing": 12.0,
     "forward_in yaw_bucket=0-30": 4.42,
     "forward_in yaw_bucket=60-90": None,
     "landmarks": 3.0,
     "stage1_forward": 3.3,
     "stage1_backward": 6.7,
+    "stage1_backward_guessing": 8.5,
+    "stage1_backward_found": 7.5,
+    "stage1_backward_found_guessing": 13.5,
     "stage1_points": 25.8,
     "raw_accuracy head": 10.0,
     "raw_accuracy shoulders": 30.0,
@@ -69,7 +75,11 @@ EXPECTED: dict[str, Any] = {
     "oks AR 0.3": None,
     "precision orb": 47.4,
     "forward_curve": [1.0, 2.0],
+    "forward_curve_spread": None,  # all images, so there is one draw
+    "forward_curve_guessing": None,  # not measured by earlier versions
     "backward_curve": [3.0, 4.0],
+    "backward_curve_spread": None,
+    "backward_curve_guessing": [8.0, 9.0],
     "forward_by_round": [5.0, 4.0],
     "raw_by_point": [7.0] * 6,
     "keypoint_map": [[0.0, 1.0, -1]],
@@ -89,3 +99,25 @@ def test_every_metric_is_tested() -> None:
 def test_value_is_read(text: str, value: Any) -> None:
     metric, argument = parse_metric(text)
     assert metric.read(RESULTS, argument) == value
+
+
+def test_errors_over_draws_replace_those_of_all_images() -> None:
+    rows = [
+        {"regressor": regressor, "all": images > 300, "forward": {"mean": mean}, "backward": {"mean": 9.0}}
+        for regressor, images, mean in (
+            ("no bias", 300, 1.0),
+            ("ridge 0.01", 300, 3.5),
+            ("ridge 0.01", 900, 3.25),
+        )
+    ]
+    curve = {"mean": [1.5, 2.5], "spread": [0.1, 0.2]}
+    drawn = RESULTS | {"errors": rows, "curves": [{"forward": curve, "backward": curve}]}
+    assert METRICS["forward"].read(drawn, "") == 3.5
+    assert METRICS["forward_curve"].read(drawn, "") == [1.5, 2.5]
+    assert METRICS["forward_curve_spread"].read(drawn, "") == [0.1, 0.2]
+
+
+def test_older_results_have_no_guessing_and_no_found_landmarks() -> None:
+    stage1 = {"errors": [{"regressor": "ridge 0.01", "forward": 3.3, "backward": 6.7}]}
+    for name in ("stage1_backward_guessing", "stage1_backward_found", "stage1_backward_found_guessing"):
+        assert METRICS[name].read(RESULTS | {"stage1": stage1}, "") is None

@@ -8,7 +8,8 @@ LS3D-W-balanced-20-03-2017/new_dataset contains 7,200 numbered images with the p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from selfmark.image_ref import ImageRef
 from selfmark.paper.datasets import matlab_files
 from selfmark.paper.datasets.dataset import Dataset, find_path, list_files, tight_boxes
 from selfmark.paper.datasets.face_points import SIXTY_EIGHT, SIXTY_EIGHT_MIRROR
+from selfmark.paper.datasets.head_yaw import YAW_RANGES, estimate_yaw, yaw_ranges
 from selfmark.paper.datasets.torch7_files import read_tensor
 from selfmark.points import FloatArray
 
@@ -26,9 +28,6 @@ _TITLE = "300W-LP and LS3D-W Balanced"
 # The mirrored copies in the folders *_Flip are left out, because discovery mirrors images itself.
 _PARTS = ("AFW", "HELEN", "IBUG", "LFPW")
 _BALANCED = ("LS3D-W-balanced-20-03-2017", "LS3D-W-balanced", "LS3D-W-Balanced", "LS3D-W/LS3D-W-balanced")
-# We assume that the numbering cycles through the three ranges of yaw (1, 4, 7, ... are nearly frontal).
-# Neither the archive nor any description that we know says so.
-_YAW_RANGES = {1: "0-30", 2: "30-60", 0: "60-90"}
 _FOREHEAD = 1 / 3  # added above the points, relative to their height, as in the authors' program
 
 
@@ -78,26 +77,34 @@ def _read_300w_lp(root: Path, folder: Path) -> tuple[AnnotatedObjects, list[str]
     note = (
         f"{num_2d} images of 300W-LP have no points in 'landmarks'; those of the .mat next to them are used"
     )
-    objects, notes = _read_objects(root, folder, images, point_files, {})
+    objects, notes = _read_objects(root, folder, images, point_files)
     return objects, [note, *notes] if num_2d else notes
 
 
 def _read_balanced(root: Path, folder: Path) -> tuple[AnnotatedObjects, list[str]]:
-    """Return LS3D-W Balanced, sorted by number, with the range of yaw as a field, and notes."""
+    """Return LS3D-W Balanced, sorted by number, with yaw and its range as fields, and notes.
+
+    The archive does not give the yaw, so it is estimated from the points.
+    """
     images = [path for path in list_files(folder, "*") if path.suffix.lower() in (".jpg", ".png")]
     if not images:
         raise InputError(f"{folder} contains no images such as 1.jpg; unpack the archive again")
     unnumbered = [path for path in images if not path.stem.isdecimal()]
     if unnumbered:
-        raise InputError(
-            f"{min(unnumbered)}: images of LS3D-W Balanced must be named by number, which encodes the yaw"
-        )
+        raise InputError(f"{min(unnumbered)}: images of LS3D-W Balanced must be named by number, as 1.jpg")
     images.sort(key=lambda path: int(path.stem))
     candidates = [tuple(image.with_suffix(suffix) for suffix in (".t7", ".mat", ".npy")) for image in images]
     point_files = [_find_first(paths) for paths in candidates]
     _require_any_points(images, point_files, candidates)
-    fields = {"yaw_bucket": tuple(_YAW_RANGES[int(image.stem) % 3] for image in images)}
-    return _read_objects(root, folder, images, point_files, fields)
+    objects, notes = _read_objects(root, folder, images, point_files)
+    yaw = estimate_yaw(objects.xy)
+    ranges = yaw_ranges(yaw)
+    fields = {"yaw": tuple(round(angle, 1) for angle in yaw.tolist()), "yaw_bucket": ranges}
+    counts = ", ".join(f"{ranges.count(name)} with {name}" for name in YAW_RANGES)
+    note = (
+        f"the yaw of test images is estimated from their points: {counts} degrees; the paper has 2,400 each"
+    )
+    return replace(objects, fields=fields), [note, *notes]
 
 
 def _find_first(paths: Sequence[Path]) -> Path | None:
@@ -119,7 +126,6 @@ def _read_objects(
     folder: Path,
     images: Sequence[Path],
     point_files: Sequence[Path | None],
-    fields: Mapping[str, tuple[str, ...]],
 ) -> tuple[AnnotatedObjects, list[str]]:
     """Return the images that have points, and a note if some have none."""
     labeled = [(row, path) for row, path in enumerate(point_files) if path is not None]
@@ -130,9 +136,8 @@ def _read_objects(
     boxes[:, 3] *= 1 + _FOREHEAD
     num_without = len(images) - len(labeled)
     refs = [ImageRef(images[row].relative_to(root)) for row, _ in labeled]
-    kept_fields = {name: tuple(values[row] for row, _ in labeled) for name, values in fields.items()}
     note = f"{num_without} images of {folder.name} have no points and were left out"
-    objects = build_annotated_objects(refs, SIXTY_EIGHT, xy, boxes, fields=kept_fields)
+    objects = build_annotated_objects(refs, SIXTY_EIGHT, xy, boxes)
     return objects, [note] if num_without else []
 
 

@@ -94,7 +94,7 @@ def step_seconds(images: int, config: Config) -> float:
 def measuring_seconds(measurement: Measurement) -> float:
     """Estimate the seconds of one measurement: prediction, plus a constant for everything else."""
     train, fit, test = IMAGES.get(measurement.data, (0, 0, 0))
-    seconds = (min(fit, measurement.fit_images or fit) + test) / PREDICT_GPU
+    seconds = (fit + test) / PREDICT_GPU
     if measurement.kind == "rounds":  # The training images are clustered again for each round.
         seconds += train / EXTRACT + RECOVERY_200K
         seconds *= measurement.training.config.rounds.count

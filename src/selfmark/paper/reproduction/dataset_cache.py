@@ -16,9 +16,9 @@ import numpy as np
 from PIL import Image
 
 from selfmark.annotations import AnnotatedObjects
-from selfmark.config import Config
+from selfmark.config import Config, used_image_settings
 from selfmark.errors import InputError
-from selfmark.images.crop import crop_regions
+from selfmark.images.crop import crop_regions, region_sides
 from selfmark.paper.datasets import registry
 from selfmark.paper.datasets.dataset import Dataset, write_coco_split
 from selfmark.paper.datasets.detections import replace_boxes, replace_points
@@ -110,7 +110,8 @@ class CachedDataset:
     def write_start_file(self, start: StartPoints, seed: int, config: Config) -> Path:
         """Write the CSV file of first keypoints, randomly shifted, unless it exists; return its path."""
         labels = annotations_digest(self.data, self.data.train)
-        inputs = f"{start.fingerprint}/{seed}/{config.images}/{labels}/{self._root}"
+        images = ", ".join(f"{name}={value!r}" for name, value in used_image_settings(config.images).items())
+        inputs = f"{start.fingerprint}/{seed}/Images({images})/{labels}/{self._root}"
         folder = self.folder / f"start-{_short_digest(inputs)}"
         folder.mkdir(parents=True, exist_ok=True)
         with exclusive(folder, wait=True):
@@ -143,7 +144,7 @@ class CachedDataset:
         for row in np.flatnonzero(uses_whole_image):
             with Image.open(self.data.root / train.paths[row]) as image:  # This reads only the header.
                 sizes[row] = image.size
-        sides: FloatArray = crop_regions(sizes, train.boxes, config.images)[:, 2]
+        sides: FloatArray = region_sides(crop_regions(sizes, train.boxes, config.images))
         return sides
 
     def _write_coco_file(self, name: str, data: Dataset, objects: AnnotatedObjects) -> Path:

@@ -7,7 +7,8 @@ part may have these keys:
     test:       data set on which errors are measured, with regressors fitted on its own training images;
                 default: `train`
     points:     number of annotated points that the data set must have (faces have 5 or 68)
-    fit_images: number of randomly drawn images on which regressors are fitted; default: all
+    fit_images: number of randomly drawn images on which regressors are fitted; default: all. Errors of Stage
+                2 are means over `evaluation.draws` draws
     settings:   changes to the preset, by dotted name
     evaluation: changes to the settings of the evaluation
     start:      annotated points that serve as first keypoints: `points`, their indices, and `jitter`, the

@@ -244,10 +244,15 @@ class _Planner:
             **spec.evaluation,
             **_evaluation_settings(self.changes),
         }
-        labels = self.library.labels_digest(test, spec.points, training.config.seed, spec.fit_images)
+        # Stage 2 is evaluated with several samples of the images for fitting, everything else with one.
+        is_drawn = spec.fit_images is not None and metric.measured_by == "detector"
+        sample = None if is_drawn else spec.fit_images
+        labels = self.library.labels_digest(test, spec.points, training.config.seed, sample)
         # For a trained model, fields and detectors are not part of the digest, because they only add results.
         inputs: list[Any] = [training.key, metric.measured_by, test, labels, spec.fit_images]
         inputs.append(sorted(original_setting_names({"evaluation": evaluation})["evaluation"].items()))
+        if is_drawn:
+            inputs.append({"draws": evaluation.get("draws", training.config.evaluation.draws)})
         if not training.stages:
             inputs.append(detectors)
         return Measurement(

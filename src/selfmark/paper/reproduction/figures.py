@@ -11,6 +11,7 @@ from typing import Any
 from selfmark.errors import require_package
 from selfmark.model.colors import palette
 from selfmark.paper.reproduction.experiment import Experiment
+from selfmark.paper.reproduction.reference_values import GUESSING
 from selfmark.paper.reproduction.table_metrics import ExperimentKind
 from selfmark.paper.reproduction.table_writers import ABSENT, FAILED, Values
 from selfmark.run.files import atomic_write
@@ -28,13 +29,16 @@ def require_matplotlib() -> None:
     require_package("matplotlib", "'selfmark[reproduce]'")
 
 
-def write_figure(experiment: Experiment, values: Values, folder: Path) -> list[Path]:
+def write_figure(
+    experiment: Experiment, values: Values, folder: Path, spreads: Values | None = None
+) -> list[Path]:
     """Write NAME.svg, NAME.png and the numbers as NAME.csv; for contact sheets, write only NAME.png.
 
     Args:
         experiment: the experiment.
         values: its values by row and column.
         folder: folder to write to.
+        spreads: standard deviations of curves over draws, by row and column; drawn as bands.
 
     Returns:
         The paths of the files.
@@ -47,6 +51,8 @@ def write_figure(experiment: Experiment, values: Values, folder: Path) -> list[P
     figure = Figure(layout="constrained")
     FigureCanvasAgg(figure)
     _DRAW[experiment.kind](figure, experiment, values)
+    if experiment.kind == "curves":
+        _draw_bands(figure, experiment, values, spreads or {})
     suffixes = (".png",) if experiment.kind == "sheet" else (".svg", ".png")
     paths = [folder / f"{experiment.name}{suffix}" for suffix in suffixes]
     for path in paths:
@@ -57,7 +63,7 @@ def write_figure(experiment: Experiment, values: Values, folder: Path) -> list[P
             figure.savefig(temporary, format=path.suffix[1:], dpi=dpi, metadata=metadata)
     if experiment.kind != "sheet":
         paths.append(folder / f"{experiment.name}.csv")
-        _write_numbers(experiment, values, paths[-1])
+        _write_numbers(experiment, values, spreads or {}, paths[-1])
     return paths
 
 
@@ -71,11 +77,31 @@ def _draw_curves(figure: Any, experiment: Experiment, values: Values) -> None:
             if isinstance(line, list):
                 heights = [float("nan") if value is None else value for value in line]
                 marker = "o" if len(line) <= _MAX_MARKERS else None
-                axis.plot(range(1, len(line) + 1), heights, marker=marker, markersize=3, label=row.name)
+                style = "--" if row.name.endswith(GUESSING) else "-"
+                x = range(1, len(line) + 1)
+                axis.plot(x, heights, style, marker=marker, markersize=3, label=row.name)
         _label_axes(axis, column.name, experiment)
         axis.set_ylim(bottom=0)
         if axis.lines:
             axis.legend(fontsize="small", frameon=False)
+
+
+def _draw_bands(figure: Any, experiment: Experiment, values: Values, spreads: Values) -> None:
+    """Draw a band of one standard deviation around each curve that has one, in the color of the curve."""
+    for axis, column in zip(figure.axes, experiment.columns, strict=False):
+        lines = {line.get_label(): line for line in axis.lines}
+        for row in experiment.own_rows:
+            line, spread = (table.get((row.name, column.name)) for table in (values, spreads))
+            if isinstance(line, list) and isinstance(spread, list):
+                known = [
+                    (position, mean, deviation)
+                    for position, (mean, deviation) in enumerate(zip(line, spread, strict=True), 1)
+                    if mean is not None and deviation is not None
+                ]
+                low = [mean - deviation for _, mean, deviation in known]
+                high = [mean + deviation for _, mean, deviation in known]
+                color = lines[row.name].get_color()
+                axis.fill_between([position for position, *_ in known], low, high, color=color, alpha=0.2)
 
 
 def _draw_bars(figure: Any, experiment: Experiment, values: Values) -> None:
@@ -160,14 +186,15 @@ def _label_axes(axis: Any, title: str, experiment: Experiment) -> None:
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def _write_numbers(experiment: Experiment, values: Values, path: Path) -> None:
-    """Write one line per number: column, row, position and value; for maps x, y and annotated point."""
+def _write_numbers(experiment: Experiment, values: Values, spreads: Values, path: Path) -> None:
+    """Write one line per number: column, row, position, value, spread; for maps x, y and annotated point."""
     is_map = experiment.kind == "map"
     with atomic_write(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as handle:
         writer = csv.writer(handle, lineterminator="\n")
-        writer.writerow(["column", "row", *(["x", "y", "point"] if is_map else ["place", "value"])])
+        writer.writerow(["column", "row", *(["x", "y", "point"] if is_map else ["place", "value", "spread"])])
         for row, column in product(experiment.own_rows, experiment.columns):
-            cell = values.get((row.name, column.name))
+            cell, spread = (table.get((row.name, column.name)) for table in (values, spreads))
             for position, value in enumerate(cell if isinstance(cell, list) else (), 1):
-                numbers = value if is_map else [position, value]
+                deviation = spread[position - 1] if isinstance(spread, list) else None
+                numbers = value if is_map else [position, value, deviation]
                 writer.writerow([column.name, row.name, *numbers])

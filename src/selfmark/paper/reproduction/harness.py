@@ -19,9 +19,9 @@ from selfmark.errors import InputError
 from selfmark.paper.reproduction import cost
 from selfmark.paper.reproduction import experiment as experiment_files
 from selfmark.paper.reproduction.dataset_cache import DatasetCache
-from selfmark.paper.reproduction.experiment import Experiment
+from selfmark.paper.reproduction.experiment import Column, Experiment, Row
 from selfmark.paper.reproduction.experiment_plan import (
-    CellKey,
+    Cell,
     DatasetKey,
     ExperimentPlan,
     Job,
@@ -32,7 +32,14 @@ from selfmark.paper.reproduction.experiment_plan import (
 )
 from selfmark.paper.reproduction.figures import require_matplotlib, write_figure
 from selfmark.paper.reproduction.jobs import run_jobs
-from selfmark.paper.reproduction.table_metrics import Value, parse_metric
+from selfmark.paper.reproduction.reference_values import (
+    AUTHORS_EYES,
+    View,
+    add_references,
+    as_measured,
+    with_authors_eyes,
+)
+from selfmark.paper.reproduction.table_metrics import METRICS, Value, parse_metric
 from selfmark.paper.reproduction.table_writers import (
     ABSENT,
     FAILED,
@@ -47,6 +54,11 @@ from selfmark.run.files import atomic_write, read_json
 from selfmark.weights_cache import PUBLISHED_WEIGHTS, cache_folder, license_notice
 
 Log = Callable[[str], None]
+
+_EYES_NOTE = (
+    "The inter-ocular distance of 68 points is measured between the centers of the six points of each eye. "
+    f"Rows '{AUTHORS_EYES}' have the distance of the authors' program, between these points, counted from 0."
+)
 
 
 @dataclass(frozen=True)
@@ -281,13 +293,23 @@ def _write_experiment(
 ) -> list[Path]:
     notes = _collect_notes(experiment, plan, workspace)
     origin = replace(origin, regressor=_describe_regressor(experiment, plan), notes=notes)
-    values = {
-        (row.name, column.name): _read_value((experiment.name, row.name, column.name), plan, workspace)
-        for row, column in product(experiment.own_rows, experiment.columns)
-    }
+
+    def read(row: Row, column: Column, metric: str, view: View) -> Value:
+        return _read_value(plan.cells[experiment.name, row.name, column.name], metric, view, plan, workspace)
+
+    shown, values = add_references(experiment, read)
+    if AUTHORS_EYES in " ".join(row.name for row in shown.rows):
+        origin = replace(origin, notes=(*notes, _EYES_NOTE))
     if experiment.kind == "table":
-        return write_tables(experiment, values, origin, workspace.output)
-    paths = write_figure(experiment, values, workspace.output)
+        return write_tables(shown, values, origin, workspace.output)
+    spreads: dict[tuple[str, str], Value] = {}
+    for row, column in product(experiment.own_rows, experiment.columns):
+        metric = f"{plan.cells[experiment.name, row.name, column.name].metric}_spread"
+        if metric in METRICS:
+            spreads[row.name, column.name] = read(row, column, metric, as_measured)
+            name = f"{row.name}, {AUTHORS_EYES}"
+            spreads[name, column.name] = read(row, column, metric, with_authors_eyes)
+    paths = write_figure(shown, values, workspace.output, spreads)
     page = workspace.output / f"{experiment.name}.md"
     lines = [
         f"# {experiment.title}",
@@ -335,15 +357,18 @@ def _collect_notes(experiment: Experiment, plan: ExperimentPlan, workspace: Work
     return tuple(dict.fromkeys(notes))
 
 
-def _read_value(key: CellKey, plan: ExperimentPlan, workspace: Workspace) -> Value:
-    cell = plan.cells[key]
+def _read_value(
+    cell: Cell, metric_text: str, view: View, plan: ExperimentPlan, workspace: Workspace
+) -> Value:
+    """Return a value of a cell's measurement; None if the view does not apply to it."""
     if cell.measurement is None:
         return ABSENT
     measurement = plan.measurements[cell.measurement]
     if workspace.has_failed(measurement):
         return FAILED
-    metric, argument = parse_metric(cell.metric)
-    value = metric.read(workspace.read_results(measurement), argument)
+    metric, argument = parse_metric(metric_text)
+    results = view(workspace.read_results(measurement))
+    value = None if results is None else metric.read(results, argument)
     if metric.kind == "picture":
         return str(workspace.measurement_folder(measurement) / str(value))
     return value

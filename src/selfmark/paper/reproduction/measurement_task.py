@@ -28,6 +28,7 @@ class MeasurementTask:
         detectors: generic keypoint detectors to compare.
         folder: folder for pictures, and for images that do not fit in memory.
         device: device for the network.
+        fit_images: number of images in each random sample for fitting regressors; None: all images.
     """
 
     run: Path | None
@@ -38,6 +39,7 @@ class MeasurementTask:
     detectors: tuple[str, ...]
     folder: Path
     device: torch.device
+    fit_images: int | None = None
 
     @property
     def run_folder(self) -> Path:

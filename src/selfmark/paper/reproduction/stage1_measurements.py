@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from selfmark.correspondence.describe import describe_images
 from selfmark.correspondence.recovery import fit_centroids
 from selfmark.evaluation import protocol
+from selfmark.evaluation.completion import complete_landmarks
 from selfmark.evaluation.detector_precision import detector_precisions
+from selfmark.evaluation.inter_ocular import measure_by_definition
 from selfmark.evaluation.labeled_images import LabeledImages
 from selfmark.evaluation.labeled_run import build_examples
+from selfmark.evaluation.nme import IntArray
 from selfmark.evaluation.normalizers import default_normalizer
 from selfmark.evaluation.stage1_landmarks import Stage1, find_stage1_landmarks, load_phi
 from selfmark.images.feed import PixelFeed
 from selfmark.images.store import load_store
 from selfmark.paper.reproduction.measurement_task import MeasurementTask, load_task_images, read_labels
 from selfmark.paper.reproduction.table_metrics import Results
+from selfmark.points import FloatArray
 from selfmark.run.folder import Run
 from selfmark.run.tensor_files import read_tensors
 
@@ -73,7 +79,15 @@ def _measure_errors(
         )
         for images in (fit, test)
     )
+    completed = complete_landmarks(fit_examples.landmarks, settings.completion_iterations)
+
+    def measure_definition(_: str, rows: IntArray, lengths: FloatArray) -> Results:
+        selected = replace(test_examples.select(rows), normalizer=lengths)
+        return {"stage1": protocol.stage1_errors(fit_examples, selected, settings, completed)}
+
     return {
         "headline": {"regressor": f"ridge {settings.ridge:g}"},
-        "stage1": protocol.stage1_errors(fit_examples, test_examples, settings),
+        "normaliser": spec,
+        "stage1": protocol.stage1_errors(fit_examples, test_examples, settings, completed),
+        "inter_ocular": measure_by_definition(test.truth, test.store.regions, size, measure_definition),
     }

@@ -99,19 +99,63 @@ def required_inputs(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 # --- functions that read a value ---------------------------------------------------------------------------
 
 
-def _headline(direction: str, entry: str) -> ReadValue:
-    return lambda results, _: results["headline"][direction][entry]
+def _error(direction: str) -> ReadValue:
+    """Return a reader of Stage 2's error, the mean over draws if regressors are fitted on a sample."""
+
+    def read(results: Results, _: str) -> Value:
+        headline: Results = results["headline"]
+        drawn = [
+            row[direction]["mean"]
+            for row in results.get("errors", ())
+            if not row["all"] and row["regressor"] == headline["regressor"]
+        ]
+        return float(drawn[-1] if drawn else headline[direction]["error"])
+
+    return read
 
 
-def _stage1(direction: str) -> ReadValue:
+def _curve(direction: str) -> ReadValue:
+    """Return a reader of a cumulative curve, the mean over draws if regressors are fitted on a sample."""
+
+    def read(results: Results, _: str) -> Value:
+        drawn = results.get("curves") or ()
+        line: Value = drawn[-1][direction]["mean"] if drawn else results["headline"][direction]["cumulative"]
+        return line
+
+    return read
+
+
+def _curve_spread(direction: str) -> ReadValue:
+    """Return a reader of the standard deviation of a curve over draws; None if there is only one."""
+
+    def read(results: Results, _: str) -> Value:
+        drawn = results.get("curves") or ()
+        line: Value = drawn[-1][direction]["spread"] if drawn else None
+        return line
+
+    return read
+
+
+def _guessing_curve(direction: str) -> ReadValue:
+    """Return a reader of the curve of the mean shape; None if an earlier version measured."""
+    return lambda results, _: results["headline"][direction].get("guessing_cumulative")
+
+
+def _stage1(entry: str) -> ReadValue:
     """Return a reader of Stage 1's error with the same regressor as the headline of Stage 2."""
 
     def read(results: Results, _: str) -> Value:
         regressor = results["headline"]["regressor"]
         errors: list[Results] = results["stage1"]["errors"]
-        return float(next(row[direction] for row in errors if row["regressor"] == regressor))
+        value = next(row.get(entry) for row in errors if row["regressor"] == regressor)
+        return None if value is None else float(value)
 
     return read
+
+
+def _stage1_guessing(entry: str) -> ReadValue:
+    """Return a reader of the error of guessing Stage 1's landmarks; None if an earlier version measured."""
+    return lambda results, _: results["stage1"].get("guessing", {}).get(entry)
 
 
 def _forward_in_group(results: Results, argument: str) -> Value:
@@ -170,13 +214,18 @@ _EYES, _PIXELS, _TORSO = "inter-ocular", " px at ", "torso"
 
 METRICS: dict[str, Metric] = {
     # Stage 2's error in percent of the normalizer, with the regressor of the headline.
-    "forward": Metric("detector", "number", _headline("forward", "error")),
-    "backward": Metric("detector", "number", _headline("backward", "error")),
+    "forward": Metric("detector", "number", _error("forward")),
+    "backward": Metric("detector", "number", _error("backward")),
+    "backward_guessing": Metric("detector", "number", lambda results, _: results["guessing"]["backward"]),
     "forward_in": Metric("detector", "number", _forward_in_group, "FIELD=VALUE"),
     "landmarks": Metric("detector", "number", lambda results, _: float(len(results["landmarks"]))),
     # The same for Stage 1, with missing landmarks filled in.
     "stage1_forward": Metric("stage1", "number", _stage1("forward")),
     "stage1_backward": Metric("stage1", "number", _stage1("backward")),
+    "stage1_backward_guessing": Metric("stage1", "number", _stage1_guessing("backward")),
+    # The same over the landmarks that were found, without completion.
+    "stage1_backward_found": Metric("stage1", "number", _stage1("backward_found")),
+    "stage1_backward_found_guessing": Metric("stage1", "number", _stage1_guessing("backward_found")),
     "stage1_points": Metric("stage1", "number", lambda results, _: results["stage1"]["points_per_image"]),
     # Percent of points that are hit.
     "raw_accuracy": Metric("detector", "number", _hits_of_parts("raw", _PIXELS), "PART+PART"),
@@ -188,8 +237,12 @@ METRICS: dict[str, Metric] = {
     # Percent of a generic detector's keypoints that lie on an annotated point; needs no training.
     "precision": Metric("keypoints", "number", lambda results, name: results["precision"][name], "DETECTOR"),
     # Lines: mean error of the n best points, error after each round, hit rate of each point.
-    "forward_curve": Metric("detector", "line", _headline("forward", "cumulative")),
-    "backward_curve": Metric("detector", "line", _headline("backward", "cumulative")),
+    "forward_curve": Metric("detector", "line", _curve("forward")),
+    "forward_curve_spread": Metric("detector", "line", _curve_spread("forward")),
+    "forward_curve_guessing": Metric("detector", "line", _guessing_curve("forward")),
+    "backward_curve": Metric("detector", "line", _curve("backward")),
+    "backward_curve_spread": Metric("detector", "line", _curve_spread("backward")),
+    "backward_curve_guessing": Metric("detector", "line", _guessing_curve("backward")),
     "forward_by_round": Metric("rounds", "line", _errors_by_round),
     "raw_by_point": Metric("detector", "line", _hits("raw", _EYES, "by_point")),
     # Maps of descriptors: x, y and the nearest annotated point of each descriptor.

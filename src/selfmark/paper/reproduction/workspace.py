@@ -171,7 +171,11 @@ def _build_task(workspace: Workspace, measurement: Measurement, folder: Path) ->
         run=workspace.run_folder(training) if measurement.needs_training else None,
         config=config,
         test=cached.write_test_file(),
-        fit=cached.write_fit_file(config.seed, measurement.fit_images),
+        # An evaluation draws its samples itself, several times.
+        fit=cached.write_fit_file(
+            config.seed, None if measurement.kind == "detector" else measurement.fit_images
+        ),
+        fit_images=measurement.fit_images,
         by=measurement.by,
         detectors=measurement.detectors,
         folder=folder,
@@ -180,8 +184,9 @@ def _build_task(workspace: Workspace, measurement: Measurement, folder: Path) ->
 
 
 def _evaluate(task: MeasurementTask) -> Results:
-    """Evaluate a run like `selfmark evaluate`, with regressors fitted on all images for fitting."""
-    settings = asdict(task.config.evaluation) | {"fit_images": (), "draws": 1}
+    """Evaluate a run like `selfmark evaluate`, with regressors fitted on all images or on random samples."""
+    samples = () if task.fit_images is None else (task.fit_images,)
+    settings = asdict(task.config.evaluation) | {"fit_images": samples}
     return evaluate_run(
         task.run_folder,
         EvaluationInputs(task.test, task.test, task.fit, task.fit),

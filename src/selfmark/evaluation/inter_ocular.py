@@ -1,0 +1,54 @@
+"""Errors of 68 facial points by both definitions of the inter-ocular distance, ours and the authors'."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from selfmark.annotations import AnnotatedObjects
+from selfmark.evaluation.nme import IntArray
+from selfmark.evaluation.normalizers import inter_ocular_specs, unchecked_lengths
+from selfmark.evaluation.protocol import Metrics
+from selfmark.images.crop import region_sides
+from selfmark.points import FloatArray
+
+
+def measure_by_definition(
+    truth: AnnotatedObjects,
+    regions: FloatArray,
+    size: int,
+    measure: Callable[[str, IntArray, FloatArray], Metrics],
+) -> Metrics:
+    """Measure errors once for each definition of the inter-ocular distance.
+
+    Both are measured on the same images: those in which both distances are known and not zero.
+
+    Args:
+        truth: N test objects.
+        regions: [N, 4] x, y, w, h of the network images in the originals.
+        size: Side of the network image.
+        measure: Takes the spec of a definition, the rows [T] of the images, and their inter-ocular distances
+            [T] in network pixels; returns the metrics.
+
+    Returns:
+        By definition (see `inter_ocular_specs`): its `normaliser`, the number of images, and what `measure`
+        returns. Empty unless the objects have 68 facial points and both distances are known in an image.
+    """
+    specs = inter_ocular_specs(truth.names)
+    scale = size / region_sides(regions)
+    lengths = {name: unchecked_lengths(truth, spec, regions) * scale for name, spec in specs.items()}
+    if not lengths:
+        return {}
+    # A comparison with NaN is False.
+    rows = np.flatnonzero(np.all([length > 0 for length in lengths.values()], axis=0))
+    if len(rows) == 0:
+        return {}
+    return {
+        name: {
+            "normaliser": spec,
+            "test_images_used": len(rows),
+            **measure(spec, rows, lengths[name][rows]),
+        }
+        for name, spec in specs.items()
+    }

@@ -81,11 +81,56 @@ def test_seeds_are_summarized_by_mean_and_sample_deviation(quality_pages: Module
 
 def test_targets_are_compared_with_results(quality_pages: ModuleType) -> None:
     page = quality_pages.pages(_example_quality())["quality.md"]
-    assert "| yt68-superpoint | forward, ridge 0.01 | 3 | 3.03 | no |" in page
-    assert "| yt68-superpoint | backward, ridge 0.01 | 6.5 | 6.07 | yes |" in page
+    assert "| yt68-superpoint | forward, ridge 0.01 | 3 | 3.03 | 11.40 | no |" in page
+    assert "| yt68-superpoint | backward, ridge 0.01 | 6.5 | 6.07 | — | yes |" in page
     # 6.27 / 11.4 = 0.55. The target is an error of at most 0.6 times that of the mean shape.
-    assert "| birds-side-20 | forward, ridge 0.01 | 0.6 of the mean shape | 0.55 | yes |" in page
-    assert "| yt68-selfmark | forward, ridge 0.01 | 3.3 | — | — |" in page
+    assert "| birds-side-20 | forward, ridge 0.01 | 0.6 of the mean shape | 0.55 | 1 | yes |" in page
+    assert "| yt68-selfmark | forward, ridge 0.01 | 3.3 | — | — | — |" in page
+
+
+def test_the_conditions_of_every_row_are_stated(scripts: None, quality_pages: ModuleType) -> None:
+    page = quality_pages.pages(_example_quality())["quality.md"]
+    section = page.partition("## Conditions\n")[2].partition("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| `")]
+    for experiment in import_module("experiments").RESULTS:
+        (line,) = [line for line in lines if f"`{experiment.name}`" in line.split("|")[1]]
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        assert len(cells) == 5
+        assert all(cells), experiment.name
+        # A row that divides errors by another length than its data set names says so.
+        normalizer = import_module("quality_data").DATASETS[experiment.data].normalizer
+        assert ("not the box that the data set names" in cells[2]) == bool(normalizer)
+
+
+def test_guesses_stand_beside_backward_errors_or_are_said_to_be_missing(quality_pages: ModuleType) -> None:
+    quality = _example_quality()
+    page = quality_pages.pages(quality)["quality.md"]
+    for missing in ("The guess for Stage 1 was not recorded", "Inter-ocular errors of faces-yt68 were not"):
+        assert missing in page.split("## ")[0]
+    quality["rows"] = [row | {"mean_shape_backward": 12.5} for row in quality["rows"]]
+    group = {"images": 5, "forward": 1.0, "backward": 2.0, "guessing_forward": 9.0, "guessing_backward": 8.0}
+    quality["runs"]["yt68-superpoint-s0"] = {
+        "by": {"yaw_bucket": {"0-30": group}},
+        "data": "faces-yt68",
+        "inter_ocular": {"eye_centers": {"forward": 4.0}},
+    }
+    pages = quality_pages.pages(quality)
+    assert "not recorded" not in pages["quality.md"]
+    without = {name: value for name, value in group.items() if "guessing" not in name}
+    quality["runs"]["yt68-superpoint-s0"]["by"]["yaw_bucket"]["0-30"] = without
+    assert "guessing were not recorded for these groups" in quality_pages.pages(quality)["quality.md"]
+    assert "| yt68-superpoint | backward, ridge 0.01 | 6.5 | 6.07 | 12.50 | yes |" in pages["quality.md"]
+    assert "\n| yt68-superpoint | guessing, backward | 8.00 |\n" in pages["quality.md"]
+    assert _line(pages["ablations.md"], "250")[1:7] == ["clusters-250", "5.50", "11.00", "—", "—", "—"]
+    assert _line(pages["ablations.md"], "100")[4:7] == ["3.00", "6.00", "12.50"]
+
+
+def test_the_paper_contradicts_itself_where_its_numbers_are_shown(quality_pages: ModuleType) -> None:
+    page = quality_pages.pages(_example_quality())["ablations.md"]
+    for title in ("First keypoints", "Stage 1 and Stage 2"):
+        section = page.partition(f"## {title}\n")[2].partition("\n## ")[0]
+        assert "3.25" in section
+        assert "3.32" in section
 
 
 def test_the_order_of_rows_is_compared_with_the_paper(quality_pages: ModuleType) -> None:
@@ -237,52 +282,184 @@ def test_commands_on_the_page_have_the_settings_of_the_experiments(scripts: None
         assert options["seed"] == experiment.seeds[0]
 
 
-def test_headline_numbers_match_the_published_rows(summaries: ModuleType) -> None:
+def test_backward_errors_stand_beside_their_guesses(summaries: ModuleType) -> None:
     quality = _published()
-    page = (ROOT / "docs" / "expect.md").read_text(encoding="utf-8")
+    fields = ("forward", "mean_shape", "backward", "mean_shape_backward")
     rows = {
-        "| faces-yt68, 68 points, K=30, 3 seeds | fast, SuperPoint |": "yt68-superpoint",
-        "| faces-yt68, 68 points, K=30, 3 seeds | fast, our own |": "yt68-selfmark",
-        "| faces-mtfl-aflw, 5 points, K=10, 10,000 images |": "aflw-selfmark",
-        "| flies-pair-video, 24 points, K=10, 3 seeds |": "flies",
-        "| mouse-openfield, 4 points, K=10 |": "mouse",
-        "| birds-cub, 159 species, 15 points, K=30 |": "birds-side-30",
+        "expect.md": {
+            "| faces-yt68, 68 points, K=30, 3 seeds | fast, SuperPoint |": "yt68-superpoint",
+            "| faces-yt68, 68 points, K=30, 3 seeds | fast, our own |": "yt68-selfmark",
+            "| faces-mtfl-aflw, 5 points, K=10, 10,000 images |": "aflw-selfmark",
+            "| flies-pair-video, 24 points, K=10, 3 seeds |": "flies",
+            "| mouse-openfield, 4 points, K=10 |": "mouse",
+            "| birds-cub, 159 species, 15 points, K=30 |": "birds-side-30",
+        },
+        "keypoints.md": {"| our own | ": "yt68-selfmark", "| SuperPoint | ": "yt68-superpoint"},
     }
-    for start, name in rows.items():
-        (line,) = [line for line in page.splitlines() if line.startswith(start)]
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        values = [
-            summaries.collect_values(quality, name, field) for field in ("forward", "backward", "mean_shape")
-        ]
-        assert cells[-3:] == [
-            summaries.format_mean(values[0]),
-            summaries.format_mean(values[1]),
-            summaries.format_mean(values[2][:1]),
-        ]
+    for name, names in rows.items():
+        page = _page(f"docs/{name}")
+        for start, row in names.items():
+            values = [summaries.collect_values(quality, row, field) for field in fields]
+            values[1] = values[1][:1]  # the mean shape does not depend on the seed
+            assert _cells(page, start)[-4:] == [summaries.format_mean(numbers) for numbers in values]
+    page = _page("docs/expect.md")
     aflw_error = summaries.format_mean(
         summaries.collect_values(quality, "aflw-selfmark", "forward", ridge=0.001)
     )
-    assert (
-        f"error is {aflw_error} with the ridge that the authors' program has for five points on CelebA"
-        in page
-    )
+    assert f"error is {aflw_error} with the ridge that the authors' program has for five points" in page
+    (demo,) = _demo_rows()
+    assert f"has a backward error of {demo['backward']} (guessing {demo['mean_shape_backward']})" in page
 
 
-def test_readme_numbers_match_the_published_rows(summaries: ModuleType) -> None:
-    quality = _published()
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_errors_with_temporal_pairs_match_the_published_rows(summaries: ModuleType) -> None:
+    quality, page = _published(), _page("docs/video.md")
     rows = {
-        "| 3,095 faces | 30 |": "yt68-selfmark",
-        "| 10,000 faces, also from the side | 10 |": "aflw-selfmark",
-        "| 880 video frames of two flies | 10 |": "flies",
-        "| 1,956 video frames of a mouse | 10 |": "mouse",
-        "| 4,765 birds of 159 species | 30 |": "birds-side-30",
+        "| forward error, Stage 1, % |": ("forward", 1),
+        "| forward error, Stage 2, % |": ("forward", 2),
+        "| backward error, Stage 2, % |": ("backward", 2),
+        "| backward error of guessing, Stage 2, % |": ("mean_shape_backward", 2),
     }
-    for start, name in rows.items():
-        (line,) = [line for line in readme.splitlines() if line.startswith(start)]
+    for start, (field, stage) in rows.items():
+        for cell, name in zip(_cells(page, start)[1:], ("flies", "mouse", "flies-tiny"), strict=True):
+            before, after = (
+                summaries.mean(summaries.collect_values(quality, row, field, stage))
+                for row in (name, f"{name}-temporal")
+            )
+            assert cell.partition(",")[0] == f"{before:.2f} to {after:.2f}"
+    for cell, name in zip(
+        _cells(page, "| forward error of guessing, % |")[1:], ("flies", "mouse", "flies-tiny"), strict=True
+    ):
+        for row in (name, f"{name}-temporal"):
+            assert cell == f"{summaries.collect_values(quality, row, 'mean_shape')[0]:.2f} for both"
+
+
+def test_errors_of_int8_match_the_published_rows() -> None:
+    speed = json.loads((RESULTS / "predict_cpu.json").read_text(encoding="utf-8"))
+    values = {row["name"]: row["value"] for row in speed["rows"]}
+    page = _page("docs/prediction.md")
+    faces = _default_rows("faces-yt68", "2 cores", 10)[0]
+    guesses = {"toy": _demo_rows()[0]["mean_shape"], "tiny": faces["guessing_forward"]}
+    for start, name in {"| the demo's toy animal, without": "toy", "| faces-yt68, `tiny`": "tiny"}.items():
+        errors = [values[f"predict_cpu_{name}_{kind}_forward"] for kind in ("float32", "int8")]
+        assert _cells(page, start)[1:4] == [f"{value:.2f}" for value in (*errors, guesses[name])]
+
+
+# Rows of the tables in README.md and docs/expect.md: how they begin, the data set and K.
+README_ROWS = [
+    ("| 3,095 faces <sup>1</sup> | 30 |", "faces-yt68", 30),
+    ("| 10,000 faces, also from the side <sup>2</sup> | 10 |", "faces-mtfl-aflw", 10),
+    ("| 4,765 birds of 159 species <sup>3</sup> | 30 |", "birds-cub", 30),
+    ("| 880 video frames of two flies <sup>4</sup> | 10 |", "flies-pair-video", 10),
+    ("| 1,956 video frames of a mouse <sup>5</sup> | 10 |", "mouse-openfield", 10),
+    ("| 60 flies from above <sup>6</sup> | 16 |", "flies-dpk", 16),
+]
+EXPECT_ROWS = [
+    ("| 3,095 faces, 30 | H200, ", "faces-yt68", 30),
+    ("| 10,000 faces, also from the side, 10 | H200, ", "faces-mtfl-aflw", 10),
+    ("| 4,765 birds of 159 species from all sides, 30 | H200, ", "birds-cub", 30),
+    ("| 880 video frames of two flies from above, 10 | H200, ", "flies-pair-video", 10),
+    ("| 1,956 video frames of a mouse from above, 10 | H200, ", "mouse-openfield", 10),
+    ("| 60 flies from above, 16 | H200, ", "flies-dpk", 16),
+    ("| 3,095 faces, 10 | 2 CPU cores, ", "faces-yt68", 10),
+    ("| 4,765 birds of 159 species from all sides, 30 | 2 CPU cores, ", "birds-cub", 30),
+    ("| 60 flies from above, 16 | 2 CPU cores, ", "flies-dpk", 16),
+]
+CPU_RUNS = [("birds-cub", 30), ("faces-yt68", 10), ("flies-dpk", 16)]
+# The first word of a run's note in quality.json, and what docs/expect.md says about it.
+SHARED = {"five": "five runs at a time", "nine": "nine runs at a time", "other": "with other programs"}
+
+
+def test_readme_shows_the_default_command(summaries: ModuleType) -> None:
+    readme = _page("README.md")
+    for number, (start, data, k) in enumerate(README_ROWS, 1):
+        assert f"\n<sup>{number}</sup> " in readme, "every footnote has a text"
+        rows = _default_rows(data, "NVIDIA H200", k)
+        assert len(rows) == 3, "the text says three seeds"
+        minutes, shared = _minutes(rows)
+        assert _cells(readme, start)[2:] == [
+            minutes + (", GPU shared" if shared else ""),
+            summaries.format_mean([row["forward"] for row in rows]),
+            f"{rows[0]['guessing_forward']:.2f}",
+        ]
+    cpu = [_default_rows(data, "2 cores", k)[0] for data, k in CPU_RUNS]
+    birds, faces, flies = ((f"{row['minutes']:.1f}", f"{row['forward']:.2f}") for row in cpu)
+    (demo,) = _demo_rows()
+    text = " ".join(readme.split())
+    assert (
+        f"one run each took {birds[0]} minutes on the birds (error {birds[1]} %), {faces[0]} minutes on the "
+        f"3,095 faces with 10 landmarks ({faces[1]} %), and {flies[0]} minutes on the 60 flies ({flies[1]} "
+        f"%, while other programs also used the cores). The demo's 750 generated animals take "
+        f"{demo['minutes']:.0f} minutes ({demo['forward']} %, guessing {demo['mean_shape']} %)." in text
+    )
+    names = ("yt68-selfmark", "aflw-selfmark", "birds-side-30", "flies", "mouse")
+    errors = [
+        summaries.format_mean(summaries.collect_values(_published(), name, "forward")) for name in names
+    ]
+    assert f"had errors of {', '.join(errors[:-1])} and {errors[-1]} % on the first five rows" in text
+
+
+def test_expected_errors_are_those_of_the_default_command(summaries: ModuleType) -> None:
+    page = _page("docs/expect.md")
+    for start, data, k in EXPECT_ROWS:
+        rows = _default_rows(data, "NVIDIA H200" if "H200" in start else "2 cores", k)
+        errors, guessing = [row["forward"] for row in rows], rows[0]["guessing_forward"]
+        minutes, shared = _minutes(rows)
+        cells = _cells(page, start)
+        assert cells[1].partition(", ")[2] == minutes + (f" ({SHARED[shared]})" if shared else "")
+        ratio = f"{summaries.mean(errors) / guessing:.2f}"
+        assert cells[2:] == [summaries.format_mean(errors), f"{guessing:.2f}", ratio]
+    (demo,) = _demo_rows()
+    start = f"| 750 generated animals of `selfmark demo`, {demo['k']} | 2 CPU cores, {demo['minutes']:.1f} "
+    ratio = f"{demo['forward'] / demo['mean_shape']:.2f}"
+    assert _cells(page, start)[2:] == [f"{demo['forward']:.2f}", f"{demo['mean_shape']:.2f}", ratio]
+
+
+def test_expected_errors_without_features_match_the_published_rows(summaries: ModuleType) -> None:
+    quality, page = _published(), _page("docs/expect.md")
+    names = ("yt68-selfmark", "aflw-selfmark", "flies", "mouse", "birds-30", "birds-side-30")
+    for name in names:
+        (line,) = [line for line in page.splitlines() if f"| `{name}`, " in line]
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        values = [summaries.collect_values(quality, name, field) for field in ("forward", "mean_shape")]
-        assert cells[-2:] == [summaries.format_mean(values[0]), summaries.format_mean(values[1][:1])]
-    (demo,) = json.loads((RESULTS / "demo.json").read_text(encoding="utf-8"))["rows"]
-    time = f"{demo['minutes']:.0f} minutes, 2 CPU cores"
-    assert f"| {demo['k']} | {time} | {demo['forward']} | {demo['mean_shape']} |" in readme
+        values = {
+            field: summaries.mean(summaries.collect_values(quality, name, field))
+            for field in ("minutes", "forward", "mean_shape")
+        }
+        assert cells[2].split()[0] == f"{values['minutes']:.0f}"
+        assert cells[3].split()[0] == f"{values['forward']:.1f}"
+        assert cells[4] == f"{values['mean_shape']:.1f}"
+
+
+def _page(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def _cells(page: str, start: str) -> list[str]:
+    """Return the cells of the only line that begins with `start`."""
+    (line,) = [line for line in page.splitlines() if line.startswith(start)]
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def _demo_rows() -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads((RESULTS / "demo.json").read_text(encoding="utf-8"))["rows"]
+    return rows
+
+
+def _default_rows(data: str, device: str, k: int) -> list[dict[str, Any]]:
+    """Return the published runs of the default command, one for each seed."""
+    key = (data, k, "efficientnet-lite0", "test")
+    rows = [
+        row
+        for row in _published()["default_command"]["rows"]
+        if (row["data"], row["k"], row["features"], row["part"]) == key and row["device"].startswith(device)
+    ]
+    assert [row["seed"] for row in rows] == list(range(len(rows)))
+    return rows
+
+
+def _minutes(rows: list[dict[str, Any]]) -> tuple[str, str]:
+    """Return the time of the run that was alone on its machine, otherwise the mean and who shared it."""
+    alone = [row["minutes"] for row in rows if "note" not in row]
+    if alone:
+        return f"{alone[0]:.1f}", ""
+    mean = sum(row["minutes"] for row in rows) / len(rows)
+    return f"{mean:.1f}", rows[0]["note"].split()[0]

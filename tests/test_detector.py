@@ -107,6 +107,12 @@ def test_flip_test_averages_with_the_mirror_partner() -> None:
     cells = torch.stack([flat % 16, flat // 16], dim=-1)
     located_cells = (flipping.locate(images).xy + 0.5) / 4 - 0.5  # a cell has 4 x 4 pixels
     assert (located_cells - cells).abs().max() <= 0.5
+    unpaired = Detector(flipping.psi, replace(card, flip_test=True, unpaired=(1,)))
+    alone = (unpaired.psi(images.float() / 255)[:, 0] + mirrored[:, 0]) / 2, maps[:, 1]
+    for index, heat in enumerate(alone):
+        cell = heat.flatten(1).argmax(dim=1)
+        expected_xy = 4 * torch.stack([cell % 16, cell // 16], dim=-1) + 1.5
+        assert (unpaired.locate(images).xy[:, index] - expected_xy).abs().max() <= 2
     # The mirrored image gives the mirrored landmarks, with partners swapped.
     mirrored_xy = flipping.locate(images.flip(-1)).xy
     partner_xy = flipping.locate(images).xy[:, [1, 0]]

@@ -10,6 +10,7 @@ import torch
 
 from selfmark import feature_pipeline
 from selfmark.config import override, preset
+from selfmark.correspondence.mirror import LandmarkPartners
 from selfmark.feature_images import UsedImages, compare_landmarks
 from selfmark.feature_labels import FoundLandmarks
 from selfmark.features.orientation import rotation_matrices
@@ -55,7 +56,7 @@ def test_landmarks_that_are_their_own_partners_have_the_same_labels_in_mirror_im
     table = feature_pipeline._build_table(_found(), config)
     assert torch.equal(table.mirrored_xy, table.xy)
     assert torch.equal(table.mirrored_present, table.present)
-    assert feature_pipeline._find_partners(_found(), config) == (0, 1, 2, 3)
+    assert feature_pipeline._find_partners(_found(), config) == LandmarkPartners.themselves(4)
 
 
 # --- rounds --------------------------------------------------------------------------------------------

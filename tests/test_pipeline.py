@@ -366,7 +366,7 @@ def test_images_that_a_coco_file_calls_frames_form_temporal_pairs(
     paired: list[np.ndarray] = []
 
     def record(*arguments: Any) -> Any:
-        paired.append(arguments[3])
+        paired.append(arguments[4])
         return propagate_points(*arguments)
 
     monkeypatch.setattr(pipeline, "propagate_points", record)

@@ -21,13 +21,20 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from selfmark.config import Runtime
+from selfmark.config import Runtime, used_image_settings
 from selfmark.errors import DamagedFile, InputError, TrainingError
 from selfmark.image_ref import ImageRef
 from selfmark.images.crop import crop_regions, extract_crop, to_original
 from selfmark.images.sources import list_images
 from selfmark.images.store import iterate_crops
-from selfmark.model.card import ONNX_FEATURES, ModelCard, model_folder, read_card, write_card
+from selfmark.model.card import (
+    ONNX_FEATURES,
+    ModelCard,
+    landmarks_without_partner,
+    model_folder,
+    read_card,
+    write_card,
+)
 from selfmark.model.heatmaps import read_heatmaps, to_pixels
 from selfmark.model.landmark_network import (
     LandmarkNetwork,
@@ -130,8 +137,9 @@ class Detector:
     def locate(self, pixels: Tensor) -> NetworkLandmarks:
         """Find the landmarks of network images [B, 3, S, S] uint8.
 
-        With `flip_test`, heatmaps are averaged with those of the mirrored image. Images are processed in
-        forward passes of at most `runtime.predict_batch` images, fewer if memory is short.
+        With `flip_test`, heatmaps are averaged with those of the mirrored image, except for landmarks without
+        a mirror partner. Images are processed in forward passes of at most `runtime.predict_batch` images,
+        fewer if memory is short.
         """
         parts: list[NetworkLandmarks] = []
         done = 0
@@ -164,7 +172,10 @@ class Detector:
         if self.card.flip_test:
             partner = torch.tensor(self.card.mirror, device=self.device)
             maps, mirrored = self.psi(torch.cat([images, images.flip(-1)])).chunk(2)
-            maps = (maps + mirrored.flip(-1)[:, partner]) / 2
+            averaged = (maps + mirrored.flip(-1)[:, partner]) / 2
+            unpaired = landmarks_without_partner(self.card)
+            averaged[:, unpaired] = maps[:, unpaired]
+            maps = averaged
         else:
             maps = self.psi(images)
         peaks = read_heatmaps(maps, self.card.refine)
@@ -318,7 +329,9 @@ def detector_fingerprint(detector: Detector) -> str:
     """Hash everything that determines the landmarks: weights, preprocessing, heatmap decoding."""
     card = detector.card
     parts: list[Any] = [card.mirror, card.flip_test, card.refine]
-    parts += [dataclasses.asdict(card.images), dataclasses.asdict(card.network)]
+    parts += [used_image_settings(card.images), dataclasses.asdict(card.network)]
+    if unpaired := landmarks_without_partner(card):
+        parts.append(unpaired)
     if card.architecture != "hourglass":
         parts += [card.architecture, dataclasses.asdict(card.features), dataclasses.asdict(card.student)]
     digest = hashlib.sha256(json.dumps(parts).encode())

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from selfmark.config import Config
-from selfmark.correspondence.mirror import find_mirror_partners, nearest_in_mirror_image
+from selfmark.correspondence.mirror import LandmarkPartners, find_mirror_partners, nearest_in_mirror_image
 from selfmark.correspondence.zero_shot import PlacedLandmarks
 from selfmark.detector import Detector
 from selfmark.errors import CollapsedTraining
@@ -92,14 +92,14 @@ class _Candidate(NamedTuple):
     architecture: kind of its network
     psi:          network
     found:        its landmarks of the training images
-    mirror:       mirror partner of each landmark
+    partners:     mirror partners of the landmarks
     """
 
     source: str
     architecture: Architecture
     psi: FeaturePsi | ZeroShotPsi
     found: FoundLandmarks
-    mirror: tuple[int, ...]
+    partners: LandmarkPartners
 
 
 def train_feature_detector(
@@ -150,7 +150,7 @@ def train_feature_detector(
     _store_landmarks(run, result, centroids, images)
     psi = result.psi if directions is None else _turn_images_first(run, result.psi, directions)
     card = replace(
-        build_card(run, result.mirror, len(store)),
+        build_card(run, result.partners, len(store)),
         architecture=result.architecture,
         features=run.config.features,
         student=run.config.student,
@@ -186,10 +186,10 @@ def _plan(config: Config) -> dict[str, int]:
 # --- rounds of self-training -------------------------------------------------------------------------
 
 
-def _find_partners(found: FoundLandmarks, config: Config) -> tuple[int, ...]:
+def _find_partners(found: FoundLandmarks, config: Config) -> LandmarkPartners:
     """Return the mirror partner of each landmark: the one that is found at its place in mirror images."""
     if config.flip.partner == "itself":
-        return tuple(range(config.K))
+        return LandmarkPartners.themselves(config.K)
     return find_mirror_partners(
         nearest_in_mirror_image(found.xy.cpu().numpy(), found.mirrored_xy.cpu().numpy())
     )
@@ -252,7 +252,7 @@ def _train_on_keypoint_labels(
     """Run the paper's Stage 1 and train on its landmarks, if the current landmarks explain them."""
     config, feed = run.config, images.feed
 
-    def tabulate(phi: Phi, rounds_done: int) -> tuple[LandmarkTable, tuple[int, ...]]:
+    def tabulate(phi: Phi, rounds_done: int) -> tuple[LandmarkTable, LandmarkPartners]:
         name = "keypoint-landmarks" if rounds_done else "warm-up-landmarks"
         labeled = run.load_or_compute_labels(
             name, feed.device, lambda: cluster_landmarks(run, phi, feed, rounds_done)
@@ -268,7 +268,7 @@ def _train_on_keypoint_labels(
         phi = run_stage1(run, used_store(images), feed, points, check_warmup)
     except _Unconfirmed:
         return current
-    table, mirror = tabulate(phi, config.rounds.count)
+    table, partners = tabulate(phi, config.rounds.count)
     if not _confirms(run, images, current, table, "keypoints", config.features.max_unexplained):
         return current
 
@@ -276,7 +276,7 @@ def _train_on_keypoint_labels(
         return table if number < config.features.keypoint_label_rounds else _build_table(found, config)
 
     trained = _train_rounds(run, "keypoints", feed, table, label_next_round, lambda *_: False)
-    return current if trained is None else trained._replace(source="keypoints", mirror=mirror)
+    return current if trained is None else trained._replace(source="keypoints", partners=partners)
 
 
 class _Unconfirmed(Exception):
@@ -391,8 +391,7 @@ def _build_table(found: FoundLandmarks, config: Config) -> LandmarkTable:
     left_out = 1 - config.student.confident_fraction
     present = found.score >= found.score.quantile(left_out, dim=0)
     if config.flip.partner == "itself":
-        mirror = torch.arange(config.K, device=present.device)
-        return LandmarkTable.from_partners(found.xy, present, mirror)
+        return LandmarkTable.from_partners(found.xy, present, LandmarkPartners.themselves(config.K))
     mirrored_present = found.mirrored_score >= found.mirrored_score.quantile(left_out, dim=0)
     usable = torch.nonzero((present & mirrored_present).any(dim=1)).flatten()
     return LandmarkTable(found.xy, present, found.mirrored_xy, mirrored_present, usable)
@@ -409,7 +408,8 @@ def _store_landmarks(run: Run, result: _Candidate, centroids: Tensor, images: Us
         index = torch.arange(num_images, device=centroids.device).repeat_interleave(K)
         label = torch.arange(K, device=centroids.device).repeat(num_images)
         points = Keypoints(result.found.xy.reshape(-1, 2), index, result.found.score.flatten())
-        mirror = torch.tensor(result.mirror, device=centroids.device)
+        mirror = torch.tensor(result.partners.mirror, device=centroids.device)
+        mirror[list(result.partners.unpaired)] = -1
         return LabeledPoints(turn_back(points, images), label, mirror[label], K, centroids)
 
     run.load_or_compute_labels("landmarks", centroids.device, compute)

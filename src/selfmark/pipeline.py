@@ -29,7 +29,7 @@ import torch
 from selfmark.config import Config
 from selfmark.correspondence.describe import describe_images
 from selfmark.correspondence.landmark_count import count_landmarks, explain_count, sample_images
-from selfmark.correspondence.mirror import find_mirror_partners, mirror_cooccurrence
+from selfmark.correspondence.mirror import LandmarkPartners, find_mirror_partners, mirror_cooccurrence
 from selfmark.correspondence.recovery import (
     DescribedPoints,
     gather_labels,
@@ -96,9 +96,9 @@ def train_detector(run: Run, device: torch.device, is_new: bool) -> tuple[Detect
         The detector and the training images.
     """
     store, feed, phi, landmarks = train_phi(run, device, is_new)
-    table, mirror = build_landmark_table(landmarks, len(store), run.config.K)
+    table, partners = build_landmark_table(landmarks, len(store), run.config.K)
     psi = train_psi(run, phi, feed, table)
-    card = keep_edits(run, psi, build_card(run, mirror, len(store)))
+    card = keep_edits(run, psi, build_card(run, partners, len(store)))
     return Detector(psi, card, device, run.config.runtime), store
 
 
@@ -352,7 +352,8 @@ def _propagate_to_nearby_frames(
     rng = np.random.default_rng(derive_seed(config, f"nearby frames {number}"))
     center = store.regions[:, :2] + store.regions[:, 2:] / 2
     near = sample_nearby_frames(store.video, store.frame, store.track, center, config.temporal, rng)
-    return propagate_points(store.pixels, table.xy, table.valid, near, config.temporal).to(device)
+    propagated = propagate_points(store.pixels, table.xy, table.valid, store.video, near, config.temporal)
+    return propagated.to(device)
 
 
 def stage1_phases(config: Config) -> tuple[Phase, list[Phase]]:
@@ -381,24 +382,24 @@ def cluster_landmarks(run: Run, phi: Phi, feed: PixelFeed, rounds_done: int) -> 
 
 def build_landmark_table(
     labeled: LabeledPoints, num_images: int, K: int
-) -> tuple[LandmarkTable, tuple[int, ...]]:
+) -> tuple[LandmarkTable, LandmarkPartners]:
     """Build the pseudo ground truth of Stage 2: landmark k is in image j if cluster k was found there.
 
     Returns:
-        The table, and the mirror partner of each landmark.
+        The table, and the mirror partners of the landmarks.
     """
     xy, present = tabulate_landmarks(labeled.points, labeled.label, num_images, K)
     # Landmarks k and l are mirror partners if k mostly becomes l in the mirrored images (Sec. 3.7).
     counts = mirror_cooccurrence(labeled.label.cpu().numpy(), labeled.mirrored_label.cpu().numpy(), K)
-    mirror = find_mirror_partners(counts)
-    return LandmarkTable.from_partners(xy, present, torch.tensor(mirror, device=xy.device)), mirror
+    partners = find_mirror_partners(counts)
+    return LandmarkTable.from_partners(xy, present, partners), partners
 
 
 def train_psi(run: Run, phi: Phi, feed: PixelFeed, table: LandmarkTable) -> Psi:
     """Train Psi by heatmap regression, starting from Phi, on the landmarks that were found (Sec. 3.6)."""
     config = run.config
     with seed_weights(config, "Psi"):
-        psi = Psi.from_phi(phi, config.network, config.K)
+        psi = Psi.from_phi(phi, config.network, config.K, config.stage2.head)
     prepare_network(psi, feed.device, config.runtime)
     lr_scales = [(psi.backbone, config.stage2.backbone_lr), (psi.head, 1.0)]
     generator = create_generator(config, "stage 2", feed.device)

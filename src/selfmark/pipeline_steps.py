@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -12,6 +12,7 @@ from functools import partial
 import torch
 
 from selfmark.config import Config
+from selfmark.correspondence.mirror import LandmarkPartners
 from selfmark.errors import DiskError, InputError, NotEnoughData, TrainingError
 from selfmark.images.flow import has_nearby_frames
 from selfmark.images.store import ImageStore, load_store
@@ -128,18 +129,19 @@ def report_out_of_memory(run: Run, setting: str, value: int) -> Iterator[None]:
         ) from error
 
 
-def build_card(run: Run, mirror: Sequence[int], num_images: int) -> ModelCard:
+def build_card(run: Run, partners: LandmarkPartners, num_images: int) -> ModelCard:
     """Describe the detector of a run.
 
     Args:
         run: the run.
-        mirror: mirror partner of each landmark.
+        partners: mirror partners of the landmarks.
         num_images: number of training images.
     """
     config = run.config
     return ModelCard(
         names=tuple(f"landmark_{index}" for index in range(config.K)),
-        mirror=tuple(mirror),
+        mirror=partners.mirror,
+        unpaired=partners.unpaired,
         skeleton=(),
         images=config.images,
         network=config.network,

@@ -125,3 +125,13 @@ class LabeledPoints:
     def __post_init__(self) -> None:
         if self.label.shape != (len(self.points),) or self.mirrored_label.shape != (len(self.points),):
             raise ValueError("label and mirrored_label must be [P]")
+
+    def select(self, keep: torch.Tensor) -> LabeledPoints:
+        """Return the points for which `keep` [P] is True."""
+        return LabeledPoints(
+            self.points.select(keep),
+            self.label[keep],
+            self.mirrored_label[keep],
+            self.clusters,
+            self.centroids,
+        )

@@ -18,7 +18,9 @@ from selfmark.run.config_file import read_config, write_config
 def test_paper_preset_has_the_papers_numbers() -> None:
     paper = config.preset("paper")
     assert (paper.images.size, paper.map_size, paper.network.descriptor) == (256, 64, 256)
-    assert (paper.M, paper.loss.margin, paper.loss.detector_weight) == (100, 0.8, 0.1)
+    # 0.2 on the mean over two views is 0.1 on their sum.
+    assert (paper.M, paper.loss.margin, paper.loss.detector_weight) == (100, 0.8, 0.2)
+    assert paper.loss.hinge == "squared-distance"
     assert (paper.optimizer.lr, paper.optimizer.weight_decay, paper.runtime.batch) == (2e-4, 1e-5, 16)
     assert (paper.warmup.iterations, paper.rounds.iterations) == (30_000, 5_000)
     assert paper.warmup.iterations + paper.rounds.count * paper.rounds.iterations == 200_000

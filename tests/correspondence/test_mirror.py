@@ -39,7 +39,7 @@ def test_partners_from_landmark_positions_in_mirror_images() -> None:
     rng = np.random.default_rng(2)
     xy = np.array([[20.0, 10.0], [44.0, 10.0], [32.0, 30.0]]) + rng.normal(0, 8, (50, 1, 2))
     mirrored_xy = xy[:, [1, 0, 2]] + rng.normal(0, 2, xy.shape)
-    assert find_mirror_partners(nearest_in_mirror_image(xy, mirrored_xy)) == (1, 0, 2)
+    assert find_mirror_partners(nearest_in_mirror_image(xy, mirrored_xy)).mirror == (1, 0, 2)
 
 
 @given(st.integers(0, 10_000), st.integers(1, 12), st.floats(0, 0.3))
@@ -55,17 +55,33 @@ def test_a_known_symmetry_is_recovered_from_noisy_labels(seed: int, pairs: int, 
     mirrored = truth[label]
     wrong = rng.random(len(label)) < noise
     mirrored = np.where(wrong, rng.integers(0, landmarks, len(label)), mirrored)
-    assert find_mirror_partners(mirror_cooccurrence(label, mirrored, landmarks)) == tuple(truth)
+    partners = find_mirror_partners(mirror_cooccurrence(label, mirrored, landmarks))
+    assert partners.mirror == tuple(truth)
+    assert partners.unpaired == ()
 
 
 @given(st.integers(0, 100_000), st.integers(1, 15))
-def test_flipping_twice_changes_nothing(seed: int, landmarks: int) -> None:
+def test_partners_are_each_others_most_frequent_ones(seed: int, landmarks: int) -> None:
     table = np.random.default_rng(seed).integers(0, 50, (landmarks, landmarks))
-    partner = find_mirror_partners(table)
-    assert [partner[partner[k]] for k in range(landmarks)] == list(range(landmarks))
+    partners = find_mirror_partners(table)
+    assert [partners.mirror[partner] for partner in partners.mirror] == list(range(landmarks))
+    exchanged = table + table.T
+    for landmark, (partner, is_paired) in enumerate(zip(partners.mirror, partners.is_paired, strict=True)):
+        if is_paired:
+            assert exchanged[landmark, partner] == max(exchanged[landmark]) == max(exchanged[partner])
+        else:
+            assert partner == landmark
+    assert partners.unpaired == tuple(np.flatnonzero(~np.array(partners.is_paired)))
 
 
-def test_a_landmark_without_counts_is_its_own_partner() -> None:
+def test_a_landmark_without_counts_has_no_partner() -> None:
     table = np.zeros((3, 3), dtype=np.int64)
     table[0, 1] = 5
-    assert find_mirror_partners(table) == (1, 0, 2)
+    partners = find_mirror_partners(table)
+    assert (partners.mirror, partners.unpaired) == ((1, 0, 2), (2,))
+
+
+def test_the_third_of_three_similar_landmarks_has_no_partner() -> None:
+    """Landmarks 1 and 2 both become landmark 0; 1 does so more often."""
+    partners = find_mirror_partners(np.array([[0, 6, 4], [9, 0, 0], [7, 0, 1]]))
+    assert (partners.mirror, partners.unpaired) == ((1, 0, 2), (2,))

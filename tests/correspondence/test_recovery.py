@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.nn.functional import normalize
@@ -84,6 +86,19 @@ def test_recover_limits_points_to_k_and_labels_with_m() -> None:
     assert labeled.clusters == 25
     assert labeled.label.max() > 6, "M clusters, not K"
     assert labeled.points.descriptor is None
+
+
+def test_keypoints_that_share_a_cluster_with_another_are_removed_or_unlabeled() -> None:
+    described, _ = make_known_landmarks(images=40, landmarks=10)
+    kept = recover_correspondence(described, 10, 5, SETTINGS, _generator())
+    removed = recover_correspondence(
+        described, 10, 5, replace(SETTINGS, extra_points="removed"), _generator()
+    )
+    is_labeled = kept.label >= 0
+    assert 0 < is_labeled.sum() < len(is_labeled), "ten landmarks share five clusters"
+    assert torch.equal(removed.label, kept.label[is_labeled])
+    assert torch.equal(removed.mirrored_label, kept.mirrored_label[is_labeled])
+    assert torch.equal(removed.points.xy, kept.points.xy[is_labeled])
 
 
 def test_without_mirror_images_there_are_no_mirrored_labels() -> None:

@@ -22,6 +22,7 @@ TensorProto, helper = onnx.TensorProto, onnx.helper
 WHOLE = [np.nan] * 4  # no box; in the graph, a box of zeros means the same
 CROP_POINTS = np.array([[[0, 0], [63, 0], [20.25, 41.5]]], np.float32)
 SETTINGS = Images(size=64)
+STRETCHED = replace(SETTINGS, aspect="stretched")
 
 
 def _model(settings: Images) -> Any:
@@ -110,7 +111,15 @@ def test_whole_images_of_any_size_are_cropped(height: int, width: int, session: 
         np.testing.assert_array_equal(crops[0], _expected(_picture(height, width), WHOLE, SETTINGS)[0])
 
 
-@pytest.mark.parametrize("settings", [SETTINGS, replace(SETTINGS, box_rule="body", body_scale=1.35)])
+@pytest.mark.parametrize("size", [(64, 64), (480, 640), (33, 1000), (5, 3)])
+def test_whole_images_are_stretched(size: tuple[int, int]) -> None:
+    session = onnxruntime.InferenceSession(_model(STRETCHED).SerializeToString())
+    _compare(session, _picture(*size), WHOLE, STRETCHED)
+
+
+@pytest.mark.parametrize(
+    "settings", [SETTINGS, STRETCHED, replace(SETTINGS, box_rule="body", body_scale=1.35)]
+)
 def test_boxes_inside_and_beyond_the_border_are_cropped(settings: Images) -> None:
     session = onnxruntime.InferenceSession(_model(settings).SerializeToString())
     rng = np.random.default_rng(1)

@@ -116,6 +116,23 @@ def test_border_pixels_extend_half_a_pixel_beyond_their_centers() -> None:
     assert augment.points_inside(xy, SIZE).tolist() == [[True, False, True, False]]
 
 
+def test_pixels_outside_the_image_are_repeated_or_black() -> None:
+    """Shift a white image by 10 pixels; OpenCV fills the gap in the same two ways."""
+    image, matrix = torch.ones(1, 3, SIZE, SIZE), torch.tensor([[[1.0, 0.0, 10.5], [0.0, 1.0, 0.0]]])
+    assert augment.warp_images(image, matrix).min() == 1
+    black = augment.warp_images(image, matrix, "zeros")[0, 0].numpy()
+    expected = cv2.warpAffine(image[0, 0].numpy(), matrix[0].numpy(), (SIZE, SIZE))
+    np.testing.assert_allclose(black, expected, atol=0.02)
+    assert (black[:, :10] == 0).all()
+
+
+def test_a_fraction_of_the_images_has_noise() -> None:
+    settings = Augment(noise=0.05, noise_fraction=0.5)
+    sigma = augment.random_color_changes(4_000, settings, _generator()).noise_sigma
+    assert (sigma > 0).float().mean() == pytest.approx(0.5, abs=0.03)
+    assert sigma[sigma > 0].mean() == pytest.approx(0.025, abs=0.001)
+
+
 def test_neutral_color_changes_have_no_effect() -> None:
     images = torch.rand(3, 3, SIZE, SIZE)
     assert torch.allclose(augment.augment_colors(images, PLAIN, _generator()), images, atol=1e-5)
@@ -169,7 +186,7 @@ def test_blur_against_opencv() -> None:
 
 def test_a_fraction_of_the_images_has_a_gray_square() -> None:
     images = torch.zeros(400, 3, 32, 32)
-    cut = augment.fill_gray(images, augment.random_cutout(400, 32, 10, 0.5, _generator()))
+    cut = augment.erase(images, augment.random_cutout(400, 32, 10, 0.5, _generator()), 0.5)
     area = (cut[:, 0] == 0.5).sum(dim=(1, 2))
     assert set(area.tolist()) == {0, 100}
     assert 150 < int((area > 0).sum()) < 250

@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selfmark.config import Images
-from selfmark.images.crop import crop_regions, extract_crop, keypoint_bounds, to_network, to_original
+from selfmark.images.crop import (
+    crop_regions,
+    extract_crop,
+    keypoint_bounds,
+    region_sides,
+    to_network,
+    to_original,
+)
 from selfmark.images.decode import Pixels
 
 NO_BOX = [np.nan] * 4
@@ -33,6 +40,18 @@ def test_body_rule_by_hand() -> None:
     # The side is 1.35 times the height of 200, so 270, regardless of the width; the margin has no effect.
     regions = crop_regions([[640, 480]] * 3, [[100, 100, 50, 200], [100, 100, 500, 200], NO_BOX], images)
     np.testing.assert_allclose(regions, [[-10, 65, 270, 270], [215, 65, 270, 270], [0, -80, 640, 640]])
+
+
+def test_stretched_regions_by_hand() -> None:
+    images = Images(aspect="stretched", margin=0.25)
+    regions = crop_regions([[640, 480]] * 2, [[np.nan] * 4, [100, 100, 40, 160]], images)
+    assert regions.tolist() == [[0, 0, 640, 480], [90, 60, 60, 240]]
+    assert region_sides(regions).tolist() == [np.sqrt(640 * 480), 120]
+    body = Images(aspect="stretched", box_rule="body", body_scale=1.5)
+    assert crop_regions([[640, 480]], [[100, 100, 50, 200]], body).tolist() == [[-25, 50, 300, 300]]
+    # The corners of the box with its margins are the corners of the network's image.
+    corners = to_network([[89.5, 59.5], [149.5, 299.5]], regions[1], 256)
+    assert corners.tolist() == [[-0.5, -0.5], [255.5, 255.5]]
 
 
 def test_empty_arrays_are_allowed() -> None:

@@ -34,18 +34,18 @@ def test_points_follow_a_shift_and_lost_points_are_flagged() -> None:
 
 
 def test_nearby_frames_are_close_and_in_the_same_video() -> None:
-    # Every second frame of video 0, every frame of video 1, three still images, and one frame of video 2.
+    # Every fourth frame of video 0, every frame of video 1, three still images, and one frame of video 2.
     video = np.array([0] * 12 + [1] * 12 + [-1] * 3 + [2])
-    frame = np.array([*range(0, 24, 2), *range(12), -1, -1, -1, 0])
+    frame = np.array([*range(0, 48, 4), *range(12), -1, -1, -1, 0])
     center = np.zeros((len(video), 2))
     no_tracks = np.full(len(video), -1)
     near = sample_nearby_frames(video, frame, no_tracks, center, SETTINGS, np.random.default_rng(0))
     for image in range(24):
         assert (near[image] >= 0).all()
         assert (video[near[image]] == video[image]).all()
-        step = 2 if video[image] == 0 else 1
-        gap = np.abs(frame[near[image]] - frame[image]) / step
-        assert ((gap >= 1) & (gap <= 3)).all()
+        gap = np.abs(frame[near[image]] - frame[image])
+        # Frames of video 0 are farther apart than the limit of 3, so only the next ones count.
+        assert (gap == 4).all() if video[image] == 0 else ((gap >= 1) & (gap <= 3)).all()
     assert (near[24:] == -1).all(), "still images and one-frame videos have no neighbors"
 
 
@@ -109,7 +109,8 @@ def test_only_valid_points_are_propagated() -> None:
     pixels = torch.from_numpy(np.stack(frames))[:, None].expand(3, 3, 96, 96).contiguous()
     xy = torch.tensor([[[40.0, 40.0], [60.0, 50.0], [0.0, 0.0]]]).expand(3, 3, 2).contiguous()
     valid = torch.tensor([[True, True, False]]).expand(3, 3)
-    propagated = propagate_points(pixels, xy, valid, np.array([[1], [2], [-1]]), SETTINGS)
+    video, neighbor = np.zeros(3, dtype=np.int64), np.array([[1], [2], [-1]])
+    propagated = propagate_points(pixels, xy, valid, video, neighbor, SETTINGS)
     assert propagated.valid[:2, 0].tolist() == [[True, True, False]] * 2
     assert not propagated.valid[2].any()
     assert torch.allclose(propagated.xy[:2, 0, :2, 0] - xy[:2, :2, 0], torch.ones(2, 2), atol=0.1)

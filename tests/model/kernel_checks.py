@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from selfmark.config import override, preset
+from selfmark.config import BorderColor, override, preset
 from selfmark.images.augment import prepend_flip, random_affine, random_color_changes, random_noise
 from selfmark.model import heatmaps
 from selfmark.model.backend import Backend
@@ -143,11 +143,13 @@ def check_warp(device: str) -> None:
     matrix = random_affine(count, size, settings, generator)
     matrix = prepend_flip(matrix, torch.arange(count, device=device) % 2 == 0, size)
     changes, noise = random_color_changes(count, settings, generator), random_noise(count, size, generator)
-    plain = PlainAugmentOps().augment(pixels, matrix, changes, noise)
-    ours = FusedAugmentOps().augment(pixels, matrix, changes, noise)
-    # Where a sample falls between two cells, rounding selects one; either gives nearly the same value.
-    assert (ours - plain).abs().max() < 2e-3
-    _assert_close(ours, plain, 1e-4)
+    borders: tuple[BorderColor, ...] = ("repeated", "black")
+    for border in borders:
+        plain = PlainAugmentOps().augment(pixels, matrix, changes, noise, border)
+        ours = FusedAugmentOps().augment(pixels, matrix, changes, noise, border)
+        # Where a sample falls between two cells, rounding selects one; either gives nearly the same value.
+        assert (ours - plain).abs().max() < 2e-3
+        _assert_close(ours, plain, 1e-4)
 
 
 class _SequentialExecution(FusedExecution):

@@ -16,6 +16,7 @@ from selfmark.detector import Detector, detector_fingerprint
 from selfmark.errors import InputError
 from selfmark.model.card import (
     ModelCard,
+    landmarks_without_partner,
     read_card,
     untrusted_landmarks,
     visible_card,
@@ -30,7 +31,7 @@ CARD = ModelCard(("a", "b", "c"), (1, 0, 2), ((0, 1),), Images(size=64), NETWORK
 EDITED = replace(
     CARD, names=("x", "y", "z"), skeleton=((1, 2),), colors=("", "#102030", ""), hidden=(2,), confirmed=(0, 1)
 )
-JUDGED = replace(EDITED, trust=(0.9, 0.25, 0.0), verdict="usable")
+JUDGED = replace(EDITED, trust=(0.9, 0.25, 0.0), verdict="usable", unpaired=(1,))
 
 
 @pytest.mark.parametrize("card", [EDITED, JUDGED])
@@ -42,6 +43,14 @@ def test_an_edited_card_is_written_and_read(card: ModelCard, tmp_path: Path) -> 
 def test_the_trust_of_hidden_landmarks_is_left_out() -> None:
     assert visible_card(JUDGED).trust == (0.9, 0.25)
     assert visible_card(EDITED).trust == ()
+
+
+def test_a_user_can_give_a_partner_to_a_landmark_without_one() -> None:
+    card = replace(CARD, mirror=(0, 1, 2), unpaired=(0, 2))
+    assert landmarks_without_partner(card) == [0, 2]
+    assert landmarks_without_partner(replace(card, mirror=(1, 0, 2))) == [2]
+    assert landmarks_without_partner(replace(card, confirmed=(0, 2))) == [], "they are on the midline"
+    assert visible_card(replace(card, hidden=(0,))).unpaired == (1,)
 
 
 def test_landmarks_below_the_limit_are_untrusted() -> None:
@@ -56,7 +65,7 @@ def test_a_card_without_colors_from_an_older_version_is_read(tmp_path: Path) -> 
     write_card(CARD, tmp_path)
     path = tmp_path / "model.json"
     values = json.loads(path.read_text())
-    for field in ("colors", "hidden", "confirmed", "trust", "verdict"):
+    for field in ("colors", "hidden", "confirmed", "trust", "verdict", "unpaired"):
         del values[field]
     path.write_text(json.dumps(values))
     assert read_card(tmp_path) == CARD
@@ -77,6 +86,7 @@ def test_a_card_without_colors_from_an_older_version_is_read(tmp_path: Path) -> 
         ({"hidden": [0, 1, 2]}, "all landmarks are hidden"),
         ({"confirmed": ["a"]}, "'confirmed' must be a list of landmarks"),
         ({"mirror": [1, 2, 0]}, "are not mutual"),
+        ({"unpaired": [3]}, "'unpaired' must be a list of landmarks"),
         ({"skeleton": [[0, 3]]}, "connects landmarks that do not exist"),
         ({"skeleton": [[-1, 0]]}, "connects landmarks that do not exist"),
         ({"trust": [0.5]}, "trust in 1 of 3 landmarks"),

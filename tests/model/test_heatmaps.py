@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -43,6 +44,15 @@ def test_the_target_is_the_maximum_over_valid_points() -> None:
     separate = heatmaps.draw_gaussians(cells, 8, 1.0)
     assert torch.allclose(target[0, 0], torch.maximum(separate[0, 0], separate[0, 1]))
     assert target[0, 0, 6, 6] < 1e-4
+
+
+def test_a_sigma_of_zero_sets_single_cells() -> None:
+    cells, sigma = heatmaps.target_shape(torch.tensor([[[1.4, 2.6], [5.0, 0.4]]]), 0)
+    expected = torch.zeros(8, 8)
+    expected[3, 1] = expected[0, 5] = 1
+    target = heatmaps.draw_target(cells, torch.ones(1, 2, dtype=torch.bool), 8, sigma)
+    assert torch.equal(target[0, 0], expected)
+    assert heatmaps.target_shape(cells, 0.75) == (cells, 0.75)
 
 
 def _naive_peaks(heat: np.ndarray, threshold: float, radius: int) -> set[tuple[int, int]]:
@@ -88,6 +98,13 @@ def test_the_parabola_finds_the_center_of_a_gaussian(x: float, y: float, sigma: 
     found = heatmaps.find_maxima(maps, "parabola").cells[0, 0]
     # The result is exact up to float32 and the lower limit of the logarithm.
     assert torch.allclose(found.double(), torch.tensor([x, y], dtype=torch.float64), atol=0.02)
+
+
+def test_the_highest_cell_can_be_read_without_a_subcell_position() -> None:
+    maps = torch.rand(2, 3, 9, 11, generator=torch.Generator().manual_seed(5))
+    for image, landmark in itertools.product(range(2), range(3)):
+        row, column = divmod(int(maps[image, landmark].argmax()), 11)
+        assert heatmaps.read_heatmaps(maps, "cell").cells[image, landmark].tolist() == [column, row]
 
 
 def test_the_quarter_step_is_towards_the_higher_neighbor() -> None:

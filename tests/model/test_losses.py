@@ -120,6 +120,36 @@ def test_contrastive_loss_with_different_cluster_negatives(seed: int) -> None:
     assert ours.item() == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_the_hinge_on_distances_of_vectors_of_any_length(seed: int) -> None:
+    """Compare with a loop over max(0, m - d)^2, the hinge of the authors' program."""
+    generator = torch.Generator().manual_seed(seed)
+    a, b = 0.2 * torch.randn(B, P, D, generator=generator), 0.2 * torch.randn(B, P, D, generator=generator)
+    settings = Loss(hinge="distance", margin=0.8)
+    pairs = torch.rand(B, P, P, generator=generator) < 0.5
+    hinges = [
+        max(0.0, 0.8 - math.dist(a[image, i].tolist(), b[image, j].tolist())) ** 2
+        for image in range(B)
+        for i in range(P)
+        for j in range(P)
+        if pairs[image, i, j]
+    ]
+    assert 0 < sum(value > 0 for value in hinges) < len(hinges)
+    squared = losses.squared_distances(a, b)
+    torch.testing.assert_close(squared, torch.cdist(a, b).square(), rtol=1e-4, atol=1e-5)
+    no_pairs = torch.zeros_like(pairs)
+    ours = _mean_contrastive_loss(squared, no_pairs, squared, pairs, settings)
+    assert ours.item() == pytest.approx(sum(hinges) / len(hinges), abs=1e-5)
+
+
+def test_the_gradient_of_a_hinge_on_equal_descriptors_is_finite() -> None:
+    a = torch.ones(1, 1, 4, requires_grad=True)
+    squared, one = losses.squared_distances(a, a.detach()), torch.ones(1, 1, 1)
+    losses.contrastive_loss(squared, 0 * one, squared, one, Loss(hinge="distance")).backward()
+    assert a.grad is not None
+    assert a.grad.isfinite().all()
+
+
 def test_the_loss_without_pairs_is_zero() -> None:
     ones, no_pairs = torch.ones(1, 2, 2), torch.zeros(1, 2, 2, dtype=torch.bool)
     for average in ("together", "apart"):
@@ -172,6 +202,9 @@ def test_stage2_error_counts_only_detected_landmarks() -> None:
         per_image.append(sum(errors) / len(detected))
     ours = losses.masked_regression_loss(maps, target, present)
     assert ours.item() == pytest.approx(sum(per_image) / 2, abs=1e-6)
+    # The authors' program divides by K = 4, of which image 0 has two landmarks and image 2 has all.
+    over_all = losses.masked_regression_loss(maps, target, present, "all")
+    assert over_all.item() == pytest.approx((per_image[0] * 2 / 4 + per_image[1]) / 2, abs=1e-6)
 
 
 def test_missed_landmarks_get_no_gradient() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -37,15 +40,16 @@ def test_sampling_before_or_after_the_last_layer_gives_the_same_descriptors() ->
     torch.testing.assert_close(phi.describe(features, cells), after, rtol=1e-4, atol=1e-5)
 
 
-def test_psi_inherits_all_but_the_last_layer() -> None:
+@pytest.mark.parametrize("head", ["detector", "descriptor"])
+def test_psi_inherits_all_but_the_last_layer(head: Literal["detector", "descriptor"]) -> None:
     settings = preset("tiny").network
     phi = Phi(settings)
-    psi = Psi.from_phi(phi, settings, 7)
+    psi = Psi.from_phi(phi, settings, 7, head)
     psi_state, phi_state = psi.state_dict(), phi.state_dict()
     inherited = [name for name in psi_state if not name.startswith("head.last.")]
     assert len(inherited) == len(psi_state) - 2
     for name in inherited:
-        assert torch.equal(psi_state[name], phi_state[name.replace("head.", "detector.")]), name
+        assert torch.equal(psi_state[name], phi_state[name.replace("head.", f"{head}.")]), name
     assert psi(torch.rand(1, 3, 128, 128)).shape == (1, 7, 32, 32)
 
 

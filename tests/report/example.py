@@ -35,6 +35,7 @@ def example_data(**changes: Any) -> ReportData:
         example_score=rng.uniform(0, 1, (E, K)),
         example_names=("a.png", ATTACK, "b.png", 'quote".png', "bad\udcff.png"),
         mirror=(0, 2, 1, 3),
+        without_partner=(3,),
         detection=np.array([0.914, 0.5, 0.25, 0.0]),
         history=tuple(history),
         headline_numbers=(("Forward error", "4.83%", "In percent of the object's size."),),

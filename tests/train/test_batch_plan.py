@@ -8,24 +8,24 @@ import torch
 
 from selfmark.errors import InputError
 from selfmark.run.processes import ProcessGroup
-from selfmark.train.batch_plan import BatchSlice, plan_images, plan_pairs
+from selfmark.train.batch_plan import BatchSlice, NearbyFrames, plan_images, plan_pairs
 
 USABLE = np.array([2, 3, 5, 7, 11])
 
 
 def test_any_iteration_can_be_planned_directly() -> None:
-    plan = plan_pairs(USABLE, 8, 0.5, None, 0.0, seed=1)
+    plan = plan_pairs(USABLE, 8, 0.5, None, seed=1)
     forward = [plan(i) for i in range(20)]
     for iteration in (13, 4):
-        direct = plan_pairs(USABLE, 8, 0.5, None, 0.0, seed=1)(iteration)
+        direct = plan_pairs(USABLE, 8, 0.5, None, seed=1)(iteration)
         assert direct.images.tolist() == forward[iteration].images.tolist()
     batches = {tuple(planned.images.tolist()) for planned in forward}
     assert len(batches) == 20
-    assert plan_pairs(USABLE, 8, 0.5, None, 0.0, seed=2)(0).images.tolist() != forward[0].images.tolist()
+    assert plan_pairs(USABLE, 8, 0.5, None, seed=2)(0).images.tolist() != forward[0].images.tolist()
 
 
 def test_pairs_consist_of_usable_images_with_the_given_fraction_of_same_images() -> None:
-    planned = plan_pairs(USABLE, 4000, 0.5, None, 0.0, seed=1)(0)
+    planned = plan_pairs(USABLE, 4000, 0.5, None, seed=1)(0)
     assert set(planned.images.tolist()) == set(USABLE.tolist())
     same = (planned.first == planned.second).mean()
     assert same == pytest.approx(0.5 + 0.5 / len(USABLE), abs=0.03)
@@ -38,14 +38,32 @@ def test_nearby_frames_occur_with_the_given_fraction_and_match_their_slot() -> N
     neighbor = np.full((12, 2), -1)
     neighbor[USABLE, 0] = USABLE + 100
     neighbor[USABLE[:3], 1] = USABLE[:3] + 200
-    planned = plan_pairs(USABLE, 4000, 0.25, neighbor, 0.5, seed=1)(7)
+    nearby = NearbyFrames(neighbor, np.zeros(12, dtype=np.int64), fraction=0.5)
+    planned = plan_pairs(USABLE, 4000, 0.25, nearby, seed=1)(7)
     near = planned.slot >= 0
     assert (planned.second[near] == neighbor[planned.first[near], planned.slot[near]]).all()
     assert (planned.second[near] >= 100).all()
     assert (planned.second[~near] < 100).all()
-    # Half of the pairs of different images should be nearby frames; slot 1 exists for three images of five.
-    different = 0.75 * (1 - 1 / len(USABLE))
-    assert near.mean() == pytest.approx(different * 0.5 * (1 + 3 / 5) / 2, abs=0.03)
+    # Half of all pairs should be nearby frames, where there are any; slot 1 exists for three images of five.
+    assert near.mean() == pytest.approx(0.5 * (1 + 3 / 5) / 2, abs=0.03)
+    same = (planned.first == planned.second)[~near].mean()
+    assert same == pytest.approx(0.25 + 0.75 / len(USABLE), abs=0.04), "there is only one video"
+
+
+def test_other_pairs_are_drawn_evenly_from_different_videos() -> None:
+    """Images 2 and 7 are from one video, 3 and 5 from another, 11 is a still image, as is 13."""
+    usable = np.array([2, 3, 5, 7, 11, 13])
+    video = np.full(14, -1)
+    video[[2, 7]], video[[3, 5]] = 4, 9
+    nearby = NearbyFrames(np.full((14, 1), -1), video, fraction=0.5)
+    planned = plan_pairs(usable, 30_000, 0.0, nearby, seed=3)(0)
+    groups = {2: (3, 5, 11, 13), 3: (2, 7, 11, 13), 11: (2, 3, 5, 7, 13), 13: (2, 3, 5, 7, 11)}
+    groups |= {7: groups[2], 5: groups[3]}
+    for first, allowed in groups.items():
+        second = planned.second[planned.first == first]
+        counts = np.array([(second == image).sum() for image in allowed])
+        assert counts.sum() == len(second)
+        np.testing.assert_allclose(counts / len(second), 1 / len(allowed), atol=0.03)
 
 
 def test_stage2_batches_consist_of_usable_images() -> None:
@@ -55,7 +73,7 @@ def test_stage2_batches_consist_of_usable_images() -> None:
 
 
 def test_processes_split_a_batch() -> None:
-    planned = plan_pairs(USABLE, 6, 0.5, None, 0.0, seed=1)(0)
+    planned = plan_pairs(USABLE, 6, 0.5, None, seed=1)(0)
     values = torch.arange(12)  # the first sides of six pairs, then the second sides
     parts = [BatchSlice.for_process(6, ProcessGroup(rank, 3), "runtime.batch") for rank in range(3)]
     assert np.concatenate([planned.take(part).first for part in parts]).tolist() == planned.first.tolist()

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from selfmark.config import Config, override, preset
+from selfmark.correspondence.mirror import LandmarkPartners
 from selfmark.images.feed import PixelFeed
 from selfmark.model.heatmaps import draw_target, sample_descriptors, to_cells
 from selfmark.model.network import Phi, Psi
@@ -22,6 +23,8 @@ from selfmark.train.objectives import (
 )
 from selfmark.train.pairs import PairBatch
 from tests.conftest import QUICK
+
+PAIRED = LandmarkPartners((1, 0), (True, True))
 
 
 def _config(**changes: object) -> Config:
@@ -140,7 +143,7 @@ def test_stage2_swaps_mirror_partners_in_flipped_images() -> None:
     pixels[:, 0, 30:35, 14:19] = 255
     pixels[:, 0, 30:35, 45:50] = 255
     xy = torch.tensor([[16.0, 32.0], [47.0, 32.0]]).expand(4, 2, 2).contiguous()
-    table = LandmarkTable.from_partners(xy, torch.ones(4, 2, dtype=torch.bool), torch.tensor([1, 0]))
+    table = LandmarkTable.from_partners(xy, torch.ones(4, 2, dtype=torch.bool), PAIRED)
     torch.manual_seed(0)
     psi = Psi(config.network, 2)
     feed = PixelFeed(pixels, torch.device("cpu"))
@@ -207,11 +210,46 @@ def test_labels_of_mirror_images_need_not_be_those_of_partners() -> None:
 
 def test_partners_give_the_labels_of_mirror_images() -> None:
     xy, present = torch.rand(4, 3, 2), torch.tensor([[True, False, True]] * 3 + [[False] * 3])
-    table = LandmarkTable.from_partners(xy, present, torch.tensor([1, 0, 2]))
+    partners = LandmarkPartners((1, 0, 2), (True, True, True))
+    table = LandmarkTable.from_partners(xy, present, partners)
     for landmark, partner in enumerate((1, 0, 2)):
         assert torch.equal(table.mirrored_xy[:, landmark], xy[:, partner])
         assert torch.equal(table.mirrored_present[:, landmark], present[:, partner])
     assert table.usable.tolist() == [0, 1, 2]
+    unpaired = LandmarkTable.from_partners(xy, present, replace(partners, is_paired=(True, True, False)))
+    assert torch.equal(unpaired.mirrored_present[:, :2], table.mirrored_present[:, :2])
+    assert not unpaired.mirrored_present[:, 2].any(), "a landmark without a partner is masked"
+    assert torch.equal(unpaired.present, table.present)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        # One landmark stays inside and one moves out; the third was not found. An empty target has no error.
+        ({}, 1.0),
+        ({"average": "all"}, 1 / 3),
+        ({"outside": "absent"}, 1 / 2),
+        ({"outside": "absent", "average": "all"}, 1 / 3),
+    ],
+)
+def test_landmarks_outside_the_view_and_the_mean_over_landmarks(
+    settings: dict[str, str], expected: float
+) -> None:
+    still = {"rotation": 0, "scale": [1, 1], "shift": 0, "noise": 0, "blur_fraction": 0, "color_fraction": 0}
+    changes = {f"augment__{name}": value for name, value in still.items()}
+    changes |= {f"stage2__{name}": value for name, value in settings.items()}
+    config = _config(K=3, flip__train=False, flip__test=False, **changes)
+    xy = torch.tensor([[[30.0, 30.0], [-9.0, 30.0], [40.0, 40.0]]]).repeat(2, 1, 1)
+    present = torch.tensor([[True, True, False]]).repeat(2, 1)
+    table = LandmarkTable.from_partners(xy, present, LandmarkPartners.themselves(3))
+    feed = PixelFeed(torch.zeros(2, 3, 64, 64, dtype=torch.uint8), torch.device("cpu"))
+    regression = RegressionSettings.of_stage2(config)
+    task = build_regression_task(_NoHeat(), feed, table, regression, torch.Generator(), seed=0)
+    loss = float(task.losses(*next(task.batches(0, 1)))["total"])
+    line = torch.arange(16.0)
+    squared = (line[:, None] - 7.125) ** 2 + (line - 7.125) ** 2  # pixel 30 is cell 7.125
+    error = float(torch.exp(-squared / (2 * config.stage2.sigma**2)).square().mean())
+    assert loss == pytest.approx(expected * error, rel=1e-4)
 
 
 def test_students_are_trained_without_erased_squares() -> None:

@@ -18,7 +18,7 @@ from selfmark.model.heatmaps import sample_maps
 from selfmark.model.plain_backend import PLAIN_BACKEND
 from selfmark.points import Keypoints, LabeledPoints
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
-from selfmark.train.batch_plan import BatchSlice, plan_pairs
+from selfmark.train.batch_plan import BatchSlice, NearbyFrames, plan_pairs
 from selfmark.train.objectives import round_pair_settings, warmup_pair_settings
 from selfmark.train.pairs import PairBatch, PairSettings, PairSource, build_pair_batch
 from selfmark.train.point_table import PointTable, build_point_table, label_by_index
@@ -68,11 +68,11 @@ def _draw(
 ) -> PairBatch:
     """Plan a batch and build it, or this process's part of it."""
     part = BatchSlice.for_process(config.runtime.batch, group, "runtime.batch")
-    neighbor = None if propagated is None else propagated.neighbor.numpy()
-    fraction = config.temporal.fraction
-    plan = plan_pairs(
-        table.usable.numpy(), part.total, settings.same_image_fraction, neighbor, fraction, seed
-    )
+    nearby: NearbyFrames | None = None
+    if propagated is not None:
+        neighbor, video = propagated.neighbor.numpy(), propagated.video.numpy()
+        nearby = NearbyFrames(neighbor, video, config.temporal.fraction)
+    plan = plan_pairs(table.usable.numpy(), part.total, settings.same_image_fraction, nearby, seed)
     pairs = plan(0).take(part)
     planned = torch.from_numpy(np.stack([pairs.first, pairs.second, pairs.slot]))
     pixels = _pixels()[torch.from_numpy(pairs.images)]
@@ -179,7 +179,10 @@ def test_temporal_pairs_match_propagated_points_slot_by_slot() -> None:
     table = _table()
     neighbor = torch.tensor([[1], [0], [3], [2], [5], [4]])
     propagated = PropagatedPoints(
-        neighbor, table.xy[:, None] + torch.tensor([3.0, -2.0]), table.valid[:, None].clone()
+        torch.zeros(IMAGES, dtype=torch.int64),
+        neighbor,
+        table.xy[:, None] + torch.tensor([3.0, -2.0]),
+        table.valid[:, None].clone(),
     )
     propagated.valid[:, :, 0] = False  # optical flow lost the first point of each image
     always = replace(CONFIG, temporal=replace(CONFIG.temporal, enabled=True, fraction=1.0))
@@ -190,8 +193,6 @@ def test_temporal_pairs_match_propagated_points_slot_by_slot() -> None:
     num_pairs, num_temporal = len(image) // 2, 0
     for pair in range(num_pairs):
         first, second = int(image[pair, 1]), int(image[num_pairs + pair, 1])
-        if first == second:
-            continue  # the same image by chance, so not a temporal pair
         num_temporal += 1
         assert second == int(neighbor[first, 0])
         valid = batch.valid[num_pairs + pair]
@@ -204,7 +205,7 @@ def test_temporal_pairs_match_propagated_points_slot_by_slot() -> None:
         assert (target_position[num_pairs + pair] - table.xy[second])[target_valid].abs().max() < 0.3
         slots = list(range(SLOTS))
         assert batch.label[pair].tolist() == batch.label[num_pairs + pair].tolist() == slots
-    assert num_temporal > num_pairs // 2
+    assert num_temporal == num_pairs
 
 
 def test_two_processes_together_build_the_batch_of_one_process() -> None:

@@ -21,6 +21,7 @@ from selfmark.config.schema import (
     STRIDE,
     Augment,
     AutoK,
+    BorderColor,
     Config,
     Correspondence,
     DetectorName,
@@ -53,6 +54,7 @@ from selfmark.config.serialization import (
     section_from_dict,
     to_dict,
     to_yaml,
+    used_image_settings,
     used_settings,
 )
 
@@ -65,6 +67,7 @@ __all__ = [
     "STRIDE",
     "Augment",
     "AutoK",
+    "BorderColor",
     "Config",
     "Correspondence",
     "DetectorName",
@@ -101,6 +104,7 @@ __all__ = [
     "section_from_dict",
     "to_dict",
     "to_yaml",
+    "used_image_settings",
     "used_settings",
     "with_features",
     "with_landmarks",

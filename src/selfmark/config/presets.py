@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 from selfmark.config.schema import (
+    Augment,
     Config,
     Correspondence,
     Features,
@@ -27,7 +28,17 @@ DEFAULT_FEATURES = "efficientnet-lite0"
 _FEATURE_IMAGE_SIZE = 256  # pixels; smaller images have too few cells
 
 PRESETS: dict[str, Config] = {
-    "paper": Config(),
+    # What the paper's text fixes is the default of each setting. It is silent about the following, which are
+    # those of the authors' program; docs/fidelity.md compares all settings one by one.
+    "paper": Config(
+        images=Images(aspect="stretched"),
+        keypoints=FirstKeypoints(max_points=1_000),
+        heatmaps=Heatmaps(nms_radius=3, max_points=256),
+        loss=Loss(descriptors="raw", detector_weight=0.2),
+        correspondence=Correspondence(extra_points="removed"),
+        stage2=Stage2(head="descriptor", outside="absent", cutout_color="black", refine="cell"),
+        augment=Augment(noise_fraction=0.5, blur_sigma=(0.01, 0.5), saturation=(0.5, 1.5)),
+    ),
     "fast": Config(
         preset="fast",
         keypoints=FirstKeypoints(detector="selfmark"),

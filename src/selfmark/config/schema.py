@@ -1,6 +1,7 @@
 """Every number of the method, defined once and named as in the paper (see the README for its title).
 
-The defaults are the `paper` preset: the paper's numbers and, where it gives none, those of the authors' code.
+The defaults are the paper's numbers, where it gives them. The preset `paper` also follows the authors'
+program in what the paper leaves open (see `presets` and docs/fidelity.md).
 Numbers must not be negative unless their field declares another limit (see `limits`). The comments become
 the page docs/settings.md.
 """
@@ -24,7 +25,15 @@ any:         they face any direction, and no common direction can be found
 not-upright: decide between turned and any from the images
 auto:        decide between upright, turned and any from the images
 """
-PeakMethod = Literal["quarter", "parabola", "centroid"]  # how to read a subcell position from a heatmap
+BorderColor = Literal["repeated", "black"]  # pixels outside a warped image
+PeakMethod = Literal["cell", "quarter", "parabola", "centroid"]
+"""How a position is read from a heatmap.
+
+cell:     the center of the highest cell
+quarter:  a quarter of a cell from there toward the higher neighbor, along each axis
+parabola: the vertex of a parabola through the logarithms of the highest cell and its neighbors
+centroid: the mean of all cells, weighted by the squares of their values
+"""
 
 STRIDE = 4  # pixels per heatmap cell: a 7x7 convolution with stride 2, then average pooling
 _LIMIT_OF_K = "at least 1, or 0 for a number chosen from the images"
@@ -40,6 +49,7 @@ class Images:
     box_rule: Literal["loose", "body"] = "loose"  # loose: longer side plus margin; body: see body_scale
     margin: float = above(-0.5, 10, 0.1)  # loose rule: added on each side, as a fraction of the longer side
     body_scale: float = above(0, 10, 1.1)  # body rule: c, side of the crop / height; 1.35: PennAction
+    aspect: Literal["square", "stretched"] = "square"  # stretched: the loose rule keeps the box's two sides
     max_megapixels: float = above(0, 2_000, 200.0)  # larger images are skipped
     minimum: int = 8  # minimum number of usable images
 
@@ -156,11 +166,11 @@ class Student:
 class Heatmaps:
     """Heatmaps of Stage 1 and how keypoints are read from them (Sec. 3.2)."""
 
-    sigma: float = 0.75  # standard deviation of the target Gaussians, cells: essentially a 3x3 patch
+    sigma: float = 0.75  # standard deviation of the target Gaussians, cells; 0: a single cell is set to 1
     threshold: float = any_number(0.15)  # minimum confidence of a keypoint
     nms_radius: int = 2  # non-maximum suppression, cells
     max_points: int = at_least(1, 64)  # maximum number of keypoints per image
-    refine: Literal["quarter", "parabola"] = "quarter"  # subcell position: quarter step or parabola's vertex
+    refine: Literal["cell", "quarter", "parabola"] = "quarter"  # see PeakMethod
 
 
 @dataclass(frozen=True)
@@ -168,7 +178,9 @@ class Loss:
     """Contrastive loss and detector loss of Stage 1 (Sec. 3.4)."""
 
     margin: float = 0.8  # m of the contrastive loss
-    detector_weight: float = 0.1  # lambda, weight of the detector loss
+    hinge: Literal["squared-distance", "distance"] = "squared-distance"  # max(0, m - d^2) or max(0, m - d)^2
+    descriptors: Literal["unit", "raw"] = "unit"  # whether descriptors are normalized before comparison
+    detector_weight: float = 0.1  # lambda, weight of the detector loss, a mean over both views
     average: Literal["together", "apart"] = "together"  # one mean over all pairs, or one per kind of pair
     negative_weight: float = 1.0  # weight of the negative pairs
     negatives: Literal["same-image", "different-cluster"] = "same-image"  # origin of negatives
@@ -182,6 +194,7 @@ class Correspondence:
 
     mode: Literal["clustering", "equivariance"] = "clustering"  # where the positive pairs come from
     assignment: Literal["nearest", "hungarian"] = "nearest"  # hungarian: the authors' earlier method
+    extra_points: Literal["kept", "removed"] = "kept"  # points whose cluster another point of the image has
     iterations: int = 100  # iterations of K-means
     restarts: int = at_least(1, 10)  # runs of K-means; the best one is used
     sample: int = at_least(1, 800_000)  # maximum number of descriptors K-means is fitted on
@@ -239,9 +252,13 @@ class Stage2:
     batch: int = at_least(1, 16)  # images per iteration
     lr_drops: tuple[float, ...] = (0.25, 0.35)  # lr x0.1 at these fractions of the iterations (50k, 70k)
     backbone_lr: float = 0.1  # learning rate of the backbone, as a fraction of optimizer.lr
+    head: Literal["detector", "descriptor"] = "detector"  # head of Phi that Psi's head starts from
     sigma: float = 0.75  # standard deviation of the target Gaussians, cells
-    refine: PeakMethod = "quarter"  # subcell position: quarter step, vertex of a parabola, or centroid
+    refine: PeakMethod = "quarter"  # how a position is read from a heatmap, see PeakMethod
+    average: Literal["found", "all"] = "found"  # mean over the landmarks found in an image, or over all K
+    outside: Literal["ignored", "absent"] = "ignored"  # landmarks outside the view; absent: empty target
     cutout: int = 80  # side of the erased square, pixels of a 256-pixel image
+    cutout_color: Literal["gray", "black"] = "gray"  # color of the erased square
     cutout_fraction: float = fraction(0.5)  # fraction of images with an erased square
 
 
@@ -264,8 +281,8 @@ class Temporal:
     """Pairs of nearby video frames, connected by optical flow."""
 
     enabled: bool = False  # train on pairs of nearby video frames
-    fraction: float = fraction(0.5)  # fraction of pairs of different images that are nearby frames
-    max_frame_gap: int = at_least(1, 5)  # maximum distance between the two frames, counted in used frames
+    fraction: float = fraction(0.5)  # fraction of pairs that are two nearby frames
+    max_frame_gap: int = at_least(1, 5)  # maximum distance in the original video, or the next used frame
     neighbors: int = at_least(1, 2)  # nearby frames drawn per frame and round
     window: int = at_least(3, 15)  # window of the Lucas-Kanade tracker, pixels
     levels: int = 3  # pyramid levels of the tracker
@@ -282,6 +299,8 @@ class Augment:
     contrast: tuple[float, float] = (0.85, 1.3)  # factor on the difference from the mean
     brightness: tuple[float, float] = (0.9, 1.1)  # factor on the mean
     negative_fraction: float = fraction(0.0)  # fraction of images with inverted brightness
+    border: BorderColor = "repeated"  # pixels outside a warped image: those of its border, or black
+    noise_fraction: float = fraction(1.0)  # fraction of images with noise
     noise: float = 0.05  # maximum standard deviation of the noise, for values in 0..1
     blur_fraction: float = 0.3  # fraction of blurred images
     blur_sigma: tuple[float, float] = (0.3, 1.2)  # standard deviation of the blur, pixels

@@ -10,12 +10,26 @@ import yaml
 
 from selfmark.config.parsing import build_dataclass, describe_unknown_setting, parse_yaml
 from selfmark.config.renamed import current_name, rename_settings
-from selfmark.config.schema import Config
+from selfmark.config.schema import Config, Images
 from selfmark.errors import InputError
 
 Section = TypeVar("Section")
 
 _ONLY_WITH_FEATURES = ("method", "features", "student")
+
+# Settings that did not exist when the first digests were published. Their defaults give the same results.
+_ADDED_LATER = (
+    ("images", "aspect"),
+    ("loss", "hinge"),
+    ("loss", "descriptors"),
+    ("correspondence", "extra_points"),
+    ("stage2", "head"),
+    ("stage2", "average"),
+    ("stage2", "outside"),
+    ("stage2", "cutout_color"),
+    ("augment", "border"),
+    ("augment", "noise_fraction"),
+)
 
 
 def to_dict(config: Config) -> dict[str, Any]:
@@ -33,14 +47,36 @@ def to_dict(config: Config) -> dict[str, Any]:
 def used_settings(config: Config) -> dict[str, Any]:
     """Return the settings that results depend on, in the form of `to_dict`.
 
-    Without features, the settings of the methods that need them are left out. Digests are computed from the
-    other settings, so the settings left out do not change them. No result depends on how it is verified.
+    Digests are computed from these settings, so the settings left out do not change them: those of methods
+    with features in a run without, settings added later that have their defaults, and those of the
+    verification, on which no result depends.
     """
-    values = to_dict(config)
+    values = _without_later_defaults(to_dict(config))
     del values["verification"]
     if not config.uses_features:
         for name in _ONLY_WITH_FEATURES:
             del values[name]
+    return values
+
+
+def _without_later_defaults(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the sections without the settings added later that have their defaults."""
+    defaults = to_dict(Config())
+    return {
+        section: {
+            name: value
+            for name, value in content.items()
+            if (section, name) not in _ADDED_LATER or value != defaults[section][name]
+        }
+        if isinstance(content, dict)
+        else content
+        for section, content in values.items()
+    }
+
+
+def used_image_settings(images: Images) -> dict[str, Any]:
+    """Return the settings of images that digests are computed from, see `used_settings`."""
+    values: dict[str, Any] = _without_later_defaults({"images": dataclasses.asdict(images)})["images"]
     return values
 
 

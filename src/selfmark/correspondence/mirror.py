@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
@@ -46,24 +48,44 @@ def nearest_in_mirror_image(
     return table
 
 
-def find_mirror_partners(table: npt.NDArray[np.int64]) -> tuple[int, ...]:
-    """Return the partner of each landmark, from the [K, K] table of `mirror_cooccurrence`.
+@dataclass(frozen=True)
+class LandmarkPartners:
+    """Mirror partners of K landmarks.
 
-    The paper pairs each cluster with the one it becomes most often. Such choices need not be mutual, but
-    flipping twice must change nothing. Pairs are therefore formed greedily, in descending order of
-    how often either landmark becomes the other. A landmark that finds no free partner is its own partner.
-
-    >>> find_mirror_partners(np.array([[0, 9, 0], [8, 0, 1], [0, 0, 7]]))
-    (1, 0, 2)
+    mirror:    [K] the landmark that each landmark becomes in a mirrored image; itself without a partner
+    is_paired: [K] whether a partner was found; a landmark on the symmetry axis is its own partner
     """
-    landmarks = len(table)
+
+    mirror: tuple[int, ...]
+    is_paired: tuple[bool, ...]
+
+    @classmethod
+    def themselves(cls, landmarks: int) -> LandmarkPartners:
+        """Return K landmarks that are their own partners."""
+        return cls(tuple(range(landmarks)), (True,) * landmarks)
+
+    @property
+    def unpaired(self) -> tuple[int, ...]:
+        """Landmarks without a partner, ascending."""
+        return tuple(index for index, paired in enumerate(self.is_paired) if not paired)
+
+
+def find_mirror_partners(table: npt.NDArray[np.int64]) -> LandmarkPartners:
+    """Find the partner of each landmark in the [K, K] table of `mirror_cooccurrence`.
+
+    The paper pairs each cluster with the one it becomes most often. Flipping twice must change nothing, so
+    two landmarks are partners only if each is the one that the other exchanges places with most often.
+
+    >>> find_mirror_partners(np.array([[0, 9, 0, 0], [8, 0, 1, 3], [0, 0, 7, 0], [0, 2, 0, 1]])).mirror
+    (1, 0, 2, 3)
+    >>> find_mirror_partners(np.array([[0, 9, 0, 0], [8, 0, 1, 3], [0, 0, 7, 0], [0, 2, 0, 1]])).unpaired
+    (3,)
+    """
     strength = (table + table.T) / 2  # table[k, k] counts once: it is a landmark on the symmetry axis
-    first, second = np.triu_indices(landmarks)
-    partner = list(range(landmarks))
-    is_paired = np.zeros(landmarks, dtype=bool)
-    for pair in np.argsort(-strength[first, second], kind="stable"):
-        a, b = int(first[pair]), int(second[pair])
-        if strength[a, b] > 0 and not is_paired[a] and not is_paired[b]:
-            partner[a], partner[b] = b, a
-            is_paired[a] = is_paired[b] = True
-    return tuple(partner)
+    best = strength.argmax(axis=1)
+    index = np.arange(len(table))
+    is_paired = (best[best] == index) & (strength[index, best] > 0)
+    return LandmarkPartners(
+        tuple(int(partner) for partner in np.where(is_paired, best, index)),
+        tuple(bool(paired) for paired in is_paired),
+    )

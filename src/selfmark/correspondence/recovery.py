@@ -93,9 +93,14 @@ def recover_correspondence(
     generator: torch.Generator,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> LabeledPoints:
-    """Filter the keypoints with K clusters, then label the remaining ones with M clusters (Eq. 1)."""
+    """Filter the keypoints with K clusters, then label the remaining ones with M clusters (Eq. 1).
+
+    Keypoints whose cluster another keypoint of the image has are removed or stay without a label, see
+    `Correspondence.extra_points`.
+    """
     kept = keep_one_per_cluster(described, K, settings, generator, group)
-    return label_keypoints(kept, M, settings, generator, group)
+    labeled = label_keypoints(kept, M, settings, generator, group)
+    return labeled.select(labeled.label >= 0) if settings.extra_points == "removed" else labeled
 
 
 def gather_labels(labeled: LabeledPoints, group: ProcessGroup) -> LabeledPoints:

@@ -7,23 +7,23 @@ of these changes, the predictions are computed again.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from selfmark.config import original_setting_names, used_settings
+from selfmark.config import original_setting_names, used_image_settings, used_settings
 from selfmark.detector import Detector
 from selfmark.errors import InputError
 from selfmark.evaluation.stage1_landmarks import Stage1Finder, find_stage1_landmarks
 from selfmark.image_ref import ImageRef
-from selfmark.model.card import ModelCard
+from selfmark.model.card import ModelCard, landmarks_without_partner
 from selfmark.points import FloatArray
 from selfmark.run.folder import Run
 from selfmark.run.tensor_files import read_tensors, write_tensors
@@ -88,7 +88,9 @@ def run_fingerprint(run: Run, card: ModelCard) -> str:
     # Landmark names, skeleton and evaluation settings are left out, because no prediction depends on them.
     values = original_setting_names(used_settings(run.config))
     settings = {name: part for name, part in values.items() if name != "evaluation"}
-    inference = (card.mirror, card.flip_test, card.refine, dataclasses.asdict(card.images))
+    inference: list[Any] = [card.mirror, card.flip_test, card.refine, used_image_settings(card.images)]
+    if unpaired := landmarks_without_partner(card):
+        inference.append(unpaired)
     return _digest(*(_file_digest(file) for file in files), json.dumps([settings, inference], sort_keys=True))
 
 

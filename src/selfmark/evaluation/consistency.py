@@ -17,6 +17,7 @@ from selfmark.config import Augment
 from selfmark.detector import Detector
 from selfmark.evaluation.stage1_landmarks import silhouette_margins
 from selfmark.images.augment import augment_colors, move_points, points_inside, random_affine, warp_images
+from selfmark.model.card import landmarks_without_partner
 from selfmark.points import FloatArray
 
 
@@ -74,6 +75,7 @@ def deformation_errors(
 def mirror_errors(detector: Detector, pixels: Tensor, batch: int) -> FloatArray:
     """Measure the distance [N, K] between a landmark and its partner in the mirrored image, mapped back.
 
+    It is NaN for landmarks without a partner.
     Averaging over the mirrored image is switched off, because it would always make the two positions agree.
     """
     size = pixels.shape[-1]
@@ -86,7 +88,9 @@ def mirror_errors(detector: Detector, pixels: Tensor, batch: int) -> FloatArray:
         original = without_flip.locate(block).xy
         mirrored = without_flip.locate(block.flip(-1)).xy[:, partner]
         mapped_back = torch.stack([size - 1 - mirrored[..., 0], mirrored[..., 1]], dim=-1)
-        errors.append((original - mapped_back).norm(dim=-1) / size)
+        error = (original - mapped_back).norm(dim=-1) / size
+        error[:, landmarks_without_partner(detector.card)] = torch.nan
+        errors.append(error)
     return _by_image(errors, 1)
 
 

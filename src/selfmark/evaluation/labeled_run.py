@@ -18,7 +18,7 @@ from selfmark.evaluation.label_files import common_points, read_ground_truth
 from selfmark.evaluation.normalizers import normalizer_lengths
 from selfmark.evaluation.protocol import Examples
 from selfmark.evaluation.stage1_landmarks import Stage1Finder
-from selfmark.images.crop import to_network
+from selfmark.images.crop import region_sides, to_network
 from selfmark.images.sources import list_images
 from selfmark.points import FloatArray
 from selfmark.run.folder import Run
@@ -112,5 +112,5 @@ def normalizer_in_network_pixels(
     truth: AnnotatedObjects, regions: FloatArray, spec: str, size: int
 ) -> FloatArray:
     """Return the lengths [N] that errors are divided by, in network pixels."""
-    scaled: FloatArray = normalizer_lengths(truth, spec, regions) * (size / regions[:, 2])
+    scaled: FloatArray = normalizer_lengths(truth, spec, regions) * (size / region_sides(regions))
     return scaled

@@ -24,11 +24,12 @@ _EXTRA_AVERAGES = 4  # an axis is first averaged to at most the crop size plus t
 
 @dataclass(frozen=True)
 class CropRegions:
-    """Squares of the original images: corner `x`, `y` and `side`, each [N, 1]."""
+    """Rectangles of the original images: corner `x`, `y`, `width` and `height`, each [N, 1]."""
 
     x: Value
     y: Value
-    side: Value
+    width: Value
+    height: Value
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,8 @@ def add_crops(graph: Graph, images: str, boxes: str, settings: Images) -> tuple[
     shape = pixels.apply("Shape")
     height, width = (shape.apply("Gather", integers([axis])).cast(np.float32) for axis in (1, 2))
     regions = _regions(Value(graph, boxes), width, height, settings)
-    y_axis = _sample_axis(regions.y, regions.side, height, size)
-    x_axis = _sample_axis(regions.x, regions.side, width, size)
+    y_axis = _sample_axis(regions.y, regions.height, height, size)
+    x_axis = _sample_axis(regions.x, regions.width, width, size)
     rows, columns = _window(y_axis), _window(x_axis)
     begin, end = _to_integer_list(rows.begin, columns.begin), _to_integer_list(rows.end, columns.end)
     window = pixels.apply("Slice", begin, end, integers([1, 2])).cast(np.float32)
@@ -85,9 +86,9 @@ def add_crops(graph: Graph, images: str, boxes: str, settings: Images) -> tuple[
     planes = lines.reshape(0, 0, -1, 3).apply("Transpose", perm=[0, 3, 1, 2])
     averages = planes @ _transpose(_add_channel_axis(_average_weights(x_axis, columns, rounding, size)))
     rounded = (averages * rounding.factor + rounding.offset).apply("Round")
-    above, below, fraction = _interpolation(y_axis, regions.side, size)
+    above, below, fraction = _interpolation(y_axis, regions.height, size)
     sampled = _interpolate(above @ rounded, below @ rounded, fraction.reshape(-1, 1, size, 1))
-    left, right, fraction = _interpolation(x_axis, regions.side, size)
+    left, right, fraction = _interpolation(x_axis, regions.width, size)
     sampled = _interpolate(
         sampled @ _transpose(left), sampled @ _transpose(right), fraction.reshape(-1, 1, 1, size)
     )
@@ -98,21 +99,27 @@ def add_crops(graph: Graph, images: str, boxes: str, settings: Images) -> tuple[
 def add_to_original(xy: Value, regions: CropRegions, size: int) -> Value:
     """Add nodes that map network pixels [B, K, 2] to the original images, as `images.crop.to_original`."""
     corner = regions.x.apply("Concat", regions.y, axis=1).reshape(0, 1, 2)
-    return (xy + 0.5) * (regions.side / size).reshape(0, 1, 1) + corner - 0.5
+    sides = regions.width.apply("Concat", regions.height, axis=1).reshape(0, 1, 2)
+    return (xy + 0.5) * (sides / size) + corner - 0.5
 
 
 def _regions(boxes: Value, width: Value, height: Value, settings: Images) -> CropRegions:
     """Return the regions, as `images.crop.crop_regions`."""
     x, y, w, h = (boxes.apply("Gather", integers([axis]), axis=1) for axis in range(4))
     has_box = w.apply("Greater", 0.0).apply("And", h.apply("Greater", 0.0))  # NaN is not greater
+    factor, whole = 1 + 2 * settings.margin, width.apply("Max", height)
     if settings.box_rule == "body":
-        box_side = h * settings.body_scale
+        box_width = box_height = h * settings.body_scale
+    elif settings.aspect == "square":
+        box_width = box_height = w.apply("Max", h) * factor
     else:
-        box_side = w.apply("Max", h) * (1 + 2 * settings.margin)
-    side = box_side.where(has_box, width.apply("Max", height))
-    center_x = (x + w / 2).where(has_box, width / 2)
-    center_y = (y + h / 2).where(has_box, height / 2)
-    return CropRegions(center_x - side / 2, center_y - side / 2, side)
+        box_width, box_height = w * factor, h * factor
+    is_square = settings.aspect == "square"
+    region_width = box_width.where(has_box, whole if is_square else width)
+    region_height = box_height.where(has_box, whole if is_square else height)
+    left = (x + w / 2).where(has_box, width / 2) - region_width / 2
+    top = (y + h / 2).where(has_box, height / 2) - region_height / 2
+    return CropRegions(left, top, region_width, region_height)
 
 
 def _sample_axis(start: Value, side: Value, limit: Value, size: int) -> _AxisSampling:

@@ -158,7 +158,7 @@ def _write(detector: Detector, psi: LandmarkNetwork, recorder: Recorder, path: P
     cropped, regions = add_crops(graph, "images", "boxes", card.images)
     crops = graph.add_alias(cropped, CROPS)
     add_network = partial(_add_network, recorder, psi, size)
-    maps = add_mirrored_maps(graph, add_network, crops, card.mirror) if card.flip_test else add_network(crops)
+    maps = add_mirrored_maps(graph, add_network, crops, card) if card.flip_test else add_network(crops)
     xy, score = (Value(graph, name) for name in add_positions(graph, maps, card.refine))
     graph.add_alias(add_to_original(graph.add_alias(xy, CROP_XY), regions, size), "points")
     graph.add_alias(score, "scores")

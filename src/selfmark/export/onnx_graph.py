@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from selfmark.config import STRIDE
 from selfmark.export.onnx_nodes import Graph, Value, floats, integers
 from selfmark.model.backend import NetworkOps
+from selfmark.model.card import ModelCard, landmarks_without_partner
 from selfmark.model.heatmaps import PeakMethod, Refine
 from selfmark.model.plain_backend import PLAIN_BACKEND
 
@@ -146,24 +147,30 @@ def add_maps(recorder: Recorder, psi: Psi, images: Value, size: int) -> Maps:
 
 
 def add_mirrored_maps(
-    graph: Graph, add_network: Callable[[Value], Maps], images: Value, mirror: tuple[int, ...]
+    graph: Graph, add_network: Callable[[Value], Maps], images: Value, card: ModelCard
 ) -> Maps:
     """Add the mean of the heatmaps of the images and of their mirror images.
 
-    The heatmaps of the mirror images are mirrored back, and mirror partners are exchanged.
+    The heatmaps of the mirror images are mirrored back, and mirror partners are exchanged. Landmarks without
+    a partner keep the heatmaps of the images.
 
     Args:
         graph: Graph to add to.
         add_network: Adds the network for images [B, 3, S, S] and returns its heatmaps.
         images: Network images [B, 3, S, S].
-        mirror: Mirror partner of each landmark.
+        card: Mirror partners of the landmarks.
     """
     mirrored = Value(graph, _mirror(graph, images.name))
     maps = add_network(images.apply("Concat", mirrored, axis=0))
     original, flipped = graph.add_multi_output("Split", 2, maps.name, axis=0)
-    restored = graph.add("Gather", _mirror(graph, flipped), integers(mirror), axis=1)
+    restored = graph.add("Gather", _mirror(graph, flipped), integers(card.mirror), axis=1)
     total = graph.add("Add", original, restored)
-    return Maps(graph.add("Mul", total, floats(0.5)), maps.channels, maps.side)
+    mean = graph.add("Mul", total, floats(0.5))
+    if unpaired := landmarks_without_partner(card):
+        is_paired = np.ones((1, maps.channels, 1, 1), bool)
+        is_paired[:, unpaired] = False
+        mean = graph.add("Where", is_paired, mean, original)
+    return Maps(mean, maps.channels, maps.side)
 
 
 def _mirror(graph: Graph, value: str) -> str:
@@ -201,6 +208,9 @@ def _peaks(graph: Graph, maps: Maps, refine: Refine) -> str:
     flat = graph.add("Reshape", maps.name, integers([0, maps.channels, side * side]))
     index = graph.add("ArgMax", flat, axis=2, keepdims=1)
     column, row = graph.add("Mod", index, integers(side)), graph.add("Div", index, integers(side))
+    xy = Value(graph, graph.add("Concat", column, row, axis=2)).cast(np.float32)
+    if refine == "cell":
+        return xy.name
 
     def neighbors(position: str, steps: list[int]) -> str:
         """Move columns or rows by steps; outside the map the border is repeated."""
@@ -214,7 +224,6 @@ def _peaks(graph: Graph, maps: Maps, refine: Refine) -> str:
         "Split", 3, graph.add("GatherElements", flat, cells, axis=2), integers([1, 2, 2]), axis=2
     )
     offset = (_quarter_offset if refine == "quarter" else _parabola_offset)(graph, peak, before, after)
-    xy = Value(graph, graph.add("Concat", column, row, axis=2)).cast(np.float32)
     return graph.add("Clip", graph.add("Add", xy.name, offset), floats(0), floats(side - 1))
 
 

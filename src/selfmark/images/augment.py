@@ -125,7 +125,10 @@ def random_color_changes(count: int, settings: Augment, generator: torch.Generat
     brightness = _uniform(count, *settings.brightness, generator)
     color = _random_color_matrix(count, settings, generator)
     taps = _random_blur_taps(count, settings, generator)
-    return ColorChanges(color, contrast, brightness, taps, _uniform(count, 0.0, settings.noise, generator))
+    noise_sigma = _uniform(count, 0.0, settings.noise, generator)
+    if settings.noise_fraction < 1:  # with a fraction of 1, draw no random numbers, as above
+        noise_sigma = noise_sigma * _bernoulli(count, settings.noise_fraction, generator)
+    return ColorChanges(color, contrast, brightness, taps, noise_sigma)
 
 
 def random_noise(count: int, size: int, generator: torch.Generator) -> Tensor:
@@ -212,6 +215,6 @@ def random_cutout(count: int, size: int, side: int, fraction: float, generator: 
     return within[:, 1, :, None] & within[:, 0, None, :] & chosen[:, None, None]
 
 
-def fill_gray(images: Tensor, mask: Tensor) -> Tensor:
-    """Return images [B, 3, S, S], values in 0..1, that are gray where the mask [B, S, S] is set."""
-    return images.masked_fill(mask[:, None], 0.5)
+def erase(images: Tensor, mask: Tensor, brightness: float) -> Tensor:
+    """Return images [B, 3, S, S] with the value `brightness`, 0..1, where the mask [B, S, S] is set."""
+    return images.masked_fill(mask[:, None], brightness)

@@ -21,11 +21,12 @@ SNAP = 1e-3  # pixels; an edge this close to a pixel boundary is taken to be on 
 
 
 def crop_regions(sizes: npt.ArrayLike, boxes: npt.ArrayLike, images: Images) -> Floats:
-    """Compute the square that each image is cropped to (paper, Datasets).
+    """Compute the region that each image is cropped to (paper, Datasets).
 
     Without a box, it is the smallest square around the whole image. The rule "loose" takes the longer side
     of the box and adds the margin on each side. The rule "body" is the paper's s = c*H/200: a square of side
-    200*s = c*H for a box of height H.
+    200*s = c*H for a box of height H. With the aspect "stretched", the first two are not squares: the whole
+    image, or the box with its margins.
 
     Args:
         sizes: [N, 2], width and height of the originals, pixels.
@@ -39,6 +40,8 @@ def crop_regions(sizes: npt.ArrayLike, boxes: npt.ArrayLike, images: Images) -> 
     [[0.0, -80.0, 640.0, 640.0]]
     >>> crop_regions([[640, 480]], [[100, 100, 50, 200]], Images(box_rule="body", body_scale=1.5)).tolist()
     [[-25.0, 50.0, 300.0, 300.0]]
+    >>> crop_regions([[640, 480]], [[100, 100, 50, 200]], Images(aspect="stretched", margin=0.1)).tolist()
+    [[95.0, 80.0, 60.0, 240.0]]
     """
     extents = _fill_missing_boxes(sizes, boxes)
     longer = extents[:, 2:].max(axis=1)
@@ -47,9 +50,19 @@ def crop_regions(sizes: npt.ArrayLike, boxes: npt.ArrayLike, images: Images) -> 
         box_side = images.body_scale * extents[:, 3]
     else:
         box_side = longer * (1 + 2 * images.margin)
-    side = np.where(has_no_box, longer, box_side)[:, None]
+    side = np.where(has_no_box, longer, box_side)[:, None].repeat(2, axis=1)
+    if images.aspect == "stretched":
+        box_sides = extents[:, 2:] * (1 + 2 * images.margin) if images.box_rule == "loose" else side
+        side = np.where(np.reshape(has_no_box, (-1, 1)), extents[:, 2:], box_sides)
     center = extents[:, :2] + extents[:, 2:] / 2
-    return np.concatenate([center - side / 2, side, side], axis=1)
+    return np.concatenate([center - side / 2, side], axis=1)
+
+
+def region_sides(regions: npt.ArrayLike) -> Floats:
+    """Return the side [N] of regions [N, 4]; of a stretched one, the square root of its area."""
+    areas = np.asarray(regions, dtype=np.float64)
+    sides: Floats = np.sqrt(areas[:, 2] * areas[:, 3])
+    return sides
 
 
 def to_network(xy: npt.ArrayLike, regions: npt.ArrayLike, size: int) -> Floats:

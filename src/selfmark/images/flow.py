@@ -21,18 +21,21 @@ from selfmark.config import Temporal
 class PropagatedPoints:
     """Positions of each image's keypoints in nearby frames.
 
+    video:    [N] int64, number of the video of each image; -1 for still images
     neighbor: [N, T] int64, image index of the nearby frame; -1 where an image has none
     xy:       [N, T, P, 2] float32, the image's P keypoints in that frame, network pixels
     valid:    [N, T, P] bool, whether the point passed the forward-backward check
     """
 
+    video: torch.Tensor
     neighbor: torch.Tensor
     xy: torch.Tensor
     valid: torch.Tensor
 
     def to(self, device: torch.device) -> PropagatedPoints:
         """Return a copy on a device."""
-        return PropagatedPoints(self.neighbor.to(device), self.xy.to(device), self.valid.to(device))
+        tensors = (self.video, self.neighbor, self.xy, self.valid)
+        return PropagatedPoints(*(tensor.to(device) for tensor in tensors))
 
 
 def has_nearby_frames(
@@ -53,12 +56,13 @@ def sample_nearby_frames(
 ) -> npt.NDArray[np.int64]:
     """Draw random nearby frames of the same video for each image.
 
-    A nearby frame must contain the same object: the object with the same track or, if tracks are unknown, the
-    object whose crop is nearest.
+    Frames are nearby if they are at most `settings.max_frame_gap` frames apart in the original video. The
+    used frames directly before and after an image always count as nearby. A nearby frame must contain the
+    same object: the object with the same track or, if tracks are unknown, the object whose crop is nearest.
 
     Args:
         video: [N], number of the video of each image; -1 for still images.
-        frame: [N], frame number.
+        frame: [N], frame number in the original video.
         track: [N], track of the object; -1 if unknown.
         center: [N, 2], center of the crop, pixels of the original.
         settings: number of neighbors T, and their maximum distance in frames.
@@ -74,20 +78,25 @@ def sample_nearby_frames(
         if len(frames) < 2:
             continue
         by_frame = [members[position == index] for index in range(len(frames))]
-        steps = rng.integers(1, settings.max_frame_gap + 1, size=(len(members), settings.neighbors))
-        signs = rng.choice((-1, 1), size=steps.shape)
-        target = position[:, None] + signs * steps
-        outside = (target < 0) | (target >= len(frames))
-        target = np.clip(np.where(outside, position[:, None] - signs * steps, target), 0, len(frames) - 1)
+        index = np.arange(len(frames))
+        first = np.searchsorted(frames, frames - settings.max_frame_gap)
+        first = np.minimum(first, np.maximum(index - 1, 0))
+        last = np.searchsorted(frames, frames + settings.max_frame_gap, side="right") - 1
+        last = np.maximum(last, np.minimum(index + 1, len(frames) - 1))
+        # Draw from first..last without the frame itself.
+        count = (last - first)[position]
+        drawn = first[position][:, None] + rng.integers(
+            count[:, None], size=(len(members), settings.neighbors)
+        )
+        target = drawn + (drawn >= position[:, None])
         for row, image in enumerate(members):
             for column in range(settings.neighbors):
-                if target[row, column] != position[row]:
-                    options = by_frame[target[row, column]]
-                    options = options[track[options] == track[image]]
-                    if not len(options):
-                        continue
-                    distance = np.square(center[options] - center[image]).sum(axis=1)
-                    chosen[image, column] = options[int(distance.argmin())]
+                options = by_frame[target[row, column]]
+                options = options[track[options] == track[image]]
+                if not len(options):
+                    continue
+                distance = np.square(center[options] - center[image]).sum(axis=1)
+                chosen[image, column] = options[int(distance.argmin())]
     return chosen
 
 
@@ -95,6 +104,7 @@ def propagate_points(
     pixels: torch.Tensor,
     xy: torch.Tensor,
     valid: torch.Tensor,
+    video: npt.NDArray[np.int64],
     neighbor: npt.NDArray[np.int64],
     settings: Temporal,
 ) -> PropagatedPoints:
@@ -104,6 +114,7 @@ def propagate_points(
         pixels: images [N, 3, S, S] uint8.
         xy: keypoints [N, P, 2], network pixels.
         valid: [N, P] bool, which keypoints exist.
+        video: [N], number of the video of each image.
         neighbor: [N, T], image indices from `sample_nearby_frames`.
         settings: parameters of the optical flow and its check.
     """
@@ -127,7 +138,10 @@ def propagate_points(
     with ThreadPoolExecutor() as pool:
         list(pool.map(propagate, np.flatnonzero((neighbor >= 0).any(axis=1))))
     return PropagatedPoints(
-        torch.from_numpy(neighbor), torch.from_numpy(propagated), torch.from_numpy(passed)
+        torch.from_numpy(video),
+        torch.from_numpy(neighbor),
+        torch.from_numpy(propagated),
+        torch.from_numpy(passed),
     )
 
 

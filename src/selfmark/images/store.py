@@ -221,7 +221,7 @@ def _read_crops(path: Path, refs: Sequence[ImageRef], images: Images) -> list[_O
     def max_reduction(size: tuple[int, int]) -> float:
         if max(size) < 2 * _MIN_OVERSAMPLING * images.size:  # a shortcut for small originals
             return 1.0
-        sides = crop_regions([size] * len(refs), _stack_boxes(refs), images)[:, 2]
+        sides = crop_regions([size] * len(refs), _stack_boxes(refs), images)[:, 2:]
         return float(sides.min()) / (_MIN_OVERSAMPLING * images.size)
 
     try:

@@ -22,7 +22,7 @@ from selfmark.evaluation.normalizers import (
     unchecked_lengths,
 )
 from selfmark.image_ref import ImageRef
-from selfmark.images.crop import to_network
+from selfmark.images.crop import region_sides, to_network
 from selfmark.images.sources import list_images
 from selfmark.mapping.mapped_detector import LearnedMapping, save_mapping
 from selfmark.mapping.model_selection import select_map
@@ -123,7 +123,7 @@ def _learn(
     )
     partners = truth.mirror or infer_mirror_partners(truth.names)
     mirror = MirrorPartners(detector.card.mirror, partners, size) if partners else None
-    selected = select_map(examples, lengths * (size / predicted.regions[:, 2]), mirror)
+    selected = select_map(examples, lengths * (size / region_sides(predicted.regions)), mirror)
 
     # Points that are not annotated anywhere are left out, so the others are renumbered.
     kept = np.flatnonzero(selected.map.known_points())

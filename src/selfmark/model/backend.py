@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from selfmark.config import BorderColor
 from selfmark.images.augment import ColorChanges
 
 if TYPE_CHECKING:
@@ -49,8 +50,8 @@ class NetworkOps(Protocol):
     def output_conv(self, conv: nn.Conv2d, x: Tensor) -> Tensor:
         """Return conv(x) for the 1x1 convolution that ends a head."""
 
-    def describe(self, conv: nn.Conv2d, features: Tensor, cells: Tensor) -> Tensor:
-        """Return the unit descriptors [B, P, d] at cells [B, P, 2] in float32.
+    def sample_conv(self, conv: nn.Conv2d, features: Tensor, cells: Tensor) -> Tensor:
+        """Return conv(features) at cells [B, P, 2] in float32: [B, P, d].
 
         The 1x1 convolution is applied to the features [B, C, h, w] sampled at the cells.
         """
@@ -59,7 +60,9 @@ class NetworkOps(Protocol):
 class AugmentOps(Protocol):
     """Augmentation of training images, and heatmap targets."""
 
-    def augment(self, pixels: Tensor, matrix: Tensor, changes: ColorChanges, noise: Tensor) -> Tensor:
+    def augment(
+        self, pixels: Tensor, matrix: Tensor, changes: ColorChanges, noise: Tensor, border: BorderColor
+    ) -> Tensor:
         """Warp images and change their colors.
 
         Args:
@@ -67,6 +70,7 @@ class AugmentOps(Protocol):
             matrix: [B, 2, 3] from pixels of the given image to pixels of the augmented image.
             changes: color changes of each image.
             noise: [B, 3, S, S] standard normal noise, scaled by `changes.noise_sigma`.
+            border: what lies outside the given images: repeated border pixels, or black.
 
         Returns:
             [B, 3, S, S] float32 in 0..1.

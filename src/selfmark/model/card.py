@@ -62,6 +62,7 @@ class ModelCard:
     student: Student = field(default_factory=Student)  # settings of the head on an encoder
     trust: tuple[float, ...] = ()  # 0..1 per landmark, see `evaluation.trust`; () if it was not measured
     verdict: Verdict | None = None  # None if it was not measured
+    unpaired: tuple[int, ...] = ()  # landmarks for which training found no mirror partner, ascending
 
 
 def read_card(folder: Path) -> ModelCard:
@@ -106,10 +107,21 @@ def untrusted_landmarks(card: ModelCard, min_trust: float = MIN_TRUST) -> list[i
     return [index for index, trust in enumerate(card.trust) if trust < min_trust]
 
 
+def landmarks_without_partner(card: ModelCard) -> list[int]:
+    """Return the landmarks without a mirror partner, ascending.
+
+    Training found no partner for them, and the user has neither given them one nor confirmed that a mirrored
+    image shows them at their own place.
+    """
+    return [
+        index for index in card.unpaired if card.mirror[index] == index and index not in set(card.confirmed)
+    ]
+
+
 def visible_card(card: ModelCard) -> ModelCard:
     """Return the card of the visible landmarks only, with new indices and unchanged colors.
 
-    A landmark whose mirror partner is hidden becomes its own partner.
+    A landmark whose mirror partner is hidden becomes its own partner in `mirror`.
 
     >>> card = ModelCard(("a", "b", "c"), (0, 2, 1), ((0, 1), (0, 2)), Images(), Network(), "parabola",
     ...                  True, {}, hidden=(1,))
@@ -130,6 +142,7 @@ def visible_card(card: ModelCard) -> ModelCard:
         hidden=(),
         confirmed=tuple(new_index[old] for old in card.confirmed if old in new_index),
         trust=tuple(card.trust[old] for old in kept) if card.trust else (),
+        unpaired=tuple(new_index[old] for old in card.unpaired if old in new_index),
     )
 
 
@@ -175,6 +188,7 @@ def _card_from_json(values: Any, path: Path) -> ModelCard:
             student=student,
             trust=_parse_trust(values.get("trust", ()), len(names)),
             verdict=_parse_verdict(values.get("verdict")),
+            unpaired=_parse_indices("unpaired", values.get("unpaired", ()), len(names)),
         )
     except (KeyError, TypeError, ValueError, OverflowError, InputError) as error:
         raise InputError(f"{path} is not a valid model description: {error}") from error

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from selfmark.config import BorderColor
 from selfmark.images.augment import ColorChanges, invert_affine
 from selfmark.model.backend import Backend
 from selfmark.model.kernels import pool, target, warp
@@ -101,13 +102,13 @@ class FusedNetworkOps:
         maps = F.linear(x.permute(0, 2, 3, 1).float(), conv.weight.flatten(1), conv.bias)
         return maps.permute(0, 3, 1, 2)
 
-    def describe(self, conv: nn.Conv2d, features: Tensor, cells: Tensor) -> Tensor:
-        """Sample the features at the cells, apply the 1x1 convolution and normalize."""
+    def sample_conv(self, conv: nn.Conv2d, features: Tensor, cells: Tensor) -> Tensor:
+        """Sample the features at the cells and apply the 1x1 convolution."""
         weight, bias = conv.weight, conv.bias
         if torch.is_grad_enabled():
             weight, bias = self._copies[weight], self._bias(conv)
         sampled = sample(features, cells).to(weight.dtype)
-        return F.normalize(F.linear(sampled, weight.flatten(1), bias).float(), dim=-1)
+        return F.linear(sampled, weight.flatten(1), bias).float()
 
     def _bias(self, conv: nn.Conv2d) -> Tensor | None:
         return None if conv.bias is None else self._copies[conv.bias]
@@ -129,9 +130,12 @@ class FusedNetworkOps:
 class FusedAugmentOps:
     """Augmentation and targets computed by Triton kernels; see `AugmentOps`."""
 
-    def augment(self, pixels: Tensor, matrix: Tensor, changes: ColorChanges, noise: Tensor) -> Tensor:
+    def augment(
+        self, pixels: Tensor, matrix: Tensor, changes: ColorChanges, noise: Tensor, border: BorderColor
+    ) -> Tensor:
         """Warp images and change their colors; the result is channels-last."""
-        planes, mean = warp.warp_and_mix_colors(pixels, invert_affine(matrix), changes.color)
+        inverse = invert_affine(matrix)
+        planes, mean = warp.warp_and_mix_colors(pixels, inverse, changes.color, border == "black")
         return warp.blur_and_add_noise(
             planes, mean, changes.contrast, changes.brightness, changes.taps, noise, changes.noise_sigma
         )

@@ -14,6 +14,8 @@ from torch.nn import functional as F
 from selfmark.config import STRIDE
 from selfmark.config import PeakMethod as PeakMethod
 
+_SINGLE_CELL_SIGMA = 0.05  # cells; at a distance of one cell, the Gaussian is 0 in float32
+
 
 def to_cells(xy: Tensor) -> Tensor:
     """Convert network pixels [..., 2] to heatmap cells.
@@ -36,6 +38,16 @@ def draw_gaussians(cells: Tensor, size: int, sigma: float) -> Tensor:
     return profile[..., 1, :, None] * profile[..., 0, None, :]
 
 
+def target_shape(cells: Tensor, sigma: float) -> tuple[Tensor, float]:
+    """Return cells [..., 2] and a sigma whose Gaussians are the targets: single cells if sigma is 0.
+
+    >>> cells, sigma = target_shape(torch.tensor([0.4, 1.2]), sigma=0)
+    >>> draw_gaussians(cells, 3, sigma).tolist()
+    [[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
+    """
+    return (cells, sigma) if sigma > 0 else (cells.round(), _SINGLE_CELL_SIGMA)
+
+
 def draw_target(cells: Tensor, valid: Tensor, size: int, sigma: float) -> Tensor:
     """Draw the maximum of Gaussians at the valid points [B, P, 2] into one map [B, 1, size, size]."""
     maps = draw_gaussians(cells, size, sigma) * valid[..., None, None]
@@ -50,7 +62,7 @@ class Peaks(NamedTuple):
     valid: Tensor
 
 
-Refine = Literal["quarter", "parabola"]
+Refine = Literal["cell", "quarter", "parabola"]
 
 
 def local_maxima(score: Tensor, radius: int, threshold: float) -> Tensor:
@@ -120,7 +132,13 @@ def read_heatmaps(maps: Tensor, method: PeakMethod) -> Peaks:
 
 
 def refine_peaks(heat: Tensor, cells: Tensor, refine: Refine) -> Tensor:
-    """Refine integer cells [B, P, 2] of maps [B, H, W] to subcell positions of the peaks."""
+    """Refine integer cells [B, P, 2] of maps [B, H, W] to subcell positions of the peaks.
+
+    "cell" keeps the cells, "quarter" moves them by a quarter toward the higher neighbor along each axis, and
+    "parabola" gives the vertex of a parabola through the logarithms of a peak and its neighbors.
+    """
+    if refine == "cell":
+        return cells.to(heat.dtype)
     height, width = heat.shape[-2:]
     padded = F.pad(heat[:, None], (1, 1, 1, 1), mode="replicate")[:, 0].flatten(1)
     center = (cells[..., 1] + 1) * (width + 2) + cells[..., 0] + 1

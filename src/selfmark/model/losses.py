@@ -1,11 +1,13 @@
 """Losses of Sec. 3.4 and 3.6 as pure functions of padded points.
 
-Descriptors are unit vectors, so squared distances lie between 0 and 4, and the margin m = 0.8 corresponds to
+If descriptors are unit vectors, squared distances lie between 0 and 4, and the margin m = 0.8 corresponds to
 an angle of about 53 degrees. The pairs and their weights depend only on the batch; only the distances
 depend on the network.
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,10 +15,18 @@ from torch import Tensor
 from selfmark.config import Loss
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 
+_MIN_SQUARED_DISTANCE = 1e-12
 
-def squared_distances(a: Tensor, b: Tensor) -> Tensor:
+
+def squared_distances_of_units(a: Tensor, b: Tensor) -> Tensor:
     """Return the squared distances [..., P, Q] between unit vectors [..., P, d] and [..., Q, d]."""
     return (2 - 2 * a @ b.transpose(-1, -2)).clamp_min(0)
+
+
+def squared_distances(a: Tensor, b: Tensor) -> Tensor:
+    """Return the squared distances [..., P, Q] between vectors [..., P, d] and [..., Q, d] of any length."""
+    lengths = a.square().sum(dim=-1)[..., :, None] + b.square().sum(dim=-1)[..., None, :]
+    return (lengths - 2 * a @ b.transpose(-1, -2)).clamp_min(0)
 
 
 def positive_pairs(label_a: Tensor, label_b: Tensor, valid_a: Tensor, valid_b: Tensor) -> Tensor:
@@ -101,14 +111,21 @@ def contrastive_loss(
 ) -> Tensor:
     """Compute L_f (Eq. 3): the weighted sum of d^2 over positives and of max(0, m - d^2) over negatives.
 
+    With `settings.hinge` "distance", negatives give max(0, m - d)^2, as in the authors' program.
+
     Args:
         positive_distance: squared distances of pairs.
         positive_weight: their weights as positives, same shape; 0 for pairs that are not positives.
         negative_distance: squared distances of pairs.
         negative_weight: their weights as negatives, same shape.
-        settings: the margin m.
+        settings: the margin m and the form of the hinge.
     """
-    hinge = (settings.margin - negative_distance).clamp_min(0)
+    if settings.hinge == "distance":
+        # The square root has no derivative at 0.
+        distance = negative_distance.clamp_min(_MIN_SQUARED_DISTANCE).sqrt()
+        hinge = (settings.margin - distance).clamp_min(0).square()
+    else:
+        hinge = (settings.margin - negative_distance).clamp_min(0)
     return (positive_distance * positive_weight).sum() + (hinge * negative_weight).sum()
 
 
@@ -118,7 +135,11 @@ def detector_loss(confidence: Tensor, target: Tensor) -> Tensor:
 
 
 def masked_regression_loss(
-    maps: Tensor, target: Tensor, present: Tensor, group: ProcessGroup = SINGLE_PROCESS
+    maps: Tensor,
+    target: Tensor,
+    present: Tensor,
+    average: Literal["found", "all"] = "found",
+    group: ProcessGroup = SINGLE_PROCESS,
 ) -> Tensor:
     """Compute the loss of Stage 2 (Eq. 4): the squared error of the landmarks present in each image.
 
@@ -128,11 +149,13 @@ def masked_regression_loss(
         maps: [B, K, h, w] predicted heatmaps.
         target: [B, K, h, w].
         present: [B, K] bool, the detected set D_j of each image.
+        average: divide an image's sum by the number of its landmarks that are present, or by K.
         group: the processes that share the batch; images are counted over all of them, as in `pair_weights`.
     """
     per_map = (maps.float() - target).square().mean(dim=(2, 3)) * present
     num_present = present.sum(dim=1)
-    per_image = per_map.sum(dim=1) / num_present.clamp_min(1)
+    divisor = num_present.clamp_min(1) if average == "found" else present.shape[1]
+    per_image = per_map.sum(dim=1) / divisor
     (num_images,) = _count_true([num_present > 0], group)
     loss: Tensor = per_image.sum() / num_images.clamp_min(1 / group.size)
     return loss

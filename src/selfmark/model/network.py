@@ -8,10 +8,11 @@ because batches are small and mix images with their deformations.
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from selfmark.config import STRIDE, Network, Runtime
 from selfmark.model.backend import Backend
@@ -165,13 +166,17 @@ class Phi(nn.Module):
         return PhiMaps(confidence, original), mirrored
 
     def describe(self, features: Tensor, cells: Tensor) -> Tensor:
-        """Return unit descriptors [B, P, d] at cells [B, P, 2] of features [B, channels, h, w].
+        """Return unit descriptors [B, P, d] at cells [B, P, 2] of features [B, channels, h, w]."""
+        return F.normalize(self.describe_raw(features, cells), dim=-1)
+
+    def describe_raw(self, features: Tensor, cells: Tensor) -> Tensor:
+        """Return descriptors [B, P, d] of any length at cells [B, P, 2] of features [B, channels, h, w].
 
         The last layer of the descriptor head is a 1x1 convolution. Applied before or after the interpolation
         between cells, it gives the same result, because the weights of the interpolation sum to 1. It is
         applied after, only at the points, because there are far fewer points than cells.
         """
-        return self.backend.layers.describe(self.descriptor.last, features, cells)
+        return self.backend.layers.sample_conv(self.descriptor.last, features, cells)
 
 
 class Psi(nn.Module):
@@ -192,12 +197,23 @@ class Psi(nn.Module):
         return result
 
     @classmethod
-    def from_phi(cls, phi: Phi, settings: Network, landmarks: int) -> Psi:
-        """Create Psi with the weights of Phi, except for the last layer (Sec. 4.2)."""
+    def from_phi(
+        cls, phi: Phi, settings: Network, landmarks: int, head: Literal["detector", "descriptor"] = "detector"
+    ) -> Psi:
+        """Create Psi with the weights of Phi, except for the last layer (Sec. 4.2).
+
+        Args:
+            phi: the trained network of Stage 1.
+            settings: settings of both networks.
+            landmarks: number of landmarks K.
+            head: which of the two heads of Phi the head of Psi starts from.
+        """
         psi = cls(settings, landmarks)
         psi.backbone.load_state_dict(phi.backbone.state_dict())
         inherited = {
-            name: value for name, value in phi.detector.state_dict().items() if not name.startswith("last.")
+            name: value
+            for name, value in phi.get_submodule(head).state_dict().items()
+            if not name.startswith("last.")
         }
         psi.head.load_state_dict(inherited, strict=False)
         return psi

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from selfmark.config import BorderColor
 from selfmark.images.augment import ColorChanges, apply_color_changes, warp_images
 from selfmark.model.backend import Backend
 from selfmark.model.heatmaps import draw_target, sample_maps
@@ -58,18 +59,21 @@ class PlainNetworkOps:
         result: Tensor = conv(x)
         return result
 
-    def describe(self, conv: nn.Conv2d, features: Tensor, cells: Tensor) -> Tensor:
-        """Interpolate the features at fractional `cells`, apply the 1x1 convolution and normalize."""
+    def sample_conv(self, conv: nn.Conv2d, features: Tensor, cells: Tensor) -> Tensor:
+        """Interpolate the features at fractional `cells` and apply the 1x1 convolution."""
         sampled = sample_maps(features.float(), cells)
-        return F.normalize(F.linear(sampled, conv.weight.flatten(1), conv.bias), dim=-1)
+        return F.linear(sampled, conv.weight.flatten(1), conv.bias)
 
 
 class PlainAugmentOps:
     """Augmentation and targets computed by torch; see `AugmentOps`."""
 
-    def augment(self, pixels: Tensor, matrix: Tensor, changes: ColorChanges, noise: Tensor) -> Tensor:
+    def augment(
+        self, pixels: Tensor, matrix: Tensor, changes: ColorChanges, noise: Tensor, border: BorderColor
+    ) -> Tensor:
         """Warp images and change their colors."""
-        return apply_color_changes(warp_images(pixels.float() / 255, matrix), changes, noise)
+        padding: Literal["border", "zeros"] = "zeros" if border == "black" else "border"
+        return apply_color_changes(warp_images(pixels.float() / 255, matrix, padding), changes, noise)
 
     def draw_targets(self, cells: Tensor, valid: Tensor, size: int, sigma: float) -> Tensor:
         """Draw the detector's target."""

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 from selfmark._version import __version__
 from selfmark.errors import InputError
 from selfmark.images.decode import UnreadableImage
-from selfmark.model.card import MAX_NAME_LENGTH, MIN_TRUST, ModelCard
+from selfmark.model.card import MAX_NAME_LENGTH, MIN_TRUST, ModelCard, landmarks_without_partner
 from selfmark.model.colors import landmark_colors, palette
 from selfmark.naming.access_guard import AccessGuard
 from selfmark.naming.card_editor import CardEditor, card_revision
@@ -104,6 +104,7 @@ def _add_card(
             "revision": card_revision(card),
             "names": card.names,
             "mirror": card.mirror,
+            "without_partner": landmarks_without_partner(card),
             "skeleton": card.skeleton,
             "colors": landmark_colors(card),
             "hidden": card.hidden,

@@ -16,7 +16,7 @@ from pathlib import Path
 import uvicorn
 
 from selfmark.errors import InputError
-from selfmark.model.card import ModelCard, is_packaged, model_folder
+from selfmark.model.card import ModelCard, is_packaged, landmarks_without_partner, model_folder
 from selfmark.naming.app import build_app
 from selfmark.naming.card_editor import CardEditor
 from selfmark.naming.shown_images import ShownImages, images_fingerprint, load_cached_landmarks, select_images
@@ -147,7 +147,8 @@ def build_server(
 
 def describe_outdated_files(folder: Path, before: ModelCard, now: ModelCard) -> list[str]:
     """Return a message for each file that new mirror partners make outdated, with the command to redo it."""
-    if before.mirror == now.mirror:
+    is_same_mirror = before.mirror == now.mirror
+    if is_same_mirror and landmarks_without_partner(before) == landmarks_without_partner(now):
         return []
     model = model_folder(folder)
     commands = {

@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
+from selfmark.config import used_image_settings
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.images.sources import list_images
-from selfmark.model.card import ONNX_FEATURES, ModelCard
+from selfmark.model.card import ONNX_FEATURES, ModelCard, landmarks_without_partner
 from selfmark.run.files import read_json, require_format
 from selfmark.run.image_list import refs_from_json
 from selfmark.sampling import evenly_spaced
@@ -161,8 +162,10 @@ def images_fingerprint(model: Path, card: ModelCard, refs: Sequence[ImageRef]) -
     """
     digest = hashlib.sha256()
     digest.update(_compute_file_digest(model / "weights.safetensors"))
-    sections = dataclasses.asdict(card.images), dataclasses.asdict(card.network)
+    sections = used_image_settings(card.images), dataclasses.asdict(card.network)
     digest.update(json.dumps([card.mirror if card.flip_test else None, card.refine, *sections]).encode())
+    if card.flip_test and (unpaired := landmarks_without_partner(card)):
+        digest.update(json.dumps(unpaired).encode())
     if card.architecture != "hourglass":
         sections = dataclasses.asdict(card.features), dataclasses.asdict(card.student)
         digest.update(json.dumps([card.architecture, *sections]).encode())

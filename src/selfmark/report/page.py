@@ -49,6 +49,7 @@ class ReportData:
         colors: "#rrggbb" of each landmark; empty for the default palette.
         skeleton: Pairs of landmarks to connect in the examples.
         hidden: Landmarks that are not shown; the others keep their numbers.
+        without_partner: Landmarks for which no mirror partner was found.
         notes: Sentences near the top of the page.
         tables: Results of an evaluation as tables.
         curves: Results of an evaluation as curves.
@@ -79,6 +80,7 @@ class ReportData:
     colors: tuple[str, ...] = ()
     skeleton: tuple[tuple[int, int], ...] = ()
     hidden: tuple[int, ...] = ()
+    without_partner: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     tables: tuple[ReportTable, ...] = ()
     curves: tuple[ReportCurves, ...] = ()
@@ -203,7 +205,7 @@ def _landmark_entries(data: ReportData) -> list[dict[str, Any]]:
             "index": index,
             "name": data.names[index],
             "color": data.landmark_colors[index],
-            "partner": data.mirror[index],
+            "partner": None if index in data.without_partner else data.mirror[index],
             "trust": trust[index] if trust else None,
             "detection": _percent(float(data.detection[index])),
             "score": _mean_score(data.example_score[:, index]),

@@ -13,7 +13,7 @@ from selfmark.detector import Detector
 from selfmark.evaluation.cached_predictions import run_fingerprint
 from selfmark.evaluation.stage1_landmarks import find_stage1_landmarks, load_stage1_finder
 from selfmark.images.store import ImageStore, load_store
-from selfmark.model.card import ModelCard
+from selfmark.model.card import ModelCard, landmarks_without_partner
 from selfmark.model.colors import landmark_colors
 from selfmark.points import FloatArray
 from selfmark.report import metrics_text
@@ -65,6 +65,7 @@ def build_report(
         example_score=located.score.cpu().numpy(),
         example_names=tuple(store.refs[row].name for row in shown),
         mirror=detector.card.mirror,
+        without_partner=tuple(landmarks_without_partner(detector.card)),
         colors=landmark_colors(detector.card),
         skeleton=detector.card.skeleton,
         hidden=detector.card.hidden,

@@ -98,39 +98,80 @@ def iteration_rng(seed: int, iteration: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, 0, iteration]))
 
 
+@dataclass(frozen=True)
+class NearbyFrames:
+    """Nearby video frames of N images, for temporal pairs (Sec. 4.2, Training).
+
+    neighbor: [N, T] nearby frames of each image, -1 for none
+    video:    [N] number of the video of each image, -1 for still images
+    fraction: fraction of all pairs that are an image and one of its nearby frames
+    """
+
+    neighbor: IntArray
+    video: IntArray
+    fraction: float
+
+
 def plan_pairs(
-    usable: IntArray,
-    num_pairs: int,
-    same_image_fraction: float,
-    neighbor: IntArray | None,
-    temporal_fraction: float,
-    seed: int,
+    usable: IntArray, num_pairs: int, same_image_fraction: float, nearby: NearbyFrames | None, seed: int
 ) -> Callable[[int], PlannedPairs]:
     """Return a function from the iteration to the pairs of its batch.
 
     Args:
         usable: [U] images to choose from.
         num_pairs: pairs in a batch.
-        same_image_fraction: fraction of pairs made of one image twice.
-        neighbor: [N, T] nearby frames of each image, -1 for none; None without video.
-        temporal_fraction: fraction of the pairs of different images that are nearby frames.
+        same_image_fraction: fraction of the pairs that are not nearby frames made of one image twice.
+        nearby: nearby frames of each image; two different images that are not nearby frames are then from
+            different videos, if there are several. None without temporal pairs.
         seed: seed of this stage.
     """
+    draw_other = (
+        _draw_from_usable(usable) if nearby is None else _draw_from_other_videos(usable, nearby.video)
+    )
 
     def plan(iteration: int) -> PlannedPairs:
         rng = iteration_rng(seed, iteration)
-        first = usable[rng.integers(len(usable), size=num_pairs)]
-        other_image = usable[rng.integers(len(usable), size=num_pairs)]
+        position = rng.integers(len(usable), size=num_pairs)
+        first, other_image = usable[position], draw_other(position, rng)
         second = np.where(rng.random(num_pairs) < same_image_fraction, first, other_image)
         slot = np.full(num_pairs, -1, dtype=np.int64)
-        if neighbor is not None:
-            random_slot = rng.integers(neighbor.shape[1], size=num_pairs)
-            near = neighbor[first, random_slot]
-            is_temporal = (second != first) & (rng.random(num_pairs) < temporal_fraction) & (near >= 0)
+        if nearby is not None:
+            random_slot = rng.integers(nearby.neighbor.shape[1], size=num_pairs)
+            near = nearby.neighbor[first, random_slot]
+            is_temporal = (rng.random(num_pairs) < nearby.fraction) & (near >= 0)
             second, slot = np.where(is_temporal, near, second), np.where(is_temporal, random_slot, slot)
         return PlannedPairs(first, second, slot)
 
     return plan
+
+
+# Given the position [B] of each first image among the usable ones, draw the second images [B].
+_DrawOther = Callable[[IntArray, np.random.Generator], IntArray]
+
+
+def _draw_from_usable(usable: IntArray) -> _DrawOther:
+    return lambda position, rng: usable[rng.integers(len(usable), size=len(position))]
+
+
+def _draw_from_other_videos(usable: IntArray, video: IntArray) -> _DrawOther:
+    """Draw uniformly from the images of other videos; a still image counts as a video of its own."""
+    number = np.where(video[usable] < 0, -1 - usable, video[usable])
+    order = np.argsort(number, kind="stable")
+    _, start, group, size = np.unique(
+        number[order], return_index=True, return_inverse=True, return_counts=True
+    )
+    if len(start) == 1:
+        return _draw_from_usable(usable)
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+
+    def draw(position: IntArray, rng: np.random.Generator) -> IntArray:
+        own = group[rank[position]]
+        step = rng.integers(len(usable) - size[own])
+        chosen: IntArray = usable[order[(start[own] + size[own] + step) % len(usable)]]
+        return chosen
+
+    return draw
 
 
 def plan_images(usable: IntArray, count: int, seed: int) -> Callable[[int], IntArray]:

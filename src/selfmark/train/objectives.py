@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from selfmark.config import STRIDE, Augment, Config
+from selfmark.correspondence.mirror import LandmarkPartners
 from selfmark.images.augment import (
-    fill_gray,
+    erase,
     move_points,
     points_inside,
     prepend_flip,
@@ -22,11 +24,18 @@ from selfmark.images.feed import PixelFeed, to_device
 from selfmark.model import losses
 from selfmark.model.backend import AugmentOps
 from selfmark.model.feature_network import FeaturePsi
-from selfmark.model.heatmaps import draw_gaussians, to_cells
+from selfmark.model.heatmaps import draw_gaussians, target_shape, to_cells
 from selfmark.model.network import Phi, Psi
 from selfmark.points import Keypoints
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
-from selfmark.train.batch_plan import BatchSlice, IntArray, PlannedPairs, plan_images, plan_pairs
+from selfmark.train.batch_plan import (
+    BatchSlice,
+    IntArray,
+    NearbyFrames,
+    PlannedPairs,
+    plan_images,
+    plan_pairs,
+)
 from selfmark.train.engine import Batch, Losses, TrainingTask
 from selfmark.train.pairs import PairBatch, PairSettings, PairSource, build_pair_batch
 from selfmark.train.views import make_views
@@ -79,16 +88,19 @@ def build_stage1_task(
         group: the processes that share a batch.
     """
     part = BatchSlice.for_process(config.runtime.batch, group, "runtime.batch")
-    neighbor = None if source.propagated is None else source.propagated.neighbor.cpu().numpy()
+    nearby: NearbyFrames | None = None
+    if source.propagated is not None:
+        neighbor, video = source.propagated.neighbor.cpu().numpy(), source.propagated.video.cpu().numpy()
+        nearby = NearbyFrames(neighbor, video, config.temporal.fraction)
     plan = plan_pairs(
         source.table.usable.cpu().numpy(),
         part.total,
         source.settings.same_image_fraction,
-        neighbor,
-        config.temporal.fraction,
+        nearby,
         seed,
     )
     augmentation, execution = phi.backend.augmentation, phi.backend.execution
+    describe = phi.describe if config.loss.descriptors == "unit" else phi.describe_raw
 
     def compute_losses(pixels: Tensor, planned: Tensor) -> Losses:
         batch = build_pair_batch(pixels, planned, source, config, generator, part, augmentation)
@@ -96,7 +108,7 @@ def build_stage1_task(
             lambda: build_stage1_targets(batch, config, generator, part, augmentation, group),
             lambda: phi(batch.images),
         )
-        return stage1_loss(maps.confidence, phi.describe(maps.features, targets.cells), targets, config)
+        return stage1_loss(maps.confidence, describe(maps.features, targets.cells), targets, config)
 
     def batches(start: int, stop: int) -> Generator[Batch]:
         def planned(iteration: int) -> PlannedPairs:
@@ -146,9 +158,8 @@ def build_stage1_targets(
         group: the processes that share the batch.
     """
     settings, cells = config.loss, to_cells(batch.xy)
-    target = augmentation.draw_targets(
-        to_cells(batch.target_xy), batch.target_valid, config.map_size, config.heatmaps.sigma
-    )
+    target_cells, sigma = target_shape(to_cells(batch.target_xy), config.heatmaps.sigma)
+    target = augmentation.draw_targets(target_cells, batch.target_valid, config.map_size, sigma)
     label_a, label_b = batch.label.chunk(2)
     valid_a, valid_b = batch.valid.chunk(2)
     positive = losses.positive_pairs(label_a, label_b, valid_a, valid_b)
@@ -168,14 +179,16 @@ def stage1_loss(confidence: Tensor, descriptors: Tensor, targets: Stage1Targets,
 
     Args:
         confidence: [2B, 1, h, w] confidence maps.
-        descriptors: [2B, P + R, d] at `targets.cells`.
+        descriptors: [2B, P + R, d] at `targets.cells`, unit vectors or not, see `loss.descriptors`.
         targets: targets of the batch.
         config: settings.
     """
     at_keypoints = descriptors[:, : targets.positive.shape[1]]
-    across_views = losses.squared_distances(*at_keypoints.chunk(2))
+    are_units = config.loss.descriptors == "unit"
+    squared_distances = losses.squared_distances_of_units if are_units else losses.squared_distances
+    across_views = squared_distances(*at_keypoints.chunk(2))
     same_image = config.loss.negatives == "same-image"
-    negative_distance = losses.squared_distances(at_keypoints, descriptors) if same_image else across_views
+    negative_distance = squared_distances(at_keypoints, descriptors) if same_image else across_views
     descriptor = losses.contrastive_loss(
         across_views, targets.positive, negative_distance, targets.negative, config.loss
     )
@@ -205,15 +218,19 @@ class LandmarkTable:
     usable: Tensor
 
     @classmethod
-    def from_partners(cls, xy: Tensor, present: Tensor, mirror: Tensor) -> LandmarkTable:
+    def from_partners(cls, xy: Tensor, present: Tensor, partners: LandmarkPartners) -> LandmarkTable:
         """Return a table in which landmark k of a mirror image is the mirror partner of k in the image.
+
+        Landmarks without a partner are not present in mirror images.
 
         Args:
             xy: [N, K, 2].
             present: [N, K].
-            mirror: [K] int64, the landmark that each one becomes in the mirror image.
+            partners: mirror partners of the K landmarks.
         """
-        return cls.from_positions(xy, present, xy[:, mirror], present[:, mirror])
+        mirror = torch.tensor(partners.mirror, device=xy.device)
+        is_paired = torch.tensor(partners.is_paired, device=xy.device)
+        return cls.from_positions(xy, present, xy[:, mirror], present[:, mirror] & is_paired)
 
     @classmethod
     def from_positions(
@@ -254,6 +271,9 @@ class RegressionSettings:
     flip:            whether half of the images are mirrored
     cutout:          side of the erased square, pixels
     cutout_fraction: fraction of images with an erased square
+    cutout_value:    brightness of the square, 0..1
+    average:         mean over the landmarks found in an image, or over all
+    outside:         landmarks moved out of the image are ignored, or have an empty target
     augment:         random changes of the images
     size:            side of the images, pixels
     """
@@ -264,6 +284,9 @@ class RegressionSettings:
     flip: bool
     cutout: int
     cutout_fraction: float
+    cutout_value: float
+    average: Literal["found", "all"]
+    outside: Literal["ignored", "absent"]
     augment: Augment
     size: int
 
@@ -278,6 +301,9 @@ class RegressionSettings:
             flip=config.flip.train,
             cutout=round(stage2.cutout * size / 256),
             cutout_fraction=stage2.cutout_fraction,
+            cutout_value=0.5 if stage2.cutout_color == "gray" else 0.0,
+            average=stage2.average,
+            outside=stage2.outside,
             augment=config.augment,
             size=size,
         )
@@ -293,6 +319,9 @@ class RegressionSettings:
             flip=config.flip.train,
             cutout=0,
             cutout_fraction=0.0,
+            cutout_value=0.5,
+            average="found",
+            outside="ignored",
             augment=config.augment,
             size=config.images.size,
         )
@@ -354,12 +383,16 @@ def _regression_losses(
         matrix = prepend_flip(part.take(random_affine(total, size, settings.augment, generator)), flip, size)
         images = make_views(pixels, matrix, settings.augment, generator, part, psi.backend.augmentation)
         square = random_cutout(total, size, settings.cutout, settings.cutout_fraction, generator)
-        images = fill_gray(images, part.take(square))
+        images = erase(images, part.take(square), settings.cutout_value)
         moved = move_points(xy, matrix)
-        target, maps = psi.backend.execution.parallel(
-            lambda: draw_gaussians(to_cells(moved), size // STRIDE, settings.sigma), lambda: psi(images)
-        )
-        present = present & points_inside(moved, size)
-        return {"total": losses.masked_regression_loss(maps, target, present, group)}
+        is_inside = points_inside(moved, size)
+
+        def draw_targets() -> Tensor:
+            maps = draw_gaussians(to_cells(moved), size // STRIDE, settings.sigma)
+            return maps if settings.outside == "ignored" else maps * is_inside[..., None, None]
+
+        target, maps = psi.backend.execution.parallel(draw_targets, lambda: psi(images))
+        present = present & is_inside if settings.outside == "ignored" else present
+        return {"total": losses.masked_regression_loss(maps, target, present, settings.average, group)}
 
     return compute_losses

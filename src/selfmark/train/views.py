@@ -26,7 +26,7 @@ def make_views(
     Args:
         pixels: [B, 3, S, S] uint8, this process's `part` of a batch.
         matrix: [B, 2, 3], where each image is warped to.
-        settings: ranges of the color changes.
+        settings: ranges of the color changes, and what lies outside the images.
         generator: source of the random numbers.
         part: which rows of the whole batch these are.
         augmentation: implementation of the image augmentation.
@@ -35,4 +35,4 @@ def make_views(
     drawn = random_color_changes(num_sides * part.total, settings, generator)
     changes = ColorChanges(**{field.name: part.take(getattr(drawn, field.name)) for field in fields(drawn)})
     noise = part.take(random_noise(num_sides * part.total, pixels.shape[-1], generator))
-    return augmentation.augment(pixels, matrix, changes, noise)
+    return augmentation.augment(pixels, matrix, changes, noise, settings.border)

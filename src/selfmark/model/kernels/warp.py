@@ -14,8 +14,12 @@ _PIXELS_PER_PROGRAM = 1024
 
 
 @triton.jit
-def _warp_kernel(pixels, inverse, color, out, partial, size, BLOCK: tl.constexpr):
-    """Warp bilinearly with repeated borders and mix colors; also write the sum of each program's pixels."""
+def _warp_kernel(pixels, inverse, color, out, partial, size, BLACK: tl.constexpr, BLOCK: tl.constexpr):
+    """Warp bilinearly and mix colors; also write the sum of each program's pixels.
+
+    Outside the image, pixels are black or repeat the border. A pixel farther outside than one pixel is black;
+    nearer ones fade, as each of the four neighbors counts as black if it is outside.
+    """
     image, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     area = size * size
     pixel = part * BLOCK + tl.arange(0, BLOCK)
@@ -24,6 +28,11 @@ def _warp_kernel(pixels, inverse, color, out, partial, size, BLOCK: tl.constexpr
     matrix = inverse + image * 6
     x = tl.load(matrix) * px + tl.load(matrix + 1) * py + tl.load(matrix + 2)
     y = tl.load(matrix + 3) * px + tl.load(matrix + 4) * py + tl.load(matrix + 5)
+    weight = tl.full([BLOCK], 1.0, tl.float32)
+    if BLACK:
+        # How much of the four neighbors' weight lies inside, along each axis.
+        weight = tl.maximum(tl.minimum(tl.minimum(x + 1, size - x), 1.0), 0.0)
+        weight *= tl.maximum(tl.minimum(tl.minimum(y + 1, size - y), 1.0), 0.0)
     x = tl.minimum(tl.maximum(x, 0.0), size - 1.0)
     y = tl.minimum(tl.maximum(y, 0.0), size - 1.0)
     left, top = tl.floor(x), tl.floor(y)
@@ -38,7 +47,7 @@ def _warp_kernel(pixels, inverse, color, out, partial, size, BLOCK: tl.constexpr
         value += tl.load(base + y0 * size + x1, mask=live, other=0).to(tl.float32) * (fx * (1 - fy))
         value += tl.load(base + y1 * size + x0, mask=live, other=0).to(tl.float32) * ((1 - fx) * fy)
         value += tl.load(base + y1 * size + x1, mask=live, other=0).to(tl.float32) * (fx * fy)
-        value = value / 255
+        value = value * weight / 255
         c = color + image * 9 + channel
         red += tl.load(c) * value
         green += tl.load(c + 3) * value
@@ -84,13 +93,16 @@ def _blur_kernel(planes, mean, contrast, brightness, taps, noise, sigma, out, si
         tl.store(out + (image * area + pixel) * 3 + channel, value, mask=live)
 
 
-def warp_and_mix_colors(pixels: Tensor, inverse: Tensor, color: Tensor) -> tuple[Tensor, Tensor]:
+def warp_and_mix_colors(
+    pixels: Tensor, inverse: Tensor, color: Tensor, is_border_black: bool
+) -> tuple[Tensor, Tensor]:
     """Warp images [B, 3, S, S] uint8 and multiply their colors by a matrix.
 
     Args:
         pixels: [B, 3, S, S] uint8.
         inverse: [B, 2, 3] from pixels of the result to pixels of the given image.
         color: [B, 3, 3], matrix applied to RGB.
+        is_border_black: whether pixels outside the given images are black or repeat their border.
 
     Returns:
         Images [B, 3, S, S] float32, where 1 is white, and the mean of each, [B].
@@ -106,6 +118,7 @@ def warp_and_mix_colors(pixels: Tensor, inverse: Tensor, color: Tensor) -> tuple
         planes,
         partial,
         size,
+        BLACK=is_border_black,
         BLOCK=_PIXELS_PER_PROGRAM,
     )
     return planes, partial.sum(dim=1) / (3 * size * size)

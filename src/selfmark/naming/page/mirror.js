@@ -18,17 +18,24 @@ function render(view, changed) {
   const visible = allLandmarks().filter((index) => !isHidden(index));
   // Each pair appears once: under its first landmark, or under its second if the first is hidden.
   const pairs = visible.filter((index) => partnerOf(index) > index || (partnerOf(index) < index && isHidden(partnerOf(index))));
-  const single = visible.filter((index) => partnerOf(index) === index);
+  const unpaired = visible.filter((index) => state.card.without_partner.includes(index));
+  const single = visible.filter((index) => partnerOf(index) === index && !unpaired.includes(index));
+  const total = pairs.length + single.length + unpaired.length;
   const confirmed = [...pairs, ...single].filter(isConfirmed).length;
   view.replaceChildren(
     element("div", { class: "toolbar" }, element("p", { class: "hint muted" },
-      `${confirmed} of ${pairs.length + single.length} confirmed. In a mirrored image, the left ear becomes the right ear. `
+      `${confirmed} of ${total} confirmed. In a mirrored image, the left ear becomes the right ear. `
       + "The partner is shown mirrored here, so both sides of a correct pair look alike.")),
     ...state.card.notes.map((note) => element("p", { class: "note" }, note)),
     element("h2", {}, "Pairs"),
     element("div", { class: "pairs" }, pairs.map((index) => pairCard(index, partnerOf(index)))),
     element("h2", {}, "On the midline"),
-    element("div", { class: "pairs" }, single.map((index) => pairCard(index, index))));
+    element("div", { class: "pairs" }, single.map((index) => pairCard(index, index))),
+    ...(unpaired.length ? [
+      element("h2", {}, "No partner found"),
+      element("p", { class: "hint muted" }, "Choose the partner of each, or confirm that a mirrored image shows it in its own place."),
+      element("div", { class: "pairs" }, unpaired.map((index) => pairCard(index, index))),
+    ] : []));
   if (focused && document.getElementById(focused)) document.getElementById(focused).focus({ preventScroll: !changed.has("view") });
 }
 

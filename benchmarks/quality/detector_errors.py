@@ -1,0 +1,132 @@
+"""Errors of one detector under several ways of reading its heatmaps, with and without mirror images.
+
+The figures are those of `selfmark evaluate` with ridge 0.01, without its curves, which take most of its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from selfmark.annotations import AnnotatedObjects
+from selfmark.config import Evaluation, PeakMethod
+from selfmark.detector import Detector
+from selfmark.evaluation.label_files import read_ground_truth
+from selfmark.evaluation.labeled_run import build_examples
+from selfmark.evaluation.landmark_matching import hit_rates
+from selfmark.evaluation.nme import mean_error
+from selfmark.evaluation.normalizers import default_normalizer
+from selfmark.evaluation.protocol import (
+    Examples,
+    backward_errors,
+    forward_errors,
+    guessing_errors,
+    matched_landmarks,
+)
+from selfmark.evaluation.regression import fit_ridge
+from selfmark.images.sources import list_images
+from selfmark.images.store import iterate_crops
+from selfmark.model.card import landmarks_without_partner
+from selfmark.model.heatmaps import read_heatmaps, to_pixels
+from selfmark.points import FloatArray
+
+READINGS: tuple[PeakMethod, ...] = ("cell", "quarter", "parabola", "centroid")
+NOT_MIRRORED, ALL_MIRRORED = "not mirrored", "all mirrored"
+_SETTINGS = Evaluation()
+_BATCH = 64
+
+Part = tuple[Sequence[str | Path], Path]
+"""Images and their labels."""
+
+
+def measure_readings(
+    detector: Detector, train: Part, test: Part, normalizer: str = ""
+) -> list[dict[str, Any]]:
+    """Return the errors of a detector, one row per reading of its heatmaps.
+
+    The last two rows read heatmaps as the detector does, but without the mirror image, or averaged with it
+    for all landmarks, also for those without a mirror partner.
+
+    Args:
+        detector: the detector.
+        train: images and labels that regressors are fitted on.
+        test: images and labels that errors are measured on.
+        normalizer: lengths that errors are divided by; empty: that of the labels.
+    """
+    fitted, measured = (_read_examples(detector, *part, normalizer) for part in (train, test))
+    size = detector.card.images.size
+    return [{"reading": name} | _measure(fitted[name], measured[name], size) for name in fitted]
+
+
+def _measure(fitted: Examples, measured: Examples, size: int) -> dict[str, float]:
+    """Return errors in percent, the raw hit rate in percent, and the spread of the landmarks."""
+    fit = partial(fit_ridge, ridge=_SETTINGS.ridge)
+    guessing = guessing_errors(fitted, measured)
+    limit = np.full(len(measured), _SETTINGS.hit_pixels * size / _SETTINGS.hit_side)
+    hits = hit_rates(measured.landmarks, measured.truth, measured.visible, limit, matched_landmarks(fitted))
+    return {
+        "forward": round(mean_error(forward_errors(fitted, measured, fit)), 4),
+        "guessing_forward": round(mean_error(guessing["forward"]), 4),
+        "backward": round(mean_error(backward_errors(fitted, measured, fit)), 4),
+        "guessing_backward": round(mean_error(guessing["backward"]), 4),
+        "hits": round(100 * float(np.nanmean(hits)), 2),
+        "spread": round(_spread(measured), 3),
+    }
+
+
+def _spread(examples: Examples) -> float:
+    """Return the standard deviation of the landmarks over images, divided by that of the annotated points."""
+    truth = np.where(examples.visible[..., None], examples.truth, np.nan)
+    landmarks = np.nanmean(np.nanstd(examples.landmarks, axis=0))
+    return float(landmarks / np.nanmean(np.nanstd(truth, axis=0)))
+
+
+def _read_examples(
+    detector: Detector, images: Sequence[str | Path], labels: Path, normalizer: str
+) -> dict[str, Examples]:
+    """Return the landmarks of labeled images for each reading."""
+    truth = read_ground_truth(labels, list_images(list(images)))
+    spec = normalizer or default_normalizer(truth)
+    size = detector.card.images.size
+    parts: dict[str, list[FloatArray]] = {}
+    regions = []
+    for pixels, part_regions in _crops(detector, truth):
+        regions.append(part_regions)
+        for name, xy in _locate(detector, pixels).items():
+            parts.setdefault(name, []).append(xy)
+    joined = np.concatenate(regions)
+    return {name: build_examples(truth, np.concatenate(xy), joined, spec, size) for name, xy in parts.items()}
+
+
+def _crops(detector: Detector, truth: AnnotatedObjects) -> Iterator[tuple[Tensor, FloatArray]]:
+    for crops in iterate_crops(truth.refs, detector.card.images, _BATCH):
+        if crops.skipped:
+            raise ValueError(f"{crops.skipped[0].name} cannot be read")
+        yield crops.pixels, crops.regions
+
+
+@torch.no_grad()
+def _locate(detector: Detector, pixels: Tensor) -> dict[str, FloatArray]:
+    """Return the landmarks [B, K, 2] of network images for each reading."""
+    card = detector.card
+    images = pixels.to(detector.device).float() / 255
+    alone = detector.psi(images)
+    averaged = both = alone
+    if card.flip_test:
+        mirrored = detector.psi(images.flip(-1)).flip(-1)[:, list(card.mirror)]
+        both = (alone + mirrored) / 2
+        averaged = both.clone()
+        unpaired = landmarks_without_partner(card)
+        averaged[:, unpaired] = alone[:, unpaired]
+    maps: dict[str, tuple[Tensor, PeakMethod]] = {name: (averaged, name) for name in READINGS}
+    maps |= {NOT_MIRRORED: (alone, card.refine), ALL_MIRRORED: (both, card.refine)}
+    return {
+        name: to_pixels(read_heatmaps(heat, reading).cells).cpu().numpy()
+        for name, (heat, reading) in maps.items()
+    }

@@ -37,7 +37,7 @@ def simulate_exchange(
     nodes, gpus_per_node = ready.shape
     within = _Link(assumptions.nvlink, assumptions.hop_nvlink, axis=1)
     between = _Link(assumptions.network, assumptions.hop_network, axis=0)
-    # Each GPU sums one part over its node, then over all nodes, then the node exchanges the finished parts.
+    # Each GPU sums one part over its node, then over all nodes. Then the GPUs of a node exchange the parts.
     ready = _ring(ready, gpus_per_node - 1, size / gpus_per_node, within, assumptions, rng)
     ready = _ring(ready, 2 * (nodes - 1), size / gpus_per_node / nodes, between, assumptions, rng)
     return _ring(ready, gpus_per_node - 1, size / gpus_per_node, within, assumptions, rng)
@@ -47,7 +47,7 @@ def simulate_exchange(
 class _Link:
     bandwidth: float  # B/s
     latency: float  # s per message
-    axis: int  # of the [nodes, GPUs per node] arrays, along which neighbors are connected
+    axis: int  # axis of [nodes, GPUs per node] along which neighbors are connected
 
 
 def _ring(
@@ -89,8 +89,8 @@ def simulate_round(
 ) -> float:
     """Return the seconds of one round as implemented: describe every image, fit K-means, assign, train.
 
-    Of identical steps and iterations, only every `thinning`-th is simulated. Differences in speed between
-    GPUs are averaged over 200 random sets of GPUs.
+    Of identical steps and iterations, only every `thinning`-th is simulated. Describing and assigning
+    take as long as the slowest GPU, on average over 200 random sets of GPUs.
     """
     slowness = np.maximum(rng.normal(1, assumptions.speed_spread, (200, gpus)), 0.5)
     single_gpu = images / rates.extract + images * rates.recovery_assign_200k / 200_000
@@ -105,7 +105,9 @@ def simulate_round(
     plan = plan_training(
         gpus, count_views(images, assumptions.min_views_stage1, assumptions), rates, assumptions
     )
-    steps = plan.steps / assumptions.recoveries  # of one round; each round has one recovery
+    steps = (
+        plan.steps / assumptions.recoveries
+    )  # per recovery: of a round, or of the last clustering, which counts as a round
     simulated = max(1, int(steps) // thinning)
     compute = step_compute(plan.batch, rates)
     return seconds + steps * simulate_steps(

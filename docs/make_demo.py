@@ -19,7 +19,7 @@ SHOWN, COLUMNS, WIDTH = 12, 6, 1704
 
 
 def picture() -> Picture:
-    """Return the first test images of the demo with their landmarks, [H, W, 3] RGB."""
+    """Return a contact sheet [H, W, 3] RGB of the first test images of the demo with their landmarks."""
     images = generate_scene(TEST_IMAGES, SIZE, TEST_SEED).images[:SHOWN]
     sheet = draw_contact_sheet(images, selfmark.load("demo")(list(images)).xy, COLUMNS)
     height = round(sheet.shape[0] * WIDTH / sheet.shape[1])

@@ -210,7 +210,7 @@ def test_the_end_of_a_run_uses_the_images_in_memory(
     build_report(run, detector)
     assert (metrics.read_text(), _pictures(page)) == before
     # The pictures are fewer than evaluation.min_images: file, log and page say so.
-    advice = f"landmarks found in only {len(run.refs())} images are uncertain: give 30 or more"
+    advice = f"landmarks discovered from only {len(run.refs())} images are uncertain: use 30 or more"
     assert advice in json.loads(before[0])["advice"]
     assert advice in [event["text"] for event in run.events() if event["event"] == "advice"]
     assert advice in page.read_text()

@@ -23,8 +23,8 @@ ABOUT = {
     "script": "benchmarks/quality/run.py",
     "errors": "percent of the run's normalizer; regressors fitted on all training images",
     "ridge": "relative to the largest entry of X'X; the authors' program uses 0.001 on CelebA, 0.1 on LS3D",
-    "minutes": "wall-clock time of `discover`, without startup and evaluation; the GPU was shared by as many "
-    "runs as the field `processes` of the run says",
+    "minutes": "wall-clock time of `discover`, without startup and evaluation; the field `processes` of a "
+    "run is the number of runs that shared the GPU",
 }
 
 

@@ -1,14 +1,16 @@
 """Discovery with pretrained features, from top to bottom: from unlabeled images to a landmark detector.
 
     images
-      -> images that are turned the same way, if the objects face any direction (see `feature_images`)
-      -> features of every cell, and its place where places help (see `feature_places`); each cell belongs
-         to the object or to the background
+      -> images, rotated until all objects face the same way, if they do not yet (see `feature_images`)
+      -> features of every cell, and the cell's place in the image if it helps (see `feature_places`); each
+         cell belongs to the object or to the background
       -> zero-shot landmarks: K clusters of the object's cells
-      -> upright objects: keypoints, clustered by their features, as more exact labels (see `feature_labels`)
+      -> for upright objects: keypoints, clustered by their features, as more exact labels (see
+         `feature_labels`)
       -> rounds: train a detector, a head on the encoder, on the labels; find new landmarks with it
-      -> upright objects, optional: the paper's Stage 1 on keypoints (see `pipeline`). Its landmarks are more
-         precise where keypoints recur on the same part. They are used if the landmarks above confirm them.
+      -> for upright objects, optional: the paper's Stage 1 on keypoints (see `pipeline`). Its landmarks are
+         more precise where keypoints recur on the same part. They are used if the landmarks above confirm
+         them.
       -> detector, which turns images itself if the training images were turned
 
 Features tell which part a location belongs to, but not exactly where the part is; training on deformed
@@ -86,7 +88,7 @@ Preview = Callable[[Tensor, Tensor], None]
 
 
 class _Candidate(NamedTuple):
-    """A trained detector that may become the result of the run.
+    """A detector that may become the result of the run.
 
     source:       where its landmarks come from: zero-shot, features or keypoints
     architecture: kind of its network
@@ -133,7 +135,7 @@ def train_feature_detector(
         centroids, first, labels = find_feature_labels(run, encoder, images)
         on_preview(images.feed.pixels, first.xy)
         if run.config.method == "self-training" and run.config.features.runs_stage1:
-            # They are used after a long training, which would be in vain if they could not be computed.
+            # Stage 1 needs these keypoints after a long training; if they cannot be computed, fail before it.
             load_first_keypoints(run, store, device)
 
     result = _Candidate(
@@ -196,14 +198,14 @@ def _find_partners(found: FoundLandmarks, config: Config) -> LandmarkPartners:
 
 
 def _train_on_feature_labels(
-    run: Run, images: UsedImages, keypoints: LandmarkTable | None, start: _Candidate
+    run: Run, images: UsedImages, first_labels: LandmarkTable | None, start: _Candidate
 ) -> _Candidate:
-    """Train rounds on labels from features; return the last round that is not worse than the start.
+    """Train in rounds on labels from features; return the last detector that is not worse than the start.
 
     Args:
         run: the run.
         images: the training images.
-        keypoints: labeled keypoints, the labels of the first rounds; None: the zero-shot landmarks.
+        first_labels: keypoints labeled by features, for the first rounds; None: the zero-shot landmarks.
         start: the zero-shot landmarks.
     """
     settings = run.config.features
@@ -225,11 +227,11 @@ def _train_on_feature_labels(
         return not is_kept
 
     def label_next_round(found: FoundLandmarks, number: int) -> LandmarkTable:
-        if keypoints is not None and number < settings.keypoint_label_rounds:
-            return keypoints
+        if first_labels is not None and number < settings.keypoint_label_rounds:
+            return first_labels
         return _build_table(found, run.config)
 
-    table = _build_table(start.found, run.config) if keypoints is None else keypoints
+    table = _build_table(start.found, run.config) if first_labels is None else first_labels
     return _train_rounds(run, "student", images.feed, table, label_next_round, is_worse) or start
 
 
@@ -416,4 +418,4 @@ def _store_landmarks(run: Run, result: _Candidate, centroids: Tensor, images: Us
 
 
 def _raise_missing() -> LabeledPoints:
-    raise ValueError("the labels of the keypoints are stored before they are used")
+    raise ValueError("the labels of the keypoints are missing, although an earlier step stores them")

@@ -32,7 +32,7 @@ CHECKS: dict[str, Any] = {
                 "lower -k to about 13"
             ],
         ),
-        ({}, 9, ["landmarks found in only 9 images are uncertain: give 30 or more"]),
+        ({}, 9, ["landmarks discovered from only 9 images are uncertain: use 30 or more"]),
         (
             {"upright_accuracy": 0.55},
             500,

@@ -19,10 +19,10 @@ def export(
     run: RunFolder,
     onnx: Annotated[bool, typer.Option("--onnx", help="Write an ONNX file.")] = False,
     int8: Annotated[
-        bool, typer.Option("--int8", help="With --onnx: also write 8-bit weights, faster but less accurate.")
+        bool, typer.Option("--int8", help="With --onnx: also write an 8-bit model, faster but less accurate.")
     ] = False,
     fp16: Annotated[
-        bool, typer.Option("--fp16", help="With --onnx: also write half-precision weights, half the size.")
+        bool, typer.Option("--fp16", help="With --onnx: also write a half-precision model of half the size.")
     ] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder for the model; default: the one in RUN.")

@@ -35,7 +35,9 @@ def reproduce(
     ] = False,
     overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Any setting, added to those of the tables: NAME=VALUE."),
+        typer.Option(
+            "--set", help="Change any setting: NAME=VALUE. It overrides the settings of the tables."
+        ),
     ] = None,
     device: Device = "auto",
 ) -> None:
@@ -55,7 +57,7 @@ def reproduce(
         return
     harness.select_experiments(tables)  # Report unknown names before missing data.
     if data is None:
-        raise InputError("the folder of the data sets is missing: add --data FOLDER")
+        raise InputError("no folder of data sets is given: add --data FOLDER")
     try:
         paths = harness.reproduce_tables(
             tables, data, output, options, print_result, open_listener=lambda: ProgressDisplay(stdout)

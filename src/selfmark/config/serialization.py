@@ -17,7 +17,8 @@ Section = TypeVar("Section")
 
 _ONLY_WITH_FEATURES = ("method", "features", "student")
 
-# Settings that did not exist when the first digests were published. Their defaults give the same results.
+# Settings that did not exist when the first digests were published. With their defaults, results are the same
+# as before.
 _ADDED_LATER = (
     ("images", "aspect"),
     ("loss", "hinge"),
@@ -47,9 +48,8 @@ def to_dict(config: Config) -> dict[str, Any]:
 def used_settings(config: Config) -> dict[str, Any]:
     """Return the settings that results depend on, in the form of `to_dict`.
 
-    Digests are computed from these settings, so the settings left out do not change them: those of methods
-    with features in a run without, settings added later that have their defaults, and those of the
-    verification, on which no result depends.
+    Digests are computed from these settings. Left out are the settings for features if the run uses none, the
+    settings of `_ADDED_LATER` that have their defaults, and those of the verification.
     """
     values = _without_later_defaults(to_dict(config))
     del values["verification"]
@@ -60,7 +60,7 @@ def used_settings(config: Config) -> dict[str, Any]:
 
 
 def _without_later_defaults(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the sections without the settings added later that have their defaults."""
+    """Return the sections, leaving out the settings of `_ADDED_LATER` that have their defaults."""
     defaults = to_dict(Config())
     return {
         section: {

@@ -11,7 +11,7 @@ from selfmark.config import Config
 
 
 def advise(checks: Mapping[str, Any], num_images: int, config: Config) -> list[str]:
-    """Return what a user should know about a run or change, as sentences.
+    """Return sentences that say what a user should know about a run, or should change.
 
     Args:
         checks: results of the label-free checks, as in metrics.json.
@@ -54,14 +54,15 @@ def advise(checks: Mapping[str, Any], num_images: int, config: Config) -> list[s
         )
     if num_images < settings.min_images:
         sentences.append(
-            f"landmarks found in only {num_images} images are uncertain: give {settings.min_images} or more"
+            f"landmarks discovered from only {num_images} images are uncertain: "
+            f"use {settings.min_images} or more"
         )
     return sentences
 
 
-def _fixed_landmarks(spread: Sequence[float], max_spread: float, min_usual: float) -> list[int]:
+def _fixed_landmarks(spread: Sequence[float], max_spread: float, min_median: float) -> list[int]:
     """Return the landmarks that stay where they are in all images, if most others move."""
-    if not len(spread) or np.median(spread) < min_usual:
+    if not len(spread) or np.median(spread) < min_median:
         return []
     return [index for index, value in enumerate(spread) if value < max_spread]
 
@@ -75,6 +76,6 @@ def _verb(numbers: list[int], verb: str) -> str:
 
 
 def _join(numbers: list[int]) -> str:
-    """Return numbers as words of a list: "0, 3 and 4"."""
+    """Join numbers as in a sentence: "0, 3 and 4"."""
     *first, last = (str(number) for number in numbers)
     return f"{', '.join(first)} and {last}" if first else last

@@ -27,8 +27,8 @@ class DeformationErrors(NamedTuple):
     Attributes:
         error: [N * deformations, K] distance of the landmark in the deformed image from its expected
             position; NaN if that position is outside the image.
-        moved: [N * deformations, K] distance that the deformation moves the landmark; only a large
-            distance reveals a landmark that stays in place.
+        moved: [N * deformations, K] distance between the landmark and its expected position; only if
+            it is large does the error reveal a landmark that does not follow the object.
     """
 
     error: FloatArray

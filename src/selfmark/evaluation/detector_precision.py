@@ -34,7 +34,8 @@ def detector_precisions(
 
     Args:
         truth: Annotated objects.
-        spec: Normalizer that defines the radius of objects without eyes, see `normalizers`.
+        spec: Normalizer that sets the radius within which a keypoint is correct, for objects whose eyes are
+            not annotated; see `normalizers`.
         detectors: Names, as in keypoints.detector.
         config: Settings of images, keypoints and evaluation.
         device: Device for detection.
@@ -57,7 +58,7 @@ def detector_precisions(
 
 
 def settings_for_detector(name: str, config: Config) -> FirstKeypoints:
-    """Return settings for another detector with the run's number and spacing of keypoints."""
+    """Return settings for a detector with the image size, threshold, NMS radius and cap of `config`."""
     shared = {
         key: getattr(config.keypoints, key) for key in ("image_size", "threshold", "nms_radius", "max_points")
     }

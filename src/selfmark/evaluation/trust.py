@@ -1,8 +1,8 @@
 """Trust in each discovered landmark: does its number mark the same part on different individuals?
 
-Trust is 1 less the error that is expected of the landmark, relative to guessing its mean position. The error
-is expected from checks that need no labels; their weights were fitted to runs whose true errors are known
-(docs/results/trust.json).
+Trust is 1 minus the expected error of the landmark, relative to guessing its mean position. It is lower if
+Stage 1 found the landmark in few images. The error is estimated from checks that need no labels; their
+weights were fitted to runs whose true errors are known (docs/results/trust.json).
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from selfmark.points import FloatArray
 
 @dataclass(frozen=True)
 class TrustEvidence:
-    """Checks of K landmarks from which their error is expected.
+    """Results of the checks from which the error of each of K landmarks is estimated.
 
     Attributes:
-        stable: [K] fraction of deformations that the landmark follows; NaN if none moves it.
-        appearance_error: [K] error of predicting it from the places that look like the landmarks; all NaN if
-            pretrained features are not installed.
-        unexplained: [K] error of predicting it from the other landmarks, which replaces the check above.
-        found: [K] fraction of images in which Stage 1 found it.
-        second_run_error: [K] error of predicting it from the landmarks of a second run; None if the run is
+        stable: [K] fraction of deformations that the landmark follows, among those that move its place in the
+            image; NaN if there are none.
+        appearance_error: [K] error of predicting the landmark from the places that look most like the
+            landmarks of other images; all NaN if it was not measured, for lack of features or images.
+        unexplained: [K] error of predicting the landmark from the other landmarks, used if `appearance_error`
+            was not measured.
+        found: [K] fraction of images in which Stage 1 found the landmark.
+        second_run_error: [K] error of predicting the landmark from those of a second run; None if the run is
             not verified.
     """
 
@@ -53,10 +55,10 @@ class LandmarkTrust:
 
 
 def judge_landmarks(evidence: TrustEvidence, settings: Evaluation) -> LandmarkTrust:
-    """Expect the error of each landmark and rank the landmarks by it.
+    """Estimate the error of each landmark, and rank the landmarks by trust.
 
-    A check without a result counts as failed: a landmark that no deformation moves is fixed to the image. A
-    landmark that Stage 1 found in few images is trusted less, whatever the other checks say.
+    An error or a stability without a value counts as the worst possible one. A landmark that Stage 1 found in
+    few images is trusted less, whatever the other checks say.
     """
     has_appearance = np.isfinite(evidence.appearance_error).any()
     appearance = evidence.appearance_error if has_appearance else evidence.unexplained

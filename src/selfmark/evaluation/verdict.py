@@ -25,6 +25,8 @@ class RunVerdict(NamedTuple):
 def judge_run(expected_error: FloatArray, settings: Evaluation) -> RunVerdict:
     """Judge a run by its best landmarks, which decide how well annotated points can be predicted.
 
+    Their error is the quantile `best_fraction` of the expected errors.
+
     Args:
         expected_error: [K] expected error of each landmark, see `trust`.
         settings: weights and limits.
@@ -32,9 +34,9 @@ def judge_run(expected_error: FloatArray, settings: Evaluation) -> RunVerdict:
     >>> judge_run(np.array([0.1, 0.9]), Evaluation()).verdict
     'good'
     """
-    best = float(np.quantile(expected_error, settings.best_fraction))
+    error_of_best = float(np.quantile(expected_error, settings.best_fraction))
     constant, factor = settings.run_error_weights
-    forward = constant + factor * best
+    forward = constant + factor * error_of_best
     verdict: Verdict = "usable"
     if forward <= settings.good_error:
         verdict = "good"

@@ -1,4 +1,4 @@
-"""Protocol of the detectors of generic keypoints, which discovery starts from, and their creation."""
+"""Interface of the generic keypoint detectors that discovery starts from, and a function that creates one."""
 
 from __future__ import annotations
 

@@ -3,9 +3,9 @@
 They need no download and have no license restrictions.
 
 The suppression selects points that are spread over the image, so if it could choose from all candidates, many
-weak points in the background would be selected. It therefore gets only the strongest few candidates per
-requested point. Their number was tuned on faces with 68 known landmarks, so that as many landmarks as
-possible have a selected point nearby (docs/keypoints.md).
+weak points in the background would be selected. It therefore gets only the strongest candidates, a few
+times as many as points are requested. This factor was tuned on faces with 68 known landmarks, so that as many
+landmarks as possible have a selected point nearby (docs/keypoints.md).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class OpenCVDetector:
                           thread-safe
     describe:             converts OpenCV's descriptors [P, *] to [P, length] float32 for Euclidean distance
     length:               length of a descriptor
-    candidates_per_point: how many of the strongest points the suppression gets per requested point
+    candidates_per_point: number of candidates that the suppression gets, divided by `max_points`
     max_points:           maximum number of points per image
     """
 
@@ -110,8 +110,8 @@ def root_sift(raw: npt.NDArray[np.generic]) -> FloatArray:
 def signed_bits(raw: npt.NDArray[np.generic]) -> FloatArray:
     """Convert ORB's 256 bits to vectors [P, 256] of +-1/32.
 
-    The squared distance of two vectors is the fraction of bits that differ. With signs instead of 0 and 1,
-    all vectors have the same length, so normalization changes nothing.
+    The squared distance between two vectors is the fraction of bits that differ. With signs instead of 0 and
+    1, all vectors have the same norm, so normalization scales all distances equally.
     """
     bits = np.unpackbits(raw.astype(np.uint8), axis=1).astype(np.float32)
     result: FloatArray = (bits - 0.5) / np.float32(math.sqrt(bits.shape[1]))
@@ -119,7 +119,7 @@ def signed_bits(raw: npt.NDArray[np.generic]) -> FloatArray:
 
 
 def create_sift(settings: FirstKeypoints, device: torch.device) -> OpenCVDetector:
-    """Create SIFT with 1/8 of OpenCV's contrast threshold, so that soft images have candidates too."""
+    """Create SIFT with 1/8 of OpenCV's contrast threshold, for candidates in images of low contrast."""
 
     def make() -> cv2.Feature2D:
         # Without precise upscaling, every point is off by a quarter of a pixel, and mirror images differ.

@@ -1,6 +1,6 @@
 """selfmark's own keypoint detector: the network of SuperPoint, trained on synthetic and public-domain images.
 
-The weights are part of the package and have its license; `training/keypoints` in the repository trains them.
+The weights are part of the package and under its license; `training/keypoints` in the repository trains them.
 """
 
 from __future__ import annotations

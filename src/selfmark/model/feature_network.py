@@ -87,8 +87,8 @@ class ZeroShotPsi(nn.Module):
 def similarity_heat(features: Tensor, centroids: Tensor, sharpness: float) -> Tensor:
     """Return maps [B, K, h, w] whose squares are proportional to soft-argmax weights.
 
-    The similarity of two vectors is 1 less half their squared distance: the cosine for unit vectors. The peak
-    of a map is its highest similarity, or 0 if all similarities are negative.
+    The similarity of two vectors is 1 minus half their squared distance: the cosine for unit vectors. The
+    peak of a map is its highest similarity, or 0 if all similarities are negative.
 
     Args:
         features: [B, D, h, w].

@@ -211,7 +211,7 @@ def trust_table(metrics: Metrics) -> ReportTable:
     checks = metrics["unlabelled"]
     return ReportTable(
         title="Which landmarks to trust",
-        note=f"From {checks['images']:,} images, without labels. Trust is 1 less the error that is expected "
+        note=f"From {checks['images']:,} images, without labels. Trust is 1 minus the error that is expected "
         "of the landmark, as a fraction of that of guessing.",
         header=(
             "landmark",

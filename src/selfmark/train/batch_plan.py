@@ -120,9 +120,9 @@ def plan_pairs(
     Args:
         usable: [U] images to choose from.
         num_pairs: pairs in a batch.
-        same_image_fraction: fraction of the pairs that are not nearby frames made of one image twice.
-        nearby: nearby frames of each image; two different images that are not nearby frames are then from
-            different videos, if there are several. None without temporal pairs.
+        same_image_fraction: of the pairs that are not temporal, the fraction that is one image twice.
+        nearby: nearby frames of each image, for temporal pairs; None without temporal pairs. If given, and if
+            there are several videos, all other pairs of two images are from different videos.
         seed: seed of this stage.
     """
     draw_other = (

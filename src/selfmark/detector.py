@@ -173,8 +173,8 @@ class Detector:
             partner = torch.tensor(self.card.mirror, device=self.device)
             maps, mirrored = self.psi(torch.cat([images, images.flip(-1)])).chunk(2)
             averaged = (maps + mirrored.flip(-1)[:, partner]) / 2
-            unpaired = landmarks_without_partner(self.card)
-            averaged[:, unpaired] = maps[:, unpaired]
+            if unpaired := landmarks_without_partner(self.card):
+                averaged[:, unpaired] = maps[:, unpaired]
             maps = averaged
         else:
             maps = self.psi(images)

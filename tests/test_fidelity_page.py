@@ -66,3 +66,15 @@ def test_errors_of_the_page_are_those_of_the_recorded_runs() -> None:
             assert cells[2:] == [*pairs, f"{own['hits']:.1f} %"], line
         num_compared += 1
     assert num_compared == 11
+
+
+def test_readings_of_the_page_are_the_recorded_ones() -> None:
+    content = json.loads((ROOT / "docs/results/readings.json").read_text(encoding="utf-8"))
+    for run in content["runs"]:
+        rows = {row["reading"]: row for row in run["rows"]}
+        cells = [
+            f"{row['forward']:.2f} / {row['backward']:.2f} ({row['guessing_backward']:.2f}) / "
+            f"{row['hits']:.1f} % / {row['spread']:.2f}"
+            for row in (rows["quarter"], rows["parabola"], rows["centroid"])
+        ]
+        assert f"| {run['name']}, K = {run['k']} | {' | '.join(cells)} |" in PAGE

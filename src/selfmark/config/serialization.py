@@ -51,7 +51,8 @@ def used_settings(config: Config) -> dict[str, Any]:
     Digests are computed from these settings. Left out are the settings for features if the run uses none, the
     settings of `_ADDED_LATER` that have their defaults, and those of the verification.
     """
-    values = _without_later_defaults(to_dict(config))
+    values = to_dict(config)
+    _remove_later_defaults(values)
     del values["verification"]
     if not config.uses_features:
         for name in _ONLY_WITH_FEATURES:
@@ -59,24 +60,18 @@ def used_settings(config: Config) -> dict[str, Any]:
     return values
 
 
-def _without_later_defaults(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the sections, leaving out the settings of `_ADDED_LATER` that have their defaults."""
+def _remove_later_defaults(values: dict[str, Any]) -> None:
+    """Remove the settings of `_ADDED_LATER` that have their defaults from the sections."""
     defaults = to_dict(Config())
-    return {
-        section: {
-            name: value
-            for name, value in content.items()
-            if (section, name) not in _ADDED_LATER or value != defaults[section][name]
-        }
-        if isinstance(content, dict)
-        else content
-        for section, content in values.items()
-    }
+    for section, name in _ADDED_LATER:
+        if section in values and values[section][name] == defaults[section][name]:
+            del values[section][name]
 
 
 def used_image_settings(images: Images) -> dict[str, Any]:
     """Return the settings of images that digests are computed from, see `used_settings`."""
-    values: dict[str, Any] = _without_later_defaults({"images": dataclasses.asdict(images)})["images"]
+    values = dataclasses.asdict(images)
+    _remove_later_defaults({"images": values})
     return values
 
 

@@ -28,8 +28,8 @@ DEFAULT_FEATURES = "efficientnet-lite0"
 _FEATURE_IMAGE_SIZE = 256  # pixels; smaller images have too few cells
 
 PRESETS: dict[str, Config] = {
-    # The paper's numbers are the defaults of the settings. The following are what its text says in words and,
-    # where it is silent, what the authors' program does; docs/fidelity.md compares all settings one by one.
+    # What the paper's text fixes is the default of each setting. It is silent about the following, which are
+    # those of the authors' program; docs/fidelity.md compares all settings one by one.
     "paper": Config(
         images=Images(aspect="stretched"),
         keypoints=FirstKeypoints(max_points=1_000),

@@ -51,8 +51,7 @@ def used_settings(config: Config) -> dict[str, Any]:
     Digests are computed from these settings. Left out are the settings for features if the run uses none, the
     settings of `_ADDED_LATER` that have their defaults, and those of the verification.
     """
-    values = to_dict(config)
-    _remove_later_defaults(values)
+    values = _without_later_defaults(to_dict(config))
     del values["verification"]
     if not config.uses_features:
         for name in _ONLY_WITH_FEATURES:
@@ -60,18 +59,24 @@ def used_settings(config: Config) -> dict[str, Any]:
     return values
 
 
-def _remove_later_defaults(values: dict[str, Any]) -> None:
-    """Remove the settings of `_ADDED_LATER` that have their defaults from the sections."""
+def _without_later_defaults(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the sections, leaving out the settings of `_ADDED_LATER` that have their defaults."""
     defaults = to_dict(Config())
-    for section, name in _ADDED_LATER:
-        if section in values and values[section][name] == defaults[section][name]:
-            del values[section][name]
+    return {
+        section: {
+            name: value
+            for name, value in content.items()
+            if (section, name) not in _ADDED_LATER or value != defaults[section][name]
+        }
+        if isinstance(content, dict)
+        else content
+        for section, content in values.items()
+    }
 
 
 def used_image_settings(images: Images) -> dict[str, Any]:
     """Return the settings of images that digests are computed from, see `used_settings`."""
-    values = dataclasses.asdict(images)
-    _remove_later_defaults({"images": values})
+    values: dict[str, Any] = _without_later_defaults({"images": dataclasses.asdict(images)})["images"]
     return values
 
 

@@ -107,15 +107,16 @@ def _regions(boxes: Value, width: Value, height: Value, settings: Images) -> Cro
     """Return the regions, as `images.crop.crop_regions`."""
     x, y, w, h = (boxes.apply("Gather", integers([axis]), axis=1) for axis in range(4))
     has_box = w.apply("Greater", 0.0).apply("And", h.apply("Greater", 0.0))  # NaN is not greater
-    box_width, box_height, whole_width, whole_height = w, h, width, height
-    if settings.aspect == "square":
-        box_width = box_height = w.apply("Max", h)
-        whole_width = whole_height = width.apply("Max", height)
-    factor = 1 + 2 * settings.margin
+    factor, whole = 1 + 2 * settings.margin, width.apply("Max", height)
     if settings.box_rule == "body":
-        box_width, box_height, factor = h, h, settings.body_scale
-    region_width = (box_width * factor).where(has_box, whole_width)
-    region_height = (box_height * factor).where(has_box, whole_height)
+        box_width = box_height = h * settings.body_scale
+    elif settings.aspect == "square":
+        box_width = box_height = w.apply("Max", h) * factor
+    else:
+        box_width, box_height = w * factor, h * factor
+    is_square = settings.aspect == "square"
+    region_width = box_width.where(has_box, whole if is_square else width)
+    region_height = box_height.where(has_box, whole if is_square else height)
     left = (x + w / 2).where(has_box, width / 2) - region_width / 2
     top = (y + h / 2).where(has_box, height / 2) - region_height / 2
     return CropRegions(left, top, region_width, region_height)

@@ -59,9 +59,9 @@ def crop_regions(sizes: npt.ArrayLike, boxes: npt.ArrayLike, images: Images) -> 
 
 
 def region_sides(regions: npt.ArrayLike) -> Floats:
-    """Return the side [...] of regions [..., 4]; of a stretched one, the square root of its area."""
+    """Return the side [N] of regions [N, 4]; of a stretched one, the square root of its area."""
     areas = np.asarray(regions, dtype=np.float64)
-    sides: Floats = np.sqrt(areas[..., 2] * areas[..., 3])
+    sides: Floats = np.sqrt(areas[:, 2] * areas[:, 3])
     return sides
 
 

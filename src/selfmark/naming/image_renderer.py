@@ -65,7 +65,7 @@ class ImageRenderer:
             image = _decode(self._medium(row))
             left, top, right, _ = self.view(row)
             scale = image.width / (right - left)
-            half = _CROP_FRACTION * float(region_sides(self._shown.regions[row])) / 2 * scale
+            half = _CROP_FRACTION * region_sides(self._shown.regions[row : row + 1])[0] / 2 * scale
             # Adding 0.5 converts from pixel centers at integers to pixel corners at integers.
             x, y = (self._shown.xy[row, landmark].astype(float) + 0.5 - (left, top)) * scale
             return _encode(_crop_square(image, x - half, y - half, 2 * half))

@@ -21,6 +21,8 @@ _RUNS = {
     "settings of `paper` in version 0.1, short schedule": "short, as in version 0.1",
     "`paper` with black borders, **a fifth of the schedule**": "a fifth of the schedule",
     "settings of version 0.1": "short, as in version 0.1",
+    "`paper`, **a fifth of the schedule**": "a fifth, repeated borders",
+    "`paper`, a fifth of the schedule": "a fifth, repeated borders",
     "`paper` with black borders, a fifth of the schedule": "a fifth of the schedule",
     "`tiny`, repeated borders, K = 10": "tiny, repeated borders",
 }
@@ -65,7 +67,7 @@ def test_errors_of_the_page_are_those_of_the_recorded_runs() -> None:
             pairs = [f"{own[name]:.2f} ({own[f'guessing_{name}']:.2f})" for name in ("forward", "backward")]
             assert cells[2:] == [*pairs, f"{own['hits']:.1f} %"], line
         num_compared += 1
-    assert num_compared == 11
+    assert num_compared == 13
 
 
 def test_readings_of_the_page_are_the_recorded_ones() -> None:

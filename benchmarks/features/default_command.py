@@ -22,22 +22,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import provenance
 import torch
 from quality_data import DATASETS, Dataset, working_copy
 from single_run import hardware, write_contact_sheet
+from validation_split import split_labels
 
 import selfmark
 from selfmark.cli.options import parse_settings
 from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
 from selfmark.images.sources import list_images
-from selfmark.run.files import read_json, write_json
+from selfmark.run.files import read_json
 
 _DECISIONS = ("agreement", "orientation", "places", "note")  # events of the log that are part of the result
-VALIDATION_FRACTION = 0.2
-SEED = 7
 
 
 class Parts(NamedTuple):
@@ -111,24 +109,6 @@ def select_parts(dataset: Dataset, folder: Path, part: str) -> Parts:
     return Parts(
         unlabeled + images["train"], images["train"], files["train"], images["held-out"], files["held-out"]
     )
-
-
-def split_labels(path: Path, is_video: bool) -> dict[str, Path]:
-    """Split the labels of a training set into two files beside it."""
-    content = read_json(path)
-    images = content["images"]
-    order = np.random.default_rng(SEED).permutation(len(images))
-    if is_video:
-        order = np.arange(len(images))[::-1]
-    held_out = int(VALIDATION_FRACTION * len(images))
-    written = {}
-    for name, rows in (("held-out", order[:held_out]), ("train", order[held_out:])):
-        chosen = [images[row] for row in np.sort(rows)]
-        ids = {image["id"] for image in chosen}
-        labels = [entry for entry in content["annotations"] if entry["image_id"] in ids]
-        written[name] = path.with_name(f"{path.stem}-validation-{name}.json")
-        write_json({**content, "images": chosen, "annotations": labels}, written[name])
-    return written
 
 
 def _images_of(labels: Path, folder: Path, has_boxes: bool) -> list[str]:

@@ -52,6 +52,8 @@ class Experiment:
         seeds: One run is made per seed.
         variants: Evaluation settings under which the same model is evaluated again, by row name.
         points: "annotated" if the first keypoints are annotated points (a synthetic initialization).
+        part: Images that errors are measured on: "test", or "validation", a fifth of the training images.
+        unpaired: "masked", or "itself" if landmarks without a mirror partner are their own partners.
         seconds: Approximate duration of one run on an H200, including evaluation.
         test_choice: Whether settings were chosen on the test images, for readers of the results.
     """
@@ -63,6 +65,8 @@ class Experiment:
     seeds: tuple[int, ...] = (0,)
     variants: Mapping[str, Settings] = field(default_factory=dict)
     points: str = ""
+    part: str = "test"
+    unpaired: str = "masked"
     seconds: int = 60
     test_choice: str = ""
 
@@ -79,7 +83,10 @@ class Experiment:
             for name, value in config.items()
             if value != reference[name] and name.split(".")[0] not in ("evaluation", "runtime", "preset")
         }
-        return hashlib.sha256(json.dumps([changed, self.points], sort_keys=True).encode()).hexdigest()[:12]
+        content = [changed, self.points]
+        if (self.part, self.unpaired) != ("test", "masked"):
+            content += [self.part, self.unpaired]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
     def runs(self) -> list[str]:
         """Return the name of each run: the name of the row and the seed."""

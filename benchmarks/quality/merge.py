@@ -1,10 +1,10 @@
-"""Merge the output of `run.py` into docs/results/quality.json; a repeated run replaces the old one.
+"""Merge the output of `run.py` into docs/results; a repeated run replaces the old one.
 
     python benchmarks/quality/merge.py DIR [DIR ...]
 
-The file contains `rows`, one for each stage and ridge penalty of each run, and `runs` with everything else
-about each run: its settings, errors by pose or yaw, trust in each landmark, versions. Rows follow the order
-of the experiments.
+quality.json contains `rows`, one for each stage and ridge penalty of each run, and `runs` with everything
+else about each run: its settings, errors by pose or yaw, trust in each landmark, versions. Rows follow the
+order of the experiments. claims.json contains one record of each run of `claim_experiments.py`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from claim_experiments import CLAIM_EXPERIMENTS
+from claim_records import read_records, shorten, write_records
 from experiments import EXPERIMENTS
 
 from selfmark.run.files import read_json, write_json
 
-QUALITY = Path(__file__).resolve().parent.parent.parent / "docs" / "results" / "quality.json"
+RESULTS = Path(__file__).resolve().parent.parent.parent / "docs" / "results"
+QUALITY, CLAIMS = RESULTS / "quality.json", RESULTS / "claims.json"
 ABOUT = {
     "script": "benchmarks/quality/run.py",
     "errors": "percent of the run's normalizer; regressors fitted on all training images",
@@ -33,18 +36,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folders", type=Path, nargs="+")
     arguments = parser.parse_args()
-    published = read_json(QUALITY) if QUALITY.exists() else {"runs": {}, "rows": []}
     results = [read_json(path) for folder in arguments.folders for path in sorted(folder.glob("*.json"))]
     new = [result for result in results if isinstance(result, dict) and set(result) == {"run", "rows"}]
-    merged = merge(published, new)
-    write_json(merged, QUALITY)
-    print(f"merged {len(new)} runs; {QUALITY} has {len(merged['runs'])} runs, {len(merged['rows'])} rows")
+    refuse_trial_runs(new)
+    names = [run for experiment in CLAIM_EXPERIMENTS for run in experiment.runs()]
+    quality = [result for result in new if result["run"]["name"] not in names]
+    if quality:
+        published = read_json(QUALITY) if QUALITY.exists() else {"runs": {}, "rows": []}
+        merged = merge(published, quality)
+        write_json(merged, QUALITY)
+        print(f"merged {len(quality)} runs; {QUALITY} has {len(merged['runs'])} runs")
+    claims = {result["run"]["name"]: shorten(result) for result in new if result["run"]["name"] in names}
+    if claims:
+        records = {record["run"]: record for record in read_records(CLAIMS)} | claims
+        write_records([records[name] for name in names if name in records], CLAIMS)
+        print(f"merged {len(claims)} runs; {CLAIMS} has {len(records)} runs")
 
 
 def merge(published: dict[str, Any], new: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the published runs and rows, updated with new ones; refuse rows of trial runs (`--smoke`)."""
-    if any(row.get("smoke") for result in new for row in result["rows"]):
-        raise SystemExit("the results contain --smoke runs; their numbers mean nothing, so nothing is merged")
+    """Return the published runs and rows, updated with new ones."""
+    refuse_trial_runs(new)
     runs = dict(published["runs"]) | {result["run"]["name"]: result["run"] for result in new}
     replaced = {result["run"]["name"] for result in new}
     rows = [row for row in published["rows"] if row["run"] not in replaced]
@@ -62,6 +73,12 @@ def merge(published: dict[str, Any], new: Sequence[dict[str, Any]]) -> dict[str,
         # The sort is stable, so the rows of a run keep their order.
         "rows": sorted(rows, key=lambda row: sort_key(row["run"])),
     }
+
+
+def refuse_trial_runs(results: Sequence[dict[str, Any]]) -> None:
+    """Exit if any result is that of a trial run (`--smoke`)."""
+    if any(row.get("smoke") for result in results for row in result["rows"]):
+        raise SystemExit("the results contain --smoke runs; their numbers mean nothing, so nothing is merged")
 
 
 if __name__ == "__main__":

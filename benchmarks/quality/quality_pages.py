@@ -1,4 +1,4 @@
-"""Write docs/results/quality.md and docs/results/ablations.md from docs/results/quality.json.
+"""Write quality.md, ablations.md and claims.md in docs/results from quality.json and claims.json.
 
     python benchmarks/quality/quality_pages.py
 
@@ -11,6 +11,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ablations_page import ablations_page
+from claim_records import read_records
+from claims_page import claims_page
 from results_page import results_page
 from summaries import Quality
 
@@ -20,14 +22,16 @@ RESULTS = Path(__file__).resolve().parent.parent.parent / "docs" / "results"
 
 
 def main() -> None:
-    """Write both pages."""
-    for name, page in pages(read_json(RESULTS / "quality.json")).items():
+    """Write all pages."""
+    written = pages(read_json(RESULTS / "quality.json"))
+    written["claims.md"] = claims_page(read_records(RESULTS / "claims.json"))
+    for name, page in written.items():
         (RESULTS / name).write_text(page, encoding="utf-8")
         print(RESULTS / name)
 
 
 def pages(quality: Quality) -> dict[str, str]:
-    """Return both pages by file name."""
+    """Return the pages made from quality.json by file name."""
     return {"quality.md": results_page(quality), "ablations.md": ablations_page(quality)}
 
 

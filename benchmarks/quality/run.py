@@ -2,12 +2,13 @@
 
     python benchmarks/quality/run.py --data-folder D --weights-folder W --out DIR [--only NAME ...]
 
-NAME is a row ("clusters-50"), one run of it ("yt68-superpoint-s1"), or `results` or `ablations` for all rows
-of that kind. A row that evaluates the run of another row ("flip-train") selects that run. D contains the
-data sets, zipped or not, and W the weights of the learned detectors. Each finished run writes DIR/RUN.json
-(its rows) and DIR/RUN.jpg (a contact sheet of test images). Runs that are already in DIR are skipped, and so
-are those in docs/results/quality.json, unless you pass --again. An interrupted run resumes if its folder
-below --work still exists. `merge.py` collects the rows, and `quality_pages.py` formats them.
+NAME is a row ("clusters-50"), one run of it ("yt68-superpoint-s1"), or `results`, `ablations` or `claims`
+for all rows of that kind. A row that evaluates the run of another row ("flip-train") selects that run. D
+contains the data sets, zipped or not, and W the weights of the learned detectors. Each finished run writes
+DIR/RUN.json (its rows) and DIR/RUN.jpg (a contact sheet of the images that errors are measured on). Runs
+that are already in DIR are skipped, and so are those in docs/results/quality.json and claims.json, unless
+you pass --again. An interrupted run resumes if its folder below --work still exists. `merge.py` collects the
+rows, and `quality_pages.py` formats them.
 
 Several runs share the GPU (--processes): while one reads images, clusters or evaluates, another trains. Each
 worker process executes one run after the other, so the start-up cost is paid only once.
@@ -29,11 +30,13 @@ import traceback
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
+from claim_experiments import CLAIM_EXPERIMENTS
 from experiments import ABLATIONS, EXPERIMENTS, RESULTS, RIDGES, Experiment, run_name
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-QUALITY = ROOT / "docs" / "results" / "quality.json"
+QUALITY, CLAIMS = (ROOT / "docs" / "results" / name for name in ("quality.json", "claims.json"))
 
 Job = tuple[Experiment, int]
 
@@ -90,14 +93,15 @@ def main() -> None:
 
 def select_runs(names: Sequence[str]) -> list[Job]:
     """Return the runs behind the names, each once, in the order of declaration."""
-    groups = {"results": RESULTS, "ablations": ABLATIONS}
+    groups = {"results": RESULTS, "ablations": ABLATIONS, "claims": CLAIM_EXPERIMENTS}
     # Variants are rows that share the run of their experiment.
-    owners = {variant: experiment.name for experiment in EXPERIMENTS for variant in experiment.variants}
+    declared = (*EXPERIMENTS, *CLAIM_EXPERIMENTS)
+    owners = {variant: experiment.name for experiment in declared for variant in experiment.variants}
     wanted = {experiment.name for name in names for experiment in groups.get(name, ())}
     wanted |= {owners.get(name, name) for name in names if name not in groups}
     jobs = [
         (experiment, seed)
-        for experiment in EXPERIMENTS
+        for experiment in declared
         for seed in experiment.seeds
         if experiment.name in wanted or run_name(experiment.name, seed) in wanted
     ]
@@ -109,11 +113,16 @@ def select_runs(names: Sequence[str]) -> list[Job]:
 
 
 def find_missing(jobs: Sequence[Job], out: Path, again: bool) -> list[Job]:
-    """Return the runs that neither the output folder nor quality.json has with the current settings."""
+    """Return the runs that neither the output folder nor a published file has with the current settings."""
+    from claim_records import read_records
+
     from selfmark.errors import InputError
     from selfmark.run.files import read_json
 
-    existing = {} if again or not QUALITY.exists() else dict(read_json(QUALITY)["runs"])
+    existing: dict[str, Any] = {}
+    if not again:
+        existing |= read_json(QUALITY)["runs"] if QUALITY.exists() else {}
+        existing |= {record["run"]: record for record in read_records(CLAIMS)}
     existing |= {path.stem: read_json(path)["run"] for path in out.glob("*.json")}
 
     def is_done(experiment: Experiment, seed: int) -> bool:

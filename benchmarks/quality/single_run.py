@@ -16,9 +16,12 @@ import cv2
 import motion
 import numpy as np
 import torch
+from detector_errors import measure_readings
 from experiments import EVALUATION, RIDGES, Experiment, Settings, run_name
+from mirror_variants import unpaired_landmarks
 from quality_data import DATASETS, Dataset, is_available, working_copy, write_annotated_points
 from smoke import SMOKE, reduce_dataset
+from validation_split import validation_part
 
 from selfmark.config import Config, Images, override, preset
 from selfmark.detector import Detector
@@ -73,25 +76,27 @@ class Workspace:
         """Unpack a data set before several runs need it at once; return False if it is not available."""
         found = is_available(dataset_name, self.data, self.work)
         if found:
-            self.open_dataset(dataset_name)
+            self.open_dataset(dataset_name, "validation")
         return found
 
-    def open_dataset(self, dataset_name: str) -> tuple[Path, Dataset]:
+    def open_dataset(self, dataset_name: str, part: str = "test") -> tuple[Path, Dataset]:
         """Return the working folder and the description of a data set."""
         folder, dataset = working_copy(dataset_name, self.data, self.work), DATASETS[dataset_name]
+        if part == "validation":
+            dataset = validation_part(dataset, folder)
         return folder, reduce_dataset(dataset, folder) if self.smoke else dataset
 
 
 def execute_run(experiment: Experiment, seed: int, workspace: Workspace) -> Record:
     """Execute one run. Its result file is written last, so it exists only if the run is complete."""
     name = run_name(experiment.name, seed)
-    folder, dataset = workspace.open_dataset(experiment.data)
+    folder, dataset = workspace.open_dataset(experiment.data, experiment.part)
     settings = run_settings(experiment, seed, workspace, folder, dataset)
     config = override(preset(experiment.preset), settings)
     path = workspace.work / "runs" / name
-    seconds = {
-        "discover": _discover(path, experiment.preset, settings, [folder / file for file in dataset.inputs])
-    }
+    inputs = [folder / file for file in dataset.inputs]
+    with unpaired_landmarks(experiment.unpaired):
+        seconds = {"discover": _discover(path, experiment.preset, settings, inputs)}
 
     started = time.monotonic()
     evaluations = {
@@ -103,10 +108,20 @@ def execute_run(experiment: Experiment, seed: int, workspace: Workspace) -> Reco
         motion.measure(detector, list_images([folder / dataset.video]), config) if dataset.video else {}
     )
     workspace.out.mkdir(parents=True, exist_ok=True)
-    images = list_images([folder / file for file in dataset.images])
+    images = [folder / file for file in dataset.images]
+    readings = (
+        measure_readings(
+            detector,
+            (images, folder / dataset.train_labels),
+            (images, folder / dataset.labels),
+            dataset.normalizer,
+        )
+        if experiment.part == "validation"
+        else []
+    )
     write_contact_sheet(
         detector,
-        read_ground_truth(folder / dataset.labels, images).refs,
+        read_ground_truth(folder / dataset.labels, list_images(images)).refs,
         config.images,
         workspace.out / f"{name}.jpg",
     )
@@ -115,7 +130,8 @@ def execute_run(experiment: Experiment, seed: int, workspace: Workspace) -> Reco
     run = Run.open(path)
     result = {
         "run": _describe_run(experiment, name, run, evaluations[experiment.name], workspace)
-        | {"seconds": seconds, **video_metrics},
+        | {"seconds": seconds, **video_metrics}
+        | ({"readings": readings, "unpaired": detector.card.unpaired} if readings else {}),
         "rows": [
             row
             for row_name, metrics in evaluations.items()

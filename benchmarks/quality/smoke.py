@@ -81,6 +81,7 @@ def _thin(folder: Path, name: str) -> str:
 def _write_list(folder: Path, labels: str) -> str:
     """Write a text file that lists the images of a label file, relative to the data set's folder."""
     names = [f"images/{image['file_name']}" for image in read_json(folder / labels)["images"]]
-    if not (folder / "thin-train.txt").exists():
-        (folder / "thin-train.txt").write_text("\n".join(names) + "\n", encoding="utf-8")
-    return "thin-train.txt"
+    path = (folder / labels).with_suffix(".txt")
+    if not path.exists():
+        path.write_text("\n".join(names) + "\n", encoding="utf-8")
+    return path.name

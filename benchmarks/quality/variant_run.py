@@ -18,20 +18,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import provenance
 import torch
 from default_command import select_parts
 from detector_errors import measure_readings
+from mirror_variants import unpaired_landmarks
 from quality_data import DATASETS, working_copy
 from single_run import hardware, write_contact_sheet
 
 import selfmark
-from selfmark import feature_pipeline, pipeline
 from selfmark.cli.options import parse_settings
 from selfmark.config import Config, preset
-from selfmark.correspondence.mirror import LandmarkPartners, find_mirror_partners
 from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.images.sources import list_images
 from selfmark.run.files import write_json
@@ -64,18 +61,17 @@ def main() -> None:
     parts = select_parts(dataset, folder.resolve(), arguments.part)
     path = arguments.work / arguments.name / "run"
     resume = (path / "run.json").exists()
-    if arguments.unpaired == "itself":
-        pipeline.find_mirror_partners = feature_pipeline.find_mirror_partners = pair_all
     started = time.monotonic()
-    detector = selfmark.discover(
-        () if resume else parts.inputs,
-        landmarks=None if resume else arguments.k,
-        output=path,
-        preset=None if resume else arguments.preset,
-        settings={} if resume else settings,
-        features=None if resume else arguments.features,
-        resume=resume,
-    )
+    with unpaired_landmarks(arguments.unpaired):
+        detector = selfmark.discover(
+            () if resume else parts.inputs,
+            landmarks=None if resume else arguments.k,
+            output=path,
+            preset=None if resume else arguments.preset,
+            settings={} if resume else settings,
+            features=None if resume else arguments.features,
+            resume=resume,
+        )
     minutes = (time.monotonic() - started) / 60
     train, test = (parts.train_images, parts.train_labels), (parts.images, parts.labels)
     events = Run.open(path).events()
@@ -106,12 +102,6 @@ def main() -> None:
     write_contact_sheet(detector, refs, detector.card.images, arguments.out / f"{arguments.name}.jpg")
     if arguments.keep_model:
         shutil.copytree(path / "model", arguments.out / f"{arguments.name}-model", dirs_exist_ok=True)
-
-
-def pair_all(table: npt.NDArray[np.int64]) -> LandmarkPartners:
-    """Find mirror partners; a landmark without one is its own partner."""
-    mirror = find_mirror_partners(table).mirror
-    return LandmarkPartners(mirror, (True,) * len(mirror))
 
 
 def shorten(config: Config, fraction: float) -> dict[str, Any]:

@@ -1,0 +1,97 @@
+"""Experiments behind docs/results/claims.json: what the paper claims, on several data sets with three seeds.
+
+The network is the small one of the preset `tiny`, with four times its iterations, so that many runs fit into
+minutes on one GPU. Errors are measured on validation images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from experiments import CLUSTERS, DETECTORS, REAL_PERCENT, Experiment, Settings
+
+SEEDS = (0, 1, 2)
+SCHEDULE: Settings = {"warmup.iterations": 2_000, "rounds.iterations": 600, "stage2.iterations": 1_400}
+# First keypoints are those of the preset `fast`.
+SHARED: Settings = {
+    "K": 30,
+    "M": 100,
+    "keypoints.detector": "superpoint",
+    "keypoints.image_size": 256,
+    "keypoints.nms_radius": 8,
+    **SCHEDULE,
+    "evaluation.num_samples": 6,
+}
+# Prefix of the rows and settings of each data set. Flies are seen from above, in any direction.
+DATA: Mapping[str, tuple[str, Settings]] = {
+    "faces-yt68": ("yt68", {}),
+    "faces-mtfl-aflw": ("aflw", {}),
+    "birds-cub": ("cub", {}),
+    "flies-dpk": ("dpk", {"K": 16, "M": 50, "augment.rotation": 180.0}),
+}
+FACES = "faces-yt68"
+
+
+def row_name(data: str, name: str) -> str:
+    """Return the name of a row.
+
+    >>> row_name("birds-cub", "base")
+    'cub-base'
+    """
+    return f"{DATA[data][0]}-{name}"
+
+
+def _declare(data: str, name: str, settings: Settings, **more: Any) -> Experiment:
+    shared = {**SHARED, **DATA[data][1]}
+    return Experiment(
+        row_name(data, name),
+        data,
+        {**shared, **settings},
+        preset="tiny",
+        seeds=SEEDS,
+        part="validation",
+        **more,
+    )
+
+
+def _declare_all(data: str) -> list[Experiment]:
+    """Declare what is compared on every data set: flipping, negatives, correspondence and clusters."""
+    equivariance = {"correspondence.mode": "equivariance"}
+    different = {"loss.negatives": "different-cluster"}
+    clusters = [] if data == "flies-dpk" else [M for M in CLUSTERS if SHARED["M"] != M]
+    return [
+        _declare(data, "base", {}),
+        _declare(data, "flip-none", {"flip.train": False, "flip.test": False}),
+        _declare(data, "flip-itself", {}, unpaired="itself"),
+        _declare(data, "different-clustering", different),
+        _declare(data, "same-equivariance", equivariance),
+        _declare(data, "different-equivariance", {**different, **equivariance}),
+        *(_declare(data, f"clusters-{M}", {"M": M}) for M in clusters),
+    ]
+
+
+CLAIM_EXPERIMENTS = (
+    *(experiment for data in DATA for experiment in _declare_all(data)),
+    _declare(FACES, "stage2-longer", {"stage2.iterations": 2 * SCHEDULE["stage2.iterations"]}),
+    *(
+        _declare(FACES, f"keypoints-{name}", {"keypoints.detector": name})
+        for name in DETECTORS
+        if name != SHARED["keypoints.detector"]
+    ),
+    *(
+        _declare(
+            FACES,
+            f"real-{percent}",
+            {
+                "K": 15,
+                "keypoints.detector": "file",
+                "keypoints.random_fraction": round(1 - percent / 100, 2),
+                # Confidence reflects how often a point occurs; random points have little.
+                "heatmaps.threshold": 0.02,
+            },
+            points="annotated",
+        )
+        for percent in REAL_PERCENT
+    ),
+)

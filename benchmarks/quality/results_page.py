@@ -86,7 +86,7 @@ def _missing_guesses(quality: Quality) -> str:
 
 
 def _conditions() -> str:
-    """Return the section that says what the numbers of each row stand on."""
+    """Return the section on crops, normalizers, labels and the choice of settings of each row."""
     rows_by_condition: dict[tuple[str, str], list[str]] = {}
     for experiment in RESULTS:
         rows_by_condition.setdefault((experiment.data, experiment.test_choice), []).append(experiment.name)
@@ -218,7 +218,7 @@ _MOTION = {
 }
 
 
-# Pairs of rows without and with temporal pairs that agree in everything else.
+# A row without temporal pairs, and a row that differs from it only by temporal pairs.
 _VIDEOS = (
     ("flies", "flies-temporal"),
     ("mouse", "mouse-temporal"),

@@ -1,13 +1,14 @@
-"""Train one variant of the method and measure it: with every reading of heatmaps, with and without mirroring.
+"""Train one variant of the method and measure it with all ways of reading heatmaps and mirror images.
 
     export PYTHONPATH=src:benchmarks:benchmarks/quality:benchmarks/features
     python benchmarks/quality/variant_run.py DATA -k 30 --name NAME --data-folder FOLDER --work WORK \
         --out OUT [--preset paper] [--fraction 0.2] [--part validation|test] [--seed 0] \
-        [--set SETTING=VALUE] [--unpaired masked|itself] [--keep-model]
+        [--features NAME] [--set SETTING=VALUE] [--unpaired masked|itself] [--keep-model]
 
-`--fraction` shortens the schedule: all iterations are multiplied by it, and there are fewer rounds of the
-same length. `--unpaired itself` makes landmarks without a mirror partner their own partners. An interrupted
-run is resumed. OUT/NAME.json has one row per reading; `--part` is explained in `default_command.py`.
+`--fraction` shortens the schedule: the iterations of the warm-up and of Stage 2 are multiplied by it, and so
+is the number of rounds, which keep about the same length. `--unpaired itself` makes landmarks without a
+mirror partner their own partners. An interrupted run is resumed. OUT/NAME.json has one row per way of reading
+heatmaps; `--part` is explained in `benchmarks/features/default_command.py`.
 """
 
 from __future__ import annotations

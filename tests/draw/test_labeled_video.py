@@ -60,7 +60,7 @@ def test_a_labeled_video_has_the_frames_of_its_source_with_landmarks(tmp_path: P
     with av.open(str(path)) as file:
         (stream,) = file.streams.video
         assert (stream.codec_context.name, stream.codec_context.pix_fmt) == ("h264", "yuv420p"), (
-            "browsers play it"
+            "browsers must be able to play it"
         )
         assert float(stream.average_rate) == pytest.approx(25)
     info = probe_video(path)
@@ -158,11 +158,11 @@ def test_untrusted_landmarks_are_drawn_as_rings(tmp_path: Path, monkeypatch: pyt
     assert pixel("without", 1, 0)[1] > 150, "without trust, all landmarks are discs"
     assert pixel("with", 1, 0).max() < 60, "the middle shows the dark frame"
     assert pixel("with", 1, radius - 1.5)[1] > 120, "the ring has the color of the landmark"
-    for landmark in (2, 3):  # 0.25 is the lowest trust of a disc
+    for landmark in (2, 3):  # landmarks with a trust of at least 0.25 are drawn as discs
         assert pixel("with", landmark, 0)[1] > 150
 
 
-def test_an_error_in_the_predictions_leaves_no_video(tmp_path: Path) -> None:
+def test_an_error_or_an_early_stop_leaves_no_video(tmp_path: Path) -> None:
     source = _dark_clip(tmp_path / "clip.mp4")
     refs = [ImageRef(source, frame) for frame in range(12)]
 

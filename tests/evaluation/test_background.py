@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from selfmark.evaluation.background import measure_background, shows_fixed_scene
+from selfmark.evaluation.background import are_whole_frames_of_one_video, measure_background
 from selfmark.image_ref import ImageRef
 
 FRAMES, SIDE = 30, 64
@@ -31,8 +31,8 @@ def test_a_landmark_that_follows_the_animal_is_not_on_the_background() -> None:
 
 def test_only_whole_frames_of_one_video_show_a_fixed_scene() -> None:
     frames = [ImageRef(Path("a.mp4"), frame=number) for number in range(3)]
-    assert shows_fixed_scene(frames)
-    assert shows_fixed_scene([ImageRef(Path("0.png"), clip=("a.mp4", 0))])
-    assert not shows_fixed_scene([*frames, ImageRef(Path("b.mp4"), frame=0)])
-    assert not shows_fixed_scene([*frames, ImageRef(Path("photo.jpg"))])
-    assert not shows_fixed_scene([ImageRef(Path("a.mp4"), frame=0, box=(0.0, 0.0, 5.0, 5.0))])
+    assert are_whole_frames_of_one_video(frames)
+    assert are_whole_frames_of_one_video([ImageRef(Path("0.png"), clip=("a.mp4", 0))])
+    assert not are_whole_frames_of_one_video([*frames, ImageRef(Path("b.mp4"), frame=0)])
+    assert not are_whole_frames_of_one_video([*frames, ImageRef(Path("photo.jpg"))])
+    assert not are_whole_frames_of_one_video([ImageRef(Path("a.mp4"), frame=0, box=(0.0, 0.0, 5.0, 5.0))])

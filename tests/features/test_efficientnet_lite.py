@@ -68,7 +68,7 @@ def test_maps_are_those_of_the_package(name: str, is_native_size: bool) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", VARIANTS)
-def test_random_weights_of_all_variants_match_the_package(name: str) -> None:
+def test_maps_with_random_weights_are_those_of_the_package(name: str) -> None:
     package = pytest.importorskip("efficientnet_lite_pytorch")
     torch.manual_seed(0)
     state = package.EfficientNet.from_name(name).state_dict()
@@ -121,7 +121,7 @@ def test_features_of_an_image_do_not_depend_on_the_batch(lite0: EfficientNetLite
     torch.testing.assert_close(torch.cat([lite0(row[None]) for row in images]), together)
 
 
-def test_gradients_are_those_of_separate_batch_norms() -> None:
+def test_folding_batch_norms_into_convolutions_keeps_the_gradients() -> None:
     encoder = build_encoder(LITE0)
     assert isinstance(encoder, EfficientNetLiteEncoder)
     generator = torch.Generator().manual_seed(3)
@@ -169,7 +169,7 @@ def test_mixed_precision_gives_similar_float32_features(lite0: EfficientNetLiteE
 
 
 @pytest.mark.parametrize("size", [0, 8, 100])
-def test_other_image_sizes_are_refused(size: int) -> None:
+def test_image_sides_must_be_positive_multiples_of_32(size: int) -> None:
     with pytest.raises(InputError, match=rf"multiple of 32 pixels, not {size}; change images.size"):
         build_encoder(LITE0)(torch.zeros(1, 3, size, size))
 

@@ -116,8 +116,8 @@ def test_border_pixels_extend_half_a_pixel_beyond_their_centers() -> None:
     assert augment.points_inside(xy, SIZE).tolist() == [[True, False, True, False]]
 
 
-def test_pixels_outside_the_image_are_repeated_or_black() -> None:
-    """Shift a white image by 10 pixels; OpenCV fills the gap in the same two ways."""
+def test_the_area_outside_the_image_repeats_the_border_or_is_black() -> None:
+    """Shift a white image by 10.5 pixels; OpenCV makes the same black border."""
     image, matrix = torch.ones(1, 3, SIZE, SIZE), torch.tensor([[[1.0, 0.0, 10.5], [0.0, 1.0, 0.0]]])
     assert augment.warp_images(image, matrix).min() == 1
     black = augment.warp_images(image, matrix, "zeros")[0, 0].numpy()
@@ -127,8 +127,8 @@ def test_pixels_outside_the_image_are_repeated_or_black() -> None:
 
 
 def test_a_fraction_of_the_images_has_noise() -> None:
-    settings = Augment(noise=0.05, noise_fraction=0.5)
-    sigma = augment.random_color_changes(4_000, settings, _generator()).noise_sigma
+    noisy = Augment(noise=0.05, noise_fraction=0.5)
+    sigma = augment.random_color_changes(4_000, noisy, _generator()).noise_sigma
     assert (sigma > 0).float().mean() == pytest.approx(0.5, abs=0.03)
     assert sigma[sigma > 0].mean() == pytest.approx(0.025, abs=0.001)
 

@@ -146,6 +146,6 @@ def test_random_points_and_the_choice_of_replaced_points_are_uniform():
     assert float(((replaced - 100) ** 2 / 75).sum()) < 40  # chi-squared, about 20 expected
 
 
-def test_without_noise_the_points_are_returned_unchanged():
+def test_with_fraction_zero_the_points_are_returned_unchanged():
     points = sample_points([3, 4])
     assert mix_in_random_points(points, 0.0, 2, 64, torch.Generator()) is points

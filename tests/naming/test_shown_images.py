@@ -57,7 +57,7 @@ def test_moved_images_are_reported_and_then_found(run: Path, photos: Path, tmp_p
         select_images(run, [], 10)
     refs = select_images(run, [str(photos)], 1000)
     assert [ref.path for ref in refs] == sorted(photos.iterdir())
-    assert all(ref.box == (1, 2, 30, 40) for ref in refs), "boxes are kept"
+    assert all(ref.box == (1, 2, 30, 40) for ref in refs), "boxes were lost"
 
 
 def test_other_images_can_be_shown(run: Path, tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_fingerprint_changes_if_and_only_if_predictions_may_change(run: Path, ph
 
 
 def test_the_fingerprint_of_an_hourglass_is_that_of_older_versions(run: Path, photos: Path) -> None:
-    """Compute it with the rule of selfmark 0.1, so that stored landmarks stay valid."""
+    """Compare with the rule of selfmark 0.1: landmarks that it stored must stay valid."""
     model, photo = run / "model", photos / "000.png"
     card, status = read_card(model), os.stat(photo)
     weights = hashlib.sha256((model / "weights.safetensors").read_bytes()).digest()

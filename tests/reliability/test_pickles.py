@@ -148,6 +148,6 @@ def test_files_given_by_the_user(
 def test_yaml_with_code(marker: Path, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(f"K: !!python/object/apply:os.mknod ['{marker}']\n")
-    with pytest.raises(InputError, match="is not YAML"):
+    with pytest.raises(InputError, match="is not valid YAML"):
         read_config(path)
     assert not marker.exists()

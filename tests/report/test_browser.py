@@ -42,7 +42,7 @@ def _bounding_boxes(page: Any, selector: str) -> list[dict[str, float]]:
 def test_the_page_loads_without_problems(browser: Any, report: Path, width: int, scheme: str) -> None:
     with visit(browser, report, width, color_scheme=scheme) as seen:
         assert seen.problems() == []
-        # There are no problems with all details opened either.
+        # Opening all details causes no problems either.
         for summary in seen.page.query_selector_all("summary"):
             summary.click()
         assert seen.page.is_visible(".settings")
@@ -95,7 +95,7 @@ def test_user_text_is_not_executed(browser: Any, tmp_path: Path, clean: bool) ->
     names = (INJECTION, "left eye", "right eye", "tail")
     data = evaluated_data(title=INJECTION, names=names, notes=(INJECTION,), settings={INJECTION: INJECTION})
     path = write_report(data, tmp_path)
-    if not clean:  # This shows that the check can fail.
+    if not clean:  # Insert the text unescaped, to show that the check can fail.
         path.write_text(path.read_text(encoding="utf-8") + INJECTION, encoding="utf-8")
     with visit(browser, path, bypass_csp=True) as seen:
         assert seen.was_attacked() is not clean

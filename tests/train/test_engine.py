@@ -1,4 +1,4 @@
-"""Step engine: learning rates, logging, guards, and checkpoints that resume bit for bit."""
+"""Step engine: learning rates, logging, losses that are not finite, and resuming bit for bit."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _task(state: TrainState) -> TrainingTask:
 
 
 def _run(state: TrainState, stop: int, path: Path | None = None, drops: tuple[int, ...] = ()) -> list[tuple]:  # type: ignore[type-arg]
-    """Train until an iteration and return the logged iterations and mean losses."""
+    """Train until iteration `stop` and return the logged iterations and mean losses."""
     lines: list[tuple] = []  # type: ignore[type-arg]
     run_phase(
         state,
@@ -68,7 +68,7 @@ def _run(state: TrainState, stop: int, path: Path | None = None, drops: tuple[in
     return lines
 
 
-def test_resuming_gives_bitwise_the_same_weights(tmp_path: Path) -> None:
+def test_resuming_gives_bitwise_identical_weights(tmp_path: Path) -> None:
     uninterrupted = _state()
     _run(uninterrupted, 12)
     path = tmp_path / "checkpoint.safetensors"
@@ -108,7 +108,7 @@ def test_learning_rates_keep_their_scales_and_drop_by_a_factor_of_10() -> None:
 
 
 @pytest.mark.parametrize("warmup_fraction", [0.1, 0.3, 1.0])
-def test_one_cycle_rises_and_falls_by_half_a_cosine(warmup_fraction: float) -> None:
+def test_one_cycle_rises_and_falls_along_half_cosine_waves(warmup_fraction: float) -> None:
     start, stop = 40, 160
     phase = Phase("round", 2, start, stop, (), warmup_fraction)
     peak = warmup_fraction * (stop - start)
@@ -154,7 +154,7 @@ def test_a_loss_that_is_not_finite_raises_with_an_explanation() -> None:
 
 
 @pytest.mark.parametrize("is_student", [False, True])
-def test_the_advice_names_a_setting_of_the_optimizer(is_student: bool) -> None:
+def test_the_advice_names_a_setting_that_this_training_uses(is_student: bool) -> None:
     state = _student_state(is_frozen=True) if is_student else _state()
     inputs = IMAGES if is_student else torch.zeros(2, 4)
     with pytest.raises(TrainingError) as error:

@@ -40,14 +40,14 @@ def test_healthy_points_pass() -> None:
     check_points(make_points(), 4, 64, GUARDS)
 
 
-def _make_descriptors_equal(described: DescribedPoints) -> DescribedPoints:
+def _make_descriptors_alike(described: DescribedPoints) -> DescribedPoints:
     vectors = described.points.descriptor
     assert vectors is not None
     near = torch.nn.functional.normalize(vectors[:1] + 0.01 * vectors, dim=1)
     return DescribedPoints(replace(described.points, descriptor=near), None)
 
 
-def _make_positions_equal(described: DescribedPoints) -> DescribedPoints:
+def _move_points_together(described: DescribedPoints) -> DescribedPoints:
     return DescribedPoints(replace(described.points, xy=30 + described.points.xy / 1000), None)
 
 
@@ -57,8 +57,8 @@ def _drop_most_points(described: DescribedPoints) -> DescribedPoints:
 
 # Faults by a regular expression that matches their message.
 FAULTS: dict[str, Callable[[DescribedPoints], DescribedPoints]] = {
-    "descriptors of all points are alike": _make_descriptors_equal,
-    "all points of an image lie in one place": _make_positions_equal,
+    "descriptors of all points are alike": _make_descriptors_alike,
+    "all points of an image lie in one place": _move_points_together,
     "only 0.0. points per image": _drop_most_points,
 }
 
@@ -115,7 +115,7 @@ def test_collapsed_landmarks_raise() -> None:
 # --- within a run -----------------------------------------------------------------------------------
 
 
-def run_with_fault(photos: Path, output: Path) -> tuple[int, list[Event]]:
+def run_discover(photos: Path, output: Path) -> tuple[int, list[Event]]:
     options = [f"--set={name}={value}" for name, value in QUICK.items()]
     code = selfmark("discover", photos, "-o", output, "--preset=tiny", "--device=cpu", *options)
     return code, Run.open(output).events()
@@ -129,7 +129,7 @@ def test_a_faulty_run_stops_before_the_next_round_and_saves_no_model(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The fault occurs in the descriptors before round 2, so no iteration of round 2 runs."""
+    """The fault occurs when the images are described before round 2, so no iteration of round 2 runs."""
     original, calls = pipeline.describe_images, 0
 
     def describe(*arguments: Any) -> DescribedPoints:
@@ -139,7 +139,7 @@ def test_a_faulty_run_stops_before_the_next_round_and_saves_no_model(
         return FAULTS[message](described) if calls == 2 else described
 
     monkeypatch.setattr(pipeline, "describe_images", describe)
-    code, events = run_with_fault(photos, tmp_path / "run")
+    code, events = run_discover(photos, tmp_path / "run")
     assert code == 1
     assert "training has collapsed" in capsys.readouterr().err
     assert {event["round"] for event in events if event["event"] == "train"} == {0, 1}
@@ -156,7 +156,7 @@ def test_a_detector_that_collapsed_in_stage2_is_not_saved(
         return NetworkLandmarks(torch.full_like(located.xy, 31.0), located.score)
 
     monkeypatch.setattr(Detector, "locate", locate)
-    code, _ = run_with_fault(photos, tmp_path / "run")
+    code, _ = run_discover(photos, tmp_path / "run")
     assert code == 1
     assert "all landmarks lie in one place" in capsys.readouterr().err
     assert not (tmp_path / "run" / "model").exists()
@@ -166,7 +166,7 @@ def test_a_detector_that_collapsed_in_stage2_is_not_saved(
 def test_checkpoints_contain_only_finite_numbers(
     broken: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A number breaks at iteration 7, between two log lines; the checkpoint of iteration 8 is not written."""
+    """A value becomes NaN at iteration 7, between two log lines; checkpoint 8 is not written."""
     original, calls = engine._Step.__call__, 0
 
     def break_once(step: Any, *batch: Any) -> None:

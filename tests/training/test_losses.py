@@ -10,7 +10,7 @@ def generator():
     return torch.Generator().manual_seed(0)
 
 
-def test_labels_name_the_pixel_of_the_cell():
+def test_the_label_of_a_cell_is_the_index_of_the_pixel_with_a_point():
     xy = torch.tensor(
         [[[0.0, 0.0], [9.3, 2.6], [23.4, 15.5], [math.nan, math.nan], [24.0, 3.0], [-0.6, 5.0]]]
     )
@@ -20,7 +20,7 @@ def test_labels_name_the_pixel_of_the_cell():
     assert torch.equal(label_cells(xy, 24, generator())[0], expected)
 
 
-def test_points_that_share_a_cell_are_chosen_at_random():
+def test_one_of_the_points_that_share_a_cell_is_chosen_at_random():
     xy = torch.tensor([[1.0, 1.0], [6.0, 2.0], [3.0, 7.0]]).expand(600, 3, 2)
     labels = label_cells(xy, 8, generator()).flatten()
     counts = torch.bincount(labels, minlength=65)

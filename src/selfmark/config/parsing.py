@@ -37,14 +37,14 @@ def parse_yaml(text: str, source: str) -> Any:
         source: where it comes from, for the error message.
 
     Raises:
-        InputError: if it is not YAML.
+        InputError: if the text is not valid YAML.
     """
     try:
         return yaml.safe_load(text)
     # PyYAML does not catch errors raised while it constructs dates, numbers and keys.
     except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"{source} is not YAML: {reason}") from error
+        raise InputError(f"{source} is not valid YAML: {reason}") from error
 
 
 def describe_unknown_setting(name: str, known: Iterable[str]) -> str:
@@ -108,7 +108,7 @@ def _convert(hint: Any, value: Any, source: str, name: str) -> Any:
             raise mismatch(f"a list of {len(arguments)} numbers")
         return tuple(_convert(arguments[0], item, source, name) for item in value)
     if hint is float:
-        if isinstance(value, str) and _POWER_OF_TEN.fullmatch(value):
+        if isinstance(value, str) and _SCIENTIFIC_NOTATION.fullmatch(value):
             value = float(value)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not _is_representable(value):
             raise mismatch("a number")
@@ -122,7 +122,7 @@ def _convert(hint: Any, value: Any, source: str, name: str) -> Any:
     return value
 
 
-_POWER_OF_TEN = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d{1,3}")  # YAML 1.1 reads 1e-3 as text
+_SCIENTIFIC_NOTATION = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d{1,3}")  # YAML 1.1 reads 1e-3 as text
 
 
 def _is_representable(value: float) -> bool:

@@ -1,4 +1,4 @@
-"""Every number of the method, defined once and named as in the paper (see the README for its title).
+"""All settings with defaults and limits; those of the paper are named as in it (cited in the README).
 
 The defaults are the paper's numbers, where it gives them. The preset `paper` also follows the authors'
 program in what the paper leaves open (see `presets` and docs/fidelity.md).
@@ -47,9 +47,9 @@ class Images:
     # file from exhausting memory.
     size: int = between(1, 4_096, 256)  # side of the network's square input, pixels (Implementation Details)
     box_rule: Literal["loose", "body"] = "loose"  # loose: longer side plus margin; body: see body_scale
-    margin: float = above(-0.5, 10, 0.1)  # loose rule: added on each side, as a fraction of the longer side
-    body_scale: float = above(0, 10, 1.1)  # body rule: c, side of the crop / height; 1.35: PennAction
-    aspect: Literal["square", "stretched"] = "square"  # stretched: the loose rule keeps the box's two sides
+    margin: float = above(-0.5, 10, 0.1)  # loose rule: added on each side, fraction of the longer side
+    body_scale: float = above(0, 10, 1.1)  # body rule: c, side of the crop / height of the body
+    aspect: Literal["square", "stretched"] = "square"  # stretched: loose crops keep the box's aspect ratio
     max_megapixels: float = above(0, 2_000, 200.0)  # larger images are skipped
     minimum: int = 8  # minimum number of usable images
 
@@ -92,11 +92,9 @@ class Features:
     restarts: int = at_least(1, 3)  # runs of K-means; the best one is used
     foreground_clusters: int = at_least(1, 100)  # clusters of all cells; each is object or background
     border: int = at_least(1, 2)  # width in cells of the image border, which is mostly background
-    max_border_ratio: float = above(0, 1_000, 0.2)  # object: frequency at the border / inside is lower
+    max_border_ratio: float = above(0, 1_000, 0.2)  # object: clusters with a lower border / inside frequency
     max_color_border_ratio: float = above(0, 1_000, 0.3)  # the same for clusters of the colors of cells
-    min_foreground: float = fraction(
-        0.05
-    )  # a limit is ignored if it leaves fewer than this fraction of cells
+    min_foreground: float = fraction(0.05)  # if fewer cells are object, ignore the color ratio, then both
     orientation: Orientation = "auto"  # how objects are turned, see Orientation
     min_upright_accuracy: float = 0.8  # auto: upright if images are told from upside-down copies this often
     min_direction_consistency: float = fraction(0.9)  # turned if images and mirror images agree on directions
@@ -107,20 +105,20 @@ class Features:
     turned_rotation: float = 40.0  # turned: value of augment.rotation
     rotation: float = 180.0  # any: value of augment.rotation
     places: Literal["auto", "used", "ignored"] = "auto"  # whether a cell's place is part of its description
-    max_place_ratio: float = above(0, 1_000, 0.96)  # auto: used up to this ratio of errors
+    max_place_ratio: float = above(0, 1_000, 0.96)  # auto: use if error with / without places is at most this
     place_weight: float = 0.1  # weight of the place compared with the features
     sharpness: float = above(0, 10_000, 30.0)  # inverse temperature of the soft-argmax over similarities
-    labels: Literal["auto", "cells", "keypoints"] = "auto"  # labels of round 1; auto: keypoints if upright
+    labels: Literal["auto", "cells", "keypoints"] = "auto"  # of the first rounds; auto: keypoints if upright
     max_keypoints: int = at_least(2, 100)  # labels: maximum number of keypoints per image
     keypoint_threshold: float = 0.005  # labels: minimum confidence of a keypoint
     keypoint_nms_radius: int = 4  # labels: non-maximum suppression, pixels of keypoints.image_size
-    min_labeled_fraction: float = fraction(0.3)  # labels: cells if keypoints label fewer landmarks
+    min_labeled_fraction: float = fraction(0.3)  # cells if keypoints label a smaller fraction of landmarks
     keypoint_landmarks: bool = True  # upright: also run Stage 1; use its landmarks if confirmed
-    keypoint_label_rounds: int = at_least(1, 2)  # first rounds, trained on labeled keypoints
-    max_unexplained_warmup: float = 0.9  # Stage 1 ends after its warm-up above this error (max_unexplained)
-    max_unexplained: float = 0.7  # confirmed: error of predicting Stage 1 from features, relative to guessing
-    max_unexplained_start: float = 0.9  # a round that predicts zero-shot landmarks worse is undone
-    max_noise_ratio: float = above(0, 1_000, 1.25)  # or if predicting it from them is harder by this factor
+    keypoint_label_rounds: int = at_least(1, 2)  # number of first rounds trained on labeled keypoints
+    max_unexplained_warmup: float = 0.9  # end Stage 1 after the warm-up if more than this is unexplained
+    max_unexplained: float = 0.7  # Stage 1 is confirmed up to this unexplained fraction of its landmarks
+    max_unexplained_start: float = 0.9  # undo a round if more of the zero-shot landmarks is unexplained
+    max_noise_ratio: float = above(0, 1_000, 1.25)  # undo a round if its reverse error grows by this factor
 
     @property
     def averaged_rotations(self) -> int:
@@ -134,12 +132,12 @@ class Features:
 
     @property
     def labels_keypoints(self) -> bool:
-        """Whether the first round learns from labeled keypoints instead of zero-shot landmarks."""
+        """Whether the first rounds learn from labeled keypoints instead of zero-shot landmarks."""
         return self.labels == "keypoints" or (self.labels == "auto" and self.orientation == "upright")
 
     @property
     def runs_stage1(self) -> bool:
-        """Whether the paper's Stage 1 is run: never where objects face any direction."""
+        """Whether the paper's Stage 1 is run, which needs upright objects."""
         return self.keypoint_landmarks and self.orientation == "upright"
 
 
@@ -150,9 +148,9 @@ class Student:
     rounds: int = 3  # number of rounds; each is trained on the predictions of the round before
     iterations: int = at_least(1, 400)  # iterations per round
     batch: int = at_least(1, 64)  # images per iteration
-    lr: float = 1e-3  # highest learning rate of the head, by AdamW with one cycle per round
+    lr: float = 1e-3  # peak learning rate of the head; AdamW, one cycle per round
     encoder_lr: float = 0.1  # learning rate of the encoder, as a fraction of lr; 0: frozen
-    frozen_rounds: int = 1  # the encoder is frozen in the first rounds, this many
+    frozen_rounds: int = 1  # number of first rounds in which the encoder is frozen
     warmup_fraction: float = above(0, 1, 0.1)  # fraction of a round in which the learning rate rises
     weight_decay: float = 1e-4  # decoupled weight decay
     width: int = between(1, 4_096, 256)  # channels of the head
@@ -194,7 +192,7 @@ class Correspondence:
 
     mode: Literal["clustering", "equivariance"] = "clustering"  # where the positive pairs come from
     assignment: Literal["nearest", "hungarian"] = "nearest"  # hungarian: the authors' earlier method
-    extra_points: Literal["kept", "removed"] = "kept"  # points whose cluster another point of the image has
+    extra_points: Literal["kept", "removed"] = "kept"  # all but one of an image's points in a cluster
     iterations: int = 100  # iterations of K-means
     restarts: int = at_least(1, 10)  # runs of K-means; the best one is used
     sample: int = at_least(1, 800_000)  # maximum number of descriptors K-means is fitted on
@@ -209,8 +207,8 @@ class AutoK:
     splits: int = at_least(2, 5)  # random splits of the images into halves that are clustered separately
     blocks: int = at_least(2, 20)  # blocks of consecutive images (video frames) that stay in the same half
     max_images: int = 400  # maximum number of images used, evenly spaced
-    clear_margin: float = 0.1  # minimum margin of a clear point: 0 at the cluster's border, 1 at its centroid
-    dissolved_agreement: float = 0.5  # landmarks on which the halves agree no more than this count as 0
+    clear_margin: float = 0.1  # points with a smaller margin are ignored; 0: cluster border, 1: centroid
+    dissolved_agreement: float = 0.5  # landmarks count as 0 if the halves agree on them no more than this
     weak_score: float = 0.3  # a warning is given if the best score is lower, as it is for cluttered images
 
 
@@ -282,7 +280,7 @@ class Temporal:
 
     enabled: bool = False  # train on pairs of nearby video frames
     fraction: float = fraction(0.5)  # fraction of pairs that are two nearby frames
-    max_frame_gap: int = at_least(1, 5)  # maximum distance in the original video, or the next used frame
+    max_frame_gap: int = at_least(1, 5)  # maximum gap in original frames; the next used frame always counts
     neighbors: int = at_least(1, 2)  # nearby frames drawn per frame and round
     window: int = at_least(3, 15)  # window of the Lucas-Kanade tracker, pixels
     levels: int = 3  # pyramid levels of the tracker
@@ -342,7 +340,7 @@ class Evaluation:
     seed: int = 0  # random seed of the draws below
     min_visibility: int = 1  # minimum COCO visibility of a point; 2 leaves out occluded points
     ridges: tuple[float, ...] = (0.1, 0.01, 0.001, 0.0)  # lambda, relative to the largest entry of X'X
-    ridge: float = 0.01  # lambda of the headline numbers; authors: 0.1 on LS3D, 0.001 forward on CelebA
+    ridge: float = 0.01  # lambda of the headline numbers; authors: 0.1 on LS3D, 0.001 on CelebA (forward)
     fit_images: tuple[int, ...] = (1, 5, 10, 100, 300, 800)  # numbers of images to fit on, besides all
     draws: int = 10  # random draws for each of these numbers
     max_curve_error: float = 20.0  # end of the cumulative error curve, percent
@@ -359,18 +357,25 @@ class Evaluation:
     deformations: int = at_least(1, 2)  # random deformations of each image in these checks
     flip: Literal["as-trained", "never"] = "as-trained"  # mirroring at test time
     agreement_radius: float = 0.05  # two positions agree within this fraction of the image's side
-    constellation_radius: float = 0.3  # a landmark fits within this fraction of the shape's radius
+    constellation_radius: float = 0.3  # maximum distance from the common shape, fraction of its radius
     duplicate_radius: float = 0.02  # landmarks mark the same place within this fraction of the image's side
     min_images: int = at_least(1, 30)  # training images; a run on fewer is called uncertain
     # The weights below are fitted by benchmarks/trust/trust_model.py, see docs/results/trust.json.
     error_weights: tuple[float, ...] = (0.06, 0.32, 0.7)  # weights: constant, 1 - stable, appearance error
-    verified_error_weights: tuple[float, ...] = (0.05, 0.31, 0.61, 0.13)  # the same, and the second run's
+    verified_error_weights: tuple[float, ...] = (
+        0.05,
+        0.31,
+        0.61,
+        0.13,
+    )  # the same, then the second run's error
     run_error_weights: tuple[float, ...] = (0.04, 0.85)  # weights: constant, error of the best landmarks
     best_fraction: float = above(0, 1, 0.1)  # fraction of the landmarks that count as the best ones
     full_found_rate: float = above(0, 1, 0.5)  # trust is lowered if Stage 1 found a landmark more rarely
     background_radius: int = 4  # half the side of squares compared with the median frame of a video, pixels
-    background_difference: float = 8.0  # squares show the same up to this mean difference, gray levels
-    max_background_rate: float = fraction(0.9)  # landmarks showing the median frame more often are background
+    background_difference: float = 8.0  # squares look alike up to this mean difference, gray levels
+    max_background_rate: float = fraction(
+        0.9
+    )  # landmarks that look like the median frame more often: background
     fixed_spread: float = 0.01  # landmarks that move less, relative to the image's side, may be background
     moving_spread: float = 0.03  # fixed_spread applies only if the median landmark moves this far
     good_error: float = 0.3  # a run is good up to this expected forward error, relative to guessing
@@ -386,7 +391,7 @@ class Verification:
     held_out_fraction: float = above(0, 0.5, 0.1)  # fraction of the images that neither run is trained on
     max_held_out: int = at_least(1, 200)  # maximum number of these images
     training_fraction: float = above(0, 1, 0.5)  # fraction of the other images that the second run uses
-    schedule_fraction: float = above(0, 1, 0.5)  # iterations of the second run, relative to those of the run
+    schedule_fraction: float = above(0, 1, 0.5)  # iterations of the second run / of the first run
     min_images: int = at_least(2, 40)  # runs on fewer images are verified only on request
 
 
@@ -404,7 +409,7 @@ class Tracking:
     smoothing: float = 0.08  # standard deviation of the Gaussian that smooths positions, seconds
     size_fraction: float = 0.95  # fraction of frames in which the crop contains the whole animal
     margin: float = 0.1  # added on each side for legs and tails, as a fraction of the animal's size
-    rotation: float = 180.0  # augment.rotation for tracked animals, which face any direction from above
+    rotation: float = 180.0  # augment.rotation for tracked animals, which can face any direction
 
 
 @dataclass(frozen=True)

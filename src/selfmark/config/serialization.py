@@ -51,7 +51,7 @@ def used_settings(config: Config) -> dict[str, Any]:
     Digests are computed from these settings. Left out are the settings for features if the run uses none, the
     settings of `_ADDED_LATER` that have their defaults, and those of the verification.
     """
-    values = _without_later_defaults(to_dict(config))
+    values = _omit_later_defaults(to_dict(config))
     del values["verification"]
     if not config.uses_features:
         for name in _ONLY_WITH_FEATURES:
@@ -59,7 +59,7 @@ def used_settings(config: Config) -> dict[str, Any]:
     return values
 
 
-def _without_later_defaults(values: dict[str, Any]) -> dict[str, Any]:
+def _omit_later_defaults(values: dict[str, Any]) -> dict[str, Any]:
     """Return the sections, leaving out the settings of `_ADDED_LATER` that have their defaults."""
     defaults = to_dict(Config())
     return {
@@ -76,7 +76,7 @@ def _without_later_defaults(values: dict[str, Any]) -> dict[str, Any]:
 
 def used_image_settings(images: Images) -> dict[str, Any]:
     """Return the settings of images that digests are computed from, see `used_settings`."""
-    values: dict[str, Any] = _without_later_defaults({"images": dataclasses.asdict(images)})["images"]
+    values: dict[str, Any] = _omit_later_defaults({"images": dataclasses.asdict(images)})["images"]
     return values
 
 
@@ -84,7 +84,7 @@ def from_dict(values: Mapping[str, Any], source: str = "config") -> Config:
     """Build a config from dictionaries.
 
     Args:
-        values: settings by section; missing ones take the value of the `paper` preset, and names of
+        values: settings by section; missing ones take the defaults of `Config`, and names of
             selfmark 0.1 are accepted.
         source: where the values come from, for error messages.
     """

@@ -13,21 +13,24 @@ from selfmark.image_ref import ImageRef
 from selfmark.points import FloatArray
 
 
-def shows_fixed_scene(refs: Sequence[ImageRef]) -> bool:
-    """Return True for whole frames of one video, whose median frame shows the background."""
+def are_whole_frames_of_one_video(refs: Sequence[ImageRef]) -> bool:
+    """Return True if all images are whole frames of one video.
+
+    If its camera does not move, which is not checked, the median frame shows the background.
+    """
     sources = [ref.source_frame for ref in refs]
     videos = {source[0] for source in sources if source is not None}
     return None not in sources and len(videos) == 1 and all(ref.box is None for ref in refs)
 
 
 def measure_background(pixels: Tensor, xy: FloatArray, radius: int, max_difference: float) -> FloatArray:
-    """Return the fraction of frames [K] in which the picture at a landmark is that of the median frame.
+    """Return for each landmark [K] the fraction of frames that look like the median frame around it.
 
     Args:
         pixels: [N, 3, S, S] uint8 frames of one video.
         xy: [N, K, 2] landmarks, pixels of the frames.
         radius: half the side of the compared square, pixels.
-        max_difference: mean difference of two squares that show the same, gray levels.
+        max_difference: maximum mean difference of two squares that look alike, gray levels.
     """
     median = pixels.median(dim=0).values.float()
     size = pixels.shape[-1]

@@ -9,7 +9,7 @@ import torch
 
 from selfmark.config import Config
 from selfmark.detector import Detector
-from selfmark.evaluation.background import measure_background, shows_fixed_scene
+from selfmark.evaluation.background import are_whole_frames_of_one_video, measure_background
 from selfmark.evaluation.consistency import (
     agreeing_fraction,
     cluster_separation,
@@ -70,7 +70,7 @@ def run_label_free_checks(
         settings,
     )
     background = np.full(len(found), np.nan)
-    if shows_fixed_scene(store.refs):
+    if are_whole_frames_of_one_video(store.refs):
         background = measure_background(
             store.pixels, xy, settings.background_radius, settings.background_difference
         )

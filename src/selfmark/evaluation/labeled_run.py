@@ -26,7 +26,7 @@ from selfmark.run.folder import Run
 
 @dataclass(frozen=True)
 class LabeledInputs:
-    """Images as the user names them, and their label file."""
+    """Inputs as the user gave them (files, folders, videos), and their label file."""
 
     images: Sequence[str | Path]
     labels: Path
@@ -64,7 +64,7 @@ def keep_common_points(train: LabeledRun, test: LabeledRun) -> tuple[LabeledRun,
 
 
 def split_in_half(labeled: LabeledRun, settings: Evaluation) -> tuple[LabeledRun, LabeledRun]:
-    """Split the images at random: regressors are fitted on the first half and tested on the second."""
+    """Split the objects at random: regressors are fitted on the first half and tested on the second."""
     count = len(labeled.truth)
     if count < 2:
         raise InputError(

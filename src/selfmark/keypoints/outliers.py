@@ -49,7 +49,9 @@ def outlier_scores(
     num_neighbors = min(neighbors, len(drawn) - 1)
     if num_neighbors < 1:
         return torch.zeros(count, device=unit.device)
-    column = torch.full((count,), -1, device=unit.device)  # column of each point itself, if it was drawn
+    column = torch.full(
+        (count,), -1, device=unit.device
+    )  # column of each point among the drawn ones; -1 if it was not drawn
     column[drawn] = torch.arange(len(drawn), device=unit.device)
 
     medians = []

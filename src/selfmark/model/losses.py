@@ -90,7 +90,9 @@ def pair_weights(
     num_positive, num_negative = _count_true([positive, negative], group)
     if settings.average == "together":
         num_positive = num_negative = num_positive + num_negative
-    min_count = 1 / group.size  # one pair, as a mean over the processes; avoids division by zero
+    min_count = (
+        1 / group.size
+    )  # one pair in the whole batch: counts are means over the processes; avoids division by zero
     return (
         positive / num_positive.clamp_min(min_count),
         negative * (settings.negative_weight / num_negative.clamp_min(min_count)),

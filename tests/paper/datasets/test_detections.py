@@ -269,5 +269,5 @@ def test_opencv_has_a_cascade_or_an_error_is_raised(celeba: Dataset) -> None:
 
 
 def test_data_sets_without_faces_raise(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="data sets of faces, which cub is not"):
+    with pytest.raises(InputError, match="cub is not a data set of faces"):
         use_found_faces(read_dataset("cub", face_miniatures.make_cub(tmp_path)))

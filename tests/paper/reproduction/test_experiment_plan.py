@@ -25,7 +25,7 @@ def plan(*names: str, preset: str = "paper", **changes: Any) -> ExperimentPlan:
 
 
 def test_tables_share_common_training_runs() -> None:
-    """All five tables have a row for LS3D with K = 30; their other rows differ."""
+    """All five tables share the run on LS3D with K = 30; other runs are shared by fewer tables."""
     names = ("clusters", "negatives", "stages", "generalization", "flipping")
     separate = {name: set(plan(name).trainings) for name in names}
     together = plan(*names)
@@ -194,7 +194,7 @@ def test_settings_that_a_table_compares_cannot_be_changed(table: str, name: str)
     check_rows_differ([experiment.load_experiment("cats")], {name: "selfmark"})
 
 
-def test_cost_is_proportional_to_iterations() -> None:
+def test_cost_grows_linearly_with_iterations() -> None:
     """More iterations of Stage 2 add exactly the time of these iterations."""
     (usual,) = plan("cats").trainings.values()
     (longer,) = plan("cats", stage2__iterations="400000").trainings.values()

@@ -32,7 +32,7 @@ def use_found_faces(dataset: Dataset, on_progress: Callable[[int, int], None] | 
         on_progress: called with the number of finished images and of all images.
     """
     if dataset.category != "face":
-        raise InputError(f"faces can only be found in data sets of faces, which {dataset.name} is not")
+        raise InputError(f"{dataset.name} is not a data set of faces: leave out --find-faces")
     cascade = _load_cascade()
     files = list(dict.fromkeys(file for split in dataset.splits.values() for file in split.paths))
     relative = np.full((len(files), 4), np.nan)

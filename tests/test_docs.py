@@ -43,6 +43,8 @@ _SHORT = {
     "student.iterations": 2,
     "student.batch": 3,
     "student.width": 16,
+    "methods.iterations": 2,
+    "methods.batch": 2,
 }
 SHORT = [f"--set={name}={json.dumps(value)}" for name, value in _SHORT.items() if name not in ("K", "M")]
 
@@ -68,6 +70,7 @@ def test_the_docs_show_the_main_commands() -> None:
         "map",
         "name",
         "evaluate",
+        "compare",
         "doctor",
         "report",
         "reproduce",
@@ -186,12 +189,14 @@ def test_every_documented_command_runs(
         pytest.importorskip("onnxruntime")
     if name == "discover" and "--resume" not in words:
         words += [*SHORT, "--preset=tiny"]
-        # --method needs features, and --preset=tiny replaces auto, the only preset that has them.
-        if "--method" in words and "--features" not in words:
+        # zero-shot needs features, and --preset=tiny replaces auto, the only preset that has them.
+        if "zero-shot" in words and "--features" not in words:
             words += ["--features", DEFAULT_FEATURES]
         if "--landmarks" not in words and "-k" not in words:
             words += ["-k", "4"]
         words += ["--set=M=24"]
+    if name == "compare":
+        words += [*SHORT, "--preset=tiny", "--budget=1s"]
     if name == "reproduce" and "--data" in words:
         words += [*SHORT, "--preset=tiny"]
     monkeypatch.chdir(workspace)

@@ -334,6 +334,8 @@ def detector_fingerprint(detector: Detector) -> str:
         parts.append(unpaired)
     if card.architecture != "hourglass":
         parts += [card.architecture, dataclasses.asdict(card.features), dataclasses.asdict(card.student)]
+    if card.architecture == "soft-argmax":
+        parts.append(card.softmax)
     digest = hashlib.sha256(json.dumps(parts).encode())
     tensors = dict(detector.psi.state_dict())
     onnx_model = find_onnx_model(detector.psi)

@@ -19,6 +19,7 @@ from selfmark.feature_pipeline import train_feature_detector
 from selfmark.features.loading import check_features, resolve_features
 from selfmark.image_ref import ImageRef
 from selfmark.images.store import ImageStore
+from selfmark.methods.training import train_method
 from selfmark.model.card import read_card, write_card
 from selfmark.pipeline import train_detector, train_phi
 from selfmark.pipeline_steps import report_out_of_memory
@@ -69,7 +70,8 @@ def discover(
         listener: called with every log event.
         features: pretrained features: `efficientnet-lite0`, `dinov2-s`, `onnx:FILE`, ..., or `none` for the
             paper's method; None uses those of the preset.
-        method: `self-training`, or `zero-shot` for the instant landmarks of the features alone.
+        method: `self-training`, `zero-shot` for the instant landmarks of the features alone, or a method of
+            another paper: `equivariance`, `zhang2018`, `jakab2018`, `lorenz2019` or `autolink`.
         verify: train a second, shorter detector and compare the two on images that neither was trained on;
             None does so for the preset `auto` on a GPU.
         recipe: `upright`, `any-orientation`, `side-view` or `many-colors`, settings for a kind of images, or
@@ -96,6 +98,8 @@ def discover(
 
 def _train(run: Run, device: torch.device, is_new: bool) -> tuple[Detector, ImageStore]:
     """Run the method from the images to a detector, with or without features."""
+    if run.config.is_from_another_paper:
+        return train_method(run, device, is_new)
     if run.config.uses_features:
         return train_feature_detector(run, device, is_new, lambda pixels, xy: _write_preview(run, pixels, xy))
     return train_detector(run, device, is_new)
@@ -277,7 +281,10 @@ def _create_run(
 
     notes: list[str] = []
     refs = locate_objects(*inputs, tracking, on_progress, notes.append)
+    method = settings.get("method", options.method)
     features = settings.get("features.name", options.features)
+    if features is None and method not in (None, "self-training", "zero-shot"):
+        features = "none"
     if features is not None:
         features = resolve_features(str(features))
         settings = {**settings, "features.name": features}

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from selfmark.config import Config, override
+from selfmark.config.schedule import scale_schedule
 from selfmark.detector import Detector
 from selfmark.errors import CollapsedTraining, NotEnoughData
 from selfmark.evaluation.protocol import to_json_list
@@ -85,20 +86,9 @@ def shorten(config: Config) -> Config:
     >>> shorten(Config(seed=3)).seed, shorten(Config()).stage2.iterations
     (4, 100000)
     """
-    fraction = config.verification.schedule_fraction
-
-    def scale(iterations: int) -> int:
-        return max(1, round(fraction * iterations))
-
-    shorter = override(config, {"seed": config.seed + 1, "verification.enabled": False})
-    return replace(
-        shorter,
-        features=replace(config.features, keypoint_landmarks=False),
-        student=replace(config.student, iterations=scale(config.student.iterations)),
-        warmup=replace(config.warmup, iterations=scale(config.warmup.iterations)),
-        rounds=replace(config.rounds, iterations=scale(config.rounds.iterations)),
-        stage2=replace(config.stage2, iterations=scale(config.stage2.iterations)),
-    )
+    other = override(config, {"seed": config.seed + 1, "verification.enabled": False})
+    shorter = scale_schedule(other, config.verification.schedule_fraction)
+    return replace(shorter, features=replace(config.features, keypoint_landmarks=False))
 
 
 def _compare_on_held_out_images(

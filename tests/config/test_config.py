@@ -282,10 +282,13 @@ def test_settings_of_unused_features_are_not_used() -> None:
     changes = {"features.sharpness": 5.0, "student.rounds": 7}
     used = config.used_settings(tiny)
     assert used == config.used_settings(config.override(tiny, changes))
-    assert config.to_dict(tiny).keys() - used.keys() == {"method", "features", "student", "verification"}
+    unused = config.to_dict(tiny).keys() - used.keys()
+    methods = {"methods", "equivariance", "zhang2018", "jakab2018", "lorenz2019", "autolink"}
+    assert unused == {"method", "features", "student", "verification"} | methods
+    other = config.override(tiny, {"method": "autolink"})
+    assert {"method", "methods", "autolink"} == config.used_settings(other).keys() - used.keys()
     with_features = config.with_features(tiny, "efficientnet-lite0")
-    assert config.to_dict(with_features).keys() - config.used_settings(with_features).keys() == {
-        "verification"
-    }
+    unused = config.to_dict(with_features).keys() - config.used_settings(with_features).keys()
+    assert unused == {"verification"} | methods
     changed = config.override(with_features, changes)
     assert config.used_settings(changed) != config.used_settings(with_features)

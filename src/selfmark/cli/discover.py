@@ -47,7 +47,11 @@ def discover(
         ),
     ] = None,
     method: Annotated[
-        str | None, typer.Option(help="self-training, or zero-shot for a result without training.")
+        str | None,
+        typer.Option(
+            help="self-training, zero-shot for a result without training, or the method of another paper: "
+            "equivariance, zhang2018, jakab2018, lorenz2019 or autolink."
+        ),
     ] = None,
     recipe: Annotated[
         str,

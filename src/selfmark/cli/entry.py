@@ -13,6 +13,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from selfmark._version import __version__
+from selfmark.cli.compare import compare
 from selfmark.cli.console import print_note, print_result
 from selfmark.cli.datasets import app as datasets_app
 from selfmark.cli.demo import demo
@@ -41,6 +42,7 @@ app.command("map", cls=Command)(map_points)
 app.command(cls=Command)(name)
 app.command(cls=Command)(export)
 app.command(cls=Command)(evaluate)
+app.command(cls=Command)(compare)
 app.command(cls=Command)(demo)
 app.command(cls=Command)(reproduce)
 app.command(cls=Command)(report)

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from selfmark.config import Method
-from selfmark.errors import InputError
+from selfmark.errors import InputError, suggest
 
 if TYPE_CHECKING:
     from selfmark.tracking.regions import Regions
@@ -71,7 +71,8 @@ def parse_method(value: str | None) -> Method | None:
     methods: dict[str, Method] = {name: name for name in get_args(Method)}
     if value in methods:
         return methods[value]
-    raise InputError(f"--method must be {' or '.join(get_args(Method))}, not '{value}'")
+    hint = suggest(value, methods)
+    raise InputError(f"--method must be one of {', '.join(methods)}, not '{value}'.{hint}")
 
 
 def parse_landmark_count(text: str | None) -> int | Literal["auto"] | None:

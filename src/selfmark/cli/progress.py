@@ -28,9 +28,13 @@ if TYPE_CHECKING:
 
 _SECONDS_PER_LINE = 15  # minimum time between two lines where there is no terminal
 # How the stage names of log events are displayed.
-_STAGE_NAMES = {"applying Phi": "describing keypoints", "stage 2": "training the detector"}
+_STAGE_NAMES = {
+    "applying Phi": "describing keypoints",
+    "stage 2": "training the detector",
+    "method": "training",
+}
 # Names of the checkpoints that stages of the paper's method are stored in.
-_CHECKPOINTS = {"warm-up": "stage1", "round": "stage1", "stage 2": "stage2"}
+_CHECKPOINTS = {"warm-up": "stage1", "round": "stage1", "stage 2": "stage2", "method": "method"}
 _STUDENT_STAGES = {"student": "learning landmarks", "keypoints": "learning keypoints"}
 
 

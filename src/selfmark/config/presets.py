@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
+from selfmark.config.method_settings import AutoLink, Methods
 from selfmark.config.schema import (
     Augment,
     Config,
@@ -50,6 +51,7 @@ PRESETS: dict[str, Config] = {
         rounds=Rounds(count=4, iterations=1_200, lr_drops=(0.81,)),
         stage2=Stage2(iterations=1_800, batch=32, lr_drops=(0.75,), sigma=2.0, refine="centroid"),
         runtime=Runtime(checkpoint_every=500),
+        methods=Methods(iterations=4_000),
     ),
     "tiny": Config(
         preset="tiny",
@@ -70,6 +72,8 @@ PRESETS: dict[str, Config] = {
         rounds=Rounds(count=4, iterations=150, lr_drops=(0.85,)),
         stage2=Stage2(iterations=350, lr_drops=(0.75,), backbone_lr=0.5, sigma=1.5, refine="centroid"),
         runtime=Runtime(batch=8, checkpoint_every=100, log_every=10),
+        methods=Methods(iterations=1_000, batch=16),
+        autolink=AutoLink(size=64, perceptual_size=128),
     ),
 }
 

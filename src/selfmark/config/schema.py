@@ -12,9 +12,17 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from selfmark.config.limits import above, any_number, at_least, between, check_limits, fraction, require
+from selfmark.config.method_settings import (
+    AutoLink,
+    Equivariance,
+    Jakab2018,
+    Lorenz2019,
+    Method,
+    Methods,
+    Zhang2018,
+)
 
 DetectorName = Literal["sift", "orb", "selfmark", "superpoint", "r2d2", "alike-t", "alike-n", "file"]
-Method = Literal["self-training", "zero-shot"]
 
 Orientation = Literal["auto", "not-upright", "upright", "turned", "any"]
 """How objects are turned in the images.
@@ -417,7 +425,7 @@ class Config:
     """All settings of one run; change them with `dataclasses.replace` or `override`."""
 
     preset: str = "paper"  # the preset that these settings started from
-    method: Method = "self-training"  # zero-shot: landmarks of the features alone, without training
+    method: Method = "self-training"  # zero-shot: features without training; others: see docs/methods.md
     seed: int = 0  # seed of all random numbers
     K: int = at_least(0, 30, _LIMIT_OF_K)  # number of landmarks; 0: chosen after the warm-up (auto_k)
     M: int = between(0, 1_000_000, 100)  # number of clusters in Stage 1, M >> K
@@ -442,6 +450,12 @@ class Config:
     evaluation: Evaluation = field(default_factory=Evaluation)
     verification: Verification = field(default_factory=Verification)
     tracking: Tracking = field(default_factory=Tracking)
+    methods: Methods = field(default_factory=Methods)
+    equivariance: Equivariance = field(default_factory=Equivariance)
+    zhang2018: Zhang2018 = field(default_factory=Zhang2018)
+    jakab2018: Jakab2018 = field(default_factory=Jakab2018)
+    lorenz2019: Lorenz2019 = field(default_factory=Lorenz2019)
+    autolink: AutoLink = field(default_factory=AutoLink)
 
     def __post_init__(self) -> None:
         check_limits(self)
@@ -452,6 +466,11 @@ class Config:
     def map_size(self) -> int:
         """Side of the heatmaps in cells."""
         return self.images.size // STRIDE
+
+    @property
+    def is_from_another_paper(self) -> bool:
+        """Whether landmarks are found by a method of another paper (`selfmark.methods`)."""
+        return self.method not in ("self-training", "zero-shot")
 
     @property
     def uses_features(self) -> bool:
@@ -483,8 +502,16 @@ def _check_combinations(config: Config) -> None:
         "flip.test needs flip.train, which finds the mirror partners; set both to false",
     )
     require(
-        config.uses_features or config.method == "self-training",
+        config.uses_features or config.method != "zero-shot",
         "method zero-shot needs features, for example --features efficientnet-lite0",
+    )
+    require(
+        not (config.is_from_another_paper and config.uses_features),
+        f"method {config.method} does not use features: leave out --features",
+    )
+    require(
+        not (config.is_from_another_paper and config.K == 0),
+        f"method {config.method} cannot choose the number of landmarks: give it with -k",
     )
     require(len(config.auto_k.candidates) > 0, "auto_k.candidates must be a list of at least one number")
     require(

@@ -16,6 +16,8 @@ from selfmark.errors import InputError
 Section = TypeVar("Section")
 
 _ONLY_WITH_FEATURES = ("method", "features", "student")
+# Settings of the methods of other papers.
+_METHOD_SECTIONS = ("methods", "equivariance", "zhang2018", "jakab2018", "lorenz2019", "autolink")
 
 # Settings that did not exist when the first digests were published. With their defaults, results are the same
 # as before.
@@ -49,14 +51,16 @@ def used_settings(config: Config) -> dict[str, Any]:
     """Return the settings that results depend on, in the form of `to_dict`.
 
     Digests are computed from these settings. Left out are the settings for features if the run uses none, the
-    settings of `_ADDED_LATER` that have their defaults, and those of the verification.
+    settings of `_ADDED_LATER` that have their defaults, and those of the verification and of other methods.
     """
     values = _omit_later_defaults(to_dict(config))
-    del values["verification"]
+    unused = {"verification", *_METHOD_SECTIONS}
+    if config.is_from_another_paper:
+        unused -= {"methods", config.method}
     if not config.uses_features:
-        for name in _ONLY_WITH_FEATURES:
-            del values[name]
-    return values
+        unused |= {*_ONLY_WITH_FEATURES}
+        unused -= {"method"} if config.is_from_another_paper else set()
+    return {name: value for name, value in values.items() if name not in unused}
 
 
 def _omit_later_defaults(values: dict[str, Any]) -> dict[str, Any]:

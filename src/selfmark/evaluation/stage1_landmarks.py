@@ -19,6 +19,7 @@ from torch import Tensor
 from selfmark.config import STRIDE, Config, Flip
 from selfmark.correspondence.assignment import assign_clusters
 from selfmark.correspondence.describe import describe_images
+from selfmark.detector import Detector
 from selfmark.errors import InputError
 from selfmark.features.cells import normalize_features
 from selfmark.features.encoder import CELL
@@ -28,9 +29,10 @@ from selfmark.images.augment import invert_affine, move_points, warp_images
 from selfmark.images.feed import PixelFeed
 from selfmark.model.card import read_card
 from selfmark.model.feature_network import ZeroShotPsi
-from selfmark.model.heatmaps import heat_centroids, sample_maps, to_pixels
+from selfmark.model.heatmaps import heat_centroids, sample_descriptors, sample_maps, to_pixels
 from selfmark.model.landmark_network import prepare_landmark_network
 from selfmark.model.network import Phi, prepare_network
+from selfmark.model.soft_argmax import SoftArgmaxPsi
 from selfmark.model.turned_network import DirectionFinder
 from selfmark.points import FloatArray, LabeledPoints
 from selfmark.run.folder import Run
@@ -53,7 +55,12 @@ class Stage1Finder(Protocol):
 
 
 def load_stage1_finder(run: Run, device: torch.device | str) -> Stage1Finder:
-    """Load Stage 1 of a finished run, or its zero-shot landmarks if its detector was trained on those."""
+    """Load Stage 1 of a finished run, or its zero-shot landmarks if its detector was trained on those.
+
+    Methods of other papers have one stage, whose landmarks are those of the detector.
+    """
+    if run.config.is_from_another_paper:
+        return OnlyStage.load(run, device)
     uses_zero_shot = run.config.uses_features and _landmark_source(run) != "keypoints"
     found: Stage1Finder = ZeroShotStage1.load(run, device) if uses_zero_shot else Stage1.load(run, device)
     if run.config.features.orientation != "turned":
@@ -123,19 +130,52 @@ class ZeroShotStage1:
         """Find the landmarks of a batch of network images [B, 3, S, S] uint8; all are found."""
         features, maps = self.network.describe_and_place(pixels.to(self.device).float() / 255)
         cells = heat_centroids(maps).cells
-        num_images, K = cells.shape[:2]
         at_landmarks = (cells + 0.5) / (CELL // STRIDE) - 0.5  # in cells of the features
         sampled = normalize_features(sample_maps(features, at_landmarks), self.config.features)
-        descriptor = sampled.flatten(0, 1).cpu().numpy()
-        label = np.tile(np.arange(K), num_images)
-        margin = silhouette_margins(descriptor, label, self.centroids.cpu().numpy())
-        return Stage1Landmarks(
-            to_pixels(cells).cpu().numpy(),
-            np.repeat(np.arange(num_images), K),
-            label,
-            descriptor,
-            margin.astype(np.float32),
-        )
+        return _all_found(cells, sampled, self.centroids)
+
+
+@dataclass(frozen=True)
+class OnlyStage:
+    """The network of a method with one stage, and the mean descriptors [K, D] of its landmarks."""
+
+    network: SoftArgmaxPsi
+    centroids: Tensor
+    config: Config
+    device: torch.device
+
+    @classmethod
+    def load(cls, run: Run, device: torch.device | str) -> OnlyStage:
+        """Load the detector of a run."""
+        device = torch.device(device)
+        network = Detector.load(run.path, device).psi
+        if not isinstance(network, SoftArgmaxPsi):
+            raise InputError(
+                f"{run.model_folder} contains a model of another method than {run.config.method}"
+            )
+        return cls(network, _load_centroids(run, device), run.config, device)
+
+    @torch.no_grad()
+    def find(self, pixels: Tensor) -> Stage1Landmarks:
+        """Find the landmarks of a batch of network images [B, 3, S, S] uint8; all are found."""
+        features, maps = self.network.describe_and_place(pixels.to(self.device).float() / 255)
+        cells = heat_centroids(maps).cells
+        return _all_found(cells, sample_descriptors(features, cells), self.centroids)
+
+
+def _all_found(cells: Tensor, descriptor: Tensor, centroids: Tensor) -> Stage1Landmarks:
+    """Return landmarks that are all found, at cells [B, K, 2] with unit descriptors [B, K, D]."""
+    num_images, K = cells.shape[:2]
+    flat = descriptor.flatten(0, 1).cpu().numpy()
+    label = np.tile(np.arange(K), num_images)
+    margin = silhouette_margins(flat, label, centroids.cpu().numpy())
+    return Stage1Landmarks(
+        to_pixels(cells).cpu().numpy(),
+        np.repeat(np.arange(num_images), K),
+        label,
+        flat,
+        margin.astype(np.float32),
+    )
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from selfmark.model.card import ModelCard, is_packaged, model_folder
 from selfmark.model.feature_network import ZeroShotPsi
 from selfmark.model.landmark_network import LandmarkNetwork
 from selfmark.model.network import Psi
+from selfmark.model.soft_argmax import SoftArgmaxPsi
 from selfmark.model.turned_network import TurnedPsi
 from selfmark.run.files import atomic_write
 from selfmark.run.folder import Run
@@ -105,13 +106,22 @@ def write_int8(detector: Detector, sample: torch.Tensor, path: Path) -> Path:
     _check_exportable(detector, ["int8"])
     card, network = detector.card, detector.psi
     if isinstance(network, Psi):
-        psi = Psi(card.network, len(card.names))  # a copy on the CPU that can be changed
-        psi.load_state_dict(network.state_dict())
+        psi = _copy_network(network, card)  # a copy on the CPU that can be changed
         fold_scales(psi)
         ranges = observe_ranges(psi, block_convs(psi), sample, card.flip_test)
         return _write(detector, psi, Int8Recorder(Graph(), ranges), path)
     ranges = observe_ranges(network, head_convs(network), sample.to(detector.device), card.flip_test)
     return _write(detector, network, Int8Recorder(Graph(), ranges), path)
+
+
+def _copy_network(network: Psi, card: ModelCard) -> Psi:
+    """Return a copy of an hourglass network on the CPU, without the backend of its device."""
+    num_landmarks = len(card.names)
+    copy: Psi = Psi(card.network, num_landmarks)
+    if isinstance(network, SoftArgmaxPsi):
+        copy = SoftArgmaxPsi(card.network, num_landmarks, network.softmax)
+    copy.load_state_dict(network.state_dict())
+    return copy
 
 
 def _check_exportable(detector: Detector, precisions: Sequence[Precision]) -> None:

@@ -21,12 +21,13 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
-from selfmark.config import STRIDE
+from selfmark.config import STRIDE, Softmax
 from selfmark.export.onnx_nodes import Graph, Value, floats, integers
 from selfmark.model.backend import NetworkOps
 from selfmark.model.card import ModelCard, landmarks_without_partner
 from selfmark.model.heatmaps import PeakMethod, Refine
 from selfmark.model.plain_backend import PLAIN_BACKEND
+from selfmark.model.soft_argmax import SoftArgmaxPsi
 
 if TYPE_CHECKING:
     from selfmark.model.network import Psi, ResidualBlock
@@ -143,7 +144,28 @@ def add_maps(recorder: Recorder, psi: Psi, images: Value, size: int) -> Maps:
     # The recorder computes with Maps instead of tensors.
     backend = replace(PLAIN_BACKEND, layers=cast(NetworkOps, recorder))
     maps: Maps = psi.head(psi.backbone(Maps(images.name, 3, size), backend), backend)
-    return Maps(Value(recorder.graph, maps.name).cast(np.float32).name, maps.channels, maps.side)
+    scores = Maps(Value(recorder.graph, maps.name).cast(np.float32).name, maps.channels, maps.side)
+    return (
+        _add_distributions(recorder.graph, scores, psi.softmax) if isinstance(psi, SoftArgmaxPsi) else scores
+    )
+
+
+def _add_distributions(graph: Graph, scores: Maps, softmax: Softmax) -> Maps:
+    """Add the square roots of the distributions of `soft_argmax.to_distributions`."""
+    side, channels, name = scores.side, scores.channels, scores.name
+    if softmax == "axes":
+        rows, columns = (
+            graph.add("Softmax", graph.add("ReduceMean", name, axes=[axis], keepdims=1), axis=other)
+            for axis, other in ((3, 2), (2, 3))
+        )
+        return Maps(graph.add("Sqrt", graph.add("Mul", rows, columns)), channels, side)
+    if softmax == "channels":
+        channels -= 1
+        shares = graph.add("LogSoftmax", name, axis=1)
+        name = graph.add("Slice", shares, integers([0]), integers([channels]), integers([1]))
+    flat = graph.add("Softmax", graph.add("Reshape", name, integers([0, channels, side * side])), axis=2)
+    maps = graph.add("Reshape", flat, integers([0, channels, side, side]))
+    return Maps(graph.add("Sqrt", maps), channels, side)
 
 
 def add_mirrored_maps(

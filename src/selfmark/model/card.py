@@ -16,7 +16,16 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from selfmark._version import __version__
-from selfmark.config import Features, Images, Network, PeakMethod, Student, check_model, section_from_dict
+from selfmark.config import (
+    Features,
+    Images,
+    Network,
+    PeakMethod,
+    Softmax,
+    Student,
+    check_model,
+    section_from_dict,
+)
 from selfmark.config.limits import check_limits
 from selfmark.errors import InputError
 from selfmark.model.colors import landmark_colors
@@ -28,8 +37,14 @@ _MAX_BYTES = 64 << 20  # size limit of model.json; even _MAX_LANDMARKS landmarks
 ONNX_FEATURES = "features.safetensors"
 """File of a model folder with a copy of the ONNX model, for features `onnx:FILE`."""
 
-Architecture = Literal["hourglass", "encoder", "zero-shot"]
-"""The paper's network, a head on a pretrained encoder, or centroids of the encoder's features."""
+Architecture = Literal["hourglass", "encoder", "zero-shot", "soft-argmax"]
+"""The kind of a network.
+
+hourglass:   the paper's network
+encoder:     a head on a pretrained encoder
+zero-shot:   centroids of the encoder's features
+soft-argmax: the paper's network, whose maps become distributions; for the methods of other papers
+"""
 
 Verdict = Literal["good", "usable", "failed"]
 """How a run turned out, judged without labels; see `evaluation.verdict`."""
@@ -63,6 +78,7 @@ class ModelCard:
     trust: tuple[float, ...] = ()  # 0..1 per landmark, see `evaluation.trust`; () if it was not measured
     verdict: Verdict | None = None  # None if it was not measured
     unpaired: tuple[int, ...] = ()  # landmarks for which training found no mirror partner, ascending
+    softmax: Softmax = "space"  # how the maps of a soft-argmax network become distributions
 
 
 def read_card(folder: Path) -> ModelCard:
@@ -171,6 +187,9 @@ def _card_from_json(values: Any, path: Path) -> ModelCard:
         architecture = values.get("architecture", "hourglass")  # missing in cards of selfmark 0.1
         if architecture not in get_args(Architecture):
             raise ValueError(f"unknown value {reprlib.repr(architecture)} of 'architecture'")
+        softmax = values.get("softmax", "space")
+        if softmax not in get_args(Softmax):
+            raise ValueError(f"unknown value {reprlib.repr(softmax)} of 'softmax'")
         return ModelCard(
             names=names,
             mirror=mirror,
@@ -189,6 +208,7 @@ def _card_from_json(values: Any, path: Path) -> ModelCard:
             trust=_parse_trust(values.get("trust", ()), len(names)),
             verdict=_parse_verdict(values.get("verdict")),
             unpaired=_parse_indices("unpaired", values.get("unpaired", ()), len(names)),
+            softmax=softmax,
         )
     except (KeyError, TypeError, ValueError, OverflowError, InputError) as error:
         raise InputError(f"{path} is not a valid model description: {error}") from error

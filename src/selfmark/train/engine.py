@@ -137,6 +137,21 @@ def build_student_state(
     return TrainState(network, optimizer, generator, group, capture)
 
 
+def build_method_state(
+    network: nn.Module, lr: float, generator: torch.Generator, group: ProcessGroup
+) -> TrainState:
+    """Create an Adam optimizer for all parts of a method of another paper, and the state at iteration 0.
+
+    Args:
+        network: the network with everything that its training needs.
+        lr: learning rate.
+        generator: source of the random numbers of augmentation and sampling.
+        group: the processes that train together.
+    """
+    optimizer = FlatAdamW([(network, 1.0)], lr, weight_decay=0.0)
+    return TrainState(network, optimizer, generator, group, capture=False)
+
+
 def run_phase(
     state: TrainState,
     phase: Phase,

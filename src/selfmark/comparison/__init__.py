@@ -1,0 +1,1 @@
+"""Compare discovery methods on the same images: same K, same network, same training time."""

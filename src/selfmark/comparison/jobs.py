@@ -1,0 +1,123 @@
+"""What is compared: the images, the labels, the methods, and the training time of each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+from selfmark.config import Method
+from selfmark.errors import InputError, suggest
+
+DEFAULT_METHODS: tuple[Method, ...] = get_args(Method)
+_UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A comparison as the user asked for it.
+
+    Attributes:
+        images: Inputs of discovery.
+        labels: Label file that errors are measured with.
+        landmarks: Number of landmarks K of every method.
+        budget: Training time of every method, seconds.
+        methods: Names of the methods.
+        label_images: Images of the labels; empty if they are among `images`.
+        train_labels: Labels that regressors are fitted on; None fits on a random half of `labels`.
+        normalizer: Length that errors are divided by; empty for that of the labels.
+        preset: Preset that decides the size of the network.
+        seed: Seed of all methods.
+        settings: Settings of all methods by dotted name.
+    """
+
+    images: tuple[str, ...]
+    labels: Path
+    landmarks: int
+    budget: float
+    methods: tuple[Method, ...] = DEFAULT_METHODS
+    label_images: tuple[str, ...] = ()
+    train_labels: Path | None = None
+    normalizer: str = ""
+    preset: str = "auto"
+    seed: int = 0
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def evaluated_images(self) -> list[str]:
+        """Images that the labels belong to."""
+        return list(self.label_images or self.images)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One method of a comparison, on one device.
+
+    Attributes:
+        comparison: What is compared.
+        method: Name of the method.
+        folder: Folder of its run and its result.
+        device: Device to compute on.
+    """
+
+    comparison: Comparison
+    method: Method
+    folder: Path
+    device: str
+
+    @property
+    def run_folder(self) -> Path:
+        """The run of the method."""
+        return self.folder / "run"
+
+    @property
+    def result_file(self) -> Path:
+        """The row of the method; it exists once the method is done."""
+        return self.folder / "result.json"
+
+    @property
+    def uses_features(self) -> bool:
+        """Whether the method is one of ours, which use pretrained features."""
+        return self.method in ("self-training", "zero-shot")
+
+
+def parse_methods(text: str) -> tuple[Method, ...]:
+    """Parse a list of methods such as "self-training,autolink"; an empty text means all.
+
+    >>> parse_methods("zero-shot, autolink")
+    ('zero-shot', 'autolink')
+
+    Raises:
+        InputError: if a method is unknown or is listed twice.
+    """
+    known: dict[str, Method] = {name: name for name in get_args(Method)}
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in known:
+            hint = suggest(name, known) or f" Choose from {', '.join(known)}."
+            raise InputError(f"unknown method '{name}'.{hint}")
+        if names.count(name) > 1:
+            raise InputError(f"the method '{name}' is listed twice")
+    return tuple(known[name] for name in names) or DEFAULT_METHODS
+
+
+def parse_duration(text: str) -> float:
+    """Parse a duration such as "90s", "4min" or "1h" into seconds.
+
+    >>> parse_duration("4min"), parse_duration("1.5 h")
+    (240.0, 5400.0)
+
+    Raises:
+        InputError: if it is not a positive duration.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|h)", text.strip())
+    if match is None or float(match[1]) == 0:
+        raise InputError(f"a budget is a duration such as 90s, 4min or 1h, not '{text}'")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def order_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Order rows by forward error; methods that failed come last."""
+    return sorted(rows, key=lambda row: (row["failure"] != "", row["forward"] or 0.0, row["method"]))

@@ -1,0 +1,140 @@
+"""Train and measure one method of a comparison, in a process of its own."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import torch
+
+from selfmark.comparison.jobs import Job
+from selfmark.comparison.pace import plan_schedule, remove_pilot
+from selfmark.detector import Detector
+from selfmark.discovery import discover
+from selfmark.errors import SelfmarkError
+from selfmark.evaluation.label_files import read_ground_truth
+from selfmark.evaluation.labeled_run import build_examples
+from selfmark.evaluation.normalizers import default_normalizer
+from selfmark.evaluation.on_object import fraction_on_object
+from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
+from selfmark.images.sources import list_images
+from selfmark.run.devices import select_device
+from selfmark.run.files import read_json, write_json
+from selfmark.run.folder import Listener, Run
+
+Row = dict[str, Any]
+_TOLERANCE = 0.02  # landmarks this far outside of the object are on it, as a fraction of the image side
+
+
+def run_job(job: Job, listener: Listener | None = None) -> Row:
+    """Train and measure a method, unless its result exists; an interrupted training is resumed."""
+    if job.result_file.exists():
+        row: Row = read_json(job.result_file)
+        return row
+    job.folder.mkdir(parents=True, exist_ok=True)
+    device = select_device(job.device)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    try:
+        row = _train_and_measure(job, device, listener)
+    except SelfmarkError as error:
+        row = _empty_row(job) | {"failure": str(error)}
+    remove_pilot(job.folder)
+    write_json(row, job.result_file)
+    return row
+
+
+def _train_and_measure(job: Job, device: torch.device, listener: Listener | None) -> Row:
+    comparison = job.comparison
+    plan_file = job.folder / "schedule.json"
+    if not plan_file.exists():
+        write_json(plan_schedule(job, device), plan_file)
+    schedule = read_json(plan_file)
+    resume = (job.run_folder / "run.json").exists()
+    started = time.monotonic()
+    detector = discover(
+        () if resume else list(comparison.images),
+        landmarks=None if resume else comparison.landmarks,
+        output=job.run_folder,
+        preset=comparison.preset,
+        settings={} if resume else {**comparison.settings, **schedule, "seed": comparison.seed},
+        resume=resume,
+        device=job.device,
+        listener=listener,
+        method=job.method,
+        verify=None if resume else False,
+    )
+    minutes = (time.monotonic() - started) / 60
+    metrics = evaluate_run(
+        job.run_folder,
+        EvaluationInputs(
+            comparison.evaluated_images, comparison.labels, train_labels=comparison.train_labels
+        ),
+        EvaluationOptions(comparison.normalizer, settings={"fit_images": [], "draws": 1}),
+        device=job.device,
+    )
+    raw = next(iter(metrics["raw"].values()))
+    return _empty_row(job) | {
+        "forward": metrics["headline"]["forward"]["error"],
+        "guessing_forward": metrics["guessing"]["forward"],
+        "backward": metrics["headline"]["backward"]["error"],
+        "guessing_backward": metrics["guessing"]["backward"],
+        "hits": raw["average"],
+        "on_object": _measure_on_object(job, detector),
+        "verdict": metrics["unlabelled"]["verdict"],
+        "minutes": round(minutes, 2),
+        "training_minutes": round(_training_seconds(Run.open(job.run_folder)) / 60, 2),
+        "memory_gigabytes": round(_peak_memory(device) / 2**30, 2),
+        "iterations": schedule,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
+        "torch": torch.__version__,
+    }
+
+
+def _empty_row(job: Job) -> Row:
+    figures = (
+        *("forward", "guessing_forward", "backward", "guessing_backward", "hits", "on_object", "verdict"),
+        *("minutes", "training_minutes", "memory_gigabytes", "iterations", "device", "torch"),
+    )
+    comparison = job.comparison
+    return {
+        "method": job.method,
+        "k": comparison.landmarks,
+        "seed": comparison.seed,
+        "budget_minutes": comparison.budget / 60,
+        "failure": "",
+    } | dict.fromkeys(figures)
+
+
+def _measure_on_object(job: Job, detector: Detector) -> float | None:
+    comparison = job.comparison
+    truth = read_ground_truth(comparison.labels, list_images(comparison.evaluated_images))
+    found = detector.predict_network_pixels(truth.refs)
+    size = detector.card.images.size
+    spec = comparison.normalizer or default_normalizer(truth)
+    examples = build_examples(truth.select(found.rows), found.xy, found.regions, spec, size)
+    return fraction_on_object(examples, _TOLERANCE * size)
+
+
+def _training_seconds(run: Run) -> float:
+    """Return the seconds of all training phases, over all attempts at a run."""
+    longest: dict[tuple[str, int, int], float] = {}
+    attempt = 0
+    for event in run.events():
+        attempt += event["event"] == "plan"
+        if event["event"] == "train":
+            longest[event["stage"], event["round"], attempt] = event["seconds"]
+    return sum(longest.values())
+
+
+def _peak_memory(device: torch.device) -> int:
+    """Return the largest memory that this process has used on its device, bytes."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    if sys.platform == "win32":  # which has no module `resource`
+        return 0
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,103 @@
+"""The page of a comparison: the table, and the same images side by side, method by method."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from selfmark._version import __version__
+from selfmark.comparison.jobs import Comparison
+from selfmark.detector import Detector
+from selfmark.errors import InputError
+from selfmark.images.sources import list_images
+from selfmark.images.store import load_store
+from selfmark.report.landmark_pictures import draw_landmarks, to_data_uri
+from selfmark.run.files import atomic_write
+from selfmark.sampling import evenly_spaced
+
+Row = dict[str, Any]
+
+COLUMNS = {
+    "method": "method",
+    "forward": "forward error, %",
+    "guessing_forward": "guessing",
+    "backward": "backward error, %",
+    "guessing_backward": "guessing",
+    "hits": "raw hits, %",
+    "on_object": "on the object, %",
+    "verdict": "verdict",
+    "training_minutes": "training, min",
+    "minutes": "in all, min",
+    "memory_gigabytes": "memory, GB",
+}
+_SHOWN_IMAGES = 8
+
+
+def table_cells(row: Row) -> list[str]:
+    """Return the cells of a method, in the order of COLUMNS.
+
+    >>> table_cells({"method": "autolink", "failure": "", "forward": 6.049, "on_object": 0.9})[:2]
+    ['autolink', '6.05']
+    """
+    if row["failure"]:
+        return [row["method"], "failed", *[""] * (len(COLUMNS) - 2)]
+    return [_format(name, row.get(name)) for name in COLUMNS]
+
+
+def _format(name: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if name == "on_object":
+        return f"{100 * value:.0f}"
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def write_page(comparison: Comparison, rows: Sequence[Row], output: Path) -> Path:
+    """Write index.html and return its path.
+
+    Args:
+        comparison: what was compared.
+        rows: one per method, in the order of the page.
+        output: folder of the comparison.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("selfmark", "comparison"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    trained = [row["method"] for row in rows if not row["failure"]]
+    text = environment.get_template("page.html").render(
+        version=__version__,
+        header=list(COLUMNS.values()),
+        rows=[table_cells(row) for row in rows],
+        failures=[(row["method"], row["failure"]) for row in rows if row["failure"]],
+        methods=trained,
+        images=_draw_images(comparison, trained, output),
+        comparison=comparison,
+        minutes=f"{comparison.budget / 60:g}",
+    )
+    path = output / "index.html"
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return path
+
+
+def _draw_images(comparison: Comparison, methods: Sequence[str], output: Path) -> list[tuple[str, list[str]]]:
+    """Return the name of each shown image and its pictures, one per method, as data URIs."""
+    refs = list_images(comparison.evaluated_images)
+    chosen = [refs[row] for row in evenly_spaced(len(refs), _SHOWN_IMAGES)]
+    pictures: dict[str, list[str]] = {}
+    for method in methods:
+        detector = Detector.load(output / method / "run")
+        try:
+            store = load_store(chosen, detector.card.images, float("inf"), None)
+        except InputError:
+            continue
+        xy = detector.locate(store.pixels).xy.cpu().numpy()
+        images = store.pixels.permute(0, 2, 3, 1).numpy()
+        for ref, image, points in zip(store.refs, images, xy, strict=True):
+            pictures.setdefault(ref.name, []).append(to_data_uri(draw_landmarks(image, points)))
+    return list(pictures.items())

@@ -1,0 +1,137 @@
+"""Run all methods of a comparison, one process each, on one or several devices; then write the results."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import queue
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from selfmark._version import __version__
+from selfmark.comparison.jobs import Comparison, Job, order_rows
+from selfmark.comparison.measure import Row, run_job
+from selfmark.comparison.page import write_page
+from selfmark.config import Method
+from selfmark.errors import InputError
+from selfmark.evaluation.label_files import read_ground_truth
+from selfmark.images.sources import list_images
+from selfmark.run.files import read_json, write_json
+
+OnStart = Callable[[str, str], None]
+OnDone = Callable[[Row], None]
+
+
+def run_comparison(
+    comparison: Comparison,
+    output: Path,
+    devices: Sequence[str] = ("auto",),
+    on_start: OnStart = lambda method, device: None,
+    on_done: OnDone = lambda row: None,
+) -> list[Row]:
+    """Train and measure every method; write compare.json and index.html.
+
+    Methods that are done already are not repeated, and interrupted ones are resumed.
+
+    Args:
+        comparison: what to compare.
+        output: folder of the comparison.
+        devices: devices that share the methods.
+        on_start: called with a method and its device when it starts.
+        on_done: called with the row of a method when it is done.
+
+    Returns:
+        One row per method, ordered by forward error.
+
+    Raises:
+        InputError: if images or labels cannot be used, or the folder contains another comparison.
+    """
+    # Labels are checked before minutes of training.
+    read_ground_truth(comparison.labels, list_images(comparison.evaluated_images))
+    _require_same_comparison(comparison, output)
+    methods: queue.Queue[Method] = queue.Queue()
+    for method in comparison.methods:
+        methods.put(method)
+    rows: list[Row] = []
+
+    def work(device: str) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                method = methods.get_nowait()
+                on_start(method, device)
+                rows.append(_run_in_process(Job(comparison, method, output / method, device)))
+                on_done(rows[-1])
+
+    with ThreadPoolExecutor(len(devices)) as pool:
+        for worker in [pool.submit(work, device) for device in devices]:
+            worker.result()  # raises what the worker raised
+    ordered = order_rows(rows)
+    write_json({"selfmark": __version__, **describe(comparison), "rows": ordered}, output / "compare.json")
+    write_page(comparison, ordered, output)
+    return ordered
+
+
+def find_devices(device: str) -> list[str]:
+    """Return all GPUs for `auto` and `cuda`, and the device itself otherwise."""
+    if device in ("auto", "cuda") and torch.cuda.device_count() > 1:
+        return [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    return [device]
+
+
+def describe(comparison: Comparison) -> dict[str, Any]:
+    """Return what all methods of a comparison share, ready for JSON."""
+    return {
+        "images": list(comparison.images),
+        "labels": str(comparison.labels),
+        "train_labels": None if comparison.train_labels is None else str(comparison.train_labels),
+        "k": comparison.landmarks,
+        "budget_minutes": comparison.budget / 60,
+        "preset": comparison.preset,
+        "seed": comparison.seed,
+        "settings": dict(comparison.settings),
+    }
+
+
+def _require_same_comparison(comparison: Comparison, output: Path) -> None:
+    """Store what is compared; raise if the folder belongs to a comparison of something else."""
+    path = output / "comparison.json"
+    described = describe(comparison)
+    if path.exists():
+        if read_json(path) != described:
+            raise InputError(f"{output} contains another comparison: choose another folder with -o")
+        return
+    if output.exists() and any(output.iterdir()):
+        raise InputError(f"{output} is not empty and contains no comparison: choose another folder with -o")
+    output.mkdir(parents=True, exist_ok=True)
+    write_json(described, path)
+
+
+def _run_in_process(job: Job) -> Row:
+    """Run a job in a new process, so that its memory can be measured and a crash ends only this method."""
+    context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(job, sender), daemon=True)
+    process.start()
+    sender.close()
+    try:
+        received = receiver.recv()
+    except EOFError:
+        process.join()
+        raise InputError(f"the process of the method {job.method} ended with {process.exitcode}") from None
+    process.join()
+    if isinstance(received, BaseException):
+        raise received
+    row: Row = received
+    return row
+
+
+def _work(job: Job, sender: Connection) -> None:
+    try:
+        sender.send(run_job(job))
+    except BaseException as error:
+        sender.send(error)

@@ -1,0 +1,30 @@
+"""How many landmarks lie on the annotated object."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+
+from selfmark.evaluation.protocol import Examples
+
+
+def fraction_on_object(examples: Examples, tolerance: float) -> float | None:
+    """Return the fraction of landmarks in the convex hull of the annotated points of their image.
+
+    Images with fewer than three annotated points do not count.
+
+    Args:
+        examples: landmarks and annotated points of N images, in network pixels.
+        tolerance: landmarks up to this far outside count as well, network pixels.
+
+    Returns:
+        The fraction, or None if no image has three annotated points.
+    """
+    inside: list[bool] = []
+    for landmarks, truth, visible in zip(examples.landmarks, examples.truth, examples.visible, strict=True):
+        if visible.sum() < 3:
+            continue
+        hull = cv2.convexHull(truth[visible].astype(np.float32))
+        distances = [cv2.pointPolygonTest(hull, (float(x), float(y)), True) for x, y in landmarks]
+        inside += [distance >= -tolerance for distance in distances]
+    return float(np.mean(inside)) if inside else None

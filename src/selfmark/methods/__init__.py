@@ -1,0 +1,1 @@
+"""Discovery methods of other papers, behind the contract of `discovery.discover`."""

@@ -1,0 +1,193 @@
+"""Landmarks connected by learned edges, from which a masked image is completed.
+
+He, Wandt and Rhodin: AutoLink: Self-supervised learning of human skeletons and object outlines by linking
+keypoints (NeurIPS 2022).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from selfmark.config import Config
+from selfmark.errors import InputError
+from selfmark.methods.autolink_decoder import Decoder, init_like_authors
+from selfmark.methods.contract import RandomChanges, TrainedMethod
+from selfmark.methods.perceptual import PerceptualFeatures, load_perceptual_features
+from selfmark.methods.warps import cell_positions
+from selfmark.model.soft_argmax import mean_positions
+from selfmark.run.devices import uses_bf16
+from selfmark.train.batch_plan import BatchSlice
+from selfmark.train.engine import Losses
+
+_CHUNK = 2**23  # distances from pixels to edges that are computed at a time, to save memory
+_CPU_CHUNK = 2**20  # the same on a CPU, whose cache is small
+_MIN_SQUARED_LENGTH = 1e-8  # of an edge, so that two equal landmarks do not divide by 0
+
+
+class AutoLink(TrainedMethod):
+    """K landmarks, one weight per pair of landmarks, and a decoder that completes masked images."""
+
+    pairs: Tensor
+
+    def __init__(self, config: Config) -> None:
+        """Create the network, the edge weights and the decoder.
+
+        Raises:
+            InputError: if there are fewer than two landmarks, which leaves no edge.
+        """
+        super().__init__(config)
+        if config.K < 2:
+            raise InputError(f"method autolink connects landmarks: -k must be at least 2, not {config.K}")
+        settings, network = config.autolink, config.network
+        self.register_buffer("pairs", torch.triu_indices(config.K, config.K, 1), persistent=False)
+        mean = math.log(math.expm1(settings.edge_weight))  # its softplus is the weight
+        start = mean + settings.edge_deviation * torch.randn(self.pairs.shape[1])
+        self.edges = nn.Parameter(start / settings.edge_speed)
+        self.image_scale = nn.Parameter(torch.ones(1))
+        groups = network.norm_groups
+        width = groups * max(1, round(network.channels * settings.decoder_width / groups))
+        self.decoder = Decoder(3 + 1, 3, width, groups)
+        init_like_authors(self.psi.head.last)  # larger than torch's weights, so landmarks start further apart
+        self._features: PerceptualFeatures | None = None
+
+    @property
+    def lr(self) -> float:
+        """Learning rate of Adam."""
+        return self.config.autolink.lr
+
+    @property
+    def edge_weights(self) -> Tensor:
+        """Weights [E] of the edges, greater than 0."""
+        return F.softplus(self.edges * self.config.autolink.edge_speed)
+
+    def compute_losses(self, images: Tensor, others: Tensor, changes: RandomChanges) -> Losses:
+        """Complete masked images from their edge maps and compare them with the images."""
+        settings = self.config.autolink
+        images = mirror_some(images, settings.mirrored, changes.part, changes.generator)
+        landmarks = mean_positions(self.psi.distributions(images))
+        targets = _resize(images, min(settings.size, images.shape[-1]))
+        side = targets.shape[-1]
+        edge_map = draw_edges(landmarks, self.pairs, self.edge_weights, settings.thickness, side)
+        visible = random_patches(settings.mask_grid, settings.masked, changes.part, changes.generator)
+        completed = self._complete(targets, F.interpolate(visible, size=(side, side)), edge_map)
+        terms = self._load_features(images.device).compare(
+            _resize(completed, settings.perceptual_size),
+            _resize(targets, settings.perceptual_size),
+            squared=False,
+        )
+        return {"total": torch.stack(terms).sum()}
+
+    def _complete(self, images: Tensor, visible: Tensor, edge_map: Tensor) -> Tensor:
+        """Return images [B, 3, S, S] in about 0..1 from what is visible of them and the edge maps.
+
+        Args:
+            images: [B, 3, S, S], values in 0..1.
+            visible: [B, 1, S, S], 0 for hidden pixels and 1 for the others.
+            edge_map: [B, 1, S, S].
+        """
+        masked = (2 * images - 1) * visible * self.image_scale  # hidden pixels are gray
+        is_bf16 = uses_bf16(self.config.runtime, images.device)
+        with torch.autocast(images.device.type, dtype=torch.bfloat16, enabled=is_bf16):
+            completed: Tensor = self.decoder(torch.cat([masked, edge_map], dim=1))
+        return (completed.float() + 1) / 2
+
+    def _load_features(self, device: torch.device) -> PerceptualFeatures:
+        if self._features is None:
+            self._features = load_perceptual_features(self.settings.vgg16_weights, device)
+        return self._features
+
+
+def squared_distance_to_segment(points: Tensor, start: Tensor, end: Tensor) -> Tensor:
+    """Return the squared distance of points [..., 2] to segments from start [..., 2] to end [..., 2].
+
+    The nearest point of a segment is treated as a constant fraction of it. The gradient is exact all the
+    same, because the distance does not change if the nearest point moves a little along the segment.
+    """
+    # Both axes are computed apart, because sums over a last dimension of 2 are slow.
+    (along_x, along_y), (offset_x, offset_y) = (end - start).unbind(-1), (points - start).unbind(-1)
+    with torch.no_grad():
+        length = (along_x.square() + along_y.square()).clamp(min=_MIN_SQUARED_LENGTH)
+        fraction = ((offset_x * along_x + offset_y * along_y) / length).clamp(0, 1)
+    return (offset_x - fraction * along_x).square() + (offset_y - fraction * along_y).square()
+
+
+def draw_edges(landmarks: Tensor, pairs: Tensor, weights: Tensor, thickness: float, side: int) -> Tensor:
+    """Return edge maps [B, 1, side, side]: the largest weight x exp(-distance^2 / thickness) of all edges.
+
+    Only the edge with the maximum at a pixel has a gradient there. Therefore the best edge of each pixel is
+    found without gradients, a few edges at a time, and only this edge is drawn with gradients. The memory
+    does not grow with the number of edges.
+
+    Args:
+        landmarks: [B, K, 2], in units of half the image side.
+        pairs: [2, E] int64, the landmarks that each edge connects.
+        weights: [E], weights of the edges, greater than 0.
+        thickness: squared distance at which an edge map falls to 1/e, in units of half the image side.
+        side: width and height of the map in pixels.
+    """
+    count = len(landmarks)
+    pixels = cell_positions(side, side, landmarks.device)
+    segments = torch.cat([landmarks[:, pairs[0]], landmarks[:, pairs[1]]], dim=-1)  # [B, E, 4]
+    best = _find_best_edges(segments.detach(), weights.detach(), thickness, pixels)
+    edges = torch.cat([segments, weights[:, None].expand(count, -1, -1)], dim=-1)
+    drawn = edges.gather(1, best[..., None].expand(-1, -1, 5))  # [B, P, 5]
+    distance = squared_distance_to_segment(pixels, drawn[..., :2], drawn[..., 2:4])
+    maps = drawn[..., 4] * torch.exp(-distance / thickness)
+    return maps.view(count, 1, side, side)
+
+
+@torch.no_grad()
+def _find_best_edges(segments: Tensor, weights: Tensor, thickness: float, pixels: Tensor) -> Tensor:
+    """Return the edge [B, P] int64 with the largest value at each pixel; see `draw_edges`.
+
+    Logarithms are compared, because far from all edges their values are too small for float32.
+
+    Args:
+        segments: [B, E, 4], start and end of each edge.
+        weights: [E].
+        thickness: see `draw_edges`.
+        pixels: [P, 2].
+    """
+    count, edges = segments.shape[:2]
+    chunk = _CPU_CHUNK if segments.device.type == "cpu" else _CHUNK
+    step = max(1, chunk // (count * len(pixels)))
+    best = torch.zeros((count, len(pixels)), dtype=torch.int64, device=segments.device)
+    largest = torch.full_like(best, -torch.inf, dtype=segments.dtype)
+    for first in range(0, edges, step):
+        start, end = segments[:, first : first + step, None].chunk(2, dim=-1)
+        values = weights[first : first + step, None].log()
+        values = values - squared_distance_to_segment(pixels, start, end) / thickness
+        value, index = values.max(dim=1)
+        best = torch.where(value > largest, index + first, best)
+        largest = torch.maximum(value, largest)
+    return best
+
+
+def random_patches(grid: int, masked: float, part: BatchSlice, generator: torch.Generator) -> Tensor:
+    """Draw which patches stay visible: [B, 1, grid, grid], 0 for hidden patches and 1 for the others.
+
+    Args:
+        grid: number of patches along each axis.
+        masked: probability that a patch is hidden.
+        part: the images of this process; the random numbers of the whole batch are drawn.
+        generator: source of the random numbers.
+    """
+    draws = torch.rand((part.total, 1, grid, grid), generator=generator, device=generator.device)
+    return part.take((draws >= masked).float())
+
+
+def mirror_some(images: Tensor, mirrored: float, part: BatchSlice, generator: torch.Generator) -> Tensor:
+    """Mirror a random fraction of images [B, 3, S, S]; arguments as in `random_patches`."""
+    draws = part.take(torch.rand((part.total, 1, 1, 1), generator=generator, device=generator.device))
+    return torch.where(draws < mirrored, images.flip(-1), images)
+
+
+def _resize(images: Tensor, side: int) -> Tensor:
+    """Resize images [B, C, S, S] to [B, C, side, side]; smaller images average pixels."""
+    if side == images.shape[-1]:
+        return images
+    return F.interpolate(images, size=(side, side), mode="bilinear", antialias=side < images.shape[-1])

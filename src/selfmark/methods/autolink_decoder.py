@@ -1,0 +1,75 @@
+"""Decoder of AutoLink: a U-Net from a masked image and an edge map to the whole image."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+_SLOPE = 0.2  # of the leaky ReLUs, as in the authors' program
+_MULTIPLES = (1, 2, 4, 8, 8)  # channels at each resolution, from fine to coarse, as in the authors' program
+
+
+class Decoder(nn.Module):
+    """U-Net with five resolutions, each half of the one before."""
+
+    def __init__(self, inputs: int, outputs: int, width: int, groups: int) -> None:
+        """Create the convolutions.
+
+        Args:
+            inputs: channels of the input.
+            outputs: channels of the output.
+            width: channels at the finest resolution, a multiple of `groups`.
+            groups: groups of GroupNorm.
+        """
+        super().__init__()
+        widths = [multiple * width for multiple in _MULTIPLES]
+        self.first = nn.Conv2d(inputs, width, 3, padding=1)
+        self.down = nn.ModuleList(_Block(fine, coarse, groups) for fine, coarse in pairwise(widths))
+        # Each upward block but the first reads the maps of the block before and those of the same resolution.
+        upward = [_Block(widths[-1], widths[-2], groups)]
+        upward += [_Block(2 * coarse, fine, groups) for coarse, fine in pairwise(widths[-2::-1])]
+        self.up = nn.ModuleList(upward)
+        self.last = nn.Conv2d(2 * width, outputs, 3, padding=1)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                init_like_authors(module)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [B, inputs, S, S] to [B, outputs, S, S], for any S of at least 16."""
+        x = F.leaky_relu(self.first(x), _SLOPE)
+        skipped = []
+        for block in self.down:
+            skipped.append(x)
+            x = F.avg_pool2d(block(x), 2)
+        for block in self.up:
+            same = skipped.pop()
+            x = F.interpolate(x, size=same.shape[-2:], mode="bilinear", align_corners=False)
+            x = torch.cat([block(x), same], dim=1)
+        result: Tensor = self.last(x)
+        return result
+
+
+class _Block(nn.Module):
+    """Two 3x3 convolutions, each followed by a norm and a leaky ReLU."""
+
+    def __init__(self, inputs: int, outputs: int, groups: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, padding=1)
+        self.norm1 = nn.GroupNorm(groups, outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1)
+        self.norm2 = nn.GroupNorm(groups, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [B, inputs, S, S] to [B, outputs, S, S]."""
+        x = F.leaky_relu(self.norm1(self.conv1(x)), _SLOPE)
+        return F.leaky_relu(self.norm2(self.conv2(x)), _SLOPE)
+
+
+def init_like_authors(conv: nn.Conv2d) -> None:
+    """Draw the weights of a convolution from the normal distribution of He et al. and set its bias to 0."""
+    nn.init.kaiming_normal_(conv.weight, a=_SLOPE)
+    if conv.bias is not None:
+        nn.init.zeros_(conv.bias)

@@ -1,0 +1,71 @@
+"""Landmarks that follow random warps and differ from each other.
+
+Thewlis, Bilen and Vedaldi: Unsupervised learning of object landmarks by factorized spatial embeddings (ICCV
+2017).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from selfmark.methods.contract import RandomChanges, TrainedMethod
+from selfmark.methods.warps import Warps, cell_positions
+from selfmark.train.engine import Losses
+
+
+class Equivariance(TrainedMethod):
+    """K distributions that must follow the warp between two views, each on another place."""
+
+    @property
+    def lr(self) -> float:
+        """Learning rate of Adam."""
+        return self.config.equivariance.lr
+
+    def compute_losses(self, images: Tensor, others: Tensor, changes: RandomChanges) -> Losses:
+        """Warp each image once, and the result once more; compare the landmarks of both."""
+        settings = self.config.equivariance
+        first = changes.warps().apply(images)
+        warps = changes.warps()
+        second = warps.apply(first)
+        given, warped = self.psi.distributions(torch.cat([first, second])).chunk(2)
+        alignment = alignment_loss(given, warped, warps) * (settings.side / 2) ** 2
+        diversity = (diversity_loss(given, settings.pool) + diversity_loss(warped, settings.pool)) / 2
+        total = alignment + settings.diversity_weight * diversity
+        return {"total": total, "alignment": alignment, "diversity": diversity}
+
+
+def alignment_loss(given: Tensor, warped: Tensor, warps: Warps) -> Tensor:
+    """Return the expected squared distance between a landmark and where the warp moves its counterpart.
+
+    The paper sums |u - g(v)|^2 p(u) q(v) over all pairs of cells u and v. The square separates into moments
+    of p and of q, so no pair is ever formed.
+
+    Args:
+        given: [B, K, h, w], distributions p of the given images.
+        warped: [B, K, h, w], distributions q of the warped images.
+        warps: maps positions of the warped images to the given ones.
+    """
+    height, width = given.shape[-2:]
+    cells = cell_positions(height, width, given.device)
+    targets = warps(cells.expand(len(given), -1, -1))
+    p, q = given.flatten(2), warped.flatten(2)
+    mean_p, mean_q = p @ cells, q @ targets
+    square_p = p @ cells.square().sum(-1)
+    square_q = (q @ targets.square().sum(-1, keepdim=True)).squeeze(-1)
+    return (square_p + square_q - 2 * (mean_p * mean_q).sum(-1)).mean()
+
+
+def diversity_loss(distributions: Tensor, pool: int) -> Tensor:
+    """Return the fraction of landmarks that could be lost because several share a place.
+
+    The paper's loss is K minus the sum over squares of the largest probability of any landmark in them; it is
+    0 if every landmark has a square of its own. Here it is divided by K.
+
+    Args:
+        distributions: [B, K, h, w].
+        pool: side of the squares whose probabilities are added, cells.
+    """
+    sums = F.avg_pool2d(distributions, pool, ceil_mode=True, divisor_override=1)
+    return 1 - sums.amax(dim=1).sum(dim=(1, 2)).mean() / distributions.shape[1]

@@ -1,0 +1,171 @@
+"""Train a method of another paper: from images to a detector, in one phase, resumable like every run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from selfmark.correspondence.mirror import (
+    LandmarkPartners,
+    find_mirror_partners,
+    nearest_in_mirror_image,
+)
+from selfmark.detector import Detector
+from selfmark.images.feed import PixelFeed
+from selfmark.images.store import ImageStore
+from selfmark.methods.contract import RandomChanges, TrainedMethod
+from selfmark.methods.registry import build_method
+from selfmark.model.heatmaps import heat_centroids, sample_descriptors, to_pixels
+from selfmark.model.network import prepare_network
+from selfmark.model.soft_argmax import SoftArgmaxPsi
+from selfmark.pipeline_steps import (
+    build_card,
+    create_generator,
+    derive_seed,
+    discard_if_unusable,
+    keep_edits,
+    load_training_images,
+    report_out_of_memory,
+    seed_weights,
+    train_phase,
+)
+from selfmark.points import Keypoints, LabeledPoints
+from selfmark.run.folder import Run
+from selfmark.train.batch_plan import BatchSlice, IntArray, iteration_rng, plan_images
+from selfmark.train.checkpoints import load_checkpoint
+from selfmark.train.engine import Batch, Losses, Phase, TrainingTask, build_method_state
+
+_CHECKPOINT = "method"
+
+
+def train_method(run: Run, device: torch.device, is_new: bool) -> tuple[Detector, ImageStore]:
+    """Run the method of another paper from the images to a detector.
+
+    Args:
+        run: the run folder, locked.
+        device: device to compute on.
+        is_new: whether the run was just created; its folder is then deleted if the images are unusable.
+    """
+    config = run.config
+    run.log("plan", rounds=0, stage1=0, stage2=config.methods.iterations)
+    with discard_if_unusable(run, is_new):
+        store = load_training_images(run)
+    feed = PixelFeed(store.pixels, device, config.runtime.device_fraction)
+    psi = _train_network(run, feed, store.video)
+    landmarks, partners = _locate_landmarks(run, psi, feed)
+    run.load_or_compute_labels("landmarks", device, lambda: landmarks)
+    card = replace(
+        build_card(run, partners, len(store)),
+        architecture="soft-argmax",
+        softmax=psi.softmax,
+        refine="centroid",
+        flip_test=False,
+    )
+    card.provenance.update(method=config.method)
+    return Detector(psi, keep_edits(run, psi, card), device, config.runtime), store
+
+
+def _train_network(run: Run, feed: PixelFeed, video: IntArray) -> SoftArgmaxPsi:
+    """Train until the last iteration, from the last checkpoint if there is one."""
+    config = run.config
+    with seed_weights(config, config.method):
+        network = build_method(config)
+    network.to(feed.device)
+    prepare_network(network.psi, feed.device, config.runtime)
+    generator = create_generator(config, config.method, feed.device)
+    state = build_method_state(network, network.lr, generator, run.group)
+    run.restore_checkpoint(_CHECKPOINT, partial(load_checkpoint, state))
+    phase = Phase("method", 0, 0, config.methods.iterations, ())
+    if state.iteration < phase.stop:
+        task = _build_task(run, network, feed, video, generator)
+        train_phase(run, _CHECKPOINT, state, phase, task, ("methods.batch", config.methods.batch))
+    return network.psi
+
+
+def _build_task(
+    run: Run, network: TrainedMethod, feed: PixelFeed, video: IntArray, generator: torch.Generator
+) -> TrainingTask:
+    """Return the task that minimizes the losses of a method over planned images."""
+    config = run.config
+    part = BatchSlice.for_process(config.methods.batch, run.group, "methods.batch")
+    changes = RandomChanges(config, part, generator)
+    seed = derive_seed(config, f"{config.method} images")
+    plan = plan_images(np.arange(len(feed)), part.total, seed)
+    find_others = _plan_frame_pairs(video, seed) if network.uses_frame_pairs else None
+
+    def batches(start: int, stop: int) -> Generator[Batch]:
+        iterations = range(start, stop)
+        images = feed.batches(plan(iteration)[part.start : part.stop] for iteration in iterations)
+        if find_others is None:
+            yield from ((pixels,) for pixels in images)
+            return
+        others = feed.batches(
+            find_others(plan(iteration), iteration)[part.start : part.stop] for iteration in iterations
+        )
+        yield from zip(images, others, strict=True)
+
+    def losses(pixels: Tensor, other_pixels: Tensor | None = None) -> Losses:
+        images = pixels.float() / 255
+        others = images if other_pixels is None else other_pixels.float() / 255
+        return network.compute_losses(images, others, changes)
+
+    return TrainingTask(losses, batches)
+
+
+def _plan_frame_pairs(video: IntArray, seed: int) -> Callable[[IntArray, int], IntArray]:
+    """Return a function from the images of an iteration to other frames of the same videos.
+
+    Single images are paired with themselves.
+
+    Args:
+        video: [N] number of the video of each image, -1 for single images.
+        seed: decides which frames are chosen.
+    """
+    frames = {number: np.flatnonzero(video == number) for number in np.unique(video[video >= 0])}
+
+    def find_others(rows: IntArray, iteration: int) -> IntArray:
+        draws = iteration_rng(seed + 1, iteration).random(len(rows))
+        chosen = [
+            frames[video[row]][int(draw * len(frames[video[row]]))] if video[row] >= 0 else row
+            for row, draw in zip(rows, draws, strict=True)
+        ]
+        return np.array(chosen, dtype=np.int64)
+
+    return find_others
+
+
+@torch.no_grad()
+def _locate_landmarks(
+    run: Run, psi: SoftArgmaxPsi, feed: PixelFeed
+) -> tuple[LabeledPoints, LandmarkPartners]:
+    """Return the landmarks of the training images with the centroids of their descriptors, and partners."""
+    config = run.config
+    batch, K = config.runtime.predict_batch, config.K
+    psi.eval()
+    xy, mirrored_xy, score = [], [], []
+    sums = torch.zeros(K, config.network.channels, device=feed.device)
+    with report_out_of_memory(run, "runtime.predict_batch", batch):
+        for pixels in feed.sequential_batches(batch):
+            images = pixels.to(feed.device).float() / 255
+            features, maps = psi.describe_and_place(images)
+            peaks = heat_centroids(maps)
+            sums += sample_descriptors(features, peaks.cells).sum(0)
+            mirrored = heat_centroids(psi(images.flip(-1)).flip(-1))
+            xy.append(to_pixels(peaks.cells))
+            mirrored_xy.append(to_pixels(mirrored.cells))
+            score.append(peaks.score)
+    located, mirrored_located = torch.cat(xy), torch.cat(mirrored_xy)
+    table = nearest_in_mirror_image(located.cpu().numpy(), mirrored_located.cpu().numpy())
+    partners = find_mirror_partners(table)
+    label = torch.arange(K, device=feed.device).repeat(len(located))
+    index = torch.arange(len(located), device=feed.device).repeat_interleave(K)
+    points = Keypoints(located.reshape(-1, 2), index, torch.cat(score).flatten())
+    mirror = torch.tensor(partners.mirror, device=feed.device)
+    mirror[list(partners.unpaired)] = -1
+    return LabeledPoints(points, label, mirror[label], K, F.normalize(sums, dim=-1)), partners

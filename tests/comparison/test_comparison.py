@@ -1,0 +1,103 @@
+"""The command `selfmark compare`: two methods on generated images, resuming, and bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from selfmark.comparison.jobs import order_rows, parse_duration, parse_methods
+from selfmark.errors import InputError
+from selfmark.evaluation.on_object import fraction_on_object
+from selfmark.evaluation.protocol import Examples
+from tests.conftest import QUICK, selfmark
+
+
+def _command(labeled: Path, output: Path, *more: Any) -> list[Any]:
+    settings = {name: value for name, value in QUICK.items() if not name.endswith("iterations")}
+    changes = [f"--set={name}={json.dumps(value)}" for name, value in settings.items() if name != "K"]
+    labels = f"--labels={labeled / 'labels.json'}"
+    methods = "--methods=self-training,equivariance"
+    return [
+        *("compare", labeled / "images", labels, methods, "-k", 4, "--budget=1s", "-o", output),
+        *("--preset=tiny", "--device=cpu", "--set=correspondence.iterations=5", *changes, *more),
+    ]
+
+
+def test_methods_are_compared_and_not_repeated(
+    labeled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out"
+    assert selfmark(*_command(labeled, output)) == 0
+    content = json.loads((output / "compare.json").read_text())
+    assert {row["method"] for row in content["rows"]} == {"self-training", "equivariance"}
+    for row in content["rows"]:
+        assert row["failure"] == ""
+        assert 0 < row["forward"] < 100
+        assert 0 <= row["on_object"] <= 1
+        assert row["memory_gigabytes"] > 0.05
+        assert row["verdict"] in ("good", "usable", "failed")
+        assert row["training_minutes"] <= row["minutes"]
+    page = (output / "index.html").read_text()
+    assert page.count("data:image/jpeg") == 2 * 8
+    capsys.readouterr()
+    # A second call finds both methods done.
+    times = [path.stat().st_mtime_ns for path in sorted(output.glob("*/result.json"))]
+    assert selfmark(*_command(labeled, output)) == 0
+    assert times == [path.stat().st_mtime_ns for path in sorted(output.glob("*/result.json"))]
+    # Another question needs another folder.
+    assert selfmark(*_command(labeled, output, "--seed=1")) == 2
+    assert "contains another comparison" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("--methods=autolnk", "unknown method 'autolnk'. Did you mean 'autolink'?"),
+        ("--methods=zero-shot,zero-shot", "is listed twice"),
+        ("--budget=4", "a duration such as 90s, 4min or 1h"),
+        ("--labels=nowhere.json", "nowhere.json"),
+    ],
+)
+def test_bad_input_is_refused_before_any_training(
+    change: str, message: str, labeled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out"
+    assert selfmark(*_command(labeled, output, change)) == 2
+    assert message in capsys.readouterr().err.replace("\n", " ")
+    assert not output.exists()
+
+
+def test_landmarks_on_the_object_are_counted() -> None:
+    square = np.array([[10.0, 10.0], [30.0, 10.0], [30.0, 30.0], [10.0, 30.0], [20.0, 20.0]])
+    landmarks = np.array([[20.0, 15.0], [31.0, 20.0], [40.0, 20.0], [10.0, 10.0]])
+    visible = np.array([[True] * 5, [True, True, False, False, False]])
+    examples = Examples(
+        landmarks=np.stack([landmarks, landmarks]),
+        truth=np.stack([square, square]),
+        visible=visible,
+        normalizer=np.ones(2),
+    )
+    assert fraction_on_object(examples, 0) == pytest.approx(2 / 4)
+    assert fraction_on_object(examples, 1.5) == pytest.approx(3 / 4)
+    assert fraction_on_object(examples.select(np.array([1])), 0) is None
+
+
+def test_failed_methods_come_last() -> None:
+    rows = [
+        {"method": "a", "failure": "x", "forward": None},
+        {"method": "b", "failure": "", "forward": 3.0},
+        {"method": "c", "failure": "", "forward": 2.0},
+    ]
+    assert [row["method"] for row in order_rows(rows)] == ["c", "b", "a"]
+
+
+def test_budgets_and_methods_are_parsed() -> None:
+    assert (parse_duration("90s"), parse_duration("0.5h")) == (90, 1800)
+    assert parse_methods("")[:2] == ("self-training", "zero-shot")
+    for text in ("4", "min", "-3s", "0s"):
+        with pytest.raises(InputError):
+            parse_duration(text)

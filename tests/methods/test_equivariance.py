@@ -1,0 +1,42 @@
+"""Equivariance: its losses against loops over all pairs of cells."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from selfmark.config import Methods
+from selfmark.methods.equivariance import alignment_loss, diversity_loss
+from selfmark.methods.warps import cell_positions, random_warps
+from selfmark.train.batch_plan import BatchSlice
+
+
+def _distributions(seed: int, shape: tuple[int, ...]) -> Tensor:
+    scores = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return scores.flatten(2).softmax(-1).view(shape)
+
+
+def test_alignment_is_the_sum_over_all_pairs_of_cells() -> None:
+    given, warped = _distributions(0, (2, 3, 4, 4)), _distributions(1, (2, 3, 4, 4))
+    warps = random_warps(Methods(), BatchSlice(0, 2, 2), torch.Generator().manual_seed(2))
+    cells = cell_positions(4, 4, torch.device("cpu")).double()
+    total = 0.0
+    for image in range(2):
+        targets = warps(cells.float()[None].expand(2, -1, -1))[image].double()
+        for landmark in range(3):
+            p, q = given[image, landmark].flatten(), warped[image, landmark].flatten()
+            for u in range(16):
+                for v in range(16):
+                    total += float(p[u] * q[v] * (cells[u] - targets[v]).square().sum())
+    loss = alignment_loss(given.float(), warped.float(), warps)
+    assert float(loss) == pytest.approx(total / 6, rel=1e-4)
+
+
+def test_diversity_counts_landmarks_that_share_a_square() -> None:
+    maps = torch.zeros(1, 3, 8, 8)
+    maps[0, 0, 0, 0] = maps[0, 1, 3, 3] = maps[0, 2, 7, 7] = (
+        1  # the first two are in the same square of 4 x 4
+    )
+    assert float(diversity_loss(maps, 4)) == pytest.approx(1 / 3)
+    assert float(diversity_loss(maps, 1)) == pytest.approx(0)

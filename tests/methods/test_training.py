@@ -1,0 +1,136 @@
+"""Every method of another paper: trains on generated images, beats the mean shape, resumes, predicts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+from selfmark.config import Config, Method, override
+from selfmark.demo.scene import generate_scene, write_scene
+from selfmark.detector import Detector
+from selfmark.discovery import discover
+from selfmark.errors import InputError
+from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
+from selfmark.export.onnx_export import write_float32
+from selfmark.methods.registry import METHODS
+from selfmark.methods.training import _plan_frame_pairs
+from selfmark.model.soft_argmax import SoftArgmaxPsi, mean_positions, to_distributions
+from tests.conftest import QUICK
+
+_SMALL: dict[str, Any] = QUICK | {
+    "K": 6,
+    "methods.batch": 8,
+    "runtime.checkpoint_every": 4,
+    "zhang2018.side": 32,
+    "autolink.size": 32,
+    "autolink.perceptual_size": 64,
+}
+_ITERATIONS = {"jakab2018": 600, "autolink": 400, "lorenz2019": 300}  # until the error is below guessing
+
+
+def _discover(photos: Path, output: Path, method: Method, iterations: int, **more: Any) -> Detector:
+    settings = {**_SMALL, "methods.iterations": iterations}
+    return discover(
+        photos, output=output, preset="tiny", settings=settings, device="cpu", method=method, **more
+    )
+
+
+def test_every_name_has_a_method() -> None:
+    assert {*METHODS, "self-training", "zero-shot"} == set(get_args(Method))
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_a_method_trains_resumes_and_predicts(method: Method, labeled: Path, tmp_path: Path) -> None:
+    def interrupt(event: dict[str, Any]) -> None:
+        if event["event"] == "train" and event["iteration"] == 6:
+            raise KeyboardInterrupt
+
+    photos, whole, parts = labeled / "images", tmp_path / "whole", tmp_path / "parts"
+    detector = _discover(photos, whole, method, iterations=8)
+    with pytest.raises(KeyboardInterrupt):
+        _discover(photos, parts, method, iterations=8, listener=interrupt)
+    resumed = discover(output=parts, resume=True, device="cpu")
+    weights, resumed_weights = detector.psi.state_dict(), resumed.psi.state_dict()
+    assert all(torch.equal(weights[name], resumed_weights[name]) for name in weights)
+    # A saved detector gives the same landmarks, and the run can be evaluated.
+    image = sorted(photos.iterdir())[0]
+    np.testing.assert_allclose(Detector.load(whole)(image).xy, detector(image).xy, atol=1e-3)
+    assert detector.card.provenance["method"] == method
+    assert (whole / "report" / "index.html").exists()
+    inputs = EvaluationInputs(photos, labeled / "labels.json")
+    metrics = evaluate_run(whole, inputs, EvaluationOptions(settings={"fit_images": [], "draws": 1}))
+    assert np.isfinite(metrics["headline"]["forward"]["error"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_a_method_beats_the_mean_shape(method: Method, tmp_path: Path) -> None:
+    for name, count, seed in (("train", 200, 1), ("test", 60, 2)):
+        write_scene(generate_scene(count, 64, seed), tmp_path / name)
+    run = tmp_path / "run"
+    _discover(tmp_path / "train" / "images", run, method, iterations=_ITERATIONS.get(method, 200))
+    inputs = EvaluationInputs(
+        tmp_path / "test" / "images",
+        tmp_path / "test" / "labels.json",
+        tmp_path / "train" / "images",
+        tmp_path / "train" / "labels.json",
+    )
+    metrics = evaluate_run(run, inputs, EvaluationOptions(settings={"fit_images": [], "draws": 1}))
+    assert metrics["headline"]["forward"]["error"] < 0.9 * metrics["guessing"]["forward"]
+    # The landmarks are not all at one place.
+    xy = Detector.load(run)(sorted((tmp_path / "test" / "images").iterdir())[0]).xy
+    assert np.ptp(xy[0], axis=0).max() > 6
+
+
+@pytest.mark.parametrize("softmax", ["space", "axes", "channels"])
+def test_onnx_gives_the_same_landmarks(softmax: Any, quick_run: Path, tmp_path: Path) -> None:
+    base = Detector.load(quick_run)
+    torch.manual_seed(0)
+    psi = SoftArgmaxPsi(base.card.network, len(base.names), softmax)
+    card = replace(base.card, architecture="soft-argmax", softmax=softmax, refine="centroid", flip_test=False)
+    detector = Detector(psi, card)
+    path = write_float32(detector, tmp_path / "model.onnx")
+    image = np.random.default_rng(0).integers(0, 256, (70, 90, 3), np.uint8)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    boxes = np.zeros((1, 4), np.float32)
+    points, _ = session.run(["points", "scores"], {"images": image[None], "boxes": boxes})
+    np.testing.assert_allclose(points[0], detector(image).xy[0], atol=0.05)
+
+
+@pytest.mark.parametrize("softmax", ["space", "axes", "channels"])
+def test_a_detector_reads_the_mean_of_the_distribution(softmax: Any) -> None:
+    scores = 3 * torch.randn(2, 4, 8, 8, generator=torch.Generator().manual_seed(1))
+    distributions = to_distributions(scores, softmax)
+    torch.testing.assert_close(distributions.sum((2, 3)), torch.ones(2, 4 - (softmax == "channels")))
+    centers = (torch.arange(8) + 0.5) / 4 - 1
+    for image in range(2):
+        for landmark, p in enumerate(distributions[image]):
+            x = sum(float(p[row, column]) * float(centers[column]) for row in range(8) for column in range(8))
+            y = sum(float(p[row, column]) * float(centers[row]) for row in range(8) for column in range(8))
+            mean = mean_positions(distributions)[image, landmark].tolist()
+            assert mean == pytest.approx([x, y], abs=1e-5)
+
+
+def test_frames_are_paired_within_their_video() -> None:
+    video = np.array([-1, 3, 3, 3, 5, 5])
+    find_others = _plan_frame_pairs(video, seed=0)
+    rows = np.arange(6).repeat(50)
+    others = find_others(rows, 7)
+    assert (video[others] == video[rows]).all()
+    assert (others[rows == 0] == 0).all()
+    assert set(others[rows == 1]) == {1, 2, 3}
+    assert np.array_equal(others, find_others(rows, 7))
+
+
+def test_other_methods_use_neither_features_nor_a_chosen_number_of_landmarks() -> None:
+    config = override(Config(), {"method": "equivariance"})
+    with pytest.raises(InputError, match="does not use features"):
+        override(config, {"features.name": "efficientnet-lite0"})
+    with pytest.raises(InputError, match="give it with -k"):
+        override(config, {"K": 0})

@@ -6,6 +6,7 @@ minutes on one GPU. Errors are measured on validation images.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,6 +32,31 @@ DATA: Mapping[str, tuple[str, Settings]] = {
     "flies-dpk": ("dpk", {"K": 16, "M": 50, "augment.rotation": 180.0}),
 }
 FACES = "faces-yt68"
+# Settings of the preset `paper` that `tiny` and `fast` have changed, in groups that belong together.
+PAPER_SETTINGS: Mapping[str, Settings] = {
+    "loss": {
+        "loss.descriptors": "raw",
+        "loss.average": "together",
+        "loss.negative_weight": 1.0,
+        "loss.detector_weight": 0.2,
+    },
+    "clipping": {"optimizer.clip_norm": 0.0},
+    "keypoints": {
+        "heatmaps.sigma": 0.75,
+        "heatmaps.threshold": 0.15,
+        "heatmaps.nms_radius": 3,
+        "heatmaps.max_points": 256,
+        "correspondence.extra_points": "removed",
+    },
+    "targets": {"stage2.sigma": 0.75, "stage2.refine": "cell"},
+    "rates": {"stage2.lr_drops": [0.25, 0.35], "stage2.backbone_lr": 0.1},
+    "views": {"stage2.head": "descriptor", "stage2.outside": "absent", "stage2.cutout_color": "black"},
+    "colors": {
+        "augment.noise_fraction": 0.5,
+        "augment.blur_sigma": [0.01, 0.5],
+        "augment.saturation": [0.5, 1.5],
+    },
+}
 
 
 def row_name(data: str, name: str) -> str:
@@ -74,6 +100,11 @@ def _declare_all(data: str) -> list[Experiment]:
 CLAIM_EXPERIMENTS = (
     *(experiment for data in DATA for experiment in _declare_all(data)),
     _declare(FACES, "stage2-longer", {"stage2.iterations": 2 * SCHEDULE["stage2.iterations"]}),
+    *(_declare(FACES, f"paper-{name}", settings) for name, settings in PAPER_SETTINGS.items()),
+    _declare(FACES, "paper-all", dict(ChainMap(*map(dict, PAPER_SETTINGS.values())))),
+    _declare(
+        FACES, "paper-loss-equivariance", {**PAPER_SETTINGS["loss"], "correspondence.mode": "equivariance"}
+    ),
     *(
         _declare(FACES, f"keypoints-{name}", {"keypoints.detector": name})
         for name in DETECTORS

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from claim_experiments import CLAIM_EXPERIMENTS, DATA, FACES, SCHEDULE, row_name
+import numpy as np
+from claim_experiments import CLAIM_EXPERIMENTS, DATA, FACES, PAPER_SETTINGS, SCHEDULE, SEEDS, row_name
 from claim_records import Record, stage2_value
 from claims import (
     CLAIMS,
@@ -15,6 +16,7 @@ from claims import (
     READING,
     REAL_POINT_ROWS,
     WITHOUT_FLIES,
+    compare_rows,
     errors_of_row,
     judge,
     measure_claim,
@@ -33,7 +35,9 @@ _TITLES = {
 
 def claims_page(records: Sequence[Record]) -> str:
     """Return docs/results/claims.md."""
-    parts = (_clusters, _negatives, _detectors, _stages, _flipping, _real_points, _readings)
+    parts = [_clusters, _negatives, _detectors, _stages, _flipping, _real_points, _readings]
+    if any(record["row"].startswith(row_name(FACES, "paper-")) for record in records):
+        parts.append(_paper_settings)
     return (
         "\n\n".join([_introduction(records), _verdicts(records), *(part(records) for part in parts)]) + "\n"
     )
@@ -232,6 +236,49 @@ def _real_points(records: Sequence[Record]) -> str:
             _error_table(records, "real points", REAL_POINT_ROWS, (FACES,)),
         ]
     )
+
+
+def _paper_settings(records: Sequence[Record]) -> str:
+    names = ("base", *(f"paper-{group}" for group in (*PAPER_SETTINGS, "all", "loss-equivariance")))
+    errors = {name: errors_of_row(records, row_name(FACES, name), 2, _own_reading(name)) for name in names}
+    complete = {name: values for name, values in errors.items() if len(values) == len(SEEDS)}
+    table_of_errors = np.array(list(complete.values()))
+    rows = []
+    for name in names[1:]:
+        cells = [NONE, NONE]
+        if {"base", name} <= set(complete):
+            order = list(complete)
+            change, half_width = compare_rows(table_of_errors, order.index("base"), order.index(name))
+            cells = [format_mean(complete[name]), f"{change:+.2f} ± {half_width:.2f}"]
+        settings = PAPER_SETTINGS.get(name.removeprefix("paper-"), {})
+        text = ", ".join(f"`{key}={_text(value)}`" for key, value in settings.items())
+        rows.append([name.removeprefix("paper-"), text or _COMBINATIONS[name], *cells])
+    lines = table(["group", "settings", "Stage 2", "change"], rows).splitlines()
+    lines[1] = "| --- | --- | ---: | ---: |"
+    return "\n\n".join(
+        [
+            "## Settings of the preset `paper`",
+            "The presets `tiny` and `fast` differ from `paper` in these settings. Each row changes one group "
+            "of them to the values of `paper`, on faces. The change is relative to the run without it "
+            f"({format_mean(errors['base'])}), with a 95 % interval; positive means worse.",
+            "\n".join(lines),
+        ]
+    )
+
+
+_COMBINATIONS = {
+    "paper-all": "all of the above",
+    "paper-loss-equivariance": "`loss` above, with positive pairs from deformations only",
+}
+
+
+def _own_reading(name: str) -> str:
+    """Return how the preset with these settings reads heatmaps."""
+    return "cell" if name in ("paper-targets", "paper-all") else READING
+
+
+def _text(value: object) -> str:
+    return str(value).replace(" ", "")
 
 
 def _readings(records: Sequence[Record]) -> str:

@@ -35,8 +35,9 @@ def test_alignment_is_the_sum_over_all_pairs_of_cells() -> None:
 
 def test_diversity_counts_landmarks_that_share_a_square() -> None:
     maps = torch.zeros(1, 3, 8, 8)
-    maps[0, 0, 0, 0] = maps[0, 1, 3, 3] = maps[0, 2, 7, 7] = (
-        1  # the first two are in the same square of 4 x 4
-    )
-    assert float(diversity_loss(maps, 4)) == pytest.approx(1 / 3)
-    assert float(diversity_loss(maps, 1)) == pytest.approx(0)
+    # One of the 16 squares of 4 x 4 cells that contain the first landmark contains the second one, too.
+    maps[0, 0, 0, 0] = maps[0, 1, 3, 3] = maps[0, 2, 7, 7] = 1
+    assert float(diversity_loss(maps, 4)) == pytest.approx(1 / 16 / 3, abs=1e-6)
+    assert float(diversity_loss(maps, 1)) == pytest.approx(0, abs=1e-6)
+    maps[0, 1] = maps[0, 0]
+    assert float(diversity_loss(maps, 4)) == pytest.approx(1 / 3, abs=1e-6)

@@ -54,15 +54,17 @@ def measure_pace(job: Job) -> dict[str, float]:
     """Train on a few images for a few iterations; return the seconds per iteration of each phase."""
     comparison = job.comparison
     refs = list_images(list(comparison.images))
-    chosen = [str(refs[row].path) for row in evenly_spaced(len(refs), _PILOT_IMAGES)]
+    # Of videos, whole files are given, and frames are left out.
+    chosen = dict.fromkeys(str(refs[row].path) for row in evenly_spaced(len(refs), _PILOT_IMAGES))
     folder = job.folder / "pilot"
     shutil.rmtree(folder, ignore_errors=True)
     short = dict.fromkeys(schedule_settings(Config()), _PILOT_ITERATIONS)
     settings = {**comparison.settings, **short, "runtime.log_every": 2, "evaluation.num_samples": 6}
     try:
         discover(
-            chosen,
+            list(chosen),
             landmarks=comparison.landmarks,
+            every=max(1, len(refs) // _PILOT_IMAGES),
             output=folder,
             preset=comparison.preset,
             settings=settings,

@@ -44,7 +44,7 @@ class Equivariance:
     """Landmarks that follow random warps and differ from each other (Thewlis et al. 2017)."""
 
     lr: float = 1e-3  # learning rate of Adam
-    side: float = above(0, 4_096, 80.0)  # side of the image in the unit of the alignment loss, pixels
+    side: float = above(0, 4_096, 20.0)  # side of the image in the unit of the alignment loss
     diversity_weight: float = 500.0  # weight of the diversity loss
     pool: int = between(1, 64, 4)  # side of the squares whose probabilities are added, cells
 

@@ -61,11 +61,14 @@ def diversity_loss(distributions: Tensor, pool: int) -> Tensor:
     """Return the fraction of landmarks that could be lost because several share a place.
 
     The paper's loss is K minus the sum over squares of the largest probability of any landmark in them; it is
-    0 if every landmark has a square of its own. Here it is divided by K.
+    0 if no square contains two landmarks. Here squares start at every cell, because landmarks would otherwise
+    meet at the corner of four squares, and the loss is divided by K.
 
     Args:
         distributions: [B, K, h, w].
         pool: side of the squares whose probabilities are added, cells.
     """
-    sums = F.avg_pool2d(distributions, pool, ceil_mode=True, divisor_override=1)
-    return 1 - sums.amax(dim=1).sum(dim=(1, 2)).mean() / distributions.shape[1]
+    margin = pool - 1  # so that cells at the border are in as many squares as all others
+    padded = F.pad(distributions, (margin, margin, margin, margin))
+    shares = F.avg_pool2d(padded, pool, stride=1)  # a landmark counts in pool^2 squares
+    return 1 - shares.amax(dim=1).sum(dim=(1, 2)).mean() / distributions.shape[1]

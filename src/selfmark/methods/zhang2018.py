@@ -75,11 +75,8 @@ class Zhang2018(TrainedMethod):
             Features [B, channels, h, w] of the cells, and distributions [B, K + 1, h, w] over the cells of
             the landmarks and of the background, which is last.
         """
-        backend = self.psi.backend
-        with backend.execution.forward_context(self.psi):
-            features = self.psi.head.hidden(self.psi.backbone(images, backend), backend)
-            scores = backend.layers.output_conv(self.psi.head.last, features)
-        return features.float(), share_cells(scores.float())
+        features, scores = self.psi.describe_and_score(images)
+        return features.float(), share_cells(scores)
 
 
 def share_cells(scores: Tensor) -> Tensor:

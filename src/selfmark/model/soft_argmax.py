@@ -17,13 +17,18 @@ class SoftArgmaxPsi(Psi):
         super().__init__(settings, landmarks + (softmax == "channels"))
         self.softmax = softmax
 
-    def describe_and_place(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the input of the last layer [B, channels, h, w], which describes cells, and the heatmaps."""
+    def describe_and_score(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the input of the last layer [B, channels, h, w], which describes cells, and the scores."""
         backend = self.backend
         with backend.execution.forward_context(self):
             features = self.head.hidden(self.backbone(images, backend), backend)
             scores = backend.layers.output_conv(self.head.last, features)
-        return features, to_distributions(scores.float(), self.softmax).sqrt()
+        return features, scores.float()
+
+    def describe_and_place(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the features of `describe_and_score` and the heatmaps of `forward`."""
+        features, scores = self.describe_and_score(images)
+        return features, to_distributions(scores, self.softmax).sqrt()
 
     def scores(self, images: Tensor) -> Tensor:
         """Return the maps [B, K, h, w] before the softmax, in float32; with "channels", [B, K + 1, h, w]."""

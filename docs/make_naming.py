@@ -20,9 +20,10 @@ from playwright.sync_api import sync_playwright  # noqa: E402
 
 import selfmark  # noqa: E402
 from selfmark.demo.scene import generate_scene  # noqa: E402
+from selfmark.local_page.page_server import open_socket  # noqa: E402
 from selfmark.naming.card_editor import CardEditor  # noqa: E402
 from selfmark.naming.edits import Edit, SetColor, SetEdge, SetHidden, SetName, SetPartner  # noqa: E402
-from selfmark.naming.server import build_server, open_socket, prepare_images  # noqa: E402
+from selfmark.naming.server import build_server, prepare_images  # noqa: E402
 from tests.browser import find_chromium  # noqa: E402
 
 NAMES = {

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from selfmark.naming.access_guard import MAX_BODY_BYTES
+from selfmark.local_page.access_guard import MAX_BODY_BYTES
 from tests.naming.toy_server import WRITE_HEADERS, ToyServer
 
 RENAME = {"edits": [{"kind": "rename", "landmark": 0, "name": "nose"}]}
@@ -219,7 +219,7 @@ def test_tokens_are_compared_in_constant_time(
     shared_server: ToyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every decision comes from `hmac.compare_digest`: replacing it changes the responses."""
-    monkeypatch.setattr("selfmark.naming.access_guard.hmac.compare_digest", lambda a, b: False)
+    monkeypatch.setattr("selfmark.local_page.access_guard.hmac.compare_digest", lambda a, b: False)
     assert shared_server.client.get("/api/run").status_code == 403
-    monkeypatch.setattr("selfmark.naming.access_guard.hmac.compare_digest", lambda a, b: True)
+    monkeypatch.setattr("selfmark.local_page.access_guard.hmac.compare_digest", lambda a, b: True)
     assert httpx.get(shared_server.origin + "/api/run").status_code == 200

@@ -18,9 +18,9 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
+from selfmark.local_page.page_server import open_socket
 from selfmark.model.card import read_card
 from selfmark.naming.landmark_prediction import predict_landmarks
-from selfmark.naming.server import open_socket
 from selfmark.naming.shown_images import images_fingerprint, select_images
 from tests.conftest import selfmark
 from tests.naming.toy_server import WRITE_HEADERS

@@ -15,9 +15,10 @@ from PIL import Image
 
 from selfmark.config import Images, Network
 from selfmark.image_ref import ImageRef
+from selfmark.local_page.page_server import open_socket
 from selfmark.model.card import ModelCard, write_card
 from selfmark.naming.card_editor import CardEditor
-from selfmark.naming.server import build_server, open_socket
+from selfmark.naming.server import build_server
 from selfmark.naming.shown_images import ShownImages
 
 K = 6

@@ -16,28 +16,23 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import Body, FastAPI, HTTPException, Query, Request
-from fastapi.responses import FileResponse, JSONResponse, Response
+from fastapi.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
 from selfmark._version import __version__
 from selfmark.errors import InputError
 from selfmark.images.decode import UnreadableImage
+from selfmark.local_page.page_files import NO_STORE, add_page
 from selfmark.model.card import MAX_NAME_LENGTH, MIN_TRUST, ModelCard, landmarks_without_partner
 from selfmark.model.colors import landmark_colors, palette
-from selfmark.naming.access_guard import AccessGuard
 from selfmark.naming.card_editor import CardEditor, card_revision
 from selfmark.naming.edits import edits_from_json, edits_to_json
 from selfmark.naming.image_renderer import ImageRenderer
 from selfmark.naming.shown_images import ShownImages
 
 _PAGE = Path(__file__).parent / "page"
-_MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-_PAGE_FILES = {
-    path.name: _MEDIA_TYPES[path.suffix] for path in _PAGE.iterdir() if path.suffix in _MEDIA_TYPES
-}
 _MAX_LIMIT = 200  # images or crops per response
 _RENDER_THREADS = min(3, os.cpu_count() or 1)
-_NO_STORE = {"cache-control": "no-store"}
 _CACHE_ONE_HOUR = {"cache-control": "private, max-age=3600"}
 
 Order = Literal["mixed", "highest", "lowest"]
@@ -49,20 +44,18 @@ def build_app(
     shown: ShownImages,
     notes: Callable[[ModelCard], list[str]],
     token: str,
-    port: int,
 ) -> ASGIApp:
-    """Return the application behind its access guard.
+    """Return the application.
 
     Args:
         title: title of the page.
         editor: reads and writes the model card.
         shown: images with their landmarks.
         notes: returns messages for the user, given the current card.
-        token: secret that a browser must present.
-        port: port that the server listens on.
+        token: secret of the server, from which the name of the session is derived.
     """
     app = FastAPI(title="selfmark", docs_url=None, redoc_url=None, openapi_url=None)
-    _add_page(app)
+    add_page(app, _PAGE)
     # The session is new at every start, because the images may differ.
     session = hashlib.sha256(token.encode()).hexdigest()[:12]
     about = {"title": title, "version": __version__, "images": len(shown), "session": session}
@@ -71,26 +64,13 @@ def build_app(
 
     @app.exception_handler(InputError)
     def report_input_error(request: Request, error: InputError) -> JSONResponse:
-        return JSONResponse({"error": str(error)}, 409, _NO_STORE)
+        return JSONResponse({"error": str(error)}, 409, NO_STORE)
 
     @app.exception_handler(UnreadableImage)
     def report_unreadable_image(request: Request, error: UnreadableImage) -> JSONResponse:
-        return JSONResponse({"error": f"the image cannot be read: {error}"}, 404, _NO_STORE)
+        return JSONResponse({"error": f"the image cannot be read: {error}"}, 404, NO_STORE)
 
-    return AccessGuard(app, token, port)
-
-
-def _add_page(app: FastAPI) -> None:
-    @app.get("/")
-    async def index() -> FileResponse:
-        return FileResponse(_PAGE / "index.html", headers=_NO_STORE)
-
-    @app.get("/page/{name}")
-    async def page_file(name: str) -> FileResponse:
-        if name not in _PAGE_FILES:
-            raise HTTPException(404)
-        headers = {"cache-control": "no-cache"}
-        return FileResponse(_PAGE / name, media_type=_PAGE_FILES[name], headers=headers)
+    return app
 
 
 # --- model card --------------------------------------------------------------------------------------
@@ -123,15 +103,15 @@ def _add_card(
             "min_trust": MIN_TRUST,
             "verdict": card.verdict,
         }
-        return JSONResponse(about | fixed, headers=_NO_STORE)
+        return JSONResponse(about | fixed, headers=NO_STORE)
 
     @app.get("/api/card")
     async def get_card(revision: str = "") -> Response:
         """Return the card, or nothing (204) if the client already has this revision."""
         card = editor.read()
         if revision == card_revision(card):
-            return Response(status_code=204, headers=_NO_STORE)
-        return JSONResponse(card_to_json(card), headers=_NO_STORE)
+            return Response(status_code=204, headers=NO_STORE)
+        return JSONResponse(card_to_json(card), headers=NO_STORE)
 
     # Writing to a slow disk must not block other requests.
     writer = ThreadPoolExecutor(1, thread_name_prefix="edits")
@@ -140,7 +120,7 @@ def _add_card(
     async def post_edits(edits: Annotated[Any, Body(embed=True)]) -> JSONResponse:
         parsed = edits_from_json(edits)
         card, undo = await asyncio.get_running_loop().run_in_executor(writer, editor.edit, parsed)
-        return JSONResponse(card_to_json(card) | {"undo": edits_to_json(undo)}, headers=_NO_STORE)
+        return JSONResponse(card_to_json(card) | {"undo": edits_to_json(undo)}, headers=NO_STORE)
 
 
 # --- images ------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import secrets
 import socket
 import webbrowser
 from collections.abc import Callable, Sequence
@@ -16,12 +15,11 @@ from pathlib import Path
 import uvicorn
 
 from selfmark.errors import InputError
+from selfmark.local_page.page_server import build_page_server, open_socket
 from selfmark.model.card import ModelCard, is_packaged, landmarks_without_partner, model_folder
 from selfmark.naming.app import build_app
 from selfmark.naming.card_editor import CardEditor
 from selfmark.naming.shown_images import ShownImages, images_fingerprint, load_cached_landmarks, select_images
-
-HOST = "127.0.0.1"
 
 
 def name_landmarks(
@@ -67,22 +65,6 @@ def name_landmarks(
         print_line(note)
 
 
-def open_socket(port: int) -> socket.socket:
-    """Return a socket that listens on this machine only."""
-    # With the protocol given, asyncio sets TCP_NODELAY. Otherwise every response is delayed by 40 ms.
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((HOST, port))
-        listener.listen(128)
-    except OSError as error:
-        listener.close()
-        raise InputError(
-            f"cannot listen on port {port} ({error.strerror}): choose another with --port"
-        ) from error
-    return listener
-
-
 def prepare_images(folder: Path, images: Sequence[str], max_images: int, device: str) -> ShownImages:
     """Return the images with their landmarks, predicting them in a child process if they are not stored."""
     editor = CardEditor(model_folder(folder))
@@ -125,24 +107,14 @@ def build_server(
         shown: images with their landmarks.
         listener: socket from `open_socket`.
     """
-    token, port = secrets.token_urlsafe(32), listener.getsockname()[1]
 
     def notes(card: ModelCard) -> list[str]:
         return describe_outdated_files(folder, before, card)
 
-    app = build_app(folder.resolve().name, editor, shown, notes, token, port)
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,  # it would contain the token
-        server_header=False,
-        lifespan="off",
-        loop="asyncio",
-        http="h11",
-        ws="none",
-        timeout_graceful_shutdown=2,
+    title = folder.resolve().name
+    return build_page_server(
+        lambda token: build_app(title, editor, shown, notes, token), "selfmark name", listener
     )
-    return f"http://{HOST}:{port}/?token={token}", uvicorn.Server(config)
 
 
 def describe_outdated_files(folder: Path, before: ModelCard, now: ModelCard) -> list[str]:

@@ -1,6 +1,6 @@
-"""Access control of the naming page: only a browser with the token may use it, from the page itself.
+"""Access control of a local page: only a browser with the token may use it, from the page itself.
 
-- The socket is bound to 127.0.0.1, so other machines cannot connect (see `server`).
+- The socket is bound to 127.0.0.1, so other machines cannot connect (see `page_server`).
 - The `Host` header must be the address of this server. This stops DNS rebinding: another site
   can make its host name resolve to 127.0.0.1, but its requests still have that host name.
 - Every request needs the token. The first request has it in the address; from there it moves into a cookie
@@ -43,16 +43,18 @@ _HEADERS = {
 class AccessGuard:
     """ASGI middleware that rejects requests without permission."""
 
-    def __init__(self, app: ASGIApp, token: str, port: int) -> None:
+    def __init__(self, app: ASGIApp, token: str, port: int, command: str) -> None:
         """Wrap an application.
 
         Args:
             app: application that receives the accepted requests.
             token: secret that every request must carry.
             port: port of this server.
+            command: command that printed the address, for messages, e.g. `selfmark name`.
         """
         self._app = app
         self._token = token.encode()
+        self._command = command
         self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
         self._cookie = f"selfmark_{port}"  # all ports of a host share their cookies
 
@@ -72,10 +74,11 @@ class AccessGuard:
             return PlainTextResponse("This server answers only requests to 127.0.0.1.", 421)
         if not (self._is_token(_query_token(scope)) or self._is_token(self._cookie_token(headers))):
             return PlainTextResponse(
-                "Open the complete address that 'selfmark name' printed, including the token at its end.", 403
+                f"Open the complete address that '{self._command}' printed, including the token at its end.",
+                403,
             )
         if scope["method"] not in _READ_METHODS and not _is_from_own_page(headers):
-            return PlainTextResponse("Only the naming page itself can change names.", 403)
+            return PlainTextResponse("Only the page itself can make changes.", 403)
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > MAX_BODY_BYTES:
             return PlainTextResponse("The request is too large.", 413)

@@ -1,0 +1,31 @@
+"""Serve the files of a page: index.html, scripts and styles of one folder, without a build step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fastapi import FastAPI, HTTPException
+from fastapi.responses import FileResponse
+
+NO_STORE = {"cache-control": "no-store"}
+_MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
+def add_page(app: FastAPI, folder: Path) -> None:
+    """Serve index.html of a folder at / and its other files at /page/NAME.
+
+    Args:
+        app: application to extend.
+        folder: folder with the files of the page; files of other types are not served.
+    """
+    files = {path.name: _MEDIA_TYPES[path.suffix] for path in folder.iterdir() if path.suffix in _MEDIA_TYPES}
+
+    @app.get("/")
+    async def index() -> FileResponse:
+        return FileResponse(folder / "index.html", headers=NO_STORE)
+
+    @app.get("/page/{name}")
+    async def page_file(name: str) -> FileResponse:
+        if name not in files:
+            raise HTTPException(404)
+        return FileResponse(folder / name, media_type=files[name], headers={"cache-control": "no-cache"})

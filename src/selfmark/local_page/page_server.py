@@ -1,0 +1,60 @@
+"""A server for one page on this machine: a socket that others cannot reach, a secret token, and uvicorn."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Callable
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from selfmark.errors import InputError
+from selfmark.local_page.access_guard import AccessGuard
+
+HOST = "127.0.0.1"
+
+
+def open_socket(port: int) -> socket.socket:
+    """Return a socket that listens on this machine only.
+
+    Args:
+        port: port to listen on; 0 for any free port.
+    """
+    # With the protocol given, asyncio sets TCP_NODELAY. Otherwise every response is delayed by 40 ms.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((HOST, port))
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise InputError(
+            f"cannot listen on port {port} ({error.strerror}): choose another with --port"
+        ) from error
+    return listener
+
+
+def build_page_server(
+    build_app: Callable[[str], ASGIApp], command: str, listener: socket.socket
+) -> tuple[str, uvicorn.Server]:
+    """Return the address of a page, with its token, and the server to run on the socket.
+
+    Args:
+        build_app: returns the application behind the access guard, given the token.
+        command: command that serves the page, for messages, e.g. `selfmark name`.
+        listener: socket from `open_socket`.
+    """
+    token, port = secrets.token_urlsafe(32), listener.getsockname()[1]
+    config = uvicorn.Config(
+        AccessGuard(build_app(token), token, port, command),
+        log_level="warning",
+        access_log=False,  # it would contain the token
+        server_header=False,
+        lifespan="off",
+        loop="asyncio",
+        http="h11",
+        ws="none",
+        timeout_graceful_shutdown=2,
+    )
+    return f"http://{HOST}:{port}/?token={token}", uvicorn.Server(config)

@@ -207,14 +207,39 @@ def test_doctor_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("selfmark 0.")
 
 
-def test_help_does_not_import_torch() -> None:
-    code = (
-        "import sys; from selfmark.cli import entry; sys.argv = ['selfmark', '--help']\n"
-        "try: entry.main()\nexcept SystemExit: pass\n"
-        "print('torch' in sys.modules, 'cv2' in sys.modules)"
+WRONG_PATHS = [
+    ["discover", "nosuch"],
+    ["predict", "nosuch", "x"],
+    ["predict", "demo", "nosuch"],
+    ["evaluate", "nosuch", "x"],
+    ["map", "nosuch", "--labels", "x"],
+    ["map", "demo", "--labels", "nosuch"],
+    ["export", "nosuch", "--onnx"],
+    ["report", "nosuch"],
+    ["compare", "nosuch", "--labels", "x"],
+]
+
+
+def test_help_and_wrong_paths_do_not_import_slow_packages(tmp_path: Path) -> None:
+    code = f"""
+import sys
+from selfmark.cli import entry
+for arguments in [["--help"], *{WRONG_PATHS!r}]:
+    sys.argv = ["selfmark", *arguments]
+    try:
+        entry.main()
+    except SystemExit as end:
+        print("exit code", end.code)
+print("imported:", sorted({{"torch", "cv2", "scipy", "numpy", "PIL"}} & sys.modules.keys()))
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.strip().endswith("False False")
+    assert result.stdout.strip().endswith("imported: []")
+    assert result.stdout.count("exit code 2") == len(WRONG_PATHS)
+    errors = result.stderr.splitlines()
+    assert len(errors) == len(WRONG_PATHS)
+    assert all(line.startswith("selfmark: ") and "nosuch" in line for line in errors)
     for command in ("discover", "predict", "demo", "report", "weights", "doctor"):
         assert command in result.stdout
 

@@ -9,6 +9,7 @@ import typer
 
 from selfmark.cli.console import print_note, print_result, print_table
 from selfmark.cli.options import Device, parse_settings
+from selfmark.cli.path_checks import check_files, check_inputs
 
 
 def compare(
@@ -43,6 +44,9 @@ def compare(
     device: Device = "auto",
 ) -> None:
     """Compare discovery methods on the same images, with the same number of landmarks and training time."""
+    check_inputs([*images, *(label_images or ())])
+    check_files(labels, train_labels)
+
     from selfmark.comparison.jobs import Comparison, parse_duration, parse_methods
     from selfmark.comparison.page import COLUMNS, table_cells
     from selfmark.comparison.runner import find_devices, run_comparison

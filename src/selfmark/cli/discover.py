@@ -19,6 +19,7 @@ from selfmark.cli.options import (
     parse_regions,
     parse_settings,
 )
+from selfmark.cli.path_checks import check_inputs
 
 if TYPE_CHECKING:
     from selfmark.run.folder import Event, Listener
@@ -91,6 +92,8 @@ def discover(
     device: Device = "auto",
 ) -> None:
     """Discover landmarks in unlabeled images: train a detector and write a report."""
+    check_inputs(inputs)
+
     from selfmark.cli.progress import ProgressDisplay
     from selfmark.discovery import discover as discover_landmarks
     from selfmark.weights_cache import license_notice

@@ -9,6 +9,7 @@ import typer
 
 from selfmark.cli.console import print_note, print_result, print_table, stderr
 from selfmark.cli.options import Device, RunFolder, parse_settings
+from selfmark.cli.path_checks import check_files, check_inputs, check_run
 
 
 def evaluate(
@@ -53,6 +54,10 @@ def evaluate(
     device: Device = "auto",
 ) -> None:
     """Evaluate a run: a trust score per landmark and, if labels are given, all metrics of the paper."""
+    check_run(run)
+    check_inputs([*images, *(train_images or ())])
+    check_files(labels, train_labels)
+
     from selfmark.cli.progress import ProgressDisplay
     from selfmark.detector import Detector
     from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run

@@ -9,6 +9,7 @@ import typer
 
 from selfmark.cli.console import print_result
 from selfmark.cli.options import RunFolder
+from selfmark.cli.path_checks import check_model
 from selfmark.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,10 +30,12 @@ def export(
     ] = None,
 ) -> None:
     """Export the trained detector to the format of another runtime."""
-    from selfmark.export.onnx_export import export_onnx
-
     if not onnx:
         raise InputError("no format chosen: add --onnx")
+    check_model(run)
+
+    from selfmark.export.onnx_export import export_onnx
+
     requested: dict[Precision, bool] = {"float32": True, "float16": fp16, "int8": int8}
     for path in export_onnx(run, [precision for precision, wanted in requested.items() if wanted], output):
         print_result(f"exported: {path}")

@@ -9,6 +9,7 @@ import typer
 
 from selfmark.cli.console import print_note, print_result, print_table
 from selfmark.cli.options import Device, RunFolder
+from selfmark.cli.path_checks import check_files, check_inputs, check_model
 
 
 def map_points(
@@ -27,6 +28,10 @@ def map_points(
     device: Device = "auto",
 ) -> None:
     """Learn your own points from a few annotated images; 'predict --mapped' then outputs them."""
+    check_model(run)
+    check_inputs(images)
+    check_files(labels)
+
     from selfmark.mapping.learning import learn_map
 
     learned = learn_map(run, labels, images or [], normalizer, device)

@@ -21,6 +21,7 @@ from selfmark.cli.options import (
     parse_regions,
     parse_settings,
 )
+from selfmark.cli.path_checks import check_inputs, check_model
 from selfmark.errors import InputError
 
 if TYPE_CHECKING:
@@ -71,6 +72,9 @@ def predict(
     device: Device = "auto",
 ) -> None:
     """Predict the landmarks of new images or videos, in pixels of those images."""
+    check_model(run)
+    check_inputs(inputs)
+
     from selfmark.cli.progress import CountDisplay, CountedPredictions, describe_unreadable_images
     from selfmark.config import Config, override
     from selfmark.draw.labeled_video import draw_videos, labeled_video_paths

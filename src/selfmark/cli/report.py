@@ -8,10 +8,13 @@ from typing import Annotated
 import typer
 
 from selfmark.cli.console import print_result
+from selfmark.cli.path_checks import check_run
 
 
 def report(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
     """Write the report of a run again."""
+    check_run(run)
+
     from selfmark.detector import Detector
     from selfmark.report.run_report import build_report
     from selfmark.run.folder import Run

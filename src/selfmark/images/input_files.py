@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import reprlib
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,25 @@ def path_is(path: Path, kind: Callable[[Path], bool]) -> bool:
         return kind(path)
     except (OSError, ValueError):
         return False
+
+
+def require_input(item: str | Path) -> Path:
+    """Return the path of an input, with `~` expanded; raise if it is no file, no folder and no pattern."""
+    try:
+        path = Path(item).expanduser()
+    except RuntimeError as error:  # ~name of an unknown user
+        raise InputError(f"there is no file or folder {item}: {error}") from error
+    if not (path_is(path, Path.is_dir) or path_is(path, Path.is_file) or glob.has_magic(str(path))):
+        raise InputError(f"there is no file or folder {path}; check the path")
+    return path
+
+
+def require_readable(path: Path) -> None:
+    """Raise if a file does not exist or cannot be opened."""
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
 
 
 def require_utf8(name: str, description: str) -> None:

@@ -19,6 +19,7 @@ from selfmark.images.input_files import (
     parse_box,
     path_is,
     read_text,
+    require_input,
     require_utf8,
 )
 from selfmark.images.video_container import require_video
@@ -53,15 +54,8 @@ def list_images(inputs: Sequence[str | Path], every: int = 1) -> list[ImageRef]:
     return list(unique.values())
 
 
-def _expand_user(item: str | Path) -> Path:
-    try:
-        return Path(item).expanduser()
-    except RuntimeError as error:  # ~name of an unknown user
-        raise InputError(f"there is no file or folder {item}: {error}") from error
-
-
 def _list_input(item: str | Path, every: int) -> list[ImageRef]:
-    path = _expand_user(item)
+    path = require_input(item)
     if path_is(path, Path.is_dir):
         refs = _list_media(_walk(path), every)
         if not refs:
@@ -71,12 +65,10 @@ def _list_input(item: str | Path, every: int) -> list[ImageRef]:
         if path.suffix.lower() == ".txt":
             return _read_text_list(path, every)
         return _list_coco(path) if path.suffix.lower() == ".json" else _list_file(path, every, str(path))
-    if glob.has_magic(str(path)):
-        refs = _list_media(_expand_pattern(str(path)), every)
-        if not refs:
-            raise InputError(f"the pattern '{path}' matches no images or videos; check the pattern")
-        return refs
-    raise InputError(f"there is no file or folder {path}; check the path")
+    refs = _list_media(_expand_pattern(str(path)), every)
+    if not refs:
+        raise InputError(f"the pattern '{path}' matches no images or videos; check the pattern")
+    return refs
 
 
 # --- files and folders -----------------------------------------------------------------------------

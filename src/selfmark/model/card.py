@@ -104,7 +104,7 @@ def write_card(card: ModelCard, folder: Path) -> None:
 def model_folder(folder: Path) -> Path:
     """Return the model folder for a run folder, for a model folder itself, or for the packaged "demo"."""
     if is_packaged(folder):
-        return Path(str(resources.files("selfmark.demo") / "model"))
+        return Path(str(resources.files("selfmark") / "demo" / "model"))
     return folder / "model" if (folder / "model").is_dir() else folder
 
 

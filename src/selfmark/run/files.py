@@ -114,6 +114,14 @@ def read_json(path: Path) -> Any:
         raise InputError(f"{path} is not valid JSON: {error}") from error
 
 
+def require_run(folder: Path) -> None:
+    """Raise if a folder is not a run folder, or if a newer version of selfmark wrote it."""
+    path = folder / "run.json"
+    if not path.exists():
+        raise InputError(f"{folder} is not a run folder")
+    require_format(read_json(path), path)
+
+
 def require_format(values: Any, path: Path) -> None:
     """Raise if a file was written by a newer version of selfmark, or not by selfmark.
 

@@ -32,7 +32,7 @@ from selfmark.errors import DamagedFile, DiskError, InputError
 from selfmark.image_ref import ImageRef
 from selfmark.points import Keypoints, LabeledPoints
 from selfmark.run.config_file import read_config, write_config
-from selfmark.run.files import FORMAT, open_for_append, read_json, require_format, write_json
+from selfmark.run.files import FORMAT, open_for_append, read_json, require_format, require_run, write_json
 from selfmark.run.image_list import refs_from_json, refs_to_json
 from selfmark.run.locks import exclusive
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
@@ -124,9 +124,7 @@ class Run:
     @classmethod
     def open(cls, path: Path, listener: Listener | None = None, group: ProcessGroup = SINGLE_PROCESS) -> Run:
         """Open a run folder; see `__init__` for the arguments."""
-        if not (path / "run.json").exists():
-            raise InputError(f"{path} is not a run folder")
-        require_format(read_json(path / "run.json"), path / "run.json")
+        require_run(path)
         run = cls(path, read_config(path / "config.yaml"), listener, group)
         if run.config.K == 0 and run._landmark_count_path.exists():
             run.apply_landmark_count()

@@ -1,0 +1,38 @@
+"""Checks of the paths on the command line.
+
+They run before torch, OpenCV and SciPy are imported, which takes seconds, so that a wrong path is reported at
+once. The functions that use the paths check them again, with the same messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from selfmark.images.input_files import require_input, require_readable
+from selfmark.model.card import model_folder, read_card
+from selfmark.run.files import require_run
+
+
+def check_inputs(inputs: Iterable[str | Path] | None) -> None:
+    """Raise if an input is neither a file, a folder nor a pattern."""
+    for item in inputs or ():
+        require_input(item)
+
+
+def check_files(*paths: Path | None) -> None:
+    """Raise if a file cannot be read; None stands for a file that was not given."""
+    for path in paths:
+        if path is not None:
+            require_readable(path)
+
+
+def check_model(folder: Path) -> None:
+    """Raise if a run folder or model folder contains no model that this version can read."""
+    read_card(model_folder(folder))
+
+
+def check_run(folder: Path) -> None:
+    """Raise if a folder is not a finished run."""
+    require_run(folder)
+    check_model(folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 import shutil
 from collections.abc import Iterator
@@ -207,6 +208,67 @@ def test_points_are_connected_and_paired_with_the_mouse(browser: Any, toy: ToySe
         act_and_wait(page, lambda: page.mouse.click(*center(page, 5)))
         assert read_card_of(toy).mirror == (1, 0, 5, 4, 3, 2)
         assert read_card_of(toy).confirmed == (2, 5)
+        assert find_problems(visited) == []
+
+
+def test_names_are_connected_or_the_page_says_why_not(browser: Any, toy: ToyServer) -> None:
+    def click_name(landmark: int) -> None:
+        select(page, landmark)
+
+    with visit(browser, toy.address) as visited:
+        page = wait_until_ready(visited)
+        click_name(5)
+        act_and_wait(page, lambda: page.keyboard.press("h"))
+        page.click("[data-tool=connect]")
+        click_name(0)
+        assert "0 · landmark_0 is chosen" in page.inner_text("#hint")
+        click_name(5)
+        assert "5 · landmark_5 is hidden" in page.inner_text("#hint")
+        click_name(0)
+        assert "0 · landmark_0 cannot be connected to itself" in page.inner_text("#hint")
+        act_and_wait(page, lambda: click_name(3))
+        page.mouse.click(*center(page, 1))  # a point and a name
+        act_and_wait(page, lambda: click_name(4))
+        click_name(2)
+        page.click("#tab-gallery")  # here, a name selects, even if Connect was chosen before
+        click_name(1)
+        assert read_card_of(toy).skeleton == ((0, 3), (1, 4))
+        page.keyboard.press("m")
+        click_name(2)
+        label = page.locator(".point.selected .label").bounding_box()
+        act_and_wait(page, lambda: page.mouse.click(label["x"] + 3, label["y"] + 5))  # itself: on the midline
+        assert read_card_of(toy).confirmed == (2,)
+        assert find_problems(visited) == []
+
+
+def test_landmarks_on_each_other_can_each_be_clicked(browser: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "overlapping"
+    shown = make_toy_folder(folder, replace(CARD, trust=(0.9, 0.2, 0.9, 0.9, 0.9, 0.9)), images=1)
+    shown.xy[0, :4] = [[40.0, 30.0], [40.0, 30.0], [40.0, 30.0], [41.0, 30.5]]
+    with serve(folder, shown) as running, visit(browser, running.address) as visited:
+        page = wait_until_ready(visited)
+        places = [center(page, landmark) for landmark in range(6)]
+        apart = [math.dist(a, b) for index, a in enumerate(places) for b in places[:index]]
+        assert min(apart) >= 24, "marks of 11 pixels with an outline of 2 do not cover each other"
+        for landmark in range(6):
+            page.mouse.click(*places[landmark])
+            assert page.get_attribute(f".entry[data-landmark='{landmark}']", "aria-current") == "true"
+        ends = page.locator(".leader-end")
+        true_places = ends.evaluate_all(
+            "all => all.map(end => [+end.getAttribute('cx'), +end.getAttribute('cy')])"
+        )
+        assert true_places == [[40.5, 30.5], [40.5, 30.5], [40.5, 30.5], [41.5, 31.0]], (
+            "the others stay in place"
+        )
+        assert page.locator(".point:has(.hollow)").get_attribute("data-landmark") == "1"
+        assert "trust 0.20: do not rely" in page.locator(".point[data-landmark='1'] title").text_content()
+        page.click("#tab-gallery")
+        select(page, 1)
+        page.wait_for_function("() => document.querySelector('.gallery-head .trust.low')")
+        separated = page.evaluate(
+            "async () => (await import('/page/separate.js')).separate(Array(30).fill([7, 7]), 2)"
+        )
+        assert min(math.dist(a, b) for i, a in enumerate(separated) for b in separated[:i]) >= 1.95
         assert find_problems(visited) == []
 
 

@@ -1,7 +1,7 @@
 // Crops of the selected landmark from many images, to check that it marks the same spot in each of them.
 
 import { badge, element } from "./dom.js";
-import { get, imageUrl, showError, state, subscribe, update } from "./store.js";
+import { get, imageUrl, isTrustKnown, isUntrusted, showError, state, subscribe, trustText, update } from "./store.js";
 
 const CROPS_PER_REQUEST = 48;
 const ORDERS = [["mixed", "Mixed"], ["highest", "Highest score first"], ["lowest", "Lowest score first"]];
@@ -46,7 +46,8 @@ async function loadMore() {
 function render() {
   const color = state.card.colors[landmark], name = state.card.names[landmark];
   head.replaceChildren(badge(landmark, color), element("h2", {}, name),
-    element("span", { class: "muted" }, `${crops.length} of ${total.toLocaleString("en")} images`));
+    element("span", { class: "muted" }, `${crops.length} of ${total.toLocaleString("en")} images`),
+    isTrustKnown() ? element("span", { class: isUntrusted(landmark) ? "trust low" : "trust" }, trustText(landmark)) : "");
   grid.replaceChildren(...crops.map(({ row, score }) =>
     element("button", { class: "crop", "aria-label": `${name} in image ${row + 1}, score ${score}`,
       onclick: () => update({ row, view: "images" }) },

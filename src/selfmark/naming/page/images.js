@@ -1,17 +1,25 @@
 // One large image with its landmarks, and a strip of thumbnails below it.
 
 import { element, icon, ICONS, svgElement, textColorOn } from "./dom.js";
-import { applyTool, get, imageUrl, isHidden, showError, state, subscribe, update } from "./store.js";
+import { separate } from "./separate.js";
+import { applyTool, chooseLandmark, get, imageUrl, isHidden, isTrustKnown, isUntrusted, numberedName, showError, state, subscribe,
+  trustText, update } from "./store.js";
 
 const IMAGES_PER_REQUEST = 24; // also the length of the strip
 const TOOLS = [["select", "Select", "V", ICONS.select], ["connect", "Connect", "C", ICONS.connect], ["pair", "Pair", "M", ICONS.mirror]];
+const MARK_RADIUS = 11; // screen pixels
 const HINTS = {
   select: "Click a point to name it.",
-  connect: "Click two points, or draw a line between them. Do it again to remove the line.",
-  pair: "Click two points that swap sides in a mirrored image. Click a point on the midline twice.",
+  connect: "Click two points or names, or draw a line between two points. Do it again to remove the line.",
+  pair: "Click two points or names that swap sides in a mirrored image. Click one on the midline twice.",
+};
+const NEXT_HINTS = {
+  connect: (first) => `${first} is chosen. Click the point or name to connect it to.`,
+  pair: (first) => `${first} is chosen. Click the point or name that it becomes in a mirrored image; click it again if it is on the midline.`,
 };
 
 const imageCache = new Map(); // image data by row
+let marks = []; // where each landmark is drawn, in pixels of the image; null for hidden landmarks
 let photo, overlay, caption, strip, rowInput, toolButtons, hint;
 let press = null; // position of the pressed pointer, and the landmark under it
 
@@ -21,14 +29,14 @@ export function startImages() {
     if (changed.has("row") || changed.has("run")) showImage();
     else if (changed.has("card") || changed.has("selected") || changed.has("tool") || changed.has("first")) draw();
     if (changed.has("view") && state.view === "images") draw();
-    if (changed.has("tool") || changed.has("run")) markTool();
+    if (state.card && (changed.has("tool") || changed.has("run") || changed.has("first") || changed.has("message"))) markTool();
   });
   new ResizeObserver(draw).observe(photo);
 }
 
 function build(view) {
   toolButtons = element("div", { class: "segments", role: "group", "aria-label": "Tool" }, TOOLS.map(([tool, name, key, path]) =>
-    element("button", { data: { tool }, title: `${name} (${key})`, onclick: () => update({ tool, first: null }) }, icon(path), name)));
+    element("button", { data: { tool }, title: `${name} (${key})`, onclick: () => update({ tool, first: null, message: "" }) }, icon(path), name)));
   photo = element("img", { class: "photo", alt: "", draggable: "false", onload: draw });
   overlay = svgElement("svg", { class: "overlay", role: "img", "aria-label": "Landmarks in this image" });
   overlay.addEventListener("pointerdown", onPointerDown);
@@ -39,7 +47,7 @@ function build(view) {
   rowInput = element("input", { type: "number", id: "row", min: 1, "aria-label": "Image number",
     onchange: (event) => update({ row: clampRow(Number(event.target.value) - 1) }) });
   strip = element("div", { class: "strip", role: "group", "aria-label": "Images" });
-  hint = element("p", { class: "hint muted" });
+  hint = element("p", { class: "hint muted", id: "hint", role: "status" });
   view.append(
     element("div", { class: "toolbar" }, toolButtons, hint),
     element("div", { class: "stage" }, arrow(-1, "Previous image", ICONS.previous), element("div", { class: "frame" }, photo, overlay),
@@ -101,7 +109,7 @@ function renderStrip(start) {
 
 function markTool() {
   for (const button of toolButtons.children) button.setAttribute("aria-pressed", String(button.dataset.tool === state.tool));
-  hint.textContent = HINTS[state.tool];
+  hint.textContent = state.message || (state.first === null ? HINTS[state.tool] : NEXT_HINTS[state.tool](numberedName(state.first)));
   overlay.classList.toggle("drawing", state.tool !== "select");
 }
 
@@ -113,14 +121,32 @@ function draw() {
   const [left, top, width, height] = image.view;
   overlay.setAttribute("viewBox", `${left} ${top} ${width} ${height}`);
   const unit = width / overlay.clientWidth; // one screen pixel, in pixels of the image
-  const size = overlay.clientWidth < 480 ? 8.5 : 11;
+  const size = overlay.clientWidth < 480 ? 8.5 : MARK_RADIUS;
   const visible = [...state.card.names.keys()].filter((index) => !isHidden(index));
+  marks = marksOf(image, visible, 2 * (size + 2) * unit);
   const order = [...visible.filter((index) => index !== state.selected), ...visible.filter((index) => index === state.selected)];
   overlay.replaceChildren(
     ...state.card.skeleton.filter((edge) => !edge.some(isHidden)).flatMap((edge) => line(image.xy[edge[0]], image.xy[edge[1]], unit)),
     ...pairLines(image, visible, unit),
-    ...(press && press.landmark !== null && press.to ? line(image.xy[press.landmark], press.to, unit, "draft") : []),
+    ...(press && press.landmark !== null && press.to ? line(marks[press.landmark], press.to, unit, "draft") : []),
+    ...visible.flatMap((index) => leader(index, image, unit)),
     ...order.map((index) => point(index, image, unit, size)));
+}
+
+// Where to draw each landmark: in its place, or beside it where marks would cover each other.
+function marksOf(image, visible, distance) {
+  const places = separate(visible.map((index) => image.xy[index]), distance);
+  const found = image.xy.map(() => null);
+  for (const [order, index] of visible.entries()) found[index] = places[order];
+  return found;
+}
+
+// A line from a mark that was moved to the place of its landmark.
+function leader(index, image, unit) {
+  const [x, y] = image.xy[index], [atX, atY] = marks[index];
+  if (Math.hypot(atX - x, atY - y) < unit) return [];
+  return [...line([x, y], [atX, atY], 0.6 * unit, "leader"),
+    svgElement("circle", { cx: x, cy: y, r: 2.6 * unit, class: "leader-end", fill: state.card.colors[index], "stroke-width": unit })];
 }
 
 function line([ax, ay], [bx, by], unit, kind = "bone") {
@@ -137,34 +163,47 @@ function pairLines(image, visible, unit) {
 }
 
 function point(index, image, unit, size) {
-  const [x, y] = image.xy[index], color = state.card.colors[index];
+  const [x, y] = marks[index], color = state.card.colors[index], hollow = isUntrusted(index);
   const selected = index === state.selected, first = index === state.first;
   const radius = (selected ? size * 1.25 : size) * unit;
   return svgElement("g", { class: `point${selected ? " selected" : ""}${first ? " first" : ""}`, "data-landmark": index },
-    svgElement("title", {}, `${index} · ${state.card.names[index]}, score ${image.score[index].toFixed(2)}`),
+    svgElement("title", {}, [numberedName(index), `score ${image.score[index].toFixed(2)}`,
+      isTrustKnown() ? trustText(index) : ""].filter(Boolean).join(", ")),
     svgElement("circle", { cx: x, cy: y, r: Math.max(radius, 20 * unit), class: "hit-area" }),
     selected || first ? svgElement("circle", { cx: x, cy: y, r: radius + 4.5 * unit, class: "halo", "stroke-width": 2.5 * unit }) : null,
     svgElement("circle", { cx: x, cy: y, r: radius + 2 * unit, class: "outline" }),
-    svgElement("circle", { cx: x, cy: y, r: radius, fill: color, stroke: "#fff", "stroke-width": 1.6 * unit }),
-    svgElement("text", { x, y: y + size * 0.36 * unit, "font-size": size * 1.05 * unit, fill: textColorOn(color) }, String(index)),
-    selected ? svgElement("text", { x, y: y - radius - 7 * unit, class: "label", "font-size": 14 * unit, "stroke-width": 4 * unit },
+    hollow ? svgElement("circle", { cx: x, cy: y, r: radius - unit, class: "hollow", fill: "#fff", stroke: color, "stroke-width": 3.2 * unit })
+      : svgElement("circle", { cx: x, cy: y, r: radius, fill: color, stroke: "#fff", "stroke-width": 1.6 * unit }),
+    svgElement("text", { x, y: y + size * 0.36 * unit, "font-size": size * 1.05 * unit, fill: hollow ? "#000" : textColorOn(color) }, String(index)),
+    selected ? svgElement("text", { x, y: labelHeight(index, radius, unit), class: "label", "font-size": 14 * unit, "stroke-width": 4 * unit },
       state.card.names[index]) : null);
+}
+
+// The y of a name: above its mark, or below if it would cover other marks there and fewer below.
+function labelHeight(index, radius, unit) {
+  const [x, y] = marks[index], halfWidth = 4.5 * unit * state.card.names[index].length;
+  const covered = (middle) => marks.filter((mark, other) => mark && other !== index
+    && Math.abs(mark[0] - x) < halfWidth + radius && Math.abs(mark[1] - middle) < radius + 7 * unit).length;
+  const above = y - radius - 7 * unit, below = y + radius + 17 * unit;
+  return covered(above - 5 * unit) > covered(below - 5 * unit) ? below : above;
 }
 
 // --- mouse and touch -----------------------------------------------------------------------------------
 
-// The visible landmark nearest to the pointer, or null if none is close enough.
+// The landmark whose mark or name is under the pointer or whose mark is nearest to it, or null if none is close enough.
 function nearestLandmark(event) {
   const image = imageCache.get(state.row), box = overlay.getBoundingClientRect();
   if (!image) return null;
   const scale = box.width / image.view[2];
   let nearest = null, closest = event.pointerType === "touch" ? 30 : 20;
-  for (const [index, [x, y]] of image.xy.entries()) {
-    if (isHidden(index)) continue;
+  for (const [index, mark] of marks.entries()) {
+    if (!mark) continue;
+    const [x, y] = mark;
     const distance = Math.hypot(box.left + (x - image.view[0]) * scale - event.clientX, box.top + (y - image.view[1]) * scale - event.clientY);
     if (distance < closest) [nearest, closest] = [index, distance];
   }
-  return nearest;
+  const label = document.elementFromPoint(event.clientX, event.clientY)?.closest(".label");
+  return label && closest > MARK_RADIUS ? Number(label.closest(".point").dataset.landmark) : nearest; // a name may cover a mark
 }
 
 function onPointerDown(event) {
@@ -188,17 +227,13 @@ function onPointerUp(event) {
   if (state.tool === "select") {
     const swipe = event.clientX - x;
     if (event.pointerType === "touch" && Math.abs(swipe) > 60 && Math.abs(event.clientY - y) < 60) stepImage(swipe < 0 ? 1 : -1);
-    else if (landmark !== null) update({ selected: landmark });
+    else if (landmark !== null) chooseLandmark(landmark);
     return;
   }
   const target = nearestLandmark(event);
   if (to) { // a line was drawn
     if (landmark !== null && target !== null && target !== landmark) applyTool(state.tool, landmark, target);
-    update({ first: null });
-  } else if (target === null) update({ first: null });
-  else if (state.first === null) update({ first: target, selected: target });
-  else {
-    applyTool(state.tool, state.first, target);
-    update({ first: null, selected: target });
-  }
+    update({ first: null, message: "" });
+  } else if (target === null) update({ first: null, message: "There is no landmark here. Click a point or a name." });
+  else chooseLandmark(target);
 }

@@ -1,8 +1,8 @@
 // The list of landmarks with their trust, the selected one, and the progress of naming.
 
 import { badge, element, hollowBadge, icon, ICONS } from "./dom.js";
-import { allLandmarks, isConfirmed, isHidden, isNamed, isTrustKnown, isUntrusted, partnerOf, state, subscribe, trustText,
-  update } from "./store.js";
+import { allLandmarks, chooseLandmark, isConfirmed, isHidden, isNamed, isTrustKnown, isUntrusted, partnerOf, state, subscribe,
+  trustText } from "./store.js";
 
 export function startList() {
   const list = document.getElementById("landmarks");
@@ -29,7 +29,7 @@ function entry(index) {
   ].filter(Boolean);
   const makeBadge = isUntrusted(index) ? hollowBadge : badge;
   return element("li", {},
-    element("button", { class: isHidden(index) ? "entry off" : "entry", onclick: () => update({ selected: index }),
+    element("button", { class: isHidden(index) ? "entry off" : "entry", onclick: () => chooseLandmark(index),
       data: { landmark: index } },
       makeBadge(index, state.card.colors[index]),
       element("span", { class: isNamed(index) ? "name" : "name unnamed" }, state.card.names[index]),

@@ -8,6 +8,7 @@ export const state = {
   view: "images",
   tool: "select", // select, connect or pair
   first: null, // first landmark clicked while connecting or pairing
+  message: "", // shown instead of the hint of the tool
 };
 
 const listeners = [];
@@ -175,6 +176,21 @@ export const allLandmarks = () => [...state.card.names.keys()];
 export const numberedName = (index) => `${index} · ${state.card.names[index]}`;
 export const connectedTo = (index) =>
   state.card.skeleton.filter((edge) => edge.includes(index)).map(([a, b]) => (a === index ? b : a));
+
+// Use the current tool on a landmark whose point or name was clicked: select it, or connect or pair it with the one clicked before.
+export function chooseLandmark(index) {
+  const [tool, first] = [state.view === "images" ? state.tool : "select", state.first];
+  if (tool === "select") update({ selected: index });
+  else if (isHidden(index))
+    update({ selected: index, message: `${numberedName(index)} is hidden, so it is not in the picture. Show it (H) to ${tool} it.` });
+  else if (first === null) update({ first: index, selected: index, message: "" });
+  else if (tool === "connect" && first === index)
+    update({ message: `${numberedName(index)} cannot be connected to itself. Click another point or name.` });
+  else {
+    update({ first: null, selected: index, message: "" });
+    applyTool(tool, first, index);
+  }
+}
 
 // Apply the connect or pair tool to two landmarks.
 export function applyTool(tool, a, b) {

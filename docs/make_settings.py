@@ -18,14 +18,14 @@ _COMMENT = re.compile(r"#\s*(.*)$")
 
 
 def field_comments(kind: type[Any]) -> dict[str, str]:
-    """Return the first comment of each field of a dataclass, on any of its lines."""
+    """Return the comment of each field of a dataclass: behind it or, for long lines, above it."""
     comments: dict[str, str] = {}
-    name = ""
+    above = ""
     for line in inspect.getsource(kind).splitlines():
         field, comment = _FIELD.match(line), _COMMENT.search(line)
-        name = field[1] if field else name
-        if name and comment:
-            comments.setdefault(name, comment[1])
+        if field:
+            comments[field[1]] = comment[1] if comment else above
+        above = comment[1] if comment and not field else ""
     return comments
 
 
@@ -44,7 +44,8 @@ def page() -> str:
         'From Python, use `selfmark.discover("photos/", settings={"M": 50, "flip.test": False})`. Each run',
         "saves its settings in `config.yaml`.",
         "",
-        "Numbers must not be negative unless the column *allowed* says otherwise.",
+        "A number outside the range in the column *allowed* is refused. In a list, the range holds for every",
+        "number.",
         "",
     ]
     presets = config.PRESETS
@@ -76,11 +77,11 @@ def page() -> str:
 
 
 def _allowed(item: dataclasses.Field[Any], hint: Any) -> str:
-    """Return the choices of a setting, or its limit if it is not the usual one."""
+    """Return the choices of a setting, or the limits of its numbers."""
     if get_origin(hint) is Literal:
         return ", ".join(get_args(hint))
-    limit = config.limit_of(item)
-    return "" if limit == config.NOT_NEGATIVE else str(limit)
+    is_number = hint in (int, float) or get_origin(hint) is tuple
+    return str(config.limit_of(item)) if is_number else ""
 
 
 def _text(value: Any) -> str:

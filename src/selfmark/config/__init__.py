@@ -6,7 +6,7 @@
 1000
 """
 
-from selfmark.config.limits import NOT_NEGATIVE, limit_of
+from selfmark.config.limits import limit_of
 from selfmark.config.method_settings import (
     AutoLink,
     Equivariance,
@@ -70,7 +70,6 @@ from selfmark.config.serialization import (
 __all__ = [
     "AUTO_RECIPE",
     "DEFAULT_FEATURES",
-    "NOT_NEGATIVE",
     "PRESETS",
     "RECIPES",
     "STRIDE",

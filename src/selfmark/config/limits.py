@@ -1,11 +1,13 @@
 """Limits of numeric settings, declared where the setting is defined.
 
+Every number has a minimum and a maximum. A maximum is far above any practical value; it keeps a typing error
+or an untrusted file from exhausting memory, or from numbers that float32 cannot hold.
+
 >>> from dataclasses import dataclass
 >>> @dataclass(frozen=True)
 ... class Example:
-...     batch: int = at_least(1, default=16)
+...     batch: int = between(1, 4_096, default=16)
 ...     ratio: float = fraction(default=0.4)
-...     iterations: int = 100  # the default limit: not negative
 >>> check_limits(Example(ratio=1.5), "example.")
 Traceback (most recent call last):
 selfmark.errors.InputError: config: example.ratio must be between 0 and 1, not 1.5
@@ -14,7 +16,6 @@ selfmark.errors.InputError: config: example.ratio must be between 0 and 1, not 1
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -22,6 +23,7 @@ from selfmark.errors import InputError
 
 Default = TypeVar("Default")
 _KEY = "limit"  # key in a field's metadata
+_MAX_LENGTH = 1_000  # numbers in a list
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,8 @@ class Limit:
     text:             description of the range; if empty, it is made from the numbers
     """
 
-    minimum: float = 0
-    maximum: float = math.inf
+    minimum: float
+    maximum: float
     excludes_minimum: bool = False
     text: str = ""
 
@@ -47,29 +49,20 @@ class Limit:
     def __str__(self) -> str:
         """Describe the limit so that it completes "must be ...".
 
-        >>> str(Limit(1)), str(Limit(0, 1)), str(Limit(0, 10, excludes_minimum=True))
-        ('at least 1', 'between 0 and 1', 'greater than 0 and at most 10')
+        >>> str(Limit(0, 1)), str(Limit(0, 10_000, excludes_minimum=True))
+        ('between 0 and 1', 'greater than 0 and at most 10,000')
         """
         if self.text:
             return self.text
         low, high = _format(self.minimum), _format(self.maximum)
-        if self.excludes_minimum:
-            return f"greater than {low}" + ("" if self.maximum == math.inf else f" and at most {high}")
-        return f"at least {low}" if self.maximum == math.inf else f"between {low} and {high}"
+        return (
+            f"greater than {low} and at most {high}" if self.excludes_minimum else f"between {low} and {high}"
+        )
 
 
-NOT_NEGATIVE = Limit()  # the limit of settings that declare none
-ANY_NUMBER = Limit(-math.inf, text="any number")
-
-
-def at_least(minimum: float, default: Default, text: str = "") -> Default:
-    """Declare a setting of at least `minimum`; in a list, the limit applies to each number."""
-    return _field(default, Limit(minimum, text=text))
-
-
-def between(minimum: float, maximum: float, default: Default) -> Default:
-    """Declare a setting between two numbers, both included."""
-    return _field(default, Limit(minimum, maximum))
+def between(minimum: float, maximum: float, default: Default, text: str = "") -> Default:
+    """Declare a setting between two numbers, both included; in a list, the limit applies to each number."""
+    return _field(default, Limit(minimum, maximum, text=text))
 
 
 def above(minimum: float, maximum: float, default: Default) -> Default:
@@ -82,19 +75,18 @@ def fraction(default: Default) -> Default:
     return between(0, 1, default)
 
 
-def any_number(default: Default) -> Default:
-    """Declare a setting that may also be negative."""
-    return _field(default, ANY_NUMBER)
-
-
 def _field(default: Default, limit: Limit) -> Default:
     result: Default = field(default=default, metadata={_KEY: limit})
     return result
 
 
 def limit_of(item: dataclasses.Field[Any]) -> Limit:
-    """Return the limit of a dataclass field."""
-    limit: Limit = item.metadata.get(_KEY, NOT_NEGATIVE)
+    """Return the limit of a dataclass field that holds numbers."""
+    if _KEY not in item.metadata:
+        raise TypeError(
+            f"the setting '{item.name}' has no limits: declare it with between, above or fraction"
+        )
+    limit: Limit = item.metadata[_KEY]
     return limit
 
 
@@ -113,10 +105,14 @@ def check_limits(section: Any, prefix: str = "") -> None:
         if dataclasses.is_dataclass(value):
             check_limits(value, f"{name}.")
             continue
-        for number in value if isinstance(value, tuple) else (value,):
+        numbers = value if isinstance(value, tuple) else (value,)
+        if len(numbers) > _MAX_LENGTH:
+            raise InputError(f"config: {name} has {len(numbers):,} numbers; {_MAX_LENGTH:,} are allowed")
+        for number in numbers:
             if isinstance(number, int | float) and not isinstance(number, bool):
                 limit = limit_of(item)
-                require(limit.allows(number), f"{name} must be {limit}, not {_format(number)}")
+                if not limit.allows(number):
+                    raise InputError(f"config: {name} must be {limit}, not {_format(number)}")
 
 
 def require(condition: bool, problem: str) -> None:
@@ -126,4 +122,4 @@ def require(condition: bool, problem: str) -> None:
 
 
 def _format(number: float) -> str:
-    return str(number) if isinstance(number, int) else f"{number:g}"
+    return f"{number:,}" if isinstance(number, int) else f"{number:g}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from selfmark.config.limits import above, at_least, between, fraction
+from selfmark.config.limits import above, between, fraction
 
 Method = Literal[
     "self-training", "zero-shot", "equivariance", "zhang2018", "jakab2018", "lorenz2019", "autolink"
@@ -28,10 +28,10 @@ class Methods:
     A warp is a similarity transform and a thin-plate spline; positions are in units of half the image side.
     """
 
-    iterations: int = at_least(1, 8_000)  # iterations of the training
-    batch: int = at_least(1, 32)  # images per iteration
+    iterations: int = between(1, 10_000_000, 8_000)  # iterations of the training
+    batch: int = between(1, 4_096, 32)  # images per iteration
     warp_grid: int = between(2, 32, 5)  # control points of a spline along each axis
-    warp_rotation: float = 5.0  # standard deviation, degrees
+    warp_rotation: float = between(0, 360, 5.0)  # standard deviation, degrees
     warp_scale: float = above(0, 1, 0.1)  # standard deviation of the logarithm of the scale
     warp_shift: float = above(0, 1, 0.1)  # standard deviation
     warp_all: float = above(0, 1, 0.01)  # standard deviation of the shift of every control point
@@ -43,9 +43,9 @@ class Methods:
 class Equivariance:
     """Landmarks that follow random warps and differ from each other (Thewlis et al. 2017)."""
 
-    lr: float = 1e-3  # learning rate of Adam
+    lr: float = between(0, 1, 1e-3)  # learning rate of Adam
     side: float = above(0, 4_096, 20.0)  # side of the image in the unit of the alignment loss
-    diversity_weight: float = 500.0  # weight of the diversity loss
+    diversity_weight: float = between(0, 1_000_000, 500.0)  # weight of the diversity loss
     pool: int = between(1, 64, 4)  # side of the squares whose probabilities are added, cells
 
 
@@ -53,12 +53,15 @@ class Equivariance:
 class Zhang2018:
     """Autoencoder with landmarks as its bottleneck (Zhang et al. 2018); lengths are in sides of the image."""
 
-    lr: float = 1e-3  # learning rate of Adam
-    concentration_weight: float = 100.0  # weight of the area over which distributions spread
-    separation_weight: float = 20.0  # weight of landmarks that are close to each other
+    lr: float = between(0, 1, 1e-3)  # learning rate of Adam
+    # weight of the area over which distributions spread
+    concentration_weight: float = between(0, 1_000_000, 100.0)
+    separation_weight: float = between(0, 1_000_000, 20.0)  # weight of landmarks that are close to each other
     separation_sigma: float = above(0, 1, 0.08)  # distance at which landmarks begin to count as close
-    equivariance_weight: float = 10_000.0  # weight of landmarks that do not follow the warps
-    reconstruction_weight: float = 0.1  # weight of the squared error of the reconstructed image
+    # weight of landmarks that do not follow the warps
+    equivariance_weight: float = between(0, 1_000_000, 10_000.0)
+    # weight of the squared error of the reconstructed image
+    reconstruction_weight: float = between(0, 1_000_000, 0.1)
     side: int = between(16, 1_024, 80)  # side of the reconstructed image, pixels
     descriptor: int = between(1, 1_024, 8)  # numbers that describe a landmark, or the background
     sigma: float = above(0, 1, 0.125)  # standard deviation of the narrowest Gaussian of a landmark
@@ -71,7 +74,7 @@ class Zhang2018:
 class Jakab2018:
     """Conditional image generation through K Gaussians (Jakab et al. 2018)."""
 
-    lr: float = 2e-3  # learning rate of Adam
+    lr: float = between(0, 1, 2e-3)  # learning rate of Adam
     head_gain: float = above(0, 1_000, 4.0)  # factor on the first weights of the layer that gives the K maps
     sigma: float = above(0, 2, 0.1)  # standard deviation of the Gaussians, in units of half the image side
     grid: int = between(4, 64, 16)  # side of the maps in which Gaussians and appearance meet, about, cells
@@ -85,7 +88,7 @@ class Jakab2018:
 class Lorenz2019:
     """Parts with shape and appearance (Lorenz et al. 2019); lengths are in units of half the image side."""
 
-    lr: float = 1e-3  # learning rate of Adam
+    lr: float = between(0, 1, 1e-3)  # learning rate of Adam
     initial_sharpness: float = above(0, 1_000, 20.0)  # factor on the last layer of the part maps at the start
     appearance_features: int = between(1, 1_024, 64)  # length of the appearance vector of a part
     decoder_width: int = between(1, 16, 2)  # coarse channels over `network.channels`; fewer where it is fine
@@ -93,9 +96,10 @@ class Lorenz2019:
     min_variance: float = above(0, 1, 1e-3)  # added to the variances of a part, so that it has an inverse
     focus_radius: float = between(0.05, 4, 0.1)  # distance from a part at which a pixel's weight is one half
     focus_floor: float = between(0, 0.5, 0.2)  # pixels with a smaller weight do not count
-    feature_weight: float = 1.0  # weight of the relative difference of perceptual features
-    mean_weight: float = 0.5  # weight of the equivariance of means
-    covariance_weight: float = 0.1  # weight of the equivariance of covariances
+    # weight of the relative difference of perceptual features
+    feature_weight: float = between(0, 1_000_000, 1.0)
+    mean_weight: float = between(0, 1_000_000, 0.5)  # weight of the equivariance of means
+    covariance_weight: float = between(0, 1_000_000, 0.1)  # weight of the equivariance of covariances
     compare_roots: bool = False  # compare symmetric roots of the covariances, whose unit is a length
 
 
@@ -103,11 +107,12 @@ class Lorenz2019:
 class AutoLink:
     """Landmarks connected by learned edges (He et al. 2022)."""
 
-    lr: float = 1e-4  # learning rate of Adam
+    lr: float = between(0, 1, 1e-4)  # learning rate of Adam
     thickness: float = above(0, 4, 2.5e-3)  # squared distance to an edge where its map is 1/e, half sides^2
     edge_weight: float = above(0, 10, 0.01815)  # first weight of the edges; softplus(-4) in the program
-    edge_deviation: float = 0.1  # standard deviation of the first weights, before the softplus
-    edge_speed: float = above(0, 1e6, 512.0)  # factor on the learning rate of the edge parameters
+    # standard deviation of the first weights, before the softplus
+    edge_deviation: float = between(0, 100, 0.1)
+    edge_speed: float = above(0, 1_000_000, 512.0)  # factor on the learning rate of the edge parameters
     masked: float = fraction(0.8)  # probability that a patch of the image is hidden from the decoder
     mask_grid: int = between(1, 512, 16)  # patches along each axis
     mirrored: float = fraction(0.5)  # probability that an image is mirrored

@@ -63,7 +63,7 @@ def judge_landmarks(evidence: TrustEvidence, settings: Evaluation) -> LandmarkTr
     has_appearance = np.isfinite(evidence.appearance_error).any()
     appearance = evidence.appearance_error if has_appearance else evidence.unexplained
     columns = [1 - _fill(evidence.stable, 0.0), _fill(appearance, 1.0)]
-    weights = settings.error_weights
+    weights: tuple[float, ...] = settings.error_weights
     if evidence.second_run_error is not None:
         columns.append(_fill(evidence.second_run_error, 1.0))
         weights = settings.verified_error_weights

@@ -39,13 +39,13 @@ def draw_gaussians(cells: Tensor, size: int, sigma: float) -> Tensor:
 
 
 def target_shape(cells: Tensor, sigma: float) -> tuple[Tensor, float]:
-    """Return cells [..., 2] and a sigma whose Gaussians are the targets: single cells if sigma is 0.
+    """Return cells [..., 2] and a sigma whose Gaussians are the targets: single cells if sigma is about 0.
 
     >>> cells, sigma = target_shape(torch.tensor([0.4, 1.2]), sigma=0)
     >>> draw_gaussians(cells, 3, sigma).tolist()
     [[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
     """
-    return (cells, sigma) if sigma > 0 else (cells.round(), _SINGLE_CELL_SIGMA)
+    return (cells, sigma) if sigma > _SINGLE_CELL_SIGMA else (cells.round(), _SINGLE_CELL_SIGMA)
 
 
 def draw_target(cells: Tensor, valid: Tensor, size: int, sigma: float) -> Tensor:

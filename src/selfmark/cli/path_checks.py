@@ -6,6 +6,7 @@ once. The functions that use the paths check them again, with the same messages.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -15,7 +16,12 @@ from selfmark.run.files import require_run
 
 
 def check_inputs(inputs: Iterable[str | Path] | None) -> None:
-    """Raise if an input is neither a file, a folder nor a pattern."""
+    """Raise if an input is neither a file, a folder nor a pattern.
+
+    The processes of torchrun check later: all of them would report the same problem here.
+    """
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        return
     for item in inputs or ():
         require_input(item)
 

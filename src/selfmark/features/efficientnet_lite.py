@@ -58,20 +58,19 @@ class SamePaddedConv(nn.Conv2d):
     If the padding is odd, the extra pixel is at the end.
     """
 
-    def normalized(self, x: Tensor, norm: nn.BatchNorm2d) -> Tensor:
-        """Convolve maps [B, C, H, W] and apply a batch norm with fixed statistics.
-
-        The norm is applied to the weights of the convolution instead of its result. This saves a pass over
-        the maps, and gradients still reach both layers.
-        """
-        weight, bias = self.fold(norm)
+    def convolve(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """Convolve maps [B, C, H, W] with another weight and bias than those of this layer."""
         if self.stride[0] == 1:  # the padding is symmetric, so that no padded copy is needed
             return F.conv2d(x, weight, bias, padding=self.kernel_size[0] // 2, groups=self.groups)
         pad_y, pad_x = (self.pad_amounts(side) for side in x.shape[2:])
         return F.conv2d(F.pad(x, (*pad_x, *pad_y)), weight, bias, self.stride, groups=self.groups)
 
     def fold(self, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
-        """Return weight and bias of a convolution that includes a batch norm with fixed statistics."""
+        """Return weight and bias of a convolution that includes a batch norm with fixed statistics.
+
+        The norm is applied to the weights of the convolution instead of its result. This saves a pass over
+        the maps, and gradients still reach both layers.
+        """
         assert norm.running_mean is not None
         assert norm.running_var is not None
         scale = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
@@ -100,8 +99,46 @@ class NormalizedConv(NamedTuple):
 
     def __call__(self, x: Tensor) -> Tensor:
         """Transform maps [B, C, H, W]."""
-        y = self.conv.normalized(x, self.norm)
+        return self.fold()(x)
+
+    def fold(self) -> FoldedConv:
+        """Return the convolution and its norm as one layer with the current weights."""
+        return FoldedConv(self.conv, *self.conv.fold(self.norm), self.has_relu6)
+
+
+class FoldedConv(NamedTuple):
+    """Convolution that includes its batch norm, for several batches of images in a row.
+
+    Attributes:
+        conv: the convolution, for its stride and padding.
+        weight: weight that includes the norm.
+        bias: bias that includes the norm.
+        has_relu6: whether a ReLU6 follows.
+    """
+
+    conv: SamePaddedConv
+    weight: Tensor
+    bias: Tensor
+    has_relu6: bool
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Transform maps [B, C, H, W]."""
+        y = self.conv.convolve(x, self.weight, self.bias)
         return F.relu6(y, inplace=True) if self.has_relu6 else y
+
+
+class FoldedBlock(NamedTuple):
+    """Convolutions of a block that include their batch norms, and whether a skip connection follows."""
+
+    layers: tuple[FoldedConv, ...]
+    has_skip: bool
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Transform maps [B, C, H, W]."""
+        y = x
+        for layer in self.layers:
+            y = layer(y)
+        return x + y if self.has_skip else y
 
 
 class InvertedResidual(nn.Module):
@@ -120,10 +157,11 @@ class InvertedResidual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Transform maps [B, C, H, W]."""
-        y = x
-        for layer in self.layers():
-            y = layer(y)
-        return x + y if self.has_skip else y
+        return self.fold()(x)
+
+    def fold(self) -> FoldedBlock:
+        """Return the block with its batch norms folded into the current weights."""
+        return FoldedBlock(tuple(layer.fold() for layer in self.layers()), self.has_skip)
 
     def layers(self) -> list[NormalizedConv]:
         """Return the convolutions in order, without the skip connection."""
@@ -164,15 +202,30 @@ class EfficientNetLite(nn.Module):
             self.stage_channels.append(outputs)
         self._blocks = nn.ModuleList(blocks)
 
-    def forward(self, images: Tensor, blocks: tuple[int, ...]) -> list[Tensor]:
-        """Return the feature maps of these blocks, in ascending order, for images [B, 3, H, W] in 0..1."""
-        x = self.stem((images * 255 - 127) / 128)
-        maps = []
-        for number in range(max(blocks) + 1):
-            x = self._blocks[number](x)
-            if number in blocks:
-                maps.append(x)
-        return maps
+    def forward(self, images: Tensor, blocks: tuple[int, ...], batch: int = 0) -> list[Tensor]:
+        """Return the feature maps of some blocks.
+
+        Args:
+            images: [B, 3, H, W] in 0..1.
+            blocks: indices of the blocks, ascending.
+            batch: images at a time; 0 for all.
+        """
+        stem = self.stem.fold()
+        folded = [self.block(number).fold() for number in range(max(blocks) + 1)]
+
+        def compute(rows: Tensor) -> list[Tensor]:
+            x = stem((rows * 255 - 127) / 128)
+            maps = []
+            for number, block in enumerate(folded):
+                x = block(x)
+                if number in blocks:
+                    maps.append(x)
+            return maps
+
+        if batch == 0 or len(images) <= batch:
+            return compute(images)
+        parts = [compute(rows) for rows in torch.split(images, batch)]
+        return [torch.cat(maps) for maps in zip(*parts, strict=True)]
 
     @property
     def stem(self) -> NormalizedConv:
@@ -231,11 +284,8 @@ class EfficientNetLiteEncoder(Encoder):
     def compute_maps(self, images: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """Return the maps of the three blocks and of the last two for images [B, 3, S, S] in 0..1."""
         images = images.contiguous(memory_format=torch.channels_last)
-        if images.device.type == "cpu" and not torch.is_grad_enabled():
-            chunks = [self.network(rows, self.blocks) for rows in torch.split(images, _CPU_BATCH)]
-            maps = [torch.cat(parts) for parts in zip(*chunks, strict=True)]
-        else:
-            maps = self.network(images, self.blocks)
+        is_chunked = images.device.type == "cpu" and not torch.is_grad_enabled()
+        maps = self.network(images, self.blocks, _CPU_BATCH if is_chunked else 0)
         return maps, maps[1:]
 
 

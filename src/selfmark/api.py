@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from selfmark.detector import Detector
+from selfmark.errors import escape_control_characters
 from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
 from selfmark.export.onnx_detector import load_detector
 from selfmark.mapping.learning import learn_map
@@ -100,5 +101,5 @@ def map_points(
     inputs = [images] if isinstance(images, (str, Path)) else list(images)
     learned = learn_map(run, labels, inputs, normalizer, device)
     for note in learned.notes:
-        warnings.warn(note, stacklevel=2)
+        warnings.warn(escape_control_characters(note), stacklevel=2)
     return MappedDetector(Detector.load(run, select_device(device)), learned.mapping)

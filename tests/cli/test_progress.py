@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from selfmark.cli.progress import (
     CountDisplay,
@@ -19,15 +18,16 @@ from selfmark.cli.progress import (
 from selfmark.detector import Prediction
 from selfmark.image_ref import ImageRef
 from selfmark.points import Landmarks
+from selfmark.terminal import PlainConsole
 
 PLAN = {"event": "plan", "rounds": 2, "stage1": 30, "stage2": 10}
 
 
-def console(terminal: bool = False) -> Console:
-    return Console(file=io.StringIO(), markup=False, width=200, force_terminal=terminal)
+def console(terminal: bool = False) -> PlainConsole:
+    return PlainConsole(file=io.StringIO(), width=200, force_terminal=terminal)
 
 
-def text(display_console: Console) -> str:
+def text(display_console: PlainConsole) -> str:
     assert isinstance(display_console.file, io.StringIO)
     return display_console.file.getvalue()
 

@@ -79,4 +79,5 @@ def compare(
         on_done,
     )
     print_table(list(COLUMNS.values()), [table_cells(row) for row in rows], "Comparison")
-    print_result(f"results: {output / 'compare.json'}\npage:    {output / 'index.html'}")
+    print_result(f"results: {output / 'compare.json'}")
+    print_result(f"page:    {output / 'index.html'}")

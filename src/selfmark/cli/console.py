@@ -2,29 +2,46 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 
-from rich.console import Console
 from rich.table import Table
 
-# File and landmark names come from users, so nothing in them is interpreted as markup.
-stdout = Console(markup=False)
-stderr = Console(stderr=True, markup=False)
+from selfmark.errors import escape_control_characters
+from selfmark.terminal import PlainConsole
+
+stdout = PlainConsole()
+stderr = PlainConsole(stderr=True)
 
 
 def print_result(line: str) -> None:
-    """Print a line of the result to stdout, unwrapped so that paths can be copied."""
-    stdout.print(line, highlight=False, soft_wrap=True)
+    """Print a line of the result to stdout."""
+    stdout.print_line(line)
 
 
 def print_note(line: str, style: str = "") -> None:
     """Print a remark to stderr, so that it stays out of piped output."""
-    stderr.print(line, highlight=False, soft_wrap=True, style=style)
+    stderr.print_line(line, style)
 
 
 def print_table(header: Iterable[str], rows: Iterable[Iterable[str]], title: str = "") -> None:
-    """Print a table of text to stdout."""
-    table = Table(*header, title=title or None, title_justify="left")
+    """Print a table of text to stdout; an empty header is left out."""
+    columns = list(header)
+    table = Table(
+        *columns,
+        title=escape_control_characters(title) or None,
+        title_justify="left",
+        show_header=bool(columns),
+    )
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(escape_control_characters, row))
     stdout.print(table)
+
+
+def print_warnings_here() -> None:
+    """Print the warnings of Python and of libraries as notes, each in one line."""
+
+    def show(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+        print_note(f"{category.__name__}: {message}")
+
+    warnings.showwarning = show

@@ -21,7 +21,8 @@ def list_datasets() -> None:
     from selfmark.paper.datasets.registry import DATASETS
 
     for name, data in DATASETS.items():
-        print_result(f"{name:<11}{data.title}\n{'':<11}{data.source}")
+        print_result(f"{name:<11}{data.title}")
+        print_result(f"{'':<11}{data.source}")
 
 
 @app.command()

@@ -135,7 +135,8 @@ def discover(
             print_note(f"stopped; continue with: selfmark discover -o {folder} --resume")
             raise typer.Exit(130) from None
     if listener.output:  # Under torchrun only the leading process receives events.
-        print_result(f"detector: {listener.output}\nreport:   {listener.output}/report/index.html")
+        print_result(f"detector: {listener.output}")
+        print_result(f"report:   {listener.output}/report/index.html")
 
 
 class _OutputRecorder:

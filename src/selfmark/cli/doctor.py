@@ -8,10 +8,8 @@ import platform
 import shutil
 from collections.abc import Iterator
 
-from rich.table import Table
-
 from selfmark._version import __version__
-from selfmark.cli.console import stdout
+from selfmark.cli.console import print_table
 from selfmark.errors import InputError
 
 _OPTIONAL = ("av", "onnx", "onnxruntime", "sleap_io", "fastapi", "sklearn")
@@ -19,10 +17,7 @@ _OPTIONAL = ("av", "onnx", "onnxruntime", "sleap_io", "fastapi", "sklearn")
 
 def doctor() -> None:
     """Show versions, devices, installed weights and optional packages of this machine."""
-    table = Table(show_header=False)
-    for name, value in collect_findings():
-        table.add_row(name, value)
-    stdout.print(table)
+    print_table((), collect_findings())
 
 
 def collect_findings() -> Iterator[tuple[str, str]]:

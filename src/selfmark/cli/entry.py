@@ -14,7 +14,7 @@ import typer
 
 from selfmark._version import __version__
 from selfmark.cli.compare import compare
-from selfmark.cli.console import print_note, print_result
+from selfmark.cli.console import print_note, print_result, print_warnings_here
 from selfmark.cli.datasets import app as datasets_app
 from selfmark.cli.demo import demo
 from selfmark.cli.discover import discover
@@ -28,7 +28,7 @@ from selfmark.cli.predict import predict
 from selfmark.cli.report import report
 from selfmark.cli.reproduce import reproduce
 from selfmark.cli.weights import weights
-from selfmark.errors import InputError, TrainingError, escape_control_characters
+from selfmark.errors import InputError, TrainingError
 
 app = typer.Typer(
     help="Discover the landmarks of an object category from unlabeled images.",
@@ -58,18 +58,37 @@ def main() -> None:
     # the variable when it is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     signal.signal(signal.SIGTERM, _raise_interrupt)
+    print_warnings_here()
     try:
-        app()
+        # Otherwise typer would print arguments as they are, with their control characters and markup.
+        exit_code = app(standalone_mode=False)
+    except _UsageError as error:
+        _print_usage_error(error)
+        sys.exit(error.exit_code)
     except InputError as error:
-        _print_error(error)
+        _print_error(str(error))
         sys.exit(2)
     except TrainingError as error:
-        _print_error(error)
+        _print_error(str(error))
         sys.exit(1)
+    if isinstance(exit_code, int):
+        sys.exit(exit_code)
 
 
-def _print_error(error: Exception) -> None:
-    print_note(f"selfmark: {escape_control_characters(str(error))}", style="red")
+# The base class of errors in arguments, which typer does not export. It has the attributes `exit_code`, `ctx`
+# and `format_message`.
+_UsageError: Any = typer.BadParameter.__mro__[1]
+
+
+def _print_usage_error(error: Any) -> None:
+    if type(error).__name__ == "NoArgsIsHelpError":  # typer has printed the help
+        return
+    command = error.ctx.command_path if error.ctx else "selfmark"
+    _print_error(f"{error.format_message().rstrip('.')}; see '{command} --help'")
+
+
+def _print_error(problem: str) -> None:
+    print_note(f"selfmark: {problem}", style="red")
 
 
 def _raise_interrupt(number: int, frame: Any) -> NoReturn:

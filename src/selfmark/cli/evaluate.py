@@ -92,4 +92,5 @@ def evaluate(
         print_note(f"advice: {sentence}")
     page = build_report(Run.open(run), Detector.load(run), output)
     folder = output if output is not None else run
-    print_result(f"metrics: {folder / 'metrics.json'}\nreport:  {page}")
+    print_result(f"metrics: {folder / 'metrics.json'}")
+    print_result(f"report:  {page}")

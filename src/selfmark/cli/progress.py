@@ -9,7 +9,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -22,6 +21,7 @@ from rich.progress import (
 
 from selfmark.image_ref import ImageRef
 from selfmark.run.folder import Event
+from selfmark.terminal import PlainConsole
 
 if TYPE_CHECKING:
     from selfmark.detector import Prediction
@@ -41,13 +41,13 @@ _STUDENT_STAGES = {"student": "learning landmarks", "keypoints": "learning keypo
 class ProgressDisplay:
     """A display of stage, round, loss and remaining time of a discovery; listener and context manager."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: PlainConsole) -> None:
         self.console = console
         self.progress = Progress(
-            TextColumn("{task.description:<24}"),
+            TextColumn("{task.description:<24}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=console,
@@ -77,34 +77,26 @@ class ProgressDisplay:
     # --- one method per event -----------------------------------------------------------------------
 
     def _on_start(self, event: Event) -> None:
-        self.console.print(
-            f"preset {event['preset']} on {event['device']}: {event['why']}\n"
-            f"{event['images']} images, {event['K']} landmarks, output {event['output']}",
-            highlight=False,
-            soft_wrap=True,
-        )
+        self.console.print_line(f"preset {event['preset']} on {event['device']}: {event['why']}")
+        self.console.print_line(f"{event['images']} images, {event['K']} landmarks, output {event['output']}")
 
     def _on_note(self, event: Event) -> None:
-        self.console.print(f"note: {event['text']}", highlight=False, markup=False, soft_wrap=True)
+        self.console.print_line(f"note: {event['text']}")
 
     def _on_verification(self, event: Event) -> None:
-        self.console.print(
+        self.console.print_line(
             f"verifying: a second detector learns from {event['images']} images, and the two are compared on "
             f"{event['held_out']} others",
-            highlight=False,
-            soft_wrap=True,
         )
 
     def _on_agreement_of_runs(self, event: Event) -> None:
-        self.console.print(event["text"], highlight=False, markup=False, soft_wrap=True)
+        self.console.print_line(event["text"])
 
     def _on_verdict(self, event: Event) -> None:
-        self.console.print(
-            f"verdict: {event['verdict']}. {event['text']}", highlight=False, markup=False, soft_wrap=True
-        )
+        self.console.print_line(f"verdict: {event['verdict']}. {event['text']}")
 
     def _on_advice(self, event: Event) -> None:
-        self.console.print(f"advice: {event['text']}", highlight=False, markup=False, soft_wrap=True)
+        self.console.print_line(f"advice: {event['text']}")
 
     def _on_plan(self, event: Event) -> None:
         self.rounds = event["rounds"]
@@ -115,33 +107,31 @@ class ProgressDisplay:
 
     def _on_images(self, event: Event) -> None:
         if event["skipped"]:
-            self.console.print(f"{event['skipped']} images skipped; log.jsonl lists them with the reasons")
+            self.console.print_line(
+                f"{event['skipped']} images skipped; log.jsonl lists them with the reasons"
+            )
 
     def _on_progress(self, event: Event) -> None:
         self._show(event["stage"], event["round"], event["done"], event["of"], "")
 
     def _on_resumed(self, event: Event) -> None:
         self._count_iterations(event["stage"], event["iteration"])
-        self.console.print(f"resumed {event['stage']} at iteration {event['iteration']}")
+        self.console.print_line(f"resumed {event['stage']} at iteration {event['iteration']}")
 
     def _on_damaged(self, event: Event) -> None:
-        self.console.print(f"{event['reason']}; instead: {event['instead']}", highlight=False, markup=False)
+        self.console.print_line(f"{event['reason']}; instead: {event['instead']}")
 
     def _on_recovery(self, event: Event) -> None:
         is_last = event["round"] > self.rounds
         purpose = "into landmarks" if is_last else f"(round {event['round']} of {self.rounds})"
-        self.console.print(
+        self.console.print_line(
             f"grouped keypoints {purpose}: {event['found_per_image']} points per image found, "
             f"{event['kept_per_image']} used",
-            highlight=False,
         )
 
     def _on_features(self, event: Event) -> None:
-        self.console.print(
+        self.console.print_line(
             f"features {event['name']} ({event['license']}), learned from {event['training_data']}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
         )
 
     def _on_orientation(self, event: Event) -> None:
@@ -152,7 +142,7 @@ class ProgressDisplay:
         }[event["orientation"]]
         accuracy = event.get("upright_accuracy")
         reason = "" if accuracy is None else f"; upside-down copies are recognized in {accuracy:.0%} of cases"
-        self.console.print(f"recipe {recipe}: {found}{reason}", highlight=False, soft_wrap=True)
+        self.console.print_line(f"recipe {recipe}: {found}{reason}")
 
     def _on_places(self, event: Event) -> None:
         found = (
@@ -160,7 +150,7 @@ class ProgressDisplay:
             if event["places"] == "used"
             else "the place of a part in the image says little about it, and is ignored"
         )
-        self.console.print(f"{found} (features.places={event['places']})", highlight=False, soft_wrap=True)
+        self.console.print_line(f"{found} (features.places={event['places']})")
 
     def _on_keypoint_labels(self, event: Event) -> None:
         used = (
@@ -168,31 +158,29 @@ class ProgressDisplay:
             if event["is_used"]
             else "the objects have too few keypoints: the next round learns from the landmarks found so far"
         )
-        self.console.print(used, highlight=False)
+        self.console.print_line(used)
 
     def _on_agreement(self, event: Event) -> None:
         if event["stage"] == "keypoints":
             verdict = (
                 "agree with the others and are" if event["is_kept"] else "contradict the others and are not"
             )
-            self.console.print(f"landmarks from keypoints {verdict} used", highlight=False)
+            self.console.print_line(f"landmarks from keypoints {verdict} used")
         elif event["stage"] == "warm-up":
             if not event["is_kept"]:
-                self.console.print(
+                self.console.print_line(
                     "landmarks from keypoints contradict the others; their training ends early",
-                    highlight=False,
                 )
         elif not event["is_kept"]:
-            self.console.print(
+            self.console.print_line(
                 f"round {event['round']} is undone: its landmarks are worse than the first ones",
-                highlight=False,
             )
 
     def _on_preview(self, event: Event) -> None:
-        self.console.print(f"first landmarks: {event['path']}", highlight=False, markup=False, soft_wrap=True)
+        self.console.print_line(f"first landmarks: {event['path']}")
 
     def _on_landmark_count(self, event: Event) -> None:
-        self.console.print(event["why"], highlight=False)
+        self.console.print_line(event["why"])
 
     def _on_train(self, event: Event) -> None:
         checkpoint = _CHECKPOINTS.get(event["stage"], f"{event['stage']}-{event['round']}")
@@ -220,19 +208,19 @@ class ProgressDisplay:
             done == total or time.monotonic() - self.last_line > _SECONDS_PER_LINE
         ):
             self.last_line = time.monotonic()
-            self.console.print(f"{name}: {done} of {total} {note}", highlight=False)
+            self.console.print_line(f"{name}: {done} of {total} {note}")
 
 
 class CountDisplay:
     """A display of the number of items done, their total and the rate; a context manager."""
 
-    def __init__(self, console: Console, name: str, unit: str) -> None:
+    def __init__(self, console: PlainConsole, name: str, unit: str) -> None:
         self._console, self._name, self._unit = console, name, unit
         self._progress = Progress(
-            TextColumn(name),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
+            TextColumn("{task.fields[rate]}", markup=False),
             TimeRemainingColumn(),
             console=console,
             disable=not console.is_terminal,
@@ -264,7 +252,7 @@ class CountDisplay:
         self._progress.update(self._task, completed=done, total=total, rate=rate)
         if not self._console.is_terminal and time.monotonic() - self._last_line > _SECONDS_PER_LINE:
             self._last_line = time.monotonic()
-            self._console.print(f"{self._name}: {done} of {total}, {rate}", highlight=False)
+            self._console.print_line(f"{self._name}: {done} of {total}, {rate}")
 
 
 class CountedPredictions(Iterator["Prediction"]):

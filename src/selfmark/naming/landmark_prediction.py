@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
-from rich.console import Console
 from rich.progress import Progress
 
 from selfmark.detector import Detector
@@ -23,6 +22,7 @@ from selfmark.images.video import read_frames
 from selfmark.naming.shown_images import CACHE_FOLDER, FRAMES_FOLDER, LANDMARKS_FILE
 from selfmark.run.devices import select_device
 from selfmark.run.tensor_files import write_tensors
+from selfmark.terminal import PlainConsole
 
 _BATCH = 32  # images per step of the progress bar
 _MAX_FRAME_SIDE = 1600  # longer side of a stored video frame
@@ -41,7 +41,7 @@ def predict_landmarks(folder: Path, refs: Sequence[ImageRef], fingerprint: str, 
     cache = folder / CACHE_FOLDER
     try:
         cache.mkdir(exist_ok=True)
-        console = Console(stderr=True)
+        console = PlainConsole(stderr=True)
         with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
             task = bar.add_task("predicting landmarks", total=len(refs))
             _predict(detector, refs, fingerprint, cache, lambda done, total: bar.update(task, completed=done))

@@ -1,0 +1,61 @@
+"""The only way to the terminal: a console that shows text exactly as it is.
+
+Names of files, landmarks, labels and runs may come from strangers. A terminal would obey the control
+characters in them, and Rich would replace `[red]` and `:cat:`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import IO, Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
+
+from selfmark.errors import escape_control_characters
+
+
+class PlainConsole(Console):
+    """A console that shows control characters as escape codes and interprets neither markup nor emoji names.
+
+    This holds for everything that it renders, also for tables and progress bars. Only Rich's own control
+    codes reach the terminal.
+    """
+
+    def __init__(
+        self,
+        file: IO[str] | None = None,
+        stderr: bool = False,
+        width: int | None = None,
+        force_terminal: bool | None = None,
+    ) -> None:
+        super().__init__(
+            file=file,
+            stderr=stderr,
+            width=width,
+            force_terminal=force_terminal,
+            markup=False,
+            emoji=False,
+            highlight=False,
+        )
+
+    def print_line(self, text: str, style: str = "") -> None:
+        """Print exactly one line, unwrapped so that paths can be copied."""
+        self.print(escape_control_characters(text), style=style, soft_wrap=True)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Convert a string to text as Rich does; escaped here, so that tables are wide enough."""
+        return super().render_str(_escape_lines(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render an object as Rich does, with control characters in its text escaped."""
+        for segment in super().render(renderable, options):
+            if segment.control is None and not segment.text.isprintable():
+                yield Segment(_escape_lines(segment.text), segment.style)
+            else:
+                yield segment
+
+
+def _escape_lines(text: str) -> str:
+    return "\n".join(map(escape_control_characters, text.split("\n")))
